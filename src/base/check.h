@@ -1,0 +1,29 @@
+#pragma once
+
+#include <fmt/core.h>
+
+namespace millrace {
+
+/// Prints the failed condition with its place and message on stderr and aborts.
+[[noreturn]] void check_failed(const char* file, int line, const char* condition, fmt::string_view format = "",
+                               fmt::format_args args = {});
+
+namespace detail {
+template <class... Args>
+[[noreturn]] void check_failed_with(const char* file, int line, const char* condition,
+                                    fmt::format_string<Args...> format, Args&&... args) {
+  check_failed(file, line, condition, format, fmt::make_format_args(args...));
+}
+[[noreturn]] inline void check_failed_with(const char* file, int line, const char* condition) {
+  check_failed(file, line, condition);
+}
+}  // namespace detail
+
+}  // namespace millrace
+
+/// Programmer errors: always on. CHECK(condition) or CHECK(condition, "found {}, wanted {}", a, b).
+#define CHECK(condition, ...)                                                                               \
+  do {                                                                                                      \
+    if (!(condition)) [[unlikely]]                                                                          \
+      ::millrace::detail::check_failed_with(__FILE__, __LINE__, #condition __VA_OPT__(, ) __VA_ARGS__); \
+  } while (false)

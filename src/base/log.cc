@@ -1,0 +1,66 @@
+#include "base/log.h"
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include "base/json.h"
+
+namespace millrace::log {
+namespace {
+
+spdlog::level::level_enum to_spdlog(Level level) {
+  switch (level) {
+    case Level::kTrace: return spdlog::level::trace;
+    case Level::kDebug: return spdlog::level::debug;
+    case Level::kInfo: return spdlog::level::info;
+    case Level::kWarn: return spdlog::level::warn;
+    case Level::kError: return spdlog::level::err;
+    case Level::kOff: return spdlog::level::off;
+  }
+  return spdlog::level::info;
+}
+
+bool json_lines_enabled = false;
+
+spdlog::logger& logger() {
+  static spdlog::logger instance = [] {
+    spdlog::logger made("millrace", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+    made.set_pattern("%Y-%m-%d %H:%M:%S.%e %^%-5l%$ %v");
+    made.flush_on(spdlog::level::info);
+    return made;
+  }();
+  return instance;
+}
+
+}  // namespace
+
+Result<Level> parse_level(std::string_view name) {
+  if (name == "trace") return Level::kTrace;
+  if (name == "debug") return Level::kDebug;
+  if (name == "info") return Level::kInfo;
+  if (name == "warn" || name == "warning") return Level::kWarn;
+  if (name == "error") return Level::kError;
+  if (name == "off") return Level::kOff;
+  return make_error(ErrorCode::kInvalidArgument,
+                    "log level '{}' is not one of trace, debug, info, warn, error, off", name);
+}
+
+void configure(Level level, bool json_lines) {
+  logger().set_level(to_spdlog(level));
+  json_lines_enabled = json_lines;
+  if (json_lines) logger().set_pattern(R"({"time":"%Y-%m-%dT%H:%M:%S.%f%z","level":"%l","message":%v})");
+}
+
+bool enabled(Level level) { return logger().should_log(to_spdlog(level)); }
+
+void write(Level level, fmt::string_view format, fmt::format_args args) {
+  std::string message = fmt::vformat(format, args);
+  if (json_lines_enabled) {
+    std::string quoted;
+    append_json_string(quoted, message);
+    message = std::move(quoted);
+  }
+  logger().log(to_spdlog(level), "{}", message);
+}
+
+}  // namespace millrace::log

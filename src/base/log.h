@@ -1,0 +1,43 @@
+#pragma once
+
+#include <fmt/core.h>
+
+#include <string_view>
+
+#include "base/result.h"
+
+/// Process-wide structured logging. spdlog stands behind it in one translation unit; callers pay for fmt only.
+namespace millrace::log {
+
+enum class Level { kTrace, kDebug, kInfo, kWarn, kError, kOff };
+
+/// Parses "trace", "debug", "info", "warn"/"warning", "error", "off".
+[[nodiscard]] Result<Level> parse_level(std::string_view name);
+
+/// Sets level and form. `json_lines` writes one JSON object per line. Call once, before other threads log.
+void configure(Level level, bool json_lines);
+[[nodiscard]] bool enabled(Level level);
+void write(Level level, fmt::string_view format, fmt::format_args args);
+
+template <class... Args>
+void at(Level level, fmt::format_string<Args...> format, Args&&... args) {
+  if (enabled(level)) write(level, format, fmt::make_format_args(args...));
+}
+template <class... Args>
+void debug(fmt::format_string<Args...> format, Args&&... args) {
+  at(Level::kDebug, format, std::forward<Args>(args)...);
+}
+template <class... Args>
+void info(fmt::format_string<Args...> format, Args&&... args) {
+  at(Level::kInfo, format, std::forward<Args>(args)...);
+}
+template <class... Args>
+void warn(fmt::format_string<Args...> format, Args&&... args) {
+  at(Level::kWarn, format, std::forward<Args>(args)...);
+}
+template <class... Args>
+void error(fmt::format_string<Args...> format, Args&&... args) {
+  at(Level::kError, format, std::forward<Args>(args)...);
+}
+
+}  // namespace millrace::log

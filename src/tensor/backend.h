@@ -1,0 +1,176 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "tensor/dtype.h"
+#include "tensor/host_tensor.h"
+#include "tensor/sampling.h"
+
+/// The device, as a model sees it: memory, weights in the device's own layout, and the ops of a decoder layer.
+///
+/// Ops of one Backend run in the order of the calls, on its stream. They are called only inside `Stream::submit`'s work
+/// function. Every op is batch-invariant: the bits of a row of its output depend on that row's input, on the sequence
+/// it belongs to and on the shapes of the model, never on the other rows, the chunking, or the thread count.
+namespace millrace::tensor {
+
+/// Device memory; freed with its owner. `data` is a device pointer (on the CPU an ordinary one, 64-byte aligned).
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(void* data, size_t bytes, std::function<void(void*)> release);
+  Buffer(Buffer&&) noexcept;
+  Buffer& operator=(Buffer&&) noexcept;
+  ~Buffer();
+  [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(data_); }
+  [[nodiscard]] size_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+  std::function<void(void*)> release_;
+};
+
+/// A borrowed dense row-major matrix on the device.
+struct Matrix {
+  std::byte* data = nullptr;  // [rows, cols]
+  DType dtype = DType::kF32;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  [[nodiscard]] size_t bytes() const { return static_cast<size_t>(rows * cols) * size_of(dtype); }
+};
+
+/// A weight [out, in] (or a stack of several along `out`) in the backend's packed layout; y = x · Wᵀ (+ bias).
+class PackedWeight {
+ public:
+  virtual ~PackedWeight() = default;
+  [[nodiscard]] virtual int64_t out_features() const = 0;
+  [[nodiscard]] virtual int64_t in_features() const = 0;
+};
+
+/// A row-major table [vocab, hidden] from which rows are read.
+class EmbeddingTable {
+ public:
+  virtual ~EmbeddingTable() = default;
+};
+
+/// A vector of f32 on the device (norm weights, biases, rotary frequencies).
+class DeviceVector {
+ public:
+  virtual ~DeviceVector() = default;
+  [[nodiscard]] virtual int64_t size() const = 0;
+};
+
+struct KvCacheShape {
+  int32_t layer_count = 0;
+  int32_t kv_head_count = 0;
+  int32_t head_dim = 0;
+  int32_t page_size = 0;    ///< tokens per page
+  int32_t page_count = 0;
+};
+
+/// The paged KV cache of a stage's layers, in the backend's own layout. Pages are opaque bytes to everyone else.
+class KvCache {
+ public:
+  virtual ~KvCache() = default;
+  [[nodiscard]] virtual const KvCacheShape& shape() const = 0;
+  /// Bytes of one page over all layers of the stage.
+  [[nodiscard]] virtual size_t page_bytes() const = 0;
+};
+
+/// A ragged batch: sequence s owns rows [row_begin[s], row_begin[s+1]), which are its tokens at positions
+/// prefix[s], prefix[s]+1, …; its KV lives in pages[page_begin[s] …], position p in page p / page_size.
+struct BatchLayout {
+  std::span<const int32_t> row_begin;   // [sequences + 1]
+  std::span<const int32_t> prefix;      // [sequences]
+  std::span<const int32_t> page_begin;  // [sequences + 1]
+  std::span<const PageId> pages;        // [page_begin.back()]
+  [[nodiscard]] int32_t row_count() const { return row_begin.back(); }
+  [[nodiscard]] size_t sequence_count() const { return prefix.size(); }
+};
+
+struct AttentionShape {
+  int32_t head_count = 0;
+  int32_t kv_head_count = 0;
+  int32_t head_dim = 0;
+  float scale = 0.0f;           ///< usually head_dim^-0.5
+  int32_t sliding_window = 0;   ///< 0: none; else key j is visible to query i iff i - window < j <= i
+};
+
+/// Rotary embedding of the first `rotary_dim` channels of a head, pairs (i, i + rotary_dim/2).
+struct RotaryTable {
+  const DeviceVector* inverse_frequency = nullptr;  // [rotary_dim / 2]
+  int32_t rotary_dim = 0;
+  float attention_factor = 1.0f;                    ///< multiplies cos and sin
+};
+
+/// Completion of submitted work. Exactly one call of the callback, on a thread of the backend's choosing; a non-null
+/// exception means that the work failed.
+using CompletionHandler = std::function<void(std::exception_ptr)>;
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  [[nodiscard]] virtual std::string description() const = 0;  ///< e.g. "cpu avx512_bf16, 2 threads"
+  [[nodiscard]] virtual DType compute_dtype() const = 0;      ///< inputs of products, q, k, v, KV pages
+  [[nodiscard]] virtual DType hidden_dtype() const = 0;       ///< residual stream; what travels between stages
+
+  /// Zeroed device memory.
+  [[nodiscard]] virtual Buffer allocate(size_t bytes) = 0;
+  /// Stacks `parts` ([out_i, in], same `in`) along `out` and packs them.
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack(std::span<const HostTensor> parts) = 0;
+  /// Packs gate and up ([ff, in] each) so that `matmul_silu_mul` can fuse them.
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up(const HostTensor& gate, const HostTensor& up) = 0;
+  /// The table may keep reading `table.data`, which must outlive it.
+  [[nodiscard]] virtual std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) = 0;
+  [[nodiscard]] virtual std::unique_ptr<DeviceVector> make_vector(std::span<const float> values) = 0;
+  [[nodiscard]] virtual std::unique_ptr<KvCache> make_kv_cache(const KvCacheShape& shape) = 0;
+
+  /// Runs `work` in stream order (on the CPU: on the backend's worker; on a GPU: at once, since ops only launch) and
+  /// calls `done` when everything that it launched is complete.
+  virtual void submit(std::function<void()> work, CompletionHandler done) = 0;
+
+  // Ops. T rows, H hidden, all matrices dense. "compute" and "hidden" name the two dtypes above.
+  /// hidden [T, H] = table[tokens[t]]; a token outside the table gives zeros.
+  virtual void embed(const EmbeddingTable& table, std::span<const TokenId> tokens, Matrix hidden) = 0;
+  /// out (compute) [T, H] = rms_norm(hidden) · weight.
+  virtual void rms_norm(Matrix hidden, const DeviceVector& weight, float epsilon, Matrix out) = 0;
+  /// out (f32 or compute) [T, N] = x (compute) [T, K] · Wᵀ + bias; `bias` may be null.
+  virtual void matmul(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix out) = 0;
+  /// hidden [T, N] += x (compute) [T, K] · Wᵀ.
+  virtual void matmul_add(Matrix x, const PackedWeight& weight, Matrix hidden) = 0;
+  /// out (compute) [T, F] = silu(x·Wgᵀ) · (x·Wuᵀ), with a weight from pack_gate_up.
+  virtual void matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) = 0;
+  /// From qkv (f32) [T, (heads + 2·kv_heads)·head_dim]: optional per-head RMS norm of q and k (weights [head_dim], both
+  /// or neither), rotary embedding at each row's position; q goes to `q` (compute) [T, heads·head_dim], k and v into
+  /// the pages of `layer` (an index into this cache's layers).
+  virtual void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary,
+                               const DeviceVector* q_norm, const DeviceVector* k_norm, float norm_epsilon,
+                               const BatchLayout& batch, KvCache& cache, int32_t layer, Matrix q) = 0;
+  /// out (compute) [T, heads·head_dim]: causal attention of each row over its sequence's pages, own position included.
+  virtual void attention(Matrix q, const AttentionShape& shape, const BatchLayout& batch, const KvCache& cache,
+                         int32_t layer, Matrix out) = 0;
+  /// out [R, H] = in[rows[r]].
+  virtual void gather_rows(Matrix in, std::span<const int32_t> rows, Matrix out) = 0;
+  /// One draw per row of logits (f32) [R, vocab]; logits are not changed. `vocab` is the count of drawable ids, at most
+  /// logits.cols.
+  virtual void sample(Matrix logits, int32_t vocab, std::span<const SampleSpec> specs,
+                      std::span<SampleResult> results) = 0;
+  /// Logprobs of given tokens under given rows of logits (prompt scoring): results[i] for row i, `targets[i]`,
+  /// `top_counts[i]` most probable alternatives.
+  virtual void score(Matrix logits, int32_t vocab, std::span<const TokenId> targets,
+                     std::span<const int32_t> top_counts, std::span<TokenLogprobs> results) = 0;
+
+  /// Blocking copies between host and device, in stream order; inside submitted work only.
+  virtual void copy_to_host(const void* device, std::span<std::byte> host) = 0;
+  virtual void copy_to_device(std::span<const std::byte> host, void* device) = 0;
+};
+
+}  // namespace millrace::tensor

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace millrace::tensor {
+
+enum class DType : uint8_t { kF32, kBF16, kF16 };
+
+[[nodiscard]] constexpr size_t size_of(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+[[nodiscard]] std::string_view to_string(DType dtype);
+/// Accepts the names of config.json ("bfloat16"), of safetensors ("BF16") and of flags ("bf16").
+[[nodiscard]] Result<DType> parse_dtype(std::string_view name);
+
+/// A bfloat16 as its bits; arithmetic happens in f32.
+struct BFloat16 {
+  uint16_t bits = 0;
+  [[nodiscard]] static constexpr BFloat16 from_float(float value) {
+    const uint32_t word = std::bit_cast<uint32_t>(value);
+    if ((word & 0x7FFFFFFFu) > 0x7F800000u) return {static_cast<uint16_t>((word >> 16) | 0x40u)};
+    return {static_cast<uint16_t>((word + 0x7FFFu + ((word >> 16) & 1u)) >> 16)};
+  }
+  [[nodiscard]] constexpr float to_float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
+};
+
+/// An IEEE binary16 as its bits; only read, from checkpoints.
+struct Float16 {
+  uint16_t bits = 0;
+  [[nodiscard]] float to_float() const;
+};
+
+}  // namespace millrace::tensor

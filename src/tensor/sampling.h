@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace millrace::tensor {
+
+/// How one sequence's next token is drawn. Order and definitions: docs/sampling.md.
+struct SamplingParams {
+  float temperature = 1.0f;         ///< below 1e-5: greedy
+  float top_p = 1.0f;               ///< (0, 1]
+  float min_p = 0.0f;               ///< [0, 1]
+  int32_t top_k = 0;                ///< 0: off
+  float repetition_penalty = 1.0f;  ///< > 0; over prompt and output
+  float frequency_penalty = 0.0f;   ///< over the output
+  float presence_penalty = 0.0f;    ///< over the output
+  uint64_t seed = 0;                ///< with the position, the only source of randomness
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  int32_t top_logprobs = -1;        ///< -1: none; 0: the chosen token's; k: also the k most probable
+  uint32_t min_tokens = 0;          ///< before so many outputs the ids in `stop_token_ids` cannot be drawn
+  std::vector<TokenId> stop_token_ids;
+
+  [[nodiscard]] bool greedy() const { return temperature < 1e-5f; }
+  [[nodiscard]] bool needs_history() const {
+    return repetition_penalty != 1.0f || frequency_penalty != 0.0f || presence_penalty != 0.0f;
+  }
+};
+
+/// log_softmax of the raw logits (before bias, penalties and temperature), in nats.
+struct TokenLogprobs {
+  TokenId token = 0;
+  float logprob = 0.0f;
+  int32_t rank = 0;                                  ///< 1 for the most probable
+  std::vector<std::pair<TokenId, float>> top;        ///< descending; ties by lower id
+};
+
+/// Everything that one draw depends on besides the logits.
+struct SampleSpec {
+  const SamplingParams* params = nullptr;
+  /// Position in the sequence of the token to be drawn: the counter of the random generator.
+  uint64_t position = 0;
+  uint32_t output_count = 0;               ///< tokens drawn so far
+  std::span<const TokenId> prompt;         ///< empty unless needs_history()
+  std::span<const TokenId> output;         ///< empty unless needs_history()
+};
+
+struct SampleResult {
+  TokenId token = 0;
+  /// Filled when top_logprobs >= 0.
+  TokenLogprobs logprobs;
+};
+
+}  // namespace millrace::tensor
