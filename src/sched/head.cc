@@ -219,13 +219,14 @@ asio::awaitable<void> Head::receive_outputs() {
     if (output.has_error()) throw ErrorException(output.error());
     sent_.pop_front();
     last_output_ = runtime_.now();
-    for (SequenceUpdate& update : scheduler_.complete(*output)) deliver(std::move(update));
+    std::vector<SequenceUpdate> updates = scheduler_.complete(*output);
     {
       const std::lock_guard lock(mutex_);
       status_.ready = true;
       status_.reason.clear();
     }
-    publish();
+    publish();  // first, so that a client that has its last event finds its pages free
+    for (SequenceUpdate& update : updates) deliver(std::move(update));
     wake_.notify_all();
   }
 }
@@ -280,6 +281,7 @@ void Head::publish() {
   status_.running = static_cast<uint32_t>(scheduler_.running_count());
   status_.waiting = static_cast<uint32_t>(scheduler_.waiting_count());
   status_.free_pages = scheduler_.free_pages();
+  status_.preemptions = scheduler_.retraction_count();
 }
 
 }  // namespace millrace::sched

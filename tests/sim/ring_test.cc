@@ -106,37 +106,39 @@ std::vector<TokenId> expected_tokens(const Job& job, const sim::SimulatedRingOpt
 }
 
 struct Outcome {
+  uint64_t preemptions = 0;
   uint64_t trace_hash = 0;
   uint64_t steps = 0;
 };
 
 Outcome run_world(uint64_t seed, const sim::SimulatedRingOptions& options, std::vector<Job>& jobs) {
   async::VirtualWorld world(seed);
-  sim::SimulatedRing ring(world, options);
+  const auto ring = sim::make_simulated_ring(world, options);
   async::Runtime& client_thread = world.add_thread();
   async::TaskGroup clients(client_thread);
-  for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
+  for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring->head(), job));
   world.run(async::TimePoint(20s));
   REQUIRE(clients.size() == 0);
-  const sched::EngineStatus status = ring.head().status();
+  const sched::EngineStatus status = ring->head().status();
   REQUIRE(status.running == 0);
   REQUIRE(status.waiting == 0);
   REQUIRE(status.free_pages == status.total_pages);
-  ring.stop();
+  ring->stop();
   world.run();
-  REQUIRE(ring.stopped());
-  return {world.trace_hash(), world.step_count()};
+  REQUIRE(ring->stopped());
+  return {status.preemptions, world.trace_hash(), world.step_count()};
 }
 
 }  // namespace
 
 TEST_CASE("random rings give every request the model's own tokens, once, and leak nothing") {
+  uint64_t preemptions = 0;
   for (uint64_t seed = 0; seed < 1500; ++seed) {
     INFO("seed " << seed);
     Dice dice(seed);
     const auto options = random_ring(dice);
     auto jobs = random_jobs(dice);
-    (void)run_world(seed, options, jobs);
+    preemptions += run_world(seed, options, jobs).preemptions;
     for (const Job& job : jobs) {
       const auto wanted = expected_tokens(job, options);
       if (job.refused) {
@@ -150,6 +152,7 @@ TEST_CASE("random rings give every request the model's own tokens, once, and lea
       }
     }
   }
+  REQUIRE(preemptions > 100);  // else the pools were too large to test anything
 }
 
 TEST_CASE("one seed gives one history") {
@@ -179,13 +182,13 @@ TEST_CASE("a stage that fails ends every request with one clear error, wherever 
       if (stage == victim && runs_left-- <= 0) throw std::runtime_error("device lost");
     };
     async::VirtualWorld world(seed);
-    sim::SimulatedRing ring(world, options);
+    const auto ring = sim::make_simulated_ring(world, options);
     async::Runtime& client_thread = world.add_thread();
     async::TaskGroup clients(client_thread);
-    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
+    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring->head(), job));
     world.run(async::TimePoint(20s));
     REQUIRE(clients.size() == 0);
-    const sched::EngineStatus status = ring.head().status();
+    const sched::EngineStatus status = ring->head().status();
     REQUIRE(status.free_pages == status.total_pages);
     for (const Job& job : jobs) {
       if (job.left || job.refused) continue;
@@ -194,9 +197,9 @@ TEST_CASE("a stage that fails ends every request with one clear error, wherever 
       if (job.error) REQUIRE(job.error->message.find("device lost") != std::string::npos);
     }
     if (runs_left < 0) REQUIRE_FALSE(status.ready);
-    ring.stop();
+    ring->stop();
     world.run();
-    REQUIRE(ring.stopped());
+    REQUIRE(ring->stopped());
   }
 }
 
@@ -204,17 +207,17 @@ TEST_CASE("an idle ring is ready after its first empty plan and keeps its heartb
   Dice dice(1);
   auto options = random_ring(dice);
   async::VirtualWorld world(1);
-  sim::SimulatedRing ring(world, options);
-  REQUIRE_FALSE(ring.head().status().ready);
+  const auto ring = sim::make_simulated_ring(world, options);
+  REQUIRE_FALSE(ring->head().status().ready);
   world.run(async::TimePoint(1ms));
-  REQUIRE(ring.head().status().ready);
+  REQUIRE(ring->head().status().ready);
   const uint64_t before = world.step_count();
   world.run(async::TimePoint(10s));
   REQUIRE(world.step_count() > before);
-  REQUIRE(ring.head().status().ready);
-  ring.stop();
+  REQUIRE(ring->head().status().ready);
+  ring->stop();
   world.run();
-  REQUIRE(ring.stopped());
+  REQUIRE(ring->stopped());
 }
 
 TEST_CASE("a stage that never answers is named by the watchdog") {
@@ -224,18 +227,18 @@ TEST_CASE("a stage that never answers is named by the watchdog") {
   std::vector<Job> jobs = random_jobs(dice);
   for (Job& job : jobs) job.leave_after.reset();
   async::VirtualWorld world(3);
-  sim::SimulatedRing ring(world, options);
+  const auto ring = sim::make_simulated_ring(world, options);
   async::Runtime& client_thread = world.add_thread();
   async::TaskGroup clients(client_thread);
-  for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
+  for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring->head(), job));
   world.run(async::TimePoint(200s));
   REQUIRE(clients.size() == 0);
-  REQUIRE_FALSE(ring.head().status().ready);
+  REQUIRE_FALSE(ring->head().status().ready);
   for (const Job& job : jobs) {
     if (job.refused) continue;
     REQUIRE(job.error->message.find("has been under way for 100 s") != std::string::npos);
   }
-  ring.stop();
+  ring->stop();
   world.run();
-  REQUIRE(ring.stopped());
+  REQUIRE(ring->stopped());
 }
