@@ -89,7 +89,7 @@ std::vector<sched::GenerateRequest> mixed_requests(size_t count) {
     request.id = std::to_string(i);
     const auto length = 1 + static_cast<size_t>(dice(0) * 150);
     for (size_t at = 0; at < length; ++at) request.prompt.push_back(static_cast<TokenId>(dice(100 + at) * 512));
-    request.max_tokens = 1 + static_cast<uint32_t>(dice(1) * 40);
+    request.max_tokens = 1 + static_cast<uint32_t>(dice(1) * 100);
     request.sampling.temperature = i % 3 == 0 ? 0.0f : 0.9f;
     request.sampling.seed = i * 7919;
     if (i % 4 == 1) request.sampling.top_p = 0.8f;
@@ -133,7 +133,7 @@ TEST_CASE("replies depend neither on stages, nor on chunks, nor on the batch, no
     options.chunked_prefill_size = 7 + 20 * pp_size;
     options.async_batch_depth = pp_size - 1;
     options.page_size = 8 * pp_size;
-    options.max_total_tokens = 512;  // too few for all at once: some are retracted
+    options.max_total_tokens = 384;  // too few for all at once: some are retracted
     const auto engine = start(options);
     const auto replies = ask(engine->engine(), requests);
     for (size_t i = 0; i < requests.size(); ++i) {
