@@ -35,33 +35,36 @@ text in the manner of nineteenth-century novels. It knows nothing and follows no
 
 ## Data
 Five books of Project Gutenberg, all in the public domain in the United States: *The Adventures of Sherlock Holmes* (Doyle),
-*Pride and Prejudice* (Austen), *Moby Dick* (Melville), *Les Misérables* (Hugo, translated by Hapgood) and *War and Peace* (Tolstoy,
-translated by Maude). Licence texts, tables of contents and end notes are removed, hard-wrapped lines joined, typographic quotes
-and `_italics_` marks made plain. A text is a chapter.
+*Pride and Prejudice* (Austen), *Moby Dick* (Melville), *Les Misérables* (Hugo, translated by Hapgood) and *War and Peace*
+(Tolstoy, translated by Maude). Licence texts, tables of contents and end notes are removed, hard-wrapped lines joined,
+typographic quotes and `_italics_` marks made plain. A text is a chapter.
 
-The last {held_out_percent:.0f} % of every book is held out: {held_out_tokens:,} tokens, against {train_tokens:,} for training. Neither the model nor the
-tokenizer has seen them. The loss is the mean over all of them, in windows of {window} tokens, each after one `<|endoftext|>`, with the
-bf16 weights as stored, computed in f32 by transformers. The ends of the books include the essay that closes *War and Peace*, which
-is harder than the stories.
+The last {held_out_percent:.0f} % of every book is held out: {held_out_tokens:,} tokens, against {train_tokens:,} for
+training. Neither the model nor the tokenizer has seen them. The loss is the mean over all of them, in windows of {window}
+tokens, each after one `<|endoftext|>`, with the bf16 weights as stored, computed in f32 by transformers. The ends of the
+books include the essay that closes *War and Peace*, which is harder than the stories.
 
 ## Training
 ```
 python tools/train_small_model.py --corpus CORPUS --out models/books-4m {budget}
 ```
-{tokens_seen_m:.1f} M tokens ({epochs:.1f} passes over the data) in {minutes:.0f} minutes on {threads} CPU thread, with Muon for the matrices and AdamW for
-the rest, in batches of 4096 tokens; context 256, then 512, then 1024; bf16 autocast. The schedule follows the clock, so that a second run gives a
-similar model, not the same one (`--tokens` gives a repeatable schedule).
+{tokens_seen_m:.1f} M tokens ({epochs:.1f} passes over the data) in {minutes:.0f} minutes on {threads} CPU thread, with Muon
+for the matrices and AdamW for the rest, in batches of 4096 tokens; context 256, then 512, then 1024; bf16 autocast. The
+schedule follows the clock, so that a second run gives a similar model, not the same one (`--tokens` gives a repeatable
+schedule).
 
 ## Use
-A prompt is continued. The chat template joins the contents of all messages as paragraphs after `<|endoftext|>` and adds no marks of roles,
-so that a chat completion, too, continues the last message's text. `generation_config.json` suggests temperature 0.8, top_p 0.95.
+A prompt is continued. The chat template joins the contents of all messages as paragraphs after `<|endoftext|>` and adds no
+marks of roles, so that a chat completion, too, continues the last message's text. `generation_config.json` suggests
+temperature 0.8, top_p 0.95.
 
 Samples (those settings, seed 1; the prompt in bold):
 {samples}
 
 ## Limits
-Grammar mostly holds, sense does not last a paragraph; people change places and names. English only; other scripts cost a token for
-each byte and end in noise. The texts are of their time and hold views to match. Not for any use but showing and testing the server.
+Grammar mostly holds, sense does not last a paragraph; people change places and names. English only; other scripts cost a
+token for each byte and end in noise. The texts are of their time and hold views to match. Not for any use but showing and
+testing the server.
 
 ## Licence
 The texts are in the public domain. The weights and the tokenizer carry the licence of this repository.

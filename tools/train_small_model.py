@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains the small language model that ships with millrace and writes it as a Hugging Face folder.
 
-The schedule follows a budget, of time (`--minutes`) or of tokens (`--tokens`, which can be repeated exactly): however fast the
+machine is, the learning rate ends at zero. The context grows in phases: short ones cost less per token.
 machine is, the learning rate ends at zero. The context grows in phases, as short ones cost less per token.
 """
 
@@ -198,12 +198,13 @@ def train(
         recent.append(loss.item())
         if step % 50 == 0:
             seconds = time.monotonic() - began
-            mean = sum(recent) / len(recent)
-            print(f"step {step} {progress:.1%} tokens {tokens / 1e6:.2f}M {tokens / seconds:.0f}/s loss {mean:.4f}", flush=True)
+            mean, rate = sum(recent) / len(recent), tokens / seconds
+            print(f"step {step} {progress:.1%} tokens {tokens / 1e6:.2f}M {rate:.0f}/s loss {mean:.4f}", flush=True)
             recent.clear()
         if time.monotonic() - last_saved > CHECKPOINT_S:
             save()
-            print(f"saved at step {step}; held-out {held_out_loss(model, held_out[:32768], shape.max_position_embeddings):.4f} (part)", flush=True)
+            part = held_out_loss(model, held_out[:32768], shape.max_position_embeddings)
+            print(f"saved at step {step}; held-out {part:.4f} (part)", flush=True)
             last_saved = time.monotonic()
     return tokens, time.monotonic() - began
 
