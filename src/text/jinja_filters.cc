@@ -65,6 +65,21 @@ std::string escape_html(std::string_view text) {
   return out;
 }
 
+/// Unlike str.title, only a space, hyphen or opening bracket begins a word.
+std::string title_words(std::string_view text) {
+  std::string out;
+  bool begins = true;
+  while (!text.empty()) {
+    const Utf8Step step = utf8_step(text);
+    const std::string_view one = text.substr(0, step.length);
+    const bool separates = is_python_space(step.code_point) || std::string_view("-({[<").find(one) != std::string_view::npos;
+    out += begins && !separates ? to_upper(one) : to_lower(one);
+    begins = separates;
+    text.remove_prefix(step.length);
+  }
+  return out;
+}
+
 std::string encode_url(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -448,7 +463,7 @@ constexpr Builtin kFilters[] = {
     {"sort", 0, "reverse,case_sensitive,attribute", filter_sort},
     {"string", 0, "", filter_string},
     {"sum", 0, "attribute,start", filter_sum},
-    {"title", 0, "", filter_map_text<to_title>},
+    {"title", 0, "", filter_map_text<title_words>},
     {"tojson", 0, "ensure_ascii,indent,separators,sort_keys", filter_tojson},
     {"trim", 0, "chars", filter_trim},
     {"unique", 0, "case_sensitive,attribute", filter_unique},

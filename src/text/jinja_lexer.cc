@@ -117,9 +117,8 @@ class Lexer {
     at_line_start_ = at_ > 0 && source_[at_ - 1] == '\n';
   }
 
-  /// Takes a tag's end; `-` before it also takes the white space behind, else trim_blocks takes one newline.
-  bool take_end(std::string_view end) {
-    const bool trims = end != "}}";
+  /// Takes a tag's end; `-` before it also takes the white space behind, else `trims` takes one newline.
+  bool take_end(std::string_view end, bool trims = true) {
     if (peek() == '-' && source_.substr(at_ + 1, end.size()) == end) {
       advance(1 + end.size());
       skip_spaces();
@@ -151,7 +150,7 @@ class Lexer {
     if (sees("raw") && !is_name_start(peek(3)) && !is_digit(peek(3))) {
       advance(3);
       skip_spaces();
-      if (take_end("%}")) return lex_raw_body();
+      if (take_end("%}", false)) return lex_raw_body();
     }
     at_ = start;
     line_ = start_line;
@@ -187,7 +186,7 @@ class Lexer {
       skip_spaces();
       if (at_ >= source_.size()) fail_here("unexpected end of template");
       const int line = line_;
-      if (brackets.empty() && take_end(end)) {
+      if (brackets.empty() && take_end(end, end_type == TokenType::kBlockEnd)) {
         tokens_.push_back({end_type, line, ""});
         return;
       }
