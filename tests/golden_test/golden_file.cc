@@ -80,12 +80,12 @@ void LogitDistance::add_row(std::span<const float> found, std::span<const float>
   const std::vector<double> log_wanted = log_softmax(wanted);
   for (size_t i = 0; i < found.size(); ++i) {
     const double difference = std::fabs(static_cast<double>(found[i]) - wanted[i]);
-    // Not std::max, which would lose a NaN.
-    if (!(difference <= max_)) max_ = difference;
+    // Not std::max: a NaN must stick.
+    if (std::isnan(difference) || difference > max_) max_ = difference;
     squares_ += difference * difference;
     kl += std::exp(log_wanted[i]) * (log_wanted[i] - log_found[i]);
   }
-  if (!(kl <= kl_)) kl_ = kl;
+  if (std::isnan(kl) || kl > kl_) kl_ = kl;
   count_ += found.size();
 }
 
