@@ -31,6 +31,11 @@ void compare_prompt(TestPipeline& pipeline, const GoldenPrompt& prompt, double d
   for (size_t i = 0; i < prompt.positions.size(); ++i)
     agreement.logits.add_row(row(static_cast<size_t>(prompt.positions[i])),
                              std::span(prompt.logits).subspan(i * width, width));
+  if (!prompt.top_ids.empty()) {
+    std::vector<float> found;
+    for (const TokenId id : prompt.top_ids) found.push_back(row(prompt.ids.size() - 1)[static_cast<size_t>(id)]);
+    agreement.logits.add_row(found, prompt.top_logits);
+  }
   for (size_t step = 0; step < prompt.greedy.size(); ++step) {
     if (prompt.margins[step] <= doubtful_margin) continue;
     const auto found = row(prompt.ids.size() - 1 + step);

@@ -4,6 +4,7 @@
 #include "golden_test/agreement.h"
 #include "golden_test/golden_file.h"
 #include "model/test_pipeline.h"
+#include "support/skip.h"
 
 using namespace millrace;
 using test::GoldenFamily;
@@ -23,6 +24,11 @@ Loaded load(const GoldenFamily& family, tensor::DType dtype) {
 }
 
 }  // namespace
+
+TEST_CASE("the small model that ships is among the golden models") {
+  if (test::golden_family_names().back() != test::kSmallModelName) SKIP_TEST("models/books-4m is absent");
+  SUCCEED();
+}
 
 TEST_CASE("in f32, logits, logprobs and greedy choices are those of the reference") {
   const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));

@@ -33,8 +33,8 @@ Logits run_alone(TestPipeline& pipeline, const Sequences& sequences, size_t chun
   return logits;
 }
 
-/// All sequences at once; sequence s joins in turn s, and its chunks are chunk + s tokens, so that chunks of several
-/// lengths and prefixes meet.
+/// All sequences at once; three join each turn, and the chunks of sequence s are chunk + s tokens, so that chunks of
+/// several lengths and prefixes meet.
 Logits run_together(TestPipeline& pipeline, const Sequences& sequences, size_t chunk, uint32_t seed) {
   std::vector<int32_t> room;
   for (const auto& tokens : sequences) room.push_back(static_cast<int32_t>(tokens.size()));
@@ -44,7 +44,7 @@ Logits run_together(TestPipeline& pipeline, const Sequences& sequences, size_t c
   std::vector<size_t> done(sequences.size());
   for (size_t turn = 0;; ++turn) {
     std::vector<Piece> pieces;
-    for (size_t s = 0; s < sequences.size() && s <= turn; ++s) {
+    for (size_t s = 0; s < sequences.size() && s / 3 <= turn; ++s) {
       const auto begin = sequences[s].begin() + static_cast<std::ptrdiff_t>(done[s]);
       const size_t count = std::min(chunk + s, sequences[s].size() - done[s]);
       if (count == 0) continue;

@@ -83,6 +83,11 @@ TEST_CASE("logits are those of the block's definition, with every switch") {
     config.kv_head_count = 6;
     config.head_dim = 10;
   }
+  SECTION("many query heads per key head") {
+    config.head_count = 70;
+    config.kv_head_count = 1;
+    config.head_dim = 4;
+  }
   SECTION("yarn") {
     config.rope = {.kind = RopeKind::kYarn, .theta = 10000.0, .factor = 4.0, .original_max_position = 16};
   }
