@@ -1,6 +1,9 @@
 #include "load/options.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 
@@ -20,86 +23,132 @@ const char kDescription[] =
 struct RawOptions {
   std::vector<std::string> goodput;
   std::string request_rate = "inf";
+  std::string endpoint = "completions";
+  std::string dataset = "random";
 };
 
-void add_server_options(CLI::App& app, Options& options) {
-  const std::map<std::string, Endpoint> endpoints = {{"completions", Endpoint::kCompletions},
-                                                     {"/v1/completions", Endpoint::kCompletions},
-                                                     {"chat", Endpoint::kChat},
-                                                     {"/v1/chat/completions", Endpoint::kChat}};
+/// One of several words.
+CLI::Validator one_of(std::vector<std::string> words) {
+  return CLI::Validator(
+      [words = std::move(words)](std::string& text) {
+        if (std::find(words.begin(), words.end(), text) != words.end()) return std::string();
+        return fmt::format("found '{}', wanted {}", text, fmt::join(words, " or "));
+      },
+      "");
+}
+
+/// A bound without its text, which would crowd the help.
+CLI::Validator bounded(double low, double high) {
+  return CLI::Validator(
+      [low, high](std::string& text) {
+        double value = 0.0;
+        if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return std::string();
+        return fmt::format("found '{}', wanted a number from {:g} to {:g}", text, low, high);
+      },
+      "");
+}
+constexpr double kAnyCount = 1e8;
+constexpr double kAnyNumber = 1e9;
+constexpr double kAboveZero = 1e-6;
+
+void add_server_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.add_option("--base-url", options.base_url, "Where the server listens: http://HOST[:PORT][/PREFIX]")
-      ->capture_default_str();
-  app.add_option("--model", options.model, "Model to ask for (default: the first of /v1/models)");
-  app.add_option("--endpoint", options.endpoint, "completions (default) or chat")
-      ->transform(CLI::CheckedTransformer(endpoints).description(""))
+      ->capture_default_str()
+      ->type_name("URL");
+  app.add_option("--model", options.model, "Model to ask for (default: the first of /v1/models)")
       ->type_name("NAME");
-  app.add_option("--api-key", options.api_key, "Sent as 'Authorization: Bearer KEY'");
+  app.add_option("--endpoint", raw.endpoint, "completions or chat")
+      ->check(one_of({"completions", "chat", "/v1/completions", "/v1/chat/completions"}))
+      ->capture_default_str()
+      ->type_name("NAME");
+  app.add_option("--api-key", options.api_key, "Sent as 'Authorization: Bearer KEY'")
+      ->type_name("KEY");
   app.add_option("--timeout-s", options.timeout_s, "A request that takes longer has failed")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+      ->check(bounded(kAboveZero, kAnyNumber))
+      ->capture_default_str()
+      ->type_name("S");
 }
 
 void add_traffic_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.add_option("--num-prompts", options.num_prompts, "Requests to measure")
-      ->check(CLI::Range(1u, 10'000'000u))
-      ->capture_default_str();
-  app.add_option("--request-rate", raw.request_rate, "Arrivals per second; inf: all at once")->capture_default_str();
+      ->check(bounded(1, kAnyCount))
+      ->capture_default_str()
+      ->type_name("N");
+  app.add_option("--request-rate", raw.request_rate, "Arrivals per second; inf: all at once")
+      ->capture_default_str()
+      ->type_name("R");
   app.add_option("--burstiness", options.burstiness,
                  "Gaps between arrivals are gamma distributed with this shape: 1 is a Poisson process, less is\n"
                  "burstier, more is more even")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+      ->check(bounded(kAboveZero, kAnyNumber))
+      ->capture_default_str()
+      ->type_name("SHAPE");
   app.add_option("--max-concurrency", options.max_concurrency,
                  "Requests in flight at most; with --request-rate inf this is a closed loop (0: no limit)")
-      ->capture_default_str();
+      ->check(bounded(0, kAnyCount))
+      ->capture_default_str()
+      ->type_name("N");
   app.add_option("--ramp-up-s", options.ramp_up_s,
                  "Seconds over which the rate, or with --request-rate inf the concurrency, grows linearly to its value")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+      ->check(bounded(0.0, kAnyNumber))
+      ->capture_default_str()
+      ->type_name("S");
   app.add_option("--warmups", options.warmups, "Requests sent before the measurement and not counted")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->type_name("N");
 }
 
-void add_prompt_options(CLI::App& app, Options& options) {
-  const std::map<std::string, Dataset> datasets = {{"random", Dataset::kRandom},
-                                                   {"shared-prefix", Dataset::kSharedPrefix}};
-  app.add_option("--dataset", options.dataset, "random (default), or shared-prefix: prompts in groups that begin alike")
-      ->transform(CLI::CheckedTransformer(datasets).description(""))
+void add_prompt_options(CLI::App& app, Options& options, RawOptions& raw) {
+  app.add_option("--dataset", raw.dataset, "random, or shared-prefix: prompts in groups that begin alike")
+      ->check(one_of({"random", "shared-prefix"}))
+      ->capture_default_str()
       ->type_name("NAME");
   app.add_option("--input-len", options.input_len, "Prompt tokens (words with --text); the shared prefix comes on top")
-      ->check(CLI::Range(1u, 100'000'000u))
-      ->capture_default_str();
+      ->check(bounded(1, kAnyCount))
+      ->capture_default_str()
+      ->type_name("N");
   app.add_option("--output-len", options.output_len, "Output tokens asked for (max_tokens)")
-      ->check(CLI::Range(1u, 100'000'000u))
-      ->capture_default_str();
+      ->check(bounded(1, kAnyCount))
+      ->capture_default_str()
+      ->type_name("N");
   app.add_option("--range-ratio", options.range_ratio,
                  "R: both lengths are drawn uniformly from LEN*(1-R) to LEN*(1+R)")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
+      ->check(bounded(0.0, 1.0))
+      ->capture_default_str()
+      ->type_name("R");
   app.add_option("--prefix-len", options.prefix_len, "shared-prefix: tokens that a group shares")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->type_name("N");
   app.add_option("--num-prefixes", options.prefix_count, "shared-prefix: groups")
-      ->check(CLI::Range(1u, 1'000'000u))
-      ->capture_default_str();
+      ->check(bounded(1, kAnyCount))
+      ->capture_default_str()
+      ->type_name("N");
   app.add_option("--vocab-size", options.vocab_size, "Prompts are token ids below this")
-      ->check(CLI::Range(1u, 2'000'000'000u))
-      ->capture_default_str();
+      ->check(bounded(1, 2e9))
+      ->capture_default_str()
+      ->type_name("N");
   app.add_flag("--text", options.text, "Send prompts as English words, for servers that take no ids (implied by chat)");
   app.add_flag("--ignore-eos", options.ignore_eos, "Ask for exactly the output length (an extension of the API)");
   app.add_option("--temperature", options.temperature, "Above 0 each request also carries a seed of its own")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--seed", options.seed, "Prompts, lengths and arrivals depend on it alone")->capture_default_str();
+      ->check(bounded(0.0, kAnyNumber))
+      ->capture_default_str()
+      ->type_name("T");
+  app.add_option("--seed", options.seed, "Prompts, lengths and arrivals depend on it alone")
+      ->capture_default_str()
+      ->type_name("N");
 }
 
 void add_report_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.add_option("--percentiles", options.percentiles, "Percentiles to report, e.g. 50,90,99.9 (default: 90,99)")
       ->delimiter(',')
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(bounded(0.0, 100.0))
+      ->type_name("LIST");
   app.add_option("--goodput", raw.goodput,
                  "Limits in ms, any of ttft:N tpot:N e2el:N; reports the requests per second that keep all of them")
-      ->delimiter(',');
-  app.add_option("--result-file", options.result_file, "Write all results there as JSON (times of requests in seconds)");
+      ->delimiter(',')
+      ->type_name("LIST");
+  app.add_option("--result-file", options.result_file, "Write all results there as JSON (times of requests in seconds)")
+      ->type_name("FILE");
   app.add_flag("--quiet", options.quiet, "No progress line");
 }
 
@@ -121,6 +170,8 @@ Result<void> finish(Options& options, const RawOptions& raw) {
   if (options.ramp_up_s > 0.0 && std::isinf(options.request_rate) && options.max_concurrency == 0) {
     return make_error(ErrorCode::kInvalidArgument, "--ramp-up-s needs --request-rate or --max-concurrency");
   }
+  if (raw.endpoint.find("chat") != std::string::npos) options.endpoint = Endpoint::kChat;
+  if (raw.dataset == "shared-prefix") options.dataset = Dataset::kSharedPrefix;
   if (options.endpoint == Endpoint::kChat) options.text = true;
   return {};
 }
@@ -179,9 +230,9 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   RawOptions raw;
   CLI::App app(kDescription, "load");
   app.get_formatter()->column_width(30);
-  add_server_options(app, parsed.options);
+  add_server_options(app, parsed.options, raw);
   add_traffic_options(app, parsed.options, raw);
-  add_prompt_options(app, parsed.options);
+  add_prompt_options(app, parsed.options, raw);
   add_report_options(app, parsed.options, raw);
   try {
     app.parse(argc, argv);

@@ -94,11 +94,10 @@ void write_requests(JsonWriter& json, const RunResult& result) {
     for (const RequestRecord& record : result.records) write(record);
     json.end_array();
   };
-  const async::TimePoint origin = result.records.empty() ? async::TimePoint{} : result.records.front().sent_at;
   array("input_lens", [&](const RequestRecord& record) { json.value(record.input_tokens); });
   array("output_lens", [&](const RequestRecord& record) { json.value(record.output_tokens); });
   array("start_times", [&](const RequestRecord& record) {
-    json.value(record.finished ? to_s(record.sent_at - origin) : 0.0);
+    json.value(record.finished ? to_s(record.sent_at - result.start) : 0.0);
   });
   array("ttfts", [&](const RequestRecord& record) { json.value(to_s(record.ttft)); });
   array("e2els", [&](const RequestRecord& record) { json.value(to_s(record.latency)); });

@@ -54,10 +54,10 @@ asio::awaitable<RunResult> Runner::run() {
   result_.failure = co_await prepare();
   if (result_.failure || result_.interrupted) co_return std::move(result_);
   result_.records.resize(options_.num_prompts);
+  result_.start = runtime_.now();
   if (!options_.quiet && isatty(STDERR_FILENO) == 1) progress_.spawn("progress", show_progress());
-  const async::TimePoint start = runtime_.now();
   co_await send_all();
-  result_.duration = runtime_.now() - start;
+  result_.duration = runtime_.now() - result_.start;
   progress_.cancel();
   co_await progress_.join();
   co_return std::move(result_);
@@ -115,7 +115,7 @@ asio::awaitable<void> Runner::send_warmup(uint32_t index, Failure& failure) {
 
 asio::awaitable<void> Runner::send_all() {
   const std::vector<async::Duration> due = workload_.arrivals();
-  const async::TimePoint start = runtime_.now();
+  const async::TimePoint start = result_.start;
   for (uint32_t index = 0; index < options_.num_prompts && !result_.interrupted; ++index) {
     // Woken early only by interrupt(), which notifies slot_free_.
     while (runtime_.now() < start + due[index] && !result_.interrupted) {
@@ -172,10 +172,9 @@ asio::awaitable<void> Runner::exchange(Prompt prompt, uint32_t index, RequestRec
 }
 
 asio::awaitable<void> Runner::show_progress() {
-  const async::TimePoint start = runtime_.now();
   for (;;) {
     co_await async::sleep_for(runtime_, kProgressEvery);
-    const double elapsed_s = std::chrono::duration<double>(runtime_.now() - start).count();
+    const double elapsed_s = std::chrono::duration<double>(runtime_.now() - result_.start).count();
     fmt::print(stderr, "\r\033[K{:.0f} s: {} of {} done, {} running, {} failed, {:.0f} output tokens/s", elapsed_s,
                finished_, options_.num_prompts, running_, failed_, static_cast<double>(output_tokens_) / elapsed_s);
     std::fflush(stderr);

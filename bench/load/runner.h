@@ -16,7 +16,8 @@ namespace millrace::load {
 /// What a run measured.
 struct RunResult {
   std::string model;
-  async::Duration duration{0};          ///< from the first arrival's time to the end of the last request
+  async::TimePoint start;               ///< arrivals count from here
+  async::Duration duration{0};          ///< from the start to the end of the last request
   std::vector<RequestRecord> records;   ///< [num_prompts], in order of arrival
   uint32_t max_running = 0;             ///< requests in flight at once, at most
   bool interrupted = false;
