@@ -16,8 +16,8 @@ const char kDescription[] =
     "  ITL   the gaps between such chunks, pooled over all requests\n"
     "  TPOT  (E2EL - TTFT) / (output tokens - 1), per request\n"
     "  E2EL  from sending the request to its last chunk with choices\n"
-    "Requests go out on connections that are open already. Token counts are those of the server's usage; without usage,\n"
-    "chunks are counted and the report says so. Exit code 0: every request completed; 1: otherwise.";
+    "Requests go out on connections that are open already. Token counts are those of the server's usage; without\n"
+    "usage, chunks are counted and the report says so. Exit code 0: every request completed; 1: otherwise.";
 
 /// The texts that need another step after CLI11 has read them.
 struct RawOptions {
