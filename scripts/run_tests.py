@@ -227,6 +227,13 @@ def select(groups, filters):
     return chosen
 
 
+def targets_of(chosen, arguments):
+    if any(group.kind == "pytest" for group, _ in chosen):
+        return ["all"]
+    programs = [Path(group.command[0]) for group, _ in chosen if group.kind != "tap"]
+    return [str(program.relative_to(arguments.build_dir)) for program in programs]
+
+
 def run_group(group, selection, folder, arguments):
     start = time.monotonic()
     if group.kind == "catch2":
@@ -269,9 +276,13 @@ def main():
     parser.add_argument("--timeout-s", type=float, default=300.0)
     parser.add_argument("--sanitized", action="store_true")
     parser.add_argument("--no-e2e", default="")
-    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--list", action="store_true", help="print the chosen groups")
+    parser.add_argument("--targets", action="store_true", help="print what ninja must build for the chosen groups")
     arguments = parser.parse_args()
     chosen = select(find_groups(arguments), arguments.filter)
+    if arguments.targets:
+        print("\n".join(targets_of(chosen, arguments)))
+        return 0
     if arguments.list:
         print("\n".join(group.name for group, _ in chosen))
         return 0
