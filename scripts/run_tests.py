@@ -281,7 +281,8 @@ def main():
     arguments = parser.parse_args()
     chosen = select(find_groups(arguments), arguments.filter)
     if arguments.targets:
-        print("\n".join(targets_of(chosen, arguments)))
+        for target in targets_of(chosen, arguments):
+            print(target)
         return 0
     if arguments.list:
         print("\n".join(group.name for group, _ in chosen))

@@ -76,6 +76,7 @@ struct EngineStatus {
   uint32_t waiting = 0;
   uint64_t free_pages = 0;
   uint64_t total_pages = 0;
+  uint64_t preemptions = 0;      ///< running requests sent back to the queue for want of pages, since the start
 };
 
 /// Thread-safe. Outlives every TokenStream.
