@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <random>
 
+#include "base/json.h"
 #include "base/random.h"
 
 namespace millrace::server {
@@ -27,6 +29,19 @@ std::string fingerprint_of(const std::string& model) {
 int64_t unix_seconds() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+}
+
+std::string messages_json(const openai::Conversation& conversation) {
+  std::string out;
+  JsonWriter json(out);
+  json.begin_array();
+  for (const openai::ChatMessage& message : conversation.messages) {
+    json.begin_object().member("role", message.role).member("content", message.content);
+    if (!message.name.empty()) json.member("name", message.name);
+    json.end_object();
+  }
+  json.end_array();
+  return out;
 }
 
 void truncate_left(std::vector<TokenId>& ids, const std::optional<uint32_t>& count) {
@@ -65,10 +80,24 @@ std::optional<ApiError> Preparer::check_model(const std::string& model) const {
 }
 
 ApiResult<std::string> Preparer::render(const openai::Conversation& conversation) const {
-  if (!service_.render_chat) {
-    return bad_request("messages", "the model has no chat template; use /v1/completions");
+  const text::ChatTemplate* chosen = service_.chat_template.get();
+  std::shared_ptr<const text::ChatTemplate> own;
+  if (!conversation.chat_template.empty()) {
+    auto compiled = text::ChatTemplate::from_source(conversation.chat_template);
+    if (compiled.has_error()) return bad_request("chat_template", "chat_template: {}", compiled.error().message);
+    own = std::move(*compiled);
+    chosen = own.get();
   }
-  auto rendered = service_.render_chat(conversation);
+  if (chosen == nullptr) return bad_request("messages", "the model has no chat template; use /v1/completions");
+  const std::string messages = messages_json(conversation);
+  text::ChatInput input;
+  input.messages_json = messages;
+  input.kwargs_json = conversation.chat_template_kwargs;
+  input.add_generation_prompt = conversation.add_generation_prompt;
+  input.continue_final_message = conversation.continue_final_message;
+  const std::time_t now = std::time(nullptr);
+  localtime_r(&now, &input.now);
+  auto rendered = chosen->render(input);
   if (rendered.has_error()) return openai::to_api_error(rendered.error(), "messages");
   return std::move(*rendered);
 }

@@ -2,12 +2,12 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
+#include <string>
 #include <vector>
 
 #include "sched/engine.h"
 #include "server/http.h"
-#include "server/openai/request.h"
+#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace millrace::server {
@@ -22,9 +22,6 @@ struct GenerationDefaults {
   std::vector<TokenId> eos_token_ids;
 };
 
-/// Renders a conversation into a prompt. Thread-safe. Errors: kInvalidArgument when the template refuses it.
-using ChatRenderer = std::function<Result<std::string>(const openai::Conversation&)>;
-
 /// A route that the front does not know itself (administration, the live page). Called on the front's thread; must not
 /// block.
 struct ExtraRoute {
@@ -37,7 +34,7 @@ struct ExtraRoute {
 struct Service {
   sched::Engine* engine = nullptr;
   std::shared_ptr<const text::Tokenizer> tokenizer;
-  ChatRenderer render_chat;  ///< empty: the model has no chat template, chat requests are refused
+  std::shared_ptr<const text::ChatTemplate> chat_template;  ///< null: the model has none, chat requests are refused
   GenerationDefaults defaults;
   std::vector<ExtraRoute> extra_routes;
   /// Appends further metrics in Prometheus' text form; may be empty. Called on the front's thread.

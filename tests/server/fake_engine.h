@@ -13,6 +13,8 @@
 
 namespace millrace::test {
 
+namespace asio = boost::asio;
+
 /// How the fake engine answers one request: one token per byte of `text` (the test tokenizer's ids are bytes).
 struct Reply {
   std::string text = "Hello, world!";

@@ -39,12 +39,11 @@ TestServer::TestServer(server::ServerOptions options) {
   server::Service service;
   service.engine = &engine;
   service.tokenizer = byte_tokenizer();
-  service.render_chat = [](const server::openai::Conversation& conversation) -> Result<std::string> {
-    std::string text;
-    for (const auto& message : conversation.messages) text += fmt::format("[{}]{}", message.role, message.content);
-    if (conversation.add_generation_prompt) text += "[assistant]";
-    return text;
-  };
+  auto chat_template = text::ChatTemplate::from_source(
+      "{% for m in messages %}{% if m.role == 'user' and m.content == 'raise' %}{{ raise_exception('no') }}{% endif %}"
+      "[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}{{ extra }}");
+  REQUIRE(chat_template.has_value());
+  service.chat_template = *chat_template;
   service.defaults.temperature = 0.7f;
   service.defaults.eos_token_ids = {FakeEngine::kEos};
   front = std::make_unique<server::Server>(std::move(options), std::move(service));
