@@ -1,0 +1,292 @@
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "cpu/ops.h"
+
+namespace millrace::cpu {
+namespace {
+
+using tensor::Matrix;
+
+/// Keys per split. Every row's softmax is computed split by split from key 0 and merged in order, whether or not the
+/// splits run in parallel, so that the result does not depend on how the work was shared.
+constexpr int32_t kSplitKeys = 2048;
+/// Query rows (of one kv head) that walk over the keys together.
+constexpr int32_t kTileRows = 48;
+static_assert(kTileRows <= kMaxAttentionRows && kSplitKeys % kBlockKeys == 0);
+
+/// Readable zeros in place of groups beyond the last key: 16 keys of 256 f32 channels.
+alignas(64) constexpr std::byte kZeroGroup[kGroupKeys * 256 * 4] = {};
+
+struct Op {
+  Device& device;
+  const Matrix& q;
+  const tensor::AttentionShape& shape;
+  const tensor::BatchLayout& batch;
+  const CpuKvCache& cache;
+  int32_t layer;
+  const Matrix& out;
+  int32_t group;  ///< query heads per kv head
+};
+
+/// Virtual rows [first, first + count) of a sequence under one kv head: virtual row r is query head r % group of row
+/// r / group. Walks splits [split_begin, split_end).
+struct Unit {
+  size_t sequence = 0;
+  int32_t kv_head = 0;
+  int32_t first = 0;
+  int32_t count = 0;
+  int32_t split_begin = 0;
+  int32_t split_end = 0;
+  size_t partial = 0;  ///< index of its first split among all, where partial results are kept
+};
+
+size_t state_floats(int32_t rows, int32_t padded) { return static_cast<size_t>(rows) * static_cast<size_t>(1 + 16 + padded); }
+
+AttentionState state_at(float* floats, int32_t rows, int32_t padded) {
+  (void)padded;
+  return {.max = floats, .sum = floats + rows, .acc = floats + rows + rows * 16};
+}
+
+void reset(const AttentionState& state, int32_t rows, int32_t padded) {
+  std::fill(state.max, state.max + rows, -1e30f);
+  std::fill(state.sum, state.sum + rows * 16, 0.0f);
+  std::fill(state.acc, state.acc + rows * padded, 0.0f);
+}
+
+/// The scratch of one thread.
+struct Workspace {
+  Workspace(Scratch& scratch, const CpuKvCache& cache) {
+    const auto padded = static_cast<size_t>(cache.padded_dim());
+    const size_t state = state_floats(kTileRows, cache.padded_dim());
+    const size_t floats = kTileRows * (padded + 2 * kBlockKeys + 1) + 2 * state;
+    std::byte* base = scratch.reserve((4 * kBlockGroups + 1) * cache.group_bytes() + floats * sizeof(float));
+    gathered = base;
+    partial_group = base + 4 * kBlockGroups * cache.group_bytes();
+    auto* next = reinterpret_cast<float*>(partial_group + cache.group_bytes());
+    const auto take = [&next](size_t count) { return std::exchange(next, next + count); };
+    q = take(kTileRows * padded);
+    scores = take(kTileRows * kBlockKeys);
+    probabilities = take(kTileRows * kBlockKeys);
+    partial = take(state);
+    total = take(state);
+    positions = reinterpret_cast<int32_t*>(take(kTileRows));
+  }
+  std::byte* gathered;       // [2][K | V][4 groups]
+  std::byte* partial_group;  // the last V group, cleared beyond the last key
+  float* q;
+  float* scores;
+  float* probabilities;
+  float* partial;
+  float* total;
+  int32_t* positions;
+};
+
+/// Where the keys of one block are; copies into the workspace only what has no groups of its own.
+KeyBlock locate(const Op& op, const Unit& unit, int32_t first_key, const Workspace& space) {
+  const CpuKvCache& cache = op.cache;
+  const int32_t page_size = cache.shape().page_size;
+  const size_t s = unit.sequence;
+  const int32_t limit = op.batch.prefix[s] + op.batch.row_begin[s + 1] - op.batch.row_begin[s];
+  const PageId* pages = op.batch.pages.data() + op.batch.page_begin[s];
+  KeyBlock block{.first_key = first_key};
+  std::byte* gathered = space.gathered + static_cast<size_t>(first_key / kBlockKeys % 2) * 2 * kBlockGroups * cache.group_bytes();
+  for (int32_t g = 0; g < kBlockGroups; ++g) {
+    const int32_t token = first_key + g * kGroupKeys;
+    const int32_t count = std::min(kGroupKeys, limit - token);
+    if (count <= 0) {
+      block.k[g] = block.v[g] = kZeroGroup;
+    } else if (cache.grouped()) {
+      const PageId page = pages[token / page_size];
+      const size_t skip = static_cast<size_t>(token % page_size / kGroupKeys) * cache.group_bytes();
+      block.k[g] = cache.keys(page, op.layer, unit.kv_head) + skip;
+      block.v[g] = cache.values(page, op.layer, unit.kv_head) + skip;
+      if (count < kGroupKeys) {
+        std::memcpy(space.partial_group, block.v[g], cache.group_bytes());
+        cache.clear_values(space.partial_group, count);
+        block.v[g] = space.partial_group;
+      }
+    } else {
+      std::byte* k = gathered + static_cast<size_t>(g) * cache.group_bytes();
+      std::byte* v = k + kBlockGroups * cache.group_bytes();
+      for (int32_t lane = 0; lane < count; ++lane) {
+        const int32_t at = token + lane;
+        cache.gather(pages[at / page_size], op.layer, unit.kv_head, at % page_size, lane, k, v);
+      }
+      cache.clear_values(v, count);
+      block.k[g] = k;
+      block.v[g] = v;
+    }
+  }
+  return block;
+}
+
+/// Copies the unit's queries into the kernels' format.
+AttentionRows load_queries(const Op& op, const Unit& unit, const Workspace& space) {
+  const int32_t padded = op.cache.padded_dim();
+  const int32_t dim = op.shape.head_dim;
+  const size_t element = op.device.left_size();
+  const size_t stride = static_cast<size_t>(padded) * element;
+  const bool widened = op.device.compute_dtype == tensor::DType::kBF16 && !op.device.kernels.bf16_left;
+  for (int32_t i = 0; i < unit.count; ++i) {
+    const int32_t row = (unit.first + i) / op.group;
+    const int32_t head = unit.kv_head * op.group + (unit.first + i) % op.group;
+    const std::byte* from = row_of<std::byte>(op.q, op.batch.row_begin[unit.sequence] + row) +
+                            static_cast<size_t>(head * dim) * tensor::size_of(op.q.dtype);
+    std::byte* to = reinterpret_cast<std::byte*>(space.q) + static_cast<size_t>(i) * stride;
+    if (widened) {
+      op.device.kernels.widen(from, reinterpret_cast<float*>(to), dim);
+    } else {
+      std::memcpy(to, from, static_cast<size_t>(dim) * element);
+    }
+    std::memset(to + static_cast<size_t>(dim) * element, 0, static_cast<size_t>(padded - dim) * element);
+    space.positions[i] = op.batch.prefix[unit.sequence] + row;
+  }
+  return {.q = reinterpret_cast<const std::byte*>(space.q),
+          .position = space.positions,
+          .rows = unit.count,
+          .padded_dim = padded,
+          .window = op.shape.sliding_window,
+          .scale = op.shape.scale,
+          .scores = space.scores,
+          .probabilities = reinterpret_cast<std::byte*>(space.probabilities)};
+}
+
+int32_t oldest_key(const Op& op, int32_t position) {
+  return op.shape.sliding_window > 0 ? std::max(0, position - op.shape.sliding_window + 1) : 0;
+}
+
+/// One split of the unit's rows, from nothing, into rows.state.
+void walk_split(const Op& op, const Unit& unit, const AttentionRows& rows, int32_t split, const Workspace& space) {
+  const auto attend = op.device.compute_dtype == tensor::DType::kBF16 ? op.device.kernels.attention_block_bf16
+                                                                       : op.device.kernels.attention_block_f32;
+  reset(rows.state, rows.rows, rows.padded_dim);
+  const int32_t last = rows.position[rows.rows - 1];
+  const int32_t first_visible = oldest_key(op, rows.position[0]) / kBlockKeys * kBlockKeys;
+  const int32_t begin = std::max(split * kSplitKeys, first_visible);
+  const int32_t end = std::min((split + 1) * kSplitKeys, last + 1);
+  if (begin >= end) return;
+  KeyBlock next = locate(op, unit, begin, space);
+  for (int32_t key = begin; key < end; key += kBlockKeys) {
+    KeyBlock block = next;
+    if (key + kBlockKeys < end) next = locate(op, unit, key + kBlockKeys, space);
+    for (int g = 0; g < kBlockGroups; ++g) {
+      block.next_k[g] = next.k[g];
+      block.next_v[g] = next.v[g];
+    }
+    attend(rows, block);
+  }
+}
+
+void store_output(const Op& op, const Unit& unit, const AttentionState& state) {
+  const int32_t padded = op.cache.padded_dim();
+  for (int32_t i = 0; i < unit.count; ++i) {
+    float sum = 0.0f;
+    for (int lane = 0; lane < 16; ++lane) sum += state.sum[i * 16 + lane];
+    float* acc = state.acc + i * padded;
+    const float inverse = 1.0f / sum;
+    for (int32_t channel = 0; channel < padded; ++channel) acc[channel] *= inverse;
+    const int32_t row = op.batch.row_begin[unit.sequence] + (unit.first + i) / op.group;
+    const int32_t head = unit.kv_head * op.group + (unit.first + i) % op.group;
+    std::byte* to = row_of<std::byte>(op.out, row) +
+                    static_cast<size_t>(head * op.shape.head_dim) * tensor::size_of(op.out.dtype);
+    op.device.store_row(acc, to, op.out.dtype, op.shape.head_dim);
+  }
+}
+
+std::vector<Unit> divide(const Op& op) {
+  std::vector<Unit> units;
+  size_t splits = 0;
+  for (size_t s = 0; s < op.batch.sequence_count(); ++s) {
+    const int32_t virtual_rows = (op.batch.row_begin[s + 1] - op.batch.row_begin[s]) * op.group;
+    for (int32_t kv_head = 0; kv_head < op.shape.kv_head_count; ++kv_head) {
+      for (int32_t first = 0; first < virtual_rows; first += kTileRows) {
+        const int32_t count = std::min(kTileRows, virtual_rows - first);
+        const int32_t last = op.batch.prefix[s] + (first + count - 1) / op.group;
+        const int32_t oldest = oldest_key(op, op.batch.prefix[s] + first / op.group);
+        units.push_back({s, kv_head, first, count, oldest / kSplitKeys, last / kSplitKeys + 1, splits});
+        splits += static_cast<size_t>(units.back().split_end - units.back().split_begin);
+      }
+    }
+  }
+  return units;
+}
+
+/// Runs body(item, slot) for every item, each its own chunk where that is possible: items differ much in cost.
+template <class Body>
+void for_each_item(ThreadPool& pool, size_t items, const Body& body) {
+  const size_t per_chunk = items / ThreadPool::kMaxChunks + 1;
+  pool.run(static_cast<uint32_t>((items + per_chunk - 1) / per_chunk), [&](uint32_t chunk, int slot) {
+    for (size_t i = chunk * per_chunk; i < std::min(items, (chunk + 1) * per_chunk); ++i) body(i, slot);
+  });
+}
+
+/// Every unit on one thread, its splits one after another.
+void run_whole_units(const Op& op, const std::vector<Unit>& units) {
+  for_each_item(op.device.pool, units.size(), [&](size_t i, int slot) {
+    const Unit& unit = units[i];
+    const Workspace space(op.device.slot_scratch[static_cast<size_t>(slot)], op.cache);
+    AttentionRows rows = load_queries(op, unit, space);
+    rows.state = state_at(space.partial, unit.count, rows.padded_dim);
+    const AttentionState total = state_at(space.total, unit.count, rows.padded_dim);
+    reset(total, unit.count, rows.padded_dim);
+    for (int32_t split = unit.split_begin; split < unit.split_end; ++split) {
+      walk_split(op, unit, rows, split, space);
+      op.device.kernels.attention_merge(unit.count, rows.padded_dim, total, rows.state);
+    }
+    store_output(op, unit, total);
+  });
+}
+
+/// Few units with long contexts: the splits run in parallel and are merged afterwards, in the same order.
+void run_split_units(const Op& op, const std::vector<Unit>& units) {
+  const int32_t padded = op.cache.padded_dim();
+  std::vector<std::pair<size_t, int32_t>> items;  // (unit, split)
+  for (size_t i = 0; i < units.size(); ++i) {
+    for (int32_t split = units[i].split_begin; split < units[i].split_end; ++split) items.emplace_back(i, split);
+  }
+  const size_t state = state_floats(kTileRows, padded);
+  float* const partials = op.device.shared_scratch.reserve_as<float>((items.size() + units.size()) * state);
+  for_each_item(op.device.pool, items.size(), [&](size_t i, int slot) {
+    const Unit& unit = units[items[i].first];
+    const Workspace space(op.device.slot_scratch[static_cast<size_t>(slot)], op.cache);
+    AttentionRows rows = load_queries(op, unit, space);
+    rows.state = state_at(partials + i * state, unit.count, padded);
+    walk_split(op, unit, rows, items[i].second, space);
+  });
+  for_each_item(op.device.pool, units.size(), [&](size_t i, int) {
+    const Unit& unit = units[i];
+    const AttentionState total = state_at(partials + (items.size() + i) * state, unit.count, padded);
+    reset(total, unit.count, padded);
+    for (int32_t split = unit.split_begin; split < unit.split_end; ++split) {
+      const size_t item = unit.partial + static_cast<size_t>(split - unit.split_begin);
+      op.device.kernels.attention_merge(unit.count, padded, total, state_at(partials + item * state, unit.count, padded));
+    }
+    store_output(op, unit, total);
+  });
+}
+
+}  // namespace
+
+void attention(Device& device, Matrix q, const tensor::AttentionShape& shape, const tensor::BatchLayout& batch,
+               const CpuKvCache& cache, int32_t layer, Matrix out) {
+  check_matrix("q", q, device.compute_dtype, out.rows, int64_t{shape.head_count} * shape.head_dim);
+  check_matrix("out", out, device.compute_dtype, q.rows, q.cols);
+  check_batch(batch, q.rows, cache);
+  CHECK(shape.kv_head_count > 0 && shape.head_count % shape.kv_head_count == 0, "{} heads over {} kv heads",
+        shape.head_count, shape.kv_head_count);
+  CHECK(cache.shape().kv_head_count == shape.kv_head_count && cache.shape().head_dim == shape.head_dim &&
+            layer >= 0 && layer < cache.shape().layer_count,
+        "layer {} is not one of this cache, or its heads differ", layer);
+  CHECK(cache.padded_dim() <= 256, "head_dim {} is above 256", shape.head_dim);
+  const Op op{device, q, shape, batch, cache, layer, out, shape.head_count / shape.kv_head_count};
+  const std::vector<Unit> units = divide(op);
+  if (units.size() >= static_cast<size_t>(8 * device.pool.threads()) || device.pool.threads() == 1) {
+    run_whole_units(op, units);
+  } else {
+    run_split_units(op, units);
+  }
+}
+
+}  // namespace millrace::cpu

@@ -1,0 +1,138 @@
+#include "cpu/cpu_backend.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "cpu/ops.h"
+#include "cpu/stream.h"
+
+namespace millrace::cpu {
+namespace {
+
+using namespace tensor;
+
+const CpuPackedWeight& as_cpu_weight(const PackedWeight& weight) { return static_cast<const CpuPackedWeight&>(weight); }
+const CpuKvCache& as_cpu_cache(const KvCache& cache) { return static_cast<const CpuKvCache&>(cache); }
+const CpuVector* as_cpu_or_null(const DeviceVector* vector) { return static_cast<const CpuVector*>(vector); }
+
+int usable_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, CPU_COUNT(&set));
+}
+
+const Kernels& choose_kernels(const CpuOptions& options) {
+  const std::vector<Isa> isas = available_isas();
+  const Isa isa = options.isa.value_or(isas.back());
+  CHECK(std::find(isas.begin(), isas.end(), isa) != isas.end(), "this processor has no {}", to_string(isa));
+  return *kernels_for(isa);
+}
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(const CpuOptions& options)
+      : device_(choose_kernels(options), options.compute_dtype, options.threads > 0 ? options.threads : usable_cpus(),
+                options.pin),
+        stream_(options.pin.empty() ? -1 : options.pin.front()) {
+    CHECK(options.compute_dtype != DType::kF16, "the CPU computes in bf16 or f32, not in f16");
+  }
+
+  std::string description() const override {
+    const int threads = device_.pool.threads();
+    return fmt::format("cpu {}, {} thread{}", cpu::to_string(device_.kernels.isa), threads, threads == 1 ? "" : "s");
+  }
+  DType compute_dtype() const override { return device_.compute_dtype; }
+  DType hidden_dtype() const override { return DType::kF32; }
+
+  Buffer allocate(size_t bytes) override { return allocate_pages(bytes); }
+  std::unique_ptr<PackedWeight> pack(std::span<const HostTensor> parts) override { return pack_weight(device_, parts); }
+  std::unique_ptr<PackedWeight> pack_gate_up(const HostTensor& gate, const HostTensor& up) override {
+    return pack_gate_up_weight(device_, gate, up);
+  }
+  std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) override {
+    CHECK(table.shape.rank() == 2, "{}: {} is not a table", table.name, table.shape.to_string());
+    return std::make_unique<CpuEmbeddingTable>(table);
+  }
+  std::unique_ptr<DeviceVector> make_vector(std::span<const float> values) override {
+    return std::make_unique<CpuVector>(values);
+  }
+  std::unique_ptr<KvCache> make_kv_cache(const KvCacheShape& shape) override {
+    return std::make_unique<CpuKvCache>(shape, device_.compute_dtype);
+  }
+
+  void submit(std::function<void()> work, CompletionHandler done) override {
+    stream_.submit(std::move(work), std::move(done));
+  }
+
+  void embed(const EmbeddingTable& table, std::span<const TokenId> tokens, Matrix hidden) override {
+    check_stream();
+    cpu::embed(device_, static_cast<const CpuEmbeddingTable&>(table), tokens, hidden);
+  }
+  void rms_norm(Matrix hidden, const DeviceVector& weight, float epsilon, Matrix out) override {
+    check_stream();
+    cpu::rms_norm(device_, hidden, as_cpu(weight), epsilon, out);
+  }
+  void matmul(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix out) override {
+    check_stream();
+    cpu::matmul(device_, x, as_cpu_weight(weight), as_cpu_or_null(bias), out);
+  }
+  void matmul_add(Matrix x, const PackedWeight& weight, Matrix hidden) override {
+    check_stream();
+    cpu::matmul_add(device_, x, as_cpu_weight(weight), hidden);
+  }
+  void matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) override {
+    check_stream();
+    cpu::matmul_silu_mul(device_, x, as_cpu_weight(weight), out);
+  }
+  void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary, const DeviceVector* q_norm,
+                       const DeviceVector* k_norm, float norm_epsilon, const BatchLayout& batch, KvCache& cache,
+                       int32_t layer, Matrix q) override {
+    check_stream();
+    cpu::rotary_store_kv(device_, qkv, shape, rotary, as_cpu_or_null(q_norm), as_cpu_or_null(k_norm), norm_epsilon,
+                         batch, static_cast<CpuKvCache&>(cache), layer, q);
+  }
+  void attention(Matrix q, const AttentionShape& shape, const BatchLayout& batch, const KvCache& cache, int32_t layer,
+                 Matrix out) override {
+    check_stream();
+    cpu::attention(device_, q, shape, batch, as_cpu_cache(cache), layer, out);
+  }
+  void gather_rows(Matrix in, std::span<const int32_t> rows, Matrix out) override {
+    check_stream();
+    cpu::gather_rows(device_, in, rows, out);
+  }
+  void sample(Matrix logits, int32_t vocab, std::span<const SampleSpec> specs,
+              std::span<SampleResult> results) override {
+    check_stream();
+    cpu::sample(device_, logits, vocab, specs, results);
+  }
+  void score(Matrix logits, int32_t vocab, std::span<const TokenId> targets, std::span<const int32_t> top_counts,
+             std::span<TokenLogprobs> results) override {
+    check_stream();
+    cpu::score(device_, logits, vocab, targets, top_counts, results);
+  }
+
+  void copy_to_host(const void* from, std::span<std::byte> host) override {
+    check_stream();
+    if (!host.empty()) std::memcpy(host.data(), from, host.size());
+  }
+  void copy_to_device(std::span<const std::byte> host, void* to) override {
+    check_stream();
+    if (!host.empty()) std::memcpy(to, host.data(), host.size());
+  }
+
+ private:
+  void check_stream() const { CHECK(stream_.on_worker(), "an op was called outside submitted work"); }
+
+  Device device_;
+  Stream stream_;  // last: it is joined before what its work uses goes away
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(const CpuOptions& options) { return std::make_unique<CpuBackend>(options); }
+
+}  // namespace millrace::cpu

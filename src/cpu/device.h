@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cpu/kernels.h"
+#include "cpu/memory.h"
+#include "cpu/sampling.h"
+#include "cpu/thread_pool.h"
+#include "tensor/backend.h"
+
+/// What the ops of one backend share, and the parts they agree on. Private to this folder.
+namespace millrace::cpu {
+
+class CpuVector final : public tensor::DeviceVector {
+ public:
+  explicit CpuVector(std::span<const float> values);
+  [[nodiscard]] int64_t size() const override { return static_cast<int64_t>(values_.size()); }
+  [[nodiscard]] const float* data() const { return values_.data(); }
+  /// Differs between any two vectors of a process, unlike their addresses.
+  [[nodiscard]] uint64_t serial() const { return serial_; }
+
+ private:
+  std::vector<float> values_;
+  uint64_t serial_;
+};
+
+[[nodiscard]] inline const CpuVector& as_cpu(const tensor::DeviceVector& vector) {
+  return static_cast<const CpuVector&>(vector);
+}
+
+/// cos and sin of every row's angles, kept from layer to layer since all layers of a batch have the same.
+struct RotaryAngles {
+  uint64_t frequencies = 0;         // CpuVector::serial
+  int32_t rotary_dim = 0;
+  float factor = 0.0f;
+  std::vector<int32_t> positions;   // [rows]
+  std::vector<float> cos;           // [rows, rotary_dim / 2]
+  std::vector<float> sin;           // [rows, rotary_dim / 2]
+  uint64_t last_use = 0;
+};
+
+/// One backend's kernels, threads and scratch memory. Ops run one at a time, so they share the scratch.
+struct Device {
+  Device(const Kernels& table, tensor::DType compute, int threads, const std::vector<int>& pin);
+
+  const Kernels& kernels;
+  const tensor::DType compute_dtype;
+  ThreadPool pool;
+  Scratch shared_scratch;
+  std::vector<Scratch> slot_scratch;  // [threads]
+  std::vector<SamplerScratch> samplers;  // [threads]
+  std::vector<RotaryAngles> rotary_angles;
+  uint64_t rotary_clock = 0;
+
+  /// Whether left operands are bf16 rows rather than f32 rows (see kernels.h).
+  [[nodiscard]] bool bf16_left() const { return compute_dtype == tensor::DType::kBF16 && kernels.bf16_left; }
+  /// Summed elements per step.
+  [[nodiscard]] int64_t depth() const { return compute_dtype == tensor::DType::kBF16 ? 2 : 1; }
+  /// Bytes of one element of a left operand.
+  [[nodiscard]] size_t left_size() const { return bf16_left() ? 2 : 4; }
+  /// out (f32 or compute) = values.
+  void store_row(const float* values, std::byte* out, tensor::DType dtype, int64_t count) const;
+};
+
+[[nodiscard]] inline int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace millrace::cpu

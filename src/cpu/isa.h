@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace millrace::cpu {
+
+/// The instruction sets that have kernels, slowest first.
+enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16 };
+
+[[nodiscard]] std::string_view to_string(Isa isa);
+/// Accepts what to_string gives: "portable", "avx2", "avx512", "avx512_bf16".
+[[nodiscard]] Result<Isa> parse_isa(std::string_view name);
+
+/// Those that both this binary and this processor have, slowest first; never empty.
+[[nodiscard]] std::vector<Isa> available_isas();
+
+}  // namespace millrace::cpu

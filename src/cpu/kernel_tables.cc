@@ -1,0 +1,24 @@
+#include "cpu/kernels.h"
+
+namespace millrace::cpu {
+
+extern const Kernels kernels_portable;
+#if defined(__x86_64__)
+extern const Kernels kernels_avx2;
+extern const Kernels kernels_avx512;
+extern const Kernels kernels_avx512_bf16;
+#endif
+
+const Kernels* kernels_for(Isa isa) {
+  switch (isa) {
+    case Isa::kPortable: return &kernels_portable;
+#if defined(__x86_64__)
+    case Isa::kAvx2: return &kernels_avx2;
+    case Isa::kAvx512: return &kernels_avx512;
+    case Isa::kAvx512Bf16: return &kernels_avx512_bf16;
+#endif
+    default: return nullptr;
+  }
+}
+
+}  // namespace millrace::cpu

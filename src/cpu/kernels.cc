@@ -1,0 +1,43 @@
+// Compiled once per instruction set, with its flags and MILLRACE_ISA naming it (see meson.build).
+
+#include "cpu/kernels.h"
+
+#include "cpu/attention_kernel.h"
+#include "cpu/product_kernel.h"
+#include "cpu/row_kernels.h"
+#include "cpu/vocabulary_kernels.h"
+
+namespace millrace::cpu {
+
+#define MILLRACE_JOIN_(a, b) a##b
+#define MILLRACE_JOIN(a, b) MILLRACE_JOIN_(a, b)
+
+extern const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA);
+const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
+    .isa = MILLRACE_ISA_ENUM,
+#if defined(__AVX512BF16__)
+    .bf16_left = true,
+#else
+    .bf16_left = false,
+#endif
+    .product_bf16 = product<Bf16Format>,
+    .product_f32 = product<F32Format>,
+    .attention_block_bf16 = attention_block<Bf16Format>,
+    .attention_block_f32 = attention_block<F32Format>,
+    .attention_merge = attention_merge,
+    .narrow = narrow,
+    .widen = widen,
+    .widen_f16 = widen_f16,
+    .rms_norm = rms_norm,
+    .add = add,
+    .silu_mul = silu_mul,
+    .rotate = rotate,
+    .extremes = extremes,
+    .find = find,
+    .count_above = count_above,
+    .block_max = block_max,
+    .exp_sum = exp_sum,
+    .collect = collect,
+};
+
+}  // namespace millrace::cpu

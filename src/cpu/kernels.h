@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/isa.h"
+
+/// The table of inner kernels, one per instruction set. The file kernels.cc is compiled once per set; everything else
+/// in this folder is compiled for the baseline and calls through the table.
+///
+/// Formats. "Steps" walk the summed dimension. A weight panel or a group of keys holds, per step, a row of columns:
+///   bf16: [steps][columns][2] bf16, a step being two summed elements;   f32: [steps][columns] f32.
+/// Left operands (activations, queries, probabilities) are rows of bf16 where the set has a bf16 dot product
+/// (`bf16_left`), else rows of f32; with f32 compute always f32. Their rows are padded with zeros to whole steps.
+namespace millrace::cpu {
+
+inline constexpr int kPanelColumns = 64;  ///< columns of a weight panel
+inline constexpr int kGroupKeys = 16;     ///< keys of a contiguous K or V group
+inline constexpr int kBlockKeys = 64;     ///< keys that attention's softmax handles at a time
+inline constexpr int kBlockGroups = kBlockKeys / kGroupKeys;
+inline constexpr int kMaxAttentionRows = 64;  ///< query rows that share one walk over the keys
+inline constexpr int kSumBlock = 1024;        ///< logits per partial sum of exp_sum
+inline constexpr int kMaxBlock = 64;          ///< logits per maximum of block_max
+
+/// One panel times a few rows: c[row][column] = Σ_step left[row][step] · panel[step][column], summed in step order.
+struct ProductTask {
+  const std::byte* left = nullptr;   // [rows, steps], `left_stride` bytes apart
+  size_t left_stride = 0;
+  const std::byte* panel = nullptr;  // [steps][64]
+  int64_t steps = 0;
+  int rows = 0;
+  float* c = nullptr;                // [rows, 64]
+};
+
+/// The running softmax of some query rows over the keys seen so far. Lanes of `sum` are added up at the end.
+struct AttentionState {
+  float* max = nullptr;  // [rows]
+  float* sum = nullptr;  // [rows, 16]
+  float* acc = nullptr;  // [rows, padded_dim]
+};
+
+/// Query rows of one kv head that share a walk over the keys.
+struct AttentionRows {
+  const std::byte* q = nullptr;         // [rows, padded_dim] left operand, times nothing
+  const int32_t* position = nullptr;    // [rows]
+  int rows = 0;
+  int padded_dim = 0;                   // head_dim rounded up to 16
+  int32_t window = 0;                   // 0: none
+  float scale = 0.0f;
+  float* scores = nullptr;              // scratch [rows, 64]
+  std::byte* probabilities = nullptr;   // scratch [rows, 64] left operand
+  AttentionState state;
+};
+
+/// The keys [first_key, first_key + 64), in groups of 16. K groups are [padded_dim as steps][16], V groups
+/// [16 keys as steps][padded_dim]. All are readable, V groups hold finite values even where no key is.
+struct KeyBlock {
+  int32_t first_key = 0;
+  const std::byte* k[kBlockGroups] = {};
+  const std::byte* v[kBlockGroups] = {};
+  const std::byte* next_k[kBlockGroups] = {};  // to prefetch
+  const std::byte* next_v[kBlockGroups] = {};
+};
+
+/// What a pass over logits finds.
+struct LogitExtremes {
+  float max = 0.0f;
+  bool has_nan = false;
+};
+
+struct Kernels {
+  Isa isa = Isa::kPortable;
+  bool bf16_left = false;
+
+  void (*product_bf16)(const ProductTask&);
+  void (*product_f32)(const ProductTask&);
+  void (*attention_block_bf16)(const AttentionRows&, const KeyBlock&);
+  void (*attention_block_f32)(const AttentionRows&, const KeyBlock&);
+  /// into ← into merged with `from`, the softmax over the keys that follow.
+  void (*attention_merge)(int rows, int padded_dim, const AttentionState& into, const AttentionState& from);
+
+  /// out = bf16(in), round to nearest even.
+  void (*narrow)(const float* in, uint16_t* out, int64_t count);
+  /// out = f32(in), from bf16 and from IEEE binary16; `in` may be unaligned.
+  void (*widen)(const std::byte* in, float* out, int64_t count);
+  void (*widen_f16)(const std::byte* in, float* out, int64_t count);
+  /// out = in · weight / sqrt(mean(in²) + epsilon).
+  void (*rms_norm)(const float* in, const float* weight, float epsilon, float* out, int64_t count);
+  /// out += in.
+  void (*add)(const float* in, float* out, int64_t count);
+  /// out = silu(gate) · up.
+  void (*silu_mul)(const float* gate, const float* up, float* out, int64_t count);
+  /// Pairs (i, i + half) of `head` turned by the angles whose cos and sin are given.
+  void (*rotate)(float* head, const float* cos, const float* sin, int32_t half);
+
+  LogitExtremes (*extremes)(const float* logits, int64_t count);
+  /// The first index whose logit equals `value`, or count.
+  int64_t (*find)(const float* logits, float value, int64_t count);
+  /// How many logits exceed `value`.
+  int64_t (*count_above)(const float* logits, float value, int64_t count);
+  /// out[block] = the maximum of logits [64·block, 64·block + 64).
+  void (*block_max)(const float* logits, int64_t count, float* out);
+  /// Σ exp((logits - max) · factor), in a fixed order; the terms go to `terms` unless it is null, terms below `floor` are
+  /// zeros. Also gives the sum of every 1024 terms when `sums` is not null.
+  double (*exp_sum)(const float* logits, float max, float factor, float floor, int64_t count, float* terms, double* sums);
+  /// The ids of logits >= threshold in ascending order; returns how many, writes at most `capacity`.
+  int64_t (*collect)(const float* logits, float threshold, int64_t count, int32_t* ids, int64_t capacity);
+};
+
+/// The table of a set, null when this binary was built without it. Does not ask the processor.
+[[nodiscard]] const Kernels* kernels_for(Isa isa);
+
+}  // namespace millrace::cpu

@@ -1,0 +1,93 @@
+#include "cpu/kv_cache.h"
+
+#include "base/check.h"
+
+namespace millrace::cpu {
+namespace {
+
+/// Where element `channel` of key `lane` lies in a K group, in elements; `depth` channels of a key are neighbours.
+size_t key_index(int32_t lane, int32_t channel, int32_t depth) {
+  return static_cast<size_t>((channel / depth * kGroupKeys + lane) * depth + channel % depth);
+}
+
+/// Where channel `channel` of value `lane` lies in a V group, in elements; `depth` values of a channel are neighbours.
+size_t value_index(int32_t lane, int32_t channel, int32_t depth, int32_t padded_dim) {
+  return static_cast<size_t>((lane / depth * padded_dim + channel) * depth + lane % depth);
+}
+
+}  // namespace
+
+CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype)
+    : shape_(shape),
+      dtype_(dtype),
+      padded_dim_(static_cast<int32_t>(round_up(shape.head_dim, 16))),
+      element_(static_cast<uint32_t>(tensor::size_of(dtype))),
+      side_bytes_(static_cast<size_t>(shape.page_size) * static_cast<size_t>(padded_dim_) * element_),
+      page_bytes_(static_cast<size_t>(shape.layer_count) * static_cast<size_t>(shape.kv_head_count) * 2 * side_bytes_) {
+  CHECK(shape.layer_count >= 0 && shape.kv_head_count > 0 && shape.head_dim > 0 && shape.page_size > 0 &&
+            shape.page_count > 0,
+        "a KV cache of {} layers, {} heads, head_dim {}, {} pages of {} tokens", shape.layer_count,
+        shape.kv_head_count, shape.head_dim, shape.page_count, shape.page_size);
+  buffer_ = allocate_pages(page_bytes_ * static_cast<size_t>(shape.page_count));
+}
+
+void CpuKvCache::store(PageId id, int32_t layer, int32_t head, int32_t offset, const float* key,
+                       const float* value) const {
+  const size_t group = grouped() ? static_cast<size_t>(offset / kGroupKeys) * group_bytes() : 0;
+  std::byte* k = keys(id, layer, head) + group;
+  std::byte* v = values(id, layer, head) + group;
+  const int32_t depth = dtype_ == tensor::DType::kBF16 ? 2 : 1;
+  const auto place = [&](auto* k_out, auto* v_out, auto convert) {
+    for (int32_t i = 0; i < padded_dim_; ++i) {
+      const int32_t lane = offset % kGroupKeys;
+      const size_t linear = static_cast<size_t>(offset) * static_cast<size_t>(padded_dim_) + static_cast<size_t>(i);
+      k_out[grouped() ? key_index(lane, i, depth) : linear] = convert(key[i]);
+      v_out[grouped() ? value_index(lane, i, depth, padded_dim_) : linear] = convert(value[i]);
+    }
+  };
+  if (dtype_ == tensor::DType::kBF16) {
+    place(reinterpret_cast<uint16_t*>(k), reinterpret_cast<uint16_t*>(v),
+          [](float x) { return tensor::BFloat16::from_float(x).bits; });
+  } else {
+    place(reinterpret_cast<float*>(k), reinterpret_cast<float*>(v), [](float x) { return x; });
+  }
+}
+
+void CpuKvCache::gather(PageId id, int32_t layer, int32_t head, int32_t offset, int32_t lane, std::byte* k,
+                        std::byte* v) const {
+  const size_t skip = static_cast<size_t>(offset) * static_cast<size_t>(padded_dim_) * element_;
+  const std::byte* key = keys(id, layer, head) + skip;
+  const std::byte* value = values(id, layer, head) + skip;
+  if (dtype_ == tensor::DType::kBF16) {
+    // A pair of channels of a key moves as one word.
+    const auto* key_pairs = reinterpret_cast<const uint32_t*>(key);
+    auto* k_out = reinterpret_cast<uint32_t*>(k) + lane;
+    for (int32_t pair = 0; pair < padded_dim_ / 2; ++pair) k_out[pair * kGroupKeys] = key_pairs[pair];
+    const auto* from = reinterpret_cast<const uint16_t*>(value);
+    auto* v_out = reinterpret_cast<uint16_t*>(v) + value_index(lane, 0, 2, padded_dim_);
+    for (int32_t i = 0; i < padded_dim_; ++i) v_out[i * 2] = from[i];
+  } else {
+    const auto* from_key = reinterpret_cast<const float*>(key);
+    const auto* from_value = reinterpret_cast<const float*>(value);
+    auto* k_out = reinterpret_cast<float*>(k) + lane;
+    auto* v_out = reinterpret_cast<float*>(v) + value_index(lane, 0, 1, padded_dim_);
+    for (int32_t i = 0; i < padded_dim_; ++i) k_out[i * kGroupKeys] = from_key[i];
+    for (int32_t i = 0; i < padded_dim_; ++i) v_out[i] = from_value[i];
+  }
+}
+
+void CpuKvCache::clear_values(std::byte* group, int32_t first) const {
+  const int32_t depth = dtype_ == tensor::DType::kBF16 ? 2 : 1;
+  for (int32_t lane = first; lane < kGroupKeys; ++lane) {
+    for (int32_t i = 0; i < padded_dim_; ++i) {
+      const size_t index = value_index(lane, i, depth, padded_dim_);
+      if (depth == 2) {
+        reinterpret_cast<uint16_t*>(group)[index] = 0;
+      } else {
+        reinterpret_cast<float*>(group)[index] = 0.0f;
+      }
+    }
+  }
+}
+
+}  // namespace millrace::cpu

@@ -1,0 +1,50 @@
+#pragma once
+
+#include "cpu/device.h"
+#include "tensor/backend.h"
+
+namespace millrace::cpu {
+
+/// Pages are contiguous: [page][layer][kv head][K | V], so that a page is one run of bytes.
+///
+/// Per head, keys lie in groups of 16 as kernels.h wants them: K groups [padded_dim / depth][16][depth], V groups
+/// [16 / depth][padded_dim][depth]. When the page size is no multiple of 16 a page holds its tokens one after another
+/// instead, K [tokens][padded_dim], V [tokens][padded_dim], and attention gathers groups from them.
+class CpuKvCache final : public tensor::KvCache {
+ public:
+  CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype);
+  [[nodiscard]] const tensor::KvCacheShape& shape() const override { return shape_; }
+  [[nodiscard]] size_t page_bytes() const override { return page_bytes_; }
+
+  [[nodiscard]] tensor::DType dtype() const { return dtype_; }
+  [[nodiscard]] int32_t padded_dim() const { return padded_dim_; }
+  [[nodiscard]] bool grouped() const { return shape_.page_size % kGroupKeys == 0; }
+  /// Bytes of 16 keys (or values) of a head.
+  [[nodiscard]] size_t group_bytes() const { return size_t{kGroupKeys} * padded_dim_ * element_; }
+
+  [[nodiscard]] std::byte* page(PageId id) const { return buffer_.data() + id.value() * page_bytes_; }
+  [[nodiscard]] std::byte* keys(PageId id, int32_t layer, int32_t head) const {
+    return page(id) + (static_cast<size_t>(layer) * shape_.kv_head_count + head) * 2 * side_bytes_;
+  }
+  [[nodiscard]] std::byte* values(PageId id, int32_t layer, int32_t head) const {
+    return keys(id, layer, head) + side_bytes_;
+  }
+
+  /// Stores one token's key and value, f32 [padded_dim] each, at `offset` in the page.
+  void store(PageId id, int32_t layer, int32_t head, int32_t offset, const float* key, const float* value) const;
+  /// Copies token `offset` of an ungrouped page into lane `lane` of the groups at `k` and `v`.
+  void gather(PageId id, int32_t layer, int32_t head, int32_t offset, int32_t lane, std::byte* k, std::byte* v) const;
+  /// Zeroes lanes [first, 16) of a V group.
+  void clear_values(std::byte* group, int32_t first) const;
+
+ private:
+  tensor::KvCacheShape shape_;
+  tensor::DType dtype_;
+  int32_t padded_dim_;
+  uint32_t element_;
+  size_t side_bytes_;  // K or V of a head and layer in a page
+  size_t page_bytes_;
+  tensor::Buffer buffer_;
+};
+
+}  // namespace millrace::cpu

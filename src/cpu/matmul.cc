@@ -1,0 +1,111 @@
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "cpu/ops.h"
+
+namespace millrace::cpu {
+namespace {
+
+using tensor::DType;
+using tensor::Matrix;
+
+/// Rows that pass over a panel while it is in the cache.
+constexpr int64_t kRowBlock = 128;
+
+/// The left operand of a product: rows of whole steps in the format that the kernels read.
+struct Left {
+  const std::byte* data = nullptr;
+  size_t stride = 0;
+};
+
+/// Uses x itself where it already is in the kernels' format; otherwise a copy in scratch, widened or padded with zeros.
+Left prepare_left(Device& device, const Matrix& x, int64_t steps) {
+  const int64_t padded = steps * device.depth();
+  const bool widened = device.compute_dtype == DType::kBF16 && !device.kernels.bf16_left;
+  if (!widened && padded == x.cols) return {x.data, static_cast<size_t>(x.cols) * device.left_size()};
+  const size_t stride = static_cast<size_t>(padded) * device.left_size();
+  std::byte* const copy = device.shared_scratch.reserve(static_cast<size_t>(x.rows) * stride);
+  device.pool.run_ranges(x.rows, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      std::byte* to = copy + static_cast<size_t>(row) * stride;
+      const size_t used = static_cast<size_t>(x.cols) * device.left_size();
+      if (widened) {
+        device.kernels.widen(row_of<std::byte>(x, row), reinterpret_cast<float*>(to), x.cols);
+      } else {
+        std::memcpy(to, row_of<std::byte>(x, row), used);
+      }
+      std::memset(to + used, 0, stride - used);
+    }
+  });
+  return {copy, stride};
+}
+
+/// Computes every panel for every block of rows and hands each result to finish(row, first feature, feature count, c),
+/// where c holds the 64 sums of that row and panel.
+template <class Finish>
+void for_each_product(Device& device, const Matrix& x, const CpuPackedWeight& weight, const Finish& finish) {
+  check_matrix("x", x, device.compute_dtype, x.rows, weight.in_features());
+  const Left left = prepare_left(device, x, weight.steps());
+  const auto product =
+      device.compute_dtype == DType::kBF16 ? device.kernels.product_bf16 : device.kernels.product_f32;
+  const int64_t row_blocks = (x.rows + kRowBlock - 1) / kRowBlock;
+  const int64_t panels = weight.panel_count();
+  device.pool.run_ranges(row_blocks * panels, [&](int64_t begin, int64_t end, int) {
+    alignas(64) float c[kRowBlock * kPanelColumns];  // [rows of the block, 64]
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t panel = task % panels;
+      const int64_t first_row = x.rows * (task / panels) / row_blocks;
+      const int64_t end_row = x.rows * (task / panels + 1) / row_blocks;
+      product({.left = left.data + static_cast<size_t>(first_row) * left.stride,
+               .left_stride = left.stride,
+               .panel = weight.panel(panel),
+               .steps = weight.steps(),
+               .rows = static_cast<int>(end_row - first_row),
+               .c = c});
+      const int64_t feature = panel * weight.panel_features();
+      const int64_t features = std::min(weight.panel_features(), weight.out_features() - feature);
+      for (int64_t row = first_row; row < end_row; ++row) {
+        finish(row, feature, features, c + (row - first_row) * kPanelColumns);
+      }
+    }
+  });
+}
+
+std::byte* element_of(const Matrix& matrix, int64_t row, int64_t col) {
+  return row_of<std::byte>(matrix, row) + static_cast<size_t>(col) * tensor::size_of(matrix.dtype);
+}
+
+}  // namespace
+
+void matmul(Device& device, Matrix x, const CpuPackedWeight& weight, const CpuVector* bias, Matrix out) {
+  CHECK(!weight.gate_up(), "a gate-up weight is for matmul_silu_mul");
+  CHECK(out.dtype == DType::kF32 || out.dtype == device.compute_dtype, "a product cannot be stored as {}",
+        tensor::to_string(out.dtype));
+  check_matrix("out", out, out.dtype, x.rows, weight.out_features());
+  CHECK(bias == nullptr || bias->size() == weight.out_features(), "a bias of {} for {} features", bias->size(),
+        weight.out_features());
+  for_each_product(device, x, weight, [&](int64_t row, int64_t feature, int64_t count, float* c) {
+    if (bias != nullptr) device.kernels.add(bias->data() + feature, c, count);
+    device.store_row(c, element_of(out, row, feature), out.dtype, count);
+  });
+}
+
+void matmul_add(Device& device, Matrix x, const CpuPackedWeight& weight, Matrix hidden) {
+  CHECK(!weight.gate_up(), "a gate-up weight is for matmul_silu_mul");
+  check_matrix("hidden", hidden, DType::kF32, x.rows, weight.out_features());
+  for_each_product(device, x, weight, [&](int64_t row, int64_t feature, int64_t count, const float* c) {
+    device.kernels.add(c, row_of<float>(hidden, row) + feature, count);
+  });
+}
+
+void matmul_silu_mul(Device& device, Matrix x, const CpuPackedWeight& weight, Matrix out) {
+  CHECK(weight.gate_up(), "matmul_silu_mul needs a weight from pack_gate_up");
+  check_matrix("out", out, device.compute_dtype, x.rows, weight.out_features());
+  for_each_product(device, x, weight, [&](int64_t row, int64_t feature, int64_t count, float* c) {
+    device.kernels.silu_mul(c, c + kPanelColumns / 2, c, count);
+    device.store_row(c, element_of(out, row, feature), out.dtype, count);
+  });
+}
+
+}  // namespace millrace::cpu

@@ -1,0 +1,40 @@
+#include "cpu/memory.h"
+
+#include <sys/mman.h>
+
+#include <new>
+
+namespace millrace::cpu {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+}  // namespace
+
+tensor::Buffer allocate_pages(size_t bytes) {
+  if (bytes == 0) return {};
+  // A huge page must start at its own alignment, so larger blocks are mapped with room to align and trimmed.
+  const size_t slack = bytes >= kHugePage ? kHugePage : 0;
+  const size_t rounded = (bytes + 4095) & ~size_t{4095};
+  void* mapped = mmap(nullptr, rounded + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  auto* start = static_cast<std::byte*>(mapped);
+  if (slack != 0) {
+    const size_t head = (kHugePage - reinterpret_cast<uintptr_t>(start) % kHugePage) % kHugePage;
+    if (head != 0) munmap(start, head);
+    start += head;
+    if (slack != head) munmap(start + rounded, slack - head);
+    madvise(start, rounded, MADV_HUGEPAGE);
+  }
+  return {start, bytes, [rounded](void* data) { munmap(data, rounded); }};
+}
+
+std::byte* Scratch::reserve(size_t bytes) {
+  if (bytes > buffer_.bytes()) {
+    buffer_ = {};
+    buffer_ = allocate_pages(bytes + bytes / 2);
+  }
+  return buffer_.data();
+}
+
+}  // namespace millrace::cpu

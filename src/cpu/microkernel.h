@@ -1,0 +1,142 @@
+#pragma once
+
+// The inner product of a few left rows with columns of a panel, held in registers. Included only by kernels.cc.
+
+#include "cpu/kernels.h"
+#include "cpu/simd.h"
+
+namespace millrace::cpu {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kTileRows = 6;
+constexpr int kTileVecs = 4;
+#elif defined(__AVX2__)
+constexpr int kTileRows = 6;
+constexpr int kTileVecs = 1;
+#else
+constexpr int kTileRows = 2;
+constexpr int kTileVecs = 1;
+#endif
+
+/// f32 panels: a step is one element.
+struct F32Format {
+  static constexpr size_t kLeftStep = 4;    // bytes of a left row per step
+  static constexpr size_t kColumnStep = 4;  // bytes of a column per step
+  static constexpr int kDepth = 1;          // summed elements per step
+
+  template <int R, int V>
+  static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* left, size_t stride, const char* const (&right)[V]) {
+    Vec b[V];
+#pragma clang loop unroll(full)
+    for (int v = 0; v < V; ++v) b[v] = load_as<Vec>(right[v]);
+#pragma clang loop unroll(full)
+    for (int r = 0; r < R; ++r) {
+      const Vec a = splat(load_as<float>(left + static_cast<size_t>(r) * stride));
+#pragma clang loop unroll(full)
+      for (int v = 0; v < V; ++v) acc[r][v] = fma(a, b[v], acc[r][v]);
+    }
+  }
+  static MILLRACE_INLINE void store_left(std::byte* to, Vec value) { store_as(to, value); }
+};
+
+#if defined(__AVX512BF16__)
+/// bf16 panels and bf16 left rows: a step is a pair, one dot instruction.
+struct Bf16Format {
+  static constexpr size_t kLeftStep = 4;
+  static constexpr size_t kColumnStep = 4;
+  static constexpr int kDepth = 2;
+
+  template <int R, int V>
+  static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* left, size_t stride, const char* const (&right)[V]) {
+    __m512bh b[V];
+#pragma clang loop unroll(full)
+    for (int v = 0; v < V; ++v) b[v] = load_as<__m512bh>(right[v]);
+#pragma clang loop unroll(full)
+    for (int r = 0; r < R; ++r) {
+      const Bits a = Bits{} + load_as<uint32_t>(left + static_cast<size_t>(r) * stride);
+#pragma clang loop unroll(full)
+      for (int v = 0; v < V; ++v) {
+        acc[r][v] = reinterpret_cast<Vec>(
+            _mm512_dpbf16_ps(reinterpret_cast<__m512>(acc[r][v]), reinterpret_cast<__m512bh>(a), b[v]));
+      }
+    }
+  }
+  static MILLRACE_INLINE void store_left(std::byte* to, Vec value) { store_as(to, narrow_bf16(value)); }
+};
+#else
+/// bf16 panels and f32 left rows: a step is a pair, widened to two f32 vectors.
+struct Bf16Format {
+  static constexpr size_t kLeftStep = 8;
+  static constexpr size_t kColumnStep = 4;
+  static constexpr int kDepth = 2;
+
+  template <int R, int V>
+  static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* left, size_t stride, const char* const (&right)[V]) {
+#pragma clang loop unroll(full)
+    for (int half = 0; half < 2; ++half) {
+      Vec b[V];
+#pragma clang loop unroll(full)
+      for (int v = 0; v < V; ++v) {
+        const Bits pairs = load_as<Bits>(right[v]);
+        b[v] = reinterpret_cast<Vec>(half == 0 ? pairs << 16 : pairs & 0xFFFF0000u);
+      }
+#pragma clang loop unroll(full)
+      for (int r = 0; r < R; ++r) {
+        const Vec a = splat(load_as<float>(left + static_cast<size_t>(r) * stride + half * 4));
+#pragma clang loop unroll(full)
+        for (int v = 0; v < V; ++v) acc[r][v] = fma(a, b[v], acc[r][v]);
+      }
+    }
+  }
+  static MILLRACE_INLINE void store_left(std::byte* to, Vec value) { store_as(to, value); }
+};
+#endif
+
+template <int R, int V>
+MILLRACE_INLINE void load_tile(Vec (&acc)[R][V], const float* c, size_t stride) {
+#pragma clang loop unroll(full)
+  for (int r = 0; r < R; ++r) {
+#pragma clang loop unroll(full)
+    for (int v = 0; v < V; ++v) acc[r][v] = load(c + static_cast<size_t>(r) * stride + v * kLanes);
+  }
+}
+template <int R, int V>
+MILLRACE_INLINE void store_tile(const Vec (&acc)[R][V], float* c, size_t stride) {
+#pragma clang loop unroll(full)
+  for (int r = 0; r < R; ++r) {
+#pragma clang loop unroll(full)
+    for (int v = 0; v < V; ++v) store(c + static_cast<size_t>(r) * stride + v * kLanes, acc[r][v]);
+  }
+}
+
+template <int R>
+struct RowCount {
+  static constexpr int kCount = R;
+};
+
+/// Calls body with `rows` (1 to kTileRows) as a compile-time constant.
+template <int R = kTileRows, class Body>
+MILLRACE_INLINE void with_rows(int rows, Body&& body) {
+  if constexpr (R == 1) {
+    body(RowCount<R>{});
+  } else if (rows == R) {
+    body(RowCount<R>{});
+  } else {
+    with_rows<R - 1>(rows, static_cast<Body&&>(body));
+  }
+}
+
+/// Cuts `rows` into tiles of nearly equal height and calls body(Rows constant, first row).
+template <class Body>
+MILLRACE_INLINE void for_row_tiles(int rows, Body&& body) {
+  const int tiles = (rows + kTileRows - 1) / kTileRows;
+  for (int tile = 0; tile < tiles; ++tile) {
+    const int begin = rows * tile / tiles;
+    const int end = rows * (tile + 1) / tiles;
+    with_rows(end - begin, [&](auto count) { body(count, begin); });
+  }
+}
+
+}  // namespace
+}  // namespace millrace::cpu

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "cpu/device.h"
+#include "cpu/kv_cache.h"
+#include "cpu/packed_weight.h"
+#include "tensor/backend.h"
+
+/// The ops of tensor::Backend, each in the file of its name. Contracts: tensor/backend.h.
+namespace millrace::cpu {
+
+class CpuEmbeddingTable final : public tensor::EmbeddingTable {
+ public:
+  explicit CpuEmbeddingTable(const tensor::HostTensor& table) : table_(table) {}
+  [[nodiscard]] const tensor::HostTensor& table() const { return table_; }
+
+ private:
+  tensor::HostTensor table_;
+};
+
+void embed(Device& device, const CpuEmbeddingTable& table, std::span<const TokenId> tokens, tensor::Matrix hidden);
+void rms_norm(Device& device, tensor::Matrix hidden, const CpuVector& weight, float epsilon, tensor::Matrix out);
+void matmul(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, const CpuVector* bias, tensor::Matrix out);
+void matmul_add(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, tensor::Matrix hidden);
+void matmul_silu_mul(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, tensor::Matrix out);
+void rotary_store_kv(Device& device, tensor::Matrix qkv, const tensor::AttentionShape& shape,
+                     const tensor::RotaryTable& rotary, const CpuVector* q_norm, const CpuVector* k_norm,
+                     float norm_epsilon, const tensor::BatchLayout& batch, CpuKvCache& cache, int32_t layer,
+                     tensor::Matrix q);
+void attention(Device& device, tensor::Matrix q, const tensor::AttentionShape& shape, const tensor::BatchLayout& batch,
+               const CpuKvCache& cache, int32_t layer, tensor::Matrix out);
+void gather_rows(Device& device, tensor::Matrix in, std::span<const int32_t> rows, tensor::Matrix out);
+void sample(Device& device, tensor::Matrix logits, int32_t vocab, std::span<const tensor::SampleSpec> specs,
+            std::span<tensor::SampleResult> results);
+void score(Device& device, tensor::Matrix logits, int32_t vocab, std::span<const TokenId> targets,
+           std::span<const int32_t> top_counts, std::span<tensor::TokenLogprobs> results);
+
+/// A row-major matrix of `dtype` with these sides, or the program ends.
+void check_matrix(const char* name, const tensor::Matrix& matrix, tensor::DType dtype, int64_t rows, int64_t cols);
+/// A consistent layout of `rows` rows whose pages are in the cache, or the program ends.
+void check_batch(const tensor::BatchLayout& batch, int64_t rows, const CpuKvCache& cache);
+
+template <class T>
+[[nodiscard]] T* row_of(const tensor::Matrix& matrix, int64_t row) {
+  return reinterpret_cast<T*>(matrix.data + static_cast<size_t>(row * matrix.cols) * tensor::size_of(matrix.dtype));
+}
+
+}  // namespace millrace::cpu

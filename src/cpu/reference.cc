@@ -1,0 +1,129 @@
+#include "cpu/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace millrace::reference {
+
+using tensor::DType;
+
+Values to_floats(const tensor::HostTensor& tensor) {
+  Values values(static_cast<size_t>(tensor.shape.elements()));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const std::byte* from = tensor.data + i * tensor::size_of(tensor.dtype);
+    uint16_t half = 0;
+    if (tensor.dtype != DType::kF32) std::memcpy(&half, from, sizeof(half));
+    switch (tensor.dtype) {
+      case DType::kF32: std::memcpy(&values[i], from, sizeof(float)); break;
+      case DType::kBF16: values[i] = tensor::BFloat16{half}.to_float(); break;
+      case DType::kF16: values[i] = tensor::Float16{half}.to_float(); break;
+    }
+  }
+  return values;
+}
+
+Values rounded(Values values, DType dtype) {
+  CHECK(dtype != DType::kF16, "nothing is rounded to f16");
+  if (dtype == DType::kBF16) {
+    for (float& value : values) value = tensor::BFloat16::from_float(value).to_float();
+  }
+  return values;
+}
+
+Values embed(const tensor::HostTensor& table, std::span<const TokenId> tokens) {
+  const auto width = static_cast<size_t>(table.shape[1]);
+  const Values rows = to_floats(table);
+  Values out(tokens.size() * width, 0.0f);
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    if (tokens[t] < 0 || tokens[t] >= table.shape[0]) continue;
+    for (size_t i = 0; i < width; ++i) out[t * width + i] = rows[static_cast<size_t>(tokens[t]) * width + i];
+  }
+  return out;
+}
+
+Values rms_norm(const Values& in, const Values& weight, double epsilon) {
+  const size_t width = weight.size();
+  Values out(in.size());
+  for (size_t row = 0; row < in.size(); row += width) {
+    double squares = 0.0;
+    for (size_t i = 0; i < width; ++i) squares += double{in[row + i]} * double{in[row + i]};
+    const double inverse = 1.0 / std::sqrt(squares / static_cast<double>(width) + epsilon);
+    for (size_t i = 0; i < width; ++i) {
+      out[row + i] = static_cast<float>(double{in[row + i]} * inverse * double{weight[i]});
+    }
+  }
+  return out;
+}
+
+Values matmul(const Values& x, const Values& weight, const Values& bias, int64_t k, int64_t n) {
+  const auto inner = static_cast<size_t>(k);
+  const auto features = static_cast<size_t>(n);
+  const size_t rows = x.size() / inner;
+  Values out(rows * features);
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t feature = 0; feature < features; ++feature) {
+      double sum = bias.empty() ? 0.0 : double{bias[feature]};
+      for (size_t i = 0; i < inner; ++i) sum += double{x[row * inner + i]} * double{weight[feature * inner + i]};
+      out[row * features + feature] = static_cast<float>(sum);
+    }
+  }
+  return out;
+}
+
+Values silu_mul(const Values& gate, const Values& up) {
+  Values out(gate.size());
+  for (size_t i = 0; i < gate.size(); ++i) {
+    const double g = gate[i];
+    out[i] = static_cast<float>(g / (1.0 + std::exp(-g)) * double{up[i]});
+  }
+  return out;
+}
+
+void rotate(std::span<float> head, const Values& inverse_frequency, float attention_factor, int64_t position) {
+  const size_t half = inverse_frequency.size();
+  for (size_t i = 0; i < half; ++i) {
+    // The angle is an f32 product by definition; only its cos and sin are exact.
+    const float angle = static_cast<float>(position) * inverse_frequency[i];
+    const double cos = std::cos(double{angle}) * double{attention_factor};
+    const double sin = std::sin(double{angle}) * double{attention_factor};
+    const double x = head[i];
+    const double y = head[i + half];
+    head[i] = static_cast<float>(x * cos - y * sin);
+    head[i + half] = static_cast<float>(y * cos + x * sin);
+  }
+}
+
+Values attention(std::span<const float> q, int64_t position, const History& history, const AttentionSizes& sizes) {
+  const auto dim = static_cast<size_t>(sizes.head_dim);
+  const auto kv_heads = static_cast<size_t>(sizes.kv_head_count);
+  const auto heads = static_cast<size_t>(sizes.head_count);
+  const int64_t first = sizes.sliding_window > 0 ? std::max<int64_t>(0, position - sizes.sliding_window + 1) : 0;
+  Values out(heads * dim);
+  for (size_t head = 0; head < heads; ++head) {
+    const size_t kv_head = head / (heads / kv_heads);
+    std::vector<double> weights;
+    for (int64_t key = first; key <= position; ++key) {
+      const float* k = history.keys.data() + (static_cast<size_t>(key) * kv_heads + kv_head) * dim;
+      double score = 0.0;
+      for (size_t i = 0; i < dim; ++i) score += double{q[head * dim + i]} * double{k[i]};
+      weights.push_back(score * sizes.scale);
+    }
+    const double max = *std::max_element(weights.begin(), weights.end());
+    double sum = 0.0;
+    for (double& weight : weights) sum += weight = std::exp(weight - max);
+    for (size_t i = 0; i < dim; ++i) {
+      double value = 0.0;
+      for (int64_t key = first; key <= position; ++key) {
+        value += weights[static_cast<size_t>(key - first)] *
+                 double{history.values[(static_cast<size_t>(key) * kv_heads + kv_head) * dim + i]};
+      }
+      out[head * dim + i] = static_cast<float>(value / sum);
+    }
+  }
+  return out;
+}
+
+}  // namespace millrace::reference

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "tensor/host_tensor.h"
+#include "tensor/sampling.h"
+
+/// The ops of tensor::Backend in plain loops over f32 arrays with f64 sums: slow and obviously right. Tests check every
+/// backend against them; nothing in the server calls them.
+namespace millrace::reference {
+
+using Values = std::vector<float>;
+
+/// The elements of a host tensor of any dtype as f32.
+[[nodiscard]] Values to_floats(const tensor::HostTensor& tensor);
+/// Each value rounded to `dtype` and back.
+[[nodiscard]] Values rounded(Values values, tensor::DType dtype);
+
+/// [tokens, width]; a token outside the table gives zeros.
+[[nodiscard]] Values embed(const tensor::HostTensor& table, std::span<const TokenId> tokens);
+/// in [rows, width], weight [width].
+[[nodiscard]] Values rms_norm(const Values& in, const Values& weight, double epsilon);
+/// x [rows, k], weight [n, k], bias [n] or empty → [rows, n].
+[[nodiscard]] Values matmul(const Values& x, const Values& weight, const Values& bias, int64_t k, int64_t n);
+/// silu(gate) · up, element by element.
+[[nodiscard]] Values silu_mul(const Values& gate, const Values& up);
+/// Turns the pairs (i, i + rotary_dim / 2) of one head [head_dim] to `position`.
+void rotate(std::span<float> head, const Values& inverse_frequency, float attention_factor, int64_t position);
+
+/// The keys and values of one sequence so far: [tokens, kv_heads, head_dim] each.
+struct History {
+  Values keys;
+  Values values;
+};
+struct AttentionSizes {
+  int32_t head_count = 0;
+  int32_t kv_head_count = 0;
+  int32_t head_dim = 0;
+  double scale = 0.0;
+  int32_t sliding_window = 0;
+};
+/// One query row [heads, head_dim] at `position` over the history → [heads, head_dim].
+[[nodiscard]] Values attention(std::span<const float> q, int64_t position, const History& history,
+                               const AttentionSizes& sizes);
+
+/// The distribution of one draw, in the order and with the definitions of docs/sampling.md; ids ascend, all have a
+/// positive probability.
+[[nodiscard]] std::vector<std::pair<TokenId, double>> sampling_distribution(std::span<const float> logits,
+                                                                            const tensor::SampleSpec& spec);
+/// log_softmax of one row.
+[[nodiscard]] std::vector<double> log_softmax(std::span<const float> logits);
+
+}  // namespace millrace::reference

@@ -1,0 +1,94 @@
+#pragma once
+
+// Kernels over one row: conversions, norms, activations, rotation. Included only by kernels.cc.
+
+#include "cpu/simd.h"
+
+namespace millrace::cpu {
+namespace {
+
+void narrow(const float* in, uint16_t* out, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store_as(out + i, narrow_bf16(load(in + i)));
+  if (i == count) return;
+  const Halves last = narrow_bf16(load_part(in + i, count - i, 0.0f));
+  __builtin_memcpy(out + i, &last, static_cast<size_t>(count - i) * sizeof(uint16_t));
+}
+
+void widen(const std::byte* bytes, float* out, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(out + i, widen_bf16(load_as<Halves>(bytes + i * 2)));
+  if (i == count) return;
+  Halves last = {};
+  __builtin_memcpy(&last, bytes + i * 2, static_cast<size_t>(count - i) * sizeof(uint16_t));
+  store_part(out + i, widen_bf16(last), count - i);
+}
+
+MILLRACE_INLINE Vec widen_binary16(Halves half) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Vec>(_mm512_cvtph_ps(reinterpret_cast<__m256i>(half)));
+#else
+  const Bits word = __builtin_convertvector(half, Bits);
+  const Bits sign = (word & 0x8000u) << 16;
+  const Bits magnitude = (word & 0x7FFFu) << 13;
+  // Scaling by 2^112 moves the exponent's bias, and makes subnormals normal on the way.
+  const Vec scaled = reinterpret_cast<Vec>(magnitude) * 0x1p112f;
+  const Bits special = magnitude | 0x7F800000u;
+  const Bits value = magnitude >= 0x0F800000u ? special : reinterpret_cast<Bits>(scaled);
+  return reinterpret_cast<Vec>(value | sign);
+#endif
+}
+
+void widen_f16(const std::byte* bytes, float* out, int64_t count) {
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t part = count - i < kLanes ? count - i : kLanes;
+    Halves half = {};
+    __builtin_memcpy(&half, bytes + i * 2, static_cast<size_t>(part) * sizeof(uint16_t));
+    store_part(out + i, widen_binary16(half), part);
+  }
+}
+
+void rms_norm(const float* in, const float* weight, float epsilon, float* out, int64_t count) {
+  Vec squares = {};
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const Vec x = load_part(in + i, count - i < kLanes ? count - i : kLanes, 0.0f);
+    squares = fma(x, x, squares);
+  }
+  const float mean = lane_sum(squares) / static_cast<float>(count);
+  const float inverse = 1.0f / __builtin_sqrtf(mean + epsilon);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t part = count - i < kLanes ? count - i : kLanes;
+    store_part(out + i, load_part(in + i, part, 0.0f) * inverse * load_part(weight + i, part, 0.0f), part);
+  }
+}
+
+void add(const float* in, float* out, int64_t count) {
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t part = count - i < kLanes ? count - i : kLanes;
+    store_part(out + i, load_part(out + i, part, 0.0f) + load_part(in + i, part, 0.0f), part);
+  }
+}
+
+void silu_mul(const float* gate, const float* up, float* out, int64_t count) {
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t part = count - i < kLanes ? count - i : kLanes;
+    const Vec g = load_part(gate + i, part, 0.0f);
+    const Vec u = load_part(up + i, part, 0.0f);
+    store_part(out + i, g / (exp(-g) + 1.0f) * u, part);
+  }
+}
+
+void rotate(float* head, const float* cos, const float* sin, int32_t half) {
+  for (int32_t i = 0; i < half; i += kLanes) {
+    const int32_t part = half - i < kLanes ? half - i : kLanes;
+    const Vec c = load_part(cos + i, part, 0.0f);
+    const Vec s = load_part(sin + i, part, 0.0f);
+    const Vec x = load_part(head + i, part, 0.0f);
+    const Vec y = load_part(head + half + i, part, 0.0f);
+    store_part(head + i, x * c - y * s, part);
+    store_part(head + half + i, y * c + x * s, part);
+  }
+}
+
+}  // namespace
+}  // namespace millrace::cpu

@@ -1,0 +1,259 @@
+#include "cpu/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "base/check.h"
+#include "base/result.h"
+
+namespace millrace::cpu {
+namespace {
+
+using tensor::SampleSpec;
+using tensor::SamplingParams;
+
+bool in_vocab(TokenId token, size_t vocab) { return token >= 0 && static_cast<size_t>(token) < vocab; }
+
+bool changes_logits(const SampleSpec& spec) {
+  const SamplingParams& params = *spec.params;
+  return params.needs_history() || !params.logit_bias.empty() ||
+         (spec.output_count < params.min_tokens && !params.stop_token_ids.empty());
+}
+
+void apply_penalties(const SampleSpec& spec, SamplerScratch& scratch) {
+  const SamplingParams& params = *spec.params;
+  const size_t vocab = scratch.logits.size();
+  scratch.counts.resize(vocab, 0);
+  // The top bit marks a token as seen, the rest counts it in the output.
+  constexpr uint32_t kSeen = 0x80000000u;
+  scratch.candidates.clear();
+  const auto visit = [&](std::span<const TokenId> tokens, uint32_t increment) {
+    for (const TokenId token : tokens) {
+      if (!in_vocab(token, vocab)) continue;
+      uint32_t& count = scratch.counts[static_cast<size_t>(token)];
+      if (count == 0) scratch.candidates.push_back(token);
+      count = (count | kSeen) + increment;
+    }
+  };
+  visit(spec.prompt, 0);
+  visit(spec.output, 1);
+  for (const TokenId token : scratch.candidates) {
+    float& logit = scratch.logits[static_cast<size_t>(token)];
+    const uint32_t count = std::exchange(scratch.counts[static_cast<size_t>(token)], 0) & ~kSeen;
+    logit = logit > 0.0f ? logit / params.repetition_penalty : logit * params.repetition_penalty;
+    logit -= params.frequency_penalty * static_cast<float>(count);
+    if (count > 0) logit -= params.presence_penalty;
+  }
+}
+
+/// The logits after min_tokens, bias and penalties: the given ones when nothing applies.
+std::span<const float> process(std::span<const float> logits, const SampleSpec& spec, SamplerScratch& scratch) {
+  if (!changes_logits(spec)) return logits;
+  const SamplingParams& params = *spec.params;
+  scratch.logits.assign(logits.begin(), logits.end());
+  if (spec.output_count < params.min_tokens) {
+    for (const TokenId token : params.stop_token_ids) {
+      if (in_vocab(token, logits.size())) {
+        scratch.logits[static_cast<size_t>(token)] = -std::numeric_limits<float>::infinity();
+      }
+    }
+  }
+  for (const auto& [token, bias] : params.logit_bias) {
+    if (in_vocab(token, logits.size())) scratch.logits[static_cast<size_t>(token)] += bias;
+  }
+  if (params.needs_history()) apply_penalties(spec, scratch);
+  return scratch.logits;
+}
+
+float checked_max(const Kernels& kernels, std::span<const float> logits, const char* what) {
+  const LogitExtremes found = kernels.extremes(logits.data(), static_cast<int64_t>(logits.size()));
+  if (found.has_nan || !std::isfinite(found.max)) {
+    throw ErrorException(make_error(ErrorCode::kInternal, "{} over {} tokens hold {}: nothing can be drawn", what,
+                                    logits.size(), found.has_nan ? "a NaN" : found.max > 0 ? "+inf" : "only -inf"));
+  }
+  return found.max;
+}
+
+/// Weighs scratch.candidates (relative to the maximum) and drops those below min_p.
+void weigh(std::span<const float> logits, float max, float factor, float min_p, SamplerScratch& scratch) {
+  std::vector<TokenId>& ids = scratch.candidates;
+  scratch.weights.clear();
+  size_t kept = 0;
+  for (const TokenId id : ids) {
+    const float weight = std::exp((logits[static_cast<size_t>(id)] - max) * factor);
+    if (weight < min_p || weight == 0.0f) continue;
+    ids[kept++] = id;
+    scratch.weights.push_back(weight);
+  }
+  ids.resize(kept);
+}
+
+/// Keeps the most probable candidates, ties by lower id, while those before them sum to less than top_p · total.
+void cut_top_p(float top_p, double total, SamplerScratch& scratch) {
+  std::vector<std::pair<float, TokenId>> order;  // descending weight, ascending id
+  order.reserve(scratch.candidates.size());
+  for (size_t i = 0; i < scratch.candidates.size(); ++i) order.emplace_back(scratch.weights[i], scratch.candidates[i]);
+  std::sort(order.begin(), order.end(),
+            [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
+  double before = 0.0;
+  size_t kept = 0;
+  for (; kept < order.size() && (kept == 0 || before < static_cast<double>(top_p) * total); ++kept) {
+    before += static_cast<double>(order[kept].first);
+  }
+  order.resize(kept);
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  scratch.candidates.clear();
+  scratch.weights.clear();
+  for (const auto& [weight, id] : order) {
+    scratch.candidates.push_back(id);
+    scratch.weights.push_back(weight);
+  }
+}
+
+double sum_of(std::span<const float> weights) {
+  double total = 0.0;
+  for (const float weight : weights) total += static_cast<double>(weight);
+  return total;
+}
+
+Candidates listed(const SamplerScratch& scratch) {
+  return {scratch.candidates, scratch.weights, {}, sum_of(scratch.weights)};
+}
+
+/// top_p without top_k: looks at ever more of the largest logits until they hold enough of the total.
+Candidates nucleus(const Kernels& kernels, std::span<const float> logits, float max, float factor,
+                   const SamplingParams& params, SamplerScratch& scratch) {
+  const auto vocab = static_cast<int64_t>(logits.size());
+  const double total = kernels.exp_sum(logits.data(), max, factor, params.min_p, vocab, nullptr, nullptr);
+  for (int64_t count = 256;; count *= 8) {
+    collect_largest(kernels, logits, std::min(count, vocab), scratch);
+    const bool complete = static_cast<int64_t>(scratch.candidates.size()) == vocab;
+    const size_t collected = scratch.candidates.size();
+    weigh(logits, max, factor, params.min_p, scratch);
+    const bool cut_by_min_p = scratch.candidates.size() < collected;
+    // A little more than asked for, since `total` and this sum are rounded in different orders.
+    const bool enough = sum_of(scratch.weights) > static_cast<double>(params.top_p) * total * (1.0 + 1e-5);
+    if (!enough && !complete && !cut_by_min_p) continue;
+    cut_top_p(params.top_p, total, scratch);
+    return listed(scratch);
+  }
+}
+
+}  // namespace
+
+void collect_largest(const Kernels& kernels, std::span<const float> logits, int64_t count, SamplerScratch& scratch) {
+  const auto vocab = static_cast<int64_t>(logits.size());
+  std::vector<TokenId>& ids = scratch.candidates;
+  CHECK(count > 0 && count <= vocab, "{} of {} logits", count, vocab);
+  // The count-th largest of the block maxima bounds the count-th largest logit from below.
+  float threshold = -std::numeric_limits<float>::infinity();
+  std::vector<float>& maxima = scratch.maxima;
+  maxima.resize(static_cast<size_t>((vocab + kMaxBlock - 1) / kMaxBlock));
+  if (count <= static_cast<int64_t>(maxima.size())) {
+    kernels.block_max(logits.data(), vocab, maxima.data());
+    std::nth_element(maxima.begin(), maxima.begin() + (count - 1), maxima.end(), std::greater<>());
+    threshold = maxima[static_cast<size_t>(count - 1)];
+  }
+  ids.resize(static_cast<size_t>(vocab));
+  const int64_t found = kernels.collect(logits.data(), threshold, vocab, ids.data(), vocab);
+  ids.resize(static_cast<size_t>(found));
+  if (found == count) return;
+  maxima.resize(ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) maxima[i] = logits[static_cast<size_t>(ids[i])];
+  std::nth_element(maxima.begin(), maxima.begin() + (count - 1), maxima.end(), std::greater<>());
+  const float smallest = maxima[static_cast<size_t>(count - 1)];
+  std::erase_if(ids, [&](TokenId id) { return logits[static_cast<size_t>(id)] < smallest; });
+}
+
+Candidates find_candidates(const Kernels& kernels, std::span<const float> logits, const SampleSpec& spec,
+                           SamplerScratch& scratch) {
+  const SamplingParams& params = *spec.params;
+  const auto vocab = static_cast<int64_t>(logits.size());
+  const std::span<const float> processed = process(logits, spec, scratch);
+  const float max = checked_max(kernels, processed, "logits");
+  if (params.greedy()) {
+    scratch.candidates.assign(1, static_cast<TokenId>(kernels.find(processed.data(), max, vocab)));
+    scratch.weights.assign(1, 1.0f);
+    return listed(scratch);
+  }
+  const float factor = 1.0f / params.temperature;
+  if (params.top_k > 0 && params.top_k < vocab) {
+    collect_largest(kernels, processed, params.top_k, scratch);
+    weigh(processed, max, factor, params.min_p, scratch);
+    if (params.top_p < 1.0f) cut_top_p(params.top_p, sum_of(scratch.weights), scratch);
+    return listed(scratch);
+  }
+  if (params.top_p < 1.0f) return nucleus(kernels, processed, max, factor, params, scratch);
+  scratch.weights.resize(logits.size());
+  scratch.block_sums.resize((logits.size() + kSumBlock - 1) / kSumBlock);
+  const double total = kernels.exp_sum(processed.data(), max, factor, params.min_p, vocab, scratch.weights.data(),
+                                       scratch.block_sums.data());
+  return {{}, scratch.weights, scratch.block_sums, total};
+}
+
+TokenId draw(const Candidates& candidates, double uniform) {
+  const double target = uniform * candidates.total;
+  double before = 0.0;
+  size_t first = 0;
+  for (const double sum : candidates.block_sums) {
+    if (before + sum > target) break;
+    before += sum;
+    first += kSumBlock;
+  }
+  size_t last_possible = candidates.weights.size();
+  for (size_t i = first; i < candidates.weights.size(); ++i) {
+    if (candidates.weights[i] == 0.0f) continue;
+    last_possible = i;
+    before += static_cast<double>(candidates.weights[i]);
+    if (before > target) break;
+  }
+  // Rounding may leave the target beyond the last sum, and even beyond the last block: the last possible id then.
+  for (size_t i = candidates.weights.size(); last_possible == candidates.weights.size(); --i) {
+    CHECK(i > 0, "no candidate has weight");
+    if (candidates.weights[i - 1] > 0.0f) last_possible = i - 1;
+  }
+  return candidates.ids.empty() ? static_cast<TokenId>(last_possible) : candidates.ids[last_possible];
+}
+
+tensor::TokenLogprobs token_logprobs(const Kernels& kernels, std::span<const float> logits, TokenId token,
+                                     int32_t top_count, SamplerScratch& scratch) {
+  const auto vocab = static_cast<int64_t>(logits.size());
+  CHECK(in_vocab(token, logits.size()), "token {} of a vocabulary of {}", token, vocab);
+  const float max = checked_max(kernels, logits, "logits");
+  const double sum = kernels.exp_sum(logits.data(), max, 1.0f, 0.0f, vocab, nullptr, nullptr);
+  const double normaliser = static_cast<double>(max) + std::log(sum);
+  const auto logprob = [&](TokenId id) {
+    return static_cast<float>(static_cast<double>(logits[static_cast<size_t>(id)]) - normaliser);
+  };
+  const float own = logits[static_cast<size_t>(token)];
+  tensor::TokenLogprobs result{.token = token, .logprob = logprob(token)};
+  result.rank = static_cast<int32_t>(kernels.count_above(logits.data(), own, vocab)) + 1;
+  if (top_count <= 0) return result;
+  collect_largest(kernels, logits, std::min<int64_t>(top_count, vocab), scratch);
+  std::sort(scratch.candidates.begin(), scratch.candidates.end(), [&](TokenId a, TokenId b) {
+    const float x = logits[static_cast<size_t>(a)];
+    const float y = logits[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+  scratch.candidates.resize(static_cast<size_t>(std::min<int64_t>(top_count, vocab)));
+  for (const TokenId id : scratch.candidates) result.top.emplace_back(id, logprob(id));
+  return result;
+}
+
+std::vector<std::pair<TokenId, float>> sampling_distribution(std::span<const float> logits, int32_t vocab,
+                                                             const SampleSpec& spec) {
+  SamplerScratch scratch;
+  const Kernels& kernels = *kernels_for(available_isas().back());
+  const Candidates candidates = find_candidates(kernels, logits.first(static_cast<size_t>(vocab)), spec, scratch);
+  std::vector<std::pair<TokenId, float>> distribution;
+  for (size_t i = 0; i < candidates.weights.size(); ++i) {
+    if (candidates.weights[i] == 0.0f) continue;
+    const auto id = candidates.ids.empty() ? static_cast<TokenId>(i) : candidates.ids[i];
+    distribution.emplace_back(id, static_cast<float>(static_cast<double>(candidates.weights[i]) / candidates.total));
+  }
+  return distribution;
+}
+
+}  // namespace millrace::cpu

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "cpu/kernels.h"
+#include "tensor/sampling.h"
+
+/// How the next token is drawn from one row of logits. Pure functions; the op `sample` runs them over rows in parallel.
+namespace millrace::cpu {
+
+/// Buffers that draws reuse; owned by a thread.
+struct SamplerScratch {
+  std::vector<float> logits;        // [vocab] after bias and penalties
+  std::vector<float> weights;       // [vocab] or [candidates]
+  std::vector<double> block_sums;   // [ceil(vocab / 1024)]
+  std::vector<float> maxima;        // [ceil(vocab / 64)]
+  std::vector<TokenId> candidates;  // ids that may be drawn
+  std::vector<uint32_t> counts;     // [vocab] occurrences in the output, zeros between draws
+};
+
+/// The distribution that a draw comes from, unnormalised. Ids ascend.
+struct Candidates {
+  std::span<const TokenId> ids;         // [n]; empty: every id of the vocabulary
+  std::span<const float> weights;       // [n]
+  std::span<const double> block_sums;   // of 1024 weights each when `ids` is empty
+  double total = 0.0;
+};
+
+/// Processes one row: [min_tokens] → bias → penalties → temperature → min_p → top_k → top_p. A greedy row has one
+/// candidate. Throws ErrorException when a logit is NaN or the maximum is not finite. Views live in `scratch`.
+[[nodiscard]] Candidates find_candidates(const Kernels& kernels, std::span<const float> logits,
+                                         const tensor::SampleSpec& spec, SamplerScratch& scratch);
+
+/// Inverse of the cumulative distribution at `uniform` in [0, 1), walking the ids upwards.
+[[nodiscard]] TokenId draw(const Candidates& candidates, double uniform);
+
+/// log_softmax of `token`, its rank, and the `top_count` most probable; of the raw logits.
+[[nodiscard]] tensor::TokenLogprobs token_logprobs(const Kernels& kernels, std::span<const float> logits, TokenId token,
+                                                   int32_t top_count, SamplerScratch& scratch);
+
+/// Ids of the `count` largest logits and of all that tie with the last of them, ascending, into scratch.candidates.
+void collect_largest(const Kernels& kernels, std::span<const float> logits, int64_t count, SamplerScratch& scratch);
+
+/// What a draw would choose from, with probabilities, by ascending id; for tests and tools.
+[[nodiscard]] std::vector<std::pair<TokenId, float>> sampling_distribution(std::span<const float> logits, int32_t vocab,
+                                                                           const tensor::SampleSpec& spec);
+
+}  // namespace millrace::cpu

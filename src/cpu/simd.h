@@ -1,0 +1,105 @@
+#pragma once
+
+// Vectors of 16 lanes in the compiler's own vector types, which it splits for narrower instruction sets. Included only
+// by kernels.cc, once per instruction set, hence the unnamed namespace: nothing here may be shared between sets. For the
+// same reason kernels use nothing from the standard library that could be emitted as a shared inline function.
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#define MILLRACE_INLINE inline __attribute__((always_inline))
+
+namespace millrace::cpu {
+namespace {
+
+typedef float Vec __attribute__((vector_size(64)));
+typedef uint32_t Bits __attribute__((vector_size(64)));
+typedef int32_t Ints __attribute__((vector_size(64)));
+typedef uint16_t Halves __attribute__((vector_size(32)));
+constexpr int kLanes = 16;
+
+template <class V, class T>
+MILLRACE_INLINE V load_as(const T* from) {
+  V value;
+  __builtin_memcpy(&value, from, sizeof(V));
+  return value;
+}
+template <class V, class T>
+MILLRACE_INLINE void store_as(T* to, V value) {
+  __builtin_memcpy(to, &value, sizeof(V));
+}
+MILLRACE_INLINE Vec load(const float* from) { return load_as<Vec>(from); }
+MILLRACE_INLINE void store(float* to, Vec value) { store_as(to, value); }
+MILLRACE_INLINE Vec splat(float value) { return Vec{} + value; }
+
+MILLRACE_INLINE Vec fma(Vec a, Vec b, Vec c) {
+#if defined(__FMA__)
+  return __builtin_elementwise_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+MILLRACE_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
+
+/// The first `count` lanes (0 to 16), the others `fill`.
+MILLRACE_INLINE Vec load_part(const float* from, int64_t count, float fill) {
+  if (count == kLanes) return load(from);
+  Vec value = splat(fill);
+  __builtin_memcpy(&value, from, static_cast<size_t>(count) * sizeof(float));
+  return value;
+}
+MILLRACE_INLINE void store_part(float* to, Vec value, int64_t count) {
+  if (count == kLanes) return store(to, value);
+  __builtin_memcpy(to, &value, static_cast<size_t>(count) * sizeof(float));
+}
+
+MILLRACE_INLINE float lane_sum(Vec value) {
+  float part[8];
+  for (int i = 0; i < 8; ++i) part[i] = value[i] + value[i + 8];
+  for (int i = 0; i < 4; ++i) part[i] += part[i + 4];
+  return (part[0] + part[2]) + (part[1] + part[3]);
+}
+MILLRACE_INLINE float lane_max(Vec value) {
+  float best = value[0];
+  for (int i = 1; i < kLanes; ++i) best = value[i] > best ? value[i] : best;
+  return best;
+}
+
+MILLRACE_INLINE Vec widen_bf16(Halves half) {
+  return reinterpret_cast<Vec>(__builtin_convertvector(half, Bits) << 16);
+}
+MILLRACE_INLINE Halves narrow_bf16(Vec value) {
+#if defined(__AVX512BF16__)
+  return reinterpret_cast<Halves>(_mm512_cvtneps_pbh(reinterpret_cast<__m512>(value)));
+#else
+  const Bits word = reinterpret_cast<Bits>(value);
+  const Bits rounded = (word + 0x7FFFu + ((word >> 16) & 1u)) >> 16;
+  const Bits quiet = (word >> 16) | 0x40u;
+  return __builtin_convertvector(value == value ? rounded : quiet, Halves);
+#endif
+}
+
+/// e^x to about 1 ulp between -87 and 88; 0 below, e^88 above, exactly 1 at 0. Polynomial: Cephes' expf.
+MILLRACE_INLINE Vec exp(Vec x) {
+  const Vec bounded = max(x < splat(88.0f) ? x : splat(88.0f), splat(-87.3f));
+  const Vec scaled = fma(bounded, splat(1.44269504088896341f), splat(12582912.0f));
+  const Vec whole = scaled - splat(12582912.0f);
+  const Vec r = fma(whole, splat(2.12194440e-4f), fma(whole, splat(-0.693359375f), bounded));
+  Vec p = splat(1.9875691500e-4f);
+  p = fma(p, r, splat(1.3981999507e-3f));
+  p = fma(p, r, splat(8.3334519073e-3f));
+  p = fma(p, r, splat(4.1665795894e-2f));
+  p = fma(p, r, splat(1.6666665459e-1f));
+  p = fma(p, r, splat(5.0000001201e-1f));
+  const Vec mantissa = fma(p * r, r, r) + 1.0f;
+  const Ints exponent = (__builtin_convertvector(whole, Ints) + 127) << 23;
+  const Vec value = mantissa * reinterpret_cast<Vec>(exponent);
+  return x < splat(-87.3f) ? Vec{} : value;
+}
+
+}  // namespace
+}  // namespace millrace::cpu

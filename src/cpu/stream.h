@@ -1,0 +1,43 @@
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace millrace::cpu {
+
+/// The order of a backend's work: one worker thread runs what is submitted, first come first served. Owned by a backend;
+/// `submit` may be called from any thread. The destructor runs what was submitted, then joins.
+class Stream {
+ public:
+  /// At most this much work waits; more is a programmer error, since the window of plans is far smaller.
+  static constexpr size_t kMaxQueued = 4096;
+
+  /// The worker runs on CPU `pin`, anywhere when negative.
+  explicit Stream(int pin);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  /// `done` gets the exception that `work` threw, or null; it is called on the worker.
+  void submit(std::function<void()> work, std::function<void(std::exception_ptr)> done);
+  [[nodiscard]] bool on_worker() const { return std::this_thread::get_id() == worker_.get_id(); }
+
+ private:
+  struct Item {
+    std::function<void()> work;
+    std::function<void(std::exception_ptr)> done;
+  };
+  void work_loop();
+
+  std::mutex mutex_;
+  std::deque<Item> queue_;
+  std::atomic<int32_t> submitted_{0};  // counts submissions and the closing
+  std::atomic<bool> closing_{false};
+  std::thread worker_;
+};
+
+}  // namespace millrace::cpu

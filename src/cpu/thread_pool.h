@@ -1,0 +1,89 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace millrace::cpu {
+
+/// Runs parallel regions: `run(chunks, body)` calls body(chunk, slot) once for every chunk in [0, chunks) and returns when
+/// all are complete.
+///
+/// A region ends when its chunks are done, not when every thread has arrived: a helper that is late, or that the system
+/// has descheduled, costs nothing. Which thread runs a chunk is arbitrary, so a body's result must not depend on `slot`,
+/// which only names scratch memory. Owned by a backend; `run` may be called from any thread, one region at a time.
+/// Helpers spin for some microseconds after a region, then sleep.
+class ThreadPool {
+ public:
+  static constexpr uint32_t kMaxChunks = 65535;
+
+  /// `threads` counts the calling thread. Helper i runs on CPU pin[i % pin.size()], anywhere when `pin` is empty.
+  ThreadPool(int threads, const std::vector<int>& pin);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  [[nodiscard]] int threads() const { return static_cast<int>(helpers_.size()) + 1; }
+
+  /// body(uint32_t chunk, int slot), 0 <= slot < threads(). Rethrows the first exception after all chunks have ended.
+  template <class Body>
+  void run(uint32_t chunks, Body&& body) {
+    using Plain = std::remove_reference_t<Body>;
+    run_erased(chunks, [](void* context, uint32_t chunk, int slot) { (*static_cast<Plain*>(context))(chunk, slot); },
+               const_cast<void*>(static_cast<const void*>(&body)));
+  }
+
+  /// Cuts [0, items) into at most `kChunksPerThread` runs per thread and calls body(begin, end, slot) for each.
+  template <class Body>
+  void run_ranges(int64_t items, Body&& body) {
+    if (items <= 0) return;
+    const int64_t wanted = std::max<int64_t>(kMinChunks, int64_t{kChunksPerThread} * threads());
+    const int64_t chunks = items < wanted ? items : wanted;
+    run(static_cast<uint32_t>(chunks), [&](uint32_t chunk, int slot) {
+      body(items * chunk / chunks, items * (chunk + 1) / chunks, slot);
+    });
+  }
+
+ private:
+  using Erased = void (*)(void* context, uint32_t chunk, int slot);
+  static constexpr int kChunksPerThread = 12;
+  static constexpr int kMinChunks = 24;
+
+  void run_erased(uint32_t chunks, Erased body, void* context);
+  void work_on_region(int slot);
+  void helper_loop(int slot);
+
+  // The region, published by ticket_: generation (32 bits) | chunks (16) | next chunk (16). A chunk is claimed by a
+  // compare-exchange on the whole ticket, so a late helper can never act on a region other than the one it read.
+  alignas(64) std::atomic<uint64_t> ticket_{0};
+  std::atomic<Erased> body_{nullptr};
+  std::atomic<void*> context_{nullptr};
+  alignas(64) std::atomic<int32_t> unfinished_{0};
+  alignas(64) std::atomic<int32_t> sleepers_{0};
+  std::atomic<int32_t> wake_{0};
+  std::atomic<bool> closing_{false};
+
+  std::mutex run_mutex_;
+  std::mutex failure_mutex_;
+  std::exception_ptr failure_;
+  std::vector<std::thread> helpers_;
+};
+
+/// Tells the core that it spins.
+inline void spin_pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// Restricts the calling thread to one CPU; a CPU that does not exist is ignored with a warning.
+void pin_to_cpu(int cpu);
+
+}  // namespace millrace::cpu
