@@ -5,11 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "app/node_stages.h"
 #include "async/real_runtime.h"
 #include "base/result.h"
-#include "model/stage_model.h"
-#include "sched/in_process_ring.h"
-#include "tensor/backend.h"
+#include "model/checkpoint.h"
+#include "model/config.h"
+#include "sched/ring.h"
 
 namespace millrace::app {
 
@@ -30,8 +31,8 @@ struct EngineOptions {
   double watchdog_timeout_s = 300;
 };
 
-/// A model served by a ring inside this process: a thread, a backend and a StageModel per stage, and the head's thread.
-/// Owns all of them; main builds one. The destructor stops the ring and joins every thread.
+/// A model served by a ring inside this process: the head's thread and the stages of the one node. main builds one. The
+/// destructor stops the ring and joins every thread.
 class LocalEngine {
  public:
   /// Loads the model from `options.model_path` and starts the ring. `vocab_size`: ids that the tokenizer knows.
@@ -45,24 +46,18 @@ class LocalEngine {
   [[nodiscard]] const model::ModelConfig& config() const { return config_; }
 
  private:
-  struct Stage {
-    std::unique_ptr<tensor::Backend> backend;
-    std::unique_ptr<model::StageModel> model;    // until the runner takes it
-    std::unique_ptr<async::IoThread> thread;
-  };
-
   LocalEngine(const EngineOptions& options, model::ModelConfig config);
-  [[nodiscard]] Result<void> load(size_t vocab_size);
-  [[nodiscard]] Result<void> load_stages(const std::vector<model::StageSpan>& spans);
+  [[nodiscard]] Result<void> load();
   [[nodiscard]] Result<uint32_t> page_count() const;
   [[nodiscard]] Result<void> start_ring(size_t vocab_size, uint32_t page_count);
 
   const EngineOptions options_;
   const model::ModelConfig config_;
   std::unique_ptr<model::Checkpoint> checkpoint_;
-  std::vector<Stage> stages_;
+  std::unique_ptr<NodeStages> node_;
   async::IoThread head_thread_{"head"};
-  std::unique_ptr<sched::InProcessRing> ring_;
+  std::unique_ptr<sched::RingFormer> former_;
+  std::unique_ptr<sched::Ring> ring_;
 };
 
 }  // namespace millrace::app
