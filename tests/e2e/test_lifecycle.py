@@ -47,9 +47,10 @@ def test_sigterm_lets_running_streams_finish(stages):
         with client_of(server) as client:
             stream = client.completions.create(**LONG, stream=True, extra_body={"ignore_eos": True},
                                                stream_options={"include_usage": True})
-            chunks = [next(iter(stream))]
+            events = iter(stream)
+            chunks = [next(events)]
             server.terminate()
-            chunks += list(stream)
+            chunks += list(events)
         assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
         assert chunks[-1].usage.completion_tokens == LONG["max_tokens"]
         assert server.wait() == 0, server.log()
