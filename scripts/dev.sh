@@ -72,14 +72,14 @@ build() {
   say "Built in $((SECONDS - start)) s."
 }
 
-# The files of the server: all programs and modules that src/ declares, without tests and benchmarks.
+# The files of the server: all programs and modules but tests and benchmarks.
 server_targets() {
   meson introspect --targets "$1" | python3 -c '
 import json, os, sys
 root, folder = sys.argv[1:]
 for target in json.load(sys.stdin):
-    within = os.path.relpath(target["defined_in"], root).startswith("src" + os.sep)
-    if within and target["type"] in ("executable", "shared module", "shared library"):
+    folder_of_target = os.path.relpath(target["defined_in"], root).split(os.sep)[0]
+    if folder_of_target not in ("tests", "bench") and target["type"] in ("executable", "shared module", "shared library"):
         print(os.path.relpath(target["filename"][0], folder))
 ' "$root" "$1"
 }
