@@ -1,12 +1,10 @@
 #include "app/serve.h"
 
 #include <csignal>
-#include <ctime>
 #include <fstream>
 #include <sstream>
 #include <thread>
 
-#include "base/json.h"
 #include "model/generation_config.h"
 #include "server/server.h"
 #include "text/chat_template.h"
@@ -38,39 +36,6 @@ Result<ChatTemplatePtr> load_chat_template(const ServeFlags& flags) {
   auto own = text::ChatTemplate::load(folder);
   if (own.has_error() && own.error().code == ErrorCode::kNotFound) return ChatTemplatePtr();
   return own;
-}
-
-std::string messages_json(const server::openai::Conversation& conversation) {
-  std::string json;
-  JsonWriter writer(json);
-  writer.begin_array();
-  for (const auto& message : conversation.messages) {
-    writer.begin_object().member("role", message.role).member("content", message.content);
-    if (!message.name.empty()) writer.member("name", message.name);
-    writer.end_object();
-  }
-  writer.end_array();
-  return json;
-}
-
-Result<std::string> render_chat(const ChatTemplatePtr& own, const std::string& tokenizer_config,
-                                const server::openai::Conversation& conversation) {
-  ChatTemplatePtr chosen = own;
-  if (!conversation.chat_template.empty()) {
-    auto compiled = text::ChatTemplate::from_source(conversation.chat_template, tokenizer_config);
-    if (compiled.has_error()) return Error{ErrorCode::kInvalidArgument, compiled.error().message};
-    chosen = std::move(*compiled);
-  }
-  if (!chosen) return Error{ErrorCode::kInvalidArgument, "the model has no chat template: give one by --chat-template"};
-  const std::string messages = messages_json(conversation);
-  text::ChatInput input;
-  input.messages_json = messages;
-  input.kwargs_json = conversation.chat_template_kwargs;
-  input.add_generation_prompt = conversation.add_generation_prompt;
-  input.continue_final_message = conversation.continue_final_message;
-  const std::time_t now = std::time(nullptr);
-  localtime_r(&now, &input.now);
-  return chosen->render(input);
 }
 
 Result<server::GenerationDefaults> generation_defaults(const std::filesystem::path& folder,
@@ -136,11 +101,7 @@ Result<void> serve(const ServeFlags& flags) {
   service.engine = &(*engine)->engine();
   service.tokenizer = *tokenizer;
   service.defaults = std::move(*defaults);
-  const auto config_text = read_file(folder / "tokenizer_config.json");
-  service.render_chat = [own = *chat_template, config = config_text.has_value() ? *config_text : std::string()](
-                            const server::openai::Conversation& conversation) {
-    return render_chat(own, config, conversation);
-  };
+  service.chat_template = std::move(*chat_template);
   server::ServerOptions options = flags.server;
   options.served_model_name = model_name(flags);
   server::Server front(options, std::move(service));
