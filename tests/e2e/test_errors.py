@@ -100,7 +100,7 @@ async def test_a_full_queue_is_a_rate_limit_error():
         refused = [answer for answer in answers if isinstance(answer, openai.RateLimitError)]
         answered = [answer for answer in answers if not isinstance(answer, Exception)]
         assert len(refused) + len(answered) == len(answers), answers
-        assert refused and len(answered) >= 3
+        assert refused and len(answered) >= 2
         assert all(answer.usage.completion_tokens == 200 for answer in answered)
         assert all("Retry-After" in answer.response.headers for answer in refused)
 
