@@ -91,7 +91,7 @@ ensure_venv() {
   local log
   log="$(mktemp)"
   rm -rf "$root/.venv"
-XX
+  if ! { "$python" -m venv "$root/.venv" && "$root/.venv/bin/pip" install --disable-pip-version-check \
     --requirement "$root/tests/e2e/requirements.txt"; } > "$log" 2>&1; then
     tail -n 5 "$log" >&2
     return 1
