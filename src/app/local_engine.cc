@@ -163,7 +163,7 @@ Result<void> LocalEngine::start_ring(size_t vocab_size, uint32_t page_count) {
                                   static_cast<uint32_t>(config_.vocab_size)};
 
   std::vector<async::Runtime*> runtimes;
-  std::vector<sched::InProcessRing::RunnerFactory> runners;
+  std::vector<sched::LocalStages::RunnerFactory> runners;
   for (Stage& stage : stages_) {
     stage.model->allocate_cache(options_.page_size, static_cast<int32_t>(page_count));
     runtimes.push_back(&stage.thread->runtime());
@@ -171,7 +171,8 @@ Result<void> LocalEngine::start_ring(size_t vocab_size, uint32_t page_count) {
       return std::make_unique<sched::ModelRunner>(runtime, std::move(stage.model), drawable);
     });
   }
-  ring_ = std::make_unique<sched::InProcessRing>(head_thread_.runtime(), runtimes, runners, head, bounds);
+  const sched::RingShape shape{static_cast<uint32_t>(stages_.size()), head.scheduler.window, bounds};
+  ring_ = std::make_unique<sched::InProcessRing>(head_thread_.runtime(), runtimes, runners, head, shape);
   ring_->start();
   log::info("KV cache: {} pages of {} tokens; context {}; window of {} micro-batches", page_count, page_size, context,
             head.scheduler.window);

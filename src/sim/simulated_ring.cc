@@ -26,7 +26,7 @@ std::unique_ptr<sched::InProcessRing> make_simulated_ring(async::VirtualWorld& w
                                   scheduler.chunked_prefill_size + scheduler.max_running, options.model.vocab_size};
   async::Runtime& head_runtime = world.add_thread();
   std::vector<async::Runtime*> runtimes;
-  std::vector<sched::InProcessRing::RunnerFactory> runners;
+  std::vector<sched::LocalStages::RunnerFactory> runners;
   for (uint32_t index = 0; index < options.stage_count; ++index) {
     runtimes.push_back(&world.add_thread());
     std::function<void()> fault;
@@ -36,7 +36,8 @@ std::unique_ptr<sched::InProcessRing> make_simulated_ring(async::VirtualWorld& w
                                                fault);
     });
   }
-  auto ring = std::make_unique<sched::InProcessRing>(head_runtime, runtimes, runners, options.head, bounds);
+  const sched::RingShape shape{options.stage_count, scheduler.window, bounds};
+  auto ring = std::make_unique<sched::InProcessRing>(head_runtime, runtimes, runners, options.head, shape);
   ring->start();
   return ring;
 }

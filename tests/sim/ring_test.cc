@@ -196,7 +196,46 @@ TEST_CASE("a stage that fails ends every request with one clear error, wherever 
       REQUIRE(job.error.has_value() != job.finish.has_value());
       if (job.error) REQUIRE(job.error->message.find("device lost") != std::string::npos);
     }
-    if (runs_left < 0) REQUIRE_FALSE(status.ready);
+    ring->stop();
+    world.run();
+    REQUIRE(ring->stopped());
+  }
+}
+
+TEST_CASE("after a break the ring forms again by itself, and the queue survives") {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    INFO("seed " << seed);
+    Dice dice(seed);
+    auto options = random_ring(dice);
+    auto jobs = random_jobs(dice);
+    const StageId victim(dice.range(0, options.stage_count - 1));
+    int runs_left = static_cast<int>(dice.range(0, 20));
+    async::VirtualWorld world(seed);
+    options.fault = [&](StageId stage) {
+      const bool early = world.now() < async::TimePoint(5s);
+      if (early && stage == victim && runs_left-- == 0) throw std::runtime_error("device lost");
+    };
+    const auto ring = sim::make_simulated_ring(world, options);
+    async::Runtime& client_thread = world.add_thread();
+    async::TaskGroup clients(client_thread);
+    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring->head(), job));
+    Job late;
+    late.request.id = "late";
+    late.request.prompt = {1, 2, 3};
+    late.request.max_tokens = 20;
+    late.arrival = 10s;
+    clients.spawn("late client", act_as_client(client_thread, ring->head(), late));
+    world.run(async::TimePoint(20s));
+    REQUIRE(clients.size() == 0);
+    REQUIRE(ring->head().status().ready);
+    REQUIRE(late.tokens == expected_tokens(late, options));
+    for (const Job& job : jobs) {
+      if (job.left || job.refused) continue;
+      REQUIRE(job.endings == 1);
+      if (!job.error) REQUIRE(job.tokens == expected_tokens(job, options));
+    }
+    const sched::EngineStatus status = ring->head().status();
+    REQUIRE(status.free_pages == status.total_pages);
     ring->stop();
     world.run();
     REQUIRE(ring->stopped());
