@@ -41,14 +41,13 @@ struct AttentionState {
 
 /// Query rows of one kv head that share a walk over the keys.
 struct AttentionRows {
-  const std::byte* q = nullptr;         // [rows, padded_dim] left operand, times nothing
+  const std::byte* q = nullptr;         // [rows, padded_dim] left operand
   const int32_t* position = nullptr;    // [rows]
   int rows = 0;
   int padded_dim = 0;                   // head_dim rounded up to 16
   int32_t window = 0;                   // 0: none
   float scale = 0.0f;
-  float* scores = nullptr;              // scratch [rows, 64]
-  std::byte* probabilities = nullptr;   // scratch [rows, 64] left operand
+  float* scores = nullptr;              // scratch [rows, 64]; probabilities take their place
   AttentionState state;
 };
 
