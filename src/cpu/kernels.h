@@ -44,7 +44,7 @@ struct AttentionRows {
   const std::byte* q = nullptr;         // [rows, padded_dim] left operand
   const int32_t* position = nullptr;    // [rows]
   int rows = 0;
-  int padded_dim = 0;                   // head_dim rounded up to 16
+  int padded_dim = 0;                   // head_dim rounded up to whole vectors or tiles
   int32_t window = 0;                   // 0: none
   float scale = 0.0f;
   float* scores = nullptr;              // scratch [rows, 64]; probabilities take their place
@@ -70,10 +70,12 @@ struct LogitExtremes {
 struct Kernels {
   Isa isa = Isa::kPortable;
   bool bf16_left = false;
+  int step_multiple = 1;   ///< bf16 panels and left rows are padded to a multiple of so many steps
+  int head_multiple = 16;  ///< heads in bf16 are padded to a multiple of so many channels
 
   void (*product_bf16)(const ProductTask&);
-  void (*product_f32)(const ProductTask&);
   void (*attention_block_bf16)(const AttentionRows&, const KeyBlock&);
+  void (*product_f32)(const ProductTask&);
   void (*attention_block_f32)(const AttentionRows&, const KeyBlock&);
   /// into ← into merged with `from`, the softmax over the keys that follow.
   void (*attention_merge)(int rows, int padded_dim, const AttentionState& into, const AttentionState& from);
