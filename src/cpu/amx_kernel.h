@@ -7,11 +7,11 @@
 // Panels and heads are padded to whole tiles (Kernels::step_multiple, head_multiple).
 
 #include "cpu/attention_kernel.h"
+#include "cpu/product_kernel.h"
 
 namespace millrace::cpu {
 namespace {
 
-constexpr int kTileHeight = 16;
 constexpr int64_t kTileSteps = 16;
 
 /// Tiles 0-3: sums; 4, 5: left rows; 6, 7: columns. Attention's value tiles are half as deep.
@@ -40,38 +40,17 @@ MILLRACE_INLINE void configure_attention(int rows) {
 
 constexpr size_t kPanelStride = kPanelColumns * 4;  // bytes from step to step of a panel
 constexpr size_t kSumStride = kPanelColumns * sizeof(float);
-/// Steps of half a panel that stay in the first-level cache.
-constexpr int64_t kTallSteps = 128;
 
-/// Up to 16 rows by 64 columns, streaming the panel once.
-MILLRACE_INLINE void tile_row(const char* left, size_t stride, const char* panel, int64_t steps, float* c) {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  for (int64_t step = 0; step < steps; step += kTileSteps) {
-    const char* b = panel + static_cast<size_t>(step) * kPanelStride;
-    for (size_t line = 0; line < kTileSteps * kPanelStride; line += 64) __builtin_prefetch(b + line + 2 * kPrefetchBytes);
-    _tile_loadd(4, left + step * 4, stride);
-    _tile_loadd(6, b, kPanelStride);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, b + 64, kPanelStride);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(6, b + 128, kPanelStride);
-    _tile_dpbf16ps(2, 4, 6);
-    _tile_loadd(7, b + 192, kPanelStride);
-    _tile_dpbf16ps(3, 4, 7);
-  }
-  _tile_stored(0, c, kSumStride);
-  _tile_stored(1, c + 16, kSumStride);
-  _tile_stored(2, c + 32, kSumStride);
-  _tile_stored(3, c + 48, kSumStride);
-}
+/// Where the left tiles of a group of 16 rows are.
+struct LeftTiles {
+  const char* data = nullptr;
+  size_t row_stride = 0;
+  size_t tile_stride = 0;  // from 16 steps to the next
+};
 
-/// 32 rows by 32 columns over some steps, added to c unless `fresh`.
-MILLRACE_INLINE void tile_square(const char* left, size_t stride, const char* panel, int64_t steps, float* c,
-                                 bool fresh) {
-  float* below = c + kTileHeight * kPanelColumns;
+/// Up to 16 rows by 64 columns over some steps, added to c unless `fresh`.
+template <bool kPrefetch>
+MILLRACE_INLINE void tile_row(LeftTiles left, const char* panel, int64_t steps, float* c, bool fresh) {
   if (fresh) {
     _tile_zero(0);
     _tile_zero(1);
@@ -80,47 +59,56 @@ MILLRACE_INLINE void tile_square(const char* left, size_t stride, const char* pa
   } else {
     _tile_loadd(0, c, kSumStride);
     _tile_loadd(1, c + 16, kSumStride);
-    _tile_loadd(2, below, kSumStride);
-    _tile_loadd(3, below + 16, kSumStride);
+    _tile_loadd(2, c + 32, kSumStride);
+    _tile_loadd(3, c + 48, kSumStride);
   }
+  const char* b = panel;
   for (int64_t step = 0; step < steps; step += kTileSteps) {
-    const char* b = panel + static_cast<size_t>(step) * kPanelStride;
-    _tile_loadd(4, left + step * 4, stride);
+    if constexpr (kPrefetch) {
+#pragma clang loop unroll(full)
+      for (size_t line = 0; line < kTileSteps * kPanelStride; line += 64) __builtin_prefetch(b + line + 2 * kPrefetchBytes);
+    }
+    _tile_loadd(4, left.data, left.row_stride);
     _tile_loadd(6, b, kPanelStride);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, b + 64, kPanelStride);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, left + kTileHeight * stride + step * 4, stride);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    _tile_loadd(6, b + 128, kPanelStride);
+    _tile_dpbf16ps(2, 4, 6);
+    _tile_loadd(7, b + 192, kPanelStride);
+    _tile_dpbf16ps(3, 4, 7);
+    left.data += left.tile_stride;
+    b += kTileSteps * kPanelStride;
   }
   _tile_stored(0, c, kSumStride);
   _tile_stored(1, c + 16, kSumStride);
-  _tile_stored(2, below, kSumStride);
-  _tile_stored(3, below + 16, kSumStride);
+  _tile_stored(2, c + 32, kSumStride);
+  _tile_stored(3, c + 48, kSumStride);
 }
 
 void product_amx(const ProductTask& task) {
-  const auto* left = reinterpret_cast<const char*>(task.left);
-  const auto* panel = reinterpret_cast<const char*>(task.panel);
-  const int tall = task.rows / (2 * kTileHeight) * (2 * kTileHeight);
-  if (tall > 0) {
-    configure_product(kTileHeight);
-    for (int64_t step = 0; step < task.steps; step += kTallSteps) {
-      const int64_t count = task.steps - step < kTallSteps ? task.steps - step : kTallSteps;
-      for (int half = 0; half < 2; ++half) {
-        const char* b = panel + static_cast<size_t>(step) * kPanelStride + half * 128;
-        for (int row = 0; row < tall; row += 2 * kTileHeight) {
-          tile_square(left + static_cast<size_t>(row) * task.left_stride + step * 4, task.left_stride, b, count,
-                      task.c + row * kPanelColumns + half * 32, step == 0);
-        }
+  const int64_t block = task.rows <= kTileHeight ? task.steps : kLongSteps;
+  const size_t group_bytes = static_cast<size_t>(task.steps) * 4 * kTileHeight;
+  for (int64_t step = 0; step < task.steps; step += block) {
+    const int64_t count = task.steps - step < block ? task.steps - step : block;
+    const char* panel = reinterpret_cast<const char*>(task.panel) + static_cast<size_t>(step) * kPanelStride;
+    int configured = 0;
+    for (int row = 0; row < task.rows; row += kTileHeight) {
+      const int height = task.rows - row < kTileHeight ? task.rows - row : kTileHeight;
+      if (height != configured) configure_product(height);
+      configured = height;
+      LeftTiles left{reinterpret_cast<const char*>(task.left) + step * 4, task.left_stride, 64};
+      if (task.tiled_left) {
+        left = {reinterpret_cast<const char*>(task.left) + static_cast<size_t>(row / kTileHeight) * group_bytes +
+                    static_cast<size_t>(step / kTileSteps) * 1024,
+                64, 1024};
+      }
+      if (row == 0) {
+        tile_row<true>(left, panel, count, task.c + row * kPanelColumns, step == 0);
+      } else {
+        tile_row<false>(left, panel, count, task.c + row * kPanelColumns, step == 0);
       }
     }
-  }
-  for (int row = tall; row < task.rows; row += kTileHeight) {
-    configure_product(task.rows - row < kTileHeight ? task.rows - row : kTileHeight);
-    tile_row(left + static_cast<size_t>(row) * task.left_stride, task.left_stride, panel, task.steps,
-             task.c + row * kPanelColumns);
   }
   _tile_release();
 }

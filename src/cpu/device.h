@@ -61,6 +61,8 @@ struct Device {
 
   /// Whether left operands are bf16 rows rather than f32 rows (see kernels.h).
   [[nodiscard]] bool bf16_left() const { return compute_dtype == tensor::DType::kBF16 && kernels.bf16_left; }
+  /// Whether products take tiled rows (see ProductTask).
+  [[nodiscard]] bool tiles() const { return compute_dtype == tensor::DType::kBF16 && kernels.tiles; }
   /// Summed elements per step.
   [[nodiscard]] int64_t depth() const { return compute_dtype == tensor::DType::kBF16 ? 2 : 1; }
   /// Bytes of one element of a left operand.

@@ -24,11 +24,13 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .bf16_left = false,
 #endif
 #if defined(__AMX_BF16__)
+    .tiles = true,
     .step_multiple = static_cast<int>(kTileSteps),
     .head_multiple = 32,
     .product_bf16 = product_amx,
     .attention_block_bf16 = attention_block_amx,
 #else
+    .tiles = false,
     .step_multiple = 1,
     .head_multiple = kLanes,
     .product_bf16 = product<Bf16Format>,

@@ -15,6 +15,7 @@
 namespace millrace::cpu {
 
 inline constexpr int kPanelColumns = 64;  ///< columns of a weight panel
+inline constexpr int kTileHeight = 16;    ///< rows of a tile of tiled_left; 64 bytes each
 inline constexpr int kGroupKeys = 16;     ///< keys of a contiguous K or V group
 inline constexpr int kBlockKeys = 64;     ///< keys that attention's softmax handles at a time
 inline constexpr int kBlockGroups = kBlockKeys / kGroupKeys;
@@ -23,9 +24,12 @@ inline constexpr int kSumBlock = 1024;        ///< logits per partial sum of exp
 inline constexpr int kMaxBlock = 64;          ///< logits per maximum of block_max
 
 /// One panel times a few rows: c[row][column] = Σ_step left[row][step] · panel[step][column], summed in step order.
+/// With `tiled_left` the left rows lie in tiles of 16 rows by 16 steps, [rows / 16][steps / 16][16][16 steps], where the
+/// last group may have fewer rows but is as large.
 struct ProductTask {
-  const std::byte* left = nullptr;   // [rows, steps], `left_stride` bytes apart
+  const std::byte* left = nullptr;   // [rows, steps], `left_stride` bytes apart, or tiled
   size_t left_stride = 0;
+  bool tiled_left = false;
   const std::byte* panel = nullptr;  // [steps][64]
   int64_t steps = 0;
   int rows = 0;
@@ -70,6 +74,7 @@ struct LogitExtremes {
 struct Kernels {
   Isa isa = Isa::kPortable;
   bool bf16_left = false;
+  bool tiles = false;      ///< products in bf16 take tiled_left
   int step_multiple = 1;   ///< bf16 panels and left rows are padded to a multiple of so many steps
   int head_multiple = 16;  ///< heads in bf16 are padded to a multiple of so many channels
 
