@@ -18,7 +18,7 @@ StreamSet::StreamSet(async::Runtime& runtime, sched::Engine& engine)
     : runtime_(runtime), engine_(engine), changed_(runtime), tasks_(runtime) {}
 
 Result<void> StreamSet::submit(sched::GenerateRequest request) {
-  auto stream = engine_.submit(std::move(request), runtime_.executor());
+  auto stream = engine_.submit(std::move(request), runtime_);
   if (stream.has_error()) return stream.error();
   auto& slot = slots_.emplace_back(std::make_unique<Slot>(runtime_));
   slot->stream = std::move(*stream);
