@@ -64,7 +64,7 @@ def read_corpus(folder: Path) -> list[Book]:
 
 
 def split_held_out(books: list[Book], fraction: float) -> tuple[list[str], list[str]]:
-    """(training chapters, held-out texts): the last `fraction` of every book's characters is held out, cut at a paragraph."""
+    """(training chapters, held-out texts): of every book the last `fraction` of characters, cut at a paragraph, is held out."""
     train: list[str] = []
     held_out: list[str] = []
     for book in books:

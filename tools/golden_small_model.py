@@ -16,12 +16,13 @@ PROMPTS = [
     "Call me Ishmael. Some years ago",
     '"My dear Watson," said Holmes, "',
     "The prince looked at her in silence, and then, turning to the window, he said",
-    "CHAPTER I\n\nIt is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a wife.\n\n"
-    "However little known the feelings or views of such a man may be on his first entering a neighbourhood,",
-    "In the year 1815 the old sailor, who had never seen Paris, walked slowly down the Rue de l'Église to the sea. ☃ He carried a harpoon, "
-    "a lantern, and a letter for the Bishop. The night was dark; the wind had fallen, and the lamps of the harbour were reflected in the "
-    "water. At the corner of the street a soldier stopped him and asked for his papers. The old man did not answer at once. He put down the "
-    "lantern, looked for a long time at the soldier's young face, and at last, with a sigh,",
+    "CHAPTER I\n\nIt is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want "
+    "of a wife.\n\nHowever little known the feelings or views of such a man may be on his first entering a neighbourhood,",
+    "In the year 1815 the old sailor, who had never seen Paris, walked slowly down the Rue de l'Église to the sea. ☃ He "
+    "carried a harpoon, a lantern, and a letter for the Bishop. The night was dark; the wind had fallen, and the lamps of "
+    "the harbour were reflected in the water. At the corner of the street a soldier stopped him and asked for his papers. "
+    "The old man did not answer at once. He put down the lantern, looked for a long time at the soldier's young face, and "
+    "at last, with a sigh,",
 ]
 
 TEXTS = [

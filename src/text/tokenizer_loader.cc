@@ -134,8 +134,10 @@ std::vector<AddedToken> parse_added_tokens(element document, std::optional<eleme
 
 void add_added_tokens(const std::vector<AddedToken>& tokens, TokenizerParts& parts) {
   RegexScratch scratch;
-  for (const AddedToken& token : tokens) {
+  for (AddedToken token : tokens) {
     if (token.content.empty()) continue;
+    // A token of the model keeps its id, whatever the list says: so does the reference.
+    if (const auto it = parts.ids.find(token.content); it != parts.ids.end()) token.id = it->second;
     register_token(parts, token.id, token.content, token.special);
     if (!token.normalized) {
       parts.raw_added.add(token, token.content);

@@ -17,6 +17,9 @@ struct GoldenPrompt {
   std::vector<TokenId> ids;
   std::vector<int32_t> positions;               ///< of `ids`, whose logits are stored
   std::vector<float> logits;                    // [positions, vocab]
+  /// The small model's file has these in place of `positions` and `logits`.
+  std::vector<TokenId> top_ids;                 ///< most probable after the last of `ids`
+  std::vector<float> top_logits;                // [top_ids]
   std::vector<double> logprobs;                 // [ids], nats; NaN for the first
   std::vector<TokenId> greedy;                  ///< continuation, eos ignored
   std::vector<double> margins;                  // [greedy], between the two best logits
@@ -40,8 +43,10 @@ struct GoldenFamily {
 
 /// tests/golden of the source tree.
 [[nodiscard]] std::filesystem::path golden_dir();
+/// Of the tiny models, and of the small one that ships, where it is present.
 [[nodiscard]] const std::vector<std::string>& golden_family_names();
-/// Throws when golden.json is missing or malformed.
+inline constexpr const char* kSmallModelName = "books-4m";
+/// Throws when the golden file is missing or malformed.
 [[nodiscard]] GoldenFamily read_golden_family(const std::string& name);
 
 /// The distance of logits from a reference, gathered over any number of rows.

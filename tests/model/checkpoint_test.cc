@@ -1,8 +1,11 @@
 #include "model/checkpoint.h"
 
 #include <catch2/catch.hpp>
+#include <climits>
+#include <random>
 
 #include "model/checkpoint_files.h"
+#include "support/skip.h"
 
 using namespace millrace;
 using namespace millrace::model;
@@ -142,6 +145,53 @@ TEST_CASE("every truncation of a file is refused") {
     CAPTURE(length);
     REQUIRE(refused(whole.substr(0, length)) != "accepted");
   }
+}
+
+TEST_CASE("no mutation of a header gives bytes outside the file") {
+  const std::string whole =
+      safetensors_text({{"a", {2, 2}, {1, 2, 3, 4}}, {"bb", {1}, {5}}, {"c", {3}, {6, 7, 8}}});
+  const test::TemporaryFolder folder;
+  const std::filesystem::path path = folder.path() / "model.safetensors";
+  folder.write("model.safetensors", whole);
+  std::mt19937 random(4);
+  size_t accepted = 0;
+  for (int round = 0; round < 5000; ++round) {
+    std::string text = whole;
+    for (int edit = 0; edit < 2; ++edit) {
+      const size_t at = random() % (whole.size() - 32);
+      text[at] = at < 8 ? static_cast<char>(random()) : "0123456789abF,:\"[]{}"[random() % 20];
+    }
+    // In place, which is much faster than writing anew.
+    std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
+        .write(text.data(), static_cast<std::streamsize>(text.size()));
+    const auto file = SafetensorsFile::open(path);
+    if (!file) continue;
+    ++accepted;
+    unsigned sum = 0;
+    for (const char* name : {"a", "bb", "c"}) {
+      const auto tensor = (*file)->find(name);
+      if (!tensor) continue;
+      for (size_t i = 0; i < tensor->bytes(); ++i) sum += static_cast<unsigned>(tensor->data[i]);
+    }
+    REQUIRE(sum < UINT_MAX);
+  }
+  REQUIRE(accepted > 0);
+}
+
+TEST_CASE("a tensor that nobody asks for costs nothing, however large") {
+  const test::TemporaryFolder folder;
+  constexpr uint64_t kHugeBytes = uint64_t{1} << 38;
+  const std::string header =
+      fmt::format(R"({{"huge":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{}]}},)"
+                  R"("small":{{"dtype":"F32","shape":[1],"data_offsets":[{},{}]}}}})",
+                  kHugeBytes / 4, kHugeBytes, kHugeBytes, kHugeBytes + 4);
+  folder.write("model.safetensors", safetensors_text(header, ""));
+  std::error_code error;
+  std::filesystem::resize_file(folder.path() / "model.safetensors", 8 + header.size() + kHugeBytes + 4, error);
+  if (error) SKIP_TEST("no sparse files here");
+  const auto checkpoint = Checkpoint::open(folder.path());
+  REQUIRE(checkpoint.has_value());
+  REQUIRE(values_of(*(*checkpoint)->find("small")) == std::vector<float>{0.0f});
 }
 
 TEST_CASE("a sharded checkpoint opens only the shards that are asked for") {

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <map>
+#include <random>
 
 #include "model/generation_config.h"
 #include "model/checkpoint_files.h"
@@ -163,7 +164,7 @@ TEST_CASE("numbers of a config are checked, alone and against each other") {
           "config.json: num_attention_heads 14 is not a multiple of num_key_value_heads 4");
   REQUIRE(refused({{"hidden_size", "65"}}) ==
           "config.json: hidden_size 65 is not a multiple of num_attention_heads 4, and head_dim is missing");
-  REQUIRE(refused({{"head_dim", "15"}}) == "config.json: head_dim 15 is not an even number from 2 to 1024");
+  REQUIRE(refused({{"head_dim", "15"}}) == "config.json: head_dim 15 is not an even number from 2 to 256");
   REQUIRE(refused({{"hidden_size", ""}}) ==
           "config.json: hidden_size is missing, wanted an integer from 1 to 262144");
   REQUIRE(refused({{"hidden_size", "null"}}) ==
@@ -176,8 +177,8 @@ TEST_CASE("numbers of a config are checked, alone and against each other") {
           "config.json: num_hidden_layers is 4.5, wanted an integer from 1 to 1024");
   REQUIRE(refused({{"num_hidden_layers", "\"4\""}}) ==
           "config.json: num_hidden_layers is \"4\", wanted an integer from 1 to 1024");
-  REQUIRE(refused({{"num_attention_heads", "4096"}, {"num_key_value_heads", "4096"}, {"head_dim", "1024"}}) ==
-          "config.json: num_attention_heads 4096 times head_dim 1024 is above 262144");
+  REQUIRE(refused({{"num_attention_heads", "4096"}, {"num_key_value_heads", "4096"}, {"head_dim", "256"}}) ==
+          "config.json: num_attention_heads 4096 times head_dim 256 is above 262144");
   REQUIRE(refused({{"rms_norm_eps", "-1"}}) == "config.json: rms_norm_eps is -1, wanted a number from 0 to 1");
   REQUIRE(refused({{"rope_theta", "\"big\""}}) ==
           "config.json: rope_theta is \"big\", wanted a number from 1.001 to 1000000000000");
@@ -210,6 +211,21 @@ TEST_CASE("a config that is not a JSON object is refused") {
   REQUIRE(message("[1]") == "config.json: is [1], wanted a JSON object");
   REQUIRE(message("{\"a\":").find("config.json: is not valid JSON: ") == 0);
   REQUIRE(message(std::string(100000, '[')).find("config.json: is not valid JSON: ") == 0);
+}
+
+TEST_CASE("no mutation of a config is more than an error") {
+  const std::string whole = config_text({{"rope_scaling", R"({"rope_type":"yarn","factor":4.0,"mscale":1.0})"},
+                                         {"layer_types", "[\"full_attention\"]"}});
+  std::mt19937 random(3);
+  for (int round = 0; round < 20000; ++round) {
+    std::string text = whole;
+    for (int edit = 0; edit < 3; ++edit) text[random() % text.size()] = "0123456789-.,:\"[]{}e n\xff"[random() % 22];
+    const auto config = parse_config(text);
+    if (config)
+      REQUIRE(config->query_width() * config->hidden_size > 0);
+    else
+      REQUIRE(config.error().message.find("config.json: ") == 0);
+  }
 }
 
 TEST_CASE("config.json is read from its folder, whose path leads the message") {

@@ -12,7 +12,7 @@
 
 namespace millrace::test {
 
-/// Some tokens of one sequence in a micro-batch, and the row numbers (from 0 within the piece) whose logits are wanted.
+/// Some tokens of one sequence in a micro-batch.
 struct Piece {
   std::vector<TokenId> tokens;
   int32_t prefix = 0;          ///< tokens of the sequence computed before
@@ -27,7 +27,7 @@ class TestPipeline {
     int32_t stage_count = 1;
     int32_t page_size = 16;
     int32_t page_count = 64;
-    model::StageLimits limits{.max_batch_tokens = 512, .max_logit_rows = 37};
+    model::StageLimits limits{.max_batch_tokens = 1024, .max_logit_rows = 37};
   };
   /// Throws ErrorException when the checkpoint cannot be loaded.
   TestPipeline(const model::Checkpoint& checkpoint, const model::ModelConfig& config, tensor::Backend& backend,

@@ -11,7 +11,7 @@ TEXTS = [
     "", " ", "  ", "a", "hello world", " hello  world ", "Hello, World! 123 4567", "it's IT'S we'll WE'LL", "a\nb\r\n\n c\t\td",
     "é e\u0301 ﬁ Å", "日本語 text", "🦙🦙 x", "<s>hello</s>", "a<s> b <s>c", "<mask> x<mask>", "x <mask> y", "foo<w>bar <w> baz<w>",
     "\u2581x \u2581", "x\u00a0y\u2003z", "12ab34", "!?...", "hello<|sp|>world", "\x00\x01", "   leading", "trailing   ",
-    "<n>abc a<n>b", "A<N>B", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "_a_b", "x-y_z", "\u17f 's '\u017f",
+    "<n>abc a<n>b", "A<N>B", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "_a_b", "x-y_z", "\u017f 's '\u017f",
 ]
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 DEEPSEEK = [r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"]
@@ -53,15 +53,16 @@ def grow(pieces, words, merges_wanted):
 
 def byte_level_model(**options):
     table = byte_chars()
-    words = [[table[b] for b in (" " + w).encode()] for t in TEXTS for w in t.split() for _ in range(2)]
-    words += [[table[b] for b in w.encode()] for t in TEXTS for w in t.split(" ")]
+    texts = [t for t in TEXTS if "<" not in t]  # added tokens are not to become words of the model
+    words = [[table[b] for b in (" " + w).encode()] for t in texts for w in t.split() for _ in range(2)]
+    words += [[table[b] for b in w.encode()] for t in texts for w in t.split(" ")]
     vocab, merges = grow(list(table.values()), words, 120)
     return {"type": "BPE", "vocab": {t: i for i, t in enumerate(vocab)}, "merges": merges, **options}
 
 
 def sentence_piece_model(byte_fallback=True, **options):
     chars = [SPM] + sorted({c for t in TEXTS for c in t if c.isascii() and c not in " \x00\x01\n\r\t"})
-    words = [[SPM, *w] for t in TEXTS for w in t.split() if w.isascii()] + [[SPM, SPM]] * 3
+    words = [[SPM, *w] for t in TEXTS for w in t.split() if w.isascii() and w.isprintable() and "<" not in w] + [[SPM, SPM]] * 3
     vocab, merges = grow(["<unk>"] + (["<0x%02X>" % b for b in range(256)] if byte_fallback else []) + chars, words, 80)
     return {"type": "BPE", "vocab": {t: i for i, t in enumerate(vocab)}, "merges": merges, "unk_token": "<unk>",
             "byte_fallback": byte_fallback, **options}
@@ -143,9 +144,11 @@ def main():
     random.seed(1)
     for name, data in tokenizers_to_try():
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(data))
-        texts = TEXTS + ["".join(random.choices([t for t in TEXTS if t], k=2)) for _ in range(30)]
+        texts = TEXTS + ["".join(random.choices([t for t in TEXTS if t], k=2)) for _ in range(20)]
         rows = []
         for text in texts:
+            if name.startswith("llama2") and "<n>" in text:
+                continue  # 0.23 decodes a normalized token as its normalised spelling, with the prepended space; earlier ones do not
             ids = tokenizer.encode(text, add_special_tokens=True).ids
             rows.append({"text": text, "ids": ids, "plain": tokenizer.encode(text, add_special_tokens=False).ids,
                          "decoded": tokenizer.decode(ids, skip_special_tokens=False), "shown": tokenizer.decode(ids, skip_special_tokens=True)})

@@ -260,5 +260,5 @@ TEST_CASE("the Llama class's add_bos_token decides about the beginning") {
   CHECK(encode("{}") == std::vector<TokenId>{0});
   CHECK(encode(R"({"tokenizer_class": "LlamaTokenizerFast", "bos_token": "<s>", "add_bos_token": true})") == std::vector<TokenId>{1, 0});
   CHECK(encode(R"({"tokenizer_class": "Qwen2Tokenizer", "bos_token": "<s>", "add_bos_token": true})") == std::vector<TokenId>{0});
-  CHECK(encode(R"({"added_tokens_decoder": {"7": {"content": "a", "special": false}}})") == std::vector<TokenId>{7});
+  CHECK(encode(R"({"added_tokens_decoder": {"7": {"content": "a", "special": false}}})") == std::vector<TokenId>{0});
 }

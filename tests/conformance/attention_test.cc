@@ -1,0 +1,68 @@
+#include "conformance/sequences.h"
+
+using namespace millrace;
+using namespace millrace::test;
+using tensor::DType;
+
+namespace {
+
+std::vector<AttentionCase> attention_cases() {
+  return {
+      {},
+      {.head_count = 14, .kv_head_count = 2, .page_size = 64},
+      {.head_count = 4, .kv_head_count = 4, .head_dim = 32, .rotary_dim = 16, .page_size = 1},
+      {.head_count = 6, .kv_head_count = 1, .head_dim = 24, .rotary_dim = 24, .sliding_window = 5, .page_size = 7},
+      {.head_count = 2, .kv_head_count = 1, .head_dim = 80, .rotary_dim = 40, .attention_factor = 1.3f},
+      {.head_count = 2, .kv_head_count = 2, .head_dim = 128, .rotary_dim = 128, .page_size = 32, .norms = true},
+      {.head_count = 1, .kv_head_count = 1, .head_dim = 256, .rotary_dim = 64, .sliding_window = 70, .norms = true},
+      {.head_count = 70, .kv_head_count = 1, .head_dim = 32, .rotary_dim = 32, .page_size = 8},
+  };
+}
+
+double attention_error(DType dtype) { return dtype == DType::kBF16 ? 0.02 : 2e-5; }
+
+}  // namespace
+
+TEST_CASE("rotary_store_kv and attention agree with the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 6);
+  for (const AttentionCase& sizes : attention_cases()) {
+    const Weights weights = random_weights(random, sizes);
+    std::vector<TestSequence> sequences;
+    for (const bool one_by_one : {false, true, false}) {
+      sequences.push_back(random_sequence(random, sizes, static_cast<int32_t>(random.integer(1, 180)), one_by_one));
+    }
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      std::vector<Values> wanted;
+      for (const TestSequence& sequence : sequences) wanted.push_back(expected_outputs(sizes, weights, sequence, dtype));
+      for (const BackendCase& backend_case : backend_cases()) {
+        const auto backend = backend_case.make();
+        if (backend->compute_dtype() != dtype) continue;
+        INFO(backend_case.name << ": " << sizes.to_string());
+        const auto got = feed(*backend, sizes, weights, sequences, {.page_seed = test_seed()});
+        for (size_t s = 0; s < sequences.size(); ++s) {
+          INFO("sequence " << s << " of " << sequences[s].length);
+          check_close(got[s], wanted[s], unit(dtype), attention_error(dtype));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("attention agrees with the reference over several splits of the keys") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 7);
+  const AttentionCase sizes{.head_count = 2, .kv_head_count = 1, .head_dim = 32, .rotary_dim = 32};
+  const Weights weights = random_weights(random, sizes);
+  TestSequence sequence = random_sequence(random, sizes, 4200, false);
+  sequence.chunks = {2000, 100, 2099, 1};
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Values wanted = expected_outputs(sizes, weights, sequence, dtype);
+    for (const BackendCase& backend_case : backend_cases()) {
+      const auto backend = backend_case.make();
+      if (backend->compute_dtype() != dtype) continue;
+      INFO(backend_case.name);
+      check_close(feed(*backend, sizes, weights, {sequence}, {})[0], wanted, unit(dtype), attention_error(dtype));
+    }
+  }
+}

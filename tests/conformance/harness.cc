@@ -1,0 +1,94 @@
+#include "conformance/harness.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+
+#include "cpu/cpu_backend.h"
+
+namespace millrace::test {
+
+using tensor::DType;
+
+std::vector<BackendCase> backend_cases() {
+  std::vector<BackendCase> cases;
+  for (const cpu::Isa isa : cpu::available_isas()) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const std::string name = fmt::format("cpu {} {}", cpu::to_string(isa), tensor::to_string(dtype));
+      cases.push_back({name, [isa, dtype] {
+                         return cpu::make_backend({.threads = 2, .compute_dtype = dtype, .isa = isa});
+                       }});
+    }
+  }
+  return cases;
+}
+
+void run_on(tensor::Backend& backend, const std::function<void()>& work) {
+  std::promise<void> finished;
+  backend.submit(work, [&finished](std::exception_ptr failure) {
+    if (failure) {
+      finished.set_exception(failure);
+    } else {
+      finished.set_value();
+    }
+  });
+  finished.get_future().get();
+}
+
+uint64_t test_seed() {
+  static const uint64_t seed = [] {
+    if (const char* given = std::getenv("MILLRACE_TEST_SEED")) return std::strtoull(given, nullptr, 10);
+    return static_cast<unsigned long long>(std::chrono::system_clock::now().time_since_epoch().count() / 1000 % 1000000007);
+  }();
+  return seed;
+}
+
+DeviceMatrix make_matrix(tensor::Backend& backend, DType dtype, int64_t rows, int64_t cols) {
+  DeviceMatrix result;
+  result.buffer = backend.allocate(static_cast<size_t>(rows * cols) * tensor::size_of(dtype));
+  result.matrix = {result.buffer.data(), dtype, rows, cols};
+  return result;
+}
+
+void upload(tensor::Backend& backend, const Values& values, const DeviceMatrix& to) {
+  const HostMatrix host(values, to.matrix.dtype, to.matrix.rows, to.matrix.cols);
+  backend.copy_to_device({host.tensor().data, to.matrix.bytes()}, to.matrix.data);
+}
+
+Values download(tensor::Backend& backend, const tensor::Matrix& from) {
+  std::vector<std::byte> bytes(from.bytes());
+  backend.copy_to_host(from.data, bytes);
+  return reference::to_floats({"", from.dtype, {from.rows, from.cols}, bytes.data()});
+}
+
+HostMatrix::HostMatrix(const Values& values, DType dtype, int64_t rows, int64_t cols)
+    : bytes_(values.size() * tensor::size_of(dtype) + 1), dtype_(dtype), shape_{rows, cols} {
+  REQUIRE(static_cast<int64_t>(values.size()) == rows * cols);
+  for (size_t i = 0; i < values.size(); ++i) {
+    std::byte* to = bytes_.data() + 1 + i * tensor::size_of(dtype);
+    if (dtype == DType::kF32) {
+      std::memcpy(to, &values[i], sizeof(float));
+    } else {
+      const _Float16 half = static_cast<_Float16>(values[i]);
+      const uint16_t bits =
+          dtype == DType::kBF16 ? tensor::BFloat16::from_float(values[i]).bits : std::bit_cast<uint16_t>(half);
+      std::memcpy(to, &bits, sizeof(bits));
+    }
+  }
+}
+
+tensor::HostTensor HostMatrix::tensor() const { return {"test", dtype_, shape_, bytes_.data() + 1}; }
+
+void check_close(const Values& got, const Values& wanted, double relative, double absolute) {
+  REQUIRE(got.size() == wanted.size());
+  size_t wrong = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double bound = absolute + relative * std::abs(double{wanted[i]});
+    if (std::abs(double{got[i]} - double{wanted[i]}) <= bound) continue;
+    if (++wrong <= 5) UNSCOPED_INFO("element " << i << ": got " << got[i] << ", wanted " << wanted[i]);
+  }
+  REQUIRE(wrong == 0);
+}
+
+}  // namespace millrace::test

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cpu/reference.h"
+#include "tensor/backend.h"
+
+/// What the conformance tests share: the backends to test, and matrices that move between host and device.
+namespace millrace::test {
+
+using reference::Values;
+
+struct BackendCase {
+  std::string name;
+  std::function<std::unique_ptr<tensor::Backend>()> make;
+};
+
+/// Every backend that this machine can run, in each compute dtype.
+[[nodiscard]] std::vector<BackendCase> backend_cases();
+
+/// Runs `work` on the backend's stream and waits; rethrows what it threw.
+void run_on(tensor::Backend& backend, const std::function<void()>& work);
+
+/// A fresh seed per run, or MILLRACE_TEST_SEED. Tests print it with INFO.
+[[nodiscard]] uint64_t test_seed();
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : engine_(seed) {}
+  [[nodiscard]] int64_t integer(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(engine_);
+  }
+  [[nodiscard]] Values normal(int64_t count, float deviation = 1.0f) {
+    std::normal_distribution<float> distribution(0.0f, deviation);
+    Values values(static_cast<size_t>(count));
+    for (float& value : values) value = distribution(engine_);
+    return values;
+  }
+  [[nodiscard]] std::mt19937_64& engine() { return engine_; }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+/// A matrix on a backend, with its memory.
+struct DeviceMatrix {
+  tensor::Buffer buffer;
+  tensor::Matrix matrix;
+};
+[[nodiscard]] DeviceMatrix make_matrix(tensor::Backend& backend, tensor::DType dtype, int64_t rows, int64_t cols);
+/// Inside submitted work only.
+void upload(tensor::Backend& backend, const Values& values, const DeviceMatrix& to);
+[[nodiscard]] Values download(tensor::Backend& backend, const tensor::Matrix& from);
+
+/// Values in a checkpoint's form, at an address that is odd on purpose.
+class HostMatrix {
+ public:
+  HostMatrix(const Values& values, tensor::DType dtype, int64_t rows, int64_t cols);
+  [[nodiscard]] tensor::HostTensor tensor() const;
+
+ private:
+  std::vector<std::byte> bytes_;
+  tensor::DType dtype_;
+  tensor::Shape shape_;
+};
+
+/// Fails unless |got - wanted| <= absolute + relative · |wanted| everywhere.
+void check_close(const Values& got, const Values& wanted, double relative, double absolute);
+
+/// The relative rounding error that a compute dtype brings.
+[[nodiscard]] inline double unit(tensor::DType dtype) { return dtype == tensor::DType::kBF16 ? 0x1p-8 : 0x1p-21; }
+
+}  // namespace millrace::test

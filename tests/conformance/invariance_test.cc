@@ -1,0 +1,120 @@
+// The contract of tensor/backend.h: the bits of a row depend on neither the other rows, nor the chunking, nor where its
+// pages lie.
+
+#include <algorithm>
+#include <numeric>
+
+#include "conformance/sequences.h"
+
+using namespace millrace;
+using namespace millrace::test;
+using tensor::DType;
+
+namespace {
+
+/// The rows of `x` named by `rows`, times the weight.
+Values product_of_rows(tensor::Backend& backend, const tensor::PackedWeight& weight, bool gate_up, const Values& x,
+                       const std::vector<int64_t>& rows) {
+  const int64_t in = weight.in_features();
+  Values chosen;
+  for (const int64_t row : rows) chosen.insert(chosen.end(), x.begin() + row * in, x.begin() + (row + 1) * in);
+  Values result;
+  run_on(backend, [&] {
+    const auto count = static_cast<int64_t>(rows.size());
+    const DType dtype = gate_up ? backend.compute_dtype() : DType::kF32;
+    const DeviceMatrix left = make_matrix(backend, backend.compute_dtype(), count, in);
+    const DeviceMatrix out = make_matrix(backend, dtype, count, weight.out_features());
+    upload(backend, chosen, left);
+    if (gate_up) {
+      backend.matmul_silu_mul(left.matrix, weight, out.matrix);
+    } else {
+      backend.matmul(left.matrix, weight, nullptr, out.matrix);
+    }
+    result = download(backend, out.matrix);
+  });
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("a row of a product does not depend on the other rows") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 20);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    for (const int64_t in : {int64_t{130}, int64_t{2300}, random.integer(1, 900)}) {
+      const int64_t out = random.integer(1, 140);
+      const bool gate_up = random.integer(0, 1) != 0;
+      INFO(backend_case.name << ": in " << in << ", out " << out << ", gate-up " << gate_up);
+      const HostMatrix stored(random.normal(out * in), backend->compute_dtype(), out, in);
+      const tensor::HostTensor part = stored.tensor();
+      const auto weight = gate_up ? backend->pack_gate_up(part, part) : backend->pack({&part, 1});
+      constexpr int64_t kRows = 140;
+      const Values x = random.normal(kRows * in);
+      std::vector<int64_t> all(kRows);
+      std::iota(all.begin(), all.end(), 0);
+      const Values whole = product_of_rows(*backend, *weight, gate_up, x, all);
+      for (const int64_t count : {int64_t{1}, int64_t{2}, int64_t{6}, int64_t{7}, int64_t{8}, int64_t{24}, int64_t{25},
+                                  random.integer(1, kRows)}) {
+        std::vector<int64_t> rows = all;
+        std::shuffle(rows.begin(), rows.end(), random.engine());
+        rows.resize(static_cast<size_t>(count));
+        const Values some = product_of_rows(*backend, *weight, gate_up, x, rows);
+        for (size_t r = 0; r < rows.size(); ++r) {
+          INFO("row " << rows[r] << " among " << count);
+          REQUIRE(std::equal(some.begin() + static_cast<int64_t>(r) * out, some.begin() + static_cast<int64_t>(r + 1) * out,
+                             whole.begin() + rows[r] * out));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("attention does not depend on chunks, pages, page size or company") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 21);
+  const AttentionCase cases[] = {
+      {.head_count = 14, .kv_head_count = 2},
+      {.head_count = 3, .kv_head_count = 1, .head_dim = 80, .rotary_dim = 40, .sliding_window = 33},
+      {.head_count = 2, .kv_head_count = 2, .head_dim = 24, .rotary_dim = 24, .norms = true},
+  };
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    for (AttentionCase sizes : cases) {
+      const Weights weights = random_weights(random, sizes);
+      TestSequence sequence = random_sequence(random, sizes, static_cast<int32_t>(random.integer(60, 200)), false);
+      sequence.chunks = {sequence.length};
+      const Values whole = feed(*backend, sizes, weights, {sequence}, {.page_seed = 1})[0];
+      for (const int32_t page_size : {1, 16, 64, 7}) {
+        sizes.page_size = page_size;
+        TestSequence same = random_sequence(random, sizes, sequence.length, page_size == 1);
+        same.qkv = sequence.qkv;
+        const TestSequence other = random_sequence(random, sizes, 50, false);
+        INFO(backend_case.name << ": " << sizes.to_string() << ", " << same.chunks.size() << " chunks");
+        const auto got = feed(*backend, sizes, weights, {other, same, other}, {.page_seed = test_seed()});
+        REQUIRE(got[1] == whole);
+        REQUIRE(got[0] == got[2]);
+      }
+    }
+  }
+}
+
+TEST_CASE("attention does not depend on how a long context was cut") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 22);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    for (const int32_t window : {0, 2100}) {
+      INFO(backend_case.name << ", window " << window);
+      const AttentionCase sizes{
+          .head_count = 2, .kv_head_count = 1, .head_dim = 32, .rotary_dim = 32, .sliding_window = window, .page_size = 64};
+      const Weights weights = random_weights(random, sizes);
+      TestSequence sequence = random_sequence(random, sizes, 4300, false);
+      sequence.chunks = {4300};
+      const Values whole = feed(*backend, sizes, weights, {sequence}, {.page_seed = 1})[0];
+      sequence.chunks = {2040, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2049, 1, 201};
+      REQUIRE(std::accumulate(sequence.chunks.begin(), sequence.chunks.end(), 0) + 0 == 4300);
+      REQUIRE(feed(*backend, sizes, weights, {sequence}, {.page_seed = test_seed()})[0] == whole);
+    }
+  }
+}

@@ -1,0 +1,120 @@
+#include <cmath>
+
+#include "conformance/harness.h"
+
+using namespace millrace;
+using namespace millrace::test;
+using tensor::DType;
+
+namespace {
+
+struct Sizes {
+  int64_t rows, in, out;
+};
+
+/// Ragged, odd and ordinary shapes, and some drawn at random.
+std::vector<Sizes> product_sizes(Random& random) {
+  std::vector<Sizes> sizes = {{1, 1, 1}, {1, 64, 64}, {7, 33, 65}, {2, 896, 130}, {25, 257, 31}, {130, 300, 70}, {1, 2500, 64}};
+  for (int i = 0; i < 4; ++i) sizes.push_back({random.integer(1, 40), random.integer(1, 400), random.integer(1, 300)});
+  return sizes;
+}
+
+/// The rounding error that sums of k products of operands of unit scale may collect, before a result is rounded.
+double sum_error(int64_t k) { return 4e-6 * std::sqrt(static_cast<double>(k)) + 1e-6 * static_cast<double>(k) * 0.02; }
+
+}  // namespace
+
+TEST_CASE("matmul agrees with the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed());
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    const DType compute = backend->compute_dtype();
+    for (const auto& [rows, in, out] : product_sizes(random)) {
+      const DType stored = std::array{DType::kF32, DType::kBF16, DType::kF16}[static_cast<size_t>(random.integer(0, 2))];
+      INFO(backend_case.name << ": " << rows << " x " << in << " x " << out << " from " << tensor::to_string(stored));
+      // The weight is stacked from two parts.
+      const int64_t split = random.integer(0, out - 1);
+      const HostMatrix first(random.normal(split * in), stored, split, in);
+      const HostMatrix second(random.normal((out - split) * in), stored, out - split, in);
+      std::vector<tensor::HostTensor> parts = {first.tensor(), second.tensor()};
+      const auto weight = backend->pack(parts);
+      REQUIRE(weight->out_features() == out);
+      REQUIRE(weight->in_features() == in);
+      Values weights = reference::to_floats(first.tensor());
+      const Values rest = reference::to_floats(second.tensor());
+      weights.insert(weights.end(), rest.begin(), rest.end());
+      weights = reference::rounded(weights, compute);
+      const Values x = reference::rounded(random.normal(rows * in), compute);
+      const Values bias = random.integer(0, 1) != 0 ? random.normal(out) : Values{};
+      const auto device_bias = backend->make_vector(bias);
+      const DType result = random.integer(0, 1) != 0 ? DType::kF32 : compute;
+      Values got;
+      run_on(*backend, [&] {
+        const DeviceMatrix left = make_matrix(*backend, compute, rows, in);
+        const DeviceMatrix product = make_matrix(*backend, result, rows, out);
+        upload(*backend, x, left);
+        backend->matmul(left.matrix, *weight, bias.empty() ? nullptr : device_bias.get(), product.matrix);
+        got = download(*backend, product.matrix);
+      });
+      check_close(got, reference::matmul(x, weights, bias, in, out), unit(result), sum_error(in));
+    }
+  }
+}
+
+TEST_CASE("matmul_add adds to the hidden state") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 1);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    const DType compute = backend->compute_dtype();
+    for (const auto& [rows, in, out] : product_sizes(random)) {
+      INFO(backend_case.name << ": " << rows << " x " << in << " x " << out);
+      const HostMatrix stored(random.normal(out * in), compute, out, in);
+      const tensor::HostTensor part = stored.tensor();
+      const auto weight = backend->pack({&part, 1});
+      const Values x = reference::rounded(random.normal(rows * in), compute);
+      const Values before = random.normal(rows * out);
+      Values wanted = reference::matmul(x, reference::to_floats(part), {}, in, out);
+      for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += before[i];
+      Values got;
+      run_on(*backend, [&] {
+        const DeviceMatrix left = make_matrix(*backend, compute, rows, in);
+        const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), rows, out);
+        upload(*backend, x, left);
+        upload(*backend, before, hidden);
+        backend->matmul_add(left.matrix, *weight, hidden.matrix);
+        got = download(*backend, hidden.matrix);
+      });
+      check_close(got, wanted, unit(backend->hidden_dtype()), sum_error(in));
+    }
+  }
+}
+
+TEST_CASE("matmul_silu_mul agrees with the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 2);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    const DType compute = backend->compute_dtype();
+    for (const auto& [rows, in, out] : product_sizes(random)) {
+      INFO(backend_case.name << ": " << rows << " x " << in << " x " << out);
+      const HostMatrix gate(random.normal(out * in), compute, out, in);
+      const HostMatrix up(random.normal(out * in), compute, out, in);
+      const auto weight = backend->pack_gate_up(gate.tensor(), up.tensor());
+      REQUIRE(weight->out_features() == out);
+      const Values x = reference::rounded(random.normal(rows * in, 0.5f), compute);
+      const Values wanted = reference::silu_mul(reference::matmul(x, reference::to_floats(gate.tensor()), {}, in, out),
+                                                reference::matmul(x, reference::to_floats(up.tensor()), {}, in, out));
+      Values got;
+      run_on(*backend, [&] {
+        const DeviceMatrix left = make_matrix(*backend, compute, rows, in);
+        const DeviceMatrix result = make_matrix(*backend, compute, rows, out);
+        upload(*backend, x, left);
+        backend->matmul_silu_mul(left.matrix, *weight, result.matrix);
+        got = download(*backend, result.matrix);
+      });
+      check_close(got, wanted, unit(compute) + 1e-4, sum_error(in) * 3 * std::sqrt(static_cast<double>(in)));
+    }
+  }
+}

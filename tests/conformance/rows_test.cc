@@ -1,0 +1,92 @@
+#include "conformance/harness.h"
+
+using namespace millrace;
+using namespace millrace::test;
+using tensor::DType;
+
+TEST_CASE("embed reads rows of any dtype, and zeros for unknown tokens") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 3);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    for (const DType stored : {DType::kF32, DType::kBF16, DType::kF16}) {
+      INFO(backend_case.name << " from " << tensor::to_string(stored));
+      const int64_t width = random.integer(1, 70);
+      const HostMatrix table(random.normal(50 * width), stored, 50, width);
+      const auto embedding = backend->make_embedding(table.tensor());
+      const std::vector<TokenId> tokens = {3, 49, 0, -1, 50, 3, 100000};
+      Values got;
+      run_on(*backend, [&] {
+        const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), 7, width);
+        backend->embed(*embedding, tokens, hidden.matrix);
+        got = download(*backend, hidden.matrix);
+      });
+      check_close(got, reference::embed(table.tensor(), tokens), 0.0, 0.0);
+    }
+  }
+}
+
+TEST_CASE("f16 tables are read exactly, subnormals and infinities included") {
+  std::vector<uint16_t> bits;
+  for (uint32_t word = 0; word < 0x7C01; ++word) bits.push_back(static_cast<uint16_t>(word));
+  for (uint32_t word = 0x8000; word < 0xFC01; ++word) bits.push_back(static_cast<uint16_t>(word));
+  const auto width = static_cast<int64_t>(bits.size());
+  const tensor::HostTensor table{"all", DType::kF16, {1, width}, reinterpret_cast<const std::byte*>(bits.data())};
+  for (const BackendCase& backend_case : backend_cases()) {
+    INFO(backend_case.name);
+    const auto backend = backend_case.make();
+    const auto embedding = backend->make_embedding(table);
+    Values got;
+    run_on(*backend, [&] {
+      const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), 1, width);
+      backend->embed(*embedding, std::vector<TokenId>{0}, hidden.matrix);
+      got = download(*backend, hidden.matrix);
+    });
+    REQUIRE(got == reference::to_floats(table));
+  }
+}
+
+TEST_CASE("rms_norm agrees with the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 4);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    for (const int64_t width : {int64_t{1}, int64_t{15}, int64_t{16}, int64_t{896}, random.integer(1, 3000)}) {
+      INFO(backend_case.name << ": width " << width);
+      const int64_t rows = random.integer(1, 9);
+      const Values in = random.normal(rows * width, 3.0f);
+      const Values weight = random.normal(width);
+      const auto device_weight = backend->make_vector(weight);
+      Values got;
+      run_on(*backend, [&] {
+        const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), rows, width);
+        const DeviceMatrix out = make_matrix(*backend, backend->compute_dtype(), rows, width);
+        upload(*backend, in, hidden);
+        backend->rms_norm(hidden.matrix, *device_weight, 1e-5f, out.matrix);
+        got = download(*backend, out.matrix);
+      });
+      check_close(got, reference::rms_norm(in, weight, 1e-5), unit(backend->compute_dtype()) + 1e-6, 1e-7);
+    }
+  }
+}
+
+TEST_CASE("gather_rows copies rows in any order") {
+  Random random(5);
+  for (const BackendCase& backend_case : backend_cases()) {
+    INFO(backend_case.name);
+    const auto backend = backend_case.make();
+    const Values in = random.normal(6 * 37);
+    const std::vector<int32_t> rows = {5, 0, 0, 3};
+    Values got;
+    run_on(*backend, [&] {
+      const DeviceMatrix from = make_matrix(*backend, DType::kF32, 6, 37);
+      const DeviceMatrix to = make_matrix(*backend, DType::kF32, 4, 37);
+      upload(*backend, in, from);
+      backend->gather_rows(from.matrix, rows, to.matrix);
+      got = download(*backend, to.matrix);
+    });
+    for (size_t r = 0; r < rows.size(); ++r) {
+      for (size_t i = 0; i < 37; ++i) REQUIRE(got[r * 37 + i] == in[static_cast<size_t>(rows[r]) * 37 + i]);
+    }
+  }
+}

@@ -1,0 +1,205 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/result.h"
+#include "conformance/harness.h"
+
+using namespace millrace;
+using namespace millrace::test;
+using tensor::SampleResult;
+using tensor::SampleSpec;
+using tensor::SamplingParams;
+
+namespace {
+
+struct Draw {
+  SamplingParams params;
+  uint64_t position = 0;
+  uint32_t output_count = 0;
+  std::vector<TokenId> prompt;
+  std::vector<TokenId> output;
+  [[nodiscard]] SampleSpec spec() const { return {&params, position, output_count, prompt, output}; }
+};
+
+/// Draws once per row; `rows` are [logits of one row each].
+std::vector<SampleResult> draw_rows(tensor::Backend& backend, const std::vector<Values>& rows, int32_t vocab,
+                                    const std::vector<Draw>& draws) {
+  Values logits;
+  for (const Values& row : rows) logits.insert(logits.end(), row.begin(), row.end());
+  std::vector<SampleSpec> specs;
+  for (const Draw& draw : draws) specs.push_back(draw.spec());
+  std::vector<SampleResult> results(rows.size());
+  run_on(backend, [&] {
+    const DeviceMatrix matrix =
+        make_matrix(backend, tensor::DType::kF32, static_cast<int64_t>(rows.size()), static_cast<int64_t>(rows[0].size()));
+    upload(backend, logits, matrix);
+    backend.sample(matrix.matrix, vocab, specs, results);
+  });
+  return results;
+}
+
+std::vector<TokenId> random_tokens(Random& random, int64_t count, int64_t vocab) {
+  std::vector<TokenId> tokens;
+  for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<TokenId>(random.integer(0, vocab)));
+  return tokens;
+}
+
+Draw random_draw(Random& random, int64_t vocab) {
+  Draw draw;
+  SamplingParams& params = draw.params;
+  const auto sometimes = [&] { return random.integer(0, 2) == 0; };
+  params.temperature = static_cast<float>(random.integer(3, 20)) / 10.0f;
+  if (sometimes()) params.top_k = static_cast<int32_t>(random.integer(1, 40));
+  if (sometimes()) params.top_p = static_cast<float>(random.integer(1, 99)) / 100.0f;
+  if (sometimes()) params.min_p = static_cast<float>(random.integer(1, 50)) / 100.0f;
+  if (sometimes()) params.repetition_penalty = 1.3f;
+  if (sometimes()) params.frequency_penalty = 0.7f;
+  if (sometimes()) params.presence_penalty = -0.4f;
+  if (sometimes()) params.logit_bias = {{5, 2.5f}, {7, -100.0f}, {static_cast<TokenId>(vocab) + 3, 1.0f}};
+  if (sometimes()) {
+    params.min_tokens = 4;
+    params.stop_token_ids = {1, 2};
+  }
+  params.seed = static_cast<uint64_t>(random.integer(0, 1 << 30));
+  draw.output_count = static_cast<uint32_t>(random.integer(0, 6));
+  draw.prompt = random_tokens(random, 30, vocab);
+  draw.output = random_tokens(random, draw.output_count, vocab);
+  return draw;
+}
+
+}  // namespace
+
+TEST_CASE("draws follow the reference distribution") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 30);
+  constexpr int32_t kVocab = 50;
+  constexpr int kDraws = 3000;
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    for (int trial = 0; trial < 6; ++trial) {
+      const Values logits = random.normal(kVocab + 14, 2.0f);
+      Draw draw = random_draw(random, kVocab);
+      std::vector<Draw> draws(kDraws, draw);
+      for (int i = 0; i < kDraws; ++i) draws[static_cast<size_t>(i)].position = static_cast<uint64_t>(i);
+      const auto results = draw_rows(*backend, std::vector<Values>(kDraws, logits), kVocab, draws);
+      std::map<TokenId, int> seen;
+      for (const SampleResult& result : results) ++seen[result.token];
+      const auto wanted = reference::sampling_distribution(std::span(logits).first(kVocab), draw.spec());
+      double chi_square = 0.0;
+      int drawn = 0;
+      for (const auto& [token, probability] : wanted) {
+        const double expected = probability * kDraws;
+        chi_square += (seen[token] - expected) * (seen[token] - expected) / std::max(expected, 1.0);
+        drawn += seen[token];
+      }
+      INFO(backend_case.name << ", trial " << trial << ", " << wanted.size() << " candidates");
+      REQUIRE(drawn == kDraws);
+      // Far in the tail: mean n - 1, deviation about sqrt(2n).
+      REQUIRE(chi_square < static_cast<double>(wanted.size()) + 8.0 * std::sqrt(2.0 * static_cast<double>(wanted.size())) + 10.0);
+    }
+  }
+}
+
+TEST_CASE("greedy rows take the most probable token, ties by lower id") {
+  for (const BackendCase& backend_case : backend_cases()) {
+    INFO(backend_case.name);
+    const auto backend = backend_case.make();
+    Values logits(1000, -1.0f);
+    logits[700] = logits[413] = logits[999] = 2.0f;
+    Draw draw;
+    draw.params.temperature = 0.0f;
+    Draw banned = draw;
+    banned.params.min_tokens = 1;
+    banned.params.stop_token_ids = {413};
+    const auto results = draw_rows(*backend, {logits, logits}, 999, {draw, banned});
+    REQUIRE(results[0].token == 413);
+    REQUIRE(results[1].token == 700);
+  }
+}
+
+TEST_CASE("a draw does not depend on its company") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 31);
+  for (const BackendCase& backend_case : backend_cases()) {
+    INFO(backend_case.name);
+    const auto backend = backend_case.make();
+    constexpr int32_t kVocab = 5000;
+    std::vector<Values> rows;
+    std::vector<Draw> draws;
+    for (int i = 0; i < 9; ++i) {
+      rows.push_back(random.normal(kVocab, 3.0f));
+      draws.push_back(random_draw(random, kVocab));
+      draws.back().params.top_logprobs = 3;
+    }
+    const auto together = draw_rows(*backend, rows, kVocab, draws);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto alone = draw_rows(*backend, {rows[i]}, kVocab, {draws[i]})[0];
+      REQUIRE(alone.token == together[i].token);
+      REQUIRE(alone.logprobs.logprob == together[i].logprobs.logprob);
+      REQUIRE(alone.logprobs.top == together[i].logprobs.top);
+    }
+  }
+}
+
+TEST_CASE("logprobs, ranks and alternatives are those of the raw logits") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 32);
+  for (const BackendCase& backend_case : backend_cases()) {
+    INFO(backend_case.name);
+    const auto backend = backend_case.make();
+    const auto vocab = static_cast<int32_t>(random.integer(30, 9000));
+    const Values logits = random.normal(vocab + 8, 4.0f);
+    const std::vector<double> wanted = reference::log_softmax(std::span(logits).first(static_cast<size_t>(vocab)));
+    Draw draw = random_draw(random, vocab);
+    draw.params.top_logprobs = 20;
+    const auto sampled = draw_rows(*backend, {logits}, vocab, {draw})[0];
+    const std::vector<TokenId> targets = {sampled.token, 0, vocab - 1};
+    const std::vector<int32_t> top_counts = {20, 0, 5};
+    std::vector<tensor::TokenLogprobs> scored(3);
+    run_on(*backend, [&] {
+      const DeviceMatrix matrix = make_matrix(*backend, tensor::DType::kF32, 3, vocab + 8);
+      Values three = logits;
+      for (int copy = 0; copy < 2; ++copy) three.insert(three.end(), logits.begin(), logits.end());
+      upload(*backend, three, matrix);
+      backend->score(matrix.matrix, vocab, targets, top_counts, scored);
+    });
+    scored.push_back(sampled.logprobs);
+    for (const tensor::TokenLogprobs& found : scored) {
+      const double own = wanted[static_cast<size_t>(found.token)];
+      REQUIRE(found.logprob == Approx(own).margin(1e-4));
+      REQUIRE(found.rank == 1 + std::count_if(logits.begin(), logits.begin() + vocab, [&](float logit) {
+                              return logit > logits[static_cast<size_t>(found.token)];
+                            }));
+      double last = 0.0;
+      for (const auto& [token, logprob] : found.top) {
+        REQUIRE(logprob == Approx(wanted[static_cast<size_t>(token)]).margin(1e-4));
+        REQUIRE(logprob <= last);
+        last = logprob;
+      }
+    }
+    REQUIRE(scored[0].top.size() == 20);
+    REQUIRE(scored[0].logprob == sampled.logprobs.logprob);
+    REQUIRE(scored[0].top == sampled.logprobs.top);
+    REQUIRE(scored[1].top.empty());
+    REQUIRE(scored[2].top.size() == 5);
+    REQUIRE(scored[2].top.front().second == Approx(*std::max_element(wanted.begin(), wanted.end())).margin(1e-4));
+  }
+}
+
+TEST_CASE("logits with a NaN are refused by name") {
+  for (const BackendCase& backend_case : backend_cases()) {
+    INFO(backend_case.name);
+    const auto backend = backend_case.make();
+    for (const float poison : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+      Values logits(300, 0.5f);
+      logits[217] = poison;
+      for (const float temperature : {0.0f, 1.0f}) {
+        Draw draw;
+        draw.params.temperature = temperature;
+        REQUIRE_THROWS_AS(draw_rows(*backend, {logits}, 300, {draw}), ErrorException);
+        REQUIRE_NOTHROW(draw_rows(*backend, {logits}, 217, {draw}));
+      }
+    }
+  }
+}

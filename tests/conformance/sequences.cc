@@ -1,0 +1,146 @@
+#include "conformance/sequences.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace millrace::test {
+namespace {
+
+constexpr float kEpsilon = 1e-6f;
+constexpr int32_t kLayers = 3;
+
+std::span<const float> row_of(const Values& values, int64_t row, int64_t width) {
+  return std::span(values).subspan(static_cast<size_t>(row * width), static_cast<size_t>(width));
+}
+
+}  // namespace
+
+std::string AttentionCase::to_string() const {
+  return fmt::format("{}/{} heads of {}, rotary {}, window {}, page {}, factor {}, norms {}", head_count, kv_head_count,
+                     head_dim, rotary_dim, sliding_window, page_size, attention_factor, norms);
+}
+
+TestSequence random_sequence(Random& random, const AttentionCase& sizes, int32_t length, bool one_by_one) {
+  TestSequence sequence{.length = length};
+  sequence.qkv = random.normal(int64_t{length} * (sizes.head_count + 2 * sizes.kv_head_count) * sizes.head_dim);
+  for (int32_t fed = 0; fed < length; fed += sequence.chunks.back()) {
+    const int64_t most = one_by_one ? 1 : std::max<int64_t>(1, std::min<int64_t>(length - fed, length / 2 + 1));
+    sequence.chunks.push_back(static_cast<int32_t>(random.integer(1, most)));
+  }
+  return sequence;
+}
+
+Weights random_weights(Random& random, const AttentionCase& sizes) {
+  Weights weights;
+  for (int32_t i = 0; i < sizes.rotary_dim / 2; ++i) {
+    weights.inverse_frequency.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / sizes.rotary_dim)));
+  }
+  weights.q_norm = random.normal(sizes.head_dim);
+  weights.k_norm = random.normal(sizes.head_dim);
+  return weights;
+}
+
+std::vector<Values> feed(tensor::Backend& backend, const AttentionCase& sizes, const Weights& weights,
+                         const std::vector<TestSequence>& sequences, const Feeding& feeding) {
+  const int64_t q_width = int64_t{sizes.head_count} * sizes.head_dim;
+  const int64_t qkv_width = int64_t{sizes.head_count + 2 * sizes.kv_head_count} * sizes.head_dim;
+  std::vector<std::vector<PageId>> pages(sequences.size());
+  std::vector<PageId> free_pages;
+  int32_t page_count = 3;
+  for (const TestSequence& sequence : sequences) page_count += (sequence.length + sizes.page_size - 1) / sizes.page_size;
+  for (int32_t page = 0; page < page_count; ++page) free_pages.emplace_back(static_cast<uint32_t>(page));
+  std::mt19937_64 shuffler(feeding.page_seed);
+  std::shuffle(free_pages.begin(), free_pages.end(), shuffler);
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    for (int32_t token = 0; token < sequences[s].length; token += sizes.page_size) {
+      pages[s].push_back(free_pages.back());
+      free_pages.pop_back();
+    }
+  }
+  const auto cache = backend.make_kv_cache({kLayers, sizes.kv_head_count, sizes.head_dim, sizes.page_size, page_count});
+  const auto frequencies = backend.make_vector(weights.inverse_frequency);
+  const auto q_norm = backend.make_vector(weights.q_norm);
+  const auto k_norm = backend.make_vector(weights.k_norm);
+  const tensor::AttentionShape shape{sizes.head_count, sizes.kv_head_count, sizes.head_dim,
+                                     1.0f / std::sqrt(static_cast<float>(sizes.head_dim)), sizes.sliding_window};
+  const tensor::RotaryTable rotary{frequencies.get(), sizes.rotary_dim, sizes.attention_factor};
+
+  std::vector<Values> outputs(sequences.size());
+  std::vector<int32_t> fed(sequences.size(), 0);
+  for (size_t step = 0;; ++step) {
+    std::vector<int32_t> row_begin = {0};
+    std::vector<int32_t> prefix;
+    std::vector<int32_t> page_begin = {0};
+    std::vector<PageId> page_table;
+    std::vector<size_t> members;
+    Values qkv;
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      if (step >= sequences[s].chunks.size()) continue;
+      const int32_t rows = sequences[s].chunks[step];
+      members.push_back(s);
+      prefix.push_back(fed[s]);
+      row_begin.push_back(row_begin.back() + rows);
+      const auto from = sequences[s].qkv.begin() + fed[s] * qkv_width;
+      qkv.insert(qkv.end(), from, from + rows * qkv_width);
+      fed[s] += rows;
+      const int32_t used = (fed[s] + sizes.page_size - 1) / sizes.page_size;
+      page_table.insert(page_table.end(), pages[s].begin(), pages[s].begin() + used);
+      page_begin.push_back(static_cast<int32_t>(page_table.size()));
+    }
+    if (members.empty()) return outputs;
+    const tensor::BatchLayout batch{row_begin, prefix, page_begin, page_table};
+    const int64_t rows = batch.row_count();
+    run_on(backend, [&] {
+      const DeviceMatrix in = make_matrix(backend, tensor::DType::kF32, rows, qkv_width);
+      const DeviceMatrix q = make_matrix(backend, backend.compute_dtype(), rows, q_width);
+      const DeviceMatrix out = make_matrix(backend, backend.compute_dtype(), rows, q_width);
+      upload(backend, qkv, in);
+      backend.rotary_store_kv(in.matrix, shape, rotary, sizes.norms ? q_norm.get() : nullptr,
+                              sizes.norms ? k_norm.get() : nullptr, kEpsilon, batch, *cache, feeding.layer, q.matrix);
+      backend.attention(q.matrix, shape, batch, *cache, feeding.layer, out.matrix);
+      const Values result = download(backend, out.matrix);
+      for (size_t m = 0; m < members.size(); ++m) {
+        outputs[members[m]].insert(outputs[members[m]].end(), result.begin() + row_begin[m] * q_width,
+                                   result.begin() + row_begin[m + 1] * q_width);
+      }
+    });
+  }
+}
+
+Values expected_outputs(const AttentionCase& sizes, const Weights& weights, const TestSequence& sequence,
+                        tensor::DType dtype) {
+  const int64_t dim = sizes.head_dim;
+  const int64_t q_width = sizes.head_count * dim;
+  const int64_t kv_width = sizes.kv_head_count * dim;
+  const int64_t qkv_width = q_width + 2 * kv_width;
+  const auto turned = [&](std::span<const float> heads, const Values& norm, int64_t position) {
+    Values values(heads.begin(), heads.end());
+    if (sizes.norms) values = reference::rms_norm(values, norm, double{kEpsilon});
+    for (size_t head = 0; head < values.size(); head += static_cast<size_t>(dim)) {
+      reference::rotate(std::span(values).subspan(head, static_cast<size_t>(dim)), weights.inverse_frequency,
+                        sizes.attention_factor, position);
+    }
+    return reference::rounded(values, dtype);
+  };
+  reference::History history;
+  Values outputs;
+  for (int64_t position = 0; position < sequence.length; ++position) {
+    const auto row = row_of(sequence.qkv, position, qkv_width);
+    const auto widths = static_cast<size_t>(kv_width);
+    const Values q = turned(row.first(static_cast<size_t>(q_width)), weights.q_norm, position);
+    const Values k = turned(row.subspan(static_cast<size_t>(q_width), widths), weights.k_norm, position);
+    const auto raw_value = row.last(widths);
+    const Values v = reference::rounded(Values(raw_value.begin(), raw_value.end()), dtype);
+    history.keys.insert(history.keys.end(), k.begin(), k.end());
+    history.values.insert(history.values.end(), v.begin(), v.end());
+    const Values out = reference::attention(
+        q, position, history,
+        {sizes.head_count, sizes.kv_head_count, sizes.head_dim, 1.0 / std::sqrt(static_cast<double>(dim)),
+         sizes.sliding_window});
+    outputs.insert(outputs.end(), out.begin(), out.end());
+  }
+  return outputs;
+}
+
+}  // namespace millrace::test

@@ -1,0 +1,51 @@
+#pragma once
+
+#include "conformance/harness.h"
+
+/// Random paged sequences that are fed to rotary_store_kv and attention in chunks, and what the reference says of them.
+namespace millrace::test {
+
+struct AttentionCase {
+  int32_t head_count = 4;
+  int32_t kv_head_count = 2;
+  int32_t head_dim = 64;
+  int32_t rotary_dim = 64;
+  int32_t sliding_window = 0;
+  int32_t page_size = 16;
+  float attention_factor = 1.0f;
+  bool norms = false;
+  [[nodiscard]] std::string to_string() const;
+};
+
+/// The tokens of one sequence before rotation, and the order in which they are fed.
+struct TestSequence {
+  int32_t length = 0;
+  Values qkv;                   // [length, (heads + 2·kv_heads)·head_dim]
+  std::vector<int32_t> chunks;  // sizes; their sum is `length`
+};
+
+[[nodiscard]] TestSequence random_sequence(Random& random, const AttentionCase& sizes, int32_t length,
+                                           bool one_by_one);
+
+struct Weights {
+  Values inverse_frequency;  // [rotary_dim / 2]
+  Values q_norm;             // [head_dim]
+  Values k_norm;             // [head_dim]
+};
+[[nodiscard]] Weights random_weights(Random& random, const AttentionCase& sizes);
+
+/// How the sequences are batched: `page_seed` shuffles the page tables, `noise` fills the cache with foreign data first.
+struct Feeding {
+  uint64_t page_seed = 0;
+  int32_t layer = 1;
+};
+
+/// Feeds chunk i of every sequence in step i and returns each sequence's outputs [length, heads·head_dim].
+[[nodiscard]] std::vector<Values> feed(tensor::Backend& backend, const AttentionCase& sizes, const Weights& weights,
+                                       const std::vector<TestSequence>& sequences, const Feeding& feeding);
+
+/// The same by the reference, with q, k and v rounded to `dtype`.
+[[nodiscard]] Values expected_outputs(const AttentionCase& sizes, const Weights& weights, const TestSequence& sequence,
+                                      tensor::DType dtype);
+
+}  // namespace millrace::test
