@@ -170,3 +170,17 @@ TEST_CASE("A request can be aborted by its id") {
   CHECK(ParsedJson(events[events.size() - 2]).string("/choices/0/finish_reason") == "abort");
   CHECK(ParsedJson(events.front()).string("/id") == "cmpl-mine");
 }
+
+TEST_CASE("More requests than allowed at once are refused") {
+  server::ServerOptions options;
+  options.max_requests_in_flight = 1;
+  TestServer server(options);
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab", .hangs = true}; };
+  Client client(server.port);
+  client.send(post_bytes("/v1/completions", R"({"prompt":"p","stream":true})"));
+  REQUIRE(client.read_until("\"text\":\"b\""));
+  CHECK(server.complete(R"({"prompt":"p"})").status == 429);
+  CHECK(ParsedJson(server.get("/load").body).integer("/server_load") == 1);
+  CHECK(ParsedJson(server.post("/abort_request", R"({"abort_all":true})").body).integer("/aborted") == 1);
+  CHECK(client.read().events().back() == "[DONE]");
+}

@@ -64,7 +64,7 @@ TEST_CASE("Endless pipelined bytes are bounded and the request still ends") {
   const HttpReply reply = client.read();
   writer.join();
   CHECK(reply.events().back() == "[DONE]");
-  CHECK(client.read().status == 400);
+  CHECK(client.read().status == 431);
 }
 
 TEST_CASE("HTTP/1.0 and Connection: close end the connection after the answer") {
