@@ -1,6 +1,7 @@
 // The front's ceiling: streams of an engine that answers at once, over loopback, read by one client thread.
 // Prints, per stream count, medians and spread over rounds of: events per second of wall time, and CPU time of the
 // front's thread per event. Then the heap that an open stream holds.
+// Usage: front_bench [ROUNDS [STREAMS TOKENS]]
 #include <arpa/inet.h>
 #include <fmt/core.h>
 #include <malloc.h>
@@ -233,6 +234,10 @@ int main(int argc, char** argv) {
   using namespace millrace;
   const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 7;
   log::configure(log::Level::kError, false);
+  if (argc > 3) {
+    measure_events(std::strtoul(argv[2], nullptr, 10), static_cast<uint32_t>(std::strtoul(argv[3], nullptr, 10)), rounds);
+    return 0;
+  }
   measure_events(1, 20'000, rounds);
   measure_events(64, 2000, rounds);
   measure_events(1000, 200, rounds);

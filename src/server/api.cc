@@ -171,7 +171,7 @@ asio::awaitable<void> Api::run_elsewhere(std::function<void()> work) {
   co_await asio::this_coro::reset_cancellation_state(asio::enable_terminal_cancellation());
 }
 
-asio::awaitable<void> Api::generate(const HttpRequest& request, Route route, Connection& connection,
+asio::awaitable<void> Api::generate(HttpRequest& request, Route route, Connection& connection,
                                     RequestRecord& record) {
   std::optional<Prepared> prepared;
   if (generator_.in_flight() >= options_.max_requests_in_flight) {
@@ -181,6 +181,7 @@ asio::awaitable<void> Api::generate(const HttpRequest& request, Route route, Con
   } else {
     prepared = prepare(request, route);
   }
+  request.body = std::string();
   if (prepared->has_value() && generator_.is_active((*prepared)->info.id)) {
     prepared = ApiError{409, fmt::format("request_id: '{}' is in flight already", (*prepared)->info.id), "request_id"};
   }

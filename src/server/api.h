@@ -43,7 +43,8 @@ class Api {
   [[nodiscard]] HttpResponse answer_server_info() const;
   [[nodiscard]] HttpResponse answer_metrics() const;
 
-  asio::awaitable<void> generate(const HttpRequest& request, Route route, Connection& connection,
+  /// Frees the request's body once it is parsed.
+  asio::awaitable<void> generate(HttpRequest& request, Route route, Connection& connection,
                                  RequestRecord& record);
   [[nodiscard]] Prepared prepare(const HttpRequest& request, Route route) const;
   /// Runs `work` on the worker thread and waits for it, also when cancelled.

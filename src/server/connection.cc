@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -50,9 +51,15 @@ void Connection::stop_reading() {
 }
 
 asio::awaitable<Connection::Incoming> Connection::read_request(const Gatekeeper& gatekeeper) {
+  if (buffer_.empty()) buffer_ = std::string();
   reading_ = true;
-  Incoming incoming = co_await parse_request(gatekeeper);
+  timed_out_ = false;
+  // The parser comes to life only now: most connections are idle most of the time.
+  Incoming incoming;
+  const Fill first = co_await wait_for_first_byte();
+  if (first == Fill::kBytes) incoming = co_await parse_request(gatekeeper);
   reading_ = false;
+  if (buffer_.empty()) buffer_ = std::string();
   co_return incoming;
 }
 
@@ -65,13 +72,18 @@ asio::awaitable<Connection::Fill> Connection::wait_for_first_byte() {
   co_return failure ? Fill::kClosed : Fill::kBytes;
 }
 
+error_code Connection::read_available() {
+  // By way of the stack, so that what a connection keeps is no larger than what it has read.
+  std::array<char, kReadBytes> block;
+  error_code failure;
+  const size_t count = socket_.read_some(asio::buffer(block), failure);
+  buffer_.append(block.data(), count);
+  return failure;
+}
+
 asio::awaitable<Connection::Fill> Connection::fill() {
   for (;;) {
-    const size_t used = buffer_.size();
-    buffer_.resize(used + kReadBytes);
-    error_code failure;
-    const size_t count = socket_.read_some(asio::buffer(buffer_.data() + used, kReadBytes), failure);
-    buffer_.resize(used + count);
+    const error_code failure = read_available();
     if (!failure) co_return Fill::kBytes;
     if (!would_block(failure) || stopping_) co_return Fill::kClosed;
     const auto [wait_failure] = co_await socket_.async_wait(tcp::socket::wait_read, kOutcome);
@@ -81,10 +93,6 @@ asio::awaitable<Connection::Fill> Connection::fill() {
 }
 
 asio::awaitable<Connection::Incoming> Connection::parse_request(const Gatekeeper& gatekeeper) {
-  if (buffer_.empty()) buffer_.shrink_to_fit();
-  timed_out_ = false;
-  const Fill first = co_await wait_for_first_byte();
-  if (first != Fill::kBytes) co_return Incoming{};
   HttpParser parser({options_.max_header_bytes, options_.max_body_bytes});
   deadline_.expire_after(options_.header_timeout);
   for (;;) {
@@ -199,10 +207,7 @@ asio::awaitable<void> Connection::watch(std::function<void()> on_gone) {
   while (!failure && buffer_.size() < options_.max_pipelined_bytes) {
     const auto [wait_failure] = co_await socket_.async_wait(tcp::socket::wait_read, kOutcome);
     if (wait_failure) co_return;
-    const size_t used = buffer_.size();
-    buffer_.resize(used + 4096);
-    const size_t count = socket_.read_some(asio::buffer(buffer_.data() + used, 4096), failure);
-    buffer_.resize(used + count);
+    failure = read_available();
     if (would_block(failure)) failure = {};
   }
   if (!failure) {
