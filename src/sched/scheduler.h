@@ -8,7 +8,6 @@
 
 #include "cache/page_pool.h"
 #include "sched/chunking.h"
-#include "sched/engine.h"
 #include "sched/plan.h"
 #include "sched/profile.h"
 #include "sched/queue_policy.h"

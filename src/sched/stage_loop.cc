@@ -33,6 +33,7 @@ asio::awaitable<void> StageLoop::run() {
 }
 
 void StageLoop::fail(const std::string& reason) {
+  if (end_reason_.empty()) end_reason_ = reason;
   batch_queue_.close();
   upstream_->close(reason);
   downstream_->close(reason);
