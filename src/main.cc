@@ -11,12 +11,12 @@ int main(int argc, char** argv) {
     std::fprintf(exit->code == 0 ? stdout : stderr, "%s\n", exit->message.c_str());
     return exit->code;
   }
-  const auto& flags = std::get<app::ServeFlags>(parsed);
-  log::configure(flags.log_level, flags.log_json);
+  const auto* serving = std::get_if<app::ServeFlags>(&parsed);
+  if (serving != nullptr) log::configure(serving->log_level, serving->log_json);
   try {
-    const auto served = app::serve(flags);
-    if (served.has_value()) return 0;
-    std::fprintf(stderr, "millrace: %s\n", served.error().message.c_str());
+    const auto done = serving != nullptr ? app::serve(*serving) : app::simulate(std::get<app::SimulateFlags>(parsed));
+    if (done.has_value()) return 0;
+    std::fprintf(stderr, "millrace: %s\n", done.error().message.c_str());
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "millrace: %s\n", failure.what());
   }

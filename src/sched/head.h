@@ -22,6 +22,8 @@ struct HeadOptions {
   uint32_t max_queued = 0;                      ///< requests that may wait; more are kExhausted
   async::Duration heartbeat{};                  ///< an idle ring gets an empty plan so often
   async::Duration watchdog{};                   ///< a plan that takes longer breaks the ring
+  async::Duration queue_timeout{};              ///< a request that waits longer ends with kTimeout; 0: none
+  async::Duration run_timeout{};                ///< a request that runs longer ends with kTimeout; 0: none
 };
 
 /// The one that decides: takes requests, keeps the window of plans full, books outputs, tells the clients. Engine's
