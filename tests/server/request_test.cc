@@ -134,6 +134,15 @@ TEST_CASE("Messages are text, and anything else is named") {
   CHECK(parsed->conversation.messages[0].role == "system");
 }
 
+TEST_CASE("Of repeated members the last counts") {
+  const auto parsed = parse_completion_request(
+      R"({"prompt":["a","b"],"prompt":"c","stop":"x","stop":["y"],"stop_token_ids":[1],"stop_token_ids":[2]})", kLimits);
+  REQUIRE(parsed.has_value());
+  CHECK(parsed->prompts.size() == 1);
+  CHECK(parsed->stop == std::vector<std::string>{"y"});
+  CHECK(parsed->stop_token_ids == std::vector<TokenId>{2});
+}
+
 TEST_CASE("Bodies that are not a JSON object are refused") {
   std::string deep = R"({"prompt":"p","x":)";
   for (int i = 0; i < 100; ++i) deep += '[';
