@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains the small language model that ships with millrace and writes it as a Hugging Face folder.
 
-machine is, the learning rate ends at zero. The context grows in phases: short ones cost less per token.
+The schedule follows a budget, of time (`--minutes`) or of tokens (`--tokens`, which can be repeated exactly): however fast the
 machine is, the learning rate ends at zero. The context grows in phases, as short ones cost less per token.
 """
 

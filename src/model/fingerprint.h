@@ -21,8 +21,8 @@ struct Fingerprint {
 
 /// Of everything in config.json that the forward pass depends on: equal on all stages of a ring.
 [[nodiscard]] Fingerprint fingerprint(const ModelConfig& config);
-/// Of the config, the span, and the name, dtype, shape and some bytes (of the beginning, the middle and the end) of each
-/// of the span's tensors. Touches no other tensor. Errors: those of Checkpoint::find.
+/// Of the config, the span, and the name, dtype, shape and some bytes (of the beginning, the middle and the end) of
+/// each of the span's tensors. Touches no other tensor. Errors: those of Checkpoint::find.
 [[nodiscard]] Result<Fingerprint> fingerprint(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span);
 
 }  // namespace millrace::model

@@ -15,9 +15,9 @@ namespace millrace::model {
 
 /// One safetensors file, mapped: a little-endian u64 header length, that many bytes of JSON
 /// {name: {dtype, shape, data_offsets}}, then the data. The header is checked in full when the file is opened (bounds,
-/// byte counts, overlaps, duplicates), so `find` hands out only bytes that lie within the file. Opening reads the header
-/// alone; weights are read when their pages are touched. Immutable, hence safe to share between threads. A file that is
-/// truncated by someone else while it is mapped ends the process with SIGBUS.
+/// byte counts, overlaps, duplicates), so `find` hands out only bytes that lie within the file. Opening reads the
+/// header alone; weights are read when their pages are touched. Immutable, hence safe to share between threads. A file
+/// that is truncated by someone else while it is mapped ends the process with SIGBUS.
 class SafetensorsFile {
  public:
   /// Errors (kNotFound, kData) begin with the path.

@@ -29,8 +29,8 @@ struct ForwardInput {
 };
 
 /// The layers [begin, end) of a model on a backend; the first stage also embeds, the last also normalises and projects.
-/// Owned by a stage. Loading runs on any thread; `forward` and `logits` are called inside Backend::submit only, one at a
-/// time. Activations are allocated when it is loaded, the cache once its size is agreed: nothing at run time. The
+/// Owned by a stage. Loading runs on any thread; `forward` and `logits` are called inside Backend::submit only, one at
+/// a time. Activations are allocated when it is loaded, the cache once its size is agreed: nothing at run time. The
 /// checkpoint and the backend outlive it.
 class StageModel {
  public:

@@ -53,31 +53,41 @@ class Head::Stream final : public TokenStream {
   bool ended_ = false;
 };
 
-Head::Head(async::Runtime& runtime, HeadOptions options, std::unique_ptr<comm::LinkSender> to_first_stage,
-           std::unique_ptr<comm::LinkReceiver> from_last_stage)
+Head::Head(async::Runtime& runtime, HeadOptions options)
     : runtime_(runtime),
       options_(std::move(options)),
-      to_first_stage_(std::move(to_first_stage)),
-      from_last_stage_(std::move(from_last_stage)),
       // submit() bounds the submissions, and each stream sends one abort at most: no abort may be lost.
       controls_(runtime, std::numeric_limits<size_t>::max()),
       scheduler_(options_.scheduler),
-      wake_(runtime) {
+      tasks_(runtime),
+      wake_(runtime),
+      broken_signal_(runtime) {
   status_.reason = "the ring has not formed yet";
   status_.total_pages = options_.scheduler.page_count;
   status_.free_pages = options_.scheduler.page_count;
 }
 
 asio::awaitable<void> Head::run() {
-  async::TaskGroup tasks(runtime_, [this](const std::string&, std::exception_ptr error) {
-    if (!stopping_) break_ring(async::describe(error));
-  });
+  tasks_.spawn("head turns", take_turns());
+  tasks_.spawn("head controls", receive_controls());
+  co_await tasks_.join();
+}
+
+void Head::attach(Generation generation, std::unique_ptr<comm::LinkSender> to_first_stage,
+                  std::unique_ptr<comm::LinkReceiver> from_last_stage) {
+  CHECK(to_first_stage_ == nullptr, "a ring is attached already");
+  if (stopping_) return;
+  generation_ = generation;
+  next_plan_ = PlanId(0);
+  to_first_stage_ = std::move(to_first_stage);
   last_output_ = runtime_.now();
+  tasks_.spawn("head outputs", receive_outputs(generation, std::move(from_last_stage)));
   send(scheduler_.empty_plan());
-  tasks.spawn("head turns", take_turns());
-  tasks.spawn("head outputs", receive_outputs());
-  tasks.spawn("head controls", receive_controls());
-  co_await tasks.join();
+  wake_.notify_all();
+}
+
+asio::awaitable<void> Head::until_broken() {
+  while (to_first_stage_ != nullptr) co_await broken_signal_.wait();
 }
 
 void Head::stop() { (void)controls_.try_push(Stop{}); }
@@ -95,7 +105,7 @@ Result<std::unique_ptr<TokenStream>> Head::submit(GenerateRequest request, async
   Events events(client, size_t{request.max_tokens} + 2);
   {
     const std::lock_guard lock(mutex_);
-    if (!status_.ready) return make_error(ErrorCode::kUnavailable, "the server is not ready: {}", status_.reason);
+    if (!status_.ready) return make_error(ErrorCode::kUnavailable, "not ready: {}", status_.reason);
     if (status_.waiting + submitted_unseen_ >= options_.max_queued) {
       return make_error(ErrorCode::kExhausted, "the queue is full: {} requests are waiting (--max-queued-requests)",
                         status_.waiting + submitted_unseen_);
@@ -134,8 +144,8 @@ void Head::handle(Submission submission) {
     --submitted_unseen_;
   }
   clients_.emplace(submission.id, Client{submission.request.id, submission.events, submission.submitted, {}});
-  if (broken_ || stopping_) {
-    end_all({ErrorCode::kUnavailable, "the server is not ready: " + status().reason});
+  if (stopping_) {
+    end({submission.id}, {ErrorCode::kUnavailable, "the server is shutting down"});
     return;
   }
   scheduler_.add(submission.id, std::move(submission.request));
@@ -150,26 +160,23 @@ void Head::handle(Abort abort) {
 
 void Head::handle(Stop) {
   stopping_ = true;
-  {
-    const std::lock_guard lock(mutex_);
-    status_.ready = false;
-    status_.reason = "the server is shutting down";
-  }
+  set_not_ready("the server is shutting down");
   controls_.close();
-  (void)scheduler_.reset();
-  end_all({ErrorCode::kAborted, "the server is shutting down"});
-  to_first_stage_->close("the head has stopped");
+  std::vector<SequenceId> everyone;
+  for (const auto& [id, client] : clients_) everyone.push_back(id);
+  for (const SequenceId id : everyone) scheduler_.abort(id);
+  end(everyone, {ErrorCode::kAborted, "the server is shutting down"});
+  break_ring("the head has stopped");
 }
 
 asio::awaitable<void> Head::take_turns() {
   while (!stopping_) {
-    if (broken_) {
+    if (to_first_stage_ == nullptr) {
       co_await wake_.wait();
       continue;
     }
     if (scheduler_.in_flight_plans() < options_.scheduler.window && send_next_plan()) continue;
     (void)co_await wake_.wait_until(next_deadline());
-    if (stopping_ || broken_) continue;
     check_watchdog();
     send_heartbeat_if_due();
   }
@@ -201,34 +208,45 @@ async::TimePoint Head::next_deadline() const {
 }
 
 void Head::send_heartbeat_if_due() {
-  if (broken_ || !sent_.empty() || runtime_.now() < last_output_ + options_.heartbeat) return;
+  if (to_first_stage_ == nullptr || !sent_.empty() || runtime_.now() < last_output_ + options_.heartbeat) return;
   send(scheduler_.empty_plan());
 }
 
 void Head::check_watchdog() {
-  if (sent_.empty() || runtime_.now() < sent_.front() + options_.watchdog) return;
+  if (to_first_stage_ == nullptr || sent_.empty() || runtime_.now() < sent_.front() + options_.watchdog) return;
   break_ring(fmt::format("plan {} has been under way for {} s", next_plan_.value() - sent_.size(),
                          microseconds(runtime_.now() - sent_.front()) / 1000000));
 }
 
-asio::awaitable<void> Head::receive_outputs() {
-  for (;;) {
-    const comm::Message message = co_await from_last_stage_->receive(comm::MessageKind::kOutput);
-    if (message.generation != generation_ || broken_ || stopping_) continue;
-    auto output = PlanOutput::decode(message.payload.bytes());
-    if (output.has_error()) throw ErrorException(output.error());
-    sent_.pop_front();
-    last_output_ = runtime_.now();
-    std::vector<SequenceUpdate> updates = scheduler_.complete(*output);
-    {
-      const std::lock_guard lock(mutex_);
-      status_.ready = true;
-      status_.reason.clear();
+asio::awaitable<void> Head::receive_outputs(Generation generation,
+                                            std::unique_ptr<comm::LinkReceiver> from_last_stage) {
+  std::string reason;
+  try {
+    for (;;) {
+      const comm::Message message = co_await from_last_stage->receive(comm::MessageKind::kOutput);
+      if (generation != generation_ || to_first_stage_ == nullptr) co_return;
+      if (message.generation == generation) book(message);
     }
-    publish();  // first, so that a client that has its last event finds its pages free
-    for (SequenceUpdate& update : updates) deliver(std::move(update));
-    wake_.notify_all();
+  } catch (const std::exception& failure) {
+    reason = failure.what();
   }
+  if (generation == generation_) break_ring(reason);
+}
+
+void Head::book(const comm::Message& message) {
+  auto output = PlanOutput::decode(message.payload.bytes());
+  if (output.has_error()) throw ErrorException(output.error());
+  sent_.pop_front();
+  last_output_ = runtime_.now();
+  std::vector<SequenceUpdate> updates = scheduler_.complete(*output);
+  {
+    const std::lock_guard lock(mutex_);
+    status_.ready = true;
+    status_.reason.clear();
+  }
+  publish();  // first, so that a client that has its last event finds its pages free
+  for (SequenceUpdate& update : updates) deliver(std::move(update));
+  wake_.notify_all();
 }
 
 void Head::deliver(SequenceUpdate update) {
@@ -250,9 +268,7 @@ void Head::deliver(SequenceUpdate update) {
   clients_.erase(found);
 }
 
-void Head::end_all(const Error& error) {
-  std::vector<SequenceId> ids;
-  for (const auto& [id, client] : clients_) ids.push_back(id);
+void Head::end(const std::vector<SequenceId>& ids, const Error& error) {
   for (const SequenceId id : ids) {
     GenerateEvent event;
     event.error = error;
@@ -260,19 +276,27 @@ void Head::end_all(const Error& error) {
   }
 }
 
+void Head::set_not_ready(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  status_.ready = false;
+  status_.reason = reason;
+}
+
 void Head::break_ring(const std::string& reason) {
-  if (std::exchange(broken_, true)) return;
-  log::error("the ring is broken: {}", reason);
-  {
-    const std::lock_guard lock(mutex_);
-    status_.ready = false;
-    status_.reason = reason;
-  }
-  (void)scheduler_.reset();
-  sent_.clear();
-  end_all({ErrorCode::kUnavailable, "the ring is broken: " + reason});
+  if (to_first_stage_ == nullptr) return;
+  break_reason_ = reason;
   to_first_stage_->close(reason);
+  to_first_stage_.reset();
+  sent_.clear();
+  const std::vector<SequenceId> lost = scheduler_.lose_ring();
+  if (!stopping_) {
+    log::error("the ring is broken: {} ({} running requests end, {} stay queued)", reason, lost.size(),
+               scheduler_.waiting_count());
+    set_not_ready("the ring is broken: " + reason);
+  }
   publish();
+  end(lost, {ErrorCode::kUnavailable, "the ring is broken: " + reason});
+  broken_signal_.notify_all();
   wake_.notify_all();
 }
 

@@ -29,13 +29,24 @@ struct HeadOptions {
 /// destroyed after all TokenStreams.
 class Head final : public Engine {
  public:
-  Head(async::Runtime& runtime, HeadOptions options, std::unique_ptr<comm::LinkSender> to_first_stage,
-       std::unique_ptr<comm::LinkReceiver> from_last_stage);
+  Head(async::Runtime& runtime, HeadOptions options);
 
-  /// Runs until stop(). A ring that breaks ends every request with an error and makes status() not ready.
+  /// Runs until stop().
   [[nodiscard]] asio::awaitable<void> run();
   /// From any thread: refuses new requests, ends those in flight as kAborted and closes the ring. run() then returns.
   void stop();
+
+  /// A ring has formed: plans go to `to_first_stage` from now on. Not while another ring is attached. The head is ready
+  /// when the ring's first empty plan has come back.
+  void attach(Generation generation, std::unique_ptr<comm::LinkSender> to_first_stage,
+              std::unique_ptr<comm::LinkReceiver> from_last_stage);
+  /// Returns when the attached ring has broken or the head stops. A break ends every running request with an error;
+  /// those that wait stay queued.
+  [[nodiscard]] asio::awaitable<void> until_broken();
+  /// Breaks the attached ring, if any, for a reason that the links do not know.
+  void break_ring(const std::string& reason);
+  [[nodiscard]] bool stopping() const { return stopping_; }
+  [[nodiscard]] const std::string& break_reason() const { return break_reason_; }
 
   [[nodiscard]] const ModelInfo& model_info() const override { return options_.model; }
   [[nodiscard]] EngineStatus status() const override;
@@ -65,7 +76,9 @@ class Head final : public Engine {
   class Stream;
 
   [[nodiscard]] asio::awaitable<void> take_turns();
-  [[nodiscard]] asio::awaitable<void> receive_outputs();
+  [[nodiscard]] asio::awaitable<void> receive_outputs(Generation generation,
+                                                      std::unique_ptr<comm::LinkReceiver> from_last_stage);
+  void book(const comm::Message& message);
   [[nodiscard]] asio::awaitable<void> receive_controls();
   void handle(Submission submission);
   void handle(Abort abort);
@@ -76,25 +89,26 @@ class Head final : public Engine {
   void check_watchdog();
   [[nodiscard]] async::TimePoint next_deadline() const;
   void deliver(SequenceUpdate update);
-  void end_all(const Error& error);
-  void break_ring(const std::string& reason);
+  void end(const std::vector<SequenceId>& ids, const Error& error);
+  void set_not_ready(const std::string& reason);
   void publish();
 
   async::Runtime& runtime_;
   const HeadOptions options_;
-  std::unique_ptr<comm::LinkSender> to_first_stage_;
-  std::unique_ptr<comm::LinkReceiver> from_last_stage_;
   async::Mailbox<Control> controls_;
 
   // On the head's Runtime.
   Scheduler scheduler_;
   std::unordered_map<SequenceId, Client> clients_;
+  async::TaskGroup tasks_;
   async::WaitList wake_;
-  Generation generation_{1};
+  async::WaitList broken_signal_;
+  std::unique_ptr<comm::LinkSender> to_first_stage_;  // null: no ring is attached
+  Generation generation_;
   PlanId next_plan_;
   std::deque<async::TimePoint> sent_;  // of the plans in flight
   async::TimePoint last_output_;
-  bool broken_ = false;
+  std::string break_reason_;
   bool stopping_ = false;
 
   // Shared with the clients' threads.

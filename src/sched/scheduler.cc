@@ -64,16 +64,17 @@ bool Scheduler::abort(SequenceId id) {
   return true;
 }
 
-std::vector<SequenceId> Scheduler::reset() {
+std::vector<SequenceId> Scheduler::lose_ring() {
   std::vector<SequenceId> ended;
-  for (const auto& [id, sequence] : sequences_) ended.push_back(id);
+  for (const Sequence* sequence : running_) ended.push_back(sequence->id);
   std::sort(ended.begin(), ended.end());
   for (const SequenceId id : ended) abort(id);
+  for (Sequence* sequence : waiting_) sequence->in_flight = 0;
   in_flight_.clear();
   pending_closes_.clear();
-  CHECK(free_slots_.size() == options_.max_running, "{} of {} slots are free after a reset", free_slots_.size(),
+  CHECK(free_slots_.size() == options_.max_running, "{} of {} slots are free without a ring", free_slots_.size(),
         options_.max_running);
-  CHECK(pool_.free_count() == pool_.page_count(), "{} of {} pages are free after a reset", pool_.free_count(),
+  CHECK(pool_.free_count() == pool_.page_count(), "{} of {} pages are free without a ring", pool_.free_count(),
         pool_.page_count());
   return ended;
 }

@@ -40,8 +40,9 @@ class Scheduler {
   [[nodiscard]] Result<void> admissible(const GenerateRequest& request) const;
   /// Ends a sequence without an update; its pages are free at once. False if it is unknown.
   bool abort(SequenceId id);
-  /// Ends all sequences, without updates, and forgets what is in flight: the ring is gone.
-  [[nodiscard]] std::vector<SequenceId> reset();
+  /// The ring is gone and its stages know nothing any more: forgets what is in flight and ends the running sequences,
+  /// without updates; those in the queue stay. The ended ones, in order of their ids.
+  [[nodiscard]] std::vector<SequenceId> lose_ring();
 
   /// The next micro-batch, or nothing when nothing can be scheduled now. Its id and generation are the caller's to set;
   /// every plan counts as in flight, and outputs must come back in the order of the plans.

@@ -12,11 +12,11 @@ constexpr size_t kMaxUnsentReports = 1024;
 
 }  // namespace
 
-StageLoop::StageLoop(async::Runtime& runtime, StageLoopOptions options, std::unique_ptr<StageRunner> runner,
+StageLoop::StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRunner& runner,
                      std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream)
     : runtime_(runtime),
       options_(options),
-      runner_(std::move(runner)),
+      runner_(runner),
       upstream_(std::move(upstream)),
       downstream_(std::move(downstream)),
       table_(options.bounds, options.last),
@@ -33,6 +33,7 @@ asio::awaitable<void> StageLoop::run() {
 }
 
 void StageLoop::fail(const std::string& reason) {
+  if (end_reason_.empty()) end_reason_ = reason;
   batch_queue_.close();
   upstream_->close(reason);
   downstream_->close(reason);
@@ -72,14 +73,14 @@ asio::awaitable<void> StageLoop::execute(Plan plan) {
   comm::Message input;
   if (!options_.first) {
     input = co_await upstream_->receive(comm::MessageKind::kActivations);
-    const size_t wanted = plan.tokens.size() * runner_->input_row_bytes();
+    const size_t wanted = plan.tokens.size() * runner_.input_row_bytes();
     if (input.plan != plan.id || input.payload.bytes().size() != wanted) {
       throw ErrorException(make_error(ErrorCode::kData, "plan {} wants {} bytes of activations, plan {} brought {}",
                                       plan.id.value(), wanted, input.plan.value(), input.payload.bytes().size()));
     }
   }
   const async::TimePoint start = runtime_.now();
-  auto result = co_await runner_->run(*batch, input.payload.bytes());
+  auto result = co_await runner_.run(*batch, input.payload.bytes());
   input.payload = {};
   const async::TimePoint end = runtime_.now();
   const StageReport report{options_.stage, plan.id, (start - idle_since_).count(), (end - start).count()};

@@ -19,14 +19,13 @@ SimulatedStage stage_of(const SimulatedRingOptions& options, uint32_t index) {
 
 }  // namespace
 
-std::unique_ptr<sched::InProcessRing> make_simulated_ring(async::VirtualWorld& world,
-                                                          const SimulatedRingOptions& options) {
+SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOptions& options) {
   const sched::SchedulerOptions& scheduler = options.head.scheduler;
   const sched::StageBounds bounds{scheduler.max_running, scheduler.page_size, scheduler.page_count,
                                   scheduler.chunked_prefill_size + scheduler.max_running, options.model.vocab_size};
   async::Runtime& head_runtime = world.add_thread();
   std::vector<async::Runtime*> runtimes;
-  std::vector<sched::InProcessRing::RunnerFactory> runners;
+  std::vector<sched::LocalStages::RunnerFactory> runners;
   for (uint32_t index = 0; index < options.stage_count; ++index) {
     runtimes.push_back(&world.add_thread());
     std::function<void()> fault;
@@ -36,9 +35,11 @@ std::unique_ptr<sched::InProcessRing> make_simulated_ring(async::VirtualWorld& w
                                                fault);
     });
   }
-  auto ring = std::make_unique<sched::InProcessRing>(head_runtime, runtimes, runners, options.head, bounds);
-  ring->start();
-  return ring;
+  const sched::RingShape shape{options.stage_count, scheduler.window, bounds};
+  stages_ = std::make_unique<sched::LocalStages>(head_runtime, std::move(runtimes), runners, StageId(0), shape);
+  former_ = std::make_unique<sched::InProcessFormer>(head_runtime, *stages_, shape);
+  ring_ = std::make_unique<sched::Ring>(head_runtime, options.head, *former_);
+  ring_->start();
 }
 
 }  // namespace millrace::sim

@@ -27,13 +27,15 @@ Value convert(element json, Heap& heap, int depth) {
     case element_type::DOUBLE: return Value(json.get_double().value_unsafe());
     case element_type::STRING: return heap.string(std::string(json.get_string().value_unsafe()));
     case element_type::ARRAY: {
+      const simdjson::dom::array array = json.get_array().value_unsafe();
       std::vector<Value> items;
-      for (const element item : json.get_array().value_unsafe()) items.push_back(convert(item, heap, depth + 1));
+      for (const element item : array) items.push_back(convert(item, heap, depth + 1));
       return heap.list(std::move(items));
     }
     case element_type::OBJECT: {
+      const simdjson::dom::object object = json.get_object().value_unsafe();
       auto* dict = heap.make<DictObject>();
-      for (const auto field : json.get_object().value_unsafe()) {
+      for (const auto field : object) {
         heap.charge(2 * sizeof(Value));
         dict->set(heap.string(std::string(field.key)), convert(field.value, heap, depth + 1));
       }

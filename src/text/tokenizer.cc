@@ -13,7 +13,7 @@ namespace {
 
 /// A borrowed scratch above this is freed instead of kept, so that one long prompt does not hold its memory for ever.
 constexpr size_t kKeptSymbols = size_t{1} << 16;
-constexpr size_t kMaxIdleScratches = 32;
+constexpr size_t kMaxIdleScratches = 8;
 
 Result<std::string> read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);

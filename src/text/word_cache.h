@@ -62,7 +62,7 @@ class WordCache {
   }
 
  private:
-  static constexpr int kLogEntries = 14;
+  static constexpr int kLogEntries = 16;
   static constexpr size_t kEntries = size_t{1} << kLogEntries;
 
   struct alignas(64) Entry {

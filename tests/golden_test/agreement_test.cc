@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "cpu/cpu_backend.h"
@@ -21,6 +22,42 @@ struct Loaded {
 Loaded load(const GoldenFamily& family, tensor::DType dtype) {
   return {model::Checkpoint::open(family.folder).value(), model::read_config(family.folder).value(),
           cpu::make_backend({.threads = 2, .compute_dtype = dtype})};
+}
+
+/// Draws each prompt's golden count of tokens, through Backend::sample. Sequence s joins the batch in turn 3·s and
+/// leaves it when it has all its tokens.
+std::vector<std::vector<TokenId>> decode_greedily(TestPipeline& pipeline, const GoldenFamily& family) {
+  const size_t count = family.prompts.size();
+  std::vector<int32_t> room;
+  for (const auto& prompt : family.prompts)
+    room.push_back(static_cast<int32_t>(prompt.ids.size() + prompt.greedy.size()));
+  pipeline.start(room, 7);
+  const int32_t vocab = pipeline.stage(0).config().vocab_size;
+  const tensor::SamplingParams greedy{.temperature = 0.0f};
+  std::vector<std::vector<TokenId>> drawn(count);
+  for (size_t turn = 0;; ++turn) {
+    std::vector<test::Piece> pieces;
+    for (size_t s = 0; s < count && 3 * s <= turn; ++s) {
+      const auto& prompt = family.prompts[s];
+      if (drawn[s].size() == prompt.greedy.size()) continue;
+      const bool prefill = drawn[s].empty();
+      pieces.push_back({.tokens = prefill ? prompt.ids : std::vector<TokenId>{drawn[s].back()},
+                        .prefix = prefill ? 0 : static_cast<int32_t>(prompt.ids.size() + drawn[s].size() - 1),
+                        .sequence = s});
+    }
+    if (pieces.empty()) return drawn;
+    std::vector<tensor::SampleResult> results;
+    pipeline.run(pieces, [&](size_t first, tensor::Matrix logits) {
+      const std::vector<tensor::SampleSpec> specs(static_cast<size_t>(logits.rows), {.params = &greedy});
+      results.resize(first + specs.size());
+      pipeline.backend().sample(logits, vocab, specs, std::span(results).subspan(first));
+    });
+    size_t row = 0;
+    for (const test::Piece& piece : pieces) {
+      row += piece.tokens.size();
+      drawn[piece.sequence].push_back(results[row - 1].token);
+    }
+  }
 }
 
 }  // namespace
@@ -62,40 +99,19 @@ TEST_CASE("greedy decoding in a changing batch draws the tokens of the reference
   const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
   const Loaded loaded = load(family, tensor::DType::kF32);
   TestPipeline pipeline(*loaded.checkpoint, loaded.config, *loaded.backend, {.stage_count = 2});
-  const size_t count = family.prompts.size();
-  std::vector<int32_t> room;
-  for (const auto& prompt : family.prompts)
-    room.push_back(static_cast<int32_t>(prompt.ids.size() + prompt.greedy.size()));
-  pipeline.start(room, 7);
-  const tensor::SamplingParams greedy{.temperature = 0.0f};
-  std::vector<std::vector<TokenId>> drawn(count);
-  // Sequence s joins in turn 3·s and leaves when it has all its tokens.
-  for (size_t turn = 0;; ++turn) {
-    std::vector<test::Piece> pieces;
-    for (size_t s = 0; s < count && 3 * s <= turn; ++s) {
-      const auto& prompt = family.prompts[s];
-      if (drawn[s].size() == prompt.greedy.size()) continue;
-      const bool prefill = drawn[s].empty();
-      pieces.push_back({.tokens = prefill ? prompt.ids : std::vector<TokenId>{drawn[s].back()},
-                        .prefix = prefill ? 0 : static_cast<int32_t>(prompt.ids.size() + drawn[s].size() - 1),
-                        .sequence = s});
-    }
-    if (pieces.empty()) break;
-    std::vector<tensor::SampleResult> results;
-    pipeline.run(pieces, [&](size_t first, tensor::Matrix logits) {
-      const std::vector<tensor::SampleSpec> specs(static_cast<size_t>(logits.rows), {.params = &greedy});
-      results.resize(first + specs.size());
-      pipeline.backend().sample(logits, loaded.config.vocab_size, specs, std::span(results).subspan(first));
-    });
-    size_t row = 0;
-    for (const test::Piece& piece : pieces) {
-      row += piece.tokens.size();
-      drawn[piece.sequence].push_back(results[row - 1].token);
-    }
-  }
-  for (size_t s = 0; s < count; ++s) {
+  std::vector<std::vector<TokenId>> drawn = decode_greedily(pipeline, family);
+  size_t checked = 0;
+  for (size_t s = 0; s < drawn.size(); ++s) {
+    const test::GoldenPrompt& prompt = family.prompts[s];
+    // Up to the first choice that rounding could turn.
+    size_t clear = 0;
+    while (clear < prompt.margins.size() && prompt.margins[clear] > 1e-3) ++clear;
+    std::vector<TokenId> wanted = prompt.greedy;
+    wanted.resize(clear);
+    drawn[s].resize(clear);
     CAPTURE(family.name, s);
-    REQUIRE(*std::min_element(family.prompts[s].margins.begin(), family.prompts[s].margins.end()) > 1e-3);
-    REQUIRE(drawn[s] == family.prompts[s].greedy);
+    REQUIRE(drawn[s] == wanted);
+    checked += clear;
   }
+  REQUIRE(checked >= 64);
 }

@@ -123,7 +123,8 @@ TEST_CASE("offsets must fit the file, the shape and each other") {
           "tensor 'a': data_offsets [8, 4] run backwards");
   REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[8],"data_offsets":[0,32]}})") ==
           "tensor 'a': data_offsets [0, 32] reach beyond the 16 bytes of data in the file (truncated?)");
-  REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,18446744073709551615]}})")
+  REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[1],)"
+                         R"("data_offsets":[18446744073709551612,18446744073709551615]}})")
               .find("tensor 'a': data_offsets [18446744073709551612, 18446744073709551615] reach beyond") == 0);
   REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,12]}})") ==
           "tensor 'a': data_offsets span 12 bytes, shape [2, 2] of F32 wants 16");

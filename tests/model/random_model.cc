@@ -44,7 +44,8 @@ RandomModel::Row RandomModel::linear(const Row& x, const std::string& name) cons
 RandomModel::Row RandomModel::norm(const Row& x, const std::string& name) const {
   double squares = 0.0;
   for (const double value : x) squares += value * value;
-  const double scale = 1.0 / std::sqrt(squares / static_cast<double>(x.size()) + static_cast<double>(config_.norm_epsilon));
+  const double mean = squares / static_cast<double>(x.size());
+  const double scale = 1.0 / std::sqrt(mean + static_cast<double>(config_.norm_epsilon));
   Row out;
   for (size_t i = 0; i < x.size(); ++i) out.push_back(x[i] * scale * static_cast<double>(tensor(name).values[i]));
   return out;
