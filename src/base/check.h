@@ -21,6 +21,8 @@ template <class... Args>
 
 }  // namespace millrace
 
+// Test programs include Catch2, which has a CHECK of its own.
+#undef CHECK
 /// Programmer errors: always on. CHECK(condition) or CHECK(condition, "found {}, wanted {}", a, b).
 #define CHECK(condition, ...)                                                                               \
   do {                                                                                                      \

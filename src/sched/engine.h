@@ -1,6 +1,5 @@
 #pragma once
 
-#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <cstdint>
 #include <memory>
@@ -8,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "async/runtime.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "tensor/sampling.h"
@@ -16,7 +16,7 @@
 namespace millrace::sched {
 
 enum class FinishReason : uint8_t {
-  kStop,    ///< a token of stop_token_ids was drawn
+  kStop,    ///< a token of stop_token_ids was drawn; it is the last of the tokens delivered
   kLength,  ///< max_tokens were drawn, or the context is full
   kAbort,   ///< the client or an administrator ended it
 };
@@ -50,14 +50,14 @@ struct GenerateEvent {
   [[nodiscard]] bool last() const { return finish.has_value() || error.has_value(); }
 };
 
-/// The client's end of a request in flight. Used on one executor only; destroying it before the last event aborts the
+/// The client's end of a request in flight. Used on one Runtime only; destroying it before the last event aborts the
 /// request and frees its pages.
 class TokenStream {
  public:
   virtual ~TokenStream() = default;
   /// The next event; waits for one. After an event with last() it must not be called again. Cancellable: a cancelled
   /// wait throws operation_aborted and loses nothing.
-  virtual boost::asio::awaitable<GenerateEvent> next() = 0;
+  virtual asio::awaitable<GenerateEvent> next() = 0;
 };
 
 struct ModelInfo {
@@ -76,6 +76,7 @@ struct EngineStatus {
   uint32_t waiting = 0;
   uint64_t free_pages = 0;
   uint64_t total_pages = 0;
+  uint64_t preemptions = 0;      ///< running requests sent back to the queue for want of pages, since the start
 };
 
 /// Thread-safe. Outlives every TokenStream.
@@ -84,11 +85,11 @@ class Engine {
   virtual ~Engine() = default;
   [[nodiscard]] virtual const ModelInfo& model_info() const = 0;
   [[nodiscard]] virtual EngineStatus status() const = 0;
-  /// Queues a request; its events resume on `executor`. Errors: kInvalidArgument (empty prompt, longer than the context
+  /// Queues a request; its stream is used on the client's `runtime`. Errors: kInvalidArgument (empty prompt, longer than the context
   /// or than the cache can ever hold; the message says how many tokens would fit), kExhausted (queue full),
   /// kUnavailable (not ready, ring broken, draining).
   [[nodiscard]] virtual Result<std::unique_ptr<TokenStream>> submit(GenerateRequest request,
-                                                                    boost::asio::any_io_executor executor) = 0;
+                                                                    async::Runtime& runtime) = 0;
   /// Ends the request with this id as kAbort; false if none is in flight.
   virtual bool abort(const std::string& request_id) = 0;
 };

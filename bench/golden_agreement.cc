@@ -1,0 +1,41 @@
+// Prints, as Markdown, how far each golden model's logits are from the reference implementation's f32 logits.
+
+#include <fmt/core.h>
+
+#include "base/result.h"
+#include "cpu/cpu_backend.h"
+#include "golden_test/agreement.h"
+#include "golden_test/golden_file.h"
+#include "model/test_pipeline.h"
+
+using namespace millrace;
+
+namespace {
+
+void print_row(const std::string& name, tensor::DType dtype, tensor::Backend& backend) {
+  const test::GoldenFamily family = test::read_golden_family(name);
+  const auto checkpoint = model::Checkpoint::open(family.folder).value();
+  const model::ModelConfig config = model::read_config(family.folder).value();
+  test::TestPipeline pipeline(*checkpoint, config, backend, {.stage_count = 2});
+  const test::Agreement agreement = test::measure_agreement(pipeline, family, 1e-3);
+  fmt::print("| {} | {} | {} | {:.1e} | {:.1e} | {:.1e} | {:.1e} | {} / {} |\n", name, config.architecture,
+             tensor::to_string(dtype), agreement.logits.max(), agreement.logits.rms(), agreement.logits.kl(),
+             agreement.logprob_max, agreement.greedy_checked - agreement.greedy_wrong, agreement.greedy_checked);
+}
+
+}  // namespace
+
+int main() {
+  try {
+    for (const tensor::DType dtype : {tensor::DType::kF32, tensor::DType::kBF16}) {
+      const auto backend = cpu::make_backend({.threads = 1, .compute_dtype = dtype});
+      fmt::print("{}{}:\n\n", dtype == tensor::DType::kF32 ? "" : "\n", backend->description());
+      fmt::print("| model | architecture | dtype | max Δlogit | rms | KL, nats | max Δlogprob | greedy choices |\n");
+      fmt::print("|---|---|---|---|---|---|---|---|\n");
+      for (const std::string& name : test::golden_family_names()) print_row(name, dtype, *backend);
+    }
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "golden_agreement: {}\n", error.what());
+    return 1;
+  }
+}

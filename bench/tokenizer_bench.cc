@@ -1,0 +1,104 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "text/incremental_detokenizer.h"
+#include "text/tokenizer.h"
+
+// Encoding and decoding speed on one thread over a corpus: tokenizer_bench MODEL_DIR... -- TEXT_FILE...
+// Without arguments: the tokenizers and books of ../shared/data.
+
+namespace {
+
+using namespace millrace;
+namespace fs = std::filesystem;
+
+constexpr int kRounds = 9;
+/// Prompts as a server sees them, beside whole books.
+constexpr size_t kPromptBytes = 4096;
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  content << file.rdbuf();
+  return std::move(content).str();
+}
+
+/// CPU time of this thread, so that a shared machine's other load is left out.
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+/// Runs `work` over `bytes` bytes several times and prints the median and the spread.
+template <class Work>
+void measure(const std::string& what, size_t bytes, Work work) {
+  std::vector<double> rates;
+  for (int round = 0; round < kRounds; ++round) {
+    const double start = cpu_seconds();
+    work();
+    rates.push_back(static_cast<double>(bytes) / (cpu_seconds() - start) / 1e6);
+  }
+  std::sort(rates.begin(), rates.end());
+  fmt::print("{:<28} {:>8.1f} MB/s median   {:>8.1f} to {:.1f}\n", what, rates[kRounds / 2], rates.front(), rates.back());
+}
+
+void bench_model(const fs::path& model, const std::string& text) {
+  const auto loaded = text::Tokenizer::load(model);
+  if (loaded.has_error()) {
+    fmt::print("{}: {}\n", model.string(), loaded.error().message);
+    return;
+  }
+  const auto& tokenizer = *loaded;
+  const std::string name = model.filename().string();
+  size_t sink = 0;
+  const auto encode_prompts = [&](const text::Tokenizer& with) {
+    for (size_t at = 0; at < text.size(); at += kPromptBytes) {
+      sink += with.encode(std::string_view(text).substr(at, kPromptBytes), false).size();
+    }
+  };
+  measure(name + " encode", text.size(), [&] { sink += tokenizer->encode(text, false).size(); });
+  measure(name + " encode 4 KiB", text.size(), [&] { encode_prompts(*tokenizer); });
+  const std::vector<TokenId> ids = tokenizer->encode(text, false);
+  measure(name + " decode", text.size(), [&] { sink += tokenizer->decode(ids, false).size(); });
+  measure(name + " decode in parts", text.size(), [&] {
+    text::IncrementalDetokenizer detokenizer(tokenizer, true);
+    for (const TokenId id : ids) sink += detokenizer.push(id).size();
+  });
+  fmt::print("{:<28} {:>8.2f} bytes per token ({})\n", name, static_cast<double>(text.size()) / static_cast<double>(ids.size()), sink % 10);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<fs::path> models;
+  std::vector<fs::path> texts;
+  bool after_separator = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--") {
+      after_separator = true;
+    } else {
+      (after_separator ? texts : models).emplace_back(argv[i]);
+    }
+  }
+  const char* given = std::getenv("MILLRACE_SHARED_DATA");
+  const fs::path data = given != nullptr ? fs::path(given) : fs::path("../shared/data");
+  if (models.empty()) models = {data / "tokenizers/qwen2", data / "tokenizers/llama2"};
+  if (texts.empty() && fs::exists(data / "corpus")) {
+    for (const auto& book : fs::directory_iterator(data / "corpus")) texts.push_back(book.path());
+  }
+  std::sort(texts.begin(), texts.end());
+  std::string text;
+  for (const fs::path& path : texts) text += read_file(path);
+  if (text.empty()) {
+    fmt::print("usage: tokenizer_bench [MODEL_DIR...] [-- TEXT_FILE...]; no text was found\n");
+    return 2;
+  }
+  for (const fs::path& model : models) bench_model(model, text);
+}

@@ -1,0 +1,104 @@
+# shellcheck shell=bash disable=SC2034,SC2086
+# What ./run and ./test share: packages, configuration, build, Python environment. Sourced by bash, never run.
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+
+packages=(
+  clang-19 libclang-rt-19-dev lld-19 mold ccache meson ninja-build pkg-config
+  libboost1.81-dev libsimdjson-dev libspdlog-dev libfmt-dev libpcre2-dev libicu-dev libcli11-dev libdnnl-dev catch2
+)
+test_packages=(python3 python3-venv curl iproute2)
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say "${0##*/}: $*"; exit 1; }
+
+# Installs the Debian packages that are missing, and asks for nothing when none is.
+ensure_packages() {
+  if ! command -v dpkg-query > /dev/null; then
+    say "This is not a Debian system: what these packages hold must be there already: $*"
+    return
+  fi
+  local missing
+  missing="$(comm -23 <(printf '%s\n' "$@" | sort -u) \
+    <(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2> /dev/null | sed -n 's/^installed //p' | sort -u))"
+  [[ -z $missing ]] && return
+  local as_root=()
+  if [[ $(id -u) != 0 ]]; then
+    command -v sudo > /dev/null || die "neither root nor sudo is there to install what is missing:" $missing
+    as_root=(sudo)
+  fi
+  say "Installing:" $missing
+  local log
+  log="$(mktemp)"
+  if ! { "${as_root[@]}" apt-get update && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install --yes --no-install-recommends $missing; } > "$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    die "apt-get could not install the packages above"
+  fi
+  rm -f "$log"
+}
+
+# configure FOLDER [MESON OPTION...]: once per build folder; ninja itself runs Meson again when a meson.build changes.
+configure() {
+  local folder="$1" log linker=()
+  shift
+  [[ -f $folder/build.ninja ]] && return
+  if command -v mold > /dev/null; then
+    linker=(CXX_LD=mold)
+  elif command -v ld.lld-19 > /dev/null; then
+    linker=(CXX_LD=lld)
+  fi
+  local compiler="clang++-19"
+  command -v ccache > /dev/null && compiler="ccache clang++-19"
+  say "Configuring ${folder#"$root"/} ..."
+  log="$(mktemp)"
+  rm -rf "$folder/meson-private" "$folder/meson-info" "$folder/meson-logs"
+  if ! env CC=clang-19 CXX="$compiler" "${linker[@]}" meson setup "$folder" "$root" "$@" > "$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    die "Meson could not configure ${folder#"$root"/}"
+  fi
+  rm -f "$log"
+}
+
+# build FOLDER [TARGET...]: one progress line on a terminal, the errors anywhere.
+build() {
+  local folder="$1" options=(-j "$(nproc)") start=$SECONDS
+  shift
+  [[ -t 1 ]] || options+=(--quiet)
+  # Nothing to do is the usual case and should say nothing.
+  if ninja -C "$folder" -n "$@" 2> /dev/null | grep -q 'no work to do'; then return; fi
+  say "Building ${folder#"$root"/} ..."
+  ninja -C "$folder" "${options[@]}" "$@" >&2 || die "the build failed"
+  say "Built in $((SECONDS - start)) s."
+}
+
+# The files of the server: all programs and modules that src/ declares, without tests and benchmarks.
+server_targets() {
+  meson introspect --targets "$1" | python3 -c '
+import json, os, sys
+root, folder = sys.argv[1:]
+for target in json.load(sys.stdin):
+    within = os.path.relpath(target["defined_in"], root).startswith("src" + os.sep)
+    if within and target["type"] in ("executable", "shared module", "shared library"):
+        print(os.path.relpath(target["filename"][0], folder))
+' "$root" "$1"
+}
+
+# The Python environment of the end-to-end tests, made anew when its requirements change. Fails without a network.
+ensure_venv() {
+  local wanted python=python3
+  wanted="$(sha256sum "$root/tests/e2e/requirements.txt" | cut -d ' ' -f 1)"
+  [[ -f $root/.venv/requirements.sha256 && $(cat "$root/.venv/requirements.sha256") == "$wanted" ]] && return
+  [[ -x /usr/bin/python3 ]] && python=/usr/bin/python3
+  say "Making the Python environment of the end-to-end tests ..."
+  local log
+  log="$(mktemp)"
+  rm -rf "$root/.venv"
+  if ! { "$python" -m venv "$root/.venv" && "$root/.venv/bin/pip" install --disable-pip-version-check \
+    --requirement "$root/tests/e2e/requirements.txt"; } > "$log" 2>&1; then
+    tail -n 5 "$log" >&2
+    return 1
+  fi
+  rm -f "$log"
+  echo "$wanted" > "$root/.venv/requirements.sha256"
+}

@@ -1,0 +1,324 @@
+"""Runs the test groups of one build folder and counts their cases; called by ./test.
+
+A group is a Catch2 program that Meson knows, the style checks, or the end-to-end tests. Each case of a group is passed,
+failed or skipped; a program that crashes, hangs or reports nothing is a failed case of its own.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SHOWN_LINES = 60
+SANITIZER_FACTOR = 4
+running = set()  # process groups in flight, to be ended with this script
+
+
+@dataclasses.dataclass
+class Case:
+    name: str
+    outcome: str  # passed, failed, skipped
+    detail: str = ""
+
+
+@dataclasses.dataclass
+class Group:
+    name: str
+    command: list
+    kind: str  # catch2, plain, tap, pytest
+    environment: dict
+    timeout_s: float
+    cases: list = dataclasses.field(default_factory=list)
+    wall_s: float = 0.0
+
+    def count(self, outcome):
+        return sum(case.outcome == outcome for case in self.cases)
+
+
+def tail(text):
+    lines = text.rstrip().splitlines()
+    cut = [f"... ({len(lines) - SHOWN_LINES} lines before)"] if len(lines) > SHOWN_LINES else []
+    return "\n".join(cut + lines[-SHOWN_LINES:])
+
+
+def end_processes(process_group):
+    try:
+        os.killpg(process_group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def run_command(group, extra):
+    """Runs the group's command in a process group of its own; returns (exit code or None when late, output)."""
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            group.command + extra, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
+            env={**os.environ, **group.environment}, start_new_session=True)
+        running.add(process.pid)
+        try:
+            code = process.wait(timeout=group.timeout_s)
+        except subprocess.TimeoutExpired:
+            code = None
+        end_processes(process.pid)  # the late program, or what it has left behind
+        running.discard(process.pid)
+        process.wait()
+        output.seek(0)
+        return code, output.read().decode("utf-8", "replace")
+
+
+def ending(code, timeout_s):
+    if code is None:
+        return f"did not end within {timeout_s:.0f} s"
+    if code < 0:
+        try:
+            return f"was ended by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was ended by signal {-code}"
+    return f"ended with code {code}"
+
+
+def read_catch2_report(path):
+    """The cases of a Catch2 XML report, which may end early: [(name, success or None, detail)]."""
+    parser = ElementTree.XMLPullParser(events=("start", "end"))
+    cases, name, success, detail, text = [], None, None, [], ""
+    try:
+        parser.feed(path.read_bytes())
+    except (ElementTree.ParseError, FileNotFoundError):
+        pass
+    try:
+        for event, element in parser.read_events():
+            tag = element.tag
+            if tag == "TestCase" and event == "start":
+                name, success, detail = element.get("name"), None, []
+            elif event == "start" or name is None:
+                continue
+            elif tag == "Expression" and element.get("success") == "false":
+                original = (element.findtext("Original") or "").strip()
+                expanded = (element.findtext("Expanded") or "").strip()
+                thrown = (element.findtext("Exception") or "").strip()
+                detail.append(f"{element.get('filename')}:{element.get('line')}: {element.get('type')}({original})\n"
+                              f"  is {expanded}" + (f"\n  threw {thrown}" if thrown else ""))
+            elif tag in ("Exception", "Failure", "FatalErrorCondition") and element.get("filename"):
+                text = (element.text or "").strip()
+                detail.append(f"{element.get('filename')}:{element.get('line')}: {tag}: {text}")
+            elif tag in ("Info", "Warning"):
+                detail.append(f"{tag.lower()}: {(element.text or '').strip()}")
+            elif tag == "OverallResult":
+                success = element.get("success") == "true"
+            elif tag == "TestCase":
+                cases.append((name, success, "\n".join(detail)))
+                name = None
+    except ElementTree.ParseError:
+        pass
+    if name is not None:
+        cases.append((name, None, "\n".join(detail)))
+    return cases
+
+
+def run_catch2(group, selection, folder):
+    report = Path(folder) / f"{group.name}.xml"
+    code, output = run_command(group, ["-r", "xml", "-o", str(report)] + ([selection] if selection else []))
+    skips = [line[len("[skipped] "):] for line in output.splitlines() if line.startswith("[skipped] ")]
+    output = "\n".join(line for line in output.splitlines() if not line.startswith("[skipped] "))
+    cases = read_catch2_report(report)
+    for name, success, detail in cases:
+        reasons = [skip[len(name) + 2:] for skip in skips if skip.startswith(name + ": ")]
+        if success is None:
+            group.cases.append(Case(name, "failed", f"the program {ending(code, group.timeout_s)} in this case\n"
+                                    f"{detail}\n{tail(output)}".strip()))
+        elif not success:
+            group.cases.append(Case(name, "failed", f"{detail}\n{tail(output)}".strip()))
+        elif reasons:
+            group.cases.append(Case(name, "skipped", reasons[0]))
+        else:
+            group.cases.append(Case(name, "passed"))
+    if code != 0 and not group.count("failed"):
+        group.cases.append(Case("(program)", "failed", f"{ending(code, group.timeout_s)}\n{tail(output)}"))
+    if not cases and code == 0 and not selection:
+        group.cases.append(Case("(program)", "failed", f"reported no test case\n{tail(output)}"))
+
+
+def run_plain(group):
+    code, output = run_command(group, [])
+    passed = code == 0
+    group.cases.append(Case(group.name, "passed" if passed else "failed",
+                            "" if passed else f"{ending(code, group.timeout_s)}\n{tail(output)}"))
+
+
+def run_tap(group):
+    """Test Anything Protocol: "ok 1 - NAME", "not ok 2 - NAME", "ok 3 - NAME # SKIP reason", "# detail" lines."""
+    code, output = run_command(group, [])
+    for line in output.splitlines():
+        match = re.match(r"(not )?ok \d+ - (.*?)(?: # SKIP (.*))?$", line)
+        if match:
+            failed, name, reason = match.groups()
+            group.cases.append(Case(name, "failed" if failed else "skipped" if reason else "passed", reason or ""))
+        elif line.startswith("# ") and group.cases:
+            group.cases[-1].detail += line[2:] + "\n"
+    if not group.cases or (code != 0 and not group.count("failed")):
+        group.cases.append(Case("(program)", "failed", f"{ending(code, group.timeout_s)}\n{tail(output)}"))
+
+
+def run_pytest(group, selection, folder):
+    report = Path(folder) / f"{group.name}.xml"
+    extra = ["--junitxml", str(report)] + (["-k", selection] if selection else [])
+    code, output = run_command(group, extra)
+    try:
+        cases = list(ElementTree.parse(report).iter("testcase"))
+    except (ElementTree.ParseError, FileNotFoundError):
+        cases = []
+    for case in cases:
+        name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+        problem = next((child for child in case if child.tag in ("failure", "error")), None)
+        skip = case.find("skipped")
+        if problem is not None:
+            group.cases.append(Case(name, "failed", tail(problem.text or problem.get("message") or "")))
+        elif skip is not None:
+            group.cases.append(Case(name, "skipped", skip.get("message") or ""))
+        else:
+            group.cases.append(Case(name, "passed"))
+    nothing_selected = selection and code == 5
+    if not nothing_selected and (not cases or (code != 0 and not group.count("failed"))):
+        group.cases.append(Case("(program)", "failed", f"{ending(code, group.timeout_s)}\n{tail(output)}"))
+
+
+def find_groups(arguments):
+    environment = {
+        "MILLRACE_BUILD_DIR": str(arguments.build_dir),
+        "UBSAN_OPTIONS": os.environ.get("UBSAN_OPTIONS", "print_stacktrace=1:halt_on_error=1"),
+        "TSAN_OPTIONS": os.environ.get("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1"),
+    }
+    factor = SANITIZER_FACTOR if arguments.sanitized else 1
+    listed = subprocess.run(["meson", "introspect", "--tests", str(arguments.build_dir)], check=True, text=True,
+                            stdout=subprocess.PIPE).stdout
+    groups = []
+    for test in json.loads(listed):
+        kind = "plain" if any(suite.endswith("plain") for suite in test["suite"]) else "catch2"
+        timeout_s = max(arguments.timeout_s, test["timeout"]) * factor
+        groups.append(Group(test["name"], test["cmd"], kind, {**environment, **test["env"]}, timeout_s))
+    groups.append(Group("tidy", [sys.executable, str(ROOT / "tests/tidy/tidy.py")], "tap", {}, arguments.timeout_s))
+    python = str(ROOT / ".venv/bin/python")
+    groups.append(Group("e2e", [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests/e2e")],
+                        "pytest", environment, 2 * arguments.timeout_s * factor))
+    return groups
+
+
+def select(groups, filters):
+    """[(group, selection within it)]; every group when there is no filter."""
+    if not filters:
+        return [(group, "") for group in groups]
+    chosen = []
+    for group in groups:
+        for text in filters:
+            name, _, selection = text.partition("/")
+            if name in group.name:
+                chosen.append((group, selection))
+                break
+    return chosen
+
+
+def targets_of(chosen, arguments):
+    if any(group.kind == "pytest" for group, _ in chosen):
+        return ["all"]
+    programs = [Path(group.command[0]) for group, _ in chosen if group.kind != "tap"]
+    return [str(program.relative_to(arguments.build_dir)) for program in programs]
+
+
+def run_group(group, selection, folder, arguments):
+    start = time.monotonic()
+    if group.kind == "catch2":
+        run_catch2(group, selection, folder)
+    elif group.kind == "plain":
+        run_plain(group)
+    elif group.kind == "tap":
+        run_tap(group)
+    elif arguments.no_e2e:
+        group.cases.append(Case("e2e", "skipped", arguments.no_e2e))
+    else:
+        run_pytest(group, selection, folder)
+    group.wall_s = time.monotonic() - start
+    failed, skipped = group.count("failed"), group.count("skipped")
+    print(f"{group.name:<16}{group.count('passed'):>6} passed"
+          + (f", {failed} failed" if failed else "") + (f", {skipped} skipped" if skipped else "")
+          + f"  ({group.wall_s:.1f} s)", flush=True)
+
+
+def print_report(groups):
+    for group in groups:
+        for case in group.cases:
+            if case.outcome == "failed":
+                print(f"\nFAILED {group.name}: {case.name}\n{case.detail}")
+    skipped = [(group, case) for group in groups for case in group.cases if case.outcome == "skipped"]
+    if skipped:
+        print("\nSkipped:")
+        for group, case in skipped:
+            print(f"  {group.name}: {case.name}: {case.detail}")
+    totals = [sum(group.count(outcome) for group in groups) for outcome in ("passed", "failed", "skipped")]
+    print("\n{} passed, {} failed, {} skipped".format(*totals))
+    return totals
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build-dir", type=Path, required=True)
+    parser.add_argument("--filter", action="append", default=[])
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--timeout-s", type=float, default=300.0)
+    parser.add_argument("--sanitized", action="store_true")
+    parser.add_argument("--no-e2e", default="")
+    parser.add_argument("--list", action="store_true", help="print the chosen groups")
+    parser.add_argument("--targets", action="store_true", help="print what ninja must build for the chosen groups")
+    arguments = parser.parse_args()
+    chosen = select(find_groups(arguments), arguments.filter)
+    if arguments.targets:
+        for target in targets_of(chosen, arguments):
+            print(target)
+        return 0
+    if arguments.list:
+        print("\n".join(group.name for group, _ in chosen))
+        return 0
+    if not chosen:
+        print(f"no test group matches {arguments.filter}")
+        print("\n0 passed, 0 failed, 0 skipped")
+        return 1
+    run_groups(chosen, arguments)
+    _, failed, _ = print_report([group for group, _ in chosen])
+    return 1 if failed else 0
+
+
+def run_groups(chosen, arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        # The end-to-end tests load every core by themselves and run last, alone.
+        early = [pair for pair in chosen if pair[0].kind != "pytest"]
+        with concurrent.futures.ThreadPoolExecutor(max_workers=arguments.jobs) as pool:
+            waiting = [pool.submit(run_group, *pair, folder, arguments) for pair in early]
+            try:
+                for done in waiting:
+                    done.result()
+            except KeyboardInterrupt:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process_group in list(running):
+                    end_processes(process_group)
+                raise
+        for pair in chosen:
+            if pair[0].kind == "pytest":
+                run_group(*pair, folder, arguments)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        for leftover in list(running):
+            end_processes(leftover)
+        sys.exit(130)

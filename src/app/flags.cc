@@ -1,0 +1,125 @@
+#include "app/flags.h"
+
+#include <CLI/CLI.hpp>
+
+namespace millrace::app {
+namespace {
+
+struct RawFlags {
+  double drain_timeout_s = 30;
+  std::string log_level = "info";
+  size_t max_body_mib = 16;
+};
+
+void add_model_flags(CLI::App& serve, ServeFlags& flags) {
+  EngineOptions& engine = flags.engine;
+  serve.add_option("--model-path", engine.model_path, "Folder with config.json, safetensors and tokenizer.json")
+      ->required();
+  serve.add_option("--served-model-name", flags.server.served_model_name,
+                   "Name in the API (default: the folder's name)");
+  serve.add_option("--chat-template", flags.chat_template, "File with a Jinja template instead of the model's own");
+  serve.add_option("--context-length", engine.context_length,
+                   "Tokens of prompt and output together (default: the model's own)")
+      ->check(CLI::Range(1, 1 << 24));
+  serve.add_option("--dtype", engine.dtype, "Arithmetic of products and of the KV cache")
+      ->check(CLI::IsMember({"auto", "bf16", "f32"}))
+      ->capture_default_str();
+  serve.add_option("--threads", engine.threads, "Threads that compute, over all stages; 0: one per CPU")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+}
+
+void add_pipeline_flags(CLI::App& serve, EngineOptions& engine) {
+  serve.add_option("--pp-size", engine.pp_size, "Stages of the pipeline")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  serve.add_option("--pp-layer-partition", engine.layer_partition,
+                   "Layers per stage, as 15,15,15,16 (default: even, the remainder to later stages)");
+  serve.add_option("--pp-async-batch-depth", engine.async_batch_depth,
+                   "Micro-batches in flight beyond one per stage")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
+}
+
+void add_scheduler_flags(CLI::App& serve, EngineOptions& engine) {
+  serve.add_option("--chunked-prefill-size", engine.chunked_prefill_size, "Prompt tokens per micro-batch")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  serve.add_option("--max-running-requests", engine.max_running_requests, "Requests that run at once")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  serve.add_option("--max-queued-requests", engine.max_queued_requests, "Requests that may wait; beyond: 429")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  serve.add_option("--page-size", engine.page_size, "Tokens per page of the KV cache")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  serve.add_option("--max-total-tokens", engine.max_total_tokens, "Tokens that the KV cache holds (default: by memory)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  serve.add_option("--mem-fraction-static", engine.memory_fraction,
+                   "Part of the memory available at start that the KV cache may take")
+      ->check(CLI::Range(0.001, 0.99))
+      ->capture_default_str();
+  serve.add_option("--watchdog-timeout", engine.watchdog_timeout_s,
+                   "Seconds that a micro-batch may take before the ring counts as broken")
+      ->check(CLI::Range(1.0, 86400.0))
+      ->capture_default_str();
+}
+
+void add_server_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
+  server::ServerOptions& server = flags.server;
+  serve.add_option("--host", server.host, "Address to listen on")->capture_default_str();
+  serve.add_option("--port", server.port, "Port to listen on; 0: any free one")->capture_default_str();
+  serve.add_option("--api-key", server.api_key, "Wanted from clients as 'Authorization: Bearer KEY'");
+  serve.add_option("--max-connections", server.max_connections, "Open connections; beyond: 503")
+      ->check(CLI::Range(size_t{1}, size_t{1} << 20))
+      ->capture_default_str();
+  serve.add_option("--max-body-mib", raw.max_body_mib, "Largest request body, MiB; beyond: 413")
+      ->check(CLI::Range(size_t{1}, size_t{4096}))
+      ->capture_default_str();
+  serve.add_option("--drain-timeout", raw.drain_timeout_s, "Seconds that running requests get after SIGTERM")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  serve.add_flag("--allow-request-chat-template", server.allow_request_chat_template,
+                 "Let requests bring a chat template of their own");
+  serve.add_option("--log-level", raw.log_level, "trace, debug, info, warn, error, off")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
+      ->capture_default_str();
+  serve.add_flag("--log-json", flags.log_json, "Write the log as one JSON object per line");
+}
+
+ExitWith explain(const CLI::App& app, const CLI::ParseError& failure) {
+  if (failure.get_exit_code() != 0) return {2, std::string("millrace: ") + failure.what()};
+  if (dynamic_cast<const CLI::CallForVersion*>(&failure) != nullptr) return {0, failure.what()};
+  const auto subcommands = app.get_subcommands();
+  const CLI::App* asked = subcommands.empty() ? &app : subcommands.front();
+  return {0, asked->help(subcommands.empty() ? "" : app.get_name())};
+}
+
+}  // namespace
+
+std::variant<ServeFlags, ExitWith> parse_command_line(int argc, char** argv) {
+  ServeFlags flags;
+  flags.server.served_model_name.clear();
+  RawFlags raw;
+  CLI::App app("A server for large language models that are cut by layers over several devices or hosts.", "millrace");
+  app.set_version_flag("--version", std::string("millrace ") + MILLRACE_VERSION);
+  app.require_subcommand(1);
+  CLI::App& serve = *app.add_subcommand("serve", "Serve a model over the OpenAI-compatible API");
+  serve.get_formatter()->column_width(36);
+  add_model_flags(serve, flags);
+  add_pipeline_flags(serve, flags.engine);
+  add_scheduler_flags(serve, flags.engine);
+  add_server_flags(serve, flags, raw);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& failure) {
+    return explain(app, failure);
+  }
+  flags.drain_timeout = std::chrono::milliseconds(static_cast<int64_t>(raw.drain_timeout_s * 1000));
+  flags.server.max_body_bytes = raw.max_body_mib << 20;
+  flags.log_level = log::parse_level(raw.log_level).value();
+  return flags;
+}
+
+}  // namespace millrace::app

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "app/local_engine.h"
+#include "base/log.h"
+#include "server/options.h"
+
+namespace millrace::app {
+
+struct ServeFlags {
+  EngineOptions engine;
+  server::ServerOptions server;
+  std::string chat_template;               ///< a file; empty: the model's own
+  std::chrono::milliseconds drain_timeout{30'000};
+  log::Level log_level = log::Level::kInfo;
+  bool log_json = false;
+};
+
+/// The command line was wrong (code 2), or asked for help or the version (code 0).
+struct ExitWith {
+  int code = 0;
+  std::string message;  ///< for stdout when code is 0, else one line for stderr
+};
+
+[[nodiscard]] std::variant<ServeFlags, ExitWith> parse_command_line(int argc, char** argv);
+
+}  // namespace millrace::app

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "app/node_stages.h"
+#include "async/real_runtime.h"
+#include "base/result.h"
+#include "model/checkpoint.h"
+#include "model/config.h"
+#include "sched/ring.h"
+
+namespace millrace::app {
+
+struct EngineOptions {
+  std::filesystem::path model_path;
+  int32_t pp_size = 1;
+  std::string layer_partition;             ///< "15,15,15,16"; empty: even
+  int32_t async_batch_depth = 0;           ///< plans in flight beyond one per stage
+  std::string dtype = "auto";              ///< auto, bf16, f32
+  int32_t threads = 0;                     ///< of the whole process; 0: one per CPU it may use
+  int32_t page_size = 64;                  ///< tokens
+  int64_t max_total_tokens = 0;            ///< of the KV cache; 0: from memory_fraction
+  double memory_fraction = 0.5;            ///< of the memory available at start, for the KV cache
+  int32_t context_length = 0;              ///< 0: the model's own
+  int32_t chunked_prefill_size = 512;      ///< prompt tokens per micro-batch
+  int32_t max_running_requests = 64;
+  int32_t max_queued_requests = 1024;
+  double watchdog_timeout_s = 300;
+};
+
+/// A model served by a ring inside this process: the head's thread and the stages of the one node. main builds one. The
+/// destructor stops the ring and joins every thread.
+class LocalEngine {
+ public:
+  /// Loads the model from `options.model_path` and starts the ring. `vocab_size`: ids that the tokenizer knows.
+  /// Errors name the file, tensor or flag at fault.
+  [[nodiscard]] static Result<std::unique_ptr<LocalEngine>> create(const EngineOptions& options, size_t vocab_size);
+  ~LocalEngine();
+  LocalEngine(const LocalEngine&) = delete;
+  LocalEngine& operator=(const LocalEngine&) = delete;
+
+  [[nodiscard]] sched::Engine& engine() { return ring_->head(); }
+  [[nodiscard]] const model::ModelConfig& config() const { return config_; }
+
+ private:
+  LocalEngine(const EngineOptions& options, model::ModelConfig config);
+  [[nodiscard]] Result<void> load();
+  [[nodiscard]] Result<uint32_t> page_count() const;
+  [[nodiscard]] Result<void> start_ring(size_t vocab_size, uint32_t page_count);
+
+  const EngineOptions options_;
+  const model::ModelConfig config_;
+  std::unique_ptr<model::Checkpoint> checkpoint_;
+  std::unique_ptr<NodeStages> node_;
+  async::IoThread head_thread_{"head"};
+  std::unique_ptr<sched::RingFormer> former_;
+  std::unique_ptr<sched::Ring> ring_;
+};
+
+}  // namespace millrace::app

@@ -1,0 +1,122 @@
+#include "app/serve.h"
+
+#include <csignal>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "model/generation_config.h"
+#include "server/server.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace millrace::app {
+namespace {
+
+using namespace std::chrono_literals;
+using ChatTemplatePtr = std::shared_ptr<const text::ChatTemplate>;
+
+Result<std::string> read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream content;
+  content << file.rdbuf();
+  if (!file) return make_error(ErrorCode::kNotFound, "{}: cannot be read", path.string());
+  return std::move(content).str();
+}
+
+/// The template of --chat-template, or the model's own; null when the model has none.
+Result<ChatTemplatePtr> load_chat_template(const ServeFlags& flags) {
+  const std::filesystem::path& folder = flags.engine.model_path;
+  if (!flags.chat_template.empty()) {
+    const auto source = read_file(flags.chat_template);
+    if (source.has_error()) return make_error(ErrorCode::kInvalidArgument, "--chat-template {}", source.error().message);
+    const auto config = read_file(folder / "tokenizer_config.json");
+    return text::ChatTemplate::from_source(*source, config.has_value() ? *config : std::string());
+  }
+  auto own = text::ChatTemplate::load(folder);
+  if (own.has_error() && own.error().code == ErrorCode::kNotFound) return ChatTemplatePtr();
+  return own;
+}
+
+Result<server::GenerationDefaults> generation_defaults(const std::filesystem::path& folder,
+                                                       const model::ModelConfig& config) {
+  const auto suggested = model::read_generation_config(folder);
+  if (suggested.has_error()) return suggested.error();
+  server::GenerationDefaults defaults;
+  defaults.temperature = suggested->temperature.value_or(defaults.temperature);
+  defaults.top_p = suggested->top_p.value_or(defaults.top_p);
+  defaults.min_p = suggested->min_p.value_or(defaults.min_p);
+  defaults.top_k = suggested->top_k.value_or(defaults.top_k);
+  defaults.repetition_penalty = suggested->repetition_penalty.value_or(defaults.repetition_penalty);
+  defaults.eos_token_ids = suggested->eos_token_ids.empty() ? config.eos_token_ids : suggested->eos_token_ids;
+  return defaults;
+}
+
+std::string model_name(const ServeFlags& flags) {
+  if (!flags.server.served_model_name.empty()) return flags.server.served_model_name;
+  const auto path = std::filesystem::absolute(flags.engine.model_path).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+/// Blocks SIGTERM and SIGINT in this thread and those it starts; one thread waits for them.
+sigset_t block_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+  return signals;
+}
+
+int wait_for_signal(const sigset_t& signals) {
+  int received = 0;
+  sigwait(&signals, &received);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  return received;
+}
+
+void wait_until_ready(const sched::Engine& engine) {
+  while (!engine.status().ready) std::this_thread::sleep_for(1ms);
+}
+
+}  // namespace
+
+Result<void> serve(const ServeFlags& flags) {
+  const std::filesystem::path& folder = flags.engine.model_path;
+  if (!std::filesystem::is_directory(folder)) {
+    return make_error(ErrorCode::kNotFound, "--model-path {}: there is no such folder", folder.string());
+  }
+  const sigset_t signals = block_signals();
+  auto tokenizer = text::Tokenizer::load(folder);
+  if (tokenizer.has_error()) return tokenizer.error();
+  auto chat_template = load_chat_template(flags);
+  if (chat_template.has_error()) return chat_template.error();
+  auto engine = LocalEngine::create(flags.engine, (*tokenizer)->vocab_size());
+  if (engine.has_error()) return engine.error();
+  auto defaults = generation_defaults(folder, (*engine)->config());
+  if (defaults.has_error()) return defaults.error();
+
+  server::Service service;
+  service.engine = &(*engine)->engine();
+  service.tokenizer = *tokenizer;
+  service.defaults = std::move(*defaults);
+  service.chat_template = std::move(*chat_template);
+  server::ServerOptions options = flags.server;
+  options.served_model_name = model_name(flags);
+  server::Server front(options, std::move(service));
+  const auto port = front.start();
+  if (port.has_error()) return port.error();
+  wait_until_ready((*engine)->engine());
+  log::info("listening on http://{}:{} (model '{}')", options.host, *port, options.served_model_name);
+
+  const int received = wait_for_signal(signals);
+  log::info("{}: draining for up to {} s", received == SIGINT ? "SIGINT" : "SIGTERM",
+            static_cast<double>(flags.drain_timeout.count()) / 1000);
+  front.stop(flags.drain_timeout);
+  engine->reset();
+  log::info("stopped");
+  return {};
+}
+
+}  // namespace millrace::app

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+
+namespace millrace {
+namespace asio = boost::asio;
+}
+
+namespace millrace::async {
+
+/// Nanoseconds since an origin that the runtime chooses; monotonic.
+using Duration = std::chrono::nanoseconds;
+struct RuntimeClock {
+  using rep = Duration::rep;
+  using period = Duration::period;
+  using duration = Duration;
+  using time_point = std::chrono::time_point<RuntimeClock>;
+  static constexpr bool is_steady = true;
+};
+using TimePoint = RuntimeClock::time_point;
+
+enum class TimerId : uint64_t {};
+
+/// Time and execution for everything above the operating system: coroutines name neither an io_context nor a timer.
+/// One Runtime belongs to one thread (real or simulated); all calls come from its executor, except `executor()`.
+class Runtime {
+ public:
+  virtual ~Runtime() = default;
+  [[nodiscard]] virtual TimePoint now() const = 0;
+  [[nodiscard]] virtual asio::any_io_executor executor() = 0;
+  /// Calls `callback` once on the executor at `when` or soon after.
+  virtual TimerId arm(TimePoint when, std::function<void()> callback) = 0;
+  /// A timer that has fired already, or is firing, is ignored.
+  virtual void disarm(TimerId timer) = 0;
+};
+
+/// Resumes after `duration`. Cancellable.
+asio::awaitable<void> sleep_for(Runtime& runtime, Duration duration);
+
+}  // namespace millrace::async

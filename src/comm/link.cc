@@ -1,0 +1,35 @@
+#include "comm/link.h"
+
+namespace millrace::comm {
+
+std::string_view to_string(MessageKind kind) {
+  switch (kind) {
+    case MessageKind::kPlan: return "plan";
+    case MessageKind::kActivations: return "activations";
+    case MessageKind::kOutput: return "output";
+  }
+  return "unknown";
+}
+
+Payload Payload::own(std::vector<std::byte> bytes) {
+  auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+  Payload payload;
+  payload.bytes_ = *owner;
+  payload.owner_ = std::move(owner);
+  return payload;
+}
+
+Payload Payload::borrow(std::span<const std::byte> bytes, async::Event released) {
+  Payload payload;
+  payload.bytes_ = bytes;
+  payload.owner_ = std::shared_ptr<const void>(bytes.data(), [released](const void*) { released.set(); });
+  return payload;
+}
+
+asio::awaitable<void> Work::commit() {
+  if (!released_) co_return;
+  const async::Event released = *std::exchange(released_, std::nullopt);
+  co_await released.wait();
+}
+
+}  // namespace millrace::comm

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "async/event.h"
+#include "base/ids.h"
+
+/// One direction of the ring between two neighbours.
+namespace millrace::comm {
+
+enum class MessageKind : uint8_t { kPlan, kActivations, kOutput };
+inline constexpr size_t kMessageKindCount = 3;
+[[nodiscard]] std::string_view to_string(MessageKind kind);
+
+/// The bytes of a message: owned, or borrowed from a buffer of the sender that stays untouched until the last copy of
+/// the payload is gone.
+class Payload {
+ public:
+  Payload() = default;
+  [[nodiscard]] static Payload own(std::vector<std::byte> bytes);
+  /// `released` is set, from any thread, when the last copy is gone.
+  [[nodiscard]] static Payload borrow(std::span<const std::byte> bytes, async::Event released);
+  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+  std::shared_ptr<const void> owner_;
+};
+
+struct Message {
+  MessageKind kind = MessageKind::kPlan;
+  Generation generation;
+  PlanId plan;
+  Payload payload;
+};
+
+/// A send under way. The memory that the payload borrows may be written again after commit().
+class [[nodiscard]] Work {
+ public:
+  Work() = default;  ///< nothing under way
+  explicit Work(async::Event released) : released_(std::move(released)) {}
+  /// The one place where a send is awaited; returns at once when there is nothing to wait for.
+  [[nodiscard]] asio::awaitable<void> commit();
+
+ private:
+  std::optional<async::Event> released_;
+};
+
+/// The sending end. Used on the sender's executor. send() never blocks; what is sent of one kind arrives in order.
+class LinkSender {
+ public:
+  virtual ~LinkSender() = default;
+  /// Owned payload: fire and forget.
+  virtual void send(MessageKind kind, Generation generation, PlanId plan, std::vector<std::byte> bytes) = 0;
+  /// Borrowed payload: `bytes` must stay as it is until the Work is committed.
+  virtual Work send_borrowed(MessageKind kind, Generation generation, PlanId plan,
+                             std::span<const std::byte> bytes) = 0;
+  /// The receiver gets what was sent before, then learns `reason`.
+  virtual void close(std::string reason) = 0;
+};
+
+/// The receiving end. Used on the receiver's executor. Kinds have an inbox each: one that comes early waits there.
+class LinkReceiver {
+ public:
+  virtual ~LinkReceiver() = default;
+  /// The next message of `kind`. Throws ErrorException (kUnavailable, with the reason) once the link is closed and the
+  /// inbox drained.
+  [[nodiscard]] virtual asio::awaitable<Message> receive(MessageKind kind) = 0;
+  /// Drops what is in the inboxes; every receive, also one under way, ends with `reason`. The sender is told nothing.
+  virtual void close(std::string reason) = 0;
+};
+
+struct Link {
+  std::unique_ptr<LinkSender> sender;
+  std::unique_ptr<LinkReceiver> receiver;
+};
+
+}  // namespace millrace::comm

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace millrace::comm {
+
+static_assert(std::endian::native == std::endian::little, "the wire form is little-endian, as are its hosts");
+
+template <class T>
+concept WireScalar = (std::is_arithmetic_v<T> || std::is_enum_v<T>)&&!std::is_same_v<T, bool>;
+
+/// Appends fixed-width little-endian values to a byte string. docs/wire.md holds the forms.
+class ByteWriter {
+ public:
+  template <WireScalar T>
+  void put(T value) {
+    append(&value, sizeof value);
+  }
+  void put(bool value) { put(static_cast<uint8_t>(value)); }
+  /// u32 count, then the elements as they lie in memory.
+  template <class T>
+    requires std::is_trivially_copyable_v<T>
+  void put_array(std::span<const T> values) {
+    put(static_cast<uint32_t>(values.size()));
+    append(values.data(), values.size_bytes());
+  }
+  void put_string(std::string_view text) { put_array(std::span(text.data(), text.size())); }
+  [[nodiscard]] std::vector<std::byte> take() { return std::move(bytes_); }
+
+ private:
+  void append(const void* data, size_t size) {
+    const auto* begin = static_cast<const std::byte*>(data);
+    bytes_.insert(bytes_.end(), begin, begin + size);
+  }
+  std::vector<std::byte> bytes_;
+};
+
+/// Reads what ByteWriter wrote. The input may be hostile: a read past the end, or a count that the rest of the input
+/// cannot hold, gives zeros and empty arrays and makes ok() false for good.
+class ByteReader {
+ public:
+  explicit ByteReader(std::span<const std::byte> bytes) : rest_(bytes) {}
+
+  template <WireScalar T>
+  [[nodiscard]] T get() {
+    T value{};
+    if (const std::byte* from = consume(sizeof value)) std::memcpy(&value, from, sizeof value);
+    return value;
+  }
+  [[nodiscard]] bool get_bool() { return get<uint8_t>() != 0; }
+  template <class T>
+    requires std::is_trivially_copyable_v<T>
+  [[nodiscard]] std::vector<T> get_array() {
+    const size_t count = get_count(sizeof(T));
+    std::vector<T> values(count);
+    if (const std::byte* from = consume(count * sizeof(T)); from != nullptr && count > 0) {
+      std::memcpy(values.data(), from, count * sizeof(T));
+    }
+    return values;
+  }
+  [[nodiscard]] std::string get_string() {
+    const std::vector<char> text = get_array<char>();
+    return {text.begin(), text.end()};
+  }
+  /// A u32 count of elements that take at least `element_bytes` each in the rest of the input.
+  [[nodiscard]] size_t get_count(size_t element_bytes) {
+    const size_t count = get<uint32_t>();
+    if (count <= rest_.size() / element_bytes) return count;
+    ok_ = false;
+    return 0;
+  }
+  [[nodiscard]] bool ok() const { return ok_; }
+  /// ok(), and nothing is left over.
+  [[nodiscard]] bool finished() const { return ok_ && rest_.empty(); }
+
+ private:
+  const std::byte* consume(size_t size) {
+    if (!ok_ || size > rest_.size()) {
+      ok_ = false;
+      return nullptr;
+    }
+    const std::byte* from = rest_.data();
+    rest_ = rest_.subspan(size);
+    return from;
+  }
+  std::span<const std::byte> rest_;
+  bool ok_ = true;
+};
+
+}  // namespace millrace::comm

@@ -1,0 +1,93 @@
+#include "model/checkpoint.h"
+
+#include "model/field_reader.h"
+
+namespace millrace::model {
+namespace {
+
+constexpr size_t kLargestIndex = size_t{64} << 20;
+constexpr size_t kDeepestNesting = 16;
+constexpr std::string_view kSingleName = "model.safetensors";
+constexpr std::string_view kIndexName = "model.safetensors.index.json";
+
+/// An index may name files of its own folder only.
+bool plain_file_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == name.npos && name.find('\0') == name.npos;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path& folder) {
+  std::unique_ptr<Checkpoint> checkpoint(new Checkpoint(folder));
+  auto single = SafetensorsFile::open(folder / kSingleName);
+  if (single) {
+    checkpoint->single_ = std::move(*single);
+    return checkpoint;
+  }
+  if (single.error().code != ErrorCode::kNotFound) return single.error();
+  const Result<void> index = checkpoint->read_index(folder / kIndexName);
+  if (index) return checkpoint;
+  if (index.error().code != ErrorCode::kNotFound) return index.error();
+  return make_error(ErrorCode::kNotFound, "{}: holds neither {} nor {}", folder.string(), kSingleName, kIndexName);
+}
+
+Result<void> Checkpoint::read_index(const std::filesystem::path& path) {
+  const Result<std::string> text = read_file(path, kLargestIndex);
+  if (!text) return text.error();
+  simdjson::dom::parser parser;
+  const auto object = parse_object(parser, path.string(), *text, kDeepestNesting);
+  if (!object) return object.error();
+  FieldReader fields(path.string(), *object);
+  const auto weight_map = fields.object("weight_map");
+  if (!weight_map) {
+    fields.fail("weight_map is missing, wanted an object of file names");
+    return *fields.error();
+  }
+  for (const auto member : *weight_map) {
+    std::string_view file;
+    if (member.value.get(file) != simdjson::SUCCESS || !plain_file_name(file))
+      return make_error(ErrorCode::kData, "{}: tensor '{}' is in {}, wanted the name of a file in the same folder",
+                        path.string(), member.key, shown(member.value));
+    if (!shard_of_.try_emplace(std::string(member.key), file).second)
+      return make_error(ErrorCode::kData, "{}: tensor '{}' is listed twice", path.string(), member.key);
+  }
+  return {};
+}
+
+Result<const SafetensorsFile*> Checkpoint::shard(const std::string& file_name) const {
+  const std::lock_guard lock(mutex_);
+  const auto known = shards_.find(file_name);
+  if (known != shards_.end()) return known->second.get();
+  auto opened = SafetensorsFile::open(folder_ / file_name);
+  if (!opened) return opened.error();
+  return shards_.emplace(file_name, std::move(*opened)).first->second.get();
+}
+
+Result<tensor::HostTensor> Checkpoint::find(std::string_view name) const {
+  if (single_) return single_->find(name);
+  const auto listed = shard_of_.find(std::string(name));
+  if (listed == shard_of_.end())
+    return make_error(ErrorCode::kNotFound, "{}: lists no tensor '{}'", (folder_ / kIndexName).string(), name);
+  const auto file = shard(listed->second);
+  if (!file)
+    return make_error(ErrorCode::kData, "{}: puts tensor '{}' into {}, but {}", (folder_ / kIndexName).string(), name,
+                      listed->second, file.error().message);
+  if (!(*file)->contains(name))
+    return make_error(ErrorCode::kData, "{}: puts tensor '{}' into {}, which lacks it",
+                      (folder_ / kIndexName).string(), name, listed->second);
+  return (*file)->find(name);
+}
+
+Result<tensor::HostTensor> Checkpoint::find(std::string_view name, const tensor::Shape& wanted) const {
+  Result<tensor::HostTensor> tensor = find(name);
+  if (tensor && tensor->shape != wanted)
+    return make_error(ErrorCode::kData, "{}: tensor '{}' has shape {}, config.json wants {}", folder_.string(), name,
+                      tensor->shape.to_string(), wanted.to_string());
+  return tensor;
+}
+
+bool Checkpoint::contains(std::string_view name) const {
+  return single_ ? single_->contains(name) : shard_of_.contains(std::string(name));
+}
+
+}  // namespace millrace::model

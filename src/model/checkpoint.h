@@ -1,0 +1,45 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/result.h"
+#include "model/safetensors.h"
+#include "tensor/host_tensor.h"
+
+namespace millrace::model {
+
+/// The weights in a checkpoint folder: model.safetensors, or model.safetensors.index.json and its shards. A shard is
+/// mapped when the first of its tensors is asked for, so a stage needs only the shards of its own layers. `find` is
+/// thread-safe. Tensors borrow the mapping: the checkpoint outlives them.
+class Checkpoint {
+ public:
+  /// Errors begin with the path: kNotFound when the folder holds neither file, kData for a malformed one.
+  [[nodiscard]] static Result<std::unique_ptr<Checkpoint>> open(const std::filesystem::path& folder);
+
+  /// Errors: kNotFound for an unknown name; kData for a missing, truncated or malformed shard, or a tensor that the
+  /// index names but the shard lacks.
+  [[nodiscard]] Result<tensor::HostTensor> find(std::string_view name) const;
+  /// As above, and kData when the shape is not `wanted`.
+  [[nodiscard]] Result<tensor::HostTensor> find(std::string_view name, const tensor::Shape& wanted) const;
+  /// Listed in the index, or held by the single file.
+  [[nodiscard]] bool contains(std::string_view name) const;
+  [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
+
+ private:
+  explicit Checkpoint(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  [[nodiscard]] Result<void> read_index(const std::filesystem::path& path);
+  [[nodiscard]] Result<const SafetensorsFile*> shard(const std::string& file_name) const;
+
+  std::filesystem::path folder_;
+  std::unique_ptr<SafetensorsFile> single_;
+  std::unordered_map<std::string, std::string> shard_of_;  ///< tensor name to file name; empty with a single file
+  mutable std::mutex mutex_;                               ///< guards shards_
+  mutable std::unordered_map<std::string, std::unique_ptr<SafetensorsFile>> shards_;
+};
+
+}  // namespace millrace::model

@@ -1,0 +1,194 @@
+#include "model/config.h"
+
+#include <algorithm>
+#include <array>
+
+#include "model/field_reader.h"
+#include "model/file.h"
+#include "model/rope_config.h"
+
+namespace millrace::model {
+namespace {
+
+// Far above any model, far below what could overflow a product of two.
+constexpr int32_t kLargestVocab = 1 << 22;
+constexpr int32_t kLargestWidth = 1 << 18;
+constexpr int32_t kLargestIntermediate = 1 << 20;
+constexpr int32_t kLargestLayerCount = 1024;
+constexpr int32_t kLargestHeadCount = 4096;
+constexpr int32_t kLargestHeadDim = 256;  // what the attention kernels hold
+constexpr int32_t kLargestPosition = 1 << 28;
+constexpr size_t kLargestFile = size_t{1} << 24;
+constexpr size_t kDeepestNesting = 32;
+
+enum class Family : uint8_t { kLlama, kMistral, kQwen2, kQwen3 };
+
+struct KnownArchitecture {
+  std::string_view name;
+  Family family;
+};
+
+constexpr std::array kKnown{
+    KnownArchitecture{"LlamaForCausalLM", Family::kLlama},
+    KnownArchitecture{"MistralForCausalLM", Family::kMistral},
+    KnownArchitecture{"Qwen2ForCausalLM", Family::kQwen2},
+    KnownArchitecture{"Qwen3ForCausalLM", Family::kQwen3},
+};
+
+std::optional<Family> read_architecture(FieldReader& fields, std::string& name) {
+  const std::vector<std::string> names = fields.texts("architectures");
+  std::string known;
+  for (const KnownArchitecture& entry : kKnown) {
+    if (!names.empty() && names.front() == entry.name) {
+      name = entry.name;
+      return entry.family;
+    }
+    known += (known.empty() ? "" : ", ") + std::string(entry.name);
+  }
+  if (names.empty())
+    fields.fail_with("architectures is missing or empty, wanted one of {}", known);
+  else
+    fields.fail_with("architecture '{}' is not known, wanted one of {}", names.front(), known);
+  return std::nullopt;
+}
+
+void read_dimensions(FieldReader& fields, Family family, ModelConfig& config) {
+  config.vocab_size = fields.integer("vocab_size", 1, kLargestVocab);
+  config.hidden_size = fields.integer("hidden_size", 1, kLargestWidth);
+  config.intermediate_size = fields.integer("intermediate_size", 1, kLargestIntermediate);
+  config.layer_count = fields.integer("num_hidden_layers", 1, kLargestLayerCount);
+  config.head_count = fields.integer("num_attention_heads", 1, kLargestHeadCount);
+  config.kv_head_count = fields.integer_or("num_key_value_heads", config.head_count, 1, kLargestHeadCount);
+  config.max_position = fields.integer("max_position_embeddings", 1, kLargestPosition);
+  config.norm_epsilon = static_cast<float>(fields.number_or("rms_norm_eps", 1e-6, 0.0, 1.0));
+  if (config.head_count % config.kv_head_count != 0)
+    fields.fail_with("num_attention_heads {} is not a multiple of num_key_value_heads {}", config.head_count,
+                     config.kv_head_count);
+  const std::optional<int32_t> head_dim = fields.optional_integer("head_dim", 2, kLargestHeadDim);
+  if (head_dim) {
+    config.head_dim = *head_dim;
+  } else if (family == Family::kQwen3) {
+    config.head_dim = 128;
+  } else {
+    if (config.hidden_size % config.head_count != 0)
+      fields.fail_with("hidden_size {} is not a multiple of num_attention_heads {}, and head_dim is missing",
+                       config.hidden_size, config.head_count);
+    config.head_dim = std::max(config.hidden_size / config.head_count, 1);
+  }
+  if (config.head_dim % 2 != 0 || config.head_dim > kLargestHeadDim)
+    fields.fail_with("head_dim {} is not an even number from 2 to {}", config.head_dim, kLargestHeadDim);
+  if (config.query_width() > kLargestWidth)
+    fields.fail_with("num_attention_heads {} times head_dim {} is above {}", config.head_count, config.head_dim,
+                     kLargestWidth);
+}
+
+void refuse_unsupported(FieldReader& fields) {
+  if (const auto quantization = fields.object("quantization_config")) {
+    FieldReader reader("", *quantization);
+    fields.fail_with("quantization_config (quant_method '{}') is not supported, wanted weights in F32, BF16 or F16",
+                     reader.text_or("quant_method", "unknown"));
+  }
+  const std::string activation = fields.text_or("hidden_act", "silu");
+  if (activation != "silu") fields.fail_with("hidden_act '{}' is not supported, wanted 'silu'", activation);
+  if (fields.flag_or("mlp_bias", false)) fields.fail("mlp_bias true is not supported, wanted false");
+}
+
+void read_biases(FieldReader& fields, Family family, ModelConfig& config) {
+  config.qk_norm = family == Family::kQwen3;
+  switch (family) {
+    case Family::kLlama:
+    case Family::kQwen3:
+      config.qkv_bias = config.output_bias = fields.flag_or("attention_bias", false);
+      break;
+    case Family::kMistral: break;
+    case Family::kQwen2: config.qkv_bias = true; break;
+  }
+}
+
+/// The window of the layers that slide, 0 where none may.
+int32_t read_window(FieldReader& fields, Family family) {
+  // An absent field is Mistral 7B v0.1, whose default is 4096; an explicit null is a later Mistral without a window.
+  const int32_t fallback = family == Family::kMistral && !fields.names("sliding_window") ? 4096 : 0;
+  const int32_t window = fields.integer_or("sliding_window", fallback, 1, kLargestPosition);
+  const bool used = family == Family::kMistral || fields.flag_or("use_sliding_window", false);
+  return used ? window : 0;
+}
+
+void read_layer_types(FieldReader& fields, int32_t window, ModelConfig& config) {
+  const std::vector<std::string> types = fields.texts("layer_types");
+  if (types.size() != static_cast<size_t>(config.layer_count)) {
+    fields.fail_with("layer_types names {} layers, num_hidden_layers {}", types.size(), config.layer_count);
+    return;
+  }
+  for (size_t layer = 0; layer < types.size(); ++layer) {
+    if (types[layer] == "full_attention") continue;
+    if (types[layer] != "sliding_attention")
+      fields.fail_with("layer_types names '{}' for layer {}, wanted full_attention or sliding_attention",
+                       types[layer], layer);
+    else if (window == 0)
+      fields.fail_with("layer_types names sliding_attention for layer {}, but no sliding_window is in use", layer);
+    config.sliding_windows[layer] = window;
+  }
+}
+
+void read_windows(FieldReader& fields, Family family, ModelConfig& config) {
+  config.sliding_windows.assign(static_cast<size_t>(config.layer_count), 0);
+  if (family == Family::kLlama) return;
+  const int32_t window = read_window(fields, family);
+  if (fields.has("layer_types")) {
+    read_layer_types(fields, window, config);
+    return;
+  }
+  int32_t first = 0;
+  if (family != Family::kMistral)
+    first = std::min(fields.integer_or("max_window_layers", 28, 0, kLargestPosition), config.layer_count);
+  std::fill(config.sliding_windows.begin() + first, config.sliding_windows.end(), window);
+}
+
+void read_dtype(FieldReader& fields, ModelConfig& config) {
+  const char* key = fields.has("dtype") ? "dtype" : "torch_dtype";
+  const Result<tensor::DType> dtype = tensor::parse_dtype(fields.text_or(key, "float32"));
+  if (dtype)
+    config.dtype = *dtype;
+  else
+    fields.fail_with("{}: {}", key, dtype.error().message);
+}
+
+}  // namespace
+
+int32_t ModelConfig::context_length() const {
+  if (rope.kind != RopeKind::kYarn) return max_position;
+  const double stretched = rope.factor * rope.original_max_position;
+  return std::max(max_position, static_cast<int32_t>(std::min<double>(stretched, kLargestPosition)));
+}
+
+Result<ModelConfig> parse_config(std::string_view json, std::string_view place) {
+  simdjson::dom::parser parser;
+  const Result<simdjson::dom::object> object = parse_object(parser, place, json, kDeepestNesting);
+  if (!object) return object.error();
+  FieldReader fields(std::string(place), *object);
+  ModelConfig config;
+  const std::optional<Family> family = read_architecture(fields, config.architecture);
+  if (!family) return *fields.error();
+  refuse_unsupported(fields);
+  read_dimensions(fields, *family, config);
+  read_biases(fields, *family, config);
+  read_windows(fields, *family, config);
+  read_dtype(fields, config);
+  config.rope = parse_rope(fields, config.max_position);
+  config.tied_embeddings = fields.flag_or("tie_word_embeddings", false);
+  config.eos_token_ids = fields.token_ids("eos_token_id");
+  const std::vector<TokenId> bos = fields.token_ids("bos_token_id");
+  if (!bos.empty()) config.bos_token_id = bos.front();
+  if (fields.error()) return *fields.error();
+  return config;
+}
+
+Result<ModelConfig> read_config(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "config.json";
+  const Result<std::string> text = read_file(path, kLargestFile);
+  if (!text) return text.error();
+  return parse_config(*text, path.string());
+}
+
+}  // namespace millrace::model

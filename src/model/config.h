@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "model/rope.h"
+#include "tensor/dtype.h"
+
+namespace millrace::model {
+
+/// What config.json says of a decoder-only model: the dimensions and the switches by which the families of one block
+/// differ. Every number is within bounds, so that no product of two of them overflows an int64.
+///
+/// Block: x += Wo·attention(rotary(norm?(Wqkv·rms(x) + bias?))); x += Wdown·(silu(Wgate·rms(x)) · Wup·rms(x)).
+struct ModelConfig {
+  std::string architecture;                  ///< e.g. "LlamaForCausalLM"
+  tensor::DType dtype = tensor::DType::kF32; ///< in which the checkpoint says it is stored
+  int32_t vocab_size = 0;
+  int32_t hidden_size = 0;
+  int32_t intermediate_size = 0;
+  int32_t layer_count = 0;
+  int32_t head_count = 0;
+  int32_t kv_head_count = 0;
+  int32_t head_dim = 0;                      ///< head_count · head_dim may differ from hidden_size
+  int32_t max_position = 0;                  ///< max_position_embeddings
+  float norm_epsilon = 0.0f;
+  bool tied_embeddings = false;              ///< lm_head is the embedding
+  bool qkv_bias = false;
+  bool output_bias = false;                  ///< of o_proj
+  bool qk_norm = false;                      ///< RMS norm of each head of q and k before the rotation
+  RopeConfig rope;
+  std::vector<int32_t> sliding_windows;      // [layer_count], tokens; 0: full attention
+  std::vector<TokenId> eos_token_ids;        ///< may be empty
+  std::optional<TokenId> bos_token_id;
+
+  [[nodiscard]] int64_t query_width() const { return int64_t{head_count} * head_dim; }
+  [[nodiscard]] int64_t kv_width() const { return int64_t{kv_head_count} * head_dim; }
+  /// Tokens of prompt and output together: max_position, or what yarn stretches its original context to.
+  [[nodiscard]] int32_t context_length() const;
+  friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
+};
+
+/// Parses the text of a config.json: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM; both
+/// spellings of rope (rope_theta + rope_scaling, rope_parameters) and of dtype. Every error is kData and begins with
+/// `place`; what is known but not computed here (quantised weights, MLP biases, another activation) is refused by name.
+[[nodiscard]] Result<ModelConfig> parse_config(std::string_view json, std::string_view place = "config.json");
+/// Reads `folder`/config.json.
+[[nodiscard]] Result<ModelConfig> read_config(const std::filesystem::path& folder);
+
+}  // namespace millrace::model

@@ -1,0 +1,166 @@
+#include "model/field_reader.h"
+
+#include <cmath>
+
+namespace millrace::model {
+
+std::string shown(simdjson::dom::element element) {
+  constexpr size_t kLongest = 60;
+  std::string text = simdjson::minify(element);
+  if (text.size() > kLongest) {
+    // Not inside a UTF-8 sequence.
+    size_t end = kLongest;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0u) == 0x80u) --end;
+    text = text.substr(0, end) + "…";
+  }
+  return text;
+}
+
+Result<simdjson::dom::object> parse_object(simdjson::dom::parser& parser, std::string_view place,
+                                           std::string_view json, size_t max_depth) {
+  if (json.empty()) return make_error(ErrorCode::kData, "{}: is empty, wanted a JSON object", place);
+  if (const auto error = parser.allocate(json.size(), max_depth))
+    return make_error(ErrorCode::kData, "{}: {}", place, simdjson::error_message(error));
+  simdjson::dom::element root;
+  if (const auto error = parser.parse(json.data(), json.size()).get(root))
+    return make_error(ErrorCode::kData, "{}: is not valid JSON: {}", place, simdjson::error_message(error));
+  simdjson::dom::object object;
+  if (root.get(object) != simdjson::SUCCESS)
+    return make_error(ErrorCode::kData, "{}: is {}, wanted a JSON object", place, shown(root));
+  return object;
+}
+
+std::optional<simdjson::dom::element> FieldReader::find(std::string_view key) const {
+  simdjson::dom::element element;
+  if (object_.at_key(key).get(element) != simdjson::SUCCESS || element.is_null()) return std::nullopt;
+  return element;
+}
+
+bool FieldReader::has(std::string_view key) const { return find(key).has_value(); }
+
+bool FieldReader::names(std::string_view key) const { return object_.at_key(key).error() == simdjson::SUCCESS; }
+
+void FieldReader::fail(std::string message) {
+  if (!error_) error_ = Error{ErrorCode::kData, place_ + ": " + std::move(message)};
+}
+
+void FieldReader::fail_found(std::string_view key, simdjson::dom::element found, std::string_view wanted) {
+  fail_with("{} is {}, wanted {}", key, shown(found), wanted);
+}
+
+std::optional<int32_t> FieldReader::optional_integer(std::string_view key, int32_t low, int32_t high) {
+  const auto element = find(key);
+  if (!element) return std::nullopt;
+  int64_t value = 0;
+  if (element->get(value) != simdjson::SUCCESS || value < low || value > high) {
+    fail_found(key, *element, fmt::format("an integer from {} to {}", low, high));
+    return low;
+  }
+  return static_cast<int32_t>(value);
+}
+
+int32_t FieldReader::integer_or(std::string_view key, int32_t fallback, int32_t low, int32_t high) {
+  return optional_integer(key, low, high).value_or(fallback);
+}
+
+int32_t FieldReader::integer(std::string_view key, int32_t low, int32_t high) {
+  const auto value = optional_integer(key, low, high);
+  if (!value) fail_with("{} is missing, wanted an integer from {} to {}", key, low, high);
+  return value.value_or(low);
+}
+
+std::optional<double> FieldReader::optional_number(std::string_view key, double low, double high) {
+  const auto element = find(key);
+  if (!element) return std::nullopt;
+  double value = 0.0;
+  const bool read = element->is_number() && element->get(value) == simdjson::SUCCESS;
+  if (!read || !std::isfinite(value) || value < low || value > high) {
+    fail_found(key, *element, fmt::format("a number from {} to {}", low, high));
+    return low;
+  }
+  return value;
+}
+
+double FieldReader::number_or(std::string_view key, double fallback, double low, double high) {
+  return optional_number(key, low, high).value_or(fallback);
+}
+
+double FieldReader::number(std::string_view key, double low, double high) {
+  const auto value = optional_number(key, low, high);
+  if (!value) fail_with("{} is missing, wanted a number from {} to {}", key, low, high);
+  return value.value_or(low);
+}
+
+bool FieldReader::flag_or(std::string_view key, bool fallback) {
+  const auto element = find(key);
+  if (!element) return fallback;
+  bool value = fallback;
+  if (element->get(value) != simdjson::SUCCESS) fail_found(key, *element, "true or false");
+  return value;
+}
+
+std::string FieldReader::text_or(std::string_view key, std::string_view fallback) {
+  const auto element = find(key);
+  if (!element) return std::string(fallback);
+  std::string_view value;
+  if (element->get(value) != simdjson::SUCCESS) {
+    fail_found(key, *element, "a string");
+    return std::string(fallback);
+  }
+  return std::string(value);
+}
+
+std::string FieldReader::text(std::string_view key) {
+  if (!has(key)) fail_with("{} is missing, wanted a string", key);
+  return text_or(key, "");
+}
+
+std::vector<TokenId> FieldReader::token_ids(std::string_view key) {
+  const auto element = find(key);
+  if (!element) return {};
+  std::vector<TokenId> ids;
+  const auto take = [&](simdjson::dom::element item) {
+    int64_t id = 0;
+    if (item.get(id) != simdjson::SUCCESS || id < 0 || id > INT32_MAX)
+      fail_found(key, *element, "a token id or a list of token ids");
+    else
+      ids.push_back(static_cast<TokenId>(id));
+  };
+  simdjson::dom::array list;
+  if (element->get(list) != simdjson::SUCCESS) {
+    take(*element);
+    return ids;
+  }
+  for (const simdjson::dom::element item : list) take(item);
+  return ids;
+}
+
+std::vector<std::string> FieldReader::texts(std::string_view key) {
+  const auto element = find(key);
+  std::vector<std::string> items;
+  if (!element) return items;
+  simdjson::dom::array list;
+  if (element->get(list) != simdjson::SUCCESS) {
+    fail_found(key, *element, "a list of strings");
+    return items;
+  }
+  for (const simdjson::dom::element item : list) {
+    std::string_view value;
+    if (item.get(value) != simdjson::SUCCESS) fail_found(key, *element, "a list of strings");
+    items.emplace_back(value);
+  }
+  return items;
+}
+
+std::optional<simdjson::dom::object> FieldReader::object(std::string_view key) {
+  const auto element = find(key);
+  if (!element) return std::nullopt;
+  simdjson::dom::object value;
+  if (element->get(value) != simdjson::SUCCESS) {
+    fail_found(key, *element, "an object");
+    return std::nullopt;
+  }
+  return value;
+}
+
+}  // namespace millrace::model

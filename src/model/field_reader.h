@@ -1,0 +1,71 @@
+#pragma once
+
+#include <simdjson.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+
+namespace millrace::model {
+
+/// Typed reads of the fields of one JSON object. The first fault is kept and every later read still returns a value
+/// within its range, so that a parser reads straight down and asks `error()` once at the end. A field that is null
+/// counts as absent.
+class FieldReader {
+ public:
+  /// `place` leads every message ("config.json", "config.json: rope_scaling"). `object` must outlive the reader.
+  FieldReader(std::string place, simdjson::dom::object object) : place_(std::move(place)), object_(object) {}
+
+  [[nodiscard]] bool has(std::string_view key) const;
+  /// Present, even when null.
+  [[nodiscard]] bool names(std::string_view key) const;
+  int32_t integer(std::string_view key, int32_t low, int32_t high);
+  int32_t integer_or(std::string_view key, int32_t fallback, int32_t low, int32_t high);
+  std::optional<int32_t> optional_integer(std::string_view key, int32_t low, int32_t high);
+  double number(std::string_view key, double low, double high);
+  double number_or(std::string_view key, double fallback, double low, double high);
+  std::optional<double> optional_number(std::string_view key, double low, double high);
+  bool flag_or(std::string_view key, bool fallback);
+  std::string text(std::string_view key);
+  std::string text_or(std::string_view key, std::string_view fallback);
+  /// One id or a list of ids, none negative; empty when absent.
+  std::vector<TokenId> token_ids(std::string_view key);
+  std::vector<std::string> texts(std::string_view key);
+  /// Absent, or not an object (which is a fault): nothing.
+  std::optional<simdjson::dom::object> object(std::string_view key);
+
+  /// Records a fault of the caller's finding; `message` follows the place.
+  void fail(std::string message);
+  template <class... Args>
+  void fail_with(fmt::format_string<Args...> format, Args&&... args) {
+    fail(fmt::format(format, std::forward<Args>(args)...));
+  }
+  /// Takes over the fault of a reader of a nested object.
+  void adopt(const FieldReader& nested) {
+    if (!error_) error_ = nested.error_;
+  }
+  [[nodiscard]] const std::optional<Error>& error() const { return error_; }
+  [[nodiscard]] const std::string& place() const { return place_; }
+
+ private:
+  [[nodiscard]] std::optional<simdjson::dom::element> find(std::string_view key) const;
+  void fail_found(std::string_view key, simdjson::dom::element found, std::string_view wanted);
+
+  std::string place_;
+  simdjson::dom::object object_;
+  std::optional<Error> error_;
+};
+
+/// An element as JSON text for a message, cut after 60 bytes.
+[[nodiscard]] std::string shown(simdjson::dom::element element);
+
+/// Parses `json` as one object. Nesting is bounded by `max_depth`. The object lives as long as `parser` is not reused.
+[[nodiscard]] Result<simdjson::dom::object> parse_object(simdjson::dom::parser& parser, std::string_view place,
+                                                         std::string_view json, size_t max_depth);
+
+}  // namespace millrace::model

@@ -1,0 +1,102 @@
+#include "model/fingerprint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <span>
+
+#include "model/tensor_list.h"
+
+namespace millrace::model {
+namespace {
+
+/// Two independent chains of multiply and xor-shift over 64-bit words.
+class Hash {
+ public:
+  void add(uint64_t word) {
+    high_ = mix(high_ ^ word, 0x9E3779B97F4A7C15u);
+    low_ = mix(low_ + word, 0xD6E8FEB86659FD93u);
+  }
+  void add(double value) { add(std::bit_cast<uint64_t>(value)); }
+  void add(std::span<const std::byte> bytes) {
+    add(static_cast<uint64_t>(bytes.size()));
+    while (!bytes.empty()) {
+      uint64_t word = 0;
+      const size_t count = std::min(bytes.size(), sizeof word);
+      std::memcpy(&word, bytes.data(), count);
+      add(word);
+      bytes = bytes.subspan(count);
+    }
+  }
+  void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
+  [[nodiscard]] Fingerprint finish() const { return {mix(high_, low_ | 1), mix(low_, high_ | 1)}; }
+
+ private:
+  static uint64_t mix(uint64_t value, uint64_t multiplier) {
+    value *= multiplier;
+    value ^= value >> 32;
+    value *= multiplier;
+    return value ^ (value >> 29);
+  }
+  uint64_t high_ = 0x243F6A8885A308D3u;
+  uint64_t low_ = 0x13198A2E03707344u;
+};
+
+void add_integer(Hash& hash, int64_t value) { hash.add(static_cast<uint64_t>(value)); }
+
+void add_rope(Hash& hash, const RopeConfig& rope, int32_t head_dim) {
+  const RotaryFrequencies frequencies = rotary_frequencies(rope, head_dim);
+  hash.add(std::as_bytes(std::span(frequencies.inverse)));
+  hash.add(double{frequencies.attention_factor});
+}
+
+void add_config(Hash& hash, const ModelConfig& config) {
+  hash.add(std::string_view("millrace model 1"));
+  hash.add(std::string_view(config.architecture));
+  for (const int32_t size : {config.vocab_size, config.hidden_size, config.intermediate_size, config.layer_count,
+                             config.head_count, config.kv_head_count, config.head_dim})
+    add_integer(hash, size);
+  for (const bool flag : {config.tied_embeddings, config.qkv_bias, config.output_bias, config.qk_norm})
+    add_integer(hash, flag);
+  for (const int32_t window : config.sliding_windows) add_integer(hash, window);
+  hash.add(double{config.norm_epsilon});
+  add_rope(hash, config.rope, config.head_dim);
+}
+
+void add_tensor(Hash& hash, const tensor::HostTensor& tensor) {
+  constexpr size_t kSampleBytes = 512;
+  hash.add(std::string_view(tensor.name));
+  add_integer(hash, static_cast<int64_t>(tensor.dtype));
+  for (size_t axis = 0; axis < tensor.shape.rank(); ++axis) add_integer(hash, tensor.shape[axis]);
+  const std::span data(tensor.data, tensor.bytes());
+  const size_t count = std::min(kSampleBytes, data.size());
+  for (const size_t begin : {size_t{0}, (data.size() - count) / 2, data.size() - count})
+    hash.add(data.subspan(begin, count));
+}
+
+}  // namespace
+
+std::string Fingerprint::to_string() const { return fmt::format("{:016x}{:016x}", high, low); }
+
+Fingerprint fingerprint(const ModelConfig& config) {
+  Hash hash;
+  add_config(hash, config);
+  return hash.finish();
+}
+
+Result<Fingerprint> fingerprint(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span) {
+  Hash hash;
+  add_config(hash, config);
+  add_integer(hash, span.layers.begin);
+  add_integer(hash, span.layers.end);
+  for (const TensorSpec& spec : stage_tensors(config, span)) {
+    const Result<tensor::HostTensor> tensor = checkpoint.find(spec.name, spec.shape);
+    if (!tensor) return tensor.error();
+    add_tensor(hash, *tensor);
+  }
+  return hash.finish();
+}
+
+}  // namespace millrace::model

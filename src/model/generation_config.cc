@@ -1,0 +1,46 @@
+#include "model/generation_config.h"
+
+#include "model/field_reader.h"
+#include "model/file.h"
+
+namespace millrace::model {
+namespace {
+
+constexpr size_t kLargestFile = size_t{1} << 24;
+constexpr size_t kDeepestNesting = 32;
+constexpr double kSmallestPositive = 1e-6;
+
+std::optional<float> to_float(std::optional<double> value) {
+  if (!value) return std::nullopt;
+  return static_cast<float>(*value);
+}
+
+}  // namespace
+
+Result<GenerationConfig> parse_generation_config(std::string_view json, std::string_view place) {
+  simdjson::dom::parser parser;
+  const Result<simdjson::dom::object> object = parse_object(parser, place, json, kDeepestNesting);
+  if (!object) return object.error();
+  FieldReader fields(std::string(place), *object);
+  GenerationConfig config;
+  config.eos_token_ids = fields.token_ids("eos_token_id");
+  config.temperature = to_float(fields.optional_number("temperature", 0.0, 100.0));
+  config.top_p = to_float(fields.optional_number("top_p", kSmallestPositive, 1.0));
+  config.min_p = to_float(fields.optional_number("min_p", 0.0, 1.0));
+  config.repetition_penalty = to_float(fields.optional_number("repetition_penalty", kSmallestPositive, 100.0));
+  // Some checkpoints write -1 for "off".
+  config.top_k = fields.optional_integer("top_k", -1, INT32_MAX);
+  if (config.top_k == -1) config.top_k = 0;
+  if (fields.error()) return *fields.error();
+  return config;
+}
+
+Result<GenerationConfig> read_generation_config(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "generation_config.json";
+  const Result<std::string> text = read_file(path, kLargestFile);
+  if (text) return parse_generation_config(*text, path.string());
+  if (text.error().code == ErrorCode::kNotFound) return GenerationConfig{};
+  return text.error();
+}
+
+}  // namespace millrace::model

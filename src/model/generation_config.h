@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+
+namespace millrace::model {
+
+/// What a checkpoint's generation_config.json suggests where a request is silent.
+struct GenerationConfig {
+  std::vector<TokenId> eos_token_ids;  ///< empty: those of config.json
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<int32_t> top_k;        ///< 0: off
+  std::optional<float> repetition_penalty;
+};
+
+/// Errors are kData and begin with `place`.
+[[nodiscard]] Result<GenerationConfig> parse_generation_config(std::string_view json,
+                                                               std::string_view place = "generation_config.json");
+/// Reads `folder`/generation_config.json; an absent file gives an empty config.
+[[nodiscard]] Result<GenerationConfig> read_generation_config(const std::filesystem::path& folder);
+
+}  // namespace millrace::model

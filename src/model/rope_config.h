@@ -1,0 +1,11 @@
+#pragma once
+
+#include "model/field_reader.h"
+#include "model/rope.h"
+
+namespace millrace::model {
+
+/// The rotary part of config.json, in either spelling. Faults are recorded in `fields`.
+[[nodiscard]] RopeConfig parse_rope(FieldReader& fields, int32_t max_position);
+
+}  // namespace millrace::model

@@ -1,0 +1,174 @@
+#include "model/stage_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <future>
+
+#include "base/check.h"
+
+namespace millrace::model {
+
+using tensor::DType;
+using tensor::Matrix;
+
+Result<std::unique_ptr<StageModel>> StageModel::load(const Checkpoint& checkpoint, const ModelConfig& config,
+                                                     StageSpan span, tensor::Backend& backend, StageLimits limits,
+                                                     const ProgressFn& progress) {
+  CHECK(limits.max_batch_tokens > 0, "max_batch_tokens {}", limits.max_batch_tokens);
+  CHECK(!span.last || limits.max_logit_rows > 0, "max_logit_rows {}", limits.max_logit_rows);
+  Result<StageWeights> weights = load_weights(checkpoint, config, span, backend, progress);
+  if (!weights) return weights.error();
+  return std::unique_ptr<StageModel>(new StageModel(config, span, backend, limits, std::move(*weights)));
+}
+
+StageModel::StageModel(const ModelConfig& config, StageSpan span, tensor::Backend& backend, StageLimits limits,
+                       StageWeights weights)
+    : config_(config), span_(span), backend_(backend), limits_(limits), weights_(std::move(weights)) {
+  const RotaryFrequencies frequencies = rotary_frequencies(config_.rope, config_.head_dim);
+  inverse_frequency_ = backend_.make_vector(frequencies.inverse);
+  attention_factor_ = frequencies.attention_factor;
+  allocate_activations();
+}
+
+void StageModel::allocate_activations() {
+  const DType compute = backend_.compute_dtype();
+  const auto batch = [&](DType dtype, int64_t cols) {
+    return backend_.allocate(Matrix{nullptr, dtype, limits_.max_batch_tokens, cols}.bytes());
+  };
+  activations_.normed = batch(compute, config_.hidden_size);
+  activations_.qkv = batch(DType::kF32, config_.query_width() + 2 * config_.kv_width());
+  activations_.query = batch(compute, config_.query_width());
+  activations_.attended = batch(compute, config_.query_width());
+  activations_.activated = batch(compute, config_.intermediate_size);
+  if (config_.output_bias) {
+    activations_.ones = batch(compute, kBiasColumns);
+    fill_ones();
+  }
+  if (!span_.last) return;
+  const auto rows = [&](DType dtype, int64_t cols) {
+    return backend_.allocate(Matrix{nullptr, dtype, limits_.max_logit_rows, cols}.bytes());
+  };
+  activations_.row_hidden = rows(backend_.hidden_dtype(), config_.hidden_size);
+  activations_.row_normed = rows(compute, config_.hidden_size);
+  activations_.logits = rows(DType::kF32, config_.vocab_size);
+}
+
+void StageModel::fill_ones() {
+  const DType compute = backend_.compute_dtype();
+  const size_t element = tensor::size_of(compute);
+  const float one = 1.0f;
+  const tensor::BFloat16 narrow_one = tensor::BFloat16::from_float(one);
+  CHECK(compute != DType::kF16, "no backend computes in f16");
+  const void* source = compute == DType::kF32 ? static_cast<const void*>(&one) : &narrow_one;
+  std::vector<std::byte> host(activations_.ones.bytes());
+  for (size_t row = 0; row < host.size(); row += kBiasColumns * element) std::memcpy(&host[row], source, element);
+  std::promise<void> copied;
+  backend_.submit([&] { backend_.copy_to_device(host, activations_.ones.data()); },
+                  [&](std::exception_ptr failure) {
+                    if (failure)
+                      copied.set_exception(failure);
+                    else
+                      copied.set_value();
+                  });
+  copied.get_future().get();
+}
+
+void StageModel::allocate_cache(int32_t page_size, int32_t page_count) {
+  CHECK(!cache_, "the cache is allocated once");
+  cache_ = backend_.make_kv_cache({.layer_count = span_.layers.size(),
+                                   .kv_head_count = config_.kv_head_count,
+                                   .head_dim = config_.head_dim,
+                                   .page_size = page_size,
+                                   .page_count = page_count});
+}
+
+tensor::KvCache& StageModel::cache() const {
+  CHECK(cache_ != nullptr, "the cache is not allocated yet");
+  return *cache_;
+}
+
+tensor::Buffer StageModel::allocate_hidden() {
+  return backend_.allocate(
+      Matrix{nullptr, backend_.hidden_dtype(), limits_.max_batch_tokens, config_.hidden_size}.bytes());
+}
+
+Matrix StageModel::hidden_view(const tensor::Buffer& buffer, int64_t rows) const {
+  const Matrix view{buffer.data(), backend_.hidden_dtype(), rows, config_.hidden_size};
+  CHECK(view.bytes() <= buffer.bytes(), "{} rows of hidden are {} bytes, the buffer has {}", rows, view.bytes(),
+        buffer.bytes());
+  return view;
+}
+
+void StageModel::forward(const ForwardInput& input) {
+  const int64_t rows = input.batch.row_count();
+  CHECK(rows > 0 && rows <= limits_.max_batch_tokens, "a batch of {} rows, wanted 1 to {}", rows,
+        limits_.max_batch_tokens);
+  CHECK(input.hidden.rows == rows && input.hidden.cols == config_.hidden_size &&
+            input.hidden.dtype == backend_.hidden_dtype(),
+        "hidden is {} [{}, {}], wanted {} [{}, {}]", tensor::to_string(input.hidden.dtype), input.hidden.rows,
+        input.hidden.cols, tensor::to_string(backend_.hidden_dtype()), rows, config_.hidden_size);
+  if (span_.first) {
+    CHECK(static_cast<int64_t>(input.tokens.size()) == rows, "{} tokens for {} rows", input.tokens.size(), rows);
+    backend_.embed(*weights_.embedding, input.tokens, input.hidden);
+  }
+  for (int32_t index = 0; index < span_.layers.size(); ++index) {
+    const LayerWeights& layer = weights_.layers[static_cast<size_t>(index)];
+    attend(layer, index, input.batch, input.hidden);
+    feed_forward(layer, input.hidden);
+  }
+}
+
+void StageModel::attend(const LayerWeights& layer, int32_t index, const tensor::BatchLayout& batch, Matrix hidden) {
+  const int64_t rows = hidden.rows;
+  const DType compute = backend_.compute_dtype();
+  const int64_t query_width = config_.query_width();
+  const Matrix normed{activations_.normed.data(), compute, rows, config_.hidden_size};
+  const Matrix qkv{activations_.qkv.data(), DType::kF32, rows, query_width + 2 * config_.kv_width()};
+  const Matrix query{activations_.query.data(), compute, rows, query_width};
+  const Matrix attended{activations_.attended.data(), compute, rows, query_width};
+  const auto model_layer = static_cast<size_t>(span_.layers.begin + index);
+  const tensor::AttentionShape shape{.head_count = config_.head_count,
+                                     .kv_head_count = config_.kv_head_count,
+                                     .head_dim = config_.head_dim,
+                                     .scale = static_cast<float>(1.0 / std::sqrt(config_.head_dim)),
+                                     .sliding_window = config_.sliding_windows[model_layer]};
+  const tensor::RotaryTable rotary{.inverse_frequency = inverse_frequency_.get(),
+                                   .rotary_dim = config_.head_dim,
+                                   .attention_factor = attention_factor_};
+  backend_.rms_norm(hidden, *layer.input_norm, config_.norm_epsilon, normed);
+  backend_.matmul(normed, *layer.qkv, layer.qkv_bias.get(), qkv);
+  backend_.rotary_store_kv(qkv, shape, rotary, layer.q_norm.get(), layer.k_norm.get(), config_.norm_epsilon, batch,
+                           cache(), index, query);
+  backend_.attention(query, shape, batch, cache(), index, attended);
+  backend_.matmul_add(attended, *layer.output, hidden);
+  if (layer.output_bias)
+    backend_.matmul_add({activations_.ones.data(), compute, rows, kBiasColumns}, *layer.output_bias, hidden);
+}
+
+void StageModel::feed_forward(const LayerWeights& layer, Matrix hidden) {
+  const DType compute = backend_.compute_dtype();
+  const Matrix normed{activations_.normed.data(), compute, hidden.rows, config_.hidden_size};
+  const Matrix activated{activations_.activated.data(), compute, hidden.rows, config_.intermediate_size};
+  backend_.rms_norm(hidden, *layer.mlp_norm, config_.norm_epsilon, normed);
+  backend_.matmul_silu_mul(normed, *layer.gate_up, activated);
+  backend_.matmul_add(activated, *layer.down, hidden);
+}
+
+void StageModel::logits(Matrix hidden, std::span<const int32_t> rows, const LogitsFn& block) {
+  CHECK(span_.last, "logits of a stage that is not the last");
+  const auto largest = static_cast<size_t>(limits_.max_logit_rows);
+  for (size_t first = 0; first < rows.size(); first += largest) {
+    const auto part = rows.subspan(first, std::min(largest, rows.size() - first));
+    const auto count = static_cast<int64_t>(part.size());
+    const Matrix gathered{activations_.row_hidden.data(), backend_.hidden_dtype(), count, config_.hidden_size};
+    const Matrix normed{activations_.row_normed.data(), backend_.compute_dtype(), count, config_.hidden_size};
+    const Matrix logits{activations_.logits.data(), DType::kF32, count, config_.vocab_size};
+    backend_.gather_rows(hidden, part, gathered);
+    backend_.rms_norm(gathered, *weights_.final_norm, config_.norm_epsilon, normed);
+    backend_.matmul(normed, *weights_.head, nullptr, logits);
+    block(first, logits);
+  }
+}
+
+}  // namespace millrace::model

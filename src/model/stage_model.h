@@ -1,0 +1,98 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "model/checkpoint.h"
+#include "model/config.h"
+#include "model/layer_range.h"
+#include "model/weights.h"
+#include "tensor/backend.h"
+
+namespace millrace::model {
+
+struct StageLimits {
+  int32_t max_batch_tokens = 0;  ///< rows of one forward
+  int32_t max_logit_rows = 0;    ///< rows of logits that exist at once
+};
+
+/// One forward. Everything is borrowed for the length of the call.
+struct ForwardInput {
+  std::span<const TokenId> tokens;    ///< [T], first stage only
+  const tensor::BatchLayout& batch;   ///< of T rows
+  /// Hidden dtype, computed in place: the first stage writes it from the tokens, the others find in it what the stage
+  /// before sent. On return it holds what goes on to the next stage, or into `logits`.
+  tensor::Matrix hidden;              // [T, hidden]
+};
+
+/// The layers [begin, end) of a model on a backend; the first stage also embeds, the last also normalises and projects.
+/// Owned by a stage. Loading runs on any thread; `forward` and `logits` are called inside Backend::submit only, one at
+/// a time. Activations are allocated when it is loaded, the cache once its size is agreed: nothing at run time. The
+/// checkpoint and the backend outlive it.
+class StageModel {
+ public:
+  /// Errors: those of Checkpoint::find. Throws what the backend throws when memory is short.
+  [[nodiscard]] static Result<std::unique_ptr<StageModel>> load(const Checkpoint& checkpoint,
+                                                                const ModelConfig& config, StageSpan span,
+                                                                tensor::Backend& backend, StageLimits limits,
+                                                                const ProgressFn& progress = {});
+
+  /// Once, before the first forward.
+  void allocate_cache(int32_t page_size, int32_t page_count);
+
+  /// Computes the stage's layers for a batch of at most max_batch_tokens rows; their keys and values go to the pages.
+  void forward(const ForwardInput& input);
+
+  /// Logits (f32) [R, vocab] of the rows `rows[first, first + R)`, R at most max_logit_rows, valid during the call.
+  using LogitsFn = std::function<void(size_t first, tensor::Matrix logits)>;
+  /// Last stage: projects the given rows of a `hidden` that `forward` has computed, block by block.
+  void logits(tensor::Matrix hidden, std::span<const int32_t> rows, const LogitsFn& block);
+
+  /// A buffer for `hidden` of the largest batch, and the matrix of its first `rows`.
+  [[nodiscard]] tensor::Buffer allocate_hidden();
+  [[nodiscard]] tensor::Matrix hidden_view(const tensor::Buffer& buffer, int64_t rows) const;
+
+  [[nodiscard]] const ModelConfig& config() const { return config_; }
+  [[nodiscard]] StageSpan span() const { return span_; }
+  [[nodiscard]] StageLimits limits() const { return limits_; }
+  [[nodiscard]] tensor::Backend& backend() const { return backend_; }
+  [[nodiscard]] tensor::KvCache& cache() const;
+  /// Bytes of the stage's weights as stored in the checkpoint.
+  [[nodiscard]] uint64_t checkpoint_bytes() const { return weights_.checkpoint_bytes; }
+
+ private:
+  /// Scratch of one forward; each is overwritten by every layer.
+  struct Activations {
+    tensor::Buffer normed;       // compute [max_batch_tokens, hidden]
+    tensor::Buffer qkv;          // f32     [max_batch_tokens, (heads + 2·kv_heads)·head_dim]
+    tensor::Buffer query;        // compute [max_batch_tokens, heads·head_dim]
+    tensor::Buffer attended;     // compute [max_batch_tokens, heads·head_dim]
+    tensor::Buffer activated;    // compute [max_batch_tokens, intermediate]
+    tensor::Buffer ones;         // compute [max_batch_tokens, kBiasColumns], 1 in the first column
+    tensor::Buffer row_hidden;   // hidden  [max_logit_rows, hidden]
+    tensor::Buffer row_normed;   // compute [max_logit_rows, hidden]
+    tensor::Buffer logits;       // f32     [max_logit_rows, vocab]
+  };
+
+  StageModel(const ModelConfig& config, StageSpan span, tensor::Backend& backend, StageLimits limits,
+             StageWeights weights);
+  void allocate_activations();
+  void fill_ones();
+  void attend(const LayerWeights& layer, int32_t index, const tensor::BatchLayout& batch, tensor::Matrix hidden);
+  void feed_forward(const LayerWeights& layer, tensor::Matrix hidden);
+
+  ModelConfig config_;
+  StageSpan span_;
+  tensor::Backend& backend_;
+  StageLimits limits_;
+  StageWeights weights_;
+  std::unique_ptr<tensor::DeviceVector> inverse_frequency_;  // [head_dim / 2]
+  float attention_factor_ = 1.0f;
+  Activations activations_;
+  std::unique_ptr<tensor::KvCache> cache_;
+};
+
+}  // namespace millrace::model

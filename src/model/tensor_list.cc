@@ -1,0 +1,78 @@
+#include "model/tensor_list.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+
+namespace millrace::model {
+namespace {
+
+void add_layer(const ModelConfig& config, int32_t layer, std::vector<TensorSpec>& specs) {
+  const int64_t hidden = config.hidden_size;
+  const int64_t intermediate = config.intermediate_size;
+  const int64_t query = config.query_width();
+  const int64_t kv = config.kv_width();
+  const auto add = [&](std::string_view part, tensor::Shape shape) {
+    specs.push_back({layer_tensor_name(layer, part), shape});
+  };
+  add("input_layernorm.weight", {hidden});
+  add("self_attn.q_proj.weight", {query, hidden});
+  add("self_attn.k_proj.weight", {kv, hidden});
+  add("self_attn.v_proj.weight", {kv, hidden});
+  if (config.qkv_bias) {
+    add("self_attn.q_proj.bias", {query});
+    add("self_attn.k_proj.bias", {kv});
+    add("self_attn.v_proj.bias", {kv});
+  }
+  if (config.qk_norm) {
+    add("self_attn.q_norm.weight", {config.head_dim});
+    add("self_attn.k_norm.weight", {config.head_dim});
+  }
+  add("self_attn.o_proj.weight", {hidden, query});
+  if (config.output_bias) add("self_attn.o_proj.bias", {hidden});
+  add("post_attention_layernorm.weight", {hidden});
+  add("mlp.gate_proj.weight", {intermediate, hidden});
+  add("mlp.up_proj.weight", {intermediate, hidden});
+  add("mlp.down_proj.weight", {hidden, intermediate});
+}
+
+}  // namespace
+
+std::string layer_tensor_name(int32_t layer, std::string_view part) {
+  return fmt::format("model.layers.{}.{}", layer, part);
+}
+
+std::string_view head_name(const ModelConfig& config) {
+  return config.tied_embeddings ? kEmbeddingName : std::string_view("lm_head.weight");
+}
+
+std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span) {
+  CHECK(0 <= span.layers.begin && span.layers.begin <= span.layers.end && span.layers.end <= config.layer_count,
+        "layers [{}, {}) of {}", span.layers.begin, span.layers.end, config.layer_count);
+  const tensor::Shape table{config.vocab_size, config.hidden_size};
+  std::vector<TensorSpec> specs;
+  if (span.first) specs.push_back({std::string(kEmbeddingName), table});
+  for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer) add_layer(config, layer, specs);
+  if (span.last) {
+    specs.push_back({std::string(kFinalNormName), {config.hidden_size}});
+    if (!(span.first && config.tied_embeddings)) specs.push_back({std::string(head_name(config)), table});
+  }
+  return specs;
+}
+
+uint64_t parameter_count(const ModelConfig& config, StageSpan span) {
+  uint64_t count = 0;
+  for (const TensorSpec& spec : stage_tensors(config, span)) count += static_cast<uint64_t>(spec.shape.elements());
+  return count;
+}
+
+uint64_t parameter_count(const ModelConfig& config) {
+  return parameter_count(config, {.layers = {0, config.layer_count}, .first = true, .last = true});
+}
+
+uint64_t kv_page_bytes(const ModelConfig& config, LayerRange layers, int32_t page_size, tensor::DType dtype) {
+  return uint64_t{2} * static_cast<uint64_t>(config.kv_width()) * static_cast<uint64_t>(layers.size()) *
+         static_cast<uint64_t>(page_size) * tensor::size_of(dtype);
+}
+
+}  // namespace millrace::model

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/config.h"
+#include "model/layer_range.h"
+#include "tensor/dtype.h"
+#include "tensor/host_tensor.h"
+
+/// Which tensors of a checkpoint a stage consists of, and the sizes that follow from them.
+namespace millrace::model {
+
+struct TensorSpec {
+  std::string name;
+  tensor::Shape shape;
+};
+
+inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
+inline constexpr std::string_view kFinalNormName = "model.norm.weight";
+
+/// "model.layers.7.self_attn.q_proj.weight" for (7, "self_attn.q_proj.weight").
+[[nodiscard]] std::string layer_tensor_name(int32_t layer, std::string_view part);
+/// The embedding when it is tied.
+[[nodiscard]] std::string_view head_name(const ModelConfig& config);
+/// Every tensor of the span once, in the order in which it is loaded.
+[[nodiscard]] std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span);
+
+/// Of the span; over several stages a tied embedding counts on the first and on the last.
+[[nodiscard]] uint64_t parameter_count(const ModelConfig& config, StageSpan span);
+/// Of the whole model, a tied embedding once.
+[[nodiscard]] uint64_t parameter_count(const ModelConfig& config);
+/// Keys and values of one page over `layers`, stored as `dtype`; a backend's own layout may pad.
+[[nodiscard]] uint64_t kv_page_bytes(const ModelConfig& config, LayerRange layers, int32_t page_size,
+                                     tensor::DType dtype);
+
+}  // namespace millrace::model

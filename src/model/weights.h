@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "model/checkpoint.h"
+#include "model/config.h"
+#include "model/layer_range.h"
+#include "tensor/backend.h"
+
+namespace millrace::model {
+
+struct LoadProgress {
+  size_t tensors_done = 0;
+  size_t tensors_total = 0;
+  uint64_t bytes_done = 0;   ///< as stored in the checkpoint
+  uint64_t bytes_total = 0;
+};
+/// Called on the loading thread after each step; may be empty.
+using ProgressFn = std::function<void(const LoadProgress&)>;
+
+/// Columns of the product that stands in for a bias of o_proj: x is 1 in the first, the weight is the bias there.
+inline constexpr int64_t kBiasColumns = 64;
+
+/// One decoder layer on the device; what a family lacks is null.
+struct LayerWeights {
+  std::unique_ptr<tensor::DeviceVector> input_norm;      // [hidden]
+  std::unique_ptr<tensor::PackedWeight> qkv;             // [(heads + 2·kv_heads)·head_dim, hidden]
+  std::unique_ptr<tensor::DeviceVector> qkv_bias;        // [(heads + 2·kv_heads)·head_dim]
+  std::unique_ptr<tensor::DeviceVector> q_norm;          // [head_dim]
+  std::unique_ptr<tensor::DeviceVector> k_norm;          // [head_dim]
+  std::unique_ptr<tensor::PackedWeight> output;          // [hidden, heads·head_dim]
+  std::unique_ptr<tensor::PackedWeight> output_bias;     // [hidden, kBiasColumns]
+  std::unique_ptr<tensor::DeviceVector> mlp_norm;        // [hidden]
+  std::unique_ptr<tensor::PackedWeight> gate_up;         // [intermediate] twice, hidden
+  std::unique_ptr<tensor::PackedWeight> down;            // [hidden, intermediate]
+};
+
+struct StageWeights {
+  std::unique_ptr<tensor::EmbeddingTable> embedding;  ///< first stage
+  std::vector<LayerWeights> layers;
+  std::unique_ptr<tensor::DeviceVector> final_norm;   // [hidden], last stage
+  std::unique_ptr<tensor::PackedWeight> head;         // [vocab, hidden], last stage
+  uint64_t checkpoint_bytes = 0;                      ///< of the span's tensors, as stored
+};
+
+/// Every tensor of the span is found and its shape checked before the first is packed, so that a bad checkpoint fails
+/// at once. Nothing outside the span is touched. Errors: those of Checkpoint::find.
+[[nodiscard]] Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config,
+                                                StageSpan span, tensor::Backend& backend, const ProgressFn& progress);
+
+}  // namespace millrace::model

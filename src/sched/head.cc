@@ -1,0 +1,311 @@
+#include "sched/head.h"
+
+#include <limits>
+
+#include "base/log.h"
+
+namespace millrace::sched {
+namespace {
+
+int64_t microseconds(async::Duration duration) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+}
+
+/// Adds a later event to an earlier one that the client has not taken yet.
+void merge(GenerateEvent& into, GenerateEvent later) {
+  into.tokens.insert(into.tokens.end(), later.tokens.begin(), later.tokens.end());
+  into.logprobs.insert(into.logprobs.end(), std::make_move_iterator(later.logprobs.begin()),
+                       std::make_move_iterator(later.logprobs.end()));
+  if (!later.prompt_logprobs.empty()) into.prompt_logprobs = std::move(later.prompt_logprobs);
+  into.finish = later.finish;
+  into.error = std::move(later.error);
+  into.timings = later.timings;
+  into.cached_tokens = later.cached_tokens;
+}
+
+}  // namespace
+
+/// The client's end. The mailbox holds at most one event per token, which the request's max_tokens bounds.
+class Head::Stream final : public TokenStream {
+ public:
+  Stream(Head& head, SequenceId id, Events events) : head_(head), id_(id), events_(std::move(events)) {}
+  ~Stream() override {
+    if (!ended_) (void)head_.controls_.try_push(Abort{id_});
+  }
+
+  asio::awaitable<GenerateEvent> next() override {
+    CHECK(!ended_, "a token stream was read past its last event");
+    auto event = co_await events_.receive();
+    CHECK(event.has_value());
+    while (!event->last()) {
+      auto later = events_.try_receive();
+      if (!later) break;
+      merge(*event, std::move(*later));
+    }
+    ended_ = event->last();
+    co_return std::move(*event);
+  }
+
+ private:
+  Head& head_;
+  const SequenceId id_;
+  Events events_;
+  bool ended_ = false;
+};
+
+Head::Head(async::Runtime& runtime, HeadOptions options)
+    : runtime_(runtime),
+      options_(std::move(options)),
+      // submit() bounds the submissions, and each stream sends one abort at most: no abort may be lost.
+      controls_(runtime, std::numeric_limits<size_t>::max()),
+      scheduler_(options_.scheduler),
+      tasks_(runtime),
+      wake_(runtime),
+      broken_signal_(runtime) {
+  status_.reason = "the ring has not formed yet";
+  status_.total_pages = options_.scheduler.page_count;
+  status_.free_pages = options_.scheduler.page_count;
+}
+
+asio::awaitable<void> Head::run() {
+  tasks_.spawn("head turns", take_turns());
+  tasks_.spawn("head controls", receive_controls());
+  co_await tasks_.join();
+}
+
+void Head::attach(Generation generation, std::unique_ptr<comm::LinkSender> to_first_stage,
+                  std::unique_ptr<comm::LinkReceiver> from_last_stage) {
+  CHECK(to_first_stage_ == nullptr, "a ring is attached already");
+  if (stopping_) return;
+  generation_ = generation;
+  next_plan_ = PlanId(0);
+  to_first_stage_ = std::move(to_first_stage);
+  last_output_ = runtime_.now();
+  tasks_.spawn("head outputs", receive_outputs(generation, std::move(from_last_stage)));
+  send(scheduler_.empty_plan());
+  wake_.notify_all();
+}
+
+asio::awaitable<void> Head::until_broken() {
+  while (to_first_stage_ != nullptr) co_await broken_signal_.wait();
+}
+
+void Head::stop() { (void)controls_.try_push(Stop{}); }
+
+EngineStatus Head::status() const {
+  const std::lock_guard lock(mutex_);
+  EngineStatus status = status_;
+  status.waiting += submitted_unseen_;
+  return status;
+}
+
+Result<std::unique_ptr<TokenStream>> Head::submit(GenerateRequest request, async::Runtime& client) {
+  RETURN_IF_ERROR(scheduler_.admissible(request));
+  const SequenceId id{next_sequence_.fetch_add(1)};
+  Events events(client, size_t{request.max_tokens} + 2);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!status_.ready) return make_error(ErrorCode::kUnavailable, "not ready: {}", status_.reason);
+    if (status_.waiting + submitted_unseen_ >= options_.max_queued) {
+      return make_error(ErrorCode::kExhausted, "the queue is full: {} requests are waiting (--max-queued-requests)",
+                        status_.waiting + submitted_unseen_);
+    }
+    if (!by_id_.emplace(request.id, id).second) {
+      return make_error(ErrorCode::kInvalidArgument, "request id '{}' is in use by a request in flight", request.id);
+    }
+    ++submitted_unseen_;
+  }
+  auto stream = std::make_unique<Stream>(*this, id, events);
+  if (!controls_.try_push(Submission{id, std::move(request), events, runtime_.now()})) {
+    return Error{ErrorCode::kUnavailable, "the server is shutting down"};
+  }
+  return std::unique_ptr<TokenStream>(std::move(stream));
+}
+
+bool Head::abort(const std::string& request_id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_id_.find(request_id);
+  return found != by_id_.end() && controls_.try_push(Abort{found->second});
+}
+
+asio::awaitable<void> Head::receive_controls() {
+  for (;;) {
+    auto control = co_await controls_.receive();
+    if (!control) co_return;
+    std::visit([this](auto& what) { handle(std::move(what)); }, *control);
+    publish();
+    wake_.notify_all();
+  }
+}
+
+void Head::handle(Submission submission) {
+  {
+    const std::lock_guard lock(mutex_);
+    --submitted_unseen_;
+  }
+  clients_.emplace(submission.id, Client{submission.request.id, submission.events, submission.submitted, {}});
+  if (stopping_) {
+    end({submission.id}, {ErrorCode::kUnavailable, "the server is shutting down"});
+    return;
+  }
+  scheduler_.add(submission.id, std::move(submission.request));
+}
+
+void Head::handle(Abort abort) {
+  if (!scheduler_.abort(abort.id)) return;
+  GenerateEvent event;
+  event.finish = FinishReason::kAbort;
+  deliver({abort.id, std::move(event)});
+}
+
+void Head::handle(Stop) {
+  stopping_ = true;
+  set_not_ready("the server is shutting down");
+  controls_.close();
+  std::vector<SequenceId> everyone;
+  for (const auto& [id, client] : clients_) everyone.push_back(id);
+  for (const SequenceId id : everyone) scheduler_.abort(id);
+  end(everyone, {ErrorCode::kAborted, "the server is shutting down"});
+  break_ring("the head has stopped");
+}
+
+asio::awaitable<void> Head::take_turns() {
+  while (!stopping_) {
+    if (to_first_stage_ == nullptr) {
+      co_await wake_.wait();
+      continue;
+    }
+    if (scheduler_.in_flight_plans() < options_.scheduler.window && send_next_plan()) continue;
+    (void)co_await wake_.wait_until(next_deadline());
+    check_watchdog();
+    send_heartbeat_if_due();
+  }
+}
+
+bool Head::send_next_plan() {
+  auto plan = scheduler_.next();
+  if (!plan) return false;
+  const async::TimePoint now = runtime_.now();
+  for (const SequenceId id : scheduler_.newest_plan()) {
+    Client& client = clients_.at(id);
+    if (!client.planned) client.planned = now;
+  }
+  send(std::move(*plan));
+  publish();
+  return true;
+}
+
+void Head::send(Plan plan) {
+  plan.id = next_plan_;
+  plan.generation = generation_;
+  next_plan_ = PlanId(next_plan_.value() + 1);
+  sent_.push_back(runtime_.now());
+  to_first_stage_->send(comm::MessageKind::kPlan, generation_, plan.id, plan.encode());
+}
+
+async::TimePoint Head::next_deadline() const {
+  return sent_.empty() ? last_output_ + options_.heartbeat : sent_.front() + options_.watchdog;
+}
+
+void Head::send_heartbeat_if_due() {
+  if (to_first_stage_ == nullptr || !sent_.empty() || runtime_.now() < last_output_ + options_.heartbeat) return;
+  send(scheduler_.empty_plan());
+}
+
+void Head::check_watchdog() {
+  if (to_first_stage_ == nullptr || sent_.empty() || runtime_.now() < sent_.front() + options_.watchdog) return;
+  break_ring(fmt::format("plan {} has been under way for {} s", next_plan_.value() - sent_.size(),
+                         microseconds(runtime_.now() - sent_.front()) / 1000000));
+}
+
+asio::awaitable<void> Head::receive_outputs(Generation generation,
+                                            std::unique_ptr<comm::LinkReceiver> from_last_stage) {
+  std::string reason;
+  try {
+    for (;;) {
+      const comm::Message message = co_await from_last_stage->receive(comm::MessageKind::kOutput);
+      if (generation != generation_ || to_first_stage_ == nullptr) co_return;
+      if (message.generation == generation) book(message);
+    }
+  } catch (const std::exception& failure) {
+    reason = failure.what();
+  }
+  if (generation == generation_) break_ring(reason);
+}
+
+void Head::book(const comm::Message& message) {
+  auto output = PlanOutput::decode(message.payload.bytes());
+  if (output.has_error()) throw ErrorException(output.error());
+  sent_.pop_front();
+  last_output_ = runtime_.now();
+  std::vector<SequenceUpdate> updates = scheduler_.complete(*output);
+  {
+    const std::lock_guard lock(mutex_);
+    status_.ready = true;
+    status_.reason.clear();
+  }
+  publish();  // first, so that a client that has its last event finds its pages free
+  for (SequenceUpdate& update : updates) deliver(std::move(update));
+  wake_.notify_all();
+}
+
+void Head::deliver(SequenceUpdate update) {
+  const auto found = clients_.find(update.id);
+  if (found == clients_.end()) return;
+  Client& client = found->second;
+  if (client.planned) {
+    update.event.timings.queued_us = microseconds(*client.planned - client.submitted);
+    update.event.timings.prefill_us = microseconds(runtime_.now() - *client.planned);
+  }
+  const bool last = update.event.last();
+  // A client that has gone drops its mailbox; nobody misses the event.
+  (void)client.events.try_push(std::move(update.event));
+  if (!last) return;
+  {
+    const std::lock_guard lock(mutex_);
+    by_id_.erase(client.request_id);
+  }
+  clients_.erase(found);
+}
+
+void Head::end(const std::vector<SequenceId>& ids, const Error& error) {
+  for (const SequenceId id : ids) {
+    GenerateEvent event;
+    event.error = error;
+    deliver({id, std::move(event)});
+  }
+}
+
+void Head::set_not_ready(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  status_.ready = false;
+  status_.reason = reason;
+}
+
+void Head::break_ring(const std::string& reason) {
+  if (to_first_stage_ == nullptr) return;
+  break_reason_ = reason;
+  to_first_stage_->close(reason);
+  to_first_stage_.reset();
+  sent_.clear();
+  const std::vector<SequenceId> lost = scheduler_.lose_ring();
+  if (!stopping_) {
+    log::error("the ring is broken: {} ({} running requests end, {} stay queued)", reason, lost.size(),
+               scheduler_.waiting_count());
+    set_not_ready("the ring is broken: " + reason);
+  }
+  publish();
+  end(lost, {ErrorCode::kUnavailable, "the ring is broken: " + reason});
+  broken_signal_.notify_all();
+  wake_.notify_all();
+}
+
+void Head::publish() {
+  const std::lock_guard lock(mutex_);
+  status_.running = static_cast<uint32_t>(scheduler_.running_count());
+  status_.waiting = static_cast<uint32_t>(scheduler_.waiting_count());
+  status_.free_pages = scheduler_.free_pages();
+  status_.preemptions = scheduler_.retraction_count();
+}
+
+}  // namespace millrace::sched

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <variant>
+
+#include "async/mailbox.h"
+#include "async/task_group.h"
+#include "base/check.h"
+#include "comm/link.h"
+#include "sched/engine.h"
+#include "sched/scheduler.h"
+
+namespace millrace::sched {
+
+struct HeadOptions {
+  SchedulerOptions scheduler;
+  ModelInfo model;
+  uint32_t max_queued = 0;                      ///< requests that may wait; more are kExhausted
+  async::Duration heartbeat{};                  ///< an idle ring gets an empty plan so often
+  async::Duration watchdog{};                   ///< a plan that takes longer breaks the ring
+};
+
+/// The one that decides: takes requests, keeps the window of plans full, books outputs, tells the clients. Engine's
+/// functions may be called from any thread; everything else happens on the head's own Runtime. Created before and
+/// destroyed after all TokenStreams.
+class Head final : public Engine {
+ public:
+  Head(async::Runtime& runtime, HeadOptions options);
+
+  /// Runs until stop().
+  [[nodiscard]] asio::awaitable<void> run();
+  /// From any thread: refuses new requests, ends those in flight as kAborted and closes the ring. run() then returns.
+  void stop();
+
+  /// A ring has formed: plans go to `to_first_stage` from now on. Not while another ring is attached. The head is ready
+  /// when the ring's first empty plan has come back.
+  void attach(Generation generation, std::unique_ptr<comm::LinkSender> to_first_stage,
+              std::unique_ptr<comm::LinkReceiver> from_last_stage);
+  /// Returns when the attached ring has broken or the head stops. A break ends every running request with an error;
+  /// those that wait stay queued.
+  [[nodiscard]] asio::awaitable<void> until_broken();
+  /// Breaks the attached ring, if any, for a reason that the links do not know.
+  void break_ring(const std::string& reason);
+  [[nodiscard]] bool stopping() const { return stopping_; }
+  [[nodiscard]] const std::string& break_reason() const { return break_reason_; }
+
+  [[nodiscard]] const ModelInfo& model_info() const override { return options_.model; }
+  [[nodiscard]] EngineStatus status() const override;
+  [[nodiscard]] Result<std::unique_ptr<TokenStream>> submit(GenerateRequest request,
+                                                            async::Runtime& client) override;
+  bool abort(const std::string& request_id) override;
+
+ private:
+  using Events = async::Mailbox<GenerateEvent>;
+  struct Submission {
+    SequenceId id;
+    GenerateRequest request;
+    Events events;
+    async::TimePoint submitted;
+  };
+  struct Abort {
+    SequenceId id;
+  };
+  struct Stop {};
+  using Control = std::variant<Submission, Abort, Stop>;
+  struct Client {
+    std::string request_id;
+    Events events;
+    async::TimePoint submitted;
+    std::optional<async::TimePoint> planned;
+  };
+  class Stream;
+
+  [[nodiscard]] asio::awaitable<void> take_turns();
+  [[nodiscard]] asio::awaitable<void> receive_outputs(Generation generation,
+                                                      std::unique_ptr<comm::LinkReceiver> from_last_stage);
+  void book(const comm::Message& message);
+  [[nodiscard]] asio::awaitable<void> receive_controls();
+  void handle(Submission submission);
+  void handle(Abort abort);
+  void handle(Stop stop);
+  [[nodiscard]] bool send_next_plan();
+  void send(Plan plan);
+  void send_heartbeat_if_due();
+  void check_watchdog();
+  [[nodiscard]] async::TimePoint next_deadline() const;
+  void deliver(SequenceUpdate update);
+  void end(const std::vector<SequenceId>& ids, const Error& error);
+  void set_not_ready(const std::string& reason);
+  void publish();
+
+  async::Runtime& runtime_;
+  const HeadOptions options_;
+  async::Mailbox<Control> controls_;
+
+  // On the head's Runtime.
+  Scheduler scheduler_;
+  std::unordered_map<SequenceId, Client> clients_;
+  async::TaskGroup tasks_;
+  async::WaitList wake_;
+  async::WaitList broken_signal_;
+  std::unique_ptr<comm::LinkSender> to_first_stage_;  // null: no ring is attached
+  Generation generation_;
+  PlanId next_plan_;
+  std::deque<async::TimePoint> sent_;  // of the plans in flight
+  async::TimePoint last_output_;
+  std::string break_reason_;
+  bool stopping_ = false;
+
+  // Shared with the clients' threads.
+  mutable std::mutex mutex_;
+  EngineStatus status_;                                 // guarded by mutex_
+  std::unordered_map<std::string, SequenceId> by_id_;   // guarded by mutex_
+  uint32_t submitted_unseen_ = 0;                       // guarded by mutex_
+  std::atomic<uint64_t> next_sequence_{1};
+};
+
+}  // namespace millrace::sched

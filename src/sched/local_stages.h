@@ -1,0 +1,65 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "async/task_group.h"
+#include "comm/link.h"
+#include "sched/stage_loop.h"
+
+namespace millrace::sched {
+
+/// What every stage of a ring agrees on.
+struct RingShape {
+  uint32_t stage_count = 1;
+  size_t window = 1;       ///< plans in flight at most
+  StageBounds bounds;
+};
+
+/// The stages that this process hosts: neighbours in the ring, each with its runner on its own Runtime, joined by
+/// in-process links. A generation of the ring is a set of stage loops around the same runners; they end together, since
+/// a link that closes closes the next. Used on the control Runtime, which outlives it, as do the stages' Runtimes.
+class LocalStages {
+ public:
+  using RunnerFactory = std::function<std::unique_ptr<StageRunner>(async::Runtime& runtime)>;
+
+  /// stage_runtimes and runners: one per stage, for the stages `first`, first + 1, … of the ring.
+  LocalStages(async::Runtime& control, std::vector<async::Runtime*> stage_runtimes,
+              const std::vector<RunnerFactory>& runners, StageId first, const RingShape& shape);
+  ~LocalStages();
+
+  /// Starts a generation; the one before has been joined. `upstream` belongs to the first stage's Runtime, `downstream`
+  /// to the last one's.
+  void start(std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream);
+  /// Returns when every loop of the generation has ended.
+  [[nodiscard]] asio::awaitable<void> join();
+  /// Ends the generation's loops, also those that wait for a neighbour elsewhere.
+  void stop(const std::string& reason);
+  /// Why the loop that ended first did.
+  [[nodiscard]] const std::string& end_reason() const { return end_reason_; }
+  [[nodiscard]] async::Runtime& first_runtime() { return hosts_.front()->runtime; }
+  [[nodiscard]] async::Runtime& last_runtime() { return hosts_.back()->runtime; }
+
+ private:
+  struct Host {
+    Host(async::Runtime& its_runtime, std::unique_ptr<StageRunner> its_runner)
+        : runtime(its_runtime), runner(std::move(its_runner)), tasks(its_runtime) {}
+    async::Runtime& runtime;
+    std::unique_ptr<StageRunner> runner;
+    async::TaskGroup tasks;
+    std::unique_ptr<StageLoop> loop;  // on its Runtime
+  };
+  [[nodiscard]] asio::awaitable<void> run_loop(Host& host);
+
+  async::Runtime& control_;
+  const StageId first_;
+  const RingShape shape_;
+  std::vector<std::unique_ptr<Host>> hosts_;
+  size_t running_ = 0;           // loops that have not ended; on the control Runtime
+  std::string end_reason_;
+  async::WaitList ended_;
+};
+
+}  // namespace millrace::sched

@@ -1,0 +1,107 @@
+#include "sched/model_runner.h"
+
+#include "async/event.h"
+
+namespace millrace::sched {
+namespace {
+
+/// The rows whose logits a batch wants: first those to draw from, then those to score.
+struct LogitRows {
+  std::vector<int32_t> rows;
+  size_t sample_count = 0;
+  std::vector<size_t> slice_of;       // per row
+  std::vector<TokenId> targets;       // per scored row
+  std::vector<int32_t> top_counts;    // per scored row
+};
+
+LogitRows logit_rows(const StageBatch& batch) {
+  LogitRows wanted;
+  for (size_t s = 0; s < batch.slices.size(); ++s) {
+    if (!batch.slices[s].sample) continue;
+    wanted.rows.push_back(batch.layout.row_begin[s + 1] - 1);
+    wanted.slice_of.push_back(s);
+  }
+  wanted.sample_count = wanted.rows.size();
+  for (size_t s = 0; s < batch.slices.size(); ++s) {
+    const PlanSlice& slice = batch.slices[s];
+    if (slice.score_top < 0) continue;
+    for (int32_t row = batch.layout.row_begin[s]; row < batch.layout.row_begin[s + 1]; ++row) {
+      const bool last_row = row + 1 == batch.layout.row_begin[s + 1];
+      const TokenId target = last_row ? slice.next_token : batch.tokens[static_cast<size_t>(row) + 1];
+      if (target < 0) continue;
+      wanted.rows.push_back(row);
+      wanted.slice_of.push_back(s);
+      wanted.targets.push_back(target);
+      wanted.top_counts.push_back(slice.score_top);
+    }
+  }
+  return wanted;
+}
+
+tensor::Matrix row_range(tensor::Matrix matrix, size_t begin, size_t end) {
+  const size_t row_bytes = static_cast<size_t>(matrix.cols) * tensor::size_of(matrix.dtype);
+  return {matrix.data + begin * row_bytes, matrix.dtype, static_cast<int64_t>(end - begin), matrix.cols};
+}
+
+}  // namespace
+
+ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, uint32_t vocab_size)
+    : runtime_(runtime), model_(std::move(model)), vocab_size_(vocab_size) {
+  for (tensor::Buffer& buffer : hidden_) buffer = model_->allocate_hidden();
+  row_bytes_ = model_->hidden_view(hidden_[0], 1).bytes();
+}
+
+asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, std::span<const std::byte> input) {
+  const tensor::Matrix hidden = model_->hidden_view(hidden_[turn_++ % 2], batch.layout.row_count());
+  Result result;
+  const async::Event done(runtime_);
+  model_->backend().submit([&] { compute(batch, input, hidden, result); },
+                           [done](std::exception_ptr failure) { done.set(std::move(failure)); });
+  co_await done.wait();
+  co_return result;
+}
+
+void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
+                          Result& result) {
+  if (!input.empty()) model_->backend().copy_to_device(input, hidden.data);
+  model_->forward({batch.tokens, batch.layout, hidden});
+  if (model_->span().last) {
+    project(batch, hidden, result);
+  } else {
+    result.activations = {hidden.data, hidden.bytes()};
+  }
+}
+
+void ModelRunner::project(const StageBatch& batch, tensor::Matrix hidden, Result& result) {
+  const LogitRows wanted = logit_rows(batch);
+  std::vector<tensor::SampleResult> samples(wanted.sample_count);
+  std::vector<tensor::TokenLogprobs> scores(wanted.targets.size());
+  const auto vocab = static_cast<int32_t>(vocab_size_);
+  model_->logits(hidden, wanted.rows, [&](size_t first, tensor::Matrix logits) {
+    const size_t end = first + static_cast<size_t>(logits.rows);
+    const size_t split = std::clamp(wanted.sample_count, first, end);
+    if (split > first) {
+      model_->backend().sample(row_range(logits, 0, split - first), vocab,
+                               std::span(batch.sample_specs).subspan(first, split - first),
+                               std::span(samples).subspan(first, split - first));
+    }
+    if (end > split) {
+      const size_t from = split - wanted.sample_count;
+      const size_t count = end - split;
+      model_->backend().score(row_range(logits, split - first, end - first), vocab,
+                              std::span(wanted.targets).subspan(from, count),
+                              std::span(wanted.top_counts).subspan(from, count), std::span(scores).subspan(from, count));
+    }
+  });
+  result.outputs.resize(batch.slices.size());
+  for (size_t row = 0; row < wanted.rows.size(); ++row) {
+    SliceOutput& output = result.outputs[wanted.slice_of[row]];
+    if (row < wanted.sample_count) {
+      output.sample = std::move(samples[row]);
+    } else {
+      output.scores.push_back(std::move(scores[row - wanted.sample_count]));
+    }
+  }
+}
+
+}  // namespace millrace::sched

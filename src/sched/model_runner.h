@@ -1,0 +1,34 @@
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "model/stage_model.h"
+#include "sched/stage_runner.h"
+
+namespace millrace::sched {
+
+/// The StageRunner of production: a StageModel on its Backend. The device works on its own threads; the coroutine only
+/// waits. A run under way must be awaited to its end (a stage ends by closing its link, not by cancellation).
+class ModelRunner final : public StageRunner {
+ public:
+  /// `vocab_size`: ids that may be drawn. The backend outlives the runner; the model's cache is allocated.
+  ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, uint32_t vocab_size);
+
+  [[nodiscard]] size_t output_row_bytes() const override { return model_->span().last ? 0 : row_bytes_; }
+  [[nodiscard]] size_t input_row_bytes() const override { return model_->span().first ? 0 : row_bytes_; }
+  [[nodiscard]] asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) override;
+
+ private:
+  void compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden, Result& result);
+  void project(const StageBatch& batch, tensor::Matrix hidden, Result& result);
+
+  async::Runtime& runtime_;
+  std::unique_ptr<model::StageModel> model_;
+  const uint32_t vocab_size_;
+  std::array<tensor::Buffer, 2> hidden_;  // [max_batch_tokens, hidden] each; they take turns
+  size_t row_bytes_ = 0;
+  size_t turn_ = 0;
+};
+
+}  // namespace millrace::sched

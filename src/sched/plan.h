@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "tensor/sampling.h"
+
+/// What the head tells the stages, and what comes back. The same bytes travel over every kind of link.
+namespace millrace::sched {
+
+/// A sequence takes a slot in every stage's table; its first slice follows in the same plan.
+struct SequenceOpen {
+  SlotId slot;
+  uint32_t prompt_length = 0;  ///< tokens before the first drawn one: what penalties count as prompt
+  tensor::SamplingParams sampling;
+};
+
+/// The part of one sequence in one plan: `token_count` tokens at positions prefix, prefix + 1, …
+struct PlanSlice {
+  SlotId slot;
+  uint32_t prefix = 0;          ///< tokens whose KV is in the cache already
+  uint32_t token_count = 0;     ///< at least 1
+  uint32_t new_page_count = 0;  ///< pages appended to the sequence's table, taken from Plan::new_pages in order
+  bool sample = false;          ///< draw a token after the last row
+  int32_t score_top = -1;       ///< >= 0: report the logprob of each row's successor, and so many alternatives
+  TokenId next_token = -1;      ///< successor of the last row, when scoring and known; else -1
+};
+
+/// Where a stage's time went for one plan, on that stage's clock.
+struct StageReport {
+  StageId stage;
+  PlanId plan;
+  int64_t wait_ns = 0;  ///< from the end of the plan before to the start of this one
+  int64_t run_ns = 0;   ///< from start to completion on the device
+};
+
+/// One micro-batch. An empty plan (no slices) still travels the whole ring.
+struct Plan {
+  PlanId id;
+  Generation generation;
+  std::vector<SlotId> closes;         ///< slots to clear, before `opens`
+  std::vector<SequenceOpen> opens;
+  std::vector<PlanSlice> slices;
+  std::vector<TokenId> tokens;        // [Σ token_count]
+  std::vector<PageId> new_pages;      // [Σ new_page_count]
+  std::vector<StageReport> reports;   ///< folded in by the stages on the way
+
+  [[nodiscard]] std::vector<std::byte> encode() const;
+  /// kData when the bytes are not a plan, or its parts contradict one another.
+  [[nodiscard]] static Result<Plan> decode(std::span<const std::byte> bytes);
+};
+
+struct SliceOutput {
+  std::optional<tensor::SampleResult> sample;
+  std::vector<tensor::TokenLogprobs> scores;  ///< one per scored row
+};
+
+/// The last stage's answer to one plan.
+struct PlanOutput {
+  PlanId id;
+  Generation generation;
+  std::vector<SliceOutput> slices;  ///< as in the plan
+  std::vector<StageReport> reports;
+
+  [[nodiscard]] std::vector<std::byte> encode() const;
+  [[nodiscard]] static Result<PlanOutput> decode(std::span<const std::byte> bytes);
+};
+
+}  // namespace millrace::sched

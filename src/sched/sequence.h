@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+#include "sched/engine.h"
+
+namespace millrace::sched {
+
+/// A request on its way through the scheduler, which owns it; plain data.
+struct Sequence {
+  SequenceId id;
+  GenerateRequest request;
+  std::vector<TokenId> tokens;          ///< prompt, then what was drawn
+  uint32_t scheduled = 0;               ///< tokens that have been put into plans since it was opened
+  uint32_t in_flight = 0;               ///< plans that carry it and whose output has not come back
+  bool running = false;                 ///< holds a slot and pages
+  SlotId slot;
+  std::vector<PageId> pages;
+  uint32_t announced_pages = 0;         ///< how many of them the stages know
+  std::vector<tensor::TokenLogprobs> prompt_scores;
+  bool prompt_scored = false;           ///< delivered, so that a recomputation after retraction does not score again
+  uint64_t last_planned = 0;            ///< turn of its last slice: who waits longest decodes first
+
+  [[nodiscard]] uint32_t prompt_length() const { return static_cast<uint32_t>(request.prompt.size()); }
+  [[nodiscard]] uint32_t output_count() const { return static_cast<uint32_t>(tokens.size()) - prompt_length(); }
+  [[nodiscard]] uint32_t unscheduled() const { return static_cast<uint32_t>(tokens.size()) - scheduled; }
+  [[nodiscard]] bool wants_scores() const { return request.prompt_top_logprobs >= 0 && !prompt_scored; }
+  /// All but the token drawn last is in the cache: the next step is a decode step.
+  [[nodiscard]] bool decoding() const { return running && output_count() > 0 && scheduled + 1 >= tokens.size(); }
+};
+
+}  // namespace millrace::sched

@@ -1,0 +1,106 @@
+#include "sched/sequence_table.h"
+
+namespace millrace::sched {
+
+SequenceTable::SequenceTable(const StageBounds& bounds, bool last_stage)
+    : bounds_(bounds), last_stage_(last_stage), slots_(bounds.slot_count) {}
+
+Result<void> SequenceTable::open_and_close(const Plan& plan) {
+  for (const SlotId slot : plan.closes) {
+    if (slot.value() >= slots_.size() || !slots_[slot.value()]) {
+      return make_error(ErrorCode::kData, "plan {}: closes slot {}, which is not open", plan.id.value(), slot.value());
+    }
+    slots_[slot.value()].reset();
+  }
+  for (const SequenceOpen& open : plan.opens) {
+    if (open.slot.value() >= slots_.size() || slots_[open.slot.value()]) {
+      return make_error(ErrorCode::kData, "plan {}: opens slot {}, which is not free", plan.id.value(),
+                        open.slot.value());
+    }
+    Sequence& sequence = slots_[open.slot.value()].emplace();
+    sequence.prompt_length = open.prompt_length;
+    sequence.sampling = open.sampling;
+  }
+  return {};
+}
+
+Result<void> SequenceTable::append(const PlanSlice& slice, std::span<const TokenId> tokens,
+                                   std::span<const PageId> new_pages) {
+  if (slice.slot.value() >= slots_.size() || !slots_[slice.slot.value()]) {
+    return make_error(ErrorCode::kData, "a slice of slot {}, which is not open", slice.slot.value());
+  }
+  Sequence& sequence = *slots_[slice.slot.value()];
+  if (slice.prefix != sequence.length) {
+    return make_error(ErrorCode::kData, "slot {}: a slice at {}, the sequence has {} tokens", slice.slot.value(),
+                      slice.prefix, sequence.length);
+  }
+  for (const PageId page : new_pages) {
+    if (page.value() >= bounds_.page_count) {
+      return make_error(ErrorCode::kData, "slot {}: page {} of a pool of {}", slice.slot.value(), page.value(),
+                        bounds_.page_count);
+    }
+  }
+  sequence.pages.insert(sequence.pages.end(), new_pages.begin(), new_pages.end());
+  const uint64_t length = uint64_t{slice.prefix} + slice.token_count;
+  if (length > uint64_t{bounds_.page_size} * sequence.pages.size()) {
+    return make_error(ErrorCode::kData, "slot {}: {} tokens do not fit its {} pages", slice.slot.value(), length,
+                      sequence.pages.size());
+  }
+  sequence.length = static_cast<uint32_t>(length);
+  if (last_stage_ && sequence.sampling.needs_history()) {
+    sequence.history.insert(sequence.history.end(), tokens.begin(), tokens.end());
+  }
+  return {};
+}
+
+tensor::SampleSpec SequenceTable::sample_spec(const PlanSlice& slice) const {
+  const Sequence& sequence = *slots_[slice.slot.value()];
+  tensor::SampleSpec spec;
+  spec.params = &sequence.sampling;
+  spec.position = sequence.length;
+  spec.output_count = sequence.length - std::min(sequence.length, sequence.prompt_length);
+  const std::span<const TokenId> history(sequence.history);
+  const size_t prompt = std::min<size_t>(history.size(), sequence.prompt_length);
+  spec.prompt = history.first(prompt);
+  spec.output = history.subspan(prompt);
+  return spec;
+}
+
+Result<StageBatch> SequenceTable::apply(const Plan& plan) {
+  if (plan.tokens.size() > bounds_.max_batch_tokens) {
+    return make_error(ErrorCode::kData, "plan {}: {} tokens, at most {} fit a batch", plan.id.value(),
+                      plan.tokens.size(), bounds_.max_batch_tokens);
+  }
+  for (const TokenId token : plan.tokens) {
+    if (token < 0 || static_cast<uint32_t>(token) >= bounds_.vocab_size) {
+      return make_error(ErrorCode::kData, "plan {}: token {} of a vocabulary of {}", plan.id.value(), token,
+                        bounds_.vocab_size);
+    }
+  }
+  RETURN_IF_ERROR(open_and_close(plan));
+  row_begin_.assign(1, 0);
+  prefix_.clear();
+  page_begin_.assign(1, 0);
+  pages_.clear();
+  StageBatch batch;
+  batch.plan = plan.id;
+  std::span<const TokenId> tokens(plan.tokens);
+  std::span<const PageId> new_pages(plan.new_pages);
+  for (const PlanSlice& slice : plan.slices) {
+    RETURN_IF_ERROR(append(slice, tokens.first(slice.token_count), new_pages.first(slice.new_page_count)));
+    tokens = tokens.subspan(slice.token_count);
+    new_pages = new_pages.subspan(slice.new_page_count);
+    const Sequence& sequence = *slots_[slice.slot.value()];
+    row_begin_.push_back(row_begin_.back() + static_cast<int32_t>(slice.token_count));
+    prefix_.push_back(static_cast<int32_t>(slice.prefix));
+    pages_.insert(pages_.end(), sequence.pages.begin(), sequence.pages.end());
+    page_begin_.push_back(static_cast<int32_t>(pages_.size()));
+    if (last_stage_ && slice.sample) batch.sample_specs.push_back(sample_spec(slice));
+  }
+  batch.layout = {row_begin_, prefix_, page_begin_, pages_};
+  batch.tokens = plan.tokens;
+  batch.slices = plan.slices;
+  return batch;
+}
+
+}  // namespace millrace::sched

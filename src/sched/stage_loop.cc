@@ -1,0 +1,110 @@
+#include "sched/stage_loop.h"
+
+#include <utility>
+
+#include "base/log.h"
+
+namespace millrace::sched {
+namespace {
+
+/// Reports wait for the next plan at most this long; a stage makes one per plan, so more means a head that has stopped.
+constexpr size_t kMaxUnsentReports = 1024;
+
+}  // namespace
+
+StageLoop::StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRunner& runner,
+                     std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream)
+    : runtime_(runtime),
+      options_(options),
+      runner_(runner),
+      upstream_(std::move(upstream)),
+      downstream_(std::move(downstream)),
+      table_(options.bounds, options.last),
+      batch_queue_(runtime, options.window) {}
+
+asio::awaitable<void> StageLoop::run() {
+  idle_since_ = runtime_.now();
+  async::TaskGroup tasks(runtime_, [this](const std::string&, std::exception_ptr error) {
+    fail(async::describe(error));
+  });
+  tasks.spawn("receive plans", receive_plans());
+  tasks.spawn("execute plans", execute_plans());
+  co_await tasks.join();
+}
+
+void StageLoop::fail(const std::string& reason) {
+  if (end_reason_.empty()) end_reason_ = reason;
+  batch_queue_.close();
+  upstream_->close(reason);
+  downstream_->close(reason);
+}
+
+asio::awaitable<void> StageLoop::receive_plans() {
+  for (;;) {
+    const comm::Message message = co_await upstream_->receive(comm::MessageKind::kPlan);
+    auto plan = Plan::decode(message.payload.bytes());
+    if (plan.has_error()) throw ErrorException(plan.error());
+    std::vector<StageReport>& reports = plan->reports;
+    reports.insert(reports.end(), unsent_reports_.begin(), unsent_reports_.end());
+    unsent_reports_.clear();
+    if (!options_.last) {
+      downstream_->send(comm::MessageKind::kPlan, plan->generation, plan->id, plan->encode());
+    }
+    const bool queued = co_await batch_queue_.send(std::move(*plan));
+    if (!queued) co_return;
+  }
+}
+
+asio::awaitable<void> StageLoop::execute_plans() {
+  for (;;) {
+    auto plan = co_await batch_queue_.receive();
+    if (!plan) co_return;
+    co_await execute(std::move(*plan));
+  }
+}
+
+asio::awaitable<void> StageLoop::execute(Plan plan) {
+  const auto batch = table_.apply(plan);
+  if (batch.has_error()) throw ErrorException(batch.error());
+  if (plan.slices.empty()) {
+    if (options_.last) send_output(plan, {});
+    co_return;
+  }
+  comm::Message input;
+  if (!options_.first) {
+    input = co_await upstream_->receive(comm::MessageKind::kActivations);
+    const size_t wanted = plan.tokens.size() * runner_.input_row_bytes();
+    if (input.plan != plan.id || input.payload.bytes().size() != wanted) {
+      throw ErrorException(make_error(ErrorCode::kData, "plan {} wants {} bytes of activations, plan {} brought {}",
+                                      plan.id.value(), wanted, input.plan.value(), input.payload.bytes().size()));
+    }
+  }
+  const async::TimePoint start = runtime_.now();
+  auto result = co_await runner_.run(*batch, input.payload.bytes());
+  input.payload = {};
+  const async::TimePoint end = runtime_.now();
+  const StageReport report{options_.stage, plan.id, (start - idle_since_).count(), (end - start).count()};
+  idle_since_ = end;
+  if (options_.last) {
+    plan.reports.push_back(report);
+    send_output(plan, std::move(result.outputs));
+    co_return;
+  }
+  if (unsent_reports_.size() < kMaxUnsentReports) unsent_reports_.push_back(report);
+  // The runner has two output buffers: the one of the plan before must be free before the next run writes to it.
+  auto previous = std::exchange(
+      previous_send_, downstream_->send_borrowed(comm::MessageKind::kActivations, plan.generation, plan.id,
+                                                 result.activations));
+  co_await previous.commit();
+}
+
+void StageLoop::send_output(const Plan& plan, std::vector<SliceOutput> slices) {
+  PlanOutput output;
+  output.id = plan.id;
+  output.generation = plan.generation;
+  output.slices = std::move(slices);
+  output.reports = plan.reports;
+  downstream_->send(comm::MessageKind::kOutput, plan.generation, plan.id, output.encode());
+}
+
+}  // namespace millrace::sched

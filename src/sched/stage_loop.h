@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+
+#include "async/channel.h"
+#include "async/task_group.h"
+#include "comm/link.h"
+#include "sched/plan.h"
+#include "sched/sequence_table.h"
+#include "sched/stage_runner.h"
+
+namespace millrace::sched {
+
+struct StageLoopOptions {
+  StageId stage;
+  bool first = false;
+  bool last = false;
+  StageBounds bounds;
+  size_t window = 1;  ///< plans that can be in flight: the bound of the batch queue
+};
+
+/// One stage in one generation of the ring: receives plans and passes them on at once, runs them in order, sends activations on, or on
+/// the last stage the output to the head. Decides nothing. Lives on its stage's Runtime; run() ends when the link before it
+/// closes or something fails, and then closes the link behind it with the reason, so that the head learns it.
+class StageLoop {
+ public:
+  StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRunner& runner,
+            std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream);
+
+  [[nodiscard]] asio::awaitable<void> run();
+  /// Ends run(); what waits for a neighbour ends with `reason`. A run under way on the device is awaited.
+  void stop(const std::string& reason) { fail(reason); }
+  /// Why run() ended: the first failure.
+  [[nodiscard]] const std::string& end_reason() const { return end_reason_; }
+
+ private:
+  [[nodiscard]] asio::awaitable<void> receive_plans();
+  [[nodiscard]] asio::awaitable<void> execute_plans();
+  [[nodiscard]] asio::awaitable<void> execute(Plan plan);
+  void send_output(const Plan& plan, std::vector<SliceOutput> slices);
+  void fail(const std::string& reason);
+
+  async::Runtime& runtime_;
+  const StageLoopOptions options_;
+  StageRunner& runner_;
+  std::unique_ptr<comm::LinkReceiver> upstream_;
+  std::unique_ptr<comm::LinkSender> downstream_;
+  SequenceTable table_;
+  async::Channel<Plan> batch_queue_;
+  std::vector<StageReport> unsent_reports_;  // ride on the next plan that passes
+  comm::Work previous_send_;
+  async::TimePoint idle_since_;
+  std::string end_reason_;
+};
+
+}  // namespace millrace::sched

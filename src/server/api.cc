@@ -1,0 +1,187 @@
+#include "server/api.h"
+
+#include <boost/asio/cancellation_state.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/algorithm/string/predicate.hpp>
+
+#include <algorithm>
+#include <chrono>
+
+#include "async/event.h"
+#include "base/log.h"
+
+namespace millrace::server {
+namespace {
+
+using openai::ApiError;
+using openai::error_response;
+
+/// Above this a body is parsed and tokenised on the worker: about a millisecond's work.
+constexpr size_t kElsewhereBytes = 32u << 10;
+
+bool is_json(std::string_view content_type) {
+  const std::string_view essence = content_type.substr(0, content_type.find(';'));
+  const size_t end = essence.find_last_not_of(" \t");
+  const std::string_view name = end == std::string_view::npos ? std::string_view() : essence.substr(0, end + 1);
+  return name.empty() || boost::algorithm::iequals(name, "application/json") ||
+         boost::algorithm::iends_with(name, "+json");
+}
+
+bool is_printable(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c >= 0x20 && c < 0x7f; });
+}
+
+}  // namespace
+
+Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& service)
+    : runtime_(runtime),
+      options_(options),
+      service_(service),
+      created_s_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+                     .count()),
+      preparer_(options, service, random_),
+      generator_(runtime, options, service, metrics_) {}
+
+Api::~Api() { worker_.join(); }
+
+std::optional<HttpResponse> Api::check(const HttpRequest& head, const RouteMatch& match) const {
+  if (!options_.api_key.empty() && !match.is_public()) {
+    constexpr std::string_view kScheme = "bearer ";
+    const std::string_view given = head.authorization;
+    const bool authorised = boost::algorithm::istarts_with(given, kScheme) &&
+                            equal_in_constant_time(given.substr(kScheme.size()), options_.api_key);
+    if (!authorised) return error_response({401, "the API key is missing or wrong", ""});
+  }
+  if (match.route == Route::kNotFound) {
+    return error_response({404, fmt::format("no such route: {}", head.path.substr(0, 256)), ""});
+  }
+  if (match.route == Route::kMethodNotAllowed) {
+    HttpResponse response =
+        error_response({405, fmt::format("{} does not take this method, but {}", match.name, match.allowed), ""});
+    response.headers.emplace_back("Allow", match.allowed);
+    return response;
+  }
+  const bool takes_json = head.method == Method::kPost && match.route != Route::kHealth && match.route != Route::kExtra;
+  if (takes_json && !is_json(head.content_type)) {
+    return error_response({415, fmt::format("found content type '{}', wanted application/json",
+                                            head.content_type.substr(0, 128)), ""});
+  }
+  return std::nullopt;
+}
+
+std::optional<HttpResponse> Api::check_head(const HttpRequest& head) const {
+  return check(head, match_route(head, service_.extra_routes));
+}
+
+void Api::decorate(HttpResponse& response, const std::string& request_id) const {
+  if (!options_.cors_origin.empty()) response.headers.emplace_back("Access-Control-Allow-Origin", options_.cors_origin);
+  if (!request_id.empty() && request_id.size() <= 256 && is_printable(request_id)) {
+    response.headers.emplace_back("X-Request-Id", request_id);
+  }
+}
+
+asio::awaitable<bool> Api::handle(HttpRequest request, Connection& connection) {
+  RequestRecord record;
+  record.begin = runtime_.now();
+  record.keep_alive = request.keep_alive;
+  record.http11 = request.http11;
+  const RouteMatch match = match_route(request, service_.extra_routes);
+  std::optional<HttpResponse> response = check(request, match);
+  const bool generates = match.route == Route::kCompletions || match.route == Route::kChatCompletions;
+  if (!response && generates) {
+    co_await generate(request, match.route, connection, record);
+  } else {
+    if (!response) response = answer(request, match);
+    record.status = response->status;
+    decorate(*response, request.request_id);
+    const bool without_body = request.method == Method::kHead;
+    const bool sent = co_await connection.send(*response, without_body, record.keep_alive, record.http11);
+    record.keep_alive = record.keep_alive && sent;
+  }
+  finish(record, match.name);
+  co_return record.keep_alive;
+}
+
+asio::awaitable<void> Api::refuse(HttpResponse response, Connection& connection) {
+  RequestRecord record;
+  record.begin = runtime_.now();
+  record.status = response.status;
+  decorate(response, "");
+  const bool sent = co_await connection.send(response, false, false, true);
+  finish(record, "refused");
+  if (sent) co_await connection.linger();
+}
+
+void Api::finish(const RequestRecord& record, std::string_view route) {
+  metrics_.count_http(route, record.status);
+  const auto level = record.id.empty() ? log::Level::kDebug : log::Level::kInfo;
+  if (!log::enabled(level)) return;
+  const auto to_ms = [&](async::TimePoint at) {
+    return std::chrono::duration<double, std::milli>(at - record.begin).count();
+  };
+  log::at(level, "request id={} route={} status={} prompt_tokens={} completion_tokens={} ttft_ms={:.1f} total_ms={:.1f}",
+          record.id.empty() ? "-" : record.id, route, record.status, record.prompt_tokens, record.completion_tokens,
+          record.first_token ? to_ms(*record.first_token) : 0.0, to_ms(runtime_.now()));
+}
+
+Api::Prepared Api::prepare(const HttpRequest& request, Route route) const {
+  if (route == Route::kCompletions) {
+    auto parsed = openai::parse_completion_request(request.body, preparer_.limits());
+    if (parsed.has_error()) return parsed.error();
+    if (parsed->request_id.empty()) parsed->request_id = request.request_id.substr(0, 256);
+    return preparer_.prepare(std::move(*parsed));
+  }
+  auto parsed = openai::parse_chat_request(request.body, preparer_.limits());
+  if (parsed.has_error()) return parsed.error();
+  if (parsed->request_id.empty()) parsed->request_id = request.request_id.substr(0, 256);
+  return preparer_.prepare(std::move(*parsed));
+}
+
+asio::awaitable<Api::Prepared> Api::prepare_elsewhere(const HttpRequest& request, Route route) {
+  const async::Event done(runtime_);
+  std::optional<Prepared> prepared;
+  asio::post(worker_, [this, &request, route, &prepared, done] {
+    std::exception_ptr failure;
+    try {
+      prepared = prepare(request, route);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    done.set(failure);
+  });
+  // The worker writes into this frame, so the wait outlives a cancellation.
+  co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
+  co_await done.wait();
+  co_await asio::this_coro::reset_cancellation_state(asio::enable_terminal_cancellation());
+  co_return std::move(*prepared);
+}
+
+asio::awaitable<void> Api::generate(const HttpRequest& request, Route route, Connection& connection,
+                                    RequestRecord& record) {
+  std::optional<Prepared> prepared;
+  if (generator_.in_flight() >= options_.max_requests_in_flight) {
+    prepared = ApiError{429, fmt::format("{} requests are in flight already", generator_.in_flight()), ""};
+  } else if (request.body.size() > kElsewhereBytes) {
+    prepared = co_await prepare_elsewhere(request, route);
+  } else {
+    prepared = prepare(request, route);
+  }
+  if (prepared->has_value() && generator_.is_active((*prepared)->info.id)) {
+    prepared = ApiError{409, fmt::format("request_id: '{}' is in flight already", (*prepared)->info.id), "request_id"};
+  }
+  const Generator::Decorator with_headers = [this, &request](HttpResponse& response) {
+    decorate(response, request.request_id);
+  };
+  if (prepared->has_value()) {
+    co_await generator_.serve(std::move(**prepared), connection, record, with_headers);
+    co_return;
+  }
+  HttpResponse response = error_response(prepared->error());
+  record.status = response.status;
+  with_headers(response);
+  const bool sent = co_await connection.send(response, false, record.keep_alive, record.http11);
+  record.keep_alive = record.keep_alive && sent;
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <boost/asio/thread_pool.hpp>
+#include <optional>
+#include <string>
+
+#include "server/generator.h"
+#include "server/metrics.h"
+#include "server/prepare.h"
+#include "server/router.h"
+
+namespace millrace::server {
+
+/// The HTTP API: from a request to its answer on a connection. Owned by the Server; its executor only. Work on large
+/// bodies (parsing, tokenising) happens on a thread of its own, so that running streams keep flowing.
+class Api {
+ public:
+  Api(async::Runtime& runtime, const ServerOptions& options, const Service& service);
+  ~Api();
+
+  /// What can be refused from the head alone: unknown routes, wrong methods, missing authorisation.
+  [[nodiscard]] std::optional<HttpResponse> check_head(const HttpRequest& head) const;
+  /// Answers one request; true when the connection may carry another.
+  [[nodiscard]] asio::awaitable<bool> handle(HttpRequest request, Connection& connection);
+  /// Sends what read_request gave instead of a request, and logs it.
+  [[nodiscard]] asio::awaitable<void> refuse(HttpResponse response, Connection& connection);
+
+  [[nodiscard]] size_t in_flight() const { return generator_.in_flight(); }
+  void refuse_all() { generator_.refuse_all(); }
+  void set_connection_count(size_t count) { connection_count_ = count; }
+
+ private:
+  using Prepared = openai::ApiResult<GenerationSpec>;
+
+  [[nodiscard]] std::optional<HttpResponse> check(const HttpRequest& head, const RouteMatch& match) const;
+  [[nodiscard]] HttpResponse answer(const HttpRequest& request, const RouteMatch& match);
+  [[nodiscard]] HttpResponse answer_models(const RouteMatch& match) const;
+  [[nodiscard]] HttpResponse answer_health() const;
+  [[nodiscard]] HttpResponse answer_tokenize(const HttpRequest& request) const;
+  [[nodiscard]] HttpResponse answer_detokenize(const HttpRequest& request) const;
+  [[nodiscard]] HttpResponse answer_apply_template(const HttpRequest& request) const;
+  [[nodiscard]] HttpResponse answer_abort(const HttpRequest& request);
+  [[nodiscard]] HttpResponse answer_server_info() const;
+  [[nodiscard]] HttpResponse answer_metrics() const;
+
+  asio::awaitable<void> generate(const HttpRequest& request, Route route, Connection& connection,
+                                 RequestRecord& record);
+  [[nodiscard]] Prepared prepare(const HttpRequest& request, Route route) const;
+  asio::awaitable<Prepared> prepare_elsewhere(const HttpRequest& request, Route route);
+  void decorate(HttpResponse& response, const std::string& request_id) const;
+  void finish(const RequestRecord& record, std::string_view route);
+
+  async::Runtime& runtime_;
+  const ServerOptions& options_;
+  const Service& service_;
+  const int64_t created_s_;
+  Metrics metrics_;
+  RandomSource random_;
+  Preparer preparer_;
+  Generator generator_;
+  asio::thread_pool worker_{1};
+  size_t connection_count_ = 0;
+};
+
+}  // namespace millrace::server

@@ -1,0 +1,178 @@
+#include <fmt/format.h>
+
+#include "server/api.h"
+
+/// The endpoints of Api that answer at once.
+namespace millrace::server {
+namespace {
+
+using openai::ApiError;
+using openai::error_response;
+
+void write_model(JsonWriter& json, const ServerOptions& options, const sched::ModelInfo& info, int64_t created_s) {
+  json.begin_object().member("id", options.served_model_name).member("object", "model");
+  json.member("created", created_s).member("owned_by", "millrace").member("root", options.served_model_name);
+  json.key("parent").null();
+  json.member("max_model_len", info.context_length).end_object();
+}
+
+HttpResponse preflight(const std::string& allowed) {
+  HttpResponse response;
+  response.status = 204;
+  response.content_type.clear();
+  response.headers = {{"Allow", allowed},
+                      {"Access-Control-Allow-Methods", allowed},
+                      {"Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id"},
+                      {"Access-Control-Max-Age", "86400"}};
+  return response;
+}
+
+}  // namespace
+
+HttpResponse Api::answer(const HttpRequest& request, const RouteMatch& match) {
+  HttpResponse response;
+  switch (match.route) {
+    case Route::kModels:
+    case Route::kModel: return answer_models(match);
+    case Route::kHealth: return answer_health();
+    case Route::kVersion: response.body = R"({"version":")" MILLRACE_VERSION R"("})"; return response;
+    case Route::kTokenize: return answer_tokenize(request);
+    case Route::kDetokenize: return answer_detokenize(request);
+    case Route::kApplyTemplate: return answer_apply_template(request);
+    case Route::kAbortRequest: return answer_abort(request);
+    case Route::kServerInfo: return answer_server_info();
+    case Route::kLoad: {
+      const sched::EngineStatus status = service_.engine->status();
+      JsonWriter(response.body).begin_object().member("server_load", in_flight()).member("running", status.running)
+          .member("waiting", status.waiting).end_object();
+      return response;
+    }
+    case Route::kMetrics: return answer_metrics();
+    case Route::kExtra: return match.extra->answer(request);
+    case Route::kPreflight: return preflight(match.allowed);
+    case Route::kCompletions:
+    case Route::kChatCompletions:
+    case Route::kNotFound:
+    case Route::kMethodNotAllowed: break;
+  }
+  return error_response({500, fmt::format("{} has no answer", match.name), ""});
+}
+
+HttpResponse Api::answer_models(const RouteMatch& match) const {
+  HttpResponse response;
+  JsonWriter json(response.body);
+  const sched::ModelInfo& info = service_.engine->model_info();
+  if (match.route == Route::kModel) {
+    if (auto unknown = preparer_.check_model(std::string(match.argument))) return error_response(*unknown);
+    write_model(json, options_, info, created_s_);
+    return response;
+  }
+  json.begin_object().member("object", "list").key("data").begin_array();
+  write_model(json, options_, info, created_s_);
+  json.end_array().end_object();
+  return response;
+}
+
+HttpResponse Api::answer_health() const {
+  const sched::EngineStatus status = service_.engine->status();
+  if (!status.ready) {
+    return error_response({503, status.reason.empty() ? "the engine is not ready" : status.reason, ""});
+  }
+  HttpResponse response;
+  response.body = R"({"status":"ok"})";
+  return response;
+}
+
+HttpResponse Api::answer_tokenize(const HttpRequest& request) const {
+  auto parsed = openai::parse_tokenize_request(request.body, preparer_.limits());
+  if (parsed.has_error()) return error_response(parsed.error());
+  if (auto unknown = preparer_.check_model(parsed->model)) return error_response(*unknown);
+  bool add_special_tokens = parsed->add_special_tokens.value_or(true);
+  std::string text;
+  if (const auto* conversation = std::get_if<openai::Conversation>(&parsed->input)) {
+    auto rendered = preparer_.render(*conversation);
+    if (rendered.has_error()) return error_response(rendered.error());
+    text = std::move(*rendered);
+    add_special_tokens = parsed->add_special_tokens.value_or(false);
+  } else {
+    text = std::move(std::get<std::string>(parsed->input));
+  }
+  const std::vector<TokenId> ids = service_.tokenizer->encode(text, add_special_tokens);
+  HttpResponse response;
+  JsonWriter json(response.body);
+  json.begin_object().member("count", ids.size());
+  json.member("max_model_len", service_.engine->model_info().context_length).key("tokens").begin_array();
+  for (const TokenId id : ids) json.value(id);
+  json.end_array();
+  if (parsed->return_token_strings) {
+    json.key("token_strs").begin_array();
+    for (const TokenId id : ids) json.value(service_.tokenizer->id_to_token(id));
+    json.end_array();
+  }
+  json.end_object();
+  return response;
+}
+
+HttpResponse Api::answer_detokenize(const HttpRequest& request) const {
+  auto parsed = openai::parse_detokenize_request(request.body, preparer_.limits());
+  if (parsed.has_error()) return error_response(parsed.error());
+  if (auto unknown = preparer_.check_model(parsed->model)) return error_response(*unknown);
+  HttpResponse response;
+  const std::string text = service_.tokenizer->decode(parsed->tokens, parsed->skip_special_tokens);
+  JsonWriter(response.body).begin_object().member("prompt", text).end_object();
+  return response;
+}
+
+HttpResponse Api::answer_apply_template(const HttpRequest& request) const {
+  auto parsed = openai::parse_template_request(request.body, preparer_.limits());
+  if (parsed.has_error()) return error_response(parsed.error());
+  auto rendered = preparer_.render(*parsed);
+  if (rendered.has_error()) return error_response(rendered.error());
+  HttpResponse response;
+  JsonWriter(response.body).begin_object().member("prompt", *rendered).end_object();
+  return response;
+}
+
+HttpResponse Api::answer_abort(const HttpRequest& request) {
+  auto parsed = openai::parse_abort_request(request.body);
+  if (parsed.has_error()) return error_response(parsed.error());
+  const size_t count = parsed->all ? generator_.abort_all() : generator_.abort(parsed->request_id);
+  if (count == 0 && !parsed->all) {
+    return error_response({404, fmt::format("no request '{}' is in flight", parsed->request_id.substr(0, 256)),
+                           "request_id"});
+  }
+  HttpResponse response;
+  JsonWriter(response.body).begin_object().member("aborted", count).end_object();
+  return response;
+}
+
+HttpResponse Api::answer_server_info() const {
+  const sched::ModelInfo& info = service_.engine->model_info();
+  const sched::EngineStatus status = service_.engine->status();
+  HttpResponse response;
+  JsonWriter json(response.body);
+  json.begin_object().member("version", MILLRACE_VERSION).member("served_model_name", options_.served_model_name);
+  json.key("model").begin_object().member("architecture", info.architecture);
+  json.member("context_length", info.context_length).member("vocab_size", info.vocab_size);
+  json.member("parameter_count", info.parameter_count).member("stage_count", info.stage_count);
+  json.member("kv_token_capacity", info.kv_token_capacity).end_object();
+  json.key("engine").begin_object().member("ready", status.ready).member("reason", status.reason);
+  json.member("running", status.running).member("waiting", status.waiting);
+  json.member("free_pages", status.free_pages).member("total_pages", status.total_pages).end_object();
+  json.key("limits").begin_object().member("max_connections", options_.max_connections);
+  json.member("max_requests_in_flight", options_.max_requests_in_flight).member("max_choices", options_.max_choices);
+  json.member("max_body_bytes", options_.max_body_bytes).end_object();
+  json.member("requests_in_flight", in_flight()).member("connections", connection_count_).end_object();
+  return response;
+}
+
+HttpResponse Api::answer_metrics() const {
+  HttpResponse response;
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  response.body =
+      metrics_.render(options_.served_model_name, service_.engine->status(), in_flight(), connection_count_);
+  if (service_.extra_metrics) service_.extra_metrics(response.body);
+  return response;
+}
+
+}  // namespace millrace::server

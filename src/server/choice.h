@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sched/engine.h"
+#include "text/incremental_detokenizer.h"
+#include "text/stop_strings.h"
+#include "text/tokenizer.h"
+
+namespace millrace::server {
+
+struct PreparedPrompt {
+  std::vector<TokenId> ids;
+  std::string text;  ///< only for echo
+};
+
+/// How tokens become text; shared by the choices of one request.
+struct ChoiceOptions {
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  std::vector<std::string> stop;
+  std::vector<TokenId> stop_token_ids;  ///< eos and the user's; their text is not shown unless include_stop
+  bool include_stop = false;
+  bool skip_special_tokens = true;
+  bool echo = false;
+  bool logprobs = false;
+  bool prompt_logprobs = false;  ///< keep them as such, besides what echo does with them
+};
+
+struct ScoredToken {
+  tensor::TokenLogprobs logprobs;
+  uint32_t text_offset = 0;  ///< code points of the choice's text before this token
+  bool scored = true;        ///< false for a prompt's first token
+};
+
+/// What one or more events add to a choice. Members are appended to, so that a delta may hold the whole choice.
+struct ChoiceDelta {
+  std::string text;
+  std::vector<TokenId> tokens;
+  std::vector<ScoredToken> logprobs;
+  std::vector<tensor::TokenLogprobs> prompt_logprobs;
+  std::optional<sched::FinishReason> finish;
+  std::string stop_text;                 ///< the stop string that matched, if one did
+  std::optional<TokenId> stop_token;     ///< the user's stop token that was drawn, if one was
+  bool first = false;                    ///< holds the choice's first event
+};
+
+/// One continuation on its way from tokens to text: detokenises, cuts at stop strings, collects logprobs. Plain code;
+/// one per engine request, used on the front's thread.
+class Choice {
+ public:
+  Choice(const ChoiceOptions& options, const PreparedPrompt& prompt);
+
+  /// Appends what `event` adds. After finished() nothing more is added.
+  void consume(sched::GenerateEvent& event, ChoiceDelta& delta);
+  [[nodiscard]] bool started() const { return started_; }
+  [[nodiscard]] bool finished() const { return finish_.has_value(); }
+  [[nodiscard]] std::optional<sched::FinishReason> finish() const { return finish_; }
+  [[nodiscard]] uint32_t completion_tokens() const { return completion_tokens_; }
+  [[nodiscard]] uint32_t cached_tokens() const { return cached_tokens_; }
+
+ private:
+  void start(sched::GenerateEvent& event, ChoiceDelta& delta);
+  void add_echo(sched::GenerateEvent& event, ChoiceDelta& delta);
+  /// True when the token completed a stop string.
+  bool add_token(TokenId token, bool show, ChoiceDelta& delta);
+  void finish_with(sched::FinishReason reason, ChoiceDelta& delta);
+
+  const ChoiceOptions& options_;
+  const PreparedPrompt& prompt_;
+  text::IncrementalDetokenizer detokenizer_;
+  text::StopMatcher stops_;
+  std::optional<sched::FinishReason> finish_;
+  uint32_t completion_tokens_ = 0;
+  uint32_t cached_tokens_ = 0;
+  uint32_t text_offset_ = 0;
+  bool started_ = false;
+};
+
+/// The token's text for logprobs; "bytes:\xe2\x80" where its bytes are not a text by themselves.
+[[nodiscard]] std::string token_text(const text::Tokenizer& tokenizer, TokenId token);
+
+}  // namespace millrace::server

@@ -1,0 +1,217 @@
+#include "server/connection.h"
+
+#include <fmt/format.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "server/http_parser.h"
+#include "server/openai/error.h"
+
+namespace millrace::server {
+namespace {
+
+using asio::ip::tcp;
+using boost::system::error_code;
+constexpr auto kOutcome = asio::as_tuple(asio::use_awaitable);
+constexpr size_t kReadBytes = 16u << 10;
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+
+HttpResponse refusal(unsigned status, std::string message) {
+  return openai::error_response(openai::ApiError{status, std::move(message), ""});
+}
+
+bool would_block(const error_code& failure) {
+  return failure == asio::error::would_block || failure == asio::error::try_again;
+}
+
+}  // namespace
+
+Connection::Connection(async::Runtime& runtime, tcp::socket socket, const ServerOptions& options)
+    : socket_(std::move(socket)), options_(options), deadline_(runtime, [this] {
+        timed_out_ = true;
+        error_code ignored;
+        socket_.cancel(ignored);
+      }) {
+  error_code ignored;  // a socket that is dead already fails at its first read
+  socket_.non_blocking(true, ignored);
+  socket_.set_option(tcp::no_delay(true), ignored);
+  if (options.send_buffer_bytes > 0) {
+    socket_.set_option(asio::socket_base::send_buffer_size(options.send_buffer_bytes), ignored);
+  }
+}
+
+std::string Connection::peer() const {
+  error_code failure;
+  const auto endpoint = socket_.remote_endpoint(failure);
+  return failure ? "unknown" : endpoint.address().to_string();
+}
+
+void Connection::stop_idling() {
+  stopping_ = true;
+  error_code ignored;
+  if (idle_) socket_.cancel(ignored);
+}
+
+asio::awaitable<Connection::Fill> Connection::wait_for_first_byte() {
+  if (!buffer_.empty()) co_return Fill::kBytes;
+  if (stopping_) co_return Fill::kClosed;
+  idle_ = true;
+  deadline_.expire_after(options_.idle_timeout);
+  const auto [failure] = co_await socket_.async_wait(tcp::socket::wait_read, kOutcome);
+  deadline_.expire_never();
+  idle_ = false;
+  co_return failure ? Fill::kClosed : Fill::kBytes;
+}
+
+asio::awaitable<Connection::Fill> Connection::fill() {
+  for (;;) {
+    const size_t used = buffer_.size();
+    buffer_.resize(used + kReadBytes);
+    error_code failure;
+    const size_t count = socket_.read_some(asio::buffer(buffer_.data() + used, kReadBytes), failure);
+    buffer_.resize(used + count);
+    if (!failure) co_return Fill::kBytes;
+    if (!would_block(failure)) co_return Fill::kClosed;
+    const auto [wait_failure] = co_await socket_.async_wait(tcp::socket::wait_read, kOutcome);
+    if (timed_out_) co_return Fill::kTimeout;
+    if (wait_failure) co_return Fill::kClosed;
+  }
+}
+
+asio::awaitable<Connection::Incoming> Connection::read_request(const Gatekeeper& gatekeeper) {
+  if (buffer_.empty()) buffer_.shrink_to_fit();
+  timed_out_ = false;
+  const Fill first = co_await wait_for_first_byte();
+  if (first != Fill::kBytes) co_return Incoming{};
+  HttpParser parser({options_.max_header_bytes, options_.max_body_bytes});
+  deadline_.expire_after(options_.header_timeout);
+  for (;;) {
+    const HttpParser::State state = parser.feed(buffer_);
+    if (state == HttpParser::State::kFailed) {
+      deadline_.expire_never();
+      co_return Incoming{{}, refusal(parser.failure().status, parser.failure().message)};
+    }
+    if (state == HttpParser::State::kDone) break;
+    if (state == HttpParser::State::kHead) {
+      if (auto response = gatekeeper(parser.head()); response && !parser.complete()) {
+        deadline_.expire_never();
+        co_return Incoming{{}, std::move(response)};
+      }
+      deadline_.expire_after(options_.body_timeout);
+      if (parser.head().expects_continue && buffer_.empty() && !parser.complete()) {
+        const bool sent = co_await write_all(kContinue);
+        if (!sent) co_return Incoming{};
+        deadline_.expire_after(options_.body_timeout);
+      }
+      continue;
+    }
+    const Fill more = co_await fill();
+    if (more == Fill::kTimeout) {
+      co_return Incoming{{}, refusal(408, fmt::format("the request's {} did not arrive in time",
+                                                      parser.head_complete() ? "body" : "header"))};
+    }
+    if (more == Fill::kClosed) co_return Incoming{};
+  }
+  deadline_.expire_never();
+  co_return Incoming{parser.take(), {}};
+}
+
+asio::awaitable<bool> Connection::write_all(std::string_view bytes) {
+  while (!bytes.empty()) {
+    error_code failure;
+    const size_t count = socket_.write_some(asio::buffer(bytes), failure);
+    bytes.remove_prefix(count);
+    if (!failure) continue;
+    if (!would_block(failure)) {
+      peer_gone_ = true;
+      co_return false;
+    }
+    deadline_.expire_after(options_.write_timeout);
+    const auto [wait_failure] = co_await socket_.async_wait(tcp::socket::wait_write, kOutcome);
+    deadline_.expire_never();
+    if (wait_failure || peer_gone_) {
+      peer_gone_ = true;
+      co_return false;
+    }
+  }
+  co_return true;
+}
+
+asio::awaitable<bool> Connection::send(const HttpResponse& response, bool without_body, bool keep_alive,
+                                       bool http11) {
+  std::string bytes;
+  bytes.reserve(512 + response.body.size());
+  append_head(bytes, response, BodyFraming::kLength, response.body.size(), keep_alive, http11);
+  if (!without_body) bytes += response.body;
+  const bool sent = co_await write_all(bytes);
+  co_return sent;
+}
+
+asio::awaitable<bool> Connection::begin_stream(const HttpResponse& head, bool keep_alive, bool http11) {
+  chunked_ = http11;
+  frame_.clear();
+  append_head(frame_, head, http11 ? BodyFraming::kChunked : BodyFraming::kUntilClose, 0, keep_alive && http11,
+              http11);
+  const bool sent = co_await write_all(frame_);
+  co_return sent;
+}
+
+asio::awaitable<bool> Connection::write_stream(std::string& events) {
+  frame_.clear();
+  if (chunked_) {
+    fmt::format_to(std::back_inserter(frame_), "{:x}\r\n", events.size());
+    frame_ += events;
+    frame_ += "\r\n";
+  } else {
+    frame_ += events;
+  }
+  events.clear();
+  const bool sent = co_await write_all(frame_);
+  co_return sent;
+}
+
+asio::awaitable<bool> Connection::end_stream() {
+  frame_ = std::string();
+  if (!chunked_) co_return true;
+  const bool sent = co_await write_all("0\r\n\r\n");
+  co_return sent;
+}
+
+asio::awaitable<void> Connection::linger() {
+  constexpr size_t kMaxDiscarded = 64u << 20;
+  error_code ignored;
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  timed_out_ = false;
+  deadline_.expire_after(std::chrono::seconds(2));
+  for (size_t discarded = 0; discarded < kMaxDiscarded; discarded += buffer_.size()) {
+    buffer_.clear();
+    const Fill more = co_await fill();
+    if (more != Fill::kBytes || stopping_) break;
+  }
+  deadline_.expire_never();
+  socket_.close(ignored);
+}
+
+asio::awaitable<void> Connection::watch(std::function<void()> on_gone) {
+  error_code failure;
+  while (!failure && buffer_.size() < options_.max_pipelined_bytes) {
+    const auto [wait_failure] = co_await socket_.async_wait(tcp::socket::wait_read, kOutcome);
+    if (wait_failure) co_return;
+    const size_t used = buffer_.size();
+    buffer_.resize(used + 4096);
+    const size_t count = socket_.read_some(asio::buffer(buffer_.data() + used, 4096), failure);
+    buffer_.resize(used + count);
+    if (would_block(failure)) failure = {};
+  }
+  if (!failure) {
+    // Unread bytes would hide an end of stream; a reset still shows.
+    const auto [wait_failure] = co_await socket_.async_wait(tcp::socket::wait_error, kOutcome);
+    if (wait_failure) co_return;
+  }
+  peer_gone_ = true;
+  on_gone();
+}
+
+}  // namespace millrace::server

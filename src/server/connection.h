@@ -1,0 +1,70 @@
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "async/runtime.h"
+#include "server/http.h"
+#include "server/lazy_timer.h"
+#include "server/options.h"
+
+namespace millrace::server {
+
+/// One client's TCP connection: reads requests and writes responses under time-outs, with every buffer bounded. Used by
+/// one session coroutine on the front's executor; a second coroutine may run `watch` at the same time.
+class Connection {
+ public:
+  /// A request; or a response to send instead of one, after which nothing more can be read; or neither: the client is
+  /// gone, or idle for too long, or the server is draining.
+  struct Incoming {
+    std::optional<HttpRequest> request;
+    std::optional<HttpResponse> refusal;
+  };
+  /// Looks at a request before its body is read; a response ends the connection without reading it.
+  using Gatekeeper = std::function<std::optional<HttpResponse>(const HttpRequest& head)>;
+
+  Connection(async::Runtime& runtime, asio::ip::tcp::socket socket, const ServerOptions& options);
+
+  [[nodiscard]] asio::awaitable<Incoming> read_request(const Gatekeeper& gatekeeper);
+
+  /// Writes return false when the client is gone or takes nothing for write_timeout.
+  [[nodiscard]] asio::awaitable<bool> send(const HttpResponse& response, bool without_body, bool keep_alive,
+                                           bool http11);
+  [[nodiscard]] asio::awaitable<bool> begin_stream(const HttpResponse& head, bool keep_alive, bool http11);
+  /// Sends `events` as one chunk and clears it.
+  [[nodiscard]] asio::awaitable<bool> write_stream(std::string& events);
+  [[nodiscard]] asio::awaitable<bool> end_stream();
+  /// Closes the sending side and waits a little for the client to close its own, so that it can read what was sent.
+  [[nodiscard]] asio::awaitable<void> linger();
+
+  /// Runs while a request is served: keeps what the client pipelines, and calls `on_gone` when it hangs up.
+  [[nodiscard]] asio::awaitable<void> watch(std::function<void()> on_gone);
+  [[nodiscard]] bool peer_gone() const { return peer_gone_; }
+
+  /// Ends the wait of an idle connection; one that serves a request goes on.
+  void stop_idling();
+  [[nodiscard]] std::string peer() const;
+
+ private:
+  enum class Fill { kBytes, kClosed, kTimeout };
+
+  asio::awaitable<Fill> wait_for_first_byte();
+  asio::awaitable<Fill> fill();
+  asio::awaitable<bool> write_all(std::string_view bytes);
+
+  asio::ip::tcp::socket socket_;
+  const ServerOptions& options_;
+  LazyTimer deadline_;
+  std::string buffer_;  ///< read and not yet parsed: at most max_pipelined_bytes, or one read's worth of a body
+  std::string frame_;   ///< the stream chunk being written
+  bool timed_out_ = false;
+  bool idle_ = false;
+  bool stopping_ = false;
+  bool peer_gone_ = false;
+  bool chunked_ = false;
+};
+
+}  // namespace millrace::server

@@ -1,0 +1,104 @@
+#include "server/http_parser.h"
+
+#include <fmt/format.h>
+
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+
+namespace millrace::server {
+namespace {
+
+namespace http = boost::beast::http;
+
+Method to_method(http::verb verb) {
+  switch (verb) {
+    case http::verb::get: return Method::kGet;
+    case http::verb::head: return Method::kHead;
+    case http::verb::post: return Method::kPost;
+    case http::verb::put: return Method::kPut;
+    case http::verb::patch: return Method::kPatch;
+    case http::verb::delete_: return Method::kDelete;
+    case http::verb::options: return Method::kOptions;
+    default: return Method::kOther;
+  }
+}
+
+std::string to_std_string(boost::beast::string_view text) { return std::string(text.data(), text.size()); }
+
+}  // namespace
+
+struct HttpParser::Impl {
+  http::request_parser<http::string_body> parser;
+};
+
+HttpParser::HttpParser(Limits limits) : impl_(std::make_unique<Impl>()), limits_(limits) {
+  impl_->parser.header_limit(limits.header_bytes);
+  impl_->parser.body_limit(limits.body_bytes);
+}
+
+HttpParser::~HttpParser() = default;
+
+bool HttpParser::complete() const { return impl_->parser.is_done(); }
+
+HttpParser::State HttpParser::feed(std::string& buffer) {
+  auto& parser = impl_->parser;
+  size_t consumed = 0;
+  State state = State::kNeedMore;
+  while (consumed < buffer.size() && !parser.is_done()) {
+    boost::beast::error_code failure;
+    const size_t taken =
+        parser.put(boost::asio::const_buffer(buffer.data() + consumed, buffer.size() - consumed), failure);
+    consumed += taken;
+    if (failure == http::error::need_more) break;
+    if (failure == http::error::header_limit) {
+      return fail(431, fmt::format("the request header is longer than {} bytes", limits_.header_bytes));
+    }
+    if (failure == http::error::body_limit) {
+      return fail(413, fmt::format("the request body is longer than {} bytes", limits_.body_bytes));
+    }
+    if (failure) return fail(400, fmt::format("malformed HTTP request: {}", failure.message()));
+    if (parser.is_header_done() && !head_reported_) {
+      head_reported_ = true;
+      read_head();
+      parser.eager(true);
+      state = State::kHead;
+      break;
+    }
+    if (taken == 0) break;
+  }
+  buffer.erase(0, consumed);
+  if (state == State::kHead) return state;
+  return parser.is_done() ? State::kDone : State::kNeedMore;
+}
+
+HttpParser::State HttpParser::fail(unsigned status, std::string message) {
+  failure_ = {status, std::move(message)};
+  return State::kFailed;
+}
+
+void HttpParser::read_head() {
+  const auto& message = impl_->parser.get();
+  request_.method = to_method(message.method());
+  std::string target = to_std_string(message.target());
+  if (const size_t scheme = target.find("://"); scheme != std::string::npos && target.front() != '/') {
+    const size_t path = target.find('/', scheme + 3);
+    target = path == std::string::npos ? "/" : target.substr(path);
+  }
+  const size_t question = target.find('?');
+  request_.path = percent_decode(std::string_view(target).substr(0, question));
+  if (question != std::string::npos) request_.query = target.substr(question + 1);
+  request_.authorization = to_std_string(message[http::field::authorization]);
+  request_.content_type = to_std_string(message[http::field::content_type]);
+  request_.request_id = to_std_string(message["X-Request-Id"]);
+  request_.http11 = message.version() >= 11;
+  request_.keep_alive = message.keep_alive();
+  request_.expects_continue =
+      boost::beast::iequals(message[http::field::expect], "100-continue") && request_.http11;
+}
+
+HttpRequest HttpParser::take() {
+  request_.body = std::move(impl_->parser.get().body());
+  return std::move(request_);
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,133 @@
+#include <algorithm>
+#include <array>
+
+#include "server/openai/field.h"
+
+namespace millrace::server::openai {
+namespace {
+
+constexpr std::array<std::string_view, 4> kRoles = {"system", "developer", "user", "assistant"};
+
+Refusal read_part(const std::string& place, Json part, std::string& content) {
+  simdjson::dom::object object;
+  if (part.get_object().get(object) != simdjson::SUCCESS) return wrong_type(place, part, "an object");
+  std::string_view type;
+  if (object["type"].get_string().get(type) != simdjson::SUCCESS) {
+    return bad_request(place, "{}: a content part has no type", place);
+  }
+  std::string_view text;
+  if (type != "text") {
+    return bad_request(place, "{}: content parts of type '{}' are not supported, only 'text' is", place,
+                       type.substr(0, 64));
+  }
+  if (object["text"].get_string().get(text) != simdjson::SUCCESS) {
+    return bad_request(place, "{}: a text part has no text", place);
+  }
+  content += text;
+  return std::nullopt;
+}
+
+Refusal read_content(const std::string& place, Json value, std::string& content) {
+  simdjson::dom::array parts;
+  if (value.get_array().get(parts) != simdjson::SUCCESS) {
+    if (!value.is_string()) return wrong_type(place, value, "a string or an array of text parts");
+    return read_string(place, value, content);
+  }
+  bool first = true;
+  for (const Json part : parts) {
+    if (!first) content += '\n';
+    first = false;
+    if (Refusal refusal = read_part(place, part, content)) return refusal;
+  }
+  return std::nullopt;
+}
+
+Refusal read_message(const std::string& place, Json value, ChatMessage& message) {
+  simdjson::dom::object object;
+  if (value.get_object().get(object) != simdjson::SUCCESS) return wrong_type(place, value, "an object");
+  bool has_content = false;
+  for (const auto& member : object) {
+    const std::string name = fmt::format("{}.{}", place, member.key.substr(0, 64));
+    if (member.value.is_null()) continue;
+    Refusal refusal;
+    if (member.key == "role") {
+      refusal = read_string(name, member.value, message.role);
+    } else if (member.key == "content") {
+      has_content = true;
+      refusal = read_content(name, member.value, message.content);
+    } else if (member.key == "name") {
+      refusal = read_string(name, member.value, message.name);
+    } else if (member.key == "tool_calls" || member.key == "function_call" || member.key == "tool_call_id") {
+      const bool empty = member.value.is_array() && member.value.get_array().value_unsafe().size() == 0;
+      if (!empty) refusal = bad_request(name, "{}: tools are not supported by this server", name);
+    }
+    if (refusal) return refusal;
+  }
+  if (message.role.empty()) return bad_request(place + ".role", "{}.role: missing", place);
+  if (std::find(kRoles.begin(), kRoles.end(), message.role) == kRoles.end()) {
+    return bad_request(place + ".role", "{}.role: found '{}', wanted system, developer, user or assistant", place,
+                       message.role.substr(0, 64));
+  }
+  if (!has_content && message.role != "assistant") {
+    return bad_request(place + ".content", "{}.content: missing", place);
+  }
+  // Templates know the older word; to them the newer one is an unknown role.
+  if (message.role == "developer") message.role = "system";
+  return std::nullopt;
+}
+
+Refusal read_messages(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
+  simdjson::dom::array array;
+  if (value.get_array().get(array) != simdjson::SUCCESS) return wrong_type(name, value, "an array of messages");
+  for (const Json item : array) {
+    const std::string place = fmt::format("messages[{}]", conversation.messages.size());
+    if (Refusal refusal = read_message(place, item, conversation.messages.emplace_back())) return refusal;
+  }
+  return std::nullopt;
+}
+
+Refusal read_template(std::string_view name, Json value, const RequestLimits& limits, Conversation& conversation) {
+  if (!limits.allow_chat_template) {
+    return bad_request(name, "chat_template: this server does not accept a request's own template");
+  }
+  return read_string(name, value, conversation.chat_template);
+}
+
+Refusal read_template_kwargs(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
+  if (!value.is_object()) return wrong_type(name, value, "an object");
+  conversation.chat_template_kwargs = simdjson::minify(value);
+  return std::nullopt;
+}
+
+using Name = std::string_view;
+
+constexpr std::array kConversationFields = {
+    Field<Conversation>{"messages", read_messages},
+    Field<Conversation>{"add_generation_prompt", [](Name n, Json v, const RequestLimits&, Conversation& c) {
+                          return read_bool(n, v, c.add_generation_prompt);
+                        }},
+    Field<Conversation>{"continue_final_message", [](Name n, Json v, const RequestLimits&, Conversation& c) {
+                          return read_bool(n, v, c.continue_final_message);
+                        }},
+    Field<Conversation>{"chat_template", read_template},
+    Field<Conversation>{"chat_template_kwargs", read_template_kwargs},
+};
+
+}  // namespace
+
+std::span<const Field<Conversation>> conversation_fields() { return kConversationFields; }
+
+Refusal check_conversation(const Conversation& conversation) {
+  if (conversation.messages.empty()) return bad_request("messages", "messages: missing or empty");
+  if (!conversation.continue_final_message) return std::nullopt;
+  if (conversation.add_generation_prompt) {
+    return bad_request("continue_final_message",
+                       "continue_final_message: allowed only with add_generation_prompt false");
+  }
+  if (conversation.messages.back().role != "assistant") {
+    return bad_request("continue_final_message", "continue_final_message: the last message is not the assistant's");
+  }
+  return std::nullopt;
+}
+
+}  // namespace millrace::server::openai

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <fmt/core.h>
+
+#include <boost/system/result.hpp>
+#include <string>
+
+#include "base/result.h"
+#include "server/http.h"
+
+namespace millrace::server::openai {
+
+/// A refusal as OpenAI's clients expect it.
+struct [[nodiscard]] ApiError {
+  ApiError() = default;
+  ApiError(unsigned http_status, std::string text, std::string field)
+      : status(http_status), message(std::move(text)), param(std::move(field)) {}
+
+  unsigned status = 400;
+  std::string message;
+  std::string param;  ///< the field at fault; empty: none
+};
+
+[[noreturn]] inline void throw_exception_from_error(const ApiError& error, const boost::source_location&) {
+  throw ErrorException(Error{ErrorCode::kInvalidArgument, error.message});
+}
+
+template <class T>
+using ApiResult = boost::system::result<T, ApiError>;
+
+template <class... Args>
+ApiError bad_request(std::string_view param, fmt::format_string<Args...> format, Args&&... args) {
+  return ApiError{400, fmt::format(format, std::forward<Args>(args)...), std::string(param)};
+}
+
+/// The status that each ErrorCode means to a client.
+[[nodiscard]] unsigned status_of(ErrorCode code);
+[[nodiscard]] ApiError to_api_error(const Error& error, std::string_view param = {});
+/// OpenAI's word for a class of statuses, e.g. "invalid_request_error".
+[[nodiscard]] std::string_view error_type(unsigned status);
+
+/// Appends {"error":{…}}.
+void append_error(std::string& out, const ApiError& error);
+[[nodiscard]] HttpResponse error_response(const ApiError& error);
+
+}  // namespace millrace::server::openai

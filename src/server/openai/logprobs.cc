@@ -1,0 +1,103 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "server/openai/response.h"
+
+namespace millrace::server::openai {
+namespace {
+
+/// Clients parse a number; a token that cannot be drawn gets the value vLLM gives it.
+float finite_logprob(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0f; }
+
+void write_token(JsonWriter& json, const text::Tokenizer& tokenizer, TokenId token, float logprob) {
+  json.member("token", token_text(tokenizer, token)).member("logprob", finite_logprob(logprob));
+  json.key("bytes").begin_array();
+  for (const char byte : tokenizer.token_bytes(token)) json.value(static_cast<unsigned char>(byte));
+  json.end_array();
+}
+
+void write_top_object(JsonWriter& json, const text::Tokenizer& tokenizer, const tensor::TokenLogprobs& logprobs) {
+  std::vector<std::string> names;
+  const auto add = [&](TokenId token, float logprob) {
+    std::string name = token_text(tokenizer, token);
+    if (std::ranges::find(names, name) != names.end()) return;
+    json.member(name, finite_logprob(logprob));
+    names.push_back(std::move(name));
+  };
+  json.begin_object();
+  for (const auto& [token, logprob] : logprobs.top) add(token, logprob);
+  add(logprobs.token, logprobs.logprob);
+  json.end_object();
+}
+
+}  // namespace
+
+void write_completion_logprobs(JsonWriter& json, const text::Tokenizer& tokenizer,
+                               std::span<const ScoredToken> tokens) {
+  json.begin_object().key("tokens").begin_array();
+  for (const ScoredToken& token : tokens) json.value(token_text(tokenizer, token.logprobs.token));
+  json.end_array().key("token_logprobs").begin_array();
+  for (const ScoredToken& token : tokens) {
+    if (token.scored) {
+      json.value(finite_logprob(token.logprobs.logprob));
+    } else {
+      json.null();
+    }
+  }
+  json.end_array().key("top_logprobs").begin_array();
+  for (const ScoredToken& token : tokens) {
+    if (token.scored) {
+      write_top_object(json, tokenizer, token.logprobs);
+    } else {
+      json.null();
+    }
+  }
+  json.end_array().key("text_offset").begin_array();
+  for (const ScoredToken& token : tokens) json.value(token.text_offset);
+  json.end_array().end_object();
+}
+
+void write_chat_logprobs(JsonWriter& json, const text::Tokenizer& tokenizer, std::span<const ScoredToken> tokens) {
+  json.begin_object().key("content").begin_array();
+  for (const ScoredToken& token : tokens) {
+    json.begin_object();
+    write_token(json, tokenizer, token.logprobs.token, token.logprobs.logprob);
+    json.key("top_logprobs").begin_array();
+    for (const auto& [id, logprob] : token.logprobs.top) {
+      json.begin_object();
+      write_token(json, tokenizer, id, logprob);
+      json.end_object();
+    }
+    json.end_array().end_object();
+  }
+  json.end_array().key("refusal").null().end_object();
+}
+
+void write_prompt_logprobs(JsonWriter& json, const text::Tokenizer& tokenizer,
+                           std::span<const tensor::TokenLogprobs> tokens) {
+  json.begin_array();
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (i == 0) {
+      json.null();
+      continue;
+    }
+    const auto entry = [&](TokenId token, float logprob, int32_t rank) {
+      json.key(fmt::to_string(token)).begin_object().member("logprob", finite_logprob(logprob));
+      json.member("rank", rank).member("decoded_token", token_text(tokenizer, token)).end_object();
+    };
+    const tensor::TokenLogprobs& token = tokens[i];
+    json.begin_object();
+    entry(token.token, token.logprob, token.rank);
+    int32_t rank = 0;
+    for (const auto& [id, logprob] : token.top) {
+      ++rank;
+      if (id != token.token) entry(id, logprob, rank);
+    }
+    json.end_object();
+  }
+  json.end_array();
+}
+
+}  // namespace millrace::server::openai

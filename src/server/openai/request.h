@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+#include "server/openai/error.h"
+
+/// The requests of the OpenAI-compatible API as plain structs, and their parsing: every field validated, nothing that
+/// changes the answer ignored. Parsing needs no socket and no engine.
+namespace millrace::server::openai {
+
+/// What a field may be at most, besides the bounds that OpenAI documents.
+struct RequestLimits {
+  uint32_t vocab_size = 0;      ///< drawable ids
+  size_t max_choices = 512;     ///< prompts times n
+  bool allow_chat_template = false;
+};
+
+/// What completions and chat completions have in common. Optional: the model's own default applies.
+struct CommonRequest {
+  std::string model;  ///< empty: not said
+  std::optional<uint32_t> max_tokens;
+  uint32_t n = 1;
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<int32_t> top_k;  ///< 0: off
+  std::optional<float> repetition_penalty;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  std::optional<uint64_t> seed;
+  std::vector<std::string> stop;
+  std::vector<TokenId> stop_token_ids;
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  int32_t top_logprobs = -1;     ///< -1: no logprobs
+  int32_t prompt_logprobs = -1;  ///< -1: none
+  uint32_t min_tokens = 0;
+  bool ignore_eos = false;
+  bool include_stop = false;
+  bool skip_special_tokens = true;
+  bool return_token_ids = false;
+  std::optional<uint32_t> truncate_prompt_tokens;
+  std::optional<bool> add_special_tokens;
+  int32_t priority = 0;
+  std::string request_id;
+  std::string cache_salt;
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+};
+
+using Prompt = std::variant<std::string, std::vector<TokenId>>;
+
+struct CompletionRequest : CommonRequest {
+  std::vector<Prompt> prompts;
+  bool echo = false;
+};
+
+struct ChatMessage {
+  std::string role;
+  std::string content;  ///< text parts joined by newlines
+  std::string name;
+};
+
+/// What a chat template is rendered with; also the body of /apply-template and of a chat /tokenize.
+struct Conversation {
+  std::vector<ChatMessage> messages;
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;
+  std::string chat_template;         ///< empty: the model's
+  std::string chat_template_kwargs;  ///< a JSON object, or empty
+};
+
+struct ChatRequest : CommonRequest {
+  Conversation conversation;
+};
+
+struct TokenizeRequest {
+  std::string model;
+  std::variant<std::string, Conversation> input;
+  std::optional<bool> add_special_tokens;
+  bool return_token_strings = false;
+};
+
+struct DetokenizeRequest {
+  std::string model;
+  std::vector<TokenId> tokens;
+  bool skip_special_tokens = false;
+};
+
+struct AbortRequest {
+  std::string request_id;
+  bool all = false;
+};
+
+[[nodiscard]] ApiResult<CompletionRequest> parse_completion_request(const std::string& body,
+                                                                    const RequestLimits& limits);
+[[nodiscard]] ApiResult<ChatRequest> parse_chat_request(const std::string& body, const RequestLimits& limits);
+[[nodiscard]] ApiResult<TokenizeRequest> parse_tokenize_request(const std::string& body, const RequestLimits& limits);
+[[nodiscard]] ApiResult<DetokenizeRequest> parse_detokenize_request(const std::string& body,
+                                                                    const RequestLimits& limits);
+[[nodiscard]] ApiResult<Conversation> parse_template_request(const std::string& body, const RequestLimits& limits);
+[[nodiscard]] ApiResult<AbortRequest> parse_abort_request(const std::string& body);
+
+}  // namespace millrace::server::openai

@@ -1,0 +1,189 @@
+#include "server/openai/response.h"
+
+namespace millrace::server::openai {
+namespace {
+
+std::string_view object_name(ResponseKind kind, bool chunk) {
+  if (kind == ResponseKind::kCompletion) return "text_completion";
+  return chunk ? "chat.completion.chunk" : "chat.completion";
+}
+
+void write_head(JsonWriter& json, const ResponseInfo& info, bool chunk) {
+  json.member("id", info.id).member("object", object_name(info.kind, chunk)).member("created", info.created_s);
+  json.member("model", info.model).member("system_fingerprint", info.fingerprint);
+}
+
+void write_token_ids(JsonWriter& json, std::string_view name, std::span<const TokenId> tokens) {
+  json.key(name).begin_array();
+  for (const TokenId token : tokens) json.value(token);
+  json.end_array();
+}
+
+void write_finish(JsonWriter& json, const ChoiceDelta& content) {
+  json.key("finish_reason");
+  if (!content.finish) {
+    json.null();
+    return;
+  }
+  json.value(to_string(*content.finish));
+  json.key("stop_reason");
+  if (!content.stop_text.empty()) {
+    json.value(content.stop_text);
+  } else if (content.stop_token) {
+    json.value(*content.stop_token);
+  } else {
+    json.null();
+  }
+}
+
+void write_logprobs(JsonWriter& json, ResponseKind kind, const ChoiceOptions& options, const ChoiceDelta& content) {
+  json.key("logprobs");
+  if (!options.logprobs) {
+    json.null();
+  } else if (kind == ResponseKind::kChat) {
+    write_chat_logprobs(json, *options.tokenizer, content.logprobs);
+  } else {
+    write_completion_logprobs(json, *options.tokenizer, content.logprobs);
+  }
+}
+
+void write_choice(JsonWriter& json, const ResponseInfo& info, const ChoiceOptions& options, const ChoiceView& choice) {
+  json.begin_object().member("index", choice.index);
+  if (info.kind == ResponseKind::kChat) {
+    json.key("message").begin_object().member("role", "assistant").member("content", choice.content.text);
+    json.key("refusal").null().end_object();
+  } else {
+    json.member("text", choice.content.text);
+  }
+  write_logprobs(json, info.kind, options, choice.content);
+  write_finish(json, choice.content);
+  if (options.prompt_logprobs && info.kind == ResponseKind::kCompletion) {
+    json.key("prompt_logprobs");
+    write_prompt_logprobs(json, *options.tokenizer, choice.content.prompt_logprobs);
+  }
+  if (info.token_ids) {
+    write_token_ids(json, "token_ids", choice.content.tokens);
+    if (info.kind == ResponseKind::kCompletion) write_token_ids(json, "prompt_token_ids", choice.prompt.ids);
+  }
+  json.end_object();
+}
+
+}  // namespace
+
+std::string_view to_string(sched::FinishReason reason) {
+  switch (reason) {
+    case sched::FinishReason::kStop: return "stop";
+    case sched::FinishReason::kLength: return "length";
+    case sched::FinishReason::kAbort: break;
+  }
+  return "abort";
+}
+
+void write_usage(JsonWriter& json, const Usage& usage) {
+  json.begin_object().member("prompt_tokens", usage.prompt_tokens);
+  json.member("completion_tokens", usage.completion_tokens);
+  json.member("total_tokens", usage.prompt_tokens + usage.completion_tokens);
+  json.key("prompt_tokens_details").begin_object().member("cached_tokens", usage.cached_tokens).end_object();
+  json.end_object();
+}
+
+void append_response(std::string& out, const ResponseInfo& info, const ChoiceOptions& options,
+                     std::span<const ChoiceView> choices, const Usage& usage) {
+  JsonWriter json(out);
+  json.begin_object();
+  write_head(json, info, false);
+  json.key("choices").begin_array();
+  for (const ChoiceView& choice : choices) write_choice(json, info, options, choice);
+  json.end_array().key("usage");
+  write_usage(json, usage);
+  if (info.kind == ResponseKind::kChat && !choices.empty()) {
+    if (options.prompt_logprobs) {
+      json.key("prompt_logprobs");
+      write_prompt_logprobs(json, *options.tokenizer, choices.front().content.prompt_logprobs);
+    }
+    if (info.token_ids) write_token_ids(json, "prompt_token_ids", choices.front().prompt.ids);
+  }
+  json.end_object();
+}
+
+ChunkWriter::ChunkWriter(const ResponseInfo& info, const ChoiceOptions& options, bool usage_member,
+                         bool continuous_usage)
+    : info_(info), options_(options), usage_member_(usage_member), continuous_usage_(continuous_usage) {
+  JsonWriter json(head_);
+  head_ += "data: ";
+  json.begin_object();
+  write_head(json, info, true);
+  head_ += ",\"choices\":[";
+}
+
+void ChunkWriter::append_delta(std::string& out, const ChoiceView& choice, const Usage& usage) const {
+  const ChoiceDelta& content = choice.content;
+  const bool chat = info_.kind == ResponseKind::kChat;
+  if (content.first && chat) append_chunk(out, choice, usage, true, false);
+  const bool has_content = !content.text.empty() || !content.logprobs.empty() ||
+                           (info_.token_ids && !content.tokens.empty()) ||
+                           (content.first && !chat && !content.finish);
+  if (has_content) append_chunk(out, choice, usage, false, false);
+  if (content.finish) append_chunk(out, choice, usage, false, true);
+}
+
+void ChunkWriter::append_chunk(std::string& out, const ChoiceView& choice, const Usage& usage, bool role,
+                               bool finish) const {
+  const ChoiceDelta& content = choice.content;
+  const bool chat = info_.kind == ResponseKind::kChat;
+  const bool bare = role || finish;
+  out += head_;
+  JsonWriter json(out);
+  json.begin_object().member("index", choice.index);
+  if (chat) {
+    json.key("delta").begin_object();
+    if (role) json.member("role", "assistant").member("content", "");
+    if (!bare) json.member("content", content.text);
+    json.end_object();
+  } else {
+    json.member("text", bare ? std::string_view() : std::string_view(content.text));
+  }
+  if (bare) {
+    json.key("logprobs").null();
+  } else {
+    write_logprobs(json, info_.kind, options_, content);
+  }
+  if (finish) {
+    write_finish(json, content);
+  } else {
+    json.key("finish_reason").null();
+  }
+  if (info_.token_ids && !bare) write_token_ids(json, "token_ids", content.tokens);
+  const bool opens = chat ? role : content.first && !finish;
+  if (info_.token_ids && opens) write_token_ids(json, "prompt_token_ids", choice.prompt.ids);
+  json.end_object();
+  append_tail(out, usage);
+}
+
+void ChunkWriter::append_tail(std::string& out, const Usage& usage) const {
+  out += ']';
+  if (continuous_usage_) {
+    out += ",\"usage\":";
+    JsonWriter json(out);
+    write_usage(json, usage);
+  } else if (usage_member_) {
+    out += ",\"usage\":null";
+  }
+  out += "}\n\n";
+}
+
+void ChunkWriter::append_usage(std::string& out, const Usage& usage) const {
+  out += head_;
+  out += "],\"usage\":";
+  JsonWriter json(out);
+  write_usage(json, usage);
+  out += "}\n\n";
+}
+
+void ChunkWriter::append_failure(std::string& out, const ApiError& error) {
+  out += "data: ";
+  append_error(out, error);
+  out += "\n\n";
+}
+
+}  // namespace millrace::server::openai

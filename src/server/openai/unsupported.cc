@@ -1,0 +1,88 @@
+#include <array>
+
+#include "server/openai/field.h"
+
+namespace millrace::server::openai {
+namespace {
+
+/// Values that ask for nothing are accepted: false, "", [], {}.
+bool asks_for_nothing(Json value) {
+  switch (value.type()) {
+    case simdjson::dom::element_type::NULL_VALUE: return true;
+    case simdjson::dom::element_type::BOOL: return !value.get_bool().value_unsafe();
+    case simdjson::dom::element_type::STRING: return value.get_string().value_unsafe().empty();
+    case simdjson::dom::element_type::ARRAY: return value.get_array().value_unsafe().size() == 0;
+    case simdjson::dom::element_type::OBJECT: return value.get_object().value_unsafe().size() == 0;
+    default: return false;
+  }
+}
+
+constexpr std::array<std::string_view, 26> kUnsupported = {
+    "tools",          "functions",        "suffix",          "audio",           "structured_outputs",
+    "guided_json",    "guided_regex",     "guided_choice",   "guided_grammar",  "guided_decoding_backend",
+    "json_schema",    "regex",            "ebnf",            "grammar",         "structural_tag",
+    "lora_path",      "lora_request",     "lora",            "use_beam_search", "logits_processors",
+    "bad_words",      "allowed_token_ids", "prompt_embeds",  "input_embeds",    "custom_logit_processor",
+    "kv_transfer_params"};
+
+Refusal check_response_format(Json value) {
+  simdjson::dom::object object;
+  if (value.get_object().get(object) != simdjson::SUCCESS) return wrong_type("response_format", value, "an object");
+  std::string_view type;
+  if (object["type"].get_string().get(type) != simdjson::SUCCESS) {
+    return bad_request("response_format", "response_format: type is missing");
+  }
+  if (type == "text") return std::nullopt;
+  return bad_request("response_format", "response_format: type '{}' is not supported, only 'text' is",
+                     type.substr(0, 64));
+}
+
+Refusal check_choice_word(std::string_view name, Json value) {
+  std::string_view word;
+  const bool harmless = value.get_string().get(word) == simdjson::SUCCESS && (word == "none" || word == "auto");
+  if (harmless) return std::nullopt;
+  return bad_request(name, "{}: tools are not supported by this server", name);
+}
+
+Refusal check_modalities(Json value) {
+  simdjson::dom::array array;
+  if (value.get_array().get(array) != simdjson::SUCCESS) return wrong_type("modalities", value, "an array");
+  for (const Json item : array) {
+    std::string_view word;
+    if (item.get_string().get(word) != simdjson::SUCCESS || word != "text") {
+      return bad_request("modalities", "modalities: only 'text' is supported");
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Refusal check_unsupported(simdjson::dom::object object) {
+  int64_t n = 1;
+  std::optional<int64_t> best_of;
+  for (const auto& member : object) {
+    const std::string_view key = member.key;
+    const Json value = member.value;
+    if (value.is_null()) continue;
+    Refusal refusal;
+    if (key == "response_format") refusal = check_response_format(value);
+    if (key == "tool_choice" || key == "function_call") refusal = check_choice_word(key, value);
+    if (key == "modalities") refusal = check_modalities(value);
+    if (key == "n") (void)value.get_int64().get(n);
+    if (key == "best_of") refusal = read_integer(key, value, 1, 1024, best_of.emplace());
+    if (refusal) return refusal;
+    for (const std::string_view name : kUnsupported) {
+      if (name == key && !asks_for_nothing(value)) {
+        return bad_request(name, "{}: not supported by this server", name);
+      }
+    }
+  }
+  if (best_of && *best_of != n) {
+    return bad_request("best_of", "best_of: found {}, wanted n = {} (choosing among more is not supported)", *best_of,
+                       n);
+  }
+  return std::nullopt;
+}
+
+}  // namespace millrace::server::openai

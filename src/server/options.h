@@ -1,0 +1,34 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace millrace::server {
+
+/// How the HTTP front listens, whom it serves, and the bound of everything a client could make grow.
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 30000;                       ///< 0: the operating system chooses
+  std::string served_model_name = "default";
+  std::string api_key;                         ///< empty: no authorisation
+  std::string cors_origin = "*";               ///< empty: no CORS headers
+  bool allow_request_chat_template = false;    ///< a request may bring its own template
+
+  size_t max_connections = 4096;               ///< beyond: 503 and close
+  size_t max_requests_in_flight = 2048;        ///< generations; beyond: 429
+  size_t max_choices = 512;                    ///< prompts times n of one request
+  size_t max_body_bytes = 16u << 20;
+  uint32_t max_header_bytes = 16u << 10;
+  size_t max_pipelined_bytes = 64u << 10;      ///< read ahead while a request is served
+
+  std::chrono::milliseconds header_timeout{10'000};   ///< from the first byte to the end of the header
+  std::chrono::milliseconds body_timeout{60'000};     ///< from the end of the header to the end of the body
+  std::chrono::milliseconds idle_timeout{75'000};     ///< between requests
+  std::chrono::milliseconds write_timeout{30'000};    ///< without any progress of a write
+  std::chrono::milliseconds comment_interval{15'000}; ///< of keep-alive comments on an idle stream
+  int send_buffer_bytes = 0;                          ///< SO_SNDBUF; 0: the system's choice
+};
+
+}  // namespace millrace::server

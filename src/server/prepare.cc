@@ -1,0 +1,233 @@
+#include "server/prepare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <random>
+
+#include "base/json.h"
+#include "base/random.h"
+
+namespace millrace::server {
+namespace {
+
+using openai::ApiError;
+using openai::ApiResult;
+using openai::bad_request;
+
+/// Changes whenever answers may: with the program's version and the model.
+std::string fingerprint_of(const std::string& model) {
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (const char c : std::string(MILLRACE_VERSION) + '/' + model) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  }
+  return fmt::format("fp_{:010x}", hash >> 24);
+}
+
+int64_t unix_seconds() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+}
+
+std::string messages_json(const openai::Conversation& conversation) {
+  std::string out;
+  JsonWriter json(out);
+  json.begin_array();
+  for (const openai::ChatMessage& message : conversation.messages) {
+    json.begin_object().member("role", message.role).member("content", message.content);
+    if (!message.name.empty()) json.member("name", message.name);
+    json.end_object();
+  }
+  json.end_array();
+  return out;
+}
+
+void truncate_left(std::vector<TokenId>& ids, const std::optional<uint32_t>& count) {
+  if (count && ids.size() > *count) ids.erase(ids.begin(), ids.end() - static_cast<ptrdiff_t>(*count));
+}
+
+}  // namespace
+
+RandomSource::RandomSource() {
+  std::random_device device;
+  seed_ = (uint64_t{device()} << 32) | device();
+}
+
+uint64_t RandomSource::next() {
+  const uint64_t position = position_++;
+  const auto words = philox4x32({static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)},
+                                {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 1, 0});
+  return (uint64_t{words[0]} << 32) | words[1];
+}
+
+std::string RandomSource::hex_id() {
+  const uint64_t high = next();
+  const uint64_t low = next();
+  return fmt::format("{:016x}{:016x}", high, low);
+}
+
+openai::RequestLimits Preparer::limits() const {
+  return {service_.engine->model_info().vocab_size, options_.max_choices, options_.allow_request_chat_template};
+}
+
+std::optional<ApiError> Preparer::check_model(const std::string& model) const {
+  if (model.empty() || model == options_.served_model_name) return std::nullopt;
+  return ApiError{404, fmt::format("the model '{}' does not exist; this server has '{}'", model.substr(0, 256),
+                                   options_.served_model_name),
+                  "model"};
+}
+
+ApiResult<std::string> Preparer::render(const openai::Conversation& conversation) const {
+  const text::ChatTemplate* chosen = service_.chat_template.get();
+  std::shared_ptr<const text::ChatTemplate> own;
+  if (!conversation.chat_template.empty()) {
+    auto compiled = text::ChatTemplate::from_source(conversation.chat_template);
+    if (compiled.has_error()) return bad_request("chat_template", "chat_template: {}", compiled.error().message);
+    own = std::move(*compiled);
+    chosen = own.get();
+  }
+  if (chosen == nullptr) return bad_request("messages", "the model has no chat template; use /v1/completions");
+  const std::string messages = messages_json(conversation);
+  text::ChatInput input;
+  input.messages_json = messages;
+  input.kwargs_json = conversation.chat_template_kwargs;
+  input.add_generation_prompt = conversation.add_generation_prompt;
+  input.continue_final_message = conversation.continue_final_message;
+  const std::time_t now = std::time(nullptr);
+  localtime_r(&now, &input.now);
+  auto rendered = chosen->render(input);
+  if (rendered.has_error()) return openai::to_api_error(rendered.error(), "messages");
+  return std::move(*rendered);
+}
+
+ApiResult<GenerationSpec> Preparer::prepare(openai::CompletionRequest request) const {
+  if (auto unknown = check_model(request.model)) return *unknown;
+  GenerationSpec spec;
+  spec.info.kind = openai::ResponseKind::kCompletion;
+  spec.options.echo = request.echo;
+  for (openai::Prompt& source : request.prompts) {
+    PreparedPrompt& prompt = spec.prompts.emplace_back();
+    std::string* text = std::get_if<std::string>(&source);
+    if (text != nullptr) {
+      prompt.ids = service_.tokenizer->encode(*text, request.add_special_tokens.value_or(true));
+    } else {
+      prompt.ids = std::move(std::get<std::vector<TokenId>>(source));
+    }
+    const size_t full_size = prompt.ids.size();
+    truncate_left(prompt.ids, request.truncate_prompt_tokens);
+    if (!request.echo) continue;
+    const bool is_whole_text = text != nullptr && prompt.ids.size() == full_size;
+    prompt.text = is_whole_text ? std::move(*text)
+                                : service_.tokenizer->decode(prompt.ids, request.skip_special_tokens);
+  }
+  return finish(request, std::move(spec), "prompt");
+}
+
+ApiResult<GenerationSpec> Preparer::prepare(openai::ChatRequest request) const {
+  if (auto unknown = check_model(request.model)) return *unknown;
+  auto text = render(request.conversation);
+  if (text.has_error()) return text.error();
+  GenerationSpec spec;
+  spec.info.kind = openai::ResponseKind::kChat;
+  PreparedPrompt& prompt = spec.prompts.emplace_back();
+  prompt.ids = service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false));
+  truncate_left(prompt.ids, request.truncate_prompt_tokens);
+  return finish(request, std::move(spec), "messages");
+}
+
+ApiResult<uint32_t> Preparer::token_budget(const openai::CommonRequest& request, size_t prompt_tokens,
+                                           std::string_view prompt_param, bool chat) const {
+  const uint32_t context = service_.engine->model_info().context_length;
+  if (prompt_tokens == 0) return bad_request(prompt_param, "{}: it has no tokens, wanted at least 1", prompt_param);
+  const bool scoring = request.max_tokens == 0u;
+  if (prompt_tokens > context || (prompt_tokens == context && !scoring)) {
+    return bad_request(prompt_param,
+                       "{}: found {} tokens, which leaves no room in the model's context of {} tokens", prompt_param,
+                       prompt_tokens, context);
+  }
+  const auto room = static_cast<uint32_t>(context - prompt_tokens);
+  if (!request.max_tokens) return chat ? room : std::min<uint32_t>(16, room);
+  if (*request.max_tokens > room) {
+    return bad_request("max_tokens",
+                       "max_tokens: found {}, but the prompt's {} tokens leave {} of the model's context of {} tokens",
+                       *request.max_tokens, prompt_tokens, room, context);
+  }
+  return *request.max_tokens;
+}
+
+tensor::SamplingParams Preparer::sampling(const openai::CommonRequest& request) const {
+  const GenerationDefaults& defaults = service_.defaults;
+  tensor::SamplingParams params;
+  params.temperature = request.temperature.value_or(defaults.temperature);
+  params.top_p = request.top_p.value_or(defaults.top_p);
+  params.min_p = request.min_p.value_or(defaults.min_p);
+  params.top_k = request.top_k.value_or(defaults.top_k);
+  params.repetition_penalty = request.repetition_penalty.value_or(defaults.repetition_penalty);
+  params.frequency_penalty = request.frequency_penalty;
+  params.presence_penalty = request.presence_penalty;
+  params.logit_bias = request.logit_bias;
+  params.top_logprobs = request.top_logprobs;
+  params.min_tokens = request.min_tokens;
+  if (!request.ignore_eos) params.stop_token_ids = defaults.eos_token_ids;
+  params.stop_token_ids.insert(params.stop_token_ids.end(), request.stop_token_ids.begin(),
+                               request.stop_token_ids.end());
+  std::ranges::sort(params.stop_token_ids);
+  const auto repeated = std::ranges::unique(params.stop_token_ids);
+  params.stop_token_ids.erase(repeated.begin(), repeated.end());
+  return params;
+}
+
+void Preparer::fill_options(const openai::CommonRequest& request, GenerationSpec& spec) const {
+  spec.n = request.n;
+  spec.stream = request.stream;
+  spec.include_usage = request.include_usage;
+  spec.continuous_usage = request.continuous_usage;
+  spec.options.tokenizer = service_.tokenizer;
+  spec.options.stop = request.stop;
+  spec.options.include_stop = request.include_stop;
+  spec.options.skip_special_tokens = request.skip_special_tokens;
+  spec.options.logprobs = request.top_logprobs >= 0;
+  spec.options.prompt_logprobs = request.prompt_logprobs >= 0;
+  const bool chat = spec.info.kind == openai::ResponseKind::kChat;
+  const std::string id = request.request_id.empty() ? random_.hex_id() : request.request_id;
+  spec.info.id = (chat ? "chatcmpl-" : "cmpl-") + id;
+  spec.info.created_s = unix_seconds();
+  spec.info.model = options_.served_model_name;
+  spec.info.fingerprint = fingerprint_of(options_.served_model_name);
+  spec.info.token_ids = request.return_token_ids;
+}
+
+ApiResult<GenerationSpec> Preparer::finish(const openai::CommonRequest& request, GenerationSpec spec,
+                                           std::string_view prompt_param) const {
+  fill_options(request, spec);
+  const tensor::SamplingParams params = sampling(request);
+  spec.options.stop_token_ids = params.stop_token_ids;
+  const uint64_t seed = request.seed ? *request.seed : random_.next();
+  const bool chat = spec.info.kind == openai::ResponseKind::kChat;
+  for (const PreparedPrompt& prompt : spec.prompts) {
+    auto budget = token_budget(request, prompt.ids.size(), prompt_param, chat);
+    if (budget.has_error()) return budget.error();
+    if (request.min_tokens > *budget) {
+      return bad_request("min_tokens", "min_tokens: found {}, wanted at most max_tokens {}", request.min_tokens,
+                         *budget);
+    }
+    for (uint32_t i = 0; i < request.n; ++i) {
+      sched::GenerateRequest& target = spec.requests.emplace_back();
+      target.id = fmt::format("{}-{}", spec.info.id, spec.requests.size() - 1);
+      target.prompt = prompt.ids;
+      target.sampling = params;
+      target.sampling.seed = seed + i;
+      target.max_tokens = *budget;
+      target.prompt_top_logprobs = request.prompt_logprobs;
+      if (spec.options.echo) target.prompt_top_logprobs = std::max(target.prompt_top_logprobs, request.top_logprobs);
+      if (*budget == 0) target.prompt_top_logprobs = std::max(target.prompt_top_logprobs, 0);
+      target.priority = request.priority;
+      target.cache_salt = request.cache_salt;
+    }
+  }
+  return spec;
+}
+
+}  // namespace millrace::server

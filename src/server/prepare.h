@@ -1,0 +1,69 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "server/choice.h"
+#include "server/openai/request.h"
+#include "server/openai/response.h"
+#include "server/options.h"
+#include "server/service.h"
+
+namespace millrace::server {
+
+/// Ids and seeds that no two requests share. Thread-safe.
+class RandomSource {
+ public:
+  RandomSource();
+  [[nodiscard]] uint64_t next();
+  /// 32 hexadecimal digits.
+  [[nodiscard]] std::string hex_id();
+
+ private:
+  uint64_t seed_;
+  std::atomic<uint64_t> position_{0};
+};
+
+/// A parsed request, tokenised, checked against the model and filled with defaults: all that a generation needs.
+struct GenerationSpec {
+  openai::ResponseInfo info;
+  ChoiceOptions options;
+  std::vector<PreparedPrompt> prompts;
+  std::vector<sched::GenerateRequest> requests;  ///< index prompt * n + i
+  uint32_t n = 1;
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+  [[nodiscard]] const PreparedPrompt& prompt_of(size_t choice) const { return prompts[choice / n]; }
+};
+
+/// Turns API requests into specs. Plain code without side effects, besides drawing ids and seeds. Thread-safe.
+class Preparer {
+ public:
+  Preparer(const ServerOptions& options, const Service& service, RandomSource& random)
+      : options_(options), service_(service), random_(random) {}
+
+  [[nodiscard]] openai::ApiResult<GenerationSpec> prepare(openai::CompletionRequest request) const;
+  [[nodiscard]] openai::ApiResult<GenerationSpec> prepare(openai::ChatRequest request) const;
+  /// 404 unless `model` is empty or the served one.
+  [[nodiscard]] std::optional<openai::ApiError> check_model(const std::string& model) const;
+  [[nodiscard]] openai::ApiResult<std::string> render(const openai::Conversation& conversation) const;
+  [[nodiscard]] openai::RequestLimits limits() const;
+
+ private:
+  [[nodiscard]] openai::ApiResult<GenerationSpec> finish(const openai::CommonRequest& request, GenerationSpec spec,
+                                                         std::string_view prompt_param) const;
+  /// Resolves max_tokens against the context; `unset` is what silence means.
+  [[nodiscard]] openai::ApiResult<uint32_t> token_budget(const openai::CommonRequest& request, size_t prompt_tokens,
+                                                         std::string_view prompt_param, bool chat) const;
+  [[nodiscard]] tensor::SamplingParams sampling(const openai::CommonRequest& request) const;
+  void fill_options(const openai::CommonRequest& request, GenerationSpec& spec) const;
+
+  const ServerOptions& options_;
+  const Service& service_;
+  RandomSource& random_;
+};
+
+}  // namespace millrace::server

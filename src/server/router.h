@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "server/http.h"
+#include "server/service.h"
+
+namespace millrace::server {
+
+enum class Route : uint8_t {
+  kCompletions,
+  kChatCompletions,
+  kModels,
+  kModel,
+  kHealth,
+  kVersion,
+  kTokenize,
+  kDetokenize,
+  kApplyTemplate,
+  kAbortRequest,
+  kServerInfo,
+  kLoad,
+  kMetrics,
+  kExtra,
+  kPreflight,         ///< OPTIONS of any known path
+  kNotFound,
+  kMethodNotAllowed,
+};
+
+/// Where a request goes. Views point into the request or into static storage.
+struct RouteMatch {
+  Route route = Route::kNotFound;
+  std::string_view name = "other";  ///< for logs and metrics: the path as registered
+  std::string_view argument;        ///< of kModel: the model's id
+  const ExtraRoute* extra = nullptr;
+  std::string allowed;              ///< of kMethodNotAllowed and kPreflight: for the Allow header
+  [[nodiscard]] bool is_public() const { return route == Route::kHealth || route == Route::kPreflight; }
+};
+
+/// HEAD goes where GET goes.
+[[nodiscard]] RouteMatch match_route(const HttpRequest& request, std::span<const ExtraRoute> extra_routes);
+
+}  // namespace millrace::server

@@ -1,0 +1,186 @@
+#include "server/server.h"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include <future>
+#include <list>
+
+#include "async/real_runtime.h"
+#include "async/task_group.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "server/api.h"
+#include "server/connection.h"
+
+namespace millrace::server {
+namespace {
+
+using asio::ip::tcp;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+
+Error cannot_listen(const ServerOptions& options, std::string_view what, const error_code& failure) {
+  return make_error(ErrorCode::kUnavailable, "cannot listen on {}:{}: {}: {}", options.host, options.port, what,
+                    failure.message());
+}
+
+}  // namespace
+
+/// Everything that lives on the server's thread. Tasks: the acceptor and the shutdown in control_, one session per
+/// connection in sessions_.
+class Server::Front {
+ public:
+  Front(ServerOptions options, Service service)
+      : options_(std::move(options)), service_(std::move(service)), api_(runtime(), options_, service_) {}
+
+  Result<uint16_t> start();
+  void stop(milliseconds drain_timeout);
+
+ private:
+  async::Runtime& runtime() { return thread_.runtime(); }
+  Result<tcp::endpoint> resolve();
+  asio::awaitable<void> accept_connections();
+  asio::awaitable<void> serve(tcp::socket socket);
+  asio::awaitable<void> shut_down(milliseconds drain_timeout, std::promise<void>& done);
+  static void turn_away(tcp::socket socket);
+
+  const ServerOptions options_;
+  const Service service_;
+  async::IoThread thread_{"http"};
+  tcp::acceptor acceptor_{thread_.context()};
+  async::TaskGroup control_{runtime()};
+  async::TaskGroup sessions_{runtime()};
+  std::list<Connection*> connections_;
+  Api api_;
+  bool started_ = false;
+  bool stopped_ = false;
+  bool draining_ = false;
+};
+
+Result<tcp::endpoint> Server::Front::resolve() {
+  error_code failure;
+  const auto address = asio::ip::make_address(options_.host, failure);
+  if (!failure) return tcp::endpoint(address, options_.port);
+  tcp::resolver resolver(thread_.context());
+  const auto found = resolver.resolve(options_.host, std::to_string(options_.port), failure);
+  if (failure || found.empty()) {
+    return make_error(ErrorCode::kInvalidArgument, "host '{}' does not resolve: {}", options_.host, failure.message());
+  }
+  return found.begin()->endpoint();
+}
+
+Result<uint16_t> Server::Front::start() {
+  CHECK(!started_, "a server is started once");
+  auto endpoint = resolve();
+  if (endpoint.has_error()) return endpoint.error();
+  error_code failure;
+  acceptor_.open(endpoint->protocol(), failure);
+  if (failure) return cannot_listen(options_, "open", failure);
+  acceptor_.set_option(tcp::acceptor::reuse_address(true), failure);
+  acceptor_.bind(*endpoint, failure);
+  if (failure) return cannot_listen(options_, "bind", failure);
+  acceptor_.listen(asio::socket_base::max_listen_connections, failure);
+  if (failure) return cannot_listen(options_, "listen", failure);
+  const uint16_t port = acceptor_.local_endpoint().port();
+  started_ = true;
+  asio::post(thread_.context(), [this] { control_.spawn("acceptor", accept_connections()); });
+  log::info("serving {} on http://{}:{}", options_.served_model_name, options_.host, port);
+  return port;
+}
+
+asio::awaitable<void> Server::Front::accept_connections() {
+  while (!draining_) {
+    auto [failure, socket] = co_await acceptor_.async_accept(asio::as_tuple(asio::use_awaitable));
+    if (draining_ || failure == asio::error::operation_aborted) break;
+    if (failure) {
+      // Out of descriptors or memory: the clients keep waiting in the backlog.
+      log::warn("accepting a connection failed: {}", failure.message());
+      co_await async::sleep_for(runtime(), std::chrono::milliseconds(100));
+      continue;
+    }
+    if (connections_.size() >= options_.max_connections) {
+      turn_away(std::move(socket));
+      continue;
+    }
+    sessions_.spawn("session", serve(std::move(socket)));
+  }
+}
+
+void Server::Front::turn_away(tcp::socket socket) {
+  const HttpResponse response = openai::error_response({503, "the server has too many connections", ""});
+  std::string bytes;
+  append_head(bytes, response, BodyFraming::kLength, response.body.size(), false, true);
+  bytes += response.body;
+  error_code ignored;  // best effort: the connection is not wanted
+  socket.non_blocking(true, ignored);
+  (void)socket.write_some(asio::buffer(bytes), ignored);
+  socket.shutdown(tcp::socket::shutdown_send, ignored);
+}
+
+asio::awaitable<void> Server::Front::serve(tcp::socket socket) {
+  Connection connection(runtime(), std::move(socket), options_);
+  const auto place = connections_.insert(connections_.end(), &connection);
+  api_.set_connection_count(connections_.size());
+  const Connection::Gatekeeper gatekeeper = [this](const HttpRequest& head) { return api_.check_head(head); };
+  std::exception_ptr failure;
+  try {
+    bool goes_on = true;
+    while (goes_on && !draining_) {
+      Connection::Incoming incoming = co_await connection.read_request(gatekeeper);
+      if (!incoming.request) {
+        if (incoming.refusal) co_await api_.refuse(std::move(*incoming.refusal), connection);
+        break;
+      }
+      goes_on = co_await api_.handle(std::move(*incoming.request), connection);
+    }
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  connections_.erase(place);
+  api_.set_connection_count(connections_.size());
+  if (failure) std::rethrow_exception(failure);
+}
+
+void Server::Front::stop(milliseconds drain_timeout) {
+  if (std::exchange(stopped_, true)) return;
+  if (started_) {
+    std::promise<void> done;
+    asio::post(thread_.context(),
+               [this, drain_timeout, &done] { control_.spawn("shutdown", shut_down(drain_timeout, done)); });
+    done.get_future().wait();
+  }
+  thread_.join();
+}
+
+asio::awaitable<void> Server::Front::shut_down(milliseconds drain_timeout, std::promise<void>& done) {
+  draining_ = true;
+  error_code ignored;
+  acceptor_.close(ignored);
+  for (Connection* connection : connections_) connection->stop_idling();
+  sessions_.close();
+  bool ended = co_await sessions_.join_until(runtime().now() + drain_timeout);
+  if (!ended) {
+    log::warn("{} requests are still running after {} ms: ending them", api_.in_flight(), drain_timeout.count());
+    api_.refuse_all();
+    ended = co_await sessions_.join_until(runtime().now() + std::chrono::seconds(1));
+  }
+  if (!ended) {
+    sessions_.cancel();
+    co_await sessions_.join();
+  }
+  done.set_value();
+}
+
+Server::Server(ServerOptions options, Service service)
+    : front_(std::make_unique<Front>(std::move(options), std::move(service))) {}
+
+Server::~Server() { front_->stop(milliseconds(0)); }
+
+Result<uint16_t> Server::start() { return front_->start(); }
+
+void Server::stop(milliseconds drain_timeout) { front_->stop(drain_timeout); }
+
+}  // namespace millrace::server

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "base/result.h"
+#include "server/options.h"
+#include "server/service.h"
+
+namespace millrace::server {
+
+/// The HTTP front: listens on one address and serves the OpenAI-compatible API on a thread of its own. Built, started
+/// and stopped by main, from any one thread.
+class Server {
+ public:
+  Server(ServerOptions options, Service service);
+  /// Stops without draining if still running.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  /// Listens and serves from now on; the port it listens on. Once. Errors: kUnavailable (the address cannot be bound,
+  /// e.g. the port is in use), kInvalidArgument (the host is not an address and does not resolve).
+  [[nodiscard]] Result<uint16_t> start();
+  /// Stops accepting, lets running requests end for `drain_timeout`, then ends them with an error, then cuts them off.
+  /// Blocks until everything is down. Must not be called on the server's own thread. Idempotent.
+  void stop(std::chrono::milliseconds drain_timeout);
+
+ private:
+  class Front;
+  std::unique_ptr<Front> front_;
+};
+
+}  // namespace millrace::server

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sched/engine.h"
+#include "server/http.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace millrace::server {
+
+/// What applies where a request is silent: the model's generation_config.json, or the neutral values.
+struct GenerationDefaults {
+  float temperature = 1.0f;
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  int32_t top_k = 0;
+  float repetition_penalty = 1.0f;
+  std::vector<TokenId> eos_token_ids;
+};
+
+/// A route that the front does not know itself (administration, the live page). Called on the front's thread; must not
+/// block.
+struct ExtraRoute {
+  Method method = Method::kGet;
+  std::string path;
+  std::function<HttpResponse(const HttpRequest&)> answer;
+};
+
+/// What the front serves. The engine outlives the server.
+struct Service {
+  sched::Engine* engine = nullptr;
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  std::shared_ptr<const text::ChatTemplate> chat_template;  ///< null: the model has none, chat requests are refused
+  GenerationDefaults defaults;
+  std::vector<ExtraRoute> extra_routes;
+  /// Appends further metrics in Prometheus' text form; may be empty. Called on the front's thread.
+  std::function<void(std::string&)> extra_metrics;
+};
+
+}  // namespace millrace::server

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace millrace::sim {
+
+/// A model of hashes instead of numbers: each layer writes a value per token into its KV and reads all earlier ones, so
+/// that a wrong page, a missing token or a wrong order changes every token that follows. What a row yields depends on
+/// its tokens alone, not on stages, chunks or batches.
+struct SimulatedModel {
+  int32_t layer_count = 4;
+  uint32_t vocab_size = 1000;
+
+  [[nodiscard]] static uint64_t mix(uint64_t a, uint64_t b);
+  /// What a layer stores for a token whose hidden value is `hidden`.
+  [[nodiscard]] static uint64_t key_value(int32_t layer, uint64_t hidden);
+  /// Adds the KV of the next position to a running value over the context.
+  [[nodiscard]] static uint64_t attend(uint64_t context, uint64_t key_value);
+  [[nodiscard]] static uint64_t embed(TokenId token);
+  [[nodiscard]] TokenId token_of(uint64_t hidden) const;
+
+  /// The continuation of `prompt` by `count` tokens, computed without pages, plans or stages.
+  [[nodiscard]] std::vector<TokenId> generate(std::span<const TokenId> prompt, size_t count) const;
+};
+
+}  // namespace millrace::sim

@@ -1,0 +1,45 @@
+#include "sim/simulated_ring.h"
+
+#include <algorithm>
+
+namespace millrace::sim {
+namespace {
+
+SimulatedStage stage_of(const SimulatedRingOptions& options, uint32_t index) {
+  const auto count = static_cast<int32_t>(options.stage_count);
+  const auto at = static_cast<int32_t>(index);
+  SimulatedStage stage;
+  stage.layer_begin = options.model.layer_count * at / count;
+  stage.layer_end = options.model.layer_count * (at + 1) / count;
+  stage.first = index == 0;
+  stage.last = index + 1 == options.stage_count;
+  if (!options.costs.empty()) stage.cost = options.costs[std::min<size_t>(index, options.costs.size() - 1)];
+  return stage;
+}
+
+}  // namespace
+
+SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOptions& options) {
+  const sched::SchedulerOptions& scheduler = options.head.scheduler;
+  const sched::StageBounds bounds{scheduler.max_running, scheduler.page_size, scheduler.page_count,
+                                  scheduler.chunked_prefill_size + scheduler.max_running, options.model.vocab_size};
+  async::Runtime& head_runtime = world.add_thread();
+  std::vector<async::Runtime*> runtimes;
+  std::vector<sched::LocalStages::RunnerFactory> runners;
+  for (uint32_t index = 0; index < options.stage_count; ++index) {
+    runtimes.push_back(&world.add_thread());
+    std::function<void()> fault;
+    if (options.fault) fault = [ask = options.fault, index] { ask(StageId(index)); };
+    runners.push_back([&world, bounds, fault, model = options.model, stage = stage_of(options, index)](auto& runtime) {
+      return std::make_unique<SimulatedRunner>(runtime, model, stage, bounds, [&world] { return world.random(); },
+                                               fault);
+    });
+  }
+  const sched::RingShape shape{options.stage_count, scheduler.window, bounds};
+  stages_ = std::make_unique<sched::LocalStages>(head_runtime, std::move(runtimes), runners, StageId(0), shape);
+  former_ = std::make_unique<sched::InProcessFormer>(head_runtime, *stages_, shape);
+  ring_ = std::make_unique<sched::Ring>(head_runtime, options.head, *former_);
+  ring_->start();
+}
+
+}  // namespace millrace::sim

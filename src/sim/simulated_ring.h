@@ -1,0 +1,35 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "async/virtual_runtime.h"
+#include "sched/ring.h"
+#include "sim/simulated_runner.h"
+
+namespace millrace::sim {
+
+struct SimulatedRingOptions {
+  uint32_t stage_count = 1;
+  SimulatedModel model;
+  sched::HeadOptions head;
+  std::vector<SimulatedCost> costs;      ///< per stage; the last one serves the rest
+  std::function<void(StageId)> fault;    ///< asked before each run of a stage; may throw
+};
+
+/// The production loops over simulated runners, each on a virtual thread of its own in `world`, which outlives the ring.
+class SimulatedRing {
+ public:
+  SimulatedRing(async::VirtualWorld& world, const SimulatedRingOptions& options);
+  [[nodiscard]] sched::Head& head() { return ring_->head(); }
+  void stop() { ring_->stop(); }
+  [[nodiscard]] bool stopped() const { return ring_->stopped(); }
+
+ private:
+  std::unique_ptr<sched::LocalStages> stages_;
+  std::unique_ptr<sched::InProcessFormer> former_;
+  std::unique_ptr<sched::Ring> ring_;
+};
+
+}  // namespace millrace::sim

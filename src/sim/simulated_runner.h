@@ -1,0 +1,59 @@
+#pragma once
+
+#include <array>
+#include <functional>
+#include <vector>
+
+#include "async/runtime.h"
+#include "sched/stage_runner.h"
+#include "sim/simulated_model.h"
+
+namespace millrace::sim {
+
+/// Virtual time that a stage takes for a batch: t = fixed + per_row·Σx + per_pair·Σ(2·L·x + x²), L the prefix of a
+/// slice and x its rows (DESIGN §4), times a factor between 1 and 1 + jitter.
+struct SimulatedCost {
+  double fixed_us = 0;
+  double per_row_us = 0;
+  double per_pair_us = 0;
+  double jitter = 0;
+};
+
+struct SimulatedStage {
+  int32_t layer_begin = 0;
+  int32_t layer_end = 0;
+  bool first = false;
+  bool last = false;
+  SimulatedCost cost;
+};
+
+/// A StageRunner that runs a SimulatedModel's layers over pages of its own and takes virtual time. `random` gives the
+/// jitter; `fault`, if set, is asked before each run and may throw.
+class SimulatedRunner final : public sched::StageRunner {
+ public:
+  SimulatedRunner(async::Runtime& runtime, SimulatedModel model, SimulatedStage stage,
+                  const sched::StageBounds& bounds, std::function<uint64_t()> random,
+                  std::function<void()> fault = {});
+
+  [[nodiscard]] size_t output_row_bytes() const override { return stage_.last ? 0 : sizeof(uint64_t); }
+  [[nodiscard]] size_t input_row_bytes() const override { return stage_.first ? 0 : sizeof(uint64_t); }
+  [[nodiscard]] asio::awaitable<Result> run(const sched::StageBatch& batch,
+                                            std::span<const std::byte> input) override;
+
+ private:
+  [[nodiscard]] uint64_t run_row(const sched::StageBatch& batch, size_t sequence, uint32_t position, uint64_t hidden);
+  [[nodiscard]] uint64_t& cell(int32_t layer, PageId page, uint32_t offset);
+  [[nodiscard]] async::Duration cost(const sched::StageBatch& batch);
+
+  async::Runtime& runtime_;
+  const SimulatedModel model_;
+  const SimulatedStage stage_;
+  const sched::StageBounds bounds_;
+  std::function<uint64_t()> random_;
+  std::function<void()> fault_;
+  std::vector<uint64_t> pages_;                       // [layers of the stage, page_count, page_size]
+  std::array<std::vector<uint64_t>, 2> activations_;  // [rows] each; they take turns
+  size_t turn_ = 0;
+};
+
+}  // namespace millrace::sim

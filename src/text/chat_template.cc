@@ -1,0 +1,162 @@
+#include "text/chat_template.h"
+
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "text/jinja_builtins.h"
+#include "text/jinja_eval.h"
+#include "text/jinja_json.h"
+#include "text/jinja_parser.h"
+
+namespace millrace::text {
+namespace {
+
+using jinja::Kind;
+using jinja::TemplateError;
+using jinja::Value;
+
+constexpr std::string_view kDefaultName = "default";
+constexpr std::string_view kToolName = "tool_use";
+
+std::string read_optional(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  if (file) content << file.rdbuf();
+  return std::move(content).str();
+}
+
+/// The text of the last message that continue_final_message continues.
+std::string final_text(const Value& messages) {
+  if (!messages.is(Kind::kList) || messages.items().empty() || !messages.items().back().is(Kind::kDict)) {
+    jinja::fail("continue_final_message: there is no final message");
+  }
+  const Value* content = messages.items().back().entries().find("content");
+  if (content != nullptr && content->is(Kind::kString)) return content->string();
+  if (content != nullptr && content->is(Kind::kList)) {
+    for (auto part = content->items().rbegin(); part != content->items().rend(); ++part) {
+      const Value* text = part->is(Kind::kDict) ? part->entries().find("text") : nullptr;
+      if (text != nullptr && text->is(Kind::kString)) return text->string();
+    }
+  }
+  jinja::fail("continue_final_message: the final message has no text");
+}
+
+/// Ends the rendered chat where the final message's content ends, as transformers does: at its last occurrence.
+void cut_after_final_message(const Value& messages, std::string& rendered) {
+  const std::string text = final_text(messages);
+  const std::string stripped = jinja::strip(text, Value::absent(), true, true);
+  const size_t at = rendered.rfind(stripped);
+  if (at == std::string::npos) jinja::fail("continue_final_message: the template does not show the final message");
+  const bool keeps_spaces = rendered.compare(at, text.size(), text) == 0;
+  rendered.resize(at + (keeps_spaces ? text.size() : stripped.size()));
+}
+
+Error to_error(ErrorCode code, const TemplateError& error) {
+  if (error.line == 0) return Error{code, "chat template: " + error.message};
+  return Error{code, fmt::format("chat template, line {}: {}", error.line, error.message)};
+}
+
+}  // namespace
+
+ChatTemplate::ChatTemplate() = default;
+ChatTemplate::~ChatTemplate() = default;
+
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(const std::filesystem::path& model_dir) {
+  const std::string source = read_optional(model_dir / "chat_template.jinja");
+  const std::string config = read_optional(model_dir / "tokenizer_config.json");
+  auto made = from_source(source, config);
+  if (made.has_error()) return Error{made.error().code, model_dir.string() + ": " + made.error().message};
+  return made;
+}
+
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_source(std::string_view source,
+                                                                      std::string_view config_json) {
+  try {
+    std::shared_ptr<ChatTemplate> made(new ChatTemplate());
+    if (!source.empty()) made->add_template(std::string(kDefaultName), source);
+    if (!config_json.empty()) made->read_config(config_json, source.empty());
+    if (made->templates_.empty()) return make_error(ErrorCode::kNotFound, "the model has no chat template");
+    return std::shared_ptr<const ChatTemplate>(std::move(made));
+  } catch (const TemplateError& error) {
+    return to_error(ErrorCode::kData, error);
+  }
+}
+
+void ChatTemplate::add_template(std::string name, std::string_view source) {
+  templates_[std::move(name)] = jinja::parse_template(source);
+}
+
+void ChatTemplate::read_config(std::string_view config_json, bool with_templates) {
+  jinja::Heap heap(size_t{256} << 20);
+  const Value config = jinja::parse_json(config_json, "tokenizer_config.json", heap);
+  if (!config.is(Kind::kDict)) jinja::fail("tokenizer_config.json: not an object");
+  for (const auto& [key, value] : config.entries().entries) {
+    if (!key.string().ends_with("_token")) continue;
+    const Value* content = value.is(Kind::kDict) ? value.entries().find("content") : &value;
+    if (content != nullptr && content->is(Kind::kString)) special_tokens_[key.string()] = content->string();
+  }
+  const Value* templates = config.entries().find("chat_template");
+  if (!with_templates || templates == nullptr) return;
+  if (templates->is(Kind::kString)) return add_template(std::string(kDefaultName), templates->string());
+  if (!templates->is(Kind::kList)) return;
+  for (const Value& item : templates->items()) {
+    const Value* name = item.is(Kind::kDict) ? item.entries().find("name") : nullptr;
+    const Value* source = item.is(Kind::kDict) ? item.entries().find("template") : nullptr;
+    if (name == nullptr || source == nullptr || !name->is(Kind::kString) || !source->is(Kind::kString)) {
+      jinja::fail("tokenizer_config.json: an entry of chat_template has no name or no template");
+    }
+    add_template(name->string(), source->string());
+  }
+}
+
+std::vector<std::string> ChatTemplate::template_names() const {
+  std::vector<std::string> names;
+  for (const auto& entry : templates_) names.push_back(entry.first);
+  return names;
+}
+
+const jinja::TemplateTree& ChatTemplate::select(const ChatInput& input) const {
+  std::string_view name = input.template_name;
+  if (name.empty()) name = !input.tools_json.empty() && templates_.count(kToolName) > 0 ? kToolName : kDefaultName;
+  const auto it = templates_.find(name);
+  if (it != templates_.end()) return *it->second;
+  if (input.template_name.empty() && templates_.size() == 1) return *templates_.begin()->second;
+  jinja::fail("there is no template named '", name, "'");
+}
+
+Result<std::string> ChatTemplate::render(const ChatInput& input) const {
+  const jinja::Limits limits;
+  jinja::Heap heap(limits.heap_bytes);
+  try {
+    const jinja::TemplateTree& tree = select(input);
+    auto* context = heap.make<jinja::DictObject>();
+    const auto set = [&](std::string_view name, const Value& value) {
+      context->set(heap.string(std::string(name)), value);
+    };
+    const auto parse_optional = [&](std::string_view json, std::string_view what) {
+      return json.empty() ? Value() : jinja::parse_json(json, what, heap);
+    };
+    const Value messages = jinja::parse_json(input.messages_json, "messages", heap);
+    set("messages", messages);
+    set("tools", parse_optional(input.tools_json, "tools"));
+    set("documents", parse_optional(input.documents_json, "documents"));
+    set("add_generation_prompt", Value(input.add_generation_prompt));
+    for (const auto& [name, text] : special_tokens_) set(name, heap.string(text));
+    const Value kwargs = parse_optional(input.kwargs_json, "chat_template_kwargs");
+    if (kwargs.is(Kind::kDict)) {
+      for (const auto& [key, value] : kwargs.entries().entries) context->set(key, value);
+    } else if (!kwargs.is(Kind::kNone)) {
+      jinja::fail("chat_template_kwargs is not an object");
+    }
+    std::string rendered = jinja::Evaluator(tree, heap, *context, input.now, limits).render();
+    if (input.continue_final_message) cut_after_final_message(messages, rendered);
+    return rendered;
+  } catch (const TemplateError& error) {
+    return to_error(ErrorCode::kInvalidArgument, error);
+  }
+}
+
+}  // namespace millrace::text

@@ -1,0 +1,59 @@
+#include "text/incremental_detokenizer.h"
+
+#include <algorithm>
+
+#include "base/utf8.h"
+
+namespace millrace::text {
+namespace {
+
+/// No token but these last ones can still hold the start of an incomplete character (each at least one byte).
+constexpr size_t kPromptTail = 8;
+
+}  // namespace
+
+void IncrementalDetokenizer::follow_prompt(std::span<const TokenId> prompt) {
+  if (prompt.empty()) return;
+  state_.at_first_token = false;
+  const auto tail = prompt.subspan(prompt.size() - std::min(prompt.size(), kPromptTail));
+  std::string bytes;
+  for (const TokenId id : tail) bytes += tokenizer_->token_bytes(id);
+  state_.stripped = SIZE_MAX;
+  pending_ = std::move(bytes);
+  take_complete();
+}
+
+std::string IncrementalDetokenizer::push(TokenId id) {
+  tokenizer_->append_bytes(id, skip_special_tokens_, state_, pending_);
+  return take_complete();
+}
+
+std::string IncrementalDetokenizer::push(std::span<const TokenId> ids) {
+  for (const TokenId id : ids) tokenizer_->append_bytes(id, skip_special_tokens_, state_, pending_);
+  return take_complete();
+}
+
+std::string IncrementalDetokenizer::flush() {
+  std::string rest = replace_invalid_utf8(pending_);
+  pending_.clear();
+  return rest;
+}
+
+std::string IncrementalDetokenizer::take_complete() {
+  std::string text;
+  size_t done = 0;
+  while (done < pending_.size()) {
+    const Utf8Step step = utf8_step(std::string_view(pending_).substr(done));
+    if (step.truncated) break;
+    if (step.valid) {
+      text.append(pending_, done, step.length);
+    } else {
+      text += kReplacementUtf8;
+    }
+    done += step.length;
+  }
+  pending_.erase(0, done);
+  return text;
+}
+
+}  // namespace millrace::text

@@ -1,0 +1,149 @@
+#include "text/unicode.h"
+
+#include <unicode/bytestream.h>
+#include <unicode/locid.h>
+#include <unicode/normalizer2.h>
+#include <unicode/uchar.h>
+#include <unicode/unistr.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "base/utf8.h"
+
+namespace millrace::text {
+namespace {
+
+UChar32 to_icu(char32_t code_point) { return static_cast<UChar32>(code_point); }
+
+const icu::Normalizer2& normalizer_for(NormalForm form) {
+  UErrorCode status = U_ZERO_ERROR;
+  const icu::Normalizer2* normalizer = nullptr;
+  switch (form) {
+    case NormalForm::kNfc: normalizer = icu::Normalizer2::getNFCInstance(status); break;
+    case NormalForm::kNfd: normalizer = icu::Normalizer2::getNFDInstance(status); break;
+    case NormalForm::kNfkc: normalizer = icu::Normalizer2::getNFKCInstance(status); break;
+    case NormalForm::kNfkd: normalizer = icu::Normalizer2::getNFKDInstance(status); break;
+  }
+  if (U_FAILURE(status) || normalizer == nullptr) throw std::runtime_error("ICU: its normalisation data is missing");
+  return *normalizer;
+}
+
+icu::StringPiece piece_of(std::string_view text) {
+  return {text.data(), static_cast<int32_t>(text.size())};
+}
+
+template <class Map>
+std::string map_text(std::string_view text, Map map) {
+  icu::UnicodeString wide = icu::UnicodeString::fromUTF8(piece_of(text));
+  map(wide);
+  std::string out;
+  wide.toUTF8String(out);
+  return out;
+}
+
+bool is_ascii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+}
+
+}  // namespace
+
+bool is_white_space(char32_t code_point) { return u_isUWhiteSpace(to_icu(code_point)) != 0; }
+
+bool is_python_space(char32_t code_point) {
+  return (code_point >= 0x1C && code_point <= 0x1F) || is_white_space(code_point);
+}
+
+bool is_word(char32_t code_point) {
+  if (u_isUAlphabetic(to_icu(code_point))) return true;
+  return (U_MASK(u_charType(to_icu(code_point))) & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) != 0;
+}
+
+bool is_printable(char32_t code_point) {
+  if (code_point == ' ') return true;
+  constexpr uint32_t kHidden = U_GC_C_MASK | U_GC_Z_MASK;
+  return (U_MASK(u_charType(to_icu(code_point))) & kHidden) == 0;
+}
+
+bool is_alphabetic(char32_t code_point) { return (U_MASK(u_charType(to_icu(code_point))) & U_GC_L_MASK) != 0; }
+bool is_lower(char32_t code_point) { return u_isULowercase(to_icu(code_point)) != 0; }
+bool is_upper(char32_t code_point) { return u_isUUppercase(to_icu(code_point)) != 0; }
+bool is_cased(char32_t code_point) { return u_hasBinaryProperty(to_icu(code_point), UCHAR_CASED) != 0; }
+
+std::string normalize(std::string_view text, NormalForm form) {
+  if (is_ascii(text)) return std::string(text);
+  const icu::Normalizer2& normalizer = normalizer_for(form);
+  UErrorCode status = U_ZERO_ERROR;
+  const bool composed = form == NormalForm::kNfc || form == NormalForm::kNfkc;
+  if (composed && normalizer.isNormalizedUTF8(piece_of(text), status) && U_SUCCESS(status)) return std::string(text);
+  status = U_ZERO_ERROR;
+  std::string out;
+  icu::StringByteSink<std::string> sink(&out, static_cast<int32_t>(text.size()));
+  normalizer.normalizeUTF8(0, piece_of(text), sink, nullptr, status);
+  if (U_FAILURE(status)) throw std::runtime_error("ICU: normalisation failed");
+  return out;
+}
+
+std::string lowercase_each(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const Utf8Step step = utf8_step(text);
+    if (step.length == 1) {
+      const char c = text[0];
+      out += c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+    } else {
+      out += to_lower(text.substr(0, step.length));
+    }
+    text.remove_prefix(step.length);
+  }
+  return out;
+}
+
+std::string to_lower(std::string_view text) {
+  return map_text(text, [](icu::UnicodeString& wide) { wide.toLower(icu::Locale::getRoot()); });
+}
+
+std::string to_upper(std::string_view text) {
+  return map_text(text, [](icu::UnicodeString& wide) { wide.toUpper(icu::Locale::getRoot()); });
+}
+
+std::string to_title(std::string_view text) {
+  std::string out;
+  bool inside_word = false;
+  while (!text.empty()) {
+    const Utf8Step step = utf8_step(text);
+    const std::string_view one = text.substr(0, step.length);
+    if (inside_word) {
+      out += to_lower(one);
+    } else {
+      append_utf8(out, static_cast<char32_t>(u_totitle(to_icu(step.code_point))));
+    }
+    inside_word = is_cased(step.code_point);
+    text.remove_prefix(step.length);
+  }
+  return out;
+}
+
+size_t last_code_point(std::string_view text) {
+  size_t start = text.size() - 1;
+  while (start > 0 && (static_cast<unsigned char>(text[start]) & 0xC0) == 0x80) --start;
+  return start;
+}
+
+size_t count_code_points(std::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
+size_t code_point_offset(std::string_view text, size_t index) {
+  size_t offset = 0;
+  for (; offset < text.size(); ++offset) {
+    if ((static_cast<unsigned char>(text[offset]) & 0xC0) == 0x80) continue;
+    if (index == 0) return offset;
+    --index;
+  }
+  return offset;
+}
+
+}  // namespace millrace::text

@@ -1,0 +1,209 @@
+#include "app/local_engine.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <future>
+
+#include "base/random.h"
+#include "support/paths.h"
+
+using namespace millrace;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Reply {
+  std::vector<TokenId> tokens;
+  std::vector<tensor::TokenLogprobs> logprobs;
+  std::vector<tensor::TokenLogprobs> prompt_logprobs;
+  std::optional<sched::FinishReason> finish;
+  std::optional<Error> error;
+};
+
+asio::awaitable<void> collect(async::Runtime& runtime, sched::Engine& engine, sched::GenerateRequest request,
+                              Reply& reply) {
+  auto stream = engine.submit(std::move(request), runtime);
+  if (stream.has_error()) {
+    reply.error = stream.error();
+    co_return;
+  }
+  for (;;) {
+    sched::GenerateEvent event = co_await (*stream)->next();
+    reply.tokens.insert(reply.tokens.end(), event.tokens.begin(), event.tokens.end());
+    reply.logprobs.insert(reply.logprobs.end(), event.logprobs.begin(), event.logprobs.end());
+    if (!event.prompt_logprobs.empty()) reply.prompt_logprobs = std::move(event.prompt_logprobs);
+    reply.finish = event.finish;
+    reply.error = event.error;
+    if (event.last()) co_return;
+  }
+}
+
+asio::awaitable<void> collect_all(async::Runtime& runtime, sched::Engine& engine,
+                                  const std::vector<sched::GenerateRequest>& requests, std::vector<Reply>& replies,
+                                  std::promise<void>& done) {
+  async::TaskGroup tasks(runtime);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    tasks.spawn("client", collect(runtime, engine, requests[i], replies[i]));
+  }
+  co_await tasks.join();
+  done.set_value();
+}
+
+/// Sends all requests at once and waits for all replies.
+std::vector<Reply> ask(sched::Engine& engine, const std::vector<sched::GenerateRequest>& requests) {
+  std::vector<Reply> replies(requests.size());
+  async::IoThread thread("clients");
+  async::TaskGroup tasks(thread.runtime());
+  std::promise<void> done;
+  asio::post(thread.context(), [&] {
+    tasks.spawn("clients", collect_all(thread.runtime(), engine, requests, replies, done));
+  });
+  done.get_future().get();
+  thread.join();
+  return replies;
+}
+
+app::EngineOptions options_for(const std::string& family, int32_t pp_size) {
+  app::EngineOptions options;
+  options.model_path = test::source_dir() / "tests/golden" / family;
+  options.pp_size = pp_size;
+  options.threads = 1;
+  options.page_size = 16;
+  options.max_total_tokens = 4096;
+  return options;
+}
+
+std::unique_ptr<app::LocalEngine> start(const app::EngineOptions& options) {
+  auto engine = app::LocalEngine::create(options, 512);
+  if (engine.has_error()) FAIL(engine.error().message);
+  while (!(*engine)->engine().status().ready) std::this_thread::sleep_for(1ms);
+  return std::move(*engine);
+}
+
+/// Requests of many kinds: lengths, samplers, penalties, logprobs.
+std::vector<sched::GenerateRequest> mixed_requests(size_t count) {
+  std::vector<sched::GenerateRequest> requests(count);
+  for (size_t i = 0; i < count; ++i) {
+    sched::GenerateRequest& request = requests[i];
+    const auto dice = [&](uint64_t draw) { return uniform_at(i, draw); };
+    request.id = std::to_string(i);
+    const auto length = 1 + static_cast<size_t>(dice(0) * 150);
+    for (size_t at = 0; at < length; ++at) request.prompt.push_back(static_cast<TokenId>(dice(100 + at) * 512));
+    request.max_tokens = 1 + static_cast<uint32_t>(dice(1) * 100);
+    request.sampling.temperature = i % 3 == 0 ? 0.0f : 0.9f;
+    request.sampling.seed = i * 7919;
+    if (i % 4 == 1) request.sampling.top_p = 0.8f;
+    if (i % 4 == 2) request.sampling.top_k = 20;
+    if (i % 5 == 3) request.sampling.repetition_penalty = 1.3f;
+    if (i % 5 == 4) request.sampling.frequency_penalty = 0.7f;
+    if (i % 2 == 0) request.sampling.top_logprobs = 3;
+  }
+  return requests;
+}
+
+bool same_bits(const tensor::TokenLogprobs& a, const tensor::TokenLogprobs& b) {
+  return a.token == b.token && std::bit_cast<uint32_t>(a.logprob) == std::bit_cast<uint32_t>(b.logprob) &&
+         a.rank == b.rank && a.top == b.top;
+}
+
+void require_same(const Reply& got, const Reply& wanted) {
+  REQUIRE_FALSE(got.error.has_value());
+  REQUIRE(got.tokens == wanted.tokens);
+  REQUIRE(got.finish == wanted.finish);
+  REQUIRE(std::equal(got.logprobs.begin(), got.logprobs.end(), wanted.logprobs.begin(), wanted.logprobs.end(),
+                     same_bits));
+}
+
+std::vector<Reply> ask_one_by_one(sched::Engine& engine, const std::vector<sched::GenerateRequest>& requests) {
+  std::vector<Reply> replies;
+  for (const auto& request : requests) replies.push_back(ask(engine, {request}).front());
+  return replies;
+}
+
+}  // namespace
+
+TEST_CASE("replies depend neither on stages, nor on chunks, nor on the batch, nor on depth, bit for bit") {
+  const std::string family = GENERATE("llama-untied", "mistral", "qwen3");
+  const auto requests = mixed_requests(24);
+  auto reference_options = options_for(family, 1);
+  reference_options.chunked_prefill_size = 512;
+  const auto wanted = ask_one_by_one(start(reference_options)->engine(), requests);
+  for (const int32_t pp_size : {1, 2, 4}) {
+    auto options = options_for(family, pp_size);
+    options.chunked_prefill_size = 7 + 20 * pp_size;
+    options.async_batch_depth = pp_size - 1;
+    options.page_size = 8 * pp_size;
+    options.max_total_tokens = 384;  // too few for all at once: some are retracted
+    const auto engine = start(options);
+    const auto replies = ask(engine->engine(), requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      INFO(family << " pp " << pp_size << " request " << i);
+      require_same(replies[i], wanted[i]);
+    }
+    const sched::EngineStatus status = engine->engine().status();
+    REQUIRE(status.free_pages == status.total_pages);
+    if (pp_size == 1) REQUIRE(status.preemptions > 0);
+  }
+}
+
+TEST_CASE("prompt scores come whole and equal however the prompt is cut") {
+  sched::GenerateRequest request;
+  request.id = "score";
+  for (TokenId token = 0; token < 100; ++token) request.prompt.push_back(token * 5 % 512);
+  request.max_tokens = 0;
+  request.prompt_top_logprobs = 2;
+  auto whole = options_for("qwen2", 1);
+  const Reply wanted = ask(start(whole)->engine(), {request}).front();
+  REQUIRE(wanted.finish == sched::FinishReason::kLength);
+  REQUIRE(wanted.tokens.empty());
+  REQUIRE(wanted.prompt_logprobs.size() == request.prompt.size());
+  REQUIRE(std::isnan(wanted.prompt_logprobs[0].logprob));
+  for (size_t i = 1; i < request.prompt.size(); ++i) {
+    REQUIRE(wanted.prompt_logprobs[i].token == request.prompt[i]);
+    REQUIRE(wanted.prompt_logprobs[i].logprob <= 0.0f);
+    REQUIRE(wanted.prompt_logprobs[i].top.size() == 2);
+  }
+  auto cut = options_for("qwen2", 4);
+  cut.chunked_prefill_size = 9;
+  const Reply got = ask(start(cut)->engine(), {request}).front();
+  REQUIRE(std::equal(got.prompt_logprobs.begin() + 1, got.prompt_logprobs.end(), wanted.prompt_logprobs.begin() + 1,
+                     same_bits));
+}
+
+TEST_CASE("what cannot be served is refused with the reason") {
+  auto options = options_for("llama-tied", 1);
+  options.context_length = 64;
+  const auto engine = start(options);
+  sched::GenerateRequest request;
+  request.id = "long";
+  request.prompt.assign(64, 1);
+  auto reply = ask(engine->engine(), {request}).front();
+  REQUIRE(reply.error->code == ErrorCode::kInvalidArgument);
+  REQUIRE(reply.error->message == "the prompt has 64 tokens, a context of 64 leaves room for 63");
+  request.prompt.clear();
+  reply = ask(engine->engine(), {request}).front();
+  REQUIRE(reply.error->message == "the prompt is empty");
+  request.prompt.assign(60, 1);
+  request.max_tokens = 100;
+  reply = ask(engine->engine(), {request}).front();
+  REQUIRE(reply.finish == sched::FinishReason::kLength);
+  REQUIRE(reply.tokens.size() == 4);
+}
+
+TEST_CASE("a bad model folder or division is one clear error") {
+  const auto message = [](const app::EngineOptions& options) {
+    const auto engine = app::LocalEngine::create(options, 512);
+    REQUIRE(engine.has_error());
+    return engine.error().message;
+  };
+  auto options = options_for("no-such-model", 1);
+  REQUIRE_THAT(message(options), Catch::Contains("config.json"));
+  options = options_for("llama-tied", 5);
+  REQUIRE_THAT(message(options), Catch::Contains("5") && Catch::Contains("4"));
+  options = options_for("llama-tied", 2);
+  options.layer_partition = "3,2";
+  REQUIRE_THAT(message(options), Catch::Contains("3,2"));
+  options = options_for("llama-tied", 1);
+  options.context_length = 100000;
+  REQUIRE_THAT(message(options), Catch::Contains("--context-length 100000"));
+}

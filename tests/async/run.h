@@ -1,0 +1,20 @@
+#pragma once
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <exception>
+
+#include "async/real_runtime.h"
+
+namespace millrace::test {
+
+/// Runs `task` and everything it leaves behind to the end on this thread; rethrows what it throws.
+inline void run_to_end(asio::io_context& context, asio::awaitable<void> task) {
+  std::exception_ptr error;
+  asio::co_spawn(context, std::move(task), [&error](std::exception_ptr failure) { error = std::move(failure); });
+  context.restart();
+  context.run();
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace millrace::test

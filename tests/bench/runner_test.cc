@@ -1,0 +1,220 @@
+#include "load/runner.h"
+
+#include <boost/asio/io_context.hpp>
+#include <catch2/catch.hpp>
+#include <numeric>
+#include <set>
+
+#include "async/run.h"
+#include "bench/fake_server.h"
+#include "load/report.h"
+
+using namespace millrace;
+using namespace millrace::load;
+using namespace std::chrono_literals;
+using test::FakeBehaviour;
+using test::FakeServer;
+
+namespace {
+
+struct Outcome {
+  RunResult result;
+  Summary summary;
+  std::vector<std::string> bodies;
+  std::vector<std::string> paths;
+  uint32_t connection_count = 0;
+  uint32_t max_running = 0;
+};
+
+Options small_options() {
+  Options options;
+  options.num_prompts = 20;
+  options.input_len = 5;
+  options.output_len = 9;
+  options.timeout_s = 10;
+  options.quiet = true;
+  return options;
+}
+
+asio::awaitable<void> drive(async::Runtime& runtime, Options options, FakeBehaviour behaviour,
+                            async::Duration interrupt_after, Outcome& outcome) {
+  FakeServer server(runtime, behaviour);
+  options.target = server.target();
+  Runner runner(runtime, options);
+  async::TimerId timer{};
+  if (interrupt_after > 0s) timer = runtime.arm(runtime.now() + interrupt_after, [&runner] { runner.interrupt(); });
+  outcome.result = co_await runner.run();
+  if (interrupt_after > 0s) runtime.disarm(timer);
+  co_await server.stop();
+  outcome.summary = summarize(outcome.result, options);
+  outcome.bodies = server.bodies;
+  outcome.paths = server.paths;
+  outcome.connection_count = server.connection_count;
+  outcome.max_running = server.max_running;
+}
+
+Outcome run(const Options& options, const FakeBehaviour& behaviour, async::Duration interrupt_after = 0s) {
+  asio::io_context context(1);
+  async::RealRuntime runtime(context);
+  Outcome outcome;
+  test::run_to_end(context, drive(runtime, options, behaviour, interrupt_after, outcome));
+  return outcome;
+}
+
+}  // namespace
+
+TEST_CASE("every request is sent once, measured, and counted by the server's usage") {
+  const Outcome outcome = run(small_options(), {.chunk_count = 5});
+  REQUIRE_FALSE(outcome.result.failure);
+  REQUIRE(outcome.result.model == "fake");
+  REQUIRE(outcome.summary.completed == 20);
+  REQUIRE(outcome.summary.failed == 0);
+  REQUIRE(outcome.summary.total_input_tokens == 20 * 7);
+  REQUIRE(outcome.summary.total_output_tokens == 20 * 9);
+  REQUIRE(outcome.summary.counted_by_chunks == 0);
+  REQUIRE(std::set(outcome.bodies.begin(), outcome.bodies.end()).size() == 20);
+  for (const RequestRecord& record : outcome.result.records) {
+    REQUIRE(record.gaps.size() == 4);
+    REQUIRE(record.latency == std::accumulate(record.gaps.begin(), record.gaps.end(), record.ttft));
+  }
+}
+
+TEST_CASE("chat requests go to the chat endpoint") {
+  Options options = small_options();
+  options.endpoint = Endpoint::kChat;
+  options.text = true;
+  const Outcome outcome = run(options, {});
+  REQUIRE(outcome.summary.completed == 20);
+  REQUIRE(outcome.paths == std::vector<std::string>(20, "/v1/chat/completions"));
+}
+
+TEST_CASE("without usage, chunks and sent ids are counted") {
+  const Outcome outcome = run(small_options(), {.chunk_count = 3, .usage = false});
+  REQUIRE(outcome.summary.completed == 20);
+  REQUIRE(outcome.summary.counted_by_chunks == 20);
+  REQUIRE(outcome.summary.total_output_tokens == 20 * 3);
+  REQUIRE(outcome.summary.total_input_tokens == 20 * 5);
+}
+
+TEST_CASE("the concurrency limit holds and connections are kept") {
+  Options options = small_options();
+  options.num_prompts = 60;
+  options.max_concurrency = 4;
+  const Outcome outcome = run(options, {.between = 1ms});
+  REQUIRE(outcome.summary.completed == 60);
+  REQUIRE(outcome.max_running == 4);
+  REQUIRE(outcome.result.max_running == 4);
+  REQUIRE(outcome.connection_count == 4);
+}
+
+TEST_CASE("concurrency ramps up") {
+  Options options = small_options();
+  options.num_prompts = 8;
+  options.max_concurrency = 4;
+  options.ramp_up_s = 0.2;
+  const Outcome outcome = run(options, {.chunk_count = 2, .between = 500ms});
+  const auto& records = outcome.result.records;
+  REQUIRE(outcome.summary.completed == 8);
+  for (size_t i = 0; i < 4; ++i) REQUIRE(records[i].sent_at - outcome.result.start >= 50ms * i);
+}
+
+TEST_CASE("arrivals keep their times whatever the server does") {
+  Options options = small_options();
+  options.num_prompts = 10;
+  options.request_rate = 100;
+  options.burstiness = 1e6;
+  const Outcome outcome = run(options, {.before_first = 300ms});
+  const auto& records = outcome.result.records;
+  REQUIRE(outcome.summary.completed == 10);
+  for (size_t i = 0; i < 10; ++i) REQUIRE(records[i].sent_at - outcome.result.start >= 9ms * i);
+  for (const RequestRecord& record : records) REQUIRE(record.ttft >= 299ms);
+}
+
+TEST_CASE("warm-ups are sent before and not counted") {
+  Options options = small_options();
+  options.warmups = 5;
+  const Outcome outcome = run(options, {});
+  REQUIRE(outcome.summary.completed == 20);
+  REQUIRE(outcome.bodies.size() == 25);
+}
+
+TEST_CASE("a warm-up that fails ends the run with its reason") {
+  Options options = small_options();
+  options.warmups = 2;
+  const Outcome outcome = run(options, {.status = 400});
+  REQUIRE(outcome.result.failure.message == "warm-up: 400: no room");
+}
+
+TEST_CASE("failures are counted by kind and keep their message") {
+  Options options = small_options();
+  options.num_prompts = 9;
+  options.max_concurrency = 1;
+
+  const Outcome status = run(options, {.fail_every = 3});
+  REQUIRE(status.summary.completed == 6);
+  REQUIRE(status.summary.failures.at("HTTP status").messages[0] == "503: no room");
+
+  const Outcome event = run(options, {.error_after = 2});
+  REQUIRE(event.summary.failed == 9);
+  REQUIRE(event.summary.failures.at("error in the stream").messages[0] == "stage 2 is gone");
+
+  const Outcome cut = run(options, {.cut_after = 2});
+  REQUIRE(cut.summary.failures.at("connection lost").count == 9);
+
+  const Outcome open_end = run(options, {.done = false});
+  REQUIRE(open_end.summary.failures.at("connection lost").messages[0] == "the stream ends without [DONE]");
+
+  const Outcome empty = run(options, {.chunk_count = 0});
+  REQUIRE(empty.summary.failures.at("bad data").count == 9);
+
+  options.timeout_s = 0.05;
+  options.num_prompts = 2;
+  const Outcome late = run(options, {.before_first = 5s});
+  REQUIRE(late.summary.failures.at("timeout").count == 2);
+}
+
+TEST_CASE("a connection that the server closed while idle is replaced") {
+  Options options = small_options();
+  options.max_concurrency = 2;
+  const Outcome outcome = run(options, {.keep_alive = false});
+  REQUIRE(outcome.summary.completed == 20);
+  REQUIRE(outcome.connection_count >= 20);
+}
+
+TEST_CASE("a reply in pieces of any size is read") {
+  Options options = small_options();
+  options.num_prompts = 3;
+  for (const size_t piece_bytes : {1, 2, 7, 64}) {
+    const Outcome outcome = run(options, {.piece_bytes = piece_bytes});
+    REQUIRE(outcome.summary.completed == 3);
+    REQUIRE(outcome.summary.total_output_tokens == 27);
+  }
+}
+
+TEST_CASE("nobody listening is one clear failure") {
+  asio::io_context context(1);
+  async::RealRuntime runtime(context);
+  asio::ip::tcp::acceptor taken(context, {asio::ip::address_v4::loopback(), 0});
+  Options options = small_options();
+  options.target = {.host = "127.0.0.1", .port = std::to_string(taken.local_endpoint().port()), .prefix = ""};
+  taken.close();
+  const auto script = [](async::Runtime& rt, const Options& with, RunResult& result) -> asio::awaitable<void> {
+    Runner runner(rt, with);
+    result = co_await runner.run();
+  };
+  RunResult result;
+  test::run_to_end(context, script(runtime, options, result));
+  REQUIRE(result.failure.kind == FailureKind::kConnect);
+  REQUIRE(result.failure.message == "cannot connect to 127.0.0.1:" + options.target.port + ": Connection refused");
+}
+
+TEST_CASE("an interrupted run keeps what it has") {
+  Options options = small_options();
+  options.num_prompts = 1000;
+  options.max_concurrency = 2;
+  const Outcome outcome = run(options, {.between = 5ms}, 200ms);
+  REQUIRE(outcome.result.interrupted);
+  REQUIRE(outcome.summary.completed > 0);
+  REQUIRE(outcome.summary.failed == 0);
+  REQUIRE(outcome.summary.completed + outcome.summary.unsent == 1000);
+}

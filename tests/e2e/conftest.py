@@ -1,0 +1,48 @@
+import openai
+import pytest
+from millrace_server import BINARY, MODEL, PATIENCE_S, MillraceServer
+
+
+def pytest_sessionstart(session):
+    if not BINARY.exists():
+        pytest.exit(f"{BINARY} is not built", returncode=1)
+    if not (MODEL / "config.json").exists():
+        pytest.exit(f"{MODEL} holds no model", returncode=1)
+
+
+@pytest.fixture(scope="session")
+def pp1():
+    with MillraceServer("--pp-size", 1) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pp4():
+    with MillraceServer("--pp-size", 4) as server:
+        yield server
+
+
+@pytest.fixture(params=["pp1", "pp4"])
+def server(request):
+    """Each test that asks for it runs on both."""
+    return request.getfixturevalue(request.param)
+
+
+def client_of(server, **options):
+    return openai.OpenAI(base_url=server.url + "/v1", api_key="none", timeout=PATIENCE_S, **options)
+
+
+def async_client_of(server, **options):
+    return openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none", timeout=PATIENCE_S, **options)
+
+
+@pytest.fixture
+def client(server):
+    with client_of(server) as client:
+        yield client
+
+
+@pytest.fixture
+def client4(pp4):
+    with client_of(pp4) as client:
+        yield client

@@ -1,0 +1,54 @@
+"""Never divergent: neither the number of stages nor the company of other requests changes a token."""
+
+import asyncio
+
+import pytest
+from conftest import async_client_of, client_of
+from millrace_server import MODEL
+from prompts import PROMPTS, SAMPLINGS, ids_of, with_ids
+
+PARALLEL = 32
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS.keys())
+def test_one_stage_and_four_give_the_same_tokens(pp1, pp4, sampling):
+    for prompt in PROMPTS[:8]:
+        request = {"model": MODEL.name, "prompt": prompt, "max_tokens": 32, "logprobs": 1, **with_ids(sampling)}
+        answers = [client_of(server).completions.create(**request).choices[0] for server in (pp1, pp4)]
+        assert ids_of(answers[0]) == ids_of(answers[1]), prompt
+        assert answers[0].text == answers[1].text
+        assert answers[0].logprobs.token_logprobs == pytest.approx(answers[1].logprobs.token_logprobs, abs=1e-3)
+
+
+def requests():
+    samplings = list(SAMPLINGS.values())
+    for index in range(PARALLEL):
+        sampling = dict(samplings[index % len(samplings)])
+        if "seed" in sampling:
+            sampling["seed"] += index
+        prompt = " ".join(PROMPTS[index % len(PROMPTS):][:1 + index % 5])
+        yield {"model": MODEL.name, "prompt": prompt, "max_tokens": 16 + index, **with_ids(sampling)}
+
+
+async def test_parallel_requests_equal_the_same_requests_alone(server):
+    async with async_client_of(server) as client:
+        alone = []
+        for request in requests():
+            answer = await client.completions.create(**request)
+            alone.append(ids_of(answer.choices[0]))
+        for _ in range(2):
+            together = await asyncio.gather(*(client.completions.create(**request) for request in requests()))
+            for index, (answer, wanted) in enumerate(zip(together, alone)):
+                assert ids_of(answer.choices[0]) == wanted, f"request {index}"
+
+
+async def test_a_long_prompt_beside_short_ones_changes_nothing(pp1, pp4):
+    """The long one is cut into chunks that share micro-batches with the short ones' decode steps."""
+    long = {"model": MODEL.name, "prompt": " ".join(PROMPTS * 5), "max_tokens": 16, **with_ids(SAMPLINGS["seeded"])}
+    short = list(requests())[:6]
+    found = []
+    for server in (pp1, pp4):
+        async with async_client_of(server) as client:
+            answers = await asyncio.gather(*(client.completions.create(**request) for request in [*short, long]))
+            found.append([ids_of(answer.choices[0]) for answer in answers])
+    assert found[0] == found[1]

@@ -1,0 +1,96 @@
+"""Errors as clients see them: the class, the message, no needless retry."""
+
+import socket
+
+import httpx
+import openai
+import pytest
+from conftest import client_of
+from millrace_server import MODEL, PATIENCE_S, MillraceServer
+from prompts import MESSAGES, PROMPT
+
+BAD_VALUES = {
+    "temperature": {"temperature": 3},
+    "top_p": {"top_p": 0},
+    "max_tokens": {"max_tokens": -1},
+    "n": {"n": 0},
+    "stop": {"stop": [""]},
+    "logprobs": {"logprobs": 100},
+    "presence_penalty": {"presence_penalty": 5},
+    "logit_bias": {"logit_bias": {"99999999": 1}},
+    "stream_options": {"stream_options": {"include_usage": True}},
+    "suffix": {"suffix": "x"},
+}
+
+
+@pytest.mark.parametrize("fields", BAD_VALUES.values(), ids=BAD_VALUES.keys())
+def test_bad_values_are_bad_requests_that_name_the_field(client4, request, fields):
+    with pytest.raises(openai.BadRequestError) as error:
+        client4.completions.create(model=MODEL.name, prompt=PROMPT, **fields)
+    assert error.value.body["message"]
+    assert next(iter(fields)) in error.value.body["message"]
+
+
+def test_unknown_model_is_not_found(client):
+    with pytest.raises(openai.NotFoundError) as error:
+        client.completions.create(model="no-such-model", prompt=PROMPT)
+    assert "no-such-model" in error.value.body["message"]
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("no-such-model")
+
+
+def test_too_long_a_prompt_is_a_bad_request_with_numbers(client):
+    limit = client.models.list().data[0].model_extra["max_model_len"]
+    with pytest.raises(openai.BadRequestError) as error:
+        client.completions.create(model=MODEL.name, prompt=[5] * (limit + 1), max_tokens=1)
+    assert str(limit) in error.value.body["message"]
+
+
+def test_a_bad_request_is_not_retried(pp4):
+    """The client retries on its own what may pass the second time; a 400 must not look like that."""
+    def bad_requests():
+        return pp4.metric("millrace:http_requests_total", status=400)
+
+    before = bad_requests()
+    with client_of(pp4, max_retries=3) as client, pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(model=MODEL.name, messages=MESSAGES, temperature=9)
+    assert bad_requests() == before + 1
+
+
+def check_error(response, status):
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert error["message"] and error["type"] and "param" in error and error["code"] == status
+
+
+def test_errors_of_the_protocol(server):
+    check_error(server.get("/v1/nowhere"), 404)
+    check_error(server.get("/v1/completions"), 405)
+    url = server.url + "/v1/completions"
+    json_type = {"Content-Type": "application/json"}
+    check_error(httpx.post(url, content=b'{"prompt": ', headers=json_type, timeout=PATIENCE_S), 400)
+    check_error(httpx.post(url, content=b"[]", headers=json_type, timeout=PATIENCE_S), 400)
+    check_error(httpx.post(url, content=b"{}", headers=json_type, timeout=PATIENCE_S), 400)
+    check_error(httpx.post(url, content=b"prompt=x", headers={"Content-Type": "text/plain"}, timeout=PATIENCE_S), 415)
+    check_error(server.post("/v1/chat/completions", {"messages": []}), 400)
+    check_error(server.post("/v1/chat/completions", {"messages": "hello"}), 400)
+
+
+def test_garbage_on_the_socket_hurts_nobody(server):
+    host, port = server.url.removeprefix("http://").rsplit(":", 1)
+    for garbage in (b"\x00" * 64, b"GET\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: x\r\n\r\n"):
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+            connection.sendall(garbage)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(4096):
+                pass
+    assert server.get("/health").status_code == 200
+
+
+def test_the_api_key_is_asked_for():
+    with MillraceServer("--api-key", "secret") as server:
+        with client_of(server) as client, pytest.raises(openai.AuthenticationError):
+            client.models.list()
+        with openai.OpenAI(base_url=server.url + "/v1", api_key="secret", timeout=PATIENCE_S) as client:
+            assert client.models.list().data
+        assert server.get("/health").status_code == 200

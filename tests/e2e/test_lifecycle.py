@@ -1,0 +1,110 @@
+"""Starting, ending, and clients that go away."""
+
+import json
+import socket
+
+import httpx
+import pytest
+from conftest import client_of
+from millrace_server import MODEL, PATIENCE_S, MillraceServer, run_binary, wait_until
+from prompts import PROMPT
+
+LONG = {"model": MODEL.name, "prompt": PROMPT, "max_tokens": 900, "temperature": 0}
+DISCONNECTS = "millrace:client_disconnects_total"
+
+
+def is_idle(server):
+    load = server.get("/load").json()
+    return load["running"] == 0 and load["waiting"] == 0
+
+
+def test_a_stream_whose_client_leaves_is_ended(server):
+    before = server.metric(DISCONNECTS)
+    with client_of(server) as client:
+        stream = client.completions.create(**LONG, n=4, stream=True, extra_body={"ignore_eos": True})
+        next(iter(stream))
+        stream.close()
+    wait_until(lambda: server.metric(DISCONNECTS) == before + 1, "the server noticing")
+    wait_until(lambda: is_idle(server), "the end of the request")
+
+
+def test_a_request_whose_client_leaves_is_ended(server):
+    """Also without a stream, where nothing is being written that could fail."""
+    before = server.metric(DISCONNECTS)
+    host, port = server.url.removeprefix("http://").rsplit(":", 1)
+    body = json.dumps({**LONG, "n": 8, "ignore_eos": True}).encode()
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        wait_until(lambda: not is_idle(server), "the start of the request")
+    wait_until(lambda: server.metric(DISCONNECTS) == before + 1, "the server noticing")
+    wait_until(lambda: is_idle(server), "the end of the request")
+
+
+@pytest.mark.parametrize("stages", [1, 4])
+def test_sigterm_lets_running_streams_finish(stages):
+    with MillraceServer("--pp-size", stages) as server:
+        with client_of(server) as client:
+            stream = client.completions.create(**LONG, stream=True, extra_body={"ignore_eos": True},
+                                               stream_options={"include_usage": True})
+            chunks = [next(iter(stream))]
+            server.terminate()
+            chunks += list(stream)
+        assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
+        assert chunks[-1].usage.completion_tokens == LONG["max_tokens"]
+        assert server.wait() == 0, server.log()
+        with pytest.raises(httpx.ConnectError):
+            server.get("/health")
+
+
+def test_sigterm_ends_an_idle_server():
+    with MillraceServer() as server:
+        server.terminate()
+        assert server.wait() == 0, server.log()
+
+
+def check_refusal(result, *wanted):
+    """One clear line, and a code that scripts can tell from a crash."""
+    assert result.returncode in (1, 2), f"code {result.returncode}: {result.stderr}"
+    lines = [line for line in result.stderr.splitlines() if line.startswith("millrace: ")]
+    assert len(lines) == 1, result.stderr
+    for word in wanted:
+        assert str(word) in lines[0]
+    assert "terminate called" not in result.stderr
+
+
+def test_unknown_flag():
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--no-such-flag"), "--no-such-flag")
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--pp-size", "zero"), "--pp-size")
+    check_refusal(run_binary("serve"), "--model-path")
+
+
+def test_missing_model_folder(tmp_path):
+    check_refusal(run_binary("serve", "--model-path", tmp_path / "nowhere", "--port", 0), tmp_path / "nowhere")
+
+
+def test_folder_without_a_model(tmp_path):
+    check_refusal(run_binary("serve", "--model-path", tmp_path, "--port", 0), "config.json")
+
+
+def test_broken_config(tmp_path):
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], ')
+    check_refusal(run_binary("serve", "--model-path", tmp_path, "--port", 0), "config.json")
+
+
+def test_more_stages_than_layers():
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--pp-size", 1000, "--port", 0), "1000")
+
+
+def test_port_in_use():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        check_refusal(run_binary("serve", "--model-path", MODEL, "--port", port), port)
+
+
+def test_help_and_version():
+    for arguments in (["--help"], ["serve", "--help"], ["--version"]):
+        result = run_binary(*arguments)
+        assert result.returncode == 0
+        assert result.stdout.strip() and not result.stderr
+    assert "--pp-size" in run_binary("serve", "--help").stdout

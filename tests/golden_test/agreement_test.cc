@@ -1,0 +1,117 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "cpu/cpu_backend.h"
+#include "golden_test/agreement.h"
+#include "golden_test/golden_file.h"
+#include "model/test_pipeline.h"
+#include "support/skip.h"
+
+using namespace millrace;
+using test::GoldenFamily;
+using test::TestPipeline;
+
+namespace {
+
+struct Loaded {
+  std::unique_ptr<model::Checkpoint> checkpoint;
+  model::ModelConfig config;
+  std::unique_ptr<tensor::Backend> backend;
+};
+
+Loaded load(const GoldenFamily& family, tensor::DType dtype) {
+  return {model::Checkpoint::open(family.folder).value(), model::read_config(family.folder).value(),
+          cpu::make_backend({.threads = 2, .compute_dtype = dtype})};
+}
+
+/// Draws each prompt's golden count of tokens, through Backend::sample. Sequence s joins the batch in turn 3·s and
+/// leaves it when it has all its tokens.
+std::vector<std::vector<TokenId>> decode_greedily(TestPipeline& pipeline, const GoldenFamily& family) {
+  const size_t count = family.prompts.size();
+  std::vector<int32_t> room;
+  for (const auto& prompt : family.prompts)
+    room.push_back(static_cast<int32_t>(prompt.ids.size() + prompt.greedy.size()));
+  pipeline.start(room, 7);
+  const int32_t vocab = pipeline.stage(0).config().vocab_size;
+  const tensor::SamplingParams greedy{.temperature = 0.0f};
+  std::vector<std::vector<TokenId>> drawn(count);
+  for (size_t turn = 0;; ++turn) {
+    std::vector<test::Piece> pieces;
+    for (size_t s = 0; s < count && 3 * s <= turn; ++s) {
+      const auto& prompt = family.prompts[s];
+      if (drawn[s].size() == prompt.greedy.size()) continue;
+      const bool prefill = drawn[s].empty();
+      pieces.push_back({.tokens = prefill ? prompt.ids : std::vector<TokenId>{drawn[s].back()},
+                        .prefix = prefill ? 0 : static_cast<int32_t>(prompt.ids.size() + drawn[s].size() - 1),
+                        .sequence = s});
+    }
+    if (pieces.empty()) return drawn;
+    std::vector<tensor::SampleResult> results;
+    pipeline.run(pieces, [&](size_t first, tensor::Matrix logits) {
+      const std::vector<tensor::SampleSpec> specs(static_cast<size_t>(logits.rows), {.params = &greedy});
+      results.resize(first + specs.size());
+      pipeline.backend().sample(logits, vocab, specs, std::span(results).subspan(first));
+    });
+    size_t row = 0;
+    for (const test::Piece& piece : pieces) {
+      row += piece.tokens.size();
+      drawn[piece.sequence].push_back(results[row - 1].token);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the small model that ships is among the golden models") {
+  if (test::golden_family_names().back() != test::kSmallModelName) SKIP_TEST("models/books-4m is absent");
+  SUCCEED();
+}
+
+TEST_CASE("in f32, logits, logprobs and greedy choices are those of the reference") {
+  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
+  const Loaded loaded = load(family, tensor::DType::kF32);
+  const int32_t stages = GENERATE(1, 2, 4);
+  TestPipeline pipeline(*loaded.checkpoint, loaded.config, *loaded.backend, {.stage_count = stages});
+  const test::Agreement agreement = test::measure_agreement(pipeline, family, 1e-3);
+  CAPTURE(family.name, stages, agreement.logits.rms(), agreement.logits.kl());
+  REQUIRE(agreement.logits.max() <= family.tolerance.f32_max);
+  REQUIRE(agreement.logprob_max <= family.tolerance.f32_max);
+  REQUIRE(agreement.greedy_checked >= 32);
+  REQUIRE(agreement.greedy_wrong == 0);
+}
+
+TEST_CASE("in bf16, logits and logprobs are near those of the reference") {
+  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
+  const Loaded loaded = load(family, tensor::DType::kBF16);
+  const int32_t stages = GENERATE(1, 2, 4);
+  TestPipeline pipeline(*loaded.checkpoint, loaded.config, *loaded.backend, {.stage_count = stages});
+  // Two logits may each be off by the tolerance.
+  const test::Agreement agreement = test::measure_agreement(pipeline, family, 2.0 * family.tolerance.bf16_max);
+  CAPTURE(family.name, stages, agreement.logprob_max, agreement.greedy_checked);
+  REQUIRE(agreement.logits.max() <= family.tolerance.bf16_max);
+  REQUIRE(agreement.logits.rms() <= family.tolerance.bf16_rms);
+  REQUIRE(agreement.logits.kl() <= family.tolerance.bf16_kl);
+  REQUIRE(agreement.logprob_max <= family.tolerance.bf16_max);
+  REQUIRE(agreement.greedy_wrong == 0);
+}
+
+TEST_CASE("greedy decoding in a changing batch draws the tokens of the reference") {
+  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
+  const Loaded loaded = load(family, tensor::DType::kF32);
+  TestPipeline pipeline(*loaded.checkpoint, loaded.config, *loaded.backend, {.stage_count = 2});
+  std::vector<std::vector<TokenId>> drawn = decode_greedily(pipeline, family);
+  size_t checked = 0;
+  for (size_t s = 0; s < drawn.size(); ++s) {
+    const test::GoldenPrompt& prompt = family.prompts[s];
+    // Up to the first choice that rounding could turn.
+    size_t clear = 0;
+    while (clear < prompt.margins.size() && prompt.margins[clear] > 1e-3) ++clear;
+    std::vector<TokenId> wanted = prompt.greedy;
+    wanted.resize(clear);
+    drawn[s].resize(clear);
+    CAPTURE(family.name, s);
+    REQUIRE(drawn[s] == wanted);
+    checked += clear;
+  }
+  REQUIRE(checked >= 64);
+}

@@ -1,0 +1,112 @@
+#include "golden_test/golden_file.h"
+
+#include <simdjson.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "support/paths.h"
+
+namespace millrace::test {
+namespace {
+
+std::vector<int32_t> integers(simdjson::dom::array list) {
+  std::vector<int32_t> values;
+  for (const simdjson::dom::element item : list) values.push_back(static_cast<int32_t>(int64_t(item)));
+  return values;
+}
+
+std::vector<float> to_floats(const std::vector<double>& values) { return {values.begin(), values.end()}; }
+
+std::vector<double> numbers(simdjson::dom::array list) {
+  std::vector<double> values;
+  for (const simdjson::dom::element item : list)
+    values.push_back(item.is_null() ? std::numeric_limits<double>::quiet_NaN() : double(item));
+  return values;
+}
+
+GoldenPrompt read_prompt(simdjson::dom::element prompt) {
+  GoldenPrompt golden;
+  golden.ids = integers(prompt["ids"]);
+  golden.logprobs = numbers(prompt["prompt_logprobs"]);
+  golden.greedy = integers(prompt["greedy"]);
+  golden.margins = numbers(prompt["margins"]);
+  if (prompt["top_ids"].error() == simdjson::SUCCESS) {
+    golden.top_ids = integers(prompt["top_ids"]);
+    golden.top_logits = to_floats(numbers(prompt["top_logits"]));
+    return golden;
+  }
+  golden.positions = integers(prompt["positions"]);
+  for (const simdjson::dom::element row : prompt["logits"].get_array()) {
+    const std::vector<float> values = to_floats(numbers(row));
+    golden.logits.insert(golden.logits.end(), values.begin(), values.end());
+  }
+  return golden;
+}
+
+std::filesystem::path small_model_dir() { return source_dir() / "models" / kSmallModelName; }
+
+}  // namespace
+
+std::vector<TokenId> GoldenPrompt::sequence() const {
+  std::vector<TokenId> all = ids;
+  all.insert(all.end(), greedy.begin(), greedy.end() - 1);
+  return all;
+}
+
+std::filesystem::path golden_dir() { return source_dir() / "tests" / "golden"; }
+
+const std::vector<std::string>& golden_family_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all{"llama-tied", "llama-untied", "mistral",   "qwen2",
+                                 "qwen3",      "llama-f16",    "llama-f32", "llama-sharded"};
+    if (std::filesystem::exists(small_model_dir())) all.emplace_back(kSmallModelName);
+    return all;
+  }();
+  return names;
+}
+
+GoldenFamily read_golden_family(const std::string& name) {
+  GoldenFamily family{.name = name, .folder = golden_dir() / name, .tolerance = {}, .prompts = {}};
+  std::filesystem::path file = family.folder / "golden.json";
+  if (name == kSmallModelName) {
+    family.folder = small_model_dir();
+    file = golden_dir() / (name + ".json");
+  }
+  simdjson::dom::parser parser;
+  const simdjson::dom::element root = parser.load(file.string());
+  const simdjson::dom::element tolerance = root["tolerance"];
+  family.tolerance = {.f32_max = tolerance["f32_max"],
+                      .bf16_max = tolerance["bf16_max"],
+                      .bf16_rms = tolerance["bf16_rms"],
+                      .bf16_kl = tolerance["bf16_kl"]};
+  for (const simdjson::dom::element prompt : root["prompts"].get_array())
+    family.prompts.push_back(read_prompt(prompt));
+  return family;
+}
+
+std::vector<double> log_softmax(std::span<const float> logits) {
+  const double highest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0.0;
+  for (const float value : logits) sum += std::exp(value - highest);
+  std::vector<double> result;
+  for (const float value : logits) result.push_back(value - highest - std::log(sum));
+  return result;
+}
+
+void LogitDistance::add_row(std::span<const float> found, std::span<const float> wanted) {
+  double kl = 0.0;
+  const std::vector<double> log_found = log_softmax(found);
+  const std::vector<double> log_wanted = log_softmax(wanted);
+  for (size_t i = 0; i < found.size(); ++i) {
+    const double difference = std::fabs(static_cast<double>(found[i]) - wanted[i]);
+    // Not std::max: a NaN must stick.
+    if (std::isnan(difference) || difference > max_) max_ = difference;
+    squares_ += difference * difference;
+    kl += std::exp(log_wanted[i]) * (log_wanted[i] - log_found[i]);
+  }
+  if (std::isnan(kl) || kl > kl_) kl_ = kl;
+  count_ += found.size();
+}
+
+}  // namespace millrace::test

@@ -1,0 +1,252 @@
+#include "model/checkpoint.h"
+
+#include <catch2/catch.hpp>
+#include <climits>
+#include <random>
+
+#include "model/checkpoint_files.h"
+#include "support/skip.h"
+
+using namespace millrace;
+using namespace millrace::model;
+using test::safetensors_text;
+
+namespace {
+
+/// The message with which a file of this header and data is refused, without its path.
+std::string refused(std::string_view file_text) {
+  const test::TemporaryFolder folder;
+  folder.write("model.safetensors", file_text);
+  const auto checkpoint = Checkpoint::open(folder.path());
+  if (checkpoint) return "accepted";
+  REQUIRE(checkpoint.error().code == ErrorCode::kData);
+  const std::string place = folder.path().string() + "/model.safetensors: ";
+  const std::string& message = checkpoint.error().message;
+  REQUIRE(message.substr(0, place.size()) == place);
+  return message.substr(place.size());
+}
+
+std::string refused_header(std::string_view header, size_t data_bytes = 16) {
+  return refused(safetensors_text(header, std::string(data_bytes, '\1')));
+}
+
+std::vector<float> values_of(const tensor::HostTensor& tensor) {
+  REQUIRE(tensor.dtype == tensor::DType::kF32);
+  std::vector<float> values(static_cast<size_t>(tensor.shape.elements()));
+  std::memcpy(values.data(), tensor.data, tensor.bytes());
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("a single safetensors file gives its tensors") {
+  const test::TemporaryFolder folder;
+  folder.write("model.safetensors", safetensors_text({{"a", {2, 3}, {1, 2, 3, 4, 5, 6}}, {"b", {2}, {7, 8}}}));
+  const auto checkpoint = Checkpoint::open(folder.path());
+  REQUIRE(checkpoint.has_value());
+  const auto a = (*checkpoint)->find("a");
+  REQUIRE(a.has_value());
+  REQUIRE(a->name == "a");
+  REQUIRE(a->shape == tensor::Shape{2, 3});
+  REQUIRE(values_of(*a) == std::vector<float>{1, 2, 3, 4, 5, 6});
+  REQUIRE(values_of(*(*checkpoint)->find("b", {2})) == std::vector<float>{7, 8});
+  REQUIRE((*checkpoint)->contains("b"));
+  REQUIRE_FALSE((*checkpoint)->contains("c"));
+  const auto missing = (*checkpoint)->find("c");
+  REQUIRE(missing.error().code == ErrorCode::kNotFound);
+  REQUIRE(missing.error().message == folder.path().string() + "/model.safetensors: has no tensor 'c'");
+  REQUIRE((*checkpoint)->find("a", {3, 2}).error().message ==
+          folder.path().string() + ": tensor 'a' has shape [2, 3], config.json wants [3, 2]");
+}
+
+TEST_CASE("metadata, gaps and other dtypes do no harm until they are asked for") {
+  const test::TemporaryFolder folder;
+  folder.write("model.safetensors",
+               safetensors_text(R"({"__metadata__":{"format":"pt"},)"
+                                R"("q":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]},)"
+                                R"("n":{"dtype":"F4_NEW","shape":[3],"data_offsets":[4,6]},)"
+                                R"("r":{"dtype":"U8","shape":[1,1,1,1,1],"data_offsets":[6,7]},)"
+                                R"("w":{"dtype":"BF16","shape":[2],"data_offsets":[8,12]},)"
+                                R"("f":{"dtype":"F16","shape":[1,1,1,1,1],"data_offsets":[14,16]},)"
+                                R"("e":{"dtype":"F32","shape":[0,4],"data_offsets":[8,8]}})",
+                                std::string(16, '\1')));
+  const auto checkpoint = Checkpoint::open(folder.path());
+  REQUIRE(checkpoint.has_value());
+  REQUIRE((*checkpoint)->find("w")->dtype == tensor::DType::kBF16);
+  REQUIRE((*checkpoint)->find("e")->bytes() == 0);
+  const std::string place = folder.path().string() + "/model.safetensors: ";
+  REQUIRE((*checkpoint)->find("q").error().message ==
+          place + "tensor 'q' has dtype F8_E4M3, wanted F32, BF16 or F16");
+  REQUIRE((*checkpoint)->find("n").error().message ==
+          place + "tensor 'n' has dtype F4_NEW, wanted F32, BF16 or F16");
+  REQUIRE((*checkpoint)->find("f").error().message == place + "tensor 'f' has rank 5, wanted at most 4");
+}
+
+TEST_CASE("a malformed header is refused with what was found and wanted") {
+  REQUIRE(refused("") == "has 0 bytes, a safetensors file has at least 8");
+  REQUIRE(refused("1234567") == "has 7 bytes, a safetensors file has at least 8");
+  REQUIRE(refused(std::string(9, '\xff')) ==
+          "header length 18446744073709551615 is above the 1 bytes that follow it (truncated, or not a safetensors "
+          "file)");
+  REQUIRE(refused(std::string("\x10\0\0\0\0\0\0\0{}", 10)) ==
+          "header length 16 is above the 2 bytes that follow it (truncated, or not a safetensors file)");
+  REQUIRE(refused_header("").find("header: is empty") == 0);
+  REQUIRE(refused_header("[]") == "header: is [], wanted a JSON object");
+  REQUIRE(refused_header("{\"a\":}").find("header: is not valid JSON: ") == 0);
+  REQUIRE(refused_header("{\"a\":\"\xff\"}").find("header: is not valid JSON: ") == 0);
+  REQUIRE(refused_header("{\"a\":" + std::string(5000, '[') + std::string(5000, ']') + "}")
+              .find("header: is not valid JSON: ") == 0);
+}
+
+TEST_CASE("a malformed tensor entry is refused by the tensor's name") {
+  REQUIRE(refused_header(R"({"a":3})") == "tensor 'a' is 3, wanted an object");
+  REQUIRE(refused_header(R"({"a":{"shape":[1],"data_offsets":[0,4]}})") == "tensor 'a': dtype is missing");
+  REQUIRE(refused_header(R"({"a":{"dtype":"F32","data_offsets":[0,4]}})") == "tensor 'a': shape is missing");
+  REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":7,"data_offsets":[0,4]}})") ==
+          "tensor 'a': shape 7 is not a list of sizes");
+  REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})") ==
+          "tensor 'a': shape [-1] is not a list of sizes");
+  REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]}})") ==
+          "tensor 'a': rank is above 16");
+  for (const char* offsets : {"[0]", "[0,4,8]", "[-4,0]", "[0.0,4.0]", "4", "[0,18446744073709551616]"}) {
+    CAPTURE(offsets);
+    const std::string header = fmt::format(R"({{"a":{{"dtype":"F32","shape":[1],"data_offsets":{}}}}})", offsets);
+    const std::string message = refused_header(header);
+    const bool named = message == "tensor 'a': data_offsets is missing or not a pair of byte offsets" ||
+                       message.find("header: is not valid JSON: ") == 0;
+    REQUIRE(named);
+  }
+}
+
+TEST_CASE("offsets must fit the file, the shape and each other") {
+  REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[8,4]}})") ==
+          "tensor 'a': data_offsets [8, 4] run backwards");
+  REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[8],"data_offsets":[0,32]}})") ==
+          "tensor 'a': data_offsets [0, 32] reach beyond the 16 bytes of data in the file (truncated?)");
+  REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[1],)"
+                         R"("data_offsets":[18446744073709551612,18446744073709551615]}})")
+              .find("tensor 'a': data_offsets [18446744073709551612, 18446744073709551615] reach beyond") == 0);
+  REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,12]}})") ==
+          "tensor 'a': data_offsets span 12 bytes, shape [2, 2] of F32 wants 16");
+  REQUIRE(refused_header(
+              R"({"a":{"dtype":"F32","shape":[4611686018427387904,4611686018427387904],"data_offsets":[0,4]}})") ==
+          "tensor 'a': data_offsets span 4 bytes, shape [4611686018427387904, 4611686018427387904] of F32 wants more "
+          "than 2^64");
+  REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                         R"("b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})") ==
+          "tensors 'a' and 'b' overlap");
+  REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                         R"("a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})") ==
+          "tensor 'a' is listed twice");
+}
+
+TEST_CASE("every truncation of a file is refused") {
+  const std::string whole = safetensors_text({{"a", {2, 2}, {1, 2, 3, 4}}, {"b", {1}, {5}}});
+  for (size_t length = 0; length < whole.size(); ++length) {
+    CAPTURE(length);
+    REQUIRE(refused(whole.substr(0, length)) != "accepted");
+  }
+}
+
+TEST_CASE("no mutation of a header gives bytes outside the file") {
+  const std::string whole =
+      safetensors_text({{"a", {2, 2}, {1, 2, 3, 4}}, {"bb", {1}, {5}}, {"c", {3}, {6, 7, 8}}});
+  const test::TemporaryFolder folder;
+  const std::filesystem::path path = folder.path() / "model.safetensors";
+  folder.write("model.safetensors", whole);
+  std::mt19937 random(4);
+  size_t accepted = 0;
+  for (int round = 0; round < 5000; ++round) {
+    std::string text = whole;
+    for (int edit = 0; edit < 2; ++edit) {
+      const size_t at = random() % (whole.size() - 32);
+      text[at] = at < 8 ? static_cast<char>(random()) : "0123456789abF,:\"[]{}"[random() % 20];
+    }
+    // In place, which is much faster than writing anew.
+    std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
+        .write(text.data(), static_cast<std::streamsize>(text.size()));
+    const auto file = SafetensorsFile::open(path);
+    if (!file) continue;
+    ++accepted;
+    unsigned sum = 0;
+    for (const char* name : {"a", "bb", "c"}) {
+      const auto tensor = (*file)->find(name);
+      if (!tensor) continue;
+      for (size_t i = 0; i < tensor->bytes(); ++i) sum += static_cast<unsigned>(tensor->data[i]);
+    }
+    REQUIRE(sum < UINT_MAX);
+  }
+  REQUIRE(accepted > 0);
+}
+
+TEST_CASE("a tensor that nobody asks for costs nothing, however large") {
+  const test::TemporaryFolder folder;
+  constexpr uint64_t kHugeBytes = uint64_t{1} << 38;
+  const std::string header =
+      fmt::format(R"({{"huge":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{}]}},)"
+                  R"("small":{{"dtype":"F32","shape":[1],"data_offsets":[{},{}]}}}})",
+                  kHugeBytes / 4, kHugeBytes, kHugeBytes, kHugeBytes + 4);
+  folder.write("model.safetensors", safetensors_text(header, ""));
+  std::error_code error;
+  std::filesystem::resize_file(folder.path() / "model.safetensors", 8 + header.size() + kHugeBytes + 4, error);
+  if (error) SKIP_TEST("no sparse files here");
+  const auto checkpoint = Checkpoint::open(folder.path());
+  REQUIRE(checkpoint.has_value());
+  REQUIRE(values_of(*(*checkpoint)->find("small")) == std::vector<float>{0.0f});
+}
+
+TEST_CASE("a sharded checkpoint opens only the shards that are asked for") {
+  const test::TemporaryFolder folder;
+  folder.write("model-1.safetensors", safetensors_text({{"a", {2}, {1, 2}}}));
+  folder.write("model-3.safetensors", safetensors_text({{"c", {1}, {3}}}).substr(0, 40));
+  folder.write("model.safetensors.index.json",
+               R"({"metadata":{"total_size":12},"weight_map":{"a":"model-1.safetensors","lost":"model-1.safetensors",)"
+               R"("b":"model-2.safetensors","c":"model-3.safetensors"}})");
+  const auto checkpoint = Checkpoint::open(folder.path());
+  REQUIRE(checkpoint.has_value());
+  REQUIRE(values_of(*(*checkpoint)->find("a")) == std::vector<float>{1, 2});
+  REQUIRE((*checkpoint)->contains("b"));
+  const std::string path = folder.path().string();
+  const std::string index = path + "/model.safetensors.index.json: ";
+  REQUIRE((*checkpoint)->find("b").error().code == ErrorCode::kData);
+  REQUIRE((*checkpoint)->find("b").error().message ==
+          index + "puts tensor 'b' into model-2.safetensors, but " + path +
+              "/model-2.safetensors: cannot be opened: No such file or directory");
+  REQUIRE((*checkpoint)->find("c").error().message.find(
+              index + "puts tensor 'c' into model-3.safetensors, but " + path +
+              "/model-3.safetensors: header length ") == 0);
+  REQUIRE((*checkpoint)->find("lost").error().message ==
+          index + "puts tensor 'lost' into model-1.safetensors, which lacks it");
+  REQUIRE((*checkpoint)->find("d").error().message == index + "lists no tensor 'd'");
+}
+
+TEST_CASE("a malformed index is refused") {
+  const auto message = [](std::string_view text) {
+    const test::TemporaryFolder folder;
+    folder.write("model.safetensors.index.json", text);
+    const auto checkpoint = Checkpoint::open(folder.path());
+    REQUIRE_FALSE(checkpoint.has_value());
+    return checkpoint.error().message.substr(folder.path().string().size() + 1);
+  };
+  const std::string place = "model.safetensors.index.json: ";
+  REQUIRE(message("{}") == place + "weight_map is missing, wanted an object of file names");
+  REQUIRE(message(R"({"weight_map":[]})") == place + "weight_map is [], wanted an object");
+  REQUIRE(message("nonsense").find(place + "is not valid JSON: ") == 0);
+  for (const char* file : {"\"../x.safetensors\"", "\"/etc/passwd\"", "\"\"", "\"..\"", "7"}) {
+    const std::string text = fmt::format(R"({{"weight_map":{{"a":{}}}}})", file);
+    REQUIRE(message(text) ==
+            place + fmt::format("tensor 'a' is in {}, wanted the name of a file in the same folder", file));
+  }
+  REQUIRE(message(R"({"weight_map":{"a":"x","a":"y"}})") == place + "tensor 'a' is listed twice");
+}
+
+TEST_CASE("a folder without weights says what it wants") {
+  const test::TemporaryFolder folder;
+  const auto checkpoint = Checkpoint::open(folder.path());
+  REQUIRE(checkpoint.error().code == ErrorCode::kNotFound);
+  REQUIRE(checkpoint.error().message ==
+          folder.path().string() + ": holds neither model.safetensors nor model.safetensors.index.json");
+  std::filesystem::create_directory(folder.path() / "model.safetensors");
+  REQUIRE(Checkpoint::open(folder.path()).error().message ==
+          folder.path().string() + "/model.safetensors: is not a regular file");
+}

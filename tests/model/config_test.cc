@@ -1,0 +1,261 @@
+#include "model/config.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <random>
+
+#include "model/generation_config.h"
+#include "model/checkpoint_files.h"
+
+using namespace millrace;
+using namespace millrace::model;
+
+namespace {
+
+/// A small valid config with fields replaced (raw JSON), or removed (empty text).
+std::string config_text(const std::map<std::string, std::string>& changes = {}) {
+  std::map<std::string, std::string> fields{
+      {"architectures", R"(["LlamaForCausalLM"])"}, {"vocab_size", "512"}, {"hidden_size", "64"},
+      {"intermediate_size", "128"}, {"num_hidden_layers", "4"}, {"num_attention_heads", "4"},
+      {"num_key_value_heads", "2"}, {"max_position_embeddings", "256"}, {"rms_norm_eps", "1e-06"},
+      {"rope_theta", "10000.0"}, {"torch_dtype", "\"bfloat16\""}, {"eos_token_id", "2"}};
+  for (const auto& [key, value] : changes) fields[key] = value;
+  std::string text = "{";
+  for (const auto& [key, value] : fields)
+    if (!value.empty()) text += (text.size() > 1 ? ",\"" : "\"") + key + "\":" + value;
+  return text + "}";
+}
+
+ModelConfig parsed(const std::map<std::string, std::string>& changes = {}) {
+  const auto config = parse_config(config_text(changes));
+  if (!config) FAIL(config.error().message);
+  return *config;
+}
+
+std::string refused(const std::map<std::string, std::string>& changes) {
+  const auto config = parse_config(config_text(changes));
+  if (config) return "accepted";
+  REQUIRE(config.error().code == ErrorCode::kData);
+  return config.error().message;
+}
+
+const std::string kKnown = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
+
+}  // namespace
+
+TEST_CASE("a Llama config is read") {
+  const ModelConfig config = parsed();
+  REQUIRE(config.architecture == "LlamaForCausalLM");
+  REQUIRE(config.dtype == tensor::DType::kBF16);
+  REQUIRE(config.vocab_size == 512);
+  REQUIRE(config.hidden_size == 64);
+  REQUIRE(config.intermediate_size == 128);
+  REQUIRE(config.layer_count == 4);
+  REQUIRE(config.head_count == 4);
+  REQUIRE(config.kv_head_count == 2);
+  REQUIRE(config.head_dim == 16);
+  REQUIRE(config.query_width() == 64);
+  REQUIRE(config.kv_width() == 32);
+  REQUIRE(config.norm_epsilon == 1e-6f);
+  REQUIRE_FALSE(config.tied_embeddings);
+  REQUIRE_FALSE(config.qkv_bias);
+  REQUIRE_FALSE(config.qk_norm);
+  REQUIRE(config.rope == RopeConfig{});
+  REQUIRE(config.sliding_windows == std::vector<int32_t>(4, 0));
+  REQUIRE(config.eos_token_ids == std::vector<TokenId>{2});
+  REQUIRE_FALSE(config.bos_token_id);
+  REQUIRE(config.context_length() == 256);
+}
+
+TEST_CASE("both spellings of rope and dtype mean the same") {
+  const std::string llama3 =
+      R"("rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,)"
+      R"("original_max_position_embeddings":64)";
+  const ModelConfig older = parsed({{"rope_theta", "500000"}, {"rope_scaling", "{" + llama3 + "}"}});
+  const ModelConfig newer = parsed({{"rope_theta", ""},
+                                    {"rope_parameters", "{\"rope_theta\":500000.0," + llama3 + "}"},
+                                    {"torch_dtype", ""},
+                                    {"dtype", "\"bfloat16\""}});
+  REQUIRE(older == newer);
+  REQUIRE(older.rope.kind == RopeKind::kLlama3);
+  REQUIRE(older.rope.theta == 500000.0);
+  REQUIRE(older.rope.factor == 8.0);
+  REQUIRE(older.rope.original_max_position == 64);
+  const ModelConfig typed = parsed({{"rope_scaling", R"({"type":"linear","factor":2})"}});
+  REQUIRE(typed.rope.kind == RopeKind::kLinear);
+  REQUIRE(parsed({{"rope_scaling", "null"}}) == parsed());
+}
+
+TEST_CASE("yarn stretches the context length") {
+  const ModelConfig config = parsed({{"rope_scaling", R"({"type":"yarn","factor":4,)"
+                                                      R"("original_max_position_embeddings":128})"}});
+  REQUIRE(config.rope.kind == RopeKind::kYarn);
+  REQUIRE(config.context_length() == 512);
+  const ModelConfig without_original = parsed({{"rope_scaling", R"({"rope_type":"yarn","factor":2.0})"}});
+  REQUIRE(without_original.rope.original_max_position == 256);
+}
+
+TEST_CASE("each family has its own switches") {
+  SECTION("Mistral slides on every layer, by default 4096 as in v0.1, not at all with null") {
+    const std::string mistral = R"(["MistralForCausalLM"])";
+    REQUIRE(parsed({{"architectures", mistral}, {"sliding_window", "16"}}).sliding_windows == std::vector(4, 16));
+    REQUIRE(parsed({{"architectures", mistral}}).sliding_windows == std::vector(4, 4096));
+    REQUIRE(parsed({{"architectures", mistral}, {"sliding_window", "null"}}).sliding_windows == std::vector(4, 0));
+  }
+  SECTION("Qwen2 has biases and slides from max_window_layers, if at all") {
+    const std::string qwen2 = R"(["Qwen2ForCausalLM"])";
+    const ModelConfig still = parsed({{"architectures", qwen2}, {"sliding_window", "32"}});
+    REQUIRE(still.qkv_bias);
+    REQUIRE_FALSE(still.output_bias);
+    REQUIRE(still.sliding_windows == std::vector(4, 0));
+    const ModelConfig sliding = parsed({{"architectures", qwen2},
+                                        {"sliding_window", "32"},
+                                        {"use_sliding_window", "true"},
+                                        {"max_window_layers", "3"}});
+    REQUIRE(sliding.sliding_windows == std::vector{0, 0, 0, 32});
+  }
+  SECTION("layer_types goes before max_window_layers") {
+    const ModelConfig config =
+        parsed({{"architectures", R"(["Qwen3ForCausalLM"])"}, {"sliding_window", "8"}, {"use_sliding_window", "true"},
+                {"layer_types", R"(["sliding_attention","full_attention","full_attention","sliding_attention"])"}});
+    REQUIRE(config.sliding_windows == std::vector{8, 0, 0, 8});
+  }
+  SECTION("Qwen3 normalises q and k and defaults to head_dim 128") {
+    const std::string qwen3 = R"(["Qwen3ForCausalLM"])";
+    REQUIRE(parsed({{"architectures", qwen3}}).head_dim == 128);
+    const ModelConfig config = parsed({{"architectures", qwen3}, {"head_dim", "32"}, {"attention_bias", "true"}});
+    REQUIRE(config.qk_norm);
+    REQUIRE(config.head_dim == 32);
+    REQUIRE(config.query_width() == 128);
+    REQUIRE(config.qkv_bias);
+    REQUIRE(config.output_bias);
+  }
+}
+
+TEST_CASE("end and begin tokens may be one id, a list, or absent") {
+  REQUIRE(parsed({{"eos_token_id", "[128001,128008]"}}).eos_token_ids == std::vector<TokenId>{128001, 128008});
+  REQUIRE(parsed({{"eos_token_id", "null"}}).eos_token_ids.empty());
+  REQUIRE(parsed({{"bos_token_id", "1"}}).bos_token_id == 1);
+}
+
+TEST_CASE("a config that cannot be computed is refused by name") {
+  REQUIRE(refused({{"architectures", R"(["GPT2LMHeadModel"])"}}) ==
+          "config.json: architecture 'GPT2LMHeadModel' is not known, wanted one of " + kKnown);
+  REQUIRE(refused({{"architectures", ""}}) ==
+          "config.json: architectures is missing or empty, wanted one of " + kKnown);
+  REQUIRE(refused({{"architectures", "\"LlamaForCausalLM\""}}) ==
+          "config.json: architectures is \"LlamaForCausalLM\", wanted a list of strings");
+  REQUIRE(refused({{"quantization_config", R"({"quant_method":"fp8"})"}}) ==
+          "config.json: quantization_config (quant_method 'fp8') is not supported, wanted weights in F32, BF16 or F16");
+  REQUIRE(refused({{"hidden_act", "\"gelu\""}}) == "config.json: hidden_act 'gelu' is not supported, wanted 'silu'");
+  REQUIRE(refused({{"mlp_bias", "true"}}) == "config.json: mlp_bias true is not supported, wanted false");
+  REQUIRE(refused({{"rope_scaling", R"({"rope_type":"dynamic","factor":2.0})"}}) ==
+          "config.json: rope_scaling: rope_type 'dynamic' is not one of default, linear, llama3, yarn");
+  REQUIRE(refused({{"torch_dtype", "\"float8\""}}) ==
+          "config.json: torch_dtype: dtype 'float8' is not one of f32, bf16, f16");
+  REQUIRE(refused({{"partial_rotary_factor", "0.5"}}) ==
+          "config.json: partial_rotary_factor below 1 is not supported by these families");
+  REQUIRE(refused({{"rope_parameters", R"({"full_attention":{"rope_theta":1e6}})"}}) ==
+          "config.json: rope_parameters differs by layer type ('full_attention'), which is not supported");
+}
+
+TEST_CASE("numbers of a config are checked, alone and against each other") {
+  REQUIRE(refused({{"num_attention_heads", "14"}, {"num_key_value_heads", "4"}, {"head_dim", "16"}}) ==
+          "config.json: num_attention_heads 14 is not a multiple of num_key_value_heads 4");
+  REQUIRE(refused({{"hidden_size", "65"}}) ==
+          "config.json: hidden_size 65 is not a multiple of num_attention_heads 4, and head_dim is missing");
+  REQUIRE(refused({{"head_dim", "15"}}) == "config.json: head_dim 15 is not an even number from 2 to 256");
+  REQUIRE(refused({{"hidden_size", ""}}) ==
+          "config.json: hidden_size is missing, wanted an integer from 1 to 262144");
+  REQUIRE(refused({{"hidden_size", "null"}}) ==
+          "config.json: hidden_size is missing, wanted an integer from 1 to 262144");
+  REQUIRE(refused({{"vocab_size", "-1"}}) == "config.json: vocab_size is -1, wanted an integer from 1 to 4194304");
+  REQUIRE(refused({{"vocab_size", "99999999999999999999"}}).find("config.json: ") == 0);
+  REQUIRE(refused({{"num_hidden_layers", "0"}}) ==
+          "config.json: num_hidden_layers is 0, wanted an integer from 1 to 1024");
+  REQUIRE(refused({{"num_hidden_layers", "4.5"}}) ==
+          "config.json: num_hidden_layers is 4.5, wanted an integer from 1 to 1024");
+  REQUIRE(refused({{"num_hidden_layers", "\"4\""}}) ==
+          "config.json: num_hidden_layers is \"4\", wanted an integer from 1 to 1024");
+  REQUIRE(refused({{"num_attention_heads", "4096"}, {"num_key_value_heads", "4096"}, {"head_dim", "256"}}) ==
+          "config.json: num_attention_heads 4096 times head_dim 256 is above 262144");
+  REQUIRE(refused({{"rms_norm_eps", "-1"}}) == "config.json: rms_norm_eps is -1, wanted a number from 0 to 1");
+  REQUIRE(refused({{"rope_theta", "\"big\""}}) ==
+          "config.json: rope_theta is \"big\", wanted a number from 1.001 to 1000000000000");
+  REQUIRE(refused({{"tie_word_embeddings", "1"}}) == "config.json: tie_word_embeddings is 1, wanted true or false");
+  REQUIRE(refused({{"eos_token_id", "[1,-2]"}}) ==
+          "config.json: eos_token_id is [1,-2], wanted a token id or a list of token ids");
+  REQUIRE(refused({{"rope_scaling", R"({"rope_type":"llama3","factor":8})"}}) ==
+          "config.json: rope_scaling: low_freq_factor is missing, wanted a number from 1e-06 to 1000000");
+  REQUIRE(refused({{"rope_scaling", R"({"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4,)"
+                                    R"("original_max_position_embeddings":64})"}}) ==
+          "config.json: rope_scaling: high_freq_factor 4 is not above low_freq_factor 4");
+  REQUIRE(refused({{"rope_scaling", R"({"rope_type":"yarn","factor":0})"}}) ==
+          "config.json: rope_scaling: factor is 0, wanted a number from 0.001 to 1000000");
+  REQUIRE(refused({{"rope_scaling", "\"yarn\""}}) == "config.json: rope_scaling is \"yarn\", wanted an object");
+  const std::string qwen3 = R"(["Qwen3ForCausalLM"])";
+  REQUIRE(refused({{"architectures", qwen3}, {"layer_types", R"(["full_attention"])"}}) ==
+          "config.json: layer_types names 1 layers, num_hidden_layers 4");
+  const auto types = [](const char* second) {
+    return fmt::format(R"(["full_attention","{}","full_attention","full_attention"])", second);
+  };
+  REQUIRE(refused({{"architectures", qwen3}, {"layer_types", types("linear_attention")}}) ==
+          "config.json: layer_types names 'linear_attention' for layer 1, wanted full_attention or sliding_attention");
+  REQUIRE(refused({{"architectures", qwen3}, {"layer_types", types("sliding_attention")}}) ==
+          "config.json: layer_types names sliding_attention for layer 1, but no sliding_window is in use");
+}
+
+TEST_CASE("a config that is not a JSON object is refused") {
+  const auto message = [](std::string_view text) { return parse_config(text).error().message; };
+  REQUIRE(message("") == "config.json: is empty, wanted a JSON object");
+  REQUIRE(message("[1]") == "config.json: is [1], wanted a JSON object");
+  REQUIRE(message("{\"a\":").find("config.json: is not valid JSON: ") == 0);
+  REQUIRE(message(std::string(100000, '[')).find("config.json: is not valid JSON: ") == 0);
+}
+
+TEST_CASE("no mutation of a config is more than an error") {
+  const std::string whole = config_text({{"rope_scaling", R"({"rope_type":"yarn","factor":4.0,"mscale":1.0})"},
+                                         {"layer_types", "[\"full_attention\"]"}});
+  std::mt19937 random(3);
+  for (int round = 0; round < 20000; ++round) {
+    std::string text = whole;
+    for (int edit = 0; edit < 3; ++edit) text[random() % text.size()] = "0123456789-.,:\"[]{}e n\xff"[random() % 22];
+    const auto config = parse_config(text);
+    if (config)
+      REQUIRE(config->query_width() * config->hidden_size > 0);
+    else
+      REQUIRE(config.error().message.find("config.json: ") == 0);
+  }
+}
+
+TEST_CASE("config.json is read from its folder, whose path leads the message") {
+  const test::TemporaryFolder folder;
+  REQUIRE(read_config(folder.path()).error().code == ErrorCode::kNotFound);
+  folder.write("config.json", config_text());
+  REQUIRE(*read_config(folder.path()) == parsed());
+  folder.write("config.json", config_text({{"vocab_size", "0"}}));
+  REQUIRE(read_config(folder.path()).error().message ==
+          folder.path().string() + "/config.json: vocab_size is 0, wanted an integer from 1 to 4194304");
+}
+
+TEST_CASE("generation_config.json gives defaults, and may be absent") {
+  const auto full = parse_generation_config(
+      R"({"eos_token_id":[7,9],"temperature":0.6,"top_p":0.95,"top_k":20,"min_p":0.05,"repetition_penalty":1.1,)"
+      R"("do_sample":true,"transformers_version":"4.51.0"})");
+  REQUIRE(full.has_value());
+  REQUIRE(full->eos_token_ids == std::vector<TokenId>{7, 9});
+  REQUIRE(full->temperature == 0.6f);
+  REQUIRE(full->top_p == 0.95f);
+  REQUIRE(full->top_k == 20);
+  REQUIRE(full->min_p == 0.05f);
+  REQUIRE(full->repetition_penalty == 1.1f);
+  REQUIRE(parse_generation_config(R"({"top_k":-1})")->top_k == 0);
+  REQUIRE(parse_generation_config(R"({"top_p":1.5})").error().message ==
+          "generation_config.json: top_p is 1.5, wanted a number from 1e-06 to 1");
+  const test::TemporaryFolder folder;
+  const auto absent = read_generation_config(folder.path());
+  REQUIRE(absent.has_value());
+  REQUIRE_FALSE(absent->temperature);
+  folder.write("generation_config.json", "{");
+  REQUIRE(read_generation_config(folder.path()).error().code == ErrorCode::kData);
+}

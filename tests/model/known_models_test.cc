@@ -1,0 +1,73 @@
+#include <catch2/catch.hpp>
+
+#include "model/config.h"
+#include "model/tensor_list.h"
+
+using namespace millrace::model;
+
+namespace {
+
+/// The fields of published checkpoints' config.json that count, and the parameters that their model cards give.
+struct KnownModel {
+  const char* name;
+  const char* config;
+  uint64_t parameters;
+  int32_t context_length;
+};
+
+const KnownModel kModels[] = {
+    {"Llama-3.2-1B", R"({"architectures":["LlamaForCausalLM"],"attention_bias":false,"bos_token_id":128000,
+      "eos_token_id":128001,"head_dim":64,"hidden_act":"silu","hidden_size":2048,"initializer_range":0.02,
+      "intermediate_size":8192,"max_position_embeddings":131072,"mlp_bias":false,"model_type":"llama",
+      "num_attention_heads":32,"num_hidden_layers":16,"num_key_value_heads":8,"pretraining_tp":1,"rms_norm_eps":1e-05,
+      "rope_scaling":{"factor":32.0,"high_freq_factor":4.0,"low_freq_factor":1.0,
+      "original_max_position_embeddings":8192,"rope_type":"llama3"},"rope_theta":500000.0,"tie_word_embeddings":true,
+      "torch_dtype":"bfloat16","use_cache":true,"vocab_size":128256})",
+     1235814400, 131072},
+    {"Llama-3.1-8B", R"({"architectures":["LlamaForCausalLM"],"attention_bias":false,"attention_dropout":0.0,
+      "eos_token_id":[128001,128008,128009],"hidden_act":"silu","hidden_size":4096,"intermediate_size":14336,
+      "max_position_embeddings":131072,"mlp_bias":false,"num_attention_heads":32,"num_hidden_layers":32,
+      "num_key_value_heads":8,"rms_norm_eps":1e-05,"rope_scaling":{"factor":8.0,"low_freq_factor":1.0,
+      "high_freq_factor":4.0,"original_max_position_embeddings":8192,"rope_type":"llama3"},"rope_theta":500000.0,
+      "tie_word_embeddings":false,"torch_dtype":"bfloat16","vocab_size":128256})",
+     8030261248, 131072},
+    {"Mistral-7B-v0.1", R"({"architectures":["MistralForCausalLM"],"bos_token_id":1,"eos_token_id":2,
+      "hidden_act":"silu","hidden_size":4096,"intermediate_size":14336,"max_position_embeddings":32768,
+      "num_attention_heads":32,"num_hidden_layers":32,"num_key_value_heads":8,"rms_norm_eps":1e-05,
+      "rope_theta":10000.0,"sliding_window":4096,"tie_word_embeddings":false,"torch_dtype":"bfloat16",
+      "vocab_size":32000})",
+     7241732096, 32768},
+    {"Qwen2.5-0.5B", R"({"architectures":["Qwen2ForCausalLM"],"attention_dropout":0.0,"bos_token_id":151643,
+      "eos_token_id":151643,"hidden_act":"silu","hidden_size":896,"intermediate_size":4864,
+      "max_position_embeddings":32768,"max_window_layers":24,"num_attention_heads":14,"num_hidden_layers":24,
+      "num_key_value_heads":2,"rms_norm_eps":1e-06,"rope_theta":1000000.0,"sliding_window":32768,
+      "tie_word_embeddings":true,"torch_dtype":"bfloat16","use_mrope":false,"use_sliding_window":false,
+      "vocab_size":151936})",
+     494032768, 32768},
+    {"Qwen2.5-7B with yarn", R"({"architectures":["Qwen2ForCausalLM"],"eos_token_id":151645,"hidden_act":"silu",
+      "hidden_size":3584,"intermediate_size":18944,"max_position_embeddings":32768,"max_window_layers":28,
+      "num_attention_heads":28,"num_hidden_layers":28,"num_key_value_heads":4,"rms_norm_eps":1e-06,
+      "rope_theta":1000000.0,"rope_scaling":{"factor":4.0,"original_max_position_embeddings":32768,"type":"yarn"},
+      "sliding_window":131072,"tie_word_embeddings":false,"torch_dtype":"bfloat16","use_sliding_window":false,
+      "vocab_size":152064})",
+     7615616512, 131072},
+    {"Qwen3-0.6B", R"({"architectures":["Qwen3ForCausalLM"],"attention_bias":false,"bos_token_id":151643,
+      "eos_token_id":151645,"head_dim":128,"hidden_act":"silu","hidden_size":1024,"intermediate_size":3072,
+      "max_position_embeddings":40960,"max_window_layers":28,"num_attention_heads":16,"num_hidden_layers":28,
+      "num_key_value_heads":8,"rms_norm_eps":1e-06,"rope_scaling":null,"rope_theta":1000000,"sliding_window":null,
+      "tie_word_embeddings":true,"torch_dtype":"bfloat16","use_sliding_window":false,"vocab_size":151936})",
+     596049920, 40960},
+};
+
+}  // namespace
+
+TEST_CASE("published configs are read, and their tensors add up to the published parameters") {
+  for (const KnownModel& known : kModels) {
+    CAPTURE(known.name);
+    const auto config = parse_config(known.config);
+    if (!config) FAIL(config.error().message);
+    REQUIRE(parameter_count(*config) == known.parameters);
+    REQUIRE(config->context_length() == known.context_length);
+    REQUIRE(config->dtype == millrace::tensor::DType::kBF16);
+  }
+}

@@ -1,0 +1,52 @@
+#include "model/layer_range.h"
+
+#include <catch2/catch.hpp>
+#include <climits>
+
+using namespace millrace;
+using namespace millrace::model;
+
+TEST_CASE("layers divide evenly, the remainder to the later stages") {
+  REQUIRE(*divide_layers(22, 4) == std::vector<LayerRange>{{0, 5}, {5, 10}, {10, 16}, {16, 22}});
+  REQUIRE(*divide_layers(8, 1) == std::vector<LayerRange>{{0, 8}});
+  REQUIRE(*divide_layers(3, 3) == std::vector<LayerRange>{{0, 1}, {1, 2}, {2, 3}});
+  for (int32_t layers = 1; layers <= 40; ++layers)
+    for (int32_t stages = 1; stages <= layers; ++stages) {
+      const auto ranges = *divide_layers(layers, stages);
+      REQUIRE(ranges.size() == static_cast<size_t>(stages));
+      REQUIRE(ranges.front().begin == 0);
+      REQUIRE(ranges.back().end == layers);
+      for (size_t i = 1; i < ranges.size(); ++i) {
+        REQUIRE(ranges[i].begin == ranges[i - 1].end);
+        REQUIRE(ranges[i].size() >= ranges[i - 1].size());
+      }
+      REQUIRE(ranges.back().size() - ranges.front().size() <= 1);
+    }
+}
+
+TEST_CASE("more stages than layers are refused, and so are none") {
+  REQUIRE(divide_layers(3, 4).error().message == "4 pipeline stages for 3 layers, wanted at most one per layer");
+  REQUIRE(divide_layers(3, 0).error().message == "0 pipeline stages, wanted at least 1");
+}
+
+TEST_CASE("a partition by hand is taken as written, or refused") {
+  REQUIRE(*parse_partition("15,15,15,16", 61, 4) == std::vector<LayerRange>{{0, 15}, {15, 30}, {30, 45}, {45, 61}});
+  REQUIRE(*parse_partition("4", 4, 1) == std::vector<LayerRange>{{0, 4}});
+  const auto message = [](std::string_view text) { return parse_partition(text, 8, 2).error().message; };
+  REQUIRE(message("4,5") == "layer partition '4,5' sums to 9, the model has 8 layers");
+  REQUIRE(message("8") == "layer partition '8' has 1 parts, wanted 2, one per stage");
+  REQUIRE(message("3,3,2") == "layer partition '3,3,2' has more than 2 parts, one per stage");
+  REQUIRE(message("8,0") == "layer partition '8,0': '0' is not a number from 1 to 8");
+  REQUIRE(message("4,") == "layer partition '4,': '' is not a number from 1 to 8");
+  REQUIRE(message("4,4x") == "layer partition '4,4x': '4x' is not a number from 1 to 8");
+  REQUIRE(message("9,-1") == "layer partition '9,-1': '9' is not a number from 1 to 8");
+  REQUIRE(message("4,99999999999") == "layer partition '4,99999999999': '99999999999' is not a number from 1 to 8");
+}
+
+TEST_CASE("the spans of a division know the ends of the model") {
+  const auto spans = stage_spans(*divide_layers(5, 3));
+  REQUIRE(spans == std::vector<StageSpan>{{.layers = {0, 1}, .first = true, .last = false},
+                                          {.layers = {1, 3}, .first = false, .last = false},
+                                          {.layers = {3, 5}, .first = false, .last = true}});
+  REQUIRE(stage_spans(*divide_layers(5, 1)) == std::vector<StageSpan>{{.layers = {0, 5}}});
+}

@@ -1,0 +1,225 @@
+#include "model/stage_model.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "cpu/cpu_backend.h"
+#include "model/fingerprint.h"
+#include "model/random_model.h"
+#include "model/tensor_list.h"
+#include "model/test_pipeline.h"
+
+using namespace millrace;
+using namespace millrace::model;
+using test::TestPipeline;
+
+namespace {
+
+ModelConfig small_config() {
+  ModelConfig config;
+  config.architecture = "LlamaForCausalLM";
+  config.vocab_size = 50;
+  config.hidden_size = 24;
+  config.intermediate_size = 40;
+  config.layer_count = 5;
+  config.head_count = 6;
+  config.kv_head_count = 2;
+  config.head_dim = 8;
+  config.max_position = 128;
+  config.norm_epsilon = 1e-5f;
+  config.sliding_windows.assign(5, 0);
+  return config;
+}
+
+std::unique_ptr<tensor::Backend> f32_backend() {
+  return cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kF32});
+}
+
+std::vector<TokenId> some_tokens(size_t count, int32_t vocab) {
+  std::vector<TokenId> tokens;
+  for (size_t i = 0; i < count; ++i)
+    tokens.push_back(static_cast<TokenId>((i * i + 7 * i + 3) % static_cast<size_t>(vocab)));
+  return tokens;
+}
+
+std::vector<float> pipeline_logits(const std::filesystem::path& folder, const ModelConfig& config,
+                                   tensor::Backend& backend, int32_t stages, const std::vector<TokenId>& tokens) {
+  const auto checkpoint = Checkpoint::open(folder).value();
+  TestPipeline pipeline(*checkpoint, config, backend, {.stage_count = stages});
+  pipeline.start({static_cast<int32_t>(tokens.size())}, 5);
+  return pipeline.run({{.tokens = tokens}});
+}
+
+/// Writes each layer into a shard of its own, the embedding into shard 0 and the rest into the last.
+void write_sharded(const test::TemporaryFolder& folder, const ModelConfig& config,
+                   const std::vector<test::TensorToWrite>& tensors) {
+  std::vector<std::vector<test::TensorToWrite>> shards(static_cast<size_t>(config.layer_count) + 2);
+  std::string map;
+  for (const test::TensorToWrite& tensor : tensors) {
+    size_t shard = shards.size() - 1;
+    if (tensor.name == kEmbeddingName) shard = 0;
+    for (int32_t layer = 0; layer < config.layer_count; ++layer)
+      if (tensor.name.find(layer_tensor_name(layer, "")) == 0) shard = static_cast<size_t>(layer) + 1;
+    shards[shard].push_back(tensor);
+    map += fmt::format("{}\"{}\":\"shard-{}.safetensors\"", map.empty() ? "" : ",", tensor.name, shard);
+  }
+  for (size_t shard = 0; shard < shards.size(); ++shard)
+    folder.write(fmt::format("shard-{}.safetensors", shard), test::safetensors_text(shards[shard]));
+  folder.write("model.safetensors.index.json", "{\"weight_map\":{" + map + "}}");
+}
+
+constexpr StageLimits kLimits{.max_batch_tokens = 8, .max_logit_rows = 4};
+
+}  // namespace
+
+TEST_CASE("logits are those of the block's definition, with every switch") {
+  ModelConfig config = small_config();
+  SECTION("plain") {}
+  SECTION("tied") { config.tied_embeddings = true; }
+  SECTION("biases of q, k, v") { config.qkv_bias = true; }
+  SECTION("biases of q, k, v and o") { config.qkv_bias = config.output_bias = true; }
+  SECTION("norms of q and k") { config.qk_norm = true; }
+  SECTION("sliding windows on some layers") { config.sliding_windows = {0, 4, 1, 0, 33}; }
+  SECTION("one key per query head, heads wider than hidden") {
+    config.kv_head_count = 6;
+    config.head_dim = 10;
+  }
+  SECTION("many query heads per key head") {
+    config.head_count = 70;
+    config.kv_head_count = 1;
+    config.head_dim = 4;
+  }
+  SECTION("yarn") {
+    config.rope = {.kind = RopeKind::kYarn, .theta = 10000.0, .factor = 4.0, .original_max_position = 16};
+  }
+  SECTION("linear") { config.rope = {.kind = RopeKind::kLinear, .theta = 10000.0, .factor = 4.0}; }
+  const test::RandomModel random(config, 11);
+  const test::TemporaryFolder folder;
+  folder.write("model.safetensors", test::safetensors_text(random.tensors()));
+  const auto tokens = some_tokens(40, config.vocab_size);
+  const auto wanted = random.logits(tokens);
+  const auto backend = f32_backend();
+  for (const int32_t stages : {1, 3, 5}) {
+    const auto found = pipeline_logits(folder.path(), config, *backend, stages, tokens);
+    REQUIRE(found.size() == wanted.size());
+    double worst = 0.0;
+    for (size_t i = 0; i < found.size(); ++i) {
+      const double difference = std::fabs(static_cast<double>(found[i]) - wanted[i]);
+      if (std::isnan(difference) || difference > worst) worst = difference;
+    }
+    CAPTURE(stages);
+    REQUIRE(worst < 5e-5);
+  }
+}
+
+TEST_CASE("a sharded checkpoint computes what a single file does") {
+  const ModelConfig config = small_config();
+  const test::RandomModel random(config, 12);
+  const test::TemporaryFolder single;
+  const test::TemporaryFolder sharded;
+  single.write("model.safetensors", test::safetensors_text(random.tensors()));
+  write_sharded(sharded, config, random.tensors());
+  const auto backend = f32_backend();
+  const auto tokens = some_tokens(20, config.vocab_size);
+  REQUIRE(pipeline_logits(single.path(), config, *backend, 1, tokens) ==
+          pipeline_logits(sharded.path(), config, *backend, 2, tokens));
+}
+
+TEST_CASE("a stage needs the shards of its own layers only") {
+  const ModelConfig config = small_config();
+  const test::RandomModel random(config, 13);
+  const test::TemporaryFolder folder;
+  write_sharded(folder, config, random.tensors());
+  for (const int absent : {0, 1, 2, 5, 6})
+    std::filesystem::remove(folder.path() / fmt::format("shard-{}.safetensors", absent));
+  const auto checkpoint = Checkpoint::open(folder.path()).value();
+  const auto backend = f32_backend();
+  const StageSpan middle{.layers = {2, 4}, .first = false, .last = false};
+  std::vector<LoadProgress> steps;
+  const auto stage = StageModel::load(*checkpoint, config, middle, *backend, kLimits,
+                                      [&](const LoadProgress& step) { steps.push_back(step); });
+  REQUIRE(stage.has_value());
+  REQUIRE((*stage)->checkpoint_bytes() == parameter_count(config, middle) * 4);
+  REQUIRE(steps.front().tensors_done == 0);
+  REQUIRE(steps.front().tensors_total == 18);
+  REQUIRE(steps.back().tensors_done == 18);
+  REQUIRE(steps.back().bytes_done == steps.back().bytes_total);
+  REQUIRE(steps.back().bytes_total == (*stage)->checkpoint_bytes());
+  REQUIRE(fingerprint(*checkpoint, config, middle).has_value());
+
+  const auto wider = StageModel::load(*checkpoint, config, {.layers = {2, 5}, .first = false, .last = false}, *backend,
+                                      kLimits);
+  REQUIRE(wider.error().code == ErrorCode::kData);
+  const std::string path = folder.path().string();
+  REQUIRE(wider.error().message ==
+          path + "/model.safetensors.index.json: puts tensor 'model.layers.4.input_layernorm.weight' into "
+                 "shard-5.safetensors, but " + path +
+              "/shard-5.safetensors: cannot be opened: No such file or directory");
+}
+
+TEST_CASE("a checkpoint that contradicts its config is refused before anything is packed") {
+  const ModelConfig config = small_config();
+  std::vector<test::TensorToWrite> tensors = test::RandomModel(config, 14).tensors();
+  const test::TemporaryFolder folder;
+  const std::string path = folder.path().string();
+  const auto backend = f32_backend();
+  const auto message = [&](const ModelConfig& claimed) {
+    folder.write("model.safetensors", test::safetensors_text(tensors));
+    const auto checkpoint = Checkpoint::open(folder.path()).value();
+    size_t done = 0;
+    const auto stage = StageModel::load(*checkpoint, claimed, {.layers = {0, claimed.layer_count}}, *backend, kLimits,
+                                        [&](const LoadProgress& step) { done = step.tensors_done; });
+    REQUIRE(done == 0);
+    return stage.error().message;
+  };
+  ModelConfig wider = config;
+  wider.intermediate_size = 48;
+  REQUIRE(message(wider) == path + ": tensor 'model.layers.0.mlp.gate_proj.weight' has shape [40, 24], config.json "
+                                   "wants [48, 24]");
+  ModelConfig biased = config;
+  biased.qkv_bias = true;
+  REQUIRE(message(biased) == path + "/model.safetensors: has no tensor 'model.layers.0.self_attn.q_proj.bias'");
+  ModelConfig deeper = config;
+  deeper.layer_count = 6;
+  deeper.sliding_windows.push_back(0);
+  REQUIRE(message(deeper) == path + "/model.safetensors: has no tensor 'model.layers.5.input_layernorm.weight'");
+  std::erase_if(tensors, [](const auto& tensor) { return tensor.name == "lm_head.weight"; });
+  REQUIRE(message(config) == path + "/model.safetensors: has no tensor 'lm_head.weight'");
+}
+
+TEST_CASE("parameters and page bytes are counted from the config") {
+  ModelConfig config = small_config();
+  const uint64_t layer = 24 + (48 + 2 * 16) * 24 + 24 * 48 + 24 + 3 * 40 * 24;
+  REQUIRE(parameter_count(config) == 5 * layer + 24 + 2 * 50 * 24);
+  REQUIRE(parameter_count(config, {.layers = {1, 3}, .first = false, .last = false}) == 2 * layer);
+  config.tied_embeddings = true;
+  REQUIRE(parameter_count(config) == 5 * layer + 24 + 50 * 24);
+  REQUIRE(parameter_count(config, {.layers = {4, 5}, .first = false, .last = true}) == layer + 24 + 50 * 24);
+  config.qkv_bias = config.output_bias = config.qk_norm = true;
+  REQUIRE(parameter_count(config) == 5 * (layer + 80 + 24 + 16) + 24 + 50 * 24);
+  REQUIRE(kv_page_bytes(config, {1, 3}, 16, tensor::DType::kBF16) == 2u * 16 * 2 * 16 * 2);
+}
+
+TEST_CASE("a fingerprint tells weights, configs and spans apart") {
+  const ModelConfig config = small_config();
+  std::vector<test::TensorToWrite> tensors = test::RandomModel(config, 15).tensors();
+  const auto print = [&](const ModelConfig& claimed, StageSpan span) {
+    const test::TemporaryFolder folder;
+    folder.write("model.safetensors", test::safetensors_text(tensors));
+    return fingerprint(*Checkpoint::open(folder.path()).value(), claimed, span).value();
+  };
+  const StageSpan whole{.layers = {0, 5}};
+  const Fingerprint first = print(config, whole);
+  REQUIRE(print(config, whole) == first);
+  REQUIRE(first.to_string().size() == 32);
+  REQUIRE(print(config, {.layers = {0, 4}}) != first);
+  ModelConfig other = config;
+  other.norm_epsilon = 1e-6f;
+  REQUIRE(print(other, whole) != first);
+  REQUIRE(fingerprint(other) != fingerprint(config));
+  other = config;
+  other.rope.theta = 20000.0;
+  REQUIRE(fingerprint(other) != fingerprint(config));
+  tensors[3].values.front() += 1.0f;
+  REQUIRE(print(config, whole) != first);
+}

@@ -1,0 +1,166 @@
+#include "sched/scheduler.h"
+
+#include <catch2/catch.hpp>
+
+using namespace millrace;
+using namespace millrace::sched;
+
+namespace {
+
+SchedulerOptions small_options() {
+  return {.page_size = 4, .page_count = 32, .max_running = 8, .window = 1, .chunked_prefill_size = 16, .context_length = 64};
+}
+
+GenerateRequest request(size_t prompt, uint32_t max_tokens) {
+  GenerateRequest made;
+  made.prompt.assign(prompt, 1);
+  made.max_tokens = max_tokens;
+  return made;
+}
+
+/// Answers a plan: every sampled slice draws `token`.
+std::vector<SequenceUpdate> answer(Scheduler& scheduler, const Plan& plan, TokenId token) {
+  PlanOutput output;
+  for (const PlanSlice& slice : plan.slices) {
+    SliceOutput& made = output.slices.emplace_back();
+    if (slice.sample) made.sample.emplace().token = token;
+  }
+  return scheduler.complete(output);
+}
+
+}  // namespace
+
+TEST_CASE("the chunks of a long prompt ride in consecutive plans, and only the last one draws") {
+  auto options = small_options();
+  options.window = 4;
+  Scheduler scheduler(options);
+  scheduler.add(SequenceId(1), request(40, 5));
+  const auto first = scheduler.next();
+  const auto second = scheduler.next();
+  const auto third = scheduler.next();
+  REQUIRE(first->slices[0].token_count == 16);
+  REQUIRE(second->slices[0].prefix == 16);
+  REQUIRE(third->slices[0].token_count == 8);
+  REQUIRE_FALSE(first->slices[0].sample);
+  REQUIRE_FALSE(second->slices[0].sample);
+  REQUIRE(third->slices[0].sample);
+  REQUIRE(first->new_pages.size() == 10);
+  REQUIRE(second->new_pages.empty());
+  REQUIRE_FALSE(scheduler.next().has_value());
+  REQUIRE(answer(scheduler, *first, 9).empty());
+  REQUIRE(answer(scheduler, *second, 9).empty());
+  const auto updates = answer(scheduler, *third, 9);
+  REQUIRE(updates.size() == 1);
+  REQUIRE(updates[0].event.tokens == std::vector<TokenId>{9});
+}
+
+TEST_CASE("prefill and decode mix in one plan, and a sequence decodes one step at a time") {
+  Scheduler scheduler(small_options());
+  scheduler.add(SequenceId(1), request(4, 10));
+  const auto first = scheduler.next();
+  (void)answer(scheduler, *first, 9);
+  scheduler.add(SequenceId(2), request(6, 10));
+  const auto mixed = scheduler.next();
+  REQUIRE(mixed->slices.size() == 2);
+  REQUIRE(mixed->slices[0].token_count == 1);
+  REQUIRE(mixed->slices[0].prefix == 4);
+  REQUIRE(mixed->slices[0].new_page_count == 1);
+  REQUIRE(mixed->slices[1].token_count == 6);
+  REQUIRE_FALSE(scheduler.next().has_value());
+}
+
+TEST_CASE("decode is spread over the window") {
+  auto options = small_options();
+  options.window = 3;
+  Scheduler scheduler(options);
+  for (uint64_t id = 1; id <= 5; ++id) scheduler.add(SequenceId(id), request(2, 10));
+  const auto prefill = scheduler.next();
+  REQUIRE(prefill->slices.size() == 5);
+  (void)answer(scheduler, *prefill, 9);
+  const auto a = scheduler.next();
+  const auto b = scheduler.next();
+  const auto c = scheduler.next();
+  REQUIRE(a->slices.size() == 2);
+  REQUIRE(b->slices.size() == 2);
+  REQUIRE(c->slices.size() == 1);
+  REQUIRE_FALSE(scheduler.next().has_value());
+}
+
+TEST_CASE("ends: length, stop token, full context, abort") {
+  Scheduler scheduler(small_options());
+  auto stop = request(2, 10);
+  stop.sampling.stop_token_ids = {9};
+  scheduler.add(SequenceId(1), request(2, 1));
+  scheduler.add(SequenceId(2), std::move(stop));
+  scheduler.add(SequenceId(3), request(2, 10));
+  auto updates = answer(scheduler, *scheduler.next(), 9);
+  REQUIRE(updates.size() == 3);
+  REQUIRE(updates[0].event.finish == FinishReason::kLength);
+  REQUIRE(updates[1].event.finish == FinishReason::kStop);
+  REQUIRE_FALSE(updates[2].event.finish.has_value());
+  REQUIRE(scheduler.abort(SequenceId(3)));
+  REQUIRE_FALSE(scheduler.abort(SequenceId(3)));
+  REQUIRE(scheduler.empty());
+  REQUIRE(scheduler.free_pages() == 32);
+  const Plan closing = scheduler.empty_plan();
+  REQUIRE(closing.closes.size() == 3);
+  REQUIRE(answer(scheduler, closing, 0).empty());
+
+  scheduler.add(SequenceId(4), request(15, 100));
+  scheduler.add(SequenceId(5), request(63, 100));
+  for (int turn = 0; turn < 200 && !scheduler.empty(); ++turn) {
+    const auto plan = scheduler.next();
+    for (const SequenceUpdate& update : answer(scheduler, *plan, 9)) {
+      if (update.event.last()) REQUIRE(update.event.finish == FinishReason::kLength);
+    }
+  }
+  REQUIRE(scheduler.empty());
+}
+
+TEST_CASE("an output for a sequence that was aborted in flight is dropped") {
+  Scheduler scheduler(small_options());
+  scheduler.add(SequenceId(1), request(4, 10));
+  const auto plan = scheduler.next();
+  REQUIRE(scheduler.abort(SequenceId(1)));
+  scheduler.add(SequenceId(2), request(4, 10));
+  const auto next = scheduler.next();
+  REQUIRE(next->closes == std::vector{plan->slices[0].slot});
+  REQUIRE(answer(scheduler, *plan, 9).empty());
+  REQUIRE(answer(scheduler, *next, 9).size() == 1);
+}
+
+TEST_CASE("out of pages, the youngest goes back to the queue and goes on later with what it had") {
+  auto options = small_options();
+  options.page_count = 8;
+  options.context_length = 32;
+  Scheduler scheduler(options);
+  scheduler.add(SequenceId(1), request(8, 30));
+  scheduler.add(SequenceId(2), request(8, 16));
+  std::vector<TokenId> second;
+  TokenId token = 100;
+  for (int turn = 0; turn < 200 && !scheduler.empty(); ++turn) {
+    const auto plan = scheduler.next();
+    REQUIRE(plan.has_value());
+    ++token;
+    for (const SequenceUpdate& update : answer(scheduler, *plan, token)) {
+      if (update.id == SequenceId(2)) second.insert(second.end(), update.event.tokens.begin(), update.event.tokens.end());
+    }
+  }
+  REQUIRE(scheduler.empty());
+  REQUIRE(scheduler.retraction_count() > 0);
+  REQUIRE(second.size() == 16);
+  REQUIRE(scheduler.free_pages() == 8);
+}
+
+TEST_CASE("without the ring the running sequences end and the queue stays") {
+  Scheduler scheduler(small_options());
+  for (uint64_t id = 1; id <= 12; ++id) scheduler.add(SequenceId(id), request(6, 10));
+  (void)scheduler.next();
+  const size_t running = scheduler.running_count();
+  REQUIRE(running > 0);
+  REQUIRE(scheduler.lose_ring().size() == running);
+  REQUIRE(scheduler.waiting_count() == 12 - running);
+  REQUIRE(scheduler.in_flight_plans() == 0);
+  REQUIRE(scheduler.free_pages() == 32);
+  REQUIRE(scheduler.empty_plan().closes.empty());
+}

@@ -1,0 +1,92 @@
+#include "sched/sequence_table.h"
+
+#include <catch2/catch.hpp>
+
+using namespace millrace;
+using namespace millrace::sched;
+
+namespace {
+
+constexpr StageBounds kBounds{.slot_count = 4, .page_size = 4, .page_count = 10, .max_batch_tokens = 8, .vocab_size = 100};
+
+Plan prefill(SlotId slot, std::vector<TokenId> tokens, std::vector<PageId> pages) {
+  Plan plan;
+  SequenceOpen open;
+  open.slot = slot;
+  open.prompt_length = static_cast<uint32_t>(tokens.size());
+  open.sampling.repetition_penalty = 1.5f;
+  plan.opens = {open};
+  plan.slices = {{slot, 0, static_cast<uint32_t>(tokens.size()), static_cast<uint32_t>(pages.size()), true, -1, -1}};
+  plan.tokens = std::move(tokens);
+  plan.new_pages = std::move(pages);
+  return plan;
+}
+
+Plan decode_step(SlotId slot, uint32_t prefix, TokenId token, std::vector<PageId> pages = {}) {
+  Plan plan;
+  plan.slices = {{slot, prefix, 1, static_cast<uint32_t>(pages.size()), true, -1, -1}};
+  plan.tokens = {token};
+  plan.new_pages = std::move(pages);
+  return plan;
+}
+
+std::string refusal(SequenceTable& table, const Plan& plan) {
+  const auto batch = table.apply(plan);
+  REQUIRE(batch.has_error());
+  REQUIRE(batch.error().code == ErrorCode::kData);
+  return batch.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("a table turns plans into layouts and keeps what sampling needs") {
+  SequenceTable table(kBounds, true);
+  const Plan first = prefill(SlotId(1), {5, 6, 7}, {PageId(3)});
+  auto batch = table.apply(first);
+  REQUIRE(batch.has_value());
+  REQUIRE(batch->layout.row_count() == 3);
+  REQUIRE(batch->layout.prefix[0] == 0);
+  REQUIRE(batch->sample_specs[0].position == 3);
+  REQUIRE(batch->sample_specs[0].output_count == 0);
+
+  const Plan second = decode_step(SlotId(1), 3, 50);
+  REQUIRE(table.apply(second).has_value());
+  const Plan third = decode_step(SlotId(1), 4, 51, {PageId(9)});
+  batch = table.apply(third);
+  REQUIRE(batch.has_value());
+  REQUIRE(std::vector(batch->layout.pages.begin(), batch->layout.pages.end()) == std::vector{PageId(3), PageId(9)});
+  REQUIRE(batch->layout.prefix[0] == 4);
+  const tensor::SampleSpec& spec = batch->sample_specs[0];
+  REQUIRE(spec.position == 5);
+  REQUIRE(spec.output_count == 2);
+  REQUIRE(std::vector(spec.prompt.begin(), spec.prompt.end()) == std::vector<TokenId>{5, 6, 7});
+  REQUIRE(std::vector(spec.output.begin(), spec.output.end()) == std::vector<TokenId>{50, 51});
+}
+
+TEST_CASE("a slot closed and opened in one plan starts afresh") {
+  SequenceTable table(kBounds, true);
+  REQUIRE(table.apply(prefill(SlotId(0), {1, 2}, {PageId(0)})).has_value());
+  Plan next = prefill(SlotId(0), {3}, {PageId(0)});
+  next.closes = {SlotId(0)};
+  const auto batch = table.apply(next);
+  REQUIRE(batch.has_value());
+  REQUIRE(batch->layout.pages.size() == 1);
+  REQUIRE(batch->sample_specs[0].position == 1);
+}
+
+TEST_CASE("plans that cannot be are refused with what is wrong") {
+  SequenceTable table(kBounds, false);
+  REQUIRE(refusal(table, decode_step(SlotId(2), 0, 1)) == "a slice of slot 2, which is not open");
+  REQUIRE(refusal(table, decode_step(SlotId(77), 0, 1)) == "a slice of slot 77, which is not open");
+  REQUIRE(refusal(table, prefill(SlotId(4), {1}, {PageId(0)})) == "plan 0: opens slot 4, which is not free");
+  REQUIRE(refusal(table, prefill(SlotId(0), {1}, {PageId(10)})) == "slot 0: page 10 of a pool of 10");
+  REQUIRE(refusal(table, prefill(SlotId(1), {1, 2, 3, 4, 5}, {PageId(0)})) == "slot 1: 5 tokens do not fit its 1 pages");
+  REQUIRE(refusal(table, prefill(SlotId(2), {1, 100}, {PageId(0)})) == "plan 0: token 100 of a vocabulary of 100");
+  REQUIRE(refusal(table, prefill(SlotId(2), {1, -1}, {PageId(0)})) == "plan 0: token -1 of a vocabulary of 100");
+  REQUIRE(refusal(table, prefill(SlotId(2), std::vector<TokenId>(9, 1), {})) == "plan 0: 9 tokens, at most 8 fit a batch");
+  REQUIRE(table.apply(prefill(SlotId(3), {1}, {PageId(0)})).has_value());
+  REQUIRE(refusal(table, decode_step(SlotId(3), 2, 1)) == "slot 3: a slice at 2, the sequence has 1 tokens");
+  Plan close;
+  close.closes = {SlotId(2), SlotId(2)};
+  REQUIRE_THAT(refusal(table, close), Catch::Contains("closes slot 2"));
+}

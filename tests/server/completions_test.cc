@@ -1,0 +1,211 @@
+#include <catch2/catch.hpp>
+
+#include "server/test_server.h"
+
+using namespace millrace;
+using namespace millrace::test;
+
+namespace {
+
+/// The texts of a stream's chunks for one choice, joined.
+std::string streamed_text(const HttpReply& reply, int64_t index = 0) {
+  std::string text;
+  for (const std::string& event : reply.events()) {
+    if (event == "[DONE]") continue;
+    const ParsedJson json(event);
+    if (json.size("/choices") == 0 || json.integer("/choices/0/index") != index) continue;
+    text += json.string("/choices/0/text");
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("A completion has OpenAI's shape") {
+  TestServer server;
+  const HttpReply reply = server.complete(R"({"model":"fake","prompt":"abc"})");
+  REQUIRE(reply.status == 200);
+  REQUIRE(reply.header("Content-Type") == "application/json");
+  const ParsedJson json(reply.body);
+  CHECK_THAT(json.string("/id"), Catch::StartsWith("cmpl-"));
+  CHECK(json.string("/object") == "text_completion");
+  CHECK(json.string("/model") == "fake");
+  CHECK(json.integer("/created") > 1'700'000'000);
+  CHECK(json.string("/choices/0/text") == "Hello, world!");
+  CHECK(json.string("/choices/0/finish_reason") == "stop");
+  CHECK(json.is_null("/choices/0/logprobs"));
+  CHECK(json.integer("/usage/prompt_tokens") == 3);
+  CHECK(json.integer("/usage/completion_tokens") == 14);
+  CHECK(json.integer("/usage/total_tokens") == 17);
+  CHECK(json.integer("/usage/prompt_tokens_details/cached_tokens") == 0);
+  CHECK(server.engine.seen().front().max_tokens == 16);
+}
+
+TEST_CASE("max_tokens ends a completion by length") {
+  TestServer server;
+  const ParsedJson json(server.complete(R"({"prompt":"abc","max_tokens":5})").body);
+  CHECK(json.string("/choices/0/text") == "Hello");
+  CHECK(json.string("/choices/0/finish_reason") == "length");
+  CHECK(json.integer("/usage/completion_tokens") == 5);
+}
+
+TEST_CASE("A streamed completion equals the whole one, for every form of merging") {
+  TestServer server;
+  const std::string text = "Gr\xC3\xBC\xC3\x9F""e \xE2\x82\xAC \xF0\x9F\x98\x80 STOP end";
+  for (const size_t per_event : {1u, 2u, 5u, 100u}) {
+    server.engine.on_submit = [&](const sched::GenerateRequest&) { return Reply{.text = text, .tokens_per_event = per_event}; };
+    for (const char* stop : {"null", R"(["ST","xyz"])", R"("zzz")", R"(["\u20ac"])"}) {
+      const std::string fields = fmt::format(R"("prompt":"p","max_tokens":100,"stop":{})", stop);
+      const ParsedJson whole(server.complete("{" + fields + "}").body);
+      const HttpReply stream = server.complete("{" + fields + R"(,"stream":true})");
+      REQUIRE(stream.status == 200);
+      REQUIRE(stream.header("Content-Type") == "text/event-stream");
+      REQUIRE(stream.events().back() == "[DONE]");
+      CHECK(streamed_text(stream) == whole.string("/choices/0/text"));
+      const ParsedJson last(stream.events()[stream.events().size() - 2]);
+      CHECK(last.string("/choices/0/finish_reason") == whole.string("/choices/0/finish_reason"));
+    }
+  }
+  REQUIRE(server.engine.wait_until_idle());
+}
+
+TEST_CASE("Stop strings cut the text across tokens and end the engine's request") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "one two three", .hangs = true}; };
+  const ParsedJson json(server.complete(R"({"prompt":"p","max_tokens":50,"stop":["two","zz"]})").body);
+  CHECK(json.string("/choices/0/text") == "one ");
+  CHECK(json.string("/choices/0/finish_reason") == "stop");
+  CHECK(json.string("/choices/0/stop_reason") == "two");
+  CHECK(json.integer("/usage/completion_tokens") == 7);
+  const ParsedJson kept(
+      server.complete(R"({"prompt":"p","max_tokens":50,"stop":"two","include_stop_str_in_output":true})").body);
+  CHECK(kept.string("/choices/0/text") == "one two");
+  REQUIRE(server.engine.wait_until_idle());
+  CHECK(server.engine.destroyed_early == 2);
+}
+
+TEST_CASE("A stop token's text is not shown") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab"}; };
+  const ParsedJson json(server.complete(R"({"prompt":"p","skip_special_tokens":false})").body);
+  CHECK(json.string("/choices/0/text") == "ab");
+  CHECK(json.integer("/choices/0/stop_reason") == FakeEngine::kEos);
+  const ParsedJson ignored(
+      server.complete(R"({"prompt":"p","skip_special_tokens":false,"ignore_eos":true,"stop_token_ids":[65]})").body);
+  CHECK(ignored.string("/choices/0/text") == "ab<eos>");
+  CHECK(server.engine.seen().back().sampling.stop_token_ids == std::vector<TokenId>{65});
+}
+
+TEST_CASE("Several prompts and n give indexed choices with seeds of their own") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest& request) {
+    return Reply{.text = fmt::format("{}{}", static_cast<char>(request.prompt[0]), request.sampling.seed)};
+  };
+  for (const char* stream : {"false", "true"}) {
+    const HttpReply reply = server.complete(
+        fmt::format(R"({{"prompt":["a","bb"],"n":2,"seed":40,"stream":{},"stream_options":{}}})", stream,
+                    std::string_view(stream) == "true" ? R"({"include_usage":true})" : "null"));
+    REQUIRE(reply.status == 200);
+    const std::vector<std::string> wanted = {"a40", "a41", "b40", "b41"};
+    if (std::string_view(stream) == "false") {
+      const ParsedJson json(reply.body);
+      REQUIRE(json.size("/choices") == 4);
+      for (size_t i = 0; i < 4; ++i) {
+        CHECK(json.integer(fmt::format("/choices/{}/index", i)) == static_cast<int64_t>(i));
+        CHECK(json.string(fmt::format("/choices/{}/text", i)) == wanted[i]);
+      }
+      CHECK(json.integer("/usage/prompt_tokens") == 3);
+      CHECK(json.integer("/usage/completion_tokens") == 16);
+    } else {
+      for (size_t i = 0; i < 4; ++i) CHECK(streamed_text(reply, static_cast<int64_t>(i)) == wanted[i]);
+      const ParsedJson usage(reply.events()[reply.events().size() - 2]);
+      CHECK(usage.size("/choices") == 0);
+      CHECK(usage.integer("/usage/total_tokens") == 19);
+    }
+  }
+}
+
+TEST_CASE("Prompts may be token ids") {
+  TestServer server;
+  REQUIRE(server.complete(R"({"prompt":[1,2,3]})").status == 200);
+  CHECK(server.engine.seen().back().prompt == std::vector<TokenId>{1, 2, 3});
+  const ParsedJson json(server.complete(R"({"prompt":[[1],[2,3]]})").body);
+  CHECK(json.size("/choices") == 2);
+  CHECK(server.complete(R"({"prompt":[1,258]})").status == 400);
+  CHECK(server.complete(R"({"prompt":[-1]})").status == 400);
+}
+
+TEST_CASE("Logprobs have tokens, alternatives and offsets") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "a\xC3\xA9z"}; };
+  const ParsedJson json(server.complete(R"({"prompt":"p","logprobs":2,"max_tokens":4})").body);
+  CHECK(json.string("/choices/0/logprobs/tokens/0") == "a");
+  CHECK(json.string("/choices/0/logprobs/tokens/1") == "bytes:\\xc3");
+  CHECK(json.number("/choices/0/logprobs/token_logprobs/1") == -0.25);
+  CHECK(json.number("/choices/0/logprobs/top_logprobs/0/b") == -1.125);
+  CHECK(json.integer("/choices/0/logprobs/text_offset/3") == 2);
+}
+
+TEST_CASE("Echo with logprobs and no tokens scores the prompt") {
+  TestServer server;
+  const ParsedJson json(server.complete(R"({"prompt":"abc","logprobs":1,"echo":true,"max_tokens":0})").body);
+  CHECK(json.string("/choices/0/text") == "abc");
+  CHECK(json.size("/choices/0/logprobs/tokens") == 3);
+  CHECK(json.is_null("/choices/0/logprobs/token_logprobs/0"));
+  CHECK(json.is_null("/choices/0/logprobs/top_logprobs/0"));
+  CHECK(json.number("/choices/0/logprobs/token_logprobs/2") == -0.375);
+  CHECK(json.integer("/choices/0/logprobs/text_offset/2") == 2);
+  CHECK(json.string("/choices/0/finish_reason") == "length");
+  CHECK(json.integer("/usage/completion_tokens") == 0);
+  CHECK(server.engine.seen().back().prompt_top_logprobs == 1);
+}
+
+TEST_CASE("Echo goes before the text, streamed or not") {
+  TestServer server;
+  const std::string fields = R"("prompt":"Say: ","echo":true,"logprobs":0)";
+  const ParsedJson whole(server.complete("{" + fields + "}").body);
+  CHECK(whole.string("/choices/0/text") == "Say: Hello, world!");
+  CHECK(whole.size("/choices/0/logprobs/tokens") == 19);
+  CHECK(whole.integer("/choices/0/logprobs/text_offset/5") == 5);
+  const HttpReply stream = server.complete("{" + fields + R"(,"stream":true})");
+  CHECK(streamed_text(stream) == "Say: Hello, world!");
+}
+
+TEST_CASE("Token ids and prompt logprobs come when asked for") {
+  TestServer server;
+  const ParsedJson json(
+      server.complete(R"({"prompt":"abc","max_tokens":2,"return_token_ids":true,"prompt_logprobs":1})").body);
+  CHECK(json.integer("/choices/0/token_ids/1") == 'e');
+  CHECK(json.integer("/choices/0/prompt_token_ids/2") == 'c');
+  CHECK(json.is_null("/choices/0/prompt_logprobs/0"));
+  CHECK(json.string("/choices/0/prompt_logprobs/1/98/decoded_token") == "b");
+}
+
+TEST_CASE("Defaults come from the model, seeds from the request or at random") {
+  TestServer server;
+  REQUIRE(server.complete(R"({"prompt":"p"})").status == 200);
+  REQUIRE(server.complete(R"({"prompt":"p","temperature":0,"seed":-1,"top_k":-1,"logit_bias":{"65":-100}})").status == 200);
+  const auto seen = server.engine.seen();
+  CHECK(seen[0].sampling.temperature == 0.7f);
+  CHECK(seen[0].sampling.stop_token_ids == std::vector<TokenId>{FakeEngine::kEos});
+  CHECK(seen[1].sampling.temperature == 0.0f);
+  CHECK(seen[1].sampling.seed == UINT64_MAX);
+  CHECK(seen[1].sampling.top_k == 0);
+  CHECK(seen[1].sampling.logit_bias.at(0) == std::pair<TokenId, float>(65, -100.0f));
+  REQUIRE(server.complete(R"({"prompt":"p"})").status == 200);
+  CHECK(server.engine.seen()[2].sampling.seed != seen[0].sampling.seed);
+}
+
+TEST_CASE("The context limits prompt and output") {
+  TestServer server;
+  const HttpReply long_prompt = server.complete(fmt::format(R"({{"prompt":"{}"}})", std::string(600, 'x')));
+  REQUIRE(long_prompt.status == 400);
+  const ParsedJson error(long_prompt.body);
+  CHECK(error.string("/error/param") == "prompt");
+  CHECK_THAT(error.string("/error/message"), Catch::Contains("600") && Catch::Contains("512"));
+  const ParsedJson too_many(server.complete(R"({"prompt":"abc","max_tokens":510})").body);
+  CHECK(too_many.string("/error/param") == "max_tokens");
+  REQUIRE(server.complete(fmt::format(R"({{"prompt":"{}","truncate_prompt_tokens":10}})", std::string(600, 'x'))).status == 200);
+  CHECK(server.engine.seen().back().prompt.size() == 10);
+  CHECK(server.complete(R"({"prompt":""})").status == 400);
+}

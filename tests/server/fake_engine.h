@@ -1,0 +1,61 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "sched/engine.h"
+
+namespace millrace::test {
+
+namespace asio = boost::asio;
+
+/// How the fake engine answers one request: one token per byte of `text` (the test tokenizer's ids are bytes).
+struct Reply {
+  std::string text = "Hello, world!";
+  size_t tokens_per_event = 1;
+  std::chrono::milliseconds delay{0};   ///< before each event
+  bool hangs = false;                   ///< after the text: no further event, ever
+  std::optional<Error> error;           ///< after the text, instead of a finish
+  bool ends_with_eos = true;            ///< else it goes on to max_tokens, repeating the text
+  uint32_t cached_tokens = 0;
+};
+
+/// An Engine that answers from scripts. Token t's logprob at output position i is -(i + 1) / 8.
+class FakeEngine final : public sched::Engine {
+ public:
+  static constexpr TokenId kEos = 257;
+  static constexpr uint32_t kContext = 512;
+
+  FakeEngine();
+  [[nodiscard]] const sched::ModelInfo& model_info() const override { return info; }
+  [[nodiscard]] sched::EngineStatus status() const override;
+  [[nodiscard]] Result<std::unique_ptr<sched::TokenStream>> submit(sched::GenerateRequest request,
+                                                                   asio::any_io_executor executor) override;
+  bool abort(const std::string& request_id) override;
+
+  /// Waits until no stream lives; false after two seconds.
+  [[nodiscard]] bool wait_until_idle() const;
+  [[nodiscard]] bool wait_until_live(int count) const;
+  [[nodiscard]] std::vector<sched::GenerateRequest> seen() const;
+
+  sched::ModelInfo info;
+  std::function<Result<Reply>(const sched::GenerateRequest&)> on_submit;
+  std::atomic<bool> ready{true};
+  std::atomic<int> live{0};             ///< streams that exist
+  std::atomic<int> destroyed_early{0};  ///< streams destroyed before their last event
+  std::atomic<uint64_t> events{0};      ///< events handed out
+
+ private:
+  class Stream;
+  mutable std::mutex mutex_;
+  std::vector<sched::GenerateRequest> seen_;
+  std::map<std::string, Stream*> streams_;
+};
+
+}  // namespace millrace::test

@@ -1,0 +1,283 @@
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "base/random.h"
+#include "sim/simulated_ring.h"
+
+using namespace millrace;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// What one client asked for and what came of it.
+struct Job {
+  sched::GenerateRequest request;
+  async::Duration arrival{};
+  std::optional<size_t> leave_after;  ///< destroys its stream after so many tokens
+  std::vector<TokenId> tokens;
+  int endings = 0;
+  std::optional<sched::FinishReason> finish;
+  std::optional<Error> error;
+  bool refused = false;
+  bool left = false;
+};
+
+asio::awaitable<void> act_as_client(async::Runtime& runtime, sched::Engine& engine, Job& job) {
+  co_await async::sleep_for(runtime, job.arrival);
+  auto stream = engine.submit(job.request, runtime);
+  if (stream.has_error()) {
+    job.refused = true;
+    job.error = stream.error();
+    co_return;
+  }
+  for (;;) {
+    const sched::GenerateEvent event = co_await (*stream)->next();
+    job.tokens.insert(job.tokens.end(), event.tokens.begin(), event.tokens.end());
+    if (event.last()) {
+      ++job.endings;
+      job.finish = event.finish;
+      job.error = event.error;
+      co_return;
+    }
+    if (job.leave_after && job.tokens.size() >= *job.leave_after) {
+      job.left = true;
+      co_return;
+    }
+  }
+}
+
+/// A reproducible source of choices for one seed.
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : seed_(seed) {}
+  uint32_t range(uint32_t low, uint32_t high) {
+    return low + static_cast<uint32_t>(uniform_at(seed_, draws_++) * (high - low + 1));
+  }
+  bool chance(double probability) { return uniform_at(seed_, draws_++) < probability; }
+
+ private:
+  uint64_t seed_;
+  uint64_t draws_ = 0;
+};
+
+sim::SimulatedRingOptions random_ring(Dice& dice) {
+  sim::SimulatedRingOptions ring;
+  ring.stage_count = dice.range(1, 4);
+  ring.model.vocab_size = 50;
+  for (uint32_t i = 0; i < ring.stage_count; ++i) {
+    ring.costs.push_back({static_cast<double>(dice.range(10, 200)), static_cast<double>(dice.range(0, 10)), 0.01, 1.0});
+  }
+  sched::SchedulerOptions& scheduler = ring.head.scheduler;
+  scheduler.page_size = 1u << dice.range(0, 3);
+  scheduler.page_count = dice.range(64, 200) / scheduler.page_size;
+  scheduler.max_running = dice.range(1, 8);
+  scheduler.window = ring.stage_count + dice.range(0, 2);
+  scheduler.chunked_prefill_size = dice.range(1, 32);
+  scheduler.context_length = std::min(64u, scheduler.page_count * scheduler.page_size);
+  ring.head.max_queued = 64;
+  ring.head.heartbeat = 1s;
+  ring.head.watchdog = 100s;
+  return ring;
+}
+
+std::vector<Job> random_jobs(Dice& dice) {
+  std::vector<Job> jobs(dice.range(1, 12));
+  int next_id = 0;
+  for (Job& job : jobs) {
+    job.request.id = std::to_string(next_id++);
+    for (uint32_t i = dice.range(1, 40); i > 0; --i) job.request.prompt.push_back(static_cast<TokenId>(dice.range(0, 49)));
+    job.request.max_tokens = dice.range(1, 40);
+    if (dice.chance(0.3)) job.request.sampling.stop_token_ids = {7, 11};
+    if (dice.chance(0.3)) job.leave_after = dice.range(1, 10);
+    job.arrival = std::chrono::microseconds(dice.range(2000, 12000));
+  }
+  return jobs;
+}
+
+/// What `job` must yield if nothing goes wrong, from the model alone.
+std::vector<TokenId> expected_tokens(const Job& job, const sim::SimulatedRingOptions& ring) {
+  const size_t room = ring.head.scheduler.context_length - job.request.prompt.size();
+  auto tokens = ring.model.generate(job.request.prompt, std::min<size_t>(job.request.max_tokens, room));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto& stops = job.request.sampling.stop_token_ids;
+    if (std::find(stops.begin(), stops.end(), tokens[i]) != stops.end()) tokens.resize(i + 1);
+  }
+  return tokens;
+}
+
+struct Outcome {
+  uint64_t preemptions = 0;
+  uint64_t trace_hash = 0;
+  uint64_t steps = 0;
+};
+
+Outcome run_world(uint64_t seed, const sim::SimulatedRingOptions& options, std::vector<Job>& jobs) {
+  async::VirtualWorld world(seed);
+  sim::SimulatedRing ring(world, options);
+  async::Runtime& client_thread = world.add_thread();
+  async::TaskGroup clients(client_thread);
+  for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
+  world.run(async::TimePoint(20s));
+  REQUIRE(clients.size() == 0);
+  const sched::EngineStatus status = ring.head().status();
+  REQUIRE(status.running == 0);
+  REQUIRE(status.waiting == 0);
+  REQUIRE(status.free_pages == status.total_pages);
+  ring.stop();
+  world.run();
+  REQUIRE(ring.stopped());
+  return {status.preemptions, world.trace_hash(), world.step_count()};
+}
+
+}  // namespace
+
+TEST_CASE("random rings give every request the model's own tokens, once, and leak nothing") {
+  uint64_t preemptions = 0;
+  for (uint64_t seed = 0; seed < 1500; ++seed) {
+    INFO("seed " << seed);
+    Dice dice(seed);
+    const auto options = random_ring(dice);
+    auto jobs = random_jobs(dice);
+    preemptions += run_world(seed, options, jobs).preemptions;
+    for (const Job& job : jobs) {
+      const auto wanted = expected_tokens(job, options);
+      if (job.refused) {
+        REQUIRE(job.request.prompt.size() >= options.head.scheduler.context_length);
+      } else if (job.left) {
+        REQUIRE(std::equal(job.tokens.begin(), job.tokens.end(), wanted.begin()));
+      } else {
+        REQUIRE(job.endings == 1);
+        REQUIRE_FALSE(job.error.has_value());
+        REQUIRE(job.tokens == wanted);
+      }
+    }
+  }
+  REQUIRE(preemptions > 100);  // else the pools were too large to test anything
+}
+
+TEST_CASE("one seed gives one history") {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    Dice dice(seed);
+    const auto options = random_ring(dice);
+    auto jobs = random_jobs(dice);
+    auto again = jobs;
+    const Outcome first = run_world(seed, options, jobs);
+    const Outcome second = run_world(seed, options, again);
+    REQUIRE(first.trace_hash == second.trace_hash);
+    REQUIRE(first.steps == second.steps);
+    const Outcome other = run_world(seed + 1000, options, again);
+    REQUIRE(other.trace_hash != first.trace_hash);
+  }
+}
+
+TEST_CASE("a stage that fails ends every request with one clear error, wherever it stands") {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    INFO("seed " << seed);
+    Dice dice(seed);
+    auto options = random_ring(dice);
+    auto jobs = random_jobs(dice);
+    const StageId victim(dice.range(0, options.stage_count - 1));
+    int runs_left = static_cast<int>(dice.range(0, 20));
+    options.fault = [&](StageId stage) {
+      if (stage == victim && runs_left-- <= 0) throw std::runtime_error("device lost");
+    };
+    async::VirtualWorld world(seed);
+    sim::SimulatedRing ring(world, options);
+    async::Runtime& client_thread = world.add_thread();
+    async::TaskGroup clients(client_thread);
+    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
+    world.run(async::TimePoint(20s));
+    REQUIRE(clients.size() == 0);
+    const sched::EngineStatus status = ring.head().status();
+    REQUIRE(status.free_pages == status.total_pages);
+    for (const Job& job : jobs) {
+      if (job.left || job.refused) continue;
+      REQUIRE(job.endings == 1);
+      REQUIRE(job.error.has_value() != job.finish.has_value());
+      if (job.error) REQUIRE(job.error->message.find("device lost") != std::string::npos);
+    }
+    ring.stop();
+    world.run();
+    REQUIRE(ring.stopped());
+  }
+}
+
+TEST_CASE("after a break the ring forms again by itself, and the queue survives") {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    INFO("seed " << seed);
+    Dice dice(seed);
+    auto options = random_ring(dice);
+    auto jobs = random_jobs(dice);
+    const StageId victim(dice.range(0, options.stage_count - 1));
+    int runs_left = static_cast<int>(dice.range(0, 20));
+    async::VirtualWorld world(seed);
+    options.fault = [&](StageId stage) {
+      const bool early = world.now() < async::TimePoint(5s);
+      if (early && stage == victim && runs_left-- == 0) throw std::runtime_error("device lost");
+    };
+    sim::SimulatedRing ring(world, options);
+    async::Runtime& client_thread = world.add_thread();
+    async::TaskGroup clients(client_thread);
+    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
+    Job late;
+    late.request.id = "late";
+    late.request.prompt = {1, 2, 3};
+    late.request.max_tokens = 20;
+    late.arrival = 10s;
+    clients.spawn("late client", act_as_client(client_thread, ring.head(), late));
+    world.run(async::TimePoint(20s));
+    REQUIRE(clients.size() == 0);
+    REQUIRE(ring.head().status().ready);
+    REQUIRE(late.tokens == expected_tokens(late, options));
+    for (const Job& job : jobs) {
+      if (job.left || job.refused) continue;
+      REQUIRE(job.endings == 1);
+      if (!job.error) REQUIRE(job.tokens == expected_tokens(job, options));
+    }
+    const sched::EngineStatus status = ring.head().status();
+    REQUIRE(status.free_pages == status.total_pages);
+    ring.stop();
+    world.run();
+    REQUIRE(ring.stopped());
+  }
+}
+
+TEST_CASE("an idle ring is ready after its first empty plan and keeps its heartbeat") {
+  Dice dice(1);
+  auto options = random_ring(dice);
+  async::VirtualWorld world(1);
+  sim::SimulatedRing ring(world, options);
+  REQUIRE_FALSE(ring.head().status().ready);
+  world.run(async::TimePoint(1ms));
+  REQUIRE(ring.head().status().ready);
+  const uint64_t before = world.step_count();
+  world.run(async::TimePoint(10s));
+  REQUIRE(world.step_count() > before);
+  REQUIRE(ring.head().status().ready);
+  ring.stop();
+  world.run();
+  REQUIRE(ring.stopped());
+}
+
+TEST_CASE("a stage that never answers is named by the watchdog") {
+  Dice dice(3);
+  auto options = random_ring(dice);
+  for (auto& cost : options.costs) cost.fixed_us = 1e12;
+  std::vector<Job> jobs = random_jobs(dice);
+  for (Job& job : jobs) job.leave_after.reset();
+  async::VirtualWorld world(3);
+  sim::SimulatedRing ring(world, options);
+  async::Runtime& client_thread = world.add_thread();
+  async::TaskGroup clients(client_thread);
+  for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
+  world.run(async::TimePoint(200s));
+  REQUIRE(clients.size() == 0);
+  REQUIRE_FALSE(ring.head().status().ready);
+  for (const Job& job : jobs) {
+    if (job.refused) continue;
+    REQUIRE(job.error->message.find("has been under way for 100 s") != std::string::npos);
+  }
+  ring.stop();
+  world.run();
+  REQUIRE(ring.stopped());
+}

@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Makes the reference outputs under tests/golden: tiny checkpoints per family, sampling distributions, the small model."""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+import transformers
+
+from golden_families import FAMILIES, make_family
+from golden_sampling import make_sampling
+from golden_small_model import make_small_model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="usually tests/golden")
+    parser.add_argument("--small-model", type=Path, help="folder of the shipped model; without it, its file is left alone")
+    parser.add_argument("--only", nargs="*", help="family names, 'sampling'; all when absent")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    transformers.utils.logging.disable_progress_bar()
+
+    def wanted(name: str) -> bool:
+        return args.only is None or name in args.only
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    for family in FAMILIES:
+        if wanted(family.name):
+            print(family.name, make_family(args.out / family.name, family), flush=True)
+    if wanted("sampling"):
+        (args.out / "sampling.json").write_text(json.dumps(make_sampling(), separators=(",", ":")) + "\n")
+    if args.small_model:
+        golden = json.dumps(make_small_model(args.small_model), indent=1)
+        (args.out / f"{args.small_model.name}.json").write_text(golden + "\n")
+
+
+if __name__ == "__main__":
+    main()

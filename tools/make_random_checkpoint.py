@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""Writes a checkpoint of a real model's shape with random weights, for benchmarks. Needs numpy and no torch."""
+
+import argparse
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import BinaryIO, Iterator
+
+import numpy as np
+
+_LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+_LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "bos_token_id": 128000,
+    "eos_token_id": [128001, 128008, 128009],
+}
+
+SHAPES: dict[str, dict] = {
+    "qwen2.5-0.5b": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_act": "silu",
+        "vocab_size": 151936,
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 32768,
+        "max_window_layers": 21,
+        "use_sliding_window": False,
+        "sliding_window": 32768,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0,
+        "tie_word_embeddings": True,
+        "bos_token_id": 151643,
+        "eos_token_id": [151645, 151643],
+    },
+    "llama-3.2-1b": {
+        **_LLAMA,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "rope_scaling": {**_LLAMA3_ROPE, "factor": 32.0},
+        "tie_word_embeddings": True,
+    },
+    "llama-3.1-8b": {
+        **_LLAMA,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "rope_scaling": {**_LLAMA3_ROPE, "factor": 8.0},
+        "tie_word_embeddings": False,
+    },
+}
+
+DTYPES = {"bf16": ("BF16", "bfloat16", 2), "f16": ("F16", "float16", 2), "f32": ("F32", "float32", 4)}
+BLOCK_VALUES = 1 << 22
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+
+
+def tensors(config: dict) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """(name, shape) of every tensor, in the order of the forward pass."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    head_dim = config.get("head_dim") or hidden // config["num_attention_heads"]
+    rows = {"q": config["num_attention_heads"] * head_dim}
+    rows["k"] = rows["v"] = config["num_key_value_heads"] * head_dim
+    yield "model.embed_tokens.weight", (config["vocab_size"], hidden)
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}."
+        yield layer + "input_layernorm.weight", (hidden,)
+        for name, size in rows.items():
+            yield f"{layer}self_attn.{name}_proj.weight", (size, hidden)
+            if config["model_type"] == "qwen2":
+                yield f"{layer}self_attn.{name}_proj.bias", (size,)
+        yield layer + "self_attn.o_proj.weight", (hidden, rows["q"])
+        yield layer + "post_attention_layernorm.weight", (hidden,)
+        yield layer + "mlp.gate_proj.weight", (inner, hidden)
+        yield layer + "mlp.up_proj.weight", (inner, hidden)
+        yield layer + "mlp.down_proj.weight", (hidden, inner)
+    yield "model.norm.weight", (hidden,)
+    if not config["tie_word_embeddings"]:
+        yield "lm_head.weight", (config["vocab_size"], hidden)
+
+
+def encode(values: np.ndarray, dtype: str) -> bytes:
+    """f32 values in the stored dtype, little-endian; bf16 by rounding to nearest even."""
+    if dtype == "f32":
+        return values.astype("<f4").tobytes()
+    if dtype == "f16":
+        return values.astype("<f2").tobytes()
+    bits = values.astype("<f4").view("<u4")
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
+
+
+class RandomBlock:
+    """One block of normal noise, repeated from a new offset for every tensor: quick, and no two tensors are equal."""
+
+    def __init__(self, dtype: str, std: float, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        noise = rng.standard_normal(BLOCK_VALUES, dtype=np.float32) * np.float32(std)
+        self.noise = memoryview(encode(noise, dtype))
+        self.one = encode(np.ones(1, dtype=np.float32), dtype)
+        self.rng = rng
+
+    def write(self, file: BinaryIO, name: str, size_bytes: int) -> None:
+        if "norm" in name:
+            file.write(self.one * (size_bytes // len(self.one)))
+            return
+        start = int(self.rng.integers(0, BLOCK_VALUES)) * len(self.one)
+        while size_bytes > 0:
+            piece = self.noise[start : start + size_bytes]
+            file.write(piece)
+            size_bytes -= len(piece)
+            start = 0
+
+
+def plan_shards(config: dict, value_bytes: int, shard_bytes: int) -> list[dict[str, tuple[int, ...]]]:
+    """Tensors in order, cut into files of at most `shard_bytes`, or of one larger tensor."""
+    shards: list[dict[str, tuple[int, ...]]] = [{}]
+    used_bytes = 0
+    for name, shape in tensors(config):
+        size_bytes = math.prod(shape) * value_bytes
+        if shards[-1] and used_bytes + size_bytes > shard_bytes:
+            shards.append({})
+            used_bytes = 0
+        shards[-1][name] = shape
+        used_bytes += size_bytes
+    return shards
+
+
+def write_shard(path: Path, shard: dict[str, tuple[int, ...]], dtype: str, block: RandomBlock) -> int:
+    """Writes one safetensors file; returns its tensors' bytes."""
+    stored, _, value_bytes = DTYPES[dtype]
+    header: dict = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name, shape in shard.items():
+        end = offset + math.prod(shape) * value_bytes
+        header[name] = {"dtype": stored, "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for name in shard:
+            start, end = header[name]["data_offsets"]
+            block.write(file, name, end - start)
+    return offset
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", choices=SHAPES, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--dtype", choices=DTYPES, default="bf16")
+    parser.add_argument("--layers", type=int, help="fewer layers than the real model")
+    parser.add_argument("--tokenizer", type=Path, help="folder whose tokenizer files are copied")
+    parser.add_argument("--std", type=float, default=0.02)
+    parser.add_argument("--shard-gib", type=float, default=4.0)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+
+    config = dict(SHAPES[args.shape])
+    config["num_hidden_layers"] = args.layers or config["num_hidden_layers"]
+    _, torch_dtype, value_bytes = DTYPES[args.dtype]
+    config["torch_dtype"] = torch_dtype
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    generation = {"bos_token_id": config["bos_token_id"], "eos_token_id": config["eos_token_id"]}
+    (args.out / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+    for name in TOKENIZER_FILES:
+        if args.tokenizer and (args.tokenizer / name).exists():
+            shutil.copyfile(args.tokenizer / name, args.out / name)
+
+    block = RandomBlock(args.dtype, args.std, args.seed)
+    shards = plan_shards(config, value_bytes, int(args.shard_gib * 2**30))
+    weight_map: dict[str, str] = {}
+    total_bytes = 0
+    for i, shard in enumerate(shards):
+        name = "model.safetensors" if len(shards) == 1 else f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
+        total_bytes += write_shard(args.out / name, shard, args.dtype, block)
+        weight_map.update(dict.fromkeys(shard, name))
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": total_bytes}, "weight_map": weight_map}
+        (args.out / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+    print(f"{args.out}: {total_bytes / 1e9:.2f} GB in {len(shards)} file(s)")
+
+
+if __name__ == "__main__":
+    main()
