@@ -241,8 +241,8 @@ void Head::book(const comm::Message& message) {
   std::vector<SequenceUpdate> updates = scheduler_.complete(*output);
   {
     const std::lock_guard lock(mutex_);
-    status_.ready = true;
-    status_.reason.clear();
+    status_.ready = !scheduler_.profiling();
+    status_.reason = status_.ready ? "" : "the stages are being timed";
   }
   publish();  // first, so that a client that has its last event finds its pages free
   for (SequenceUpdate& update : updates) deliver(std::move(update));

@@ -9,6 +9,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
+/// The stages have been timed by then, and the ring is ready.
+constexpr async::Duration kProfileEnd = 1s;
+
 /// What one client asked for and what came of it.
 struct Job {
   sched::GenerateRequest request;
@@ -74,6 +77,11 @@ sim::SimulatedRingOptions random_ring(Dice& dice) {
   scheduler.window = ring.stage_count + dice.range(0, 2);
   scheduler.chunked_prefill_size = dice.range(1, 32);
   scheduler.context_length = std::min(64u, scheduler.page_count * scheduler.page_size);
+  scheduler.stage_count = ring.stage_count;
+  scheduler.chunking = static_cast<sched::Chunking>(dice.range(0, 2));
+  scheduler.chunk_smoothing = 0.25 * dice.range(1, 4);
+  scheduler.policy = static_cast<sched::QueuePolicy>(dice.range(0, 2));
+  scheduler.new_token_ratio = 0.35 * dice.range(0, 2);
   ring.head.max_queued = 64;
   ring.head.heartbeat = 1s;
   ring.head.watchdog = 100s;
@@ -87,9 +95,10 @@ std::vector<Job> random_jobs(Dice& dice) {
     job.request.id = std::to_string(next_id++);
     for (uint32_t i = dice.range(1, 40); i > 0; --i) job.request.prompt.push_back(static_cast<TokenId>(dice.range(0, 49)));
     job.request.max_tokens = dice.range(1, 40);
+    job.request.priority = static_cast<int32_t>(dice.range(0, 2));
     if (dice.chance(0.3)) job.request.sampling.stop_token_ids = {7, 11};
     if (dice.chance(0.3)) job.leave_after = dice.range(1, 10);
-    job.arrival = std::chrono::microseconds(dice.range(2000, 12000));
+    job.arrival = kProfileEnd + std::chrono::microseconds(dice.range(2000, 12000));
   }
   return jobs;
 }
@@ -178,10 +187,11 @@ TEST_CASE("a stage that fails ends every request with one clear error, wherever 
     auto jobs = random_jobs(dice);
     const StageId victim(dice.range(0, options.stage_count - 1));
     int runs_left = static_cast<int>(dice.range(0, 20));
-    options.fault = [&](StageId stage) {
-      if (stage == victim && runs_left-- <= 0) throw std::runtime_error("device lost");
-    };
     async::VirtualWorld world(seed);
+    options.fault = [&](StageId stage) {
+      const bool timed = world.now() > async::TimePoint(kProfileEnd);
+      if (timed && stage == victim && runs_left-- <= 0) throw std::runtime_error("device lost");
+    };
     sim::SimulatedRing ring(world, options);
     async::Runtime& client_thread = world.add_thread();
     async::TaskGroup clients(client_thread);
@@ -212,7 +222,7 @@ TEST_CASE("after a break the ring forms again by itself, and the queue survives"
     int runs_left = static_cast<int>(dice.range(0, 20));
     async::VirtualWorld world(seed);
     options.fault = [&](StageId stage) {
-      const bool early = world.now() < async::TimePoint(5s);
+      const bool early = world.now() > async::TimePoint(kProfileEnd) && world.now() < async::TimePoint(5s);
       if (early && stage == victim && runs_left-- == 0) throw std::runtime_error("device lost");
     };
     sim::SimulatedRing ring(world, options);
@@ -245,6 +255,7 @@ TEST_CASE("after a break the ring forms again by itself, and the queue survives"
 TEST_CASE("an idle ring is ready after its first empty plan and keeps its heartbeat") {
   Dice dice(1);
   auto options = random_ring(dice);
+  options.head.scheduler.chunking = sched::Chunking::kFixed;
   async::VirtualWorld world(1);
   sim::SimulatedRing ring(world, options);
   REQUIRE_FALSE(ring.head().status().ready);
@@ -262,6 +273,7 @@ TEST_CASE("an idle ring is ready after its first empty plan and keeps its heartb
 TEST_CASE("a stage that never answers is named by the watchdog") {
   Dice dice(3);
   auto options = random_ring(dice);
+  options.head.scheduler.chunking = sched::Chunking::kFixed;  // else the profile would not end
   for (auto& cost : options.costs) cost.fixed_us = 1e12;
   std::vector<Job> jobs = random_jobs(dice);
   for (Job& job : jobs) job.leave_after.reset();
