@@ -36,8 +36,10 @@ std::unique_ptr<sched::InProcessRing> make_simulated_ring(async::VirtualWorld& w
                                                fault);
     });
   }
+  sched::HeadOptions head = options.head;
+  head.model.stage_count = options.stage_count;
   const sched::RingShape shape{options.stage_count, scheduler.window, bounds};
-  auto ring = std::make_unique<sched::InProcessRing>(head_runtime, runtimes, runners, options.head, shape);
+  auto ring = std::make_unique<sched::InProcessRing>(head_runtime, runtimes, runners, head, shape);
   ring->start();
   return ring;
 }
