@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -36,6 +37,9 @@ class WaitTimes {
     return sum;
   }
   [[nodiscard]] int64_t bubble_ns() const { return total_ns() - (*this)[WaitCause::kIdle]; }
+  [[nodiscard]] WaitCause main_cause() const {
+    return static_cast<WaitCause>(std::ranges::max_element(ns_) - ns_.begin());
+  }
   WaitTimes& operator+=(const WaitTimes& other) {
     for (size_t i = 0; i < kWaitCauseCount; ++i) ns_[i] += other.ns_[i];
     return *this;
