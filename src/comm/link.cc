@@ -26,6 +26,13 @@ Payload Payload::borrow(std::span<const std::byte> bytes, async::Event released)
   return payload;
 }
 
+Payload Payload::share(std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
+  Payload payload;
+  payload.bytes_ = bytes;
+  payload.owner_ = std::move(owner);
+  return payload;
+}
+
 asio::awaitable<void> Work::commit() {
   if (!released_) co_return;
   const async::Event released = *std::exchange(released_, std::nullopt);

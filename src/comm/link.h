@@ -18,6 +18,20 @@ enum class MessageKind : uint8_t { kPlan, kActivations, kOutput };
 inline constexpr size_t kMessageKindCount = 3;
 [[nodiscard]] std::string_view to_string(MessageKind kind);
 
+/// The counters of one end of a link since it was made.
+struct LinkStats {
+  std::string name;                       ///< "stage 0 -> stage 1"
+  bool sending = false;                   ///< which end this is
+  bool open = true;
+  uint64_t bytes_sent = 0;                ///< on the wire, with headers and heartbeats
+  uint64_t bytes_received = 0;
+  uint64_t messages_sent = 0;             ///< plans, activations, outputs
+  uint64_t messages_received = 0;
+  uint64_t messages_dropped = 0;          ///< of an older generation
+  uint64_t send_queue_high_water = 0;     ///< messages of one kind that waited to be sent, at most
+  int64_t round_trip_ns = 0;              ///< of the last heartbeat; 0 before the first
+};
+
 /// The bytes of a message: owned, or borrowed from a buffer of the sender that stays untouched until the last copy of
 /// the payload is gone.
 class Payload {
@@ -26,6 +40,8 @@ class Payload {
   [[nodiscard]] static Payload own(std::vector<std::byte> bytes);
   /// `released` is set, from any thread, when the last copy is gone.
   [[nodiscard]] static Payload borrow(std::span<const std::byte> bytes, async::Event released);
+  /// `owner` keeps `bytes` alive.
+  [[nodiscard]] static Payload share(std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
@@ -64,6 +80,8 @@ class LinkSender {
                              std::span<const std::byte> bytes) = 0;
   /// The receiver gets what was sent before, then learns `reason`.
   virtual void close(std::string reason) = 0;
+  /// From any thread. Links within a process count nothing.
+  [[nodiscard]] virtual LinkStats stats() const { return {}; }
 };
 
 /// The receiving end. Used on the receiver's executor. Kinds have an inbox each: one that comes early waits there.
@@ -75,6 +93,8 @@ class LinkReceiver {
   [[nodiscard]] virtual asio::awaitable<Message> receive(MessageKind kind) = 0;
   /// Drops what is in the inboxes; every receive, also one under way, ends with `reason`. The sender is told nothing.
   virtual void close(std::string reason) = 0;
+  /// From any thread. Links within a process count nothing.
+  [[nodiscard]] virtual LinkStats stats() const { return {}; }
 };
 
 struct Link {

@@ -17,10 +17,10 @@ size_t value_index(int32_t lane, int32_t channel, int32_t depth, int32_t padded_
 
 }  // namespace
 
-CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype)
+CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple)
     : shape_(shape),
       dtype_(dtype),
-      padded_dim_(static_cast<int32_t>(round_up(shape.head_dim, 16))),
+      padded_dim_(static_cast<int32_t>(round_up(shape.head_dim, head_multiple))),
       element_(static_cast<uint32_t>(tensor::size_of(dtype))),
       side_bytes_(static_cast<size_t>(shape.page_size) * static_cast<size_t>(padded_dim_) * element_),
       page_bytes_(static_cast<size_t>(shape.layer_count) * static_cast<size_t>(shape.kv_head_count) * 2 * side_bytes_) {

@@ -12,7 +12,8 @@ namespace millrace::cpu {
 /// instead, K [tokens][padded_dim], V [tokens][padded_dim], and attention gathers groups from them.
 class CpuKvCache final : public tensor::KvCache {
  public:
-  CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype);
+  /// Heads are padded with zeros to a multiple of `head_multiple` channels.
+  CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple);
   [[nodiscard]] const tensor::KvCacheShape& shape() const override { return shape_; }
   [[nodiscard]] size_t page_bytes() const override { return page_bytes_; }
 

@@ -297,6 +297,7 @@ void Head::set_not_ready(const std::string& reason) {
 
 void Head::break_ring(const std::string& reason) {
   if (to_first_stage_ == nullptr) return;
+  break_reason_ = reason;
   to_first_stage_->close(reason);
   to_first_stage_.reset();
   sent_.clear();

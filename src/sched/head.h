@@ -47,6 +47,7 @@ class Head final : public Engine {
   /// Breaks the attached ring, if any, for a reason that the links do not know.
   void break_ring(const std::string& reason);
   [[nodiscard]] bool stopping() const { return stopping_; }
+  [[nodiscard]] const std::string& break_reason() const { return break_reason_; }
 
   [[nodiscard]] const ModelInfo& model_info() const override { return options_.model; }
   [[nodiscard]] EngineStatus status() const override;
@@ -110,6 +111,7 @@ class Head final : public Engine {
   PlanId next_plan_;
   std::deque<async::TimePoint> sent_;  // of the plans in flight
   async::TimePoint last_output_;
+  std::string break_reason_;
   bool stopping_ = false;
 
   // Shared with the clients' threads.

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cache/page_pool.h"
-#include "sched/engine.h"
 #include "sched/plan.h"
+#include "sched/request.h"
 #include "sched/sequence.h"
 
 namespace millrace::sched {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "sched/engine.h"
+#include "sched/request.h"
 
 namespace millrace::sched {
 

@@ -38,6 +38,7 @@ async::TimePoint StageLoop::arrival_of(const comm::Message& message) const {
 }
 
 void StageLoop::fail(const std::string& reason) {
+  if (end_reason_.empty()) end_reason_ = reason;
   batch_queue_.close();
   upstream_->close(reason);
   downstream_->close(reason);

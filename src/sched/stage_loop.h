@@ -28,6 +28,10 @@ class StageLoop {
             std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream);
 
   [[nodiscard]] asio::awaitable<void> run();
+  /// Ends run(); what waits for a neighbour ends with `reason`. A run under way on the device is awaited.
+  void stop(const std::string& reason) { fail(reason); }
+  /// Why run() ended: the first failure.
+  [[nodiscard]] const std::string& end_reason() const { return end_reason_; }
 
  private:
   struct QueuedPlan {
@@ -50,6 +54,7 @@ class StageLoop {
   async::Channel<QueuedPlan> batch_queue_;
   std::vector<StageReport> unsent_reports_;  // ride on the next plan that passes
   comm::Work previous_send_;
+  std::string end_reason_;
 };
 
 }  // namespace millrace::sched

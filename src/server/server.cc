@@ -34,7 +34,9 @@ Error cannot_listen(const ServerOptions& options, std::string_view what, const e
 class Server::Front {
  public:
   Front(ServerOptions options, Service service)
-      : options_(std::move(options)), service_(std::move(service)), api_(runtime(), options_, service_) {}
+      : options_(std::move(options)), service_(std::move(service)), api_(runtime(), options_, service_) {
+    CHECK(service_.engine != nullptr && service_.tokenizer != nullptr, "a service needs an engine and a tokenizer");
+  }
 
   Result<uint16_t> start();
   void stop(milliseconds drain_timeout);
@@ -159,7 +161,7 @@ asio::awaitable<void> Server::Front::shut_down(milliseconds drain_timeout, std::
   draining_ = true;
   error_code ignored;
   acceptor_.close(ignored);
-  for (Connection* connection : connections_) connection->stop_idling();
+  for (Connection* connection : connections_) connection->stop_reading();
   sessions_.close();
   bool ended = co_await sessions_.join_until(runtime().now() + drain_timeout);
   if (!ended) {

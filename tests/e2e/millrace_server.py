@@ -13,7 +13,7 @@ import httpx
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("MILLRACE_BUILD_DIR", ROOT / "build"))
 BINARY = BUILD / "millrace"
-MODEL = Path(os.environ.get("MILLRACE_E2E_MODEL", ROOT / "models" / "books-4m"))
+MODEL = Path(os.environ.get("MILLRACE_E2E_MODEL", ROOT / "models" / "books-4m")).resolve()
 LISTENING = re.compile(r"listening on (http://\S+:\d+)")
 PATIENCE_S = 120  # nothing here is a performance test; sanitizers and busy machines are slow
 

@@ -136,7 +136,7 @@ sched::EngineStatus FakeEngine::status() const {
 }
 
 Result<std::unique_ptr<sched::TokenStream>> FakeEngine::submit(sched::GenerateRequest request,
-                                                               asio::any_io_executor executor) {
+                                                               async::Runtime& runtime) {
   if (!ready) return make_error(ErrorCode::kUnavailable, "stage 1 is silent");
   auto reply = on_submit(request);
   if (reply.has_error()) return reply.error();
@@ -145,7 +145,7 @@ Result<std::unique_ptr<sched::TokenStream>> FakeEngine::submit(sched::GenerateRe
     seen_.push_back(request);
   }
   const std::string id = request.id;
-  auto stream = std::make_unique<Stream>(*this, std::move(request), std::move(*reply), std::move(executor));
+  auto stream = std::make_unique<Stream>(*this, std::move(request), std::move(*reply), runtime.executor());
   const std::lock_guard lock(mutex_);
   streams_[id] = stream.get();
   return std::unique_ptr<sched::TokenStream>(std::move(stream));

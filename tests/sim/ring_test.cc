@@ -113,19 +113,19 @@ struct Outcome {
 
 Outcome run_world(uint64_t seed, const sim::SimulatedRingOptions& options, std::vector<Job>& jobs) {
   async::VirtualWorld world(seed);
-  const auto ring = sim::make_simulated_ring(world, options);
+  sim::SimulatedRing ring(world, options);
   async::Runtime& client_thread = world.add_thread();
   async::TaskGroup clients(client_thread);
-  for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring->head(), job));
+  for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
   world.run(async::TimePoint(20s));
   REQUIRE(clients.size() == 0);
-  const sched::EngineStatus status = ring->head().status();
+  const sched::EngineStatus status = ring.head().status();
   REQUIRE(status.running == 0);
   REQUIRE(status.waiting == 0);
   REQUIRE(status.free_pages == status.total_pages);
-  ring->stop();
+  ring.stop();
   world.run();
-  REQUIRE(ring->stopped());
+  REQUIRE(ring.stopped());
   return {status.preemptions, world.trace_hash(), world.step_count()};
 }
 
@@ -182,13 +182,13 @@ TEST_CASE("a stage that fails ends every request with one clear error, wherever 
       if (stage == victim && runs_left-- <= 0) throw std::runtime_error("device lost");
     };
     async::VirtualWorld world(seed);
-    const auto ring = sim::make_simulated_ring(world, options);
+    sim::SimulatedRing ring(world, options);
     async::Runtime& client_thread = world.add_thread();
     async::TaskGroup clients(client_thread);
-    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring->head(), job));
+    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
     world.run(async::TimePoint(20s));
     REQUIRE(clients.size() == 0);
-    const sched::EngineStatus status = ring->head().status();
+    const sched::EngineStatus status = ring.head().status();
     REQUIRE(status.free_pages == status.total_pages);
     for (const Job& job : jobs) {
       if (job.left || job.refused) continue;
@@ -196,9 +196,9 @@ TEST_CASE("a stage that fails ends every request with one clear error, wherever 
       REQUIRE(job.error.has_value() != job.finish.has_value());
       if (job.error) REQUIRE(job.error->message.find("device lost") != std::string::npos);
     }
-    ring->stop();
+    ring.stop();
     world.run();
-    REQUIRE(ring->stopped());
+    REQUIRE(ring.stopped());
   }
 }
 
@@ -215,30 +215,30 @@ TEST_CASE("after a break the ring forms again by itself, and the queue survives"
       const bool early = world.now() < async::TimePoint(5s);
       if (early && stage == victim && runs_left-- == 0) throw std::runtime_error("device lost");
     };
-    const auto ring = sim::make_simulated_ring(world, options);
+    sim::SimulatedRing ring(world, options);
     async::Runtime& client_thread = world.add_thread();
     async::TaskGroup clients(client_thread);
-    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring->head(), job));
+    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
     Job late;
     late.request.id = "late";
     late.request.prompt = {1, 2, 3};
     late.request.max_tokens = 20;
     late.arrival = 10s;
-    clients.spawn("late client", act_as_client(client_thread, ring->head(), late));
+    clients.spawn("late client", act_as_client(client_thread, ring.head(), late));
     world.run(async::TimePoint(20s));
     REQUIRE(clients.size() == 0);
-    REQUIRE(ring->head().status().ready);
+    REQUIRE(ring.head().status().ready);
     REQUIRE(late.tokens == expected_tokens(late, options));
     for (const Job& job : jobs) {
       if (job.left || job.refused) continue;
       REQUIRE(job.endings == 1);
       if (!job.error) REQUIRE(job.tokens == expected_tokens(job, options));
     }
-    const sched::EngineStatus status = ring->head().status();
+    const sched::EngineStatus status = ring.head().status();
     REQUIRE(status.free_pages == status.total_pages);
-    ring->stop();
+    ring.stop();
     world.run();
-    REQUIRE(ring->stopped());
+    REQUIRE(ring.stopped());
   }
 }
 
@@ -246,17 +246,17 @@ TEST_CASE("an idle ring is ready after its first empty plan and keeps its heartb
   Dice dice(1);
   auto options = random_ring(dice);
   async::VirtualWorld world(1);
-  const auto ring = sim::make_simulated_ring(world, options);
-  REQUIRE_FALSE(ring->head().status().ready);
+  sim::SimulatedRing ring(world, options);
+  REQUIRE_FALSE(ring.head().status().ready);
   world.run(async::TimePoint(1ms));
-  REQUIRE(ring->head().status().ready);
+  REQUIRE(ring.head().status().ready);
   const uint64_t before = world.step_count();
   world.run(async::TimePoint(10s));
   REQUIRE(world.step_count() > before);
-  REQUIRE(ring->head().status().ready);
-  ring->stop();
+  REQUIRE(ring.head().status().ready);
+  ring.stop();
   world.run();
-  REQUIRE(ring->stopped());
+  REQUIRE(ring.stopped());
 }
 
 TEST_CASE("a stage that never answers is named by the watchdog") {
@@ -266,18 +266,18 @@ TEST_CASE("a stage that never answers is named by the watchdog") {
   std::vector<Job> jobs = random_jobs(dice);
   for (Job& job : jobs) job.leave_after.reset();
   async::VirtualWorld world(3);
-  const auto ring = sim::make_simulated_ring(world, options);
+  sim::SimulatedRing ring(world, options);
   async::Runtime& client_thread = world.add_thread();
   async::TaskGroup clients(client_thread);
-  for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring->head(), job));
+  for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
   world.run(async::TimePoint(200s));
   REQUIRE(clients.size() == 0);
-  REQUIRE_FALSE(ring->head().status().ready);
+  REQUIRE_FALSE(ring.head().status().ready);
   for (const Job& job : jobs) {
     if (job.refused) continue;
     REQUIRE(job.error->message.find("has been under way for 100 s") != std::string::npos);
   }
-  ring->stop();
+  ring.stop();
   world.run();
-  REQUIRE(ring->stopped());
+  REQUIRE(ring.stopped());
 }

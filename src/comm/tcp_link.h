@@ -1,0 +1,121 @@
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "async/task_group.h"
+#include "base/ids.h"
+#include "base/result.h"
+#include "comm/link.h"
+
+/// Links over TCP: a control lane (plans, outputs, heartbeats) and a data lane (activations), a connection each.
+/// docs/wire.md holds the forms, docs and tests the rest. Runtimes named here are real ones: sockets need an io_context.
+namespace millrace::comm {
+
+class TcpEnd;
+
+inline constexpr uint8_t kProtocolVersion = 1;
+/// The head's place in a LinkHello; stages have their own ids.
+inline constexpr StageId kHeadPlace{0xFFFFFFFF};
+
+/// What both ends of a link must agree on. Every field is compared, and a difference refused by its name.
+struct LinkHello {
+  uint8_t protocol_version = kProtocolVersion;
+  uint64_t ring = 0;               ///< random, chosen by the head
+  Generation generation;
+  StageId from;                    ///< or kHeadPlace
+  StageId to;
+  uint64_t fingerprint_high = 0;   ///< of the model
+  uint64_t fingerprint_low = 0;
+  uint32_t page_size = 0;          ///< tokens
+  uint32_t layer_count = 0;        ///< of the whole model
+  uint32_t hidden_row_bytes = 0;   ///< one row of activations
+  friend bool operator==(const LinkHello&, const LinkHello&) = default;
+};
+
+struct TcpEndpoint {
+  std::string host;
+  uint16_t port = 0;
+  [[nodiscard]] std::string to_string() const;  ///< host:port, [host]:port when host has colons
+};
+
+struct TcpLinkOptions {
+  size_t window = 1;                            ///< messages of a kind that may wait at either end; more break the link
+  uint64_t max_plan_bytes = uint64_t{16} << 20;
+  uint64_t max_output_bytes = uint64_t{64} << 20;
+  uint64_t max_activation_bytes = uint64_t{1} << 30;
+  async::Duration heartbeat = std::chrono::milliseconds(250);
+  async::Duration silence = std::chrono::seconds(1);  ///< a peer that is silent for longer breaks the link
+  async::Duration linger = std::chrono::seconds(5);   ///< a closed link gets so long to deliver what was sent before
+  int socket_buffer_bytes = 0;                        ///< 0: as the kernel tunes it
+};
+
+/// Owns the coroutines of all TCP link ends that are used on one Runtime, which outlives it. A link end that is
+/// destroyed leaves coroutines here that say goodbye; they end within TcpLinkOptions::linger. Destroyed after
+/// shutdown(), or after all link ends are gone and the Runtime has run out of work.
+class TcpLinkGroup {
+ public:
+  explicit TcpLinkGroup(async::Runtime& runtime) : runtime_(runtime), tasks_(runtime) {}
+
+  /// On the Runtime's executor: closes what is open, and returns when every coroutine has ended.
+  [[nodiscard]] asio::awaitable<void> shutdown();
+  /// From any thread: the counters of every link end that has not ended.
+  [[nodiscard]] std::vector<LinkStats> stats() const;
+  [[nodiscard]] async::Runtime& runtime() { return runtime_; }
+
+ private:
+  friend class TcpEnd;
+  async::Runtime& runtime_;
+  async::TaskGroup tasks_;                    // on the Runtime's executor
+  mutable std::mutex mutex_;
+  std::vector<std::weak_ptr<TcpEnd>> ends_;   // guarded by mutex_
+  bool closed_ = false;                       // guarded by mutex_
+};
+
+struct TcpListenerOptions {
+  async::Duration hello_timeout = std::chrono::seconds(2);  ///< for a stranger to present a hello that is expected
+  size_t max_strangers = 64;                                ///< connections that have not yet done so
+};
+
+/// A listening socket that hands out the receiving ends of links. Strangers, garbage and wrong hellos are closed with
+/// one line in the log and harm nothing. Lives on one Runtime; destroyed after shutdown(), or after close() when the
+/// Runtime has run out of work.
+class TcpListener {
+ public:
+  /// `endpoint`: an address of this host, or a name of one; port 0 lets the system pick.
+  [[nodiscard]] static Result<std::unique_ptr<TcpListener>> open(async::Runtime& runtime, const TcpEndpoint& endpoint,
+                                                                 TcpListenerOptions options = {});
+  ~TcpListener();
+
+  /// Where it listens, with the port that was picked.
+  [[nodiscard]] TcpEndpoint endpoint() const;
+  /// Waits until both lanes of the sender with this hello have come. The receiver is used on `home`'s Runtime, which
+  /// need not be the listener's. Several may wait at once, for different (from, to). A peer that links the same two
+  /// places but differs otherwise is refused by name and told why; a later one may still match. Errors: kTimeout at
+  /// `deadline`, with the last refusal; kUnavailable after close().
+  [[nodiscard]] asio::awaitable<Result<std::unique_ptr<LinkReceiver>>> accept_link(TcpLinkGroup& home, LinkHello expected,
+                                                                                   TcpLinkOptions options,
+                                                                                   async::TimePoint deadline);
+  /// Stops listening; every accept_link ends.
+  void close();
+  [[nodiscard]] asio::awaitable<void> shutdown();
+
+ private:
+  class State;
+  explicit TcpListener(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// Connects both lanes, on `runtime`, and presents `hello`; tries again while nobody listens there or nobody expects
+/// the link yet. The sender is used on `home`'s Runtime, which need not be `runtime`. Errors: kTimeout at `deadline`,
+/// with the last failure; kInvalidArgument with the peer's reason when it refuses a hello that can never match.
+[[nodiscard]] asio::awaitable<Result<std::unique_ptr<LinkSender>>> connect_link(async::Runtime& runtime,
+                                                                                TcpLinkGroup& home, TcpEndpoint endpoint,
+                                                                                LinkHello hello, TcpLinkOptions options,
+                                                                                async::TimePoint deadline);
+
+}  // namespace millrace::comm
