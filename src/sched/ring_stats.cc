@@ -1,6 +1,7 @@
 #include "sched/ring_stats.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "sched/bubbles.h"
 

@@ -4,6 +4,9 @@
 
 #include <chrono>
 
+
+
+#include "base/json.h"
 #include "server/observe/live_view.h"
 #include "server/observe/profiler.h"
 #include "server/observe/ring_metrics.h"
