@@ -92,7 +92,7 @@ class TcpListener {
   ~TcpListener();
 
   /// Where it listens, with the port that was picked.
-  [[nodiscard]] TcpEndpoint endpoint() const;
+  [[nodiscard]] const TcpEndpoint& endpoint() const { return endpoint_; }
   /// Waits until both lanes of the sender with this hello have come. The receiver is used on `home`'s Runtime, which
   /// need not be the listener's. Several may wait at once, for different (from, to). A peer that links the same two
   /// places but differs otherwise is refused by name and told why; a later one may still match. Errors: kTimeout at
@@ -106,8 +106,9 @@ class TcpListener {
 
  private:
   class State;
-  explicit TcpListener(std::unique_ptr<State> state);
+  TcpListener(std::unique_ptr<State> state, TcpEndpoint endpoint);
   std::unique_ptr<State> state_;
+  const TcpEndpoint endpoint_;
 };
 
 /// Connects both lanes, on `runtime`, and presents `hello`; tries again while nobody listens there or nobody expects

@@ -1,0 +1,126 @@
+#include "comm/frame.h"
+
+#include <cstring>
+
+#include "comm/wire.h"
+
+namespace millrace::comm {
+namespace {
+
+constexpr uint32_t kMagic = 0x4B4C524D;  // "MRLK"
+constexpr size_t kChecksumOffset = 12;
+
+constexpr std::array<uint32_t, 256> make_crc_table() {
+  std::array<uint32_t, 256> table{};
+  for (uint32_t i = 0; i < table.size(); ++i) {
+    uint32_t value = i;
+    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) != 0 ? 0x82F63B78u : 0u);
+    table[i] = value;
+  }
+  return table;
+}
+
+/// CRC-32C of a header whose checksum field counts as zero.
+uint32_t header_checksum(std::span<const std::byte, kFrameHeaderBytes> bytes) {
+  static constexpr auto kTable = make_crc_table();
+  uint32_t crc = 0xFFFFFFFFu;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const bool is_checksum = i >= kChecksumOffset && i < kChecksumOffset + sizeof(uint32_t);
+    const auto byte = is_checksum ? uint8_t{0} : static_cast<uint8_t>(bytes[i]);
+    crc = (crc >> 8) ^ kTable[(crc ^ byte) & 0xFFu];
+  }
+  return ~crc;
+}
+
+template <class T>
+void store(FrameHeaderBytes& bytes, size_t offset, T value) {
+  std::memcpy(bytes.data() + offset, &value, sizeof value);
+}
+
+}  // namespace
+
+std::string_view to_string(FrameKind kind) {
+  constexpr std::array<std::string_view, kFrameKindCount> kNames = {
+      "plan", "activations", "output", "ping", "pong", "goodbye", "hello", "welcome", "refusal"};
+  const auto index = static_cast<size_t>(kind);
+  return index < kNames.size() ? kNames[index] : "unknown";
+}
+
+FrameHeaderBytes encode_header(const FrameHeader& header) {
+  FrameHeaderBytes bytes{};
+  store(bytes, 0, kMagic);
+  store(bytes, 4, header.version);
+  store(bytes, 5, header.kind);
+  store(bytes, 6, header.flags);
+  store(bytes, 8, header.generation.value());
+  store(bytes, 16, header.number);
+  store(bytes, 24, header.payload_bytes);
+  store(bytes, kChecksumOffset, header_checksum(bytes));
+  return bytes;
+}
+
+Result<FrameHeader> decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes, bool any_version) {
+  ByteReader reader(bytes);
+  const auto magic = reader.get<uint32_t>();
+  FrameHeader header;
+  header.version = reader.get<uint8_t>();
+  const auto kind = reader.get<uint8_t>();
+  header.flags = reader.get<uint16_t>();
+  header.generation = Generation(reader.get<uint32_t>());
+  const auto checksum = reader.get<uint32_t>();
+  header.number = reader.get<uint64_t>();
+  header.payload_bytes = reader.get<uint64_t>();
+  if (magic != kMagic) {
+    return make_error(ErrorCode::kData, "frame begins with {:08x}, wanted {:08x}", magic, kMagic);
+  }
+  if (!any_version && header.version != kProtocolVersion) {
+    return make_error(ErrorCode::kData, "frame of protocol {}, wanted {}", header.version, kProtocolVersion);
+  }
+  const uint32_t wanted = header_checksum(bytes);
+  if (checksum != wanted) {
+    return make_error(ErrorCode::kData, "frame header has checksum {:08x}, wanted {:08x}", checksum, wanted);
+  }
+  if (kind >= kFrameKindCount) return make_error(ErrorCode::kData, "frame of unknown kind {}", kind);
+  header.kind = static_cast<FrameKind>(kind);
+  return header;
+}
+
+FrameLimits::FrameLimits(Lane lane, const TcpLinkOptions& options, bool receiving) {
+  const auto allow = [this](FrameKind kind, uint64_t bytes) { max_bytes_[static_cast<size_t>(kind)] = bytes; };
+  allow(FrameKind::kGoodbye, kMaxReasonBytes);
+  if (lane == Lane::kControl) {
+    allow(FrameKind::kPing, 0);
+    allow(FrameKind::kPong, 0);
+  }
+  if (!receiving) return;
+  if (lane == Lane::kData) {
+    allow(FrameKind::kActivations, options.max_activation_bytes);
+  } else {
+    allow(FrameKind::kPlan, options.max_plan_bytes);
+    allow(FrameKind::kOutput, options.max_output_bytes);
+  }
+}
+
+Result<void> FrameLimits::check(const FrameHeader& header) const {
+  const auto& max_bytes = max_bytes_[static_cast<size_t>(header.kind)];
+  if (!max_bytes) return make_error(ErrorCode::kData, "{} frame on a lane that has none", to_string(header.kind));
+  if (header.payload_bytes > *max_bytes) {
+    return make_error(ErrorCode::kData, "{} frame of {} bytes, at most {} are allowed", to_string(header.kind),
+                      header.payload_bytes, *max_bytes);
+  }
+  if (header.flags != 0) {
+    return make_error(ErrorCode::kData, "{} frame with flags {:04x}, wanted none", to_string(header.kind), header.flags);
+  }
+  return {};
+}
+
+std::string sanitize_reason(std::span<const std::byte> bytes) {
+  std::string text;
+  for (const std::byte byte : bytes.first(std::min(bytes.size(), kMaxReasonBytes))) {
+    const auto character = static_cast<char>(byte);
+    text += character >= ' ' && character <= '~' ? character : '?';
+  }
+  return text;
+}
+
+}  // namespace millrace::comm

@@ -1,0 +1,116 @@
+#include "comm/frame_stream.h"
+
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace millrace::comm {
+namespace {
+
+constexpr size_t kReadBufferBytes = size_t{16} << 10;
+constexpr size_t kPieceBytes = size_t{1} << 20;
+
+/// One thread writes each counter, so nothing needs a locked instruction.
+void add(std::atomic<uint64_t>& counter, uint64_t count) {
+  counter.store(counter.load(std::memory_order_relaxed) + count, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+FrameReader::FrameReader(tcp::socket& socket, FrameLimits limits, LinkCounters& counters)
+    : socket_(socket), limits_(limits), counters_(counters), buffer_(kReadBufferBytes) {}
+
+asio::awaitable<FrameHeader> FrameReader::read_header() {
+  FrameHeaderBytes bytes;
+  co_await read(bytes);
+  const auto header = decode_header(bytes);
+  if (header.has_error()) throw ErrorException(header.error());
+  const auto allowed = limits_.check(*header);
+  if (allowed.has_error()) throw ErrorException(allowed.error());
+  co_return *header;
+}
+
+asio::awaitable<void> FrameReader::read(std::span<std::byte> target) {
+  while (!target.empty()) {
+    if (!buffered_.empty()) {
+      const size_t count = std::min(buffered_.size(), target.size());
+      std::memcpy(target.data(), buffered_.data(), count);
+      buffered_ = buffered_.subspan(count);
+      target = target.subspan(count);
+      continue;
+    }
+    const bool direct = target.size() >= buffer_.size();
+    const std::span<std::byte> into = direct ? target : std::span(buffer_);
+    const size_t count =
+        co_await socket_.async_read_some(asio::buffer(into.data(), into.size()), asio::use_awaitable);
+    add(counters_.bytes_received, count);
+    if (direct) {
+      target = target.subspan(count);
+    } else {
+      buffered_ = into.first(count);
+    }
+  }
+}
+
+void FrameWriter::push(const FrameHeader& header, Payload payload, bool borrowed) {
+  CHECK(!finishing_, "a {} frame after the last one", to_string(header.kind));
+  CHECK(header.payload_bytes == payload.bytes().size());
+  if (abandoned_) return;
+  queue_.push_back({encode_header(header), header.kind, borrowed, std::move(payload)});
+  ++waiting_[static_cast<size_t>(header.kind)];
+  wake_.notify_all();
+}
+
+void FrameWriter::finish() {
+  finishing_ = true;
+  wake_.notify_all();
+}
+
+void FrameWriter::abandon() {
+  abandoned_ = true;
+  queue_.clear();
+  waiting_ = {};
+  wake_.notify_all();
+}
+
+bool FrameWriter::holds_borrowed() const {
+  return std::any_of(queue_.begin(), queue_.end(), [](const Frame& frame) { return frame.borrowed; });
+}
+
+asio::awaitable<void> FrameWriter::run() {
+  while (!abandoned_) {
+    if (!queue_.empty()) {
+      co_await write_first();
+    } else if (finishing_) {
+      co_return;
+    } else {
+      co_await wake_.wait();
+    }
+  }
+}
+
+asio::awaitable<void> FrameWriter::write_first() {
+  const size_t total = kFrameHeaderBytes + queue_.front().payload.bytes().size();
+  for (size_t done = 0; done < total;) {
+    const Frame& frame = queue_.front();
+    const size_t header_done = std::min(done, kFrameHeaderBytes);
+    const std::span<const std::byte> payload = frame.payload.bytes().subspan(done - header_done);
+    const std::array<asio::const_buffer, 2> buffers = {
+        asio::buffer(frame.header.data() + header_done, kFrameHeaderBytes - header_done),
+        asio::buffer(payload.data(), std::min(payload.size(), kPieceBytes))};
+    const size_t count = co_await socket_.async_send(buffers, asio::use_awaitable);
+    // abandon() frees the frame, also when the kernel had taken the piece before.
+    if (abandoned_) co_return;
+    add(counters_.bytes_sent, count);
+    done += count;
+  }
+  const FrameKind kind = queue_.front().kind;
+  if (static_cast<size_t>(kind) < kMessageKindCount) add(counters_.messages_sent, 1);
+  --waiting_[static_cast<size_t>(kind)];
+  queue_.pop_front();
+}
+
+}  // namespace millrace::comm

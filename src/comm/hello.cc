@@ -1,0 +1,95 @@
+#include <fmt/core.h>
+
+#include "comm/frame.h"
+#include "comm/wire.h"
+
+namespace millrace::comm {
+
+std::vector<std::byte> encode_hello(const LaneHello& lane_hello) {
+  const LinkHello& hello = lane_hello.hello;
+  ByteWriter payload;
+  payload.put(hello.ring);
+  payload.put(lane_hello.attempt);
+  payload.put(lane_hello.lane);
+  payload.put(hello.from.value());
+  payload.put(hello.to.value());
+  payload.put(hello.fingerprint_high);
+  payload.put(hello.fingerprint_low);
+  payload.put(hello.page_size);
+  payload.put(hello.layer_count);
+  payload.put(hello.hidden_row_bytes);
+  const std::vector<std::byte> body = payload.take();
+  const FrameHeaderBytes header =
+      encode_header({hello.protocol_version, FrameKind::kHello, 0, hello.generation, 0, body.size()});
+  std::vector<std::byte> bytes(header.begin(), header.end());
+  bytes.insert(bytes.end(), body.begin(), body.end());
+  return bytes;
+}
+
+Result<LaneHello> decode_hello(const FrameHeader& header, std::span<const std::byte> payload) {
+  ByteReader reader(payload);
+  LaneHello lane_hello;
+  LinkHello& hello = lane_hello.hello;
+  hello.protocol_version = header.version;
+  hello.generation = header.generation;
+  hello.ring = reader.get<uint64_t>();
+  lane_hello.attempt = reader.get<uint64_t>();
+  const auto lane = reader.get<uint8_t>();
+  lane_hello.lane = static_cast<Lane>(lane);
+  hello.from = StageId(reader.get<uint32_t>());
+  hello.to = StageId(reader.get<uint32_t>());
+  hello.fingerprint_high = reader.get<uint64_t>();
+  hello.fingerprint_low = reader.get<uint64_t>();
+  hello.page_size = reader.get<uint32_t>();
+  hello.layer_count = reader.get<uint32_t>();
+  hello.hidden_row_bytes = reader.get<uint32_t>();
+  if (!reader.finished()) {
+    return make_error(ErrorCode::kData, "hello of {} bytes, wanted {}", payload.size(), kHelloPayloadBytes);
+  }
+  if (lane >= kLaneCount) return make_error(ErrorCode::kData, "hello for lane {}, wanted 0 or 1", lane);
+  return lane_hello;
+}
+
+std::optional<HelloDifference> compare_hello(const LinkHello& expected, const LinkHello& found) {
+  const auto differs = [](const auto& a, const auto& b, auto format, bool try_again = false) {
+    return HelloDifference{fmt::format(fmt::runtime(format), a, b), try_again};
+  };
+  if (found.protocol_version != expected.protocol_version) {
+    return differs(found.protocol_version, expected.protocol_version, "peer speaks protocol {}, wanted {}");
+  }
+  if (found.from != expected.from || found.to != expected.to) {
+    return differs(link_name(found), link_name(expected), "peer links {}, wanted {}", true);
+  }
+  if (found.fingerprint_high != expected.fingerprint_high || found.fingerprint_low != expected.fingerprint_low) {
+    return HelloDifference{fmt::format("peer has model fingerprint {:016x}{:016x}, wanted {:016x}{:016x}",
+                                       found.fingerprint_high, found.fingerprint_low, expected.fingerprint_high,
+                                       expected.fingerprint_low)};
+  }
+  if (found.layer_count != expected.layer_count) {
+    return differs(found.layer_count, expected.layer_count, "peer's model has {} layers, wanted {}");
+  }
+  if (found.hidden_row_bytes != expected.hidden_row_bytes) {
+    return differs(found.hidden_row_bytes, expected.hidden_row_bytes, "peer's activation rows have {} bytes, wanted {}");
+  }
+  if (found.page_size != expected.page_size) {
+    return differs(found.page_size, expected.page_size, "peer's page size is {}, wanted {}");
+  }
+  if (found.ring != expected.ring) {
+    return differs(found.ring, expected.ring, "peer is of ring {:016x}, wanted {:016x}", true);
+  }
+  if (found.generation != expected.generation) {
+    return differs(found.generation.value(), expected.generation.value(), "peer is of generation {}, wanted {}",
+                   found.generation > expected.generation);
+  }
+  return std::nullopt;
+}
+
+std::string place_name(StageId place) {
+  return place == kHeadPlace ? "the head" : fmt::format("stage {}", place.value());
+}
+
+std::string link_name(const LinkHello& hello) {
+  return place_name(hello.from) + " -> " + place_name(hello.to);
+}
+
+}  // namespace millrace::comm

@@ -1,0 +1,287 @@
+#include "comm/tcp_end.h"
+
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <boost/asio/dispatch.hpp>
+#include <boost/system/system_error.hpp>
+
+#include "base/log.h"
+
+namespace millrace::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How long a failed lane waits for the goodbye on the other.
+constexpr async::Duration kGoodbyeGrace = 100ms;
+/// A peer whose pings outrun our answers by more is not one of ours.
+constexpr size_t kMaxPongs = 16;
+
+double seconds(async::Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+std::vector<std::byte> reason_bytes(const std::string& reason) {
+  const auto* begin = reinterpret_cast<const std::byte*>(reason.data());
+  return {begin, begin + std::min(reason.size(), kMaxReasonBytes)};
+}
+
+std::string address_of(const tcp::socket& socket) {
+  boost::system::error_code failure;
+  const auto endpoint = socket.remote_endpoint(failure);
+  return failure ? "an unknown address" : TcpEndpoint{endpoint.address().to_string(), endpoint.port()}.to_string();
+}
+
+}  // namespace
+
+LanePair::LanePair(tcp::socket control, tcp::socket data)
+    : peer_address_(address_of(control)),
+      protocol_(control.local_endpoint().protocol()),
+      descriptors_{control.release(), data.release()} {}
+
+LanePair::LanePair(LanePair&& other) noexcept
+    : peer_address_(std::move(other.peer_address_)),
+      protocol_(other.protocol_),
+      descriptors_(std::exchange(other.descriptors_, {-1, -1})) {}
+
+LanePair& LanePair::operator=(LanePair&& other) noexcept {
+  std::swap(peer_address_, other.peer_address_);
+  std::swap(protocol_, other.protocol_);
+  std::swap(descriptors_, other.descriptors_);
+  return *this;
+}
+
+LanePair::~LanePair() {
+  for (const int descriptor : descriptors_) {
+    if (descriptor >= 0) ::close(descriptor);
+  }
+}
+
+tcp::socket LanePair::take(Lane lane, const asio::any_io_executor& executor) {
+  return {executor, protocol_, std::exchange(descriptors_[static_cast<size_t>(lane)], -1)};
+}
+
+TcpEnd::TcpEnd(TcpLinkGroup& home, const LinkHello& hello, const TcpLinkOptions& options,
+               const std::string& peer_address, bool sending)
+    : home_(home),
+      runtime_(home.runtime()),
+      hello_(hello),
+      options_(options),
+      name_(link_name(hello)),
+      peer_(fmt::format("{} at {}", place_name(sending ? hello.to : hello.from), peer_address)),
+      sending_(sending),
+      control_(runtime_.executor()),
+      data_(runtime_.executor()),
+      control_writer_(runtime_, control_, counters_),
+      ended_signal_(runtime_) {}
+
+bool TcpEnd::open(LanePair lanes) {
+  {
+    const std::lock_guard lock(home_.mutex_);
+    if (home_.closed_) return false;
+    std::erase_if(home_.ends_, [](const std::weak_ptr<TcpEnd>& end) { return end.expired(); });
+    home_.ends_.push_back(weak_from_this());
+  }
+  asio::dispatch(runtime_.executor(), [self = shared_from_this(), lanes = std::move(lanes)]() mutable {
+    self->start(std::move(lanes));
+  });
+  return true;
+}
+
+void TcpEnd::start(LanePair lanes) {
+  if (closing_) end(reason_);
+  if (ended_) return;
+  control_ = lanes.take(Lane::kControl, runtime_.executor());
+  data_ = lanes.take(Lane::kData, runtime_.executor());
+  // Also for plain calls: end() must not wait.
+  control_.non_blocking(true);
+  spawn("writes control", write_control(shared_from_this()));
+  spawn("reads control", read_control(shared_from_this()));
+  spawn("keeps heartbeat", keep_heartbeat(shared_from_this()));
+  start_data();
+}
+
+bool TcpEnd::spawn(std::string_view task, asio::awaitable<void> body) {
+  return home_.tasks_.spawn(fmt::format("link {} {}", name_, task), std::move(body));
+}
+
+asio::awaitable<void> TcpEnd::write_control(Self) {
+  std::exception_ptr failure;
+  try {
+    co_await control_writer_.run();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  if (failure) {
+    co_await lose(describe_failure(failure));
+  } else if (!ended_) {
+    boost::system::error_code ignored;
+    control_.shutdown(tcp::socket::shutdown_send, ignored);
+  }
+}
+
+asio::awaitable<void> TcpEnd::read_control(Self) {
+  std::exception_ptr failure;
+  try {
+    FrameReader reader(control_, FrameLimits(Lane::kControl, options_, !sending_), counters_);
+    bool more = true;
+    while (more && !ended_) more = co_await read_control_frame(reader);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  if (failure) end(describe_failure(failure));
+}
+
+asio::awaitable<bool> TcpEnd::read_control_frame(FrameReader& reader) {
+  const FrameHeader header = co_await reader.read_header();
+  switch (header.kind) {
+    case FrameKind::kPing:
+      answer_ping(header);
+      break;
+    case FrameKind::kPong: {
+      const auto sent = static_cast<int64_t>(header.number);
+      const int64_t now = runtime_.now().time_since_epoch().count();
+      if (sent > 0 && sent <= now) counters_.round_trip_ns.store(now - sent, std::memory_order_relaxed);
+      break;
+    }
+    case FrameKind::kGoodbye: {
+      std::vector<std::byte> text(header.payload_bytes);
+      co_await reader.read(text);
+      const bool ends = handle_goodbye(sanitize_reason(text));
+      if (ends) end(reason_);
+      co_return false;
+    }
+    default:
+      co_await receive_message(header, reader);
+      break;
+  }
+  co_return true;
+}
+
+void TcpEnd::answer_ping(const FrameHeader& ping) {
+  if (ended_ || control_writer_.finished()) return;
+  if (control_writer_.waiting(FrameKind::kPong) >= kMaxPongs) {
+    end(fmt::format("{} sends pings and takes no answers", peer_));
+    return;
+  }
+  control_writer_.push(header_of(FrameKind::kPong, ping.number, 0));
+}
+
+asio::awaitable<void> TcpEnd::keep_heartbeat(Self) {
+  uint64_t heard = 0;
+  async::TimePoint heard_at = runtime_.now();
+  // Counted in ticks, so that a thread which was itself held up hears what came meanwhile before it judges.
+  int quiet_ticks = 0;
+  while (!ended_) {
+    if (!control_writer_.finished() && control_writer_.waiting() == 0) {
+      const auto now = static_cast<uint64_t>(runtime_.now().time_since_epoch().count());
+      control_writer_.push(header_of(FrameKind::kPing, now, 0));
+    }
+    (void)co_await ended_signal_.wait_until(runtime_.now() + options_.heartbeat);
+    if (ended_) co_return;
+    const async::TimePoint now = runtime_.now();
+    const uint64_t received = counters_.bytes_received.load(std::memory_order_relaxed);
+    if (std::exchange(heard, received) != received) {
+      heard_at = now;
+      quiet_ticks = 0;
+    } else if (++quiet_ticks * options_.heartbeat >= options_.silence) {
+      end(fmt::format("{} has been silent for {:.1f} s", peer_, seconds(now - heard_at)));
+    } else if (closing_ && now >= close_deadline_) {
+      end(fmt::format("{} (what was sent before could not be delivered within {:.1f} s)", reason_,
+                      seconds(options_.linger)));
+    }
+  }
+}
+
+void TcpEnd::say_goodbye() {
+  const auto text = reason_bytes(reason_);
+  control_writer_.push(header_of(FrameKind::kGoodbye, 0, text.size()), Payload::own(text));
+  control_writer_.finish();
+}
+
+void TcpEnd::try_goodbye() {
+  if (control_writer_.finished() || control_writer_.waiting() > 0) return;
+  const auto text = reason_bytes(reason_);
+  const auto header = encode_header(header_of(FrameKind::kGoodbye, 0, text.size()));
+  boost::system::error_code ignored;
+  control_.send(std::array{asio::const_buffer(asio::buffer(header)), asio::const_buffer(asio::buffer(text))}, 0,
+                ignored);
+}
+
+void TcpEnd::end(const std::string& reason) {
+  if (std::exchange(ended_, true)) return;
+  const bool orderly = reason == reason_;
+  set_reason(reason);
+  log::at(orderly ? log::Level::kInfo : log::Level::kWarn, "link {} with {} {}: {}", name_, peer_,
+          orderly ? "is closed" : "is broken", reason);
+  try_goodbye();
+  boost::system::error_code ignored;
+  control_.close(ignored);
+  data_.close(ignored);
+  control_writer_.abandon();
+  counters_.open = false;
+  handle_end();
+  ended_signal_.notify_all();
+}
+
+asio::awaitable<void> TcpEnd::lose(std::string reason) {
+  const async::TimePoint deadline = runtime_.now() + kGoodbyeGrace;
+  while (!ended_ && runtime_.now() < deadline) (void)co_await ended_signal_.wait_until(deadline);
+  end(reason);
+}
+
+void TcpEnd::set_reason(const std::string& reason) {
+  if (reason_.empty()) reason_ = reason.empty() ? "no reason was given" : reason;
+}
+
+std::string TcpEnd::describe_failure(const std::exception_ptr& failure) const {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const boost::system::system_error& error) {
+    const bool said_goodbye = closing_ && control_writer_.finished() && control_writer_.waiting() == 0;
+    if (error.code() == asio::error::eof && said_goodbye) return reason_;
+    if (error.code() == asio::error::eof) return peer_ + " closed the connection without a goodbye";
+    return fmt::format("the connection with {} failed: {}", peer_, error.code().message());
+  } catch (const std::exception& error) {
+    return fmt::format("{} sent a malformed frame: {}", peer_, error.what());
+  }
+}
+
+FrameHeader TcpEnd::header_of(FrameKind kind, uint64_t number, size_t payload_bytes) const {
+  return {kProtocolVersion, kind, 0, hello_.generation, number, payload_bytes};
+}
+
+LinkStats TcpEnd::stats() const {
+  LinkStats stats;
+  stats.name = name_;
+  stats.sending = sending_;
+  stats.open = counters_.open;
+  stats.bytes_sent = counters_.bytes_sent;
+  stats.bytes_received = counters_.bytes_received;
+  stats.messages_sent = counters_.messages_sent;
+  stats.messages_received = counters_.messages_received;
+  stats.messages_dropped = counters_.messages_dropped;
+  stats.send_queue_high_water = counters_.send_queue_high_water;
+  stats.round_trip_ns = counters_.round_trip_ns;
+  return stats;
+}
+
+void tune_socket(tcp::socket& socket, const TcpLinkOptions& options) {
+  const auto set = [&socket](int level, int name, int value) {
+    (void)setsockopt(socket.native_handle(), level, name, &value, sizeof value);
+  };
+  const auto silence_s = std::chrono::duration_cast<std::chrono::seconds>(options.silence).count();
+  const auto silence_ms = std::chrono::duration_cast<std::chrono::milliseconds>(options.silence).count();
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(std::max<int64_t>(1, silence_s)));
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(2 * silence_ms));
+  if (options.socket_buffer_bytes > 0) {
+    set(SOL_SOCKET, SO_SNDBUF, options.socket_buffer_bytes);
+    set(SOL_SOCKET, SO_RCVBUF, options.socket_buffer_bytes);
+  }
+}
+
+}  // namespace millrace::comm

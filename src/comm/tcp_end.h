@@ -1,0 +1,109 @@
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <memory>
+#include <string>
+
+#include "comm/frame_stream.h"
+#include "comm/tcp_link.h"
+
+namespace millrace::comm {
+
+/// Two connected sockets on their way from the executor that made them to the one that uses them.
+class LanePair {
+ public:
+  /// Takes the sockets off their executor.
+  LanePair(tcp::socket control, tcp::socket data);
+  LanePair(LanePair&& other) noexcept;
+  LanePair& operator=(LanePair&& other) noexcept;
+  ~LanePair();
+
+  [[nodiscard]] tcp::socket take(Lane lane, const asio::any_io_executor& executor);
+  [[nodiscard]] const std::string& peer_address() const { return peer_address_; }
+
+ private:
+  std::string peer_address_;
+  tcp protocol_;
+  std::array<int, kLaneCount> descriptors_;  // -1 where taken
+};
+
+/// What both ends of a link have in common: the sockets, the control lane with its heartbeats, and how a link ends.
+/// Its coroutines run in the home's task group and share ownership of it; everything happens on the home's executor
+/// except open(), stats() and the constructor.
+class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
+ public:
+  TcpEnd(TcpLinkGroup& home, const LinkHello& hello, const TcpLinkOptions& options, const std::string& peer_address,
+         bool sending);
+  TcpEnd(const TcpEnd&) = delete;
+  TcpEnd& operator=(const TcpEnd&) = delete;
+  virtual ~TcpEnd() = default;
+
+  /// From any thread: starts the coroutines over `lanes`. False when the home has been shut down.
+  [[nodiscard]] bool open(LanePair lanes);
+  /// As LinkSender and LinkReceiver say.
+  virtual void close(std::string reason) = 0;
+  /// The user lets go: as close(), and no memory of the user is touched any more.
+  virtual void release() = 0;
+  [[nodiscard]] LinkStats stats() const;
+  [[nodiscard]] async::Runtime& runtime() { return runtime_; }
+
+ protected:
+  /// Starts the coroutine of the data lane.
+  virtual void start_data() = 0;
+  /// A plan or an output, whose payload follows in `reader`.
+  [[nodiscard]] virtual asio::awaitable<void> receive_message(FrameHeader header, FrameReader& reader) = 0;
+  /// The peer says goodbye on the control lane. Returns whether that ends the link, or more is to come.
+  virtual bool handle_goodbye(const std::string& reason) = 0;
+  /// The sockets are closed: lets go of everything that waits.
+  virtual void handle_end() = 0;
+
+  /// Ends the link at once, for `reason`; tells the peer if that can be done without waiting.
+  void end(const std::string& reason);
+  /// As end(), a moment later: the peer's goodbye, which says more, may be on its way on the control lane.
+  [[nodiscard]] asio::awaitable<void> lose(std::string reason);
+  /// The control lane ends with a goodbye after what is queued.
+  void say_goodbye();
+  void set_reason(const std::string& reason);
+  bool spawn(std::string_view task, asio::awaitable<void> body);
+  [[nodiscard]] std::string describe_failure(const std::exception_ptr& failure) const;
+  [[nodiscard]] FrameHeader header_of(FrameKind kind, uint64_t number, size_t payload_bytes) const;
+
+  TcpLinkGroup& home_;
+  async::Runtime& runtime_;
+  const LinkHello hello_;
+  const TcpLinkOptions options_;
+  const std::string name_;        // "stage 0 -> stage 1"
+  const std::string peer_;        // "stage 0 at 10.0.0.1:4000"
+  const bool sending_;
+  LinkCounters counters_;
+  std::string reason_;            // why it ends; empty while open
+  bool closing_ = false;          // close() was called; what was sent before is on its way
+  bool ended_ = false;
+  async::TimePoint close_deadline_;
+  tcp::socket control_;
+  tcp::socket data_;
+  FrameWriter control_writer_;
+
+ private:
+  using Self = std::shared_ptr<TcpEnd>;  // what a coroutine holds
+  void start(LanePair lanes);
+  [[nodiscard]] asio::awaitable<void> write_control(Self);
+  [[nodiscard]] asio::awaitable<void> read_control(Self);
+  [[nodiscard]] asio::awaitable<bool> read_control_frame(FrameReader& reader);
+  [[nodiscard]] asio::awaitable<void> keep_heartbeat(Self);
+  void answer_ping(const FrameHeader& ping);
+  void try_goodbye();
+
+  async::WaitList ended_signal_;
+};
+
+/// Options of every socket of a link; errors are ignored, since all of them only tune.
+void tune_socket(tcp::socket& socket, const TcpLinkOptions& options);
+
+/// The ends as their users see them. kUnavailable when the home has been shut down.
+[[nodiscard]] Result<std::unique_ptr<LinkSender>> make_tcp_sender(TcpLinkGroup& home, const LinkHello& hello,
+                                                                  const TcpLinkOptions& options, LanePair lanes);
+[[nodiscard]] Result<std::unique_ptr<LinkReceiver>> make_tcp_receiver(TcpLinkGroup& home, const LinkHello& hello,
+                                                                      const TcpLinkOptions& options, LanePair lanes);
+
+}  // namespace millrace::comm

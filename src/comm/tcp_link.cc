@@ -1,0 +1,39 @@
+#include "comm/tcp_link.h"
+
+#include <boost/asio/dispatch.hpp>
+
+#include "comm/tcp_end.h"
+
+namespace millrace::comm {
+
+std::string TcpEndpoint::to_string() const {
+  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
+}
+
+asio::awaitable<void> TcpLinkGroup::shutdown() {
+  std::vector<std::weak_ptr<TcpEnd>> ends;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    ends = ends_;
+  }
+  for (const auto& each : ends) {
+    if (const auto end = each.lock()) end->close("the process is shutting down");
+  }
+  ends.clear();
+  co_await tasks_.join();
+}
+
+std::vector<LinkStats> TcpLinkGroup::stats() const {
+  std::vector<LinkStats> all;
+  const std::lock_guard lock(mutex_);
+  for (const auto& each : ends_) {
+    const auto end = each.lock();
+    if (!end) continue;
+    LinkStats stats = end->stats();
+    if (stats.open) all.push_back(std::move(stats));
+  }
+  return all;
+}
+
+}  // namespace millrace::comm

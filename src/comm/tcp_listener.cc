@@ -1,0 +1,265 @@
+#include <algorithm>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/system/system_error.hpp>
+#include <list>
+
+#include "base/log.h"
+#include "comm/tcp_handshake.h"
+
+namespace millrace::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// After an accept that failed, for want of file descriptors most likely.
+constexpr async::Duration kAcceptRetryDelay = 100ms;
+
+std::string peer_name(const tcp::socket& socket) {
+  boost::system::error_code failure;
+  const auto endpoint = socket.remote_endpoint(failure);
+  return failure ? "a peer that is gone" : TcpEndpoint{endpoint.address().to_string(), endpoint.port()}.to_string();
+}
+
+/// Without waiting: an answer is small, and the socket's buffer is empty.
+bool try_answer(tcp::socket& socket, const std::vector<std::byte>& bytes) {
+  boost::system::error_code failure;
+  socket.non_blocking(true, failure);
+  return !failure && socket.send(asio::buffer(bytes), 0, failure) == bytes.size();
+}
+
+/// Keeps something in a list while it lives.
+template <class T>
+class Listed {
+ public:
+  Listed(std::list<T*>& list, T& what) : list_(list), place_(list.insert(list.end(), &what)) {}
+  Listed(const Listed&) = delete;
+  Listed& operator=(const Listed&) = delete;
+  ~Listed() { list_.erase(place_); }
+
+ private:
+  std::list<T*>& list_;
+  typename std::list<T*>::iterator place_;
+};
+
+}  // namespace
+
+class TcpListener::State {
+ public:
+  State(async::Runtime& runtime, TcpListenerOptions options)
+      : runtime_(runtime), options_(options), acceptor_(runtime.executor()), tasks_(runtime), changed_(runtime) {}
+
+  void listen(const TcpEndpoint& endpoint);
+  [[nodiscard]] asio::awaitable<Result<LanePair>> wait_for(LinkHello hello, TcpLinkOptions options,
+                                                           async::TimePoint deadline);
+  void close();
+  [[nodiscard]] asio::awaitable<void> shutdown();
+  [[nodiscard]] TcpEndpoint endpoint() const {
+    return {acceptor_.local_endpoint().address().to_string(), acceptor_.local_endpoint().port()};
+  }
+
+ private:
+  /// One accept_link that waits; lives in its coroutine.
+  struct Expectation {
+    Expectation(async::Runtime& runtime, const LinkHello& its_hello) : hello(its_hello), changed(runtime) {}
+    [[nodiscard]] bool complete() const { return lanes[0] && lanes[1]; }
+    const LinkHello hello;
+    uint64_t attempt = 0;
+    std::array<std::optional<tcp::socket>, kLaneCount> lanes;
+    std::string last_refusal;
+    async::WaitList changed;
+  };
+
+  [[nodiscard]] asio::awaitable<void> accept();
+  [[nodiscard]] asio::awaitable<void> greet(tcp::socket socket);
+  [[nodiscard]] asio::awaitable<Result<LaneHello>> read_hello(tcp::socket& socket, async::TimePoint deadline);
+  [[nodiscard]] Expectation* find(const LinkHello& hello);
+  [[nodiscard]] HelloDifference why_not(const LinkHello& hello);
+  void refuse(tcp::socket& socket, const std::string& peer, const HelloDifference& difference);
+
+  async::Runtime& runtime_;
+  const TcpListenerOptions options_;
+  tcp::acceptor acceptor_;
+  async::TaskGroup tasks_;
+  std::list<Expectation*> expectations_;
+  std::list<tcp::socket*> strangers_;  // of the greetings under way
+  bool closed_ = false;
+  async::WaitList changed_;            // an expectation has come or gone, or the listener is closed
+};
+
+void TcpListener::State::listen(const TcpEndpoint& endpoint) {
+  tcp::resolver resolver(runtime_.executor());
+  const auto found = resolver.resolve(endpoint.host, std::to_string(endpoint.port), tcp::resolver::passive);
+  const tcp::endpoint local = found.begin()->endpoint();
+  acceptor_.open(local.protocol());
+  acceptor_.set_option(tcp::acceptor::reuse_address(true));
+  acceptor_.bind(local);
+  acceptor_.listen();
+  tasks_.spawn("accept links", accept());
+}
+
+asio::awaitable<void> TcpListener::State::accept() {
+  while (!closed_) {
+    boost::system::error_code failure;
+    tcp::socket socket = co_await acceptor_.async_accept(asio::redirect_error(asio::use_awaitable, failure));
+    if (closed_) co_return;
+    if (failure) {
+      log::warn("a connection cannot be accepted: {}", failure.message());
+      co_await async::sleep_for(runtime_, kAcceptRetryDelay);
+    } else if (strangers_.size() >= options_.max_strangers) {
+      log::warn("{} is turned away: {} connections have not presented a hello yet", peer_name(socket),
+                strangers_.size());
+    } else {
+      tasks_.spawn("greet a peer", greet(std::move(socket)));
+    }
+  }
+}
+
+asio::awaitable<void> TcpListener::State::greet(tcp::socket socket) {
+  const Listed<tcp::socket> listed(strangers_, socket);
+  const std::string peer = peer_name(socket);
+  const async::TimePoint deadline = runtime_.now() + options_.hello_timeout;
+  const auto hello = co_await read_hello(socket, deadline);
+  if (closed_) co_return;
+  if (hello.has_error()) {
+    log::warn("{} is turned away: {}", peer, hello.error().message);
+    co_return;
+  }
+  if (hello->hello.protocol_version != kProtocolVersion) {
+    LinkHello ours;
+    refuse(socket, peer, *compare_hello(ours, hello->hello));
+    co_return;
+  }
+  Expectation* expectation = find(hello->hello);
+  while (expectation == nullptr && why_not(hello->hello).try_again) {
+    const bool notified = co_await changed_.wait_until(deadline);
+    if (closed_) co_return;
+    expectation = find(hello->hello);
+    if (!notified) break;
+  }
+  if (expectation == nullptr) {
+    refuse(socket, peer, why_not(hello->hello));
+    co_return;
+  }
+  // A sender that tries anew leaves its earlier lanes behind.
+  if (std::exchange(expectation->attempt, hello->attempt) != hello->attempt) expectation->lanes = {};
+  expectation->lanes[static_cast<size_t>(hello->lane)] = std::move(socket);
+  expectation->changed.notify_all();
+}
+
+asio::awaitable<Result<LaneHello>> TcpListener::State::read_hello(tcp::socket& socket, async::TimePoint deadline) {
+  const Deadline closing(runtime_, deadline, [&socket] {
+    boost::system::error_code ignored;
+    socket.close(ignored);
+  });
+  try {
+    const HandshakeFrame frame = co_await read_handshake(socket);
+    if (frame.header.kind != FrameKind::kHello) {
+      co_return make_error(ErrorCode::kData, "a {} frame came instead of a hello", to_string(frame.header.kind));
+    }
+    if (frame.header.version != kProtocolVersion) {  // the rest may have another form
+      LaneHello other;
+      other.hello.protocol_version = frame.header.version;
+      co_return other;
+    }
+    co_return decode_hello(frame.header, frame.payload);
+  } catch (const boost::system::system_error& error) {
+    const std::string what = error.code() == asio::error::eof ? "it closed the connection" : error.code().message();
+    co_return Error{ErrorCode::kUnavailable, "no hello came: " + (closing.passed() ? "time is up" : what)};
+  } catch (const ErrorException& error) {
+    co_return error.error();
+  }
+}
+
+TcpListener::State::Expectation* TcpListener::State::find(const LinkHello& hello) {
+  const auto found = std::find_if(expectations_.begin(), expectations_.end(),
+                                  [&hello](const Expectation* each) { return each->hello == hello; });
+  return found == expectations_.end() ? nullptr : *found;
+}
+
+HelloDifference TcpListener::State::why_not(const LinkHello& hello) {
+  for (const Expectation* each : expectations_) {
+    const bool same_places = each->hello.from == hello.from && each->hello.to == hello.to;
+    if (!same_places && expectations_.size() > 1) continue;
+    if (auto difference = compare_hello(each->hello, hello)) return *difference;
+  }
+  return {"nobody waits for the link " + link_name(hello), true};
+}
+
+void TcpListener::State::refuse(tcp::socket& socket, const std::string& peer, const HelloDifference& difference) {
+  log::warn("{} is refused: {}", peer, difference.reason);
+  (void)try_answer(socket, encode_refusal(difference));
+  for (Expectation* each : expectations_) each->last_refusal = fmt::format("{}: {}", peer, difference.reason);
+}
+
+asio::awaitable<Result<LanePair>> TcpListener::State::wait_for(LinkHello hello, TcpLinkOptions options,
+                                                               async::TimePoint deadline) {
+  Expectation expectation(runtime_, hello);
+  const Listed<Expectation> listed(expectations_, expectation);
+  changed_.notify_all();
+  while (!closed_) {
+    if (expectation.complete()) {
+      auto& [control, data] = expectation.lanes;
+      tune_socket(*control, options);
+      tune_socket(*data, options);
+      const std::vector<std::byte> welcome = encode_welcome();
+      const bool welcomed = try_answer(*control, welcome) && try_answer(*data, welcome);
+      if (welcomed) co_return LanePair(std::move(*control), std::move(*data));
+      expectation.lanes = {};
+    }
+    if (runtime_.now() >= deadline) {
+      co_return make_error(ErrorCode::kTimeout, "nobody came for the link {}{}{}", link_name(hello),
+                           expectation.last_refusal.empty() ? "" : "; refused: ", expectation.last_refusal);
+    }
+    (void)co_await expectation.changed.wait_until(deadline);
+  }
+  changed_.notify_all();
+  co_return Error{ErrorCode::kUnavailable, "the listener is closed"};
+}
+
+void TcpListener::State::close() {
+  closed_ = true;
+  boost::system::error_code ignored;
+  acceptor_.close(ignored);
+  for (tcp::socket* stranger : strangers_) stranger->close(ignored);
+  for (Expectation* each : expectations_) each->changed.notify_all();
+  changed_.notify_all();
+}
+
+asio::awaitable<void> TcpListener::State::shutdown() {
+  close();
+  co_await tasks_.join();
+  while (!expectations_.empty()) co_await async::sleep_for(runtime_, 1ms);
+}
+
+TcpListener::TcpListener(std::unique_ptr<State> state, TcpEndpoint endpoint)
+    : state_(std::move(state)), endpoint_(std::move(endpoint)) {}
+
+TcpListener::~TcpListener() = default;
+
+Result<std::unique_ptr<TcpListener>> TcpListener::open(async::Runtime& runtime, const TcpEndpoint& endpoint,
+                                                       TcpListenerOptions options) {
+  auto state = std::make_unique<State>(runtime, options);
+  try {
+    state->listen(endpoint);
+  } catch (const boost::system::system_error& error) {
+    return make_error(ErrorCode::kUnavailable, "cannot listen on {}: {}", endpoint.to_string(),
+                      error.code().message());
+  }
+  TcpEndpoint local = state->endpoint();
+  return std::unique_ptr<TcpListener>(new TcpListener(std::move(state), std::move(local)));
+}
+
+asio::awaitable<Result<std::unique_ptr<LinkReceiver>>> TcpListener::accept_link(TcpLinkGroup& home, LinkHello expected,
+                                                                                TcpLinkOptions options,
+                                                                                async::TimePoint deadline) {
+  auto lanes = co_await state_->wait_for(expected, options, deadline);
+  if (lanes.has_error()) co_return lanes.error();
+  co_return make_tcp_receiver(home, expected, options, std::move(*lanes));
+}
+
+void TcpListener::close() { state_->close(); }
+
+asio::awaitable<void> TcpListener::shutdown() { return state_->shutdown(); }
+
+}  // namespace millrace::comm

@@ -1,0 +1,117 @@
+#include <boost/asio/dispatch.hpp>
+
+#include "comm/tcp_end.h"
+
+namespace millrace::comm {
+namespace {
+
+/// The sending end: plans and outputs go to the control lane, activations to the data lane.
+class TcpSendEnd final : public TcpEnd {
+ public:
+  TcpSendEnd(TcpLinkGroup& home, const LinkHello& hello, const TcpLinkOptions& options, const std::string& peer_address)
+      : TcpEnd(home, hello, options, peer_address, true), data_writer_(runtime_, data_, counters_) {}
+
+  void send(MessageKind kind, Generation generation, PlanId plan, Payload payload, bool borrowed);
+  void close(std::string reason) override;
+  void release() override;
+
+ private:
+  void start_data() override { spawn("writes data", write_data(shared_from_this())); }
+  [[nodiscard]] asio::awaitable<void> write_data(std::shared_ptr<TcpEnd>);
+  asio::awaitable<void> receive_message(FrameHeader, FrameReader&) override { co_return; }
+  bool handle_goodbye(const std::string& reason) override {
+    end(fmt::format("{} closed the link: {}", peer_, reason));
+    return true;
+  }
+  void handle_end() override { data_writer_.abandon(); }
+  FrameWriter& writer_of(MessageKind kind) { return lane_of(kind) == Lane::kData ? data_writer_ : control_writer_; }
+
+  FrameWriter data_writer_;
+};
+
+void TcpSendEnd::send(MessageKind kind, Generation generation, PlanId plan, Payload payload, bool borrowed) {
+  if (ended_ || closing_) return;
+  FrameWriter& writer = writer_of(kind);
+  const auto frame_kind = static_cast<FrameKind>(kind);
+  const size_t waiting = writer.waiting(frame_kind);
+  if (waiting >= options_.window) {
+    end(fmt::format("more {} messages wait to be sent to {} than the window allows", to_string(kind), peer_));
+    return;
+  }
+  if (waiting + 1 > counters_.send_queue_high_water) counters_.send_queue_high_water = waiting + 1;
+  FrameHeader header = header_of(frame_kind, plan.value(), payload.bytes().size());
+  header.generation = generation;
+  writer.push(header, std::move(payload), borrowed);
+}
+
+void TcpSendEnd::close(std::string reason) {
+  if (ended_ || std::exchange(closing_, true)) return;
+  set_reason(reason);
+  close_deadline_ = runtime_.now() + options_.linger;
+  // The data lane's goodbye carries no reason. The control lane's follows when all data has been written.
+  data_writer_.push(header_of(FrameKind::kGoodbye, 0, 0));
+  data_writer_.finish();
+}
+
+void TcpSendEnd::release() {
+  close("the sender is gone");
+  if (ended_ || !data_writer_.holds_borrowed()) return;
+  boost::system::error_code ignored;
+  data_.close(ignored);
+  data_writer_.abandon();
+}
+
+asio::awaitable<void> TcpSendEnd::write_data(std::shared_ptr<TcpEnd>) {
+  std::exception_ptr failure;
+  try {
+    co_await data_writer_.run();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  if (ended_) co_return;
+  if (closing_) {
+    boost::system::error_code ignored;
+    data_.shutdown(tcp::socket::shutdown_send, ignored);
+    say_goodbye();
+    co_return;
+  }
+  co_await lose(describe_failure(failure));
+}
+
+class TcpSender final : public LinkSender {
+ public:
+  explicit TcpSender(std::shared_ptr<TcpSendEnd> end) : end_(std::move(end)) {}
+  ~TcpSender() override {
+    asio::dispatch(end_->runtime().executor(), [end = end_] { end->release(); });
+  }
+
+  void send(MessageKind kind, Generation generation, PlanId plan, std::vector<std::byte> bytes) override {
+    end_->send(kind, generation, plan, Payload::own(std::move(bytes)), false);
+  }
+  Work send_borrowed(MessageKind kind, Generation generation, PlanId plan,
+                     std::span<const std::byte> bytes) override {
+    if (lane_of(kind) == Lane::kControl) {  // small, and the control lane outlives the user's memory
+      end_->send(kind, generation, plan, Payload::own({bytes.begin(), bytes.end()}), false);
+      return {};
+    }
+    async::Event released(end_->runtime());
+    end_->send(kind, generation, plan, Payload::borrow(bytes, released), true);
+    return Work(std::move(released));
+  }
+  void close(std::string reason) override { end_->close(std::move(reason)); }
+  [[nodiscard]] LinkStats stats() const override { return end_->stats(); }
+
+ private:
+  std::shared_ptr<TcpSendEnd> end_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<LinkSender>> make_tcp_sender(TcpLinkGroup& home, const LinkHello& hello,
+                                                    const TcpLinkOptions& options, LanePair lanes) {
+  auto end = std::make_shared<TcpSendEnd>(home, hello, options, lanes.peer_address());
+  if (!end->open(std::move(lanes))) return Error{ErrorCode::kUnavailable, "the links of this thread are shut down"};
+  return std::unique_ptr<LinkSender>(std::make_unique<TcpSender>(std::move(end)));
+}
+
+}  // namespace millrace::comm
