@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "comm/link.h"
 #include "sched/engine.h"
+#include "sched/ring_stats.h"
 #include "sched/scheduler.h"
 
 namespace millrace::sched {
@@ -53,6 +54,7 @@ class Head final : public Engine {
   [[nodiscard]] Result<std::unique_ptr<TokenStream>> submit(GenerateRequest request,
                                                             async::Runtime& client) override;
   bool abort(const std::string& request_id) override;
+  [[nodiscard]] const RingStats* ring_stats() const override { return &stats_; }
 
  private:
   using Events = async::Mailbox<GenerateEvent>;
@@ -84,7 +86,7 @@ class Head final : public Engine {
   void handle(Abort abort);
   void handle(Stop stop);
   [[nodiscard]] bool send_next_plan();
-  void send(Plan plan);
+  void send(Plan plan, async::TimePoint begin);
   void send_heartbeat_if_due();
   void check_watchdog();
   [[nodiscard]] async::TimePoint next_deadline() const;
@@ -99,6 +101,7 @@ class Head final : public Engine {
 
   // On the head's Runtime.
   Scheduler scheduler_;
+  RingStats stats_;
   std::unordered_map<SequenceId, Client> clients_;
   async::TaskGroup tasks_;
   async::WaitList wake_;
