@@ -4,7 +4,7 @@
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
 packages=(
-  clang-19 libclang-rt-19-dev lld-19 mold ccache meson ninja-build pkg-config
+  clang-19 libclang-rt-19-dev lld-19 ccache meson ninja-build pkg-config
   libboost1.81-dev libsimdjson-dev libspdlog-dev libfmt-dev libpcre2-dev libicu-dev libcli11-dev libdnnl-dev catch2
 )
 test_packages=(python3 python3-venv curl iproute2)
@@ -43,11 +43,7 @@ configure() {
   local folder="$1" log linker=()
   shift
   [[ -f $folder/build.ninja ]] && return
-  if command -v mold > /dev/null; then
-    linker=(CXX_LD=mold)
-  elif command -v ld.lld-19 > /dev/null; then
-    linker=(CXX_LD=lld)
-  fi
+  command -v ld.lld-19 > /dev/null && linker=(CXX_LD=lld)
   local compiler="clang++-19"
   command -v ccache > /dev/null && compiler="ccache clang++-19"
   say "Configuring ${folder#"$root"/} ..."
@@ -72,14 +68,15 @@ build() {
   say "Built in $((SECONDS - start)) s."
 }
 
-# The files of the server: all programs and modules that src/ declares, without tests and benchmarks.
+# The files of the server: all programs and modules but tests and benchmarks.
 server_targets() {
   meson introspect --targets "$1" | python3 -c '
 import json, os, sys
 root, folder = sys.argv[1:]
 for target in json.load(sys.stdin):
-    within = os.path.relpath(target["defined_in"], root).startswith("src" + os.sep)
-    if within and target["type"] in ("executable", "shared module", "shared library"):
+    top_folder = os.path.relpath(target["defined_in"], root).split(os.sep)[0]
+    is_program = target["type"] in ("executable", "shared module", "shared library")
+    if is_program and top_folder not in ("tests", "bench"):
         print(os.path.relpath(target["filename"][0], folder))
 ' "$root" "$1"
 }

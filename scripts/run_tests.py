@@ -236,14 +236,16 @@ def targets_of(chosen, arguments):
 
 def run_group(group, selection, folder, arguments):
     start = time.monotonic()
-    if group.kind == "catch2":
+    if group.kind == "pytest" and arguments.no_e2e:
+        group.cases.append(Case("(all)", "skipped", arguments.no_e2e))
+    elif not Path(group.command[0]).exists():
+        group.cases.append(Case("(program)", "failed", f"{group.command[0]} is not built"))
+    elif group.kind == "catch2":
         run_catch2(group, selection, folder)
     elif group.kind == "plain":
         run_plain(group)
     elif group.kind == "tap":
         run_tap(group)
-    elif arguments.no_e2e:
-        group.cases.append(Case("e2e", "skipped", arguments.no_e2e))
     else:
         run_pytest(group, selection, folder)
     group.wall_s = time.monotonic() - start

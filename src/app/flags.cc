@@ -1,11 +1,18 @@
 #include "app/flags.h"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdlib>
+
+#include "app/launcher_env.h"
 
 namespace millrace::app {
 namespace {
 
+constexpr uint16_t kDefaultClusterPort = 30100;
+
 struct RawFlags {
+  std::string dist_init_addr;
   double drain_timeout_s = 30;
   std::string log_level = "info";
   size_t max_body_mib = 16;
@@ -41,6 +48,51 @@ void add_pipeline_flags(CLI::App& serve, EngineOptions& engine) {
       ->capture_default_str();
 }
 
+void add_cluster_flags(CLI::App& serve, ClusterPlace& place, RawFlags& raw) {
+  serve.add_option("--nnodes", place.node_count, "Nodes (hosts or processes) that share the stages")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  serve.add_option("--node-rank", place.node_rank, "This node's number; 0 hosts the head and serves HTTP")
+      ->check(CLI::Range(0, 1023))
+      ->capture_default_str();
+  serve.add_option("--dist-init-addr", raw.dist_init_addr,
+                   "HOST:PORT where node 0 listens for the others (taken from the environment of torchrun, Slurm, "
+                   "Open MPI or LeaderWorkerSet where it is not given)");
+}
+
+/// HOST:PORT, [HOST]:PORT.
+std::optional<comm::TcpEndpoint> parse_endpoint(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) return std::nullopt;
+  std::string host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  int port = 0;
+  const auto [end, failure] = std::from_chars(text.data() + colon + 1, text.data() + text.size(), port);
+  if (failure != std::errc() || end != text.data() + text.size() || port < 1 || port > 65535) return std::nullopt;
+  return comm::TcpEndpoint{host, static_cast<uint16_t>(port)};
+}
+
+/// Completes the place from the launcher's environment; what is wrong with it, if anything.
+std::string complete_place(const CLI::App& serve, ClusterPlace& place, const std::string& dist_init_addr) {
+  if (serve.count("--nnodes") == 0 && serve.count("--node-rank") == 0) {
+    if (const auto found = find_launcher(std::getenv)) {
+      place.node_count = found->node_count;
+      place.node_rank = found->node_rank;
+      if (found->head_host) place.address = {*found->head_host, found->head_port.value_or(kDefaultClusterPort)};
+    }
+  }
+  if (!dist_init_addr.empty()) {
+    const auto address = parse_endpoint(dist_init_addr);
+    if (!address) return fmt::format("--dist-init-addr: '{}' is not HOST:PORT", dist_init_addr);
+    place.address = *address;
+  }
+  if (place.node_rank >= place.node_count) {
+    return fmt::format("--node-rank {}: wanted below --nnodes {}", place.node_rank, place.node_count);
+  }
+  if (place.node_count > 1 && place.address.host.empty()) return "--nnodes above 1 needs --dist-init-addr HOST:PORT";
+  return {};
+}
+
 void add_scheduler_flags(CLI::App& serve, EngineOptions& engine) {
   serve.add_option("--chunked-prefill-size", engine.chunked_prefill_size, "Prompt tokens per micro-batch")
       ->check(CLI::Range(1, 1 << 20))
@@ -71,6 +123,8 @@ void add_server_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
   serve.add_option("--host", server.host, "Address to listen on")->capture_default_str();
   serve.add_option("--port", server.port, "Port to listen on; 0: any free one")->capture_default_str();
   serve.add_option("--api-key", server.api_key, "Wanted from clients as 'Authorization: Bearer KEY'");
+  serve.add_option("--profile-dir", server.profile_dir, "Folder that /start_profile writes traces to")
+      ->capture_default_str();
   serve.add_option("--max-connections", server.max_connections, "Open connections; beyond: 503")
       ->check(CLI::Range(size_t{1}, size_t{1} << 20))
       ->capture_default_str();
@@ -109,6 +163,7 @@ std::variant<ServeFlags, ExitWith> parse_command_line(int argc, char** argv) {
   serve.get_formatter()->column_width(36);
   add_model_flags(serve, flags);
   add_pipeline_flags(serve, flags.engine);
+  add_cluster_flags(serve, flags.cluster, raw);
   add_scheduler_flags(serve, flags.engine);
   add_server_flags(serve, flags, raw);
   try {
@@ -116,6 +171,8 @@ std::variant<ServeFlags, ExitWith> parse_command_line(int argc, char** argv) {
   } catch (const CLI::ParseError& failure) {
     return explain(app, failure);
   }
+  const std::string misplaced = complete_place(serve, flags.cluster, raw.dist_init_addr);
+  if (!misplaced.empty()) return ExitWith{2, "millrace: " + misplaced};
   flags.drain_timeout = std::chrono::milliseconds(static_cast<int64_t>(raw.drain_timeout_s * 1000));
   flags.server.max_body_bytes = raw.max_body_mib << 20;
   flags.log_level = log::parse_level(raw.log_level).value();

@@ -14,6 +14,7 @@ namespace millrace::app {
 
 struct ServeFlags {
   EngineOptions engine;
+  ClusterPlace cluster;
   server::ServerOptions server;
   std::string chat_template;               ///< a file; empty: the model's own
   std::chrono::milliseconds drain_timeout{30'000};

@@ -1,17 +1,11 @@
 #include "app/local_engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <fstream>
-#include <thread>
+#include <future>
+#include <random>
 
-#include "app/load_progress.h"
 #include "base/log.h"
-#include "cpu/cpu_backend.h"
-#include "model/config.h"
 #include "model/tensor_list.h"
-#include "sched/model_runner.h"
 
 namespace millrace::app {
 namespace {
@@ -19,30 +13,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr async::Duration kHeartbeat = 500ms;
-/// Logits of so many rows exist at once: 152k ids take 0.6 MB a row.
-constexpr int32_t kMaxLogitRows = 64;
-
-/// Memory that may be taken without swapping, bytes; what /proc/meminfo calls MemAvailable.
-uint64_t available_memory() {
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string name, unit; meminfo >> name;) {
-    uint64_t kib = 0;
-    meminfo >> kib;
-    std::getline(meminfo, unit);
-    if (name == "MemAvailable:") return kib * 1024;
-  }
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
-Result<tensor::DType> compute_dtype(const std::string& name) {
-  if (name == "auto") return tensor::DType::kBF16;
-  const auto dtype = tensor::parse_dtype(name);
-  if (dtype.has_error() || *dtype == tensor::DType::kF16) {
-    return make_error(ErrorCode::kInvalidArgument, "--dtype {}: wanted auto, bf16 or f32", name);
-  }
-  return dtype;
-}
-
 uint32_t window(const EngineOptions& options) {
   return static_cast<uint32_t>(options.pp_size + options.async_batch_depth);
 }
@@ -53,25 +23,34 @@ uint32_t max_batch_tokens(const EngineOptions& options) {
 
 }  // namespace
 
-LocalEngine::LocalEngine(const EngineOptions& options, model::ModelConfig config)
-    : options_(options), config_(std::move(config)) {}
+LocalEngine::LocalEngine(const EngineOptions& options, const ClusterPlace& place, model::ModelConfig config,
+                         size_t vocab_size)
+    : options_(options),
+      place_(place),
+      config_(std::move(config)),
+      drawable_vocab_(static_cast<uint32_t>(std::min<size_t>(vocab_size, static_cast<size_t>(config_.vocab_size)))) {}
 
-Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& options, size_t vocab_size) {
+Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& options, const ClusterPlace& place,
+                                                         size_t vocab_size) {
   auto config = model::read_config(options.model_path);
   if (config.has_error()) return config.error();
-  std::unique_ptr<LocalEngine> engine(new LocalEngine(options, std::move(*config)));
-  RETURN_IF_ERROR(engine->load(vocab_size));
+  std::unique_ptr<LocalEngine> engine(new LocalEngine(options, place, std::move(*config), vocab_size));
+  RETURN_IF_ERROR(engine->load());
+  const auto pages = engine->page_count();
+  if (pages.has_error()) return pages.error();
+  RETURN_IF_ERROR(engine->start_ring(*pages));
   return engine;
 }
 
 LocalEngine::~LocalEngine() {
   if (ring_) ring_->stop();
+  if (coordinator_) asio::post(head_thread_.context(), [this] { coordinator_->interrupt(); });
   head_thread_.join();
-  for (Stage& stage : stages_) stage.thread->join();
+  if (node_) node_->join();
   ring_.reset();
 }
 
-Result<void> LocalEngine::load(size_t vocab_size) {
+Result<void> LocalEngine::load() {
   auto checkpoint = model::Checkpoint::open(options_.model_path);
   if (checkpoint.has_error()) return checkpoint.error();
   checkpoint_ = std::move(*checkpoint);
@@ -79,51 +58,84 @@ Result<void> LocalEngine::load(size_t vocab_size) {
                           ? model::divide_layers(config_.layer_count, options_.pp_size)
                           : model::parse_partition(options_.layer_partition, config_.layer_count, options_.pp_size);
   if (ranges.has_error()) return ranges.error();
-  RETURN_IF_ERROR(load_stages(model::stage_spans(*ranges)));
-  const auto pages = page_count();
-  if (pages.has_error()) return pages.error();
-  return start_ring(vocab_size, *pages);
-}
-
-Result<void> LocalEngine::load_stages(const std::vector<model::StageSpan>& spans) {
-  const auto dtype = compute_dtype(options_.dtype);
-  if (dtype.has_error()) return dtype.error();
-  const int32_t threads =
-      options_.threads > 0 ? options_.threads : static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
-  const model::StageLimits limits{static_cast<int32_t>(max_batch_tokens(options_)),
-                                  std::min(options_.max_running_requests, kMaxLogitRows)};
-  for (size_t i = 0; i < spans.size(); ++i) {
-    Stage stage;
-    stage.backend = cpu::make_backend(
-        {.threads = std::max(1, threads / static_cast<int32_t>(spans.size())), .compute_dtype = *dtype});
-    LoadProgress progress(fmt::format("stage {}", i));
-    auto loaded = model::StageModel::load(*checkpoint_, config_, spans[i], *stage.backend, limits,
-                                          [&](const model::LoadProgress& done) { progress.update(done); });
-    if (loaded.has_error()) return loaded.error();
-    stage.model = std::move(*loaded);
-    stage.thread = std::make_unique<async::IoThread>(fmt::format("stage {}", i));
-    log::info("stage {}: layers {} to {}{}{}, {:.1f} MB of weights on {}", i, spans[i].layers.begin,
-              spans[i].layers.end - 1, spans[i].first ? ", embedding" : "", spans[i].last ? ", output head" : "",
-              static_cast<double>(stage.model->checkpoint_bytes()) / 1e6, stage.backend->description());
-    stages_.push_back(std::move(stage));
+  if (place_.node_count > options_.pp_size) {
+    return make_error(ErrorCode::kInvalidArgument, "--nnodes {} is more than --pp-size {}: a node hosts one stage at least",
+                      place_.node_count, options_.pp_size);
   }
+  const auto assigned = assignments(*ranges);
+  if (assigned.size() > 1) RETURN_IF_ERROR(call_nodes(assigned));
+  NodeStagesOptions node;
+  node.spans = model::stage_spans(*ranges);
+  node.spans.resize(assigned.front().layers.size());
+  node.dtype = options_.dtype;
+  node.threads = options_.threads;
+  node.max_batch_tokens = static_cast<int32_t>(max_batch_tokens(options_));
+  node.max_running = options_.max_running_requests;
+  auto loaded = NodeStages::load(*checkpoint_, config_, node);
+  if (loaded.has_error()) return loaded.error();
+  node_ = std::move(*loaded);
   return {};
 }
 
-Result<uint32_t> LocalEngine::page_count() const {
+/// Stages are dealt to the nodes as layers to the stages: evenly, the remainder to later ones.
+std::vector<cluster::Assignment> LocalEngine::assignments(const std::vector<model::LayerRange>& ranges) const {
+  std::random_device random;
+  const uint64_t ring_id = (uint64_t{random()} << 32) | random();
+  std::vector<cluster::Assignment> assigned;
+  for (const model::LayerRange& stages : model::divide_layers(options_.pp_size, place_.node_count).value()) {
+    cluster::Assignment assignment;
+    assignment.ring_id = ring_id;
+    assignment.first_stage = static_cast<uint32_t>(stages.begin);
+    assignment.stage_count = static_cast<uint32_t>(options_.pp_size);
+    assignment.layers.assign(ranges.begin() + stages.begin, ranges.begin() + stages.end);
+    assignment.page_size = static_cast<uint32_t>(options_.page_size);
+    assignment.max_batch_tokens = max_batch_tokens(options_);
+    assignment.max_running = static_cast<uint32_t>(options_.max_running_requests);
+    assignment.window = window(options_);
+    assignment.drawable_vocab = drawable_vocab_;
+    assignment.memory_fraction = options_.memory_fraction;
+    assignment.dtype = options_.dtype;
+    assigned.push_back(std::move(assignment));
+  }
+  return assigned;
+}
+
+Result<void> LocalEngine::call_nodes(const std::vector<cluster::Assignment>& assignments) {
+  cluster::CoordinatorOptions options;
+  options.address = place_.address;
+  options.assignments = assignments;
+  options.config = config_;
+  coordinator_ = std::make_unique<cluster::Coordinator>(head_thread_.runtime(), options);
+  RETURN_IF_ERROR(coordinator_->open());
+  log::info("waiting for {} other nodes at {}", assignments.size() - 1, place_.address.to_string());
+  asio::post(head_thread_.context(), [this] { head_tasks_.spawn("coordinator", coordinator_->serve()); });
+  return {};
+}
+
+Result<uint64_t> LocalEngine::wait_for_nodes() {
+  std::promise<uint64_t> pages;
+  auto wait = [](cluster::Coordinator& coordinator, std::promise<uint64_t>& result) -> asio::awaitable<void> {
+    const uint64_t least = co_await coordinator.all_loaded();
+    result.set_value(least);
+  };
+  asio::post(head_thread_.context(), [&] { head_tasks_.spawn("wait for nodes", wait(*coordinator_, pages)); });
+  return pages.get_future().get();
+}
+
+Result<uint32_t> LocalEngine::page_count() {
   const auto page_size = static_cast<uint64_t>(options_.page_size);
   const uint64_t longest = static_cast<uint64_t>(config_.context_length());
   // More than every running request at full length can never be used.
   const uint64_t useful = (longest + page_size - 1) / page_size * static_cast<uint64_t>(options_.max_running_requests);
-  uint64_t pages = 0;
-  if (options_.max_total_tokens > 0) {
-    pages = static_cast<uint64_t>(options_.max_total_tokens) / page_size;
-  } else {
-    const uint64_t page_bytes = model::kv_page_bytes(config_, {0, config_.layer_count}, options_.page_size,
-                                                     stages_.front().backend->compute_dtype());
-    pages = static_cast<uint64_t>(options_.memory_fraction * static_cast<double>(available_memory())) / page_bytes;
+  uint64_t capacity = node_->page_capacity(options_.page_size, options_.memory_fraction);
+  if (coordinator_) {
+    const auto least = wait_for_nodes();
+    if (least.has_error()) return least.error();
+    capacity = std::min(capacity, *least);
   }
-  pages = std::min({pages, useful, uint64_t{1} << 31});
+  const uint64_t wanted =
+      options_.max_total_tokens > 0 ? static_cast<uint64_t>(options_.max_total_tokens) / page_size : capacity;
+  const uint64_t pages = std::min({wanted, useful, uint64_t{1} << 31});
   if (pages == 0) {
     return make_error(ErrorCode::kInvalidArgument,
                       "no room for a KV cache page of {} tokens: raise --max-total-tokens or --mem-fraction-static",
@@ -132,7 +144,7 @@ Result<uint32_t> LocalEngine::page_count() const {
   return static_cast<uint32_t>(pages);
 }
 
-Result<void> LocalEngine::start_ring(size_t vocab_size, uint32_t page_count) {
+Result<void> LocalEngine::start_ring(uint32_t page_count) {
   const auto page_size = static_cast<uint32_t>(options_.page_size);
   const auto model_context = static_cast<uint32_t>(config_.context_length());
   if (options_.context_length > config_.context_length()) {
@@ -145,8 +157,6 @@ Result<void> LocalEngine::start_ring(size_t vocab_size, uint32_t page_count) {
   if (context < wanted) {
     log::warn("the KV cache holds {} tokens: requests are limited to them instead of {}", context, wanted);
   }
-  const auto drawable = static_cast<uint32_t>(std::min<size_t>(vocab_size, static_cast<size_t>(config_.vocab_size)));
-
   sched::HeadOptions head;
   head.scheduler = {page_size,
                     page_count,
@@ -154,25 +164,27 @@ Result<void> LocalEngine::start_ring(size_t vocab_size, uint32_t page_count) {
                     window(options_),
                     static_cast<uint32_t>(options_.chunked_prefill_size),
                     context};
-  head.model = {config_.architecture,     context, drawable, model::parameter_count(config_),
-                static_cast<uint32_t>(stages_.size()), capacity};
+  head.model = {config_.architecture,     context, drawable_vocab_, model::parameter_count(config_),
+                static_cast<uint32_t>(options_.pp_size), capacity};
   head.max_queued = static_cast<uint32_t>(options_.max_queued_requests);
   head.heartbeat = kHeartbeat;
   head.watchdog = std::chrono::duration_cast<async::Duration>(std::chrono::duration<double>(options_.watchdog_timeout_s));
   const sched::StageBounds bounds{head.scheduler.max_running, page_size, page_count, max_batch_tokens(options_),
                                   static_cast<uint32_t>(config_.vocab_size)};
 
-  std::vector<async::Runtime*> runtimes;
-  std::vector<sched::LocalStages::RunnerFactory> runners;
-  for (Stage& stage : stages_) {
-    stage.model->allocate_cache(options_.page_size, static_cast<int32_t>(page_count));
-    runtimes.push_back(&stage.thread->runtime());
-    runners.push_back([&stage, drawable](async::Runtime& runtime) {
-      return std::make_unique<sched::ModelRunner>(runtime, std::move(stage.model), drawable);
+  const sched::RingShape shape{static_cast<uint32_t>(options_.pp_size), head.scheduler.window, bounds};
+  async::Runtime& runtime = head_thread_.runtime();
+  node_->make_stages(runtime, shape, drawable_vocab_);
+  if (coordinator_) {
+    ring_ = std::make_unique<sched::Ring>(runtime, head, *coordinator_);
+    asio::post(head_thread_.context(), [this, page_count] {
+      coordinator_->set_local(node_->stages(), page_count);
+      coordinator_->on_lost([this](const std::string& reason) { ring_->head().break_ring(reason); });
     });
+  } else {
+    former_ = std::make_unique<sched::InProcessFormer>(runtime, node_->stages(), shape);
+    ring_ = std::make_unique<sched::Ring>(runtime, head, *former_);
   }
-  const sched::RingShape shape{static_cast<uint32_t>(stages_.size()), head.scheduler.window, bounds};
-  ring_ = std::make_unique<sched::InProcessRing>(head_thread_.runtime(), runtimes, runners, head, shape);
   ring_->start();
   log::info("KV cache: {} pages of {} tokens; context {}; window of {} micro-batches", page_count, page_size, context,
             head.scheduler.window);

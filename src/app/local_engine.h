@@ -5,11 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "app/node_stages.h"
 #include "async/real_runtime.h"
 #include "base/result.h"
-#include "model/stage_model.h"
-#include "sched/in_process_ring.h"
-#include "tensor/backend.h"
+#include "cluster/coordinator.h"
+#include "model/checkpoint.h"
+#include "model/config.h"
+#include "sched/ring.h"
 
 namespace millrace::app {
 
@@ -30,39 +32,47 @@ struct EngineOptions {
   double watchdog_timeout_s = 300;
 };
 
-/// A model served by a ring inside this process: a thread, a backend and a StageModel per stage, and the head's thread.
-/// Owns all of them; main builds one. The destructor stops the ring and joins every thread.
+/// Where this process stands among the nodes of a ring.
+struct ClusterPlace {
+  int32_t node_count = 1;
+  int32_t node_rank = 0;
+  comm::TcpEndpoint address;               ///< where the node of the head listens for the others
+};
+
+/// The node of the head: the head's thread, the stages of this node, and, with several nodes, the coordinator that
+/// brings them together. main builds one. The destructor stops the ring and joins every thread.
 class LocalEngine {
  public:
   /// Loads the model from `options.model_path` and starts the ring. `vocab_size`: ids that the tokenizer knows.
   /// Errors name the file, tensor or flag at fault.
-  [[nodiscard]] static Result<std::unique_ptr<LocalEngine>> create(const EngineOptions& options, size_t vocab_size);
+  [[nodiscard]] static Result<std::unique_ptr<LocalEngine>> create(const EngineOptions& options,
+                                                                  const ClusterPlace& place, size_t vocab_size);
   ~LocalEngine();
   LocalEngine(const LocalEngine&) = delete;
   LocalEngine& operator=(const LocalEngine&) = delete;
 
   [[nodiscard]] sched::Engine& engine() { return ring_->head(); }
-  [[nodiscard]] const model::ModelConfig& config() const { return config_; }
 
  private:
-  struct Stage {
-    std::unique_ptr<tensor::Backend> backend;
-    std::unique_ptr<model::StageModel> model;    // until the runner takes it
-    std::unique_ptr<async::IoThread> thread;
-  };
-
-  LocalEngine(const EngineOptions& options, model::ModelConfig config);
-  [[nodiscard]] Result<void> load(size_t vocab_size);
-  [[nodiscard]] Result<void> load_stages(const std::vector<model::StageSpan>& spans);
-  [[nodiscard]] Result<uint32_t> page_count() const;
-  [[nodiscard]] Result<void> start_ring(size_t vocab_size, uint32_t page_count);
+  LocalEngine(const EngineOptions& options, const ClusterPlace& place, model::ModelConfig config, size_t vocab_size);
+  [[nodiscard]] Result<void> load();
+  [[nodiscard]] std::vector<cluster::Assignment> assignments(const std::vector<model::LayerRange>& ranges) const;
+  [[nodiscard]] Result<void> call_nodes(const std::vector<cluster::Assignment>& assignments);
+  [[nodiscard]] Result<uint64_t> wait_for_nodes();
+  [[nodiscard]] Result<uint32_t> page_count();
+  [[nodiscard]] Result<void> start_ring(uint32_t page_count);
 
   const EngineOptions options_;
+  const ClusterPlace place_;
   const model::ModelConfig config_;
+  const uint32_t drawable_vocab_;
   std::unique_ptr<model::Checkpoint> checkpoint_;
-  std::vector<Stage> stages_;
+  std::unique_ptr<NodeStages> node_;
   async::IoThread head_thread_{"head"};
-  std::unique_ptr<sched::InProcessRing> ring_;
+  async::TaskGroup head_tasks_{head_thread_.runtime()};
+  std::unique_ptr<cluster::Coordinator> coordinator_;    // null with one node
+  std::unique_ptr<sched::InProcessFormer> former_;       // null with several
+  std::unique_ptr<sched::Ring> ring_;
 };
 
 }  // namespace millrace::app

@@ -1,11 +1,13 @@
 #include "app/serve.h"
 
-#include <csignal>
 #include <fstream>
 #include <sstream>
 #include <thread>
 
+#include "app/signals.h"
+#include "app/worker.h"
 #include "model/generation_config.h"
+#include "server/observe/observer.h"
 #include "server/server.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -58,24 +60,6 @@ std::string model_name(const ServeFlags& flags) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-/// Blocks SIGTERM and SIGINT in this thread and those it starts; one thread waits for them.
-sigset_t block_signals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);
-  return signals;
-}
-
-int wait_for_signal(const sigset_t& signals) {
-  int received = 0;
-  sigwait(&signals, &received);
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-  return received;
-}
-
 void wait_until_ready(const sched::Engine& engine) {
   while (!engine.status().ready) std::this_thread::sleep_for(1ms);
 }
@@ -87,14 +71,17 @@ Result<void> serve(const ServeFlags& flags) {
   if (!std::filesystem::is_directory(folder)) {
     return make_error(ErrorCode::kNotFound, "--model-path {}: there is no such folder", folder.string());
   }
+  const auto config = model::read_config(folder);
+  if (config.has_error()) return config.error();
+  if (flags.cluster.node_rank > 0) return run_worker(flags);
   const sigset_t signals = block_signals();
   auto tokenizer = text::Tokenizer::load(folder);
   if (tokenizer.has_error()) return tokenizer.error();
   auto chat_template = load_chat_template(flags);
   if (chat_template.has_error()) return chat_template.error();
-  auto engine = LocalEngine::create(flags.engine, (*tokenizer)->vocab_size());
+  auto engine = LocalEngine::create(flags.engine, flags.cluster, (*tokenizer)->vocab_size());
   if (engine.has_error()) return engine.error();
-  auto defaults = generation_defaults(folder, (*engine)->config());
+  auto defaults = generation_defaults(folder, *config);
   if (defaults.has_error()) return defaults.error();
 
   server::Service service;
@@ -104,6 +91,7 @@ Result<void> serve(const ServeFlags& flags) {
   service.chat_template = std::move(*chat_template);
   server::ServerOptions options = flags.server;
   options.served_model_name = model_name(flags);
+  server::observe(service, options);
   server::Server front(options, std::move(service));
   const auto port = front.start();
   if (port.has_error()) return port.error();

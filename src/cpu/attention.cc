@@ -44,8 +44,7 @@ struct Unit {
 
 size_t state_floats(int32_t rows, int32_t padded) { return static_cast<size_t>(rows) * static_cast<size_t>(1 + 16 + padded); }
 
-AttentionState state_at(float* floats, int32_t rows, int32_t padded) {
-  (void)padded;
+AttentionState state_at(float* floats, int32_t rows) {
   return {.max = floats, .sum = floats + rows, .acc = floats + rows + rows * 16};
 }
 
@@ -60,7 +59,7 @@ struct Workspace {
   Workspace(Scratch& scratch, const CpuKvCache& cache) {
     const auto padded = static_cast<size_t>(cache.padded_dim());
     const size_t state = state_floats(kTileRows, cache.padded_dim());
-    const size_t floats = kTileRows * (padded + 2 * kBlockKeys + 1) + 2 * state;
+    const size_t floats = kTileRows * (padded + kBlockKeys + 1) + 2 * state;
     std::byte* base = scratch.reserve((4 * kBlockGroups + 1) * cache.group_bytes() + floats * sizeof(float));
     gathered = base;
     partial_group = base + 4 * kBlockGroups * cache.group_bytes();
@@ -68,7 +67,6 @@ struct Workspace {
     const auto take = [&next](size_t count) { return std::exchange(next, next + count); };
     q = take(kTileRows * padded);
     scores = take(kTileRows * kBlockKeys);
-    probabilities = take(kTileRows * kBlockKeys);
     partial = take(state);
     total = take(state);
     positions = reinterpret_cast<int32_t*>(take(kTileRows));
@@ -77,11 +75,32 @@ struct Workspace {
   std::byte* partial_group;  // the last V group, cleared beyond the last key
   float* q;
   float* scores;
-  float* probabilities;
   float* partial;
   float* total;
   int32_t* positions;
 };
+
+/// Builds the groups at `k` and `v` from the `count` tokens that begin at `token`; the other lanes are zeros.
+void gather_group(const Op& op, const Unit& unit, int32_t token, int32_t count, std::byte* k, std::byte* v) {
+  const CpuKvCache& cache = op.cache;
+  const int32_t page_size = cache.shape().page_size;
+  const PageId* pages = op.batch.pages.data() + op.batch.page_begin[unit.sequence];
+  const std::byte* keys[kGroupKeys];
+  const std::byte* values[kGroupKeys];
+  for (int32_t lane = 0; lane < kGroupKeys; ++lane) {
+    const int32_t at = token + lane;
+    const bool known = lane < count;
+    keys[lane] = known ? cache.key_at(pages[at / page_size], op.layer, unit.kv_head, at % page_size) : kZeroGroup;
+    values[lane] = known ? cache.value_at(pages[at / page_size], op.layer, unit.kv_head, at % page_size) : kZeroGroup;
+  }
+  const auto row_bytes = static_cast<size_t>(cache.padded_dim()) * tensor::size_of(cache.dtype());
+  op.device.kernels.gather_keys(keys, static_cast<int>(row_bytes / 4), k);
+  if (cache.dtype() == tensor::DType::kBF16) {
+    op.device.kernels.gather_values_bf16(values, cache.padded_dim(), v);
+  } else {
+    for (int32_t lane = 0; lane < kGroupKeys; ++lane) std::memcpy(v + lane * row_bytes, values[lane], row_bytes);
+  }
+}
 
 /// Where the keys of one block are; copies into the workspace only what has no groups of its own.
 KeyBlock locate(const Op& op, const Unit& unit, int32_t first_key, const Workspace& space) {
@@ -90,8 +109,8 @@ KeyBlock locate(const Op& op, const Unit& unit, int32_t first_key, const Workspa
   const size_t s = unit.sequence;
   const int32_t limit = op.batch.prefix[s] + op.batch.row_begin[s + 1] - op.batch.row_begin[s];
   const PageId* pages = op.batch.pages.data() + op.batch.page_begin[s];
+  std::byte* const gathered = space.gathered + static_cast<size_t>(first_key / kBlockKeys % 2) * 2 * kBlockGroups * cache.group_bytes();
   KeyBlock block{.first_key = first_key};
-  std::byte* gathered = space.gathered + static_cast<size_t>(first_key / kBlockKeys % 2) * 2 * kBlockGroups * cache.group_bytes();
   for (int32_t g = 0; g < kBlockGroups; ++g) {
     const int32_t token = first_key + g * kGroupKeys;
     const int32_t count = std::min(kGroupKeys, limit - token);
@@ -110,11 +129,7 @@ KeyBlock locate(const Op& op, const Unit& unit, int32_t first_key, const Workspa
     } else {
       std::byte* k = gathered + static_cast<size_t>(g) * cache.group_bytes();
       std::byte* v = k + kBlockGroups * cache.group_bytes();
-      for (int32_t lane = 0; lane < count; ++lane) {
-        const int32_t at = token + lane;
-        cache.gather(pages[at / page_size], op.layer, unit.kv_head, at % page_size, lane, k, v);
-      }
-      cache.clear_values(v, count);
+      gather_group(op, unit, token, count, k, v);
       block.k[g] = k;
       block.v[g] = v;
     }
@@ -149,8 +164,7 @@ AttentionRows load_queries(const Op& op, const Unit& unit, const Workspace& spac
           .padded_dim = padded,
           .window = op.shape.sliding_window,
           .scale = op.shape.scale,
-          .scores = space.scores,
-          .probabilities = reinterpret_cast<std::byte*>(space.probabilities)};
+          .scores = space.scores};
 }
 
 int32_t oldest_key(const Op& op, int32_t position) {
@@ -228,8 +242,8 @@ void run_whole_units(const Op& op, const std::vector<Unit>& units) {
     const Unit& unit = units[i];
     const Workspace space(op.device.slot_scratch[static_cast<size_t>(slot)], op.cache);
     AttentionRows rows = load_queries(op, unit, space);
-    rows.state = state_at(space.partial, unit.count, rows.padded_dim);
-    const AttentionState total = state_at(space.total, unit.count, rows.padded_dim);
+    rows.state = state_at(space.partial, unit.count);
+    const AttentionState total = state_at(space.total, unit.count);
     reset(total, unit.count, rows.padded_dim);
     for (int32_t split = unit.split_begin; split < unit.split_end; ++split) {
       walk_split(op, unit, rows, split, space);
@@ -252,16 +266,16 @@ void run_split_units(const Op& op, const std::vector<Unit>& units) {
     const Unit& unit = units[items[i].first];
     const Workspace space(op.device.slot_scratch[static_cast<size_t>(slot)], op.cache);
     AttentionRows rows = load_queries(op, unit, space);
-    rows.state = state_at(partials + i * state, unit.count, padded);
+    rows.state = state_at(partials + i * state, unit.count);
     walk_split(op, unit, rows, items[i].second, space);
   });
   for_each_item(op.device.pool, units.size(), [&](size_t i, int) {
     const Unit& unit = units[i];
-    const AttentionState total = state_at(partials + (items.size() + i) * state, unit.count, padded);
+    const AttentionState total = state_at(partials + (items.size() + i) * state, unit.count);
     reset(total, unit.count, padded);
     for (int32_t split = unit.split_begin; split < unit.split_end; ++split) {
       const size_t item = unit.partial + static_cast<size_t>(split - unit.split_begin);
-      op.device.kernels.attention_merge(unit.count, padded, total, state_at(partials + item * state, unit.count, padded));
+      op.device.kernels.attention_merge(unit.count, padded, total, state_at(partials + item * state, unit.count));
     }
     store_output(op, unit, total);
   });

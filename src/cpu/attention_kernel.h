@@ -10,77 +10,85 @@ namespace {
 /// The running maximum before any visible key; finite, so that differences of maxima are never NaN.
 constexpr float kNoMax = -1e30f;
 
-template <class Format>
-void score_block(const AttentionRows& rows, const KeyBlock& block) {
+/// Scores of query rows against the block; the first rows ask for the next block's keys on the way.
+template <class Format, int R, bool kPrefetch>
+MILLRACE_INLINE void score_rows(const AttentionRows& rows, const KeyBlock& block, int row) {
   const int steps = rows.padded_dim / Format::kDepth;
   const size_t q_stride = static_cast<size_t>(steps) * Format::kLeftStep;
   constexpr size_t kGroupStep = kGroupKeys * Format::kColumnStep;
-  for_row_tiles(rows.rows, [&](auto count, int row) {
-    constexpr int R = decltype(count)::kCount;
-    for (int group = 0; group < kBlockGroups; group += kTileVecs) {
-      Vec acc[R][kTileVecs] = {};
-      const char* q = reinterpret_cast<const char*>(rows.q) + static_cast<size_t>(row) * q_stride;
-      size_t offset = 0;
-      for (int step = 0; step < steps; ++step) {
-        const char* right[kTileVecs];
+  for (int group = 0; group < kBlockGroups; group += kTileVecs) {
+    Vec acc[R][kTileVecs] = {};
+    const char* q = reinterpret_cast<const char*>(rows.q) + static_cast<size_t>(row) * q_stride;
+    size_t offset = 0;
+    for (int step = 0; step < steps; ++step) {
+      const char* right[kTileVecs];
 #pragma clang loop unroll(full)
-        for (int v = 0; v < kTileVecs; ++v) {
-          right[v] = reinterpret_cast<const char*>(block.k[group + v]) + offset;
-          if (row == 0) __builtin_prefetch(reinterpret_cast<const char*>(block.next_k[group + v]) + offset);
-        }
-        Format::template step<R, kTileVecs>(acc, q, q_stride, right);
-        q += Format::kLeftStep;
-        offset += kGroupStep;
+      for (int v = 0; v < kTileVecs; ++v) {
+        right[v] = reinterpret_cast<const char*>(block.k[group + v]) + offset;
+        if constexpr (kPrefetch) __builtin_prefetch(reinterpret_cast<const char*>(block.next_k[group + v]) + offset);
       }
-      store_tile(acc, rows.scores + row * kBlockKeys + group * kGroupKeys, kBlockKeys);
+      Format::template step<R, kTileVecs>(acc, q, q_stride, right);
+      q += Format::kLeftStep;
+      offset += kGroupStep;
     }
-  });
+    store_tile(acc, rows.scores + row * kBlockKeys + group * kGroupKeys, kBlockKeys);
+  }
 }
 
 /// Turns the scores of a row into probabilities relative to the new maximum; returns the factor of what was summed
 /// before. Keys that the row cannot see weigh exactly nothing, so that a block without visible keys changes nothing.
-template <class Format>
-float soften_row(const AttentionRows& rows, int row, int32_t first_key) {
+/// The probabilities replace the scores in place, as a left operand.
+template <class Format, bool kAllVisible>
+MILLRACE_INLINE float soften_row(const AttentionRows& rows, int row, int32_t first_key) {
   constexpr int kVecs = kBlockKeys / kLanes;
   const int32_t position = rows.position[row];
   const int32_t oldest = rows.window > 0 ? position - rows.window + 1 : 0;
-  const bool all_visible = first_key + kBlockKeys - 1 <= position && first_key >= oldest;
   const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const float* scores = rows.scores + row * kBlockKeys;
+  float* scores = rows.scores + row * kBlockKeys;
+  const auto visible = [&](int v) __attribute__((always_inline)) {
+    const Ints key = lane + (first_key + v * kLanes);
+    return (key <= position) & (key >= oldest);
+  };
   Vec score[kVecs];
-  Ints visible[kVecs];
-  Vec best = splat(kNoMax);
   for (int v = 0; v < kVecs; ++v) {
     score[v] = load(scores + v * kLanes) * rows.scale;
-    const Ints key = lane + (first_key + v * kLanes);
-    visible[v] = (key <= position) & (key >= oldest);
-    if (!all_visible) score[v] = visible[v] ? score[v] : splat(kNoMax);
-    best = max(best, score[v]);
+    if constexpr (!kAllVisible) score[v] = visible(v) ? score[v] : splat(kNoMax);
   }
   const float old_max = rows.state.max[row];
-  const float block_max = lane_max(best);
+  const float block_max = lane_max(max(max(score[0], score[1]), max(score[2], score[3])));
   const float new_max = block_max > old_max ? block_max : old_max;
-  const float factor = exp(splat(old_max - new_max))[0];
+  const Vec factor = exp(splat(old_max - new_max));
   float* sum = rows.state.sum + row * kLanes;
   Vec total = load(sum) * factor;
   for (int v = 0; v < kVecs; ++v) {
     Vec p = exp(score[v] - new_max);
-    if (!all_visible) p = visible[v] ? p : Vec{};
+    if constexpr (!kAllVisible) p = visible(v) ? p : Vec{};
     total = total + p;
-    Format::store_left(rows.probabilities + static_cast<size_t>(row * kBlockKeys + v * kLanes) *
-                                                (Format::kLeftStep / Format::kDepth), p);
+    Format::store_left(reinterpret_cast<std::byte*>(scores) + static_cast<size_t>(v * kLanes) *
+                                                                  (Format::kLeftStep / Format::kDepth), p);
   }
   store(sum, total);
   rows.state.max[row] = new_max;
-  return factor;
+  return factor[0];
+}
+
+template <class Format>
+MILLRACE_INLINE void soften_block(const AttentionRows& rows, int32_t first_key, float* factor) {
+  for (int row = 0; row < rows.rows; ++row) {
+    const int32_t position = rows.position[row];
+    const bool all_visible = first_key + kBlockKeys - 1 <= position &&
+                             (rows.window <= 0 || first_key >= position - rows.window + 1);
+    factor[row] = all_visible ? soften_row<Format, true>(rows, row, first_key)
+                              : soften_row<Format, false>(rows, row, first_key);
+  }
 }
 
 /// acc[row] = acc[row] · factor[row] + Σ_key p[row][key] · v[key], for `V` vectors of channels from `channel`.
-template <class Format, int R, int V>
+template <class Format, int R, int V, bool kPrefetch>
 MILLRACE_INLINE void gather_values(const AttentionRows& rows, const KeyBlock& block, const float* factor, int row,
                                    int channel) {
   constexpr int kGroupSteps = kGroupKeys / Format::kDepth;
-  constexpr size_t kLeftStride = kBlockKeys / Format::kDepth * Format::kLeftStep;
+  constexpr size_t kLeftStride = kBlockKeys * sizeof(float);
   const size_t value_step = static_cast<size_t>(rows.padded_dim) * Format::kColumnStep;
   float* c = rows.state.acc + row * rows.padded_dim + channel;
   Vec acc[R][V];
@@ -90,7 +98,7 @@ MILLRACE_INLINE void gather_values(const AttentionRows& rows, const KeyBlock& bl
 #pragma clang loop unroll(full)
     for (int v = 0; v < V; ++v) acc[r][v] *= factor[row + r];
   }
-  const char* p = reinterpret_cast<const char*>(rows.probabilities) + static_cast<size_t>(row) * kLeftStride;
+  const char* p = reinterpret_cast<const char*>(rows.scores) + static_cast<size_t>(row) * kLeftStride;
   for (int group = 0; group < kBlockGroups; ++group) {
     size_t offset = static_cast<size_t>(channel) * Format::kColumnStep;
     for (int step = 0; step < kGroupSteps; ++step) {
@@ -99,7 +107,7 @@ MILLRACE_INLINE void gather_values(const AttentionRows& rows, const KeyBlock& bl
       for (int v = 0; v < V; ++v) {
         const size_t at = offset + static_cast<size_t>(v) * kLanes * Format::kColumnStep;
         right[v] = reinterpret_cast<const char*>(block.v[group]) + at;
-        if (row == 0) __builtin_prefetch(reinterpret_cast<const char*>(block.next_v[group]) + at);
+        if constexpr (kPrefetch) __builtin_prefetch(reinterpret_cast<const char*>(block.next_v[group]) + at);
       }
       Format::template step<R, V>(acc, p, kLeftStride, right);
       p += Format::kLeftStep;
@@ -109,22 +117,27 @@ MILLRACE_INLINE void gather_values(const AttentionRows& rows, const KeyBlock& bl
   store_tile(acc, c, static_cast<size_t>(rows.padded_dim));
 }
 
-template <class Format, int R, int V = kTileVecs>
+template <class Format, int R, bool kPrefetch, int V = kTileVecs>
 MILLRACE_INLINE void gather_channels(const AttentionRows& rows, const KeyBlock& block, const float* factor, int row,
                                      int channel) {
   for (; channel + V * kLanes <= rows.padded_dim; channel += V * kLanes) {
-    gather_values<Format, R, V>(rows, block, factor, row, channel);
+    gather_values<Format, R, V, kPrefetch>(rows, block, factor, row, channel);
   }
-  if constexpr (V > 1) gather_channels<Format, R, V - 1>(rows, block, factor, row, channel);
+  if constexpr (V > 1) gather_channels<Format, R, kPrefetch, V - 1>(rows, block, factor, row, channel);
 }
 
 template <class Format>
 void attention_block(const AttentionRows& rows, const KeyBlock& block) {
-  score_block<Format>(rows, block);
-  float factor[kMaxAttentionRows];
-  for (int row = 0; row < rows.rows; ++row) factor[row] = soften_row<Format>(rows, row, block.first_key);
   for_row_tiles(rows.rows, [&](auto count, int row) {
-    gather_channels<Format, decltype(count)::kCount>(rows, block, factor, row, 0);
+    constexpr int R = decltype(count)::kCount;
+    row == 0 ? score_rows<Format, R, true>(rows, block, row) : score_rows<Format, R, false>(rows, block, row);
+  });
+  float factor[kMaxAttentionRows];
+  soften_block<Format>(rows, block.first_key, factor);
+  for_row_tiles(rows.rows, [&](auto count, int row) {
+    constexpr int R = decltype(count)::kCount;
+    row == 0 ? gather_channels<Format, R, true>(rows, block, factor, row, 0)
+             : gather_channels<Format, R, false>(rows, block, factor, row, 0);
   });
 }
 

@@ -61,7 +61,8 @@ class CpuBackend final : public Backend {
     return std::make_unique<CpuVector>(values);
   }
   std::unique_ptr<KvCache> make_kv_cache(const KvCacheShape& shape) override {
-    return std::make_unique<CpuKvCache>(shape, device_.compute_dtype);
+    const int multiple = device_.compute_dtype == DType::kBF16 ? device_.kernels.head_multiple : 16;
+    return std::make_unique<CpuKvCache>(shape, device_.compute_dtype, multiple);
   }
 
   void submit(std::function<void()> work, CompletionHandler done) override {

@@ -14,6 +14,10 @@
 /// What the ops of one backend share, and the parts they agree on. Private to this folder.
 namespace millrace::cpu {
 
+[[nodiscard]] inline int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
 class CpuVector final : public tensor::DeviceVector {
  public:
   explicit CpuVector(std::span<const float> values);
@@ -57,16 +61,18 @@ struct Device {
 
   /// Whether left operands are bf16 rows rather than f32 rows (see kernels.h).
   [[nodiscard]] bool bf16_left() const { return compute_dtype == tensor::DType::kBF16 && kernels.bf16_left; }
+  /// Whether products take tiled rows (see ProductTask).
+  [[nodiscard]] bool tiles() const { return compute_dtype == tensor::DType::kBF16 && kernels.tiles; }
   /// Summed elements per step.
   [[nodiscard]] int64_t depth() const { return compute_dtype == tensor::DType::kBF16 ? 2 : 1; }
   /// Bytes of one element of a left operand.
   [[nodiscard]] size_t left_size() const { return bf16_left() ? 2 : 4; }
+  /// Steps of a panel over `count` summed elements.
+  [[nodiscard]] int64_t steps(int64_t count) const {
+    return round_up(round_up(count, depth()) / depth(), depth() == 2 ? kernels.step_multiple : 1);
+  }
   /// out (f32 or compute) = values.
   void store_row(const float* values, std::byte* out, tensor::DType dtype, int64_t count) const;
 };
-
-[[nodiscard]] inline int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 }  // namespace millrace::cpu

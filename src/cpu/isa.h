@@ -8,10 +8,10 @@
 namespace millrace::cpu {
 
 /// The instruction sets that have kernels, slowest first.
-enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16 };
+enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 [[nodiscard]] std::string_view to_string(Isa isa);
-/// Accepts what to_string gives: "portable", "avx2", "avx512", "avx512_bf16".
+/// Accepts what to_string gives: "portable", "avx2", "avx512", "avx512_bf16", "amx".
 [[nodiscard]] Result<Isa> parse_isa(std::string_view name);
 
 /// Those that both this binary and this processor have, slowest first; never empty.

@@ -7,6 +7,7 @@ extern const Kernels kernels_portable;
 extern const Kernels kernels_avx2;
 extern const Kernels kernels_avx512;
 extern const Kernels kernels_avx512_bf16;
+extern const Kernels kernels_amx;
 #endif
 
 const Kernels* kernels_for(Isa isa) {
@@ -16,6 +17,7 @@ const Kernels* kernels_for(Isa isa) {
     case Isa::kAvx2: return &kernels_avx2;
     case Isa::kAvx512: return &kernels_avx512;
     case Isa::kAvx512Bf16: return &kernels_avx512_bf16;
+    case Isa::kAmx: return &kernels_amx;
 #endif
     default: return nullptr;
   }

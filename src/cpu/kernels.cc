@@ -3,9 +3,13 @@
 #include "cpu/kernels.h"
 
 #include "cpu/attention_kernel.h"
+#include "cpu/gather_kernel.h"
 #include "cpu/product_kernel.h"
 #include "cpu/row_kernels.h"
 #include "cpu/vocabulary_kernels.h"
+#if defined(__AMX_BF16__)
+#include "cpu/amx_kernel.h"
+#endif
 
 namespace millrace::cpu {
 
@@ -20,10 +24,23 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
 #else
     .bf16_left = false,
 #endif
+#if defined(__AMX_BF16__)
+    .tiles = true,
+    .step_multiple = static_cast<int>(kTileSteps),
+    .head_multiple = 32,
+    .product_bf16 = product_amx,
+    .attention_block_bf16 = attention_block_amx,
+#else
+    .tiles = false,
+    .step_multiple = 1,
+    .head_multiple = kLanes,
     .product_bf16 = product<Bf16Format>,
-    .product_f32 = product<F32Format>,
     .attention_block_bf16 = attention_block<Bf16Format>,
+#endif
+    .product_f32 = product<F32Format>,
     .attention_block_f32 = attention_block<F32Format>,
+    .gather_keys = gather_keys,
+    .gather_values_bf16 = gather_values_bf16,
     .attention_merge = attention_merge,
     .narrow = narrow,
     .widen = widen,

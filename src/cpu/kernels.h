@@ -15,6 +15,7 @@
 namespace millrace::cpu {
 
 inline constexpr int kPanelColumns = 64;  ///< columns of a weight panel
+inline constexpr int kTileHeight = 16;    ///< rows of a tile of tiled_left; 64 bytes each
 inline constexpr int kGroupKeys = 16;     ///< keys of a contiguous K or V group
 inline constexpr int kBlockKeys = 64;     ///< keys that attention's softmax handles at a time
 inline constexpr int kBlockGroups = kBlockKeys / kGroupKeys;
@@ -23,9 +24,12 @@ inline constexpr int kSumBlock = 1024;        ///< logits per partial sum of exp
 inline constexpr int kMaxBlock = 64;          ///< logits per maximum of block_max
 
 /// One panel times a few rows: c[row][column] = Σ_step left[row][step] · panel[step][column], summed in step order.
+/// With `tiled_left` the left rows lie in tiles of 16 rows by 16 steps, [rows / 16][steps / 16][16][16 steps], where the
+/// last group may have fewer rows but is as large.
 struct ProductTask {
-  const std::byte* left = nullptr;   // [rows, steps], `left_stride` bytes apart
+  const std::byte* left = nullptr;   // [rows, steps], `left_stride` bytes apart, or tiled
   size_t left_stride = 0;
+  bool tiled_left = false;
   const std::byte* panel = nullptr;  // [steps][64]
   int64_t steps = 0;
   int rows = 0;
@@ -41,14 +45,13 @@ struct AttentionState {
 
 /// Query rows of one kv head that share a walk over the keys.
 struct AttentionRows {
-  const std::byte* q = nullptr;         // [rows, padded_dim] left operand, times nothing
+  const std::byte* q = nullptr;         // [rows, padded_dim] left operand
   const int32_t* position = nullptr;    // [rows]
   int rows = 0;
-  int padded_dim = 0;                   // head_dim rounded up to 16
+  int padded_dim = 0;                   // head_dim rounded up to whole vectors or tiles
   int32_t window = 0;                   // 0: none
   float scale = 0.0f;
-  float* scores = nullptr;              // scratch [rows, 64]
-  std::byte* probabilities = nullptr;   // scratch [rows, 64] left operand
+  float* scores = nullptr;              // scratch [rows, 64]; probabilities take their place
   AttentionState state;
 };
 
@@ -71,11 +74,18 @@ struct LogitExtremes {
 struct Kernels {
   Isa isa = Isa::kPortable;
   bool bf16_left = false;
+  bool tiles = false;      ///< products in bf16 take tiled_left
+  int step_multiple = 1;   ///< bf16 panels and left rows are padded to a multiple of so many steps
+  int head_multiple = 16;  ///< heads in bf16 are padded to a multiple of so many channels
 
   void (*product_bf16)(const ProductTask&);
-  void (*product_f32)(const ProductTask&);
   void (*attention_block_bf16)(const AttentionRows&, const KeyBlock&);
+  void (*product_f32)(const ProductTask&);
   void (*attention_block_f32)(const AttentionRows&, const KeyBlock&);
+  /// Groups of 16 from tokens anywhere: out[word][16] of keys, a word being one f32 channel or two bf16 ones, and
+  /// out[8][padded_dim][2] of bf16 values.
+  void (*gather_keys)(const std::byte* const* keys, int words, std::byte* out);
+  void (*gather_values_bf16)(const std::byte* const* values, int padded_dim, std::byte* out);
   /// into ← into merged with `from`, the softmax over the keys that follow.
   void (*attention_merge)(int rows, int padded_dim, const AttentionState& into, const AttentionState& from);
 

@@ -17,10 +17,10 @@ size_t value_index(int32_t lane, int32_t channel, int32_t depth, int32_t padded_
 
 }  // namespace
 
-CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype)
+CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple)
     : shape_(shape),
       dtype_(dtype),
-      padded_dim_(static_cast<int32_t>(round_up(shape.head_dim, 16))),
+      padded_dim_(static_cast<int32_t>(round_up(shape.head_dim, head_multiple))),
       element_(static_cast<uint32_t>(tensor::size_of(dtype))),
       side_bytes_(static_cast<size_t>(shape.page_size) * static_cast<size_t>(padded_dim_) * element_),
       page_bytes_(static_cast<size_t>(shape.layer_count) * static_cast<size_t>(shape.kv_head_count) * 2 * side_bytes_) {
@@ -50,29 +50,6 @@ void CpuKvCache::store(PageId id, int32_t layer, int32_t head, int32_t offset, c
           [](float x) { return tensor::BFloat16::from_float(x).bits; });
   } else {
     place(reinterpret_cast<float*>(k), reinterpret_cast<float*>(v), [](float x) { return x; });
-  }
-}
-
-void CpuKvCache::gather(PageId id, int32_t layer, int32_t head, int32_t offset, int32_t lane, std::byte* k,
-                        std::byte* v) const {
-  const size_t skip = static_cast<size_t>(offset) * static_cast<size_t>(padded_dim_) * element_;
-  const std::byte* key = keys(id, layer, head) + skip;
-  const std::byte* value = values(id, layer, head) + skip;
-  if (dtype_ == tensor::DType::kBF16) {
-    // A pair of channels of a key moves as one word.
-    const auto* key_pairs = reinterpret_cast<const uint32_t*>(key);
-    auto* k_out = reinterpret_cast<uint32_t*>(k) + lane;
-    for (int32_t pair = 0; pair < padded_dim_ / 2; ++pair) k_out[pair * kGroupKeys] = key_pairs[pair];
-    const auto* from = reinterpret_cast<const uint16_t*>(value);
-    auto* v_out = reinterpret_cast<uint16_t*>(v) + value_index(lane, 0, 2, padded_dim_);
-    for (int32_t i = 0; i < padded_dim_; ++i) v_out[i * 2] = from[i];
-  } else {
-    const auto* from_key = reinterpret_cast<const float*>(key);
-    const auto* from_value = reinterpret_cast<const float*>(value);
-    auto* k_out = reinterpret_cast<float*>(k) + lane;
-    auto* v_out = reinterpret_cast<float*>(v) + value_index(lane, 0, 1, padded_dim_);
-    for (int32_t i = 0; i < padded_dim_; ++i) k_out[i * kGroupKeys] = from_key[i];
-    for (int32_t i = 0; i < padded_dim_; ++i) v_out[i] = from_value[i];
   }
 }
 

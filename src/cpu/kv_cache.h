@@ -12,7 +12,8 @@ namespace millrace::cpu {
 /// instead, K [tokens][padded_dim], V [tokens][padded_dim], and attention gathers groups from them.
 class CpuKvCache final : public tensor::KvCache {
  public:
-  CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype);
+  /// Heads are padded with zeros to a multiple of `head_multiple` channels.
+  CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple);
   [[nodiscard]] const tensor::KvCacheShape& shape() const override { return shape_; }
   [[nodiscard]] size_t page_bytes() const override { return page_bytes_; }
 
@@ -32,8 +33,13 @@ class CpuKvCache final : public tensor::KvCache {
 
   /// Stores one token's key and value, f32 [padded_dim] each, at `offset` in the page.
   void store(PageId id, int32_t layer, int32_t head, int32_t offset, const float* key, const float* value) const;
-  /// Copies token `offset` of an ungrouped page into lane `lane` of the groups at `k` and `v`.
-  void gather(PageId id, int32_t layer, int32_t head, int32_t offset, int32_t lane, std::byte* k, std::byte* v) const;
+  /// Where token `offset` of an ungrouped page has its key and its value, [padded_dim] each.
+  [[nodiscard]] const std::byte* key_at(PageId id, int32_t layer, int32_t head, int32_t offset) const {
+    return keys(id, layer, head) + static_cast<size_t>(offset) * static_cast<size_t>(padded_dim_) * element_;
+  }
+  [[nodiscard]] const std::byte* value_at(PageId id, int32_t layer, int32_t head, int32_t offset) const {
+    return key_at(id, layer, head, offset) + side_bytes_;
+  }
   /// Zeroes lanes [first, 16) of a V group.
   void clear_values(std::byte* group, int32_t first) const;
 

@@ -17,12 +17,35 @@ constexpr int64_t kRowBlock = 128;
 struct Left {
   const std::byte* data = nullptr;
   size_t stride = 0;
+  bool tiled = false;
 };
+
+/// Copies rows into tiles (see ProductTask), which spares the kernels loads of 16 far apart lines.
+Left tile_left(Device& device, const Matrix& x, int64_t steps) {
+  const size_t tiles = static_cast<size_t>(steps) / kTileHeight;
+  const size_t row_bytes = static_cast<size_t>(x.cols) * 2;
+  std::byte* const copy =
+      device.shared_scratch.reserve(static_cast<size_t>(round_up(x.rows, kTileHeight)) * tiles * 64);
+  device.pool.run_ranges(x.rows, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      const std::byte* from = row_of<std::byte>(x, row);
+      std::byte* to = copy + (static_cast<size_t>(row / kTileHeight) * tiles * kTileHeight +
+                              static_cast<size_t>(row % kTileHeight)) * 64;
+      for (size_t tile = 0; tile < tiles; ++tile, to += kTileHeight * 64) {
+        const size_t used = std::min<size_t>(64, row_bytes - std::min(row_bytes, tile * 64));
+        std::memcpy(to, from + tile * 64, used);
+        if (used < 64) std::memset(to + used, 0, 64 - used);
+      }
+    }
+  });
+  return {copy, tiles * 64, true};
+}
 
 /// Uses x itself where it already is in the kernels' format; otherwise a copy in scratch, widened or padded with zeros.
 Left prepare_left(Device& device, const Matrix& x, int64_t steps) {
   const int64_t padded = steps * device.depth();
   const bool widened = device.compute_dtype == DType::kBF16 && !device.kernels.bf16_left;
+  if (device.tiles() && x.rows > kTileHeight) return tile_left(device, x, steps);
   if (!widened && padded == x.cols) return {x.data, static_cast<size_t>(x.cols) * device.left_size()};
   const size_t stride = static_cast<size_t>(padded) * device.left_size();
   std::byte* const copy = device.shared_scratch.reserve(static_cast<size_t>(x.rows) * stride);
@@ -52,13 +75,15 @@ void for_each_product(Device& device, const Matrix& x, const CpuPackedWeight& we
   const int64_t row_blocks = (x.rows + kRowBlock - 1) / kRowBlock;
   const int64_t panels = weight.panel_count();
   device.pool.run_ranges(row_blocks * panels, [&](int64_t begin, int64_t end, int) {
+    static_assert(kRowBlock % kTileHeight == 0);
     alignas(64) float c[kRowBlock * kPanelColumns];  // [rows of the block, 64]
     for (int64_t task = begin; task < end; ++task) {
       const int64_t panel = task % panels;
-      const int64_t first_row = x.rows * (task / panels) / row_blocks;
-      const int64_t end_row = x.rows * (task / panels + 1) / row_blocks;
+      const int64_t first_row = task / panels * kRowBlock;
+      const int64_t end_row = std::min(x.rows, first_row + kRowBlock);
       product({.left = left.data + static_cast<size_t>(first_row) * left.stride,
                .left_stride = left.stride,
+               .tiled_left = left.tiled,
                .panel = weight.panel(panel),
                .steps = weight.steps(),
                .rows = static_cast<int>(end_row - first_row),

@@ -62,11 +62,11 @@ void pack_panels(Device& device, const CpuPackedWeight& weight, const Source& so
 
 }  // namespace
 
-CpuPackedWeight::CpuPackedWeight(int64_t out_features, int64_t in_features, int64_t depth, bool gate_up)
+CpuPackedWeight::CpuPackedWeight(int64_t out_features, int64_t in_features, int64_t steps, bool gate_up)
     : out_features_(out_features),
       in_features_(in_features),
       gate_up_(gate_up),
-      steps_(round_up(in_features, depth) / depth),
+      steps_(steps),
       panel_count_(round_up(out_features, panel_features()) / panel_features()),
       // A step of a column is 4 bytes: two bf16 or one f32.
       panel_bytes_(static_cast<size_t>(steps_) * kPanelColumns * 4),
@@ -83,7 +83,7 @@ std::unique_ptr<CpuPackedWeight> pack_weight(Device& device, std::span<const Hos
     check_matrix(part, in_features);
     begin.push_back(begin.back() + part.shape[0]);
   }
-  auto weight = std::make_unique<CpuPackedWeight>(begin.back(), in_features, device.depth(), false);
+  auto weight = std::make_unique<CpuPackedWeight>(begin.back(), in_features, device.steps(in_features), false);
   pack_panels(device, *weight, [&](int64_t panel, int64_t column) -> SourceRow {
     const int64_t feature = panel * kPanelColumns + column;
     if (feature >= begin.back()) return {};
@@ -97,7 +97,7 @@ std::unique_ptr<CpuPackedWeight> pack_gate_up_weight(Device& device, const HostT
   CHECK(gate.shape.rank() == 2 && gate.shape == up.shape, "{} {} and {} {} do not go together", gate.name,
         gate.shape.to_string(), up.name, up.shape.to_string());
   const int64_t features = gate.shape[0];
-  auto weight = std::make_unique<CpuPackedWeight>(features, gate.shape[1], device.depth(), true);
+  auto weight = std::make_unique<CpuPackedWeight>(features, gate.shape[1], device.steps(gate.shape[1]), true);
   constexpr int64_t kHalf = kPanelColumns / 2;
   pack_panels(device, *weight, [&](int64_t panel, int64_t column) -> SourceRow {
     const int64_t feature = panel * kHalf + column % kHalf;

@@ -11,7 +11,7 @@ namespace millrace::cpu {
 /// A gate-up weight holds 32 gate features and the 32 up features that go with them in each panel.
 class CpuPackedWeight final : public tensor::PackedWeight {
  public:
-  CpuPackedWeight(int64_t out_features, int64_t in_features, int64_t depth, bool gate_up);
+  CpuPackedWeight(int64_t out_features, int64_t in_features, int64_t steps, bool gate_up);
   [[nodiscard]] int64_t out_features() const override { return out_features_; }
   [[nodiscard]] int64_t in_features() const override { return in_features_; }
   [[nodiscard]] bool gate_up() const { return gate_up_; }

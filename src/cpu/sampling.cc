@@ -122,23 +122,51 @@ Candidates listed(const SamplerScratch& scratch) {
   return {scratch.candidates, scratch.weights, {}, sum_of(scratch.weights)};
 }
 
-/// top_p without top_k: looks at ever more of the largest logits until they hold enough of the total.
+/// top_p without top_k, without sorting the vocabulary: logits are counted into buckets by their distance from the
+/// maximum, and only the bucket in which the sum reaches top_p is sorted.
 Candidates nucleus(const Kernels& kernels, std::span<const float> logits, float max, float factor,
                    const SamplingParams& params, SamplerScratch& scratch) {
-  const auto vocab = static_cast<int64_t>(logits.size());
-  const double total = kernels.exp_sum(logits.data(), max, factor, params.min_p, vocab, nullptr, nullptr);
-  for (int64_t count = 256;; count *= 8) {
-    collect_largest(kernels, logits, std::min(count, vocab), scratch);
-    const bool complete = static_cast<int64_t>(scratch.candidates.size()) == vocab;
-    const size_t collected = scratch.candidates.size();
-    weigh(logits, max, factor, params.min_p, scratch);
-    const bool cut_by_min_p = scratch.candidates.size() < collected;
-    // A little more than asked for, since `total` and this sum are rounded in different orders.
-    const bool enough = sum_of(scratch.weights) > static_cast<double>(params.top_p) * total * (1.0 + 1e-5);
-    if (!enough && !complete && !cut_by_min_p) continue;
-    cut_top_p(params.top_p, total, scratch);
-    return listed(scratch);
+  constexpr int kBuckets = 2048;
+  constexpr float kBucketsPerNat = 80.0f;  // the last bucket holds all beyond e^-25
+  scratch.weights.resize(logits.size());
+  const double total = kernels.exp_sum(logits.data(), max, factor, params.min_p, static_cast<int64_t>(logits.size()),
+                                       scratch.weights.data(), nullptr);
+  const auto bucket_of = [&](float logit) {
+    return static_cast<int>(std::min((max - logit) * factor * kBucketsPerNat, static_cast<float>(kBuckets - 1)));
+  };
+  double sums[kBuckets] = {};
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (scratch.weights[id] > 0.0f) sums[bucket_of(logits[id])] += static_cast<double>(scratch.weights[id]);
   }
+  const double wanted = static_cast<double>(params.top_p) * total;
+  double before = 0.0;
+  int last = 0;
+  for (; last < kBuckets - 1 && before + sums[last] < wanted; ++last) before += sums[last];
+
+  std::vector<TokenId>& order = scratch.candidates;  // the last bucket: descending logit, ascending id
+  order.clear();
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (scratch.weights[id] > 0.0f && bucket_of(logits[id]) == last) order.push_back(static_cast<TokenId>(id));
+  }
+  const auto logit_of = [&](TokenId id) { return logits[static_cast<size_t>(id)]; };
+  const auto precedes = [&](TokenId a, TokenId b) {
+    return logit_of(a) != logit_of(b) ? logit_of(a) > logit_of(b) : a < b;
+  };
+  std::sort(order.begin(), order.end(), precedes);
+  size_t kept = 0;
+  for (; kept < order.size() && (kept == 0 || before < wanted); ++kept) {
+    before += static_cast<double>(scratch.weights[static_cast<size_t>(order[kept])]);
+  }
+  const TokenId end = order[kept - 1];
+  order.clear();
+  size_t count = 0;
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (scratch.weights[id] == 0.0f || precedes(end, static_cast<TokenId>(id))) continue;
+    order.push_back(static_cast<TokenId>(id));
+    scratch.weights[count++] = scratch.weights[id];
+  }
+  scratch.weights.resize(count);
+  return listed(scratch);
 }
 
 }  // namespace

@@ -57,17 +57,26 @@ MILLRACE_INLINE void store_part(float* to, Vec value, int64_t count) {
   __builtin_memcpy(to, &value, static_cast<size_t>(count) * sizeof(float));
 }
 
+/// Halves a vector three times by lane i with lane i + half; what remains are lanes 0 and 1.
+template <class Combine>
+MILLRACE_INLINE float fold_lanes(Vec value, Combine combine) {
+  typedef float Eight __attribute__((vector_size(32)));
+  typedef float Four __attribute__((vector_size(16)));
+  typedef float Two __attribute__((vector_size(8)));
+  const Eight eight = combine(__builtin_shufflevector(value, value, 0, 1, 2, 3, 4, 5, 6, 7),
+                              __builtin_shufflevector(value, value, 8, 9, 10, 11, 12, 13, 14, 15));
+  const Four four = combine(__builtin_shufflevector(eight, eight, 0, 1, 2, 3),
+                            __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
+  const Two two = combine(__builtin_shufflevector(four, four, 0, 1), __builtin_shufflevector(four, four, 2, 3));
+  return combine(two[0], two[1]);
+}
 MILLRACE_INLINE float lane_sum(Vec value) {
-  float part[8];
-  for (int i = 0; i < 8; ++i) part[i] = value[i] + value[i + 8];
-  for (int i = 0; i < 4; ++i) part[i] += part[i + 4];
-  return (part[0] + part[2]) + (part[1] + part[3]);
+  return fold_lanes(value, [](auto a, auto b) __attribute__((always_inline)) { return a + b; });
 }
 MILLRACE_INLINE float lane_max(Vec value) {
-  float best = value[0];
-  for (int i = 1; i < kLanes; ++i) best = value[i] > best ? value[i] : best;
-  return best;
+  return fold_lanes(value, [](auto a, auto b) __attribute__((always_inline)) { return a > b ? a : b; });
 }
+MILLRACE_INLINE bool any_lane(Ints mask) { return __builtin_reduce_or(mask) != 0; }
 
 MILLRACE_INLINE Vec widen_bf16(Halves half) {
   return reinterpret_cast<Vec>(__builtin_convertvector(half, Bits) << 16);

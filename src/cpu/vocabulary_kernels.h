@@ -27,9 +27,7 @@ LogitExtremes extremes(const float* logits, int64_t count) {
     best[0] = max(x, best[0]);
     nan[0] |= x != x;
   }
-  const Ints any = (nan[0] | nan[1]) | (nan[2] | nan[3]);
-  bool has_nan = false;
-  for (int lane = 0; lane < kLanes; ++lane) has_nan |= any[lane] != 0;
+  const bool has_nan = any_lane((nan[0] | nan[1]) | (nan[2] | nan[3]));
   return {lane_max(max(max(best[0], best[1]), max(best[2], best[3]))), has_nan};
 }
 
@@ -57,7 +55,7 @@ double exp_sum(const float* logits, float max_logit, float factor, float floor, 
 int64_t find(const float* logits, float value, int64_t count) {
   for (int64_t i = 0; i < count; i += kLanes) {
     const int64_t part = count - i < kLanes ? count - i : kLanes;
-    if (lane_max(load_part(logits + i, part, kLowest)) < value) continue;
+    if (!any_lane(load_part(logits + i, part, kLowest) == value)) continue;
     for (int64_t lane = 0; lane < part; ++lane) {
       if (logits[i + lane] == value) return i + lane;
     }
@@ -70,9 +68,7 @@ int64_t count_above(const float* logits, float value, int64_t count) {
   for (int64_t i = 0; i < count; i += kLanes) {
     above -= load_part(logits + i, count - i < kLanes ? count - i : kLanes, kLowest) > value;
   }
-  int64_t total = 0;
-  for (int lane = 0; lane < kLanes; ++lane) total += above[lane];
-  return total;
+  return __builtin_reduce_add(above);
 }
 
 void block_max(const float* logits, int64_t count, float* out) {
@@ -91,7 +87,7 @@ int64_t collect(const float* logits, float threshold, int64_t count, int32_t* id
   for (int64_t i = 0; i < count; i += kLanes) {
     const int64_t part = count - i < kLanes ? count - i : kLanes;
     const Vec x = load_part(logits + i, part, kLowest);
-    if (lane_max(x) < threshold) continue;
+    if (!any_lane(x >= threshold)) continue;
     for (int64_t lane = 0; lane < part; ++lane) {
       if (x[lane] < threshold) continue;
       if (found < capacity) ids[found] = static_cast<int32_t>(i + lane);

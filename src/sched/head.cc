@@ -11,6 +11,8 @@ int64_t microseconds(async::Duration duration) {
   return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
 }
 
+int64_t nanoseconds(async::TimePoint at) { return at.time_since_epoch().count(); }
+
 /// Adds a later event to an earlier one that the client has not taken yet.
 void merge(GenerateEvent& into, GenerateEvent later) {
   into.tokens.insert(into.tokens.end(), later.tokens.begin(), later.tokens.end());
@@ -59,6 +61,7 @@ Head::Head(async::Runtime& runtime, HeadOptions options)
       // submit() bounds the submissions, and each stream sends one abort at most: no abort may be lost.
       controls_(runtime, std::numeric_limits<size_t>::max()),
       scheduler_(options_.scheduler),
+      stats_(options_.model.stage_count, options_.scheduler.window),
       tasks_(runtime),
       wake_(runtime),
       broken_signal_(runtime) {
@@ -82,7 +85,8 @@ void Head::attach(Generation generation, std::unique_ptr<comm::LinkSender> to_fi
   to_first_stage_ = std::move(to_first_stage);
   last_output_ = runtime_.now();
   tasks_.spawn("head outputs", receive_outputs(generation, std::move(from_last_stage)));
-  send(scheduler_.empty_plan());
+  stats_.ring_attached(generation, nanoseconds(last_output_));
+  send(scheduler_.empty_plan(), last_output_);
   wake_.notify_all();
 }
 
@@ -148,6 +152,7 @@ void Head::handle(Submission submission) {
     end({submission.id}, {ErrorCode::kUnavailable, "the server is shutting down"});
     return;
   }
+  stats_.request_came(nanoseconds(submission.submitted));
   scheduler_.add(submission.id, std::move(submission.request));
 }
 
@@ -175,7 +180,10 @@ asio::awaitable<void> Head::take_turns() {
       co_await wake_.wait();
       continue;
     }
-    if (scheduler_.in_flight_plans() < options_.scheduler.window && send_next_plan()) continue;
+    if (scheduler_.in_flight_plans() < options_.scheduler.window) {
+      if (send_next_plan()) continue;
+      stats_.starved();
+    }
     (void)co_await wake_.wait_until(next_deadline());
     check_watchdog();
     send_heartbeat_if_due();
@@ -183,24 +191,28 @@ asio::awaitable<void> Head::take_turns() {
 }
 
 bool Head::send_next_plan() {
+  const async::TimePoint now = runtime_.now();
   auto plan = scheduler_.next();
   if (!plan) return false;
-  const async::TimePoint now = runtime_.now();
   for (const SequenceId id : scheduler_.newest_plan()) {
     Client& client = clients_.at(id);
     if (!client.planned) client.planned = now;
   }
-  send(std::move(*plan));
+  send(std::move(*plan), now);
   publish();
   return true;
 }
 
-void Head::send(Plan plan) {
+void Head::send(Plan plan, async::TimePoint begin) {
   plan.id = next_plan_;
   plan.generation = generation_;
   next_plan_ = PlanId(next_plan_.value() + 1);
-  sent_.push_back(runtime_.now());
-  to_first_stage_->send(comm::MessageKind::kPlan, generation_, plan.id, plan.encode());
+  auto bytes = plan.encode();
+  const async::TimePoint now = runtime_.now();
+  sent_.push_back(now);
+  stats_.plan_sent(plan, {nanoseconds(begin), nanoseconds(now), static_cast<uint32_t>(scheduler_.running_count()),
+                          static_cast<uint32_t>(scheduler_.waiting_count()), scheduler_.free_pages(), bytes.size()});
+  to_first_stage_->send(comm::MessageKind::kPlan, generation_, plan.id, std::move(bytes));
 }
 
 async::TimePoint Head::next_deadline() const {
@@ -209,7 +221,7 @@ async::TimePoint Head::next_deadline() const {
 
 void Head::send_heartbeat_if_due() {
   if (to_first_stage_ == nullptr || !sent_.empty() || runtime_.now() < last_output_ + options_.heartbeat) return;
-  send(scheduler_.empty_plan());
+  send(scheduler_.empty_plan(), runtime_.now());
 }
 
 void Head::check_watchdog() {
@@ -234,18 +246,19 @@ asio::awaitable<void> Head::receive_outputs(Generation generation,
 }
 
 void Head::book(const comm::Message& message) {
+  last_output_ = runtime_.now();
   auto output = PlanOutput::decode(message.payload.bytes());
   if (output.has_error()) throw ErrorException(output.error());
   sent_.pop_front();
-  last_output_ = runtime_.now();
   std::vector<SequenceUpdate> updates = scheduler_.complete(*output);
   {
     const std::lock_guard lock(mutex_);
-    status_.ready = true;
-    status_.reason.clear();
+    status_.ready = !scheduler_.profiling();
+    status_.reason = status_.ready ? "" : "the stages are being timed";
   }
   publish();  // first, so that a client that has its last event finds its pages free
   for (SequenceUpdate& update : updates) deliver(std::move(update));
+  stats_.output_booked(*output, message.payload.bytes().size(), nanoseconds(last_output_), nanoseconds(runtime_.now()));
   wake_.notify_all();
 }
 
@@ -284,9 +297,11 @@ void Head::set_not_ready(const std::string& reason) {
 
 void Head::break_ring(const std::string& reason) {
   if (to_first_stage_ == nullptr) return;
+  break_reason_ = reason;
   to_first_stage_->close(reason);
   to_first_stage_.reset();
   sent_.clear();
+  stats_.ring_broken(nanoseconds(runtime_.now()));
   const std::vector<SequenceId> lost = scheduler_.lose_ring();
   if (!stopping_) {
     log::error("the ring is broken: {} ({} running requests end, {} stay queued)", reason, lost.size(),

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "comm/link.h"
 #include "sched/engine.h"
+#include "sched/ring_stats.h"
 #include "sched/scheduler.h"
 
 namespace millrace::sched {
@@ -46,12 +47,14 @@ class Head final : public Engine {
   /// Breaks the attached ring, if any, for a reason that the links do not know.
   void break_ring(const std::string& reason);
   [[nodiscard]] bool stopping() const { return stopping_; }
+  [[nodiscard]] const std::string& break_reason() const { return break_reason_; }
 
   [[nodiscard]] const ModelInfo& model_info() const override { return options_.model; }
   [[nodiscard]] EngineStatus status() const override;
   [[nodiscard]] Result<std::unique_ptr<TokenStream>> submit(GenerateRequest request,
                                                             async::Runtime& client) override;
   bool abort(const std::string& request_id) override;
+  [[nodiscard]] const RingStats* ring_stats() const override { return &stats_; }
 
  private:
   using Events = async::Mailbox<GenerateEvent>;
@@ -83,7 +86,7 @@ class Head final : public Engine {
   void handle(Abort abort);
   void handle(Stop stop);
   [[nodiscard]] bool send_next_plan();
-  void send(Plan plan);
+  void send(Plan plan, async::TimePoint begin);
   void send_heartbeat_if_due();
   void check_watchdog();
   [[nodiscard]] async::TimePoint next_deadline() const;
@@ -98,6 +101,7 @@ class Head final : public Engine {
 
   // On the head's Runtime.
   Scheduler scheduler_;
+  RingStats stats_;
   std::unordered_map<SequenceId, Client> clients_;
   async::TaskGroup tasks_;
   async::WaitList wake_;
@@ -107,6 +111,7 @@ class Head final : public Engine {
   PlanId next_plan_;
   std::deque<async::TimePoint> sent_;  // of the plans in flight
   async::TimePoint last_output_;
+  std::string break_reason_;
   bool stopping_ = false;
 
   // Shared with the clients' threads.

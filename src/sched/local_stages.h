@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "async/task_group.h"
@@ -34,6 +35,10 @@ class LocalStages {
   void start(std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream);
   /// Returns when every loop of the generation has ended.
   [[nodiscard]] asio::awaitable<void> join();
+  /// Ends the generation's loops, also those that wait for a neighbour elsewhere.
+  void stop(const std::string& reason);
+  /// Why the loop that ended first did.
+  [[nodiscard]] const std::string& end_reason() const { return end_reason_; }
   [[nodiscard]] async::Runtime& first_runtime() { return hosts_.front()->runtime; }
   [[nodiscard]] async::Runtime& last_runtime() { return hosts_.back()->runtime; }
 
@@ -44,14 +49,16 @@ class LocalStages {
     async::Runtime& runtime;
     std::unique_ptr<StageRunner> runner;
     async::TaskGroup tasks;
+    std::unique_ptr<StageLoop> loop;  // on its Runtime
   };
-  [[nodiscard]] asio::awaitable<void> run_loop(std::shared_ptr<StageLoop> loop);
+  [[nodiscard]] asio::awaitable<void> run_loop(Host& host);
 
   async::Runtime& control_;
   const StageId first_;
   const RingShape shape_;
   std::vector<std::unique_ptr<Host>> hosts_;
   size_t running_ = 0;           // loops that have not ended; on the control Runtime
+  std::string end_reason_;
   async::WaitList ended_;
 };
 

@@ -28,6 +28,16 @@ bool is_json(std::string_view content_type) {
          boost::algorithm::iends_with(name, "+json");
 }
 
+/// The text stays in the log: it may name what is no client's business.
+ApiError internal_error(const std::exception& failure) {
+  log::error("a request failed: {}", failure.what());
+  return {500, "internal error", ""};
+}
+
+bool is_probe(std::string_view route) {
+  return route == "/health" || route == "/ping" || route == "/metrics" || route == "/load";
+}
+
 bool is_printable(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c >= 0x20 && c < 0x7f; });
 }
@@ -92,7 +102,11 @@ asio::awaitable<bool> Api::handle(HttpRequest request, Connection& connection) {
   if (!response && generates) {
     co_await generate(request, match.route, connection, record);
   } else {
-    if (!response) response = answer(request, match);
+    if (!response && is_heavy(request, match.route)) {
+      co_await run_elsewhere([&] { response = answer_safely(request, match); });
+    } else if (!response) {
+      response = answer_safely(request, match);
+    }
     record.status = response->status;
     decorate(*response, request.request_id);
     const bool without_body = request.method == Method::kHead;
@@ -115,12 +129,13 @@ asio::awaitable<void> Api::refuse(HttpResponse response, Connection& connection)
 
 void Api::finish(const RequestRecord& record, std::string_view route) {
   metrics_.count_http(route, record.status);
-  const auto level = record.id.empty() ? log::Level::kDebug : log::Level::kInfo;
+  const auto level = is_probe(route) ? log::Level::kDebug : log::Level::kInfo;
   if (!log::enabled(level)) return;
   const auto to_ms = [&](async::TimePoint at) {
     return std::chrono::duration<double, std::milli>(at - record.begin).count();
   };
-  log::at(level, "request id={} route={} status={} prompt_tokens={} completion_tokens={} ttft_ms={:.1f} total_ms={:.1f}",
+  log::at(level,
+          "request id={} route={} status={} prompt_tokens={} completion_tokens={} ttft_ms={:.1f} total_ms={:.1f}",
           record.id.empty() ? "-" : record.id, route, record.status, record.prompt_tokens, record.completion_tokens,
           record.first_token ? to_ms(*record.first_token) : 0.0, to_ms(runtime_.now()));
 }
@@ -138,35 +153,61 @@ Api::Prepared Api::prepare(const HttpRequest& request, Route route) const {
   return preparer_.prepare(std::move(*parsed));
 }
 
-asio::awaitable<Api::Prepared> Api::prepare_elsewhere(const HttpRequest& request, Route route) {
+Api::Prepared Api::prepare_safely(const HttpRequest& request, Route route) const {
+  try {
+    return prepare(request, route);
+  } catch (const std::exception& failure) {
+    return internal_error(failure);
+  }
+}
+
+HttpResponse Api::answer_safely(const HttpRequest& request, const RouteMatch& match) {
+  try {
+    return answer(request, match);
+  } catch (const std::exception& failure) {
+    return error_response(internal_error(failure));
+  }
+}
+
+bool Api::is_heavy(const HttpRequest& request, Route route) {
+  switch (route) {
+    case Route::kCompletions:
+    case Route::kChatCompletions:
+    case Route::kTokenize:
+    case Route::kDetokenize:
+    case Route::kApplyTemplate: return request.body.size() > kElsewhereBytes;
+    default: return false;
+  }
+}
+
+asio::awaitable<void> Api::run_elsewhere(std::function<void()> work) {
   const async::Event done(runtime_);
-  std::optional<Prepared> prepared;
-  asio::post(worker_, [this, &request, route, &prepared, done] {
+  asio::post(worker_, [&work, done] {
     std::exception_ptr failure;
     try {
-      prepared = prepare(request, route);
+      work();
     } catch (...) {
       failure = std::current_exception();
     }
     done.set(failure);
   });
-  // The worker writes into this frame, so the wait outlives a cancellation.
+  // The worker uses this frame and the caller's, so the wait outlives a cancellation.
   co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
   co_await done.wait();
   co_await asio::this_coro::reset_cancellation_state(asio::enable_terminal_cancellation());
-  co_return std::move(*prepared);
 }
 
-asio::awaitable<void> Api::generate(const HttpRequest& request, Route route, Connection& connection,
+asio::awaitable<void> Api::generate(HttpRequest& request, Route route, Connection& connection,
                                     RequestRecord& record) {
   std::optional<Prepared> prepared;
   if (generator_.in_flight() >= options_.max_requests_in_flight) {
     prepared = ApiError{429, fmt::format("{} requests are in flight already", generator_.in_flight()), ""};
-  } else if (request.body.size() > kElsewhereBytes) {
-    prepared = co_await prepare_elsewhere(request, route);
+  } else if (is_heavy(request, route)) {
+    co_await run_elsewhere([&] { prepared = prepare_safely(request, route); });
   } else {
-    prepared = prepare(request, route);
+    prepared = prepare_safely(request, route);
   }
+  request.body = std::string();
   if (prepared->has_value() && generator_.is_active((*prepared)->info.id)) {
     prepared = ApiError{409, fmt::format("request_id: '{}' is in flight already", (*prepared)->info.id), "request_id"};
   }

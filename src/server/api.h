@@ -12,7 +12,7 @@
 namespace millrace::server {
 
 /// The HTTP API: from a request to its answer on a connection. Owned by the Server; its executor only. Work on large
-/// bodies (parsing, tokenising) happens on a thread of its own, so that running streams keep flowing.
+/// bodies (parsing, rendering, tokenising) happens on a thread of its own, so that running streams keep flowing.
 class Api {
  public:
   Api(async::Runtime& runtime, const ServerOptions& options, const Service& service);
@@ -43,10 +43,16 @@ class Api {
   [[nodiscard]] HttpResponse answer_server_info() const;
   [[nodiscard]] HttpResponse answer_metrics() const;
 
-  asio::awaitable<void> generate(const HttpRequest& request, Route route, Connection& connection,
+  /// Frees the request's body once it is parsed.
+  asio::awaitable<void> generate(HttpRequest& request, Route route, Connection& connection,
                                  RequestRecord& record);
   [[nodiscard]] Prepared prepare(const HttpRequest& request, Route route) const;
-  asio::awaitable<Prepared> prepare_elsewhere(const HttpRequest& request, Route route);
+  /// Runs `work` on the worker thread and waits for it, also when cancelled.
+  asio::awaitable<void> run_elsewhere(std::function<void()> work);
+  /// answer() and prepare() at the request border: what they throw is a 500.
+  [[nodiscard]] HttpResponse answer_safely(const HttpRequest& request, const RouteMatch& match);
+  [[nodiscard]] Prepared prepare_safely(const HttpRequest& request, Route route) const;
+  [[nodiscard]] static bool is_heavy(const HttpRequest& request, Route route);
   void decorate(HttpResponse& response, const std::string& request_id) const;
   void finish(const RequestRecord& record, std::string_view route);
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -37,54 +38,61 @@ Connection::Connection(async::Runtime& runtime, tcp::socket socket, const Server
   error_code ignored;  // a socket that is dead already fails at its first read
   socket_.non_blocking(true, ignored);
   socket_.set_option(tcp::no_delay(true), ignored);
+  socket_.set_option(asio::socket_base::keep_alive(true), ignored);
   if (options.send_buffer_bytes > 0) {
     socket_.set_option(asio::socket_base::send_buffer_size(options.send_buffer_bytes), ignored);
   }
 }
 
-std::string Connection::peer() const {
-  error_code failure;
-  const auto endpoint = socket_.remote_endpoint(failure);
-  return failure ? "unknown" : endpoint.address().to_string();
-}
-
-void Connection::stop_idling() {
+void Connection::stop_reading() {
   stopping_ = true;
   error_code ignored;
-  if (idle_) socket_.cancel(ignored);
+  if (reading_) socket_.cancel(ignored);
+}
+
+asio::awaitable<Connection::Incoming> Connection::read_request(const Gatekeeper& gatekeeper) {
+  if (buffer_.empty()) buffer_ = std::string();
+  reading_ = true;
+  timed_out_ = false;
+  // The parser comes to life only now: most connections are idle most of the time.
+  Incoming incoming;
+  const Fill first = co_await wait_for_first_byte();
+  if (first == Fill::kBytes) incoming = co_await parse_request(gatekeeper);
+  reading_ = false;
+  if (buffer_.empty()) buffer_ = std::string();
+  co_return incoming;
 }
 
 asio::awaitable<Connection::Fill> Connection::wait_for_first_byte() {
   if (!buffer_.empty()) co_return Fill::kBytes;
   if (stopping_) co_return Fill::kClosed;
-  idle_ = true;
   deadline_.expire_after(options_.idle_timeout);
   const auto [failure] = co_await socket_.async_wait(tcp::socket::wait_read, kOutcome);
   deadline_.expire_never();
-  idle_ = false;
   co_return failure ? Fill::kClosed : Fill::kBytes;
+}
+
+error_code Connection::read_available() {
+  // By way of the stack, so that what a connection keeps is no larger than what it has read.
+  std::array<char, kReadBytes> block;
+  error_code failure;
+  const size_t count = socket_.read_some(asio::buffer(block), failure);
+  buffer_.append(block.data(), count);
+  return failure;
 }
 
 asio::awaitable<Connection::Fill> Connection::fill() {
   for (;;) {
-    const size_t used = buffer_.size();
-    buffer_.resize(used + kReadBytes);
-    error_code failure;
-    const size_t count = socket_.read_some(asio::buffer(buffer_.data() + used, kReadBytes), failure);
-    buffer_.resize(used + count);
+    const error_code failure = read_available();
     if (!failure) co_return Fill::kBytes;
-    if (!would_block(failure)) co_return Fill::kClosed;
+    if (!would_block(failure) || stopping_) co_return Fill::kClosed;
     const auto [wait_failure] = co_await socket_.async_wait(tcp::socket::wait_read, kOutcome);
     if (timed_out_) co_return Fill::kTimeout;
     if (wait_failure) co_return Fill::kClosed;
   }
 }
 
-asio::awaitable<Connection::Incoming> Connection::read_request(const Gatekeeper& gatekeeper) {
-  if (buffer_.empty()) buffer_.shrink_to_fit();
-  timed_out_ = false;
-  const Fill first = co_await wait_for_first_byte();
-  if (first != Fill::kBytes) co_return Incoming{};
+asio::awaitable<Connection::Incoming> Connection::parse_request(const Gatekeeper& gatekeeper) {
   HttpParser parser({options_.max_header_bytes, options_.max_body_bytes});
   deadline_.expire_after(options_.header_timeout);
   for (;;) {
@@ -188,7 +196,7 @@ asio::awaitable<void> Connection::linger() {
   for (size_t discarded = 0; discarded < kMaxDiscarded; discarded += buffer_.size()) {
     buffer_.clear();
     const Fill more = co_await fill();
-    if (more != Fill::kBytes || stopping_) break;
+    if (more != Fill::kBytes) break;
   }
   deadline_.expire_never();
   socket_.close(ignored);
@@ -199,10 +207,7 @@ asio::awaitable<void> Connection::watch(std::function<void()> on_gone) {
   while (!failure && buffer_.size() < options_.max_pipelined_bytes) {
     const auto [wait_failure] = co_await socket_.async_wait(tcp::socket::wait_read, kOutcome);
     if (wait_failure) co_return;
-    const size_t used = buffer_.size();
-    buffer_.resize(used + 4096);
-    const size_t count = socket_.read_some(asio::buffer(buffer_.data() + used, 4096), failure);
-    buffer_.resize(used + count);
+    failure = read_available();
     if (would_block(failure)) failure = {};
   }
   if (!failure) {

@@ -44,15 +44,17 @@ class Connection {
   [[nodiscard]] asio::awaitable<void> watch(std::function<void()> on_gone);
   [[nodiscard]] bool peer_gone() const { return peer_gone_; }
 
-  /// Ends the wait of an idle connection; one that serves a request goes on.
-  void stop_idling();
-  [[nodiscard]] std::string peer() const;
+  /// Ends the wait for a request, also for the rest of one; a connection that serves a request goes on.
+  void stop_reading();
 
  private:
   enum class Fill { kBytes, kClosed, kTimeout };
 
+  asio::awaitable<Incoming> parse_request(const Gatekeeper& gatekeeper);
   asio::awaitable<Fill> wait_for_first_byte();
   asio::awaitable<Fill> fill();
+  /// One read into the end of buffer_.
+  boost::system::error_code read_available();
   asio::awaitable<bool> write_all(std::string_view bytes);
 
   asio::ip::tcp::socket socket_;
@@ -61,7 +63,7 @@ class Connection {
   std::string buffer_;  ///< read and not yet parsed: at most max_pipelined_bytes, or one read's worth of a body
   std::string frame_;   ///< the stream chunk being written
   bool timed_out_ = false;
-  bool idle_ = false;
+  bool reading_ = false;
   bool stopping_ = false;
   bool peer_gone_ = false;
   bool chunked_ = false;

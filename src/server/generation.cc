@@ -71,6 +71,7 @@ asio::awaitable<void> Generation::run() {
     const bool sent = co_await flush();
     if (!sent) break;
   }
+  record_.completion_tokens = usage().completion_tokens;
   if (unfinished_ == 0 && !connection_.peer_gone()) {
     note_end();
     co_await send_whole();
@@ -137,10 +138,11 @@ void Generation::note_end() {
   Metrics& metrics = generator_.metrics_;
   const auto now = generator_.runtime_.now();
   const openai::Usage total = usage();
-  record_.completion_tokens = total.completion_tokens;
   metrics.prompt_tokens += total.prompt_tokens;
   metrics.cached_tokens += total.cached_tokens;
-  for (const PreparedPrompt& prompt : spec_.prompts) metrics.prompt_length.observe(static_cast<double>(prompt.ids.size()));
+  for (const PreparedPrompt& prompt : spec_.prompts) {
+    metrics.prompt_length.observe(static_cast<double>(prompt.ids.size()));
+  }
   metrics.e2e_latency.observe(seconds(now - record_.begin));
   if (record_.first_token) metrics.decode_time.observe(seconds(now - *record_.first_token));
 }

@@ -34,7 +34,9 @@ Error cannot_listen(const ServerOptions& options, std::string_view what, const e
 class Server::Front {
  public:
   Front(ServerOptions options, Service service)
-      : options_(std::move(options)), service_(std::move(service)), api_(runtime(), options_, service_) {}
+      : options_(std::move(options)), service_(std::move(service)), api_(runtime(), options_, service_) {
+    CHECK(service_.engine != nullptr && service_.tokenizer != nullptr, "a service needs an engine and a tokenizer");
+  }
 
   Result<uint16_t> start();
   void stop(milliseconds drain_timeout);
@@ -101,7 +103,7 @@ asio::awaitable<void> Server::Front::accept_connections() {
       co_await async::sleep_for(runtime(), std::chrono::milliseconds(100));
       continue;
     }
-    if (connections_.size() >= options_.max_connections) {
+    if (sessions_.size() >= options_.max_connections) {
       turn_away(std::move(socket));
       continue;
     }
@@ -159,7 +161,7 @@ asio::awaitable<void> Server::Front::shut_down(milliseconds drain_timeout, std::
   draining_ = true;
   error_code ignored;
   acceptor_.close(ignored);
-  for (Connection* connection : connections_) connection->stop_idling();
+  for (Connection* connection : connections_) connection->stop_reading();
   sessions_.close();
   bool ended = co_await sessions_.join_until(runtime().now() + drain_timeout);
   if (!ended) {
@@ -167,9 +169,10 @@ asio::awaitable<void> Server::Front::shut_down(milliseconds drain_timeout, std::
     api_.refuse_all();
     ended = co_await sessions_.join_until(runtime().now() + std::chrono::seconds(1));
   }
-  if (!ended) {
+  while (!ended) {
+    // A session that just then waited with cancellation disabled has not heard of it: say it again.
     sessions_.cancel();
-    co_await sessions_.join();
+    ended = co_await sessions_.join_until(runtime().now() + std::chrono::milliseconds(100));
   }
   done.set_value();
 }

@@ -19,8 +19,7 @@ SimulatedStage stage_of(const SimulatedRingOptions& options, uint32_t index) {
 
 }  // namespace
 
-std::unique_ptr<sched::InProcessRing> make_simulated_ring(async::VirtualWorld& world,
-                                                          const SimulatedRingOptions& options) {
+SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOptions& options) {
   const sched::SchedulerOptions& scheduler = options.head.scheduler;
   const sched::StageBounds bounds{scheduler.max_running, scheduler.page_size, scheduler.page_count,
                                   scheduler.chunked_prefill_size + scheduler.max_running, options.model.vocab_size};
@@ -36,10 +35,13 @@ std::unique_ptr<sched::InProcessRing> make_simulated_ring(async::VirtualWorld& w
                                                fault);
     });
   }
+  sched::HeadOptions head = options.head;
+  head.model.stage_count = options.stage_count;
   const sched::RingShape shape{options.stage_count, scheduler.window, bounds};
-  auto ring = std::make_unique<sched::InProcessRing>(head_runtime, runtimes, runners, options.head, shape);
-  ring->start();
-  return ring;
+  stages_ = std::make_unique<sched::LocalStages>(head_runtime, std::move(runtimes), runners, StageId(0), shape);
+  former_ = std::make_unique<sched::InProcessFormer>(head_runtime, *stages_, shape);
+  ring_ = std::make_unique<sched::Ring>(head_runtime, head, *former_);
+  ring_->start();
 }
 
 }  // namespace millrace::sim

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "async/virtual_runtime.h"
-#include "sched/in_process_ring.h"
+#include "sched/ring.h"
 #include "sim/simulated_runner.h"
 
 namespace millrace::sim {
@@ -18,9 +18,18 @@ struct SimulatedRingOptions {
   std::function<void(StageId)> fault;    ///< asked before each run of a stage; may throw
 };
 
-/// The production loops over simulated runners, each on a virtual thread of its own in `world`, started. The world
-/// outlives the ring.
-[[nodiscard]] std::unique_ptr<sched::InProcessRing> make_simulated_ring(async::VirtualWorld& world,
-                                                                        const SimulatedRingOptions& options);
+/// The production loops over simulated runners, each on a virtual thread of its own in `world`, which outlives the ring.
+class SimulatedRing {
+ public:
+  SimulatedRing(async::VirtualWorld& world, const SimulatedRingOptions& options);
+  [[nodiscard]] sched::Head& head() { return ring_->head(); }
+  void stop() { ring_->stop(); }
+  [[nodiscard]] bool stopped() const { return ring_->stopped(); }
+
+ private:
+  std::unique_ptr<sched::LocalStages> stages_;
+  std::unique_ptr<sched::InProcessFormer> former_;
+  std::unique_ptr<sched::Ring> ring_;
+};
 
 }  // namespace millrace::sim

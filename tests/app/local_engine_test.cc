@@ -74,7 +74,7 @@ app::EngineOptions options_for(const std::string& family, int32_t pp_size) {
 }
 
 std::unique_ptr<app::LocalEngine> start(const app::EngineOptions& options) {
-  auto engine = app::LocalEngine::create(options, 512);
+  auto engine = app::LocalEngine::create(options, {}, 512);
   if (engine.has_error()) FAIL(engine.error().message);
   while (!(*engine)->engine().status().ready) std::this_thread::sleep_for(1ms);
   return std::move(*engine);
@@ -192,7 +192,7 @@ TEST_CASE("what cannot be served is refused with the reason") {
 
 TEST_CASE("a bad model folder or division is one clear error") {
   const auto message = [](const app::EngineOptions& options) {
-    const auto engine = app::LocalEngine::create(options, 512);
+    const auto engine = app::LocalEngine::create(options, {}, 512);
     REQUIRE(engine.has_error());
     return engine.error().message;
   };

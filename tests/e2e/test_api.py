@@ -93,7 +93,8 @@ def test_completion_logprobs(client4):
     choice = answer.choices[0]
     logprobs = choice.logprobs
     count = answer.usage.completion_tokens
-    assert "".join(logprobs.tokens) == choice.text
+    if not any(token.startswith("bytes:") for token in logprobs.tokens):  # a part of a character
+        assert "".join(logprobs.tokens) == choice.text
     assert len(logprobs.token_logprobs) == len(logprobs.top_logprobs) == len(logprobs.text_offset) == count
     for token, logprob, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs):
         assert logprob <= 0
@@ -111,7 +112,8 @@ def test_chat_logprobs(client4):
         assert len(token.top_logprobs) == 2
         assert token.top_logprobs[0].logprob >= token.top_logprobs[1].logprob
         assert token.logprob == pytest.approx(token.top_logprobs[0].logprob, abs=1e-6)
-        assert bytes(token.bytes).decode("utf-8", "replace") == token.token
+        if not token.token.startswith("bytes:"):
+            assert bytes(token.bytes).decode() == token.token
 
 
 def test_echo(client4):

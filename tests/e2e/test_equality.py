@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from conftest import async_client_of, client_of
-from millrace_server import MODEL
+from millrace_server import MODEL, MillraceServer
 from prompts import PROMPTS, SAMPLINGS, ids_of, with_ids
 
 PARALLEL = 32
@@ -51,4 +51,16 @@ async def test_a_long_prompt_beside_short_ones_changes_nothing(pp1, pp4):
         async with async_client_of(server) as client:
             answers = await asyncio.gather(*(client.completions.create(**request) for request in [*short, long]))
             found.append([ids_of(answer.choices[0]) for answer in answers])
+    assert found[0] == found[1]
+
+
+async def test_a_cache_that_is_too_small_for_all_changes_nothing(pp4):
+    """Sequences are evicted, retracted and computed again; their tokens stay."""
+    wanted = [{**request, "max_tokens": 200} for request in requests()][:16]
+    found = []
+    with MillraceServer("--pp-size", 2, "--max-total-tokens", 1536, "--chunked-prefill-size", 32) as small:
+        for server in (pp4, small):
+            async with async_client_of(server) as client:
+                answers = await asyncio.gather(*(client.completions.create(**request) for request in wanted))
+                found.append([ids_of(answer.choices[0]) for answer in answers])
     assert found[0] == found[1]

@@ -1,11 +1,13 @@
 """Errors as clients see them: the class, the message, no needless retry."""
 
+import asyncio
+import contextlib
 import socket
 
 import httpx
 import openai
 import pytest
-from conftest import client_of
+from conftest import async_client_of, client_of
 from millrace_server import MODEL, PATIENCE_S, MillraceServer
 from prompts import MESSAGES, PROMPT
 
@@ -81,10 +83,26 @@ def test_garbage_on_the_socket_hurts_nobody(server):
     for garbage in (b"\x00" * 64, b"GET\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: x\r\n\r\n"):
         with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
             connection.sendall(garbage)
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(4096):
-                pass
+            with contextlib.suppress(ConnectionError):
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(4096):
+                    pass
     assert server.get("/health").status_code == 200
+
+
+async def test_a_full_queue_is_a_rate_limit_error():
+    """What does not fit is refused at once; what was accepted is answered."""
+    with MillraceServer("--max-running-requests", 1, "--max-queued-requests", 2) as server:
+        async with async_client_of(server, max_retries=0) as client:
+            request = {"model": MODEL.name, "prompt": PROMPT, "max_tokens": 200, "extra_body": {"ignore_eos": True}}
+            asked = [client.completions.create(**request) for _ in range(12)]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, openai.RateLimitError)]
+        answered = [answer for answer in answers if not isinstance(answer, Exception)]
+        assert len(refused) + len(answered) == len(answers), answers
+        assert refused and len(answered) >= 2
+        assert all(answer.usage.completion_tokens == 200 for answer in answered)
+        assert all("Retry-After" in answer.response.headers for answer in refused)
 
 
 def test_the_api_key_is_asked_for():

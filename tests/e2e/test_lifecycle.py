@@ -47,9 +47,10 @@ def test_sigterm_lets_running_streams_finish(stages):
         with client_of(server) as client:
             stream = client.completions.create(**LONG, stream=True, extra_body={"ignore_eos": True},
                                                stream_options={"include_usage": True})
-            chunks = [next(iter(stream))]
+            events = iter(stream)
+            chunks = [next(events)]
             server.terminate()
-            chunks += list(stream)
+            chunks += list(events)
         assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
         assert chunks[-1].usage.completion_tokens == LONG["max_tokens"]
         assert server.wait() == 0, server.log()
@@ -83,13 +84,20 @@ def test_missing_model_folder(tmp_path):
     check_refusal(run_binary("serve", "--model-path", tmp_path / "nowhere", "--port", 0), tmp_path / "nowhere")
 
 
-def test_folder_without_a_model(tmp_path):
-    check_refusal(run_binary("serve", "--model-path", tmp_path, "--port", 0), "config.json")
+def test_empty_folder(tmp_path):
+    check_refusal(run_binary("serve", "--model-path", tmp_path, "--port", 0), tmp_path)
 
 
-def test_broken_config(tmp_path):
-    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], ')
-    check_refusal(run_binary("serve", "--model-path", tmp_path, "--port", 0), "config.json")
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+@pytest.mark.parametrize("fault", ["missing", "truncated"])
+def test_model_with_a_bad_file(tmp_path, name, fault):
+    for path in MODEL.iterdir():
+        if path.name != name:
+            (tmp_path / path.name).symlink_to(path)
+    if fault == "truncated":
+        content = (MODEL / name).read_bytes()
+        (tmp_path / name).write_bytes(content[:len(content) // 2])
+    check_refusal(run_binary("serve", "--model-path", tmp_path, "--port", 0), name)
 
 
 def test_more_stages_than_layers():

@@ -52,7 +52,9 @@ class FakeEngine::Stream final : public sched::TokenStream {
       tokens_.push_back(kEos);
       finish_ = has_eos ? sched::FinishReason::kStop : sched::FinishReason::kLength;
     } else if (!reply_.ends_with_eos) {
-      while (!tokens_.empty() && tokens_.size() < request_.max_tokens) tokens_.push_back(tokens_[tokens_.size() - reply_.text.size()]);
+      while (!tokens_.empty() && tokens_.size() < request_.max_tokens) {
+        tokens_.push_back(tokens_[tokens_.size() - reply_.text.size()]);
+      }
     }
     if (tokens_.size() > request_.max_tokens) {
       tokens_.resize(request_.max_tokens);
@@ -70,7 +72,9 @@ class FakeEngine::Stream final : public sched::TokenStream {
   tensor::TokenLogprobs score(TokenId token, size_t position, int32_t alternatives) const {
     const float logprob = -static_cast<float>(position + 1) / 8;
     tensor::TokenLogprobs scored{token, logprob, 1, {}};
-    for (int32_t k = 0; k < alternatives; ++k) scored.top.emplace_back((token + k) % 256, logprob - static_cast<float>(k));
+    for (int32_t k = 0; k < alternatives; ++k) {
+      scored.top.emplace_back((token + k) % 256, logprob - static_cast<float>(k));
+    }
     return scored;
   }
 
@@ -136,7 +140,7 @@ sched::EngineStatus FakeEngine::status() const {
 }
 
 Result<std::unique_ptr<sched::TokenStream>> FakeEngine::submit(sched::GenerateRequest request,
-                                                               asio::any_io_executor executor) {
+                                                               async::Runtime& runtime) {
   if (!ready) return make_error(ErrorCode::kUnavailable, "stage 1 is silent");
   auto reply = on_submit(request);
   if (reply.has_error()) return reply.error();
@@ -145,7 +149,7 @@ Result<std::unique_ptr<sched::TokenStream>> FakeEngine::submit(sched::GenerateRe
     seen_.push_back(request);
   }
   const std::string id = request.id;
-  auto stream = std::make_unique<Stream>(*this, std::move(request), std::move(*reply), std::move(executor));
+  auto stream = std::make_unique<Stream>(*this, std::move(request), std::move(*reply), runtime.executor());
   const std::lock_guard lock(mutex_);
   streams_[id] = stream.get();
   return std::unique_ptr<sched::TokenStream>(std::move(stream));

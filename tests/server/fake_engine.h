@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "async/runtime.h"
 #include "sched/engine.h"
 
 namespace millrace::test {
@@ -36,7 +37,7 @@ class FakeEngine final : public sched::Engine {
   [[nodiscard]] const sched::ModelInfo& model_info() const override { return info; }
   [[nodiscard]] sched::EngineStatus status() const override;
   [[nodiscard]] Result<std::unique_ptr<sched::TokenStream>> submit(sched::GenerateRequest request,
-                                                                   asio::any_io_executor executor) override;
+                                                                   async::Runtime& runtime) override;
   bool abort(const std::string& request_id) override;
 
   /// Waits until no stream lives; false after two seconds.

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/json.h"
+#include "base/log.h"
 #include "text/byte_level.h"
 
 namespace millrace::test {
@@ -34,6 +35,7 @@ std::shared_ptr<const text::Tokenizer> byte_tokenizer() {
 }
 
 TestServer::TestServer(server::ServerOptions options) {
+  log::configure(log::Level::kError, false);
   options.port = 0;
   options.served_model_name = "fake";
   server::Service service;

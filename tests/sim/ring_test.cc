@@ -9,6 +9,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
+/// The stages have been timed by then, and the ring is ready.
+constexpr async::Duration kProfileEnd = 1s;
+
 /// What one client asked for and what came of it.
 struct Job {
   sched::GenerateRequest request;
@@ -74,6 +77,11 @@ sim::SimulatedRingOptions random_ring(Dice& dice) {
   scheduler.window = ring.stage_count + dice.range(0, 2);
   scheduler.chunked_prefill_size = dice.range(1, 32);
   scheduler.context_length = std::min(64u, scheduler.page_count * scheduler.page_size);
+  scheduler.stage_count = ring.stage_count;
+  scheduler.chunking = static_cast<sched::Chunking>(dice.range(0, 2));
+  scheduler.chunk_smoothing = 0.25 * dice.range(1, 4);
+  scheduler.policy = static_cast<sched::QueuePolicy>(dice.range(0, 2));
+  scheduler.new_token_ratio = 0.35 * dice.range(0, 2);
   ring.head.max_queued = 64;
   ring.head.heartbeat = 1s;
   ring.head.watchdog = 100s;
@@ -87,9 +95,10 @@ std::vector<Job> random_jobs(Dice& dice) {
     job.request.id = std::to_string(next_id++);
     for (uint32_t i = dice.range(1, 40); i > 0; --i) job.request.prompt.push_back(static_cast<TokenId>(dice.range(0, 49)));
     job.request.max_tokens = dice.range(1, 40);
+    job.request.priority = static_cast<int32_t>(dice.range(0, 2));
     if (dice.chance(0.3)) job.request.sampling.stop_token_ids = {7, 11};
     if (dice.chance(0.3)) job.leave_after = dice.range(1, 10);
-    job.arrival = std::chrono::microseconds(dice.range(2000, 12000));
+    job.arrival = kProfileEnd + std::chrono::microseconds(dice.range(2000, 12000));
   }
   return jobs;
 }
@@ -113,19 +122,19 @@ struct Outcome {
 
 Outcome run_world(uint64_t seed, const sim::SimulatedRingOptions& options, std::vector<Job>& jobs) {
   async::VirtualWorld world(seed);
-  const auto ring = sim::make_simulated_ring(world, options);
+  sim::SimulatedRing ring(world, options);
   async::Runtime& client_thread = world.add_thread();
   async::TaskGroup clients(client_thread);
-  for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring->head(), job));
+  for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
   world.run(async::TimePoint(20s));
   REQUIRE(clients.size() == 0);
-  const sched::EngineStatus status = ring->head().status();
+  const sched::EngineStatus status = ring.head().status();
   REQUIRE(status.running == 0);
   REQUIRE(status.waiting == 0);
   REQUIRE(status.free_pages == status.total_pages);
-  ring->stop();
+  ring.stop();
   world.run();
-  REQUIRE(ring->stopped());
+  REQUIRE(ring.stopped());
   return {status.preemptions, world.trace_hash(), world.step_count()};
 }
 
@@ -178,17 +187,18 @@ TEST_CASE("a stage that fails ends every request with one clear error, wherever 
     auto jobs = random_jobs(dice);
     const StageId victim(dice.range(0, options.stage_count - 1));
     int runs_left = static_cast<int>(dice.range(0, 20));
-    options.fault = [&](StageId stage) {
-      if (stage == victim && runs_left-- <= 0) throw std::runtime_error("device lost");
-    };
     async::VirtualWorld world(seed);
-    const auto ring = sim::make_simulated_ring(world, options);
+    options.fault = [&](StageId stage) {
+      const bool timed = world.now() > async::TimePoint(kProfileEnd);
+      if (timed && stage == victim && runs_left-- <= 0) throw std::runtime_error("device lost");
+    };
+    sim::SimulatedRing ring(world, options);
     async::Runtime& client_thread = world.add_thread();
     async::TaskGroup clients(client_thread);
-    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring->head(), job));
+    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
     world.run(async::TimePoint(20s));
     REQUIRE(clients.size() == 0);
-    const sched::EngineStatus status = ring->head().status();
+    const sched::EngineStatus status = ring.head().status();
     REQUIRE(status.free_pages == status.total_pages);
     for (const Job& job : jobs) {
       if (job.left || job.refused) continue;
@@ -196,9 +206,9 @@ TEST_CASE("a stage that fails ends every request with one clear error, wherever 
       REQUIRE(job.error.has_value() != job.finish.has_value());
       if (job.error) REQUIRE(job.error->message.find("device lost") != std::string::npos);
     }
-    ring->stop();
+    ring.stop();
     world.run();
-    REQUIRE(ring->stopped());
+    REQUIRE(ring.stopped());
   }
 }
 
@@ -212,72 +222,74 @@ TEST_CASE("after a break the ring forms again by itself, and the queue survives"
     int runs_left = static_cast<int>(dice.range(0, 20));
     async::VirtualWorld world(seed);
     options.fault = [&](StageId stage) {
-      const bool early = world.now() < async::TimePoint(5s);
+      const bool early = world.now() > async::TimePoint(kProfileEnd) && world.now() < async::TimePoint(5s);
       if (early && stage == victim && runs_left-- == 0) throw std::runtime_error("device lost");
     };
-    const auto ring = sim::make_simulated_ring(world, options);
+    sim::SimulatedRing ring(world, options);
     async::Runtime& client_thread = world.add_thread();
     async::TaskGroup clients(client_thread);
-    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring->head(), job));
+    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
     Job late;
     late.request.id = "late";
     late.request.prompt = {1, 2, 3};
     late.request.max_tokens = 20;
     late.arrival = 10s;
-    clients.spawn("late client", act_as_client(client_thread, ring->head(), late));
+    clients.spawn("late client", act_as_client(client_thread, ring.head(), late));
     world.run(async::TimePoint(20s));
     REQUIRE(clients.size() == 0);
-    REQUIRE(ring->head().status().ready);
+    REQUIRE(ring.head().status().ready);
     REQUIRE(late.tokens == expected_tokens(late, options));
     for (const Job& job : jobs) {
       if (job.left || job.refused) continue;
       REQUIRE(job.endings == 1);
       if (!job.error) REQUIRE(job.tokens == expected_tokens(job, options));
     }
-    const sched::EngineStatus status = ring->head().status();
+    const sched::EngineStatus status = ring.head().status();
     REQUIRE(status.free_pages == status.total_pages);
-    ring->stop();
+    ring.stop();
     world.run();
-    REQUIRE(ring->stopped());
+    REQUIRE(ring.stopped());
   }
 }
 
 TEST_CASE("an idle ring is ready after its first empty plan and keeps its heartbeat") {
   Dice dice(1);
   auto options = random_ring(dice);
+  options.head.scheduler.chunking = sched::Chunking::kFixed;
   async::VirtualWorld world(1);
-  const auto ring = sim::make_simulated_ring(world, options);
-  REQUIRE_FALSE(ring->head().status().ready);
+  sim::SimulatedRing ring(world, options);
+  REQUIRE_FALSE(ring.head().status().ready);
   world.run(async::TimePoint(1ms));
-  REQUIRE(ring->head().status().ready);
+  REQUIRE(ring.head().status().ready);
   const uint64_t before = world.step_count();
   world.run(async::TimePoint(10s));
   REQUIRE(world.step_count() > before);
-  REQUIRE(ring->head().status().ready);
-  ring->stop();
+  REQUIRE(ring.head().status().ready);
+  ring.stop();
   world.run();
-  REQUIRE(ring->stopped());
+  REQUIRE(ring.stopped());
 }
 
 TEST_CASE("a stage that never answers is named by the watchdog") {
   Dice dice(3);
   auto options = random_ring(dice);
+  options.head.scheduler.chunking = sched::Chunking::kFixed;  // else the profile would not end
   for (auto& cost : options.costs) cost.fixed_us = 1e12;
   std::vector<Job> jobs = random_jobs(dice);
   for (Job& job : jobs) job.leave_after.reset();
   async::VirtualWorld world(3);
-  const auto ring = sim::make_simulated_ring(world, options);
+  sim::SimulatedRing ring(world, options);
   async::Runtime& client_thread = world.add_thread();
   async::TaskGroup clients(client_thread);
-  for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring->head(), job));
+  for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
   world.run(async::TimePoint(200s));
   REQUIRE(clients.size() == 0);
-  REQUIRE_FALSE(ring->head().status().ready);
+  REQUIRE_FALSE(ring.head().status().ready);
   for (const Job& job : jobs) {
     if (job.refused) continue;
     REQUIRE(job.error->message.find("has been under way for 100 s") != std::string::npos);
   }
-  ring->stop();
+  ring.stop();
   world.run();
-  REQUIRE(ring->stopped());
+  REQUIRE(ring.stopped());
 }

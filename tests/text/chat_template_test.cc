@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "json_support.h"
+#include "text/json_support.h"
 #include "support/paths.h"
 #include "support/skip.h"
 

@@ -147,7 +147,7 @@ after
 {{ n -}}
    joined
 left   {{- n }}
-  {{ n }}  
+  {{ n }}
 {%- for x in l -%} {{ x }} {%- endfor -%}
 {% for x in l %}
   - {{ x }}

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "base/utf8.h"
-#include "json_support.h"
+#include "text/json_support.h"
 #include "support/paths.h"
 #include "support/skip.h"
 #include "text/regex.h"

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "base/utf8.h"
-#include "json_support.h"
+#include "text/json_support.h"
 #include "support/paths.h"
 #include "support/skip.h"
 #include "text/incremental_detokenizer.h"

@@ -26,11 +26,12 @@ ARROWS = {
     "sched": BELOW_SCHED,
     "server": ("sched",) + BELOW_SCHED,
     "sim": ("sched",) + BELOW_SCHED,
-    "app": ("cpu", "cuda", "sched", "server") + BELOW_SCHED,
+    "cluster": ("sched",) + BELOW_SCHED,
+    "app": ("cluster", "cpu", "cuda", "sched", "server") + BELOW_SCHED,
 }
 
 # What decides is plain code: whatever these files include, directly or not, knows no Asio, no CUDA and no clock.
-PURE = re.compile(r"src/sched/(scheduler|cost_model|policy|policies|composer|batch\w*)\w*\.(h|cc)|"
+PURE = re.compile(r"src/sched/(scheduler|cost_model|chunking|queue_policy|profile|batch\w*)\w*\.(h|cc)|"
                   r"src/cache/(radix_tree|page_pool|tree)\w*\.(h|cc)")
 IMPURE_INCLUDE = re.compile(r"boost/asio|cuda|chrono$|ctime$|sys/time|^time\.h|^async/")
 
@@ -66,7 +67,7 @@ def whitespace(files, allowed):
                 yield f"{path}:{number}: blanks at the end of the line"
             if "\t" in line:
                 yield f"{path}:{number}: a tab"
-            is_code = not path.endswith((".md", ".txt"))
+            is_code = path.endswith(CPP + ("meson.build",))
             if is_code and len(line) > MAX_COLUMNS and path not in allowed.get("line-length", ()):
                 yield f"{path}:{number}: {len(line)} columns, at most {MAX_COLUMNS} are wanted"
 

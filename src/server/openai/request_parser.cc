@@ -11,6 +11,7 @@ using Name = std::string_view;
 constexpr int64_t kMaxLogprobs = 20;
 
 Refusal read_prompt(Name name, Json value, const Limits& limits, CompletionRequest& request) {
+  request.prompts.clear();
   if (value.is_string()) {
     std::string text;
     if (Refusal refusal = read_string(name, value, text)) return refusal;
@@ -65,7 +66,8 @@ struct ChatFields {
 };
 
 constexpr std::array kChatFields = {
-    Field<ChatFields>{"logprobs", [](Name n, Json v, const Limits&, ChatFields& f) { return read_bool(n, v, f.logprobs); }},
+    Field<ChatFields>{"logprobs",
+                      [](Name n, Json v, const Limits&, ChatFields& f) { return read_bool(n, v, f.logprobs); }},
     Field<ChatFields>{"top_logprobs", [](Name n, Json v, const Limits&, ChatFields& f) {
                         return read_int(n, v, 0, kMaxLogprobs, f.top_logprobs.emplace());
                       }},
@@ -110,7 +112,9 @@ Refusal read_tokenize_prompt(Name name, Json value, const Limits&, TokenizeField
 }
 
 constexpr std::array kTokenizeFields = {
-    Field<TokenizeFields>{"model", [](Name n, Json v, const Limits&, TokenizeFields& f) { return read_string(n, v, f.request.model); }},
+    Field<TokenizeFields>{"model", [](Name n, Json v, const Limits&, TokenizeFields& f) {
+                            return read_string(n, v, f.request.model);
+                          }},
     Field<TokenizeFields>{"prompt", read_tokenize_prompt},
     Field<TokenizeFields>{"content", read_tokenize_prompt},
     Field<TokenizeFields>{"add_special_tokens", [](Name n, Json v, const Limits&, TokenizeFields& f) {
@@ -121,10 +125,15 @@ constexpr std::array kTokenizeFields = {
                           }},
 };
 
+Refusal read_abort_id(Name name, Json value, const Limits&, AbortRequest& request) {
+  return read_string(name, value, request.request_id);
+}
+
 constexpr std::array kAbortFields = {
-    Field<AbortRequest>{"rid", [](Name n, Json v, const Limits&, AbortRequest& r) { return read_string(n, v, r.request_id); }},
-    Field<AbortRequest>{"request_id", [](Name n, Json v, const Limits&, AbortRequest& r) { return read_string(n, v, r.request_id); }},
-    Field<AbortRequest>{"abort_all", [](Name n, Json v, const Limits&, AbortRequest& r) { return read_bool(n, v, r.all); }},
+    Field<AbortRequest>{"rid", read_abort_id},
+    Field<AbortRequest>{"request_id", read_abort_id},
+    Field<AbortRequest>{"abort_all",
+                        [](Name n, Json v, const Limits&, AbortRequest& r) { return read_bool(n, v, r.all); }},
 };
 
 }  // namespace

@@ -1,0 +1,124 @@
+// Paged attention: decode in GB/s of keys and values read, prefill in GFLOP/s.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "cpu_bench.h"
+
+using namespace millrace;
+using namespace millrace::bench;
+
+namespace {
+
+struct Model {
+  const char* name;
+  int32_t heads, kv_heads, head_dim;
+};
+constexpr Model kModels[] = {{"0.5B 14/2x64", 14, 2, 64}, {"1B 32/8x64", 32, 8, 64}, {"8B 32/8x128", 32, 8, 128}};
+
+/// Sequences of `prefix` cached tokens that each compute `rows` more; all pages in random order.
+struct Work {
+  int32_t sequences, prefix, rows, page_size;
+};
+
+struct Layout {
+  std::vector<int32_t> row_begin = {0};
+  std::vector<int32_t> prefix;
+  std::vector<int32_t> page_begin = {0};
+  std::vector<PageId> pages;
+  [[nodiscard]] tensor::BatchLayout view() const { return {row_begin, prefix, page_begin, pages}; }
+};
+
+Layout make_layout(const Work& work) {
+  Layout layout;
+  const int32_t pages = (work.prefix + work.rows + work.page_size - 1) / work.page_size;
+  for (int32_t s = 0; s < work.sequences; ++s) {
+    layout.prefix.push_back(work.prefix);
+    layout.row_begin.push_back(layout.row_begin.back() + work.rows);
+    layout.page_begin.push_back(layout.page_begin.back() + pages);
+  }
+  for (int32_t page = 0; page < work.sequences * pages; ++page) layout.pages.emplace_back(static_cast<uint32_t>(page));
+  std::shuffle(layout.pages.begin(), layout.pages.end(), std::mt19937(1));
+  return layout;
+}
+
+/// Writes every token of every layer: memory that was never written is one shared page of zeros.
+void fill(tensor::Backend& backend, const tensor::AttentionShape& shape, const Layout& layout, tensor::KvCache& cache,
+          int32_t layers) {
+  Layout whole = layout;
+  for (size_t s = 0; s < layout.prefix.size(); ++s) {
+    const int32_t rows = layout.row_begin[s + 1] - layout.row_begin[s];
+    whole.row_begin[s + 1] = whole.row_begin[s] + layout.prefix[s] + rows;
+    whole.prefix[s] = 0;
+  }
+  const int64_t rows = whole.row_begin.back();
+  const int64_t width = int64_t{shape.head_count + 2 * shape.kv_head_count} * shape.head_dim;
+  const auto qkv = backend.allocate(static_cast<size_t>(rows * width) * 4);
+  std::minstd_rand engine(1);
+  std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
+  for (int64_t i = 0; i < rows * width; ++i) reinterpret_cast<float*>(qkv.data())[i] = uniform(engine);
+  const auto q = backend.allocate(static_cast<size_t>(rows * shape.head_count * shape.head_dim) * 4);
+  const std::vector<float> frequencies(static_cast<size_t>(shape.head_dim / 2), 0.01f);
+  const auto vector = backend.make_vector(frequencies);
+  for (int32_t layer = 0; layer < layers; ++layer) {
+    backend.rotary_store_kv({qkv.data(), tensor::DType::kF32, rows, width}, shape, {vector.get(), shape.head_dim, 1.0f},
+                            nullptr, nullptr, 0.0f, whole.view(), cache, layer,
+                            {q.data(), backend.compute_dtype(), rows, int64_t{shape.head_count} * shape.head_dim});
+  }
+}
+
+void run(tensor::Backend& backend, const BenchOptions& options, const Model& model, const Work& work) {
+  const tensor::AttentionShape shape{model.heads, model.kv_heads, model.head_dim,
+                                     1.0f / std::sqrt(static_cast<float>(model.head_dim)), 0};
+  const Layout layout = make_layout(work);
+  // Several layers in turn, so that decode reads memory and not a cache.
+  const double layer_bytes = 2.0 * work.sequences * (work.prefix + work.rows) * model.kv_heads * model.head_dim *
+                             static_cast<double>(tensor::size_of(options.dtype));
+  const auto layers = static_cast<int32_t>(std::clamp(256e6 / layer_bytes, 1.0, 64.0));
+  const auto cache = backend.make_kv_cache(
+      {layers, model.kv_heads, model.head_dim, work.page_size, static_cast<int32_t>(layout.pages.size())});
+  const int64_t rows = layout.row_begin.back();
+  const int64_t width = int64_t{model.heads} * model.head_dim;
+  const size_t bytes = static_cast<size_t>(rows * width) * tensor::size_of(options.dtype);
+  const auto q = backend.allocate(bytes);
+  const auto out = backend.allocate(bytes);
+  const tensor::Matrix q_matrix{q.data(), options.dtype, rows, width};
+  const tensor::Matrix out_matrix{out.data(), options.dtype, rows, width};
+  run_on(backend, [&] {
+    fill(backend, shape, layout, *cache, layers);
+    int32_t layer = 0;
+    const Timing timing = measure(options.runs, [&] {
+      backend.attention(q_matrix, shape, layout.view(), *cache, layer, out_matrix);
+      layer = (layer + 1) % layers;
+    });
+    const double keys = work.rows * (static_cast<double>(work.prefix) + (work.rows + 1) / 2.0);
+    const double operations = 4.0 * work.sequences * keys * model.heads * model.head_dim;
+    fmt::print("{:<14} {:>3} x {:>5} new after {:>6}, page {:>2}: {:>9.1f} us ±{:.0f}%, {:>7.1f} GFLOP/s, {:>6.1f} GB/s\n",
+               model.name, work.sequences, work.rows, work.prefix, work.page_size, timing.median * 1e6,
+               timing.spread * 50, operations / timing.median / 1e9, layer_bytes / timing.median / 1e9);
+    std::fflush(stdout);
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const BenchOptions options = parse_options(argc, argv, "paged attention: decode in GB/s, prefill in GFLOP/s");
+  constexpr Work kWorks[] = {{1, 8191, 1, 16},  {1, 8191, 1, 64},  {16, 2047, 1, 16}, {16, 2047, 1, 64},
+                             {16, 2047, 1, 1},  {1, 0, 512, 64},   {1, 0, 2048, 16},  {1, 0, 2048, 64},
+                             {1, 8192, 512, 64}};
+  for (const int threads : options.threads) {
+    print_ceilings(threads, measure_ceilings(threads, options.runs));
+    for (const cpu::Isa isa : options.isas) {
+      const auto backend = cpu::make_backend({.threads = threads, .compute_dtype = options.dtype, .isa = isa});
+      fmt::print("{}\n", backend->description());
+      for (const Model& model : kModels) {
+        for (const Work& work : kWorks) run(*backend, options, model, work);
+      }
+    }
+  }
+}

@@ -1,0 +1,225 @@
+#include "cpu_bench.h"
+
+#include <fmt/core.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <future>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "cpu/memory.h"
+#include "cpu/thread_pool.h"
+
+namespace millrace::bench {
+namespace {
+
+bool use_processor_time = false;
+
+double now() {
+  if (!use_processor_time) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+constexpr int kPeakRounds = 200000;
+constexpr int kPeakChains = 24;
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) float peak_fma512() {
+  __m512 acc[kPeakChains] = {};
+  __m512 x = _mm512_set1_ps(1.0f);
+  for (int round = 0; round < kPeakRounds; ++round) {
+#pragma clang loop unroll(full)
+    for (auto& chain : acc) chain = _mm512_fmadd_ps(x, x, chain);
+    asm volatile("" : "+v"(x));
+  }
+  for (int i = 1; i < kPeakChains; ++i) acc[0] = _mm512_add_ps(acc[0], acc[i]);
+  return _mm512_cvtss_f32(acc[0]);
+}
+
+__attribute__((target("avx512f,avx512bf16"))) float peak_bf16() {
+  __m512 acc[kPeakChains] = {};
+  __m512i x = _mm512_set1_epi32(0x3F803F80);
+  for (int round = 0; round < kPeakRounds; ++round) {
+#pragma clang loop unroll(full)
+    for (auto& chain : acc) chain = _mm512_dpbf16_ps(chain, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(x));
+    asm volatile("" : "+v"(x));
+  }
+  for (int i = 1; i < kPeakChains; ++i) acc[0] = _mm512_add_ps(acc[0], acc[i]);
+  return _mm512_cvtss_f32(acc[0]);
+}
+
+__attribute__((target("avx2,fma"))) float peak_fma256() {
+  __m256 acc[12] = {};
+  __m256 x = _mm256_set1_ps(1.0f);
+  for (int round = 0; round < kPeakRounds; ++round) {
+#pragma clang loop unroll(full)
+    for (auto& chain : acc) chain = _mm256_fmadd_ps(x, x, chain);
+    asm volatile("" : "+x"(x));
+  }
+  for (int i = 1; i < 12; ++i) acc[0] = _mm256_add_ps(acc[0], acc[i]);
+  return _mm256_cvtss_f32(acc[0]);
+}
+#endif
+
+bool has(cpu::Isa isa) {
+  const auto isas = cpu::available_isas();
+  return std::find(isas.begin(), isas.end(), isa) != isas.end();
+}
+
+/// GFLOP/s of `peak` on every thread of the pool at once; one run is `operations` floating point operations.
+double peak_rate(cpu::ThreadPool& pool, int runs, double operations, float (*peak)()) {
+  volatile float sink = 0.0f;
+  const int chunks = 4 * pool.threads();
+  const Timing timing = measure(runs, [&] { pool.run(static_cast<uint32_t>(chunks), [&](uint32_t, int) { sink = peak(); }); });
+  return operations * chunks / timing.median / 1e9;
+}
+
+double read_rate(cpu::ThreadPool& pool, int runs) {
+  constexpr int64_t kBytes = int64_t{512} << 20;
+  const tensor::Buffer buffer = cpu::allocate_pages(kBytes);
+  std::memset(buffer.data(), 1, kBytes);
+  std::atomic<uint64_t> sink{0};
+  const Timing timing = measure(runs, [&] {
+    pool.run_ranges(kBytes / 64, [&](int64_t begin, int64_t end, int) {
+      typedef uint64_t Line __attribute__((vector_size(64)));
+      Line sum[4] = {};
+      const auto* lines = reinterpret_cast<const Line*>(buffer.data());
+      for (int64_t i = begin; i + 4 <= end; i += 4) {
+        for (int64_t j = 0; j < 4; ++j) sum[j] += lines[i + j];
+      }
+      sink += (sum[0] + sum[1] + sum[2] + sum[3])[0];
+    });
+  });
+  return static_cast<double>(kBytes) / timing.median / 1e9;
+}
+
+[[noreturn]] void usage(const char* program, const char* purpose, int status) {
+  fmt::print(status == 0 ? stdout : stderr,
+             "{}: {}\n"
+             "  --threads 1,2         thread counts\n"
+             "  --isa avx2,avx512     instruction sets (portable, avx2, avx512, avx512_bf16); default: the fastest;\n"
+             "                        'all': every one that this machine has\n"
+             "  --dtype bf16|f32      compute dtype\n"
+             "  --runs 9              timed runs per figure, of which the median is printed\n"
+             "  --clock wall|cpu      cpu: processor time of the calling thread, for 1 thread beside other load\n"
+             "  --help\n",
+             program, purpose);
+  std::exit(status);
+}
+
+std::vector<std::string_view> split(std::string_view list) {
+  std::vector<std::string_view> parts;
+  while (!list.empty()) {
+    const size_t comma = std::min(list.find(','), list.size());
+    parts.push_back(list.substr(0, comma));
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return parts;
+}
+
+int parse_count(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < 1) {
+    fmt::print(stderr, "'{}' is not a positive number\n", text);
+    std::exit(2);
+  }
+  return value;
+}
+
+}  // namespace
+
+Timing measure(int runs, const std::function<void()>& body) {
+  constexpr double kLeastSeconds = 0.2;
+  body();
+  std::vector<double> seconds;
+  const double start = now();
+  while (static_cast<int>(seconds.size()) < runs || (now() - start < kLeastSeconds && seconds.size() < 5000)) {
+    const double before = now();
+    body();
+    seconds.push_back(now() - before);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const size_t n = seconds.size();
+  const double median = seconds[n / 2];
+  return {median, seconds.front(), (seconds[n * 3 / 4] - seconds[n / 4]) / median};
+}
+
+void run_on(tensor::Backend& backend, const std::function<void()>& work) {
+  std::promise<void> finished;
+  backend.submit(work, [&finished](std::exception_ptr failure) {
+    if (failure) {
+      finished.set_exception(failure);
+    } else {
+      finished.set_value();
+    }
+  });
+  finished.get_future().get();
+}
+
+BenchOptions parse_options(int argc, char** argv, const char* purpose) {
+  BenchOptions options;
+  options.isas = {cpu::available_isas().back()};
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view name = argv[i];
+    if (name == "--help") usage(argv[0], purpose, 0);
+    if (i + 1 == argc) usage(argv[0], purpose, 2);
+    const std::string_view value = argv[++i];
+    if (name == "--threads") {
+      options.threads.clear();
+      for (const std::string_view part : split(value)) options.threads.push_back(parse_count(part));
+    } else if (name == "--isa" && value == "all") {
+      options.isas = cpu::available_isas();
+    } else if (name == "--isa") {
+      options.isas.clear();
+      for (const std::string_view part : split(value)) options.isas.push_back(cpu::parse_isa(part).value());
+    } else if (name == "--dtype") {
+      options.dtype = tensor::parse_dtype(value).value();
+    } else if (name == "--clock" && (value == "wall" || value == "cpu")) {
+      use_processor_time = value == "cpu";
+    } else if (name == "--runs") {
+      options.runs = parse_count(value);
+    } else {
+      usage(argv[0], purpose, 2);
+    }
+  }
+  return options;
+}
+
+Ceilings measure_ceilings(int threads, int runs) {
+  cpu::ThreadPool pool(threads, {});
+  Ceilings ceilings;
+#if defined(__x86_64__)
+  if (has(cpu::Isa::kAvx512)) {
+    ceilings.fma_gflops = peak_rate(pool, runs, 32.0 * kPeakChains * kPeakRounds, peak_fma512);
+  } else if (has(cpu::Isa::kAvx2)) {
+    ceilings.fma_gflops = peak_rate(pool, runs, 16.0 * 12 * kPeakRounds, peak_fma256);
+  }
+  if (has(cpu::Isa::kAvx512Bf16)) ceilings.bf16_gflops = peak_rate(pool, runs, 64.0 * kPeakChains * kPeakRounds, peak_bf16);
+#endif
+  ceilings.read_gb_s = read_rate(pool, std::min(runs, 5));
+  constexpr int kRegions = 1000;
+  const Timing regions = measure(runs, [&] {
+    for (int i = 0; i < kRegions; ++i) pool.run(static_cast<uint32_t>(threads), [](uint32_t, int) {});
+  });
+  ceilings.fork_join_us = regions.median / kRegions * 1e6;
+  return ceilings;
+}
+
+void print_ceilings(int threads, const Ceilings& ceilings) {
+  fmt::print("ceilings, {} thread{}: fma {:.0f} GFLOP/s, bf16 dot {:.0f} GFLOP/s, memory read {:.1f} GB/s, fork-join {:.2f} us\n",
+             threads, threads == 1 ? "" : "s", ceilings.fma_gflops, ceilings.bf16_gflops, ceilings.read_gb_s,
+             ceilings.fork_join_us);
+}
+
+}  // namespace millrace::bench

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cpu/cpu_backend.h"
+
+/// What the CPU benchmarks share: timing, options, and the machine's ceilings.
+namespace millrace::bench {
+
+/// Seconds of repeated runs: the median, the best, and the spread between the quartiles relative to the median.
+struct Timing {
+  double median = 0.0;
+  double best = 0.0;
+  double spread = 0.0;
+};
+/// Runs `body` at least `runs` times and for at least 0.2 s, after one run that does not count.
+[[nodiscard]] Timing measure(int runs, const std::function<void()>& body);
+
+/// Runs `work` on the backend's stream and waits.
+void run_on(tensor::Backend& backend, const std::function<void()>& work);
+
+struct BenchOptions {
+  std::vector<int> threads = {1, 2};
+  std::vector<cpu::Isa> isas;                  ///< the fastest unless given
+  tensor::DType dtype = tensor::DType::kBF16;
+  int runs = 9;
+};
+/// Reads --threads, --isa, --dtype, --runs, --clock, --help; ends the program on --help and on what it does not know.
+[[nodiscard]] BenchOptions parse_options(int argc, char** argv, const char* purpose);
+
+struct Ceilings {
+  double fma_gflops = 0.0;      ///< f32 multiply-adds of the widest vectors
+  double bf16_gflops = 0.0;     ///< bf16 dot products; 0 where there is no instruction
+  double read_gb_s = 0.0;       ///< memory beyond the caches
+  double fork_join_us = 0.0;    ///< an empty parallel region
+};
+/// Measured on `threads` threads at once.
+[[nodiscard]] Ceilings measure_ceilings(int threads, int runs);
+void print_ceilings(int threads, const Ceilings& ceilings);
+
+}  // namespace millrace::bench

@@ -1,0 +1,54 @@
+#include "app/launcher_env.h"
+
+#include <array>
+#include <charconv>
+#include <string_view>
+
+namespace millrace::app {
+namespace {
+
+struct Launcher {
+  const char* name;
+  const char* rank;
+  const char* count;
+  const char* host;  // null: it does not tell
+  const char* port;  // null: it does not tell
+};
+
+constexpr std::array kLaunchers{
+    Launcher{"torchrun", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"},
+    Launcher{"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LAUNCH_NODE_IPADDR", nullptr},
+    Launcher{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", nullptr, nullptr},
+    Launcher{"LeaderWorkerSet", "LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "LWS_LEADER_ADDRESS", nullptr},
+};
+
+std::optional<int32_t> number(const char* text) {
+  if (text == nullptr) return std::nullopt;
+  const std::string_view digits(text);
+  int32_t value = 0;
+  const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (read.ec != std::errc() || read.ptr != digits.data() + digits.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::optional<LauncherPlace> find_launcher(const Environment& environment) {
+  for (const Launcher& launcher : kLaunchers) {
+    const auto rank = number(environment(launcher.rank));
+    const auto count = number(environment(launcher.count));
+    if (!rank || !count || *count < 2 || *rank < 0 || *rank >= *count) continue;
+    LauncherPlace place{launcher.name, *rank, *count, std::nullopt, std::nullopt};
+    if (launcher.host != nullptr) {
+      if (const char* host = environment(launcher.host)) place.head_host = host;
+    }
+    if (launcher.port != nullptr) {
+      const auto port = number(environment(launcher.port));
+      if (port && *port > 0 && *port <= UINT16_MAX) place.head_port = static_cast<uint16_t>(*port);
+    }
+    return place;
+  }
+  return std::nullopt;
+}
+
+}  // namespace millrace::app

@@ -1,0 +1,112 @@
+#include "app/node_stages.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <thread>
+
+#include "app/load_progress.h"
+#include "base/log.h"
+#include "cpu/cpu_backend.h"
+#include "model/tensor_list.h"
+#include "sched/model_runner.h"
+
+namespace millrace::app {
+namespace {
+
+/// Logits of so many rows exist at once: 152k ids take 0.6 MB a row.
+constexpr int32_t kMaxLogitRows = 64;
+
+/// Memory that may be taken without swapping, bytes; what /proc/meminfo calls MemAvailable.
+uint64_t available_memory() {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string name, unit; meminfo >> name;) {
+    uint64_t kib = 0;
+    meminfo >> kib;
+    std::getline(meminfo, unit);
+    if (name == "MemAvailable:") return kib * 1024;
+  }
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+Result<tensor::DType> compute_dtype(const std::string& name) {
+  if (name == "auto") return tensor::DType::kBF16;
+  const auto dtype = tensor::parse_dtype(name);
+  if (dtype.has_error() || *dtype == tensor::DType::kF16) {
+    return make_error(ErrorCode::kInvalidArgument, "--dtype {}: wanted auto, bf16 or f32", name);
+  }
+  return dtype;
+}
+
+}  // namespace
+
+NodeStages::NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options)
+    : config_(config), options_(options) {}
+
+Result<std::unique_ptr<NodeStages>> NodeStages::load(const model::Checkpoint& checkpoint,
+                                                     const model::ModelConfig& config,
+                                                     const NodeStagesOptions& options) {
+  std::unique_ptr<NodeStages> stages(new NodeStages(config, options));
+  RETURN_IF_ERROR(stages->load_all(checkpoint));
+  return stages;
+}
+
+NodeStages::~NodeStages() {
+  join();
+  stages_.reset();
+}
+
+void NodeStages::join() {
+  for (Part& part : parts_) part.thread->join();
+}
+
+Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
+  const auto dtype = compute_dtype(options_.dtype);
+  if (dtype.has_error()) return dtype.error();
+  const int32_t threads = options_.threads > 0
+                              ? options_.threads
+                              : static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
+  const int32_t threads_each = std::max(1, threads / static_cast<int32_t>(options_.spans.size()));
+  const model::StageLimits limits{options_.max_batch_tokens, std::min(options_.max_running, kMaxLogitRows)};
+  for (size_t i = 0; i < options_.spans.size(); ++i) {
+    const model::StageSpan& span = options_.spans[i];
+    const std::string name = fmt::format("stage {}", options_.first.value() + i);
+    Part part;
+    part.backend = cpu::make_backend({.threads = threads_each, .compute_dtype = *dtype});
+    LoadProgress progress(name);
+    auto loaded = model::StageModel::load(checkpoint, config_, span, *part.backend, limits,
+                                          [&](const model::LoadProgress& done) { progress.update(done); });
+    if (loaded.has_error()) return loaded.error();
+    part.model = std::move(*loaded);
+    part.thread = std::make_unique<async::IoThread>(name);
+    log::info("{}: layers {} to {}{}{}, {:.1f} MB of weights on {}", name, span.layers.begin, span.layers.end - 1,
+              span.first ? ", embedding" : "", span.last ? ", output head" : "",
+              static_cast<double>(part.model->checkpoint_bytes()) / 1e6, part.backend->description());
+    parts_.push_back(std::move(part));
+  }
+  return {};
+}
+
+uint64_t NodeStages::page_capacity(int32_t page_size, double fraction) const {
+  const model::LayerRange layers{options_.spans.front().layers.begin, options_.spans.back().layers.end};
+  const uint64_t page_bytes =
+      model::kv_page_bytes(config_, layers, page_size, parts_.front().backend->compute_dtype());
+  return static_cast<uint64_t>(fraction * static_cast<double>(available_memory())) / page_bytes;
+}
+
+void NodeStages::make_stages(async::Runtime& control, const sched::RingShape& shape, uint32_t drawable_vocab) {
+  std::vector<async::Runtime*> runtimes;
+  std::vector<sched::LocalStages::RunnerFactory> runners;
+  for (Part& part : parts_) {
+    part.model->allocate_cache(static_cast<int32_t>(shape.bounds.page_size),
+                               static_cast<int32_t>(shape.bounds.page_count));
+    runtimes.push_back(&part.thread->runtime());
+    runners.push_back([&part, drawable_vocab](async::Runtime& runtime) {
+      return std::make_unique<sched::ModelRunner>(runtime, std::move(part.model), drawable_vocab);
+    });
+  }
+  stages_ = std::make_unique<sched::LocalStages>(control, std::move(runtimes), runners, options_.first, shape);
+}
+
+}  // namespace millrace::app

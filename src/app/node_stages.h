@@ -1,0 +1,64 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "async/real_runtime.h"
+#include "base/result.h"
+#include "model/stage_model.h"
+#include "sched/local_stages.h"
+#include "tensor/backend.h"
+
+namespace millrace::app {
+
+/// What the stages of one node need to know to be loaded.
+struct NodeStagesOptions {
+  std::vector<model::StageSpan> spans;   ///< of this node's stages
+  StageId first;                         ///< the first one's index in the ring
+  std::string dtype = "auto";            ///< auto, bf16, f32
+  int32_t threads = 0;                   ///< over all stages of the node; 0: one per CPU
+  int32_t max_batch_tokens = 0;
+  int32_t max_running = 0;
+};
+
+/// The stages that this process hosts, from weights to loops: a thread, a backend and a StageModel each. The
+/// destructor joins their threads, so the loops must have ended.
+class NodeStages {
+ public:
+  /// Loads the weights and shows the progress. `checkpoint` outlives the stages. Errors name the tensor or flag.
+  [[nodiscard]] static Result<std::unique_ptr<NodeStages>> load(const model::Checkpoint& checkpoint,
+                                                                const model::ModelConfig& config,
+                                                                const NodeStagesOptions& options);
+  ~NodeStages();
+  NodeStages(const NodeStages&) = delete;
+  NodeStages& operator=(const NodeStages&) = delete;
+
+  /// Pages of `page_size` tokens, over all stages of the node, in `fraction` of the memory that is available now.
+  [[nodiscard]] uint64_t page_capacity(int32_t page_size, double fraction) const;
+  /// Once: allocates the caches and makes the loops' host. `control` outlives it.
+  void make_stages(async::Runtime& control, const sched::RingShape& shape, uint32_t drawable_vocab);
+  [[nodiscard]] bool made() const { return stages_ != nullptr; }
+  [[nodiscard]] sched::LocalStages& stages() { return *stages_; }
+  [[nodiscard]] async::IoThread& first_thread() { return *parts_.front().thread; }
+  [[nodiscard]] async::IoThread& last_thread() { return *parts_.back().thread; }
+  /// Waits until the stages' threads have no work left.
+  void join();
+
+ private:
+  struct Part {
+    std::unique_ptr<tensor::Backend> backend;
+    std::unique_ptr<model::StageModel> model;  // until the runner takes it
+    std::unique_ptr<async::IoThread> thread;
+  };
+
+  NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options);
+  [[nodiscard]] Result<void> load_all(const model::Checkpoint& checkpoint);
+
+  const model::ModelConfig config_;
+  const NodeStagesOptions options_;
+  std::vector<Part> parts_;
+  std::unique_ptr<sched::LocalStages> stages_;
+};
+
+}  // namespace millrace::app

@@ -1,0 +1,107 @@
+#include "app/worker.h"
+
+#include <optional>
+
+#include "app/node_stages.h"
+#include "app/signals.h"
+#include "async/real_runtime.h"
+#include "base/log.h"
+#include "cluster/member.h"
+#include "cluster/node_link.h"
+#include "model/checkpoint.h"
+#include "model/config.h"
+
+namespace millrace::app {
+namespace {
+
+/// Loads and holds the stages of this node, for its Member.
+class Host final : public cluster::StageHost {
+ public:
+  Host(async::Runtime& control, const model::ModelConfig& config, const model::Checkpoint& checkpoint, int32_t threads)
+      : control_(control), config_(config), checkpoint_(checkpoint), threads_(threads) {}
+
+  Result<uint64_t> load(const cluster::Assignment& assignment) override {
+    cluster::Assignment same_weights = assignment;
+    if (loaded_) same_weights.ring_id = loaded_->ring_id;
+    if (!node_ || same_weights != loaded_) {
+      node_.reset();
+      capacity_.reset();
+      NodeStagesOptions options;
+      for (const model::LayerRange& range : assignment.layers) {
+        const bool last = range.end == config_.layer_count;
+        options.spans.push_back({range, range.begin == 0, last});
+      }
+      options.first = StageId(assignment.first_stage);
+      options.dtype = assignment.dtype;
+      options.threads = threads_;
+      options.max_batch_tokens = static_cast<int32_t>(assignment.max_batch_tokens);
+      options.max_running = static_cast<int32_t>(assignment.max_running);
+      auto node = NodeStages::load(checkpoint_, config_, options);
+      if (node.has_error()) return node.error();
+      node_ = std::move(*node);
+    }
+    loaded_ = assignment;
+    // Measured once: afterwards the caches themselves take the memory.
+    if (!capacity_) {
+      capacity_ = node_->page_capacity(static_cast<int32_t>(assignment.page_size), assignment.memory_fraction);
+    }
+    return *capacity_;
+  }
+
+  Result<sched::LocalStages*> stages(const cluster::Assignment& assignment, uint32_t page_count) override {
+    if (node_->made() && page_count != page_count_) {
+      return make_error(ErrorCode::kData, "the ring wants {} pages, this node has made {}: start it again", page_count,
+                        page_count_);
+    }
+    if (!node_->made()) {
+      node_->make_stages(control_, cluster::ring_shape(assignment, config_, page_count), assignment.drawable_vocab);
+      page_count_ = page_count;
+    }
+    return &node_->stages();
+  }
+
+  void join() {
+    if (node_) node_->join();
+  }
+
+ private:
+  async::Runtime& control_;
+  const model::ModelConfig& config_;
+  const model::Checkpoint& checkpoint_;
+  const int32_t threads_;
+  std::unique_ptr<NodeStages> node_;
+  std::optional<cluster::Assignment> loaded_;
+  std::optional<uint64_t> capacity_;
+  uint32_t page_count_ = 0;
+};
+
+}  // namespace
+
+Result<void> run_worker(const ServeFlags& flags) {
+  const sigset_t signals = block_signals();
+  auto config = model::read_config(flags.engine.model_path);
+  if (config.has_error()) return config.error();
+  auto checkpoint = model::Checkpoint::open(flags.engine.model_path);
+  if (checkpoint.has_error()) return checkpoint.error();
+
+  async::IoThread control("control");
+  Host host(control.runtime(), *config, **checkpoint, flags.engine.threads);
+  cluster::MemberOptions options;
+  options.coordinator = flags.cluster.address;
+  options.node_rank = static_cast<uint32_t>(flags.cluster.node_rank);
+  options.node_count = static_cast<uint32_t>(flags.cluster.node_count);
+  options.config = *config;
+  cluster::Member member(control.runtime(), options, host);
+  async::TaskGroup tasks(control.runtime());
+  asio::post(control.context(), [&] { tasks.spawn("member", member.run()); });
+
+  const int received = wait_for_signal(signals);
+  log::info("{}: leaving the ring", received == SIGINT ? "SIGINT" : "SIGTERM");
+  asio::post(control.context(), [&] { member.stop(); });
+  control.join();
+  host.join();
+  log::info("stopped");
+  return {};
+}
+
+}  // namespace millrace::app

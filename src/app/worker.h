@@ -1,0 +1,12 @@
+#pragma once
+
+#include "app/flags.h"
+#include "base/result.h"
+
+namespace millrace::app {
+
+/// Serves as a node other than the first: finds the head, loads the stages that it assigns, and takes part in the ring
+/// until SIGTERM or SIGINT. Errors are what kept it from taking part.
+[[nodiscard]] Result<void> run_worker(const ServeFlags& flags);
+
+}  // namespace millrace::app

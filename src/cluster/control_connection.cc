@@ -1,0 +1,143 @@
+#include "cluster/control_connection.h"
+
+#include <boost/asio/read.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+
+namespace millrace::cluster {
+namespace {
+
+using asio::redirect_error;
+using asio::use_awaitable;
+using boost::system::error_code;
+
+/// No control message comes near it; a longer one is not ours.
+constexpr uint32_t kMaxMessageBytes = 1u << 20;
+constexpr size_t kMaxQueued = 1024;
+
+std::string address_of(const asio::ip::tcp::endpoint& endpoint) {
+  return endpoint.address().to_string() + ":" + std::to_string(endpoint.port());
+}
+
+}  // namespace
+
+ControlConnection::ControlConnection(async::Runtime& runtime, asio::ip::tcp::socket socket, ControlTiming timing)
+    : runtime_(runtime),
+      socket_(std::move(socket)),
+      timing_(timing),
+      tasks_(runtime, [this](const std::string&, std::exception_ptr error) { end(async::describe(error)); }),
+      incoming_signal_(runtime),
+      outgoing_signal_(runtime),
+      ended_signal_(runtime),
+      last_heard_(runtime.now()) {
+  error_code ignored;
+  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+  const auto endpoint = socket_.remote_endpoint(ignored);
+  peer_ = address_of(endpoint);
+  peer_host_ = endpoint.address().to_string();
+}
+
+ControlConnection::~ControlConnection() = default;
+
+void ControlConnection::start() {
+  tasks_.spawn("control read", read_messages());
+  tasks_.spawn("control write", write_messages());
+  tasks_.spawn("control watch", watch());
+}
+
+void ControlConnection::send(const Message& message) {
+  if (ended_ || closing_) return;
+  if (outgoing_.size() >= kMaxQueued) {
+    end("it does not take our messages");
+    return;
+  }
+  outgoing_.push_back(encode(message));
+  outgoing_signal_.notify_all();
+}
+
+asio::awaitable<Message> ControlConnection::receive() {
+  while (incoming_.empty() && !ended_) co_await incoming_signal_.wait();
+  if (incoming_.empty()) throw ErrorException(Error{ErrorCode::kUnavailable, end_reason_});
+  Message message = std::move(incoming_.front());
+  incoming_.pop_front();
+  co_return message;
+}
+
+void ControlConnection::close(const std::string& reason) {
+  if (ended_ || closing_) return;
+  send(Goodbye{reason});
+  closing_ = true;
+  end_reason_ = reason;
+}
+
+void ControlConnection::end(const std::string& reason) {
+  if (std::exchange(ended_, true)) return;
+  if (end_reason_.empty()) end_reason_ = reason;
+  error_code ignored;
+  socket_.close(ignored);
+  incoming_signal_.notify_all();
+  outgoing_signal_.notify_all();
+  ended_signal_.notify_all();
+}
+
+asio::awaitable<void> ControlConnection::read_messages() {
+  while (!ended_) {
+    uint32_t length = 0;
+    error_code failure;
+    co_await asio::async_read(socket_, asio::buffer(&length, sizeof length), redirect_error(use_awaitable, failure));
+    if (failure || length > kMaxMessageBytes) {
+      end(failure ? "connection lost: " + failure.message() : "it sends what is no control message");
+      co_return;
+    }
+    std::vector<std::byte> bytes(length);
+    co_await asio::async_read(socket_, asio::buffer(bytes), redirect_error(use_awaitable, failure));
+    if (failure) continue;
+    last_heard_ = runtime_.now();
+    auto message = decode(bytes);
+    if (message.has_error()) {
+      end(message.error().message);
+    } else if (const auto* goodbye = std::get_if<Goodbye>(&*message)) {
+      end(goodbye->reason);
+    } else if (!std::holds_alternative<Ping>(*message)) {
+      if (incoming_.size() >= kMaxQueued) end("it sends more than can be taken");
+      incoming_.push_back(std::move(*message));
+      incoming_signal_.notify_all();
+    }
+  }
+}
+
+asio::awaitable<void> ControlConnection::write_messages() {
+  while (!ended_) {
+    if (outgoing_.empty()) {
+      if (closing_) {
+        end(end_reason_);
+        co_return;
+      }
+      co_await outgoing_signal_.wait();
+      continue;
+    }
+    const std::vector<std::byte> bytes = std::move(outgoing_.front());
+    outgoing_.pop_front();
+    const auto length = static_cast<uint32_t>(bytes.size());
+    const std::array<asio::const_buffer, 2> frame{asio::buffer(&length, sizeof length), asio::buffer(bytes)};
+    error_code failure;
+    co_await asio::async_write(socket_, frame, redirect_error(use_awaitable, failure));
+    if (failure) end("connection lost: " + failure.message());
+  }
+}
+
+asio::awaitable<void> ControlConnection::watch() {
+  while (!ended_) {
+    (void)co_await ended_signal_.wait_until(runtime_.now() + timing_.ping_interval);
+    if (ended_) co_return;
+    const async::Duration silence = runtime_.now() - last_heard_;
+    if (silence > timing_.silence_limit) {
+      end(fmt::format("silent for {:.1f} s", std::chrono::duration<double>(silence).count()));
+      co_return;
+    }
+    send(Ping{});
+  }
+}
+
+}  // namespace millrace::cluster

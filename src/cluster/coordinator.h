@@ -1,0 +1,89 @@
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/control_connection.h"
+#include "cluster/messages.h"
+#include "comm/tcp_link.h"
+#include "model/config.h"
+#include "sched/ring.h"
+
+namespace millrace::cluster {
+
+struct CoordinatorOptions {
+  comm::TcpEndpoint address;              ///< where the other nodes come to (--dist-init-addr)
+  std::vector<Assignment> assignments;    ///< per node; the first is the coordinator's own
+  model::ModelConfig config;
+  ControlTiming timing;
+  async::Duration form_timeout = std::chrono::seconds(5);
+};
+
+/// Brings the nodes of a ring together, on the node of the head: hears their hellos, tells each what to load, and forms
+/// generation after generation with those that are there. Start order does not matter; what is missing is named in the
+/// log while waiting. Lives on the head's Runtime.
+class Coordinator final : public sched::RingFormer {
+ public:
+  Coordinator(async::Runtime& runtime, CoordinatorOptions options);
+  ~Coordinator() override;
+
+  /// Listens. Errors: the address cannot be bound.
+  [[nodiscard]] Result<void> open();
+  /// On the Runtime: serves nodes until interrupt().
+  [[nodiscard]] asio::awaitable<void> serve();
+  /// Returns when every node has loaded its stages: the pages that the smallest of them holds. Throws when interrupted.
+  [[nodiscard]] asio::awaitable<uint64_t> all_loaded();
+  /// Before the first form(): the stages of this node, which stay the caller's, and the size of the pools.
+  void set_local(sched::LocalStages& stages, uint32_t page_count);
+  /// Called when a node that takes part is lost, with what happened.
+  void on_lost(std::function<void(const std::string& reason)> callback) { on_lost_ = std::move(callback); }
+
+  [[nodiscard]] asio::awaitable<sched::RingEnds> form(Generation generation) override;
+  [[nodiscard]] asio::awaitable<void> dissolve(Generation generation, std::string reason) override;
+  void interrupt() override;
+
+ private:
+  struct Node {
+    std::shared_ptr<ControlConnection> connection;  // null: not there
+    uint16_t ring_port = 0;
+    std::optional<uint64_t> page_capacity;          // set: loaded
+    Generation joined{0};                           // asked to join this generation; 0: none
+    bool formed = false;
+  };
+
+  [[nodiscard]] asio::awaitable<void> accept_nodes();
+  [[nodiscard]] asio::awaitable<void> serve_node(std::shared_ptr<ControlConnection> connection);
+  [[nodiscard]] asio::awaitable<void> listen_to(uint32_t rank, std::shared_ptr<ControlConnection> connection);
+  [[nodiscard]] std::string refusal(const Hello& hello) const;
+  void handle(uint32_t rank, const Message& message);
+  void lose(uint32_t rank, const std::string& reason);
+  [[nodiscard]] asio::awaitable<void> until_all(bool (*ready)(const Node&), const char* what);
+  [[nodiscard]] asio::awaitable<void> accept_output_link(Generation generation, async::TimePoint deadline,
+                                                         Result<std::unique_ptr<comm::LinkReceiver>>& receiver);
+  [[nodiscard]] asio::awaitable<void> connect_next_node(Generation generation, async::TimePoint deadline,
+                                                        Result<std::unique_ptr<comm::LinkSender>>& sender);
+  void send_forms(Generation generation);
+  [[nodiscard]] std::string name(uint32_t rank) const;
+  [[nodiscard]] StageId last_local_stage() const;
+
+  async::Runtime& runtime_;
+  const CoordinatorOptions options_;
+  std::unique_ptr<asio::ip::tcp::acceptor> acceptor_;
+  std::unique_ptr<comm::TcpListener> ring_listener_;
+  comm::TcpLinkGroup head_links_;                       // the link from the last stage ends here
+  std::unique_ptr<comm::TcpLinkGroup> stage_links_;     // the link to the next node begins here
+  async::TaskGroup tasks_;
+  async::WaitList changed_;
+  std::vector<Node> nodes_;                             // by rank; the first is unused
+  sched::LocalStages* stages_ = nullptr;
+  uint32_t page_count_ = 0;
+  std::function<void(const std::string&)> on_lost_;
+  bool interrupted_ = false;
+};
+
+}  // namespace millrace::cluster

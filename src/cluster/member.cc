@@ -1,0 +1,183 @@
+#include "cluster/member.h"
+
+#include <boost/asio/connect.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "base/log.h"
+#include "cluster/node_link.h"
+
+namespace millrace::cluster {
+namespace {
+
+using namespace std::chrono_literals;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+constexpr async::Duration kRetry = 250ms;
+constexpr async::Duration kReminder = 5s;
+
+}  // namespace
+
+Member::Member(async::Runtime& runtime, MemberOptions options, StageHost& host)
+    : runtime_(runtime), options_(std::move(options)), host_(host), tasks_(runtime), stop_signal_(runtime) {}
+
+void Member::stop() {
+  stopping_ = true;
+  if (connection_) connection_->close("the node is stopping");
+  end_generation("the node is stopping");
+  stop_signal_.notify_all();
+}
+
+asio::awaitable<void> Member::run() {
+  auto listener = comm::TcpListener::open(runtime_, {options_.listen_host, 0});
+  if (listener.has_error()) throw ErrorException(listener.error());
+  listener_ = std::move(*listener);
+  while (!stopping_) {
+    tcp::socket socket = co_await find_coordinator();
+    if (stopping_) break;
+    const std::string reason = co_await serve(std::move(socket));
+    if (!stopping_) log::warn("the head at {} is gone: {}", options_.coordinator.to_string(), reason);
+    if (!stopping_) (void)co_await stop_signal_.wait_until(runtime_.now() + kRetry);
+  }
+  co_await listener_->shutdown();
+}
+
+asio::awaitable<tcp::socket> Member::find_coordinator() {
+  tcp::socket socket(runtime_.executor());
+  tcp::resolver resolver(runtime_.executor());
+  async::TimePoint reminder = runtime_.now();
+  while (!stopping_) {
+    error_code failure;
+    const auto found = co_await resolver.async_resolve(options_.coordinator.host,
+                                                       std::to_string(options_.coordinator.port),
+                                                       asio::redirect_error(asio::use_awaitable, failure));
+    if (!failure) {
+      co_await asio::async_connect(socket, found, asio::redirect_error(asio::use_awaitable, failure));
+      if (!failure) break;
+    }
+    if (runtime_.now() >= reminder) {
+      log::info("waiting for the head at {}: {}", options_.coordinator.to_string(), failure.message());
+      reminder = runtime_.now() + kReminder;
+    }
+    socket = tcp::socket(runtime_.executor());
+    (void)co_await stop_signal_.wait_until(runtime_.now() + kRetry);
+  }
+  co_return socket;
+}
+
+asio::awaitable<std::string> Member::serve(tcp::socket socket) {
+  connection_ = std::make_shared<ControlConnection>(runtime_, std::move(socket), options_.timing);
+  connection_->start();
+  connection_->send(Hello{kProtocolVersion, options_.node_rank, options_.node_count,
+                          model::fingerprint(options_.config), listener_->endpoint().port});
+  std::string reason;
+  try {
+    for (;;) {
+      Message message = co_await connection_->receive();
+      if (auto* assignment = std::get_if<Assignment>(&message)) {
+        tasks_.spawn("load", load(std::move(*assignment)));
+      } else if (auto* form = std::get_if<Form>(&message)) {
+        end_reason_.clear();
+        tasks_.spawn("join a generation", join(std::move(*form)));
+      } else if (const auto* stop = std::get_if<Stop>(&message)) {
+        end_generation(stop->reason);
+      }
+    }
+  } catch (const std::exception& failure) {
+    reason = failure.what();
+  }
+  end_generation("the head is gone: " + reason);
+  co_await tasks_.join();
+  co_await connection_->join();
+  connection_.reset();
+  co_return reason;
+}
+
+asio::awaitable<void> Member::load(Assignment assignment) {
+  if (assignment_ != assignment) stages_ = nullptr;
+  assignment_ = assignment;
+  Result<uint64_t> capacity = Error{};
+  const async::Event done(runtime_);
+  asio::post(loader_.context(), [&] {
+    try {
+      capacity = host_.load(assignment);
+      done.set();
+    } catch (...) {
+      done.set(std::current_exception());
+    }
+  });
+  co_await done.wait();
+  if (!connection_) co_return;
+  if (capacity.has_error()) {
+    log::error("{}", capacity.error().message);
+    connection_->close(capacity.error().message);
+    co_return;
+  }
+  connection_->send(Loaded{*capacity});
+}
+
+void Member::end_generation(const std::string& reason) {
+  if (end_reason_.empty()) end_reason_ = reason;
+  if (stages_ != nullptr) stages_->stop(reason);
+}
+
+asio::awaitable<void> Member::join(Form form) {
+  std::string reason;
+  try {
+    reason = co_await run_generation(form);
+  } catch (const std::exception& failure) {
+    reason = failure.what();
+  }
+  log::info("generation {} has ended: {}", form.generation.value(), reason);
+  if (connection_) connection_->send(Stopped{form.generation, reason});
+}
+
+asio::awaitable<std::string> Member::run_generation(Form form) {
+  if (!assignment_) throw ErrorException(Error{ErrorCode::kData, "asked to join before anything was assigned"});
+  const auto stages = host_.stages(*assignment_, form.page_count);
+  if (stages.has_error()) throw ErrorException(stages.error());
+  if (stages_ != *stages) {
+    stages_ = *stages;
+    upstream_links_ = std::make_unique<comm::TcpLinkGroup>(stages_->first_runtime());
+    downstream_links_ = std::make_unique<comm::TcpLinkGroup>(stages_->last_runtime());
+  }
+  const async::TimePoint deadline = runtime_.now() + options_.form_timeout;
+  Result<std::unique_ptr<comm::LinkReceiver>> receiver = Error{};
+  Result<std::unique_ptr<comm::LinkSender>> sender = Error{};
+  async::TaskGroup both(runtime_);
+  both.spawn("accept upstream", accept_upstream(form.generation, deadline, receiver));
+  both.spawn("connect downstream", connect_downstream(form, deadline, sender));
+  co_await both.join();
+  if (receiver.has_error()) throw ErrorException(receiver.error());
+  if (sender.has_error()) throw ErrorException(sender.error());
+  if (!end_reason_.empty()) co_return end_reason_;
+  stages_->start(std::move(*receiver), std::move(*sender));
+  log::info("joined generation {}", form.generation.value());
+  connection_->send(Formed{form.generation});
+  co_await stages_->join();
+  co_return stages_->end_reason();
+}
+
+asio::awaitable<void> Member::accept_upstream(Generation generation, async::TimePoint deadline,
+                                              Result<std::unique_ptr<comm::LinkReceiver>>& receiver) {
+  const StageId first(assignment_->first_stage);
+  const auto hello =
+      link_hello(*assignment_, options_.config, generation, StageId(first.value() - 1), first);
+  receiver = co_await listener_->accept_link(*upstream_links_, hello, link_options(*assignment_, options_.config),
+                                             deadline);
+}
+
+asio::awaitable<void> Member::connect_downstream(Form form, async::TimePoint deadline,
+                                                 Result<std::unique_ptr<comm::LinkSender>>& sender) {
+  const StageId last(assignment_->first_stage + static_cast<uint32_t>(assignment_->layers.size()) - 1);
+  const bool to_head = last.value() + 1 == assignment_->stage_count;
+  const auto hello = link_hello(*assignment_, options_.config, form.generation, last,
+                                to_head ? comm::kHeadPlace : StageId(last.value() + 1));
+  // The head is where the coordinator is; the other nodes are where the coordinator sees them.
+  const comm::TcpEndpoint next{to_head ? options_.coordinator.host : form.next_host, form.next_port};
+  sender = co_await comm::connect_link(runtime_, *downstream_links_, next, hello,
+                                       link_options(*assignment_, options_.config), deadline);
+}
+
+}  // namespace millrace::cluster

@@ -1,0 +1,120 @@
+#include "cluster/messages.h"
+
+#include "comm/wire.h"
+
+namespace millrace::cluster {
+namespace {
+
+using comm::ByteReader;
+using comm::ByteWriter;
+
+void put(ByteWriter& out, const Hello& hello) {
+  out.put(hello.protocol);
+  out.put(hello.node_rank);
+  out.put(hello.node_count);
+  out.put(hello.config.high);
+  out.put(hello.config.low);
+  out.put(hello.ring_port);
+}
+void get(ByteReader& in, Hello& hello) {
+  hello.protocol = in.get<uint32_t>();
+  hello.node_rank = in.get<uint32_t>();
+  hello.node_count = in.get<uint32_t>();
+  hello.config.high = in.get<uint64_t>();
+  hello.config.low = in.get<uint64_t>();
+  hello.ring_port = in.get<uint16_t>();
+}
+
+void put(ByteWriter& out, const Assignment& assignment) {
+  out.put(assignment.ring_id);
+  out.put(assignment.first_stage);
+  out.put(assignment.stage_count);
+  out.put_array(std::span(assignment.layers));
+  out.put(assignment.page_size);
+  out.put(assignment.max_batch_tokens);
+  out.put(assignment.max_running);
+  out.put(assignment.window);
+  out.put(assignment.drawable_vocab);
+  out.put(assignment.memory_fraction);
+  out.put_string(assignment.dtype);
+}
+void get(ByteReader& in, Assignment& assignment) {
+  assignment.ring_id = in.get<uint64_t>();
+  assignment.first_stage = in.get<uint32_t>();
+  assignment.stage_count = in.get<uint32_t>();
+  assignment.layers = in.get_array<model::LayerRange>();
+  assignment.page_size = in.get<uint32_t>();
+  assignment.max_batch_tokens = in.get<uint32_t>();
+  assignment.max_running = in.get<uint32_t>();
+  assignment.window = in.get<uint32_t>();
+  assignment.drawable_vocab = in.get<uint32_t>();
+  assignment.memory_fraction = in.get<double>();
+  assignment.dtype = in.get_string();
+}
+
+void put(ByteWriter& out, const Loaded& loaded) { out.put(loaded.page_capacity); }
+void get(ByteReader& in, Loaded& loaded) { loaded.page_capacity = in.get<uint64_t>(); }
+
+void put(ByteWriter& out, const Form& form) {
+  out.put(form.generation.value());
+  out.put(form.page_count);
+  out.put_string(form.next_host);
+  out.put(form.next_port);
+}
+void get(ByteReader& in, Form& form) {
+  form.generation = Generation(in.get<uint32_t>());
+  form.page_count = in.get<uint32_t>();
+  form.next_host = in.get_string();
+  form.next_port = in.get<uint16_t>();
+}
+
+void put(ByteWriter& out, const Formed& formed) { out.put(formed.generation.value()); }
+void get(ByteReader& in, Formed& formed) { formed.generation = Generation(in.get<uint32_t>()); }
+
+template <class End>
+  requires std::same_as<End, Stop> || std::same_as<End, Stopped>
+void put(ByteWriter& out, const End& end) {
+  out.put(end.generation.value());
+  out.put_string(end.reason);
+}
+template <class End>
+  requires std::same_as<End, Stop> || std::same_as<End, Stopped>
+void get(ByteReader& in, End& end) {
+  end.generation = Generation(in.get<uint32_t>());
+  end.reason = in.get_string();
+}
+
+void put(ByteWriter&, const Ping&) {}
+void get(ByteReader&, Ping&) {}
+void put(ByteWriter& out, const Goodbye& goodbye) { out.put_string(goodbye.reason); }
+void get(ByteReader& in, Goodbye& goodbye) { goodbye.reason = in.get_string(); }
+
+template <size_t index>
+Result<Message> decode_as(uint8_t kind, ByteReader& in) {
+  if constexpr (index == std::variant_size_v<Message>) {
+    return make_error(ErrorCode::kData, "cluster message of unknown kind {}", kind);
+  } else {
+    if (kind != index) return decode_as<index + 1>(kind, in);
+    std::variant_alternative_t<index, Message> message;
+    get(in, message);
+    if (!in.finished()) return make_error(ErrorCode::kData, "malformed cluster message of kind {}", kind);
+    return Message(std::move(message));
+  }
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const Message& message) {
+  ByteWriter out;
+  out.put(static_cast<uint8_t>(message.index()));
+  std::visit([&out](const auto& content) { put(out, content); }, message);
+  return out.take();
+}
+
+Result<Message> decode(std::span<const std::byte> bytes) {
+  ByteReader in(bytes);
+  const auto kind = in.get<uint8_t>();
+  return decode_as<0>(kind, in);
+}
+
+}  // namespace millrace::cluster

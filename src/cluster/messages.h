@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "model/fingerprint.h"
+#include "model/layer_range.h"
+
+/// What the coordinator (on the node of the head) and the other nodes say to each other, besides the ring.
+namespace millrace::cluster {
+
+inline constexpr uint32_t kProtocolVersion = 1;
+
+/// Node → coordinator, first on a connection.
+struct Hello {
+  uint32_t protocol = kProtocolVersion;
+  uint32_t node_rank = 0;
+  uint32_t node_count = 0;
+  model::Fingerprint config;   ///< of everything in config.json that the forward pass depends on
+  uint16_t ring_port = 0;      ///< where the node takes the link from the node before it
+};
+
+/// Coordinator → node: what to load. A node that holds just this already keeps it.
+struct Assignment {
+  uint64_t ring_id = 0;                      ///< chosen by the head at its start
+  uint32_t first_stage = 0;
+  uint32_t stage_count = 0;                  ///< of the whole ring
+  std::vector<model::LayerRange> layers;     ///< one range per stage of the node
+  uint32_t page_size = 0;
+  uint32_t max_batch_tokens = 0;
+  uint32_t max_running = 0;
+  uint32_t window = 0;
+  uint32_t drawable_vocab = 0;
+  double memory_fraction = 0;
+  std::string dtype;
+  friend bool operator==(const Assignment&, const Assignment&) = default;
+};
+
+/// Node → coordinator: the weights are there.
+struct Loaded {
+  uint64_t page_capacity = 0;   ///< pages that the node's memory holds
+};
+
+/// Coordinator → node: join generation `generation`.
+struct Form {
+  Generation generation;
+  uint32_t page_count = 0;      ///< the same in every generation of one head
+  std::string next_host;        ///< where the node's last stage connects to
+  uint16_t next_port = 0;
+};
+
+/// Node → coordinator: its part of the generation runs.
+struct Formed {
+  Generation generation;
+};
+
+/// Coordinator → node: end the generation. Node → coordinator: its part has ended, and why.
+struct Stop {
+  Generation generation;
+  std::string reason;
+};
+struct Stopped {
+  Generation generation;
+  std::string reason;
+};
+
+/// Both ways: the sender lives.
+struct Ping {};
+
+/// Either way, last on a connection: why.
+struct Goodbye {
+  std::string reason;
+};
+
+using Message = std::variant<Hello, Assignment, Loaded, Form, Formed, Stop, Stopped, Ping, Goodbye>;
+
+[[nodiscard]] std::vector<std::byte> encode(const Message& message);
+/// kData for anything but one whole message.
+[[nodiscard]] Result<Message> decode(std::span<const std::byte> bytes);
+
+}  // namespace millrace::cluster

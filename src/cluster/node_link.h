@@ -1,0 +1,44 @@
+#pragma once
+
+#include "cluster/messages.h"
+#include "comm/tcp_link.h"
+#include "model/config.h"
+#include "sched/local_stages.h"
+
+namespace millrace::cluster {
+
+/// The hello of the link from stage `from` to `to` in one generation, as both ends derive it from what they hold.
+[[nodiscard]] inline comm::LinkHello link_hello(const Assignment& assignment, const model::ModelConfig& config,
+                                                Generation generation, StageId from, StageId to) {
+  const model::Fingerprint fingerprint = model::fingerprint(config);
+  comm::LinkHello hello;
+  hello.ring = assignment.ring_id;
+  hello.generation = generation;
+  hello.from = from;
+  hello.to = to;
+  hello.fingerprint_high = fingerprint.high;
+  hello.fingerprint_low = fingerprint.low;
+  hello.page_size = assignment.page_size;
+  hello.layer_count = static_cast<uint32_t>(config.layer_count);
+  hello.hidden_row_bytes = static_cast<uint32_t>(config.hidden_size) * sizeof(float);
+  return hello;
+}
+
+/// Limits of a link that follow from the assignment.
+[[nodiscard]] inline comm::TcpLinkOptions link_options(const Assignment& assignment, const model::ModelConfig& config) {
+  comm::TcpLinkOptions options;
+  options.window = assignment.window + 1;
+  options.max_activation_bytes =
+      uint64_t{assignment.max_batch_tokens} * static_cast<uint64_t>(config.hidden_size) * sizeof(float);
+  return options;
+}
+
+/// The shape of the ring that an assignment describes, once the size of the pools is known.
+[[nodiscard]] inline sched::RingShape ring_shape(const Assignment& assignment, const model::ModelConfig& config,
+                                                 uint32_t page_count) {
+  return {assignment.stage_count, assignment.window,
+          {assignment.max_running, assignment.page_size, page_count, assignment.max_batch_tokens,
+           static_cast<uint32_t>(config.vocab_size)}};
+}
+
+}  // namespace millrace::cluster

@@ -1,0 +1,73 @@
+#include "sched/ring.h"
+
+#include <boost/asio/post.hpp>
+
+#include "base/log.h"
+#include "comm/in_process_link.h"
+
+namespace millrace::sched {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Between a break and the next attempt: a stage that fails at once must not spin.
+constexpr async::Duration kReformDelay = 100ms;
+
+}  // namespace
+
+asio::awaitable<RingEnds> InProcessFormer::form(Generation) {
+  comm::Link in = comm::make_in_process_link(runtime_, stages_.first_runtime(), shape_.window + 1);
+  comm::Link out = comm::make_in_process_link(stages_.last_runtime(), runtime_, shape_.window + 1);
+  stages_.start(std::move(in.receiver), std::move(out.sender));
+  co_return RingEnds{std::move(in.sender), std::move(out.receiver)};
+}
+
+asio::awaitable<void> InProcessFormer::dissolve(Generation, std::string reason) {
+  stages_.stop(reason);
+  co_await stages_.join();
+}
+
+Ring::Ring(async::Runtime& head_runtime, const HeadOptions& head, RingFormer& former)
+    : runtime_(head_runtime), former_(former), head_(head_runtime, head), tasks_(head_runtime) {}
+
+void Ring::start() {
+  asio::post(runtime_.executor(), [this] {
+    tasks_.spawn("head", head_.run());
+    tasks_.spawn("keep the ring formed", keep_formed());
+  });
+}
+
+void Ring::stop() {
+  head_.stop();
+  asio::post(runtime_.executor(), [this] { former_.interrupt(); });
+}
+
+asio::awaitable<void> Ring::keep_formed() {
+  for (uint32_t number = 1; !head_.stopping(); ++number) {
+    const Generation generation(number);
+    const std::string reason = co_await run_generation(generation);
+    co_await former_.dissolve(generation, reason);
+    if (head_.stopping()) co_return;
+    co_await async::sleep_for(runtime_, kReformDelay);
+    log::info("forming the ring again, generation {}", number + 1);
+  }
+}
+
+asio::awaitable<std::string> Ring::run_generation(Generation generation) {
+  RingEnds ends;
+  std::string failure;
+  try {
+    ends = co_await former_.form(generation);
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  if (!failure.empty()) {
+    if (!head_.stopping()) log::warn("generation {} did not form: {}", generation.value(), failure);
+    co_return failure;
+  }
+  head_.attach(generation, std::move(ends.to_first_stage), std::move(ends.from_last_stage));
+  co_await head_.until_broken();
+  co_return head_.break_reason();
+}
+
+}  // namespace millrace::sched

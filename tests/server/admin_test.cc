@@ -1,0 +1,195 @@
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <stdexcept>
+
+#include "server/test_server.h"
+
+using namespace millrace;
+using namespace millrace::test;
+
+TEST_CASE("The small endpoints answer") {
+  TestServer server;
+  CHECK(ParsedJson(server.get("/v1/models").body).string("/data/0/id") == "fake");
+  CHECK(ParsedJson(server.get("/v1/models").body).integer("/data/0/max_model_len") == FakeEngine::kContext);
+  CHECK(ParsedJson(server.get("/v1/models/fake").body).string("/object") == "model");
+  CHECK(server.get("/v1/models/other").status == 404);
+  CHECK(server.get("/health").status == 200);
+  CHECK(server.get("/ping").status == 200);
+  CHECK(ParsedJson(server.get("/version").body).has("/version"));
+  CHECK(ParsedJson(server.get("/load").body).integer("/server_load") == 0);
+  const ParsedJson info(server.get("/server_info").body);
+  CHECK(info.string("/model/architecture") == "FakeForCausalLM");
+  const ParsedJson tokens(server.post("/tokenize", R"({"prompt":"a<bos>","return_token_strs":true})").body);
+  CHECK(tokens.integer("/count") == 2);
+  CHECK(tokens.integer("/tokens/1") == 256);
+  CHECK(tokens.string("/token_strs/1") == "<bos>");
+  const ParsedJson chat(server.post("/tokenize", R"({"messages":[{"role":"user","content":"x"}]})").body);
+  CHECK(chat.integer("/count") == 18);
+  CHECK(ParsedJson(server.post("/detokenize", R"({"tokens":[72,105,100000]})").body).string("/prompt") == "Hi");
+  CHECK(server.post("/tokenize", "{}").status == 400);
+  CHECK(server.post("/detokenize", R"({"tokens":"x"})").status == 400);
+  CHECK(server.post("/detokenize", "{}").status == 400);
+}
+
+TEST_CASE("HEAD answers as GET without the body, on a connection that goes on") {
+  TestServer server;
+  Client client(server.port);
+  client.send("HEAD /v1/models HTTP/1.1\r\nHost: h\r\n\r\n");
+  const HttpReply head = client.read(true);
+  CHECK(head.status == 200);
+  CHECK(std::stoul(head.header("Content-Length")) > 10);
+  CHECK(client.get("/health").status == 200);
+}
+
+TEST_CASE("Health says why the engine is not ready") {
+  TestServer server;
+  server.engine.ready = false;
+  const HttpReply health = server.get("/health");
+  CHECK(health.status == 503);
+  CHECK(ParsedJson(health.body).string("/error/message") == "stage 1 is silent");
+  const HttpReply refused = server.complete(R"({"prompt":"p"})");
+  CHECK(refused.status == 503);
+  CHECK(ParsedJson(refused.body).string("/error/type") == "server_error");
+  CHECK(server.complete(R"({"prompt":"p","stream":true})").status == 503);
+}
+
+TEST_CASE("Routes, methods, media types and models that do not exist") {
+  TestServer server;
+  const HttpReply unknown = server.get("/nowhere");
+  CHECK(unknown.status == 404);
+  CHECK(ParsedJson(unknown.body).integer("/error/code") == 404);
+  CHECK(server.post("/v1/embeddings", "{}").status == 404);
+  const HttpReply method = server.get("/v1/completions");
+  CHECK(method.status == 405);
+  CHECK(method.header("Allow") == "POST, OPTIONS");
+  CHECK(server.post("/metrics", "{}").header("Allow") == "GET, HEAD, OPTIONS");
+  Client client(server.port);
+  client.send("POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
+  CHECK(client.read().status == 415);
+  const HttpReply model = server.complete(R"({"model":"other","prompt":"p"})");
+  CHECK(model.status == 404);
+  CHECK(ParsedJson(model.body).string("/error/param") == "model");
+  CHECK(server.complete("{").status == 400);
+}
+
+TEST_CASE("The API key guards all but health") {
+  server::ServerOptions options;
+  options.api_key = "secret";
+  TestServer server(options);
+  CHECK(server.get("/health").status == 200);
+  const HttpReply refused = server.get("/v1/models");
+  CHECK(refused.status == 401);
+  CHECK(refused.header("WWW-Authenticate") == "Bearer");
+  CHECK(server.get("/v1/models", "Authorization: Bearer wrong\r\n").status == 401);
+  CHECK(server.get("/v1/models", "Authorization: secret\r\n").status == 401);
+  CHECK(server.get("/v1/models", "Authorization: Bearer secret\r\n").status == 200);
+  CHECK(server.complete(R"({"prompt":"p"})").status == 401);
+  CHECK(server.post("/v1/completions", R"({"prompt":"p"})", "authorization: bearer secret\r\n").status == 200);
+}
+
+TEST_CASE("Browsers may ask first") {
+  TestServer server;
+  Client client(server.port);
+  client.send("OPTIONS /v1/chat/completions HTTP/1.1\r\nOrigin: http://a\r\n\r\n");
+  const HttpReply reply = client.read();
+  CHECK(reply.status == 204);
+  CHECK(reply.header("Access-Control-Allow-Origin") == "*");
+  CHECK(reply.header("Access-Control-Allow-Methods") == "POST, OPTIONS");
+  CHECK(client.get("/health").header("Access-Control-Allow-Origin") == "*");
+}
+
+TEST_CASE("Metrics count requests and tokens under both names") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.cached_tokens = 1}; };
+  REQUIRE(server.complete(R"({"prompt":"abc"})").status == 200);
+  REQUIRE(server.complete(R"({"prompt":5})").status == 400);
+  const HttpReply reply = server.get("/metrics");
+  CHECK_THAT(reply.header("Content-Type"), Catch::StartsWith("text/plain; version=0.0.4"));
+  for (const char* line : {
+           "vllm:prompt_tokens_total{model_name=\"fake\"} 3\n",
+           "millrace:generation_tokens_total{model_name=\"fake\"} 14\n",
+           "vllm:prefix_cache_hits_total{model_name=\"fake\"} 1\n",
+           "vllm:request_success_total{model_name=\"fake\",finished_reason=\"stop\"} 1\n",
+           "vllm:time_to_first_token_seconds_count{model_name=\"fake\"} 1\n",
+           "vllm:inter_token_latency_seconds_count{model_name=\"fake\"} 13\n",
+           "vllm:kv_cache_usage_perc{model_name=\"fake\"} 0.25\n",
+           "vllm:e2e_request_latency_seconds_bucket{model_name=\"fake\",le=\"+Inf\"} 1\n",
+           "route=\"/v1/completions\",status=\"400\"} 1\n",
+       }) {
+    INFO(line);
+    CHECK(reply.body.find(line) != std::string::npos);
+  }
+}
+
+TEST_CASE("The engine's refusals keep their meaning") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) -> Result<Reply> {
+    return make_error(ErrorCode::kExhausted, "the queue is full (8 requests)");
+  };
+  const HttpReply full = server.complete(R"({"prompt":"p","stream":true})");
+  CHECK(full.status == 429);
+  CHECK(full.header("Retry-After") == "1");
+  CHECK(ParsedJson(full.body).string("/error/message") == "the queue is full (8 requests)");
+  server.engine.on_submit = [](const sched::GenerateRequest&) -> Result<Reply> {
+    return make_error(ErrorCode::kInvalidArgument, "too long");
+  };
+  CHECK(server.complete(R"({"prompt":"p"})").status == 400);
+}
+
+TEST_CASE("An engine that throws gives a 500") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) -> Result<Reply> { throw std::runtime_error("odd"); };
+  const HttpReply reply = server.complete(R"({"prompt":"p"})");
+  CHECK(reply.status == 500);
+  CHECK(ParsedJson(reply.body).string("/error/type") == "server_error");
+}
+
+TEST_CASE("A failure is a status before the first token and an event after it") {
+  TestServer server;
+  const Error failure = make_error(ErrorCode::kUnavailable, "stage 1 died");
+  server.engine.on_submit = [&](const sched::GenerateRequest&) { return Reply{.text = "", .error = failure}; };
+  for (const char* stream : {"true", "false"}) {
+    const HttpReply early = server.complete(fmt::format(R"({{"prompt":"p","stream":{}}})", stream));
+    CHECK(early.status == 503);
+    CHECK(ParsedJson(early.body).string("/error/message") == "stage 1 died");
+  }
+  server.engine.on_submit = [&](const sched::GenerateRequest&) { return Reply{.text = "ab", .error = failure}; };
+  CHECK(server.complete(R"({"prompt":"p"})").status == 503);
+  const HttpReply late = server.complete(R"({"prompt":"p","stream":true})");
+  CHECK(late.status == 200);
+  CHECK_FALSE(late.truncated);
+  CHECK(ParsedJson(late.events().back()).string("/error/message") == "stage 1 died");
+  CHECK(late.events().size() == 3);
+}
+
+TEST_CASE("A request can be aborted by its id") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab", .hangs = true}; };
+  Client client(server.port);
+  client.send(post_bytes("/v1/completions", R"({"prompt":"p","stream":true,"request_id":"mine","n":2})"));
+  REQUIRE(client.read_until("\"text\":\"b\""));
+  CHECK(server.complete(R"({"prompt":"p","request_id":"mine"})").status == 409);
+  CHECK(server.post("/abort_request", R"({"request_id":"other"})").status == 404);
+  CHECK(server.post("/abort_request", "{}").status == 400);
+  CHECK(ParsedJson(server.post("/abort_request", R"({"rid":"mine"})").body).integer("/aborted") == 2);
+  const HttpReply reply = client.read();
+  const auto events = reply.events();
+  CHECK(events.back() == "[DONE]");
+  CHECK(ParsedJson(events[events.size() - 2]).string("/choices/0/finish_reason") == "abort");
+  CHECK(ParsedJson(events.front()).string("/id") == "cmpl-mine");
+}
+
+TEST_CASE("More requests than allowed at once are refused") {
+  server::ServerOptions options;
+  options.max_requests_in_flight = 1;
+  TestServer server(options);
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab", .hangs = true}; };
+  Client client(server.port);
+  client.send(post_bytes("/v1/completions", R"({"prompt":"p","stream":true})"));
+  REQUIRE(client.read_until("\"text\":\"b\""));
+  CHECK(server.complete(R"({"prompt":"p"})").status == 429);
+  CHECK(ParsedJson(server.get("/load").body).integer("/server_load") == 1);
+  CHECK(ParsedJson(server.post("/abort_request", R"({"abort_all":true})").body).integer("/aborted") == 1);
+  CHECK(client.read().events().back() == "[DONE]");
+}

@@ -1,0 +1,113 @@
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <thread>
+
+#include "server/test_server.h"
+
+using namespace millrace;
+using namespace millrace::test;
+using namespace std::chrono_literals;
+
+TEST_CASE("A port in use is a clear error") {
+  TestServer server;
+  server::ServerOptions options;
+  options.port = server.port;
+  server::Service service;
+  service.engine = &server.engine;
+  service.tokenizer = byte_tokenizer();
+  server::Server second(options, service);
+  auto started = second.start();
+  REQUIRE(started.has_error());
+  CHECK(started.error().code == ErrorCode::kUnavailable);
+  CHECK_THAT(started.error().message, Catch::Contains(std::to_string(server.port)) && Catch::Contains("in use"));
+}
+
+TEST_CASE("A host that does not exist is a clear error") {
+  FakeEngine engine;
+  server::ServerOptions options;
+  options.host = "256.256.256.256";
+  server::Service service;
+  service.engine = &engine;
+  service.tokenizer = byte_tokenizer();
+  server::Server server(options, service);
+  CHECK(server.start().has_error());
+}
+
+TEST_CASE("Stopping lets a running stream end and closes idle connections") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.delay = 20ms}; };
+  Client idle(server.port);
+  CHECK(idle.get("/version").status == 200);
+  Client client(server.port);
+  client.send(post_bytes("/v1/completions", R"({"prompt":"p","stream":true})"));
+  REQUIRE(client.read_until("\"text\":\"H\""));
+  std::thread stopper([&] { server.front->stop(5s); });
+  CHECK(idle.at_end());
+  const HttpReply reply = client.read();
+  stopper.join();
+  CHECK(reply.events().back() == "[DONE]");
+  CHECK_FALSE(reply.truncated);
+  CHECK(client.at_end());
+}
+
+TEST_CASE("What does not end in time gets an error and is aborted") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab", .hangs = true}; };
+  Client streaming(server.port);
+  streaming.send(post_bytes("/v1/completions", R"({"prompt":"p","stream":true})"));
+  REQUIRE(streaming.read_until("\"text\":\"b\""));
+  Client whole(server.port);
+  whole.send(post_bytes("/v1/completions", R"({"prompt":"p"})"));
+  REQUIRE(server.engine.wait_until_live(2));
+  std::thread stopper([&] { server.front->stop(50ms); });
+  const HttpReply stream = streaming.read();
+  const HttpReply answer = whole.read();
+  stopper.join();
+  CHECK(ParsedJson(stream.events().back()).integer("/error/code") == 503);
+  CHECK(answer.status == 503);
+  CHECK(server.engine.live == 0);
+  CHECK(server.engine.destroyed_early == 2);
+}
+
+TEST_CASE("A client that takes nothing cannot hold up the stop") {
+  server::ServerOptions options;
+  options.send_buffer_bytes = 4096;
+  TestServer server(options);
+  server.engine.info.context_length = 1'000'000;
+  server.engine.on_submit = [](const sched::GenerateRequest& request) {
+    return Reply{.text = std::string(request.max_tokens, 'x'), .ends_with_eos = false};
+  };
+  Client stuck(server.port, 4096);
+  stuck.send(post_bytes("/v1/completions", R"({"prompt":"p","max_tokens":100000,"stream":true})"));
+  REQUIRE(server.engine.wait_until_live(1));
+  std::this_thread::sleep_for(50ms);
+  Client half(server.port);
+  half.send("GET /health HT");
+  server.front->stop(10ms);
+  CHECK(server.engine.live == 0);
+}
+
+TEST_CASE("Many clients at once, some of which leave, all end") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.delay = 1ms}; };
+  std::vector<std::thread> threads;
+  std::atomic<int> done{0};
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int i = 0; i < 15; ++i) {
+        Client client(server.port);
+        client.send(post_bytes("/v1/completions", R"({"prompt":["p","q"],"stream":true})"));
+        if ((i + thread) % 3 == 0) {
+          (void)client.read_until("data: ");
+          continue;
+        }
+        if (client.read().events().back() == "[DONE]") ++done;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK(done == 40);
+  CHECK(server.engine.wait_until_idle());
+}

@@ -1,0 +1,167 @@
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+
+#include "server/openai/request.h"
+
+using namespace millrace;
+using namespace millrace::server::openai;
+
+namespace {
+
+const RequestLimits kLimits{.vocab_size = 1000, .max_choices = 64, .allow_chat_template = false};
+
+/// The param of the refusal, or "ok".
+std::string completion_outcome(const std::string& member) {
+  const auto parsed = parse_completion_request(fmt::format(R"({{"prompt":"p",{}}})", member), kLimits);
+  return parsed.has_error() ? parsed.error().param : "ok";
+}
+
+std::string chat_outcome(const std::string& member) {
+  const auto parsed =
+      parse_chat_request(fmt::format(R"({{"messages":[{{"role":"user","content":"c"}}],{}}})", member), kLimits);
+  return parsed.has_error() ? parsed.error().param : "ok";
+}
+
+std::string messages_outcome(const std::string& messages) {
+  const auto parsed = parse_chat_request(fmt::format(R"({{"messages":{}}})", messages), kLimits);
+  return parsed.has_error() ? parsed.error().param : "ok";
+}
+
+}  // namespace
+
+TEST_CASE("Every bound is kept and every bad value names its field") {
+  struct Case {
+    const char* name;
+    std::vector<const char*> good;
+    std::vector<const char*> bad;
+  };
+  const std::vector<Case> cases = {
+      {"temperature", {"0", "2", "0.5", "null"}, {"-0.1", "2.1", "\"1\"", "true", "[]"}},
+      {"top_p", {"1", "0.001"}, {"0", "1.01", "-1"}},
+      {"min_p", {"0", "1"}, {"-0.1", "1.1"}},
+      {"top_k", {"-1", "0", "50"}, {"-2", "1.5", "\"k\"", "3000000000"}},
+      {"n", {"1", "64", "2.0"}, {"0", "65", "-1", "1.5", "1e300"}},
+      {"max_tokens", {"1", "100000"}, {"0", "-1", "1e10", "{}", "18446744073709551615"}},
+      {"presence_penalty", {"-2", "2"}, {"-2.1", "2.1"}},
+      {"frequency_penalty", {"-2", "2"}, {"-2.1", "2.1"}},
+      {"repetition_penalty", {"0.1", "2"}, {"0", "-1", "11"}},
+      {"seed", {"0", "-9223372036854775808", "9223372036854775807"}, {"1.5", "9223372036854775808", "\"s\""}},
+      {"stop",
+       {"\"x\"", "[\"a\",\"b\"]", "[]", "null"},
+       {"\"\"", "[\"a\",\"\"]", "[1]", "5", "[\"a\",\"b\",\"c\",\"d\",\"e\"]"}},
+      {"stop_token_ids", {"[]", "[999]"}, {"[1000]", "[-1]", "[\"a\"]", "5"}},
+      {"logit_bias",
+       {"{}", "{\"999\":100}"},
+       {"{\"1000\":1}", "{\"-1\":1}", "{\"x\":1}", "{\"5\":101}", "{\"5\":\"a\"}", "[]"}},
+      {"logprobs", {"0", "20"}, {"21", "-1", "true"}},
+      {"prompt_logprobs", {"0", "20"}, {"21", "-1"}},
+      {"min_tokens", {"0"}, {"-1"}},
+      {"echo", {"true"}, {"1", "\"true\""}},
+      {"stream", {"true"}, {"1"}},
+      {"ignore_eos", {"true"}, {"0"}},
+      {"priority", {"-5"}, {"1.5"}},
+      {"truncate_prompt_tokens", {"1"}, {"0"}},
+      {"request_id", {"\"abc\""}, {"5"}},
+      {"model", {"\"m\""}, {"5"}},
+      {"tools", {"[]"}, {}},
+      {"suffix", {"\"\""}, {"\"end\""}},
+      {"best_of", {"1"}, {"2"}},
+      {"guided_json", {}, {"{\"type\":\"object\"}"}},
+      {"response_format", {"{\"type\":\"text\"}"}, {"{\"type\":\"json_object\"}", "{}", "5"}},
+      {"unknown_field", {"5", "{\"deep\":[1]}"}, {}},
+  };
+  for (const Case& item : cases) {
+    for (const char* value : item.good) {
+      INFO(item.name << " " << value);
+      CHECK(completion_outcome(fmt::format("\"{}\":{}", item.name, value)) == "ok");
+    }
+    for (const char* value : item.bad) {
+      INFO(item.name << " " << value);
+      CHECK(completion_outcome(fmt::format("\"{}\":{}", item.name, value)) == item.name);
+    }
+  }
+}
+
+TEST_CASE("Relations between fields are checked") {
+  CHECK(completion_outcome(R"("stream_options":{"include_usage":true})") == "stream_options");
+  CHECK(completion_outcome(R"("stream":true,"stream_options":{"include_usage":true})") == "ok");
+  CHECK(completion_outcome(R"("stream":true,"stream_options":{"include_usage":1})") == "stream_options.include_usage");
+  CHECK(completion_outcome(R"("max_tokens":2,"min_tokens":3)") == "min_tokens");
+  CHECK(completion_outcome(R"("max_tokens":0,"echo":true)") == "ok");
+  CHECK(completion_outcome(R"("stream":true,"prompt_logprobs":1)") == "prompt_logprobs");
+  CHECK(chat_outcome(R"("top_logprobs":3)") == "top_logprobs");
+  CHECK(chat_outcome(R"("top_logprobs":3,"logprobs":true)") == "ok");
+  CHECK(chat_outcome(R"("logprobs":1)") == "logprobs");
+  CHECK(chat_outcome(R"("max_tokens":0)") == "max_tokens");
+  CHECK(chat_outcome(R"("tools":[{"type":"function"}])") == "tools");
+  CHECK(chat_outcome(R"("tool_choice":"required")") == "tool_choice");
+  CHECK(chat_outcome(R"("tool_choice":"none")") == "ok");
+  CHECK(chat_outcome(R"("chat_template":"x")") == "chat_template");
+  CHECK(chat_outcome(R"("chat_template_kwargs":[])") == "chat_template_kwargs");
+  CHECK(chat_outcome(R"("continue_final_message":true)") == "continue_final_message");
+  const auto parsed = parse_chat_request(
+      R"({"messages":[{"role":"user","content":"c"}],"max_tokens":5,"max_completion_tokens":7})", kLimits);
+  CHECK(parsed->max_tokens == 7u);
+}
+
+TEST_CASE("Prompts come in four forms") {
+  const auto count = [](const char* prompt) {
+    const auto parsed = parse_completion_request(fmt::format(R"({{"prompt":{}}})", prompt), kLimits);
+    return parsed.has_error() ? -1 : static_cast<int>(parsed->prompts.size());
+  };
+  CHECK(count(R"("text")") == 1);
+  CHECK(count(R"(["a","b"])") == 2);
+  CHECK(count("[1,2,3]") == 1);
+  CHECK(count("[[1],[2,3]]") == 2);
+  for (const char* bad : {"[]", "5", "{}", "[1,\"a\"]", "[\"a\",1]", "[[1],2]", "[true]", "[1000]", "[1.5]", "null"}) {
+    INFO(bad);
+    CHECK(count(bad) == -1);
+  }
+}
+
+TEST_CASE("Messages are text, and anything else is named") {
+  CHECK(messages_outcome(R"([{"role":"user","content":"a"}])") == "ok");
+  const std::string parts = R"([{"type":"text","text":"a"},{"type":"text","text":"b"}])";
+  CHECK(messages_outcome(fmt::format(R"([{{"role":"user","content":{}}}])", parts)) == "ok");
+  const std::string image = R"([{"type":"image_url","image_url":{}}])";
+  CHECK(messages_outcome(fmt::format(R"([{{"role":"user","content":{}}}])", image)) == "messages[0].content");
+  CHECK(messages_outcome(R"([{"role":"user"}])") == "messages[0].content");
+  CHECK(messages_outcome(R"([{"content":"a"}])") == "messages[0].role");
+  CHECK(messages_outcome(R"([{"role":"user","content":"a"},{"role":"tool","content":"b"}])") == "messages[1].role");
+  CHECK(messages_outcome(R"([{"role":"assistant","tool_calls":[{}]}])") == "messages[0].tool_calls");
+  CHECK(messages_outcome(R"([{"role":"assistant","content":null}])") == "ok");
+  CHECK(messages_outcome(R"([5])") == "messages[0]");
+  CHECK(messages_outcome("[]") == "messages");
+  CHECK(messages_outcome("{}") == "messages");
+  const auto parsed = parse_chat_request(
+      fmt::format(R"({{"messages":[{{"role":"developer","content":{}}}]}})", parts), kLimits);
+  CHECK(parsed->conversation.messages[0].content == "a\nb");
+  CHECK(parsed->conversation.messages[0].role == "system");
+}
+
+TEST_CASE("Of repeated members the last counts") {
+  const std::string body =
+      R"({"prompt":["a","b"],"prompt":"c","stop":"x","stop":["y"],"stop_token_ids":[1],"stop_token_ids":[2]})";
+  const auto parsed = parse_completion_request(body, kLimits);
+  REQUIRE(parsed.has_value());
+  CHECK(parsed->prompts.size() == 1);
+  CHECK(parsed->stop == std::vector<std::string>{"y"});
+  CHECK(parsed->stop_token_ids == std::vector<TokenId>{2});
+}
+
+TEST_CASE("Bodies that are not a JSON object are refused") {
+  std::string deep = R"({"prompt":"p","x":)";
+  for (int i = 0; i < 100; ++i) deep += '[';
+  for (int i = 0; i < 100; ++i) deep += ']';
+  deep += '}';
+  for (const std::string& body :
+       {std::string(), std::string("{"), std::string("[]"), std::string("\"a\""), std::string(R"({"temperature":NaN})"),
+        std::string(R"({"prompt":"p","temperature":1e999})"), std::string("{\"prompt\":\"\xFF\"}"), deep,
+        std::string(R"({"prompt":"p","seed":99999999999999999999999})")}) {
+    INFO(body);
+    const auto parsed = parse_completion_request(body, kLimits);
+    REQUIRE(parsed.has_error());
+    CHECK(parsed.error().status == 400);
+  }
+}
