@@ -152,7 +152,7 @@ ExitWith explain(const CLI::App& app, const CLI::ParseError& failure) {
 
 }  // namespace
 
-std::variant<ServeFlags, ExitWith> parse_command_line(int argc, char** argv) {
+std::variant<ServeFlags, TraceFlags, ExitWith> parse_command_line(int argc, char** argv) {
   ServeFlags flags;
   flags.server.served_model_name.clear();
   RawFlags raw;
@@ -166,11 +166,15 @@ std::variant<ServeFlags, ExitWith> parse_command_line(int argc, char** argv) {
   add_cluster_flags(serve, flags.cluster, raw);
   add_scheduler_flags(serve, flags.engine);
   add_server_flags(serve, flags, raw);
+  TraceFlags trace_flags;
+  CLI::App& trace = *app.add_subcommand("trace", "Print where the bubbles of a recorded profile are, and their causes");
+  trace.add_option("FILE", trace_flags.file, "Written between /start_profile and /stop_profile")->required();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& failure) {
     return explain(app, failure);
   }
+  if (trace.parsed()) return trace_flags;
   const std::string misplaced = complete_place(serve, flags.cluster, raw.dist_init_addr);
   if (!misplaced.empty()) return ExitWith{2, "millrace: " + misplaced};
   flags.drain_timeout = std::chrono::milliseconds(static_cast<int64_t>(raw.drain_timeout_s * 1000));
