@@ -8,12 +8,15 @@
 namespace millrace::sched {
 namespace {
 
+/// Prompts that the published algorithm times on its first stage.
+constexpr uint32_t kPublishedSamples = 128;
 /// Reports of older plans are of no use.
 constexpr size_t kMaxShapes = 1024;
 
 ProfileBounds profile_bounds(const SchedulerOptions& options) {
-  return {options.page_size, options.page_count, options.max_running, options.chunked_prefill_size,
-          options.context_length};
+  return {options.page_size,        options.page_count,
+          options.max_running,      options.chunked_prefill_size,
+          options.context_length,   options.chunking == Chunking::kPublished ? kPublishedSamples : 0};
 }
 
 }  // namespace
