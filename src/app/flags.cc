@@ -141,6 +141,8 @@ void add_server_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
   serve.add_option("--host", server.host, "Address to listen on")->capture_default_str();
   serve.add_option("--port", server.port, "Port to listen on; 0: any free one")->capture_default_str();
   serve.add_option("--api-key", server.api_key, "Wanted from clients as 'Authorization: Bearer KEY'");
+  serve.add_option("--profile-dir", server.profile_dir, "Folder that /start_profile writes traces to")
+      ->capture_default_str();
   serve.add_option("--max-connections", server.max_connections, "Open connections; beyond: 503")
       ->check(CLI::Range(size_t{1}, size_t{1} << 20))
       ->capture_default_str();
@@ -168,7 +170,7 @@ ExitWith explain(const CLI::App& app, const CLI::ParseError& failure) {
 
 }  // namespace
 
-std::variant<ServeFlags, SimulateFlags, ExitWith> parse_command_line(int argc, char** argv) {
+std::variant<ServeFlags, TraceFlags, SimulateFlags, ExitWith> parse_command_line(int argc, char** argv) {
   ServeFlags flags;
   flags.server.served_model_name.clear();
   RawFlags raw;
@@ -182,6 +184,9 @@ std::variant<ServeFlags, SimulateFlags, ExitWith> parse_command_line(int argc, c
   add_cluster_flags(serve, flags.cluster, raw);
   add_scheduler_flags(serve, flags.engine);
   add_server_flags(serve, flags, raw);
+  TraceFlags trace_flags;
+  CLI::App& trace = *app.add_subcommand("trace", "Print where the bubbles of a recorded profile are, and their causes");
+  trace.add_option("FILE", trace_flags.file, "Written between /start_profile and /stop_profile")->required();
   SimulateFlags simulation;
   CLI::App& simulate = *app.add_subcommand("simulate", "Run a workload over a described cluster in virtual time");
   simulate.get_formatter()->column_width(36);
@@ -191,6 +196,7 @@ std::variant<ServeFlags, SimulateFlags, ExitWith> parse_command_line(int argc, c
   } catch (const CLI::ParseError& failure) {
     return explain(app, failure);
   }
+  if (trace.parsed()) return trace_flags;
   if (simulate.parsed()) return simulation;
   const std::string misplaced = complete_place(serve, flags.cluster, raw.dist_init_addr);
   if (!misplaced.empty()) return ExitWith{2, "millrace: " + misplaced};

@@ -7,6 +7,7 @@
 #include "app/signals.h"
 #include "app/worker.h"
 #include "model/generation_config.h"
+#include "server/observe/observer.h"
 #include "server/server.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -90,6 +91,7 @@ Result<void> serve(const ServeFlags& flags) {
   service.chat_template = std::move(*chat_template);
   server::ServerOptions options = flags.server;
   options.served_model_name = model_name(flags);
+  server::observe(service, options);
   server::Server front(options, std::move(service));
   const auto port = front.start();
   if (port.has_error()) return port.error();

@@ -63,12 +63,12 @@ class InProcessSender final : public LinkSender {
   ~InProcessSender() override { inboxes_->close("the sender is gone"); }
 
   void send(MessageKind kind, Generation generation, PlanId plan, std::vector<std::byte> bytes) override {
-    inboxes_->push({kind, generation, plan, Payload::own(std::move(bytes))});
+    inboxes_->push({kind, generation, plan, Payload::own(std::move(bytes)), runtime_.now()});
   }
   Work send_borrowed(MessageKind kind, Generation generation, PlanId plan,
                      std::span<const std::byte> bytes) override {
     async::Event released(runtime_);
-    inboxes_->push({kind, generation, plan, Payload::borrow(bytes, released)});
+    inboxes_->push({kind, generation, plan, Payload::borrow(bytes, released), runtime_.now()});
     return Work(std::move(released));
   }
   void close(std::string reason) override { inboxes_->close(std::move(reason)); }

@@ -54,6 +54,7 @@ struct Message {
   Generation generation;
   PlanId plan;
   Payload payload;
+  async::TimePoint arrived{};  ///< on the receiver's clock; the origin of time when the link does not know
 };
 
 /// A send under way. The memory that the payload borrows may be written again after commit().

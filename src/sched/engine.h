@@ -22,6 +22,8 @@ class TokenStream {
   virtual asio::awaitable<GenerateEvent> next() = 0;
 };
 
+class RingStats;
+
 struct ModelInfo {
   std::string architecture;      ///< of config.json, e.g. "LlamaForCausalLM"
   uint32_t context_length = 0;   ///< prompt + output, tokens
@@ -54,6 +56,8 @@ class Engine {
                                                                     async::Runtime& runtime) = 0;
   /// Ends the request with this id as kAbort; false if none is in flight.
   virtual bool abort(const std::string& request_id) = 0;
+  /// Where the ring's time goes; null if nobody watches. Lives as long as the engine.
+  [[nodiscard]] virtual const RingStats* ring_stats() const { return nullptr; }
 };
 
 }  // namespace millrace::sched

@@ -12,6 +12,7 @@ int64_t microseconds(async::Duration duration) {
   return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
 }
 
+int64_t nanoseconds(async::TimePoint at) { return at.time_since_epoch().count(); }
 /// How often the requests are looked through for those past a time limit.
 constexpr async::Duration kExpiryInterval = std::chrono::milliseconds(100);
 
@@ -63,6 +64,7 @@ Head::Head(async::Runtime& runtime, HeadOptions options)
       // submit() bounds the submissions, and each stream sends one abort at most: no abort may be lost.
       controls_(runtime, std::numeric_limits<size_t>::max()),
       scheduler_(options_.scheduler),
+      stats_(options_.model.stage_count, options_.scheduler.window),
       tasks_(runtime),
       wake_(runtime),
       broken_signal_(runtime) {
@@ -86,7 +88,8 @@ void Head::attach(Generation generation, std::unique_ptr<comm::LinkSender> to_fi
   to_first_stage_ = std::move(to_first_stage);
   last_output_ = runtime_.now();
   tasks_.spawn("head outputs", receive_outputs(generation, std::move(from_last_stage)));
-  send(scheduler_.empty_plan());
+  stats_.ring_attached(generation, nanoseconds(last_output_));
+  send(scheduler_.empty_plan(), last_output_);
   wake_.notify_all();
 }
 
@@ -152,6 +155,7 @@ void Head::handle(Submission submission) {
     end({submission.id}, {ErrorCode::kUnavailable, "the server is shutting down"});
     return;
   }
+  stats_.request_came(nanoseconds(submission.submitted));
   scheduler_.add(submission.id, std::move(submission.request));
 }
 
@@ -189,7 +193,10 @@ asio::awaitable<void> Head::take_turns() {
       co_await wake_.wait();
       continue;
     }
-    if (scheduler_.in_flight_plans() < options_.scheduler.window && send_next_plan()) continue;
+    if (scheduler_.in_flight_plans() < options_.scheduler.window) {
+      if (send_next_plan()) continue;
+      stats_.starved();
+    }
     (void)co_await wake_.wait_until(next_deadline());
     check_watchdog();
     end_the_late();
@@ -198,24 +205,28 @@ asio::awaitable<void> Head::take_turns() {
 }
 
 bool Head::send_next_plan() {
+  const async::TimePoint now = runtime_.now();
   auto plan = scheduler_.next();
   if (!plan) return false;
-  const async::TimePoint now = runtime_.now();
   for (const SequenceId id : scheduler_.newest_plan()) {
     Client& client = clients_.at(id);
     if (!client.planned) client.planned = now;
   }
-  send(std::move(*plan));
+  send(std::move(*plan), now);
   publish();
   return true;
 }
 
-void Head::send(Plan plan) {
+void Head::send(Plan plan, async::TimePoint begin) {
   plan.id = next_plan_;
   plan.generation = generation_;
   next_plan_ = PlanId(next_plan_.value() + 1);
-  sent_.push_back(runtime_.now());
-  to_first_stage_->send(comm::MessageKind::kPlan, generation_, plan.id, plan.encode());
+  auto bytes = plan.encode();
+  const async::TimePoint now = runtime_.now();
+  sent_.push_back(now);
+  stats_.plan_sent(plan, {nanoseconds(begin), nanoseconds(now), static_cast<uint32_t>(scheduler_.running_count()),
+                          static_cast<uint32_t>(scheduler_.waiting_count()), scheduler_.free_pages(), bytes.size()});
+  to_first_stage_->send(comm::MessageKind::kPlan, generation_, plan.id, std::move(bytes));
 }
 
 async::TimePoint Head::next_deadline() const {
@@ -249,7 +260,7 @@ void Head::end_the_late() {
 
 void Head::send_heartbeat_if_due() {
   if (to_first_stage_ == nullptr || !sent_.empty() || runtime_.now() < last_output_ + options_.heartbeat) return;
-  send(scheduler_.empty_plan());
+  send(scheduler_.empty_plan(), runtime_.now());
 }
 
 void Head::check_watchdog() {
@@ -274,10 +285,10 @@ asio::awaitable<void> Head::receive_outputs(Generation generation,
 }
 
 void Head::book(const comm::Message& message) {
+  last_output_ = runtime_.now();
   auto output = PlanOutput::decode(message.payload.bytes());
   if (output.has_error()) throw ErrorException(output.error());
   sent_.pop_front();
-  last_output_ = runtime_.now();
   std::vector<SequenceUpdate> updates = scheduler_.complete(*output);
   {
     const std::lock_guard lock(mutex_);
@@ -286,6 +297,7 @@ void Head::book(const comm::Message& message) {
   }
   publish();  // first, so that a client that has its last event finds its pages free
   for (SequenceUpdate& update : updates) deliver(std::move(update));
+  stats_.output_booked(*output, message.payload.bytes().size(), nanoseconds(last_output_), nanoseconds(runtime_.now()));
   wake_.notify_all();
 }
 
@@ -328,6 +340,7 @@ void Head::break_ring(const std::string& reason) {
   to_first_stage_->close(reason);
   to_first_stage_.reset();
   sent_.clear();
+  stats_.ring_broken(nanoseconds(runtime_.now()));
   const std::vector<SequenceId> lost = scheduler_.lose_ring();
   if (!stopping_) {
     log::error("the ring is broken: {} ({} running requests end, {} stay queued)", reason, lost.size(),

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "comm/link.h"
 #include "sched/engine.h"
+#include "sched/ring_stats.h"
 #include "sched/scheduler.h"
 
 namespace millrace::sched {
@@ -55,6 +56,7 @@ class Head final : public Engine {
   [[nodiscard]] Result<std::unique_ptr<TokenStream>> submit(GenerateRequest request,
                                                             async::Runtime& client) override;
   bool abort(const std::string& request_id) override;
+  [[nodiscard]] const RingStats* ring_stats() const override { return &stats_; }
   /// From any thread: makes no plans until resume(); the requests stand still, go back to the queue, or end as kAbort.
   void pause(PauseMode mode) { (void)controls_.try_push(Pause{mode}); }
   void resume() { (void)controls_.try_push(Resume{}); }
@@ -95,7 +97,7 @@ class Head final : public Engine {
   void handle(Resume resume);
   void handle(Stop stop);
   [[nodiscard]] bool send_next_plan();
-  void send(Plan plan);
+  void send(Plan plan, async::TimePoint begin);
   void send_heartbeat_if_due();
   void check_watchdog();
   void end_the_late();
@@ -111,6 +113,7 @@ class Head final : public Engine {
 
   // On the head's Runtime.
   Scheduler scheduler_;
+  RingStats stats_;
   std::unordered_map<SequenceId, Client> clients_;
   async::TaskGroup tasks_;
   async::WaitList wake_;

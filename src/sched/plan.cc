@@ -17,7 +17,6 @@ constexpr uint32_t kOutputMagic = 0x5054554F;  // "OUTP"
 // Smallest encodings, which bound the counts that a hostile message may claim.
 constexpr size_t kOpenBytes = 40;
 constexpr size_t kSliceBytes = 25;
-constexpr size_t kReportBytes = 28;
 constexpr size_t kBiasBytes = 8;
 constexpr size_t kLogprobsBytes = 16;
 
@@ -121,18 +120,24 @@ void put_reports(ByteWriter& out, const std::vector<StageReport>& reports) {
   for (const StageReport& report : reports) {
     put_id(out, report.stage);
     put_id(out, report.plan);
-    out.put(report.wait_ns);
-    out.put(report.run_ns);
+    out.put(report.plan_ns);
+    out.put(report.input_ns);
+    out.put(report.begin_ns);
+    out.put(report.end_ns);
+    out.put(report.sent_bytes);
   }
 }
 
 std::vector<StageReport> get_reports(ByteReader& in) {
-  std::vector<StageReport> reports(in.get_count(kReportBytes));
+  std::vector<StageReport> reports(in.get_count(StageReport::kWireBytes));
   for (StageReport& report : reports) {
     report.stage = get_id<StageId>(in);
     report.plan = get_id<PlanId>(in);
-    report.wait_ns = in.get<int64_t>();
-    report.run_ns = in.get<int64_t>();
+    report.plan_ns = in.get<int64_t>();
+    report.input_ns = in.get<int64_t>();
+    report.begin_ns = in.get<int64_t>();
+    report.end_ns = in.get<int64_t>();
+    report.sent_bytes = in.get<uint64_t>();
   }
   return reports;
 }

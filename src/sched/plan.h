@@ -30,12 +30,17 @@ struct PlanSlice {
   TokenId next_token = -1;      ///< successor of the last row, when scoring and known; else -1
 };
 
-/// Where a stage's time went for one plan, on that stage's clock.
+/// What a stage did when for one plan with slices, in ns on that stage's clock.
 struct StageReport {
   StageId stage;
   PlanId plan;
-  int64_t wait_ns = 0;  ///< from the end of the plan before to the start of this one
-  int64_t run_ns = 0;   ///< from start to completion on the device
+  int64_t plan_ns = 0;      ///< the plan arrived
+  int64_t input_ns = 0;     ///< its activations arrived; on the first stage as plan_ns
+  int64_t begin_ns = 0;     ///< the device got it
+  int64_t end_ns = 0;       ///< the device was done
+  uint64_t sent_bytes = 0;  ///< activations sent on; 0 on the last stage
+  static constexpr size_t kWireBytes = 52;
+  [[nodiscard]] int64_t run_ns() const { return end_ns - begin_ns; }
 };
 
 /// One micro-batch. An empty plan (no slices) still travels the whole ring.

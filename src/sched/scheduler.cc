@@ -144,7 +144,7 @@ void Scheduler::observe(const std::vector<StageReport>& reports) {
   for (const StageReport& report : reports) {
     const uint64_t plan = report.plan.value();
     if (plan < oldest || plan >= plan_count_ || report.stage.value() >= options_.stage_count) continue;
-    chunker_.observe(report.stage, shapes_[plan - oldest], static_cast<double>(report.run_ns) * 1e-3);
+    chunker_.observe(report.stage, shapes_[plan - oldest], static_cast<double>(report.run_ns()) * 1e-3);
   }
 }
 

@@ -10,6 +10,8 @@ namespace {
 /// Reports wait for the next plan at most this long; a stage makes one per plan, so more means a head that has stopped.
 constexpr size_t kMaxUnsentReports = 1024;
 
+int64_t nanoseconds(async::TimePoint at) { return at.time_since_epoch().count(); }
+
 }  // namespace
 
 StageLoop::StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRunner& runner,
@@ -23,13 +25,16 @@ StageLoop::StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRun
       batch_queue_(runtime, options.window) {}
 
 asio::awaitable<void> StageLoop::run() {
-  idle_since_ = runtime_.now();
   async::TaskGroup tasks(runtime_, [this](const std::string&, std::exception_ptr error) {
     fail(async::describe(error));
   });
   tasks.spawn("receive plans", receive_plans());
   tasks.spawn("execute plans", execute_plans());
   co_await tasks.join();
+}
+
+async::TimePoint StageLoop::arrival_of(const comm::Message& message) const {
+  return message.arrived == async::TimePoint{} ? runtime_.now() : message.arrived;
 }
 
 void StageLoop::fail(const std::string& reason) {
@@ -42,6 +47,7 @@ void StageLoop::fail(const std::string& reason) {
 asio::awaitable<void> StageLoop::receive_plans() {
   for (;;) {
     const comm::Message message = co_await upstream_->receive(comm::MessageKind::kPlan);
+    const async::TimePoint arrived = arrival_of(message);
     auto plan = Plan::decode(message.payload.bytes());
     if (plan.has_error()) throw ErrorException(plan.error());
     std::vector<StageReport>& reports = plan->reports;
@@ -50,20 +56,20 @@ asio::awaitable<void> StageLoop::receive_plans() {
     if (!options_.last) {
       downstream_->send(comm::MessageKind::kPlan, plan->generation, plan->id, plan->encode());
     }
-    const bool queued = co_await batch_queue_.send(std::move(*plan));
+    const bool queued = co_await batch_queue_.send({std::move(*plan), arrived});
     if (!queued) co_return;
   }
 }
 
 asio::awaitable<void> StageLoop::execute_plans() {
   for (;;) {
-    auto plan = co_await batch_queue_.receive();
-    if (!plan) co_return;
-    co_await execute(std::move(*plan));
+    auto queued = co_await batch_queue_.receive();
+    if (!queued) co_return;
+    co_await execute(std::move(queued->plan), queued->arrived);
   }
 }
 
-asio::awaitable<void> StageLoop::execute(Plan plan) {
+asio::awaitable<void> StageLoop::execute(Plan plan, async::TimePoint arrived) {
   const auto batch = table_.apply(plan);
   if (batch.has_error()) throw ErrorException(batch.error());
   if (plan.slices.empty()) {
@@ -79,12 +85,13 @@ asio::awaitable<void> StageLoop::execute(Plan plan) {
                                       plan.id.value(), wanted, input.plan.value(), input.payload.bytes().size()));
     }
   }
-  const async::TimePoint start = runtime_.now();
+  StageReport report{options_.stage, plan.id, nanoseconds(arrived)};
+  report.input_ns = options_.first ? report.plan_ns : nanoseconds(arrival_of(input));
+  report.begin_ns = nanoseconds(runtime_.now());
   auto result = co_await runner_.run(*batch, input.payload.bytes());
   input.payload = {};
-  const async::TimePoint end = runtime_.now();
-  const StageReport report{options_.stage, plan.id, (start - idle_since_).count(), (end - start).count()};
-  idle_since_ = end;
+  report.end_ns = nanoseconds(runtime_.now());
+  report.sent_bytes = result.activations.size();
   if (options_.last) {
     plan.reports.push_back(report);
     send_output(plan, std::move(result.outputs));

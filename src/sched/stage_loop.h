@@ -34,10 +34,15 @@ class StageLoop {
   [[nodiscard]] const std::string& end_reason() const { return end_reason_; }
 
  private:
+  struct QueuedPlan {
+    Plan plan;
+    async::TimePoint arrived;
+  };
   [[nodiscard]] asio::awaitable<void> receive_plans();
   [[nodiscard]] asio::awaitable<void> execute_plans();
-  [[nodiscard]] asio::awaitable<void> execute(Plan plan);
+  [[nodiscard]] asio::awaitable<void> execute(Plan plan, async::TimePoint arrived);
   void send_output(const Plan& plan, std::vector<SliceOutput> slices);
+  [[nodiscard]] async::TimePoint arrival_of(const comm::Message& message) const;
   void fail(const std::string& reason);
 
   async::Runtime& runtime_;
@@ -46,10 +51,9 @@ class StageLoop {
   std::unique_ptr<comm::LinkReceiver> upstream_;
   std::unique_ptr<comm::LinkSender> downstream_;
   SequenceTable table_;
-  async::Channel<Plan> batch_queue_;
+  async::Channel<QueuedPlan> batch_queue_;
   std::vector<StageReport> unsent_reports_;  // ride on the next plan that passes
   comm::Work previous_send_;
-  async::TimePoint idle_since_;
   std::string end_reason_;
 };
 

@@ -13,6 +13,7 @@ struct ServerOptions {
   uint16_t port = 30000;                       ///< 0: the operating system chooses
   std::string served_model_name = "default";
   std::string api_key;                         ///< empty: no authorisation
+  std::string profile_dir = ".";               ///< where /start_profile writes
   std::string cors_origin = "*";               ///< empty: no CORS headers
   bool allow_request_chat_template = false;    ///< a request may bring its own template
 

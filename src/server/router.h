@@ -37,7 +37,9 @@ struct RouteMatch {
   std::string_view argument;        ///< of kModel: the model's id
   const ExtraRoute* extra = nullptr;
   std::string allowed;              ///< of kMethodNotAllowed and kPreflight: for the Allow header
-  [[nodiscard]] bool is_public() const { return route == Route::kHealth || route == Route::kPreflight; }
+  [[nodiscard]] bool is_public() const {
+    return route == Route::kHealth || route == Route::kPreflight || (extra != nullptr && extra->is_public);
+  }
 };
 
 /// HEAD goes where GET goes.

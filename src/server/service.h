@@ -28,6 +28,7 @@ struct ExtraRoute {
   Method method = Method::kGet;
   std::string path;
   std::function<HttpResponse(const HttpRequest&)> answer;
+  bool is_public = false;  ///< answered without the API key
 };
 
 /// What the front serves. The engine outlives the server.

@@ -37,13 +37,15 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
                                                fault);
     });
   }
+  sched::HeadOptions head = options.head;
+  head.model.stage_count = options.stage_count;
   sched::RingShape shape{options.stage_count, scheduler.window, bounds};
   shape.make_link = [links = options.links](async::Runtime& sender, async::Runtime& receiver, size_t capacity) {
     return make_simulated_link(links, sender, receiver, capacity);
   };
   stages_ = std::make_unique<sched::LocalStages>(head_runtime, std::move(runtimes), runners, StageId(0), shape);
   former_ = std::make_unique<sched::InProcessFormer>(head_runtime, *stages_, shape);
-  ring_ = std::make_unique<sched::Ring>(head_runtime, options.head, *former_);
+  ring_ = std::make_unique<sched::Ring>(head_runtime, head, *former_);
   ring_->start();
 }
 

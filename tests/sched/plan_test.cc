@@ -26,7 +26,7 @@ Plan sample_plan() {
   plan.slices = {{SlotId(2), 0, 5, 2, true, 1, -1}, {SlotId(4), 130, 1, 0, true, -1, -1}};
   plan.tokens = {10, 20, 30, 40, 50, 60};
   plan.new_pages = {PageId(9), PageId(8)};
-  plan.reports = {{StageId(1), PlanId(40), 1000, -7}};
+  plan.reports = {{StageId(1), PlanId(40), 1000, 1100, 1200, 1193, 77}};
   return plan;
 }
 
@@ -41,7 +41,7 @@ PlanOutput sample_output() {
   SliceOutput scored;
   scored.scores = {{5, -1.0f, 3, {}}, {6, -2.0f, 1, {{6, -2.0f}}}};
   output.slices = {sampled, scored, SliceOutput{}};
-  output.reports = {{StageId(0), PlanId(41), 1, 2}};
+  output.reports = {{StageId(0), PlanId(41), 1, 2, 3, 4, 5}};
   return output;
 }
 
@@ -61,7 +61,8 @@ TEST_CASE("a plan survives its wire form") {
   REQUIRE(read->slices[0].score_top == 1);
   REQUIRE(read->tokens == plan.tokens);
   REQUIRE(read->new_pages == plan.new_pages);
-  REQUIRE(read->reports[0].run_ns == -7);
+  REQUIRE(read->reports[0].run_ns() == -7);
+  REQUIRE(read->reports[0].sent_bytes == 77);
 }
 
 TEST_CASE("an output survives its wire form") {

@@ -1,0 +1,149 @@
+#pragma once
+
+#include <array>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "sched/clock_offsets.h"
+#include "sched/plan_record.h"
+
+namespace millrace::sched {
+
+/// What one stage has done over some time.
+struct StageTotals {
+  int64_t busy_ns = 0;
+  WaitTimes wait;
+  [[nodiscard]] double bubble_ratio() const;  ///< of the time with requests; 0 when there was none
+};
+
+/// A link of the ring: link i leads to stage i, the last one back to the head.
+struct LinkTotals {
+  uint64_t messages = 0;
+  uint64_t bytes = 0;
+  uint64_t timed = 0;      ///< transfers that latency_ns sums: activations; on the outer links the plan and the output
+  int64_t latency_ns = 0;
+};
+
+/// Sums over some time.
+struct RingTotals {
+  explicit RingTotals(size_t stage_count = 0) : stages(stage_count), links(stage_count + 1) {}
+  uint64_t plans = 0;              ///< with slices, that have come back
+  uint64_t prefill_tokens = 0;
+  uint64_t decode_tokens = 0;
+  int64_t schedule_ns = 0;         ///< of the head: making and sending plans
+  int64_t book_ns = 0;             ///< of the head: booking and delivering outputs
+  int64_t in_use_ns = 0;           ///< time with plans in flight
+  int64_t occupied_ns = 0;         ///< that time multiplied by their number
+  std::vector<StageTotals> stages;  // [stage_count]
+  std::vector<LinkTotals> links;    // [stage_count + 1]
+  RingTotals& operator+=(const RingTotals& other);
+  [[nodiscard]] double occupancy() const;  ///< mean number of plans in flight while there are any
+};
+
+/// Bounds in seconds of the histogram of the time from sending a plan to having its output.
+inline constexpr std::array<double, 14> kRingLatencyBounds = {.0001, .00025, .0005, .001, .0025, .005, .01,
+                                                              .025,  .05,    .1,    .25,  .5,    1,    2.5};
+
+struct RingSnapshot {
+  size_t stage_count = 0;
+  size_t window = 0;
+  uint32_t in_flight = 0;
+  uint64_t generations = 0;                 ///< rings that have been attached
+  RingTotals since_start;
+  RingTotals recent;
+  int64_t recent_ns = 0;                    ///< the time that `recent` covers: RingStats::kRecentNs or less
+  std::vector<int64_t> occupancy_ns;        // [window + 1] time with so many plans in flight
+  std::array<uint64_t, kRingLatencyBounds.size() + 1> latency_counts{};
+  int64_t latency_sum_ns = 0;
+};
+
+/// What the head knows when it sends a plan.
+struct PlanSent {
+  int64_t schedule_ns = 0;  ///< it began to make the plan
+  int64_t sent_ns = 0;
+  uint32_t running = 0;
+  uint32_t waiting = 0;
+  uint64_t free_pages = 0;
+  uint64_t bytes = 0;       ///< of the message
+};
+
+/// Watches a ring: the head's thread tells it what happens, any thread reads. A plan's record is complete when the
+/// reports of all stages are there, which is up to two turns of the ring after its output. Owned by the head.
+class RingStats {
+ public:
+  static constexpr int64_t kRecentNs = 10'000'000'000;
+  static constexpr size_t kMaxRecords = 4096;   ///< complete records kept for the page and the profile
+
+  RingStats(size_t stage_count, size_t window);
+
+  // On the head's thread. Times are ns on the head's clock.
+  void ring_attached(Generation generation, int64_t now_ns);
+  void ring_broken(int64_t now_ns);
+  void request_came(int64_t at_ns);
+  /// Nothing can be scheduled although the window has room.
+  void starved() { starved_ = true; }
+  void plan_sent(const Plan& plan, const PlanSent& sent);
+  void output_booked(const PlanOutput& output, uint64_t bytes, int64_t arrived_ns, int64_t booked_ns);
+
+  // On any thread.
+  [[nodiscard]] RingSnapshot snapshot(int64_t now_ns) const;
+  /// The newest complete records whose number is above `after`, at most `limit` of them, oldest first.
+  [[nodiscard]] std::vector<PlanRecord> records_after(uint64_t after, size_t limit = kMaxRecords) const;
+  [[nodiscard]] size_t stage_count() const { return stage_count_; }
+  [[nodiscard]] size_t window() const { return window_; }
+
+ private:
+  struct Pending {
+    PlanRecord record;
+    std::vector<StageReport> reports;  // [stage_count], in order once complete
+    size_t report_count = 0;
+    uint64_t plan_bytes = 0;
+    bool has_output = false;
+    [[nodiscard]] bool complete() const {
+      return has_output && (record.sequences == 0 || report_count == reports.size());
+    }
+  };
+  struct Bucket {
+    int64_t second = -1;
+    RingTotals totals;
+  };
+
+  [[nodiscard]] Pending* find(PlanId plan);
+  void add_report(const StageReport& report);
+  void complete(Pending& pending, int64_t now_ns);
+  void set_spans(Pending& pending) const;
+  void count_output(const Pending& pending, const PlanOutput& output, uint64_t output_bytes);
+  void count_stages(const PlanRecord& record, int64_t now_ns);
+  void set_in_flight(uint32_t in_flight, int64_t now_ns);
+  [[nodiscard]] RingTotals& bucket(int64_t now_ns);
+
+  const size_t stage_count_;
+  const size_t window_;
+
+  // On the head's thread.
+  Generation generation_;
+  ClockOffsets clocks_;
+  std::deque<Pending> pending_;      // sent and not complete, by plan
+  std::optional<PlanRecord> previous_;  // the last complete one of this generation
+  int64_t last_request_ns_ = 0;
+  int64_t last_left_ns_ = 0;         // the newest output left the last stage
+  int64_t in_flight_since_ = 0;
+  bool starved_ = false;
+  bool output_came_ = false;         // since the last request
+
+  mutable std::mutex mutex_;
+  uint32_t in_flight_ = 0;                  // guarded by mutex_, as all below
+  uint64_t generations_ = 0;
+  uint64_t next_number_ = 1;
+  std::deque<PlanRecord> records_;          // complete ones, at most kMaxRecords
+  RingTotals since_start_;
+  std::array<Bucket, kRecentNs / 1'000'000'000> buckets_;  // one per second
+  int64_t attached_ns_ = 0;                 // the first ring
+  std::vector<int64_t> occupancy_ns_;
+  std::array<uint64_t, kRingLatencyBounds.size() + 1> latency_counts_{};
+  int64_t latency_sum_ns_ = 0;
+};
+
+}  // namespace millrace::sched

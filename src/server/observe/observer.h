@@ -1,0 +1,12 @@
+#pragma once
+
+#include "server/options.h"
+#include "server/service.h"
+
+namespace millrace::server {
+
+/// Adds to `service` what shows the ring: the live page at "/", its data at "/live", "/start_profile" and
+/// "/stop_profile", and the ring's part of "/metrics". Does nothing when the engine has no RingStats.
+void observe(Service& service, const ServerOptions& options);
+
+}  // namespace millrace::server

@@ -1,0 +1,128 @@
+#include "server/observe/ring_metrics.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+namespace millrace::server {
+namespace {
+
+using sched::LinkTotals;
+using sched::RingSnapshot;
+using sched::StageTotals;
+
+double seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+class Writer {
+ public:
+  explicit Writer(std::string& out) : out_(out) {}
+
+  void describe(std::string_view name, std::string_view type, std::string_view help) {
+    fmt::format_to(std::back_inserter(out_), "# HELP millrace:{} {}\n# TYPE millrace:{} {}\n", name, help, name, type);
+  }
+  template <class Number>
+  void sample(std::string_view name, std::string_view labels, Number value) {
+    if (labels.empty()) {
+      fmt::format_to(std::back_inserter(out_), "millrace:{} {}\n", name, value);
+    } else {
+      fmt::format_to(std::back_inserter(out_), "millrace:{}{{{}}} {}\n", name, labels, value);
+    }
+  }
+  template <class Number>
+  void single(std::string_view name, std::string_view type, std::string_view help, Number value) {
+    describe(name, type, help);
+    sample(name, "", value);
+  }
+
+ private:
+  std::string& out_;
+};
+
+void write_stages(Writer& writer, const RingSnapshot& ring) {
+  const std::vector<StageTotals>& stages = ring.since_start.stages;
+  writer.describe("stage_busy_seconds_total", "counter", "Time that a stage computed.");
+  for (size_t s = 0; s < stages.size(); ++s) {
+    writer.sample("stage_busy_seconds_total", fmt::format("stage=\"{}\"", s), seconds(stages[s].busy_ns));
+  }
+  writer.describe("stage_wait_seconds_total", "counter", "Time that a stage waited, by cause; idle: no request at all.");
+  for (size_t s = 0; s < stages.size(); ++s) {
+    for (size_t i = 0; i < sched::kWaitCauseCount; ++i) {
+      writer.sample("stage_wait_seconds_total", fmt::format("stage=\"{}\",cause=\"{}\"", s, sched::kWaitCauseNames[i]),
+                    seconds(stages[s].wait[static_cast<sched::WaitCause>(i)]));
+    }
+  }
+  writer.describe("bubble_ratio", "gauge", "Share of the time with requests that a stage waited, last 10 s.");
+  for (size_t s = 0; s < stages.size(); ++s) {
+    writer.sample("bubble_ratio", fmt::format("stage=\"{}\"", s), ring.recent.stages[s].bubble_ratio());
+  }
+  writer.describe("bubble_ratio_since_start", "gauge", "Share of the time with requests that a stage waited.");
+  for (size_t s = 0; s < stages.size(); ++s) {
+    writer.sample("bubble_ratio_since_start", fmt::format("stage=\"{}\"", s), stages[s].bubble_ratio());
+  }
+}
+
+void write_window(Writer& writer, const RingSnapshot& ring) {
+  writer.single("window_size", "gauge", "Micro-batches that may be in flight.", ring.window);
+  writer.single("window_in_flight", "gauge", "Micro-batches in flight now.", ring.in_flight);
+  writer.single("window_occupancy", "gauge", "Mean micro-batches in flight while there are any, last 10 s.",
+                ring.recent.occupancy());
+  writer.describe("window_seconds_total", "counter", "Time with so many micro-batches in flight.");
+  for (size_t level = 0; level < ring.occupancy_ns.size(); ++level) {
+    writer.sample("window_seconds_total", fmt::format("in_flight=\"{}\"", level), seconds(ring.occupancy_ns[level]));
+  }
+}
+
+void write_latency(Writer& writer, const RingSnapshot& ring) {
+  writer.describe("ring_latency_seconds", "histogram", "From sending a micro-batch to having its output.");
+  uint64_t below = 0;
+  for (size_t i = 0; i < sched::kRingLatencyBounds.size(); ++i) {
+    below += ring.latency_counts[i];
+    writer.sample("ring_latency_seconds_bucket", fmt::format("le=\"{}\"", sched::kRingLatencyBounds[i]), below);
+  }
+  below += ring.latency_counts.back();
+  writer.sample("ring_latency_seconds_bucket", "le=\"+Inf\"", below);
+  writer.sample("ring_latency_seconds_sum", "", seconds(ring.latency_sum_ns));
+  writer.sample("ring_latency_seconds_count", "", below);
+}
+
+void write_links(Writer& writer, const RingSnapshot& ring) {
+  const std::vector<LinkTotals>& links = ring.since_start.links;
+  const auto label = [&](size_t i) {
+    return fmt::format("from=\"{}\",to=\"{}\"", i == 0 ? "head" : std::to_string(i - 1),
+                       i + 1 == links.size() ? "head" : std::to_string(i));
+  };
+  writer.describe("link_bytes_total", "counter", "Payload that a link of the ring has carried.");
+  for (size_t i = 0; i < links.size(); ++i) writer.sample("link_bytes_total", label(i), links[i].bytes);
+  writer.describe("link_messages_total", "counter", "Messages that a link of the ring has carried.");
+  for (size_t i = 0; i < links.size(); ++i) writer.sample("link_messages_total", label(i), links[i].messages);
+  writer.describe("link_latency_seconds", "summary",
+                  "From the end of a stage's work to its arrival at the next one; from the head: of plans.");
+  for (size_t i = 0; i < links.size(); ++i) {
+    writer.sample("link_latency_seconds_sum", label(i), seconds(links[i].latency_ns));
+    writer.sample("link_latency_seconds_count", label(i), links[i].timed);
+  }
+}
+
+}  // namespace
+
+void append_ring_metrics(std::string& out, const RingSnapshot& ring, const sched::EngineStatus& status) {
+  Writer writer(out);
+  write_stages(writer, ring);
+  write_window(writer, ring);
+  write_latency(writer, ring);
+  write_links(writer, ring);
+  writer.single("micro_batches_total", "counter", "Micro-batches that have come back.", ring.since_start.plans);
+  writer.describe("computed_tokens_total", "counter", "Rows that have been through the ring.");
+  writer.sample("computed_tokens_total", "phase=\"prefill\"", ring.since_start.prefill_tokens);
+  writer.sample("computed_tokens_total", "phase=\"decode\"", ring.since_start.decode_tokens);
+  writer.describe("head_seconds_total", "counter", "Time that the head took to make plans and to book outputs.");
+  writer.sample("head_seconds_total", "work=\"schedule\"", seconds(ring.since_start.schedule_ns));
+  writer.sample("head_seconds_total", "work=\"book\"", seconds(ring.since_start.book_ns));
+  writer.single("ring_generations_total", "counter", "Rings that have been formed.", ring.generations);
+  writer.single("num_preemptions_total", "counter", "Running requests sent back for want of pages.",
+                status.preemptions);
+  writer.single("kv_pages_free", "gauge", "Pages of the KV cache that nobody holds.", status.free_pages);
+  writer.single("kv_pages_total", "gauge", "Pages of the KV cache.", status.total_pages);
+}
+
+}  // namespace millrace::server

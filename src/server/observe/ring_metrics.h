@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+#include "sched/engine.h"
+#include "sched/ring_stats.h"
+
+namespace millrace::server {
+
+/// Appends what /metrics says about the ring, in Prometheus' text form.
+void append_ring_metrics(std::string& out, const sched::RingSnapshot& ring, const sched::EngineStatus& status);
+
+}  // namespace millrace::server

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sched/plan_record.h"
+
+namespace millrace::server {
+
+/// Writes plan records in Chrome's trace event format (a JSON array of events; Perfetto and chrome://tracing open it):
+/// rows for the head, and per stage for what it computes, what it waits for, and the lane that leads to it.
+/// docs/operations.md describes the events; app/trace_report.cc reads them back.
+class TraceWriter {
+ public:
+  /// Times are written in microseconds since the first record was scheduled.
+  TraceWriter(size_t stage_count, size_t window);
+  /// The array's begin, and the names of the rows.
+  void begin(std::string& out);
+  void add(std::string& out, const sched::PlanRecord& record);
+  /// `lost`: records that were overwritten before they could be written.
+  void end(std::string& out, uint64_t lost);
+
+ private:
+  void name_row(std::string& out, size_t row, const std::string& name);
+  void add_head(std::string& out, const sched::PlanRecord& record) const;
+  void add_stage(std::string& out, const sched::PlanRecord& record, size_t stage) const;
+  void add_lane(std::string& out, const sched::PlanRecord& record, size_t lane, int64_t left_ns, int64_t arrived_ns);
+
+  const size_t stage_count_;
+  const size_t window_;
+  int64_t origin_ns_ = 0;
+  bool any_ = false;
+  std::vector<int64_t> lane_free_ns_;  // [stage_count + 1] the arrival before: transfers on a lane are drawn in a row
+};
+
+}  // namespace millrace::server
