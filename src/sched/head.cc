@@ -239,23 +239,27 @@ void Head::end_the_late() {
   const async::TimePoint now = runtime_.now();
   if (now < last_expiry_ + kExpiryInterval) return;
   last_expiry_ = now;
-  const auto is_late = [&](async::Duration limit, async::TimePoint since) { return limit.count() > 0 && now > since + limit; };
+  const auto is_late = [now](async::Duration limit, async::TimePoint since) {
+    return limit.count() > 0 && now > since + limit;
+  };
   std::vector<SequenceId> waited;
   std::vector<SequenceId> ran;
   for (const auto& [id, client] : clients_) {
     if (!client.planned && is_late(options_.queue_timeout, client.submitted)) waited.push_back(id);
     if (client.planned && is_late(options_.run_timeout, *client.planned)) ran.push_back(id);
   }
-  for (std::vector<SequenceId>* late : {&waited, &ran}) {
-    if (late->empty()) continue;
-    std::ranges::sort(*late);
-    for (const SequenceId id : *late) scheduler_.abort(id);
-    publish();
-    end(*late, late == &waited ? make_error(ErrorCode::kTimeout, "the request waited {} s in the queue (--queue-timeout)",
-                                            microseconds(options_.queue_timeout) / 1e6)
-                               : make_error(ErrorCode::kTimeout, "the request ran for {} s (--run-timeout)",
-                                            microseconds(options_.run_timeout) / 1e6));
-  }
+  end_late(std::move(waited), fmt::format("the request waited {} s in the queue (--queue-timeout)",
+                                          microseconds(options_.queue_timeout) / 1e6));
+  end_late(std::move(ran),
+           fmt::format("the request ran for {} s (--run-timeout)", microseconds(options_.run_timeout) / 1e6));
+}
+
+void Head::end_late(std::vector<SequenceId> late, const std::string& message) {
+  if (late.empty()) return;
+  std::ranges::sort(late);
+  for (const SequenceId id : late) scheduler_.abort(id);
+  publish();
+  end(late, {ErrorCode::kTimeout, message});
 }
 
 void Head::send_heartbeat_if_due() {

@@ -101,6 +101,7 @@ class Head final : public Engine {
   void send_heartbeat_if_due();
   void check_watchdog();
   void end_the_late();
+  void end_late(std::vector<SequenceId> late, const std::string& message);
   [[nodiscard]] async::TimePoint next_deadline() const;
   void deliver(SequenceUpdate update);
   void end(const std::vector<SequenceId>& ids, const Error& error);
