@@ -97,7 +97,8 @@ def unfinished(files, _):
 
 
 def includes_of(text):
-    return [(kind, name) for kind, name in INCLUDE.findall(strip_comments(text))]
+    """What a file includes, less what the build generates."""
+    return [(kind, name) for kind, name in INCLUDE.findall(strip_comments(text)) if not name.endswith(".inc")]
 
 
 def resolve(name, files):
