@@ -1,12 +1,14 @@
 #pragma once
 
 #include <chrono>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "app/local_engine.h"
+#include "app/simulate.h"
 #include "base/log.h"
 #include "server/options.h"
 
@@ -22,12 +24,18 @@ struct ServeFlags {
   bool log_json = false;
 };
 
+/// `millrace trace FILE`.
+struct TraceFlags {
+  std::filesystem::path file;
+};
+
 /// The command line was wrong (code 2), or asked for help or the version (code 0).
 struct ExitWith {
   int code = 0;
   std::string message;  ///< for stdout when code is 0, else one line for stderr
 };
 
-[[nodiscard]] std::variant<ServeFlags, ExitWith> parse_command_line(int argc, char** argv);
+[[nodiscard]] std::variant<ServeFlags, TraceFlags, SimulateFlags, ExitWith> parse_command_line(int argc,
+                                                                                               char** argv);
 
 }  // namespace millrace::app

@@ -15,7 +15,7 @@ constexpr uint32_t kLeastPart = 4;
 /// The target never falls below this part of what --chunked-prefill-size takes.
 constexpr double kLeastTarget = 0.125;
 /// Samples kept for the published fit.
-constexpr size_t kMaxProfileSamples = 128;
+constexpr size_t kMaxProfileSamples = 256;
 
 /// max(page, 64), or less where a quarter of the chunk would not hold it.
 uint32_t alignment_for(const ChunkingOptions& options) {

@@ -22,6 +22,10 @@ void Profile::add_prefills() {
   for (int round = 0; round < 2; ++round) {
     for (const uint32_t part : {4u, 2u, 1u}) steps_.push_back({1, std::max(1u, longest / part), true});
   }
+  for (uint32_t sample = 1; sample <= bounds_.prompt_samples; ++sample) {
+    const uint64_t length = uint64_t{longest} * sample / bounds_.prompt_samples;
+    steps_.push_back({1, std::max(1u, static_cast<uint32_t>(length)), true});
+  }
   const uint32_t half = std::max(1u, longest / 2);
   uint32_t length = longest;
   for (int chunk = 0; chunk < 4 && length + half + 2 < bounds_.context_length; ++chunk) {

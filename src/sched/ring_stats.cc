@@ -64,7 +64,7 @@ void RingStats::ring_attached(Generation generation, int64_t now_ns) {
   starved_ = false;
   output_came_ = false;
   const std::lock_guard lock(mutex_);
-  if (generations_++ == 0) attached_ns_ = now_ns;
+  if (generations_++ == 0) attached_ns_ = in_flight_since_ = now_ns;
 }
 
 void RingStats::ring_broken(int64_t now_ns) {

@@ -8,12 +8,15 @@
 namespace millrace::sched {
 namespace {
 
+/// Prompts that the published algorithm times on its first stage.
+constexpr uint32_t kPublishedSamples = 128;
 /// Reports of older plans are of no use.
 constexpr size_t kMaxShapes = 1024;
 
 ProfileBounds profile_bounds(const SchedulerOptions& options) {
-  return {options.page_size, options.page_count, options.max_running, options.chunked_prefill_size,
-          options.context_length};
+  return {options.page_size,        options.page_count,
+          options.max_running,      options.chunked_prefill_size,
+          options.context_length,   options.chunking == Chunking::kPublished ? kPublishedSamples : 0};
 }
 
 }  // namespace
@@ -141,7 +144,7 @@ void Scheduler::observe(const std::vector<StageReport>& reports) {
   for (const StageReport& report : reports) {
     const uint64_t plan = report.plan.value();
     if (plan < oldest || plan >= plan_count_ || report.stage.value() >= options_.stage_count) continue;
-    chunker_.observe(report.stage, shapes_[plan - oldest], static_cast<double>(report.run_ns) * 1e-3);
+    chunker_.observe(report.stage, shapes_[plan - oldest], static_cast<double>(report.run_ns()) * 1e-3);
   }
 }
 

@@ -27,7 +27,7 @@ ARROWS = {
     "server": ("sched",) + BELOW_SCHED,
     "sim": ("sched",) + BELOW_SCHED,
     "cluster": ("sched",) + BELOW_SCHED,
-    "app": ("cluster", "cpu", "cuda", "sched", "server") + BELOW_SCHED,
+    "app": ("cluster", "cpu", "cuda", "sched", "server", "sim") + BELOW_SCHED,
 }
 
 # What decides is plain code: whatever these files include, directly or not, knows no Asio, no CUDA and no clock.

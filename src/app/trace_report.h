@@ -1,0 +1,45 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "app/trace_reader.h"
+
+namespace millrace::app {
+
+struct Bubble {
+  size_t stage = 0;
+  Generation generation;
+  PlanId plan;             ///< the one that ended it
+  int64_t begin_ns = 0;
+  sched::WaitTimes wait;
+};
+
+/// Where the stages' time went. Per stage: span_ns = busy_ns + wait.total_ns() + unexplained_ns, and the last is 0 but
+/// for the error of clocks that were estimated.
+struct TraceSummary {
+  struct Stage {
+    int64_t busy_ns = 0;
+    sched::WaitTimes wait;
+    int64_t unexplained_ns = 0;
+  };
+  int64_t span_ns = 0;          ///< from the first plan's sending to the last output, summed over generations
+  size_t generation_count = 0;
+  uint64_t prefill_tokens = 0;
+  uint64_t decode_tokens = 0;
+  double length_variation = 0;  ///< mean difference of neighbours' lengths on a stage, by the mean length
+  double occupancy = 0;         ///< mean plans in flight when one is sent
+  int64_t head_ns = 0;          ///< making plans and booking outputs
+  std::vector<Stage> stages;    // [stage_count]
+  std::vector<Bubble> longest;  ///< longest first; idle time does not count
+};
+
+/// Recomputes the waits from the times in the trace (sched/bubbles.h).
+[[nodiscard]] TraceSummary summarize(RecordedRing ring, size_t longest_count = 10);
+[[nodiscard]] std::string format_report(const RecordedRing& ring, const TraceSummary& summary);
+
+/// What `millrace trace FILE` prints. Errors name the file.
+[[nodiscard]] Result<std::string> report_trace(const std::filesystem::path& file);
+
+}  // namespace millrace::app
