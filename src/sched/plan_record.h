@@ -49,7 +49,7 @@ class WaitTimes {
   std::array<int64_t, kWaitCauseCount> ns_{};
 };
 
-/// One stage's part. `wait` explains [the end of the plan before, begin_ns).
+/// One stage's part. `wait` explains [free_ns, begin_ns).
 struct StageSpan {
   bool known = false;  ///< its report has arrived
   int64_t plan_ns = 0;
@@ -57,6 +57,7 @@ struct StageSpan {
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
   uint64_t sent_bytes = 0;
+  int64_t free_ns = 0;         ///< the plan before ended; as begin_ns on the first
   WaitTimes wait;
 };
 
