@@ -21,7 +21,7 @@ std::vector<sim::Setting> combinations(const SimulateFlags& flags) {
         for (const double smoothing : flags.smoothings) {
           for (const int32_t depth : flags.async_batch_depths) {
             settings.push_back({pp_size, depth, *sched::parse_chunking(chunking), chunk_size, smoothing,
-                                *sched::parse_queue_policy(flags.policy)});
+                                *sched::parse_queue_policy(flags.policy), !flags.plain_batch_queue});
           }
         }
       }
@@ -70,7 +70,9 @@ void print_row(const SimulateFlags& flags, const sim::Setting& setting, const si
              setting.smoothing, result.makespan_s, result.input_tokens_per_s, result.output_tokens_per_s, result.plans,
              100 * efficiency, 100 * result.bubble_ratio, result.ttft_s(0.5), result.ttft_s(0.99), result.tpot_s(0.5),
              result.preemptions);
-  if (flags.workload.long_share > 0) fmt::print(" {:>10.2f} {:>10.2f}", result.ttft_s(0.99, false), result.ttft_s(0.99, true));
+  if (flags.workload.long_share > 0) {
+    fmt::print(" {:>10.2f} {:>10.2f}", result.ttft_s(0.99, false), result.ttft_s(0.99, true));
+  }
   if (flags.goal.ttft_s > 0 || flags.goal.tpot_s > 0) fmt::print(" {:>9.3f}", result.goodput(flags.goal));
   fmt::print("\n");
   std::fflush(stdout);

@@ -22,6 +22,7 @@ struct SimulateFlags {
   std::vector<double> smoothings{0.75};
   std::vector<int32_t> async_batch_depths{0};
   std::string policy = "fcfs";
+  bool plain_batch_queue = false;  ///< decode is not spread over the window
   sim::WorkloadOptions workload;
   sim::ServiceGoal goal;
   std::filesystem::path plot;   ///< empty: none

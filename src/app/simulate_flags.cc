@@ -30,6 +30,8 @@ void add_setting_flags(CLI::App& command, SimulateFlags& flags) {
   command.add_option("--schedule-policy", flags.policy, "Order of the queue: fcfs, priority, shortest")
       ->check(CLI::IsMember({"fcfs", "priority", "shortest"}))
       ->capture_default_str();
+  command.add_flag("--plain-batch-queue", flags.plain_batch_queue,
+                   "Put all ready decodes into the next micro-batch instead of spreading them over the window");
 }
 
 void add_workload_flags(CLI::App& command, sim::WorkloadOptions& workload) {

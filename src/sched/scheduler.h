@@ -25,6 +25,7 @@ struct SchedulerOptions {
   Chunking chunking = Chunking::kFixed;
   double chunk_smoothing = 0.75;      ///< how far a chunk follows what is computed
   QueuePolicy policy = QueuePolicy::kFcfs;
+  bool spread_decodes = true;         ///< over the window; false: every plan takes all that are ready
   double new_token_ratio = 0.7;       ///< part of max_tokens that running requests are expected to draw, at first
 };
 

@@ -87,7 +87,8 @@ void Scheduler::plan_decodes(Plan& plan) {
   std::sort(ready.begin(), ready.end(), [](const Sequence* a, const Sequence* b) {
     return std::pair(a->last_planned, a->id) < std::pair(b->last_planned, b->id);
   });
-  const size_t share = (decoding + options_.window - 1) / options_.window;
+  const size_t plans = options_.spread_decodes ? options_.window : 1;
+  const size_t share = (decoding + plans - 1) / plans;
   size_t planned = 0;
   for (Sequence* sequence : ready) {
     if (planned == share) break;

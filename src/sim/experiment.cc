@@ -29,6 +29,7 @@ SimulatedRingOptions ring_options(const Cluster& cluster, const Setting& setting
   scheduler.chunking = setting.chunking;
   scheduler.chunk_smoothing = setting.smoothing;
   scheduler.policy = setting.policy;
+  scheduler.spread_decodes = setting.spread_decodes;
   options.head.max_queued = 1u << 20;
   options.head.heartbeat = 10s;
   options.head.watchdog = std::chrono::hours(1000);

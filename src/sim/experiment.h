@@ -19,6 +19,7 @@ struct Setting {
   uint32_t chunk_size = 8192;
   double smoothing = 0.75;
   sched::QueuePolicy policy = sched::QueuePolicy::kFcfs;
+  bool spread_decodes = true;
 };
 
 struct ServiceGoal {
