@@ -85,7 +85,8 @@ void bench_decodes(uint32_t count) {
   const auto start = Clock::now();
   const uint64_t first = plan_id;
   while (!scheduler.empty()) answer(scheduler, *scheduler.next(), plan_id++);
-  fmt::print("{:>4} sequences: {:.1f} us per plan\n", count, microseconds_since(start) / static_cast<double>(plan_id - first));
+  fmt::print("{:>4} sequences: {:.1f} us per plan\n", count,
+             microseconds_since(start) / static_cast<double>(plan_id - first));
 }
 
 }  // namespace

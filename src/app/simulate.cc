@@ -54,8 +54,8 @@ std::string_view name_of(sched::Chunking chunking) {
 }
 
 void print_header(const SimulateFlags& flags) {
-  fmt::print("{:>3} {:>5} {:>10} {:>6} {:>6} {:>9} {:>9} {:>9} {:>6} {:>10} {:>8} {:>8} {:>8} {:>8} {:>7}", "pp", "depth",
-             "chunking", "chunk", "smooth", "time s", "in tok/s", "out tok/s", "plans", "efficiency", "bubble",
+  fmt::print("{:>3} {:>5} {:>10} {:>6} {:>6} {:>9} {:>9} {:>9} {:>6} {:>10} {:>8} {:>8} {:>8} {:>8} {:>7}", "pp",
+             "depth", "chunking", "chunk", "smooth", "time s", "in tok/s", "out tok/s", "plans", "efficiency", "bubble",
              "TTFT p50", "TTFT p99", "TPOT p50", "retract");
   if (flags.workload.long_share > 0) fmt::print(" {:>10} {:>10}", "short p99", "long p99");
   if (flags.goal.ttft_s > 0 || flags.goal.tpot_s > 0) fmt::print(" {:>9}", "goodput/s");

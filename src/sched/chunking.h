@@ -34,7 +34,8 @@ struct QuadraticFit {
   [[nodiscard]] double chunk_for(double prefix, double first) const;
 };
 
-/// Decides how many prompt tokens go into micro-batches. Plain; owned by the scheduler. docs/scheduling.md has the rules.
+/// Decides how many prompt tokens go into micro-batches. Plain; owned by the scheduler. docs/scheduling.md has the
+/// rules.
 class Chunker {
  public:
   explicit Chunker(const ChunkingOptions& options);
@@ -55,7 +56,8 @@ class Chunker {
 
   /// Starts a micro-batch that holds `decodes` already. `backlog`: lengths of the prompts not entirely prefilled.
   void begin(const BatchShape& decodes, const std::vector<uint32_t>& backlog);
-  /// Tokens of `prompt` that fit the micro-batch; 0: it is full. The first chunk always fits, whatever the decodes take.
+  /// Tokens of `prompt` that fit the micro-batch; 0: it is full. The first chunk always fits, whatever the decodes
+  /// take.
   [[nodiscard]] uint32_t fit(const Prompt& prompt) const;
   void add_chunk(const Prompt& prompt, uint32_t tokens);
   /// Whether all that is left of `prompt` fits beside a longer prompt's chunk, in at most `most` tokens.

@@ -239,7 +239,9 @@ void Head::end_the_late() {
   const async::TimePoint now = runtime_.now();
   if (now < last_expiry_ + kExpiryInterval) return;
   last_expiry_ = now;
-  const auto is_late = [&](async::Duration limit, async::TimePoint since) { return limit.count() > 0 && now > since + limit; };
+  const auto is_late = [&](async::Duration limit, async::TimePoint since) {
+    return limit.count() > 0 && now > since + limit;
+  };
   std::vector<SequenceId> waited;
   std::vector<SequenceId> ran;
   for (const auto& [id, client] : clients_) {
@@ -251,10 +253,11 @@ void Head::end_the_late() {
     std::ranges::sort(*late);
     for (const SequenceId id : *late) scheduler_.abort(id);
     publish();
-    end(*late, late == &waited ? make_error(ErrorCode::kTimeout, "the request waited {} s in the queue (--queue-timeout)",
-                                            microseconds(options_.queue_timeout) / 1e6)
-                               : make_error(ErrorCode::kTimeout, "the request ran for {} s (--run-timeout)",
-                                            microseconds(options_.run_timeout) / 1e6));
+    end(*late, late == &waited
+                   ? make_error(ErrorCode::kTimeout, "the request waited {} s in the queue (--queue-timeout)",
+                                microseconds(options_.queue_timeout) / 1e6)
+                   : make_error(ErrorCode::kTimeout, "the request ran for {} s (--run-timeout)",
+                                microseconds(options_.run_timeout) / 1e6));
   }
 }
 

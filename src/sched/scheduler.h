@@ -58,8 +58,8 @@ class Scheduler {
   /// without updates; those in the queue stay. The ended ones, in order of their ids.
   [[nodiscard]] std::vector<SequenceId> lose_ring();
 
-  /// No plans with slices are made until resume(). Those that ended, without updates, in order of their ids: all running
-  /// and waiting ones with kAbort, else none.
+  /// No plans with slices are made until resume(). Those that ended, without updates, in order of their ids: all
+  /// running and waiting ones with kAbort, else none.
   [[nodiscard]] std::vector<SequenceId> pause(PauseMode mode);
   void resume() { paused_ = false; }
   [[nodiscard]] bool paused() const { return paused_; }

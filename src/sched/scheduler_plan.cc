@@ -226,7 +226,8 @@ uint64_t Scheduler::tokens_to_come(const Sequence& sequence) const {
   return std::min({wanted, uint64_t{options_.context_length} - sequence.tokens.size(), kMostTokensToCome});
 }
 
-// Alone, a sequence needs its own pages only. Beside others there must be room for what all of them are expected to draw.
+// Alone, a sequence needs its own pages only. Beside others there must be room for what all of them are expected to
+// draw.
 bool Scheduler::has_room(const Sequence& candidate) const {
   if (free_slots_.empty()) return false;
   size_t wanted = pages_for(candidate.tokens.size());

@@ -117,8 +117,8 @@ Result<Cluster> Cluster::parse(const std::string& json) {
   }
   const uint64_t capacity = uint64_t{cluster.page_size} * cluster.page_count;
   if (cluster.context_length == 0 || cluster.context_length > capacity) {
-    return make_error(ErrorCode::kData, "context_length {}: wanted 1 to what the pages hold, {}", cluster.context_length,
-                      capacity);
+    return make_error(ErrorCode::kData, "context_length {}: wanted 1 to what the pages hold, {}",
+                      cluster.context_length, capacity);
   }
   return cluster;
 }

@@ -106,8 +106,8 @@ std::string plot_svg(const std::string& title, const std::string& x_label, const
       out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n", axes.x(x), axes.y(y), colour);
     }
     const double at = kTop + 18 * static_cast<double>(i);
-    out += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"12\" height=\"4\" fill=\"{}\"/>\n", kWidth - kRight + 14, at - 6,
-                       colour);
+    out += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"12\" height=\"4\" fill=\"{}\"/>\n", kWidth - kRight + 14,
+                       at - 6, colour);
     out += text_at(kWidth - kRight + 32, at, "start", series[i].name);
   }
   return out + "</svg>\n";

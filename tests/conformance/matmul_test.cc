@@ -20,8 +20,8 @@ std::vector<Sizes> product_sizes(Random& random) {
   return sizes;
 }
 
-/// The rounding error that a sum of k products of unit scale may collect in f32: k additions each round a partial sum of
-/// about sqrt(k) by 2^-24, and the errors add like a walk; ten times that.
+/// The rounding error that a sum of k products of unit scale may collect in f32: k additions each round a partial sum
+/// of about sqrt(k) by 2^-24, and the errors add like a walk; ten times that.
 double sum_error(int64_t k) { return 10.0 * static_cast<double>(k) * 0x1p-24 + 1e-6; }
 
 }  // namespace
@@ -33,7 +33,8 @@ TEST_CASE("matmul agrees with the reference") {
     const auto backend = backend_case.make();
     const DType compute = backend->compute_dtype();
     for (const auto& [rows, in, out] : product_sizes(random)) {
-      const DType stored = std::array{DType::kF32, DType::kBF16, DType::kF16}[static_cast<size_t>(random.integer(0, 2))];
+      const DType stored =
+          std::array{DType::kF32, DType::kBF16, DType::kF16}[static_cast<size_t>(random.integer(0, 2))];
       INFO(backend_case.name << ": " << rows << " x " << in << " x " << out << " from " << tensor::to_string(stored));
       // The weight is stacked from two parts.
       const int64_t split = random.integer(0, out - 1);
