@@ -97,9 +97,10 @@ void run(tensor::Backend& backend, const BenchOptions& options, const Model& mod
     });
     const double keys = work.rows * (static_cast<double>(work.prefix) + (work.rows + 1) / 2.0);
     const double operations = 4.0 * work.sequences * keys * model.heads * model.head_dim;
-    fmt::print("{:<14} {:>3} x {:>5} new after {:>6}, page {:>2}: {:>9.1f} us ±{:.0f}%, {:>7.1f} GFLOP/s, {:>6.1f} GB/s\n",
-               model.name, work.sequences, work.rows, work.prefix, work.page_size, timing.median * 1e6,
-               timing.spread * 50, operations / timing.median / 1e9, layer_bytes / timing.median / 1e9);
+    fmt::print(
+        "{:<14} {:>3} x {:>5} new after {:>6}, page {:>2}: {:>9.1f} us ±{:.0f}%, {:>7.1f} GFLOP/s, {:>6.1f} GB/s\n",
+        model.name, work.sequences, work.rows, work.prefix, work.page_size, timing.median * 1e6, timing.spread * 50,
+        operations / timing.median / 1e9, layer_bytes / timing.median / 1e9);
     std::fflush(stdout);
   });
 }

@@ -51,7 +51,8 @@ __attribute__((target("avx512f,avx512bf16"))) float peak_bf16() {
   __m512i x = _mm512_set1_epi32(0x3F803F80);
   for (int round = 0; round < kPeakRounds; ++round) {
 #pragma clang loop unroll(full)
-    for (auto& chain : acc) chain = _mm512_dpbf16_ps(chain, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(x));
+    for (auto& chain : acc)
+      chain = _mm512_dpbf16_ps(chain, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(x));
     asm volatile("" : "+v"(x));
   }
   for (int i = 1; i < kPeakChains; ++i) acc[0] = _mm512_add_ps(acc[0], acc[i]);
@@ -80,7 +81,8 @@ bool has(cpu::Isa isa) {
 double peak_rate(cpu::ThreadPool& pool, int runs, double operations, float (*peak)()) {
   volatile float sink = 0.0f;
   const int chunks = 4 * pool.threads();
-  const Timing timing = measure(runs, [&] { pool.run(static_cast<uint32_t>(chunks), [&](uint32_t, int) { sink = peak(); }); });
+  const Timing timing =
+      measure(runs, [&] { pool.run(static_cast<uint32_t>(chunks), [&](uint32_t, int) { sink = peak(); }); });
   return operations * chunks / timing.median / 1e9;
 }
 
@@ -205,7 +207,8 @@ Ceilings measure_ceilings(int threads, int runs) {
   } else if (has(cpu::Isa::kAvx2)) {
     ceilings.fma_gflops = peak_rate(pool, runs, 16.0 * 12 * kPeakRounds, peak_fma256);
   }
-  if (has(cpu::Isa::kAvx512Bf16)) ceilings.bf16_gflops = peak_rate(pool, runs, 64.0 * kPeakChains * kPeakRounds, peak_bf16);
+  if (has(cpu::Isa::kAvx512Bf16))
+    ceilings.bf16_gflops = peak_rate(pool, runs, 64.0 * kPeakChains * kPeakRounds, peak_bf16);
 #endif
   ceilings.read_gb_s = read_rate(pool, std::min(runs, 5));
   constexpr int kRegions = 1000;
@@ -217,9 +220,11 @@ Ceilings measure_ceilings(int threads, int runs) {
 }
 
 void print_ceilings(int threads, const Ceilings& ceilings) {
-  fmt::print("ceilings, {} thread{}: fma {:.0f} GFLOP/s, bf16 dot {:.0f} GFLOP/s, memory read {:.1f} GB/s, fork-join {:.2f} us\n",
-             threads, threads == 1 ? "" : "s", ceilings.fma_gflops, ceilings.bf16_gflops, ceilings.read_gb_s,
-             ceilings.fork_join_us);
+  fmt::print(
+      "ceilings, {} thread{}: fma {:.0f} GFLOP/s, bf16 dot {:.0f} GFLOP/s, memory read {:.1f} GB/s, fork-join {:.2f} "
+      "us\n",
+      threads, threads == 1 ? "" : "s", ceilings.fma_gflops, ceilings.bf16_gflops, ceilings.read_gb_s,
+      ceilings.fork_join_us);
 }
 
 }  // namespace millrace::bench

@@ -47,8 +47,9 @@ void print_header(const char* what) {
 void print_figure(int64_t rows, const Shape& shape, size_t element, const Timing& timing) {
   const double operations = 2.0 * static_cast<double>(rows * shape.in * shape.out);
   const double bytes = static_cast<double>(shape.in * shape.out) * static_cast<double>(element);
-  fmt::print("{:>13}", rows <= 8 ? fmt::format("{:.0f} ({:.1f})", operations / timing.median / 1e9, bytes / timing.median / 1e9)
-                                 : fmt::format("{:.0f} ±{:.0f}%", operations / timing.median / 1e9, timing.spread * 50));
+  fmt::print("{:>13}",
+             rows <= 8 ? fmt::format("{:.0f} ({:.1f})", operations / timing.median / 1e9, bytes / timing.median / 1e9)
+                       : fmt::format("{:.0f} ±{:.0f}%", operations / timing.median / 1e9, timing.spread * 50));
   std::fflush(stdout);
 }
 
@@ -84,7 +85,8 @@ void run_dnnl(const BenchOptions& options, const Shape& shape) {
   fmt::print("{:<24}", "oneDNN bf16, 1T");
   for (const int64_t rows : kRowCounts) {
     DnnlProduct product(rows, shape.in, shape.out);
-    print_figure(rows, shape, 2, measure(rows >= 512 ? std::min(options.runs, 5) : options.runs, [&] { product.run(); }));
+    print_figure(rows, shape, 2,
+                 measure(rows >= 512 ? std::min(options.runs, 5) : options.runs, [&] { product.run(); }));
   }
   fmt::print("\n");
 }

@@ -46,7 +46,8 @@ void measure(const std::string& what, size_t bytes, Work work) {
     rates.push_back(static_cast<double>(bytes) / (cpu_seconds() - start) / 1e6);
   }
   std::sort(rates.begin(), rates.end());
-  fmt::print("{:<28} {:>8.1f} MB/s median   {:>8.1f} to {:.1f}\n", what, rates[kRounds / 2], rates.front(), rates.back());
+  fmt::print("{:<28} {:>8.1f} MB/s median   {:>8.1f} to {:.1f}\n", what, rates[kRounds / 2], rates.front(),
+             rates.back());
 }
 
 void bench_model(const fs::path& model, const std::string& text) {
@@ -71,7 +72,8 @@ void bench_model(const fs::path& model, const std::string& text) {
     text::IncrementalDetokenizer detokenizer(tokenizer, true);
     for (const TokenId id : ids) sink += detokenizer.push(id).size();
   });
-  fmt::print("{:<28} {:>8.2f} bytes per token ({})\n", name, static_cast<double>(text.size()) / static_cast<double>(ids.size()), sink % 10);
+  fmt::print("{:<28} {:>8.2f} bytes per token ({})\n", name,
+             static_cast<double>(text.size()) / static_cast<double>(ids.size()), sink % 10);
 }
 
 }  // namespace

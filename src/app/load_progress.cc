@@ -33,7 +33,8 @@ void LoadProgress::update(const model::LoadProgress& done) {
 
 void LoadProgress::draw_bar(double fraction) const {
   const int filled = static_cast<int>(fraction * kBarWidth);
-  const std::string bar = std::string(static_cast<size_t>(filled), '#') + std::string(static_cast<size_t>(kBarWidth - filled), '.');
+  const std::string bar =
+      std::string(static_cast<size_t>(filled), '#') + std::string(static_cast<size_t>(kBarWidth - filled), '.');
   std::fprintf(stderr, "\r%s [%s] %3d %%", what_.c_str(), bar.c_str(), static_cast<int>(fraction * 100));
   if (fraction >= 1.0) std::fputc('\n', stderr);
   std::fflush(stderr);

@@ -63,8 +63,9 @@ Result<void> LocalEngine::load() {
                           : model::parse_partition(options_.layer_partition, config_.layer_count, options_.pp_size);
   if (ranges.has_error()) return ranges.error();
   if (place_.node_count > options_.pp_size) {
-    return make_error(ErrorCode::kInvalidArgument, "--nnodes {} is more than --pp-size {}: a node hosts one stage at least",
-                      place_.node_count, options_.pp_size);
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--nnodes {} is more than --pp-size {}: a node hosts one stage at least", place_.node_count,
+                      options_.pp_size);
   }
   const auto assigned = assignments(*ranges);
   if (assigned.size() > 1) RETURN_IF_ERROR(call_nodes(assigned));

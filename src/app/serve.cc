@@ -31,7 +31,8 @@ Result<ChatTemplatePtr> load_chat_template(const ServeFlags& flags) {
   const std::filesystem::path& folder = flags.engine.model_path;
   if (!flags.chat_template.empty()) {
     const auto source = read_file(flags.chat_template);
-    if (source.has_error()) return make_error(ErrorCode::kInvalidArgument, "--chat-template {}", source.error().message);
+    if (source.has_error())
+      return make_error(ErrorCode::kInvalidArgument, "--chat-template {}", source.error().message);
     const auto config = read_file(folder / "tokenizer_config.json");
     return text::ChatTemplate::from_source(*source, config.has_value() ? *config : std::string());
   }

@@ -79,7 +79,7 @@ class Reader {
     } else if (args["stage"].get(stage) == simdjson::SUCCESS && stage < ring.stage_count) {
       sched::StageSpan& span = record_of(args).stages[stage];
       span = {true, time_ns(args, "plan_arrived"), time_ns(args, "input_arrived"), begin, end,
-              count(args, "sent_bytes"), {}};
+              count(args, "sent_bytes"), begin, {}};
     }
   }
 

@@ -66,7 +66,8 @@ MILLRACE_INLINE void tile_row(LeftTiles left, const char* panel, int64_t steps, 
   for (int64_t step = 0; step < steps; step += kTileSteps) {
     if constexpr (kPrefetch) {
 #pragma clang loop unroll(full)
-      for (size_t line = 0; line < kTileSteps * kPanelStride; line += 64) __builtin_prefetch(b + line + 2 * kPrefetchBytes);
+      for (size_t line = 0; line < kTileSteps * kPanelStride; line += 64)
+        __builtin_prefetch(b + line + 2 * kPrefetchBytes);
     }
     _tile_loadd(4, left.data, left.row_stride);
     _tile_loadd(6, b, kPanelStride);

@@ -42,7 +42,9 @@ struct Unit {
   size_t partial = 0;  ///< index of its first split among all, where partial results are kept
 };
 
-size_t state_floats(int32_t rows, int32_t padded) { return static_cast<size_t>(rows) * static_cast<size_t>(1 + 16 + padded); }
+size_t state_floats(int32_t rows, int32_t padded) {
+  return static_cast<size_t>(rows) * static_cast<size_t>(1 + 16 + padded);
+}
 
 AttentionState state_at(float* floats, int32_t rows) {
   return {.max = floats, .sum = floats + rows, .acc = floats + rows + rows * 16};
@@ -109,7 +111,8 @@ KeyBlock locate(const Op& op, const Unit& unit, int32_t first_key, const Workspa
   const size_t s = unit.sequence;
   const int32_t limit = op.batch.prefix[s] + op.batch.row_begin[s + 1] - op.batch.row_begin[s];
   const PageId* pages = op.batch.pages.data() + op.batch.page_begin[s];
-  std::byte* const gathered = space.gathered + static_cast<size_t>(first_key / kBlockKeys % 2) * 2 * kBlockGroups * cache.group_bytes();
+  std::byte* const gathered =
+      space.gathered + static_cast<size_t>(first_key / kBlockKeys % 2) * 2 * kBlockGroups * cache.group_bytes();
   KeyBlock block{.first_key = first_key};
   for (int32_t g = 0; g < kBlockGroups; ++g) {
     const int32_t token = first_key + g * kGroupKeys;

@@ -8,7 +8,8 @@
 namespace millrace::cpu {
 namespace {
 
-/// One step of a transpose: exchanges the lanes whose index has the bit, of `upper`, with those that lack it, of `lower`.
+/// One step of a transpose: exchanges the lanes whose index has the bit, of `upper`, with those that lack it, of
+/// `lower`.
 template <int kBit>
 MILLRACE_INLINE void exchange(Bits& upper, Bits& lower) {
   const Bits a = upper;

@@ -24,8 +24,8 @@ inline constexpr int kSumBlock = 1024;        ///< logits per partial sum of exp
 inline constexpr int kMaxBlock = 64;          ///< logits per maximum of block_max
 
 /// One panel times a few rows: c[row][column] = Σ_step left[row][step] · panel[step][column], summed in step order.
-/// With `tiled_left` the left rows lie in tiles of 16 rows by 16 steps, [rows / 16][steps / 16][16][16 steps], where the
-/// last group may have fewer rows but is as large.
+/// With `tiled_left` the left rows lie in tiles of 16 rows by 16 steps, [rows / 16][steps / 16][16][16 steps], where
+/// the last group may have fewer rows but is as large.
 struct ProductTask {
   const std::byte* left = nullptr;   // [rows, steps], `left_stride` bytes apart, or tiled
   size_t left_stride = 0;
@@ -110,9 +110,10 @@ struct Kernels {
   int64_t (*count_above)(const float* logits, float value, int64_t count);
   /// out[block] = the maximum of logits [64·block, 64·block + 64).
   void (*block_max)(const float* logits, int64_t count, float* out);
-  /// Σ exp((logits - max) · factor), in a fixed order; the terms go to `terms` unless it is null, terms below `floor` are
-  /// zeros. Also gives the sum of every 1024 terms when `sums` is not null.
-  double (*exp_sum)(const float* logits, float max, float factor, float floor, int64_t count, float* terms, double* sums);
+  /// Σ exp((logits - max) · factor), in a fixed order; the terms go to `terms` unless it is null, terms below `floor`
+  /// are zeros. Also gives the sum of every 1024 terms when `sums` is not null.
+  double (*exp_sum)(const float* logits, float max, float factor, float floor, int64_t count, float* terms,
+                    double* sums);
   /// The ids of logits >= threshold in ascending order; returns how many, writes at most `capacity`.
   int64_t (*collect)(const float* logits, float threshold, int64_t count, int32_t* ids, int64_t capacity);
 };

@@ -19,7 +19,9 @@ class CpuPackedWeight final : public tensor::PackedWeight {
   [[nodiscard]] int64_t panel_count() const { return panel_count_; }
   /// Output features per panel: 64, or 32 of a gate-up weight.
   [[nodiscard]] int64_t panel_features() const { return gate_up_ ? kPanelColumns / 2 : kPanelColumns; }
-  [[nodiscard]] std::byte* panel(int64_t index) const { return buffer_.data() + static_cast<size_t>(index) * panel_bytes_; }
+  [[nodiscard]] std::byte* panel(int64_t index) const {
+    return buffer_.data() + static_cast<size_t>(index) * panel_bytes_;
+  }
 
  private:
   int64_t out_features_;

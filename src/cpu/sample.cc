@@ -13,10 +13,12 @@ void sample(Device& device, tensor::Matrix logits, int32_t vocab, std::span<cons
   device.pool.run_ranges(logits.rows, [&](int64_t begin, int64_t end, int slot) {
     SamplerScratch& scratch = device.samplers[static_cast<size_t>(slot)];
     for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) {
-      const std::span<const float> raw(row_of<const float>(logits, static_cast<int64_t>(row)), static_cast<size_t>(vocab));
+      const std::span<const float> raw(row_of<const float>(logits, static_cast<int64_t>(row)),
+                                       static_cast<size_t>(vocab));
       const tensor::SampleSpec& spec = specs[row];
       const Candidates candidates = find_candidates(device.kernels, raw, spec, scratch);
-      const TokenId token = draw(candidates, spec.params->greedy() ? 0.0 : uniform_at(spec.params->seed, spec.position));
+      const TokenId token =
+          draw(candidates, spec.params->greedy() ? 0.0 : uniform_at(spec.params->seed, spec.position));
       results[row] = {.token = token};
       if (spec.params->top_logprobs < 0) continue;
       results[row].logprobs = token_logprobs(device.kernels, raw, token, spec.params->top_logprobs, scratch);

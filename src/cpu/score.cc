@@ -12,7 +12,8 @@ void score(Device& device, tensor::Matrix logits, int32_t vocab, std::span<const
   CHECK(vocab > 0 && vocab <= logits.cols, "{} ids of {} logits", vocab, logits.cols);
   device.pool.run_ranges(logits.rows, [&](int64_t begin, int64_t end, int slot) {
     for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) {
-      const std::span<const float> raw(row_of<const float>(logits, static_cast<int64_t>(row)), static_cast<size_t>(vocab));
+      const std::span<const float> raw(row_of<const float>(logits, static_cast<int64_t>(row)),
+                                       static_cast<size_t>(vocab));
       results[row] = token_logprobs(device.kernels, raw, targets[row], top_counts[row],
                                     device.samplers[static_cast<size_t>(slot)]);
     }

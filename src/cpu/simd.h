@@ -1,8 +1,8 @@
 #pragma once
 
 // Vectors of 16 lanes in the compiler's own vector types, which it splits for narrower instruction sets. Included only
-// by kernels.cc, once per instruction set, hence the unnamed namespace: nothing here may be shared between sets. For the
-// same reason kernels use nothing from the standard library that could be emitted as a shared inline function.
+// by kernels.cc, once per instruction set, hence the unnamed namespace: nothing here may be shared between sets. For
+// the same reason kernels use nothing from the standard library that could be emitted as a shared inline function.
 
 #include <cstddef>
 #include <cstdint>

@@ -43,7 +43,8 @@ void Stream::work_loop() {
     if (queue_.empty()) {
       lock.unlock();
       if (closing_.load()) return;
-      for (int spin = 0; spin < kWorkerSpins && submitted_.load(std::memory_order_relaxed) == seen; ++spin) spin_pause();
+      for (int spin = 0; spin < kWorkerSpins && submitted_.load(std::memory_order_relaxed) == seen; ++spin)
+        spin_pause();
       submitted_.wait(seen);
       continue;
     }

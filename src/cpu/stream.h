@@ -9,8 +9,8 @@
 
 namespace millrace::cpu {
 
-/// The order of a backend's work: one worker thread runs what is submitted, first come first served. Owned by a backend;
-/// `submit` may be called from any thread. The destructor runs what was submitted, then joins.
+/// The order of a backend's work: one worker thread runs what is submitted, first come first served. Owned by a
+/// backend; `submit` may be called from any thread. The destructor runs what was submitted, then joins.
 class Stream {
  public:
   /// At most this much work waits; more is a programmer error, since the window of plans is far smaller.

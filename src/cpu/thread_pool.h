@@ -11,13 +11,13 @@
 
 namespace millrace::cpu {
 
-/// Runs parallel regions: `run(chunks, body)` calls body(chunk, slot) once for every chunk in [0, chunks) and returns when
-/// all are complete.
+/// Runs parallel regions: `run(chunks, body)` calls body(chunk, slot) once for every chunk in [0, chunks) and returns
+/// when all are complete.
 ///
 /// A region ends when its chunks are done, not when every thread has arrived: a helper that is late, or that the system
-/// has descheduled, costs nothing. Which thread runs a chunk is arbitrary, so a body's result must not depend on `slot`,
-/// which only names scratch memory. Owned by a backend; `run` may be called from any thread, one region at a time.
-/// Helpers spin for some microseconds after a region, then sleep.
+/// has descheduled, costs nothing. Which thread runs a chunk is arbitrary, so a body's result must not depend on
+/// `slot`, which only names scratch memory. Owned by a backend; `run` may be called from any thread, one region at a
+/// time. Helpers spin for some microseconds after a region, then sleep.
 class ThreadPool {
  public:
   static constexpr uint32_t kMaxChunks = 65535;

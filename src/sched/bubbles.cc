@@ -34,10 +34,14 @@ void explain_pause(const PlanRecord& previous, const PlanRecord& record, Cutter&
   wait.give_rest(WaitCause::kFillDrain);
 }
 
+/// A stage has two output buffers: before it runs a plan, the next stage must be done with the last but one.
+int64_t buffer_free_ns(const PlanRecord& previous, size_t stage) {
+  return stage + 1 < previous.stages.size() ? previous.stages[stage + 1].free_ns : 0;
+}
+
 void explain_first_stage(const PlanRecord& record, Cutter& wait) {
   wait.give(record.ready_ns, record.starved ? WaitCause::kNothingToDo : WaitCause::kUneven);
   wait.give(record.stages.front().plan_ns, WaitCause::kHeadLate);
-  wait.give_rest(WaitCause::kOverhead);
 }
 
 /// Adds `part_ns` of `whole`, divided as that is.
@@ -63,7 +67,6 @@ void explain_later_stage(const StageSpan& upstream, const StageSpan& span, Cutte
   add_share(upstream.wait, inherited, into);
   into[WaitCause::kUneven] += upstream_busy - inherited;
   wait.give(std::max(span.input_ns, span.plan_ns), WaitCause::kLateActivations);
-  wait.give_rest(WaitCause::kOverhead);
 }
 
 }  // namespace
@@ -72,15 +75,21 @@ void explain_waits(const PlanRecord& previous, PlanRecord& record) {
   for (size_t s = 0; s < record.stages.size(); ++s) {
     StageSpan& span = record.stages[s];
     span.wait = {};
+    span.free_ns = span.begin_ns;
     if (!span.known || s >= previous.stages.size() || !previous.stages[s].known) continue;
+    span.free_ns = previous.stages[s].end_ns;
     Cutter wait(previous.stages[s].end_ns, span.begin_ns, span.wait);
     if (record.after_pause) {
       explain_pause(previous, record, wait);
-    } else if (s == 0) {
+      continue;
+    }
+    if (s == 0) {
       explain_first_stage(record, wait);
     } else {
       explain_later_stage(record.stages[s - 1], span, wait, span.wait);
     }
+    wait.give(buffer_free_ns(previous, s), WaitCause::kUneven);
+    wait.give_rest(WaitCause::kOverhead);
   }
 }
 

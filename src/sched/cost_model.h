@@ -36,9 +36,8 @@ struct CostCoefficients {
 };
 
 /// One stage's coefficients from its timings: recursive least squares of the relative error with exponential
-/// forgetting, kept in information form, so that the coefficients are the best non-negative ones. What was
-/// measured at start-up
-/// stays as an anchor: hours of decode alone don't unlearn prefill. Plain data of the scheduler.
+/// forgetting, kept in information form, so that the coefficients are the best non-negative ones. What was measured at
+/// start-up stays as an anchor: hours of decode alone don't unlearn prefill. Plain data of the scheduler.
 class CostFit {
  public:
   /// Takes in one timing; an outlier is dropped, unless so many in a row show that the stage has changed:

@@ -88,9 +88,9 @@ void ModelRunner::project(const StageBatch& batch, tensor::Matrix hidden, Result
     if (end > split) {
       const size_t from = split - wanted.sample_count;
       const size_t count = end - split;
-      model_->backend().score(row_range(logits, split - first, end - first), vocab,
-                              std::span(wanted.targets).subspan(from, count),
-                              std::span(wanted.top_counts).subspan(from, count), std::span(scores).subspan(from, count));
+      model_->backend().score(
+          row_range(logits, split - first, end - first), vocab, std::span(wanted.targets).subspan(from, count),
+          std::span(wanted.top_counts).subspan(from, count), std::span(scores).subspan(from, count));
     }
   });
   result.outputs.resize(batch.slices.size());

@@ -49,7 +49,7 @@ class WaitTimes {
   std::array<int64_t, kWaitCauseCount> ns_{};
 };
 
-/// One stage's part. `wait` explains [the end of the plan before, begin_ns).
+/// One stage's part. `wait` explains [free_ns, begin_ns).
 struct StageSpan {
   bool known = false;  ///< its report has arrived
   int64_t plan_ns = 0;
@@ -57,6 +57,7 @@ struct StageSpan {
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
   uint64_t sent_bytes = 0;
+  int64_t free_ns = 0;         ///< the plan before ended; as begin_ns on the first
   WaitTimes wait;
 };
 
@@ -64,7 +65,7 @@ struct PlanRecord {
   uint64_t number = 0;          ///< counts the records of a head from 1 without gaps, over all generations
   Generation generation;
   PlanId plan;
-  int64_t ready_ns = 0;         ///< what the head needed to make it was there: an output had left, or a request had come
+  int64_t ready_ns = 0;  ///< what the head needed to make it was there: an output had left, or a request had come
   int64_t schedule_ns = 0;      ///< the head began to make it
   int64_t sent_ns = 0;
   int64_t output_ns = 0;        ///< its output arrived at the head

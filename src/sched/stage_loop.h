@@ -19,9 +19,10 @@ struct StageLoopOptions {
   size_t window = 1;  ///< plans that can be in flight: the bound of the batch queue
 };
 
-/// One stage in one generation of the ring: receives plans and passes them on at once, runs them in order, sends activations on, or on
-/// the last stage the output to the head. Decides nothing. Lives on its stage's Runtime; run() ends when the link before it
-/// closes or something fails, and then closes the link behind it with the reason, so that the head learns it.
+/// One stage in one generation of the ring: receives plans and passes them on at once, runs them in order, sends
+/// activations on, or on the last stage the output to the head. Decides nothing. Lives on its stage's Runtime; run()
+/// ends when the link before it closes or something fails, and then closes the link behind it with the reason, so that
+/// the head learns it.
 class StageLoop {
  public:
   StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRunner& runner,

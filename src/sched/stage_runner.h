@@ -20,8 +20,9 @@ class StageRunner {
   [[nodiscard]] virtual size_t output_row_bytes() const = 0;
   [[nodiscard]] virtual size_t input_row_bytes() const = 0;
 
-  /// Runs a non-empty batch. `input`: [rows, hidden] from the stage before, empty on the first. The result's activations
-  /// stay valid until the second run after this one (two output buffers take turns). Throws when the device fails.
+  /// Runs a non-empty batch. `input`: [rows, hidden] from the stage before, empty on the first. The result's
+  /// activations stay valid until the second run after this one (two output buffers take turns). Throws when the device
+  /// fails.
   struct Result {
     std::span<const std::byte> activations;  // [rows, hidden]; empty on the last stage
     std::vector<SliceOutput> outputs;        ///< as the slices; empty but on the last stage

@@ -22,7 +22,8 @@ struct SimulatedRingOptions {
   std::function<std::unique_ptr<sched::StageRunner>(async::Runtime&, StageId)> make_runner;
 };
 
-/// The production loops over simulated runners, each on a virtual thread of its own in `world`, which outlives the ring.
+/// The production loops over simulated runners, each on a virtual thread of its own in `world`, which outlives the
+/// ring.
 class SimulatedRing {
  public:
   SimulatedRing(async::VirtualWorld& world, const SimulatedRingOptions& options);

@@ -41,7 +41,8 @@ TokenId find_id(const TokenMap& vocab, std::string_view token) {
 
 TokenId require_id(const TokenMap& vocab, std::string_view token) {
   const TokenId id = find_id(vocab, token);
-  if (id < 0) throw ErrorException(make_error(ErrorCode::kData, "merges name \"{}\", which is not in the vocabulary", token));
+  if (id < 0)
+    throw ErrorException(make_error(ErrorCode::kData, "merges name \"{}\", which is not in the vocabulary", token));
   return id;
 }
 
@@ -268,7 +269,8 @@ void Bpe::merge_long(BpeScratch& scratch, std::vector<TokenId>& out) const {
     refresh_pair(scratch, static_cast<int32_t>(position));
     if (left.previous >= 0) refresh_pair(scratch, left.previous);
   }
-  for (int32_t i = 0; i >= 0; i = symbols[static_cast<size_t>(i)].next) out.push_back(symbols[static_cast<size_t>(i)].id);
+  for (int32_t i = 0; i >= 0; i = symbols[static_cast<size_t>(i)].next)
+    out.push_back(symbols[static_cast<size_t>(i)].id);
 }
 
 }  // namespace millrace::text

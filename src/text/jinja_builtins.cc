@@ -150,7 +150,8 @@ Value call_range(Evaluator& evaluator, const Value&, CallArguments& arguments) {
 
 DictObject* dict_from(Evaluator& evaluator, const CallArguments& arguments) {
   auto* dict = evaluator.heap().make<DictObject>();
-  if (arguments.positional.size() > 1) fail("expected at most 1 argument, got ", std::to_string(arguments.positional.size()));
+  if (arguments.positional.size() > 1)
+    fail("expected at most 1 argument, got ", std::to_string(arguments.positional.size()));
   if (!arguments.positional.empty()) {
     const Value& source = arguments.positional[0];
     if (source.is(Kind::kDict)) {
@@ -177,7 +178,9 @@ Value call_dict(Evaluator& evaluator, const Value&, CallArguments& arguments) {
   return Value::dict(dict_from(evaluator, arguments));
 }
 
-Value call_raise_exception(Evaluator&, const Value&, CallArguments& arguments) { fail(to_str(arguments.positional[0])); }
+Value call_raise_exception(Evaluator&, const Value&, CallArguments& arguments) {
+  fail(to_str(arguments.positional[0]));
+}
 
 Value call_strftime_now(Evaluator& evaluator, const Value&, CallArguments& arguments) {
   const std::string format(string_argument(arguments.positional[0], ""));
@@ -201,7 +204,8 @@ constexpr Builtin kFunctions[] = {
 }  // namespace
 
 const Builtin* find_function(std::string_view name) {
-  const auto* it = std::find_if(std::begin(kFunctions), std::end(kFunctions), [&](const Builtin& f) { return f.name == name; });
+  const auto* it =
+      std::find_if(std::begin(kFunctions), std::end(kFunctions), [&](const Builtin& f) { return f.name == name; });
   return it == std::end(kFunctions) ? nullptr : it;
 }
 

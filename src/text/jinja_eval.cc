@@ -234,10 +234,12 @@ Value Evaluator::call_macro(const MacroObject& macro, CallArguments& arguments) 
   const MacroNode& node = *macro.node;
   Frame& scope = *heap_.make<Frame>(macro.closure);
   std::vector<Value> extra;
-  for (size_t i = node.parameters.size(); i < arguments.positional.size(); ++i) extra.push_back(arguments.positional[i]);
+  for (size_t i = node.parameters.size(); i < arguments.positional.size(); ++i)
+    extra.push_back(arguments.positional[i]);
   std::vector<std::pair<Symbol, Value>> named = std::move(arguments.named);
   const auto take_named = [&](std::string_view name) {
-    const auto it = std::find_if(named.begin(), named.end(), [&](const auto& entry) { return entry.first->text == name; });
+    const auto it =
+        std::find_if(named.begin(), named.end(), [&](const auto& entry) { return entry.first->text == name; });
     if (it == named.end()) return Value::absent();
     const Value value = it->second;
     named.erase(it);

@@ -198,7 +198,10 @@ class ExpressionParser {
     constexpr std::pair<std::string_view, Operator> kLevels[4][4] = {
         {{"+", Operator::kAdd}, {"-", Operator::kSubtract}},
         {{"~", Operator::kConcat}},
-        {{"*", Operator::kMultiply}, {"/", Operator::kDivide}, {"//", Operator::kFloorDivide}, {"%", Operator::kModulo}},
+        {{"*", Operator::kMultiply},
+         {"/", Operator::kDivide},
+         {"//", Operator::kFloorDivide},
+         {"%", Operator::kModulo}},
         {{"**", Operator::kPower}}};
     for (const auto& [text, op] : kLevels[level]) {
       if (!text.empty() && take_operator(text)) return op;

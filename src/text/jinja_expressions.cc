@@ -176,7 +176,8 @@ Value Evaluator::eval_logic(const Expr& expr, Frame& frame) {
     case ExprType::kNegate:
     case ExprType::kPlus: {
       const bool negates = expr.type == ExprType::kNegate;
-      if (first.is_integral()) return negates ? integer_arithmetic(Operator::kSubtract, 0, first.integer()) : Value(first.integer());
+      if (first.is_integral())
+        return negates ? integer_arithmetic(Operator::kSubtract, 0, first.integer()) : Value(first.integer());
       if (first.is(Kind::kFloat)) return Value(negates ? -first.number() : first.number());
       if (first.is(Kind::kUndefined)) fail(first.undefined_message());
       fail("bad operand type for unary ", negates ? "-" : "+", ": '", type_name(first.kind()), "'");

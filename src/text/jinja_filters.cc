@@ -72,7 +72,8 @@ std::string title_words(std::string_view text) {
   while (!text.empty()) {
     const Utf8Step step = utf8_step(text);
     const std::string_view one = text.substr(0, step.length);
-    const bool separates = is_python_space(step.code_point) || std::string_view("-({[<").find(one) != std::string_view::npos;
+    const bool separates =
+        is_python_space(step.code_point) || std::string_view("-({[<").find(one) != std::string_view::npos;
     out += begins && !separates ? to_upper(one) : to_lower(one);
     begins = separates;
     text.remove_prefix(step.length);
@@ -230,7 +231,8 @@ Value attribute_path(Evaluator& evaluator, Value item, const Value& path) {
 
 /// What a value sorts and groups by: the attribute, if one is given, in lower case unless case counts.
 Value sort_key(Evaluator& evaluator, const Value& item, const Value& attribute, bool case_sensitive) {
-  const Value key = attribute.is(Kind::kAbsent) || attribute.is(Kind::kNone) ? item : attribute_path(evaluator, item, attribute);
+  const Value key =
+      attribute.is(Kind::kAbsent) || attribute.is(Kind::kNone) ? item : attribute_path(evaluator, item, attribute);
   return key.is(Kind::kString) && !case_sensitive ? evaluator.string(to_lower(key.string())) : key;
 }
 
@@ -329,7 +331,9 @@ Value filter_last(Evaluator& evaluator, const Value& self, Args&) {
   return items.empty() ? Value::undefined(nullptr) : items.back();
 }
 
-Value filter_list(Evaluator& evaluator, const Value& self, Args&) { return evaluator.heap().list(evaluator.iterate(self)); }
+Value filter_list(Evaluator& evaluator, const Value& self, Args&) {
+  return evaluator.heap().list(evaluator.iterate(self));
+}
 
 Value filter_reverse(Evaluator& evaluator, const Value& self, Args&) {
   std::vector<Value> items = evaluator.iterate(self);
@@ -360,7 +364,8 @@ Value filter_sum(Evaluator& evaluator, const Value& self, Args& args) {
   Value total = args.positional[1].is(Kind::kAbsent) ? Value(int64_t{0}) : args.positional[1];
   for (const Value& item : evaluator.iterate(self)) {
     const bool by_attribute = !args.positional[0].is(Kind::kAbsent) && !args.positional[0].is(Kind::kNone);
-    total = evaluator.binary(Operator::kAdd, total, by_attribute ? attribute_path(evaluator, item, args.positional[0]) : item);
+    total = evaluator.binary(Operator::kAdd, total,
+                             by_attribute ? attribute_path(evaluator, item, args.positional[0]) : item);
   }
   return total;
 }
@@ -422,7 +427,8 @@ Value filter_format(Evaluator& evaluator, const Value& self, Args& args) {
 }
 
 Value filter_wordcount(Evaluator& evaluator, const Value& self, Args&) {
-  const Value parts = evaluator.call(evaluator.attribute(evaluator.string(text_of(self)), evaluator.string("split").string_object()), {});
+  const Value parts = evaluator.call(
+      evaluator.attribute(evaluator.string(text_of(self)), evaluator.string("split").string_object()), {});
   return Value(static_cast<int64_t>(parts.items().size()));
 }
 
@@ -475,7 +481,8 @@ constexpr Builtin kFilters[] = {
 }  // namespace
 
 const Builtin* find_filter(std::string_view name) {
-  const auto* it = std::find_if(std::begin(kFilters), std::end(kFilters), [&](const Builtin& f) { return f.name == name; });
+  const auto* it =
+      std::find_if(std::begin(kFilters), std::end(kFilters), [&](const Builtin& f) { return f.name == name; });
   return it == std::end(kFilters) ? nullptr : it;
 }
 

@@ -140,7 +140,8 @@ Spec parse_spec(std::string_view text) {
     if (spec.type == ',' && text[0] == 'f' && spec.precision < 0) spec.precision = 6;
     text.remove_prefix(1);
   }
-  if (!text.empty() || (spec.type != '\0' && std::string_view("sdxXobfFeg%,").find(spec.type) == std::string_view::npos)) {
+  if (!text.empty() ||
+      (spec.type != '\0' && std::string_view("sdxXobfFeg%,").find(spec.type) == std::string_view::npos)) {
     fail("the format spec is not supported");
   }
   return spec;
@@ -238,7 +239,8 @@ std::string brace_format(Evaluator& evaluator, std::string_view format, const Ca
       ++i;
     } else {
       const size_t end = format.find('}', i);
-      if (c == '}' || end == std::string_view::npos) fail("Single '", std::string(1, c), "' encountered in format string");
+      if (c == '}' || end == std::string_view::npos)
+        fail("Single '", std::string(1, c), "' encountered in format string");
       const std::string part = Field(evaluator, arguments, next_index).format(format.substr(i + 1, end - i - 1));
       evaluator.heap().charge(part.size());
       out += part;
@@ -260,7 +262,8 @@ std::string percent_format(Evaluator& evaluator, std::string_view format, const 
     format.remove_prefix(1);
     Spec spec;
     spec.align = '>';
-    for (; !format.empty() && std::string_view("-+ 0#").find(format[0]) != std::string_view::npos; format.remove_prefix(1)) {
+    for (; !format.empty() && std::string_view("-+ 0#").find(format[0]) != std::string_view::npos;
+         format.remove_prefix(1)) {
       if (format[0] == '-') spec.align = '<';
       if (format[0] == '+' || format[0] == ' ') spec.sign = format[0];
       if (format[0] == '#') spec.alternate = true;
@@ -285,7 +288,8 @@ std::string percent_format(Evaluator& evaluator, std::string_view format, const 
       if (spec.fill == "0") spec.fill = " ";
       part = format_text(spec.type == 's' ? to_str(item) : to_repr(item), spec);
     } else if (std::string_view("dioxXeEfFg").find(spec.type) != std::string_view::npos) {
-      if (!item.is_number()) fail("%", std::string(1, spec.type), " format: a real number is required, not ", type_name(item.kind()));
+      if (!item.is_number())
+        fail("%", std::string(1, spec.type), " format: a real number is required, not ", type_name(item.kind()));
       const bool truncates = (spec.type == 'd' || spec.type == 'i') && item.is(Kind::kFloat);
       if (truncates && !(std::fabs(item.number()) < 9e18)) fail("%d format: the number is too large");
       part = format_number(truncates ? Value(static_cast<int64_t>(item.number())) : item, spec);

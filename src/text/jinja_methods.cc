@@ -281,12 +281,15 @@ Value list_reverse(Evaluator& evaluator, const Value& self, Args&) {
   return Value();
 }
 
-Value list_copy(Evaluator& evaluator, const Value& self, Args&) { return evaluator.heap().list(evaluator.iterate(self)); }
+Value list_copy(Evaluator& evaluator, const Value& self, Args&) {
+  return evaluator.heap().list(evaluator.iterate(self));
+}
 
 constexpr Builtin kListMethods[] = {
-    {"append", 1, "object", list_append}, {"extend", 1, "iterable", list_extend}, {"insert", 2, "index,object", list_insert},
-    {"pop", 0, "index", list_pop},        {"index", 1, "value", list_index},      {"count", 1, "value", list_count},
-    {"reverse", 0, "", list_reverse},     {"copy", 0, "", list_copy},
+    {"append", 1, "object", list_append},       {"extend", 1, "iterable", list_extend},
+    {"insert", 2, "index,object", list_insert}, {"pop", 0, "index", list_pop},
+    {"index", 1, "value", list_index},          {"count", 1, "value", list_count},
+    {"reverse", 0, "", list_reverse},           {"copy", 0, "", list_copy},
 };
 constexpr Builtin kTupleMethods[] = {{"index", 1, "value", list_index}, {"count", 1, "value", list_count}};
 

@@ -49,7 +49,8 @@ void parse_vocabulary(element model, TokenizerParts& parts) {
 /// "a b". Where the tokens hold spaces themselves, the cut is the one that gives tokens of the vocabulary.
 Bpe::Merge cut_merge(std::string_view text, const TokenMap& vocab) {
   const size_t space = text.find(' ');
-  if (space == text.rfind(' ') && space != std::string_view::npos) return {text.substr(0, space), text.substr(space + 1)};
+  if (space == text.rfind(' ') && space != std::string_view::npos)
+    return {text.substr(0, space), text.substr(space + 1)};
   for (size_t at = space; at < text.size(); at = text.find(' ', at + 1)) {
     const Bpe::Merge merge = {text.substr(0, at), text.substr(at + 1)};
     if (vocab.find(merge.first) == vocab.end() || vocab.find(merge.second) == vocab.end()) continue;
@@ -123,10 +124,12 @@ std::vector<AddedToken> parse_added_tokens(element document, std::optional<eleme
   for (const auto entry : entries) {
     TokenId id = 0;
     for (const char c : entry.key) {
-      if (c < '0' || c > '9' || id > kMaxTokenId / 10 - 1) fail_data("added_tokens_decoder: \"{}\" is no id", entry.key);
+      if (c < '0' || c > '9' || id > kMaxTokenId / 10 - 1)
+        fail_data("added_tokens_decoder: \"{}\" is no id", entry.key);
       id = id * 10 + (c - '0');
     }
-    const bool known = std::any_of(tokens.begin(), tokens.end(), [&](const AddedToken& token) { return token.id == id; });
+    const bool known =
+        std::any_of(tokens.begin(), tokens.end(), [&](const AddedToken& token) { return token.id == id; });
     if (!known) tokens.push_back(parse_added_token(entry.value, id));
   }
   return tokens;

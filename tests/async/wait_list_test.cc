@@ -33,7 +33,8 @@ TEST_CASE("notify_one wakes waiters in the order in which they came, notify_all 
   WaitList list(f.runtime);
   std::vector<int> order;
   TaskGroup group(f.runtime);
-  auto script = [](Fixture& fixture, WaitList& waiters, std::vector<int>& seen, TaskGroup& tasks) -> asio::awaitable<void> {
+  auto script = [](Fixture& fixture, WaitList& waiters, std::vector<int>& seen,
+                   TaskGroup& tasks) -> asio::awaitable<void> {
     waiters.notify_all();  // without a waiter: nothing is remembered
     for (int i = 0; i < 4; ++i) tasks.spawn("waiter", note_when_notified(waiters, seen, i));
     co_await settle(fixture.runtime);
@@ -67,7 +68,8 @@ TEST_CASE("a cancelled wait throws operation_aborted and leaves the list") {
   WaitList list(f.runtime);
   std::vector<int> order;
   TaskGroup group(f.runtime);
-  auto script = [](Fixture& fixture, WaitList& waiters, std::vector<int>& seen, TaskGroup& tasks) -> asio::awaitable<void> {
+  auto script = [](Fixture& fixture, WaitList& waiters, std::vector<int>& seen,
+                   TaskGroup& tasks) -> asio::awaitable<void> {
     tasks.spawn("waiter", note_when_notified(waiters, seen, 1));
     co_await settle(fixture.runtime);
     REQUIRE(waiters.has_waiters());

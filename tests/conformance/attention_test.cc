@@ -34,7 +34,8 @@ TEST_CASE("rotary_store_kv and attention agree with the reference") {
     }
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       std::vector<Values> wanted;
-      for (const TestSequence& sequence : sequences) wanted.push_back(expected_outputs(sizes, weights, sequence, dtype));
+      for (const TestSequence& sequence : sequences)
+        wanted.push_back(expected_outputs(sizes, weights, sequence, dtype));
       for (const BackendCase& backend_case : backend_cases()) {
         const auto backend = backend_case.make();
         if (backend->compute_dtype() != dtype) continue;

@@ -39,7 +39,8 @@ void run_on(tensor::Backend& backend, const std::function<void()>& work) {
 uint64_t test_seed() {
   static const uint64_t seed = [] {
     if (const char* given = std::getenv("MILLRACE_TEST_SEED")) return std::strtoull(given, nullptr, 10);
-    return static_cast<unsigned long long>(std::chrono::system_clock::now().time_since_epoch().count() / 1000 % 1000000007);
+    return static_cast<unsigned long long>(std::chrono::system_clock::now().time_since_epoch().count() / 1000 %
+                                           1000000007);
   }();
   return seed;
 }

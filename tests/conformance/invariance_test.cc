@@ -62,8 +62,8 @@ TEST_CASE("a row of a product does not depend on the other rows") {
         const Values some = product_of_rows(*backend, *weight, gate_up, x, rows);
         for (size_t r = 0; r < rows.size(); ++r) {
           INFO("row " << rows[r] << " among " << count);
-          REQUIRE(std::equal(some.begin() + static_cast<int64_t>(r) * out, some.begin() + static_cast<int64_t>(r + 1) * out,
-                             whole.begin() + rows[r] * out));
+          REQUIRE(std::equal(some.begin() + static_cast<int64_t>(r) * out,
+                             some.begin() + static_cast<int64_t>(r + 1) * out, whole.begin() + rows[r] * out));
         }
       }
     }
@@ -106,8 +106,12 @@ TEST_CASE("attention does not depend on how a long context was cut") {
     const auto backend = backend_case.make();
     for (const int32_t window : {0, 2060}) {
       INFO(backend_case.name << ", window " << window);
-      const AttentionCase sizes{
-          .head_count = 2, .kv_head_count = 1, .head_dim = 32, .rotary_dim = 32, .sliding_window = window, .page_size = 64};
+      const AttentionCase sizes{.head_count = 2,
+                                .kv_head_count = 1,
+                                .head_dim = 32,
+                                .rotary_dim = 32,
+                                .sliding_window = window,
+                                .page_size = 64};
       const Weights weights = random_weights(random, sizes);
       TestSequence sequence = random_sequence(random, sizes, 2250, false);
       sequence.chunks = {2250};

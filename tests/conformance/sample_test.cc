@@ -31,8 +31,8 @@ std::vector<SampleResult> draw_rows(tensor::Backend& backend, const std::vector<
   for (const Draw& draw : draws) specs.push_back(draw.spec());
   std::vector<SampleResult> results(rows.size());
   run_on(backend, [&] {
-    const DeviceMatrix matrix =
-        make_matrix(backend, tensor::DType::kF32, static_cast<int64_t>(rows.size()), static_cast<int64_t>(rows[0].size()));
+    const DeviceMatrix matrix = make_matrix(backend, tensor::DType::kF32, static_cast<int64_t>(rows.size()),
+                                            static_cast<int64_t>(rows[0].size()));
     upload(backend, logits, matrix);
     backend.sample(matrix.matrix, vocab, specs, results);
   });
@@ -96,7 +96,8 @@ TEST_CASE("draws follow the reference distribution") {
       INFO(backend_case.name << ", trial " << trial << ", " << wanted.size() << " candidates");
       REQUIRE(drawn == kDraws);
       // Far in the tail: mean n - 1, deviation about sqrt(2n).
-      REQUIRE(chi_square < static_cast<double>(wanted.size()) + 8.0 * std::sqrt(2.0 * static_cast<double>(wanted.size())) + 10.0);
+      REQUIRE(chi_square <
+              static_cast<double>(wanted.size()) + 8.0 * std::sqrt(2.0 * static_cast<double>(wanted.size())) + 10.0);
     }
   }
 }

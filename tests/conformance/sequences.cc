@@ -48,7 +48,8 @@ std::vector<Values> feed(tensor::Backend& backend, const AttentionCase& sizes, c
   std::vector<std::vector<PageId>> pages(sequences.size());
   std::vector<PageId> free_pages;
   int32_t page_count = 3;
-  for (const TestSequence& sequence : sequences) page_count += (sequence.length + sizes.page_size - 1) / sizes.page_size;
+  for (const TestSequence& sequence : sequences)
+    page_count += (sequence.length + sizes.page_size - 1) / sizes.page_size;
   for (int32_t page = 0; page < page_count; ++page) free_pages.emplace_back(static_cast<uint32_t>(page));
   std::mt19937_64 shuffler(feeding.page_seed);
   std::shuffle(free_pages.begin(), free_pages.end(), shuffler);

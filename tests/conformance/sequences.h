@@ -34,7 +34,8 @@ struct Weights {
 };
 [[nodiscard]] Weights random_weights(Random& random, const AttentionCase& sizes);
 
-/// How the sequences are batched: `page_seed` shuffles the page tables, `noise` fills the cache with foreign data first.
+/// How the sequences are batched: `page_seed` shuffles the page tables, `noise` fills the cache with foreign data
+/// first.
 struct Feeding {
   uint64_t page_seed = 0;
   int32_t layer = 1;

@@ -56,7 +56,8 @@ TEST_CASE("the sampling distribution is the golden one") {
     const auto output = tokens_of(test_case["output"]);
     const tensor::SampleSpec spec{&params, 0, static_cast<uint32_t>(output.size()), prompt, output};
     std::map<TokenId, double> wanted;
-    for (const auto& [token, p] : test_case["probs"].get_object()) wanted[std::stoi(std::string(token))] = p.get_double();
+    for (const auto& [token, p] : test_case["probs"].get_object())
+      wanted[std::stoi(std::string(token))] = p.get_double();
     const auto got = cpu::sampling_distribution(row, static_cast<int32_t>(row.size()), spec);
     const bool cuts = params.top_k > 0 || params.top_p < 1.0f || params.min_p > 0.0f;
     size_t visible = 0;

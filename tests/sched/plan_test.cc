@@ -97,7 +97,8 @@ TEST_CASE("corrupted messages are refused or consistent, never a crash") {
   for (int i = 0; i < kTries; ++i) {
     auto bytes = original;
     for (uint64_t flip = 0; flip < 3; ++flip) {
-      const auto at = static_cast<size_t>(uniform_at(static_cast<uint64_t>(i), flip) * static_cast<double>(bytes.size()));
+      const auto at =
+          static_cast<size_t>(uniform_at(static_cast<uint64_t>(i), flip) * static_cast<double>(bytes.size()));
       bytes[at] = static_cast<std::byte>(uniform_at(static_cast<uint64_t>(i), 10 + flip) * 256);
     }
     const auto plan = Plan::decode(bytes);

@@ -8,7 +8,12 @@ using namespace millrace::sched;
 namespace {
 
 SchedulerOptions small_options() {
-  return {.page_size = 4, .page_count = 32, .max_running = 8, .window = 1, .chunked_prefill_size = 16, .context_length = 64};
+  return {.page_size = 4,
+          .page_count = 32,
+          .max_running = 8,
+          .window = 1,
+          .chunked_prefill_size = 16,
+          .context_length = 64};
 }
 
 GenerateRequest request(size_t prompt, uint32_t max_tokens) {
@@ -144,7 +149,8 @@ TEST_CASE("out of pages, the youngest goes back to the queue and goes on later w
     REQUIRE(plan.has_value());
     ++token;
     for (const SequenceUpdate& update : answer(scheduler, *plan, token)) {
-      if (update.id == SequenceId(2)) second.insert(second.end(), update.event.tokens.begin(), update.event.tokens.end());
+      if (update.id == SequenceId(2))
+        second.insert(second.end(), update.event.tokens.begin(), update.event.tokens.end());
     }
   }
   REQUIRE(scheduler.empty());

@@ -7,7 +7,8 @@ using namespace millrace::sched;
 
 namespace {
 
-constexpr StageBounds kBounds{.slot_count = 4, .page_size = 4, .page_count = 10, .max_batch_tokens = 8, .vocab_size = 100};
+constexpr StageBounds kBounds{
+    .slot_count = 4, .page_size = 4, .page_count = 10, .max_batch_tokens = 8, .vocab_size = 100};
 
 Plan prefill(SlotId slot, std::vector<TokenId> tokens, std::vector<PageId> pages) {
   Plan plan;
@@ -80,10 +81,12 @@ TEST_CASE("plans that cannot be are refused with what is wrong") {
   REQUIRE(refusal(table, decode_step(SlotId(77), 0, 1)) == "a slice of slot 77, which is not open");
   REQUIRE(refusal(table, prefill(SlotId(4), {1}, {PageId(0)})) == "plan 0: opens slot 4, which is not free");
   REQUIRE(refusal(table, prefill(SlotId(0), {1}, {PageId(10)})) == "slot 0: page 10 of a pool of 10");
-  REQUIRE(refusal(table, prefill(SlotId(1), {1, 2, 3, 4, 5}, {PageId(0)})) == "slot 1: 5 tokens do not fit its 1 pages");
+  REQUIRE(refusal(table, prefill(SlotId(1), {1, 2, 3, 4, 5}, {PageId(0)})) ==
+          "slot 1: 5 tokens do not fit its 1 pages");
   REQUIRE(refusal(table, prefill(SlotId(2), {1, 100}, {PageId(0)})) == "plan 0: token 100 of a vocabulary of 100");
   REQUIRE(refusal(table, prefill(SlotId(2), {1, -1}, {PageId(0)})) == "plan 0: token -1 of a vocabulary of 100");
-  REQUIRE(refusal(table, prefill(SlotId(2), std::vector<TokenId>(9, 1), {})) == "plan 0: 9 tokens, at most 8 fit a batch");
+  REQUIRE(refusal(table, prefill(SlotId(2), std::vector<TokenId>(9, 1), {})) ==
+          "plan 0: 9 tokens, at most 8 fit a batch");
   REQUIRE(table.apply(prefill(SlotId(3), {1}, {PageId(0)})).has_value());
   REQUIRE(refusal(table, decode_step(SlotId(3), 2, 1)) == "slot 3: a slice at 2, the sequence has 1 tokens");
   Plan close;

@@ -97,7 +97,8 @@ std::vector<Job> random_jobs(Dice& dice) {
   int next_id = 0;
   for (Job& job : jobs) {
     job.request.id = std::to_string(next_id++);
-    for (uint32_t i = dice.range(1, 40); i > 0; --i) job.request.prompt.push_back(static_cast<TokenId>(dice.range(0, 49)));
+    for (uint32_t i = dice.range(1, 40); i > 0; --i)
+      job.request.prompt.push_back(static_cast<TokenId>(dice.range(0, 49)));
     job.request.max_tokens = dice.range(1, 40);
     job.request.priority = static_cast<int32_t>(dice.range(0, 2));
     if (dice.chance(0.3)) job.request.sampling.stop_token_ids = {7, 11};

@@ -101,11 +101,13 @@ TEST_CASE("hostile templates end with an error") {
   const std::string nested_loops = repeated("{% for a in range(100000) %}", 4) + repeated("{% endfor %}", 4);
   CHECK(error_of(nested_loops).find("than it may") != std::string::npos);
   CHECK(error_of("{{ 'a' * 10000000000 }}").find("memory") != std::string::npos);
-  CHECK(error_of("{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}")
-            .find("memory") != std::string::npos);
+  CHECK(
+      error_of("{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}")
+          .find("memory") != std::string::npos);
   CHECK(error_of("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}").find("recursion") != std::string::npos);
   CHECK(error_of("{% set l = [1] %}{% set _ = l.append(l) %}{{ l }}").find("nested") != std::string::npos);
-  CHECK(error_of("{% set l = [1] %}{% for x in l %}{% set _ = l.append(x) %}{% endfor %}{{ l|length }}") == "rendered: 2");
+  CHECK(error_of("{% set l = [1] %}{% for x in l %}{% set _ = l.append(x) %}{% endfor %}{{ l|length }}") ==
+        "rendered: 2");
   CHECK(error_of("{{ " + repeated("(", 5000) + "1" + repeated(")", 5000) + " }}").find("deep") != std::string::npos);
   CHECK(error_of(repeated("{% if 1 %}", 5000)).find("deep") != std::string::npos);
   CHECK(error_of("{{ 1" + repeated(" + 1", 5000) + " }}").find("operators") != std::string::npos);
@@ -119,7 +121,8 @@ TEST_CASE("hostile templates end with an error") {
 
 TEST_CASE("undefined, tools and special tokens are what transformers passes") {
   const auto made = ChatTemplate::from_source(
-      "{{ bos_token }}|{{ tools is none }}|{{ documents is none }}|{{ add_generation_prompt }}|{{ pad_token is defined }}",
+      "{{ bos_token }}|{{ tools is none }}|{{ documents is none }}|{{ add_generation_prompt }}|{{ pad_token is defined "
+      "}}",
       R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>"})");
   REQUIRE(made.has_value());
   ChatInput input;

@@ -39,9 +39,44 @@ void compare(size_t pattern, std::string_view text) {
 
 TEST_CASE("the scanner cuts random text as the regex does") {
   std::mt19937 random(5);
-  const std::vector<std::string> pieces = {"'", "s", "S", "t", "ll", "LL", "re", "Ve", "m", "d", " ", "  ", "\t", "\n", "\r", "\v", "a", "Z",
-      "0", "12345", ".", "!?", "_", "\xC2\xA0", "\xC2\x85", "\xE1\xA0\x8E", "\xE2\x80\xA8", "\xE3\x80\x80", "\xC5\xBF", "\xE2\x84\xAA",
-      "\xC3\xA9", "\xCC\x81", "\xC2\xBD", "\xE2\x85\xA7", "\xE6\x97\xA5", "\xF0\x9F\xA6\x99", "\xF0\x9D\x9F\x98", std::string(1, '\0')};
+  const std::vector<std::string> pieces = {"'",
+                                           "s",
+                                           "S",
+                                           "t",
+                                           "ll",
+                                           "LL",
+                                           "re",
+                                           "Ve",
+                                           "m",
+                                           "d",
+                                           " ",
+                                           "  ",
+                                           "\t",
+                                           "\n",
+                                           "\r",
+                                           "\v",
+                                           "a",
+                                           "Z",
+                                           "0",
+                                           "12345",
+                                           ".",
+                                           "!?",
+                                           "_",
+                                           "\xC2\xA0",
+                                           "\xC2\x85",
+                                           "\xE1\xA0\x8E",
+                                           "\xE2\x80\xA8",
+                                           "\xE3\x80\x80",
+                                           "\xC5\xBF",
+                                           "\xE2\x84\xAA",
+                                           "\xC3\xA9",
+                                           "\xCC\x81",
+                                           "\xC2\xBD",
+                                           "\xE2\x85\xA7",
+                                           "\xE6\x97\xA5",
+                                           "\xF0\x9F\xA6\x99",
+                                           "\xF0\x9D\x9F\x98",
+                                           std::string(1, '\0')};
   for (int round = 0; round < 20000; ++round) {
     std::string text;
     const size_t count = random() % 12;

@@ -14,7 +14,8 @@ struct Outcome {
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
-/// The definition: the shortest prefix of the whole stream that ends in a stop; of its stops the longest, then the first.
+/// The definition: the shortest prefix of the whole stream that ends in a stop; of its stops the longest, then the
+/// first.
 Outcome naive(const std::string& stream, const std::vector<std::string>& stops, bool include) {
   for (size_t end = 1; end <= stream.size(); ++end) {
     const std::string seen = stream.substr(0, end);
@@ -31,7 +32,8 @@ Outcome naive(const std::string& stream, const std::vector<std::string>& stops, 
 /// Whether some stop begins with a non-empty suffix of `text` of at least `length` bytes.
 bool could_become_stop(const std::string& text, size_t length, const std::vector<std::string>& stops) {
   return std::any_of(stops.begin(), stops.end(), [&](const std::string& stop) {
-    return length < stop.size() && length <= text.size() && stop.compare(0, length, text, text.size() - length, length) == 0;
+    return length < stop.size() && length <= text.size() &&
+           stop.compare(0, length, text, text.size() - length, length) == 0;
   });
 }
 

@@ -47,8 +47,27 @@ void for_each_small_tokenizer(Use use) {
 }
 
 std::string random_bytes(std::mt19937& random, size_t max_length) {
-  static const std::vector<std::string> kPieces = {"a", " ", "\n", "'s", "'S", "\xC5\xBF", "\xE2\x96\x81", "<s>", "</s>", "<|im_start|>",
-      "<0x41>", "12", "\xF0\x9F\xA6\x99", "\xE6\x97\xA5", "\xCC\x81", "\xC3\xA9", "  ", "\r\n", "\xE2\x80\x83", "word", "!?"};
+  static const std::vector<std::string> kPieces = {"a",
+                                                   " ",
+                                                   "\n",
+                                                   "'s",
+                                                   "'S",
+                                                   "\xC5\xBF",
+                                                   "\xE2\x96\x81",
+                                                   "<s>",
+                                                   "</s>",
+                                                   "<|im_start|>",
+                                                   "<0x41>",
+                                                   "12",
+                                                   "\xF0\x9F\xA6\x99",
+                                                   "\xE6\x97\xA5",
+                                                   "\xCC\x81",
+                                                   "\xC3\xA9",
+                                                   "  ",
+                                                   "\r\n",
+                                                   "\xE2\x80\x83",
+                                                   "word",
+                                                   "!?"};
   std::string out;
   const size_t count = random() % max_length;
   for (size_t i = 0; i < count; ++i) {
@@ -231,34 +250,48 @@ TEST_CASE("what is not supported is refused by name") {
     return made.has_error() ? made.error().message : "accepted";
   };
   const auto with = [](std::string_view member) {
-    return R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}, )" + std::string(member) + "}";
+    return R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}, )" +
+           std::string(member) + "}";
   };
   CHECK(error_of(with(R"("added_tokens": [])")) == "accepted");
   CHECK(error_of("[]") == "tokenizer.json: not a JSON object");
   CHECK(error_of("{") .find("tokenizer.json: ") == 0);
   CHECK(error_of("{}") == "tokenizer.json: \"model\" is missing");
   CHECK(error_of(R"({"model": {"type": "Unigram"}})") == "tokenizer.json: model type \"Unigram\" is not supported");
-  CHECK(error_of(with(R"("normalizer": {"type": "Precompiled"})")) == "tokenizer.json: normalizer type \"Precompiled\" is not supported");
-  CHECK(error_of(with(R"("pre_tokenizer": {"type": "UnicodeScripts"})")) == "tokenizer.json: pre_tokenizer type \"UnicodeScripts\" is not supported");
+  CHECK(error_of(with(R"("normalizer": {"type": "Precompiled"})")) ==
+        "tokenizer.json: normalizer type \"Precompiled\" is not supported");
+  CHECK(error_of(with(R"("pre_tokenizer": {"type": "UnicodeScripts"})")) ==
+        "tokenizer.json: pre_tokenizer type \"UnicodeScripts\" is not supported");
   CHECK(error_of(with(R"("decoder": {"type": "CTC"})")) == "tokenizer.json: decoder type \"CTC\" is not supported");
-  CHECK(error_of(with(R"("post_processor": {"type": "BertProcessing"})")) == "tokenizer.json: post_processor type \"BertProcessing\" is not supported");
-  CHECK(error_of(R"({"model": {"vocab": {"a": 0}, "merges": ["a b"]}})").find("\"b\", which is not in the vocabulary") != std::string::npos);
-  CHECK(error_of(R"({"model": {"vocab": {"a": 99999999999}, "merges": []}})").find("is not a number from 0 to") != std::string::npos);
+  CHECK(error_of(with(R"("post_processor": {"type": "BertProcessing"})")) ==
+        "tokenizer.json: post_processor type \"BertProcessing\" is not supported");
+  CHECK(
+      error_of(R"({"model": {"vocab": {"a": 0}, "merges": ["a b"]}})").find("\"b\", which is not in the vocabulary") !=
+      std::string::npos);
+  CHECK(error_of(R"({"model": {"vocab": {"a": 99999999999}, "merges": []}})").find("is not a number from 0 to") !=
+        std::string::npos);
   CHECK(error_of(R"({"model": {"vocab": {"a": 0}, "merges": ["a"]}})").find("is not two tokens") != std::string::npos);
-  CHECK(error_of(with(R"("pre_tokenizer": {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated"})")).find("regex \"(\"") != std::string::npos);
+  CHECK(error_of(with(R"("pre_tokenizer": {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated"})"))
+            .find("regex \"(\"") != std::string::npos);
   std::string deep = R"({"type": "NFC"})";
   for (int i = 0; i < 20; ++i) deep = R"({"type": "Sequence", "normalizers": [)" + deep + "]}";
   CHECK(error_of(with("\"normalizer\": " + deep)) == "tokenizer.json: normalizer: nested too deeply");
   const std::string grow = R"({"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaaaaaaaaaaaaaa"})";
-  CHECK(error_of(with(R"("normalizer": {"type": "Sequence", "normalizers": [)" + grow + "," + grow + "]}")).find("may grow") != std::string::npos);
+  CHECK(error_of(with(R"("normalizer": {"type": "Sequence", "normalizers": [)" + grow + "," + grow + "]}"))
+            .find("may grow") != std::string::npos);
   CHECK(Tokenizer::load("/nonexistent").error().code == ErrorCode::kNotFound);
 }
 
 TEST_CASE("the Llama class's add_bos_token decides about the beginning") {
-  const std::string json = R"({"model": {"vocab": {"a": 0}, "merges": []}, "added_tokens": [{"id": 1, "content": "<s>", "special": true}]})";
-  const auto encode = [&](std::string_view config) { return Tokenizer::from_json(json, config).value()->encode("a", true); };
+  const std::string json =
+      R"({"model": {"vocab": {"a": 0}, "merges": []}, "added_tokens": [{"id": 1, "content": "<s>", "special": true}]})";
+  const auto encode = [&](std::string_view config) {
+    return Tokenizer::from_json(json, config).value()->encode("a", true);
+  };
   CHECK(encode("{}") == std::vector<TokenId>{0});
-  CHECK(encode(R"({"tokenizer_class": "LlamaTokenizerFast", "bos_token": "<s>", "add_bos_token": true})") == std::vector<TokenId>{1, 0});
-  CHECK(encode(R"({"tokenizer_class": "Qwen2Tokenizer", "bos_token": "<s>", "add_bos_token": true})") == std::vector<TokenId>{0});
+  CHECK(encode(R"({"tokenizer_class": "LlamaTokenizerFast", "bos_token": "<s>", "add_bos_token": true})") ==
+        std::vector<TokenId>{1, 0});
+  CHECK(encode(R"({"tokenizer_class": "Qwen2Tokenizer", "bos_token": "<s>", "add_bos_token": true})") ==
+        std::vector<TokenId>{0});
   CHECK(encode(R"({"added_tokens_decoder": {"7": {"content": "a", "special": false}}})") == std::vector<TokenId>{0});
 }
