@@ -12,7 +12,7 @@
 /// What became of one plan: when it was made, and what each stage did when. Times are ns on the head's clock.
 namespace millrace::sched {
 
-/// Why a stage did not compute (docs/operations.md says how each is told).
+/// Why a stage did not compute (docs/observing.md says how each is told).
 enum class WaitCause : uint8_t {
   kUneven,           ///< micro-batches or stages of unequal length
   kLateActivations,  ///< what it waits for is on a link

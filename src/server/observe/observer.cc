@@ -22,7 +22,7 @@ using openai::error_response;
 int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 constexpr std::string_view kPage =
-#include "page.inc"
+#include <page.inc>
     ;
 
 HttpResponse answer_page() {
