@@ -97,6 +97,24 @@ void add_scheduler_flags(CLI::App& serve, EngineOptions& engine) {
   serve.add_option("--chunked-prefill-size", engine.chunked_prefill_size, "Prompt tokens per micro-batch")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  serve.add_option("--chunking", engine.chunking,
+                   "How prompts are cut: fixed (by tokens), balanced (by predicted time), published (by a prefill fit)")
+      ->check(CLI::IsMember({"fixed", "published", "balanced"}))
+      ->capture_default_str();
+  serve.add_flag_callback("--enable-dynamic-chunking", [&engine] { engine.chunking = "balanced"; },
+                          "The same as --chunking balanced");
+  serve.add_option("--dynamic-chunking-smoothing", engine.chunk_smoothing, "How far a chunk follows what is computed")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  serve.add_option("--schedule-policy", engine.schedule_policy, "Order of the queue: fcfs, priority, shortest")
+      ->check(CLI::IsMember({"fcfs", "priority", "shortest"}))
+      ->capture_default_str();
+  serve.add_option("--queue-timeout", engine.queue_timeout_s, "Seconds that a request may wait for its start; 0: any")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  serve.add_option("--run-timeout", engine.run_timeout_s, "Seconds that a request may run; 0: any")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
   serve.add_option("--max-running-requests", engine.max_running_requests, "Requests that run at once")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
@@ -152,7 +170,7 @@ ExitWith explain(const CLI::App& app, const CLI::ParseError& failure) {
 
 }  // namespace
 
-std::variant<ServeFlags, TraceFlags, ExitWith> parse_command_line(int argc, char** argv) {
+std::variant<ServeFlags, TraceFlags, SimulateFlags, ExitWith> parse_command_line(int argc, char** argv) {
   ServeFlags flags;
   flags.server.served_model_name.clear();
   RawFlags raw;
@@ -169,12 +187,17 @@ std::variant<ServeFlags, TraceFlags, ExitWith> parse_command_line(int argc, char
   TraceFlags trace_flags;
   CLI::App& trace = *app.add_subcommand("trace", "Print where the bubbles of a recorded profile are, and their causes");
   trace.add_option("FILE", trace_flags.file, "Written between /start_profile and /stop_profile")->required();
+  SimulateFlags simulation;
+  CLI::App& simulate = *app.add_subcommand("simulate", "Run a workload over a described cluster in virtual time");
+  simulate.get_formatter()->column_width(36);
+  add_simulate_flags(simulate, simulation);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& failure) {
     return explain(app, failure);
   }
   if (trace.parsed()) return trace_flags;
+  if (simulate.parsed()) return simulation;
   const std::string misplaced = complete_place(serve, flags.cluster, raw.dist_init_addr);
   if (!misplaced.empty()) return ExitWith{2, "millrace: " + misplaced};
   flags.drain_timeout = std::chrono::milliseconds(static_cast<int64_t>(raw.drain_timeout_s * 1000));

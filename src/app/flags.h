@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/local_engine.h"
+#include "app/simulate.h"
 #include "base/log.h"
 #include "server/options.h"
 
@@ -34,6 +35,7 @@ struct ExitWith {
   std::string message;  ///< for stdout when code is 0, else one line for stderr
 };
 
-[[nodiscard]] std::variant<ServeFlags, TraceFlags, ExitWith> parse_command_line(int argc, char** argv);
+[[nodiscard]] std::variant<ServeFlags, TraceFlags, SimulateFlags, ExitWith> parse_command_line(int argc,
+                                                                                               char** argv);
 
 }  // namespace millrace::app

@@ -13,6 +13,10 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr async::Duration kHeartbeat = 500ms;
+async::Duration duration_of(double seconds) {
+  return std::chrono::duration_cast<async::Duration>(std::chrono::duration<double>(seconds));
+}
+
 uint32_t window(const EngineOptions& options) {
   return static_cast<uint32_t>(options.pp_size + options.async_batch_depth);
 }
@@ -163,12 +167,18 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
                     static_cast<uint32_t>(options_.max_running_requests),
                     window(options_),
                     static_cast<uint32_t>(options_.chunked_prefill_size),
-                    context};
+                    context,
+                    static_cast<uint32_t>(options_.pp_size)};
+  head.scheduler.chunking = *sched::parse_chunking(options_.chunking);
+  head.scheduler.chunk_smoothing = options_.chunk_smoothing;
+  head.scheduler.policy = *sched::parse_queue_policy(options_.schedule_policy);
+  head.queue_timeout = duration_of(options_.queue_timeout_s);
+  head.run_timeout = duration_of(options_.run_timeout_s);
   head.model = {config_.architecture,     context, drawable_vocab_, model::parameter_count(config_),
                 static_cast<uint32_t>(options_.pp_size), capacity};
   head.max_queued = static_cast<uint32_t>(options_.max_queued_requests);
   head.heartbeat = kHeartbeat;
-  head.watchdog = std::chrono::duration_cast<async::Duration>(std::chrono::duration<double>(options_.watchdog_timeout_s));
+  head.watchdog = duration_of(options_.watchdog_timeout_s);
   const sched::StageBounds bounds{head.scheduler.max_running, page_size, page_count, max_batch_tokens(options_),
                                   static_cast<uint32_t>(config_.vocab_size)};
 

@@ -27,6 +27,11 @@ struct EngineOptions {
   double memory_fraction = 0.5;            ///< of the memory available at start, for the KV cache
   int32_t context_length = 0;              ///< 0: the model's own
   int32_t chunked_prefill_size = 512;      ///< prompt tokens per micro-batch
+  std::string chunking = "fixed";          ///< fixed, published, balanced
+  double chunk_smoothing = 0.75;
+  std::string schedule_policy = "fcfs";    ///< fcfs, priority, shortest
+  double queue_timeout_s = 0;              ///< 0: none
+  double run_timeout_s = 0;                ///< 0: none
   int32_t max_running_requests = 64;
   int32_t max_queued_requests = 1024;
   double watchdog_timeout_s = 300;

@@ -127,8 +127,8 @@ void append_table(std::string& out, const TraceSummary& summary) {
 
 void append_longest(std::string& out, const TraceSummary& summary, int64_t origin_ns) {
   if (summary.longest.empty()) return;
-  fmt::format_to(std::back_inserter(out), "\nlongest bubbles\n{:>12}{:>8}{:>6}{:>10}{:>12}  {}\n", "at", "stage", "gen.",
-                 "plan", "length", "causes");
+  fmt::format_to(std::back_inserter(out), "\nlongest bubbles\n{:>12}{:>8}{:>6}{:>10}{:>12}  {}\n", "at", "stage",
+                 "gen.", "plan", "length", "causes");
   for (const Bubble& bubble : summary.longest) {
     std::string causes;
     for (size_t i = 0; i < sched::kWaitCauseCount; ++i) {
@@ -178,8 +178,9 @@ std::string format_report(const RecordedRing& ring, const TraceSummary& summary)
   if (!ring.complete) print("the file ends early: the profile was not stopped\n");
   if (ring.lost_plans > 0) print(fmt::format("{} micro-batches are missing: they came too fast\n", ring.lost_plans));
   if (count == 0) return out;
-  print(fmt::format("window: {:.2f} of {} in flight; head: {} per micro-batch; lengths of neighbours differ by {:.0f} %\n\n",
-                    summary.occupancy, ring.window, duration(summary.head_ns / count), 100 * summary.length_variation));
+  print(fmt::format("window: {:.2f} of {} in flight; head: {} per micro-batch; ", summary.occupancy, ring.window,
+                    duration(summary.head_ns / count)));
+  print(fmt::format("lengths of neighbours differ by {:.0f} %\n\n", 100 * summary.length_variation));
   append_table(out, summary);
   append_longest(out, summary, ring.records.front().sent_ns);
   return out;

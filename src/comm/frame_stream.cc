@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/system/system_error.hpp>
 #include <cstring>
 
 #include "base/check.h"
@@ -12,6 +14,8 @@ namespace {
 
 constexpr size_t kReadBufferBytes = size_t{16} << 10;
 constexpr size_t kPieceBytes = size_t{1} << 20;
+/// Frames up to this size are written by push() itself.
+constexpr size_t kSmallBytes = size_t{64} << 10;
 
 /// One thread writes each counter, so nothing needs a locked instruction.
 void add(std::atomic<uint64_t>& counter, uint64_t count) {
@@ -61,7 +65,9 @@ void FrameWriter::push(const FrameHeader& header, Payload payload, bool borrowed
   if (abandoned_) return;
   queue_.push_back({encode_header(header), header.kind, borrowed, std::move(payload)});
   ++waiting_[static_cast<size_t>(header.kind)];
-  wake_.notify_all();
+  // A failure comes up again in run().
+  if (queue_.size() == 1 && header.payload_bytes <= kSmallBytes && socket_.is_open()) (void)write_piece();
+  if (!queue_.empty()) wake_.notify_all();
 }
 
 void FrameWriter::finish() {
@@ -72,6 +78,7 @@ void FrameWriter::finish() {
 void FrameWriter::abandon() {
   abandoned_ = true;
   queue_.clear();
+  written_ = 0;
   waiting_ = {};
   wake_.notify_all();
 }
@@ -82,35 +89,41 @@ bool FrameWriter::holds_borrowed() const {
 
 asio::awaitable<void> FrameWriter::run() {
   while (!abandoned_) {
-    if (!queue_.empty()) {
-      co_await write_first();
-    } else if (finishing_) {
-      co_return;
-    } else {
+    if (queue_.empty()) {
+      if (finishing_) co_return;
       co_await wake_.wait();
+      continue;
+    }
+    const boost::system::error_code failure = write_piece();
+    if (failure == asio::error::would_block || failure == asio::error::try_again) {
+      co_await socket_.async_wait(tcp::socket::wait_write, asio::use_awaitable);
+    } else if (failure) {
+      throw boost::system::system_error(failure);
+    } else if (!queue_.empty()) {
+      co_await asio::post(socket_.get_executor(), asio::use_awaitable);
     }
   }
 }
 
-asio::awaitable<void> FrameWriter::write_first() {
-  const size_t total = kFrameHeaderBytes + queue_.front().payload.bytes().size();
-  for (size_t done = 0; done < total;) {
-    const Frame& frame = queue_.front();
-    const size_t header_done = std::min(done, kFrameHeaderBytes);
-    const std::span<const std::byte> payload = frame.payload.bytes().subspan(done - header_done);
-    const std::array<asio::const_buffer, 2> buffers = {
-        asio::buffer(frame.header.data() + header_done, kFrameHeaderBytes - header_done),
-        asio::buffer(payload.data(), std::min(payload.size(), kPieceBytes))};
-    const size_t count = co_await socket_.async_send(buffers, asio::use_awaitable);
-    // abandon() frees the frame, also when the kernel had taken the piece before.
-    if (abandoned_) co_return;
-    add(counters_.bytes_sent, count);
-    done += count;
-  }
-  const FrameKind kind = queue_.front().kind;
-  if (static_cast<size_t>(kind) < kMessageKindCount) add(counters_.messages_sent, 1);
-  --waiting_[static_cast<size_t>(kind)];
+boost::system::error_code FrameWriter::write_piece() {
+  const Frame& frame = queue_.front();
+  const size_t header_written = std::min(written_, kFrameHeaderBytes);
+  const std::span<const std::byte> payload = frame.payload.bytes().subspan(written_ - header_written);
+  const std::array<asio::const_buffer, 2> buffers = {
+      asio::buffer(frame.header.data() + header_written, kFrameHeaderBytes - header_written),
+      asio::buffer(payload.data(), std::min(payload.size(), kPieceBytes))};
+  boost::system::error_code failure;
+  const size_t count = socket_.send(buffers, 0, failure);
+  if (failure) return failure;
+  add(counters_.bytes_sent, count);
+  written_ += count;
+  if (written_ < kFrameHeaderBytes + frame.payload.bytes().size()) return {};
+  const auto kind = static_cast<size_t>(frame.kind);
+  if (kind < kMessageKindCount) add(counters_.messages_sent, 1);
+  --waiting_[kind];
+  written_ = 0;
   queue_.pop_front();
+  return {};
 }
 
 }  // namespace millrace::comm

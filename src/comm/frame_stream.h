@@ -44,13 +44,15 @@ class FrameReader {
   std::span<const std::byte> buffered_;  // of buffer_: received and not yet read
 };
 
-/// Writes frames in the order of push(): the header and the payload from where they lie, a large one in pieces. The
-/// caller bounds the queue.
+/// Writes frames in the order of push(): the header and the payload from where they lie, a large one in pieces between
+/// which the executor does other work. Only plain calls on the non-blocking socket touch a payload's memory, never an
+/// operation that is pending. The caller bounds the queue.
 class FrameWriter {
  public:
   FrameWriter(async::Runtime& runtime, tcp::socket& socket, LinkCounters& counters)
       : socket_(socket), counters_(counters), wake_(runtime) {}
 
+  /// A small frame that nothing waits before is written at once.
   void push(const FrameHeader& header, Payload payload = {}, bool borrowed = false);
   /// No more is pushed; run() returns when the queue is empty.
   void finish();
@@ -59,6 +61,7 @@ class FrameWriter {
   [[nodiscard]] asio::awaitable<void> run();
 
   [[nodiscard]] bool finished() const { return finishing_; }
+  [[nodiscard]] bool mid_frame() const { return written_ > 0; }
   /// Frames not yet handed to the kernel as a whole.
   [[nodiscard]] size_t waiting() const { return queue_.size(); }
   [[nodiscard]] size_t waiting(FrameKind kind) const { return waiting_[static_cast<size_t>(kind)]; }
@@ -72,11 +75,12 @@ class FrameWriter {
     bool borrowed;
     Payload payload;
   };
-  [[nodiscard]] asio::awaitable<void> write_first();
+  [[nodiscard]] boost::system::error_code write_piece();
 
   tcp::socket& socket_;
   LinkCounters& counters_;
   std::deque<Frame> queue_;
+  size_t written_ = 0;  // of the first frame
   std::array<size_t, kFrameKindCount> waiting_{};
   bool finishing_ = false;
   bool abandoned_ = false;

@@ -4,6 +4,7 @@
 #include <boost/system/system_error.hpp>
 #include <random>
 
+#include "base/log.h"
 #include "comm/tcp_handshake.h"
 
 namespace millrace::comm {
@@ -141,7 +142,13 @@ asio::awaitable<Result<std::unique_ptr<LinkSender>>> connect_link(async::Runtime
       late = closing.passed();
     }
     if (attempt.has_value()) co_return make_tcp_sender(home, hello, options, std::move(*attempt));
-    if (!late) last = attempt.error().error;
+    if (!late) {
+      const bool news = last.message != attempt.error().error.message;
+      last = attempt.error().error;
+      if (news && last.code == ErrorCode::kInvalidArgument) {
+        log::warn("link {} with {} is {}", link_name(hello), endpoint.to_string(), last.message);
+      }
+    }
     if (!attempt.error().try_again) {
       co_return make_error(last.code, "link {} with {}: {}", link_name(hello), endpoint.to_string(), last.message);
     }

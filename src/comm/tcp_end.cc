@@ -93,8 +93,8 @@ void TcpEnd::start(LanePair lanes) {
   if (ended_) return;
   control_ = lanes.take(Lane::kControl, runtime_.executor());
   data_ = lanes.take(Lane::kData, runtime_.executor());
-  // Also for plain calls: end() must not wait.
   control_.non_blocking(true);
+  data_.non_blocking(true);
   spawn("writes control", write_control(shared_from_this()));
   spawn("reads control", read_control(shared_from_this()));
   spawn("keeps heartbeat", keep_heartbeat(shared_from_this()));
@@ -200,7 +200,7 @@ void TcpEnd::say_goodbye() {
 }
 
 void TcpEnd::try_goodbye() {
-  if (control_writer_.finished() || control_writer_.waiting() > 0) return;
+  if (control_writer_.finished() || control_writer_.mid_frame() || !control_.is_open()) return;
   const auto text = reason_bytes(reason_);
   const auto header = encode_header(header_of(FrameKind::kGoodbye, 0, text.size()));
   boost::system::error_code ignored;

@@ -86,7 +86,7 @@ struct TcpListenerOptions {
 /// Runtime has run out of work.
 class TcpListener {
  public:
-  /// `endpoint`: an address of this host, or a name of one; port 0 lets the system pick.
+  /// From any thread. `endpoint`: an address of this host, or a name of one; port 0 lets the system pick.
   [[nodiscard]] static Result<std::unique_ptr<TcpListener>> open(async::Runtime& runtime, const TcpEndpoint& endpoint,
                                                                  TcpListenerOptions options = {});
   ~TcpListener();

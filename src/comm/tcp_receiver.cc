@@ -112,7 +112,8 @@ void TcpReceiveEnd::deliver(const FrameHeader& header, Payload payload) {
   }
   counters_.messages_received.fetch_add(1, std::memory_order_relaxed);
   const auto kind = static_cast<MessageKind>(header.kind);
-  if (!inbox(kind).try_send({kind, header.generation, PlanId(header.number), std::move(payload)})) {
+  Message message{kind, header.generation, PlanId(header.number), std::move(payload), runtime_.now()};
+  if (!inbox(kind).try_send(std::move(message))) {
     end(fmt::format("more {} messages from {} wait than the window allows", to_string(kind), peer_));
   }
 }

@@ -20,7 +20,7 @@ class TcpSendEnd final : public TcpEnd {
   [[nodiscard]] asio::awaitable<void> write_data(std::shared_ptr<TcpEnd>);
   asio::awaitable<void> receive_message(FrameHeader, FrameReader&) override { co_return; }
   bool handle_goodbye(const std::string& reason) override {
-    end(fmt::format("{} closed the link: {}", peer_, reason));
+    end(closing_ ? reason_ : fmt::format("{} closed the link: {}", peer_, reason));
     return true;
   }
   void handle_end() override { data_writer_.abandon(); }

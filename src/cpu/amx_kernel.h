@@ -169,8 +169,8 @@ void attention_block_amx(const AttentionRows& rows, const KeyBlock& block) {
       __builtin_prefetch(block.next_v[group] + line);
     }
   }
+  int configured = 0;
   const auto for_tiles = [&](auto body) __attribute__((always_inline)) {
-    int configured = 0;
     for (int row = 0; row < rows.rows; row += kTileHeight) {
       const int height = rows.rows - row < kTileHeight ? rows.rows - row : kTileHeight;
       if (height != configured) configure_attention(height);

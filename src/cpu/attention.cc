@@ -80,6 +80,28 @@ struct Workspace {
   int32_t* positions;
 };
 
+/// Builds the groups at `k` and `v` from the `count` tokens that begin at `token`; the other lanes are zeros.
+void gather_group(const Op& op, const Unit& unit, int32_t token, int32_t count, std::byte* k, std::byte* v) {
+  const CpuKvCache& cache = op.cache;
+  const int32_t page_size = cache.shape().page_size;
+  const PageId* pages = op.batch.pages.data() + op.batch.page_begin[unit.sequence];
+  const std::byte* keys[kGroupKeys];
+  const std::byte* values[kGroupKeys];
+  for (int32_t lane = 0; lane < kGroupKeys; ++lane) {
+    const int32_t at = token + lane;
+    const bool known = lane < count;
+    keys[lane] = known ? cache.key_at(pages[at / page_size], op.layer, unit.kv_head, at % page_size) : kZeroGroup;
+    values[lane] = known ? cache.value_at(pages[at / page_size], op.layer, unit.kv_head, at % page_size) : kZeroGroup;
+  }
+  const auto row_bytes = static_cast<size_t>(cache.padded_dim()) * tensor::size_of(cache.dtype());
+  op.device.kernels.gather_keys(keys, static_cast<int>(row_bytes / 4), k);
+  if (cache.dtype() == tensor::DType::kBF16) {
+    op.device.kernels.gather_values_bf16(values, cache.padded_dim(), v);
+  } else {
+    for (int32_t lane = 0; lane < kGroupKeys; ++lane) std::memcpy(v + lane * row_bytes, values[lane], row_bytes);
+  }
+}
+
 /// Where the keys of one block are; copies into the workspace only what has no groups of its own.
 KeyBlock locate(const Op& op, const Unit& unit, int32_t first_key, const Workspace& space) {
   const CpuKvCache& cache = op.cache;
@@ -87,8 +109,8 @@ KeyBlock locate(const Op& op, const Unit& unit, int32_t first_key, const Workspa
   const size_t s = unit.sequence;
   const int32_t limit = op.batch.prefix[s] + op.batch.row_begin[s + 1] - op.batch.row_begin[s];
   const PageId* pages = op.batch.pages.data() + op.batch.page_begin[s];
+  std::byte* const gathered = space.gathered + static_cast<size_t>(first_key / kBlockKeys % 2) * 2 * kBlockGroups * cache.group_bytes();
   KeyBlock block{.first_key = first_key};
-  std::byte* gathered = space.gathered + static_cast<size_t>(first_key / kBlockKeys % 2) * 2 * kBlockGroups * cache.group_bytes();
   for (int32_t g = 0; g < kBlockGroups; ++g) {
     const int32_t token = first_key + g * kGroupKeys;
     const int32_t count = std::min(kGroupKeys, limit - token);
@@ -107,11 +129,7 @@ KeyBlock locate(const Op& op, const Unit& unit, int32_t first_key, const Workspa
     } else {
       std::byte* k = gathered + static_cast<size_t>(g) * cache.group_bytes();
       std::byte* v = k + kBlockGroups * cache.group_bytes();
-      for (int32_t lane = 0; lane < count; ++lane) {
-        const int32_t at = token + lane;
-        cache.gather(pages[at / page_size], op.layer, unit.kv_head, at % page_size, lane, k, v);
-      }
-      cache.clear_values(v, count);
+      gather_group(op, unit, token, count, k, v);
       block.k[g] = k;
       block.v[g] = v;
     }

@@ -3,6 +3,7 @@
 #include "cpu/kernels.h"
 
 #include "cpu/attention_kernel.h"
+#include "cpu/gather_kernel.h"
 #include "cpu/product_kernel.h"
 #include "cpu/row_kernels.h"
 #include "cpu/vocabulary_kernels.h"
@@ -38,6 +39,8 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
 #endif
     .product_f32 = product<F32Format>,
     .attention_block_f32 = attention_block<F32Format>,
+    .gather_keys = gather_keys,
+    .gather_values_bf16 = gather_values_bf16,
     .attention_merge = attention_merge,
     .narrow = narrow,
     .widen = widen,

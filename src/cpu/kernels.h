@@ -82,6 +82,10 @@ struct Kernels {
   void (*attention_block_bf16)(const AttentionRows&, const KeyBlock&);
   void (*product_f32)(const ProductTask&);
   void (*attention_block_f32)(const AttentionRows&, const KeyBlock&);
+  /// Groups of 16 from tokens anywhere: out[word][16] of keys, a word being one f32 channel or two bf16 ones, and
+  /// out[8][padded_dim][2] of bf16 values.
+  void (*gather_keys)(const std::byte* const* keys, int words, std::byte* out);
+  void (*gather_values_bf16)(const std::byte* const* values, int padded_dim, std::byte* out);
   /// into ← into merged with `from`, the softmax over the keys that follow.
   void (*attention_merge)(int rows, int padded_dim, const AttentionState& into, const AttentionState& from);
 

@@ -53,29 +53,6 @@ void CpuKvCache::store(PageId id, int32_t layer, int32_t head, int32_t offset, c
   }
 }
 
-void CpuKvCache::gather(PageId id, int32_t layer, int32_t head, int32_t offset, int32_t lane, std::byte* k,
-                        std::byte* v) const {
-  const size_t skip = static_cast<size_t>(offset) * static_cast<size_t>(padded_dim_) * element_;
-  const std::byte* key = keys(id, layer, head) + skip;
-  const std::byte* value = values(id, layer, head) + skip;
-  if (dtype_ == tensor::DType::kBF16) {
-    // A pair of channels of a key moves as one word.
-    const auto* key_pairs = reinterpret_cast<const uint32_t*>(key);
-    auto* k_out = reinterpret_cast<uint32_t*>(k) + lane;
-    for (int32_t pair = 0; pair < padded_dim_ / 2; ++pair) k_out[pair * kGroupKeys] = key_pairs[pair];
-    const auto* from = reinterpret_cast<const uint16_t*>(value);
-    auto* v_out = reinterpret_cast<uint16_t*>(v) + value_index(lane, 0, 2, padded_dim_);
-    for (int32_t i = 0; i < padded_dim_; ++i) v_out[i * 2] = from[i];
-  } else {
-    const auto* from_key = reinterpret_cast<const float*>(key);
-    const auto* from_value = reinterpret_cast<const float*>(value);
-    auto* k_out = reinterpret_cast<float*>(k) + lane;
-    auto* v_out = reinterpret_cast<float*>(v) + value_index(lane, 0, 1, padded_dim_);
-    for (int32_t i = 0; i < padded_dim_; ++i) k_out[i * kGroupKeys] = from_key[i];
-    for (int32_t i = 0; i < padded_dim_; ++i) v_out[i] = from_value[i];
-  }
-}
-
 void CpuKvCache::clear_values(std::byte* group, int32_t first) const {
   const int32_t depth = dtype_ == tensor::DType::kBF16 ? 2 : 1;
   for (int32_t lane = first; lane < kGroupKeys; ++lane) {

@@ -33,8 +33,13 @@ class CpuKvCache final : public tensor::KvCache {
 
   /// Stores one token's key and value, f32 [padded_dim] each, at `offset` in the page.
   void store(PageId id, int32_t layer, int32_t head, int32_t offset, const float* key, const float* value) const;
-  /// Copies token `offset` of an ungrouped page into lane `lane` of the groups at `k` and `v`.
-  void gather(PageId id, int32_t layer, int32_t head, int32_t offset, int32_t lane, std::byte* k, std::byte* v) const;
+  /// Where token `offset` of an ungrouped page has its key and its value, [padded_dim] each.
+  [[nodiscard]] const std::byte* key_at(PageId id, int32_t layer, int32_t head, int32_t offset) const {
+    return keys(id, layer, head) + static_cast<size_t>(offset) * static_cast<size_t>(padded_dim_) * element_;
+  }
+  [[nodiscard]] const std::byte* value_at(PageId id, int32_t layer, int32_t head, int32_t offset) const {
+    return key_at(id, layer, head, offset) + side_bytes_;
+  }
   /// Zeroes lanes [first, 16) of a V group.
   void clear_values(std::byte* group, int32_t first) const;
 

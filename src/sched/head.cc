@@ -1,5 +1,6 @@
 #include "sched/head.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "base/log.h"
@@ -12,6 +13,8 @@ int64_t microseconds(async::Duration duration) {
 }
 
 int64_t nanoseconds(async::TimePoint at) { return at.time_since_epoch().count(); }
+/// How often the requests are looked through for those past a time limit.
+constexpr async::Duration kExpiryInterval = std::chrono::milliseconds(100);
 
 /// Adds a later event to an earlier one that the client has not taken yet.
 void merge(GenerateEvent& into, GenerateEvent later) {
@@ -163,6 +166,16 @@ void Head::handle(Abort abort) {
   deliver({abort.id, std::move(event)});
 }
 
+void Head::handle(Pause pause) {
+  for (const SequenceId id : scheduler_.pause(pause.mode)) {
+    GenerateEvent event;
+    event.finish = FinishReason::kAbort;
+    deliver({id, std::move(event)});
+  }
+}
+
+void Head::handle(Resume) { scheduler_.resume(); }
+
 void Head::handle(Stop) {
   stopping_ = true;
   set_not_ready("the server is shutting down");
@@ -186,6 +199,7 @@ asio::awaitable<void> Head::take_turns() {
     }
     (void)co_await wake_.wait_until(next_deadline());
     check_watchdog();
+    end_the_late();
     send_heartbeat_if_due();
   }
 }
@@ -216,7 +230,32 @@ void Head::send(Plan plan, async::TimePoint begin) {
 }
 
 async::TimePoint Head::next_deadline() const {
-  return sent_.empty() ? last_output_ + options_.heartbeat : sent_.front() + options_.watchdog;
+  const bool limited = options_.queue_timeout.count() > 0 || options_.run_timeout.count() > 0;
+  const async::TimePoint due = sent_.empty() ? last_output_ + options_.heartbeat : sent_.front() + options_.watchdog;
+  return limited && !clients_.empty() ? std::min(due, last_expiry_ + kExpiryInterval) : due;
+}
+
+void Head::end_the_late() {
+  const async::TimePoint now = runtime_.now();
+  if (now < last_expiry_ + kExpiryInterval) return;
+  last_expiry_ = now;
+  const auto is_late = [&](async::Duration limit, async::TimePoint since) { return limit.count() > 0 && now > since + limit; };
+  std::vector<SequenceId> waited;
+  std::vector<SequenceId> ran;
+  for (const auto& [id, client] : clients_) {
+    if (!client.planned && is_late(options_.queue_timeout, client.submitted)) waited.push_back(id);
+    if (client.planned && is_late(options_.run_timeout, *client.planned)) ran.push_back(id);
+  }
+  for (std::vector<SequenceId>* late : {&waited, &ran}) {
+    if (late->empty()) continue;
+    std::ranges::sort(*late);
+    for (const SequenceId id : *late) scheduler_.abort(id);
+    publish();
+    end(*late, late == &waited ? make_error(ErrorCode::kTimeout, "the request waited {} s in the queue (--queue-timeout)",
+                                            microseconds(options_.queue_timeout) / 1e6)
+                               : make_error(ErrorCode::kTimeout, "the request ran for {} s (--run-timeout)",
+                                            microseconds(options_.run_timeout) / 1e6));
+  }
 }
 
 void Head::send_heartbeat_if_due() {
@@ -253,8 +292,8 @@ void Head::book(const comm::Message& message) {
   std::vector<SequenceUpdate> updates = scheduler_.complete(*output);
   {
     const std::lock_guard lock(mutex_);
-    status_.ready = true;
-    status_.reason.clear();
+    status_.ready = !scheduler_.profiling();
+    status_.reason = status_.ready ? "" : "the stages are being timed";
   }
   publish();  // first, so that a client that has its last event finds its pages free
   for (SequenceUpdate& update : updates) deliver(std::move(update));

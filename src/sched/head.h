@@ -23,6 +23,8 @@ struct HeadOptions {
   uint32_t max_queued = 0;                      ///< requests that may wait; more are kExhausted
   async::Duration heartbeat{};                  ///< an idle ring gets an empty plan so often
   async::Duration watchdog{};                   ///< a plan that takes longer breaks the ring
+  async::Duration queue_timeout{};              ///< a request that waits longer ends with kTimeout; 0: none
+  async::Duration run_timeout{};                ///< a request that runs longer ends with kTimeout; 0: none
 };
 
 /// The one that decides: takes requests, keeps the window of plans full, books outputs, tells the clients. Engine's
@@ -55,6 +57,9 @@ class Head final : public Engine {
                                                             async::Runtime& client) override;
   bool abort(const std::string& request_id) override;
   [[nodiscard]] const RingStats* ring_stats() const override { return &stats_; }
+  /// From any thread: makes no plans until resume(); the requests stand still, go back to the queue, or end as kAbort.
+  void pause(PauseMode mode) { (void)controls_.try_push(Pause{mode}); }
+  void resume() { (void)controls_.try_push(Resume{}); }
 
  private:
   using Events = async::Mailbox<GenerateEvent>;
@@ -67,8 +72,12 @@ class Head final : public Engine {
   struct Abort {
     SequenceId id;
   };
+  struct Pause {
+    PauseMode mode;
+  };
+  struct Resume {};
   struct Stop {};
-  using Control = std::variant<Submission, Abort, Stop>;
+  using Control = std::variant<Submission, Abort, Pause, Resume, Stop>;
   struct Client {
     std::string request_id;
     Events events;
@@ -84,11 +93,14 @@ class Head final : public Engine {
   [[nodiscard]] asio::awaitable<void> receive_controls();
   void handle(Submission submission);
   void handle(Abort abort);
+  void handle(Pause pause);
+  void handle(Resume resume);
   void handle(Stop stop);
   [[nodiscard]] bool send_next_plan();
   void send(Plan plan, async::TimePoint begin);
   void send_heartbeat_if_due();
   void check_watchdog();
+  void end_the_late();
   [[nodiscard]] async::TimePoint next_deadline() const;
   void deliver(SequenceUpdate update);
   void end(const std::vector<SequenceId>& ids, const Error& error);
@@ -111,6 +123,7 @@ class Head final : public Engine {
   PlanId next_plan_;
   std::deque<async::TimePoint> sent_;  // of the plans in flight
   async::TimePoint last_output_;
+  async::TimePoint last_expiry_;       // when time limits were looked at
   std::string break_reason_;
   bool stopping_ = false;
 

@@ -3,7 +3,6 @@
 #include <boost/asio/post.hpp>
 
 #include "base/check.h"
-#include "comm/in_process_link.h"
 
 namespace millrace::sched {
 
@@ -26,7 +25,7 @@ void LocalStages::start(std::unique_ptr<comm::LinkReceiver> upstream, std::uniqu
     Host& host = *hosts_[i];
     comm::Link to_next;
     if (i + 1 < hosts_.size()) {
-      to_next = comm::make_in_process_link(host.runtime, hosts_[i + 1]->runtime, shape_.window + 1);
+      to_next = shape_.make_link(host.runtime, hosts_[i + 1]->runtime, shape_.window + 1);
     } else {
       to_next.sender = std::move(downstream);
     }

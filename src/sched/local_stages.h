@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "async/task_group.h"
-#include "comm/link.h"
+#include "comm/in_process_link.h"
 #include "sched/stage_loop.h"
 
 namespace millrace::sched {
@@ -16,6 +16,8 @@ struct RingShape {
   uint32_t stage_count = 1;
   size_t window = 1;       ///< plans in flight at most
   StageBounds bounds;
+  /// Joins neighbours in one process: sender's Runtime, receiver's Runtime, messages of a kind that may wait.
+  std::function<comm::Link(async::Runtime&, async::Runtime&, size_t)> make_link = comm::make_in_process_link;
 };
 
 /// The stages that this process hosts: neighbours in the ring, each with its runner on its own Runtime, joined by

@@ -3,7 +3,6 @@
 #include <boost/asio/post.hpp>
 
 #include "base/log.h"
-#include "comm/in_process_link.h"
 
 namespace millrace::sched {
 namespace {
@@ -16,8 +15,8 @@ constexpr async::Duration kReformDelay = 100ms;
 }  // namespace
 
 asio::awaitable<RingEnds> InProcessFormer::form(Generation) {
-  comm::Link in = comm::make_in_process_link(runtime_, stages_.first_runtime(), shape_.window + 1);
-  comm::Link out = comm::make_in_process_link(stages_.last_runtime(), runtime_, shape_.window + 1);
+  comm::Link in = shape_.make_link(runtime_, stages_.first_runtime(), shape_.window + 1);
+  comm::Link out = shape_.make_link(stages_.last_runtime(), runtime_, shape_.window + 1);
   stages_.start(std::move(in.receiver), std::move(out.sender));
   co_return RingEnds{std::move(in.sender), std::move(out.receiver)};
 }

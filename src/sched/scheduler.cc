@@ -6,13 +6,33 @@
 #include "base/check.h"
 
 namespace millrace::sched {
+namespace {
 
-Scheduler::Scheduler(const SchedulerOptions& options) : options_(options), pool_(options.page_count) {
+/// Prompts that the published algorithm times on its first stage.
+constexpr uint32_t kPublishedSamples = 128;
+/// Reports of older plans are of no use.
+constexpr size_t kMaxShapes = 1024;
+
+ProfileBounds profile_bounds(const SchedulerOptions& options) {
+  return {options.page_size,        options.page_count,
+          options.max_running,      options.chunked_prefill_size,
+          options.context_length,   options.chunking == Chunking::kPublished ? kPublishedSamples : 0};
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerOptions& options)
+    : options_(options),
+      pool_(options.page_count),
+      chunker_({options.chunking, options.chunked_prefill_size, options.chunk_smoothing, options.page_size,
+                options.stage_count}),
+      new_token_ratio_(options.new_token_ratio) {
   CHECK(options.page_size > 0 && options.max_running > 0 && options.window > 0 && options.chunked_prefill_size > 0);
   CHECK(options.context_length <= uint64_t{options.page_count} * options.page_size,
         "a context of {} tokens, the pages hold {}", options.context_length,
         uint64_t{options.page_count} * options.page_size);
   for (uint32_t slot = options.max_running; slot-- > 0;) free_slots_.emplace_back(slot);
+  if (options.chunking != Chunking::kFixed) profile_.emplace(profile_bounds(options));
 }
 
 size_t Scheduler::pages_for(size_t tokens) const { return (tokens + options_.page_size - 1) / options_.page_size; }
@@ -45,6 +65,7 @@ void Scheduler::leave(Sequence& sequence) {
   sequence.pages.clear();
   sequence.announced_pages = 0;
   sequence.scheduled = 0;
+  sequence.last_chunk = 0;
   sequence.running = false;
   pending_closes_.push_back(sequence.slot);
   free_slots_.push_back(sequence.slot);
@@ -72,6 +93,9 @@ std::vector<SequenceId> Scheduler::lose_ring() {
   for (Sequence* sequence : waiting_) sequence->in_flight = 0;
   in_flight_.clear();
   pending_closes_.clear();
+  shapes_.clear();
+  plan_count_ = 0;
+  if (profile_) profile_.emplace(profile_bounds(options_));
   CHECK(free_slots_.size() == options_.max_running, "{} of {} slots are free without a ring", free_slots_.size(),
         options_.max_running);
   CHECK(pool_.free_count() == pool_.page_count(), "{} of {} pages are free without a ring", pool_.free_count(),
@@ -79,147 +103,63 @@ std::vector<SequenceId> Scheduler::lose_ring() {
   return ended;
 }
 
-std::optional<Plan> Scheduler::next() {
-  ++turn_;
-  Plan plan;
-  in_flight_.emplace_back();
-  plan_decodes(plan);
-  plan_prefills(plan);
-  if (plan.slices.empty()) {
-    in_flight_.pop_back();
-    return std::nullopt;
+std::vector<SequenceId> Scheduler::pause(PauseMode mode) {
+  paused_ = true;
+  std::vector<SequenceId> ended;
+  if (mode == PauseMode::kRetract) {
+    while (!running_.empty()) retract(*running_.back());
+  } else if (mode == PauseMode::kAbort) {
+    for (const auto& [id, sequence] : sequences_) ended.push_back(id);
+    std::sort(ended.begin(), ended.end());
+    for (const SequenceId id : ended) abort(id);
   }
-  plan.closes = std::exchange(pending_closes_, {});
-  return plan;
-}
-
-Plan Scheduler::empty_plan() {
-  in_flight_.emplace_back();
-  Plan plan;
-  plan.closes = std::exchange(pending_closes_, {});
-  return plan;
-}
-
-void Scheduler::add_slice(Plan& plan, Sequence& sequence, uint32_t token_count) {
-  const uint32_t end = sequence.scheduled + token_count;
-  const bool last_chunk = end == sequence.tokens.size();
-  PlanSlice slice;
-  slice.slot = sequence.slot;
-  slice.prefix = sequence.scheduled;
-  slice.token_count = token_count;
-  slice.new_page_count = static_cast<uint32_t>(sequence.pages.size()) - sequence.announced_pages;
-  slice.sample = last_chunk && sequence.request.max_tokens > 0;
-  if (sequence.wants_scores()) {
-    slice.score_top = sequence.request.prompt_top_logprobs;
-    slice.next_token = last_chunk ? -1 : sequence.tokens[end];
-  }
-  plan.slices.push_back(slice);
-  plan.tokens.insert(plan.tokens.end(), sequence.tokens.begin() + sequence.scheduled, sequence.tokens.begin() + end);
-  plan.new_pages.insert(plan.new_pages.end(), sequence.pages.begin() + sequence.announced_pages,
-                        sequence.pages.end());
-  sequence.announced_pages = static_cast<uint32_t>(sequence.pages.size());
-  sequence.scheduled = end;
-  sequence.last_planned = turn_;
-  ++sequence.in_flight;
-  in_flight_.back().push_back(sequence.id);
-}
-
-// Every plan takes its share of the decoding sequences, so that the plans in flight cost the same.
-void Scheduler::plan_decodes(Plan& plan) {
-  std::vector<Sequence*> ready;
-  size_t decoding = 0;
-  for (Sequence* sequence : running_) {
-    if (!sequence->decoding()) continue;
-    ++decoding;
-    if (sequence->in_flight == 0) ready.push_back(sequence);
-  }
-  std::sort(ready.begin(), ready.end(), [](const Sequence* a, const Sequence* b) {
-    return std::pair(a->last_planned, a->id) < std::pair(b->last_planned, b->id);
-  });
-  const size_t share = (decoding + options_.window - 1) / options_.window;
-  size_t planned = 0;
-  for (Sequence* sequence : ready) {
-    if (planned == share) break;
-    if (!sequence->running || !reserve_decode_page(*sequence)) continue;
-    add_slice(plan, *sequence, 1);
-    ++planned;
-  }
-}
-
-// Out of pages, the sequence admitted last goes back to the queue. It may be the needy one itself; one that is in this
-// very plan, or whose prompt is on its way, may not.
-bool Scheduler::reserve_decode_page(Sequence& sequence) {
-  const size_t wanted = pages_for(sequence.scheduled + 1);
-  while (sequence.pages.size() < wanted) {
-    if (pool_.allocate(1, sequence.pages)) continue;
-    const auto victim = std::find_if(running_.rbegin(), running_.rend(), [&](const Sequence* candidate) {
-      return candidate == &sequence || (candidate->in_flight == 0 && candidate->last_planned != turn_);
-    });
-    const bool needy_is_victim = *victim == &sequence;
-    if (needy_is_victim && running_.front() == &sequence) return false;
-    retract(**victim);
-    if (needy_is_victim) return false;
-  }
-  return true;
-}
-
-void Scheduler::retract(Sequence& sequence) {
-  leave(sequence);
-  sequence.prompt_scores.clear();
-  waiting_.push_front(&sequence);
-  ++retraction_count_;
-}
-
-void Scheduler::plan_prefills(Plan& plan) {
-  uint32_t budget = options_.chunked_prefill_size;
-  const auto take = [&](Sequence& sequence) {
-    const uint32_t count = std::min(budget, sequence.unscheduled());
-    if (count > 0) add_slice(plan, sequence, count);
-    budget -= count;
-  };
-  for (Sequence* sequence : running_) {
-    if (!sequence->decoding()) take(*sequence);
-  }
-  while (budget > 0) {
-    Sequence* admitted = admit(plan);
-    if (admitted == nullptr) break;
-    take(*admitted);
-  }
-}
-
-// First come, first served: whoever is first waits until there are pages for all its tokens, and one to spare for each
-// running sequence.
-Sequence* Scheduler::admit(Plan& plan) {
-  if (waiting_.empty() || free_slots_.empty()) return nullptr;
-  Sequence& sequence = *waiting_.front();
-  if (sequence.in_flight > 0) return nullptr;
-  const size_t wanted = pages_for(sequence.tokens.size());
-  if (pool_.free_count() < wanted + running_.size() || !pool_.allocate(wanted, sequence.pages)) return nullptr;
-  waiting_.pop_front();
-  sequence.running = true;
-  sequence.slot = free_slots_.back();
-  free_slots_.pop_back();
-  running_.push_back(&sequence);
-  plan.opens.push_back({sequence.slot, sequence.prompt_length(), sequence.request.sampling});
-  return &sequence;
+  return ended;
 }
 
 std::vector<SequenceUpdate> Scheduler::complete(const PlanOutput& output) {
   CHECK(!in_flight_.empty(), "an output without a plan in flight");
-  const std::vector<SequenceId> slices = std::move(in_flight_.front());
+  const InFlight plan = std::move(in_flight_.front());
   in_flight_.pop_front();
-  CHECK(output.slices.size() == slices.size(), "plan {}: {} slices in its output, {} planned", output.id.value(),
-        output.slices.size(), slices.size());
+  CHECK(output.slices.size() == plan.slice_count, "plan {}: {} slices in its output, {} planned", output.id.value(),
+        output.slices.size(), plan.slice_count);
+  observe(output.reports);
+  if (profile_ && profile_->finished() && in_flight_.empty()) {
+    profile_.reset();
+    chunker_.finish_profile();
+  }
   std::vector<SequenceUpdate> updates;
-  for (size_t i = 0; i < slices.size(); ++i) {
-    const auto found = sequences_.find(slices[i]);
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const auto found = sequences_.find(plan.sequences[i]);
     if (found == sequences_.end()) continue;
     auto event = book(*found->second, output.slices[i]);
     if (!event) continue;
     if (event->last()) remove(*found->second);
-    updates.push_back({slices[i], std::move(*event)});
+    updates.push_back({plan.sequences[i], std::move(*event)});
   }
   return updates;
+}
+
+void Scheduler::observe(const std::vector<StageReport>& reports) {
+  const uint64_t oldest = plan_count_ - shapes_.size();
+  for (const StageReport& report : reports) {
+    const uint64_t plan = report.plan.value();
+    if (plan < oldest || plan >= plan_count_ || report.stage.value() >= options_.stage_count) continue;
+    chunker_.observe(report.stage, shapes_[plan - oldest], static_cast<double>(report.run_ns()) * 1e-3);
+  }
+}
+
+void Scheduler::record_shape(const Plan& plan) {
+  BatchShape& shape = shapes_.emplace_back();
+  for (const PlanSlice& slice : plan.slices) {
+    if (slice.token_count == 1 && slice.prefix > 0) {
+      shape.add_decode(slice.prefix + 1);
+    } else {
+      shape.add_prefill(slice.prefix, slice.token_count);
+    }
+  }
+  if (shapes_.size() > kMaxShapes) shapes_.pop_front();
+  in_flight_.back().slice_count = plan.slices.size();
+  ++plan_count_;
 }
 
 std::optional<GenerateEvent> Scheduler::book(Sequence& sequence, const SliceOutput& slice) {

@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "cache/page_pool.h"
+#include "sched/chunking.h"
 #include "sched/plan.h"
-#include "sched/request.h"
-#include "sched/sequence.h"
+#include "sched/profile.h"
+#include "sched/queue_policy.h"
 
 namespace millrace::sched {
 
@@ -20,6 +21,19 @@ struct SchedulerOptions {
   uint32_t window = 1;                ///< plans that the head keeps in flight; decode is spread over them
   uint32_t chunked_prefill_size = 0;  ///< prompt tokens per plan
   uint32_t context_length = 0;        ///< prompt + output, at most what the pages hold: one sequence always fits
+  uint32_t stage_count = 1;
+  Chunking chunking = Chunking::kFixed;
+  double chunk_smoothing = 0.75;      ///< how far a chunk follows what is computed
+  QueuePolicy policy = QueuePolicy::kFcfs;
+  bool spread_decodes = true;         ///< over the window; false: every plan takes all that are ready
+  double new_token_ratio = 0.7;       ///< part of max_tokens that running requests are expected to draw, at first
+};
+
+/// What a pause does with the running requests.
+enum class PauseMode : uint8_t {
+  kInPlace,  ///< they keep their slots and pages and stand still
+  kRetract,  ///< they go back to the queue and free their pages
+  kAbort,    ///< they end
 };
 
 /// News of one sequence for its client.
@@ -44,6 +58,12 @@ class Scheduler {
   /// without updates; those in the queue stay. The ended ones, in order of their ids.
   [[nodiscard]] std::vector<SequenceId> lose_ring();
 
+  /// No plans with slices are made until resume(). Those that ended, without updates, in order of their ids: all running
+  /// and waiting ones with kAbort, else none.
+  [[nodiscard]] std::vector<SequenceId> pause(PauseMode mode);
+  void resume() { paused_ = false; }
+  [[nodiscard]] bool paused() const { return paused_; }
+
   /// The next micro-batch, or nothing when nothing can be scheduled now. Its id and generation are the caller's to set;
   /// every plan counts as in flight, and outputs must come back in the order of the plans.
   [[nodiscard]] std::optional<Plan> next();
@@ -53,7 +73,10 @@ class Scheduler {
   [[nodiscard]] std::vector<SequenceUpdate> complete(const PlanOutput& output);
 
   /// The sequences of the plan made last, as its slices.
-  [[nodiscard]] const std::vector<SequenceId>& newest_plan() const { return in_flight_.back(); }
+  [[nodiscard]] const std::vector<SequenceId>& newest_plan() const { return in_flight_.back().sequences; }
+  /// The stages are being timed by scratch sequences; requests wait.
+  [[nodiscard]] bool profiling() const { return profile_.has_value(); }
+  [[nodiscard]] const CostModel& costs() const { return chunker_.costs(); }
   [[nodiscard]] size_t waiting_count() const { return waiting_.size(); }
   [[nodiscard]] size_t running_count() const { return running_.size(); }
   [[nodiscard]] size_t free_pages() const { return pool_.free_count(); }
@@ -65,29 +88,54 @@ class Scheduler {
   [[nodiscard]] uint64_t retraction_count() const { return retraction_count_; }
 
  private:
+  struct InFlight {
+    std::vector<SequenceId> sequences;  // as the slices; empty for a plan of the profile
+    size_t slice_count = 0;
+  };
+
+  [[nodiscard]] std::optional<Plan> next_of_profile();
+  void preempt();
   void plan_decodes(Plan& plan);
   void plan_prefills(Plan& plan);
-  [[nodiscard]] Sequence* admit(Plan& plan);
+  [[nodiscard]] std::vector<uint32_t> backlog() const;
+  [[nodiscard]] std::vector<Sequence*> begun_prompts() const;
+  void insert_by_priority(std::vector<Sequence*>& sequences, Sequence* added) const;
+  void plan_short_prompts(Plan& plan, const std::vector<Sequence*>& begun);
+  [[nodiscard]] static Chunker::Prompt prompt_of(const Sequence& sequence);
+  [[nodiscard]] bool take_chunk(Plan& plan, Sequence& sequence);
+  [[nodiscard]] bool has_room(const Sequence& candidate) const;
+  void admit(Plan& plan, Sequence& sequence);
+  [[nodiscard]] bool higher_priority(const Sequence& a, const Sequence& b) const;
   void add_slice(Plan& plan, Sequence& sequence, uint32_t token_count);
+  void record_shape(const Plan& plan);
   [[nodiscard]] bool reserve_decode_page(Sequence& sequence);
+  [[nodiscard]] Sequence* victim(Sequence& needy);
   void retract(Sequence& sequence);
   void leave(Sequence& sequence);
   void remove(Sequence& sequence);
+  void observe(const std::vector<StageReport>& reports);
   [[nodiscard]] std::optional<GenerateEvent> book(Sequence& sequence, const SliceOutput& slice);
   void book_scores(Sequence& sequence, const SliceOutput& slice);
   [[nodiscard]] std::optional<FinishReason> finish_reason(const Sequence& sequence) const;
   [[nodiscard]] size_t pages_for(size_t tokens) const;
+  [[nodiscard]] uint64_t tokens_to_come(const Sequence& sequence) const;
 
   const SchedulerOptions options_;
   cache::PagePool pool_;
+  Chunker chunker_;
+  NewTokenRatio new_token_ratio_;
+  std::optional<Profile> profile_;                     // until every stage has been timed
   std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
-  std::deque<Sequence*> waiting_;
+  std::deque<Sequence*> waiting_;                      // in order of arrival, the retracted first
   std::vector<Sequence*> running_;                     // in order of admission
   std::vector<SlotId> free_slots_;
   std::vector<SlotId> pending_closes_;                 // free here already; the stages learn it with the next plan
-  std::deque<std::vector<SequenceId>> in_flight_;      // per plan, its slices' sequences
+  std::deque<InFlight> in_flight_;
+  std::deque<BatchShape> shapes_;                      // of the last plans: stages report late
+  uint64_t plan_count_ = 0;                            // of this ring; the next plan's id
   uint64_t turn_ = 0;
   uint64_t retraction_count_ = 0;
+  bool paused_ = false;
 };
 
 }  // namespace millrace::sched

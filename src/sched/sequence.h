@@ -21,6 +21,8 @@ struct Sequence {
   uint32_t announced_pages = 0;         ///< how many of them the stages know
   std::vector<tensor::TokenLogprobs> prompt_scores;
   bool prompt_scored = false;           ///< delivered, so that a recomputation after retraction does not score again
+  uint32_t last_chunk = 0;              ///< tokens of its prompt's last chunk; 0: none since it was opened
+  uint32_t bypasses = 0;                ///< how often it has been overtaken in the queue
   uint64_t last_planned = 0;            ///< turn of its last slice: who waits longest decodes first
 
   [[nodiscard]] uint32_t prompt_length() const { return static_cast<uint32_t>(request.prompt.size()); }
@@ -28,6 +30,7 @@ struct Sequence {
   [[nodiscard]] uint32_t unscheduled() const { return static_cast<uint32_t>(tokens.size()) - scheduled; }
   [[nodiscard]] bool wants_scores() const { return request.prompt_top_logprobs >= 0 && !prompt_scored; }
   /// All but the token drawn last is in the cache: the next step is a decode step.
+  [[nodiscard]] bool prefilling() const { return running && unscheduled() > 0 && !decoding(); }
   [[nodiscard]] bool decoding() const { return running && output_count() > 0 && scheduled + 1 >= tokens.size(); }
 };
 

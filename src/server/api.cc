@@ -28,6 +28,16 @@ bool is_json(std::string_view content_type) {
          boost::algorithm::iends_with(name, "+json");
 }
 
+/// The text stays in the log: it may name what is no client's business.
+ApiError internal_error(const std::exception& failure) {
+  log::error("a request failed: {}", failure.what());
+  return {500, "internal error", ""};
+}
+
+bool is_probe(std::string_view route) {
+  return route == "/health" || route == "/ping" || route == "/metrics" || route == "/load";
+}
+
 bool is_printable(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c >= 0x20 && c < 0x7f; });
 }
@@ -93,9 +103,9 @@ asio::awaitable<bool> Api::handle(HttpRequest request, Connection& connection) {
     co_await generate(request, match.route, connection, record);
   } else {
     if (!response && is_heavy(request, match.route)) {
-      co_await run_elsewhere([&] { response = answer(request, match); });
+      co_await run_elsewhere([&] { response = answer_safely(request, match); });
     } else if (!response) {
-      response = answer(request, match);
+      response = answer_safely(request, match);
     }
     record.status = response->status;
     decorate(*response, request.request_id);
@@ -119,7 +129,7 @@ asio::awaitable<void> Api::refuse(HttpResponse response, Connection& connection)
 
 void Api::finish(const RequestRecord& record, std::string_view route) {
   metrics_.count_http(route, record.status);
-  const auto level = record.id.empty() ? log::Level::kDebug : log::Level::kInfo;
+  const auto level = is_probe(route) ? log::Level::kDebug : log::Level::kInfo;
   if (!log::enabled(level)) return;
   const auto to_ms = [&](async::TimePoint at) {
     return std::chrono::duration<double, std::milli>(at - record.begin).count();
@@ -141,6 +151,22 @@ Api::Prepared Api::prepare(const HttpRequest& request, Route route) const {
   if (parsed.has_error()) return parsed.error();
   if (parsed->request_id.empty()) parsed->request_id = request.request_id.substr(0, 256);
   return preparer_.prepare(std::move(*parsed));
+}
+
+Api::Prepared Api::prepare_safely(const HttpRequest& request, Route route) const {
+  try {
+    return prepare(request, route);
+  } catch (const std::exception& failure) {
+    return internal_error(failure);
+  }
+}
+
+HttpResponse Api::answer_safely(const HttpRequest& request, const RouteMatch& match) {
+  try {
+    return answer(request, match);
+  } catch (const std::exception& failure) {
+    return error_response(internal_error(failure));
+  }
 }
 
 bool Api::is_heavy(const HttpRequest& request, Route route) {
@@ -177,9 +203,9 @@ asio::awaitable<void> Api::generate(HttpRequest& request, Route route, Connectio
   if (generator_.in_flight() >= options_.max_requests_in_flight) {
     prepared = ApiError{429, fmt::format("{} requests are in flight already", generator_.in_flight()), ""};
   } else if (is_heavy(request, route)) {
-    co_await run_elsewhere([&] { prepared = prepare(request, route); });
+    co_await run_elsewhere([&] { prepared = prepare_safely(request, route); });
   } else {
-    prepared = prepare(request, route);
+    prepared = prepare_safely(request, route);
   }
   request.body = std::string();
   if (prepared->has_value() && generator_.is_active((*prepared)->info.id)) {

@@ -49,6 +49,9 @@ class Api {
   [[nodiscard]] Prepared prepare(const HttpRequest& request, Route route) const;
   /// Runs `work` on the worker thread and waits for it, also when cancelled.
   asio::awaitable<void> run_elsewhere(std::function<void()> work);
+  /// answer() and prepare() at the request border: what they throw is a 500.
+  [[nodiscard]] HttpResponse answer_safely(const HttpRequest& request, const RouteMatch& match);
+  [[nodiscard]] Prepared prepare_safely(const HttpRequest& request, Route route) const;
   [[nodiscard]] static bool is_heavy(const HttpRequest& request, Route route);
   void decorate(HttpResponse& response, const std::string& request_id) const;
   void finish(const RequestRecord& record, std::string_view route);

@@ -103,7 +103,7 @@ asio::awaitable<void> Server::Front::accept_connections() {
       co_await async::sleep_for(runtime(), std::chrono::milliseconds(100));
       continue;
     }
-    if (connections_.size() >= options_.max_connections) {
+    if (sessions_.size() >= options_.max_connections) {
       turn_away(std::move(socket));
       continue;
     }
@@ -169,9 +169,10 @@ asio::awaitable<void> Server::Front::shut_down(milliseconds drain_timeout, std::
     api_.refuse_all();
     ended = co_await sessions_.join_until(runtime().now() + std::chrono::seconds(1));
   }
-  if (!ended) {
+  while (!ended) {
+    // A session that just then waited with cancellation disabled has not heard of it: say it again.
     sessions_.cancel();
-    co_await sessions_.join();
+    ended = co_await sessions_.join_until(runtime().now() + std::chrono::milliseconds(100));
   }
   done.set_value();
 }

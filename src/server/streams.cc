@@ -6,10 +6,8 @@ namespace millrace::server {
 namespace {
 
 /// What an engine that throws instead of reporting means to the client.
-sched::GenerateEvent failure_event(const std::exception& failure) {
-  sched::GenerateEvent event;
-  event.error = make_error(ErrorCode::kInternal, "the engine failed: {}", failure.what());
-  return event;
+Error engine_failure(const std::exception& failure) {
+  return make_error(ErrorCode::kInternal, "the engine failed: {}", failure.what());
 }
 
 }  // namespace
@@ -18,10 +16,14 @@ StreamSet::StreamSet(async::Runtime& runtime, sched::Engine& engine)
     : runtime_(runtime), engine_(engine), changed_(runtime), tasks_(runtime) {}
 
 Result<void> StreamSet::submit(sched::GenerateRequest request) {
-  auto stream = engine_.submit(std::move(request), runtime_);
-  if (stream.has_error()) return stream.error();
   auto& slot = slots_.emplace_back(std::make_unique<Slot>(runtime_));
-  slot->stream = std::move(*stream);
+  try {
+    auto stream = engine_.submit(std::move(request), runtime_);
+    if (stream.has_error()) return stream.error();
+    slot->stream = std::move(*stream);
+  } catch (const std::exception& failure) {
+    return engine_failure(failure);
+  }
   tasks_.spawn("token stream", pump(slots_.size() - 1));
   return {};
 }
@@ -35,9 +37,9 @@ asio::awaitable<void> StreamSet::pump(size_t index) {
       event = co_await slot.stream->next();
     } catch (const boost::system::system_error& failure) {
       if (failure.code() == asio::error::operation_aborted) throw;
-      event = failure_event(failure);
+      event.error = engine_failure(failure);
     } catch (const std::exception& failure) {
-      event = failure_event(failure);
+      event.error = engine_failure(failure);
     }
     if (slot.dropped) break;
     last = event.last();

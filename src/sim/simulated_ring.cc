@@ -30,14 +30,19 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
     runtimes.push_back(&world.add_thread());
     std::function<void()> fault;
     if (options.fault) fault = [ask = options.fault, index] { ask(StageId(index)); };
-    runners.push_back([&world, bounds, fault, model = options.model, stage = stage_of(options, index)](auto& runtime) {
+    runners.push_back([&world, bounds, fault, index, make = options.make_runner, model = options.model,
+                       stage = stage_of(options, index)](auto& runtime) -> std::unique_ptr<sched::StageRunner> {
+      if (make) return make(runtime, StageId(index));
       return std::make_unique<SimulatedRunner>(runtime, model, stage, bounds, [&world] { return world.random(); },
                                                fault);
     });
   }
   sched::HeadOptions head = options.head;
   head.model.stage_count = options.stage_count;
-  const sched::RingShape shape{options.stage_count, scheduler.window, bounds};
+  sched::RingShape shape{options.stage_count, scheduler.window, bounds};
+  shape.make_link = [links = options.links](async::Runtime& sender, async::Runtime& receiver, size_t capacity) {
+    return make_simulated_link(links, sender, receiver, capacity);
+  };
   stages_ = std::make_unique<sched::LocalStages>(head_runtime, std::move(runtimes), runners, StageId(0), shape);
   former_ = std::make_unique<sched::InProcessFormer>(head_runtime, *stages_, shape);
   ring_ = std::make_unique<sched::Ring>(head_runtime, head, *former_);

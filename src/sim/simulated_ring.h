@@ -6,6 +6,7 @@
 
 #include "async/virtual_runtime.h"
 #include "sched/ring.h"
+#include "sim/simulated_link.h"
 #include "sim/simulated_runner.h"
 
 namespace millrace::sim {
@@ -16,6 +17,9 @@ struct SimulatedRingOptions {
   sched::HeadOptions head;
   std::vector<SimulatedCost> costs;      ///< per stage; the last one serves the rest
   std::function<void(StageId)> fault;    ///< asked before each run of a stage; may throw
+  SimulatedLinkOptions links;
+  /// Makes the stages' runners instead of those of `model`.
+  std::function<std::unique_ptr<sched::StageRunner>(async::Runtime&, StageId)> make_runner;
 };
 
 /// The production loops over simulated runners, each on a virtual thread of its own in `world`, which outlives the ring.

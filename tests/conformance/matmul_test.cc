@@ -14,13 +14,15 @@ struct Sizes {
 
 /// Ragged, odd and ordinary shapes, and some drawn at random.
 std::vector<Sizes> product_sizes(Random& random) {
-  std::vector<Sizes> sizes = {{1, 1, 1}, {1, 64, 64}, {7, 33, 65}, {2, 896, 130}, {25, 257, 31}, {130, 300, 70}, {1, 2500, 64}};
+  std::vector<Sizes> sizes = {{1, 1, 1},     {1, 64, 64},    {7, 33, 65},  {2, 896, 130},
+                              {25, 257, 31}, {130, 300, 70}, {1, 2500, 64}};
   for (int i = 0; i < 4; ++i) sizes.push_back({random.integer(1, 40), random.integer(1, 400), random.integer(1, 300)});
   return sizes;
 }
 
-/// The rounding error that sums of k products of operands of unit scale may collect, before a result is rounded.
-double sum_error(int64_t k) { return 4e-6 * std::sqrt(static_cast<double>(k)) + 1e-6 * static_cast<double>(k) * 0.02; }
+/// The rounding error that a sum of k products of unit scale may collect in f32: k additions each round a partial sum of
+/// about sqrt(k) by 2^-24, and the errors add like a walk; ten times that.
+double sum_error(int64_t k) { return 10.0 * static_cast<double>(k) * 0x1p-24 + 1e-6; }
 
 }  // namespace
 

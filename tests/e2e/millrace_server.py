@@ -37,15 +37,16 @@ def run_binary(*arguments):
 class MillraceServer:
     """One server process; use as a context manager."""
 
-    def __init__(self, *flags, model=MODEL):
-        self.flags = ["serve", "--model-path", str(model), "--host", "127.0.0.1", "--port", "0", *map(str, flags)]
+    def __init__(self, *flags, model=MODEL, host="127.0.0.1", prefix=()):
+        self.prefix = list(prefix)
+        self.flags = ["serve", "--model-path", str(model), "--host", host, "--port", "0", *map(str, flags)]
         self.output = []
         self.url = None
         self.process = None
         self.reader = None
 
     def __enter__(self):
-        self.process = subprocess.Popen([str(BINARY), *self.flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        self.process = subprocess.Popen([*self.prefix, str(BINARY), *self.flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                         stdin=subprocess.DEVNULL, text=True, errors="replace")
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()

@@ -133,6 +133,7 @@ TEST_CASE("out of pages, the youngest goes back to the queue and goes on later w
   auto options = small_options();
   options.page_count = 8;
   options.context_length = 32;
+  options.new_token_ratio = 0;
   Scheduler scheduler(options);
   scheduler.add(SequenceId(1), request(8, 30));
   scheduler.add(SequenceId(2), request(8, 16));

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
+#include <stdexcept>
 
 #include "server/test_server.h"
 
@@ -134,6 +135,14 @@ TEST_CASE("The engine's refusals keep their meaning") {
     return make_error(ErrorCode::kInvalidArgument, "too long");
   };
   CHECK(server.complete(R"({"prompt":"p"})").status == 400);
+}
+
+TEST_CASE("An engine that throws gives a 500") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) -> Result<Reply> { throw std::runtime_error("odd"); };
+  const HttpReply reply = server.complete(R"({"prompt":"p"})");
+  CHECK(reply.status == 500);
+  CHECK(ParsedJson(reply.body).string("/error/type") == "server_error");
 }
 
 TEST_CASE("A failure is a status before the first token and an event after it") {

@@ -53,7 +53,9 @@ TEST_CASE("A streamed completion equals the whole one, for every form of merging
   TestServer server;
   const std::string text = "Gr\xC3\xBC\xC3\x9F""e \xE2\x82\xAC \xF0\x9F\x98\x80 STOP end";
   for (const size_t per_event : {1u, 2u, 5u, 100u}) {
-    server.engine.on_submit = [&](const sched::GenerateRequest&) { return Reply{.text = text, .tokens_per_event = per_event}; };
+    server.engine.on_submit = [&](const sched::GenerateRequest&) {
+      return Reply{.text = text, .tokens_per_event = per_event};
+    };
     for (const char* stop : {"null", R"(["ST","xyz"])", R"("zzz")", R"(["\u20ac"])"}) {
       const std::string fields = fmt::format(R"("prompt":"p","max_tokens":100,"stop":{})", stop);
       const ParsedJson whole(server.complete("{" + fields + "}").body);
@@ -184,7 +186,8 @@ TEST_CASE("Token ids and prompt logprobs come when asked for") {
 TEST_CASE("Defaults come from the model, seeds from the request or at random") {
   TestServer server;
   REQUIRE(server.complete(R"({"prompt":"p"})").status == 200);
-  REQUIRE(server.complete(R"({"prompt":"p","temperature":0,"seed":-1,"top_k":-1,"logit_bias":{"65":-100}})").status == 200);
+  constexpr const char* kSaid = R"({"prompt":"p","temperature":0,"seed":-1,"top_k":-1,"logit_bias":{"65":-100}})";
+  REQUIRE(server.complete(kSaid).status == 200);
   const auto seen = server.engine.seen();
   CHECK(seen[0].sampling.temperature == 0.7f);
   CHECK(seen[0].sampling.stop_token_ids == std::vector<TokenId>{FakeEngine::kEos});
@@ -205,7 +208,8 @@ TEST_CASE("The context limits prompt and output") {
   CHECK_THAT(error.string("/error/message"), Catch::Contains("600") && Catch::Contains("512"));
   const ParsedJson too_many(server.complete(R"({"prompt":"abc","max_tokens":510})").body);
   CHECK(too_many.string("/error/param") == "max_tokens");
-  REQUIRE(server.complete(fmt::format(R"({{"prompt":"{}","truncate_prompt_tokens":10}})", std::string(600, 'x'))).status == 200);
+  const std::string cut = fmt::format(R"({{"prompt":"{}","truncate_prompt_tokens":10}})", std::string(600, 'x'));
+  REQUIRE(server.complete(cut).status == 200);
   CHECK(server.engine.seen().back().prompt.size() == 10);
   CHECK(server.complete(R"({"prompt":""})").status == 400);
 }

@@ -40,7 +40,8 @@ TEST_CASE("Pipelined requests are answered in order and are no disconnect") {
   Client client(server.port);
   std::string bytes;
   for (int i = 0; i < 4; ++i) {
-    bytes += post_bytes("/v1/completions", fmt::format(R"({{"prompt":"p","stream":{}}})", i % 2 == 0 ? "true" : "false"));
+    const std::string json = fmt::format(R"({{"prompt":"p","stream":{}}})", i % 2 == 0 ? "true" : "false");
+    bytes += post_bytes("/v1/completions", json);
     bytes += "GET /version HTTP/1.1\r\n\r\n";
   }
   client.send(bytes);
@@ -89,7 +90,8 @@ TEST_CASE("A client that waits for 100 gets it, or the refusal at once") {
   TestServer server;
   Client client(server.port);
   const std::string json = R"({"prompt":"p"})";
-  client.send(fmt::format("POST /v1/completions HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n", json.size()));
+  client.send(fmt::format(
+      "POST /v1/completions HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n", json.size()));
   REQUIRE(client.read().status == 100);
   client.send(json);
   CHECK(client.read().status == 200);
@@ -166,7 +168,8 @@ TEST_CASE("Connections beyond the limit are turned away") {
 TEST_CASE("A client that goes away aborts its request") {
   TestServer server;
   hang_after(server, "ab");
-  for (const char* json : {kHanging, R"({"prompt":"p","max_tokens":400})", R"({"prompt":"p","n":5,"max_tokens":400})"}) {
+  constexpr const char* kWhole = R"({"prompt":"p","max_tokens":400})";
+  for (const char* json : {kHanging, kWhole, R"({"prompt":"p","n":5,"max_tokens":400})"}) {
     for (const bool by_reset : {false, true}) {
       Client client(server.port);
       client.send(post_bytes("/v1/completions", json));

@@ -52,7 +52,9 @@ class FakeEngine::Stream final : public sched::TokenStream {
       tokens_.push_back(kEos);
       finish_ = has_eos ? sched::FinishReason::kStop : sched::FinishReason::kLength;
     } else if (!reply_.ends_with_eos) {
-      while (!tokens_.empty() && tokens_.size() < request_.max_tokens) tokens_.push_back(tokens_[tokens_.size() - reply_.text.size()]);
+      while (!tokens_.empty() && tokens_.size() < request_.max_tokens) {
+        tokens_.push_back(tokens_[tokens_.size() - reply_.text.size()]);
+      }
     }
     if (tokens_.size() > request_.max_tokens) {
       tokens_.resize(request_.max_tokens);
@@ -70,7 +72,9 @@ class FakeEngine::Stream final : public sched::TokenStream {
   tensor::TokenLogprobs score(TokenId token, size_t position, int32_t alternatives) const {
     const float logprob = -static_cast<float>(position + 1) / 8;
     tensor::TokenLogprobs scored{token, logprob, 1, {}};
-    for (int32_t k = 0; k < alternatives; ++k) scored.top.emplace_back((token + k) % 256, logprob - static_cast<float>(k));
+    for (int32_t k = 0; k < alternatives; ++k) {
+      scored.top.emplace_back((token + k) % 256, logprob - static_cast<float>(k));
+    }
     return scored;
   }
 

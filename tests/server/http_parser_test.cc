@@ -48,8 +48,9 @@ TEST_CASE("A request parses the same however its bytes arrive") {
 TEST_CASE("Chunked bodies, old versions and absolute targets parse") {
   HttpParser chunked({});
   std::string rest;
-  REQUIRE(feed_all(chunked, "POST http://host:1/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
-                   4, rest) == HttpParser::State::kDone);
+  const std::string bytes =
+      "POST http://host:1/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
+  REQUIRE(feed_all(chunked, bytes, 4, rest) == HttpParser::State::kDone);
   const HttpRequest request = chunked.take();
   CHECK(request.body == "abcde");
   CHECK(request.path == "/x");

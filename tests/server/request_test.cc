@@ -47,9 +47,13 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
       {"frequency_penalty", {"-2", "2"}, {"-2.1", "2.1"}},
       {"repetition_penalty", {"0.1", "2"}, {"0", "-1", "11"}},
       {"seed", {"0", "-9223372036854775808", "9223372036854775807"}, {"1.5", "9223372036854775808", "\"s\""}},
-      {"stop", {"\"x\"", "[\"a\",\"b\"]", "[]", "null"}, {"\"\"", "[\"a\",\"\"]", "[1]", "5", "[\"a\",\"b\",\"c\",\"d\",\"e\"]"}},
+      {"stop",
+       {"\"x\"", "[\"a\",\"b\"]", "[]", "null"},
+       {"\"\"", "[\"a\",\"\"]", "[1]", "5", "[\"a\",\"b\",\"c\",\"d\",\"e\"]"}},
       {"stop_token_ids", {"[]", "[999]"}, {"[1000]", "[-1]", "[\"a\"]", "5"}},
-      {"logit_bias", {"{}", "{\"999\":100}"}, {"{\"1000\":1}", "{\"-1\":1}", "{\"x\":1}", "{\"5\":101}", "{\"5\":\"a\"}", "[]"}},
+      {"logit_bias",
+       {"{}", "{\"999\":100}"},
+       {"{\"1000\":1}", "{\"-1\":1}", "{\"x\":1}", "{\"5\":101}", "{\"5\":\"a\"}", "[]"}},
       {"logprobs", {"0", "20"}, {"21", "-1", "true"}},
       {"prompt_logprobs", {"0", "20"}, {"21", "-1"}},
       {"min_tokens", {"0"}, {"-1"}},
@@ -118,8 +122,10 @@ TEST_CASE("Prompts come in four forms") {
 
 TEST_CASE("Messages are text, and anything else is named") {
   CHECK(messages_outcome(R"([{"role":"user","content":"a"}])") == "ok");
-  CHECK(messages_outcome(R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}])") == "ok");
-  CHECK(messages_outcome(R"([{"role":"user","content":[{"type":"image_url","image_url":{}}]}])") == "messages[0].content");
+  const std::string parts = R"([{"type":"text","text":"a"},{"type":"text","text":"b"}])";
+  CHECK(messages_outcome(fmt::format(R"([{{"role":"user","content":{}}}])", parts)) == "ok");
+  const std::string image = R"([{"type":"image_url","image_url":{}}])";
+  CHECK(messages_outcome(fmt::format(R"([{{"role":"user","content":{}}}])", image)) == "messages[0].content");
   CHECK(messages_outcome(R"([{"role":"user"}])") == "messages[0].content");
   CHECK(messages_outcome(R"([{"content":"a"}])") == "messages[0].role");
   CHECK(messages_outcome(R"([{"role":"user","content":"a"},{"role":"tool","content":"b"}])") == "messages[1].role");
@@ -129,9 +135,19 @@ TEST_CASE("Messages are text, and anything else is named") {
   CHECK(messages_outcome("[]") == "messages");
   CHECK(messages_outcome("{}") == "messages");
   const auto parsed = parse_chat_request(
-      R"({"messages":[{"role":"developer","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]})", kLimits);
+      fmt::format(R"({{"messages":[{{"role":"developer","content":{}}}]}})", parts), kLimits);
   CHECK(parsed->conversation.messages[0].content == "a\nb");
   CHECK(parsed->conversation.messages[0].role == "system");
+}
+
+TEST_CASE("Of repeated members the last counts") {
+  const std::string body =
+      R"({"prompt":["a","b"],"prompt":"c","stop":"x","stop":["y"],"stop_token_ids":[1],"stop_token_ids":[2]})";
+  const auto parsed = parse_completion_request(body, kLimits);
+  REQUIRE(parsed.has_value());
+  CHECK(parsed->prompts.size() == 1);
+  CHECK(parsed->stop == std::vector<std::string>{"y"});
+  CHECK(parsed->stop_token_ids == std::vector<TokenId>{2});
 }
 
 TEST_CASE("Bodies that are not a JSON object are refused") {

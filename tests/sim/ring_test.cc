@@ -9,6 +9,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
+/// The stages have been timed by then, and the ring is ready.
+constexpr async::Duration kProfileEnd = 1s;
+
 /// What one client asked for and what came of it.
 struct Job {
   sched::GenerateRequest request;
@@ -74,6 +77,15 @@ sim::SimulatedRingOptions random_ring(Dice& dice) {
   scheduler.window = ring.stage_count + dice.range(0, 2);
   scheduler.chunked_prefill_size = dice.range(1, 32);
   scheduler.context_length = std::min(64u, scheduler.page_count * scheduler.page_size);
+  scheduler.stage_count = ring.stage_count;
+  scheduler.chunking = static_cast<sched::Chunking>(dice.range(0, 2));
+  scheduler.chunk_smoothing = 0.25 * dice.range(1, 4);
+  scheduler.policy = static_cast<sched::QueuePolicy>(dice.range(0, 2));
+  scheduler.new_token_ratio = 0.35 * dice.range(0, 2);
+  if (dice.chance(0.5)) {
+    ring.links.bytes_per_second = dice.range(1, 100) * 1e6;
+    ring.links.latency = std::chrono::microseconds(dice.range(0, 300));
+  }
   ring.head.max_queued = 64;
   ring.head.heartbeat = 1s;
   ring.head.watchdog = 100s;
@@ -87,9 +99,10 @@ std::vector<Job> random_jobs(Dice& dice) {
     job.request.id = std::to_string(next_id++);
     for (uint32_t i = dice.range(1, 40); i > 0; --i) job.request.prompt.push_back(static_cast<TokenId>(dice.range(0, 49)));
     job.request.max_tokens = dice.range(1, 40);
+    job.request.priority = static_cast<int32_t>(dice.range(0, 2));
     if (dice.chance(0.3)) job.request.sampling.stop_token_ids = {7, 11};
     if (dice.chance(0.3)) job.leave_after = dice.range(1, 10);
-    job.arrival = std::chrono::microseconds(dice.range(2000, 12000));
+    job.arrival = kProfileEnd + std::chrono::microseconds(dice.range(2000, 12000));
   }
   return jobs;
 }
@@ -178,10 +191,11 @@ TEST_CASE("a stage that fails ends every request with one clear error, wherever 
     auto jobs = random_jobs(dice);
     const StageId victim(dice.range(0, options.stage_count - 1));
     int runs_left = static_cast<int>(dice.range(0, 20));
-    options.fault = [&](StageId stage) {
-      if (stage == victim && runs_left-- <= 0) throw std::runtime_error("device lost");
-    };
     async::VirtualWorld world(seed);
+    options.fault = [&](StageId stage) {
+      const bool timed = world.now() > async::TimePoint(kProfileEnd);
+      if (timed && stage == victim && runs_left-- <= 0) throw std::runtime_error("device lost");
+    };
     sim::SimulatedRing ring(world, options);
     async::Runtime& client_thread = world.add_thread();
     async::TaskGroup clients(client_thread);
@@ -212,7 +226,7 @@ TEST_CASE("after a break the ring forms again by itself, and the queue survives"
     int runs_left = static_cast<int>(dice.range(0, 20));
     async::VirtualWorld world(seed);
     options.fault = [&](StageId stage) {
-      const bool early = world.now() < async::TimePoint(5s);
+      const bool early = world.now() > async::TimePoint(kProfileEnd) && world.now() < async::TimePoint(5s);
       if (early && stage == victim && runs_left-- == 0) throw std::runtime_error("device lost");
     };
     sim::SimulatedRing ring(world, options);
@@ -242,9 +256,111 @@ TEST_CASE("after a break the ring forms again by itself, and the queue survives"
   }
 }
 
+TEST_CASE("a lost link ends what runs with one clear error, and the ring forms again") {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    INFO("seed " << seed);
+    Dice dice(seed);
+    auto options = random_ring(dice);
+    auto jobs = random_jobs(dice);
+    int messages_left = static_cast<int>(dice.range(0, 60));
+    async::VirtualWorld world(seed);
+    options.links.latency = std::chrono::microseconds(dice.range(1, 300));
+    options.links.fault = [&]() -> std::optional<std::string> {
+      if (world.now() < async::TimePoint(kProfileEnd) || messages_left-- != 0) return std::nullopt;
+      return "cable pulled";
+    };
+    sim::SimulatedRing ring(world, options);
+    async::Runtime& client_thread = world.add_thread();
+    async::TaskGroup clients(client_thread);
+    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
+    world.run(async::TimePoint(20s));
+    REQUIRE(clients.size() == 0);
+    const sched::EngineStatus status = ring.head().status();
+    REQUIRE(status.ready);
+    REQUIRE(status.free_pages == status.total_pages);
+    for (const Job& job : jobs) {
+      if (job.left || job.refused) continue;
+      REQUIRE(job.endings == 1);
+      if (job.error) REQUIRE(job.error->message.find("cable pulled") != std::string::npos);
+      else REQUIRE(job.tokens == expected_tokens(job, options));
+    }
+    ring.stop();
+    world.run();
+    REQUIRE(ring.stopped());
+  }
+}
+
+TEST_CASE("pauses of every kind change nobody's tokens") {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    INFO("seed " << seed);
+    Dice dice(seed);
+    const auto options = random_ring(dice);
+    auto jobs = random_jobs(dice);
+    const auto mode = static_cast<sched::PauseMode>(dice.range(0, 2));
+    async::VirtualWorld world(seed);
+    sim::SimulatedRing ring(world, options);
+    async::Runtime& client_thread = world.add_thread();
+    async::TaskGroup clients(client_thread);
+    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
+    world.run(async::TimePoint(kProfileEnd + std::chrono::microseconds(dice.range(2000, 20000))));
+    ring.head().pause(mode);
+    world.run(async::TimePoint(5s));
+    if (mode == sched::PauseMode::kRetract) {
+      REQUIRE(ring.head().status().free_pages == ring.head().status().total_pages);
+    }
+    ring.head().resume();
+    world.run(async::TimePoint(20s));
+    REQUIRE(clients.size() == 0);
+    for (const Job& job : jobs) {
+      if (job.left || job.refused) continue;
+      REQUIRE(job.endings == 1);
+      const bool aborted = job.finish == sched::FinishReason::kAbort;
+      REQUIRE((!aborted || mode == sched::PauseMode::kAbort));
+      if (!aborted) REQUIRE(job.tokens == expected_tokens(job, options));
+    }
+    ring.stop();
+    world.run();
+    REQUIRE(ring.stopped());
+  }
+}
+
+TEST_CASE("a request past its time limit ends with an error that names the limit") {
+  Dice dice(5);
+  auto options = random_ring(dice);
+  options.costs = {{.fixed_us = 10000}};
+  options.head.scheduler.max_running = 1;
+  options.head.scheduler.chunking = sched::Chunking::kFixed;
+  options.head.queue_timeout = 500ms;
+  options.head.run_timeout = 800ms;
+  std::vector<Job> jobs(3);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    jobs[i].request.id = std::to_string(i);
+    jobs[i].request.prompt = {1, 2, 3};
+    jobs[i].request.max_tokens = i == 0 ? 1000 : 5;
+    jobs[i].arrival = 1s + i * 1ms;
+  }
+  options.head.scheduler.page_size = 8;
+  options.head.scheduler.page_count = 1000;
+  options.head.scheduler.context_length = 4000;
+  async::VirtualWorld world(5);
+  sim::SimulatedRing ring(world, options);
+  async::Runtime& client_thread = world.add_thread();
+  async::TaskGroup clients(client_thread);
+  for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
+  world.run(async::TimePoint(20s));
+  REQUIRE(clients.size() == 0);
+  REQUIRE(jobs[0].error->message.find("--run-timeout") != std::string::npos);
+  REQUIRE(jobs[1].error->code == ErrorCode::kTimeout);
+  REQUIRE(jobs[1].error->message.find("--queue-timeout") != std::string::npos);
+  REQUIRE(ring.head().status().free_pages == 1000);
+  ring.stop();
+  world.run();
+}
+
 TEST_CASE("an idle ring is ready after its first empty plan and keeps its heartbeat") {
   Dice dice(1);
   auto options = random_ring(dice);
+  options.head.scheduler.chunking = sched::Chunking::kFixed;
   async::VirtualWorld world(1);
   sim::SimulatedRing ring(world, options);
   REQUIRE_FALSE(ring.head().status().ready);
@@ -262,6 +378,7 @@ TEST_CASE("an idle ring is ready after its first empty plan and keeps its heartb
 TEST_CASE("a stage that never answers is named by the watchdog") {
   Dice dice(3);
   auto options = random_ring(dice);
+  options.head.scheduler.chunking = sched::Chunking::kFixed;  // else the profile would not end
   for (auto& cost : options.costs) cost.fixed_us = 1e12;
   std::vector<Job> jobs = random_jobs(dice);
   for (Job& job : jobs) job.leave_after.reset();

@@ -27,11 +27,11 @@ ARROWS = {
     "server": ("sched",) + BELOW_SCHED,
     "sim": ("sched",) + BELOW_SCHED,
     "cluster": ("sched",) + BELOW_SCHED,
-    "app": ("cluster", "cpu", "cuda", "sched", "server") + BELOW_SCHED,
+    "app": ("cluster", "cpu", "cuda", "sched", "server", "sim") + BELOW_SCHED,
 }
 
 # What decides is plain code: whatever these files include, directly or not, knows no Asio, no CUDA and no clock.
-PURE = re.compile(r"src/sched/(scheduler|cost_model|policy|policies|composer|batch\w*)\w*\.(h|cc)|"
+PURE = re.compile(r"src/sched/(scheduler|cost_model|chunking|queue_policy|profile|batch\w*)\w*\.(h|cc)|"
                   r"src/cache/(radix_tree|page_pool|tree)\w*\.(h|cc)")
 IMPURE_INCLUDE = re.compile(r"boost/asio|cuda|chrono$|ctime$|sys/time|^time\.h|^async/")
 
@@ -97,7 +97,8 @@ def unfinished(files, _):
 
 
 def includes_of(text):
-    return [(kind, name) for kind, name in INCLUDE.findall(strip_comments(text))]
+    """What a file includes, less what the build generates."""
+    return [(kind, name) for kind, name in INCLUDE.findall(strip_comments(text)) if not name.endswith(".inc")]
 
 
 def resolve(name, files):

@@ -94,7 +94,8 @@ void observe(Service& service, const ServerOptions& options) {
                     }});
   routes.push_back({Method::kPost, "/start_profile",
                     [profiler](const HttpRequest& request) { return start_profile(*profiler, request); }});
-  routes.push_back({Method::kPost, "/stop_profile", [profiler](const HttpRequest&) { return stop_profile(*profiler); }});
+  routes.push_back({Method::kPost, "/stop_profile",
+                    [profiler](const HttpRequest&) { return stop_profile(*profiler); }});
   service.extra_metrics = [=, others = std::move(service.extra_metrics)](std::string& out) {
     if (others) others(out);
     append_ring_metrics(out, ring->snapshot(now_ns()), engine->status());

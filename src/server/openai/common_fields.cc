@@ -26,6 +26,7 @@ Refusal optional_float(std::string_view name, Json value, double low, double hig
 }
 
 Refusal read_stop(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
+  request.stop.clear();
   simdjson::dom::array array;
   if (value.get_array().get(array) != simdjson::SUCCESS) {
     std::string text;
@@ -54,6 +55,7 @@ Refusal read_logit_bias(std::string_view name, Json value, const RequestLimits& 
   if (object.size() > kMaxLogitBias) {
     return bad_request(name, "{}: found {} entries, wanted at most {}", name, object.size(), kMaxLogitBias);
   }
+  request.logit_bias.clear();
   for (const auto& member : object) {
     int64_t id = -1;
     const char* end = member.key.data() + member.key.size();

@@ -79,6 +79,7 @@ Refusal read_message(const std::string& place, Json value, ChatMessage& message)
 Refusal read_messages(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
   simdjson::dom::array array;
   if (value.get_array().get(array) != simdjson::SUCCESS) return wrong_type(name, value, "an array of messages");
+  conversation.messages.clear();
   for (const Json item : array) {
     const std::string place = fmt::format("messages[{}]", conversation.messages.size());
     if (Refusal refusal = read_message(place, item, conversation.messages.emplace_back())) return refusal;

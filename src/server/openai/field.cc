@@ -73,7 +73,8 @@ Refusal read_integer(std::string_view name, Json value, int64_t low, int64_t hig
 Refusal read_token_ids(std::string_view name, Json value, uint32_t vocab_size, std::vector<TokenId>& out) {
   simdjson::dom::array array;
   if (value.get_array().get(array) != simdjson::SUCCESS) return wrong_type(name, value, "an array of token ids");
-  out.reserve(out.size() + array.size());
+  out.clear();
+  out.reserve(array.size());
   for (const Json item : array) {
     int64_t id = 0;
     if (item.get_int64().get(id) != simdjson::SUCCESS) return wrong_type(name, item, "a token id");

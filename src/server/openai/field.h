@@ -47,7 +47,8 @@ template <std::integral T>
   return std::nullopt;
 }
 
-/// Reads every known member of `object` with the first table entry that has its name.
+/// Reads every known member of `object` with the first table entry that has its name. A reader replaces what an earlier
+/// member of the same name gave.
 template <class Request>
 [[nodiscard]] Refusal read_members(simdjson::dom::object object, const RequestLimits& limits, Request& request,
                                    std::span<const Field<Request>> fields) {

@@ -11,6 +11,7 @@ using Name = std::string_view;
 constexpr int64_t kMaxLogprobs = 20;
 
 Refusal read_prompt(Name name, Json value, const Limits& limits, CompletionRequest& request) {
+  request.prompts.clear();
   if (value.is_string()) {
     std::string text;
     if (Refusal refusal = read_string(name, value, text)) return refusal;

@@ -1,0 +1,141 @@
+#include "app/simulate.h"
+
+#include <fmt/core.h>
+
+#include <fstream>
+#include <map>
+
+#include "sim/svg_plot.h"
+
+namespace millrace::app {
+namespace {
+
+/// The chunk sizes of the published measurements; the one that serves one stage best is what efficiency refers to.
+constexpr uint32_t kBaselineChunks[] = {6144, 12288, 18432};
+
+std::vector<sim::Setting> combinations(const SimulateFlags& flags) {
+  std::vector<sim::Setting> settings;
+  for (const int32_t pp_size : flags.pp_sizes) {
+    for (const std::string& chunking : flags.chunkings) {
+      for (const uint32_t chunk_size : flags.chunk_sizes) {
+        for (const double smoothing : flags.smoothings) {
+          for (const int32_t depth : flags.async_batch_depths) {
+            settings.push_back({pp_size, depth, *sched::parse_chunking(chunking), chunk_size, smoothing,
+                                *sched::parse_queue_policy(flags.policy), !flags.plain_batch_queue});
+          }
+        }
+      }
+    }
+  }
+  return settings;
+}
+
+/// The least makespan of the workload on one stage with fixed chunks.
+Result<double> baseline_s(const sim::Cluster& cluster, const SimulateFlags& flags,
+                          const std::vector<sim::Arrival>& workload) {
+  double best = 0;
+  for (const uint32_t size : kBaselineChunks) {
+    sim::Setting setting;
+    setting.chunk_size = size;
+    const auto result = sim::run_experiment(cluster, setting, workload, flags.workload.seed);
+    if (result.has_error()) return result.error();
+    if (best == 0 || result->makespan_s < best) best = result->makespan_s;
+  }
+  return best;
+}
+
+std::string_view name_of(sched::Chunking chunking) {
+  switch (chunking) {
+    case sched::Chunking::kFixed: return "fixed";
+    case sched::Chunking::kPublished: return "published";
+    case sched::Chunking::kBalanced: return "balanced";
+  }
+  return "";
+}
+
+void print_header(const SimulateFlags& flags) {
+  fmt::print("{:>3} {:>5} {:>10} {:>6} {:>6} {:>9} {:>9} {:>9} {:>6} {:>10} {:>8} {:>8} {:>8} {:>8} {:>7}", "pp", "depth",
+             "chunking", "chunk", "smooth", "time s", "in tok/s", "out tok/s", "plans", "efficiency", "bubble",
+             "TTFT p50", "TTFT p99", "TPOT p50", "retract");
+  if (flags.workload.long_share > 0) fmt::print(" {:>10} {:>10}", "short p99", "long p99");
+  if (flags.goal.ttft_s > 0 || flags.goal.tpot_s > 0) fmt::print(" {:>9}", "goodput/s");
+  fmt::print("\n");
+}
+
+void print_row(const SimulateFlags& flags, const sim::Setting& setting, const sim::ExperimentResult& result,
+               double efficiency) {
+  fmt::print("{:>3} {:>5} {:>10} {:>6} {:>6} {:>9.2f} {:>9.0f} {:>9.1f} {:>6} {:>9.1f}% {:>7.1f}% {:>8.2f} {:>8.2f} "
+             "{:>8.4f} {:>7}",
+             setting.pp_size, setting.async_batch_depth, name_of(setting.chunking), setting.chunk_size,
+             setting.smoothing, result.makespan_s, result.input_tokens_per_s, result.output_tokens_per_s, result.plans,
+             100 * efficiency, 100 * result.bubble_ratio, result.ttft_s(0.5), result.ttft_s(0.99), result.tpot_s(0.5),
+             result.preemptions);
+  if (flags.workload.long_share > 0) {
+    fmt::print(" {:>10.2f} {:>10.2f}", result.ttft_s(0.99, false), result.ttft_s(0.99, true));
+  }
+  if (flags.goal.ttft_s > 0 || flags.goal.tpot_s > 0) fmt::print(" {:>9.3f}", result.goodput(flags.goal));
+  fmt::print("\n");
+  std::fflush(stdout);
+}
+
+/// What a setting's line in the plot is called: all that varies but the horizontal axis.
+std::string series_name(const SimulateFlags& flags, const sim::Setting& setting) {
+  std::string name(name_of(setting.chunking));
+  if (flags.plot_x != "pp" && flags.pp_sizes.size() > 1) name += fmt::format(", pp {}", setting.pp_size);
+  if (flags.plot_x != "chunk" && flags.chunk_sizes.size() > 1) name += fmt::format(", {}", setting.chunk_size);
+  if (flags.plot_x != "smoothing" && flags.smoothings.size() > 1) name += fmt::format(", σ {}", setting.smoothing);
+  if (flags.async_batch_depths.size() > 1) name += fmt::format(", depth {}", setting.async_batch_depth);
+  return name;
+}
+
+double plot_place(const SimulateFlags& flags, const sim::Setting& setting) {
+  if (flags.plot_x == "pp") return setting.pp_size;
+  return flags.plot_x == "chunk" ? setting.chunk_size : setting.smoothing;
+}
+
+Result<void> write_file(const std::filesystem::path& path, const std::string& content) {
+  std::ofstream file(path, std::ios::binary);
+  file << content;
+  file.close();
+  if (!file) return make_error(ErrorCode::kInvalidArgument, "{}: cannot be written", path.string());
+  return {};
+}
+
+}  // namespace
+
+Result<void> simulate(const SimulateFlags& flags) {
+  const auto cluster = sim::Cluster::load(flags.cluster);
+  if (cluster.has_error()) return cluster.error();
+  const auto workload = sim::make_workload(flags.workload);
+  for (const sim::Arrival& arrival : workload) {
+    if (uint64_t{arrival.input_length} + arrival.output_length > cluster->context_length) {
+      return make_error(ErrorCode::kInvalidArgument, "a request of {} + {} tokens does not fit the context of {}",
+                        arrival.input_length, arrival.output_length, cluster->context_length);
+    }
+  }
+  const auto baseline = baseline_s(*cluster, flags, workload);
+  if (baseline.has_error()) return baseline.error();
+  fmt::print("{}: {} requests; one stage at its best takes {:.2f} s\n", cluster->name, workload.size(), *baseline);
+  print_header(flags);
+  std::map<std::string, sim::PlotSeries> lines;
+  std::string trace;
+  for (const sim::Setting& setting : combinations(flags)) {
+    const auto result = sim::run_experiment(*cluster, setting, workload, flags.workload.seed);
+    if (result.has_error()) return result.error();
+    const double efficiency = *baseline / result->makespan_s / setting.pp_size;
+    print_row(flags, setting, *result, efficiency);
+    const std::string name = series_name(flags, setting);
+    lines[name].name = name;
+    lines[name].points.emplace_back(plot_place(flags, setting), 100 * efficiency);
+    if (!flags.trace.empty()) trace = result->trace.to_json();
+  }
+  if (!flags.plot.empty()) {
+    std::vector<sim::PlotSeries> series;
+    for (auto& [name, line] : lines) series.push_back(std::move(line));
+    RETURN_IF_ERROR(write_file(flags.plot, sim::plot_svg(cluster->name + ": strong-scaling efficiency", flags.plot_x,
+                                                         "%", series)));
+  }
+  return flags.trace.empty() ? Result<void>() : write_file(flags.trace, trace);
+}
+
+}  // namespace millrace::app

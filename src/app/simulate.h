@@ -1,0 +1,39 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "sim/experiment.h"
+
+namespace CLI {
+class App;
+}
+
+namespace millrace::app {
+
+/// `millrace simulate`. Lists make a sweep over every combination.
+struct SimulateFlags {
+  std::filesystem::path cluster;
+  std::vector<int32_t> pp_sizes{1};
+  std::vector<std::string> chunkings{"fixed"};
+  std::vector<uint32_t> chunk_sizes{8192};
+  std::vector<double> smoothings{0.75};
+  std::vector<int32_t> async_batch_depths{0};
+  std::string policy = "fcfs";
+  bool plain_batch_queue = false;  ///< decode is not spread over the window
+  sim::WorkloadOptions workload;
+  sim::ServiceGoal goal;
+  std::filesystem::path plot;   ///< empty: none
+  std::filesystem::path trace;  ///< of the last combination; empty: none
+  std::string plot_x = "pp";    ///< pp, chunk, smoothing
+};
+
+/// Declares the flags on the subcommand.
+void add_simulate_flags(CLI::App& command, SimulateFlags& flags);
+
+/// Runs the sweep and prints a table; writes the plot and the trace that were asked for. Errors name the file or flag.
+[[nodiscard]] Result<void> simulate(const SimulateFlags& flags);
+
+}  // namespace millrace::app

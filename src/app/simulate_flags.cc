@@ -1,0 +1,71 @@
+#include <CLI/CLI.hpp>
+
+#include "app/simulate.h"
+
+namespace millrace::app {
+namespace {
+
+void add_setting_flags(CLI::App& command, SimulateFlags& flags) {
+  command.add_option("--cluster", flags.cluster, "File that describes the cluster (see bench/clusters)")->required();
+  command.add_option("--pp-size", flags.pp_sizes, "Stages; a list sweeps, as for the flags that follow")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command.add_option("--chunking", flags.chunkings, "How prompts are cut: fixed, published, balanced")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"fixed", "published", "balanced"}))
+      ->capture_default_str();
+  command.add_option("--chunked-prefill-size", flags.chunk_sizes, "Most prompt tokens per micro-batch")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--dynamic-chunking-smoothing", flags.smoothings, "How far a chunk follows what is computed")
+      ->delimiter(',')
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command.add_option("--pp-async-batch-depth", flags.async_batch_depths, "Micro-batches in flight beyond one per stage")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
+  command.add_option("--schedule-policy", flags.policy, "Order of the queue: fcfs, priority, shortest")
+      ->check(CLI::IsMember({"fcfs", "priority", "shortest"}))
+      ->capture_default_str();
+  command.add_flag("--plain-batch-queue", flags.plain_batch_queue,
+                   "Put all ready decodes into the next micro-batch instead of spreading them over the window");
+}
+
+void add_workload_flags(CLI::App& command, sim::WorkloadOptions& workload) {
+  command.add_option("--num-prompts", workload.requests, "Requests")->capture_default_str();
+  command.add_option("--request-rate", workload.rate_per_s, "Poisson arrivals per second; 0: all at once")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command.add_option("--input-len", workload.input_length, "Prompt tokens")->capture_default_str();
+  command.add_option("--output-len", workload.output_length, "Tokens to draw")->capture_default_str();
+  command.add_option("--length-spread", workload.spread, "Lengths vary by up to this part to either side")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command.add_option("--long-share", workload.long_share, "Part of the requests that are long")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command.add_option("--long-input-len", workload.long_input_length, "Prompt tokens of those")->capture_default_str();
+  command.add_option("--seed", workload.seed, "Of arrivals, lengths, jitter and the order of events")
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_simulate_flags(CLI::App& command, SimulateFlags& flags) {
+  add_setting_flags(command, flags);
+  add_workload_flags(command, flags.workload);
+  command.add_option("--goal-ttft", flags.goal.ttft_s, "Seconds to the first token that goodput asks for; 0: any")
+      ->capture_default_str();
+  command.add_option("--goal-tpot", flags.goal.tpot_s, "Seconds per further token that goodput asks for; 0: any")
+      ->capture_default_str();
+  command.add_option("--plot", flags.plot, "Write the efficiency over the sweep as an SVG file");
+  command.add_option("--plot-x", flags.plot_x, "Its horizontal axis: pp, chunk, smoothing")
+      ->check(CLI::IsMember({"pp", "chunk", "smoothing"}))
+      ->capture_default_str();
+  command.add_option("--trace", flags.trace, "Write what each stage did in the last run, for Perfetto");
+}
+
+}  // namespace millrace::app

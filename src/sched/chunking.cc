@@ -1,0 +1,168 @@
+#include "sched/chunking.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "base/check.h"
+
+namespace millrace::sched {
+namespace {
+
+constexpr uint32_t kAlignment = 64;
+/// No chunk but a prompt's last is smaller than this part of the first.
+constexpr uint32_t kLeastPart = 4;
+/// The target never falls below this part of what --chunked-prefill-size takes.
+constexpr double kLeastTarget = 0.125;
+/// Samples kept for the published fit.
+constexpr size_t kMaxProfileSamples = 256;
+
+/// max(page, 64), or less where a quarter of the chunk would not hold it.
+uint32_t alignment_for(const ChunkingOptions& options) {
+  uint32_t alignment = std::max(options.page_size, kAlignment);
+  while (alignment > 1 && alignment > options.size / kLeastPart) alignment /= 2;
+  return alignment;
+}
+
+double determinant(const std::array<std::array<double, 3>, 3>& m) {
+  return m[0][0] * (m[1][1] * m[2][2] - m[1][2] * m[2][1]) - m[0][1] * (m[1][0] * m[2][2] - m[1][2] * m[2][0]) +
+         m[0][2] * (m[1][0] * m[2][1] - m[1][1] * m[2][0]);
+}
+
+}  // namespace
+
+// Cramer's rule on the normal equations, lengths scaled to at most 1.
+std::optional<QuadraticFit> QuadraticFit::of(const std::vector<std::pair<double, double>>& samples) {
+  double longest = 0;
+  for (const auto& [length, time] : samples) longest = std::max(longest, length);
+  if (samples.size() < 3 || longest <= 0) return std::nullopt;
+  std::array<std::array<double, 3>, 3> products{};
+  std::array<double, 3> targets{};
+  for (const auto& [length, time] : samples) {
+    const double l = length / longest;
+    const std::array<double, 3> powers = {l * l, l, 1};
+    for (size_t i = 0; i < 3; ++i) {
+      for (size_t j = 0; j < 3; ++j) products[i][j] += powers[i] * powers[j];
+      targets[i] += powers[i] * time;
+    }
+  }
+  const double whole = determinant(products);
+  if (!(std::abs(whole) > 1e-12)) return std::nullopt;
+  std::array<double, 3> solution{};
+  for (size_t column = 0; column < 3; ++column) {
+    auto replaced = products;
+    for (size_t row = 0; row < 3; ++row) replaced[row][column] = targets[row];
+    solution[column] = determinant(replaced) / whole;
+  }
+  const QuadraticFit fit{solution[0] / (longest * longest), solution[1] / longest, solution[2]};
+  if (!(fit.a > 0) || !(fit.b >= 0)) return std::nullopt;
+  return fit;
+}
+
+double QuadraticFit::chunk_for(double prefix, double first) const {
+  const double slope = b + 2 * a * prefix;
+  const double room = a * first * first + b * first;
+  return 2 * room / (slope + std::sqrt(slope * slope + 4 * a * room));
+}
+
+Chunker::Chunker(const ChunkingOptions& options) : options_(options), alignment_(alignment_for(options)) {
+  CHECK(options.size > 0 && options.stage_count > 0);
+}
+
+void Chunker::observe(StageId stage, const BatchShape& shape, double run_us) {
+  costs_.observe(stage, shape, run_us);
+  const bool one_prompt = shape.decode_count == 0 && shape.prefill_pairs == shape.prefill_tokens * shape.prefill_tokens;
+  if (stage == StageId(0) && one_prompt && !published_ && profile_samples_.size() < kMaxProfileSamples) {
+    profile_samples_.emplace_back(shape.prefill_tokens, run_us);
+  }
+}
+
+void Chunker::finish_profile() {
+  costs_.anchor();
+  published_ = QuadraticFit::of(profile_samples_);
+}
+
+void Chunker::begin(const BatchShape& decodes, const std::vector<uint32_t>& backlog) {
+  shape_ = decodes;
+  tokens_left_ = options_.size;
+  cut_any_ = false;
+  if (!balances()) return;
+  target_us_ = balanced_target(backlog);
+  first_chunk_ = std::max(aligned(costs_.chunk_for({}, 0, target_us_)), alignment_);
+}
+
+// The target is what the largest chunk takes at a prompt's start, or less when the backlog is too small to fill the
+// pipeline with chunks of that time: k equal chunks of a backlog of R finish after (P − 1 + k)·(c + R/k), which is
+// least for R/k = √(R·c/(P − 1)).
+double Chunker::balanced_target(const std::vector<uint32_t>& backlog) const {
+  BatchShape largest;
+  largest.add_prefill(0, options_.size);
+  const double most = costs_.slowest_us(largest);
+  if (options_.stage_count == 1) return most;
+  const double fixed = costs_.slowest_us({});
+  const double filling = options_.stage_count - 1;
+  double total = 0;
+  double wanted = 0;
+  for (const uint32_t length : backlog) {
+    BatchShape prompt;
+    prompt.add_prefill(0, length);
+    total += costs_.slowest_us(prompt) - fixed;
+    wanted = fixed + std::sqrt(total * fixed / filling);
+    if (wanted >= most) return most;
+  }
+  return std::max(wanted, kLeastTarget * most);
+}
+
+uint32_t Chunker::aligned(double tokens) const {
+  const double bounded = std::min(tokens, static_cast<double>(options_.size));
+  return static_cast<uint32_t>(bounded) / alignment_ * alignment_;
+}
+
+uint32_t Chunker::published_size(uint32_t prefix) const {
+  const double computed = published_->chunk_for(prefix, options_.size);
+  const double smoothed = options_.size + options_.smoothing * (computed - options_.size);
+  return std::max(aligned(std::max(smoothed, static_cast<double>(options_.size) / kLeastPart)), alignment_);
+}
+
+uint32_t Chunker::balanced_chunk(const Prompt& prompt) const {
+  double chunk = costs_.chunk_for(shape_, prompt.prefix, target_us_);
+  if (cut_any_) return chunk >= prompt.left ? prompt.left : aligned(chunk);
+  if (prompt.last_chunk > 0) chunk = prompt.last_chunk + options_.smoothing * (chunk - prompt.last_chunk);
+  chunk = std::max(chunk, static_cast<double>(first_chunk_) / kLeastPart);
+  return chunk >= prompt.left ? prompt.left : std::max(aligned(chunk), alignment_);
+}
+
+uint32_t Chunker::tokens_left(const Prompt& prompt) const {
+  const bool resize = options_.mode == Chunking::kPublished && published_ && !cut_any_;
+  return resize ? std::min(tokens_left_, published_size(prompt.prefix)) : tokens_left_;
+}
+
+uint32_t Chunker::fit(const Prompt& prompt) const {
+  CHECK(prompt.left > 0);
+  return std::min({balances() ? balanced_chunk(prompt) : prompt.left, prompt.left, tokens_left(prompt)});
+}
+
+void Chunker::add_chunk(const Prompt& prompt, uint32_t tokens) {
+  tokens_left_ = tokens_left(prompt) - tokens;
+  shape_.add_prefill(prompt.prefix, tokens);
+  cut_any_ = true;
+}
+
+bool Chunker::fits_whole(const Prompt& prompt, uint32_t most) const {
+  if (prompt.left > most || prompt.left > tokens_left_) return false;
+  return !balances() || costs_.chunk_for(shape_, prompt.prefix, target_us_) >= prompt.left;
+}
+
+void Chunker::add_short(const Prompt& prompt) {
+  tokens_left_ -= prompt.left;
+  shape_.add_prefill(prompt.prefix, prompt.left);
+}
+
+std::optional<Chunking> parse_chunking(std::string_view name) {
+  if (name == "fixed") return Chunking::kFixed;
+  if (name == "published") return Chunking::kPublished;
+  if (name == "balanced") return Chunking::kBalanced;
+  return std::nullopt;
+}
+
+}  // namespace millrace::sched

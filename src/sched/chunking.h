@@ -1,0 +1,90 @@
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "sched/cost_model.h"
+
+namespace millrace::sched {
+
+enum class Chunking : uint8_t {
+  kFixed,      ///< chunked_prefill_size tokens per micro-batch
+  kPublished,  ///< sizes from a quadratic fit of stage 0 without prefixes, as published for another server
+  kBalanced,   ///< sizes that take the slowest stage one target time, whatever else is in the micro-batch
+};
+
+struct ChunkingOptions {
+  Chunking mode = Chunking::kFixed;
+  uint32_t size = 0;        ///< most prompt tokens in a micro-batch: --chunked-prefill-size
+  double smoothing = 0.75;  ///< how far a chunk follows what is computed: 1 entirely
+  uint32_t page_size = 64;  ///< chunks end at multiples of max(page_size, 64), where the size is large enough
+  uint32_t stage_count = 1;
+};
+
+/// f(l) = a·l² + b·l + c, the time of a prompt of l tokens.
+struct QuadraticFit {
+  double a = 0;
+  double b = 0;
+  double c = 0;
+
+  /// Least squares over (length, time) pairs; nothing when they don't determine a growing curve.
+  [[nodiscard]] static std::optional<QuadraticFit> of(const std::vector<std::pair<double, double>>& samples);
+  /// x with f(prefix + x) − f(prefix) = f(first) − f(0).
+  [[nodiscard]] double chunk_for(double prefix, double first) const;
+};
+
+/// Decides how many prompt tokens go into micro-batches. Plain; owned by the scheduler. docs/scheduling.md has the rules.
+class Chunker {
+ public:
+  explicit Chunker(const ChunkingOptions& options);
+
+  /// A stage's time for a micro-batch that has run.
+  void observe(StageId stage, const BatchShape& shape, double run_us);
+  /// The profile is complete.
+  void finish_profile();
+  [[nodiscard]] const CostModel& costs() const { return costs_; }
+  [[nodiscard]] const ChunkingOptions& options() const { return options_; }
+
+  /// A prompt as it stands when the next chunk is cut.
+  struct Prompt {
+    uint32_t prefix = 0;      ///< tokens that earlier chunks hold
+    uint32_t left = 0;        ///< tokens after it, at least 1
+    uint32_t last_chunk = 0;  ///< the chunk before; 0: none
+  };
+
+  /// Starts a micro-batch that holds `decodes` already. `backlog`: lengths of the prompts not entirely prefilled.
+  void begin(const BatchShape& decodes, const std::vector<uint32_t>& backlog);
+  /// Tokens of `prompt` that fit the micro-batch; 0: it is full. The first chunk always fits, whatever the decodes take.
+  [[nodiscard]] uint32_t fit(const Prompt& prompt) const;
+  void add_chunk(const Prompt& prompt, uint32_t tokens);
+  /// Whether all that is left of `prompt` fits beside a longer prompt's chunk, in at most `most` tokens.
+  [[nodiscard]] bool fits_whole(const Prompt& prompt, uint32_t most) const;
+  void add_short(const Prompt& prompt);
+
+ private:
+  [[nodiscard]] bool balances() const { return options_.mode == Chunking::kBalanced && costs_.usable(); }
+  [[nodiscard]] double balanced_target(const std::vector<uint32_t>& backlog) const;
+  [[nodiscard]] uint32_t balanced_chunk(const Prompt& prompt) const;
+  [[nodiscard]] uint32_t published_size(uint32_t prefix) const;
+  [[nodiscard]] uint32_t aligned(double tokens) const;
+  [[nodiscard]] uint32_t tokens_left(const Prompt& prompt) const;
+
+  const ChunkingOptions options_;
+  const uint32_t alignment_;
+  CostModel costs_;
+  std::vector<std::pair<double, double>> profile_samples_;  // of stage 0: (length, µs)
+  std::optional<QuadraticFit> published_;
+
+  // The micro-batch that is being put together.
+  BatchShape shape_;
+  uint32_t tokens_left_ = 0;
+  double target_us_ = 0;
+  uint32_t first_chunk_ = 0;  // what a prompt starts with under target_us_
+  bool cut_any_ = false;      // add_chunk() has been called
+};
+
+/// A scheduler's options for `name`: fixed, published or balanced.
+[[nodiscard]] std::optional<Chunking> parse_chunking(std::string_view name);
+
+}  // namespace millrace::sched

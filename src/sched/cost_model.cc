@@ -1,0 +1,183 @@
+#include "sched/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+
+namespace millrace::sched {
+namespace {
+
+/// Weight that an observation keeps from one to the next: about 500 count.
+constexpr double kForgetting = 0.998;
+/// The anchor counts as much as so many recent observations.
+constexpr double kAnchorWeight = 25;
+/// Relative; keeps systems solvable whose terms have always changed together.
+constexpr double kRidge = 1e-9;
+constexpr uint64_t kFewestObservations = 8;
+constexpr double kOutlierRatio = 3;
+constexpr int kOutliersThatCount = 8;
+constexpr double kErrorMemory = 0.95;
+constexpr double kLargestUsableError = 0.5;
+
+}  // namespace
+
+void BatchShape::add_prefill(uint32_t prefix, uint32_t tokens) {
+  const double x = tokens;
+  prefill_tokens += x;
+  prefill_pairs += 2.0 * prefix * x + x * x;
+}
+
+void BatchShape::add_decode(uint32_t context) {
+  decode_count += 1;
+  decode_context += context;
+}
+
+double CostCoefficients::predict_us(const BatchShape& shape) const {
+  return fixed_us + per_token_us * shape.prefill_tokens + per_pair_us * shape.prefill_pairs +
+         per_decode_us * shape.decode_count + per_context_us * shape.decode_context;
+}
+
+// The positive root of a·x² + (b + 2·a·L)·x = target − t(shape), in the form that is stable for a → 0.
+double CostCoefficients::chunk_for(const BatchShape& shape, uint32_t prefix, double target_us) const {
+  const double room = target_us - predict_us(shape);
+  if (room <= 0) return 0;
+  const double slope = per_token_us + 2 * per_pair_us * prefix;
+  const double root = slope + std::sqrt(slope * slope + 4 * per_pair_us * room);
+  return root > 0 ? 2 * room / root : std::numeric_limits<double>::infinity();
+}
+
+void CostFit::Information::add(const Information& other, double weight) {
+  for (size_t i = 0; i < kCostTerms; ++i) {
+    for (size_t j = 0; j < kCostTerms; ++j) products[i][j] += weight * other.products[i][j];
+    targets[i] += weight * other.targets[i];
+  }
+}
+
+CostFit::Vector CostFit::features(const BatchShape& shape) {
+  return {1, shape.prefill_tokens, shape.prefill_pairs, shape.decode_count, shape.decode_context};
+}
+
+void CostFit::observe(const BatchShape& shape, double run_us) {
+  if (!(run_us > 0)) return;
+  const double predicted = coefficients_.predict_us(shape);
+  if (observations_ >= kFewestObservations && is_outlier(predicted, run_us)) return;
+  if (observations_ >= kFewestObservations) {
+    relative_error_ = kErrorMemory * relative_error_ + (1 - kErrorMemory) * std::abs(run_us / predicted - 1);
+  }
+  const Vector phi = features(shape);
+  const double weight = 1 / (run_us * run_us);
+  Information decayed;
+  decayed.add(recent_, kForgetting);
+  for (size_t i = 0; i < kCostTerms; ++i) {
+    for (size_t j = 0; j < kCostTerms; ++j) decayed.products[i][j] += weight * phi[i] * phi[j];
+    decayed.targets[i] += weight * phi[i] * run_us;
+  }
+  recent_ = decayed;
+  ++observations_;
+  solve();
+}
+
+// So many in a row are no outliers but another stage: what was learnt of the old one is dropped.
+bool CostFit::is_outlier(double predicted_us, double run_us) {
+  const bool far = run_us > kOutlierRatio * predicted_us || predicted_us > kOutlierRatio * run_us;
+  outliers_in_a_row_ = far ? outliers_in_a_row_ + 1 : 0;
+  if (outliers_in_a_row_ <= kOutliersThatCount) return far;
+  *this = {};
+  return false;
+}
+
+void CostFit::anchor() {
+  if (observations_ == 0) return;
+  anchor_ = {};
+  anchor_.add(recent_, kAnchorWeight / static_cast<double>(observations_));
+}
+
+bool CostFit::usable() const {
+  const bool grows = coefficients_.per_token_us > 0 || coefficients_.per_pair_us > 0;
+  return observations_ >= kFewestObservations && grows && relative_error_ < kLargestUsableError;
+}
+
+// Non-negative least squares by trying every set of non-zero terms: of the sets whose solution is non-negative, the one
+// with the least error. 32 sets of at most 5 terms cost a few microseconds.
+void CostFit::solve() {
+  Information all = recent_;
+  all.add(anchor_, 1);
+  for (size_t i = 0; i < kCostTerms; ++i) all.products[i][i] *= 1 + kRidge;
+  double best_gain = 0;
+  Vector best{};
+  for (unsigned subset = 1; subset < (1u << kCostTerms); ++subset) {
+    Vector solution{};
+    if (!solve_subset(all, subset, solution)) continue;
+    // At a solution the squared error is Σ w·t² minus this.
+    double gain = 0;
+    for (size_t i = 0; i < kCostTerms; ++i) gain += all.targets[i] * solution[i];
+    if (gain > best_gain) {
+      best_gain = gain;
+      best = solution;
+    }
+  }
+  coefficients_ = {best[0], best[1], best[2], best[3], best[4]};
+}
+
+// Gaussian elimination with pivots on the diagonal: the matrix is symmetric and positive definite.
+bool CostFit::solve_subset(const Information& all, unsigned subset, Vector& solution) {
+  std::array<size_t, kCostTerms> terms{};
+  size_t count = 0;
+  for (size_t i = 0; i < kCostTerms; ++i) {
+    if ((subset >> i & 1) != 0) terms[count++] = i;
+  }
+  std::array<Vector, kCostTerms> matrix{};
+  Vector right{};
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t j = 0; j < count; ++j) matrix[i][j] = all.products[terms[i]][terms[j]];
+    right[i] = all.targets[terms[i]];
+  }
+  for (size_t pivot = 0; pivot < count; ++pivot) {
+    if (!(matrix[pivot][pivot] > 0)) return false;
+    for (size_t row = pivot + 1; row < count; ++row) {
+      const double factor = matrix[row][pivot] / matrix[pivot][pivot];
+      for (size_t column = pivot; column < count; ++column) matrix[row][column] -= factor * matrix[pivot][column];
+      right[row] -= factor * right[pivot];
+    }
+  }
+  for (size_t row = count; row-- > 0;) {
+    double value = right[row];
+    for (size_t column = row + 1; column < count; ++column) value -= matrix[row][column] * solution[terms[column]];
+    value /= matrix[row][row];
+    if (!(value >= 0)) return false;
+    solution[terms[row]] = value;
+  }
+  return true;
+}
+
+void CostModel::observe(StageId stage, const BatchShape& shape, double run_us) {
+  if (stage.value() >= stages_.size()) stages_.resize(stage.value() + 1);
+  stages_[stage.value()].observe(shape, run_us);
+}
+
+void CostModel::anchor() {
+  for (CostFit& stage : stages_) stage.anchor();
+}
+
+bool CostModel::usable() const {
+  return !stages_.empty() && std::ranges::all_of(stages_, &CostFit::usable);
+}
+
+double CostModel::slowest_us(const BatchShape& shape) const {
+  double slowest = 0;
+  for (const CostFit& stage : stages_) slowest = std::max(slowest, stage.coefficients().predict_us(shape));
+  return slowest;
+}
+
+double CostModel::chunk_for(const BatchShape& shape, uint32_t prefix, double target_us) const {
+  CHECK(!stages_.empty());
+  double chunk = std::numeric_limits<double>::infinity();
+  for (const CostFit& stage : stages_) {
+    chunk = std::min(chunk, stage.coefficients().chunk_for(shape, prefix, target_us));
+  }
+  return chunk;
+}
+
+}  // namespace millrace::sched

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace millrace::sched {
+
+/// What a micro-batch asks of a stage: the sums over which its time is linear (docs/scheduling.md).
+struct BatchShape {
+  double prefill_tokens = 0;  ///< Σx
+  double prefill_pairs = 0;   ///< Σ(2·L·x + x²): twice the pairs of a token and a token it attends to
+  double decode_count = 0;    ///< n
+  double decode_context = 0;  ///< Σctx
+
+  void add_prefill(uint32_t prefix, uint32_t tokens);
+  void add_decode(uint32_t context);
+};
+
+inline constexpr size_t kCostTerms = 5;
+
+/// t = fixed + per_token·Σx + per_pair·Σ(2·L·x + x²) + per_decode·n + per_context·Σctx, microseconds; none is negative.
+struct CostCoefficients {
+  double fixed_us = 0;
+  double per_token_us = 0;
+  double per_pair_us = 0;
+  double per_decode_us = 0;
+  double per_context_us = 0;
+
+  [[nodiscard]] double predict_us(const BatchShape& shape) const;
+  /// Tokens x of a chunk after `prefix` tokens for which shape and chunk together take `target_us`; 0 when the shape
+  /// alone takes as long.
+  [[nodiscard]] double chunk_for(const BatchShape& shape, uint32_t prefix, double target_us) const;
+};
+
+/// One stage's coefficients from its timings: recursive least squares of the relative error with exponential forgetting,
+/// kept in information form, so that the coefficients are the best non-negative ones. What was measured at start-up
+/// stays as an anchor: hours of decode alone don't unlearn prefill. Plain data of the scheduler.
+class CostFit {
+ public:
+  /// Takes in one timing; an outlier is dropped, unless so many in a row show that the stage has changed:
+  /// then it starts over.
+  void observe(const BatchShape& shape, double run_us);
+  /// What has been observed so far never fades out entirely.
+  void anchor();
+  /// False: too few timings, or predictions have been too far off lately; coefficients() must not be relied on.
+  [[nodiscard]] bool usable() const;
+  [[nodiscard]] const CostCoefficients& coefficients() const { return coefficients_; }
+  /// Mean of |measured / predicted − 1| over the last timings.
+  [[nodiscard]] double relative_error() const { return relative_error_; }
+
+ private:
+  using Vector = std::array<double, kCostTerms>;
+  struct Information {
+    std::array<Vector, kCostTerms> products{};  // Σ w·φ·φᵀ
+    Vector targets{};                           // Σ w·φ·t
+    void add(const Information& other, double weight);
+  };
+
+  [[nodiscard]] bool is_outlier(double predicted_us, double run_us);
+  void solve();
+  [[nodiscard]] static Vector features(const BatchShape& shape);
+  [[nodiscard]] static bool solve_subset(const Information& all, unsigned subset, Vector& solution);
+
+  Information recent_;
+  Information anchor_;
+  CostCoefficients coefficients_;
+  uint64_t observations_ = 0;
+  int outliers_in_a_row_ = 0;
+  double relative_error_ = 0;
+};
+
+/// The cost of a micro-batch on every stage. Owned by the scheduler.
+class CostModel {
+ public:
+  void observe(StageId stage, const BatchShape& shape, double run_us);
+  void anchor();
+  /// Whether every stage heard of so far can be predicted, and there is one.
+  [[nodiscard]] bool usable() const;
+  /// The time that the slowest stage takes.
+  [[nodiscard]] double slowest_us(const BatchShape& shape) const;
+  /// The largest chunk with which no stage takes longer than `target_us`.
+  [[nodiscard]] double chunk_for(const BatchShape& shape, uint32_t prefix, double target_us) const;
+  [[nodiscard]] const std::vector<CostFit>& stages() const { return stages_; }
+
+ private:
+  std::vector<CostFit> stages_;
+};
+
+}  // namespace millrace::sched

@@ -1,0 +1,95 @@
+#include "sched/profile.h"
+
+#include <algorithm>
+
+namespace millrace::sched {
+namespace {
+
+constexpr uint32_t kPromptOfDecodes = 16;
+constexpr uint32_t kMostDecodes = 32;
+constexpr TokenId kTokenKinds = 32;
+
+}  // namespace
+
+Profile::Profile(const ProfileBounds& bounds) : bounds_(bounds) {
+  add_prefills();
+  add_decodes();
+}
+
+// Chunks after a prefix are as long as half the largest, as far as one sequence goes.
+void Profile::add_prefills() {
+  const uint32_t longest = std::max(1u, std::min(bounds_.chunk_size, bounds_.context_length - 1));
+  for (int round = 0; round < 2; ++round) {
+    for (const uint32_t part : {4u, 2u, 1u}) steps_.push_back({1, std::max(1u, longest / part), true});
+  }
+  for (uint32_t sample = 1; sample <= bounds_.prompt_samples; ++sample) {
+    const uint64_t length = uint64_t{longest} * sample / bounds_.prompt_samples;
+    steps_.push_back({1, std::max(1u, static_cast<uint32_t>(length)), true});
+  }
+  const uint32_t half = std::max(1u, longest / 2);
+  uint32_t length = longest;
+  for (int chunk = 0; chunk < 4 && length + half + 2 < bounds_.context_length; ++chunk) {
+    steps_.push_back({1, half, false});
+    length += half;
+  }
+  for (int step = 0; step < 2 && length + 1 < bounds_.context_length; ++step) {
+    steps_.push_back({1, 1, false});
+    ++length;
+  }
+}
+
+void Profile::add_decodes() {
+  const uint32_t prompt = std::min({kPromptOfDecodes, bounds_.chunk_size, std::max(1u, bounds_.context_length / 2)});
+  const uint32_t pages_each = (prompt + 2 + bounds_.page_size - 1) / bounds_.page_size;
+  const uint32_t most =
+      std::min({bounds_.max_running, kMostDecodes, bounds_.chunk_size / prompt, bounds_.page_count / pages_each});
+  for (const uint32_t count : {most, most / 2}) {
+    if (count == 0 || prompt + 2 >= bounds_.context_length) continue;
+    steps_.push_back({count, prompt, true});
+    for (int step = 0; step < 2; ++step) steps_.push_back({count, 1, false});
+  }
+}
+
+std::optional<Plan> Profile::next() {
+  if (next_step_ > steps_.size()) return std::nullopt;
+  Plan plan;
+  if (next_step_ == steps_.size()) {
+    ++next_step_;
+    close_all(plan);
+    return plan;
+  }
+  const Step& step = steps_[next_step_++];
+  if (step.fresh) {
+    close_all(plan);
+    for (uint32_t slot = 0; slot < step.sequences; ++slot) {
+      plan.opens.push_back({SlotId(slot), step.tokens, {}});
+      open_.emplace_back();
+    }
+  }
+  for (uint32_t slot = 0; slot < step.sequences; ++slot) append(plan, slot, step.tokens);
+  return plan;
+}
+
+void Profile::close_all(Plan& plan) {
+  for (uint32_t slot = 0; slot < open_.size(); ++slot) plan.closes.emplace_back(slot);
+  open_.clear();
+  used_pages_ = 0;
+}
+
+void Profile::append(Plan& plan, uint32_t slot, uint32_t tokens) {
+  Scratch& sequence = open_[slot];
+  PlanSlice slice;
+  slice.slot = SlotId(slot);
+  slice.prefix = sequence.length;
+  slice.token_count = tokens;
+  slice.sample = true;
+  sequence.length += tokens;
+  for (; sequence.page_count * bounds_.page_size < sequence.length; ++sequence.page_count) {
+    plan.new_pages.emplace_back(used_pages_++);
+    ++slice.new_page_count;
+  }
+  for (uint32_t i = 0; i < tokens; ++i) plan.tokens.push_back(static_cast<TokenId>(i) % kTokenKinds);
+  plan.slices.push_back(slice);
+}
+
+}  // namespace millrace::sched

@@ -1,0 +1,274 @@
+// What goes into a plan: decode steps, chunks of prompts, and whom to admit or send back for room.
+#include <algorithm>
+
+#include "base/check.h"
+#include "sched/scheduler.h"
+
+namespace millrace::sched {
+namespace {
+
+/// Part of a micro-batch's prompt tokens that short prompts may take before the long one whose turn it is.
+constexpr uint32_t kShortPromptPart = 4;
+/// Tokens to come that admission counts for one sequence at most: few requests use a large max_tokens up.
+constexpr uint64_t kMostTokensToCome = 4096;
+
+}  // namespace
+
+std::optional<Plan> Scheduler::next() {
+  if (profile_) return next_of_profile();
+  if (paused_) return std::nullopt;
+  ++turn_;
+  Plan plan;
+  in_flight_.emplace_back();
+  preempt();
+  plan_decodes(plan);
+  plan_prefills(plan);
+  if (plan.slices.empty()) {
+    in_flight_.pop_back();
+    return std::nullopt;
+  }
+  new_token_ratio_.after_plan();
+  plan.closes = std::exchange(pending_closes_, {});
+  record_shape(plan);
+  return plan;
+}
+
+// One plan at a time, so that no stage computes beside another on the same cores.
+std::optional<Plan> Scheduler::next_of_profile() {
+  if (!in_flight_.empty()) return std::nullopt;
+  auto plan = profile_->next();
+  if (!plan) return std::nullopt;
+  in_flight_.emplace_back();
+  record_shape(*plan);
+  return plan;
+}
+
+Plan Scheduler::empty_plan() {
+  in_flight_.emplace_back();
+  Plan plan;
+  plan.closes = std::exchange(pending_closes_, {});
+  record_shape(plan);
+  return plan;
+}
+
+void Scheduler::add_slice(Plan& plan, Sequence& sequence, uint32_t token_count) {
+  const uint32_t end = sequence.scheduled + token_count;
+  const bool last_chunk = end == sequence.tokens.size();
+  PlanSlice slice;
+  slice.slot = sequence.slot;
+  slice.prefix = sequence.scheduled;
+  slice.token_count = token_count;
+  slice.new_page_count = static_cast<uint32_t>(sequence.pages.size()) - sequence.announced_pages;
+  slice.sample = last_chunk && sequence.request.max_tokens > 0;
+  if (sequence.wants_scores()) {
+    slice.score_top = sequence.request.prompt_top_logprobs;
+    slice.next_token = last_chunk ? -1 : sequence.tokens[end];
+  }
+  plan.slices.push_back(slice);
+  plan.tokens.insert(plan.tokens.end(), sequence.tokens.begin() + sequence.scheduled, sequence.tokens.begin() + end);
+  plan.new_pages.insert(plan.new_pages.end(), sequence.pages.begin() + sequence.announced_pages,
+                        sequence.pages.end());
+  sequence.announced_pages = static_cast<uint32_t>(sequence.pages.size());
+  sequence.scheduled = end;
+  sequence.last_planned = turn_;
+  ++sequence.in_flight;
+  in_flight_.back().sequences.push_back(sequence.id);
+}
+
+// Every plan takes its share of the decoding sequences, so that the plans in flight cost the same.
+void Scheduler::plan_decodes(Plan& plan) {
+  std::vector<Sequence*> ready;
+  size_t decoding = 0;
+  for (Sequence* sequence : running_) {
+    if (!sequence->decoding()) continue;
+    ++decoding;
+    if (sequence->in_flight == 0) ready.push_back(sequence);
+  }
+  std::sort(ready.begin(), ready.end(), [](const Sequence* a, const Sequence* b) {
+    return std::pair(a->last_planned, a->id) < std::pair(b->last_planned, b->id);
+  });
+  const size_t plans = options_.spread_decodes ? options_.window : 1;
+  const size_t share = (decoding + plans - 1) / plans;
+  size_t planned = 0;
+  for (Sequence* sequence : ready) {
+    if (planned == share) break;
+    if (!sequence->running || !reserve_decode_page(*sequence)) continue;
+    add_slice(plan, *sequence, 1);
+    ++planned;
+  }
+}
+
+// Out of pages, the running sequence of the least rank goes back to the queue; it may be the needy one itself.
+bool Scheduler::reserve_decode_page(Sequence& sequence) {
+  const size_t wanted = pages_for(sequence.scheduled + 1);
+  while (sequence.pages.size() < wanted) {
+    if (pool_.allocate(1, sequence.pages)) continue;
+    Sequence* const loser = victim(sequence);
+    if (loser == nullptr) return false;
+    retract(*loser);
+    if (loser == &sequence) return false;
+  }
+  return true;
+}
+
+bool Scheduler::higher_priority(const Sequence& a, const Sequence& b) const {
+  return options_.policy == QueuePolicy::kPriority && goes_before(options_.policy, a, b);
+}
+
+// From the least rank on: smaller priorities first, then those admitted last. Whoever is in flight or in this very plan
+// can't move; the needy one waits for such a sequence to come back rather than lose its place to it.
+Sequence* Scheduler::victim(Sequence& needy) {
+  Sequence* least = nullptr;
+  bool outranks_someone = false;
+  bool behind = true;  // the sequences seen so far were admitted after the needy one
+  for (auto at = running_.rbegin(); at != running_.rend(); ++at) {
+    Sequence* const other = *at;
+    if (other == &needy) behind = false;
+    if (other == &needy || higher_priority(*other, needy) || (!behind && !higher_priority(needy, *other))) continue;
+    outranks_someone = true;
+    const bool movable = other->in_flight == 0 && other->last_planned != turn_;
+    if (movable && (least == nullptr || higher_priority(*least, *other))) least = other;
+  }
+  if (least != nullptr || outranks_someone || running_.size() == 1) return least;
+  return &needy;
+}
+
+void Scheduler::retract(Sequence& sequence) {
+  leave(sequence);
+  sequence.prompt_scores.clear();
+  waiting_.push_front(&sequence);
+  new_token_ratio_.after_retraction();
+  ++retraction_count_;
+}
+
+std::vector<uint32_t> Scheduler::backlog() const {
+  std::vector<uint32_t> lengths;
+  for (const Sequence* sequence : running_) {
+    if (sequence->prefilling()) lengths.push_back(static_cast<uint32_t>(sequence->tokens.size()));
+  }
+  for (const Sequence* sequence : waiting_) lengths.push_back(static_cast<uint32_t>(sequence->tokens.size()));
+  return lengths;
+}
+
+void Scheduler::insert_by_priority(std::vector<Sequence*>& sequences, Sequence* added) const {
+  const auto before = [this](const Sequence* a, const Sequence* b) { return higher_priority(*a, *b); };
+  sequences.insert(std::upper_bound(sequences.begin(), sequences.end(), added, before), added);
+}
+
+std::vector<Sequence*> Scheduler::begun_prompts() const {
+  std::vector<Sequence*> begun;
+  for (Sequence* sequence : running_) {
+    if (sequence->prefilling()) insert_by_priority(begun, sequence);
+  }
+  return begun;
+}
+
+void Scheduler::plan_prefills(Plan& plan) {
+  BatchShape decodes;
+  for (const PlanSlice& slice : plan.slices) decodes.add_decode(slice.prefix + 1);
+  chunker_.begin(decodes, backlog());
+  const std::vector<Sequence*> begun = begun_prompts();
+  plan_short_prompts(plan, begun);
+  for (Sequence* sequence : begun) {
+    if (sequence->running && sequence->prefilling() && !take_chunk(plan, *sequence)) return;
+  }
+  while (!waiting_.empty()) {
+    const size_t place = next_in_queue(options_.policy, waiting_);
+    Sequence& candidate = *waiting_[place];
+    if (chunker_.fit(prompt_of(candidate)) == 0 || candidate.in_flight > 0 || !has_room(candidate)) return;
+    admit(plan, candidate);
+    if (!take_chunk(plan, candidate)) return;
+  }
+}
+
+Chunker::Prompt Scheduler::prompt_of(const Sequence& sequence) {
+  return {sequence.scheduled, sequence.unscheduled(), sequence.last_chunk};
+}
+
+bool Scheduler::take_chunk(Plan& plan, Sequence& sequence) {
+  const uint32_t count = chunker_.fit(prompt_of(sequence));
+  if (count == 0) return false;
+  chunker_.add_chunk(prompt_of(sequence), count);
+  add_slice(plan, sequence, count);
+  sequence.last_chunk = count;
+  return true;
+}
+
+// While a long prompt has its turn, short ones go along in a part of the micro-batch, begun ones first, then out of the
+// queue; each overtaking is counted, and the one that has been overtaken too often ends it.
+void Scheduler::plan_short_prompts(Plan& plan, const std::vector<Sequence*>& begun) {
+  uint32_t budget = options_.chunked_prefill_size / kShortPromptPart;
+  if (begun.empty() || begun.front()->unscheduled() <= budget) return;
+  const auto go_along = [&](Sequence& sequence) {
+    const uint32_t count = sequence.unscheduled();
+    budget -= count;
+    chunker_.add_short(prompt_of(sequence));
+    add_slice(plan, sequence, count);
+  };
+  for (Sequence* sequence : begun) {
+    if (chunker_.fits_whole(prompt_of(*sequence), budget)) go_along(*sequence);
+  }
+  for (size_t place = 0; place < waiting_.size() && budget > 0;) {
+    Sequence& candidate = *waiting_[place];
+    if (waiting_.front()->bypasses >= kMaxBypasses && place > 0) return;
+    if (!chunker_.fits_whole(prompt_of(candidate), budget) || candidate.in_flight > 0) {
+      ++place;
+      continue;
+    }
+    if (!has_room(candidate)) return;
+    admit(plan, candidate);
+    go_along(candidate);
+  }
+}
+
+uint64_t Scheduler::tokens_to_come(const Sequence& sequence) const {
+  const uint64_t wanted = sequence.request.max_tokens - std::min(sequence.request.max_tokens, sequence.output_count());
+  return std::min({wanted, uint64_t{options_.context_length} - sequence.tokens.size(), kMostTokensToCome});
+}
+
+// Alone, a sequence needs its own pages only. Beside others there must be room for what all of them are expected to draw.
+bool Scheduler::has_room(const Sequence& candidate) const {
+  if (free_slots_.empty()) return false;
+  size_t wanted = pages_for(candidate.tokens.size());
+  if (!running_.empty()) {
+    uint64_t to_come = tokens_to_come(candidate);
+    for (const Sequence* sequence : running_) to_come += tokens_to_come(*sequence);
+    wanted += pages_for(static_cast<size_t>(new_token_ratio_.value() * static_cast<double>(to_come))) + running_.size();
+  }
+  return pool_.free_count() >= wanted;
+}
+
+// Under the priority policy, running sequences of smaller priority than the next of the queue go back to it, least rank
+// first, until it has room; none does when all of them would not be enough.
+void Scheduler::preempt() {
+  if (options_.policy != QueuePolicy::kPriority || waiting_.empty()) return;
+  const Sequence& candidate = *waiting_[next_in_queue(options_.policy, waiting_)];
+  if (has_room(candidate)) return;
+  std::vector<Sequence*> victims;
+  size_t pages = pool_.free_count();
+  for (Sequence* sequence : running_) {
+    if (!higher_priority(candidate, *sequence)) continue;
+    insert_by_priority(victims, sequence);
+    pages += sequence->pages.size();
+  }
+  if (pages < pages_for(candidate.tokens.size())) return;
+  while (!victims.empty() && !has_room(candidate)) {
+    ++victims.back()->bypasses;
+    retract(*victims.back());
+    victims.pop_back();
+  }
+}
+
+void Scheduler::admit(Plan& plan, Sequence& sequence) {
+  const auto place = std::ranges::find(waiting_, &sequence) - waiting_.begin();
+  take_from_queue(waiting_, static_cast<size_t>(place));
+  const bool enough = pool_.allocate(pages_for(sequence.tokens.size()), sequence.pages);
+  CHECK(enough, "sequence {} was admitted without pages", sequence.id.value());
+  sequence.running = true;
+  sequence.slot = free_slots_.back();
+  free_slots_.pop_back();
+  running_.push_back(&sequence);
+  plan.opens.push_back({sequence.slot, sequence.prompt_length(), sequence.request.sampling});
+}
+
+}  // namespace millrace::sched

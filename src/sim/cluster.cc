@@ -1,0 +1,158 @@
+#include "sim/cluster.h"
+
+#include <simdjson.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "model/layer_range.h"
+
+namespace millrace::sim {
+namespace {
+
+using simdjson::dom::element;
+using simdjson::dom::object;
+
+void add_scaled(sched::CostCoefficients& sum, const sched::CostCoefficients& part, double factor) {
+  sum.fixed_us += factor * part.fixed_us;
+  sum.per_token_us += factor * part.per_token_us;
+  sum.per_pair_us += factor * part.per_pair_us;
+  sum.per_decode_us += factor * part.per_decode_us;
+  sum.per_context_us += factor * part.per_context_us;
+}
+
+Result<double> number(std::string_view name, element value) {
+  double found = 0;
+  if (value.get(found) != simdjson::SUCCESS || found < 0) {
+    return make_error(ErrorCode::kData, "{}: wanted a number that is not negative", name);
+  }
+  return found;
+}
+
+Result<void> read_cost(std::string_view name, element value, sched::CostCoefficients& cost) {
+  object fields;
+  if (value.get(fields) != simdjson::SUCCESS) return make_error(ErrorCode::kData, "{}: wanted an object", name);
+  for (const auto field : fields) {
+    const auto found = number(field.key, field.value);
+    if (found.has_error()) return found.error();
+    if (field.key == "fixed_us") {
+      cost.fixed_us = *found;
+    } else if (field.key == "per_token_us") {
+      cost.per_token_us = *found;
+    } else if (field.key == "per_pair_us") {
+      cost.per_pair_us = *found;
+    } else if (field.key == "per_decode_us") {
+      cost.per_decode_us = *found;
+    } else if (field.key == "per_context_us") {
+      cost.per_context_us = *found;
+    } else {
+      return make_error(ErrorCode::kData, "{}.{}: unknown", name, field.key);
+    }
+  }
+  return {};
+}
+
+Result<void> read_slowness(element value, std::vector<double>& slowness) {
+  simdjson::dom::array factors;
+  if (value.get(factors) != simdjson::SUCCESS) return Error{ErrorCode::kData, "slowness: wanted an array"};
+  for (const element factor : factors) {
+    const auto found = number("slowness", factor);
+    if (found.has_error()) return found.error();
+    slowness.push_back(*found);
+  }
+  return {};
+}
+
+Result<void> read_scalar(std::string_view name, element value, Cluster& cluster) {
+  const auto found = number(name, value);
+  if (found.has_error()) return found.error();
+  if (name == "layers") {
+    cluster.layers = static_cast<int32_t>(*found);
+  } else if (name == "jitter") {
+    cluster.jitter = *found;
+  } else if (name == "activation_bytes_per_token") {
+    cluster.activation_bytes_per_token = *found;
+  } else if (name == "link_gb_per_s") {
+    cluster.link_bytes_per_second = *found * 1e9;
+  } else if (name == "link_latency_us") {
+    cluster.link_latency_us = *found;
+  } else if (name == "page_size") {
+    cluster.page_size = static_cast<uint32_t>(*found);
+  } else if (name == "page_count") {
+    cluster.page_count = static_cast<uint32_t>(*found);
+  } else if (name == "max_running") {
+    cluster.max_running = static_cast<uint32_t>(*found);
+  } else if (name == "context_length") {
+    cluster.context_length = static_cast<uint32_t>(*found);
+  } else {
+    return make_error(ErrorCode::kData, "{}: unknown", name);
+  }
+  return {};
+}
+
+Result<void> read_field(std::string_view name, element value, Cluster& cluster) {
+  if (name == "layer") return read_cost(name, value, cluster.layer);
+  if (name == "stage") return read_cost(name, value, cluster.stage);
+  if (name == "output_head") return read_cost(name, value, cluster.output_head);
+  if (name == "slowness") return read_slowness(value, cluster.slowness);
+  if (name == "name" || name == "about") {
+    std::string_view text;
+    if (value.get(text) != simdjson::SUCCESS) return make_error(ErrorCode::kData, "{}: wanted a string", name);
+    if (name == "name") cluster.name = text;
+    return {};
+  }
+  return read_scalar(name, value, cluster);
+}
+
+}  // namespace
+
+Result<Cluster> Cluster::parse(const std::string& json) {
+  simdjson::dom::parser parser;
+  object fields;
+  if (parser.parse(json).get(fields) != simdjson::SUCCESS) return Error{ErrorCode::kData, "not a JSON object"};
+  Cluster cluster;
+  for (const auto field : fields) RETURN_IF_ERROR(read_field(field.key, field.value, cluster));
+  if (cluster.layers < 1 || cluster.page_size < 1 || cluster.page_count < 1 || cluster.max_running < 1) {
+    return Error{ErrorCode::kData, "layers, page_size, page_count, max_running: wanted at least 1 of each"};
+  }
+  const uint64_t capacity = uint64_t{cluster.page_size} * cluster.page_count;
+  if (cluster.context_length == 0 || cluster.context_length > capacity) {
+    return make_error(ErrorCode::kData, "context_length {}: wanted 1 to what the pages hold, {}", cluster.context_length,
+                      capacity);
+  }
+  return cluster;
+}
+
+Result<Cluster> Cluster::load(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream content;
+  content << file.rdbuf();
+  if (!file) return make_error(ErrorCode::kNotFound, "{}: cannot be read", path.string());
+  auto cluster = parse(content.str());
+  if (cluster.has_error()) {
+    return make_error(cluster.error().code, "{}: {}", path.string(), cluster.error().message);
+  }
+  return cluster;
+}
+
+Result<std::vector<StageCost>> Cluster::divide(int32_t stage_count) const {
+  const auto ranges = model::divide_layers(layers, stage_count);
+  if (ranges.has_error()) return ranges.error();
+  std::vector<StageCost> stages;
+  for (const model::StageSpan& span : model::stage_spans(*ranges)) {
+    const size_t at = stages.size();
+    const double factor = slowness.empty() ? 1 : slowness[std::min(at, slowness.size() - 1)];
+    StageCost cost;
+    add_scaled(cost.coefficients, layer, factor * (span.layers.end - span.layers.begin));
+    add_scaled(cost.coefficients, stage, factor);
+    if (span.last) add_scaled(cost.coefficients, output_head, factor);
+    cost.jitter = jitter;
+    const auto row_bytes = static_cast<size_t>(activation_bytes_per_token);
+    cost.input_row_bytes = span.first ? 0 : row_bytes;
+    cost.output_row_bytes = span.last ? 0 : row_bytes;
+    stages.push_back(cost);
+  }
+  return stages;
+}
+
+}  // namespace millrace::sim

@@ -1,0 +1,156 @@
+#include "sim/experiment.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "sim/simulated_ring.h"
+
+namespace millrace::sim {
+namespace {
+
+using namespace std::chrono_literals;
+using async::TimePoint;
+
+double seconds(async::Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+async::Duration duration_of(double s) { return async::Duration(static_cast<int64_t>(s * 1e9)); }
+
+SimulatedRingOptions ring_options(const Cluster& cluster, const Setting& setting) {
+  SimulatedRingOptions options;
+  options.stage_count = static_cast<uint32_t>(setting.pp_size);
+  sched::SchedulerOptions& scheduler = options.head.scheduler;
+  scheduler.page_size = cluster.page_size;
+  scheduler.page_count = cluster.page_count;
+  scheduler.max_running = cluster.max_running;
+  scheduler.window = static_cast<uint32_t>(setting.pp_size + setting.async_batch_depth);
+  scheduler.chunked_prefill_size = setting.chunk_size;
+  scheduler.context_length = cluster.context_length;
+  scheduler.stage_count = options.stage_count;
+  scheduler.chunking = setting.chunking;
+  scheduler.chunk_smoothing = setting.smoothing;
+  scheduler.policy = setting.policy;
+  scheduler.spread_decodes = setting.spread_decodes;
+  options.head.max_queued = 1u << 20;
+  options.head.heartbeat = 10s;
+  options.head.watchdog = std::chrono::hours(1000);
+  options.links.bytes_per_second = cluster.link_bytes_per_second;
+  options.links.latency = duration_of(cluster.link_latency_us * 1e-6);
+  options.links.keeps_bytes = false;
+  return options;
+}
+
+asio::awaitable<void> act_as_client(async::Runtime& runtime, sched::Engine& engine, const Arrival& arrival,
+                                    std::string id, TimePoint start, RequestResult& result) {
+  const TimePoint arrives = start + duration_of(arrival.at_s);
+  co_await async::sleep_for(runtime, arrives - runtime.now());
+  sched::GenerateRequest request;
+  request.id = std::move(id);
+  request.prompt.assign(arrival.input_length, 1);
+  request.max_tokens = arrival.output_length;
+  auto stream = engine.submit(std::move(request), runtime);
+  result.is_long = arrival.is_long;
+  if (stream.has_error()) co_return;
+  TimePoint first{};
+  for (;;) {
+    const sched::GenerateEvent event = co_await (*stream)->next();
+    if (first == TimePoint{} && !event.tokens.empty()) first = runtime.now();
+    if (event.last()) {
+      result.ok = event.finish.has_value();
+      break;
+    }
+  }
+  result.ttft_s = seconds(first - arrives);
+  if (arrival.output_length > 1) result.tpot_s = seconds(runtime.now() - first) / (arrival.output_length - 1);
+  result.end_s = seconds(runtime.now() - start);
+}
+
+/// Runs the world until `done`, looking every virtual second.
+template <class Condition>
+void run_until(async::VirtualWorld& world, TimePoint& time, Condition done) {
+  while (!done()) world.run(time += 1s);
+}
+
+double quantile_of(std::vector<double> values, double quantile) {
+  if (values.empty()) return 0;
+  std::ranges::sort(values);
+  return values[static_cast<size_t>(std::ceil(quantile * static_cast<double>(values.size() - 1)))];
+}
+
+}  // namespace
+
+Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& setting,
+                                        const std::vector<Arrival>& workload, uint64_t seed) {
+  const auto stages = cluster.divide(setting.pp_size);
+  if (stages.has_error()) return stages.error();
+  ExperimentResult result;
+  result.requests.resize(workload.size());
+  async::VirtualWorld world(seed);
+  SimulatedRingOptions options = ring_options(cluster, setting);
+  const auto row_bytes = static_cast<size_t>(cluster.activation_bytes_per_token);
+  const std::shared_ptr<std::byte[]> scratch =
+      std::make_shared_for_overwrite<std::byte[]>((setting.chunk_size + cluster.max_running) * (row_bytes + 1));
+  options.make_runner = [&](async::Runtime& runtime, StageId stage) {
+    return std::make_unique<TimedRunner>(runtime, stage, (*stages)[stage.value()], scratch,
+                                         [&world] { return world.random(); }, result.trace);
+  };
+  SimulatedRing ring(world, options);
+  TimePoint time{};
+  run_until(world, time, [&] { return ring.head().status().ready; });
+  result.profile_s = seconds(time.time_since_epoch());
+
+  async::Runtime& client_thread = world.add_thread();
+  async::TaskGroup clients(client_thread);
+  for (size_t i = 0; i < workload.size(); ++i) {
+    clients.spawn("client", act_as_client(client_thread, ring.head(), workload[i], std::to_string(i), time,
+                                          result.requests[i]));
+  }
+  const TimePoint start = time;
+  run_until(world, time, [&] { return clients.size() == 0; });
+  result.preemptions = ring.head().status().preemptions;
+  ring.stop();
+  world.run();
+
+  double input = 0;
+  double output = 0;
+  for (size_t i = 0; i < workload.size(); ++i) {
+    if (!result.requests[i].ok) continue;
+    result.makespan_s = std::max(result.makespan_s, result.requests[i].end_s);
+    input += workload[i].input_length;
+    output += workload[i].output_length;
+  }
+  if (result.makespan_s > 0) {
+    result.input_tokens_per_s = input / result.makespan_s;
+    result.output_tokens_per_s = output / result.makespan_s;
+    result.bubble_ratio = 1 - result.trace.busy_s(start) / (result.makespan_s * setting.pp_size);
+  }
+  result.plans = static_cast<uint64_t>(std::ranges::count_if(result.trace.spans(), [&](const TraceSpan& span) {
+    return span.stage == StageId(0) && span.start >= start;
+  }));
+  return result;
+}
+
+double ExperimentResult::ttft_s(double quantile, std::optional<bool> is_long) const {
+  std::vector<double> values;
+  for (const RequestResult& request : requests) {
+    if (request.ok && is_long.value_or(request.is_long) == request.is_long) values.push_back(request.ttft_s);
+  }
+  return quantile_of(std::move(values), quantile);
+}
+
+double ExperimentResult::tpot_s(double quantile) const {
+  std::vector<double> values;
+  for (const RequestResult& request : requests) {
+    if (request.ok && request.tpot_s > 0) values.push_back(request.tpot_s);
+  }
+  return quantile_of(std::move(values), quantile);
+}
+
+double ExperimentResult::goodput(const ServiceGoal& goal) const {
+  const auto good = std::ranges::count_if(requests, [&](const RequestResult& request) {
+    return request.ok && (goal.ttft_s == 0 || request.ttft_s <= goal.ttft_s) &&
+           (goal.tpot_s == 0 || request.tpot_s <= goal.tpot_s);
+  });
+  return makespan_s > 0 ? static_cast<double>(good) / makespan_s : 0;
+}
+
+}  // namespace millrace::sim

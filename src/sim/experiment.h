@@ -1,0 +1,62 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sched/chunking.h"
+#include "sched/queue_policy.h"
+#include "sim/cluster.h"
+#include "sim/trace.h"
+#include "sim/workload.h"
+
+namespace millrace::sim {
+
+/// How a described cluster is run.
+struct Setting {
+  int32_t pp_size = 1;
+  int32_t async_batch_depth = 0;
+  sched::Chunking chunking = sched::Chunking::kFixed;
+  uint32_t chunk_size = 8192;
+  double smoothing = 0.75;
+  sched::QueuePolicy policy = sched::QueuePolicy::kFcfs;
+  bool spread_decodes = true;
+};
+
+struct ServiceGoal {
+  double ttft_s = 0;   ///< 0: none
+  double tpot_s = 0;
+};
+
+/// What one request saw.
+struct RequestResult {
+  bool ok = false;
+  bool is_long = false;
+  double ttft_s = 0;
+  double tpot_s = 0;   ///< 0 with one token
+  double end_s = 0;    ///< after the workload's start
+};
+
+struct ExperimentResult {
+  std::vector<RequestResult> requests;  ///< as the workload
+  double makespan_s = 0;                ///< workload's start to last token
+  double input_tokens_per_s = 0;
+  double output_tokens_per_s = 0;
+  double bubble_ratio = 0;              ///< part of the stages' time in which they computed nothing
+  double profile_s = 0;                 ///< until the ring was ready
+  uint64_t plans = 0;
+  uint64_t preemptions = 0;
+  Trace trace;
+
+  /// The `quantile` (0 to 1) over the requests that ended well, of those only long or only short when asked.
+  [[nodiscard]] double ttft_s(double quantile, std::optional<bool> is_long = {}) const;
+  [[nodiscard]] double tpot_s(double quantile) const;
+  /// Requests per second that meet the goal.
+  [[nodiscard]] double goodput(const ServiceGoal& goal) const;
+};
+
+/// Runs the workload through the production loops over the cluster in virtual time. Deterministic. Error: the cluster
+/// cannot be divided.
+[[nodiscard]] Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& setting,
+                                                      const std::vector<Arrival>& workload, uint64_t seed);
+
+}  // namespace millrace::sim

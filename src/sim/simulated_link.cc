@@ -1,0 +1,90 @@
+#include "sim/simulated_link.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace millrace::sim {
+namespace {
+
+using async::TimePoint;
+using comm::MessageKind;
+
+/// Messages under way hold the inner sender through their timers, so that what was sent arrives before the link ends.
+class SimulatedSender final : public comm::LinkSender {
+ public:
+  SimulatedSender(const SimulatedLinkOptions& options, async::Runtime& runtime,
+                  std::unique_ptr<comm::LinkSender> inner)
+      : options_(options), runtime_(runtime), inner_(std::move(inner)) {
+    lanes_.fill(runtime.now());
+  }
+  ~SimulatedSender() override { close("the sender is gone"); }
+
+  void send(MessageKind kind, Generation generation, PlanId plan, std::vector<std::byte> bytes) override {
+    if (!inner_) return;
+    const TimePoint left = transmit(kind, bytes.size());
+    const auto shared = std::make_shared<std::vector<std::byte>>(std::move(bytes));
+    deliver(left, [inner = inner_, kind, generation, plan, shared] {
+      inner->send(kind, generation, plan, std::move(*shared));
+    });
+  }
+
+  comm::Work send_borrowed(MessageKind kind, Generation generation, PlanId plan,
+                           std::span<const std::byte> bytes) override {
+    if (!inner_) return {};
+    const TimePoint left = transmit(kind, bytes.size());
+    if (options_.keeps_bytes) {
+      const auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+      deliver(left, [inner = inner_, kind, generation, plan, copy] {
+        inner->send(kind, generation, plan, std::move(*copy));
+      });
+    } else {
+      deliver(left, [inner = inner_, kind, generation, plan, bytes] {
+        (void)inner->send_borrowed(kind, generation, plan, bytes);
+      });
+    }
+    const async::Event released(runtime_);
+    runtime_.arm(left, [released] { released.set(); });
+    return comm::Work(released);
+  }
+
+  void close(std::string reason) override {
+    if (!inner_) return;
+    const TimePoint last = *std::max_element(lanes_.begin(), lanes_.end());
+    deliver(last, [inner = std::exchange(inner_, nullptr), reason = std::move(reason)] { inner->close(reason); });
+  }
+
+ private:
+  /// When the last byte has left.
+  [[nodiscard]] TimePoint transmit(MessageKind kind, size_t bytes) {
+    TimePoint& lane = lanes_[static_cast<size_t>(kind)];
+    lane = std::max(lane, runtime_.now());
+    if (options_.bytes_per_second > 0) {
+      lane += async::Duration(static_cast<int64_t>(static_cast<double>(bytes) / options_.bytes_per_second * 1e9));
+    }
+    if (options_.fault) {
+      if (auto reason = options_.fault()) inner_->close(std::move(*reason));
+    }
+    return lane;
+  }
+
+  void deliver(TimePoint left, std::function<void()> callback) {
+    runtime_.arm(left + options_.latency, std::move(callback));
+  }
+
+  const SimulatedLinkOptions options_;
+  async::Runtime& runtime_;
+  std::shared_ptr<comm::LinkSender> inner_;
+  std::array<TimePoint, comm::kMessageKindCount> lanes_{};
+};
+
+}  // namespace
+
+comm::Link make_simulated_link(const SimulatedLinkOptions& options, async::Runtime& sender, async::Runtime& receiver,
+                               size_t capacity) {
+  comm::Link inner = comm::make_in_process_link(sender, receiver, capacity);
+  if (options.bytes_per_second == 0 && options.latency == async::Duration{} && !options.fault) return inner;
+  return {std::make_unique<SimulatedSender>(options, sender, std::move(inner.sender)), std::move(inner.receiver)};
+}
+
+}  // namespace millrace::sim

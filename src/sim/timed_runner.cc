@@ -1,0 +1,39 @@
+#include "sim/timed_runner.h"
+
+#include "async/wait_list.h"
+
+namespace millrace::sim {
+
+TimedRunner::TimedRunner(async::Runtime& runtime, StageId stage, const StageCost& cost,
+                         std::shared_ptr<std::byte[]> scratch, std::function<uint64_t()> random, Trace& trace)
+    : runtime_(runtime),
+      stage_(stage),
+      cost_(cost),
+      scratch_(std::move(scratch)),
+      random_(std::move(random)),
+      trace_(trace) {}
+
+asio::awaitable<sched::StageRunner::Result> TimedRunner::run(const sched::StageBatch& batch,
+                                                             std::span<const std::byte>) {
+  sched::BatchShape shape;
+  Result result;
+  for (const sched::PlanSlice& slice : batch.slices) {
+    if (slice.token_count == 1 && slice.prefix > 0) {
+      shape.add_decode(slice.prefix + 1);
+    } else {
+      shape.add_prefill(slice.prefix, slice.token_count);
+    }
+    if (cost_.output_row_bytes > 0) continue;
+    sched::SliceOutput& output = result.outputs.emplace_back();
+    if (slice.sample) output.sample.emplace().token = 1;
+  }
+  const double chance = static_cast<double>(random_() >> 11) * 0x1.0p-53;
+  const double us = cost_.coefficients.predict_us(shape) * (1 + cost_.jitter * chance);
+  const async::TimePoint start = runtime_.now();
+  co_await async::sleep_for(runtime_, async::Duration(static_cast<int64_t>(us * 1e3)));
+  trace_.add({stage_, batch.plan, start, runtime_.now(), batch.tokens.size()});
+  result.activations = {scratch_.get(), batch.tokens.size() * cost_.output_row_bytes};
+  co_return result;
+}
+
+}  // namespace millrace::sim

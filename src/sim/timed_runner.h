@@ -1,0 +1,42 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "async/runtime.h"
+#include "sched/cost_model.h"
+#include "sched/stage_runner.h"
+#include "sim/trace.h"
+
+namespace millrace::sim {
+
+/// What a stage of a described cluster costs.
+struct StageCost {
+  sched::CostCoefficients coefficients;
+  double jitter = 0;                ///< each run takes 1 to 1 + jitter times as long
+  size_t input_row_bytes = 0;       ///< 0 on the first stage
+  size_t output_row_bytes = 0;      ///< 0 on the last
+};
+
+/// A StageRunner that only takes time: activations have the right size and no content, every token drawn is the same.
+/// Owned by its stage's host; `trace` outlives it.
+class TimedRunner final : public sched::StageRunner {
+ public:
+  /// scratch: at least as many bytes as the largest batch's activations, never written to.
+  TimedRunner(async::Runtime& runtime, StageId stage, const StageCost& cost, std::shared_ptr<std::byte[]> scratch,
+              std::function<uint64_t()> random, Trace& trace);
+
+  [[nodiscard]] size_t output_row_bytes() const override { return cost_.output_row_bytes; }
+  [[nodiscard]] size_t input_row_bytes() const override { return cost_.input_row_bytes; }
+  [[nodiscard]] asio::awaitable<Result> run(const sched::StageBatch& batch, std::span<const std::byte> input) override;
+
+ private:
+  async::Runtime& runtime_;
+  const StageId stage_;
+  const StageCost cost_;
+  const std::shared_ptr<std::byte[]> scratch_;
+  std::function<uint64_t()> random_;
+  Trace& trace_;
+};
+
+}  // namespace millrace::sim

@@ -1,0 +1,330 @@
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "comm/tcp_support.h"
+
+using namespace millrace;
+using namespace millrace::comm;
+using namespace std::chrono_literals;
+using test::bytes_of;
+using test::failure_of;
+using test::patient_options;
+using test::TcpWorld;
+using test::text_of;
+
+namespace {
+
+constexpr Generation kGeneration{3};  // that of sample_hello()
+
+std::vector<std::byte> numbered_bytes(size_t size, uint64_t seed) {
+  std::vector<std::byte> bytes(size);
+  std::vector<uint64_t> words(size / sizeof(uint64_t));
+  for (size_t i = 0; i < words.size(); ++i) words[i] = (i + seed) * 0x9E3779B97F4A7C15ull;
+  std::memcpy(bytes.data(), words.data(), words.size() * sizeof(uint64_t));
+  return bytes;
+}
+
+asio::awaitable<void> commit_into(Work& work, bool& committed) {
+  co_await work.commit();
+  committed = true;
+}
+
+asio::awaitable<void> keep_order(TcpWorld& world) {
+  Link link = co_await world.make_link(patient_options());
+  link.sender->send(MessageKind::kActivations, kGeneration, PlanId(1), bytes_of("early"));
+  link.sender->send(MessageKind::kPlan, kGeneration, PlanId(1), bytes_of("one"));
+  link.sender->send(MessageKind::kOutput, kGeneration, PlanId(9), bytes_of("out"));
+  link.sender->send(MessageKind::kPlan, kGeneration, PlanId(2), {});
+  const Message one = co_await link.receiver->receive(MessageKind::kPlan);
+  const Message two = co_await link.receiver->receive(MessageKind::kPlan);
+  const Message output = co_await link.receiver->receive(MessageKind::kOutput);
+  const Message early = co_await link.receiver->receive(MessageKind::kActivations);
+  REQUIRE(text_of(one) == "one");
+  REQUIRE(two.plan == PlanId(2));
+  REQUIRE(two.payload.bytes().empty());
+  REQUIRE(output.plan == PlanId(9));
+  REQUIRE(output.generation == kGeneration);
+  REQUIRE(text_of(early) == "early");
+}
+
+asio::awaitable<void> keep_order_of_many(TcpWorld& world) {
+  Link link = co_await world.make_link(patient_options());
+  for (uint64_t i = 0; i < 2000; ++i) {
+    const auto bytes = numbered_bytes(i * 37 % 5000, i);
+    link.sender->send(MessageKind::kPlan, kGeneration, PlanId(i), bytes);
+    link.sender->send(MessageKind::kActivations, kGeneration, PlanId(i), bytes);
+    const Message plan = co_await link.receiver->receive(MessageKind::kPlan);
+    const Message activations = co_await link.receiver->receive(MessageKind::kActivations);
+    REQUIRE(plan.plan == PlanId(i));
+    REQUIRE(std::ranges::equal(plan.payload.bytes(), bytes));
+    REQUIRE(std::ranges::equal(activations.payload.bytes(), bytes));
+  }
+  REQUIRE(link.sender->stats().messages_sent == 4000);
+  REQUIRE(link.receiver->stats().messages_received == 4000);
+  REQUIRE(link.sender->stats().bytes_sent == link.receiver->stats().bytes_received);
+}
+
+asio::awaitable<void> carry_big_tensors(TcpWorld& world) {
+  constexpr size_t kSize = size_t{64} << 20;
+  Link link = co_await world.make_link(patient_options());
+  const std::vector<std::byte> tensors[] = {numbered_bytes(kSize, 1), numbered_bytes(kSize, 2)};
+  const std::byte* first_memory = nullptr;
+  for (uint64_t i = 0; i < 4; ++i) {
+    Work work = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(i), tensors[i % 2]);
+    const Message message = co_await link.receiver->receive(MessageKind::kActivations);
+    REQUIRE(std::ranges::equal(message.payload.bytes(), tensors[i % 2]));
+    REQUIRE(reinterpret_cast<uintptr_t>(message.payload.bytes().data()) % 64 == 0);
+    if (i == 0) first_memory = message.payload.bytes().data();
+    REQUIRE(message.payload.bytes().data() == first_memory);
+    co_await work.commit();
+  }
+}
+
+/// The receiver does not take anything before the sender has committed: the bytes are the kernel's then.
+asio::awaitable<void> commit_when_handed_over(TcpWorld& world) {
+  Link link = co_await world.make_link(patient_options());
+  auto buffer = bytes_of("activations");
+  Work work = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(1), buffer);
+  co_await work.commit();
+  std::ranges::fill(buffer, std::byte{0});
+  const Message message = co_await link.receiver->receive(MessageKind::kActivations);
+  REQUIRE(text_of(message) == "activations");
+  co_await work.commit();  // nothing is under way any more
+
+  auto plan = bytes_of("plan");
+  Work copied = link.sender->send_borrowed(MessageKind::kPlan, kGeneration, PlanId(1), plan);
+  co_await copied.commit();
+  std::ranges::fill(plan, std::byte{0});
+  const Message received = co_await link.receiver->receive(MessageKind::kPlan);
+  REQUIRE(text_of(received) == "plan");
+}
+
+/// More than the sockets hold is under way when the receiver goes: the buffer must come back, and so must later ones.
+asio::awaitable<void> release_when_broken(TcpWorld& world) {
+  Link link = co_await world.make_link(patient_options());
+  const auto buffer = numbered_bytes(size_t{64} << 20, 0);
+  Work work = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(1), buffer);
+  Work queued = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(2), buffer);
+  link.receiver->close("stage failed");
+  const std::string reason = co_await failure_of(*link.receiver, MessageKind::kActivations);
+  REQUIRE(reason == "stage failed");
+  co_await work.commit();
+  co_await queued.commit();
+  Work late = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(3), buffer);
+  co_await late.commit();
+  REQUIRE_FALSE(link.sender->stats().open);
+}
+
+/// A sender that is destroyed touches its user's memory no more; the receiver still learns why.
+asio::awaitable<void> abandon_borrowed_memory(TcpWorld& world) {
+  Link link = co_await world.make_link(patient_options());
+  {
+    const auto buffer = numbered_bytes(size_t{64} << 20, 0);
+    (void)link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(1), buffer);
+    link.sender->send(MessageKind::kPlan, kGeneration, PlanId(1), bytes_of("plan"));
+    co_await async::sleep_for(world.runtime, 1ms);
+    link.sender->close("stage 0 failed");
+    link.sender.reset();
+  }
+  const Message plan = co_await link.receiver->receive(MessageKind::kPlan);
+  REQUIRE(text_of(plan) == "plan");
+  const std::string reason = co_await failure_of(*link.receiver, MessageKind::kActivations);
+  REQUIRE(reason == "stage 0 failed");
+}
+
+asio::awaitable<void> deliver_before_closing(TcpWorld& world) {
+  Link link = co_await world.make_link(patient_options());
+  const auto tensor = numbered_bytes(size_t{16} << 20, 0);
+  link.sender->send(MessageKind::kActivations, kGeneration, PlanId(1), tensor);
+  link.sender->send(MessageKind::kActivations, kGeneration, PlanId(2), tensor);
+  link.sender->send(MessageKind::kPlan, kGeneration, PlanId(2), bytes_of("last"));
+  link.sender->close("the head has stopped");
+  link.sender->close("a later reason does not count");
+  link.sender->send(MessageKind::kPlan, kGeneration, PlanId(3), bytes_of("too late"));
+  const Message last = co_await link.receiver->receive(MessageKind::kPlan);
+  REQUIRE(text_of(last) == "last");
+  const std::string plans_end = co_await failure_of(*link.receiver, MessageKind::kPlan);
+  REQUIRE(plans_end == "the head has stopped");
+  for (uint64_t i = 1; i <= 2; ++i) {
+    const Message message = co_await link.receiver->receive(MessageKind::kActivations);
+    REQUIRE(message.plan == PlanId(i));
+    REQUIRE(std::ranges::equal(message.payload.bytes(), tensor));
+  }
+  const std::string data_ends = co_await failure_of(*link.receiver, MessageKind::kActivations);
+  REQUIRE(data_ends == "the head has stopped");
+}
+
+asio::awaitable<void> leave_without_closing(TcpWorld& world) {
+  Link link = co_await world.make_link(patient_options());
+  link.sender->send(MessageKind::kOutput, kGeneration, PlanId(1), bytes_of("last"));
+  link.sender.reset();
+  const Message last = co_await link.receiver->receive(MessageKind::kOutput);
+  REQUIRE(text_of(last) == "last");
+  const std::string reason = co_await failure_of(*link.receiver, MessageKind::kOutput);
+  REQUIRE(reason == "the sender is gone");
+  link.receiver.reset();
+  while (!world.group.stats().empty()) co_await async::sleep_for(world.runtime, 1ms);
+}
+
+/// While 256 MiB of activations are in the sender's hands, plans go through: none of the tensors has been taken when
+/// the last plan is there.
+asio::awaitable<void> keep_lanes_apart(TcpWorld& world) {
+  Link link = co_await world.make_link(patient_options());
+  const auto tensor = numbered_bytes(size_t{64} << 20, 0);
+  std::vector<Work> works;
+  for (uint64_t i = 0; i < 4; ++i) {
+    works.push_back(link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(i), tensor));
+  }
+  bool all_handed_over = false;
+  async::TaskGroup tasks(world.runtime);
+  tasks.spawn("commit", commit_into(works.back(), all_handed_over));
+  for (uint64_t i = 0; i < 20; ++i) {
+    link.sender->send(MessageKind::kPlan, kGeneration, PlanId(i), bytes_of("plan"));
+    const Message plan = co_await link.receiver->receive(MessageKind::kPlan);
+    REQUIRE(plan.plan == PlanId(i));
+  }
+  REQUIRE_FALSE(all_handed_over);
+  for (uint64_t i = 0; i < 4; ++i) {
+    const Message message = co_await link.receiver->receive(MessageKind::kActivations);
+    REQUIRE(message.plan == PlanId(i));
+  }
+  co_await tasks.join();
+  REQUIRE(link.sender->stats().send_queue_high_water == 4);
+}
+
+asio::awaitable<void> refuse_to_queue_without_bound(TcpWorld& world) {
+  auto options = patient_options(2);
+  Link link = co_await world.make_link(options);
+  const auto tensor = numbered_bytes(size_t{16} << 20, 0);
+  std::vector<Work> works;
+  for (uint64_t i = 0; i < 3; ++i) {
+    works.push_back(link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(i), tensor));
+  }
+  for (Work& work : works) co_await work.commit();
+  REQUIRE_FALSE(link.sender->stats().open);
+  const std::string reason = co_await failure_of(*link.receiver, MessageKind::kActivations);
+  REQUIRE_THAT(reason, Catch::Contains("more activations messages wait to be sent to stage 1"));
+}
+
+asio::awaitable<void> refuse_a_flood(TcpWorld& world) {
+  auto options = patient_options(2);
+  Link link = co_await world.make_link(options);
+  for (uint64_t i = 0; i < 3; ++i) {
+    link.sender->send(MessageKind::kPlan, kGeneration, PlanId(i), {});
+    while (link.sender->stats().messages_sent <= i) co_await async::sleep_for(world.runtime, 1ms);
+  }
+  while (link.receiver->stats().open) co_await async::sleep_for(world.runtime, 1ms);
+  (void)co_await link.receiver->receive(MessageKind::kPlan);
+  (void)co_await link.receiver->receive(MessageKind::kPlan);
+  const std::string reason = co_await failure_of(*link.receiver, MessageKind::kPlan);
+  REQUIRE_THAT(reason, Catch::Contains("more plan messages from stage 0 at 127.0.0.1"));
+}
+
+asio::awaitable<void> drop_the_old_generation(TcpWorld& world) {
+  Link link = co_await world.make_link(patient_options());
+  link.sender->send(MessageKind::kPlan, Generation(2), PlanId(7), bytes_of("old"));
+  link.sender->send(MessageKind::kPlan, kGeneration, PlanId(1), bytes_of("new"));
+  const Message message = co_await link.receiver->receive(MessageKind::kPlan);
+  REQUIRE(text_of(message) == "new");
+  REQUIRE(link.receiver->stats().messages_dropped == 1);
+  link.sender->send(MessageKind::kPlan, Generation(4), PlanId(1), {});
+  const std::string reason = co_await failure_of(*link.receiver, MessageKind::kPlan);
+  REQUIRE_THAT(reason, Catch::Contains("generation 4 on a link of generation 3"));
+}
+
+asio::awaitable<void> measure_the_round_trip(TcpWorld& world) {
+  auto options = patient_options();
+  options.heartbeat = 5ms;
+  Link link = co_await world.make_link(options);
+  while (link.sender->stats().round_trip_ns == 0 || link.receiver->stats().round_trip_ns == 0) {
+    co_await async::sleep_for(world.runtime, 1ms);
+  }
+  const std::vector<LinkStats> all = world.group.stats();
+  REQUIRE(all.size() == 2);
+  REQUIRE(all[0].name == "stage 0 -> stage 1");
+  REQUIRE(all[0].sending != all[1].sending);
+}
+
+/// A receiver that holds on to payloads after the link and the pool are gone.
+asio::awaitable<void> outlive_the_link(TcpWorld& world, Message& kept) {
+  Link link = co_await world.make_link(patient_options());
+  link.sender->send(MessageKind::kActivations, kGeneration, PlanId(1), bytes_of("kept"));
+  kept = co_await link.receiver->receive(MessageKind::kActivations);
+}
+
+}  // namespace
+
+TEST_CASE("TCP: kinds keep their own order, and one that comes early waits") {
+  TcpWorld world;
+  world.run(keep_order(world));
+}
+
+TEST_CASE("TCP: thousands of messages of all sizes arrive whole and in order") {
+  TcpWorld world;
+  world.run(keep_order_of_many(world));
+}
+
+TEST_CASE("TCP: tensors of 64 MiB arrive whole, in memory that is used again") {
+  TcpWorld world;
+  world.run(carry_big_tensors(world));
+}
+
+TEST_CASE("TCP: a borrowed buffer may be written again after commit") {
+  TcpWorld world;
+  world.run(commit_when_handed_over(world));
+}
+
+TEST_CASE("TCP: a link that breaks lets borrowed buffers go") {
+  TcpWorld world;
+  world.run(release_when_broken(world));
+}
+
+TEST_CASE("TCP: a sender that is destroyed leaves borrowed memory alone") {
+  TcpWorld world;
+  world.run(abandon_borrowed_memory(world));
+}
+
+TEST_CASE("TCP: a closed link delivers what was sent, then its reason") {
+  TcpWorld world;
+  world.run(deliver_before_closing(world));
+}
+
+TEST_CASE("TCP: a sender that leaves says so") {
+  TcpWorld world;
+  world.run(leave_without_closing(world));
+}
+
+TEST_CASE("TCP: activations do not hold up plans") {
+  TcpWorld world;
+  world.run(keep_lanes_apart(world));
+}
+
+TEST_CASE("TCP: the sender's queue is bounded by the window") {
+  TcpWorld world;
+  world.run(refuse_to_queue_without_bound(world));
+}
+
+TEST_CASE("TCP: the receiver's inboxes are bounded by the window") {
+  TcpWorld world;
+  world.run(refuse_a_flood(world));
+}
+
+TEST_CASE("TCP: messages of an old generation are dropped, one of a new generation breaks the link") {
+  TcpWorld world;
+  world.run(drop_the_old_generation(world));
+}
+
+TEST_CASE("TCP: heartbeats measure the round trip") {
+  TcpWorld world;
+  world.run(measure_the_round_trip(world));
+}
+
+TEST_CASE("TCP: a payload outlives its link") {
+  Message kept;
+  {
+    TcpWorld world;
+    world.run(outlive_the_link(world, kept));
+  }
+  REQUIRE(text_of(kept) == "kept");
+}

@@ -1,0 +1,62 @@
+#include "comm/tcp_support.h"
+
+#include <cstring>
+
+namespace millrace::test {
+namespace {
+
+asio::awaitable<void> accept_into(TcpWorld& world, comm::TcpLinkOptions options, comm::LinkHello hello,
+                                  std::unique_ptr<comm::LinkReceiver>& receiver) {
+  auto accepted = co_await world.listener->accept_link(world.group, hello, options, world.soon());
+  receiver = std::move(accepted.value());
+}
+
+asio::awaitable<void> play(TcpWorld& world, asio::awaitable<void> script) {
+  std::exception_ptr failure;
+  try {
+    co_await std::move(script);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  co_await world.group.shutdown();
+  co_await world.listener->shutdown();
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace
+
+std::vector<std::byte> bytes_of(std::string_view text) {
+  std::vector<std::byte> bytes(text.size());
+  std::memcpy(bytes.data(), text.data(), text.size());
+  return bytes;
+}
+
+std::string text_of(const comm::Message& message) {
+  const auto bytes = message.payload.bytes();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+asio::awaitable<std::string> failure_of(comm::LinkReceiver& receiver, comm::MessageKind kind) {
+  std::string reason;
+  try {
+    (void)co_await receiver.receive(kind);
+  } catch (const ErrorException& failure) {
+    reason = failure.error().message;
+  }
+  co_return reason;
+}
+
+void TcpWorld::run(asio::awaitable<void> script) { run_to_end(context, play(*this, std::move(script))); }
+
+asio::awaitable<comm::Link> TcpWorld::make_link(comm::TcpLinkOptions options, comm::LinkHello hello) {
+  comm::Link link;
+  async::TaskGroup tasks(runtime);
+  tasks.spawn("accept", accept_into(*this, options, hello, link.receiver));
+  auto sender =
+      co_await comm::connect_link(runtime, group, listener->endpoint(), hello, options, runtime.now() + kPatience);
+  co_await tasks.join();
+  link.sender = std::move(sender.value());
+  co_return link;
+}
+
+}  // namespace millrace::test

@@ -1,0 +1,101 @@
+"""A ring over several processes: node 0 with the head and HTTP, the others beside it."""
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+
+from millrace_server import BINARY, MODEL, MillraceServer, wait_until
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Node:
+    """A process of rank 1 or more."""
+
+    def __init__(self, ring, rank, model):
+        self.output = []
+        command = [str(BINARY), "serve", "--model-path", str(model), "--nnodes", str(ring.node_count), "--node-rank",
+                   str(rank), "--dist-init-addr", ring.address, "--threads", "1"]
+        self.process = subprocess.Popen(ring.prefix(rank) + command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        stdin=subprocess.DEVNULL, text=True, errors="replace")
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.output.append(line)
+
+    def log(self):
+        return "".join(self.output)
+
+    def signal(self, what):
+        self.process.send_signal(what)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.reader.join()
+
+
+class Ring:
+    """Use as a context manager; `server` is node 0."""
+
+    def __init__(self, node_count, pp_size, *flags, host="127.0.0.1", http_host="127.0.0.1"):
+        self.node_count = node_count
+        self.http_host = http_host
+        self.address = f"{host}:{free_port()}"
+        self.head_flags = ["--pp-size", pp_size, "--nnodes", node_count, "--node-rank", 0, "--dist-init-addr",
+                           self.address, "--threads", 1, *flags]
+        self.nodes = {}
+        self.server = None
+
+    def prefix(self, rank):
+        """What a node's command begins with."""
+        return []
+
+    def start_node(self, rank, model=MODEL):
+        self.nodes[rank] = Node(self, rank, model)
+
+    def start_head(self):
+        self.server = MillraceServer(*self.head_flags, host=self.http_host, prefix=self.prefix(0))
+        self.server.__enter__()
+
+    def __enter__(self):
+        try:
+            for rank in range(1, self.node_count):
+                self.start_node(rank)
+            self.start_head()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for node in self.nodes.values():
+            node.kill()
+        if self.server:
+            self.server.end()
+
+    def health(self):
+        return self.server.get("/health").status_code
+
+    def wait_until_broken(self):
+        return wait_until(lambda: self.health() == 503, "the head noticing")
+
+    def wait_until_whole(self):
+        return wait_until(lambda: self.health() == 200, "the ring forming again")
+
+    def open_files(self):
+        return len(os.listdir(f"/proc/{self.server.process.pid}/fd"))
+
+    def stop_node(self, rank):
+        self.nodes[rank].signal(signal.SIGSTOP)
+
+    def continue_node(self, rank):
+        self.nodes[rank].signal(signal.SIGCONT)

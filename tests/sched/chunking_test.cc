@@ -1,0 +1,125 @@
+#include "sched/chunking.h"
+
+#include <catch2/catch.hpp>
+
+using namespace millrace;
+using namespace millrace::sched;
+
+namespace {
+
+constexpr CostCoefficients kStage = {9000, 12, 2.5e-4, 100, 0.01};
+constexpr uint32_t kPrompt = 131072;
+
+Chunker chunker_of(Chunking mode, double smoothing = 0.75, uint32_t stage_count = 8) {
+  Chunker chunker({mode, 16384, smoothing, 64, stage_count});
+  for (uint32_t stage = 0; stage < stage_count; ++stage) {
+    for (uint32_t i = 1; i <= 16; ++i) {
+      BatchShape shape;
+      shape.add_prefill(i % 4 == 3 ? 1024 * i : 0, 1000 * i);
+      if (i % 5 == 4) shape.add_decode(500 * i);
+      if (i % 5 == 2) shape.add_decode(90 * i);
+      chunker.observe(StageId(stage), shape, kStage.predict_us(shape));
+    }
+  }
+  chunker.finish_profile();
+  return chunker;
+}
+
+/// The chunks of a prompt that has every micro-batch for itself, behind a backlog of `others` like it.
+std::vector<uint32_t> chunks_of(Chunker& chunker, uint32_t length, size_t others) {
+  std::vector<uint32_t> chunks;
+  Chunker::Prompt prompt{0, length, 0};
+  while (prompt.left > 0) {
+    chunker.begin({}, std::vector<uint32_t>(others + 1, length));
+    const uint32_t chunk = chunker.fit(prompt);
+    REQUIRE(chunk > 0);
+    chunker.add_chunk(prompt, chunk);
+    chunks.push_back(chunk);
+    prompt = {prompt.prefix + chunk, prompt.left - chunk, chunk};
+  }
+  return chunks;
+}
+
+double time_of(uint32_t prefix, uint32_t chunk) {
+  BatchShape shape;
+  shape.add_prefill(prefix, chunk);
+  return kStage.predict_us(shape);
+}
+
+/// The longest and the shortest chunk time but the last, as a ratio.
+double spread(const std::vector<uint32_t>& chunks) {
+  double shortest = 1e30;
+  double longest = 0;
+  uint32_t prefix = 0;
+  for (size_t i = 0; i + 1 < chunks.size(); ++i) {
+    shortest = std::min(shortest, time_of(prefix, chunks[i]));
+    longest = std::max(longest, time_of(prefix, chunks[i]));
+    prefix += chunks[i];
+  }
+  return longest / shortest;
+}
+
+}  // namespace
+
+TEST_CASE("fixed chunks are all the size but the last") {
+  Chunker chunker = chunker_of(Chunking::kFixed);
+  REQUIRE(chunks_of(chunker, 40000, 0) == std::vector<uint32_t>{16384, 16384, 7232});
+}
+
+TEST_CASE("balanced chunks shrink as the prefix grows, and take the same time") {
+  Chunker balanced = chunker_of(Chunking::kBalanced);
+  const auto chunks = chunks_of(balanced, kPrompt, 15);
+  REQUIRE(chunks.front() == 16384);
+  REQUIRE(std::is_sorted(chunks.rbegin(), chunks.rend()));
+  for (size_t i = 0; i + 1 < chunks.size(); ++i) {
+    REQUIRE(chunks[i] % 64 == 0);
+    REQUIRE(chunks[i] >= chunks.front() / 4);
+  }
+  REQUIRE(spread(chunks) < 1.25);
+  Chunker published = chunker_of(Chunking::kPublished);
+  REQUIRE(spread(chunks_of(published, kPrompt, 15)) > 1.25);
+}
+
+TEST_CASE("a short backlog is cut finer, so that the pipeline fills sooner") {
+  Chunker chunker = chunker_of(Chunking::kBalanced);
+  const size_t alone = chunks_of(chunker, kPrompt, 0).size();
+  REQUIRE(alone > chunks_of(chunker, kPrompt, 15).size());
+  Chunker single = chunker_of(Chunking::kBalanced, 0.75, 1);
+  REQUIRE(chunks_of(single, 16000, 0).size() == 1);
+}
+
+TEST_CASE("what decode takes of a micro-batch, a chunk leaves") {
+  Chunker chunker = chunker_of(Chunking::kBalanced);
+  BatchShape decodes;
+  for (int i = 0; i < 200; ++i) decodes.add_decode(2000);
+  const std::vector<uint32_t> backlog(16, kPrompt);
+  chunker.begin({}, backlog);
+  const uint32_t alone = chunker.fit({0, kPrompt, 0});
+  chunker.begin(decodes, backlog);
+  const uint32_t beside = chunker.fit({0, kPrompt, 0});
+  REQUIRE(beside < alone);
+  REQUIRE(beside >= alone / 4);
+  for (int i = 0; i < 5000; ++i) decodes.add_decode(2000);
+  chunker.begin(decodes, backlog);
+  REQUIRE(chunker.fit({0, kPrompt, 0}) >= alone / 4 / 64 * 64);
+}
+
+TEST_CASE("without timings balanced chunks are fixed chunks") {
+  Chunker chunker({Chunking::kBalanced, 1000, 0.75, 64, 4});
+  chunker.begin({}, {5000});
+  REQUIRE(chunker.fit({0, 5000, 0}) == 1000);
+}
+
+TEST_CASE("the published fit solves its difference equation") {
+  std::vector<std::pair<double, double>> samples;
+  for (double length = 1000; length <= 20000; length += 1000) {
+    samples.emplace_back(length, 3e-4 * length * length + 10 * length + 500);
+  }
+  const auto fit = QuadraticFit::of(samples);
+  REQUIRE(fit->a == Approx(3e-4));
+  REQUIRE(fit->b == Approx(10));
+  const auto f = [&](double l) { return fit->a * l * l + fit->b * l; };
+  const double chunk = fit->chunk_for(50000, 16384);
+  REQUIRE(f(50000 + chunk) - f(50000) == Approx(f(16384)));
+  REQUIRE_FALSE(QuadraticFit::of({{1, 1}, {2, 2}}).has_value());
+}

@@ -1,0 +1,107 @@
+#include "sched/cost_model.h"
+
+#include <catch2/catch.hpp>
+
+#include "base/random.h"
+
+using namespace millrace;
+using namespace millrace::sched;
+
+namespace {
+
+constexpr CostCoefficients kTruth = {2000, 10, 0.002, 40, 0.1};
+
+BatchShape random_shape(uint64_t seed) {
+  BatchShape shape;
+  const auto dice = [&](uint64_t draw, double most) { return static_cast<uint32_t>(uniform_at(seed, draw) * most); };
+  shape.add_prefill(dice(0, 20000), 1 + dice(1, 2000));
+  for (uint32_t i = dice(2, 30); i > 0; --i) shape.add_decode(dice(100 + i, 8000));
+  return shape;
+}
+
+/// A fit of `count` timings that are off by up to `noise` to either side.
+CostFit fitted(uint64_t count, double noise) {
+  CostFit fit;
+  for (uint64_t i = 0; i < count; ++i) {
+    const BatchShape shape = random_shape(i);
+    fit.observe(shape, kTruth.predict_us(shape) * (1 + noise * (2 * uniform_at(i, 999) - 1)));
+  }
+  return fit;
+}
+
+}  // namespace
+
+TEST_CASE("a fit finds the coefficients behind the timings") {
+  const CostFit exact = fitted(20, 0);
+  REQUIRE(exact.usable());
+  REQUIRE(exact.coefficients().per_token_us == Approx(kTruth.per_token_us).epsilon(1e-3));
+  REQUIRE(exact.coefficients().per_context_us == Approx(kTruth.per_context_us).epsilon(1e-3));
+  const CostFit noisy = fitted(1000, 0.1);
+  for (uint64_t seed = 5000; seed < 5100; ++seed) {
+    const BatchShape shape = random_shape(seed);
+    REQUIRE(noisy.coefficients().predict_us(shape) == Approx(kTruth.predict_us(shape)).epsilon(0.05));
+  }
+  REQUIRE(noisy.relative_error() < 0.1);
+}
+
+TEST_CASE("no coefficient is negative, whatever the timings say") {
+  CostFit fit;
+  for (uint64_t i = 0; i < 50; ++i) {
+    const BatchShape shape = random_shape(i);
+    fit.observe(shape, 1e6 / (1 + shape.prefill_tokens));
+    const CostCoefficients& found = fit.coefficients();
+    REQUIRE(found.fixed_us >= 0);
+    REQUIRE(found.per_token_us >= 0);
+    REQUIRE(found.per_pair_us >= 0);
+    REQUIRE(found.per_decode_us >= 0);
+    REQUIRE(found.per_context_us >= 0);
+  }
+}
+
+TEST_CASE("an outlier changes nothing, a stage that has become slower is followed") {
+  CostFit fit = fitted(100, 0);
+  const BatchShape shape = random_shape(1);
+  const double before = fit.coefficients().predict_us(shape);
+  fit.observe(shape, 100 * before);
+  REQUIRE(fit.coefficients().predict_us(shape) == before);
+  for (uint64_t i = 0; i < 2000; ++i) {
+    const BatchShape other = random_shape(i);
+    fit.observe(other, 5 * kTruth.predict_us(other));
+  }
+  REQUIRE(fit.coefficients().predict_us(shape) == Approx(5 * before).epsilon(0.05));
+}
+
+TEST_CASE("hours of decode don't unlearn what was measured at start-up") {
+  CostFit fit = fitted(30, 0);
+  fit.anchor();
+  for (uint64_t i = 0; i < 20000; ++i) {
+    BatchShape decode;
+    for (uint64_t n = i % 20 + 1; n > 0; --n) decode.add_decode(static_cast<uint32_t>(100 * n + i % 700));
+    fit.observe(decode, kTruth.predict_us(decode));
+  }
+  REQUIRE(fit.usable());
+  BatchShape prefill;
+  prefill.add_prefill(4096, 1024);
+  REQUIRE(fit.coefficients().predict_us(prefill) == Approx(kTruth.predict_us(prefill)).epsilon(0.02));
+}
+
+TEST_CASE("a chunk is as long as its stage's time allows, and the slowest stage counts") {
+  BatchShape decodes;
+  decodes.add_decode(1000);
+  const double chunk = kTruth.chunk_for(decodes, 5000, 30000);
+  BatchShape whole = decodes;
+  whole.prefill_tokens += chunk;
+  whole.prefill_pairs += 2 * 5000 * chunk + chunk * chunk;
+  REQUIRE(kTruth.predict_us(whole) == Approx(30000));
+  REQUIRE(kTruth.chunk_for(decodes, 5000, 100) == 0);
+
+  CostModel model;
+  for (uint64_t i = 0; i < 20; ++i) {
+    const BatchShape shape = random_shape(i);
+    model.observe(StageId(0), shape, kTruth.predict_us(shape));
+    model.observe(StageId(1), shape, 2 * kTruth.predict_us(shape));
+  }
+  REQUIRE(model.usable());
+  REQUIRE(model.slowest_us(whole) == Approx(60000).epsilon(0.01));
+  REQUIRE(model.chunk_for(decodes, 5000, 60000) == Approx(chunk).epsilon(0.01));
+}

@@ -1,0 +1,169 @@
+#include <catch2/catch.hpp>
+
+#include "sched/scheduler.h"
+
+using namespace millrace;
+using namespace millrace::sched;
+
+namespace {
+
+SchedulerOptions options_with(QueuePolicy policy) {
+  SchedulerOptions options;
+  options.page_size = 4;
+  options.page_count = 64;
+  options.max_running = 1;
+  options.chunked_prefill_size = 16;
+  options.context_length = 128;
+  options.policy = policy;
+  return options;
+}
+
+GenerateRequest request(size_t prompt, uint32_t max_tokens, int32_t priority = 0) {
+  GenerateRequest made;
+  made.prompt.assign(prompt, 1);
+  made.max_tokens = max_tokens;
+  made.priority = priority;
+  return made;
+}
+
+std::vector<SequenceUpdate> answer(Scheduler& scheduler, const Plan& plan) {
+  PlanOutput output;
+  for (const PlanSlice& slice : plan.slices) {
+    SliceOutput& made = output.slices.emplace_back();
+    if (slice.sample) made.sample.emplace().token = 9;
+  }
+  return scheduler.complete(output);
+}
+
+/// Runs until nothing is left; the order in which the sequences ended.
+std::vector<uint64_t> run_out(Scheduler& scheduler) {
+  std::vector<uint64_t> ended;
+  for (int turn = 0; turn < 2000 && !scheduler.empty(); ++turn) {
+    const auto plan = scheduler.next();
+    REQUIRE(plan.has_value());
+    for (const SequenceUpdate& update : answer(scheduler, *plan)) {
+      if (update.event.last()) ended.push_back(update.id.value());
+    }
+  }
+  REQUIRE(scheduler.empty());
+  return ended;
+}
+
+}  // namespace
+
+TEST_CASE("the policy orders the queue") {
+  const auto order = [](QueuePolicy policy) {
+    Scheduler scheduler(options_with(policy));
+    scheduler.add(SequenceId(1), request(12, 1, 0));
+    scheduler.add(SequenceId(2), request(4, 1, 1));
+    scheduler.add(SequenceId(3), request(8, 1, 2));
+    return run_out(scheduler);
+  };
+  REQUIRE(order(QueuePolicy::kFcfs) == std::vector<uint64_t>{1, 2, 3});
+  REQUIRE(order(QueuePolicy::kShortest) == std::vector<uint64_t>{2, 3, 1});
+  REQUIRE(order(QueuePolicy::kPriority) == std::vector<uint64_t>{3, 2, 1});
+}
+
+TEST_CASE("a larger priority takes the slot of a smaller one, which goes on afterwards") {
+  Scheduler scheduler(options_with(QueuePolicy::kPriority));
+  scheduler.add(SequenceId(1), request(4, 20, 0));
+  for (int turn = 0; turn < 5; ++turn) (void)answer(scheduler, *scheduler.next());
+  scheduler.add(SequenceId(2), request(4, 3, 1));
+  REQUIRE(run_out(scheduler) == std::vector<uint64_t>{2, 1});
+  REQUIRE(scheduler.retraction_count() == 1);
+  REQUIRE(scheduler.free_pages() == 64);
+}
+
+TEST_CASE("nothing starves behind an endless stream of those that go first") {
+  for (const QueuePolicy policy : {QueuePolicy::kShortest, QueuePolicy::kPriority}) {
+    Scheduler scheduler(options_with(policy));
+    scheduler.add(SequenceId(1), request(100, 2, 0));
+    bool ended = false;
+    uint64_t next = 2;
+    for (int turn = 0; turn < 1000 && !ended; ++turn) {
+      while (scheduler.waiting_count() < 3) scheduler.add(SequenceId(next++), request(4, 1, 5));
+      const auto plan = scheduler.next();
+      for (const SequenceUpdate& update : answer(scheduler, *plan)) ended |= update.id == SequenceId(1);
+    }
+    REQUIRE(ended);
+  }
+}
+
+TEST_CASE("short prompts go along with a long one, begun or waiting behind others") {
+  auto options = options_with(QueuePolicy::kFcfs);
+  options.max_running = 8;
+  Scheduler scheduler(options);
+  scheduler.add(SequenceId(1), request(100, 1));
+  (void)answer(scheduler, *scheduler.next());
+  scheduler.add(SequenceId(2), request(100, 1));
+  scheduler.add(SequenceId(3), request(4, 1));
+  const auto plan = scheduler.next();
+  REQUIRE(plan->slices.size() == 2);
+  REQUIRE(plan->slices[0].token_count == 4);
+  REQUIRE(plan->slices[1].token_count == 12);
+  REQUIRE(plan->slices[1].prefix == 16);
+  const auto updates = answer(scheduler, *plan);
+  REQUIRE(updates.size() == 1);
+  REQUIRE(updates[0].id == SequenceId(3));
+}
+
+TEST_CASE("admission leaves room for the tokens that running requests are expected to draw") {
+  auto options = options_with(QueuePolicy::kFcfs);
+  options.max_running = 8;
+  options.page_count = 32;
+  options.new_token_ratio = 1;
+  Scheduler careful(options);
+  options.new_token_ratio = 0;
+  Scheduler careless(options);
+  for (Scheduler* scheduler : {&careful, &careless}) {
+    for (uint64_t id = 1; id <= 8; ++id) scheduler->add(SequenceId(id), request(4, 40));
+    (void)run_out(*scheduler);
+  }
+  REQUIRE(careful.retraction_count() < careless.retraction_count());
+}
+
+TEST_CASE("pause stands still, sends back or ends, and resume goes on") {
+  auto options = options_with(QueuePolicy::kFcfs);
+  options.max_running = 2;
+  Scheduler scheduler(options);
+  for (uint64_t id = 1; id <= 3; ++id) scheduler.add(SequenceId(id), request(4, 10));
+  (void)answer(scheduler, *scheduler.next());
+  const auto in_flight = scheduler.next();
+  REQUIRE(scheduler.pause(PauseMode::kInPlace).empty());
+  REQUIRE(answer(scheduler, *in_flight).size() == 2);
+  REQUIRE_FALSE(scheduler.next().has_value());
+  REQUIRE(scheduler.running_count() == 2);
+  scheduler.resume();
+  const auto last = scheduler.next();
+  REQUIRE(scheduler.pause(PauseMode::kRetract).empty());
+  REQUIRE(scheduler.running_count() == 0);
+  REQUIRE(scheduler.free_pages() == 64);
+  (void)answer(scheduler, *last);
+  scheduler.resume();
+  (void)answer(scheduler, *scheduler.next());
+  REQUIRE(scheduler.pause(PauseMode::kAbort).size() == 3);
+  REQUIRE(scheduler.empty());
+  REQUIRE(scheduler.free_pages() == 64);
+}
+
+TEST_CASE("the profile's plans keep the bounds and end with every slot closed") {
+  auto options = options_with(QueuePolicy::kFcfs);
+  options.chunking = Chunking::kBalanced;
+  options.max_running = 4;
+  Scheduler scheduler(options);
+  scheduler.add(SequenceId(1), request(4, 1));
+  int open = 0;
+  int plans = 0;
+  for (; scheduler.profiling(); ++plans) {
+    const auto plan = scheduler.next();
+    REQUIRE(plan.has_value());
+    REQUIRE_FALSE(scheduler.next().has_value());
+    open += static_cast<int>(plan->opens.size()) - static_cast<int>(plan->closes.size());
+    REQUIRE(plan->tokens.size() <= options.chunked_prefill_size);
+    for (const PageId page : plan->new_pages) REQUIRE(page.value() < options.page_count);
+    REQUIRE(answer(scheduler, *plan).empty());
+  }
+  REQUIRE(plans > 10);
+  REQUIRE(open == 0);
+  REQUIRE(run_out(scheduler) == std::vector<uint64_t>{1});
+}
