@@ -178,9 +178,9 @@ std::string format_report(const RecordedRing& ring, const TraceSummary& summary)
   if (!ring.complete) print("the file ends early: the profile was not stopped\n");
   if (ring.lost_plans > 0) print(fmt::format("{} micro-batches are missing: they came too fast\n", ring.lost_plans));
   if (count == 0) return out;
-  print(fmt::format(
-      "window: {:.2f} of {} in flight; head: {} per micro-batch; lengths of neighbours differ by {:.0f} %\n\n",
-      summary.occupancy, ring.window, duration(summary.head_ns / count), 100 * summary.length_variation));
+  print(fmt::format("window: {:.2f} of {} in flight; head: {} per micro-batch; ", summary.occupancy, ring.window,
+                    duration(summary.head_ns / count)));
+  print(fmt::format("lengths of neighbours differ by {:.0f} %\n\n", 100 * summary.length_variation));
   append_table(out, summary);
   append_longest(out, summary, ring.records.front().sent_ns);
   return out;

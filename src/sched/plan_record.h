@@ -12,7 +12,7 @@
 /// What became of one plan: when it was made, and what each stage did when. Times are ns on the head's clock.
 namespace millrace::sched {
 
-/// Why a stage did not compute (docs/operations.md says how each is told).
+/// Why a stage did not compute (docs/observing.md says how each is told).
 enum class WaitCause : uint8_t {
   kUneven,           ///< micro-batches or stages of unequal length
   kLateActivations,  ///< what it waits for is on a link
@@ -65,7 +65,7 @@ struct PlanRecord {
   uint64_t number = 0;          ///< counts the records of a head from 1 without gaps, over all generations
   Generation generation;
   PlanId plan;
-  int64_t ready_ns = 0;  ///< what the head needed to make it was there: an output had left, or a request had come
+  int64_t ready_ns = 0;         ///< what it takes to make it was there: an output had left, or a request had come
   int64_t schedule_ns = 0;      ///< the head began to make it
   int64_t sent_ns = 0;
   int64_t output_ns = 0;        ///< its output arrived at the head

@@ -21,7 +21,7 @@ class Browser:
     """One page of one browser; use as a context manager."""
 
     def __init__(self, width=1440, height=900):
-        self.profile = tempfile.TemporaryDirectory(prefix="millrace-chromium-")
+        self.profile = tempfile.TemporaryDirectory(prefix="millrace-chromium-", ignore_cleanup_errors=True)
         commands_out, commands_in = os.pipe()
         replies_out, replies_in = os.pipe()
         command = [find_chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",

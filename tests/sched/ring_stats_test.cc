@@ -74,8 +74,7 @@ TEST_CASE("a stage that may not overwrite its output waits for the slower stage 
   REQUIRE(third.stages[0].wait[WaitCause::kOverhead] == 2);
 }
 
-TEST_CASE(
-    "what the head lets pass is its own; what it could not schedule is too little work; both travel with the plan") {
+TEST_CASE("time in the head is its own, time without a plan to make is too little work; both travel with the plan") {
   const PlanRecord before = record_of(0, {{0, 0, 0, 100}, {0, 100, 100, 200}});
   PlanRecord record = record_of(1, {{250, 250, 250, 350}, {260, 350, 350, 450}});
   record.ready_ns = 200;

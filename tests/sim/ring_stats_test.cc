@@ -95,8 +95,8 @@ TEST_CASE("busy and wait fill the time between a stage's first and last plan wit
   const auto& records = observed.records;
   for (size_t s = 0; s < 4; ++s) {
     const sched::StageTotals& stage = observed.snapshot.since_start.stages[s];
-    REQUIRE(stage.busy_ns + stage.wait.total_ns() ==
-            records.back().stages[s].end_ns - records.front().stages[s].begin_ns);
+    const int64_t span_ns = records.back().stages[s].end_ns - records.front().stages[s].begin_ns;
+    REQUIRE(stage.busy_ns + stage.wait.total_ns() == span_ns);
     REQUIRE(stage.wait[sched::WaitCause::kLateActivations] == 0);
     REQUIRE(stage.wait[sched::WaitCause::kHeadLate] == 0);
     REQUIRE(stage.wait[sched::WaitCause::kOverhead] == 0);

@@ -22,7 +22,7 @@ using openai::error_response;
 int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 constexpr std::string_view kPage =
-#include "page.inc"
+#include <page.inc>
     ;
 
 HttpResponse answer_page() {
@@ -94,8 +94,8 @@ void observe(Service& service, const ServerOptions& options) {
                     }});
   routes.push_back({Method::kPost, "/start_profile",
                     [profiler](const HttpRequest& request) { return start_profile(*profiler, request); }});
-  routes.push_back(
-      {Method::kPost, "/stop_profile", [profiler](const HttpRequest&) { return stop_profile(*profiler); }});
+  routes.push_back({Method::kPost, "/stop_profile",
+                    [profiler](const HttpRequest&) { return stop_profile(*profiler); }});
   service.extra_metrics = [=, others = std::move(service.extra_metrics)](std::string& out) {
     if (others) others(out);
     append_ring_metrics(out, ring->snapshot(now_ns()), engine->status());

@@ -44,8 +44,7 @@ void write_stages(Writer& writer, const RingSnapshot& ring) {
   for (size_t s = 0; s < stages.size(); ++s) {
     writer.sample("stage_busy_seconds_total", fmt::format("stage=\"{}\"", s), seconds(stages[s].busy_ns));
   }
-  writer.describe("stage_wait_seconds_total", "counter",
-                  "Time that a stage waited, by cause; idle: no request at all.");
+  writer.describe("stage_wait_seconds_total", "counter", "Time that a stage waited, by cause; idle: no request.");
   for (size_t s = 0; s < stages.size(); ++s) {
     for (size_t i = 0; i < sched::kWaitCauseCount; ++i) {
       writer.sample("stage_wait_seconds_total", fmt::format("stage=\"{}\",cause=\"{}\"", s, sched::kWaitCauseNames[i]),

@@ -10,7 +10,7 @@ namespace millrace::server {
 
 /// Writes plan records in Chrome's trace event format (a JSON array of events; Perfetto and chrome://tracing open it):
 /// rows for the head, and per stage for what it computes, what it waits for, and the lane that leads to it.
-/// docs/operations.md describes the events; app/trace_report.cc reads them back.
+/// docs/observing.md describes the events; app/trace_report.cc reads them back.
 class TraceWriter {
  public:
   /// Times are written in microseconds since the first record was scheduled.
