@@ -18,8 +18,8 @@
 #include "comm/in_process_link.h"
 #include "comm/tcp_link.h"
 
-/// How long a plan takes between two threads and how fast activations go, over a link within the process, a TCP link and
-/// plain blocking sockets. The kinds of link take turns, so that a noisy machine treats them alike.
+/// How long a plan takes between two threads and how fast activations go, over a link within the process, a TCP link
+/// and plain blocking sockets. The kinds of link take turns, so that a noisy machine treats them alike.
 namespace {
 
 using namespace millrace;

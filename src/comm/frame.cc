@@ -109,7 +109,8 @@ Result<void> FrameLimits::check(const FrameHeader& header) const {
                       header.payload_bytes, *max_bytes);
   }
   if (header.flags != 0) {
-    return make_error(ErrorCode::kData, "{} frame with flags {:04x}, wanted none", to_string(header.kind), header.flags);
+    return make_error(ErrorCode::kData, "{} frame with flags {:04x}, wanted none", to_string(header.kind),
+                      header.flags);
   }
   return {};
 }

@@ -38,7 +38,8 @@ struct FrameHeader {
 inline constexpr size_t kFrameHeaderBytes = 32;
 using FrameHeaderBytes = std::array<std::byte, kFrameHeaderBytes>;
 [[nodiscard]] FrameHeaderBytes encode_header(const FrameHeader& header);
-/// Checks magic, version, checksum and kind, in this order. Any version passes when `any_version`: a hello's is compared later.
+/// Checks magic, version, checksum and kind, in this order. Any version passes when `any_version`: a hello's is
+/// compared later.
 [[nodiscard]] Result<FrameHeader> decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
                                                 bool any_version = false);
 

@@ -69,7 +69,8 @@ std::optional<HelloDifference> compare_hello(const LinkHello& expected, const Li
     return differs(found.layer_count, expected.layer_count, "peer's model has {} layers, wanted {}");
   }
   if (found.hidden_row_bytes != expected.hidden_row_bytes) {
-    return differs(found.hidden_row_bytes, expected.hidden_row_bytes, "peer's activation rows have {} bytes, wanted {}");
+    return differs(found.hidden_row_bytes, expected.hidden_row_bytes,
+                   "peer's activation rows have {} bytes, wanted {}");
   }
   if (found.page_size != expected.page_size) {
     return differs(found.page_size, expected.page_size, "peer's page size is {}, wanted {}");
