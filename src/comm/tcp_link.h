@@ -13,8 +13,7 @@
 #include "comm/link.h"
 
 /// Links over TCP: a control lane (plans, outputs, heartbeats) and a data lane (activations), a connection each.
-/// docs/wire.md holds the forms, docs and tests the rest. Runtimes named here are real ones: sockets need an
-/// io_context.
+/// docs/wire.md is their contract. The Runtimes named here are real ones: sockets need an io_context.
 namespace millrace::comm {
 
 class TcpEnd;
@@ -98,10 +97,8 @@ class TcpListener {
   /// need not be the listener's. Several may wait at once, for different (from, to). A peer that links the same two
   /// places but differs otherwise is refused by name and told why; a later one may still match. Errors: kTimeout at
   /// `deadline`, with the last refusal; kUnavailable after close().
-  [[nodiscard]] asio::awaitable<Result<std::unique_ptr<LinkReceiver>>> accept_link(TcpLinkGroup& home,
-                                                                                   LinkHello expected,
-                                                                                   TcpLinkOptions options,
-                                                                                   async::TimePoint deadline);
+  [[nodiscard]] asio::awaitable<Result<std::unique_ptr<LinkReceiver>>> accept_link(
+      TcpLinkGroup& home, LinkHello expected, TcpLinkOptions options, async::TimePoint deadline);
   /// Stops listening; every accept_link ends.
   void close();
   [[nodiscard]] asio::awaitable<void> shutdown();
@@ -116,10 +113,8 @@ class TcpListener {
 /// Connects both lanes, on `runtime`, and presents `hello`; tries again while nobody listens there or nobody expects
 /// the link yet. The sender is used on `home`'s Runtime, which need not be `runtime`. Errors: kTimeout at `deadline`,
 /// with the last failure; kInvalidArgument with the peer's reason when it refuses a hello that can never match.
-[[nodiscard]] asio::awaitable<Result<std::unique_ptr<LinkSender>>> connect_link(async::Runtime& runtime,
-                                                                                TcpLinkGroup& home,
-                                                                                TcpEndpoint endpoint, LinkHello hello,
-                                                                                TcpLinkOptions options,
-                                                                                async::TimePoint deadline);
+[[nodiscard]] asio::awaitable<Result<std::unique_ptr<LinkSender>>> connect_link(
+    async::Runtime& runtime, TcpLinkGroup& home, TcpEndpoint endpoint, LinkHello hello, TcpLinkOptions options,
+    async::TimePoint deadline);
 
 }  // namespace millrace::comm

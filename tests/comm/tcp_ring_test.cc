@@ -162,8 +162,9 @@ asio::awaitable<void> ask(async::Runtime& runtime, sched::Engine& engine, sched:
 sched::GenerateRequest request_of(uint32_t number) {
   sched::GenerateRequest request;
   request.id = std::to_string(number);
-  for (uint32_t i = 0; i < 5 + number * 7 % 60; ++i)
+  for (uint32_t i = 0; i < 5 + number * 7 % 60; ++i) {
     request.prompt.push_back(static_cast<TokenId>((i * 13 + number) % 50));
+  }
   request.max_tokens = 20 + number % 30;
   return request;
 }
