@@ -167,8 +167,9 @@ asio::awaitable<void> live_and_die_often(TcpWorld& world) {
   }
   while (!world.group.stats().empty()) co_await async::sleep_for(world.runtime, 1ms);
   REQUIRE(open_descriptors() <= descriptors);
-  // A link that leaked would leave a tensor of 8 MiB behind each time.
-  REQUIRE(resident_bytes() < resident + (size_t{64} << 20));
+  // A link that leaked would leave a tensor of 8 MiB behind each time. AddressSanitizer keeps up to 256 MiB of what was
+  // freed.
+  REQUIRE(resident_bytes() < resident + (size_t{320} << 20));
 }
 
 asio::awaitable<void> shut_down_in_full_flight(TcpWorld& world, std::vector<std::byte>& tensor) {

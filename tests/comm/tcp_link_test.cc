@@ -21,7 +21,7 @@ std::vector<std::byte> numbered_bytes(size_t size, uint64_t seed) {
   std::vector<std::byte> bytes(size);
   std::vector<uint64_t> words(size / sizeof(uint64_t));
   for (size_t i = 0; i < words.size(); ++i) words[i] = (i + seed) * 0x9E3779B97F4A7C15ull;
-  std::memcpy(bytes.data(), words.data(), words.size() * sizeof(uint64_t));
+  if (!words.empty()) std::memcpy(bytes.data(), words.data(), words.size() * sizeof(uint64_t));
   return bytes;
 }
 
