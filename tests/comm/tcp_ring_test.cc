@@ -1,4 +1,5 @@
 #include <boost/asio/post.hpp>
+#include <future>
 
 #include "comm/tcp_support.h"
 #include "async/task_group.h"
@@ -44,7 +45,12 @@ class TcpRing {
   [[nodiscard]] std::vector<comm::LinkStats> stats() const { return head_host_.links.stats(); }
   /// The head's neighbour falls away; the ring forms again.
   void break_once() {
-    asio::post(head_host_.thread.runtime().executor(), [this] { head_.break_ring("a test breaks it"); });
+    std::promise<void> broken;
+    asio::post(head_host_.thread.runtime().executor(), [this, &broken] {
+      head_.break_ring("a test breaks it");
+      broken.set_value();
+    });
+    broken.get_future().get();
   }
   static sim::SimulatedModel model() { return {6, 50}; }
 
@@ -196,6 +202,5 @@ TEST_CASE("TCP: a ring of TCP links yields the model's own tokens, also after it
     }
     REQUIRE(ring.stats().size() >= 2);
     ring.break_once();
-    while (ring.head().status().ready) std::this_thread::sleep_for(1ms);
   }
 }
