@@ -36,7 +36,7 @@ void answer(Scheduler& scheduler, const Plan& plan, uint64_t id) {
 SchedulerOptions options() {
   SchedulerOptions made;
   made.page_count = 20000;
-  made.max_running = 256;
+  made.max_running = 1024;
   made.window = 8;
   made.chunked_prefill_size = 8192;
   made.context_length = 1 << 20;
@@ -45,9 +45,11 @@ SchedulerOptions options() {
   return made;
 }
 
+/// A prompt that shares no page with those made before.
 GenerateRequest request(uint32_t prompt, uint32_t max_tokens) {
+  static TokenId next = 1;
   GenerateRequest made;
-  made.prompt.assign(prompt, 1);
+  made.prompt.assign(prompt, next++);
   made.max_tokens = max_tokens;
   return made;
 }
@@ -93,6 +95,6 @@ void bench_decodes(uint32_t count) {
 
 int main() {
   bench_long_prompt();
-  for (const uint32_t count : {1, 16, 64, 256}) bench_decodes(count);
+  for (const uint32_t count : {1, 16, 64, 256, 1024}) bench_decodes(count);
   return 0;
 }

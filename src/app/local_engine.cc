@@ -180,8 +180,11 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
   head.max_queued = static_cast<uint32_t>(options_.max_queued_requests);
   head.heartbeat = kHeartbeat;
   head.watchdog = duration_of(options_.watchdog_timeout_s);
-  const sched::StageBounds bounds{head.scheduler.max_running, page_size, page_count, max_batch_tokens(options_),
-                                  static_cast<uint32_t>(config_.vocab_size)};
+  const sched::StageBounds bounds{.slot_count = head.scheduler.max_running,
+                                  .page_size = page_size,
+                                  .page_count = page_count,
+                                  .max_batch_tokens = max_batch_tokens(options_),
+                                  .vocab_size = static_cast<uint32_t>(config_.vocab_size)};
 
   const sched::RingShape shape{static_cast<uint32_t>(options_.pp_size), head.scheduler.window, bounds};
   async::Runtime& runtime = head_thread_.runtime();

@@ -22,6 +22,8 @@ class Id {
 
 /// One page of KV cache; the same id on every stage.
 using PageId = Id<struct PageTag, uint32_t>;
+/// The same on the host tier.
+using HostPageId = Id<struct HostPageTag, uint32_t>;
 /// A sequence, unique over the life of a head.
 using SequenceId = Id<struct SequenceTag, uint64_t>;
 /// The place of a running sequence in every stage's sequence table; reused after the sequence ends.

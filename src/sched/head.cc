@@ -293,6 +293,8 @@ void Head::book(const comm::Message& message) {
   auto output = PlanOutput::decode(message.payload.bytes());
   if (output.has_error()) throw ErrorException(output.error());
   sent_.pop_front();
+  const auto booked = scheduler_.acknowledge(output->acks);
+  if (booked.has_error()) throw ErrorException(booked.error());
   std::vector<SequenceUpdate> updates = scheduler_.complete(*output);
   {
     const std::lock_guard lock(mutex_);
@@ -358,6 +360,7 @@ void Head::break_ring(const std::string& reason) {
 }
 
 void Head::publish() {
+  if (options_.audit) scheduler_.check_invariants();
   const std::lock_guard lock(mutex_);
   status_.running = static_cast<uint32_t>(scheduler_.running_count());
   status_.waiting = static_cast<uint32_t>(scheduler_.waiting_count());

@@ -24,6 +24,7 @@ struct HeadOptions {
   async::Duration heartbeat{};                  ///< an idle ring gets an empty plan so often
   async::Duration watchdog{};                   ///< a plan that takes longer breaks the ring
   async::Duration queue_timeout{};              ///< a request that waits longer ends with kTimeout; 0: none
+  bool audit = false;                           ///< CHECKs the scheduler's invariants after every event; for simulation
   async::Duration run_timeout{};                ///< a request that runs longer ends with kTimeout; 0: none
 };
 

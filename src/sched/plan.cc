@@ -15,10 +15,18 @@ using tensor::TokenLogprobs;
 constexpr uint32_t kPlanMagic = 0x4E414C50;    // "PLAN"
 constexpr uint32_t kOutputMagic = 0x5054554F;  // "OUTP"
 // Smallest encodings, which bound the counts that a hostile message may claim.
-constexpr size_t kOpenBytes = 40;
+constexpr size_t kOpenBytes = 48;
+constexpr size_t kCopyBytes = 21;
 constexpr size_t kSliceBytes = 25;
 constexpr size_t kBiasBytes = 8;
 constexpr size_t kLogprobsBytes = 16;
+
+/// A bijection that spreads every bit. Source: the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+uint64_t mix_bits(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
 
 template <class IdType>
 void put_id(ByteWriter& out, IdType id) {
@@ -142,6 +150,57 @@ std::vector<StageReport> get_reports(ByteReader& in) {
   return reports;
 }
 
+void put_acks(ByteWriter& out, const std::vector<cache::CopyAck>& acks) {
+  out.put(static_cast<uint32_t>(acks.size()));
+  for (const cache::CopyAck& ack : acks) {
+    put_id(out, ack.stage);
+    put_id(out, ack.copy);
+    out.put(ack.done);
+  }
+}
+
+std::vector<cache::CopyAck> get_acks(ByteReader& in) {
+  std::vector<cache::CopyAck> acks(in.get_count(cache::CopyAck::kWireBytes));
+  for (cache::CopyAck& ack : acks) {
+    ack.stage = get_id<StageId>(in);
+    ack.copy = get_id<cache::CopyId>(in);
+    ack.done = in.get<uint32_t>();
+  }
+  return acks;
+}
+
+void put_copy(ByteWriter& out, const cache::PageCopy& copy) {
+  put_id(out, copy.id);
+  out.put(copy.kind);
+  out.put_array(std::span(copy.device));
+  out.put_array(std::span(copy.host));
+  out.put_array(std::span(copy.keys));
+}
+
+cache::PageCopy get_copy(ByteReader& in) {
+  cache::PageCopy copy;
+  copy.id = get_id<cache::CopyId>(in);
+  copy.kind = in.get<cache::CopyKind>();
+  copy.device = in.get_array<PageId>();
+  copy.host = in.get_array<HostPageId>();
+  copy.keys = in.get_array<cache::PageKey>();
+  return copy;
+}
+
+Result<void> consistent(const cache::PageCopy& copy) {
+  using cache::CopyKind;
+  const auto kind = static_cast<uint8_t>(copy.kind);
+  if (kind >= cache::kCopyKinds) return make_error(ErrorCode::kData, "plan: a copy of kind {}", kind);
+  const bool has_device = copy.kind == CopyKind::kLoad || copy.kind == CopyKind::kStore;
+  const size_t count = copy.page_count();
+  if (copy.device.size() != (has_device ? count : 0) || copy.keys.size() != (has_device ? 0 : count) ||
+      copy.host.size() != (copy.kind == CopyKind::kProbe ? 0 : count)) {
+    return make_error(ErrorCode::kData, "plan: a copy of kind {} with {} device pages, {} host pages, {} keys", kind,
+                      copy.device.size(), copy.host.size(), copy.keys.size());
+  }
+  return {};
+}
+
 template <class IdType>
 void put_ids(ByteWriter& out, const std::vector<IdType>& ids) {
   out.put_array(std::span(ids));
@@ -161,10 +220,23 @@ Result<Plan> consistent(Plan plan) {
   if (page_count != plan.new_pages.size()) {
     return make_error(ErrorCode::kData, "plan: {} new pages, its slices want {}", plan.new_pages.size(), page_count);
   }
+  for (const SequenceOpen& open : plan.opens) {
+    if (!open.history.empty() && open.history.size() != open.cached_length) {
+      return make_error(ErrorCode::kData, "plan: a history of {} tokens for {} cached ones", open.history.size(),
+                        open.cached_length);
+    }
+  }
+  for (const cache::PageCopy& copy : plan.copies) RETURN_IF_ERROR(consistent(copy));
   return plan;
 }
 
 }  // namespace
+
+uint64_t table_digest(uint64_t before, PageId page) { return mix_bits(before ^ (uint64_t{page.value()} + 1)); }
+
+uint64_t plan_digest(uint64_t before, const PlanSlice& slice, uint64_t table) {
+  return mix_bits(before + table + (uint64_t{slice.slot.value()} << 32) + slice.prefix + slice.token_count);
+}
 
 std::vector<std::byte> Plan::encode() const {
   ByteWriter out;
@@ -176,13 +248,19 @@ std::vector<std::byte> Plan::encode() const {
   for (const SequenceOpen& open : opens) {
     put_id(out, open.slot);
     out.put(open.prompt_length);
+    out.put(open.cached_length);
+    out.put_array(std::span(open.history));
     put_sampling(out, open.sampling);
   }
   out.put(static_cast<uint32_t>(slices.size()));
   for (const PlanSlice& slice : slices) put_slice(out, slice);
   out.put_array(std::span(tokens));
   put_ids(out, new_pages);
+  out.put(static_cast<uint32_t>(copies.size()));
+  for (const cache::PageCopy& copy : copies) put_copy(out, copy);
+  out.put(digest);
   put_reports(out, reports);
+  put_acks(out, acks);
   return out.take();
 }
 
@@ -197,13 +275,19 @@ Result<Plan> Plan::decode(std::span<const std::byte> bytes) {
   for (SequenceOpen& open : plan.opens) {
     open.slot = get_id<SlotId>(in);
     open.prompt_length = in.get<uint32_t>();
+    open.cached_length = in.get<uint32_t>();
+    open.history = in.get_array<TokenId>();
     open.sampling = get_sampling(in);
   }
   plan.slices.resize(in.get_count(kSliceBytes));
   for (PlanSlice& slice : plan.slices) slice = get_slice(in);
   plan.tokens = in.get_array<TokenId>();
   plan.new_pages = in.get_array<PageId>();
+  plan.copies.resize(in.get_count(kCopyBytes));
+  for (cache::PageCopy& copy : plan.copies) copy = get_copy(in);
+  plan.digest = in.get<uint64_t>();
   plan.reports = get_reports(in);
+  plan.acks = get_acks(in);
   if (!in.finished()) return make_error(ErrorCode::kData, "plan: malformed message of {} bytes", bytes.size());
   return consistent(std::move(plan));
 }
@@ -224,6 +308,7 @@ std::vector<std::byte> PlanOutput::encode() const {
     for (const TokenLogprobs& score : slice.scores) put_logprobs(out, score);
   }
   put_reports(out, reports);
+  put_acks(out, acks);
   return out.take();
 }
 
@@ -244,6 +329,7 @@ Result<PlanOutput> PlanOutput::decode(std::span<const std::byte> bytes) {
     for (TokenLogprobs& score : slice.scores) score = get_logprobs(in);
   }
   output.reports = get_reports(in);
+  output.acks = get_acks(in);
   if (!in.finished()) return make_error(ErrorCode::kData, "output: malformed message of {} bytes", bytes.size());
   return output;
 }

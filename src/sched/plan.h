@@ -7,6 +7,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "cache/page_copy.h"
 #include "tensor/sampling.h"
 
 /// What the head tells the stages, and what comes back. The same bytes travel over every kind of link.
@@ -16,6 +17,8 @@ namespace millrace::sched {
 struct SequenceOpen {
   SlotId slot;
   uint32_t prompt_length = 0;  ///< tokens before the first drawn one: what penalties count as prompt
+  uint32_t cached_length = 0;  ///< tokens whose KV is in its first pages already: where its first slice starts
+  std::vector<TokenId> history;  // [cached_length] if the sampling needs it, else empty
   tensor::SamplingParams sampling;
 };
 
@@ -52,7 +55,10 @@ struct Plan {
   std::vector<PlanSlice> slices;
   std::vector<TokenId> tokens;        // [Σ token_count]
   std::vector<PageId> new_pages;      // [Σ new_page_count]
+  std::vector<cache::PageCopy> copies;  ///< loads take effect after `opens`, before `slices`; stores after `slices`
+  uint64_t digest = 0;                ///< of the slices' page tables as the head knows them (table_digest)
   std::vector<StageReport> reports;   ///< folded in by the stages on the way
+  std::vector<cache::CopyAck> acks;   ///< likewise
 
   [[nodiscard]] std::vector<std::byte> encode() const;
   /// kData when the bytes are not a plan, or its parts contradict one another.
@@ -70,9 +76,15 @@ struct PlanOutput {
   Generation generation;
   std::vector<SliceOutput> slices;  ///< as in the plan
   std::vector<StageReport> reports;
+  std::vector<cache::CopyAck> acks;
 
   [[nodiscard]] std::vector<std::byte> encode() const;
   [[nodiscard]] static Result<PlanOutput> decode(std::span<const std::byte> bytes);
 };
+
+/// Digests by which head and stages notice that they no longer mean the same pages: of a sequence's page table after
+/// `page` is appended, and of a plan after a slice of a sequence with such a table. Both begin with 0.
+[[nodiscard]] uint64_t table_digest(uint64_t before, PageId page);
+[[nodiscard]] uint64_t plan_digest(uint64_t before, const PlanSlice& slice, uint64_t table);
 
 }  // namespace millrace::sched

@@ -62,7 +62,7 @@ std::optional<Plan> Profile::next() {
   if (step.fresh) {
     close_all(plan);
     for (uint32_t slot = 0; slot < step.sequences; ++slot) {
-      plan.opens.push_back({SlotId(slot), step.tokens, {}});
+      plan.opens.push_back({.slot = SlotId(slot), .prompt_length = step.tokens});
       open_.emplace_back();
     }
   }
@@ -85,10 +85,13 @@ void Profile::append(Plan& plan, uint32_t slot, uint32_t tokens) {
   slice.sample = true;
   sequence.length += tokens;
   for (; sequence.page_count * bounds_.page_size < sequence.length; ++sequence.page_count) {
-    plan.new_pages.emplace_back(used_pages_++);
+    const PageId page(used_pages_++);
+    plan.new_pages.push_back(page);
+    sequence.table_digest = sched::table_digest(sequence.table_digest, page);
     ++slice.new_page_count;
   }
   for (uint32_t i = 0; i < tokens; ++i) plan.tokens.push_back(static_cast<TokenId>(i) % kTokenKinds);
+  plan.digest = plan_digest(plan.digest, slice, sequence.table_digest);
   plan.slices.push_back(slice);
 }
 

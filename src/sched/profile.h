@@ -36,6 +36,7 @@ class Profile {
   struct Scratch {
     uint32_t length = 0;
     uint32_t page_count = 0;
+    uint64_t table_digest = 0;
   };
 
   void add_prefills();

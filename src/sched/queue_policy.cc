@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
-
 namespace millrace::sched {
 namespace {
 
@@ -18,15 +16,18 @@ bool goes_before(QueuePolicy policy, const Sequence& a, const Sequence& b) {
   const bool b_overdue = b.bypasses >= kMaxBypasses;
   if (a_overdue || b_overdue) return a_overdue && !b_overdue;
   if (policy == QueuePolicy::kPriority) return a.request.priority > b.request.priority;
-  return a.tokens.size() < b.tokens.size();
+  if (policy == QueuePolicy::kLongestPrefix) return a.computed() > b.computed();
+  return a.tokens.size() - a.computed() < b.tokens.size() - b.computed();
 }
 
-size_t next_in_queue(QueuePolicy policy, const std::deque<Sequence*>& queue) {
-  CHECK(!queue.empty());
-  const auto first = std::min_element(queue.begin(), queue.end(), [policy](const Sequence* a, const Sequence* b) {
-    return goes_before(policy, *a, *b);
-  });
-  return static_cast<size_t>(first - queue.begin());
+std::optional<size_t> next_in_queue(QueuePolicy policy, const std::deque<Sequence*>& queue,
+                                    const std::function<bool(const Sequence&)>& ready) {
+  std::optional<size_t> next;
+  for (size_t place = 0; place < queue.size(); ++place) {
+    if (!ready(*queue[place])) continue;
+    if (!next || goes_before(policy, *queue[place], *queue[*next])) next = place;
+  }
+  return next;
 }
 
 Sequence& take_from_queue(std::deque<Sequence*>& queue, size_t place) {
@@ -40,6 +41,7 @@ std::optional<QueuePolicy> parse_queue_policy(std::string_view name) {
   if (name == "fcfs") return QueuePolicy::kFcfs;
   if (name == "priority") return QueuePolicy::kPriority;
   if (name == "shortest") return QueuePolicy::kShortest;
+  if (name == "lpm") return QueuePolicy::kLongestPrefix;
   return std::nullopt;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string_view>
 
@@ -12,6 +13,7 @@ enum class QueuePolicy : uint8_t {
   kFcfs,      ///< first come, first served
   kPriority,  ///< larger GenerateRequest::priority first; may preempt smaller ones
   kShortest,  ///< fewest tokens to prefill first
+  kLongestPrefix,  ///< most tokens found in the cache first
 };
 
 /// A waiting sequence that has been overtaken so often goes before everyone, whatever the policy: nothing starves.
@@ -19,8 +21,10 @@ inline constexpr uint32_t kMaxBypasses = 64;
 
 /// Whether `a` goes before `b` under the policy; neither before the other: the earlier one does.
 [[nodiscard]] bool goes_before(QueuePolicy policy, const Sequence& a, const Sequence& b);
-/// The place in the queue of who is next. The queue is not empty and in order of arrival.
-[[nodiscard]] size_t next_in_queue(QueuePolicy policy, const std::deque<Sequence*>& queue);
+/// The place in the queue of who is next among those who are ready; nothing if nobody is. The queue is in order of
+/// arrival.
+[[nodiscard]] std::optional<size_t> next_in_queue(QueuePolicy policy, const std::deque<Sequence*>& queue,
+                                                  const std::function<bool(const Sequence&)>& ready);
 /// Takes the sequence at `place` out of the queue and counts it as a bypass for those before it.
 Sequence& take_from_queue(std::deque<Sequence*>& queue, size_t place);
 

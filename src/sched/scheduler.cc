@@ -19,11 +19,16 @@ ProfileBounds profile_bounds(const SchedulerOptions& options) {
           options.context_length,   options.chunking == Chunking::kPublished ? kPublishedSamples : 0};
 }
 
+cache::PrefixCacheOptions cache_options(const SchedulerOptions& options) {
+  return {options.page_size,       options.page_count, options.share_prefixes, options.host_page_count,
+          options.has_store,       options.stage_count, options.write_policy};
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
-      pool_(options.page_count),
+      cache_(cache_options(options)),
       chunker_({options.chunking, options.chunked_prefill_size, options.chunk_smoothing, options.page_size,
                 options.stage_count}),
       new_token_ratio_(options.new_token_ratio) {
@@ -53,17 +58,30 @@ void Scheduler::add(SequenceId id, GenerateRequest request) {
   sequence->tokens = request.prompt;
   sequence->request = std::move(request);
   waiting_.push_back(sequence.get());
+  prefetch(*sequence);
   const bool inserted = sequences_.emplace(id, std::move(sequence)).second;
   CHECK(inserted, "sequence {} added twice", id.value());
+}
+
+void Scheduler::prefetch(Sequence& sequence) {
+  if (sequence.wants_scores()) return;
+  cache_.prefetch(sequence.id, sequence.request.cache_salt, sequence.reusable_tokens());
+  sequence.awaits_prefetch = options_.prefetch_policy != PrefetchPolicy::kBestEffort;
+}
+
+void Scheduler::stop_waiting_for_prefetch(SequenceId id) {
+  const auto found = sequences_.find(id);
+  if (found != sequences_.end()) found->second->awaits_prefetch = false;
 }
 
 // Pages and slot are free at once, though plans in flight still use them: every stage runs plans in order, so whoever
 // gets them next comes after.
 void Scheduler::leave(Sequence& sequence) {
   if (!sequence.running) return;
-  pool_.release(sequence.pages);
-  sequence.pages.clear();
+  cache_.publish(sequence.holding, std::span(sequence.tokens).first(sequence.scheduled));
+  cache_.release(sequence.holding);
   sequence.announced_pages = 0;
+  sequence.table_digest = 0;
   sequence.scheduled = 0;
   sequence.last_chunk = 0;
   sequence.running = false;
@@ -74,6 +92,7 @@ void Scheduler::leave(Sequence& sequence) {
 
 void Scheduler::remove(Sequence& sequence) {
   leave(sequence);
+  cache_.stop_prefetch(sequence.id);
   std::erase(waiting_, &sequence);
   sequences_.erase(sequence.id);
 }
@@ -90,7 +109,11 @@ std::vector<SequenceId> Scheduler::lose_ring() {
   for (const Sequence* sequence : running_) ended.push_back(sequence->id);
   std::sort(ended.begin(), ended.end());
   for (const SequenceId id : ended) abort(id);
-  for (Sequence* sequence : waiting_) sequence->in_flight = 0;
+  cache_.lose_ring();
+  for (Sequence* sequence : waiting_) {
+    sequence->in_flight = 0;
+    prefetch(*sequence);
+  }
   in_flight_.clear();
   pending_closes_.clear();
   shapes_.clear();
@@ -98,8 +121,8 @@ std::vector<SequenceId> Scheduler::lose_ring() {
   if (profile_) profile_.emplace(profile_bounds(options_));
   CHECK(free_slots_.size() == options_.max_running, "{} of {} slots are free without a ring", free_slots_.size(),
         options_.max_running);
-  CHECK(pool_.free_count() == pool_.page_count(), "{} of {} pages are free without a ring", pool_.free_count(),
-        pool_.page_count());
+  CHECK(cache_.available_pages() == cache_.page_count(), "{} of {} pages are free without a ring",
+        cache_.available_pages(), cache_.page_count());
   return ended;
 }
 
@@ -114,6 +137,24 @@ std::vector<SequenceId> Scheduler::pause(PauseMode mode) {
     for (const SequenceId id : ended) abort(id);
   }
   return ended;
+}
+
+Result<void> Scheduler::acknowledge(const std::vector<cache::CopyAck>& acks) {
+  for (const cache::CopyAck& ack : acks) RETURN_IF_ERROR(cache_.acknowledge(ack));
+  return {};
+}
+
+void Scheduler::check_invariants() const {
+  std::vector<const cache::PageHolding*> holders;
+  for (const Sequence* sequence : running_) holders.push_back(&sequence->holding);
+  for (const Sequence* sequence : waiting_) CHECK(sequence->holding.pages.empty() && !sequence->running);
+  cache_.check_invariants(holders);
+  CHECK(running_.size() + free_slots_.size() == options_.max_running, "{} slots in use, {} free, of {}",
+        running_.size(), free_slots_.size(), options_.max_running);
+  CHECK(running_.size() + waiting_.size() == sequences_.size());
+  for (const Sequence* sequence : running_) {
+    CHECK(sequence->scheduled <= sequence->tokens.size() && sequence->in_flight <= in_flight_.size());
+  }
 }
 
 std::vector<SequenceUpdate> Scheduler::complete(const PlanOutput& output) {
@@ -170,6 +211,7 @@ std::optional<GenerateEvent> Scheduler::book(Sequence& sequence, const SliceOutp
                       sequence.unscheduled() == 0;
   if (!slice.sample && !scored) return std::nullopt;
   GenerateEvent event;
+  event.cached_tokens = sequence.cached_tokens.value_or(0);
   if (slice.sample) {
     sequence.tokens.push_back(slice.sample->token);
     event.tokens.push_back(slice.sample->token);

@@ -6,13 +6,20 @@
 #include <unordered_map>
 #include <vector>
 
-#include "cache/page_pool.h"
+#include "cache/prefix_cache.h"
 #include "sched/chunking.h"
 #include "sched/plan.h"
 #include "sched/profile.h"
 #include "sched/queue_policy.h"
 
 namespace millrace::sched {
+
+/// How long a waiting request's prefetch from the page store may hold up its admission.
+enum class PrefetchPolicy : uint8_t {
+  kBestEffort,    ///< not at all: what has not come when it is its turn is computed
+  kWaitComplete,  ///< until it has ended
+  kTimeout,       ///< until it has ended or HeadOptions::prefetch_timeout has passed
+};
 
 struct SchedulerOptions {
   uint32_t page_size = 64;
@@ -27,6 +34,11 @@ struct SchedulerOptions {
   QueuePolicy policy = QueuePolicy::kFcfs;
   bool spread_decodes = true;         ///< over the window; false: every plan takes all that are ready
   double new_token_ratio = 0.7;       ///< part of max_tokens that running requests are expected to draw, at first
+  bool share_prefixes = true;         ///< keep what has been computed, for whoever has the same prefix
+  uint32_t host_page_count = 0;       ///< of the host tier; 0: there is none
+  bool has_store = false;             ///< the stages have a page store behind the host tier
+  cache::WritePolicy write_policy = cache::WritePolicy::kWriteThrough;
+  PrefetchPolicy prefetch_policy = PrefetchPolicy::kBestEffort;
 };
 
 /// What a pause does with the running requests.
@@ -71,6 +83,12 @@ class Scheduler {
   [[nodiscard]] Plan empty_plan();
   /// Books the output of the oldest plan in flight.
   [[nodiscard]] std::vector<SequenceUpdate> complete(const PlanOutput& output);
+  /// Books what the stages say of page copies; kData when they say what can't be.
+  [[nodiscard]] Result<void> acknowledge(const std::vector<cache::CopyAck>& acks);
+  /// A waiting sequence waits for its prefetch no longer.
+  void stop_waiting_for_prefetch(SequenceId id);
+  /// Forgets all cached prefixes. False, and nothing happens, while requests wait or run or copies are under way.
+  [[nodiscard]] bool flush_cache() { return sequences_.empty() && cache_.flush(); }
 
   /// The sequences of the plan made last, as its slices.
   [[nodiscard]] const std::vector<SequenceId>& newest_plan() const { return in_flight_.back().sequences; }
@@ -79,7 +97,13 @@ class Scheduler {
   [[nodiscard]] const CostModel& costs() const { return chunker_.costs(); }
   [[nodiscard]] size_t waiting_count() const { return waiting_.size(); }
   [[nodiscard]] size_t running_count() const { return running_.size(); }
-  [[nodiscard]] size_t free_pages() const { return pool_.free_count(); }
+  /// Pages that can be had: free, or cached and in nobody's use.
+  [[nodiscard]] size_t free_pages() const { return cache_.available_pages(); }
+  [[nodiscard]] const cache::PrefixCache& cache() const { return cache_; }
+  /// Copies between tiers wait for a plan to carry them.
+  [[nodiscard]] bool copies_pending() const { return cache_.has_copies(); }
+  /// CHECKs what must hold between any two calls. O(pages); for simulation.
+  void check_invariants() const;
   [[nodiscard]] size_t in_flight_plans() const { return in_flight_.size(); }
   [[nodiscard]] bool empty() const { return sequences_.empty(); }
   /// Slots whose closing still has to travel; an idle head sends an empty plan for them.
@@ -102,15 +126,21 @@ class Scheduler {
   void insert_by_priority(std::vector<Sequence*>& sequences, Sequence* added) const;
   void plan_short_prompts(Plan& plan, const std::vector<Sequence*>& begun);
   [[nodiscard]] static Chunker::Prompt prompt_of(const Sequence& sequence);
+  [[nodiscard]] std::optional<size_t> next_waiting() const;
+  const cache::RadixTree::Match& match(Sequence& sequence) const;
+  void refresh_matches();
+  [[nodiscard]] bool awaits_prefetch(const Sequence& sequence) const;
   [[nodiscard]] bool take_chunk(Plan& plan, Sequence& sequence);
-  [[nodiscard]] bool has_room(const Sequence& candidate) const;
-  void admit(Plan& plan, Sequence& sequence);
+  [[nodiscard]] bool has_room(Sequence& candidate) const;
+  [[nodiscard]] bool admit(Plan& plan, Sequence& sequence);
   [[nodiscard]] bool higher_priority(const Sequence& a, const Sequence& b) const;
   void add_slice(Plan& plan, Sequence& sequence, uint32_t token_count);
   void record_shape(const Plan& plan);
   [[nodiscard]] bool reserve_decode_page(Sequence& sequence);
   [[nodiscard]] Sequence* victim(Sequence& needy);
   void retract(Sequence& sequence);
+  void finish_plan(Plan& plan);
+  void prefetch(Sequence& sequence);
   void leave(Sequence& sequence);
   void remove(Sequence& sequence);
   void observe(const std::vector<StageReport>& reports);
@@ -121,7 +151,7 @@ class Scheduler {
   [[nodiscard]] uint64_t tokens_to_come(const Sequence& sequence) const;
 
   const SchedulerOptions options_;
-  cache::PagePool pool_;
+  cache::PrefixCache cache_;
   Chunker chunker_;
   NewTokenRatio new_token_ratio_;
   std::optional<Profile> profile_;                     // until every stage has been timed

@@ -11,6 +11,8 @@ namespace {
 constexpr uint32_t kShortPromptPart = 4;
 /// Tokens to come that admission counts for one sequence at most: few requests use a large max_tokens up.
 constexpr uint64_t kMostTokensToCome = 4096;
+/// Waiting requests looked up in the cache per turn, for those whom it orders.
+constexpr size_t kMatchesPerTurn = 16;
 
 }  // namespace
 
@@ -20,6 +22,7 @@ std::optional<Plan> Scheduler::next() {
   ++turn_;
   Plan plan;
   in_flight_.emplace_back();
+  refresh_matches();
   preempt();
   plan_decodes(plan);
   plan_prefills(plan);
@@ -28,9 +31,14 @@ std::optional<Plan> Scheduler::next() {
     return std::nullopt;
   }
   new_token_ratio_.after_plan();
-  plan.closes = std::exchange(pending_closes_, {});
-  record_shape(plan);
+  finish_plan(plan);
   return plan;
+}
+
+void Scheduler::finish_plan(Plan& plan) {
+  plan.closes = std::exchange(pending_closes_, {});
+  plan.copies = cache_.take_copies();
+  record_shape(plan);
 }
 
 // One plan at a time, so that no stage computes beside another on the same cores.
@@ -46,8 +54,7 @@ std::optional<Plan> Scheduler::next_of_profile() {
 Plan Scheduler::empty_plan() {
   in_flight_.emplace_back();
   Plan plan;
-  plan.closes = std::exchange(pending_closes_, {});
-  record_shape(plan);
+  finish_plan(plan);
   return plan;
 }
 
@@ -58,7 +65,8 @@ void Scheduler::add_slice(Plan& plan, Sequence& sequence, uint32_t token_count) 
   slice.slot = sequence.slot;
   slice.prefix = sequence.scheduled;
   slice.token_count = token_count;
-  slice.new_page_count = static_cast<uint32_t>(sequence.pages.size()) - sequence.announced_pages;
+  const std::span<const PageId> new_pages = std::span(sequence.holding.pages).subspan(sequence.announced_pages);
+  slice.new_page_count = static_cast<uint32_t>(new_pages.size());
   slice.sample = last_chunk && sequence.request.max_tokens > 0;
   if (sequence.wants_scores()) {
     slice.score_top = sequence.request.prompt_top_logprobs;
@@ -66,10 +74,14 @@ void Scheduler::add_slice(Plan& plan, Sequence& sequence, uint32_t token_count) 
   }
   plan.slices.push_back(slice);
   plan.tokens.insert(plan.tokens.end(), sequence.tokens.begin() + sequence.scheduled, sequence.tokens.begin() + end);
-  plan.new_pages.insert(plan.new_pages.end(), sequence.pages.begin() + sequence.announced_pages,
-                        sequence.pages.end());
-  sequence.announced_pages = static_cast<uint32_t>(sequence.pages.size());
+  plan.new_pages.insert(plan.new_pages.end(), new_pages.begin(), new_pages.end());
+  for (const PageId page : new_pages) sequence.table_digest = sched::table_digest(sequence.table_digest, page);
+  plan.digest = plan_digest(plan.digest, slice, sequence.table_digest);
+  sequence.announced_pages += slice.new_page_count;
   sequence.scheduled = end;
+  if (sequence.output_count() == 0) {
+    cache_.publish(sequence.holding, std::span(sequence.tokens).first(end));
+  }
   sequence.last_planned = turn_;
   ++sequence.in_flight;
   in_flight_.back().sequences.push_back(sequence.id);
@@ -101,8 +113,9 @@ void Scheduler::plan_decodes(Plan& plan) {
 // Out of pages, the running sequence of the least rank goes back to the queue; it may be the needy one itself.
 bool Scheduler::reserve_decode_page(Sequence& sequence) {
   const size_t wanted = pages_for(sequence.scheduled + 1);
-  while (sequence.pages.size() < wanted) {
-    if (pool_.allocate(1, sequence.pages)) continue;
+  while (sequence.holding.pages.size() < wanted) {
+    if (cache_.extend(sequence.holding)) continue;
+    if (cache_.saving()) return false;
     Sequence* const loser = victim(sequence);
     if (loser == nullptr) return false;
     retract(*loser);
@@ -146,7 +159,7 @@ std::vector<uint32_t> Scheduler::backlog() const {
   for (const Sequence* sequence : running_) {
     if (sequence->prefilling()) lengths.push_back(static_cast<uint32_t>(sequence->tokens.size()));
   }
-  for (const Sequence* sequence : waiting_) lengths.push_back(static_cast<uint32_t>(sequence->tokens.size()));
+  for (const Sequence* sequence : waiting_) lengths.push_back(prompt_of(*sequence).left);
   return lengths;
 }
 
@@ -173,16 +186,18 @@ void Scheduler::plan_prefills(Plan& plan) {
     if (sequence->running && sequence->prefilling() && !take_chunk(plan, *sequence)) return;
   }
   while (!waiting_.empty()) {
-    const size_t place = next_in_queue(options_.policy, waiting_);
-    Sequence& candidate = *waiting_[place];
+    const auto place = next_waiting();
+    if (!place) return;
+    Sequence& candidate = *waiting_[*place];
+    (void)match(candidate);
     if (chunker_.fit(prompt_of(candidate)) == 0 || candidate.in_flight > 0 || !has_room(candidate)) return;
-    admit(plan, candidate);
-    if (!take_chunk(plan, candidate)) return;
+    if (!admit(plan, candidate) || !take_chunk(plan, candidate)) return;
   }
 }
 
 Chunker::Prompt Scheduler::prompt_of(const Sequence& sequence) {
-  return {sequence.scheduled, sequence.unscheduled(), sequence.last_chunk};
+  const uint32_t prefix = sequence.computed();
+  return {prefix, static_cast<uint32_t>(sequence.tokens.size()) - prefix, sequence.last_chunk};
 }
 
 bool Scheduler::take_chunk(Plan& plan, Sequence& sequence) {
@@ -210,13 +225,13 @@ void Scheduler::plan_short_prompts(Plan& plan, const std::vector<Sequence*>& beg
   }
   for (size_t place = 0; place < waiting_.size() && budget > 0;) {
     Sequence& candidate = *waiting_[place];
+    (void)match(candidate);
     if (waiting_.front()->bypasses >= kMaxBypasses && place > 0) return;
-    if (!chunker_.fits_whole(prompt_of(candidate), budget) || candidate.in_flight > 0) {
+    if (!chunker_.fits_whole(prompt_of(candidate), budget) || candidate.in_flight > 0 || awaits_prefetch(candidate)) {
       ++place;
       continue;
     }
-    if (!has_room(candidate)) return;
-    admit(plan, candidate);
+    if (!has_room(candidate) || !admit(plan, candidate)) return;
     go_along(candidate);
   }
 }
@@ -227,29 +242,31 @@ uint64_t Scheduler::tokens_to_come(const Sequence& sequence) const {
 }
 
 // Alone, a sequence needs its own pages only. Beside others there must be room for what all are expected to draw.
-bool Scheduler::has_room(const Sequence& candidate) const {
+bool Scheduler::has_room(Sequence& candidate) const {
   if (free_slots_.empty()) return false;
-  size_t wanted = pages_for(candidate.tokens.size());
+  const cache::RadixTree::Match& known = match(candidate);
+  size_t wanted = pages_for(candidate.tokens.size()) - known.device_pages;
   if (!running_.empty()) {
     uint64_t to_come = tokens_to_come(candidate);
     for (const Sequence* sequence : running_) to_come += tokens_to_come(*sequence);
     wanted += pages_for(static_cast<size_t>(new_token_ratio_.value() * static_cast<double>(to_come))) + running_.size();
   }
-  return pool_.free_count() >= wanted;
+  return cache_.available_beside(known) >= wanted;
 }
 
 // Under the priority policy, running sequences of smaller priority than the next of the queue go back to it, least rank
 // first, until it has room; none does when all of them would not be enough.
 void Scheduler::preempt() {
-  if (options_.policy != QueuePolicy::kPriority || waiting_.empty()) return;
-  const Sequence& candidate = *waiting_[next_in_queue(options_.policy, waiting_)];
+  const auto place = options_.policy == QueuePolicy::kPriority ? next_waiting() : std::nullopt;
+  if (!place) return;
+  Sequence& candidate = *waiting_[*place];
   if (has_room(candidate)) return;
   std::vector<Sequence*> victims;
-  size_t pages = pool_.free_count();
+  size_t pages = cache_.available_beside(match(candidate)) + match(candidate).device_pages;
   for (Sequence* sequence : running_) {
     if (!higher_priority(candidate, *sequence)) continue;
     insert_by_priority(victims, sequence);
-    pages += sequence->pages.size();
+    pages += cache_.solely_held(sequence->holding);
   }
   if (pages < pages_for(candidate.tokens.size())) return;
   while (!victims.empty() && !has_room(candidate)) {
@@ -259,16 +276,53 @@ void Scheduler::preempt() {
   }
 }
 
-void Scheduler::admit(Plan& plan, Sequence& sequence) {
+// False when pages that could be had are still being copied.
+bool Scheduler::admit(Plan& plan, Sequence& sequence) {
+  const cache::RadixTree::Match known = match(sequence);
+  if (!cache_.acquire(sequence.holding, sequence.request.cache_salt, known, pages_for(sequence.tokens.size()))) {
+    return false;
+  }
+  cache_.stop_prefetch(sequence.id);
   const auto place = std::ranges::find(waiting_, &sequence) - waiting_.begin();
   take_from_queue(waiting_, static_cast<size_t>(place));
-  const bool enough = pool_.allocate(pages_for(sequence.tokens.size()), sequence.pages);
-  CHECK(enough, "sequence {} was admitted without pages", sequence.id.value());
   sequence.running = true;
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
   running_.push_back(&sequence);
-  plan.opens.push_back({sequence.slot, sequence.prompt_length(), sequence.request.sampling});
+  sequence.scheduled = known.pages * options_.page_size;
+  if (!sequence.cached_tokens) sequence.cached_tokens = sequence.scheduled;
+  SequenceOpen open{sequence.slot, sequence.prompt_length(), sequence.scheduled, {}, sequence.request.sampling};
+  if (open.sampling.needs_history()) {
+    open.history.assign(sequence.tokens.begin(), sequence.tokens.begin() + sequence.scheduled);
+  }
+  plan.opens.push_back(std::move(open));
+  return true;
+}
+
+const cache::RadixTree::Match& Scheduler::match(Sequence& sequence) const {
+  if (sequence.match_version == cache_.version()) return sequence.match;
+  sequence.match_version = cache_.version();
+  sequence.match = {};
+  if (!sequence.wants_scores()) sequence.match = cache_.match(sequence.request.cache_salt, sequence.reusable_tokens());
+  sequence.match_tokens = sequence.match.pages * options_.page_size;
+  return sequence.match;
+}
+
+bool Scheduler::awaits_prefetch(const Sequence& sequence) const {
+  return sequence.awaits_prefetch && cache_.prefetching(sequence.id);
+}
+
+std::optional<size_t> Scheduler::next_waiting() const {
+  return next_in_queue(options_.policy, waiting_, [this](const Sequence& sequence) {
+    return !awaits_prefetch(sequence);
+  });
+}
+
+// What a few of the queue find in the cache, looked up anew in turn: all of them each turn would cost too much.
+void Scheduler::refresh_matches() {
+  if (options_.policy != QueuePolicy::kLongestPrefix) return;
+  const size_t count = std::min(waiting_.size(), kMatchesPerTurn);
+  for (size_t i = 0; i < count; ++i) (void)match(*waiting_[(turn_ * kMatchesPerTurn + i) % waiting_.size()]);
 }
 
 }  // namespace millrace::sched

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "cache/prefix_cache.h"
 #include "sched/request.h"
 
 namespace millrace::sched {
@@ -17,8 +18,14 @@ struct Sequence {
   uint32_t in_flight = 0;               ///< plans that carry it and whose output has not come back
   bool running = false;                 ///< holds a slot and pages
   SlotId slot;
-  std::vector<PageId> pages;
+  cache::PageHolding holding;           ///< its pages, while it runs
   uint32_t announced_pages = 0;         ///< how many of them the stages know
+  uint64_t table_digest = 0;            ///< of those, as SequenceTable keeps it
+  std::optional<uint32_t> cached_tokens;  ///< prompt tokens found in the cache when it was admitted first
+  cache::RadixTree::Match match;        ///< while it waits: as of match_version
+  uint64_t match_version = UINT64_MAX;
+  uint32_t match_tokens = 0;            ///< that the match covers
+  bool awaits_prefetch = false;         ///< not admitted before its prefetch has ended
   std::vector<tensor::TokenLogprobs> prompt_scores;
   bool prompt_scored = false;           ///< delivered, so that a recomputation after retraction does not score again
   uint32_t last_chunk = 0;              ///< tokens of its prompt's last chunk; 0: none since it was opened
@@ -27,7 +34,11 @@ struct Sequence {
 
   [[nodiscard]] uint32_t prompt_length() const { return static_cast<uint32_t>(request.prompt.size()); }
   [[nodiscard]] uint32_t output_count() const { return static_cast<uint32_t>(tokens.size()) - prompt_length(); }
+  /// Tokens in the cache, or in plans that will put them there; while it waits, those that it would find there.
+  [[nodiscard]] uint32_t computed() const { return running ? scheduled : match_tokens; }
   [[nodiscard]] uint32_t unscheduled() const { return static_cast<uint32_t>(tokens.size()) - scheduled; }
+  /// What a cache may supply: the last token is always computed, since a token is drawn from it.
+  [[nodiscard]] std::span<const TokenId> reusable_tokens() const { return std::span(tokens).first(tokens.size() - 1); }
   [[nodiscard]] bool wants_scores() const { return request.prompt_top_logprobs >= 0 && !prompt_scored; }
   /// All but the token drawn last is in the cache: the next step is a decode step.
   [[nodiscard]] bool prefilling() const { return running && unscheduled() > 0 && !decoding(); }

@@ -3,7 +3,7 @@
 namespace millrace::sched {
 
 SequenceTable::SequenceTable(const StageBounds& bounds, bool last_stage)
-    : bounds_(bounds), last_stage_(last_stage), slots_(bounds.slot_count) {}
+    : bounds_(bounds), last_stage_(last_stage), slots_(bounds.slot_count), written_(bounds.page_count) {}
 
 Result<void> SequenceTable::open_and_close(const Plan& plan) {
   for (const SlotId slot : plan.closes) {
@@ -20,6 +20,13 @@ Result<void> SequenceTable::open_and_close(const Plan& plan) {
     Sequence& sequence = slots_[open.slot.value()].emplace();
     sequence.prompt_length = open.prompt_length;
     sequence.sampling = open.sampling;
+    sequence.length = open.cached_length;
+    const bool needs_history = last_stage_ && open.sampling.needs_history();
+    if (needs_history && open.history.size() != open.cached_length) {
+      return make_error(ErrorCode::kData, "plan {}: slot {} opens with {} cached tokens and a history of {}",
+                        plan.id.value(), open.slot.value(), open.cached_length, open.history.size());
+    }
+    if (needs_history) sequence.history = open.history;
   }
   return {};
 }
@@ -40,13 +47,24 @@ Result<void> SequenceTable::append(const PlanSlice& slice, std::span<const Token
                         bounds_.page_count);
     }
   }
-  sequence.pages.insert(sequence.pages.end(), new_pages.begin(), new_pages.end());
+  for (const PageId page : new_pages) {
+    const bool in_prefix = sequence.pages.size() * size_t{bounds_.page_size} < slice.prefix;
+    if (in_prefix && !written_[page.value()]) {
+      return make_error(ErrorCode::kData, "slot {}: page {} of its prefix was never written", slice.slot.value(),
+                        page.value());
+    }
+    sequence.pages.push_back(page);
+    sequence.digest = table_digest(sequence.digest, page);
+  }
   const uint64_t length = uint64_t{slice.prefix} + slice.token_count;
   if (length > uint64_t{bounds_.page_size} * sequence.pages.size()) {
     return make_error(ErrorCode::kData, "slot {}: {} tokens do not fit its {} pages", slice.slot.value(), length,
                       sequence.pages.size());
   }
   sequence.length = static_cast<uint32_t>(length);
+  for (size_t at = slice.prefix / bounds_.page_size; at * bounds_.page_size < length; ++at) {
+    written_[sequence.pages[at].value()] = true;
+  }
   if (last_stage_ && sequence.sampling.needs_history()) {
     sequence.history.insert(sequence.history.end(), tokens.begin(), tokens.end());
   }
@@ -66,7 +84,7 @@ tensor::SampleSpec SequenceTable::sample_spec(const PlanSlice& slice) const {
   return spec;
 }
 
-Result<StageBatch> SequenceTable::apply(const Plan& plan) {
+Result<void> SequenceTable::check(const Plan& plan) const {
   if (plan.tokens.size() > bounds_.max_batch_tokens) {
     return make_error(ErrorCode::kData, "plan {}: {} tokens, at most {} fit a batch", plan.id.value(),
                       plan.tokens.size(), bounds_.max_batch_tokens);
@@ -77,7 +95,29 @@ Result<StageBatch> SequenceTable::apply(const Plan& plan) {
                         bounds_.vocab_size);
     }
   }
+  for (const cache::PageCopy& copy : plan.copies) {
+    for (const PageId page : copy.device) {
+      if (page.value() < bounds_.page_count) continue;
+      return make_error(ErrorCode::kData, "plan {}: copies page {} of a pool of {}", plan.id.value(), page.value(),
+                        bounds_.page_count);
+    }
+    for (const HostPageId page : copy.host) {
+      if (page.value() < bounds_.host_page_count) continue;
+      return make_error(ErrorCode::kData, "plan {}: copies host page {} of a pool of {}", plan.id.value(), page.value(),
+                        bounds_.host_page_count);
+    }
+  }
+  return {};
+}
+
+Result<StageBatch> SequenceTable::apply(const Plan& plan) {
+  RETURN_IF_ERROR(check(plan));
   RETURN_IF_ERROR(open_and_close(plan));
+  for (const cache::PageCopy& copy : plan.copies) {
+    if (copy.kind != cache::CopyKind::kLoad) continue;
+    for (const PageId page : copy.device) written_[page.value()] = true;
+  }
+  uint64_t digest = 0;
   row_begin_.assign(1, 0);
   prefix_.clear();
   page_begin_.assign(1, 0);
@@ -91,11 +131,16 @@ Result<StageBatch> SequenceTable::apply(const Plan& plan) {
     tokens = tokens.subspan(slice.token_count);
     new_pages = new_pages.subspan(slice.new_page_count);
     const Sequence& sequence = *slots_[slice.slot.value()];
+    digest = plan_digest(digest, slice, sequence.digest);
     row_begin_.push_back(row_begin_.back() + static_cast<int32_t>(slice.token_count));
     prefix_.push_back(static_cast<int32_t>(slice.prefix));
     pages_.insert(pages_.end(), sequence.pages.begin(), sequence.pages.end());
     page_begin_.push_back(static_cast<int32_t>(pages_.size()));
     if (last_stage_ && slice.sample) batch.sample_specs.push_back(sample_spec(slice));
+  }
+  if (digest != plan.digest) {
+    return make_error(ErrorCode::kData, "plan {}: its pages have digest {:016x} here, {:016x} at the head",
+                      plan.id.value(), digest, plan.digest);
   }
   batch.layout = {row_begin_, prefix_, page_begin_, pages_};
   batch.tokens = plan.tokens;

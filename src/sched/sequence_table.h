@@ -27,6 +27,7 @@ struct StageBounds {
   uint32_t page_count = 0;
   uint32_t max_batch_tokens = 0;
   uint32_t vocab_size = 0;
+  uint32_t host_page_count = 0;
 };
 
 /// A stage's record of the open sequences: page tables, and on the last stage what sampling needs. It follows from the
@@ -44,11 +45,13 @@ class SequenceTable {
     std::vector<PageId> pages;
     uint32_t prompt_length = 0;
     uint32_t length = 0;              // tokens in the cache
+    uint64_t digest = 0;              // of `pages`
     tensor::SamplingParams sampling;
     std::vector<TokenId> history;     // kept on the last stage when sampling.needs_history()
   };
 
   [[nodiscard]] Result<void> open_and_close(const Plan& plan);
+  [[nodiscard]] Result<void> check(const Plan& plan) const;
   [[nodiscard]] Result<void> append(const PlanSlice& slice, std::span<const TokenId> tokens,
                                     std::span<const PageId> new_pages);
   [[nodiscard]] tensor::SampleSpec sample_spec(const PlanSlice& slice) const;
@@ -56,6 +59,7 @@ class SequenceTable {
   const StageBounds bounds_;
   const bool last_stage_;
   std::vector<std::optional<Sequence>> slots_;
+  std::vector<bool> written_;         // pages that a slice or a load has written: what a prefix may lie in
   std::vector<int32_t> row_begin_;
   std::vector<int32_t> prefix_;
   std::vector<int32_t> page_begin_;

@@ -28,6 +28,7 @@ SimulatedRingOptions ring_options(const Cluster& cluster, const Setting& setting
   scheduler.stage_count = options.stage_count;
   scheduler.chunking = setting.chunking;
   scheduler.chunk_smoothing = setting.smoothing;
+  scheduler.share_prefixes = false;  // prompts here have lengths, not contents
   scheduler.policy = setting.policy;
   scheduler.spread_decodes = setting.spread_decodes;
   options.head.max_queued = 1u << 20;

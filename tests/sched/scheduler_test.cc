@@ -16,9 +16,11 @@ SchedulerOptions small_options() {
           .context_length = 64};
 }
 
+/// A prompt that shares no page with those made before.
 GenerateRequest request(size_t prompt, uint32_t max_tokens) {
+  static TokenId next = 1000;
   GenerateRequest made;
-  made.prompt.assign(prompt, 1);
+  made.prompt.assign(prompt, next++);
   made.max_tokens = max_tokens;
   return made;
 }

@@ -10,6 +10,14 @@ namespace {
 constexpr StageBounds kBounds{
     .slot_count = 4, .page_size = 4, .page_count = 10, .max_batch_tokens = 8, .vocab_size = 100};
 
+/// Gives a plan of one slice the digest of a table that ends up with these pages.
+Plan with_table(Plan plan, const std::vector<PageId>& table) {
+  uint64_t digest = 0;
+  for (const PageId page : table) digest = table_digest(digest, page);
+  plan.digest = plan_digest(0, plan.slices.front(), digest);
+  return plan;
+}
+
 Plan prefill(SlotId slot, std::vector<TokenId> tokens, std::vector<PageId> pages) {
   Plan plan;
   SequenceOpen open;
@@ -20,15 +28,16 @@ Plan prefill(SlotId slot, std::vector<TokenId> tokens, std::vector<PageId> pages
   plan.slices = {{slot, 0, static_cast<uint32_t>(tokens.size()), static_cast<uint32_t>(pages.size()), true, -1, -1}};
   plan.tokens = std::move(tokens);
   plan.new_pages = std::move(pages);
-  return plan;
+  return with_table(plan, plan.new_pages);
 }
 
-Plan decode_step(SlotId slot, uint32_t prefix, TokenId token, std::vector<PageId> pages = {}) {
+Plan decode_step(SlotId slot, uint32_t prefix, TokenId token, const std::vector<PageId>& table,
+                 std::vector<PageId> pages = {}) {
   Plan plan;
   plan.slices = {{slot, prefix, 1, static_cast<uint32_t>(pages.size()), true, -1, -1}};
   plan.tokens = {token};
   plan.new_pages = std::move(pages);
-  return plan;
+  return with_table(plan, table);
 }
 
 std::string refusal(SequenceTable& table, const Plan& plan) {
@@ -50,9 +59,9 @@ TEST_CASE("a table turns plans into layouts and keeps what sampling needs") {
   REQUIRE(batch->sample_specs[0].position == 3);
   REQUIRE(batch->sample_specs[0].output_count == 0);
 
-  const Plan second = decode_step(SlotId(1), 3, 50);
+  const Plan second = decode_step(SlotId(1), 3, 50, {PageId(3)});
   REQUIRE(table.apply(second).has_value());
-  const Plan third = decode_step(SlotId(1), 4, 51, {PageId(9)});
+  const Plan third = decode_step(SlotId(1), 4, 51, {PageId(3), PageId(9)}, {PageId(9)});
   batch = table.apply(third);
   REQUIRE(batch.has_value());
   REQUIRE(std::vector(batch->layout.pages.begin(), batch->layout.pages.end()) == std::vector{PageId(3), PageId(9)});
@@ -75,10 +84,45 @@ TEST_CASE("a slot closed and opened in one plan starts afresh") {
   REQUIRE(batch->sample_specs[0].position == 1);
 }
 
+TEST_CASE("a sequence opens behind cached pages, with the history that its sampling needs") {
+  SequenceTable table(kBounds, true);
+  REQUIRE(table.apply(prefill(SlotId(0), {1, 2, 3, 4, 5}, {PageId(4), PageId(5)})).has_value());
+  Plan shared = prefill(SlotId(1), {9, 8}, {PageId(4), PageId(6)});
+  shared.opens[0].cached_length = 4;
+  shared.slices[0].prefix = 4;
+  shared = with_table(shared, {PageId(4), PageId(6)});
+  REQUIRE_THAT(refusal(table, shared), Catch::Contains("opens with 4 cached tokens and a history of 0"));
+
+  SequenceTable other(kBounds, true);
+  REQUIRE(other.apply(prefill(SlotId(0), {1, 2, 3, 4, 5}, {PageId(4), PageId(5)})).has_value());
+  shared.opens[0].history = {1, 2, 3, 4};
+  const auto batch = other.apply(shared);
+  REQUIRE(batch.has_value());
+  REQUIRE(batch->layout.prefix[0] == 4);
+  REQUIRE(batch->layout.row_count() == 2);
+  REQUIRE(batch->sample_specs[0].position == 6);
+  REQUIRE(std::vector(batch->sample_specs[0].prompt.begin(), batch->sample_specs[0].prompt.end()) ==
+          std::vector<TokenId>{1, 2});
+}
+
+TEST_CASE("a stage that means other pages than the head says so") {
+  SequenceTable table(kBounds, false);
+  REQUIRE(table.apply(prefill(SlotId(0), {1, 2, 3, 4}, {PageId(4)})).has_value());
+  REQUIRE_THAT(refusal(table, decode_step(SlotId(0), 4, 7, {PageId(5), PageId(6)}, {PageId(6)})),
+               Catch::Contains("digest"));
+  Plan unwritten = prefill(SlotId(1), {1}, {PageId(7), PageId(8)});
+  unwritten.opens[0].cached_length = 4;
+  unwritten.slices[0].prefix = 4;
+  REQUIRE(refusal(table, unwritten) == "slot 1: page 7 of its prefix was never written");
+  Plan copies;
+  copies.copies = {{cache::CopyId(1), cache::CopyKind::kStore, {PageId(3)}, {HostPageId(0)}, {}}};
+  REQUIRE(refusal(table, copies) == "plan 0: copies host page 0 of a pool of 0");
+}
+
 TEST_CASE("plans that cannot be are refused with what is wrong") {
   SequenceTable table(kBounds, false);
-  REQUIRE(refusal(table, decode_step(SlotId(2), 0, 1)) == "a slice of slot 2, which is not open");
-  REQUIRE(refusal(table, decode_step(SlotId(77), 0, 1)) == "a slice of slot 77, which is not open");
+  REQUIRE(refusal(table, decode_step(SlotId(2), 0, 1, {})) == "a slice of slot 2, which is not open");
+  REQUIRE(refusal(table, decode_step(SlotId(77), 0, 1, {})) == "a slice of slot 77, which is not open");
   REQUIRE(refusal(table, prefill(SlotId(4), {1}, {PageId(0)})) == "plan 0: opens slot 4, which is not free");
   REQUIRE(refusal(table, prefill(SlotId(0), {1}, {PageId(10)})) == "slot 0: page 10 of a pool of 10");
   REQUIRE(refusal(table, prefill(SlotId(1), {1, 2, 3, 4, 5}, {PageId(0)})) ==
@@ -88,7 +132,7 @@ TEST_CASE("plans that cannot be are refused with what is wrong") {
   REQUIRE(refusal(table, prefill(SlotId(2), std::vector<TokenId>(9, 1), {})) ==
           "plan 0: 9 tokens, at most 8 fit a batch");
   REQUIRE(table.apply(prefill(SlotId(3), {1}, {PageId(0)})).has_value());
-  REQUIRE(refusal(table, decode_step(SlotId(3), 2, 1)) == "slot 3: a slice at 2, the sequence has 1 tokens");
+  REQUIRE(refusal(table, decode_step(SlotId(3), 2, 1, {})) == "slot 3: a slice at 2, the sequence has 1 tokens");
   Plan close;
   close.closes = {SlotId(2), SlotId(2)};
   REQUIRE_THAT(refusal(table, close), Catch::Contains("closes slot 2"));

@@ -18,6 +18,7 @@ struct Job {
   async::Duration arrival{};
   std::optional<size_t> leave_after;  ///< destroys its stream after so many tokens
   std::vector<TokenId> tokens;
+  uint32_t cached_tokens = 0;
   int endings = 0;
   std::optional<sched::FinishReason> finish;
   std::optional<Error> error;
@@ -36,6 +37,7 @@ asio::awaitable<void> act_as_client(async::Runtime& runtime, sched::Engine& engi
   for (;;) {
     const sched::GenerateEvent event = co_await (*stream)->next();
     job.tokens.insert(job.tokens.end(), event.tokens.begin(), event.tokens.end());
+    job.cached_tokens = event.cached_tokens;
     if (event.last()) {
       ++job.endings;
       job.finish = event.finish;
@@ -80,12 +82,14 @@ sim::SimulatedRingOptions random_ring(Dice& dice) {
   scheduler.stage_count = ring.stage_count;
   scheduler.chunking = static_cast<sched::Chunking>(dice.range(0, 2));
   scheduler.chunk_smoothing = 0.25 * dice.range(1, 4);
-  scheduler.policy = static_cast<sched::QueuePolicy>(dice.range(0, 2));
+  scheduler.policy = static_cast<sched::QueuePolicy>(dice.range(0, 3));
+  scheduler.share_prefixes = dice.chance(0.8);
   scheduler.new_token_ratio = 0.35 * dice.range(0, 2);
   if (dice.chance(0.5)) {
     ring.links.bytes_per_second = dice.range(1, 100) * 1e6;
     ring.links.latency = std::chrono::microseconds(dice.range(0, 300));
   }
+  ring.head.audit = true;
   ring.head.max_queued = 64;
   ring.head.heartbeat = 1s;
   ring.head.watchdog = 100s;
@@ -95,9 +99,13 @@ sim::SimulatedRingOptions random_ring(Dice& dice) {
 std::vector<Job> random_jobs(Dice& dice) {
   std::vector<Job> jobs(dice.range(1, 12));
   int next_id = 0;
+  std::vector<TokenId> common(30);  // what many prompts begin with
+  for (TokenId& token : common) token = static_cast<TokenId>(dice.range(0, 49));
   for (Job& job : jobs) {
     job.request.id = std::to_string(next_id++);
-    for (uint32_t i = dice.range(1, 40); i > 0; --i)
+    if (dice.chance(0.6)) job.request.prompt.assign(common.begin(), common.begin() + dice.range(0, 30));
+    if (dice.chance(0.1)) job.request.cache_salt = "other";
+    for (uint32_t i = dice.range(1, 40 - static_cast<uint32_t>(job.request.prompt.size())); i > 0; --i)
       job.request.prompt.push_back(static_cast<TokenId>(dice.range(0, 49)));
     job.request.max_tokens = dice.range(1, 40);
     job.request.priority = static_cast<int32_t>(dice.range(0, 2));
@@ -147,6 +155,7 @@ Outcome run_world(uint64_t seed, const sim::SimulatedRingOptions& options, std::
 
 TEST_CASE("random rings give every request the model's own tokens, once, and leak nothing") {
   uint64_t preemptions = 0;
+  uint64_t cached_tokens = 0;
   for (uint64_t seed = 0; seed < 1500; ++seed) {
     INFO("seed " << seed);
     Dice dice(seed);
@@ -154,6 +163,7 @@ TEST_CASE("random rings give every request the model's own tokens, once, and lea
     auto jobs = random_jobs(dice);
     preemptions += run_world(seed, options, jobs).preemptions;
     for (const Job& job : jobs) {
+      cached_tokens += job.cached_tokens;
       const auto wanted = expected_tokens(job, options);
       if (job.refused) {
         REQUIRE(job.request.prompt.size() >= options.head.scheduler.context_length);
@@ -166,6 +176,7 @@ TEST_CASE("random rings give every request the model's own tokens, once, and lea
       }
     }
   }
+  REQUIRE(cached_tokens > 10000);
   REQUIRE(preemptions > 100);  // else the pools were too large to test anything
 }
 
@@ -380,6 +391,9 @@ TEST_CASE("a stage that never answers is named by the watchdog") {
   Dice dice(3);
   auto options = random_ring(dice);
   options.head.scheduler.chunking = sched::Chunking::kFixed;  // else the profile would not end
+  options.head.scheduler.max_running = 16;
+  options.head.scheduler.page_count = 2048;
+  options.head.scheduler.chunked_prefill_size = 512;  // everything runs at once
   for (auto& cost : options.costs) cost.fixed_us = 1e12;
   std::vector<Job> jobs = random_jobs(dice);
   for (Job& job : jobs) job.leave_after.reset();

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+#include "cache/page_key.h"
+
+namespace millrace::cache {
+
+/// A copy that the head has asked for, unique within a generation of the ring.
+using CopyId = Id<struct CopyTag, uint64_t>;
+
+enum class CopyKind : uint8_t {
+  kLoad,     ///< host page → device page, before the plan's slices run
+  kStore,    ///< device page → host page, after the plan's slices have run
+  kPersist,  ///< host page → store
+  kProbe,    ///< how many of the keys, from the first on, the store has
+  kFetch,    ///< store → host page, from the first key on until one is missing
+};
+inline constexpr uint8_t kCopyKinds = 5;
+
+/// Pages that every stage copies between its tiers; the vectors that the kind uses are of equal length.
+struct PageCopy {
+  CopyId id;
+  CopyKind kind = CopyKind::kLoad;
+  std::vector<PageId> device;    ///< load and store
+  std::vector<HostPageId> host;  ///< all but probe
+  std::vector<PageKey> keys;     ///< persist, probe and fetch
+
+  [[nodiscard]] size_t page_count() const { return kind == CopyKind::kProbe ? keys.size() : host.size(); }
+};
+
+/// A stage is through with a copy: its first `done` pages are good on this stage.
+struct CopyAck {
+  StageId stage;
+  CopyId copy;
+  uint32_t done = 0;
+  static constexpr size_t kWireBytes = 16;
+};
+
+}  // namespace millrace::cache

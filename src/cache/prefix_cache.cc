@@ -1,0 +1,193 @@
+#include "cache/prefix_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace millrace::cache {
+
+PrefixCache::PrefixCache(const PrefixCacheOptions& options)
+    : options_(options), pool_(options.page_count), host_pool_(options.host_page_count), tree_(options.page_size) {
+  CHECK(options.share_prefixes || options.host_page_count == 0, "host pages without shared prefixes");
+  CHECK(options.host_page_count > 0 || !options.has_store, "a store without host pages");
+}
+
+RadixTree::Match PrefixCache::match(std::string_view salt, std::span<const TokenId> tokens) const {
+  return options_.share_prefixes ? tree_.match(salt, tokens) : RadixTree::Match{};
+}
+
+// Under write_back a victim without a host copy is stored first; its device page can be had when all stages have done so.
+bool PrefixCache::make_room(size_t count) {
+  std::vector<PageId> device;
+  std::vector<HostPageId> host;
+  std::vector<NodeId> saved;
+  while (pool_.free_count() + device.size() + saving_pages_ + saved.size() < count) {
+    const NodeId victim = tree_.next_device_victim();
+    if (victim == kNoNode) break;
+    if (options_.write_policy == WritePolicy::kWriteBack && tree_.host_page(victim) == kNoHostPage &&
+        storing_.size() < options_.host_page_count) {
+      tree_.pin(victim);
+      storing_.insert(victim);
+      saved.push_back(victim);
+      continue;
+    }
+    tree_.evict_device(1, device, host);
+  }
+  counts_.evicted_device_pages += device.size();
+  counts_.evicted_host_pages += host.size();
+  pool_.release(device);
+  release_host(host);
+  if (!saved.empty()) store(saved, true);
+  return pool_.free_count() >= count;
+}
+
+std::optional<HostPageId> PrefixCache::take_host_page() {
+  std::vector<HostPageId> pages;
+  while (!host_pool_.allocate(1, pages)) {
+    tree_.evict_host(1, pages);
+    if (pages.empty()) return std::nullopt;
+    ++counts_.evicted_host_pages;
+    release_host(std::exchange(pages, {}));
+  }
+  return pages.front();
+}
+
+// A page on its way to the store stays as it is until it is there.
+void PrefixCache::release_host(std::span<const HostPageId> pages) {
+  for (const HostPageId& page : pages) {
+    const auto found = persisting_.find(page);
+    if (found == persisting_.end()) {
+      host_pool_.release({&page, 1});
+    } else {
+      found->second = true;
+    }
+  }
+}
+
+bool PrefixCache::acquire(PageHolding& holding, std::string_view salt, const RadixTree::Match& match,
+                          size_t page_count) {
+  CHECK(holding.node == kNoNode && holding.pages.empty(), "a holder acquires twice");
+  CHECK(page_count >= match.pages, "{} pages for a match of {}", page_count, match.pages);
+  if (options_.share_prefixes) {
+    holding.node = match.node == kNoNode ? root_of(salt) : match.node;
+    tree_.lock(holding.node);
+  }
+  holding.pages.resize(match.device_pages);
+  NodeId node = match.device_node;
+  for (size_t i = match.device_pages; i-- > 0; node = tree_.parent(node)) holding.pages[i] = tree_.device_page(node);
+  if (!make_room(page_count - match.device_pages)) {
+    if (options_.share_prefixes) tree_.unlock(holding.node);
+    holding = {};
+    return false;
+  }
+  CHECK(pool_.allocate(page_count - match.device_pages, holding.pages));
+  holding.known_pages = match.pages;
+  load(match, std::span(holding.pages).subspan(match.device_pages, match.pages - match.device_pages));
+  counts_.device_hit_pages += match.device_pages;
+  counts_.host_hit_pages += match.pages - match.device_pages;
+  counts_.missed_pages += page_count - match.pages;
+  if (options_.write_policy == WritePolicy::kWriteThroughSelective) {
+    for (node = match.node; match.pages > 0 && tree_.depth(node) > 0; node = tree_.parent(node)) {
+      if (tree_.use_count(node) > 1) note_new_page(node);
+    }
+  }
+  return true;
+}
+
+// The nodes count as on the device from here on: whoever uses them rides in this plan or a later one, behind the load.
+void PrefixCache::load(const RadixTree::Match& match, std::span<const PageId> pages) {
+  if (pages.empty()) return;
+  std::vector<NodeId> nodes;
+  for (NodeId node = match.node; node != match.device_node; node = tree_.parent(node)) nodes.push_back(node);
+  std::ranges::reverse(nodes);
+  PageCopy copy{.kind = CopyKind::kLoad, .device = {pages.begin(), pages.end()}};
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    copy.host.push_back(tree_.host_page(nodes[i]));
+    tree_.set_device(nodes[i], pages[i]);
+    tree_.pin(nodes[i]);
+  }
+  ask(std::move(copy), std::move(nodes));
+}
+
+bool PrefixCache::extend(PageHolding& holding) { return make_room(1) && pool_.allocate(1, holding.pages); }
+
+void PrefixCache::publish(PageHolding& holding, std::span<const TokenId> tokens) {
+  if (!options_.share_prefixes) return;
+  const size_t page_size = options_.page_size;
+  for (; (holding.known_pages + 1) * page_size <= tokens.size(); ++holding.known_pages) {
+    const PageId page = holding.pages[holding.known_pages];
+    const auto page_tokens = tokens.subspan(holding.known_pages * page_size, page_size);
+    const size_t nodes_before = tree_.node_count();
+    const NodeId next = tree_.insert(holding.node, page_tokens, page);
+    if (tree_.node_count() > nodes_before) set_key(next, page_tokens);
+    tree_.extend_lock(std::exchange(holding.node, next), next);
+    const bool taken = tree_.device_page(next) == page;
+    if (taken && options_.write_policy == WritePolicy::kWriteThrough) note_new_page(next);
+  }
+}
+
+void PrefixCache::release(PageHolding& holding) {
+  std::vector<PageId> own(holding.pages.begin() + holding.known_pages, holding.pages.end());
+  NodeId node = holding.node;
+  for (size_t i = holding.known_pages; i-- > 0; node = tree_.parent(node)) {
+    if (tree_.device_page(node) != holding.pages[i]) own.push_back(holding.pages[i]);
+  }
+  pool_.release(own);
+  if (holding.node != kNoNode) tree_.unlock(holding.node);
+  holding = {};
+}
+
+size_t PrefixCache::solely_held(const PageHolding& holding) const {
+  const size_t own = holding.pages.size() - holding.known_pages;
+  return holding.node == kNoNode ? own : own + tree_.solely_locked(holding.node);
+}
+
+bool PrefixCache::flush() {
+  if (tree_.locked() || copies_under_way() || has_copies()) return false;
+  std::vector<PageId> device;
+  std::vector<HostPageId> host;
+  tree_.clear(device, host);
+  pool_.release(device);
+  host_pool_.release(host);
+  return true;
+}
+
+void PrefixCache::lose_ring() {
+  std::vector<PageId> device;
+  std::vector<HostPageId> host;
+  tree_.clear(device, host);
+  pool_ = PagePool(options_.page_count);
+  host_pool_ = HostPagePool(options_.host_page_count);
+  to_store_.clear();
+  copies_.clear();
+  under_way_.clear();
+  prefetches_.clear();
+  storing_.clear();
+  persisting_.clear();
+  saving_pages_ = 0;
+  prefetch_pages_ = 0;
+}
+
+void PrefixCache::check_invariants(std::span<const PageHolding* const> holders) const {
+  tree_.check_invariants();
+  size_t own = 0;
+  for (const PageHolding* holding : holders) {
+    own += holding->pages.size() - holding->known_pages;
+    NodeId node = holding->node;
+    for (size_t i = holding->known_pages; i-- > 0; node = tree_.parent(node)) {
+      own += tree_.device_page(node) != holding->pages[i] ? 1 : 0;
+    }
+  }
+  CHECK(pool_.free_count() + tree_.device_page_count() + own == pool_.page_count(),
+        "{} free, {} in the tree, {} with sequences, of {}", pool_.free_count(), tree_.device_page_count(), own,
+        pool_.page_count());
+  size_t copied = 0;
+  for (const auto& [id, way] : under_way_) {
+    if (way.copy.kind == CopyKind::kStore || way.copy.kind == CopyKind::kFetch) copied += way.copy.host.size();
+  }
+  for (const auto& [page, given_up] : persisting_) copied += given_up ? 1 : 0;
+  CHECK(host_pool_.free_count() + tree_.host_page_count() + copied == host_pool_.page_count(),
+        "{} host pages free, {} in the tree, {} being filled, of {}", host_pool_.free_count(),
+        tree_.host_page_count(), copied, host_pool_.page_count());
+}
+
+}  // namespace millrace::cache

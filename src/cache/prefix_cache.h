@@ -1,0 +1,165 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "base/result.h"
+#include "cache/page_copy.h"
+#include "cache/page_pool.h"
+#include "cache/radix_tree.h"
+
+namespace millrace::cache {
+
+/// When a page on the device gets its copy on the host; what reaches the host goes on to the store, if there is one.
+enum class WritePolicy : uint8_t {
+  kWriteThrough,           ///< as soon as it has been computed
+  kWriteThroughSelective,  ///< once a second sequence uses it
+  kWriteBack,              ///< when its device page is wanted for something else
+};
+
+struct PrefixCacheOptions {
+  uint32_t page_size = 64;
+  uint32_t page_count = 0;
+  bool share_prefixes = true;    ///< false: every page belongs to one sequence
+  uint32_t host_page_count = 0;  ///< 0: no host tier
+  bool has_store = false;        ///< stages have a store behind their host tier
+  uint32_t stage_count = 1;
+  WritePolicy write_policy = WritePolicy::kWriteThrough;
+};
+
+/// Pages and tokens since the start, for metrics.
+struct PrefixCacheCounts {
+  uint64_t device_hit_pages = 0;
+  uint64_t host_hit_pages = 0;    ///< loaded back for a sequence
+  uint64_t missed_pages = 0;      ///< computed by admitted sequences' prompts
+  uint64_t evicted_device_pages = 0;
+  uint64_t evicted_host_pages = 0;
+  uint64_t stored_pages = 0;      ///< device → host
+  uint64_t persisted_pages = 0;   ///< host → store, good on all stages
+  uint64_t fetched_pages = 0;     ///< store → host, good on all stages
+  uint64_t unpersisted_pages = 0; ///< not asked of the store, which is behind
+};
+
+/// What a sequence holds: its pages in order, of which the tree knows the first `known_pages`. Plain data that only
+/// PrefixCache changes.
+struct PageHolding {
+  std::vector<PageId> pages;
+  NodeId node = kNoNode;  ///< the last known page, locked; kNoNode: nothing is held
+  uint32_t known_pages = 0;
+};
+
+/// The head's account of the KV cache: which pages are free, which prefixes are known and on which tier, and the copies
+/// between tiers that the stages are asked for. A page changes its tier here only when all stages have acknowledged the
+/// copy. Plain and deterministic; owned by the scheduler, on its thread. docs/cache.md is the contract.
+class PrefixCache {
+ public:
+  explicit PrefixCache(const PrefixCacheOptions& options);
+
+  /// The longest known prefix of `tokens`; nothing when prefixes are not shared.
+  [[nodiscard]] RadixTree::Match match(std::string_view salt, std::span<const TokenId> tokens) const;
+  /// Changes whenever a match may have changed.
+  [[nodiscard]] uint64_t version() const { return tree_.version(); }
+
+  /// Gives `holding`, which holds nothing, the matched pages and new ones up to `page_count`. Host pages of the match are
+  /// loaded by the next plan. False, and nothing changes for the holder, when there are not enough.
+  [[nodiscard]] bool acquire(PageHolding& holding, std::string_view salt, const RadixTree::Match& match,
+                             size_t page_count);
+  /// One more page. False when none is free or evictable now; if saving() some will be.
+  [[nodiscard]] bool extend(PageHolding& holding);
+  /// The full pages of `tokens` have been computed, or will be by plans already made: others may share them.
+  void publish(PageHolding& holding, std::span<const TokenId> tokens);
+  /// Gives everything back; what the tree knows stays cached.
+  void release(PageHolding& holding);
+
+  /// Pages that can be had: free, or in the tree and in nobody's use.
+  [[nodiscard]] size_t available_pages() const { return pool_.free_count() + tree_.evictable_device_pages(); }
+  /// available_pages() once the match is in use.
+  [[nodiscard]] size_t available_beside(const RadixTree::Match& match) const {
+    return available_pages() - match.unlocked_device_pages;
+  }
+  /// Pages that only `holding` keeps from being available.
+  [[nodiscard]] size_t solely_held(const PageHolding& holding) const;
+  /// Copies are under way that will make pages available.
+  [[nodiscard]] bool saving() const { return saving_pages_ > 0; }
+
+  /// A request of this id waits: looks in the store for what neither tier has of its prompt, and brings it to the host.
+  void prefetch(SequenceId id, std::string_view salt, std::span<const TokenId> tokens);
+  [[nodiscard]] bool prefetching(SequenceId id) const { return prefetches_.contains(id); }
+  /// It waits no longer. What has not been asked of the store is not; what is under way ends as if nobody cared.
+  void stop_prefetch(SequenceId id);
+
+  /// Copies for the next plan to carry, in order.
+  [[nodiscard]] std::vector<PageCopy> take_copies();
+  [[nodiscard]] bool has_copies() const { return !copies_.empty() || !to_store_.empty(); }
+  [[nodiscard]] bool copies_under_way() const { return !under_way_.empty(); }
+  /// A stage's word on a copy; acks of copies that are not under way are kData.
+  [[nodiscard]] Result<void> acknowledge(const CopyAck& ack);
+
+  /// Forgets all prefixes. False, and nothing happens, while any is in use or copied.
+  [[nodiscard]] bool flush();
+  /// The stages have lost everything, and so have the holders. The latter hold nothing any more.
+  void lose_ring();
+
+  [[nodiscard]] const PrefixCacheCounts& counts() const { return counts_; }
+  [[nodiscard]] size_t page_count() const { return pool_.page_count(); }
+  [[nodiscard]] size_t cached_pages() const { return tree_.device_page_count(); }
+  [[nodiscard]] size_t host_page_count() const { return host_pool_.page_count(); }
+  [[nodiscard]] size_t cached_host_pages() const { return tree_.host_page_count(); }
+  /// CHECKs that every page is somewhere exactly once, given what all holders hold. O(pages); for simulation.
+  void check_invariants(std::span<const PageHolding* const> holders) const;
+
+ private:
+  struct UnderWay {
+    PageCopy copy;
+    uint32_t acks_wanted = 0;
+    uint32_t done = 0;                // pages good on every stage that has answered
+    std::vector<NodeId> nodes;        // pinned; of a load or store
+    bool frees_device = false;        // a store for the sake of the device pages
+    SequenceId request;               // of a probe or fetch
+  };
+  struct Prefetch {
+    NodeId anchor = kNoNode;          // the last known page before, locked
+    std::vector<TokenId> tokens;      // [keys, page_size]
+    std::vector<PageKey> keys;
+    bool wanted = true;               // its request still waits
+  };
+
+  [[nodiscard]] bool make_room(size_t count);
+  [[nodiscard]] std::optional<HostPageId> take_host_page();
+  void release_host(std::span<const HostPageId> pages);
+  void persist(const std::vector<NodeId>& nodes);
+  void load(const RadixTree::Match& match, std::span<const PageId> pages);
+  void note_new_page(NodeId node);
+  void store(const std::vector<NodeId>& nodes, bool frees_device);
+  void ask(PageCopy copy, std::vector<NodeId> nodes, bool frees_device = false, SequenceId request = {});
+  void finish(const UnderWay& way);
+  void finish_store(const UnderWay& way);
+  void finish_persist(const UnderWay& way);
+  void finish_probe(const UnderWay& way);
+  void finish_fetch(const UnderWay& way);
+  void end_prefetch(SequenceId id);
+  [[nodiscard]] NodeId root_of(std::string_view salt);
+  void set_key(NodeId node, std::span<const TokenId> tokens);
+
+  const PrefixCacheOptions options_;
+  PagePool pool_;
+  HostPagePool host_pool_;
+  RadixTree tree_;
+  std::vector<PageKey> keys_;               // by node; with a store only
+  std::vector<NodeId> to_store_;            // new pages that the next plan stores, pinned
+  std::deque<PageCopy> copies_;             // not yet sent
+  std::unordered_map<CopyId, UnderWay> under_way_;
+  std::unordered_map<SequenceId, Prefetch> prefetches_;
+  std::unordered_set<NodeId> storing_;      // nodes whose store is noted or under way
+  std::unordered_map<HostPageId, bool> persisting_;  // true: the tree has given it up; free when the copy ends
+  CopyId next_copy_{1};
+  size_t saving_pages_ = 0;
+  size_t prefetch_pages_ = 0;               // host pages that fetches fill
+  PrefixCacheCounts counts_;
+};
+
+}  // namespace millrace::cache

@@ -1,0 +1,222 @@
+// Copies between the tiers: what the stages are asked for, and what their acknowledgements change.
+#include <algorithm>
+#include <utility>
+
+#include "cache/prefix_cache.h"
+
+namespace millrace::cache {
+namespace {
+
+/// Part of the host pages that prefetches may fill at a time: more would push out what is known to be of use.
+constexpr size_t kPrefetchPart = 2;
+/// Part of the host pages that may wait to be written to the store.
+constexpr size_t kPersistPart = 4;
+
+}  // namespace
+
+NodeId PrefixCache::root_of(std::string_view salt) {
+  const NodeId root = tree_.root(salt);
+  if (options_.has_store) {
+    if (keys_.size() <= root.value()) keys_.resize(root.value() + 1);
+    keys_[root.value()] = root_key(salt);
+  }
+  return root;
+}
+
+void PrefixCache::set_key(NodeId node, std::span<const TokenId> tokens) {
+  if (!options_.has_store) return;
+  if (keys_.size() <= node.value()) keys_.resize(node.value() + 1);
+  keys_[node.value()] = child_key(keys_[tree_.parent(node).value()], tokens);
+}
+
+void PrefixCache::ask(PageCopy copy, std::vector<NodeId> nodes, bool frees_device, SequenceId request) {
+  copy.id = next_copy_;
+  next_copy_ = CopyId(next_copy_.value() + 1);
+  const auto most = static_cast<uint32_t>(copy.page_count());
+  UnderWay way{copy, options_.stage_count, most, std::move(nodes), frees_device, request};
+  under_way_.emplace(copy.id, std::move(way));
+  copies_.push_back(std::move(copy));
+}
+
+void PrefixCache::note_new_page(NodeId node) {
+  if (options_.host_page_count == 0 || tree_.host_page(node) != kNoHostPage) return;
+  if (!storing_.insert(node).second) return;
+  tree_.pin(node);
+  to_store_.push_back(node);
+}
+
+// Those for which the host has no room are not stored.
+void PrefixCache::store(const std::vector<NodeId>& nodes, bool frees_device) {
+  PageCopy copy{.kind = CopyKind::kStore};
+  std::vector<NodeId> stored;
+  for (const NodeId node : nodes) {
+    const auto page = take_host_page();
+    if (!page) {
+      storing_.erase(node);
+      tree_.unpin(node);
+      continue;
+    }
+    copy.device.push_back(tree_.device_page(node));
+    copy.host.push_back(*page);
+    stored.push_back(node);
+  }
+  if (stored.empty()) return;
+  if (frees_device) saving_pages_ += stored.size();
+  ask(std::move(copy), std::move(stored), frees_device);
+}
+
+std::vector<PageCopy> PrefixCache::take_copies() {
+  if (!to_store_.empty()) store(std::exchange(to_store_, {}), false);
+  std::vector<PageCopy> taken(std::make_move_iterator(copies_.begin()), std::make_move_iterator(copies_.end()));
+  copies_.clear();
+  return taken;
+}
+
+Result<void> PrefixCache::acknowledge(const CopyAck& ack) {
+  const auto found = under_way_.find(ack.copy);
+  if (found == under_way_.end() || ack.done > found->second.copy.page_count()) {
+    return make_error(ErrorCode::kData, "stage {} acknowledges {} pages of copy {}, which is not under way",
+                      ack.stage.value(), ack.done, ack.copy.value());
+  }
+  UnderWay& way = found->second;
+  way.done = std::min(way.done, ack.done);
+  if (--way.acks_wanted > 0) return {};
+  const UnderWay finished = std::move(way);
+  under_way_.erase(found);
+  finish(finished);
+  return {};
+}
+
+void PrefixCache::finish(const UnderWay& way) {
+  for (const NodeId node : way.nodes) tree_.unpin(node);
+  switch (way.copy.kind) {
+    case CopyKind::kLoad: break;
+    case CopyKind::kStore: finish_store(way); break;
+    case CopyKind::kPersist: finish_persist(way); break;
+    case CopyKind::kProbe: finish_probe(way); break;
+    case CopyKind::kFetch: finish_fetch(way); break;
+  }
+}
+
+void PrefixCache::finish_store(const UnderWay& way) {
+  std::vector<NodeId> stored;
+  for (size_t i = 0; i < way.nodes.size(); ++i) {
+    const NodeId node = way.nodes[i];
+    storing_.erase(node);
+    if (i < way.done && tree_.host_page(node) == kNoHostPage) {
+      tree_.set_host(node, way.copy.host[i]);
+      stored.push_back(node);
+    } else {
+      host_pool_.release(std::span(&way.copy.host[i], 1));
+    }
+  }
+  counts_.stored_pages += stored.size();
+  if (way.frees_device) saving_pages_ -= way.nodes.size();
+  if (options_.has_store && !stored.empty()) persist(stored);
+}
+
+// A store that is behind gets no more: what it has to write would push out of the host what is in use.
+void PrefixCache::persist(const std::vector<NodeId>& nodes) {
+  PageCopy copy{.kind = CopyKind::kPersist};
+  for (const NodeId node : nodes) {
+    if (persisting_.size() * kPersistPart >= options_.host_page_count) {
+      ++counts_.unpersisted_pages;
+      continue;
+    }
+    copy.host.push_back(tree_.host_page(node));
+    copy.keys.push_back(keys_[node.value()]);
+    persisting_.emplace(copy.host.back(), false);
+  }
+  if (!copy.host.empty()) ask(std::move(copy), {});
+}
+
+void PrefixCache::finish_persist(const UnderWay& way) {
+  counts_.persisted_pages += way.done;
+  for (const HostPageId& page : way.copy.host) {
+    const auto found = persisting_.find(page);
+    const bool given_up = found->second;
+    persisting_.erase(found);
+    if (given_up) host_pool_.release({&page, 1});
+  }
+}
+
+void PrefixCache::prefetch(SequenceId id, std::string_view salt, std::span<const TokenId> tokens) {
+  if (!options_.has_store) return;
+  const RadixTree::Match match = tree_.match(salt, tokens);
+  const size_t known = size_t{match.pages} * options_.page_size;
+  const size_t pages = (tokens.size() - known) / options_.page_size;
+  if (pages == 0) return;
+  Prefetch prefetch;
+  prefetch.anchor = match.node == kNoNode ? root_of(salt) : match.node;
+  tree_.lock(prefetch.anchor);
+  prefetch.tokens.assign(tokens.begin() + static_cast<std::ptrdiff_t>(known),
+                         tokens.begin() + static_cast<std::ptrdiff_t>(known + pages * options_.page_size));
+  PageCopy copy{.kind = CopyKind::kProbe};
+  PageKey key = keys_[prefetch.anchor.value()];
+  for (size_t i = 0; i < pages; ++i) {
+    key = child_key(key, std::span(prefetch.tokens).subspan(i * options_.page_size, options_.page_size));
+    copy.keys.push_back(key);
+  }
+  prefetch.keys = copy.keys;
+  const bool inserted = prefetches_.emplace(id, std::move(prefetch)).second;
+  CHECK(inserted, "sequence {} is prefetched twice", id.value());
+  ask(std::move(copy), {}, false, id);
+}
+
+void PrefixCache::stop_prefetch(SequenceId id) {
+  const auto found = prefetches_.find(id);
+  if (found == prefetches_.end()) return;
+  found->second.wanted = false;
+  const auto unsent = std::ranges::find_if(copies_, [&](const PageCopy& copy) {
+    return copy.kind == CopyKind::kProbe && under_way_.at(copy.id).request == id;
+  });
+  if (unsent == copies_.end()) return;
+  under_way_.erase(unsent->id);
+  copies_.erase(unsent);
+  end_prefetch(id);
+}
+
+void PrefixCache::end_prefetch(SequenceId id) {
+  const auto found = prefetches_.find(id);
+  tree_.unlock(found->second.anchor);
+  prefetches_.erase(found);
+}
+
+void PrefixCache::finish_probe(const UnderWay& way) {
+  Prefetch& prefetch = prefetches_.at(way.request);
+  PageCopy copy{.kind = CopyKind::kFetch};
+  const size_t most = options_.host_page_count / kPrefetchPart;
+  while (prefetch.wanted && copy.host.size() < way.done && prefetch_pages_ < most) {
+    const auto page = take_host_page();
+    if (!page) break;
+    copy.keys.push_back(prefetch.keys[copy.host.size()]);
+    copy.host.push_back(*page);
+    ++prefetch_pages_;
+  }
+  if (copy.host.empty()) {
+    end_prefetch(way.request);
+  } else {
+    ask(std::move(copy), {}, false, way.request);
+  }
+}
+
+void PrefixCache::finish_fetch(const UnderWay& way) {
+  const Prefetch& prefetch = prefetches_.at(way.request);
+  NodeId node = prefetch.anchor;
+  const std::span<const TokenId> tokens(prefetch.tokens);
+  for (size_t i = 0; i < way.copy.host.size(); ++i) {
+    if (i < way.done) {
+      node = tree_.insert_host(node, tokens.subspan(i * options_.page_size, options_.page_size), way.copy.host[i]);
+      if (keys_.size() <= node.value()) keys_.resize(node.value() + 1);
+      keys_[node.value()] = prefetch.keys[i];
+    }
+    if (i >= way.done || tree_.host_page(node) != way.copy.host[i]) {
+      host_pool_.release(std::span(&way.copy.host[i], 1));
+    }
+  }
+  prefetch_pages_ -= way.copy.host.size();
+  counts_.fetched_pages += way.done;
+  end_prefetch(way.request);
+}
+
+}  // namespace millrace::cache

@@ -1,0 +1,344 @@
+#include "cache/radix_tree.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace millrace::cache {
+namespace {
+
+uint64_t hash_of(NodeId parent, std::span<const TokenId> tokens) {
+  const std::string_view bytes(reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes());
+  return std::hash<std::string_view>{}(bytes) ^ (uint64_t{parent.value()} + 1) * 0x9E3779B97F4A7C15u;
+}
+
+}  // namespace
+
+RadixTree::RadixTree(uint32_t page_size) : page_size_(page_size) { CHECK(page_size > 0); }
+
+std::span<const TokenId> RadixTree::tokens(NodeId node) const {
+  return std::span(tokens_).subspan(size_t{node.value()} * page_size_, page_size_);
+}
+
+// The first child is looked at before the table: most pages have one child only.
+NodeId RadixTree::child(NodeId parent, std::span<const TokenId> tokens) const {
+  const NodeId first = at(parent).first_child;
+  if (first == kNoNode) return kNoNode;
+  if (std::ranges::equal(this->tokens(first), tokens)) return first;
+  if (at(first).next_sibling == kNoNode) return kNoNode;
+  const auto [begin, end] = by_hash_.equal_range(hash_of(parent, tokens));
+  for (auto found = begin; found != end; ++found) {
+    if (at(found->second).parent == parent && std::ranges::equal(this->tokens(found->second), tokens)) {
+      return found->second;
+    }
+  }
+  return kNoNode;
+}
+
+RadixTree::Match RadixTree::match(std::string_view salt, std::span<const TokenId> tokens) const {
+  Match match;
+  const auto found = roots_.find(std::string(salt));
+  if (found == roots_.end()) return match;
+  match.device_node = match.node = found->second;
+  for (; tokens.size() >= page_size_; tokens = tokens.subspan(page_size_)) {
+    const NodeId next = child(match.node, tokens.first(page_size_));
+    if (next == kNoNode) break;
+    match.node = next;
+    ++match.pages;
+    if (at(next).device == kNoPage) continue;
+    match.device_node = next;
+    ++match.device_pages;
+    if (!at(next).kept()) ++match.unlocked_device_pages;
+  }
+  return match;
+}
+
+NodeId RadixTree::allocate() {
+  NodeId id;
+  if (free_.empty()) {
+    id = NodeId(static_cast<uint32_t>(nodes_.size()));
+    nodes_.emplace_back();
+    tokens_.resize(tokens_.size() + page_size_);
+  } else {
+    id = free_.back();
+    free_.pop_back();
+    at(id) = {};
+  }
+  at(id).used = clock_;
+  return id;
+}
+
+NodeId RadixTree::root(std::string_view salt) {
+  const auto [entry, is_new] = roots_.try_emplace(std::string(salt), kNoNode);
+  if (is_new) {
+    entry->second = allocate();
+    at(entry->second).salt = &entry->first;
+  }
+  return entry->second;
+}
+
+NodeId RadixTree::add(NodeId parent, std::span<const TokenId> tokens) {
+  CHECK(tokens.size() == page_size_, "a page of {} tokens, wanted {}", tokens.size(), page_size_);
+  const NodeId id = allocate();
+  std::ranges::copy(tokens, tokens_.begin() + static_cast<std::ptrdiff_t>(size_t{id.value()} * page_size_));
+  Node& node = at(id);
+  Node& above = at(parent);
+  node.parent = parent;
+  node.depth = above.depth + 1;
+  node.hash = hash_of(parent, tokens);
+  node.next_sibling = above.first_child;
+  if (above.first_child != kNoNode) at(above.first_child).previous_sibling = id;
+  above.first_child = id;
+  by_hash_.emplace(node.hash, id);
+  ++version_;
+  refresh(parent);
+  return id;
+}
+
+NodeId RadixTree::insert(NodeId parent, std::span<const TokenId> tokens, PageId page) {
+  NodeId id = child(parent, tokens);
+  if (id == kNoNode) id = add(parent, tokens);
+  if (at(id).device == kNoPage) set_device(id, page);
+  return id;
+}
+
+NodeId RadixTree::insert_host(NodeId parent, std::span<const TokenId> tokens, HostPageId host_page) {
+  NodeId id = child(parent, tokens);
+  if (id == kNoNode) id = add(parent, tokens);
+  if (at(id).host == kNoHostPage) set_host(id, host_page);
+  return id;
+}
+
+void RadixTree::set_device(NodeId id, PageId page) {
+  Node& node = at(id);
+  Node& above = at(node.parent);
+  CHECK(node.device == kNoPage, "node {} is on the device already", id.value());
+  CHECK(above.device != kNoPage || above.salt != nullptr, "node {}'s parent is not on the device", id.value());
+  node.device = page;
+  ++above.device_children;
+  ++device_page_count_;
+  if (!node.kept()) ++evictable_device_pages_;
+  ++version_;
+  refresh(id);
+  refresh(node.parent);
+}
+
+void RadixTree::set_host(NodeId id, HostPageId page) {
+  CHECK(at(id).host == kNoHostPage, "node {} is on the host already", id.value());
+  at(id).host = page;
+  ++host_page_count_;
+  ++version_;
+  refresh(id);
+}
+
+void RadixTree::count_evictable(const Node& node, bool was_kept) {
+  if (node.device == kNoPage || was_kept == node.kept()) return;
+  if (was_kept) {
+    ++evictable_device_pages_;
+  } else {
+    --evictable_device_pages_;
+  }
+}
+
+void RadixTree::change_locks(NodeId from, NodeId until, int change) {
+  for (NodeId id = from; id != until; id = at(id).parent) {
+    CHECK(id != kNoNode, "node {} is not below node {}", from.value(), until.value());
+    Node& node = at(id);
+    CHECK(change > 0 || node.locks > 0, "node {} was unlocked too often", id.value());
+    const bool was_kept = node.kept();
+    node.locks += static_cast<uint32_t>(change);
+    count_evictable(node, was_kept);
+    if (change > 0) ++node.uses;
+    node.used = clock_;
+    refresh(id);
+  }
+}
+
+void RadixTree::lock(NodeId node) {
+  ++clock_;
+  ++locks_;
+  change_locks(node, kNoNode, 1);
+}
+
+void RadixTree::unlock(NodeId node) {
+  CHECK(locks_ > 0);
+  --locks_;
+  ++clock_;
+  NodeId root = node;
+  while (at(root).parent != kNoNode) root = at(root).parent;
+  change_locks(node, kNoNode, -1);
+  drop_root_if_unused(root);
+}
+
+void RadixTree::pin(NodeId id) {
+  Node& node = at(id);
+  CHECK(node.device != kNoPage, "node {} is pinned off the device", id.value());
+  const bool was_kept = node.kept();
+  ++node.pins;
+  count_evictable(node, was_kept);
+  refresh(id);
+}
+
+void RadixTree::unpin(NodeId id) {
+  Node& node = at(id);
+  CHECK(node.pins > 0, "node {} was unpinned too often", id.value());
+  --node.pins;
+  count_evictable(node, true);
+  refresh(id);
+}
+
+void RadixTree::extend_lock(NodeId from, NodeId to) { change_locks(to, from, 1); }
+
+uint32_t RadixTree::solely_locked(NodeId id) const {
+  uint32_t count = 0;
+  for (; at(id).parent != kNoNode && at(id).locks == 1; id = at(id).parent) ++count;
+  return count;
+}
+
+void RadixTree::reorder(Order& order, uint64_t& rank, NodeId id, bool member) {
+  const uint64_t wanted = member ? at(id).used + 1 : 0;
+  if (rank == wanted) return;
+  if (rank != 0) order.erase({rank, id});
+  if (wanted != 0) order.emplace(wanted, id);
+  rank = wanted;
+}
+
+void RadixTree::refresh(NodeId id) {
+  Node& node = at(id);
+  const bool free = !node.kept() && node.salt == nullptr;
+  reorder(device_order_, node.device_rank, id, free && node.device != kNoPage && node.device_children == 0);
+  reorder(host_order_, node.host_rank, id,
+          free && node.host != kNoHostPage && (node.device != kNoPage || node.first_child == kNoNode));
+}
+
+void RadixTree::drop_device(NodeId id, std::vector<PageId>& device) {
+  Node& node = at(id);
+  device.push_back(std::exchange(node.device, kNoPage));
+  --device_page_count_;
+  --evictable_device_pages_;
+  --at(node.parent).device_children;
+  ++version_;
+  refresh(id);
+  refresh(node.parent);
+}
+
+void RadixTree::evict_device(size_t count, std::vector<PageId>& device, std::vector<HostPageId>& host) {
+  for (; count > 0 && !device_order_.empty(); --count) {
+    const NodeId id = device_order_.begin()->second;
+    drop_device(id, device);
+    if (at(id).host == kNoHostPage) remove_subtree(id, host);
+  }
+}
+
+void RadixTree::evict_host(size_t count, std::vector<HostPageId>& host) {
+  for (; count > 0 && !host_order_.empty(); --count) {
+    const NodeId id = host_order_.begin()->second;
+    host.push_back(std::exchange(at(id).host, kNoHostPage));
+    --host_page_count_;
+    ++version_;
+    refresh(id);
+    if (at(id).device == kNoPage) remove(id);
+  }
+}
+
+NodeId RadixTree::next_device_victim() const {
+  return device_order_.empty() ? kNoNode : device_order_.begin()->second;
+}
+
+// `id` is off the device and unlocked, hence so is everything below it.
+void RadixTree::remove_subtree(NodeId id, std::vector<HostPageId>& host) {
+  for (NodeId leaf = id;;) {
+    while (at(leaf).first_child != kNoNode) leaf = at(leaf).first_child;
+    if (at(leaf).host != kNoHostPage) {
+      host.push_back(std::exchange(at(leaf).host, kNoHostPage));
+      --host_page_count_;
+    }
+    const NodeId above = at(leaf).parent;
+    const bool was_last = leaf == id;
+    remove(leaf);
+    if (was_last) return;
+    leaf = above;
+  }
+}
+
+void RadixTree::remove(NodeId id) {
+  Node& node = at(id);
+  CHECK(!node.kept() && node.first_child == kNoNode && node.device == kNoPage && node.host == kNoHostPage,
+        "node {} is in use", id.value());
+  refresh(id);
+  const auto [begin, end] = by_hash_.equal_range(node.hash);
+  by_hash_.erase(std::find_if(begin, end, [id](const auto& entry) { return entry.second == id; }));
+  if (node.previous_sibling == kNoNode) {
+    at(node.parent).first_child = node.next_sibling;
+  } else {
+    at(node.previous_sibling).next_sibling = node.next_sibling;
+  }
+  if (node.next_sibling != kNoNode) at(node.next_sibling).previous_sibling = node.previous_sibling;
+  free_.push_back(id);
+  ++version_;
+  refresh(node.parent);
+  drop_root_if_unused(node.parent);
+}
+
+void RadixTree::drop_root_if_unused(NodeId id) {
+  const Node& node = at(id);
+  if (node.salt == nullptr || node.locks > 0 || node.first_child != kNoNode) return;
+  roots_.erase(roots_.find(*node.salt));
+  free_.push_back(id);
+  ++version_;
+}
+
+void RadixTree::clear(std::vector<PageId>& device, std::vector<HostPageId>& host) {
+  for (const Node& node : nodes_) {
+    if (node.device != kNoPage) device.push_back(node.device);
+    if (node.host != kNoHostPage) host.push_back(node.host);
+  }
+  nodes_.clear();
+  tokens_.clear();
+  free_.clear();
+  roots_.clear();
+  by_hash_.clear();
+  device_order_.clear();
+  host_order_.clear();
+  evictable_device_pages_ = device_page_count_ = host_page_count_ = locks_ = 0;
+  ++version_;
+}
+
+void RadixTree::check_invariants() const {
+  size_t device = 0;
+  size_t host = 0;
+  size_t evictable = 0;
+  size_t device_leaves = 0;
+  size_t reachable = 0;
+  std::vector<NodeId> pending;
+  for (const auto& [salt, root] : roots_) {
+    CHECK(*at(root).salt == salt && at(root).parent == kNoNode);
+    pending.push_back(root);
+  }
+  while (!pending.empty()) {
+    const NodeId id = pending.back();
+    pending.pop_back();
+    ++reachable;
+    const Node& node = at(id);
+    uint32_t device_children = 0;
+    for (NodeId below = node.first_child; below != kNoNode; below = at(below).next_sibling) {
+      CHECK(at(below).parent == id && at(below).locks <= node.locks);
+      device_children += at(below).device != kNoPage ? 1 : 0;
+      pending.push_back(below);
+    }
+    CHECK(device_children == node.device_children, "node {}", id.value());
+    if (node.salt != nullptr) continue;
+    CHECK(node.device != kNoPage || node.host != kNoHostPage, "node {} has no page", id.value());
+    CHECK(node.device == kNoPage || at(node.parent).device != kNoPage || at(node.parent).salt != nullptr);
+    device += node.device != kNoPage ? 1 : 0;
+    host += node.host != kNoHostPage ? 1 : 0;
+    evictable += node.device != kNoPage && !node.kept() ? 1 : 0;
+    device_leaves += node.device != kNoPage && !node.kept() && device_children == 0 ? 1 : 0;
+  }
+  CHECK(device == device_page_count_ && host == host_page_count_ && evictable == evictable_device_pages_);
+  CHECK(device_leaves == device_order_.size() && reachable == nodes_.size() - free_.size());
+  CHECK(by_hash_.size() == node_count());
+}
+
+}  // namespace millrace::cache

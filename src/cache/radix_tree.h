@@ -1,0 +1,147 @@
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace millrace::cache {
+
+/// A page's place in the tree; valid until the page is evicted from every tier, which a lock prevents.
+using NodeId = Id<struct RadixNodeTag, uint32_t>;
+inline constexpr NodeId kNoNode{UINT32_MAX};
+inline constexpr PageId kNoPage{UINT32_MAX};
+inline constexpr HostPageId kNoHostPage{UINT32_MAX};
+
+/// Which prefixes of tokens are in the cache, and where: a tree with one node per full page, so that sequences share
+/// what they have in common and nothing is ever split or copied. Prompts of different salts have different roots.
+///
+/// Every node is on the device, on the host, or on both; a node on the device has all its ancestors there. A lock keeps
+/// a node and its ancestors; what is unlocked may be evicted, least recently used first, leaves before their parents.
+/// Plain and deterministic: recency is a logical clock. Owned by the scheduler, on its thread. Pages are those of the
+/// caller's pools: taken over by insert() and set_host(), handed back by the evictions and clear().
+class RadixTree {
+ public:
+  explicit RadixTree(uint32_t page_size);
+
+  struct Match {
+    NodeId device_node = kNoNode;  ///< the last of the pages on the device; the salt's root if there are none
+    NodeId node = kNoNode;         ///< the last page on any tier
+    uint32_t device_pages = 0;
+    uint32_t pages = 0;            ///< on any tier; those after device_pages are on the host only
+    uint32_t unlocked_device_pages = 0;  ///< of device_pages: locking the match makes them no longer evictable
+  };
+  /// The longest known prefix of `tokens` in whole pages. O(pages matched). The nodes are kNoNode for an unknown salt.
+  [[nodiscard]] Match match(std::string_view salt, std::span<const TokenId> tokens) const;
+
+  /// The root of a salt, made if it is new; lock it before anything else is called.
+  [[nodiscard]] NodeId root(std::string_view salt);
+  /// Keeps `node` and its ancestors, and counts as their use. O(depth).
+  void lock(NodeId node);
+  void unlock(NodeId node);
+  /// Keeps a node on the device, though not its ancestors, for a copy under way. Its page can't be evicted; those of its
+  /// ancestors count as evictable but come only after it. O(1).
+  void pin(NodeId node);
+  void unpin(NodeId node);
+  /// Moves a lock from `from` to its descendant `to`. O(pages between).
+  void extend_lock(NodeId from, NodeId to);
+
+  /// Makes the page after `parent`, with these tokens [page_size] and this device page, known. If it is on the device
+  /// already the tree keeps its own: then device_page() of the result is not `page`, which stays the caller's.
+  [[nodiscard]] NodeId insert(NodeId parent, std::span<const TokenId> tokens, PageId page);
+  /// The same for a page that is on the host only; the caller keeps `host_page` if the node has a host page already.
+  [[nodiscard]] NodeId insert_host(NodeId parent, std::span<const TokenId> tokens, HostPageId host_page);
+  /// A node gets its copy on the other tier. It has none there; set_device wants its parent on the device.
+  void set_device(NodeId node, PageId page);
+  void set_host(NodeId node, HostPageId page);
+
+  [[nodiscard]] PageId device_page(NodeId node) const { return at(node).device; }
+  [[nodiscard]] HostPageId host_page(NodeId node) const { return at(node).host; }
+  [[nodiscard]] NodeId parent(NodeId node) const { return at(node).parent; }
+  [[nodiscard]] std::span<const TokenId> tokens(NodeId node) const;
+  /// Pages from the root to `node`. The lock's holders among them: how many pages only one lock holds.
+  [[nodiscard]] uint32_t depth(NodeId node) const { return at(node).depth; }
+  [[nodiscard]] uint32_t solely_locked(NodeId node) const;
+  /// How often a lock has been taken on the node or below it.
+  [[nodiscard]] uint32_t use_count(NodeId node) const { return at(node).uses; }
+
+  /// Frees up to `count` device pages into `device`; nodes with a host copy stay as such, others go, and with them
+  /// host-only descendants, whose pages go to `host`. O(log nodes) each.
+  void evict_device(size_t count, std::vector<PageId>& device, std::vector<HostPageId>& host);
+  /// Frees up to `count` host pages.
+  void evict_host(size_t count, std::vector<HostPageId>& host);
+  /// The node whose device page would be freed next; kNoNode if none can be.
+  [[nodiscard]] NodeId next_device_victim() const;
+  /// Forgets everything, locked or not.
+  void clear(std::vector<PageId>& device, std::vector<HostPageId>& host);
+
+  /// Device pages that evict_device could free.
+  [[nodiscard]] size_t evictable_device_pages() const { return evictable_device_pages_; }
+  [[nodiscard]] size_t device_page_count() const { return device_page_count_; }
+  [[nodiscard]] size_t host_page_count() const { return host_page_count_; }
+  /// Nodes that hold pages.
+  [[nodiscard]] size_t node_count() const { return nodes_.size() - free_.size() - roots_.size(); }
+  [[nodiscard]] bool locked() const { return locks_ > 0; }
+  /// Changes whenever a match may have changed.
+  [[nodiscard]] uint64_t version() const { return version_; }
+  /// CHECKs every invariant. O(nodes log nodes); for tests and simulation.
+  void check_invariants() const;
+
+ private:
+  struct Node {
+    NodeId parent = kNoNode;
+    NodeId first_child = kNoNode;
+    NodeId next_sibling = kNoNode;
+    NodeId previous_sibling = kNoNode;
+    PageId device = kNoPage;
+    HostPageId host = kNoHostPage;
+    uint32_t device_children = 0;
+    uint32_t locks = 0;
+    uint32_t pins = 0;
+    uint32_t uses = 0;
+    uint32_t depth = 0;
+    [[nodiscard]] bool kept() const { return locks > 0 || pins > 0; }
+    uint64_t used = 0;       // by the logical clock
+    uint64_t hash = 0;       // of the parent's id and the tokens
+    uint64_t device_rank = 0;  // its key in device_order_ while it is there, else 0
+    uint64_t host_rank = 0;
+    const std::string* salt = nullptr;  // of a root: its key in roots_
+  };
+  using Order = std::set<std::pair<uint64_t, NodeId>>;
+
+  [[nodiscard]] Node& at(NodeId id) { return nodes_[id.value()]; }
+  [[nodiscard]] const Node& at(NodeId id) const { return nodes_[id.value()]; }
+  [[nodiscard]] NodeId child(NodeId parent, std::span<const TokenId> tokens) const;
+  [[nodiscard]] NodeId add(NodeId parent, std::span<const TokenId> tokens);
+  [[nodiscard]] NodeId allocate();
+  void remove(NodeId id);
+  void remove_subtree(NodeId id, std::vector<HostPageId>& host);
+  void change_locks(NodeId from, NodeId until, int change);
+  void count_evictable(const Node& node, bool was_kept);
+  void drop_device(NodeId id, std::vector<PageId>& device);
+  void refresh(NodeId id);
+  void reorder(Order& order, uint64_t& rank, NodeId id, bool member);
+  void drop_root_if_unused(NodeId id);
+
+  const uint32_t page_size_;
+  std::vector<Node> nodes_;
+  std::vector<TokenId> tokens_;  // [nodes, page_size]
+  std::vector<NodeId> free_;
+  std::unordered_map<std::string, NodeId> roots_;
+  std::unordered_multimap<uint64_t, NodeId> by_hash_;
+  Order device_order_;           // unlocked device leaves, least recently used first
+  Order host_order_;             // unlocked nodes whose host page can go
+  size_t evictable_device_pages_ = 0;
+  size_t device_page_count_ = 0;
+  size_t host_page_count_ = 0;
+  size_t locks_ = 0;
+  uint64_t clock_ = 0;
+  uint64_t version_ = 0;
+};
+
+}  // namespace millrace::cache
