@@ -6,6 +6,7 @@ std::string_view to_string(ErrorCode code) {
   switch (code) {
     case ErrorCode::kInvalidArgument: return "invalid argument";
     case ErrorCode::kNotFound: return "not found";
+    case ErrorCode::kConflict: return "conflict";
     case ErrorCode::kTooLarge: return "too large";
     case ErrorCode::kExhausted: return "exhausted";
     case ErrorCode::kUnavailable: return "unavailable";

@@ -14,6 +14,7 @@ namespace millrace {
 enum class [[nodiscard]] ErrorCode {
   kInvalidArgument,  ///< the caller's input is at fault (400)
   kNotFound,         ///< a named thing does not exist (404)
+  kConflict,         ///< not while things are as they are (409)
   kTooLarge,         ///< a size limit was exceeded (413)
   kExhausted,        ///< a bounded queue or pool is full (429)
   kUnavailable,      ///< not ready, or the ring is broken (503)

@@ -15,29 +15,48 @@ RadixTree::Match PrefixCache::match(std::string_view salt, std::span<const Token
   return options_.share_prefixes ? tree_.match(salt, tokens) : RadixTree::Match{};
 }
 
-// Under write_back a victim without a host copy is stored first; its device page can be had when all stages have done so.
 bool PrefixCache::make_room(size_t count) {
-  std::vector<PageId> device;
-  std::vector<HostPageId> host;
-  std::vector<NodeId> saved;
-  while (pool_.free_count() + device.size() + saving_pages_ + saved.size() < count) {
+  while (pool_.free_count() + saving_pages_ < count) {
     const NodeId victim = tree_.next_device_victim();
     if (victim == kNoNode) break;
     if (options_.write_policy == WritePolicy::kWriteBack && tree_.host_page(victim) == kNoHostPage &&
-        storing_.size() < options_.host_page_count) {
-      tree_.pin(victim);
-      storing_.insert(victim);
-      saved.push_back(victim);
+        save(victim, count - pool_.free_count() - saving_pages_)) {
       continue;
     }
+    std::vector<PageId> device;
+    std::vector<HostPageId> host;
     tree_.evict_device(1, device, host);
+    counts_.evicted_device_pages += device.size();
+    counts_.evicted_host_pages += host.size();
+    pool_.release(device);
+    release_host(host);
   }
-  counts_.evicted_device_pages += device.size();
-  counts_.evicted_host_pages += host.size();
-  pool_.release(device);
-  release_host(host);
-  if (!saved.empty()) store(saved, true);
   return pool_.free_count() >= count;
+}
+
+// A victim, and those above it whose turn comes when it is gone, go to the host first; their device pages can be had
+// when all stages have stored them. False when the host has no room.
+bool PrefixCache::save(NodeId victim, size_t count) {
+  PageCopy copy{.kind = CopyKind::kStore};
+  std::vector<NodeId> nodes;
+  for (NodeId node = victim; node != kNoNode && nodes.size() < count;) {
+    if (tree_.host_page(node) != kNoHostPage) break;
+    tree_.pin(node);
+    const auto page = take_host_page();
+    if (!page) {
+      tree_.unpin(node);
+      break;
+    }
+    copy.device.push_back(tree_.device_page(node));
+    copy.host.push_back(*page);
+    nodes.push_back(node);
+    storing_.insert(node);
+    node = tree_.device_victim_above(node);
+  }
+  if (nodes.empty()) return false;
+  saving_pages_ += nodes.size();
+  ask(std::move(copy), std::move(nodes), true);
+  return true;
 }
 
 std::optional<HostPageId> PrefixCache::take_host_page() {

@@ -134,7 +134,8 @@ class PrefixCache {
   void persist(const std::vector<NodeId>& nodes);
   void load(const RadixTree::Match& match, std::span<const PageId> pages);
   void note_new_page(NodeId node);
-  void store(const std::vector<NodeId>& nodes, bool frees_device);
+  [[nodiscard]] bool save(NodeId victim, size_t count);
+  void store(const std::vector<NodeId>& nodes);
   void ask(PageCopy copy, std::vector<NodeId> nodes, bool frees_device = false, SequenceId request = {});
   void finish(const UnderWay& way);
   void finish_store(const UnderWay& way);

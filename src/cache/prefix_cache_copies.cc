@@ -46,7 +46,7 @@ void PrefixCache::note_new_page(NodeId node) {
 }
 
 // Those for which the host has no room are not stored.
-void PrefixCache::store(const std::vector<NodeId>& nodes, bool frees_device) {
+void PrefixCache::store(const std::vector<NodeId>& nodes) {
   PageCopy copy{.kind = CopyKind::kStore};
   std::vector<NodeId> stored;
   for (const NodeId node : nodes) {
@@ -60,13 +60,11 @@ void PrefixCache::store(const std::vector<NodeId>& nodes, bool frees_device) {
     copy.host.push_back(*page);
     stored.push_back(node);
   }
-  if (stored.empty()) return;
-  if (frees_device) saving_pages_ += stored.size();
-  ask(std::move(copy), std::move(stored), frees_device);
+  if (!stored.empty()) ask(std::move(copy), std::move(stored));
 }
 
 std::vector<PageCopy> PrefixCache::take_copies() {
-  if (!to_store_.empty()) store(std::exchange(to_store_, {}), false);
+  if (!to_store_.empty()) store(std::exchange(to_store_, {}));
   std::vector<PageCopy> taken(std::make_move_iterator(copies_.begin()), std::make_move_iterator(copies_.end()));
   copies_.clear();
   return taken;

@@ -246,6 +246,12 @@ NodeId RadixTree::next_device_victim() const {
   return device_order_.empty() ? kNoNode : device_order_.begin()->second;
 }
 
+NodeId RadixTree::device_victim_above(NodeId node) const {
+  const NodeId above = at(node).parent;
+  const bool is_next = at(above).salt == nullptr && !at(above).kept() && at(above).device_children == 1;
+  return is_next ? above : kNoNode;
+}
+
 // `id` is off the device and unlocked, hence so is everything below it.
 void RadixTree::remove_subtree(NodeId id, std::vector<HostPageId>& host) {
   for (NodeId leaf = id;;) {

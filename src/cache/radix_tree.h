@@ -77,6 +77,9 @@ class RadixTree {
   void evict_host(size_t count, std::vector<HostPageId>& host);
   /// The node whose device page would be freed next; kNoNode if none can be.
   [[nodiscard]] NodeId next_device_victim() const;
+  /// The ancestor whose turn it would be next if the device page of `node`, which has no children there, were gone;
+  /// kNoNode if there is none.
+  [[nodiscard]] NodeId device_victim_above(NodeId node) const;
   /// Forgets everything, locked or not.
   void clear(std::vector<PageId>& device, std::vector<HostPageId>& host);
 

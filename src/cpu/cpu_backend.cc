@@ -46,9 +46,13 @@ class CpuBackend final : public Backend {
     return fmt::format("cpu {}, {} thread{}", cpu::to_string(device_.kernels.isa), threads, threads == 1 ? "" : "s");
   }
   DType compute_dtype() const override { return device_.compute_dtype; }
+  std::string kv_format() const override {
+    return fmt::format("{} cpu {}", tensor::to_string(device_.compute_dtype), cpu::to_string(device_.kernels.isa));
+  }
   DType hidden_dtype() const override { return DType::kF32; }
 
   Buffer allocate(size_t bytes) override { return allocate_pages(bytes); }
+  Buffer allocate_host(size_t bytes) override { return allocate_pages(bytes); }
   std::unique_ptr<PackedWeight> pack(std::span<const HostTensor> parts) override { return pack_weight(device_, parts); }
   std::unique_ptr<PackedWeight> pack_gate_up(const HostTensor& gate, const HostTensor& up) override {
     return pack_gate_up_weight(device_, gate, up);
@@ -67,6 +71,9 @@ class CpuBackend final : public Backend {
 
   void submit(std::function<void()> work, CompletionHandler done) override {
     stream_.submit(std::move(work), std::move(done));
+  }
+  void submit_copy(std::function<void()> work, CompletionHandler done) override {
+    copy_stream_.submit(std::move(work), std::move(done));
   }
 
   void embed(const EmbeddingTable& table, std::span<const TokenId> tokens, Matrix hidden) override {
@@ -129,7 +136,9 @@ class CpuBackend final : public Backend {
   void check_stream() const { CHECK(stream_.on_worker(), "an op was called outside submitted work"); }
 
   Device device_;
-  Stream stream_;  // last: it is joined before what its work uses goes away
+  // Last: they are joined before what their work uses goes away.
+  Stream stream_;
+  Stream copy_stream_{-1};
 };
 
 }  // namespace

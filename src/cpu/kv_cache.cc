@@ -1,5 +1,7 @@
 #include "cpu/kv_cache.h"
 
+#include <cstring>
+
 #include "base/check.h"
 
 namespace millrace::cpu {
@@ -51,6 +53,16 @@ void CpuKvCache::store(PageId id, int32_t layer, int32_t head, int32_t offset, c
   } else {
     place(reinterpret_cast<float*>(k), reinterpret_cast<float*>(v), [](float x) { return x; });
   }
+}
+
+void CpuKvCache::read_page(PageId id, std::span<std::byte> into) const {
+  CHECK(into.size() == page_bytes_, "a page of {} bytes into {}", page_bytes_, into.size());
+  std::memcpy(into.data(), page(id), page_bytes_);
+}
+
+void CpuKvCache::write_page(PageId id, std::span<const std::byte> from) {
+  CHECK(from.size() == page_bytes_, "a page of {} bytes from {}", page_bytes_, from.size());
+  std::memcpy(page(id), from.data(), page_bytes_);
 }
 
 void CpuKvCache::clear_values(std::byte* group, int32_t first) const {

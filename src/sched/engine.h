@@ -7,6 +7,7 @@
 
 #include "async/runtime.h"
 #include "base/result.h"
+#include "cache/prefix_cache.h"
 #include "sched/request.h"
 
 /// The engine as its clients see it: requests go in as token ids, tokens come out. Text stays with the client.
@@ -35,11 +36,16 @@ struct ModelInfo {
 
 struct EngineStatus {
   bool ready = false;
+  bool paused = false;
   std::string reason;            ///< why not ready
   uint32_t running = 0;
   uint32_t waiting = 0;
-  uint64_t free_pages = 0;
+  uint64_t free_pages = 0;       ///< free, or cached and in nobody's use
   uint64_t total_pages = 0;
+  uint64_t cached_pages = 0;     ///< on the device, in use or not
+  uint64_t host_pages = 0;       ///< of the host tier
+  uint64_t cached_host_pages = 0;
+  cache::PrefixCacheCounts cache;
   uint64_t preemptions = 0;      ///< running requests sent back to the queue for want of pages, since the start
 };
 
@@ -56,6 +62,13 @@ class Engine {
                                                                     async::Runtime& runtime) = 0;
   /// Ends the request with this id as kAbort; false if none is in flight.
   virtual bool abort(const std::string& request_id) = 0;
+  /// Forgets all cached prefixes. While requests wait or run: waits for at most `patience`, then kConflict. The awaiting
+  /// coroutine runs on `runtime`.
+  [[nodiscard]] virtual asio::awaitable<Result<void>> flush_cache(async::Runtime& runtime,
+                                                                  async::Duration patience) = 0;
+  /// Starts nothing more until resume(); the requests stand still, go back to the queue, or end as kAbort.
+  virtual void pause(PauseMode mode) = 0;
+  virtual void resume() = 0;
   /// Where the ring's time goes; null if nobody watches. Lives as long as the engine.
   [[nodiscard]] virtual const RingStats* ring_stats() const { return nullptr; }
 };

@@ -15,6 +15,8 @@ int64_t microseconds(async::Duration duration) {
 int64_t nanoseconds(async::TimePoint at) { return at.time_since_epoch().count(); }
 /// How often the requests are looked through for those past a time limit.
 constexpr async::Duration kExpiryInterval = std::chrono::milliseconds(100);
+/// How often an idle head asks for news of copies between tiers.
+constexpr async::Duration kCopyPoll = std::chrono::milliseconds(2);
 
 /// Adds a later event to an earlier one that the client has not taken yet.
 void merge(GenerateEvent& into, GenerateEvent later) {
@@ -176,10 +178,43 @@ void Head::handle(Pause pause) {
 
 void Head::handle(Resume) { scheduler_.resume(); }
 
+void Head::handle(Flush flush) {
+  flushes_.push_back(std::move(flush));
+  answer_flushes();
+}
+
+asio::awaitable<Result<void>> Head::flush_cache(async::Runtime& runtime, async::Duration patience) {
+  async::Mailbox<Result<void>> answer(runtime, 1);
+  Result<void> result = Error{ErrorCode::kUnavailable, "the server is shutting down"};
+  if (!controls_.try_push(Flush{runtime_.now() + patience, answer})) co_return result;
+  auto answered = co_await answer.receive();
+  if (answered) result = std::move(*answered);
+  co_return result;
+}
+
+// Copies under way end by themselves and soon; only requests are worth a refusal.
+void Head::answer_flushes() {
+  if (flushes_.empty()) return;
+  std::vector<Flush> waiting;
+  for (Flush& flush : flushes_) {
+    if (scheduler_.flush_cache()) {
+      (void)flush.answer.try_push({});
+    } else if (!scheduler_.empty() && runtime_.now() >= flush.deadline) {
+      (void)flush.answer.try_push(make_error(ErrorCode::kConflict, "{} requests run and {} wait",
+                                             scheduler_.running_count(), scheduler_.waiting_count()));
+    } else {
+      waiting.push_back(std::move(flush));
+    }
+  }
+  flushes_ = std::move(waiting);
+}
+
 void Head::handle(Stop) {
   stopping_ = true;
   set_not_ready("the server is shutting down");
   controls_.close();
+  for (const Flush& flush : flushes_) flush.answer.close();
+  flushes_.clear();
   std::vector<SequenceId> everyone;
   for (const auto& [id, client] : clients_) everyone.push_back(id);
   for (const SequenceId id : everyone) scheduler_.abort(id);
@@ -195,6 +230,10 @@ asio::awaitable<void> Head::take_turns() {
     }
     if (scheduler_.in_flight_plans() < options_.scheduler.window) {
       if (send_next_plan()) continue;
+      if (scheduler_.copies_pending()) {
+        send(scheduler_.empty_plan(), runtime_.now());
+        continue;
+      }
       stats_.starved();
     }
     (void)co_await wake_.wait_until(next_deadline());
@@ -230,15 +269,17 @@ void Head::send(Plan plan, async::TimePoint begin) {
 }
 
 async::TimePoint Head::next_deadline() const {
-  const bool limited = options_.queue_timeout.count() > 0 || options_.run_timeout.count() > 0;
-  const async::TimePoint due = sent_.empty() ? last_output_ + options_.heartbeat : sent_.front() + options_.watchdog;
-  return limited && !clients_.empty() ? std::min(due, last_expiry_ + kExpiryInterval) : due;
+  const bool limited = options_.queue_timeout.count() > 0 || options_.run_timeout.count() > 0 ||
+                       options_.prefetch_timeout.count() > 0;
+  const async::TimePoint due = sent_.empty() ? last_output_ + heartbeat() : sent_.front() + options_.watchdog;
+  return (limited && !clients_.empty()) || !flushes_.empty() ? std::min(due, last_expiry_ + kExpiryInterval) : due;
 }
 
 void Head::end_the_late() {
   const async::TimePoint now = runtime_.now();
   if (now < last_expiry_ + kExpiryInterval) return;
   last_expiry_ = now;
+  answer_flushes();
   const auto is_late = [now](async::Duration limit, async::TimePoint since) {
     return limit.count() > 0 && now > since + limit;
   };
@@ -246,6 +287,7 @@ void Head::end_the_late() {
   std::vector<SequenceId> ran;
   for (const auto& [id, client] : clients_) {
     if (!client.planned && is_late(options_.queue_timeout, client.submitted)) waited.push_back(id);
+    if (!client.planned && is_late(options_.prefetch_timeout, client.submitted)) scheduler_.stop_waiting_for_prefetch(id);
     if (client.planned && is_late(options_.run_timeout, *client.planned)) ran.push_back(id);
   }
   end_late(std::move(waited), fmt::format("the request waited {} s in the queue (--queue-timeout)",
@@ -262,8 +304,13 @@ void Head::end_late(std::vector<SequenceId> late, const std::string& message) {
   end(late, {ErrorCode::kTimeout, message});
 }
 
+// Acknowledgements of copies come with outputs only.
+async::Duration Head::heartbeat() const {
+  return scheduler_.cache().copies_under_way() ? std::min(kCopyPoll, options_.heartbeat) : options_.heartbeat;
+}
+
 void Head::send_heartbeat_if_due() {
-  if (to_first_stage_ == nullptr || !sent_.empty() || runtime_.now() < last_output_ + options_.heartbeat) return;
+  if (to_first_stage_ == nullptr || !sent_.empty() || runtime_.now() < last_output_ + heartbeat()) return;
   send(scheduler_.empty_plan(), runtime_.now());
 }
 
@@ -361,10 +408,16 @@ void Head::break_ring(const std::string& reason) {
 
 void Head::publish() {
   if (options_.audit) scheduler_.check_invariants();
+  answer_flushes();
   const std::lock_guard lock(mutex_);
   status_.running = static_cast<uint32_t>(scheduler_.running_count());
   status_.waiting = static_cast<uint32_t>(scheduler_.waiting_count());
+  status_.paused = scheduler_.paused();
   status_.free_pages = scheduler_.free_pages();
+  status_.cached_pages = scheduler_.cache().cached_pages();
+  status_.host_pages = scheduler_.cache().host_page_count();
+  status_.cached_host_pages = scheduler_.cache().cached_host_pages();
+  status_.cache = scheduler_.cache().counts();
   status_.preemptions = scheduler_.retraction_count();
 }
 

@@ -24,6 +24,7 @@ struct HeadOptions {
   async::Duration heartbeat{};                  ///< an idle ring gets an empty plan so often
   async::Duration watchdog{};                   ///< a plan that takes longer breaks the ring
   async::Duration queue_timeout{};              ///< a request that waits longer ends with kTimeout; 0: none
+  async::Duration prefetch_timeout{};           ///< a request waits for its prefetch no longer; 0: no limit
   bool audit = false;                           ///< CHECKs the scheduler's invariants after every event; for simulation
   async::Duration run_timeout{};                ///< a request that runs longer ends with kTimeout; 0: none
 };
@@ -58,9 +59,9 @@ class Head final : public Engine {
                                                             async::Runtime& client) override;
   bool abort(const std::string& request_id) override;
   [[nodiscard]] const RingStats* ring_stats() const override { return &stats_; }
-  /// From any thread: makes no plans until resume(); the requests stand still, go back to the queue, or end as kAbort.
-  void pause(PauseMode mode) { (void)controls_.try_push(Pause{mode}); }
-  void resume() { (void)controls_.try_push(Resume{}); }
+  [[nodiscard]] asio::awaitable<Result<void>> flush_cache(async::Runtime& runtime, async::Duration patience) override;
+  void pause(PauseMode mode) override { (void)controls_.try_push(Pause{mode}); }
+  void resume() override { (void)controls_.try_push(Resume{}); }
 
  private:
   using Events = async::Mailbox<GenerateEvent>;
@@ -77,8 +78,12 @@ class Head final : public Engine {
     PauseMode mode;
   };
   struct Resume {};
+  struct Flush {
+    async::TimePoint deadline;
+    async::Mailbox<Result<void>> answer;
+  };
   struct Stop {};
-  using Control = std::variant<Submission, Abort, Pause, Resume, Stop>;
+  using Control = std::variant<Submission, Abort, Pause, Resume, Flush, Stop>;
   struct Client {
     std::string request_id;
     Events events;
@@ -96,9 +101,12 @@ class Head final : public Engine {
   void handle(Abort abort);
   void handle(Pause pause);
   void handle(Resume resume);
+  void handle(Flush flush);
+  void answer_flushes();
   void handle(Stop stop);
   [[nodiscard]] bool send_next_plan();
   void send(Plan plan, async::TimePoint begin);
+  [[nodiscard]] async::Duration heartbeat() const;
   void send_heartbeat_if_due();
   void check_watchdog();
   void end_the_late();
@@ -124,6 +132,7 @@ class Head final : public Engine {
   Generation generation_;
   PlanId next_plan_;
   std::deque<async::TimePoint> sent_;  // of the plans in flight
+  std::vector<Flush> flushes_;         // not yet answered
   async::TimePoint last_output_;
   async::TimePoint last_expiry_;       // when time limits were looked at
   std::string break_reason_;

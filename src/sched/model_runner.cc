@@ -45,8 +45,11 @@ tensor::Matrix row_range(tensor::Matrix matrix, size_t begin, size_t end) {
 
 }  // namespace
 
-ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, uint32_t vocab_size)
-    : runtime_(runtime), model_(std::move(model)), vocab_size_(vocab_size) {
+ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, uint32_t vocab_size,
+                         uint32_t host_page_count, std::unique_ptr<cache::PageStore> store)
+    : runtime_(runtime), model_(std::move(model)), vocab_size_(vocab_size), store_(std::move(store)) {
+  page_bytes_ = model_->cache().page_bytes();
+  if (host_page_count > 0) host_pages_ = model_->backend().allocate_host(host_page_count * page_bytes_);
   for (tensor::Buffer& buffer : hidden_) buffer = model_->allocate_hidden();
   row_bytes_ = model_->hidden_view(hidden_[0], 1).bytes();
 }
@@ -59,6 +62,27 @@ asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, s
                            [done](std::exception_ptr failure) { done.set(std::move(failure)); });
   co_await done.wait();
   co_return result;
+}
+
+std::span<std::byte> ModelRunner::host_page(HostPageId page) {
+  return {host_pages_.data() + page.value() * page_bytes_, page_bytes_};
+}
+
+asio::awaitable<void> ModelRunner::copy_pages(CopyDirection direction, std::span<const PageId> device,
+                                              std::span<const HostPageId> host) {
+  const async::Event done(runtime_);
+  model_->backend().submit_copy(
+      [&] {
+        for (size_t i = 0; i < device.size(); ++i) {
+          if (direction == CopyDirection::kToHost) {
+            model_->cache().read_page(device[i], host_page(host[i]));
+          } else {
+            model_->cache().write_page(device[i], host_page(host[i]));
+          }
+        }
+      },
+      [done](std::exception_ptr failure) { done.set(std::move(failure)); });
+  co_await done.wait();
 }
 
 void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,

@@ -12,12 +12,18 @@ namespace millrace::sched {
 /// waits. A run under way must be awaited to its end (a stage ends by closing its link, not by cancellation).
 class ModelRunner final : public StageRunner {
  public:
-  /// `vocab_size`: ids that may be drawn. The backend outlives the runner; the model's cache is allocated.
-  ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, uint32_t vocab_size);
+  /// `vocab_size`: ids that may be drawn. The backend outlives the runner; the model's cache is allocated. Behind it are
+  /// `host_page_count` pages on the host and, if not null, a store.
+  ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, uint32_t vocab_size,
+              uint32_t host_page_count = 0, std::unique_ptr<cache::PageStore> store = nullptr);
 
   [[nodiscard]] size_t output_row_bytes() const override { return model_->span().last ? 0 : row_bytes_; }
   [[nodiscard]] size_t input_row_bytes() const override { return model_->span().first ? 0 : row_bytes_; }
   [[nodiscard]] asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) override;
+  [[nodiscard]] asio::awaitable<void> copy_pages(CopyDirection direction, std::span<const PageId> device,
+                                                 std::span<const HostPageId> host) override;
+  [[nodiscard]] std::span<std::byte> host_page(HostPageId page) override;
+  [[nodiscard]] cache::PageStore* store() override { return store_.get(); }
 
  private:
   void compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden, Result& result);
@@ -29,6 +35,9 @@ class ModelRunner final : public StageRunner {
   std::array<tensor::Buffer, 2> hidden_;  // [max_batch_tokens, hidden] each; they take turns
   size_t row_bytes_ = 0;
   size_t turn_ = 0;
+  size_t page_bytes_ = 0;
+  tensor::Buffer host_pages_;             // [host pages, page_bytes]
+  std::unique_ptr<cache::PageStore> store_;
 };
 
 }  // namespace millrace::sched

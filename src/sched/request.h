@@ -29,6 +29,13 @@ struct GenerateRequest {
   std::string cache_salt;                  ///< prefixes are shared only between requests of equal salt
 };
 
+/// What a pause does with the running requests.
+enum class PauseMode : uint8_t {
+  kInPlace,  ///< they keep their slots and pages and stand still
+  kRetract,  ///< they go back to the queue and free their pages
+  kAbort,    ///< they end
+};
+
 struct Timings {
   int64_t queued_us = 0;   ///< submit to first scheduling
   int64_t prefill_us = 0;  ///< first scheduling to first token

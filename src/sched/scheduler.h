@@ -41,13 +41,6 @@ struct SchedulerOptions {
   PrefetchPolicy prefetch_policy = PrefetchPolicy::kBestEffort;
 };
 
-/// What a pause does with the running requests.
-enum class PauseMode : uint8_t {
-  kInPlace,  ///< they keep their slots and pages and stand still
-  kRetract,  ///< they go back to the queue and free their pages
-  kAbort,    ///< they end
-};
-
 /// News of one sequence for its client.
 struct SequenceUpdate {
   SequenceId id;

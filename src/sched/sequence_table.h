@@ -39,6 +39,8 @@ class SequenceTable {
   /// Applies closes, opens and slices. A plan that breaks a bound, or names a slot or page that cannot be, is kData and
   /// leaves the table unusable: the ring must break.
   [[nodiscard]] Result<StageBatch> apply(const Plan& plan);
+  /// Whether a plan's numbers are within the bounds, before it is its turn.
+  [[nodiscard]] Result<void> check(const Plan& plan) const;
 
  private:
   struct Sequence {
@@ -51,7 +53,6 @@ class SequenceTable {
   };
 
   [[nodiscard]] Result<void> open_and_close(const Plan& plan);
-  [[nodiscard]] Result<void> check(const Plan& plan) const;
   [[nodiscard]] Result<void> append(const PlanSlice& slice, std::span<const TokenId> tokens,
                                     std::span<const PageId> new_pages);
   [[nodiscard]] tensor::SampleSpec sample_spec(const PlanSlice& slice) const;

@@ -22,15 +22,14 @@ StageLoop::StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRun
       upstream_(std::move(upstream)),
       downstream_(std::move(downstream)),
       table_(options.bounds, options.last),
+      tasks_(runtime, [this](const std::string&, std::exception_ptr error) { fail(async::describe(error)); }),
+      copies_(runtime, options.stage, runner, tasks_, options.bounds.host_page_count),
       batch_queue_(runtime, options.window) {}
 
 asio::awaitable<void> StageLoop::run() {
-  async::TaskGroup tasks(runtime_, [this](const std::string&, std::exception_ptr error) {
-    fail(async::describe(error));
-  });
-  tasks.spawn("receive plans", receive_plans());
-  tasks.spawn("execute plans", execute_plans());
-  co_await tasks.join();
+  tasks_.spawn("receive plans", receive_plans());
+  tasks_.spawn("execute plans", execute_plans());
+  co_await tasks_.join();
 }
 
 async::TimePoint StageLoop::arrival_of(const comm::Message& message) const {
@@ -53,7 +52,11 @@ asio::awaitable<void> StageLoop::receive_plans() {
     std::vector<StageReport>& reports = plan->reports;
     reports.insert(reports.end(), unsent_reports_.begin(), unsent_reports_.end());
     unsent_reports_.clear();
+    const auto usable = table_.check(*plan);
+    if (usable.has_error()) throw ErrorException(usable.error());
+    copies_.start(plan->copies);
     if (!options_.last) {
+      copies_.take_acks(plan->acks);
       downstream_->send(comm::MessageKind::kPlan, plan->generation, plan->id, plan->encode());
     }
     const bool queued = co_await batch_queue_.send({std::move(*plan), arrived});
@@ -72,8 +75,10 @@ asio::awaitable<void> StageLoop::execute_plans() {
 asio::awaitable<void> StageLoop::execute(Plan plan, async::TimePoint arrived) {
   const auto batch = table_.apply(plan);
   if (batch.has_error()) throw ErrorException(batch.error());
+  co_await copies_.load(plan.copies);
   if (plan.slices.empty()) {
-    if (options_.last) send_output(plan, {});
+    copies_.store(plan.copies);
+    if (options_.last) send_output(std::move(plan), {});
     co_return;
   }
   comm::Message input;
@@ -90,11 +95,12 @@ asio::awaitable<void> StageLoop::execute(Plan plan, async::TimePoint arrived) {
   report.begin_ns = nanoseconds(runtime_.now());
   auto result = co_await runner_.run(*batch, input.payload.bytes());
   input.payload = {};
+  copies_.store(plan.copies);
   report.end_ns = nanoseconds(runtime_.now());
   report.sent_bytes = result.activations.size();
   if (options_.last) {
     plan.reports.push_back(report);
-    send_output(plan, std::move(result.outputs));
+    send_output(std::move(plan), std::move(result.outputs));
     co_return;
   }
   if (unsent_reports_.size() < kMaxUnsentReports) unsent_reports_.push_back(report);
@@ -105,12 +111,14 @@ asio::awaitable<void> StageLoop::execute(Plan plan, async::TimePoint arrived) {
   co_await previous.commit();
 }
 
-void StageLoop::send_output(const Plan& plan, std::vector<SliceOutput> slices) {
+void StageLoop::send_output(Plan plan, std::vector<SliceOutput> slices) {
+  copies_.take_acks(plan.acks);
   PlanOutput output;
   output.id = plan.id;
   output.generation = plan.generation;
   output.slices = std::move(slices);
-  output.reports = plan.reports;
+  output.reports = std::move(plan.reports);
+  output.acks = std::move(plan.acks);
   downstream_->send(comm::MessageKind::kOutput, plan.generation, plan.id, output.encode());
 }
 

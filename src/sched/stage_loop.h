@@ -7,6 +7,7 @@
 #include "comm/link.h"
 #include "sched/plan.h"
 #include "sched/sequence_table.h"
+#include "sched/stage_copies.h"
 #include "sched/stage_runner.h"
 
 namespace millrace::sched {
@@ -42,7 +43,7 @@ class StageLoop {
   [[nodiscard]] asio::awaitable<void> receive_plans();
   [[nodiscard]] asio::awaitable<void> execute_plans();
   [[nodiscard]] asio::awaitable<void> execute(Plan plan, async::TimePoint arrived);
-  void send_output(const Plan& plan, std::vector<SliceOutput> slices);
+  void send_output(Plan plan, std::vector<SliceOutput> slices);
   [[nodiscard]] async::TimePoint arrival_of(const comm::Message& message) const;
   void fail(const std::string& reason);
 
@@ -52,6 +53,8 @@ class StageLoop {
   std::unique_ptr<comm::LinkReceiver> upstream_;
   std::unique_ptr<comm::LinkSender> downstream_;
   SequenceTable table_;
+  async::TaskGroup tasks_;
+  StageCopies copies_;
   async::Channel<QueuedPlan> batch_queue_;
   std::vector<StageReport> unsent_reports_;  // ride on the next plan that passes
   comm::Work previous_send_;

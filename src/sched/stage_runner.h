@@ -5,12 +5,13 @@
 #include <vector>
 
 #include "async/runtime.h"
+#include "cache/page_store.h"
 #include "sched/plan.h"
 #include "sched/sequence_table.h"
 
 namespace millrace::sched {
 
-/// Runs plans on a stage's layers. Owned by whoever hosts the stage, over all generations
+/// Runs plans on a stage's layers, and holds their pages: on the device and on the host. Owned by whoever hosts the stage, over all generations
 /// of the ring; called by the stage loop on the stage's thread, one plan at a time.
 class StageRunner {
  public:
@@ -28,6 +29,16 @@ class StageRunner {
     std::vector<SliceOutput> outputs;        ///< as the slices; empty but on the last stage
   };
   [[nodiscard]] virtual asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) = 0;
+
+  /// Copies whole pages between the device and the host tier, device[i] and host[i], beside runs. Nothing else touches
+  /// them meanwhile. Called only where StageBounds::host_page_count says that there is a host tier.
+  enum class CopyDirection : uint8_t { kToDevice, kToHost };
+  [[nodiscard]] virtual asio::awaitable<void> copy_pages(CopyDirection direction, std::span<const PageId> device,
+                                                         std::span<const HostPageId> host);
+  /// A page of the host tier.
+  [[nodiscard]] virtual std::span<std::byte> host_page(HostPageId page);
+  /// The page store behind the host tier; null: there is none.
+  [[nodiscard]] virtual cache::PageStore* store() { return nullptr; }
 };
 
 }  // namespace millrace::sched

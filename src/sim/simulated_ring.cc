@@ -22,7 +22,8 @@ SimulatedStage stage_of(const SimulatedRingOptions& options, uint32_t index) {
 SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOptions& options) {
   const sched::SchedulerOptions& scheduler = options.head.scheduler;
   const sched::StageBounds bounds{scheduler.max_running, scheduler.page_size, scheduler.page_count,
-                                  scheduler.chunked_prefill_size + scheduler.max_running, options.model.vocab_size};
+                                  scheduler.chunked_prefill_size + scheduler.max_running, options.model.vocab_size,
+                                  scheduler.host_page_count};
   async::Runtime& head_runtime = world.add_thread();
   std::vector<async::Runtime*> runtimes;
   std::vector<sched::LocalStages::RunnerFactory> runners;
@@ -31,10 +32,11 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
     std::function<void()> fault;
     if (options.fault) fault = [ask = options.fault, index] { ask(StageId(index)); };
     runners.push_back([&world, bounds, fault, index, make = options.make_runner, model = options.model,
+                       make_store = options.make_store,
                        stage = stage_of(options, index)](auto& runtime) -> std::unique_ptr<sched::StageRunner> {
       if (make) return make(runtime, StageId(index));
       return std::make_unique<SimulatedRunner>(runtime, model, stage, bounds, [&world] { return world.random(); },
-                                               fault);
+                                               fault, make_store ? make_store(runtime, StageId(index)) : nullptr);
     });
   }
   sched::HeadOptions head = options.head;

@@ -18,6 +18,8 @@ struct SimulatedRingOptions {
   std::vector<SimulatedCost> costs;      ///< per stage; the last one serves the rest
   std::function<void(StageId)> fault;    ///< asked before each run of a stage; may throw
   SimulatedLinkOptions links;
+  /// Makes the stages' page stores, if there are any.
+  std::function<std::unique_ptr<cache::PageStore>(async::Runtime&, StageId)> make_store;
   /// Makes the stages' runners instead of those of `model`.
   std::function<std::unique_ptr<sched::StageRunner>(async::Runtime&, StageId)> make_runner;
 };

@@ -8,14 +8,48 @@ namespace millrace::sim {
 
 SimulatedRunner::SimulatedRunner(async::Runtime& runtime, SimulatedModel model, SimulatedStage stage,
                                  const sched::StageBounds& bounds, std::function<uint64_t()> random,
-                                 std::function<void()> fault)
+                                 std::function<void()> fault, std::unique_ptr<cache::PageStore> store)
     : runtime_(runtime),
       model_(model),
       stage_(stage),
       bounds_(bounds),
       random_(std::move(random)),
       fault_(std::move(fault)),
-      pages_(static_cast<size_t>(stage.layer_end - stage.layer_begin) * bounds.page_count * bounds.page_size) {}
+      pages_(static_cast<size_t>(stage.layer_end - stage.layer_begin) * bounds.page_count * bounds.page_size),
+      host_pages_(static_cast<size_t>(stage.layer_end - stage.layer_begin) * bounds.host_page_count * bounds.page_size),
+      store_(std::move(store)) {}
+
+std::span<uint64_t> SimulatedRunner::host_cells(HostPageId page) {
+  const size_t count = static_cast<size_t>(stage_.layer_end - stage_.layer_begin) * bounds_.page_size;
+  return std::span(host_pages_).subspan(page.value() * count, count);
+}
+
+std::span<std::byte> SimulatedRunner::host_page(HostPageId page) {
+  return std::as_writable_bytes(host_cells(page));
+}
+
+asio::awaitable<void> SimulatedRunner::copy_pages(CopyDirection direction, std::span<const PageId> device,
+                                                  std::span<const HostPageId> host) {
+  const auto copy = [&](bool for_real) {
+    for (size_t i = 0; i < device.size(); ++i) {
+      const std::span<uint64_t> cells = host_cells(host[i]);
+      size_t at = 0;
+      for (int32_t layer = stage_.layer_begin; layer < stage_.layer_end; ++layer) {
+        for (uint32_t offset = 0; offset < bounds_.page_size; ++offset, ++at) {
+          uint64_t& on_device = cell(layer, device[i], offset);
+          uint64_t& to = direction == CopyDirection::kToDevice ? on_device : cells[at];
+          to = !for_real ? random_() : direction == CopyDirection::kToDevice ? cells[at] : on_device;
+        }
+      }
+    }
+  };
+  copy(false);
+  const double us = stage_.cost.per_copied_page_us * static_cast<double>(device.size()) * (0.5 + chance());
+  co_await async::sleep_for(runtime_, async::Duration(static_cast<int64_t>(us * 1000.0)));
+  copy(true);
+}
+
+double SimulatedRunner::chance() { return static_cast<double>(random_() >> 11) * 0x1.0p-53; }
 
 uint64_t& SimulatedRunner::cell(int32_t layer, PageId page, uint32_t offset) {
   const size_t plane = static_cast<size_t>(layer - stage_.layer_begin) * bounds_.page_count + page.value();
@@ -44,8 +78,7 @@ async::Duration SimulatedRunner::cost(const sched::StageBatch& batch) {
     const double rows = slice.token_count;
     us += cost.per_row_us * rows + cost.per_pair_us * (2.0 * slice.prefix * rows + rows * rows);
   }
-  const double chance = static_cast<double>(random_() >> 11) * 0x1.0p-53;
-  return async::Duration(static_cast<int64_t>(us * 1000.0 * (1.0 + cost.jitter * chance)));
+  return async::Duration(static_cast<int64_t>(us * 1000.0 * (1.0 + cost.jitter * chance())));
 }
 
 asio::awaitable<sched::StageRunner::Result> SimulatedRunner::run(const sched::StageBatch& batch,

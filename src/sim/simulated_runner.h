@@ -2,6 +2,7 @@
 
 #include <array>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "async/runtime.h"
@@ -17,6 +18,7 @@ struct SimulatedCost {
   double per_row_us = 0;
   double per_pair_us = 0;
   double jitter = 0;
+  double per_copied_page_us = 0;
 };
 
 struct SimulatedStage {
@@ -33,14 +35,21 @@ class SimulatedRunner final : public sched::StageRunner {
  public:
   SimulatedRunner(async::Runtime& runtime, SimulatedModel model, SimulatedStage stage,
                   const sched::StageBounds& bounds, std::function<uint64_t()> random,
-                  std::function<void()> fault = {});
+                  std::function<void()> fault = {}, std::unique_ptr<cache::PageStore> store = nullptr);
 
   [[nodiscard]] size_t output_row_bytes() const override { return stage_.last ? 0 : sizeof(uint64_t); }
   [[nodiscard]] size_t input_row_bytes() const override { return stage_.first ? 0 : sizeof(uint64_t); }
   [[nodiscard]] asio::awaitable<Result> run(const sched::StageBatch& batch,
                                             std::span<const std::byte> input) override;
+  /// The copies happen at the end of the time that they take; until then the pages written to hold noise.
+  [[nodiscard]] asio::awaitable<void> copy_pages(CopyDirection direction, std::span<const PageId> device,
+                                                 std::span<const HostPageId> host) override;
+  [[nodiscard]] std::span<std::byte> host_page(HostPageId page) override;
+  [[nodiscard]] cache::PageStore* store() override { return store_.get(); }
 
  private:
+  [[nodiscard]] std::span<uint64_t> host_cells(HostPageId page);
+  [[nodiscard]] double chance();
   [[nodiscard]] uint64_t run_row(const sched::StageBatch& batch, size_t sequence, uint32_t position, uint64_t hidden);
   [[nodiscard]] uint64_t& cell(int32_t layer, PageId page, uint32_t offset);
   [[nodiscard]] async::Duration cost(const sched::StageBatch& batch);
@@ -52,6 +61,8 @@ class SimulatedRunner final : public sched::StageRunner {
   std::function<uint64_t()> random_;
   std::function<void()> fault_;
   std::vector<uint64_t> pages_;                       // [layers of the stage, page_count, page_size]
+  std::vector<uint64_t> host_pages_;                  // [host_page_count, layers of the stage, page_size]
+  std::unique_ptr<cache::PageStore> store_;
   std::array<std::vector<uint64_t>, 2> activations_;  // [rows] each; they take turns
   size_t turn_ = 0;
 };

@@ -82,6 +82,10 @@ class KvCache {
   [[nodiscard]] virtual const KvCacheShape& shape() const = 0;
   /// Bytes of one page over all layers of the stage.
   [[nodiscard]] virtual size_t page_bytes() const = 0;
+  /// Blocking copies of a whole page, [page_bytes], inside Backend::submit_copy only. Nothing else may touch the page
+  /// meanwhile.
+  virtual void read_page(PageId page, std::span<std::byte> into) const = 0;
+  virtual void write_page(PageId page, std::span<const std::byte> from) = 0;
 };
 
 /// A ragged batch: sequence s owns rows [row_begin[s], row_begin[s+1]), which are its tokens at positions
@@ -120,10 +124,14 @@ class Backend {
 
   [[nodiscard]] virtual std::string description() const = 0;  ///< e.g. "cpu avx512_bf16, 2 threads"
   [[nodiscard]] virtual DType compute_dtype() const = 0;      ///< inputs of products, q, k, v, KV pages
+  /// What must be equal for two backends to compute the same page bit for bit: layout, dtype, instruction set.
+  [[nodiscard]] virtual std::string kv_format() const = 0;
   [[nodiscard]] virtual DType hidden_dtype() const = 0;       ///< residual stream; what travels between stages
 
   /// Zeroed device memory.
   [[nodiscard]] virtual Buffer allocate(size_t bytes) = 0;
+  /// Zeroed host memory that the device copies from and to fastest.
+  [[nodiscard]] virtual Buffer allocate_host(size_t bytes) = 0;
   /// Stacks `parts` ([out_i, in], same `in`) along `out` and packs them.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack(std::span<const HostTensor> parts) = 0;
   /// Packs gate and up ([ff, in] each) so that `matmul_silu_mul` can fuse them.
@@ -136,6 +144,8 @@ class Backend {
   /// Runs `work` in stream order (on the CPU: on the backend's worker; on a GPU: at once, since ops only launch) and
   /// calls `done` when everything that it launched is complete.
   virtual void submit(std::function<void()> work, CompletionHandler done) = 0;
+  /// The same in an order of its own, beside submitted work: for copies of pages.
+  virtual void submit_copy(std::function<void()> work, CompletionHandler done) = 0;
 
   // Ops. T rows, H hidden, all matrices dense. "compute" and "hidden" name the two dtypes above.
   /// hidden [T, H] = table[tokens[t]]; a token outside the table gives zeros.

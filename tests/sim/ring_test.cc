@@ -84,6 +84,11 @@ sim::SimulatedRingOptions random_ring(Dice& dice) {
   scheduler.chunk_smoothing = 0.25 * dice.range(1, 4);
   scheduler.policy = static_cast<sched::QueuePolicy>(dice.range(0, 3));
   scheduler.share_prefixes = dice.chance(0.8);
+  if (scheduler.share_prefixes && dice.chance(0.6)) {
+    scheduler.host_page_count = dice.range(1, 2 * scheduler.page_count);
+    scheduler.write_policy = static_cast<cache::WritePolicy>(dice.range(0, 2));
+    for (auto& cost : ring.costs) cost.per_copied_page_us = dice.range(0, 300);
+  }
   scheduler.new_token_ratio = 0.35 * dice.range(0, 2);
   if (dice.chance(0.5)) {
     ring.links.bytes_per_second = dice.range(1, 100) * 1e6;
@@ -129,6 +134,7 @@ std::vector<TokenId> expected_tokens(const Job& job, const sim::SimulatedRingOpt
 
 struct Outcome {
   uint64_t preemptions = 0;
+  uint64_t host_hits = 0;
   uint64_t trace_hash = 0;
   uint64_t steps = 0;
 };
@@ -148,7 +154,7 @@ Outcome run_world(uint64_t seed, const sim::SimulatedRingOptions& options, std::
   ring.stop();
   world.run();
   REQUIRE(ring.stopped());
-  return {status.preemptions, world.trace_hash(), world.step_count()};
+  return {status.preemptions, status.cache.host_hit_pages, world.trace_hash(), world.step_count()};
 }
 
 }  // namespace
@@ -156,12 +162,15 @@ Outcome run_world(uint64_t seed, const sim::SimulatedRingOptions& options, std::
 TEST_CASE("random rings give every request the model's own tokens, once, and leak nothing") {
   uint64_t preemptions = 0;
   uint64_t cached_tokens = 0;
+  uint64_t host_hits = 0;
   for (uint64_t seed = 0; seed < 1500; ++seed) {
     INFO("seed " << seed);
     Dice dice(seed);
     const auto options = random_ring(dice);
     auto jobs = random_jobs(dice);
-    preemptions += run_world(seed, options, jobs).preemptions;
+    const Outcome outcome = run_world(seed, options, jobs);
+    preemptions += outcome.preemptions;
+    host_hits += outcome.host_hits;
     for (const Job& job : jobs) {
       cached_tokens += job.cached_tokens;
       const auto wanted = expected_tokens(job, options);
@@ -177,6 +186,7 @@ TEST_CASE("random rings give every request the model's own tokens, once, and lea
     }
   }
   REQUIRE(cached_tokens > 10000);
+  REQUIRE(host_hits > 1000);
   REQUIRE(preemptions > 100);  // else the pools were too large to test anything
 }
 

@@ -8,6 +8,7 @@ unsigned status_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::kInvalidArgument: return 400;
     case ErrorCode::kNotFound: return 404;
+    case ErrorCode::kConflict: return 409;
     case ErrorCode::kTooLarge: return 413;
     case ErrorCode::kExhausted: return 429;
     case ErrorCode::kUnavailable: return 503;

@@ -1,0 +1,103 @@
+#include "sched/stage_copies.h"
+
+#include <algorithm>
+
+namespace millrace::sched {
+namespace {
+
+using cache::CopyKind;
+
+/// Pages of one copy that are with the page store at a time; it bounds what all copies have there.
+constexpr size_t kPagesAtOnce = 16;
+
+}  // namespace
+
+StageCopies::StageCopies(async::Runtime& runtime, StageId stage, StageRunner& runner, async::TaskGroup& tasks,
+                         uint32_t host_page_count)
+    : runtime_(runtime), stage_(stage), runner_(runner), tasks_(tasks), held_(host_page_count) {}
+
+void StageCopies::check_held(const cache::PageCopy& copy) const {
+  for (const HostPageId page : copy.host) {
+    if (held_[page.value()]) continue;
+    throw ErrorException(make_error(ErrorCode::kData, "copy {} reads host page {}, which holds nothing",
+                                    copy.id.value(), page.value()));
+  }
+}
+
+void StageCopies::acknowledge(const cache::PageCopy& copy, size_t done) {
+  acks_.push_back({stage_, copy.id, static_cast<uint32_t>(done)});
+}
+
+void StageCopies::take_acks(std::vector<cache::CopyAck>& into) {
+  into.insert(into.end(), acks_.begin(), acks_.end());
+  acks_.clear();
+}
+
+void StageCopies::start(const std::vector<cache::PageCopy>& copies) {
+  for (const cache::PageCopy& copy : copies) {
+    if (copy.kind == CopyKind::kLoad || copy.kind == CopyKind::kStore) continue;
+    if (runner_.store() == nullptr) {
+      throw ErrorException(make_error(ErrorCode::kData, "copy {} wants a page store, this stage has none",
+                                      copy.id.value()));
+    }
+    if (copy.kind == CopyKind::kPersist) check_held(copy);
+    tasks_.spawn("page store", run_with_page_store(copy));
+  }
+}
+
+asio::awaitable<void> StageCopies::load(const std::vector<cache::PageCopy>& copies) {
+  for (const cache::PageCopy& copy : copies) {
+    if (copy.kind != CopyKind::kLoad) continue;
+    check_held(copy);
+    co_await runner_.copy_pages(StageRunner::CopyDirection::kToDevice, copy.device, copy.host);
+    acknowledge(copy, copy.page_count());
+  }
+}
+
+void StageCopies::store(const std::vector<cache::PageCopy>& copies) {
+  for (const cache::PageCopy& copy : copies) {
+    if (copy.kind == CopyKind::kStore) tasks_.spawn("store pages", run_store(copy));
+  }
+}
+
+asio::awaitable<void> StageCopies::run_store(cache::PageCopy copy) {
+  co_await runner_.copy_pages(StageRunner::CopyDirection::kToHost, copy.device, copy.host);
+  for (const HostPageId page : copy.host) held_[page.value()] = true;
+  acknowledge(copy, copy.page_count());
+}
+
+asio::awaitable<void> StageCopies::run_with_page_store(cache::PageCopy copy) {
+  Batch batch{copy, 0, copy.page_count()};
+  async::TaskGroup workers(runtime_);
+  for (size_t i = 0; i < std::min(kPagesAtOnce, copy.page_count()); ++i) workers.spawn("page", work_on(batch));
+  co_await workers.join();
+  if (copy.kind == CopyKind::kFetch) {
+    for (size_t i = 0; i < batch.good; ++i) held_[copy.host[i].value()] = true;
+  }
+  acknowledge(copy, batch.good);
+}
+
+// Behind the first page that is missing nothing is of use, but a page that can't be written says nothing of the others.
+asio::awaitable<void> StageCopies::work_on(Batch& batch) {
+  const size_t count = batch.copy.page_count();
+  while (batch.next < (batch.copy.kind == CopyKind::kPersist ? count : batch.good)) {
+    const size_t index = batch.next++;
+    const bool is_good = co_await do_one(batch.copy, index);
+    if (!is_good) batch.good = std::min(batch.good, index);
+  }
+}
+
+asio::awaitable<bool> StageCopies::do_one(const cache::PageCopy& copy, size_t index) {
+  cache::PageStore& store = *runner_.store();
+  bool is_good = false;
+  if (copy.kind == CopyKind::kPersist) {
+    is_good = co_await store.put(copy.keys[index], runner_.host_page(copy.host[index]));
+  } else if (copy.kind == CopyKind::kProbe) {
+    is_good = co_await store.exists(copy.keys[index]);
+  } else {
+    is_good = co_await store.get(copy.keys[index], runner_.host_page(copy.host[index]));
+  }
+  co_return is_good;
+}
+
+}  // namespace millrace::sched

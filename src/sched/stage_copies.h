@@ -1,0 +1,51 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "async/task_group.h"
+#include "cache/page_copy.h"
+#include "sched/stage_runner.h"
+
+namespace millrace::sched {
+
+/// The copies between tiers that plans ask of one stage, in one generation of the ring. Loads are part of their plan;
+/// everything else goes on beside the plans and is acknowledged when it is done. Owned by the stage loop, on its thread;
+/// what it starts belongs to the loop's task group, so that no copy outlives its generation.
+class StageCopies {
+ public:
+  StageCopies(async::Runtime& runtime, StageId stage, StageRunner& runner, async::TaskGroup& tasks,
+              uint32_t host_page_count);
+
+  /// Starts the persists, probes and fetches of a plan that has come: they wait for no other plan.
+  void start(const std::vector<cache::PageCopy>& copies);
+  /// Runs a plan's loads; await it before its slices run. A host page that holds nothing is kData.
+  [[nodiscard]] asio::awaitable<void> load(const std::vector<cache::PageCopy>& copies);
+  /// Starts the stores of a plan whose slices have run.
+  void store(const std::vector<cache::PageCopy>& copies);
+  /// Appends what has been completed since the last call.
+  void take_acks(std::vector<cache::CopyAck>& into);
+
+ private:
+  /// Copies of one kind with the store, several at once.
+  struct Batch {
+    const cache::PageCopy& copy;
+    size_t next = 0;
+    size_t good = 0;  ///< pages from the first on that are good, as far as is known
+  };
+  [[nodiscard]] asio::awaitable<void> run_store(cache::PageCopy copy);
+  [[nodiscard]] asio::awaitable<void> run_with_page_store(cache::PageCopy copy);
+  [[nodiscard]] asio::awaitable<void> work_on(Batch& batch);
+  [[nodiscard]] asio::awaitable<bool> do_one(const cache::PageCopy& copy, size_t index);
+  void check_held(const cache::PageCopy& copy) const;
+  void acknowledge(const cache::PageCopy& copy, size_t done);
+
+  async::Runtime& runtime_;
+  const StageId stage_;
+  StageRunner& runner_;
+  async::TaskGroup& tasks_;
+  std::vector<bool> held_;  // host pages that a store or fetch has filled
+  std::vector<cache::CopyAck> acks_;
+};
+
+}  // namespace millrace::sched
