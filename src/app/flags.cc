@@ -106,8 +106,8 @@ void add_scheduler_flags(CLI::App& serve, EngineOptions& engine) {
   serve.add_option("--dynamic-chunking-smoothing", engine.chunk_smoothing, "How far a chunk follows what is computed")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  serve.add_option("--schedule-policy", engine.schedule_policy, "Order of the queue: fcfs, priority, shortest")
-      ->check(CLI::IsMember({"fcfs", "priority", "shortest"}))
+  serve.add_option("--schedule-policy", engine.schedule_policy, "Order of the queue: fcfs, lpm (longest cached prefix), priority, shortest")
+      ->check(CLI::IsMember({"fcfs", "lpm", "priority", "shortest"}))
       ->capture_default_str();
   serve.add_option("--queue-timeout", engine.queue_timeout_s, "Seconds that a request may wait for its start; 0: any")
       ->check(CLI::Range(0.0, 1e6))
@@ -134,6 +134,62 @@ void add_scheduler_flags(CLI::App& serve, EngineOptions& engine) {
                    "Seconds that a micro-batch may take before the ring counts as broken")
       ->check(CLI::Range(1.0, 86400.0))
       ->capture_default_str();
+}
+
+void add_cache_flags(CLI::App& serve, EngineOptions& engine) {
+  StorageOptions& storage = engine.storage;
+  serve.add_flag_callback("--disable-radix-cache", [&engine] { engine.radix_cache = false; },
+                          "Share no prefixes between requests");
+  serve.add_flag("--enable-hierarchical-cache", engine.hierarchical_cache,
+                 "Keep prefixes in host memory when they leave the device");
+  serve.add_option("--hicache-ratio", engine.host_cache_ratio, "Host pages per device page")
+      ->check(CLI::Range(0.01, 1000.0))
+      ->capture_default_str();
+  serve.add_option("--hicache-size", engine.host_cache_gb, "GB of host pages per node, instead of --hicache-ratio")
+      ->check(CLI::Range(0.0, 1e6));
+  serve.add_option("--hicache-write-policy", engine.write_policy,
+                   "When pages go to the host: write_through, write_through_selective, write_back")
+      ->check(CLI::IsMember({"write_through", "write_through_selective", "write_back"}))
+      ->capture_default_str();
+  serve.add_option("--hicache-storage-backend", storage.backend, "A store behind the host pages: file, redis")
+      ->check(CLI::IsMember({"file", "redis"}));
+  serve.add_option("--hicache-storage-path", storage.path, "file: the directory; may be shared");
+  serve.add_option("--hicache-storage-size", storage.size_gb, "file: GB that one stage's pages may take")
+      ->check(CLI::Range(0.001, 1e6))
+      ->capture_default_str();
+  serve.add_option("--hicache-storage-address", storage.address, "redis: HOST:PORT, or the path of a socket");
+  serve.add_option("--hicache-storage-user", storage.user, "redis: user")->envname("MILLRACE_STORAGE_USER");
+  serve.add_option("--hicache-storage-password", storage.password, "redis: password")
+      ->envname("MILLRACE_STORAGE_PASSWORD");
+  serve.add_option("--hicache-storage-db", storage.db, "redis: number of the database")->check(CLI::Range(0, 1 << 20));
+  serve.add_option("--hicache-storage-ttl", storage.ttl_s, "redis: seconds that an unused page lives; 0: any")
+      ->check(CLI::Range(0.0, 1e9));
+  serve.add_option("--hicache-storage-prefetch-policy", engine.prefetch_policy,
+                   "How long a request waits for its pages from the store: best_effort (not at all), wait_complete, "
+                   "timeout")
+      ->check(CLI::IsMember({"best_effort", "wait_complete", "timeout"}))
+      ->capture_default_str();
+  serve.add_option("--hicache-prefetch-timeout", engine.prefetch_timeout_s, "Seconds, for the policy timeout")
+      ->check(CLI::Range(0.001, 3600.0))
+      ->capture_default_str();
+}
+
+/// What is wrong with the flags of the cache taken together, if anything.
+std::string contradiction(const EngineOptions& engine) {
+  const StorageOptions& storage = engine.storage;
+  if (!engine.radix_cache && engine.hierarchical_cache) {
+    return "--enable-hierarchical-cache and --disable-radix-cache exclude each other";
+  }
+  if (storage.enabled() && !engine.hierarchical_cache) {
+    return "--hicache-storage-backend needs --enable-hierarchical-cache";
+  }
+  if (storage.backend == "file" && storage.path.empty()) {
+    return "--hicache-storage-backend file needs --hicache-storage-path DIR";
+  }
+  if (storage.backend == "redis" && storage.address.empty()) {
+    return "--hicache-storage-backend redis needs --hicache-storage-address HOST:PORT";
+  }
+  return {};
 }
 
 void add_server_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
@@ -183,6 +239,7 @@ std::variant<ServeFlags, TraceFlags, SimulateFlags, ExitWith> parse_command_line
   add_pipeline_flags(serve, flags.engine);
   add_cluster_flags(serve, flags.cluster, raw);
   add_scheduler_flags(serve, flags.engine);
+  add_cache_flags(serve, flags.engine);
   add_server_flags(serve, flags, raw);
   TraceFlags trace_flags;
   CLI::App& trace = *app.add_subcommand("trace", "Print where the bubbles of a recorded profile are, and their causes");
@@ -200,6 +257,8 @@ std::variant<ServeFlags, TraceFlags, SimulateFlags, ExitWith> parse_command_line
   if (simulate.parsed()) return simulation;
   const std::string misplaced = complete_place(serve, flags.cluster, raw.dist_init_addr);
   if (!misplaced.empty()) return ExitWith{2, "millrace: " + misplaced};
+  const std::string wrong = contradiction(flags.engine);
+  if (!wrong.empty()) return ExitWith{2, "millrace: " + wrong};
   flags.drain_timeout = std::chrono::milliseconds(static_cast<int64_t>(raw.drain_timeout_s * 1000));
   flags.server.max_body_bytes = raw.max_body_mib << 20;
   flags.log_level = log::parse_level(raw.log_level).value();

@@ -13,6 +13,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr async::Duration kHeartbeat = 500ms;
+/// Cached prefixes are kept up to so many times what the running requests can hold.
+constexpr uint64_t kCachedPerRunning = 8;
+
 async::Duration duration_of(double seconds) {
   return std::chrono::duration_cast<async::Duration>(std::chrono::duration<double>(seconds));
 }
@@ -76,6 +79,7 @@ Result<void> LocalEngine::load() {
   node.threads = options_.threads;
   node.max_batch_tokens = static_cast<int32_t>(max_batch_tokens(options_));
   node.max_running = options_.max_running_requests;
+  node.storage = options_.storage;
   auto loaded = NodeStages::load(*checkpoint_, config_, node);
   if (loaded.has_error()) return loaded.error();
   node_ = std::move(*loaded);
@@ -130,13 +134,17 @@ Result<uint64_t> LocalEngine::wait_for_nodes() {
 Result<uint32_t> LocalEngine::page_count() {
   const auto page_size = static_cast<uint64_t>(options_.page_size);
   const uint64_t longest = static_cast<uint64_t>(config_.context_length());
-  // More than every running request at full length can never be used.
-  const uint64_t useful = (longest + page_size - 1) / page_size * static_cast<uint64_t>(options_.max_running_requests);
+  // More than every running request at full length is of use to the prefix cache only, and soon to nobody.
+  uint64_t useful = (longest + page_size - 1) / page_size * static_cast<uint64_t>(options_.max_running_requests);
+  if (options_.radix_cache) useful *= kCachedPerRunning;
   uint64_t capacity = node_->page_capacity(options_.page_size, options_.memory_fraction);
   if (coordinator_) {
     const auto least = wait_for_nodes();
     if (least.has_error()) return least.error();
     capacity = std::min(capacity, *least);
+  }
+  if (options_.hierarchical_cache && options_.host_cache_gb <= 0) {
+    capacity = static_cast<uint64_t>(static_cast<double>(capacity) / (1 + options_.host_cache_ratio));
   }
   const uint64_t wanted =
       options_.max_total_tokens > 0 ? static_cast<uint64_t>(options_.max_total_tokens) / page_size : capacity;
@@ -147,6 +155,14 @@ Result<uint32_t> LocalEngine::page_count() {
                       page_size);
   }
   return static_cast<uint32_t>(pages);
+}
+
+uint32_t LocalEngine::host_page_count(uint32_t page_count) const {
+  if (!options_.hierarchical_cache) return 0;
+  const double pages = options_.host_cache_gb > 0
+                           ? options_.host_cache_gb * 1e9 / static_cast<double>(node_->page_bytes(options_.page_size))
+                           : options_.host_cache_ratio * page_count;
+  return static_cast<uint32_t>(std::clamp(pages, 1.0, 0x1p31));
 }
 
 Result<void> LocalEngine::start_ring(uint32_t page_count) {
@@ -173,6 +189,14 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
   head.scheduler.chunking = *sched::parse_chunking(options_.chunking);
   head.scheduler.chunk_smoothing = options_.chunk_smoothing;
   head.scheduler.policy = *sched::parse_queue_policy(options_.schedule_policy);
+  head.scheduler.share_prefixes = options_.radix_cache;
+  head.scheduler.host_page_count = host_page_count(page_count);
+  head.scheduler.has_store = options_.storage.enabled();
+  head.scheduler.write_policy = *cache::parse_write_policy(options_.write_policy);
+  head.scheduler.prefetch_policy = *sched::parse_prefetch_policy(options_.prefetch_policy);
+  if (head.scheduler.prefetch_policy == sched::PrefetchPolicy::kTimeout) {
+    head.prefetch_timeout = duration_of(options_.prefetch_timeout_s);
+  }
   head.queue_timeout = duration_of(options_.queue_timeout_s);
   head.run_timeout = duration_of(options_.run_timeout_s);
   head.model = {config_.architecture,     context, drawable_vocab_, model::parameter_count(config_),
@@ -184,11 +208,12 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
                                   .page_size = page_size,
                                   .page_count = page_count,
                                   .max_batch_tokens = max_batch_tokens(options_),
-                                  .vocab_size = static_cast<uint32_t>(config_.vocab_size)};
+                                  .vocab_size = static_cast<uint32_t>(config_.vocab_size),
+                                  .host_page_count = head.scheduler.host_page_count};
 
   const sched::RingShape shape{static_cast<uint32_t>(options_.pp_size), head.scheduler.window, bounds};
   async::Runtime& runtime = head_thread_.runtime();
-  node_->make_stages(runtime, shape, drawable_vocab_);
+  RETURN_IF_ERROR(node_->make_stages(runtime, shape, drawable_vocab_));
   if (coordinator_) {
     ring_ = std::make_unique<sched::Ring>(runtime, head, *coordinator_);
     asio::post(head_thread_.context(), [this, page_count] {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "app/node_stages.h"
+#include "app/page_storage.h"
 #include "async/real_runtime.h"
 #include "base/result.h"
 #include "cluster/coordinator.h"
@@ -29,12 +30,20 @@ struct EngineOptions {
   int32_t chunked_prefill_size = 512;      ///< prompt tokens per micro-batch
   std::string chunking = "fixed";          ///< fixed, published, balanced
   double chunk_smoothing = 0.75;
-  std::string schedule_policy = "fcfs";    ///< fcfs, priority, shortest
+  std::string schedule_policy = "fcfs";    ///< fcfs, lpm, priority, shortest
   double queue_timeout_s = 0;              ///< 0: none
   double run_timeout_s = 0;                ///< 0: none
   int32_t max_running_requests = 64;
   int32_t max_queued_requests = 1024;
   double watchdog_timeout_s = 300;
+  bool radix_cache = true;                 ///< keep what was computed, for whoever has the same prefix
+  bool hierarchical_cache = false;         ///< a host tier behind the device's
+  double host_cache_ratio = 2.0;           ///< host pages per device page
+  double host_cache_gb = 0;                ///< over all stages of a node, instead of the ratio; 0: the ratio counts
+  std::string write_policy = "write_through";      ///< write_through, write_through_selective, write_back
+  std::string prefetch_policy = "best_effort";     ///< best_effort, wait_complete, timeout
+  double prefetch_timeout_s = 1.0;
+  StorageOptions storage;
 };
 
 /// Where this process stands among the nodes of a ring.
@@ -65,6 +74,7 @@ class LocalEngine {
   [[nodiscard]] Result<void> call_nodes(const std::vector<cluster::Assignment>& assignments);
   [[nodiscard]] Result<uint64_t> wait_for_nodes();
   [[nodiscard]] Result<uint32_t> page_count();
+  [[nodiscard]] uint32_t host_page_count(uint32_t page_count) const;
   [[nodiscard]] Result<void> start_ring(uint32_t page_count);
 
   const EngineOptions options_;

@@ -80,6 +80,11 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
     if (loaded.has_error()) return loaded.error();
     part.model = std::move(*loaded);
     part.thread = std::make_unique<async::IoThread>(name);
+    if (options_.storage.enabled()) {
+      const auto fingerprint = model::fingerprint(checkpoint, config_, span);
+      if (fingerprint.has_error()) return fingerprint.error();
+      part.fingerprint = fingerprint->to_string();
+    }
     log::info("{}: layers {} to {}{}{}, {:.1f} MB of weights on {}", name, span.layers.begin, span.layers.end - 1,
               span.first ? ", embedding" : "", span.last ? ", output head" : "",
               static_cast<double>(part.model->checkpoint_bytes()) / 1e6, part.backend->description());
@@ -88,25 +93,37 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
   return {};
 }
 
-uint64_t NodeStages::page_capacity(int32_t page_size, double fraction) const {
+uint64_t NodeStages::page_bytes(int32_t page_size) const {
   const model::LayerRange layers{options_.spans.front().layers.begin, options_.spans.back().layers.end};
-  const uint64_t page_bytes =
-      model::kv_page_bytes(config_, layers, page_size, parts_.front().backend->compute_dtype());
-  return static_cast<uint64_t>(fraction * static_cast<double>(available_memory())) / page_bytes;
+  return model::kv_page_bytes(config_, layers, page_size, parts_.front().backend->compute_dtype());
 }
 
-void NodeStages::make_stages(async::Runtime& control, const sched::RingShape& shape, uint32_t drawable_vocab) {
+uint64_t NodeStages::page_capacity(int32_t page_size, double fraction) const {
+  return static_cast<uint64_t>(fraction * static_cast<double>(available_memory())) / page_bytes(page_size);
+}
+
+Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingShape& shape, uint32_t drawable_vocab) {
   std::vector<async::Runtime*> runtimes;
   std::vector<sched::LocalStages::RunnerFactory> runners;
-  for (Part& part : parts_) {
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    Part& part = parts_[i];
     part.model->allocate_cache(static_cast<int32_t>(shape.bounds.page_size),
                                static_cast<int32_t>(shape.bounds.page_count));
+    const model::LayerRange& layers = options_.spans[i].layers;
+    auto store = open_page_store(part.thread->runtime(), options_.storage,
+                                 {part.fingerprint, static_cast<uint32_t>(layers.begin),
+                                  static_cast<uint32_t>(layers.end), part.backend->kv_format(),
+                                  shape.bounds.page_size, part.model->cache().page_bytes()});
+    if (store.has_error()) return store.error();
+    part.store = std::move(*store);
     runtimes.push_back(&part.thread->runtime());
-    runners.push_back([&part, drawable_vocab](async::Runtime& runtime) {
-      return std::make_unique<sched::ModelRunner>(runtime, std::move(part.model), drawable_vocab);
+    runners.push_back([&part, drawable_vocab, host_pages = shape.bounds.host_page_count](async::Runtime& runtime) {
+      return std::make_unique<sched::ModelRunner>(runtime, std::move(part.model), drawable_vocab, host_pages,
+                                                  std::move(part.store));
     });
   }
   stages_ = std::make_unique<sched::LocalStages>(control, std::move(runtimes), runners, options_.first, shape);
+  return {};
 }
 
 }  // namespace millrace::app

@@ -7,6 +7,7 @@
 #include "async/real_runtime.h"
 #include "base/result.h"
 #include "model/stage_model.h"
+#include "app/page_storage.h"
 #include "sched/local_stages.h"
 #include "tensor/backend.h"
 
@@ -20,6 +21,7 @@ struct NodeStagesOptions {
   int32_t threads = 0;                   ///< over all stages of the node; 0: one per CPU
   int32_t max_batch_tokens = 0;
   int32_t max_running = 0;
+  StorageOptions storage;
 };
 
 /// The stages that this process hosts, from weights to loops: a thread, a backend and a StageModel each. The
@@ -36,8 +38,10 @@ class NodeStages {
 
   /// Pages of `page_size` tokens, over all stages of the node, in `fraction` of the memory that is available now.
   [[nodiscard]] uint64_t page_capacity(int32_t page_size, double fraction) const;
-  /// Once: allocates the caches and makes the loops' host. `control` outlives it.
-  void make_stages(async::Runtime& control, const sched::RingShape& shape, uint32_t drawable_vocab);
+  /// Bytes of such a page over all stages of the node.
+  [[nodiscard]] uint64_t page_bytes(int32_t page_size) const;
+  /// Once: allocates the caches, opens the stores and makes the loops' host. `control` outlives it.
+  [[nodiscard]] Result<void> make_stages(async::Runtime& control, const sched::RingShape& shape, uint32_t drawable_vocab);
   [[nodiscard]] bool made() const { return stages_ != nullptr; }
   [[nodiscard]] sched::LocalStages& stages() { return *stages_; }
   [[nodiscard]] async::IoThread& first_thread() { return *parts_.front().thread; }
@@ -48,8 +52,10 @@ class NodeStages {
  private:
   struct Part {
     std::unique_ptr<tensor::Backend> backend;
-    std::unique_ptr<model::StageModel> model;  // until the runner takes it
+    std::unique_ptr<model::StageModel> model;  // until the runner takes it, as the store
+    std::unique_ptr<cache::PageStore> store;
     std::unique_ptr<async::IoThread> thread;
+    std::string fingerprint;                   // when there is a store
   };
 
   NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options);

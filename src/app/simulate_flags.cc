@@ -27,8 +27,8 @@ void add_setting_flags(CLI::App& command, SimulateFlags& flags) {
       ->delimiter(',')
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
-  command.add_option("--schedule-policy", flags.policy, "Order of the queue: fcfs, priority, shortest")
-      ->check(CLI::IsMember({"fcfs", "priority", "shortest"}))
+  command.add_option("--schedule-policy", flags.policy, "Order of the queue: fcfs, lpm, priority, shortest")
+      ->check(CLI::IsMember({"fcfs", "lpm", "priority", "shortest"}))
       ->capture_default_str();
   command.add_flag("--plain-batch-queue", flags.plain_batch_queue,
                    "Put all ready decodes into the next micro-batch instead of spreading them over the window");

@@ -54,7 +54,8 @@ class Host final : public cluster::StageHost {
                         page_count_);
     }
     if (!node_->made()) {
-      node_->make_stages(control_, cluster::ring_shape(assignment, config_, page_count), assignment.drawable_vocab);
+      RETURN_IF_ERROR(node_->make_stages(control_, cluster::ring_shape(assignment, config_, page_count),
+                                         assignment.drawable_vocab));
       page_count_ = page_count;
     }
     return &node_->stages();

@@ -5,6 +5,13 @@
 
 namespace millrace::cache {
 
+std::optional<WritePolicy> parse_write_policy(std::string_view name) {
+  if (name == "write_through") return WritePolicy::kWriteThrough;
+  if (name == "write_through_selective") return WritePolicy::kWriteThroughSelective;
+  if (name == "write_back") return WritePolicy::kWriteBack;
+  return std::nullopt;
+}
+
 PrefixCache::PrefixCache(const PrefixCacheOptions& options)
     : options_(options), pool_(options.page_count), host_pool_(options.host_page_count), tree_(options.page_size) {
   CHECK(options.share_prefixes || options.host_page_count == 0, "host pages without shared prefixes");

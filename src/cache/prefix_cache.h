@@ -21,6 +21,8 @@ enum class WritePolicy : uint8_t {
   kWriteBack,              ///< when its device page is wanted for something else
 };
 
+[[nodiscard]] std::optional<WritePolicy> parse_write_policy(std::string_view name);
+
 struct PrefixCacheOptions {
   uint32_t page_size = 64;
   uint32_t page_count = 0;

@@ -26,6 +26,13 @@ cache::PrefixCacheOptions cache_options(const SchedulerOptions& options) {
 
 }  // namespace
 
+std::optional<PrefetchPolicy> parse_prefetch_policy(std::string_view name) {
+  if (name == "best_effort") return PrefetchPolicy::kBestEffort;
+  if (name == "wait_complete") return PrefetchPolicy::kWaitComplete;
+  if (name == "timeout") return PrefetchPolicy::kTimeout;
+  return std::nullopt;
+}
+
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
       cache_(cache_options(options)),

@@ -21,6 +21,8 @@ enum class PrefetchPolicy : uint8_t {
   kTimeout,       ///< until it has ended or HeadOptions::prefetch_timeout has passed
 };
 
+[[nodiscard]] std::optional<PrefetchPolicy> parse_prefetch_policy(std::string_view name);
+
 struct SchedulerOptions {
   uint32_t page_size = 64;
   uint32_t page_count = 0;

