@@ -1,0 +1,112 @@
+#pragma once
+
+#include <array>
+#include <boost/asio/awaitable.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "async/runtime.h"
+#include "base/result.h"
+
+/// The third tier of the KV cache: pages by content, outside the process. docs/cache.md holds the contract.
+namespace millrace::cache {
+
+/// Content address of one page: chained hash of all tokens up to its end. The head computes it.
+struct PageKey {
+  std::array<uint8_t, 32> bytes{};
+  friend auto operator<=>(const PageKey&, const PageKey&) = default;
+  [[nodiscard]] std::string hex() const;  ///< 64 digits, lower case
+};
+
+/// What makes pages of different servers exchangeable. All of it is bound into every stored page's name and header.
+struct StoreIdentity {
+  std::string model_fingerprint;
+  uint32_t layer_begin = 0;
+  uint32_t layer_end = 0;  ///< one past the last
+  std::string kv_dtype;
+  uint32_t page_size = 0;  ///< tokens
+  size_t page_bytes = 0;
+  friend bool operator==(const StoreIdentity&, const StoreIdentity&) = default;
+};
+
+/// Counts since the store was opened, except `bytes_stored`.
+struct StoreStats {
+  uint64_t hits = 0;
+  uint64_t misses = 0;   ///< gets that gave nothing, whatever the reason
+  uint64_t corrupt = 0;  ///< pages found truncated, too long or altered, and deleted
+  uint64_t foreign = 0;  ///< sound pages of another identity, key or version under our name, deleted
+  uint64_t refused = 0;  ///< puts that stored nothing, whatever the reason
+  uint64_t written = 0;
+  uint64_t already_there = 0;  ///< puts of a page that the store had
+  uint64_t evicted = 0;
+  uint64_t errors = 0;         ///< what the system or the server would not do, besides "there is no such page"
+  uint64_t bytes_read = 0;     ///< of hits, without headers
+  uint64_t bytes_written = 0;  ///< of written pages, without headers
+  uint64_t bytes_stored = 0;   ///< now, of this identity, with headers; 0 where the store cannot know
+};
+
+/// One stage's way to stored pages. get, put and exists are called on the Runtime's executor, any number at once; the
+/// store bounds what runs. No I/O happens on that thread. They never throw for the environment.
+///
+/// The buffers belong to the caller but are in use until the awaitable completes: cancelling the waiting coroutine does
+/// not end it early. The destructor joins the I/O under way, answers what is still queued with false, and may run while
+/// coroutines wait; they must be let resume.
+class PageStore {
+ public:
+  virtual ~PageStore() = default;
+  /// Reads a page whole into `into` [page_bytes]. False is a miss: absent, truncated, corrupt, foreign, or the store is
+  /// unwell; `into` holds anything then.
+  [[nodiscard]] virtual asio::awaitable<bool> get(PageKey key, std::span<std::byte> into) = 0;
+  /// Writes `page` [page_bytes]. True also when it was there already. False: refused (full, read-only, dead server, too
+  /// much queued).
+  [[nodiscard]] virtual asio::awaitable<bool> put(PageKey key, std::span<const std::byte> page) = 0;
+  /// Whether a get is likely to succeed: the page is there and has the right size. Reads no payload.
+  [[nodiscard]] virtual asio::awaitable<bool> exists(PageKey key) = 0;
+  /// From any thread.
+  [[nodiscard]] virtual StoreStats stats() const = 0;
+};
+
+struct FileStoreOptions {
+  std::string path;        ///< made when absent; may be shared by stages, servers and hosts
+  uint64_t max_bytes = 0;  ///< of this identity's pages with their headers; at least one page
+  int threads = 4;         ///< workers
+  size_t max_queued_puts = 256;
+  bool use_io_uring = true;  ///< where the kernel allows it
+};
+
+struct RedisStoreOptions {
+  std::string host = "127.0.0.1";  ///< a name, an address, or the path of a Unix socket
+  uint16_t port = 6379;
+  std::string user;      ///< empty: the default user
+  std::string password;  ///< empty: none
+  int db = 0;
+  int64_t ttl_s = 0;      ///< of a page since its last use; 0: for ever
+  int timeout_ms = 1000;  ///< without progress, after which the server counts as dead
+  int threads = 4;        ///< connections
+  size_t max_queued_puts = 256;
+};
+
+/// Pages as files. Blocks while it reads the directory. Errors: kInvalidArgument for options, kUnavailable for a
+/// directory that cannot be made, read, written or locked.
+[[nodiscard]] Result<std::unique_ptr<PageStore>> open_file_store(async::Runtime& runtime, StoreIdentity identity,
+                                                                 FileStoreOptions options);
+
+/// Pages as strings of a Redis or Valkey server. Blocks for one attempt to connect: a server that cannot be reached is
+/// retried later, one that refuses the password or the database is an error (kInvalidArgument).
+[[nodiscard]] Result<std::unique_ptr<PageStore>> open_redis_store(async::Runtime& runtime, StoreIdentity identity,
+                                                                  RedisStoreOptions options);
+
+}  // namespace millrace::cache
+
+template <>
+struct std::hash<millrace::cache::PageKey> {
+  /// Keys are hashes already.
+  size_t operator()(const millrace::cache::PageKey& key) const noexcept {
+    size_t value = 0;
+    for (size_t i = 0; i < sizeof value; ++i) value |= static_cast<size_t>(key.bytes[i]) << (8 * i);
+    return value;
+  }
+};
