@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <iterator>
 #include <utility>
@@ -43,14 +44,28 @@ bool StoreQueue::try_push(StoreOpPtr op) {
   return true;
 }
 
+std::deque<StoreOpPtr>& StoreQueue::next_queue() {
+  const bool takes_put = !puts_.empty() && (reads_.empty() || ++turn_ % kReadsPerPut == 0);
+  return takes_put ? puts_ : reads_;
+}
+
 StoreOpPtr StoreQueue::try_pop() {
   const std::lock_guard lock(mutex_);
-  if (reads_.empty() && puts_.empty()) return nullptr;
-  const bool takes_put = !puts_.empty() && (reads_.empty() || ++turn_ % kReadsPerPut == 0);
-  auto& queue = takes_put ? puts_ : reads_;
+  auto& queue = next_queue();
+  if (queue.empty()) return nullptr;
   StoreOpPtr op = std::move(queue.front());
   queue.pop_front();
   return op;
+}
+
+std::vector<StoreOpPtr> StoreQueue::try_pop_batch(size_t most, size_t workers) {
+  const std::lock_guard lock(mutex_);
+  auto& queue = next_queue();
+  const size_t count = std::min(most, (queue.size() + workers - 1) / workers);
+  const auto end = queue.begin() + static_cast<std::ptrdiff_t>(count);
+  std::vector<StoreOpPtr> batch(std::make_move_iterator(queue.begin()), std::make_move_iterator(end));
+  queue.erase(queue.begin(), end);
+  return batch;
 }
 
 bool StoreQueue::wait(int timeout_ms) {

@@ -39,6 +39,8 @@ class StoreQueue {
   [[nodiscard]] bool try_push(StoreOpPtr op);
   /// Null when empty or closed.
   [[nodiscard]] StoreOpPtr try_pop();
+  /// Up to `most` operations, all puts or none, but no more than one worker's share of what waits for `workers`.
+  [[nodiscard]] std::vector<StoreOpPtr> try_pop_batch(size_t most, size_t workers);
   /// Readable while there are tokens: one per push, and one per worker after close().
   [[nodiscard]] int wake_descriptor() const { return wake_; }
   /// Takes one token; false when none came within `timeout_ms` (negative: waits for ever).
@@ -48,6 +50,8 @@ class StoreQueue {
   [[nodiscard]] bool closed() const { return closed_.load(); }
 
  private:
+  [[nodiscard]] std::deque<StoreOpPtr>& next_queue();  // with mutex_ held; empty when both are
+
   const size_t max_puts_;
   const int wake_;
   std::atomic<bool> closed_{false};
