@@ -1,4 +1,5 @@
 #include "app/node_stages.h"
+#include "model/fingerprint.h"
 
 #include <unistd.h>
 

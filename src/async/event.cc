@@ -1,6 +1,8 @@
 #include "async/event.h"
 
 #include <boost/asio/post.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/system/system_error.hpp>
 
 namespace millrace::async {
 
@@ -26,6 +28,21 @@ void Event::set(std::exception_ptr failure) const {
 asio::awaitable<void> Event::wait() const {
   const auto state = state_;
   while (!state->done) co_await state->done_signal.wait();
+  if (state->failure) std::rethrow_exception(state->failure);
+}
+
+asio::awaitable<void> Event::wait_uncancelled() const {
+  const auto state = state_;
+  const bool throws = co_await asio::this_coro::throw_if_cancelled();
+  co_await asio::this_coro::throw_if_cancelled(false);
+  while (!state->done) {
+    try {
+      co_await state->done_signal.wait();
+    } catch (const boost::system::system_error&) {
+      // A cancellation ends this wait, not what is waited for.
+    }
+  }
+  co_await asio::this_coro::throw_if_cancelled(throws);
   if (state->failure) std::rethrow_exception(state->failure);
 }
 

@@ -17,6 +17,9 @@ class Event {
   void set(std::exception_ptr failure = nullptr) const;
   /// Returns when set; cancellable without losing the event.
   [[nodiscard]] asio::awaitable<void> wait() const;
+  /// As wait(), but a cancellation meanwhile is only felt at the caller's next suspension: for memory that is in use
+  /// until the event.
+  [[nodiscard]] asio::awaitable<void> wait_uncancelled() const;
   [[nodiscard]] bool is_set() const;
 
  private:

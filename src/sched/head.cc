@@ -225,7 +225,7 @@ void Head::handle(Stop) {
 asio::awaitable<void> Head::take_turns() {
   while (!stopping_) {
     if (to_first_stage_ == nullptr) {
-      co_await wake_.wait();
+      co_await wait_for_ring();
       continue;
     }
     if (scheduler_.in_flight_plans() < options_.scheduler.window) {
@@ -241,6 +241,16 @@ asio::awaitable<void> Head::take_turns() {
     end_the_late();
     send_heartbeat_if_due();
   }
+}
+
+// Those in the queue may give up meanwhile.
+asio::awaitable<void> Head::wait_for_ring() {
+  if (clients_.empty() || options_.queue_timeout.count() == 0) {
+    co_await wake_.wait();
+    co_return;
+  }
+  (void)co_await wake_.wait_until(last_expiry_ + kExpiryInterval);
+  end_the_late();
 }
 
 bool Head::send_next_plan() {

@@ -104,6 +104,7 @@ class Head final : public Engine {
   void handle(Flush flush);
   void answer_flushes();
   void handle(Stop stop);
+  [[nodiscard]] asio::awaitable<void> wait_for_ring();
   [[nodiscard]] bool send_next_plan();
   void send(Plan plan, async::TimePoint begin);
   [[nodiscard]] async::Duration heartbeat() const;

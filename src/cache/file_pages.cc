@@ -1,0 +1,218 @@
+#include "cache/file_pages.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace millrace::cache {
+namespace {
+
+/// Memory that a record is read into or written from.
+using Parts = std::array<iovec, 3>;
+
+/// What is left of `parts` after the first `done` bytes.
+std::span<const iovec> rest_of(Parts& rest, const Parts& parts, size_t done) {
+  rest = parts;
+  size_t first = 0;
+  while (first < rest.size() && done >= rest[first].iov_len) done -= rest[first++].iov_len;
+  if (first == rest.size()) return {};
+  rest[first].iov_base = static_cast<std::byte*>(rest[first].iov_base) + done;
+  rest[first].iov_len -= done;
+  return std::span(rest).subspan(first);
+}
+
+int64_t mtime_ns(const struct statx& status) {
+  return status.stx_mtime.tv_sec * 1'000'000'000 + int64_t{status.stx_mtime.tv_nsec};
+}
+
+}  // namespace
+
+FilePages::FilePages(std::unique_ptr<StoreFolder> folder, const RecordForm& form, StoreCounters& counters,
+                     uint64_t max_bytes)
+    : folder_(std::move(folder)), form_(form), counters_(counters), index_(max_bytes) {}
+
+void FilePages::fault(const char* step, const std::string& name, int64_t error) {
+  ++counters_.errors;
+  log_.warn(fmt::format("{} {}", step, error), "page store {}: {} {}: {}", folder_->path(), step, name,
+            std::strerror(static_cast<int>(-error)));
+}
+
+IoTask<bool> FilePages::exists(FileIo& io, const PageKey& key) {
+  const std::string name = StoreFolder::page_name(key);
+  struct statx status{};
+  const int64_t result = co_await io.stat(folder_->descriptor(), name.c_str(), status);
+  if (result < 0 && result != -ENOENT) fault("looking for", name, result);
+  co_return result == 0 && S_ISREG(status.stx_mode) && status.stx_size == form_.record_bytes();
+}
+
+IoTask<int64_t> FilePages::read_all(FileIo& io, int file, PageHeader& header, std::span<std::byte> into) {
+  // One byte more than a record has, so that a file that is too long shows.
+  std::byte beyond{};
+  const Parts parts = {iovec{&header, sizeof header}, iovec{into.data(), into.size()}, iovec{&beyond, 1}};
+  Parts rest;
+  size_t done = 0;
+  while (done <= form_.record_bytes()) {
+    const auto wanted = rest_of(rest, parts, done);
+    const int64_t count = co_await io.read(file, wanted, done);
+    if (count == -EINTR) continue;
+    if (count < 0) co_return count;
+    if (count == 0) break;
+    done += static_cast<size_t>(count);
+  }
+  co_return static_cast<int64_t>(done);
+}
+
+IoTask<bool> FilePages::get(FileIo& io, const PageKey& key, std::span<std::byte> into) {
+  const std::string name = StoreFolder::page_name(key);
+  const int64_t opened = co_await io.open(folder_->descriptor(), name.c_str(), O_RDONLY | O_NOFOLLOW);
+  if (opened == -ENOENT) {
+    index_.forget(key);
+    co_return false;
+  }
+  if (opened < 0) {
+    fault("opening", name, opened);
+    co_return false;
+  }
+  const auto file = static_cast<int>(opened);
+  PageHeader header{};
+  const int64_t found_bytes = co_await read_all(io, file, header, into);
+  co_await io.close(file);
+  if (found_bytes < 0) {
+    fault("reading", name, found_bytes);
+    co_return false;
+  }
+  const RecordVerdict verdict = form_.check(header, key, into, static_cast<uint64_t>(found_bytes));
+  if (verdict == RecordVerdict::kSound) {
+    index_.touch(key, form_.record_bytes());
+    co_return true;
+  }
+  co_await discard(io, key, verdict, found_bytes);
+  co_return false;
+}
+
+IoTask<bool> FilePages::discard(FileIo& io, const PageKey& key, RecordVerdict verdict, int64_t found_bytes) {
+  const std::string name = StoreFolder::page_name(key);
+  const bool foreign = verdict == RecordVerdict::kForeign;
+  ++(foreign ? counters_.foreign : counters_.corrupt);
+  log_.warn(foreign ? "foreign" : "corrupt", "page store {}: page {} is {} ({} bytes found, {} wanted): deleting it",
+            folder_->path(), name, foreign ? "of another identity, key or version" : "corrupt",
+            found_bytes > static_cast<int64_t>(form_.record_bytes()) ? "too many" : std::to_string(found_bytes),
+            form_.record_bytes());
+  index_.forget(key);
+  const int64_t result = co_await io.unlink(folder_->descriptor(), name.c_str());
+  if (result < 0 && result != -ENOENT) fault("deleting", name, result);
+  co_return result == 0;
+}
+
+IoTask<bool> FilePages::put(FileIo& io, const PageKey& key, std::span<const std::byte> page) {
+  const bool is_there = co_await exists(io, key);
+  if (is_there) {
+    ++counters_.already_there;
+    index_.touch(key, form_.record_bytes());
+    co_return true;
+  }
+  if (!index_.try_reserve(form_.record_bytes())) co_return false;
+  bool ok = co_await make_room(io);
+  if (ok) ok = co_await write_record(io, key, page);
+  if (!ok) {
+    index_.release(form_.record_bytes());
+    co_return false;
+  }
+  index_.settle(key, form_.record_bytes());
+  ++counters_.written;
+  counters_.bytes_written += page.size();
+  co_return true;
+}
+
+IoTask<int64_t> FilePages::write_all(FileIo& io, int file, const PageHeader& header, std::span<const std::byte> page) {
+  const Parts parts = {iovec{const_cast<PageHeader*>(&header), sizeof header},
+                       iovec{const_cast<std::byte*>(page.data()), page.size()}, iovec{nullptr, 0}};
+  Parts rest;
+  size_t done = 0;
+  while (done < form_.record_bytes()) {
+    const auto left = rest_of(rest, parts, done);
+    const int64_t count = co_await io.write(file, left, done);
+    if (count == -EINTR) continue;
+    if (count < 0) co_return count;
+    if (count == 0) co_return -EIO;
+    done += static_cast<size_t>(count);
+  }
+  co_return 0;
+}
+
+IoTask<bool> FilePages::write_record(FileIo& io, const PageKey& key, std::span<const std::byte> page) {
+  const std::string name = StoreFolder::page_name(key);
+  const std::string temp = folder_->temp_name();
+  const int folder = folder_->descriptor();
+  const PageHeader header = form_.make_header(key, page);
+  const int64_t opened = co_await io.open(folder, temp.c_str(), O_WRONLY | O_CREAT | O_EXCL);
+  if (opened < 0) {
+    fault("making", temp, opened);
+    co_return false;
+  }
+  const auto file = static_cast<int>(opened);
+  const char* step = "writing";
+  int64_t result = co_await write_all(io, file, header, page);
+  if (result == 0) {
+    step = "syncing";
+    result = co_await io.sync(file);
+  }
+  const int64_t closed = co_await io.close(file);
+  if (result == 0) result = closed;
+  if (result == 0) {
+    step = "renaming";
+    result = co_await io.rename(folder, temp.c_str(), name.c_str());
+  }
+  if (result == 0) co_return true;
+  fault(step, temp, result);
+  co_await io.unlink(folder, temp.c_str());
+  co_return false;
+}
+
+IoTask<bool> FilePages::make_room(FileIo& io) {
+  while (const auto victim = index_.take_victim()) {
+    const std::string name = StoreFolder::page_name(victim->key);
+    struct statx status{};
+    int64_t result = co_await io.stat(folder_->descriptor(), name.c_str(), status);
+    if (result == 0 && mtime_ns(status) > victim->used_ns) {
+      // Another server has used it since.
+      index_.add({victim->key, victim->bytes, mtime_ns(status)});
+      continue;
+    }
+    if (result == 0) result = co_await io.unlink(folder_->descriptor(), name.c_str());
+    if (result == 0) ++counters_.evicted;
+    if (result < 0 && result != -ENOENT) {
+      index_.add(*victim);
+      fault("evicting", name, result);
+      co_return false;
+    }
+  }
+  co_return index_.fits();
+}
+
+void FilePages::write_uses() {
+  for (const StoredPage& page : index_.take_touched()) {
+    const std::string name = StoreFolder::page_name(page.key);
+    const timespec times[2] = {{0, UTIME_OMIT}, {page.used_ns / 1'000'000'000, page.used_ns % 1'000'000'000}};
+    if (utimensat(folder_->descriptor(), name.c_str(), times, AT_SYMLINK_NOFOLLOW) != 0 && errno != ENOENT) {
+      fault("dating", name, -int64_t{errno});
+    }
+  }
+}
+
+void FilePages::rescan() {
+  const int64_t begin_ns = index_.now_ns();
+  index_.merge(folder_->scan(), begin_ns);
+}
+
+void FilePages::look_after_folder() {
+  if (!folder_->is_gone()) return;
+  ++counters_.errors;
+  log_.warn("gone",
+            "page store {}: the directory was removed; every get misses and every put is refused until a "
+            "restart makes it anew",
+            folder_->path());
+}
+
+}  // namespace millrace::cache

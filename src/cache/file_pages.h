@@ -1,0 +1,52 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cache/file_io.h"
+#include "cache/io_task.h"
+#include "cache/page_index.h"
+#include "cache/store_folder.h"
+#include "cache/store_log.h"
+
+namespace millrace::cache {
+
+/// What can be done with the pages of a folder, as coroutines over FileIo. Used from any worker; owned by the store and
+/// outlives its workers. No failure of the file system throws: it is logged, counted, and answered with false.
+class FilePages {
+ public:
+  FilePages(std::unique_ptr<StoreFolder> folder, const RecordForm& form, StoreCounters& counters, uint64_t max_bytes);
+
+  /// `into` [page_bytes].
+  [[nodiscard]] IoTask<bool> get(FileIo& io, const PageKey& key, std::span<std::byte> into);
+  /// `page` [page_bytes].
+  [[nodiscard]] IoTask<bool> put(FileIo& io, const PageKey& key, std::span<const std::byte> page);
+  [[nodiscard]] IoTask<bool> exists(FileIo& io, const PageKey& key);
+
+  /// Removes the pages used least recently until the bound holds. False when it cannot.
+  [[nodiscard]] IoTask<bool> make_room(FileIo& io);
+  /// Writes the uses since the last call into the files' mtimes, where other servers and later runs find them. Blocks.
+  void write_uses();
+  /// Learns from the folder what others have done there. Blocks.
+  void rescan();
+  /// Says so when the folder was removed.
+  void look_after_folder();
+  [[nodiscard]] PageIndex& index() { return index_; }
+  [[nodiscard]] const StoreFolder& folder() const { return *folder_; }
+
+ private:
+  [[nodiscard]] IoTask<bool> write_record(FileIo& io, const PageKey& key, std::span<const std::byte> page);
+  [[nodiscard]] IoTask<int64_t> write_all(FileIo& io, int file, const PageHeader& header,
+                                          std::span<const std::byte> page);
+  [[nodiscard]] IoTask<int64_t> read_all(FileIo& io, int file, PageHeader& header, std::span<std::byte> into);
+  [[nodiscard]] IoTask<bool> discard(FileIo& io, const PageKey& key, RecordVerdict verdict, int64_t found_bytes);
+  void fault(const char* step, const std::string& name, int64_t error);
+
+  const std::unique_ptr<StoreFolder> folder_;
+  const RecordForm& form_;
+  StoreCounters& counters_;
+  PageIndex index_;
+  StoreLog log_;
+};
+
+}  // namespace millrace::cache

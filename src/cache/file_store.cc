@@ -1,0 +1,158 @@
+#include <condition_variable>
+#include <exception>
+#include <thread>
+
+#include "base/log.h"
+#include "cache/file_pages.h"
+
+namespace millrace::cache {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+/// How often uses are written down, and how late a removed folder is noticed when nobody puts.
+constexpr Clock::duration kKeepInterval = 1s;
+/// How late the pages of other servers count towards the bound; longer where a scan takes long.
+constexpr Clock::duration kScanInterval = 60s;
+constexpr int kScanShare = 50;
+constexpr int kMaxThreads = 256;
+
+/// Workers serve the queue, each through a FileIo of its own; one more thread keeps the folder.
+class FileStore final : public QueuedStore {
+ public:
+  FileStore(async::Runtime& runtime, const StoreIdentity& identity, const FileStoreOptions& options,
+            std::unique_ptr<StoreFolder> folder)
+      : QueuedStore(runtime, identity, options.max_queued_puts),
+        pages_(std::move(folder), form_, counters_, options.max_bytes) {
+    const std::string engine = make_workers(options);
+    pages_.rescan();
+    log::info("page store {}: {} pages, {} of {} bytes; {} workers, {}", pages_.folder().path(),
+              pages_.index().page_count(), pages_.index().bytes(), options.max_bytes, workers_.size(), engine);
+    for (const auto& io : workers_) threads_.emplace_back([this, &io] { io->serve(queue_, begin_); });
+    keeper_ = std::thread([this] { keep(); });
+  }
+
+  ~FileStore() override {
+    close_queue(threads_.size());
+    for (std::thread& thread : threads_) thread.join();
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    closing_signal_.notify_all();
+    keeper_.join();
+  }
+
+  [[nodiscard]] StoreStats stats() const override {
+    StoreStats stats = QueuedStore::stats();
+    stats.bytes_stored = pages_.index().bytes();
+    return stats;
+  }
+
+ private:
+  [[nodiscard]] std::string make_workers(const FileStoreOptions& options);
+  IoRoot run(FileIo& io, StoreOpPtr op);
+  [[nodiscard]] IoTask<bool> carry_out(FileIo& io, StoreOp& op);
+  IoRoot keep_bound();
+  void keep();
+
+  mutable FilePages pages_;
+  const FileIo::Begin begin_ = [this](FileIo& io, StoreOpPtr op) { run(io, std::move(op)); };
+  std::vector<std::unique_ptr<FileIo>> workers_;
+  std::vector<std::thread> threads_;
+  const std::unique_ptr<FileIo> keeper_io_ = make_blocking_io();
+  std::mutex mutex_;
+  std::condition_variable closing_signal_;
+  bool closing_ = false;
+  std::thread keeper_;
+};
+
+std::string FileStore::make_workers(const FileStoreOptions& options) {
+  std::string why_not = "it is switched off";
+  for (int i = 0; i < options.threads && options.use_io_uring; ++i) {
+    auto io = make_uring_io(why_not);
+    if (!io) break;
+    workers_.push_back(std::move(io));
+  }
+  if (!workers_.empty()) return "io_uring";
+  for (int i = 0; i < options.threads; ++i) workers_.push_back(make_blocking_io());
+  return fmt::format("blocking calls (no io_uring: {})", why_not);
+}
+
+IoTask<bool> FileStore::carry_out(FileIo& io, StoreOp& op) {
+  switch (op.kind) {
+    case StoreOp::Kind::kGet: return pages_.get(io, op.key, op.into);
+    case StoreOp::Kind::kPut: return pages_.put(io, op.key, op.page);
+    case StoreOp::Kind::kExists: break;
+  }
+  return pages_.exists(io, op.key);
+}
+
+IoRoot FileStore::run(FileIo& io, StoreOpPtr op) {
+  io.began();
+  bool ok = false;
+  try {
+    ok = co_await carry_out(io, *op);
+  } catch (const std::exception& failure) {
+    // Out of memory at worst: the file system's failures do not throw.
+    ++counters_.errors;
+    log::error("page store {}: {}", pages_.folder().path(), failure.what());
+  }
+  finish(op, ok);
+  io.ended();
+}
+
+IoRoot FileStore::keep_bound() {
+  (void)co_await pages_.make_room(*keeper_io_);
+}
+
+void FileStore::keep() {
+  keep_bound();
+  auto next_scan = Clock::now() + kScanInterval;
+  std::unique_lock lock(mutex_);
+  while (!closing_) {
+    closing_signal_.wait_for(lock, kKeepInterval, [this] { return closing_; });
+    lock.unlock();
+    pages_.write_uses();
+    pages_.look_after_folder();
+    if (const auto begin = Clock::now(); begin >= next_scan) {
+      pages_.rescan();
+      keep_bound();
+      next_scan = Clock::now() + std::max(kScanInterval, (Clock::now() - begin) * kScanShare);
+    }
+    lock.lock();
+  }
+}
+
+Result<void> check_options(const FileStoreOptions& options, size_t record_bytes) {
+  if (options.path.empty()) {
+    return make_error(ErrorCode::kInvalidArgument, "page store: the path is empty, a directory is wanted");
+  }
+  if (options.max_bytes < record_bytes) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "page store {}: room for {} bytes is less than one page takes with its header, {} bytes",
+                      options.path, options.max_bytes, record_bytes);
+  }
+  if (options.threads < 1 || options.threads > kMaxThreads) {
+    return make_error(ErrorCode::kInvalidArgument, "page store {}: {} threads, 1 to {} are wanted", options.path,
+                      options.threads, kMaxThreads);
+  }
+  if (options.max_queued_puts == 0) {
+    return make_error(ErrorCode::kInvalidArgument, "page store {}: a queue for 0 puts refuses them all", options.path);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PageStore>> open_file_store(async::Runtime& runtime, StoreIdentity identity,
+                                                   FileStoreOptions options) {
+  RETURN_IF_ERROR(check_identity(identity));
+  RETURN_IF_ERROR(check_options(options, RecordForm(identity).record_bytes()));
+  auto folder = StoreFolder::open(options.path, identity);
+  if (!folder) return folder.error();
+  return std::unique_ptr<PageStore>(std::make_unique<FileStore>(runtime, identity, options, std::move(*folder)));
+}
+
+}  // namespace millrace::cache

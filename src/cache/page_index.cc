@@ -1,0 +1,131 @@
+#include "cache/page_index.h"
+
+#include <algorithm>
+#include <chrono>
+#include <unordered_set>
+
+#include "base/check.h"
+
+namespace millrace::cache {
+
+int64_t PageIndex::tick() {
+  const auto wall = std::chrono::system_clock::now().time_since_epoch();
+  last_ns_ = std::max(last_ns_ + 1, int64_t{std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count()});
+  return last_ns_;
+}
+
+int64_t PageIndex::now_ns() {
+  const std::lock_guard lock(mutex_);
+  return tick();
+}
+
+void PageIndex::place(const PageKey& key, uint64_t bytes, int64_t used_ns) {
+  Entry& entry = pages_[key];
+  by_use_.erase({entry.used_ns, key});
+  bytes_ += bytes - entry.bytes;
+  entry.bytes = bytes;
+  entry.used_ns = std::max(entry.used_ns, used_ns);
+  by_use_.emplace(entry.used_ns, key);
+}
+
+void PageIndex::remove(Pages::iterator page) {
+  by_use_.erase({page->second.used_ns, page->first});
+  bytes_ -= page->second.bytes;
+  pages_.erase(page);
+}
+
+void PageIndex::use_now(const PageKey& key, uint64_t bytes) {
+  place(key, bytes, tick());
+  if (!std::exchange(pages_[key].touched, true)) touched_.push_back(key);
+}
+
+void PageIndex::touch(const PageKey& key, uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  use_now(key, bytes);
+}
+
+void PageIndex::add(const StoredPage& page) {
+  const std::lock_guard lock(mutex_);
+  place(page.key, page.bytes, page.used_ns);
+}
+
+void PageIndex::forget(const PageKey& key) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = pages_.find(key); found != pages_.end()) remove(found);
+}
+
+bool PageIndex::try_reserve(uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (bytes > max_bytes_ - reserved_) return false;
+  reserved_ += bytes;
+  return true;
+}
+
+void PageIndex::give_back(uint64_t bytes) {
+  CHECK(bytes <= reserved_, "{} bytes given back, {} are reserved", bytes, reserved_);
+  reserved_ -= bytes;
+}
+
+void PageIndex::release(uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  give_back(bytes);
+}
+
+void PageIndex::settle(const PageKey& key, uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  give_back(bytes);
+  use_now(key, bytes);
+}
+
+bool PageIndex::fits() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_ + reserved_ <= max_bytes_;
+}
+
+std::optional<StoredPage> PageIndex::take_victim() {
+  const std::lock_guard lock(mutex_);
+  if (bytes_ + reserved_ <= max_bytes_ || by_use_.empty()) return std::nullopt;
+  const auto found = pages_.find(by_use_.begin()->second);
+  const StoredPage victim{found->first, found->second.bytes, found->second.used_ns};
+  remove(found);
+  return victim;
+}
+
+std::vector<StoredPage> PageIndex::take_touched() {
+  const std::lock_guard lock(mutex_);
+  std::vector<StoredPage> uses;
+  uses.reserve(touched_.size());
+  for (const PageKey& key : std::exchange(touched_, {})) {
+    const auto found = pages_.find(key);
+    if (found == pages_.end() || !found->second.touched) continue;
+    found->second.touched = false;
+    uses.push_back({key, found->second.bytes, found->second.used_ns});
+  }
+  return uses;
+}
+
+void PageIndex::merge(std::span<const StoredPage> found, int64_t begin_ns) {
+  std::unordered_set<PageKey> there;
+  there.reserve(found.size());
+  for (const StoredPage& page : found) there.insert(page.key);
+  const std::lock_guard lock(mutex_);
+  // What was used after the scan began may have been written behind its back.
+  for (auto page = pages_.begin(); page != pages_.end();) {
+    const auto next = std::next(page);
+    if (page->second.used_ns < begin_ns && !there.contains(page->first)) remove(page);
+    page = next;
+  }
+  for (const StoredPage& page : found) place(page.key, page.bytes, page.used_ns);
+}
+
+uint64_t PageIndex::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+size_t PageIndex::page_count() const {
+  const std::lock_guard lock(mutex_);
+  return pages_.size();
+}
+
+}  // namespace millrace::cache

@@ -1,0 +1,153 @@
+#include "cache/queued_store.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+#include <utility>
+
+#include "base/check.h"
+
+namespace millrace::cache {
+namespace {
+
+constexpr uint32_t kReadsPerPut = 8;
+
+void add_tokens(int descriptor, uint64_t count) {
+  // Fails only when the counter would pass 2^64 - 2.
+  [[maybe_unused]] const ssize_t written = write(descriptor, &count, sizeof count);
+}
+
+}  // namespace
+
+StoreQueue::StoreQueue(size_t max_puts)
+    : max_puts_(max_puts), wake_(eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC | EFD_NONBLOCK)) {
+  CHECK(wake_ >= 0, "eventfd: errno {}", errno);
+}
+
+StoreQueue::~StoreQueue() {
+  ::close(wake_);
+}
+
+bool StoreQueue::try_push(StoreOpPtr op) {
+  {
+    const std::lock_guard lock(mutex_);
+    const bool is_put = op->kind == StoreOp::Kind::kPut;
+    auto& queue = is_put ? puts_ : reads_;
+    if (closed_.load() || queue.size() >= (is_put ? max_puts_ : kMaxReads)) return false;
+    queue.push_back(std::move(op));
+  }
+  add_tokens(wake_, 1);
+  return true;
+}
+
+std::deque<StoreOpPtr>& StoreQueue::next_queue() {
+  const bool takes_put = !puts_.empty() && (reads_.empty() || ++turn_ % kReadsPerPut == 0);
+  return takes_put ? puts_ : reads_;
+}
+
+StoreOpPtr StoreQueue::try_pop() {
+  const std::lock_guard lock(mutex_);
+  auto& queue = next_queue();
+  if (queue.empty()) return nullptr;
+  StoreOpPtr op = std::move(queue.front());
+  queue.pop_front();
+  return op;
+}
+
+std::vector<StoreOpPtr> StoreQueue::try_pop_batch(size_t most, size_t workers) {
+  const std::lock_guard lock(mutex_);
+  auto& queue = next_queue();
+  const size_t count = std::min(most, (queue.size() + workers - 1) / workers);
+  const auto end = queue.begin() + static_cast<std::ptrdiff_t>(count);
+  std::vector<StoreOpPtr> batch(std::make_move_iterator(queue.begin()), std::make_move_iterator(end));
+  queue.erase(queue.begin(), end);
+  return batch;
+}
+
+bool StoreQueue::wait(int timeout_ms) {
+  pollfd waiting{wake_, POLLIN, 0};
+  if (poll(&waiting, 1, timeout_ms) <= 0) return false;
+  uint64_t token = 0;
+  return read(wake_, &token, sizeof token) == sizeof token;
+}
+
+std::vector<StoreOpPtr> StoreQueue::close(size_t workers) {
+  std::vector<StoreOpPtr> rest;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_.store(true);
+    for (auto* queue : {&reads_, &puts_}) {
+      rest.insert(rest.end(), std::make_move_iterator(queue->begin()), std::make_move_iterator(queue->end()));
+      queue->clear();
+    }
+  }
+  add_tokens(wake_, workers);
+  return rest;
+}
+
+StoreStats StoreCounters::snapshot() const {
+  StoreStats stats;
+  stats.hits = hits;
+  stats.misses = misses;
+  stats.corrupt = corrupt;
+  stats.foreign = foreign;
+  stats.refused = refused;
+  stats.written = written;
+  stats.already_there = already_there;
+  stats.evicted = evicted;
+  stats.errors = errors;
+  stats.bytes_read = bytes_read;
+  stats.bytes_written = bytes_written;
+  return stats;
+}
+
+QueuedStore::QueuedStore(async::Runtime& runtime, const StoreIdentity& identity, size_t max_queued_puts)
+    : form_(identity), queue_(max_queued_puts), runtime_(runtime) {}
+
+asio::awaitable<bool> QueuedStore::get(PageKey key, std::span<std::byte> into) {
+  CHECK(into.size() == form_.page_bytes(), "a buffer of {} bytes for a page of {}", into.size(), form_.page_bytes());
+  return run({StoreOp::Kind::kGet, key, into, {}, async::Event(runtime_)});
+}
+
+asio::awaitable<bool> QueuedStore::put(PageKey key, std::span<const std::byte> page) {
+  CHECK(page.size() == form_.page_bytes(), "{} bytes for a page of {}", page.size(), form_.page_bytes());
+  return run({StoreOp::Kind::kPut, key, {}, page, async::Event(runtime_)});
+}
+
+asio::awaitable<bool> QueuedStore::exists(PageKey key) {
+  return run({StoreOp::Kind::kExists, key, {}, {}, async::Event(runtime_)});
+}
+
+asio::awaitable<bool> QueuedStore::run(StoreOp op) {
+  const auto shared = std::make_shared<StoreOp>(std::move(op));
+  if (unwell_.load() || !queue_.try_push(shared)) {
+    count(*shared, false);
+    co_return false;
+  }
+  // The store may end before this resumes: from here on only `shared` is touched.
+  co_await shared->done.wait_uncancelled();
+  co_return shared->ok;
+}
+
+void QueuedStore::count(const StoreOp& op, bool ok) {
+  if (op.kind == StoreOp::Kind::kPut && !ok) ++counters_.refused;
+  if (op.kind != StoreOp::Kind::kGet) return;
+  ++(ok ? counters_.hits : counters_.misses);
+  if (ok) counters_.bytes_read += form_.page_bytes();
+}
+
+void QueuedStore::finish(const StoreOpPtr& op, bool ok) {
+  count(*op, ok);
+  op->ok = ok;
+  op->done.set();
+}
+
+void QueuedStore::close_queue(size_t workers) {
+  for (const StoreOpPtr& op : queue_.close(workers)) finish(op, false);
+}
+
+}  // namespace millrace::cache

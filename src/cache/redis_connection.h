@@ -1,0 +1,73 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <deque>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cache/page_store.h"
+
+namespace millrace::cache {
+
+/// A server's answer to one command.
+struct RedisReply {
+  enum class Kind { kStatus, kError, kInteger, kBulk, kNil };
+  Kind kind = Kind::kNil;
+  std::string text;  ///< of a status or an error
+  int64_t integer = 0;
+  uint64_t bulk_bytes = 0;  ///< how long the string is, however much of it there was room for
+};
+
+/// One connection that speaks the Redis protocol (RESP 2): commands are queued, sent together, and answered in order.
+/// Payloads go from and to the caller's memory. Used on one thread, which it blocks, but never for longer than
+/// `timeout_ms` without progress.
+///
+/// Everything throws ErrorException: kUnavailable when the connection fails, kTimeout when the server is silent, kData
+/// when it does not speak the protocol, kInvalidArgument when it refuses the password or the database. The connection
+/// is of no use afterwards.
+class RedisConnection {
+ public:
+  /// Connects, authenticates, selects the database and hears that the server is ready.
+  explicit RedisConnection(const RedisStoreOptions& options);
+  ~RedisConnection();
+  RedisConnection(const RedisConnection&) = delete;
+  RedisConnection& operator=(const RedisConnection&) = delete;
+
+  void queue(std::initializer_list<std::string_view> words);
+  /// As above, with `value`, the parts of one string, behind the first two words. The parts must live until send() has
+  /// returned.
+  void queue_value(std::initializer_list<std::string_view> words, std::array<std::span<const std::byte>, 2> value);
+  void send();
+  /// The next answer. A string's bytes fill `into` one after another; what has no room is dropped.
+  [[nodiscard]] RedisReply receive(std::array<std::span<std::byte>, 2> into = {});
+
+ private:
+  void open_socket(const RedisStoreOptions& options);
+  void connect_to(const struct sockaddr* address, unsigned length, int family);
+  void introduce(const RedisStoreOptions& options);
+  void wait_for(short events, const char* what) const;
+  void fill();
+  [[nodiscard]] std::string read_line();
+  void read_bulk(uint64_t bytes, std::array<std::span<std::byte>, 2> into);
+  void take(std::span<std::byte> into);
+  void drop(uint64_t bytes);
+  [[nodiscard]] size_t buffered() const { return end_ - begin_; }
+
+  const int timeout_ms_;
+  int socket_ = -1;
+  std::deque<std::string> texts_;  // what pieces_ of the queued commands point to, besides payloads
+  std::vector<iovec> pieces_;
+  std::vector<std::byte> buffer_;
+  size_t begin_ = 0;
+  size_t end_ = 0;
+};
+
+/// "redis://host:port/db", for messages. Holds no password.
+[[nodiscard]] std::string redis_name(const RedisStoreOptions& options);
+
+}  // namespace millrace::cache

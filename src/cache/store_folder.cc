@@ -1,0 +1,188 @@
+#include "cache/store_folder.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <random>
+#include <set>
+
+namespace millrace::cache {
+namespace {
+
+constexpr std::string_view kLockSuffix = ".lock";
+constexpr int kFanOut = 256;
+
+Error unusable(std::string_view path, std::string_view step) {
+  return make_error(ErrorCode::kUnavailable,
+                    "page store {}: {}: {}; a directory that can be read, written and locked "
+                    "is wanted",
+                    path, step, std::strerror(errno));
+}
+
+std::string random_name() {
+  std::random_device device;
+  return fmt::format("{:08x}{:08x}{:08x}", device(), device(), device());
+}
+
+/// Calls `visit` with the names in a folder; what cannot be read has none.
+void for_each_name(int parent, const char* name, const std::function<void(int folder, const char* name)>& visit) {
+  const int opened = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (opened < 0) return;
+  DIR* folder = fdopendir(opened);
+  if (folder == nullptr) {
+    close(opened);
+    return;
+  }
+  while (const dirent* entry = readdir(folder)) {
+    if (entry->d_name[0] != '.') visit(dirfd(folder), entry->d_name);
+  }
+  closedir(folder);
+}
+
+std::optional<PageKey> parse_key(std::string_view name) {
+  PageKey key;
+  if (name.size() != 2 * key.bytes.size()) return std::nullopt;
+  const auto digit = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; };
+  for (size_t i = 0; i < key.bytes.size(); ++i) {
+    const int high = digit(name[2 * i]);
+    const int low = digit(name[2 * i + 1]);
+    if (high < 0 || low < 0) return std::nullopt;
+    key.bytes[i] = static_cast<uint8_t>(high * 16 + low);
+  }
+  return key;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StoreFolder>> StoreFolder::open(const std::string& path, const StoreIdentity& identity) {
+  const std::string own_path = (std::filesystem::path(path) / hash_of(identity).hex()).string();
+  std::error_code failure;
+  std::filesystem::create_directories(own_path, failure);
+  if (failure) {
+    errno = failure.value();
+    return unusable(own_path, "making the directory");
+  }
+  const int folder = ::open(own_path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return unusable(own_path, "opening the directory");
+  std::unique_ptr<StoreFolder> store(new StoreFolder(own_path, folder));
+  RETURN_IF_ERROR(store->make_layout());
+  RETURN_IF_ERROR(store->become_writer());
+  store->describe(identity);
+  store->remove_leftovers();
+  return store;
+}
+
+StoreFolder::StoreFolder(std::string path, int folder) : path_(std::move(path)), folder_(folder) {}
+
+StoreFolder::~StoreFolder() {
+  if (lock_ >= 0) {
+    unlinkat(folder_, fmt::format("tmp/{}{}", writer_, kLockSuffix).c_str(), 0);
+    close(lock_);
+  }
+  close(folder_);
+}
+
+std::string StoreFolder::page_name(const PageKey& key) {
+  const std::string digits = key.hex();
+  return fmt::format("{}/{}", std::string_view(digits).substr(0, 2), digits);
+}
+
+std::string StoreFolder::temp_name() {
+  return fmt::format("tmp/{}.{}", writer_, temp_count_.fetch_add(1));
+}
+
+bool StoreFolder::is_gone() const {
+  struct stat status{};
+  return fstat(folder_, &status) != 0 || status.st_nlink == 0;
+}
+
+Result<void> StoreFolder::make_layout() const {
+  std::vector<std::string> names{"tmp"};
+  for (int i = 0; i < kFanOut; ++i) names.push_back(fmt::format("{:02x}", i));
+  for (const std::string& name : names) {
+    if (mkdirat(folder_, name.c_str(), 0777) != 0 && errno != EEXIST) {
+      return unusable(path_, fmt::format("making the directory {}", name));
+    }
+  }
+  return {};
+}
+
+Result<void> StoreFolder::become_writer() {
+  // Another writer may take the new lock first, believe us dead and remove the file; then there is nothing to lock.
+  // Ours is shared, on a file open for reading, so that the file system can be made read-only meanwhile.
+  for (;;) {
+    const std::string writer = random_name();
+    const std::string name = fmt::format("tmp/{}{}", writer, kLockSuffix);
+    const int lock = openat(folder_, name.c_str(), O_RDONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (lock < 0) return unusable(path_, fmt::format("making {}", name));
+    struct stat status{};
+    if (flock(lock, LOCK_SH) != 0 || fstat(lock, &status) != 0) {
+      const Error failure = unusable(path_, fmt::format("locking {}", name));
+      close(lock);
+      return failure;
+    }
+    if (status.st_nlink > 0) {
+      lock_ = lock;
+      writer_ = writer;
+      return {};
+    }
+    close(lock);
+  }
+}
+
+void StoreFolder::describe(const StoreIdentity& identity) const {
+  const int file = openat(folder_, "identity.txt", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (file < 0) return;
+  const std::string text = fmt::format("model {}\nlayers {} to {}\ndtype {}\ntokens per page {}\nbytes per page {}\n",
+                                       identity.model_fingerprint, identity.layer_begin, identity.layer_end - 1,
+                                       identity.kv_dtype, identity.page_size, identity.page_bytes);
+  // Nobody but people reads it, so half of it is no harm.
+  [[maybe_unused]] const ssize_t written = write(file, text.data(), text.size());
+  close(file);
+}
+
+bool StoreFolder::is_dead(const std::string& writer) const {
+  const std::string name = fmt::format("tmp/{}{}", writer, kLockSuffix);
+  const int lock = openat(folder_, name.c_str(), O_RDWR | O_CLOEXEC);
+  if (lock < 0) return errno == ENOENT;
+  const bool dead = flock(lock, LOCK_EX | LOCK_NB) == 0;
+  if (dead) unlinkat(folder_, name.c_str(), 0);
+  close(lock);
+  return dead;
+}
+
+void StoreFolder::remove_leftovers() const {
+  std::vector<std::string> names;
+  for_each_name(folder_, "tmp", [&](int, const char* name) { names.emplace_back(name); });
+  std::set<std::string> alive{writer_};
+  std::set<std::string> dead;
+  for (const std::string& name : names) {
+    const std::string writer = name.substr(0, name.find('.'));
+    if (!alive.contains(writer) && !dead.contains(writer)) (is_dead(writer) ? dead : alive).insert(writer);
+    if (dead.contains(writer)) unlinkat(folder_, ("tmp/" + name).c_str(), 0);
+  }
+}
+
+std::vector<StoredPage> StoreFolder::scan() const {
+  std::vector<StoredPage> pages;
+  for (int i = 0; i < kFanOut; ++i) {
+    for_each_name(folder_, fmt::format("{:02x}", i).c_str(), [&](int folder, const char* name) {
+      const auto key = parse_key(name);
+      struct stat status{};
+      if (!key || fstatat(folder, name, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode)) return;
+      const int64_t used_ns = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
+      pages.push_back({*key, static_cast<uint64_t>(status.st_size), used_ns});
+    });
+  }
+  return pages;
+}
+
+}  // namespace millrace::cache

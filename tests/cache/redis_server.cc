@@ -1,0 +1,114 @@
+#include "cache/redis_server.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <thread>
+
+namespace millrace::test {
+namespace {
+
+uint16_t free_port() {
+  const int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  REQUIRE(bind(probe, reinterpret_cast<sockaddr*>(&address), size) == 0);
+  REQUIRE(getsockname(probe, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  close(probe);
+  return ntohs(address.sin_port);
+}
+
+}  // namespace
+
+bool RedisServer::installed() {
+  return std::system("command -v redis-server > /dev/null 2>&1") == 0;
+}
+
+RedisServer::RedisServer(std::vector<std::string> more_arguments)
+    : more_arguments_(std::move(more_arguments)), port_(free_port()) {}
+
+RedisServer::~RedisServer() {
+  if (process_ < 0) return;
+  kill(process_, SIGKILL);
+  waitpid(process_, nullptr, 0);
+}
+
+void RedisServer::start() {
+  std::vector<std::string> words = {"redis-server", "--port",      std::to_string(port_),
+                                    "--bind",       "127.0.0.1",   "--unixsocket",
+                                    socket_path(),  "--save",      "",
+                                    "--appendonly", "no",          "--dir",
+                                    folder_.path(), "--databases", "4"};
+  words.insert(words.end(), more_arguments_.begin(), more_arguments_.end());
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  process_ = fork();
+  REQUIRE(process_ >= 0);
+  if (process_ == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const int nothing = open("/dev/null", O_RDWR);
+    dup2(nothing, STDOUT_FILENO);
+    dup2(nothing, STDERR_FILENO);
+    execvp(pointers[0], pointers.data());
+    _exit(127);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  for (;;) {
+    try {
+      const cache::RedisConnection probe(options());
+      return;
+    } catch (const ErrorException& failure) {
+      INFO(failure.what());
+      REQUIRE(failure.error().code == ErrorCode::kUnavailable);
+      REQUIRE(std::chrono::steady_clock::now() < deadline);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+void RedisServer::send_signal(int signal) const {
+  REQUIRE(kill(process_, signal) == 0);
+}
+
+void RedisServer::await_end() {
+  REQUIRE(waitpid(process_, nullptr, 0) == process_);
+  process_ = -1;
+}
+
+cache::RedisStoreOptions RedisServer::options() const {
+  cache::RedisStoreOptions options;
+  options.port = port_;
+  options.max_queued_puts = 10000;
+  for (size_t i = 0; i + 1 < more_arguments_.size(); ++i) {
+    if (more_arguments_[i] == "--requirepass") options.password = more_arguments_[i + 1];
+  }
+  // A loaded machine may be slow, and where a test wants silence it says so itself.
+  options.timeout_ms = 10000;
+  return options;
+}
+
+cache::RedisReply RedisServer::ask(std::initializer_list<std::string_view> words, std::span<std::byte> into) const {
+  cache::RedisConnection connection(options());
+  connection.queue(words);
+  connection.send();
+  return connection.receive({into, {}});
+}
+
+void RedisServer::set(const std::string& key, std::span<const std::byte> value) const {
+  cache::RedisConnection connection(options());
+  connection.queue_value({"SET", key}, {value, {}});
+  connection.send();
+  REQUIRE(connection.receive().text == "OK");
+}
+
+}  // namespace millrace::test

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "cache/redis_connection.h"
+#include "cache/store_support.h"
+
+namespace millrace::test {
+
+/// A redis-server of this test's own, in memory, on a free port of the loopback and on a Unix socket. Killed with the
+/// object, and with the test.
+class RedisServer {
+ public:
+  /// Whether there is one to start.
+  [[nodiscard]] static bool installed();
+
+  explicit RedisServer(std::vector<std::string> more_arguments = {});
+  ~RedisServer();
+  RedisServer(const RedisServer&) = delete;
+  RedisServer& operator=(const RedisServer&) = delete;
+
+  /// Returns when it answers.
+  void start();
+  void send_signal(int signal) const;
+  /// Waits for the end after a signal that ends it.
+  void await_end();
+
+  [[nodiscard]] cache::RedisStoreOptions options() const;
+  [[nodiscard]] std::string socket_path() const { return folder_.path() + "/socket"; }
+  /// One command, on a connection of its own to database 0.
+  cache::RedisReply ask(std::initializer_list<std::string_view> words, std::span<std::byte> into = {}) const;
+  void set(const std::string& key, std::span<const std::byte> value) const;
+
+ private:
+  TempFolder folder_;
+  std::vector<std::string> more_arguments_;
+  uint16_t port_ = 0;
+  pid_t process_ = -1;
+};
+
+}  // namespace millrace::test
