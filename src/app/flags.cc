@@ -197,6 +197,8 @@ void add_server_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
   serve.add_option("--host", server.host, "Address to listen on")->capture_default_str();
   serve.add_option("--port", server.port, "Port to listen on; 0: any free one")->capture_default_str();
   serve.add_option("--api-key", server.api_key, "Wanted from clients as 'Authorization: Bearer KEY'");
+  serve.add_option("--admin-api-key", server.admin_api_key,
+                   "Wanted instead for /flush_cache, /pause_generation and /continue_generation");
   serve.add_option("--profile-dir", server.profile_dir, "Folder that /start_profile writes traces to")
       ->capture_default_str();
   serve.add_option("--max-connections", server.max_connections, "Open connections; beyond: 503")

@@ -56,11 +56,13 @@ Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& s
 Api::~Api() { worker_.join(); }
 
 std::optional<HttpResponse> Api::check(const HttpRequest& head, const RouteMatch& match) const {
-  if (!options_.api_key.empty() && !match.is_public()) {
+  const bool wants_admin = match.is_admin() && !options_.admin_api_key.empty();
+  const std::string& wanted = wants_admin ? options_.admin_api_key : options_.api_key;
+  if (!wanted.empty() && !match.is_public()) {
     constexpr std::string_view kScheme = "bearer ";
     const std::string_view given = head.authorization;
     const bool authorised = boost::algorithm::istarts_with(given, kScheme) &&
-                            equal_in_constant_time(given.substr(kScheme.size()), options_.api_key);
+                            equal_in_constant_time(given.substr(kScheme.size()), wanted);
     if (!authorised) return error_response({401, "the API key is missing or wrong", ""});
   }
   if (match.route == Route::kNotFound) {
@@ -102,7 +104,9 @@ asio::awaitable<bool> Api::handle(HttpRequest request, Connection& connection) {
   if (!response && generates) {
     co_await generate(request, match.route, connection, record);
   } else {
-    if (!response && is_heavy(request, match.route)) {
+    if (!response && match.route == Route::kFlushCache) {
+      response = co_await answer_flush(std::move(request.body));
+    } else if (!response && is_heavy(request, match.route)) {
       co_await run_elsewhere([&] { response = answer_safely(request, match); });
     } else if (!response) {
       response = answer_safely(request, match);

@@ -40,6 +40,9 @@ class Api {
   [[nodiscard]] HttpResponse answer_detokenize(const HttpRequest& request) const;
   [[nodiscard]] HttpResponse answer_apply_template(const HttpRequest& request) const;
   [[nodiscard]] HttpResponse answer_abort(const HttpRequest& request);
+  [[nodiscard]] asio::awaitable<HttpResponse> answer_flush(std::string body);
+  [[nodiscard]] HttpResponse answer_pause(const HttpRequest& request);
+  [[nodiscard]] HttpResponse answer_continue();
   [[nodiscard]] HttpResponse answer_server_info() const;
   [[nodiscard]] HttpResponse answer_metrics() const;
 

@@ -40,6 +40,8 @@ HttpResponse Api::answer(const HttpRequest& request, const RouteMatch& match) {
     case Route::kDetokenize: return answer_detokenize(request);
     case Route::kApplyTemplate: return answer_apply_template(request);
     case Route::kAbortRequest: return answer_abort(request);
+    case Route::kPauseGeneration: return answer_pause(request);
+    case Route::kContinueGeneration: return answer_continue();
     case Route::kServerInfo: return answer_server_info();
     case Route::kLoad: {
       const sched::EngineStatus status = service_.engine->status();
@@ -52,6 +54,7 @@ HttpResponse Api::answer(const HttpRequest& request, const RouteMatch& match) {
     case Route::kPreflight: return preflight(match.allowed);
     case Route::kCompletions:
     case Route::kChatCompletions:
+    case Route::kFlushCache:
     case Route::kNotFound:
     case Route::kMethodNotAllowed: break;
   }
@@ -146,6 +149,33 @@ HttpResponse Api::answer_abort(const HttpRequest& request) {
   return response;
 }
 
+asio::awaitable<HttpResponse> Api::answer_flush(std::string body) {
+  const auto parsed = openai::parse_flush_request(body);
+  if (parsed.has_error()) co_return error_response(parsed.error());
+  const auto patience = std::chrono::duration_cast<async::Duration>(std::chrono::duration<double>(parsed->timeout_s));
+  const auto flushed = co_await service_.engine->flush_cache(runtime_, patience);
+  if (flushed.has_error()) co_return error_response(openai::to_api_error(flushed.error(), ""));
+  HttpResponse response;
+  JsonWriter(response.body).begin_object().member("flushed", true).end_object();
+  co_return response;
+}
+
+HttpResponse Api::answer_pause(const HttpRequest& request) {
+  const auto parsed = openai::parse_pause_request(request.body);
+  if (parsed.has_error()) return error_response(parsed.error());
+  service_.engine->pause(parsed->mode);
+  HttpResponse response;
+  JsonWriter(response.body).begin_object().member("paused", true).end_object();
+  return response;
+}
+
+HttpResponse Api::answer_continue() {
+  service_.engine->resume();
+  HttpResponse response;
+  JsonWriter(response.body).begin_object().member("paused", false).end_object();
+  return response;
+}
+
 HttpResponse Api::answer_server_info() const {
   const sched::ModelInfo& info = service_.engine->model_info();
   const sched::EngineStatus status = service_.engine->status();
@@ -158,7 +188,10 @@ HttpResponse Api::answer_server_info() const {
   json.member("kv_token_capacity", info.kv_token_capacity).end_object();
   json.key("engine").begin_object().member("ready", status.ready).member("reason", status.reason);
   json.member("running", status.running).member("waiting", status.waiting);
-  json.member("free_pages", status.free_pages).member("total_pages", status.total_pages).end_object();
+  json.member("paused", status.paused);
+  json.member("free_pages", status.free_pages).member("total_pages", status.total_pages);
+  json.member("cached_pages", status.cached_pages);
+  json.member("cached_host_pages", status.cached_host_pages).member("host_pages", status.host_pages).end_object();
   json.key("limits").begin_object().member("max_connections", options_.max_connections);
   json.member("max_requests_in_flight", options_.max_requests_in_flight).member("max_choices", options_.max_choices);
   json.member("max_body_bytes", options_.max_body_bytes).end_object();

@@ -96,6 +96,26 @@ Metrics::Metrics()
       prompt_length(kLengthBounds),
       generation_length(kLengthBounds) {}
 
+namespace {
+
+void write_cache_counts(Writer& writer, const cache::PrefixCacheCounts& counts) {
+  const auto pages = [&](std::string_view name, std::string_view help, uint64_t count) {
+    writer.counter(name, help, static_cast<double>(count));
+  };
+  pages("kv_cache_device_hit_pages_total", "Prompt pages found on the device.", counts.device_hit_pages);
+  pages("kv_cache_host_hit_pages_total", "Prompt pages found on the host and loaded.", counts.host_hit_pages);
+  pages("kv_cache_missed_pages_total", "Prompt pages that had to be computed.", counts.missed_pages);
+  pages("kv_cache_evicted_pages_total", "Device pages given up for others.", counts.evicted_device_pages);
+  pages("kv_cache_evicted_host_pages_total", "Host pages given up for others.", counts.evicted_host_pages);
+  pages("kv_cache_stored_pages_total", "Pages copied from the device to the host.", counts.stored_pages);
+  pages("kv_cache_persisted_pages_total", "Pages written to the store by every stage.", counts.persisted_pages);
+  pages("kv_cache_unpersisted_pages_total", "Pages not offered to the store, which was behind.",
+        counts.unpersisted_pages);
+  pages("kv_cache_fetched_pages_total", "Pages that every stage got from the store.", counts.fetched_pages);
+}
+
+}  // namespace
+
 std::string Metrics::render(std::string_view model_name, const sched::EngineStatus& status, size_t in_flight,
                             size_t connections) const {
   Writer writer(model_name);
@@ -109,6 +129,13 @@ std::string Metrics::render(std::string_view model_name, const sched::EngineStat
   writer.counter("prefix_cache_queries_total", "Prompt tokens looked up in the cache.",
                  static_cast<double>(prompt_tokens));
   writer.counter("prefix_cache_hits_total", "Prompt tokens found in the cache.", static_cast<double>(cached_tokens));
+  writer.gauge("kv_cache_cached_pages", "Pages on the device that hold known prefixes.",
+               static_cast<double>(status.cached_pages));
+  writer.gauge("kv_cache_host_pages", "Pages on the host that hold known prefixes.",
+               static_cast<double>(status.cached_host_pages));
+  write_cache_counts(writer, status.cache);
+  writer.counter("num_preemptions_total", "Running requests sent back to the queue for want of pages.",
+                 static_cast<double>(status.preemptions));
   for (const std::string_view name : {"vllm:request_success_total", "millrace:request_success_total"}) {
     writer.describe(name, "counter", "Choices that ended well, by reason.");
     for (size_t reason = 0; reason < finished_.size(); ++reason) {

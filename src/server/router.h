@@ -21,6 +21,9 @@ enum class Route : uint8_t {
   kDetokenize,
   kApplyTemplate,
   kAbortRequest,
+  kFlushCache,
+  kPauseGeneration,
+  kContinueGeneration,
   kServerInfo,
   kLoad,
   kMetrics,
@@ -39,6 +42,10 @@ struct RouteMatch {
   std::string allowed;              ///< of kMethodNotAllowed and kPreflight: for the Allow header
   [[nodiscard]] bool is_public() const {
     return route == Route::kHealth || route == Route::kPreflight || (extra != nullptr && extra->is_public);
+  }
+  /// It changes what other clients see.
+  [[nodiscard]] bool is_admin() const {
+    return route == Route::kFlushCache || route == Route::kPauseGeneration || route == Route::kContinueGeneration;
   }
 };
 

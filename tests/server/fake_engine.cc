@@ -175,4 +175,15 @@ std::vector<sched::GenerateRequest> FakeEngine::seen() const {
   return seen_;
 }
 
+asio::awaitable<Result<void>> FakeEngine::flush_cache(async::Runtime&, async::Duration patience) {
+  last_patience = patience;
+  Result<void> result;
+  if (live > 0) {
+    result = make_error(ErrorCode::kConflict, "{} requests run and 0 wait", live.load());
+  } else {
+    ++flushes;
+  }
+  co_return result;
+}
+
 }  // namespace millrace::test

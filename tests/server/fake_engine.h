@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,10 @@ class FakeEngine final : public sched::Engine {
   [[nodiscard]] Result<std::unique_ptr<sched::TokenStream>> submit(sched::GenerateRequest request,
                                                                    async::Runtime& runtime) override;
   bool abort(const std::string& request_id) override;
+  /// Refused with kConflict while streams live; `patience` is only noted.
+  [[nodiscard]] asio::awaitable<Result<void>> flush_cache(async::Runtime& runtime, async::Duration patience) override;
+  void pause(sched::PauseMode mode) override { paused = mode; }
+  void resume() override { paused.reset(); }
 
   /// Waits until no stream lives; false after two seconds.
   [[nodiscard]] bool wait_until_idle() const;
@@ -51,6 +56,9 @@ class FakeEngine final : public sched::Engine {
   std::atomic<int> live{0};             ///< streams that exist
   std::atomic<int> destroyed_early{0};  ///< streams destroyed before their last event
   std::atomic<uint64_t> events{0};      ///< events handed out
+  std::atomic<int> flushes{0};          ///< that succeeded
+  async::Duration last_patience{};      ///< of the flush asked for last
+  std::optional<sched::PauseMode> paused;
 
  private:
   class Stream;

@@ -10,6 +10,7 @@
 
 #include "base/ids.h"
 #include "server/openai/error.h"
+#include "sched/request.h"
 
 /// The requests of the OpenAI-compatible API as plain structs, and their parsing: every field validated, nothing that
 /// changes the answer ignored. Parsing needs no socket and no engine.
@@ -94,6 +95,14 @@ struct DetokenizeRequest {
   bool skip_special_tokens = false;
 };
 
+struct FlushRequest {
+  float timeout_s = 0;  ///< how long to wait for running requests
+};
+
+struct PauseRequest {
+  sched::PauseMode mode = sched::PauseMode::kAbort;
+};
+
 struct AbortRequest {
   std::string request_id;
   bool all = false;
@@ -107,5 +116,8 @@ struct AbortRequest {
                                                                     const RequestLimits& limits);
 [[nodiscard]] ApiResult<Conversation> parse_template_request(const std::string& body, const RequestLimits& limits);
 [[nodiscard]] ApiResult<AbortRequest> parse_abort_request(const std::string& body);
+/// An empty body asks for the defaults.
+[[nodiscard]] ApiResult<FlushRequest> parse_flush_request(const std::string& body);
+[[nodiscard]] ApiResult<PauseRequest> parse_pause_request(const std::string& body);
 
 }  // namespace millrace::server::openai

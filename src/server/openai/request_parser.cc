@@ -136,6 +136,45 @@ constexpr std::array kAbortFields = {
                         [](Name n, Json v, const Limits&, AbortRequest& r) { return read_bool(n, v, r.all); }},
 };
 
+constexpr float kMostFlushSeconds = 3600;
+
+constexpr std::array kFlushFields = {
+    Field<FlushRequest>{"timeout",
+                        [](Name n, Json v, const Limits&, FlushRequest& r) {
+                          return read_float(n, v, 0, kMostFlushSeconds, false, r.timeout_s);
+                        }},
+};
+
+Refusal read_pause_mode(Name name, Json value, const Limits&, PauseRequest& request) {
+  std::string mode;
+  if (Refusal refusal = read_string(name, value, mode)) return refusal;
+  if (mode == "in_place") {
+    request.mode = sched::PauseMode::kInPlace;
+  } else if (mode == "retract") {
+    request.mode = sched::PauseMode::kRetract;
+  } else if (mode == "abort") {
+    request.mode = sched::PauseMode::kAbort;
+  } else {
+    return bad_request("mode", "mode: found '{}', wanted abort, retract or in_place", mode.substr(0, 64));
+  }
+  return std::nullopt;
+}
+
+constexpr std::array kPauseFields = {
+    Field<PauseRequest>{"mode", read_pause_mode},
+};
+
+/// An empty body stands for an empty object.
+template <class Request>
+ApiResult<Request> parse_optional(const std::string& body, std::span<const Field<Request>> fields) {
+  Request request;
+  if (body.empty()) return request;
+  Document document;
+  if (Refusal refusal = document.parse(body)) return *refusal;
+  if (Refusal refusal = read_members<Request>(document.object(), {}, request, fields)) return *refusal;
+  return request;
+}
+
 }  // namespace
 
 ApiResult<CompletionRequest> parse_completion_request(const std::string& body, const RequestLimits& limits) {
@@ -235,6 +274,14 @@ ApiResult<AbortRequest> parse_abort_request(const std::string& body) {
     return bad_request("request_id", "request_id: missing, as is abort_all");
   }
   return request;
+}
+
+ApiResult<FlushRequest> parse_flush_request(const std::string& body) {
+  return parse_optional<FlushRequest>(body, kFlushFields);
+}
+
+ApiResult<PauseRequest> parse_pause_request(const std::string& body) {
+  return parse_optional<PauseRequest>(body, kPauseFields);
 }
 
 }  // namespace millrace::server::openai
