@@ -106,7 +106,9 @@ void add_scheduler_flags(CLI::App& serve, EngineOptions& engine) {
   serve.add_option("--dynamic-chunking-smoothing", engine.chunk_smoothing, "How far a chunk follows what is computed")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  serve.add_option("--schedule-policy", engine.schedule_policy, "Order of the queue: fcfs, lpm (longest cached prefix), priority, shortest")
+  serve
+      .add_option("--schedule-policy", engine.schedule_policy,
+                  "Order of the queue: fcfs, lpm (longest cached prefix), priority, shortest")
       ->check(CLI::IsMember({"fcfs", "lpm", "priority", "shortest"}))
       ->capture_default_str();
   serve.add_option("--queue-timeout", engine.queue_timeout_s, "Seconds that a request may wait for its start; 0: any")
@@ -138,8 +140,8 @@ void add_scheduler_flags(CLI::App& serve, EngineOptions& engine) {
 
 void add_cache_flags(CLI::App& serve, EngineOptions& engine) {
   StorageOptions& storage = engine.storage;
-  serve.add_flag_callback("--disable-radix-cache", [&engine] { engine.radix_cache = false; },
-                          "Share no prefixes between requests");
+  serve.add_flag_callback(
+      "--disable-radix-cache", [&engine] { engine.radix_cache = false; }, "Share no prefixes between requests");
   serve.add_flag("--enable-hierarchical-cache", engine.hierarchical_cache,
                  "Keep prefixes in host memory when they leave the device");
   serve.add_option("--hicache-ratio", engine.host_cache_ratio, "Host pages per device page")
@@ -147,8 +149,9 @@ void add_cache_flags(CLI::App& serve, EngineOptions& engine) {
       ->capture_default_str();
   serve.add_option("--hicache-size", engine.host_cache_gb, "GB of host pages per node, instead of --hicache-ratio")
       ->check(CLI::Range(0.0, 1e6));
-  serve.add_option("--hicache-write-policy", engine.write_policy,
-                   "When pages go to the host: write_through, write_through_selective, write_back")
+  serve
+      .add_option("--hicache-write-policy", engine.write_policy,
+                  "When pages go to the host: write_through, write_through_selective, write_back")
       ->check(CLI::IsMember({"write_through", "write_through_selective", "write_back"}))
       ->capture_default_str();
   serve.add_option("--hicache-storage-backend", storage.backend, "A store behind the host pages: file, redis")
@@ -164,9 +167,10 @@ void add_cache_flags(CLI::App& serve, EngineOptions& engine) {
   serve.add_option("--hicache-storage-db", storage.db, "redis: number of the database")->check(CLI::Range(0, 1 << 20));
   serve.add_option("--hicache-storage-ttl", storage.ttl_s, "redis: seconds that an unused page lives; 0: any")
       ->check(CLI::Range(0.0, 1e9));
-  serve.add_option("--hicache-storage-prefetch-policy", engine.prefetch_policy,
-                   "How long a request waits for its pages from the store: best_effort (not at all), wait_complete, "
-                   "timeout")
+  serve
+      .add_option("--hicache-storage-prefetch-policy", engine.prefetch_policy,
+                  "How long a request waits for its pages from the store: best_effort (not at all), wait_complete, "
+                  "timeout")
       ->check(CLI::IsMember({"best_effort", "wait_complete", "timeout"}))
       ->capture_default_str();
   serve.add_option("--hicache-prefetch-timeout", engine.prefetch_timeout_s, "Seconds, for the policy timeout")

@@ -36,12 +36,12 @@ struct EngineOptions {
   int32_t max_running_requests = 64;
   int32_t max_queued_requests = 1024;
   double watchdog_timeout_s = 300;
-  bool radix_cache = true;                 ///< keep what was computed, for whoever has the same prefix
-  bool hierarchical_cache = false;         ///< a host tier behind the device's
-  double host_cache_ratio = 2.0;           ///< host pages per device page
-  double host_cache_gb = 0;                ///< over all stages of a node, instead of the ratio; 0: the ratio counts
-  std::string write_policy = "write_through";      ///< write_through, write_through_selective, write_back
-  std::string prefetch_policy = "best_effort";     ///< best_effort, wait_complete, timeout
+  bool radix_cache = true;                     ///< keep what was computed, for whoever has the same prefix
+  bool hierarchical_cache = false;             ///< a host tier behind the device's
+  double host_cache_ratio = 2.0;               ///< host pages per device page
+  double host_cache_gb = 0;                    ///< over all stages of a node, instead of the ratio; 0: the ratio counts
+  std::string write_policy = "write_through";  ///< write_through, write_through_selective, write_back
+  std::string prefetch_policy = "best_effort";  ///< best_effort, wait_complete, timeout
   double prefetch_timeout_s = 1.0;
   StorageOptions storage;
 };

@@ -111,10 +111,10 @@ Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingS
     part.model->allocate_cache(static_cast<int32_t>(shape.bounds.page_size),
                                static_cast<int32_t>(shape.bounds.page_count));
     const model::LayerRange& layers = options_.spans[i].layers;
-    auto store = open_page_store(part.thread->runtime(), options_.storage,
-                                 {part.fingerprint, static_cast<uint32_t>(layers.begin),
-                                  static_cast<uint32_t>(layers.end), part.backend->kv_format(),
-                                  shape.bounds.page_size, part.model->cache().page_bytes()});
+    auto store =
+        open_page_store(part.thread->runtime(), options_.storage,
+                        {part.fingerprint, static_cast<uint32_t>(layers.begin), static_cast<uint32_t>(layers.end),
+                         part.backend->kv_format(), shape.bounds.page_size, part.model->cache().page_bytes()});
     if (store.has_error()) return store.error();
     part.store = std::move(*store);
     runtimes.push_back(&part.thread->runtime());

@@ -41,7 +41,8 @@ class NodeStages {
   /// Bytes of such a page over all stages of the node.
   [[nodiscard]] uint64_t page_bytes(int32_t page_size) const;
   /// Once: allocates the caches, opens the stores and makes the loops' host. `control` outlives it.
-  [[nodiscard]] Result<void> make_stages(async::Runtime& control, const sched::RingShape& shape, uint32_t drawable_vocab);
+  [[nodiscard]] Result<void> make_stages(async::Runtime& control, const sched::RingShape& shape,
+                                         uint32_t drawable_vocab);
   [[nodiscard]] bool made() const { return stages_ != nullptr; }
   [[nodiscard]] sched::LocalStages& stages() { return *stages_; }
   [[nodiscard]] async::IoThread& first_thread() { return *parts_.front().thread; }
@@ -55,7 +56,7 @@ class NodeStages {
     std::unique_ptr<model::StageModel> model;  // until the runner takes it, as the store
     std::unique_ptr<cache::PageStore> store;
     std::unique_ptr<async::IoThread> thread;
-    std::string fingerprint;                   // when there is a store
+    std::string fingerprint;  // when there is a store
   };
 
   NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options);

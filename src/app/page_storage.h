@@ -9,14 +9,14 @@ namespace millrace::app {
 
 /// The page store behind the host tier, as the flags describe it.
 struct StorageOptions {
-  std::string backend;             ///< file, redis; empty: none
-  std::string path;                ///< file: the directory
-  double size_gb = 16;             ///< file: what one stage's pages may take
-  std::string address;             ///< redis: HOST:PORT, or the path of a Unix socket
+  std::string backend;  ///< file, redis; empty: none
+  std::string path;     ///< file: the directory
+  double size_gb = 16;  ///< file: what one stage's pages may take
+  std::string address;  ///< redis: HOST:PORT, or the path of a Unix socket
   std::string user;
   std::string password;
   int db = 0;
-  double ttl_s = 0;                ///< redis: a page's life since its last use; 0: for ever
+  double ttl_s = 0;  ///< redis: a page's life since its last use; 0: for ever
   friend bool operator==(const StorageOptions&, const StorageOptions&) = default;
 
   [[nodiscard]] bool enabled() const { return !backend.empty(); }

@@ -134,7 +134,9 @@ void PrefixCache::load(const RadixTree::Match& match, std::span<const PageId> pa
   ask(std::move(copy), std::move(nodes));
 }
 
-bool PrefixCache::extend(PageHolding& holding) { return make_room(1) && pool_.allocate(1, holding.pages); }
+bool PrefixCache::extend(PageHolding& holding) {
+  return make_room(1) && pool_.allocate(1, holding.pages);
+}
 
 void PrefixCache::publish(PageHolding& holding, std::span<const TokenId> tokens) {
   if (!options_.share_prefixes) return;
@@ -212,8 +214,8 @@ void PrefixCache::check_invariants(std::span<const PageHolding* const> holders) 
   }
   for (const auto& [page, given_up] : persisting_) copied += given_up ? 1 : 0;
   CHECK(host_pool_.free_count() + tree_.host_page_count() + copied == host_pool_.page_count(),
-        "{} host pages free, {} in the tree, {} being filled, of {}", host_pool_.free_count(),
-        tree_.host_page_count(), copied, host_pool_.page_count());
+        "{} host pages free, {} in the tree, {} being filled, of {}", host_pool_.free_count(), tree_.host_page_count(),
+        copied, host_pool_.page_count());
 }
 
 }  // namespace millrace::cache

@@ -36,14 +36,14 @@ struct PrefixCacheOptions {
 /// Pages and tokens since the start, for metrics.
 struct PrefixCacheCounts {
   uint64_t device_hit_pages = 0;
-  uint64_t host_hit_pages = 0;    ///< loaded back for a sequence
-  uint64_t missed_pages = 0;      ///< computed by admitted sequences' prompts
+  uint64_t host_hit_pages = 0;  ///< loaded back for a sequence
+  uint64_t missed_pages = 0;    ///< computed by admitted sequences' prompts
   uint64_t evicted_device_pages = 0;
   uint64_t evicted_host_pages = 0;
-  uint64_t stored_pages = 0;      ///< device → host
-  uint64_t persisted_pages = 0;   ///< host → store, good on all stages
-  uint64_t fetched_pages = 0;     ///< store → host, good on all stages
-  uint64_t unpersisted_pages = 0; ///< not asked of the store, which is behind
+  uint64_t stored_pages = 0;       ///< device → host
+  uint64_t persisted_pages = 0;    ///< host → store, good on all stages
+  uint64_t fetched_pages = 0;      ///< store → host, good on all stages
+  uint64_t unpersisted_pages = 0;  ///< not asked of the store, which is behind
 };
 
 /// What a sequence holds: its pages in order, of which the tree knows the first `known_pages`. Plain data that only
@@ -66,8 +66,8 @@ class PrefixCache {
   /// Changes whenever a match may have changed.
   [[nodiscard]] uint64_t version() const { return tree_.version(); }
 
-  /// Gives `holding`, which holds nothing, the matched pages and new ones up to `page_count`. Host pages of the match are
-  /// loaded by the next plan. False, and nothing changes for the holder, when there are not enough.
+  /// Gives `holding`, which holds nothing, the matched pages and new ones up to `page_count`. Host pages of the match
+  /// are loaded by the next plan. False, and nothing changes for the holder, when there are not enough.
   [[nodiscard]] bool acquire(PageHolding& holding, std::string_view salt, const RadixTree::Match& match,
                              size_t page_count);
   /// One more page. False when none is free or evictable now; if saving() some will be.
@@ -118,16 +118,16 @@ class PrefixCache {
   struct UnderWay {
     PageCopy copy;
     uint32_t acks_wanted = 0;
-    uint32_t done = 0;                // pages good on every stage that has answered
-    std::vector<NodeId> nodes;        // pinned; of a load or store
-    bool frees_device = false;        // a store for the sake of the device pages
-    SequenceId request;               // of a probe or fetch
+    uint32_t done = 0;          // pages good on every stage that has answered
+    std::vector<NodeId> nodes;  // pinned; of a load or store
+    bool frees_device = false;  // a store for the sake of the device pages
+    SequenceId request;         // of a probe or fetch
   };
   struct Prefetch {
-    NodeId anchor = kNoNode;          // the last known page before, locked
-    std::vector<TokenId> tokens;      // [keys, page_size]
+    NodeId anchor = kNoNode;      // the last known page before, locked
+    std::vector<TokenId> tokens;  // [keys, page_size]
     std::vector<PageKey> keys;
-    bool wanted = true;               // its request still waits
+    bool wanted = true;  // its request still waits
   };
 
   [[nodiscard]] bool make_room(size_t count);
@@ -152,16 +152,16 @@ class PrefixCache {
   PagePool pool_;
   HostPagePool host_pool_;
   RadixTree tree_;
-  std::vector<PageKey> keys_;               // by node; with a store only
-  std::vector<NodeId> to_store_;            // new pages that the next plan stores, pinned
-  std::deque<PageCopy> copies_;             // not yet sent
+  std::vector<PageKey> keys_;     // by node; with a store only
+  std::vector<NodeId> to_store_;  // new pages that the next plan stores, pinned
+  std::deque<PageCopy> copies_;   // not yet sent
   std::unordered_map<CopyId, UnderWay> under_way_;
   std::unordered_map<SequenceId, Prefetch> prefetches_;
-  std::unordered_set<NodeId> storing_;      // nodes whose store is noted or under way
+  std::unordered_set<NodeId> storing_;               // nodes whose store is noted or under way
   std::unordered_map<HostPageId, bool> persisting_;  // true: the tree has given it up; free when the copy ends
   CopyId next_copy_{1};
   size_t saving_pages_ = 0;
-  size_t prefetch_pages_ = 0;               // host pages that fetches fill
+  size_t prefetch_pages_ = 0;  // host pages that fetches fill
   PrefixCacheCounts counts_;
 };
 

@@ -15,7 +15,9 @@ uint64_t hash_of(NodeId parent, std::span<const TokenId> tokens) {
 
 }  // namespace
 
-RadixTree::RadixTree(uint32_t page_size) : page_size_(page_size) { CHECK(page_size > 0); }
+RadixTree::RadixTree(uint32_t page_size) : page_size_(page_size) {
+  CHECK(page_size > 0);
+}
 
 std::span<const TokenId> RadixTree::tokens(NodeId node) const {
   return std::span(tokens_).subspan(size_t{node.value()} * page_size_, page_size_);
@@ -188,7 +190,9 @@ void RadixTree::unpin(NodeId id) {
   refresh(id);
 }
 
-void RadixTree::extend_lock(NodeId from, NodeId to) { change_locks(to, from, 1); }
+void RadixTree::extend_lock(NodeId from, NodeId to) {
+  change_locks(to, from, 1);
+}
 
 uint32_t RadixTree::solely_locked(NodeId id) const {
   uint32_t count = 0;

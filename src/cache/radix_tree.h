@@ -33,7 +33,7 @@ class RadixTree {
     NodeId device_node = kNoNode;  ///< the last of the pages on the device; the salt's root if there are none
     NodeId node = kNoNode;         ///< the last page on any tier
     uint32_t device_pages = 0;
-    uint32_t pages = 0;            ///< on any tier; those after device_pages are on the host only
+    uint32_t pages = 0;                  ///< on any tier; those after device_pages are on the host only
     uint32_t unlocked_device_pages = 0;  ///< of device_pages: locking the match makes them no longer evictable
   };
   /// The longest known prefix of `tokens` in whole pages. O(pages matched). The nodes are kNoNode for an unknown salt.
@@ -44,8 +44,8 @@ class RadixTree {
   /// Keeps `node` and its ancestors, and counts as their use. O(depth).
   void lock(NodeId node);
   void unlock(NodeId node);
-  /// Keeps a node on the device, though not its ancestors, for a copy under way. Its page can't be evicted; those of its
-  /// ancestors count as evictable but come only after it. O(1).
+  /// Keeps a node on the device, though not its ancestors, for a copy under way. Its page can't be evicted; those of
+  /// its ancestors count as evictable but come only after it. O(1).
   void pin(NodeId node);
   void unpin(NodeId node);
   /// Moves a lock from `from` to its descendant `to`. O(pages between).
@@ -109,8 +109,8 @@ class RadixTree {
     uint32_t uses = 0;
     uint32_t depth = 0;
     [[nodiscard]] bool kept() const { return locks > 0 || pins > 0; }
-    uint64_t used = 0;       // by the logical clock
-    uint64_t hash = 0;       // of the parent's id and the tokens
+    uint64_t used = 0;         // by the logical clock
+    uint64_t hash = 0;         // of the parent's id and the tokens
     uint64_t device_rank = 0;  // its key in device_order_ while it is there, else 0
     uint64_t host_rank = 0;
     const std::string* salt = nullptr;  // of a root: its key in roots_
@@ -137,8 +137,8 @@ class RadixTree {
   std::vector<NodeId> free_;
   std::unordered_map<std::string, NodeId> roots_;
   std::unordered_multimap<uint64_t, NodeId> by_hash_;
-  Order device_order_;           // unlocked device leaves, least recently used first
-  Order host_order_;             // unlocked nodes whose host page can go
+  Order device_order_;  // unlocked device leaves, least recently used first
+  Order host_order_;    // unlocked nodes whose host page can go
   size_t evictable_device_pages_ = 0;
   size_t device_page_count_ = 0;
   size_t host_page_count_ = 0;

@@ -40,10 +40,10 @@ struct EngineStatus {
   std::string reason;            ///< why not ready
   uint32_t running = 0;
   uint32_t waiting = 0;
-  uint64_t free_pages = 0;       ///< free, or cached and in nobody's use
+  uint64_t free_pages = 0;  ///< free, or cached and in nobody's use
   uint64_t total_pages = 0;
-  uint64_t cached_pages = 0;     ///< on the device, in use or not
-  uint64_t host_pages = 0;       ///< of the host tier
+  uint64_t cached_pages = 0;  ///< on the device, in use or not
+  uint64_t host_pages = 0;    ///< of the host tier
   uint64_t cached_host_pages = 0;
   cache::PrefixCacheCounts cache;
   uint64_t preemptions = 0;      ///< running requests sent back to the queue for want of pages, since the start
@@ -62,8 +62,8 @@ class Engine {
                                                                     async::Runtime& runtime) = 0;
   /// Ends the request with this id as kAbort; false if none is in flight.
   virtual bool abort(const std::string& request_id) = 0;
-  /// Forgets all cached prefixes. While requests wait or run: waits for at most `patience`, then kConflict. The awaiting
-  /// coroutine runs on `runtime`.
+  /// Forgets all cached prefixes. While requests wait or run: waits for at most `patience`, then kConflict. The
+  /// awaiting coroutine runs on `runtime`.
   [[nodiscard]] virtual asio::awaitable<Result<void>> flush_cache(async::Runtime& runtime,
                                                                   async::Duration patience) = 0;
   /// Starts nothing more until resume(); the requests stand still, go back to the queue, or end as kAbort.

@@ -279,8 +279,8 @@ void Head::send(Plan plan, async::TimePoint begin) {
 }
 
 async::TimePoint Head::next_deadline() const {
-  const bool limited = options_.queue_timeout.count() > 0 || options_.run_timeout.count() > 0 ||
-                       options_.prefetch_timeout.count() > 0;
+  const bool limited =
+      options_.queue_timeout.count() > 0 || options_.run_timeout.count() > 0 || options_.prefetch_timeout.count() > 0;
   const async::TimePoint due = sent_.empty() ? last_output_ + heartbeat() : sent_.front() + options_.watchdog;
   return (limited && !clients_.empty()) || !flushes_.empty() ? std::min(due, last_expiry_ + kExpiryInterval) : due;
 }
@@ -297,7 +297,8 @@ void Head::end_the_late() {
   std::vector<SequenceId> ran;
   for (const auto& [id, client] : clients_) {
     if (!client.planned && is_late(options_.queue_timeout, client.submitted)) waited.push_back(id);
-    if (!client.planned && is_late(options_.prefetch_timeout, client.submitted)) scheduler_.stop_waiting_for_prefetch(id);
+    if (!client.planned && is_late(options_.prefetch_timeout, client.submitted))
+      scheduler_.stop_waiting_for_prefetch(id);
     if (client.planned && is_late(options_.run_timeout, *client.planned)) ran.push_back(id);
   }
   end_late(std::move(waited), fmt::format("the request waited {} s in the queue (--queue-timeout)",

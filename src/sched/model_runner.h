@@ -12,8 +12,8 @@ namespace millrace::sched {
 /// waits. A run under way must be awaited to its end (a stage ends by closing its link, not by cancellation).
 class ModelRunner final : public StageRunner {
  public:
-  /// `vocab_size`: ids that may be drawn. The backend outlives the runner; the model's cache is allocated. Behind it are
-  /// `host_page_count` pages on the host and, if not null, a store.
+  /// `vocab_size`: ids that may be drawn. The backend outlives the runner; the model's cache is allocated. Behind it
+  /// are `host_page_count` pages on the host and, if not null, a store.
   ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, uint32_t vocab_size,
               uint32_t host_page_count = 0, std::unique_ptr<cache::PageStore> store = nullptr);
 
@@ -36,7 +36,7 @@ class ModelRunner final : public StageRunner {
   size_t row_bytes_ = 0;
   size_t turn_ = 0;
   size_t page_bytes_ = 0;
-  tensor::Buffer host_pages_;             // [host pages, page_bytes]
+  tensor::Buffer host_pages_;  // [host pages, page_bytes]
   std::unique_ptr<cache::PageStore> store_;
 };
 

@@ -232,7 +232,9 @@ Result<Plan> consistent(Plan plan) {
 
 }  // namespace
 
-uint64_t table_digest(uint64_t before, PageId page) { return mix_bits(before ^ (uint64_t{page.value()} + 1)); }
+uint64_t table_digest(uint64_t before, PageId page) {
+  return mix_bits(before ^ (uint64_t{page.value()} + 1));
+}
 
 uint64_t plan_digest(uint64_t before, const PlanSlice& slice, uint64_t table) {
   return mix_bits(before + table + (uint64_t{slice.slot.value()} << 32) + slice.prefix + slice.token_count);

@@ -56,7 +56,7 @@ struct Plan {
   std::vector<TokenId> tokens;        // [Σ token_count]
   std::vector<PageId> new_pages;      // [Σ new_page_count]
   std::vector<cache::PageCopy> copies;  ///< loads take effect after `opens`, before `slices`; stores after `slices`
-  uint64_t digest = 0;                ///< of the slices' page tables as the head knows them (table_digest)
+  uint64_t digest = 0;                  ///< of the slices' page tables as the head knows them (table_digest)
   std::vector<StageReport> reports;   ///< folded in by the stages on the way
   std::vector<cache::CopyAck> acks;   ///< likewise
 

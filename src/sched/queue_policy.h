@@ -10,9 +10,9 @@
 namespace millrace::sched {
 
 enum class QueuePolicy : uint8_t {
-  kFcfs,      ///< first come, first served
-  kPriority,  ///< larger GenerateRequest::priority first; may preempt smaller ones
-  kShortest,  ///< fewest tokens to prefill first
+  kFcfs,           ///< first come, first served
+  kPriority,       ///< larger GenerateRequest::priority first; may preempt smaller ones
+  kShortest,       ///< fewest tokens to prefill first
   kLongestPrefix,  ///< most tokens found in the cache first
 };
 

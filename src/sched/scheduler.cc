@@ -20,8 +20,8 @@ ProfileBounds profile_bounds(const SchedulerOptions& options) {
 }
 
 cache::PrefixCacheOptions cache_options(const SchedulerOptions& options) {
-  return {options.page_size,       options.page_count, options.share_prefixes, options.host_page_count,
-          options.has_store,       options.stage_count, options.write_policy};
+  return {options.page_size, options.page_count,  options.share_prefixes, options.host_page_count,
+          options.has_store, options.stage_count, options.write_policy};
 }
 
 }  // namespace

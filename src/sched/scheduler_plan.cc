@@ -313,9 +313,8 @@ bool Scheduler::awaits_prefetch(const Sequence& sequence) const {
 }
 
 std::optional<size_t> Scheduler::next_waiting() const {
-  return next_in_queue(options_.policy, waiting_, [this](const Sequence& sequence) {
-    return !awaits_prefetch(sequence);
-  });
+  return next_in_queue(options_.policy, waiting_,
+                       [this](const Sequence& sequence) { return !awaits_prefetch(sequence); });
 }
 
 // What a few of the queue find in the cache, looked up anew in turn: all of them each turn would cost too much.

@@ -22,10 +22,10 @@ struct Sequence {
   uint32_t announced_pages = 0;         ///< how many of them the stages know
   uint64_t table_digest = 0;            ///< of those, as SequenceTable keeps it
   std::optional<uint32_t> cached_tokens;  ///< prompt tokens found in the cache when it was admitted first
-  cache::RadixTree::Match match;        ///< while it waits: as of match_version
+  cache::RadixTree::Match match;          ///< while it waits: as of match_version
   uint64_t match_version = UINT64_MAX;
-  uint32_t match_tokens = 0;            ///< that the match covers
-  bool awaits_prefetch = false;         ///< not admitted before its prefetch has ended
+  uint32_t match_tokens = 0;     ///< that the match covers
+  bool awaits_prefetch = false;  ///< not admitted before its prefetch has ended
   std::vector<tensor::TokenLogprobs> prompt_scores;
   bool prompt_scored = false;           ///< delivered, so that a recomputation after retraction does not score again
   uint32_t last_chunk = 0;              ///< tokens of its prompt's last chunk; 0: none since it was opened

@@ -60,7 +60,7 @@ class SequenceTable {
   const StageBounds bounds_;
   const bool last_stage_;
   std::vector<std::optional<Sequence>> slots_;
-  std::vector<bool> written_;         // pages that a slice or a load has written: what a prefix may lie in
+  std::vector<bool> written_;  // pages that a slice or a load has written: what a prefix may lie in
   std::vector<int32_t> row_begin_;
   std::vector<int32_t> prefix_;
   std::vector<int32_t> page_begin_;

@@ -19,8 +19,8 @@ StageCopies::StageCopies(async::Runtime& runtime, StageId stage, StageRunner& ru
 void StageCopies::check_held(const cache::PageCopy& copy) const {
   for (const HostPageId page : copy.host) {
     if (held_[page.value()]) continue;
-    throw ErrorException(make_error(ErrorCode::kData, "copy {} reads host page {}, which holds nothing",
-                                    copy.id.value(), page.value()));
+    throw ErrorException(
+        make_error(ErrorCode::kData, "copy {} reads host page {}, which holds nothing", copy.id.value(), page.value()));
   }
 }
 
@@ -37,8 +37,8 @@ void StageCopies::start(const std::vector<cache::PageCopy>& copies) {
   for (const cache::PageCopy& copy : copies) {
     if (copy.kind == CopyKind::kLoad || copy.kind == CopyKind::kStore) continue;
     if (runner_.store() == nullptr) {
-      throw ErrorException(make_error(ErrorCode::kData, "copy {} wants a page store, this stage has none",
-                                      copy.id.value()));
+      throw ErrorException(
+          make_error(ErrorCode::kData, "copy {} wants a page store, this stage has none", copy.id.value()));
     }
     if (copy.kind == CopyKind::kPersist) check_held(copy);
     tasks_.spawn("page store", run_with_page_store(copy));

@@ -10,8 +10,8 @@
 namespace millrace::sched {
 
 /// The copies between tiers that plans ask of one stage, in one generation of the ring. Loads are part of their plan;
-/// everything else goes on beside the plans and is acknowledged when it is done. Owned by the stage loop, on its thread;
-/// what it starts belongs to the loop's task group, so that no copy outlives its generation.
+/// everything else goes on beside the plans and is acknowledged when it is done. Owned by the stage loop, on its
+/// thread; what it starts belongs to the loop's task group, so that no copy outlives its generation.
 class StageCopies {
  public:
   StageCopies(async::Runtime& runtime, StageId stage, StageRunner& runner, async::TaskGroup& tasks,

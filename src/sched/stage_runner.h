@@ -11,8 +11,8 @@
 
 namespace millrace::sched {
 
-/// Runs plans on a stage's layers, and holds their pages: on the device and on the host. Owned by whoever hosts the stage, over all generations
-/// of the ring; called by the stage loop on the stage's thread, one plan at a time.
+/// Runs plans on a stage's layers, and holds their pages: on the device and on the host. Owned by whoever hosts the
+/// stage, over all generations of the ring; called by the stage loop on the stage's thread, one plan at a time.
 class StageRunner {
  public:
   virtual ~StageRunner() = default;

@@ -61,8 +61,8 @@ std::optional<HttpResponse> Api::check(const HttpRequest& head, const RouteMatch
   if (!wanted.empty() && !match.is_public()) {
     constexpr std::string_view kScheme = "bearer ";
     const std::string_view given = head.authorization;
-    const bool authorised = boost::algorithm::istarts_with(given, kScheme) &&
-                            equal_in_constant_time(given.substr(kScheme.size()), wanted);
+    const bool authorised =
+        boost::algorithm::istarts_with(given, kScheme) && equal_in_constant_time(given.substr(kScheme.size()), wanted);
     if (!authorised) return error_response({401, "the API key is missing or wrong", ""});
   }
   if (match.route == Route::kNotFound) {

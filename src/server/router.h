@@ -28,7 +28,7 @@ enum class Route : uint8_t {
   kLoad,
   kMetrics,
   kExtra,
-  kPreflight,         ///< OPTIONS of any known path
+  kPreflight,  ///< OPTIONS of any known path
   kNotFound,
   kMethodNotAllowed,
 };

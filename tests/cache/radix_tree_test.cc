@@ -12,7 +12,9 @@ using namespace millrace::cache;
 
 namespace {
 
-std::vector<TokenId> sequence_of(std::initializer_list<TokenId> tokens) { return tokens; }
+std::vector<TokenId> sequence_of(std::initializer_list<TokenId> tokens) {
+  return tokens;
+}
 
 /// Inserts whole pages of `tokens` on the device, numbered from `first_page` on. The last page's node.
 NodeId insert_all(RadixTree& tree, std::string_view salt, std::span<const TokenId> tokens, uint32_t page_size,

@@ -75,11 +75,13 @@ void add_store(Dice& dice, sim::SimulatedRingOptions& ring, double failure_rate)
   const uint64_t seed = dice.range(0, 1u << 30);
   const StageId failing(dice.range(0, ring.stage_count));  // one past the last: none
   const async::Duration slowest = std::chrono::microseconds(dice.range(0, 3000));
-  ring.make_store = [=, stages = ring.stage_count, page_size = ring.head.scheduler.page_size](async::Runtime& runtime, StageId stage) {
+  ring.make_store = [=, stages = ring.stage_count, page_size = ring.head.scheduler.page_size](async::Runtime& runtime,
+                                                                                              StageId stage) {
     cache::StoreIdentity identity{"model", stage.value(), stage.value() + 1, "u64", page_size, 0};
     const sim::SimulatedModel model;
-    const int32_t layers = model.layer_count * (static_cast<int32_t>(stage.value()) + 1) / static_cast<int32_t>(stages) -
-                           model.layer_count * static_cast<int32_t>(stage.value()) / static_cast<int32_t>(stages);
+    const int32_t layers =
+        model.layer_count * (static_cast<int32_t>(stage.value()) + 1) / static_cast<int32_t>(stages) -
+        model.layer_count * static_cast<int32_t>(stage.value()) / static_cast<int32_t>(stages);
     identity.page_bytes = static_cast<size_t>(layers) * page_size * sizeof(uint64_t);
     const auto own = std::make_shared<Dice>(seed + stage.value());
     sim::SimulatedStoreOptions options;
@@ -183,7 +185,8 @@ Outcome run_world(uint64_t seed, const sim::SimulatedRingOptions& options, std::
   ring.stop();
   world.run();
   REQUIRE(ring.stopped());
-  return {status.preemptions, status.cache.host_hit_pages, status.cache.fetched_pages, world.trace_hash(), world.step_count()};
+  return {status.preemptions, status.cache.host_hit_pages, status.cache.fetched_pages, world.trace_hash(),
+          world.step_count()};
 }
 
 }  // namespace

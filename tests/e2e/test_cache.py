@@ -1,0 +1,161 @@
+"""The prefix cache and its tiers, as clients see them: the same words from every tier, and the hits reported."""
+
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from millrace_server import MODEL, MillraceServer, run_binary, wait_until
+
+BOOK = "It is a truth universally acknowledged, that a single man in possession of a good fortune must be in want of a wife. "
+PROMPTS = [f"Chapter {i}. " + " ".join(f"{word}{i}" for word in BOOK.split()) + " And then" for i in range(5)]
+SMALL_POOL = ("--max-total-tokens", "384", "--context-length", "256", "--page-size", "16")
+
+
+def ask(server, prompt, **fields):
+    body = {"model": "books-4m", "prompt": prompt, "max_tokens": 16, "temperature": 0, **fields}
+    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    answer = answer.json()
+    return answer["choices"][0]["text"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def texts(server):
+    return [ask(server, prompt)[0] for prompt in PROMPTS]
+
+
+def metric(server, name):
+    return server.metric(f"millrace:{name}")
+
+
+@pytest.fixture(scope="module")
+def plain():
+    with MillraceServer("--disable-radix-cache", "--page-size", "16") as server:
+        first = texts(server)
+        assert [ask(server, prompt)[1] for prompt in PROMPTS] == [0] * len(PROMPTS)
+        yield first
+
+
+@pytest.mark.parametrize("pp_size", ["1", "4"])
+def test_a_repeated_prompt_is_found_and_answered_with_the_same_words(plain, pp_size):
+    with MillraceServer("--page-size", "16", "--pp-size", pp_size) as server:
+        assert texts(server) == plain
+        for prompt, wanted in zip(PROMPTS, plain):
+            text, cached = ask(server, prompt)
+            assert text == wanted
+            assert cached > 0 and cached % 16 == 0
+
+
+def test_salts_separate_and_scoring_computes_everything(plain):
+    with MillraceServer("--page-size", "16") as server:
+        ask(server, PROMPTS[0], cache_salt="a")
+        assert ask(server, PROMPTS[0], cache_salt="b") == (plain[0], 0)
+        assert ask(server, PROMPTS[0], cache_salt="a")[1] > 0
+        assert ask(server, PROMPTS[0], cache_salt="a", echo=True, logprobs=1)[1] == 0
+
+
+@pytest.mark.parametrize("policy", ["write_through", "write_through_selective", "write_back"])
+def test_pages_evicted_to_the_host_come_back(plain, policy):
+    flags = ("--enable-hierarchical-cache", "--hicache-ratio", "4", "--hicache-write-policy", policy)
+    with MillraceServer(*SMALL_POOL, *flags, "--pp-size", "2") as server:
+        for _ in range(3):
+            for prompt, wanted in zip(PROMPTS, plain):
+                assert [ask(server, prompt)[0] for _ in range(2)] == [wanted] * 2  # the second one makes it worth keeping
+        assert metric(server, "kv_cache_host_hit_pages_total") > 0
+        assert metric(server, "kv_cache_evicted_pages_total") > 0
+
+
+def test_the_store_outlives_a_flush_and_a_restart_but_not_another_division(plain, tmp_path):
+    flags = ("--page-size", "16", "--enable-hierarchical-cache", "--hicache-storage-backend", "file",
+             "--hicache-storage-path", str(tmp_path / "pages"), "--hicache-storage-prefetch-policy", "wait_complete")
+    with MillraceServer(*flags, "--pp-size", "2") as server:
+        assert texts(server) == plain
+        wait_for_persisted(server)
+        assert httpx.post(f"{server.url}/flush_cache").status_code == 200
+        assert [ask(server, prompt)[0] for prompt in PROMPTS] == plain
+        assert metric(server, "kv_cache_fetched_pages_total") > 0
+    with MillraceServer(*flags, "--pp-size", "2") as server:
+        answers = [ask(server, prompt) for prompt in PROMPTS]
+        assert [text for text, _ in answers] == plain
+        assert all(cached > 0 for _, cached in answers)
+    with MillraceServer(*flags, "--pp-size", "4") as server:
+        answers = [ask(server, prompt) for prompt in PROMPTS]
+        assert [text for text, _ in answers] == plain
+        assert all(cached == 0 for _, cached in answers)
+
+
+def wait_for_persisted(server):
+    wait_until(lambda: metric(server, "kv_cache_persisted_pages_total") == metric(server, "kv_cache_stored_pages_total") > 0,
+               "writing every page to the store")
+
+
+def test_damaged_pages_in_the_store_are_misses(plain, tmp_path):
+    folder = tmp_path / "pages"
+    flags = ("--page-size", "16", "--enable-hierarchical-cache", "--hicache-storage-backend", "file",
+             "--hicache-storage-path", str(folder), "--hicache-storage-prefetch-policy", "wait_complete")
+    with MillraceServer(*flags) as server:
+        assert texts(server) == plain
+        wait_for_persisted(server)
+    pages = [path for path in Path(folder).rglob("*") if path.is_file() and path.stat().st_size > 4096]
+    assert pages
+    for path in pages:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    with MillraceServer(*flags) as server:
+        assert [ask(server, prompt) for prompt in PROMPTS] == [(text, 0) for text in plain]
+
+
+def test_a_flush_is_refused_while_requests_run_unless_it_may_wait():
+    with MillraceServer() as server:
+        body = {"model": "books-4m", "prompt": "It was", "max_tokens": 600, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            refused = httpx.post(f"{server.url}/flush_cache")
+            assert refused.status_code == 409
+            assert "1 requests run" in refused.json()["error"]["message"]
+            answers = []
+            waiting = threading.Thread(
+                target=lambda: answers.append(httpx.post(f"{server.url}/flush_cache", json={"timeout": 60}, timeout=60)))
+            waiting.start()
+            for _ in lines:
+                pass
+        waiting.join()
+        assert answers[0].status_code == 200
+        assert httpx.post(f"{server.url}/flush_cache", json={"timeout": -1}).status_code == 400
+
+
+def test_pause_and_continue():
+    with MillraceServer() as server:
+        assert httpx.post(f"{server.url}/pause_generation", json={"mode": "sideways"}).status_code == 400
+        assert httpx.post(f"{server.url}/pause_generation", json={"mode": "in_place"}).status_code == 200
+        answers = []
+        client = threading.Thread(target=lambda: answers.append(ask(server, "It was")))
+        client.start()
+        time.sleep(0.5)
+        assert not answers
+        assert httpx.get(f"{server.url}/server_info").json()["engine"]["paused"] is True
+        assert httpx.post(f"{server.url}/continue_generation").status_code == 200
+        client.join()
+        assert answers
+
+
+def test_administrators_have_a_key_of_their_own():
+    with MillraceServer("--api-key", "user", "--admin-api-key", "root") as server:
+        def flush(key):
+            return httpx.post(f"{server.url}/flush_cache", headers={"Authorization": f"Bearer {key}"}).status_code
+        assert (flush("user"), flush("root")) == (401, 200)
+
+
+@pytest.mark.parametrize("flags, message", [
+    (("--enable-hierarchical-cache", "--disable-radix-cache"), "exclude each other"),
+    (("--hicache-storage-backend", "file"), "needs --enable-hierarchical-cache"),
+    (("--enable-hierarchical-cache", "--hicache-storage-backend", "file"), "needs --hicache-storage-path"),
+    (("--enable-hierarchical-cache", "--hicache-storage-backend", "redis"), "needs --hicache-storage-address"),
+])
+def test_flags_that_contradict_each_other_are_refused(flags, message):
+    result = run_binary("serve", "--model-path", MODEL, *flags)
+    assert result.returncode == 2
+    assert message in result.stderr
