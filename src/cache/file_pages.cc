@@ -1,5 +1,8 @@
 #include "cache/file_pages.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -9,7 +12,7 @@ namespace millrace::cache {
 namespace {
 
 /// Memory that a record is read into or written from.
-using Parts = std::array<iovec, 3>;
+using Parts = std::array<iovec, 2>;
 
 /// What is left of `parts` after the first `done` bytes.
 std::span<const iovec> rest_of(Parts& rest, const Parts& parts, size_t done) {
@@ -20,6 +23,27 @@ std::span<const iovec> rest_of(Parts& rest, const Parts& parts, size_t done) {
   rest[first].iov_base = static_cast<std::byte*>(rest[first].iov_base) + done;
   rest[first].iov_len -= done;
   return std::span(rest).subspan(first);
+}
+
+/// Whether the kernel may move these bytes to or from a disk without a copy.
+bool is_aligned(std::span<const std::byte> bytes) {
+  return reinterpret_cast<uintptr_t>(bytes.data()) % kBlockBytes == 0 && bytes.size() % kBlockBytes == 0;
+}
+
+enum class Residence { kMemory, kDisk, kUnknown };
+
+/// Where a file's bytes are: all in the page cache, or not. Kernels before 6.5 do not tell.
+Residence residence_of(int file, uint64_t bytes) {
+  constexpr int64_t kCachestat = 451;  // the same on every architecture; not every libc knows it
+  struct {
+    uint64_t offset, length;
+  } range{0, bytes};
+  struct {
+    uint64_t cached, dirty, writeback, evicted, recently_evicted;
+  } found{};
+  if (syscall(kCachestat, file, &range, &found, 0) != 0) return Residence::kUnknown;
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return found.cached >= (bytes + page - 1) / page ? Residence::kMemory : Residence::kDisk;
 }
 
 int64_t mtime_ns(const struct statx& status) {
@@ -47,15 +71,29 @@ IoTask<bool> FilePages::exists(FileIo& io, const PageKey& key) {
 }
 
 IoTask<int64_t> FilePages::read_all(FileIo& io, int file, PageHeader& header, std::span<std::byte> into) {
-  // One byte more than a record has, so that a file that is too long shows.
-  std::byte beyond{};
-  const Parts parts = {iovec{&header, sizeof header}, iovec{into.data(), into.size()}, iovec{&beyond, 1}};
+  struct stat status{};
+  if (fstat(file, &status) != 0) co_return -int64_t{errno};
+  if (!S_ISREG(status.st_mode)) co_return S_ISDIR(status.st_mode) ? -EISDIR : -EINVAL;
+  if (static_cast<uint64_t>(status.st_size) != form_.record_bytes()) co_return status.st_size;
+  const Parts parts = {iovec{&header, sizeof header}, iovec{into.data(), into.size()}};
+  const Residence residence = residence_of(file, form_.record_bytes());
+  if (residence == Residence::kMemory) {
+    // A mere copy, for which a ring is a detour.
+    const ssize_t count = preadv(file, parts.data(), static_cast<int>(parts.size()), 0);
+    if (count == status.st_size) co_return count;
+  }
+  // From the disk straight into the caller's memory: the host tier above keeps what comes, so the kernel need not.
+  bool direct = residence == Residence::kDisk && is_aligned(into) && fcntl(file, F_SETFL, O_DIRECT) == 0;
   Parts rest;
   size_t done = 0;
-  while (done <= form_.record_bytes()) {
+  while (done < form_.record_bytes()) {
     const auto wanted = rest_of(rest, parts, done);
     const int64_t count = co_await io.read(file, wanted, done);
     if (count == -EINTR) continue;
+    if (count == -EINVAL && direct) {
+      direct = false;
+      if (fcntl(file, F_SETFL, 0) == 0) continue;
+    }
     if (count < 0) co_return count;
     if (count == 0) break;
     done += static_cast<size_t>(count);
@@ -75,14 +113,14 @@ IoTask<bool> FilePages::get(FileIo& io, const PageKey& key, std::span<std::byte>
     co_return false;
   }
   const auto file = static_cast<int>(opened);
-  PageHeader header{};
-  const int64_t found_bytes = co_await read_all(io, file, header, into);
+  const auto header = std::make_unique<PageHeader>();
+  const int64_t found_bytes = co_await read_all(io, file, *header, into);
   co_await io.close(file);
   if (found_bytes < 0) {
     fault("reading", name, found_bytes);
     co_return false;
   }
-  const RecordVerdict verdict = form_.check(header, key, into, static_cast<uint64_t>(found_bytes));
+  const RecordVerdict verdict = form_.check(*header, key, into, static_cast<uint64_t>(found_bytes));
   if (verdict == RecordVerdict::kSound) {
     index_.touch(key, form_.record_bytes());
     co_return true;
@@ -96,8 +134,7 @@ IoTask<bool> FilePages::discard(FileIo& io, const PageKey& key, RecordVerdict ve
   const bool foreign = verdict == RecordVerdict::kForeign;
   ++(foreign ? counters_.foreign : counters_.corrupt);
   log_.warn(foreign ? "foreign" : "corrupt", "page store {}: page {} is {} ({} bytes found, {} wanted): deleting it",
-            folder_->path(), name, foreign ? "of another identity, key or version" : "corrupt",
-            found_bytes > static_cast<int64_t>(form_.record_bytes()) ? "too many" : std::to_string(found_bytes),
+            folder_->path(), name, foreign ? "of another identity, key or version" : "corrupt", found_bytes,
             form_.record_bytes());
   index_.forget(key);
   const int64_t result = co_await io.unlink(folder_->descriptor(), name.c_str());
@@ -127,7 +164,7 @@ IoTask<bool> FilePages::put(FileIo& io, const PageKey& key, std::span<const std:
 
 IoTask<int64_t> FilePages::write_all(FileIo& io, int file, const PageHeader& header, std::span<const std::byte> page) {
   const Parts parts = {iovec{const_cast<PageHeader*>(&header), sizeof header},
-                       iovec{const_cast<std::byte*>(page.data()), page.size()}, iovec{nullptr, 0}};
+                       iovec{const_cast<std::byte*>(page.data()), page.size()}};
   Parts rest;
   size_t done = 0;
   while (done < form_.record_bytes()) {
@@ -145,7 +182,7 @@ IoTask<bool> FilePages::write_record(FileIo& io, const PageKey& key, std::span<c
   const std::string name = StoreFolder::page_name(key);
   const std::string temp = folder_->temp_name();
   const int folder = folder_->descriptor();
-  const PageHeader header = form_.make_header(key, page);
+  const std::unique_ptr<PageHeader> header = form_.make_header(key, page);
   const int64_t opened = co_await io.open(folder, temp.c_str(), O_WRONLY | O_CREAT | O_EXCL);
   if (opened < 0) {
     fault("making", temp, opened);
@@ -153,7 +190,7 @@ IoTask<bool> FilePages::write_record(FileIo& io, const PageKey& key, std::span<c
   }
   const auto file = static_cast<int>(opened);
   const char* step = "writing";
-  int64_t result = co_await write_all(io, file, header, page);
+  int64_t result = co_await write_all(io, file, *header, page);
   if (result == 0) {
     step = "syncing";
     result = co_await io.sync(file);

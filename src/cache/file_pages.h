@@ -38,6 +38,7 @@ class FilePages {
   [[nodiscard]] IoTask<bool> write_record(FileIo& io, const PageKey& key, std::span<const std::byte> page);
   [[nodiscard]] IoTask<int64_t> write_all(FileIo& io, int file, const PageHeader& header,
                                           std::span<const std::byte> page);
+  /// How many bytes the record in `file` has, of which as many were read as fit; or -errno.
   [[nodiscard]] IoTask<int64_t> read_all(FileIo& io, int file, PageHeader& header, std::span<std::byte> into);
   [[nodiscard]] IoTask<bool> discard(FileIo& io, const PageKey& key, RecordVerdict verdict, int64_t found_bytes);
   void fault(const char* step, const std::string& name, int64_t error);

@@ -77,16 +77,16 @@ Result<void> check_identity(const StoreIdentity& identity) {
 RecordForm::RecordForm(const StoreIdentity& identity)
     : identity_(hash_of(identity)), page_bytes_(identity.page_bytes) {}
 
-PageHeader RecordForm::make_header(const PageKey& key, std::span<const std::byte> page) const {
-  PageHeader header{};
-  header.magic = kMagic;
-  header.version = kVersion;
-  header.header_bytes = sizeof header;
-  header.identity = identity_;
-  header.key = key;
-  header.payload_bytes = page.size();
-  header.payload_checksum = hash_128(page.data(), page.size());
-  header.header_checksum = header_checksum(header);
+std::unique_ptr<PageHeader> RecordForm::make_header(const PageKey& key, std::span<const std::byte> page) const {
+  auto header = std::make_unique<PageHeader>();
+  header->magic = kMagic;
+  header->version = kVersion;
+  header->header_bytes = sizeof *header;
+  header->identity = identity_;
+  header->key = key;
+  header->payload_bytes = page.size();
+  header->payload_checksum = hash_128(page.data(), page.size());
+  header->header_checksum = header_checksum(*header);
   return header;
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -19,8 +20,9 @@ struct IdentityHash {
 };
 [[nodiscard]] IdentityHash hash_of(const StoreIdentity& identity);
 
-/// Little-endian, no gaps; docs/cache.md has the table.
-struct PageHeader {
+/// Little-endian, no gaps; docs/cache.md has the table. As large as a block of a disk and aligned like one, so that the
+/// page behind it can be read without a detour through the page cache.
+struct alignas(4096) PageHeader {
   std::array<char, 8> magic;
   uint32_t version;
   uint32_t header_bytes;
@@ -28,10 +30,11 @@ struct PageHeader {
   PageKey key;
   uint64_t payload_bytes;
   std::array<uint8_t, 16> payload_checksum;  // XXH3-128 of the payload
-  std::array<uint8_t, 32> reserved;          // zero
+  std::array<uint8_t, 4000> reserved;        // zero
   uint64_t header_checksum;                  // XXH3-64 of all before it
 };
-static_assert(sizeof(PageHeader) == 128);
+inline constexpr size_t kBlockBytes = alignof(PageHeader);
+static_assert(sizeof(PageHeader) == kBlockBytes);
 
 enum class [[nodiscard]] RecordVerdict { kSound, kCorrupt, kForeign };
 
@@ -40,7 +43,8 @@ class RecordForm {
  public:
   explicit RecordForm(const StoreIdentity& identity);
 
-  [[nodiscard]] PageHeader make_header(const PageKey& key, std::span<const std::byte> page) const;
+  /// On the heap, since a coroutine's frame cannot align it.
+  [[nodiscard]] std::unique_ptr<PageHeader> make_header(const PageKey& key, std::span<const std::byte> page) const;
   /// `record_bytes` is the whole record's size as it was found. Foreign is only what is sound in itself: bytes that
   /// contradict their checksum, or a record of another length than it says, are corrupt.
   [[nodiscard]] RecordVerdict check(const PageHeader& header, const PageKey& key, std::span<const std::byte> payload,

@@ -46,9 +46,8 @@ class RedisStore final : public QueuedStore {
   void carry_out(std::unique_ptr<RedisConnection>& connection, Batch& batch);
   void read(RedisConnection& connection, Batch& batch);
   void write(RedisConnection& connection, Batch& batch);
-  [[nodiscard]] bool judge(const StoreOp& op, const RedisReply& reply, const PageHeader& header,
-                           std::vector<PageKey>& bad);
-  void remove(RedisConnection& connection, const std::vector<PageKey>& bad);
+  [[nodiscard]] bool judge(const StoreOp& op, const RedisReply& reply, const PageHeader& header, bool& is_bad);
+  void remove(RedisConnection& connection, const Batch& bad);
   void refused(const char* command, const RedisReply& reply);
   void fail_all(Batch& batch);
   void trip(const Error& error);
@@ -141,20 +140,27 @@ void RedisStore::read(RedisConnection& connection, Batch& batch) {
     if (is_get && refreshes) connection.queue({"EXPIRE", key, ttl_});
   }
   connection.send();
-  std::vector<PageKey> bad;
+  Batch bad;
+  const auto header = std::make_unique<PageHeader>();
   for (StoreOpPtr& op : batch) {
-    PageHeader header{};
-    const auto reply = connection.receive({std::as_writable_bytes(std::span(&header, 1)), op->into});
+    const auto reply = connection.receive({std::as_writable_bytes(std::span(header.get(), 1)), op->into});
     if (op->kind == StoreOp::Kind::kGet && refreshes) (void)connection.receive();
-    const bool ok = judge(*op, reply, header, bad);
+    bool is_bad = false;
+    const bool ok = judge(*op, reply, *header, is_bad);
+    if (is_bad) {
+      bad.push_back(op);
+      continue;
+    }
     finish(op, ok);
     op.reset();
   }
   remove(connection, bad);
+  for (const StoreOpPtr& op : bad) finish(op, false);
+  // Their caller may put the page anew from here on, so they were held back until the bad one was gone.
+  batch.clear();
 }
 
-bool RedisStore::judge(const StoreOp& op, const RedisReply& reply, const PageHeader& header,
-                       std::vector<PageKey>& bad) {
+bool RedisStore::judge(const StoreOp& op, const RedisReply& reply, const PageHeader& header, bool& is_bad) {
   using Kind = RedisReply::Kind;
   const bool is_get = op.kind == StoreOp::Kind::kGet;
   const bool wrong_type = reply.kind == Kind::kError && reply.text.starts_with("WRONGTYPE");
@@ -170,13 +176,13 @@ bool RedisStore::judge(const StoreOp& op, const RedisReply& reply, const PageHea
       foreign ? "foreign" : "corrupt", "page store {}: {} is {} ({}): deleting it", name_, key_of(op.key),
       foreign ? "of another identity, key or version" : "corrupt",
       wrong_type ? "not a string" : fmt::format("{} bytes found, {} wanted", reply.bulk_bytes, form_.record_bytes()));
-  bad.push_back(op.key);
+  is_bad = true;
   return false;
 }
 
-void RedisStore::remove(RedisConnection& connection, const std::vector<PageKey>& bad) {
+void RedisStore::remove(RedisConnection& connection, const Batch& bad) {
   if (bad.empty()) return;
-  for (const PageKey& key : bad) connection.queue({"DEL", key_of(key)});
+  for (const StoreOpPtr& op : bad) connection.queue({"DEL", key_of(op->key)});
   connection.send();
   for (size_t i = 0; i < bad.size(); ++i) {
     const RedisReply reply = connection.receive();
@@ -197,11 +203,11 @@ void RedisStore::write(RedisConnection& connection, Batch& batch) {
     (is_there ? present : absent).push_back(&op);
   }
   const bool expires = options_.ttl_s > 0;
-  std::vector<PageHeader> headers(absent.size());
+  std::vector<std::unique_ptr<PageHeader>> headers(absent.size());
   for (size_t i = 0; i < absent.size(); ++i) {
     const StoreOp& op = **absent[i];
     headers[i] = form_.make_header(op.key, op.page);
-    const std::array value{std::as_bytes(std::span(&headers[i], 1)), op.page};
+    const std::array value{std::as_bytes(std::span(headers[i].get(), 1)), op.page};
     const std::string key = key_of(op.key);
     if (expires) {
       connection.queue_value({"SET", key, "EX", ttl_}, value);

@@ -79,8 +79,7 @@ class SimulatedStore final : public cache::PageStore {
     co_return true;
   }
 
-  static asio::awaitable<bool> finish_put(StatePtr state, Course course, PageKey key,
-                                          std::span<const std::byte> page) {
+  static asio::awaitable<bool> finish_put(StatePtr state, Course course, PageKey key, std::span<const std::byte> page) {
     co_await course.done.wait_uncancelled();
     StoreShelf::Section& section = state->section;
     if (course.fails || (!section.pages.contains(key) && !section.index.try_reserve(page.size()))) {

@@ -9,12 +9,13 @@
 
 #include "async/real_runtime.h"
 #include "async/task_group.h"
+#include "cache/page_record.h"
 #include "cache/page_store.h"
 
 namespace millrace::test {
 
 inline constexpr size_t kPageBytes = 10000;
-inline constexpr size_t kRecordBytes = 128 + kPageBytes;
+inline constexpr size_t kRecordBytes = sizeof(cache::PageHeader) + kPageBytes;
 
 [[nodiscard]] cache::StoreIdentity make_identity(std::string model = "model a");
 /// Different for every number, spread over the folders.
