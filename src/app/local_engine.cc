@@ -4,6 +4,7 @@
 #include <future>
 #include <random>
 
+#include "app/auto_partition.h"
 #include "base/log.h"
 #include "model/tensor_list.h"
 
@@ -58,36 +59,47 @@ Result<void> LocalEngine::load() {
   auto checkpoint = model::Checkpoint::open(options_.model_path);
   if (checkpoint.has_error()) return checkpoint.error();
   checkpoint_ = std::move(*checkpoint);
-  const auto ranges = options_.layer_partition.empty()
-                          ? model::divide_layers(config_.layer_count, options_.pp_size)
-                          : model::parse_partition(options_.layer_partition, config_.layer_count, options_.pp_size);
-  if (ranges.has_error()) return ranges.error();
   if (place_.node_count > options_.pp_size) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--nnodes {} is more than --pp-size {}: a node hosts one stage at least", place_.node_count,
                       options_.pp_size);
   }
-  const auto assigned = assignments(*ranges);
-  if (assigned.size() > 1) RETURN_IF_ERROR(call_nodes(assigned));
   NodeStagesOptions node;
-  node.spans = model::stage_spans(*ranges);
-  node.spans.resize(assigned.front().layers.size());
   node.dtype = options_.dtype;
   node.threads = options_.threads;
   node.max_batch_tokens = static_cast<int32_t>(max_batch_tokens(options_));
   node.max_running = options_.max_running_requests;
+  const auto ranges = layer_ranges(node);
+  if (ranges.has_error()) return ranges.error();
+  const auto assigned = assignments(*ranges);
+  if (assigned.size() > 1) RETURN_IF_ERROR(call_nodes(assigned));
+  node.spans = model::stage_spans(*ranges);
+  node.spans.resize(assigned.front().layers.size());
   auto loaded = NodeStages::load(*checkpoint_, config_, node);
   if (loaded.has_error()) return loaded.error();
   node_ = std::move(*loaded);
   return {};
 }
 
+Result<std::vector<model::LayerRange>> LocalEngine::layer_ranges(const NodeStagesOptions& node) const {
+  const std::string& partition = options_.layer_partition;
+  if (partition == "auto") {
+    return auto_partition(*checkpoint_, config_, node, stages_of_nodes().front().size(), options_.pp_size);
+  }
+  if (partition == "even") return model::divide_layers(config_.layer_count, options_.pp_size);
+  return model::parse_partition(partition, config_.layer_count, options_.pp_size);
+}
+
 /// Stages are dealt to the nodes as layers to the stages: evenly, the remainder to later ones.
+std::vector<model::LayerRange> LocalEngine::stages_of_nodes() const {
+  return model::divide_layers(options_.pp_size, place_.node_count).value();
+}
+
 std::vector<cluster::Assignment> LocalEngine::assignments(const std::vector<model::LayerRange>& ranges) const {
   std::random_device random;
   const uint64_t ring_id = (uint64_t{random()} << 32) | random();
   std::vector<cluster::Assignment> assigned;
-  for (const model::LayerRange& stages : model::divide_layers(options_.pp_size, place_.node_count).value()) {
+  for (const model::LayerRange& stages : stages_of_nodes()) {
     cluster::Assignment assignment;
     assignment.ring_id = ring_id;
     assignment.first_stage = static_cast<uint32_t>(stages.begin);

@@ -18,7 +18,7 @@ namespace millrace::app {
 struct EngineOptions {
   std::filesystem::path model_path;
   int32_t pp_size = 1;
-  std::string layer_partition;             ///< "15,15,15,16"; empty: even
+  std::string layer_partition = "even";    ///< even, auto (by measured cost), or by hand: "15,15,15,16"
   int32_t async_batch_depth = 0;           ///< plans in flight beyond one per stage
   std::string dtype = "auto";              ///< auto, bf16, f32
   int32_t threads = 0;                     ///< of the whole process; 0: one per CPU it may use
@@ -61,6 +61,8 @@ class LocalEngine {
  private:
   LocalEngine(const EngineOptions& options, const ClusterPlace& place, model::ModelConfig config, size_t vocab_size);
   [[nodiscard]] Result<void> load();
+  [[nodiscard]] Result<std::vector<model::LayerRange>> layer_ranges(const NodeStagesOptions& node) const;
+  [[nodiscard]] std::vector<model::LayerRange> stages_of_nodes() const;
   [[nodiscard]] std::vector<cluster::Assignment> assignments(const std::vector<model::LayerRange>& ranges) const;
   [[nodiscard]] Result<void> call_nodes(const std::vector<cluster::Assignment>& assignments);
   [[nodiscard]] Result<uint64_t> wait_for_nodes();

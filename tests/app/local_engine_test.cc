@@ -132,6 +132,7 @@ TEST_CASE("replies depend neither on stages, nor on chunks, nor on the batch, no
     auto options = options_for(family, pp_size);
     options.chunked_prefill_size = 7 + 20 * pp_size;
     options.async_batch_depth = pp_size - 1;
+    options.layer_partition = pp_size == 2 ? "auto" : "even";
     options.chunking = pp_size == 1 ? "fixed" : pp_size == 2 ? "balanced" : "published";
     options.page_size = 8 * pp_size;
     options.max_total_tokens = 384;  // too few for all at once: some are retracted

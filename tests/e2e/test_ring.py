@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -123,6 +124,23 @@ def test_rounds_of_deaths_leak_nothing(ring, pp1):
     # Connections of the test's own client come and go; a leak would show once per round and node.
     assert ring.open_files() <= before + 6
     same_answers(ring, pp1)
+
+
+def test_the_head_measures_and_every_node_takes_its_division(pp1):
+    with Ring(2, 3, "--pp-layer-partition", "auto") as ring:
+        same_answers(ring, pp1)
+        chosen = re.search(r"--pp-layer-partition auto: (\d+),(\d+),(\d+)\.", ring.server.log())
+        assert chosen, ring.server.log()
+        sizes = [int(size) for size in chosen.groups()]
+        assert sum(sizes) == json.loads((MODEL / "config.json").read_text())["num_hidden_layers"]
+        ring.nodes[1].kill()
+        ring.start_node(1)
+        ring.wait_until_broken()
+        ring.wait_until_whole()
+        # The node that is new holds what the first one held: the rest of the layers after the head's stage.
+        assert f"stage 1: layers {sizes[0]} to {sizes[0] + sizes[1] - 1}" in ring.nodes[1].log(), ring.nodes[1].log()
+        assert f"stage 2: layers {sizes[0] + sizes[1]} to {sum(sizes) - 1}" in ring.nodes[1].log()
+        same_answers(ring, pp1)
 
 
 def test_nodes_outlive_the_head(pp1):
