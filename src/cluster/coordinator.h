@@ -42,6 +42,8 @@ class Coordinator final : public sched::RingFormer {
   void set_local(sched::LocalStages& stages, uint32_t page_count);
   /// Called when a node that takes part is lost, with what happened.
   void on_lost(std::function<void(const std::string& reason)> callback) { on_lost_ = std::move(callback); }
+  /// Called with "forming: waiting for node 1 of 2 (stages 1 to 1)" whenever that has changed; empty: for nobody.
+  void on_waiting(std::function<void(const std::string& what)> callback) { on_waiting_ = std::move(callback); }
 
   [[nodiscard]] asio::awaitable<sched::RingEnds> form(Generation generation) override;
   [[nodiscard]] asio::awaitable<void> dissolve(Generation generation, std::string reason) override;
@@ -55,6 +57,11 @@ class Coordinator final : public sched::RingFormer {
     Generation joined{0};                           // asked to join this generation; 0: none
     bool formed = false;
   };
+  /// The links of one generation that end here; set when they stand or have failed.
+  struct Links {
+    std::optional<Result<std::unique_ptr<comm::LinkReceiver>>> receiver;
+    std::optional<Result<std::unique_ptr<comm::LinkSender>>> sender;
+  };
 
   [[nodiscard]] asio::awaitable<void> accept_nodes();
   [[nodiscard]] asio::awaitable<void> serve_node(std::shared_ptr<ControlConnection> connection);
@@ -64,9 +71,11 @@ class Coordinator final : public sched::RingFormer {
   void lose(uint32_t rank, const std::string& reason);
   [[nodiscard]] asio::awaitable<void> until_all(bool (*ready)(const Node&), const char* what);
   [[nodiscard]] asio::awaitable<void> accept_output_link(Generation generation, async::TimePoint deadline,
-                                                         Result<std::unique_ptr<comm::LinkReceiver>>& receiver);
+                                                         Links& links);
   [[nodiscard]] asio::awaitable<void> connect_next_node(Generation generation, async::TimePoint deadline,
-                                                        Result<std::unique_ptr<comm::LinkSender>>& sender);
+                                                        Links& links);
+  [[nodiscard]] asio::awaitable<void> until_joined(Generation generation, async::TimePoint deadline,
+                                                   const Links& links);
   void send_forms(Generation generation);
   [[nodiscard]] std::string name(uint32_t rank) const;
   [[nodiscard]] StageId last_local_stage() const;
@@ -83,6 +92,8 @@ class Coordinator final : public sched::RingFormer {
   sched::LocalStages* stages_ = nullptr;
   uint32_t page_count_ = 0;
   std::function<void(const std::string&)> on_lost_;
+  std::function<void(const std::string&)> on_waiting_;
+  std::string lost_;                                    // a node of the newest generation that is lost, and why
   bool interrupted_ = false;
 };
 
