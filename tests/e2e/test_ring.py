@@ -134,8 +134,8 @@ def test_the_head_measures_and_every_node_takes_its_division(pp1):
         sizes = [int(size) for size in chosen.groups()]
         assert sum(sizes) == json.loads((MODEL / "config.json").read_text())["num_hidden_layers"]
         ring.nodes[1].kill()
-        ring.start_node(1)
         ring.wait_until_broken()
+        ring.start_node(1)
         ring.wait_until_whole()
         # The node that is new holds what the first one held: the rest of the layers after the head's stage.
         assert f"stage 1: layers {sizes[0]} to {sizes[0] + sizes[1] - 1}" in ring.nodes[1].log(), ring.nodes[1].log()
@@ -157,12 +157,33 @@ def test_start_order_does_not_matter_and_the_missing_are_named(pp1):
     try:
         starting = threading.Thread(target=ring.start_head)
         starting.start()
-        wait_until(lambda: ring.server and "waiting for node 1 (stages 1 to 1)" in ring.server.log(), "the reminder")
+        wait_until(lambda: ring.server and ring.server.url and "waiting" in ring.server.get("/health").text, "the port")
+        wanted = "forming: waiting for node 1 of 2 (stages 1 to 1)"
+        refused = [ring.server.get("/health"), ring.server.post("/v1/completions", GREEDY), ring.server.get("/live")]
+        for answer in refused:
+            assert answer.status_code == 503
+            assert wanted in answer.json()["error"]["message"], answer.text
+        assert ring.server.get("/v1/models").status_code == 200
+        assert ring.server.get("/metrics").status_code == 200
+        wait_until(lambda: "waiting for node 1 of 2 (stages 1 to 1)" in ring.server.log(), "the reminder")
         ring.start_node(1)
         starting.join()
         same_answers(ring, pp1)
     finally:
         ring.__exit__()
+
+
+def test_a_head_that_waits_for_nodes_ends_on_sigterm():
+    ring = Ring(2, 2)
+    starting = threading.Thread(target=lambda: pytest.raises(AssertionError, ring.start_head))
+    try:
+        starting.start()
+        wait_until(lambda: ring.server and ring.server.url and "waiting" in ring.server.get("/health").text, "the port")
+        ring.server.terminate()
+        assert ring.server.wait() == 0
+    finally:
+        ring.__exit__()
+        starting.join()
 
 
 def test_a_node_that_does_not_fit_is_refused_by_name(tmp_path):
