@@ -41,8 +41,8 @@ void add_pipeline_flags(CLI::App& serve, EngineOptions& engine) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   serve.add_option("--pp-layer-partition", engine.layer_partition,
-                   "Layers per stage: even (the remainder to later stages), auto (by cost measured at start on node 0), "
-                   "or by hand, as 15,15,15,16")
+                   "Layers per stage: even (the remainder to later stages), auto (by cost measured at start on node "
+                   "0), or by hand, as 15,15,15,16")
       ->capture_default_str();
   serve.add_option("--pp-async-batch-depth", engine.async_batch_depth,
                    "Micro-batches in flight beyond one per stage")

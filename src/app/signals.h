@@ -16,7 +16,7 @@ class Signals {
   Signals();
   ~Signals();
 
-  /// Called from the thread of the signals when the first one comes, or at once if it has come. Replaces the one before.
+  /// Called from the thread of the signals when the first one comes, or at once if it has. Replaces the one before.
   void on_first(std::function<void()> action);
   /// Returns the first signal, once it has come.
   [[nodiscard]] int wait() { return first_.get(); }

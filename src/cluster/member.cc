@@ -20,7 +20,12 @@ constexpr async::Duration kReminder = 5s;
 }  // namespace
 
 Member::Member(async::Runtime& runtime, MemberOptions options, StageHost& host)
-    : runtime_(runtime), options_(std::move(options)), host_(host), tasks_(runtime), stop_signal_(runtime), linking_(runtime) {}
+    : runtime_(runtime),
+      options_(std::move(options)),
+      host_(host),
+      tasks_(runtime),
+      stop_signal_(runtime),
+      linking_(runtime) {}
 
 void Member::stop() {
   stopping_ = true;
