@@ -1,5 +1,6 @@
 """Rings over several processes: the same tokens, and what happens when a part dies, falls silent, or comes late."""
 
+import concurrent.futures
 import json
 import os
 import re
@@ -243,6 +244,8 @@ class NamespaceRing(Ring):
         for rank in range(self.node_count):
             run(f"ip netns add {self.name(rank)}")
             run(f"ip -n {self.name(rank)} link set lo up")
+            # Senders that fill whatever queue there is.
+            run(f"ip netns exec {self.name(rank)} sysctl -q -w net.ipv4.tcp_congestion_control=reno")
         head = self.name(0)
         run(f"ip link add {self.outside} type veth peer name outside netns {head}")
         run(f"ip addr add 10.78.0.1/24 dev {self.outside}")
@@ -262,6 +265,13 @@ class NamespaceRing(Ring):
         subprocess.run(["ip", "link", "del", self.outside], capture_output=True)
         for rank in range(self.node_count):
             subprocess.run(["ip", "netns", "del", self.name(rank)], capture_output=True)
+
+    def slow_down(self, rate):
+        """Every link between hosts, both ways, behind a queue that a sender can fill for seconds."""
+        for rank in range(1, self.node_count):
+            for namespace, device in ((self.name(0), f"ring{rank}"), (self.name(rank), "ring0")):
+                line = f"tc -n {namespace} qdisc add dev {device} root tbf rate {rate} burst 16kb latency 4000ms"
+                subprocess.run(line.split(), check=True, capture_output=True)
 
     def set_link(self, rank, state):
         subprocess.run(["ip", "-n", self.name(0), "link", "set", f"ring{rank}", state], check=True)
@@ -293,3 +303,16 @@ def test_a_link_between_hosts_is_cut_and_healed(hosts, pp1):
     hosts.set_link(2, "up")
     hosts.wait_until_whole()
     same_answers(hosts, pp1)
+
+
+def test_a_link_that_is_merely_slow_breaks_nothing(hosts, pp1):
+    hosts.slow_down("2mbit")
+    generations = hosts.server.metric("millrace:ring_generations_total")
+    same_answers(hosts, pp1)
+    # Activations of these prompts take longer to transfer than a peer may be silent.
+    prompts = [{**GREEDY, "prompt": " ".join([word] * 400), "max_tokens": 10} for word in ("sea", "hand", "day", "said")]
+    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+        answers = list(pool.map(lambda body: completion(hosts.server, body)["text"], prompts))
+    assert answers == [completion(pp1, body)["text"] for body in prompts]
+    assert hosts.server.metric("millrace:ring_generations_total") == generations
+    assert "silent" not in hosts.server.log()
