@@ -7,7 +7,7 @@ packages=(
   clang-19 libclang-rt-19-dev lld-19 ccache meson ninja-build pkg-config
   libboost1.81-dev libsimdjson-dev libspdlog-dev libfmt-dev libpcre2-dev libicu-dev libcli11-dev libdnnl-dev catch2
 )
-test_packages=(python3 python3-venv curl iproute2 chromium)
+test_packages=(python3 python3-venv curl iproute2 chromium openmpi-bin)
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "${0##*/}: $*"; exit 1; }

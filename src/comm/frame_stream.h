@@ -45,8 +45,8 @@ class FrameReader {
 };
 
 /// Writes frames in the order of push(): the header and the payload from where they lie, a large one in pieces between
-/// which the executor does other work, and no faster than a slow link takes them (send_budget.h). Only plain calls on the non-blocking socket touch a payload's memory, never an
-/// operation that is pending. The caller bounds the queue.
+/// which the executor does other work, and no faster than a slow link takes them (send_budget.h). Only plain calls on
+/// the non-blocking socket touch a payload's memory, never an operation that is pending. The caller bounds the queue.
 class FrameWriter {
  public:
   FrameWriter(async::Runtime& runtime, tcp::socket& socket, LinkCounters& counters)
