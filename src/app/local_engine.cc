@@ -77,6 +77,11 @@ void LocalEngine::interrupt() {
   if (coordinator_) asio::post(head_thread_.context(), [this] { coordinator_->interrupt(); });
 }
 
+std::vector<comm::LinkStats> LocalEngine::link_stats() const {
+  const std::lock_guard lock(interrupt_mutex_);
+  return coordinator_ ? coordinator_->link_stats() : std::vector<comm::LinkStats>();
+}
+
 LocalEngine::~LocalEngine() {
   if (ring_) ring_->stop();
   interrupt();

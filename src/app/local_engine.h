@@ -64,6 +64,8 @@ class LocalEngine {
   [[nodiscard]] Result<void> start();
   /// From any thread: ends a wait for other nodes.
   void interrupt();
+  /// From any thread: both ends of every TCP link of the ring.
+  [[nodiscard]] std::vector<comm::LinkStats> link_stats() const;
   /// From the first moment; not ready, and says why, until the ring turns.
   [[nodiscard]] sched::Engine& engine() { return front_; }
 
@@ -85,7 +87,7 @@ class LocalEngine {
   const model::ModelConfig config_;
   const uint32_t drawable_vocab_;
   StartingEngine front_;
-  std::mutex interrupt_mutex_;
+  mutable std::mutex interrupt_mutex_;
   bool interrupted_ = false;                              // guarded by interrupt_mutex_
   std::unique_ptr<model::Checkpoint> checkpoint_;
   std::unique_ptr<NodeStages> node_;

@@ -6,6 +6,7 @@
 #include "app/signals.h"
 #include "app/worker.h"
 #include "model/generation_config.h"
+#include "server/observe/link_metrics.h"
 #include "server/observe/observer.h"
 #include "server/server.h"
 #include "text/chat_template.h"
@@ -110,6 +111,9 @@ Result<void> serve(const ServeFlags& flags) {
   service.chat_template = std::move(*chat_template);
   server::ServerOptions options = flags.server;
   options.served_model_name = model_name(flags);
+  service.extra_metrics = [links = engine->get()](std::string& out) {
+    server::append_link_metrics(out, links->link_stats());
+  };
   server::observe(service, options);
   {
     server::Server front(options, std::move(service));

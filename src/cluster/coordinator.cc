@@ -28,7 +28,8 @@ Coordinator::Coordinator(async::Runtime& runtime, CoordinatorOptions options)
       head_links_(runtime),
       tasks_(runtime),
       changed_(runtime),
-      nodes_(options_.assignments.size()) {}
+      nodes_(options_.assignments.size()),
+      reported_(options_.assignments.size()) {}
 
 Coordinator::~Coordinator() = default;
 
@@ -147,6 +148,7 @@ asio::awaitable<void> Coordinator::listen_to(uint32_t rank, std::shared_ptr<Cont
   }
   const bool took_part = nodes_[rank].joined != Generation(0);
   nodes_[rank] = Node{};
+  set_reported(rank, {});
   if (!interrupted_) log::warn("{} is gone: {}", name(rank), reason);
   if (took_part) lose(rank, reason);
   changed_.notify_all();
@@ -170,8 +172,26 @@ void Coordinator::handle(uint32_t rank, const Message& message) {
       node.formed = false;
       lose(rank, stopped->reason);
     }
+  } else if (const auto* report = std::get_if<LinkReport>(&message)) {
+    set_reported(rank, report->links);
+    return;
   }
   changed_.notify_all();
+}
+
+void Coordinator::set_reported(uint32_t rank, std::vector<comm::LinkStats> links) {
+  const std::lock_guard lock(stats_mutex_);
+  reported_[rank] = std::move(links);
+}
+
+std::vector<comm::LinkStats> Coordinator::link_stats() const {
+  std::vector<comm::LinkStats> all = head_links_.stats();
+  const std::lock_guard lock(stats_mutex_);
+  if (stage_links_) {
+    for (comm::LinkStats& link : stage_links_->stats()) all.push_back(std::move(link));
+  }
+  for (const auto& links : reported_) all.insert(all.end(), links.begin(), links.end());
+  return all;
 }
 
 void Coordinator::lose(uint32_t rank, const std::string& reason) {
@@ -204,6 +224,7 @@ asio::awaitable<uint64_t> Coordinator::all_loaded() {
 void Coordinator::set_local(sched::LocalStages& stages, uint32_t page_count) {
   stages_ = &stages;
   page_count_ = page_count;
+  const std::lock_guard lock(stats_mutex_);
   stage_links_ = std::make_unique<comm::TcpLinkGroup>(stages.last_runtime());
 }
 

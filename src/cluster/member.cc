@@ -16,6 +16,7 @@ using boost::system::error_code;
 
 constexpr async::Duration kRetry = 250ms;
 constexpr async::Duration kReminder = 5s;
+constexpr async::Duration kReportInterval = 1s;
 
 }  // namespace
 
@@ -76,6 +77,8 @@ asio::awaitable<std::string> Member::serve(tcp::socket socket) {
   connection_->start();
   connection_->send(Hello{kProtocolVersion, options_.node_rank, options_.node_count,
                           model::fingerprint(options_.config), listener_->endpoint().port});
+  async::TaskGroup reports(runtime_);
+  reports.spawn("report links", report_links(connection_));
   std::string reason;
   try {
     for (;;) {
@@ -93,10 +96,22 @@ asio::awaitable<std::string> Member::serve(tcp::socket socket) {
     reason = failure.what();
   }
   end_generation("the head is gone: " + reason);
+  reports.cancel();
+  co_await reports.join();
   co_await tasks_.join();
   co_await connection_->join();
   connection_.reset();
   co_return reason;
+}
+
+asio::awaitable<void> Member::report_links(std::shared_ptr<ControlConnection> connection) {
+  for (;;) {
+    co_await async::sleep_for(runtime_, kReportInterval);
+    if (!upstream_links_) continue;
+    LinkReport report{upstream_links_->stats()};
+    for (comm::LinkStats& link : downstream_links_->stats()) report.links.push_back(std::move(link));
+    connection->send(report);
+  }
 }
 
 asio::awaitable<void> Member::load(Assignment assignment) {

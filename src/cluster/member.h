@@ -56,6 +56,7 @@ class Member {
 
   [[nodiscard]] asio::awaitable<asio::ip::tcp::socket> find_coordinator();
   [[nodiscard]] asio::awaitable<std::string> serve(asio::ip::tcp::socket socket);
+  [[nodiscard]] asio::awaitable<void> report_links(std::shared_ptr<ControlConnection> connection);
   [[nodiscard]] asio::awaitable<void> load(Assignment assignment);
   [[nodiscard]] asio::awaitable<void> join(Form form);
   [[nodiscard]] asio::awaitable<std::string> run_generation(Form form);

@@ -19,8 +19,6 @@ namespace millrace::comm {
 class TcpEnd;
 
 inline constexpr uint8_t kProtocolVersion = 1;
-/// The head's place in a LinkHello; stages have their own ids.
-inline constexpr StageId kHeadPlace{0xFFFFFFFF};
 
 /// What both ends of a link must agree on. Every field is compared, and a difference refused by its name.
 struct LinkHello {

@@ -70,6 +70,25 @@ def test_three_processes_answer_as_one(ring, pp1):
     same_answers(ring, pp1)
 
 
+def test_metrics_show_both_ends_of_every_tcp_link(ring):
+    ring.wait_until_whole()
+    completion(ring.server, GREEDY)
+
+    def value(name, link, end):
+        return ring.server.metric(f"millrace:tcp_{name}", end=end, **dict(zip(("from", "to"), link)))
+
+    # Stages 0, 1, and 2 with 3 are on a node each; neighbours within a node need no TCP.
+    for link in ((0, 1), (1, 2), (3, "head")):
+        wait_until(lambda: value("messages_total", link, "receiver") > 60, f"a report of link {link}")
+        wait_until(lambda: value("messages_total", link, "sender") > 60, f"a report of link {link}")
+        wait_until(lambda: value("round_trip_seconds", link, "sender") > 0, "a heartbeat")
+        assert value("sent_bytes_total", link, "sender") > 60 * 32  # a header each, and something in it
+        assert value("received_bytes_total", link, "receiver") > 60 * 32
+        assert value("messages_dropped_total", link, "receiver") == 0
+    assert ring.server.metric("millrace:tcp_sent_bytes_total", **{"from": 2}) == 0
+    assert ring.server.metric("millrace:tcp_send_queue_high_water", **{"from": 0}) >= 1
+
+
 @pytest.mark.parametrize("rank", [1, 2])
 def test_a_killed_node_ends_requests_with_its_reason_and_comes_back(ring, pp1, rank):
     ring.wait_until_whole()
