@@ -15,8 +15,8 @@
 #include "comm/tcp_link.h"
 #include "sched/local_stages.h"
 
-/// How long a plan without work takes from the head through idle stages, a thread each, and back as an output: what the
-/// control path adds to a micro-batch. Within a process and over TCP on loopback by turns, next to one in-process stage.
+/// How long a plan without work takes from the head through idle stages, a thread each, and back as an output: what
+/// the control path adds to a micro-batch. Within a process and over TCP on loopback by turns, next to one stage.
 namespace {
 
 using namespace millrace;
@@ -191,7 +191,8 @@ int main(int argc, char** argv) {
   };
   std::vector<Figures> all;
   all.push_back({"1 stage, in process", std::make_unique<IdleRing>(1, false), {}});
-  all.push_back({fmt::format("{} stages, in process", stage_count), std::make_unique<IdleRing>(stage_count, false), {}});
+  all.push_back({fmt::format("{} stages, in process", stage_count), std::make_unique<IdleRing>(stage_count, false),
+                 {}});
   all.push_back({fmt::format("{} stages, TCP", stage_count), std::make_unique<IdleRing>(stage_count, true), {}});
   for (size_t round = 0; round <= rounds; ++round) {
     for (Figures& each : all) {
