@@ -1,15 +1,18 @@
-// The head's own time per plan: Scheduler::next() and complete() over the chunks of one long prompt, then over decode
-// steps of many sequences. Usage: scheduler_bench
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
+#include <vector>
 
 #include "sched/scheduler.h"
 
+/// The head's own time per turn: Scheduler::next() and complete(), with the plan's and the output's wire forms, over
+/// decode steps of many sequences, and next() and complete() alone over the chunks of one long prompt.
+namespace {
+
 using namespace millrace;
 using namespace millrace::sched;
-
-namespace {
 
 using Clock = std::chrono::steady_clock;
 
@@ -17,9 +20,10 @@ double microseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-/// Answers a plan as stages would whose time follows DESIGN's formula.
-void answer(Scheduler& scheduler, const Plan& plan, uint64_t id) {
+/// What stages would answer whose time follows the cost model's formula.
+PlanOutput output_of(const Plan& plan, uint64_t id) {
   PlanOutput output;
+  output.id = PlanId(id);
   BatchShape shape;
   for (const PlanSlice& slice : plan.slices) {
     SliceOutput& made = output.slices.emplace_back();
@@ -30,8 +34,10 @@ void answer(Scheduler& scheduler, const Plan& plan, uint64_t id) {
   for (uint32_t stage = 0; stage < 8; ++stage) {
     output.reports.push_back({StageId(stage), PlanId(id), 0, static_cast<int64_t>(cost.predict_us(shape) * 1e3)});
   }
-  (void)scheduler.complete(output);
+  return output;
 }
+
+void answer(Scheduler& scheduler, const Plan& plan, uint64_t id) { (void)scheduler.complete(output_of(plan, id)); }
 
 SchedulerOptions options() {
   SchedulerOptions made;
@@ -79,22 +85,62 @@ void bench_long_prompt() {
   }
 }
 
-void bench_decodes(uint32_t count) {
+/// Microseconds per turn while all of `count` sequences decode, with a window of 8 plans in flight.
+double decode_turn_us(uint32_t count, uint32_t turns) {
   Scheduler scheduler(options());
   uint64_t plan_id = 0;
   while (scheduler.profiling()) answer(scheduler, *scheduler.next(), plan_id++);
-  for (uint32_t id = 1; id <= count; ++id) scheduler.add(SequenceId(id), request(100, 400));
-  const auto start = Clock::now();
-  const uint64_t first = plan_id;
-  while (!scheduler.empty()) answer(scheduler, *scheduler.next(), plan_id++);
-  fmt::print("{:>4} sequences: {:.1f} us per plan\n", count,
-             microseconds_since(start) / static_cast<double>(plan_id - first));
+  for (uint32_t id = 1; id <= count; ++id) scheduler.add(SequenceId(id), request(4, 1000));
+  std::vector<Plan> in_flight;  // the oldest first
+  double total_us = 0;
+  // The first turns prefill: with every sequence's first token drawn, the plans that follow hold decode steps only.
+  const uint32_t skipped = 64 + count / 8;
+  for (uint32_t turn = 0; turn < skipped + turns; ++turn) {
+    auto start = Clock::now();
+    double turn_us = 0;
+    while (in_flight.size() < options().window) {
+      auto plan = scheduler.next();
+      if (!plan) break;
+      plan->id = PlanId(plan_id++);
+      (void)plan->encode();
+      in_flight.push_back(std::move(*plan));
+    }
+    turn_us += microseconds_since(start);
+    const auto bytes = output_of(in_flight.front(), in_flight.front().id.value()).encode();
+    in_flight.erase(in_flight.begin());
+    start = Clock::now();
+    (void)scheduler.complete(PlanOutput::decode(bytes).value());
+    turn_us += microseconds_since(start);
+    if (turn >= skipped) total_us += turn_us;
+  }
+  return total_us / turns;
+}
+
+void bench_decodes(const std::vector<uint32_t>& counts, uint32_t turns, uint32_t rounds) {
+  std::vector<std::vector<double>> values(counts.size());
+  for (uint32_t round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < counts.size(); ++i) values[i].push_back(decode_turn_us(counts[i], turns));
+  }
+  fmt::print("decode steps, window 8: us per turn, median [least, most] of {} rounds\n", rounds);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    std::sort(values[i].begin(), values[i].end());
+    fmt::print("{:>6} running sequences: {:8.1f} [{:.1f}, {:.1f}]\n", counts[i], values[i][values[i].size() / 2],
+               values[i].front(), values[i].back());
+  }
 }
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  uint32_t turns = 500;
+  uint32_t rounds = 7;
+  std::vector<uint32_t> counts = {1, 64, 256, 1024};
+  CLI::App app("scheduler_bench: the head's own time per turn, us.");
+  app.add_option("--turns", turns, "turns per round")->check(CLI::Range(1, 900))->capture_default_str();
+  app.add_option("--rounds", rounds, "rounds over all counts")->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--running", counts, "running sequences, at most 1024")->check(CLI::Range(1, 1024));
+  CLI11_PARSE(app, argc, argv);
+  bench_decodes(counts, turns, rounds);
   bench_long_prompt();
-  for (const uint32_t count : {1, 16, 64, 256, 1024}) bench_decodes(count);
   return 0;
 }

@@ -41,7 +41,9 @@ void add_pipeline_flags(CLI::App& serve, EngineOptions& engine) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   serve.add_option("--pp-layer-partition", engine.layer_partition,
-                   "Layers per stage, as 15,15,15,16 (default: even, the remainder to later stages)");
+                   "Layers per stage: even (the remainder to later stages), auto (by cost measured at start on node "
+                   "0), or by hand, as 15,15,15,16")
+      ->capture_default_str();
   serve.add_option("--pp-async-batch-depth", engine.async_batch_depth,
                    "Micro-batches in flight beyond one per stage")
       ->check(CLI::Range(0, 64))

@@ -11,15 +11,16 @@ struct Launcher {
   const char* name;
   const char* rank;
   const char* count;
-  const char* host;  // null: it does not tell
-  const char* port;  // null: it does not tell
+  const char* host;        // null: it does not tell
+  const char* port;        // null: it does not tell
+  const char* port_taken;  // "True" there: the launcher itself listens on the port; null: it never does
 };
 
 constexpr std::array kLaunchers{
-    Launcher{"torchrun", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"},
-    Launcher{"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LAUNCH_NODE_IPADDR", nullptr},
-    Launcher{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", nullptr, nullptr},
-    Launcher{"LeaderWorkerSet", "LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "LWS_LEADER_ADDRESS", nullptr},
+    Launcher{"torchrun", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"},
+    Launcher{"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LAUNCH_NODE_IPADDR", nullptr, nullptr},
+    Launcher{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", nullptr, nullptr, nullptr},
+    Launcher{"LeaderWorkerSet", "LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "LWS_LEADER_ADDRESS", nullptr, nullptr},
 };
 
 std::optional<int32_t> number(const char* text) {
@@ -42,7 +43,8 @@ std::optional<LauncherPlace> find_launcher(const Environment& environment) {
     if (launcher.host != nullptr) {
       if (const char* host = environment(launcher.host)) place.head_host = host;
     }
-    if (launcher.port != nullptr) {
+    const char* taken = launcher.port_taken == nullptr ? nullptr : environment(launcher.port_taken);
+    if (launcher.port != nullptr && (taken == nullptr || taken != std::string_view("True"))) {
       const auto port = number(environment(launcher.port));
       if (port && *port > 0 && *port <= UINT16_MAX) place.head_port = static_cast<uint16_t>(*port);
     }

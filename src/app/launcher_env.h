@@ -13,7 +13,7 @@ struct LauncherPlace {
   int32_t node_rank = 0;
   int32_t node_count = 1;
   std::optional<std::string> head_host;    ///< of the node of rank 0, if the launcher tells
-  std::optional<uint16_t> head_port;
+  std::optional<uint16_t> head_port;       ///< one that is free there
 };
 
 /// Value of an environment variable; null when it is not set.

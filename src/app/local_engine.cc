@@ -4,6 +4,7 @@
 #include <future>
 #include <random>
 
+#include "app/auto_partition.h"
 #include "base/log.h"
 #include "model/tensor_list.h"
 
@@ -35,23 +36,58 @@ LocalEngine::LocalEngine(const EngineOptions& options, const ClusterPlace& place
     : options_(options),
       place_(place),
       config_(std::move(config)),
-      drawable_vocab_(static_cast<uint32_t>(std::min<size_t>(vocab_size, static_cast<size_t>(config_.vocab_size)))) {}
+      drawable_vocab_(static_cast<uint32_t>(std::min<size_t>(vocab_size, static_cast<size_t>(config_.vocab_size)))),
+      front_(model_info()) {}
 
 Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& options, const ClusterPlace& place,
                                                          size_t vocab_size) {
   auto config = model::read_config(options.model_path);
   if (config.has_error()) return config.error();
-  std::unique_ptr<LocalEngine> engine(new LocalEngine(options, place, std::move(*config), vocab_size));
-  RETURN_IF_ERROR(engine->load());
-  const auto pages = engine->page_count();
+  if (options.context_length > config->context_length()) {
+    return make_error(ErrorCode::kInvalidArgument, "--context-length {}: the model was made for {} tokens",
+                      options.context_length, config->context_length());
+  }
+  if (place.node_count > options.pp_size) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--nnodes {} is more than --pp-size {}: a node hosts one stage at least", place.node_count,
+                      options.pp_size);
+  }
+  return std::unique_ptr<LocalEngine>(new LocalEngine(options, place, std::move(*config), vocab_size));
+}
+
+/// The cache's capacity, and what it means for the context, come with the start.
+sched::ModelInfo LocalEngine::model_info() const {
+  const int32_t context = options_.context_length > 0 ? options_.context_length : config_.context_length();
+  return {config_.architecture,
+          static_cast<uint32_t>(context),
+          drawable_vocab_,
+          model::parameter_count(config_),
+          static_cast<uint32_t>(options_.pp_size),
+          0};
+}
+
+Result<void> LocalEngine::start() {
+  front_.set_awaited("starting: the model is being loaded");
+  RETURN_IF_ERROR(load());
+  const auto pages = page_count();
   if (pages.has_error()) return pages.error();
-  RETURN_IF_ERROR(engine->start_ring(*pages));
-  return engine;
+  return start_ring(*pages);
+}
+
+void LocalEngine::interrupt() {
+  const std::lock_guard lock(interrupt_mutex_);
+  interrupted_ = true;
+  if (coordinator_) asio::post(head_thread_.context(), [this] { coordinator_->interrupt(); });
+}
+
+std::vector<comm::LinkStats> LocalEngine::link_stats() const {
+  const std::lock_guard lock(interrupt_mutex_);
+  return coordinator_ ? coordinator_->link_stats() : std::vector<comm::LinkStats>();
 }
 
 LocalEngine::~LocalEngine() {
   if (ring_) ring_->stop();
-  if (coordinator_) asio::post(head_thread_.context(), [this] { coordinator_->interrupt(); });
+  interrupt();
   head_thread_.join();
   if (node_) node_->join();
   ring_.reset();
@@ -61,37 +97,43 @@ Result<void> LocalEngine::load() {
   auto checkpoint = model::Checkpoint::open(options_.model_path);
   if (checkpoint.has_error()) return checkpoint.error();
   checkpoint_ = std::move(*checkpoint);
-  const auto ranges = options_.layer_partition.empty()
-                          ? model::divide_layers(config_.layer_count, options_.pp_size)
-                          : model::parse_partition(options_.layer_partition, config_.layer_count, options_.pp_size);
-  if (ranges.has_error()) return ranges.error();
-  if (place_.node_count > options_.pp_size) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--nnodes {} is more than --pp-size {}: a node hosts one stage at least", place_.node_count,
-                      options_.pp_size);
-  }
-  const auto assigned = assignments(*ranges);
-  if (assigned.size() > 1) RETURN_IF_ERROR(call_nodes(assigned));
   NodeStagesOptions node;
-  node.spans = model::stage_spans(*ranges);
-  node.spans.resize(assigned.front().layers.size());
   node.dtype = options_.dtype;
   node.threads = options_.threads;
   node.max_batch_tokens = static_cast<int32_t>(max_batch_tokens(options_));
   node.max_running = options_.max_running_requests;
   node.storage = options_.storage;
+  const auto ranges = layer_ranges(node);
+  if (ranges.has_error()) return ranges.error();
+  const auto assigned = assignments(*ranges);
+  if (assigned.size() > 1) RETURN_IF_ERROR(call_nodes(assigned));
+  node.spans = model::stage_spans(*ranges);
+  node.spans.resize(assigned.front().layers.size());
   auto loaded = NodeStages::load(*checkpoint_, config_, node);
   if (loaded.has_error()) return loaded.error();
   node_ = std::move(*loaded);
   return {};
 }
 
+Result<std::vector<model::LayerRange>> LocalEngine::layer_ranges(const NodeStagesOptions& node) const {
+  const std::string& partition = options_.layer_partition;
+  if (partition == "auto") {
+    return auto_partition(*checkpoint_, config_, node, stages_of_nodes().front().size(), options_.pp_size);
+  }
+  if (partition == "even") return model::divide_layers(config_.layer_count, options_.pp_size);
+  return model::parse_partition(partition, config_.layer_count, options_.pp_size);
+}
+
 /// Stages are dealt to the nodes as layers to the stages: evenly, the remainder to later ones.
+std::vector<model::LayerRange> LocalEngine::stages_of_nodes() const {
+  return model::divide_layers(options_.pp_size, place_.node_count).value();
+}
+
 std::vector<cluster::Assignment> LocalEngine::assignments(const std::vector<model::LayerRange>& ranges) const {
   std::random_device random;
   const uint64_t ring_id = (uint64_t{random()} << 32) | random();
   std::vector<cluster::Assignment> assigned;
-  for (const model::LayerRange& stages : model::divide_layers(options_.pp_size, place_.node_count).value()) {
+  for (const model::LayerRange& stages : stages_of_nodes()) {
     cluster::Assignment assignment;
     assignment.ring_id = ring_id;
     assignment.first_stage = static_cast<uint32_t>(stages.begin);
@@ -114,20 +156,30 @@ Result<void> LocalEngine::call_nodes(const std::vector<cluster::Assignment>& ass
   options.address = place_.address;
   options.assignments = assignments;
   options.config = config_;
-  coordinator_ = std::make_unique<cluster::Coordinator>(head_thread_.runtime(), options);
-  RETURN_IF_ERROR(coordinator_->open());
+  auto coordinator = std::make_unique<cluster::Coordinator>(head_thread_.runtime(), options);
+  coordinator->on_waiting([this](const std::string& what) { front_.set_awaited(what); });
+  RETURN_IF_ERROR(coordinator->open());
+  const std::lock_guard lock(interrupt_mutex_);
+  if (interrupted_) return Error{ErrorCode::kAborted, "interrupted"};
+  coordinator_ = std::move(coordinator);
   log::info("waiting for {} other nodes at {}", assignments.size() - 1, place_.address.to_string());
   asio::post(head_thread_.context(), [this] { head_tasks_.spawn("coordinator", coordinator_->serve()); });
   return {};
 }
 
+asio::awaitable<void> LocalEngine::least_pages(std::promise<Result<uint64_t>>& pages) {
+  Result<uint64_t> least = Error{};
+  try {
+    least = co_await coordinator_->all_loaded();
+  } catch (const ErrorException& failure) {
+    least = failure.error();
+  }
+  pages.set_value(std::move(least));
+}
+
 Result<uint64_t> LocalEngine::wait_for_nodes() {
-  std::promise<uint64_t> pages;
-  auto wait = [](cluster::Coordinator& coordinator, std::promise<uint64_t>& result) -> asio::awaitable<void> {
-    const uint64_t least = co_await coordinator.all_loaded();
-    result.set_value(least);
-  };
-  asio::post(head_thread_.context(), [&] { head_tasks_.spawn("wait for nodes", wait(*coordinator_, pages)); });
+  std::promise<Result<uint64_t>> pages;
+  asio::post(head_thread_.context(), [&] { head_tasks_.spawn("wait for nodes", least_pages(pages)); });
   return pages.get_future().get();
 }
 
@@ -167,13 +219,8 @@ uint32_t LocalEngine::host_page_count(uint32_t page_count) const {
 
 Result<void> LocalEngine::start_ring(uint32_t page_count) {
   const auto page_size = static_cast<uint32_t>(options_.page_size);
-  const auto model_context = static_cast<uint32_t>(config_.context_length());
-  if (options_.context_length > config_.context_length()) {
-    return make_error(ErrorCode::kInvalidArgument, "--context-length {}: the model was made for {} tokens",
-                      options_.context_length, model_context);
-  }
   const uint64_t capacity = uint64_t{page_count} * page_size;
-  const uint32_t wanted = options_.context_length > 0 ? static_cast<uint32_t>(options_.context_length) : model_context;
+  const uint32_t wanted = front_.model_info().context_length;
   const auto context = static_cast<uint32_t>(std::min<uint64_t>(wanted, capacity));
   if (context < wanted) {
     log::warn("the KV cache holds {} tokens: requests are limited to them instead of {}", context, wanted);
@@ -199,8 +246,9 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
   }
   head.queue_timeout = duration_of(options_.queue_timeout_s);
   head.run_timeout = duration_of(options_.run_timeout_s);
-  head.model = {config_.architecture,     context, drawable_vocab_, model::parameter_count(config_),
-                static_cast<uint32_t>(options_.pp_size), capacity};
+  head.model = model_info();
+  head.model.context_length = context;
+  head.model.kv_token_capacity = capacity;
   head.max_queued = static_cast<uint32_t>(options_.max_queued_requests);
   head.heartbeat = kHeartbeat;
   head.watchdog = duration_of(options_.watchdog_timeout_s);
@@ -225,6 +273,8 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
     ring_ = std::make_unique<sched::Ring>(runtime, head, *former_);
   }
   ring_->start();
+  front_.set_awaited("");
+  front_.set_engine(ring_->head());
   log::info("KV cache: {} pages of {} tokens; context {}; window of {} micro-batches", page_count, page_size, context,
             head.scheduler.window);
   return {};

@@ -1,12 +1,15 @@
 #pragma once
 
 #include <filesystem>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "app/node_stages.h"
 #include "app/page_storage.h"
+#include "app/starting_engine.h"
 #include "async/real_runtime.h"
 #include "base/result.h"
 #include "cluster/coordinator.h"
@@ -19,7 +22,7 @@ namespace millrace::app {
 struct EngineOptions {
   std::filesystem::path model_path;
   int32_t pp_size = 1;
-  std::string layer_partition;             ///< "15,15,15,16"; empty: even
+  std::string layer_partition = "even";    ///< even, auto (by measured cost), or by hand: "15,15,15,16"
   int32_t async_batch_depth = 0;           ///< plans in flight beyond one per stage
   std::string dtype = "auto";              ///< auto, bf16, f32
   int32_t threads = 0;                     ///< of the whole process; 0: one per CPU it may use
@@ -57,21 +60,33 @@ struct ClusterPlace {
 /// brings them together. main builds one. The destructor stops the ring and joins every thread.
 class LocalEngine {
  public:
-  /// Loads the model from `options.model_path` and starts the ring. `vocab_size`: ids that the tokenizer knows.
-  /// Errors name the file, tensor or flag at fault.
+  /// Of the model in `options.model_path`; nothing is loaded yet. `vocab_size`: ids that the tokenizer knows. Errors
+  /// name the file or flag at fault.
   [[nodiscard]] static Result<std::unique_ptr<LocalEngine>> create(const EngineOptions& options,
                                                                   const ClusterPlace& place, size_t vocab_size);
   ~LocalEngine();
   LocalEngine(const LocalEngine&) = delete;
   LocalEngine& operator=(const LocalEngine&) = delete;
 
-  [[nodiscard]] sched::Engine& engine() { return ring_->head(); }
+  /// Once: loads the weights, waits for the other nodes and starts the ring; the engine is ready a moment later. Errors
+  /// name the tensor or flag at fault; kAborted after interrupt().
+  [[nodiscard]] Result<void> start();
+  /// From any thread: ends a wait for other nodes.
+  void interrupt();
+  /// From any thread: both ends of every TCP link of the ring.
+  [[nodiscard]] std::vector<comm::LinkStats> link_stats() const;
+  /// From the first moment; not ready, and says why, until the ring turns.
+  [[nodiscard]] sched::Engine& engine() { return front_; }
 
  private:
   LocalEngine(const EngineOptions& options, const ClusterPlace& place, model::ModelConfig config, size_t vocab_size);
   [[nodiscard]] Result<void> load();
+  [[nodiscard]] Result<std::vector<model::LayerRange>> layer_ranges(const NodeStagesOptions& node) const;
+  [[nodiscard]] std::vector<model::LayerRange> stages_of_nodes() const;
   [[nodiscard]] std::vector<cluster::Assignment> assignments(const std::vector<model::LayerRange>& ranges) const;
   [[nodiscard]] Result<void> call_nodes(const std::vector<cluster::Assignment>& assignments);
+  [[nodiscard]] sched::ModelInfo model_info() const;
+  [[nodiscard]] asio::awaitable<void> least_pages(std::promise<Result<uint64_t>>& pages);
   [[nodiscard]] Result<uint64_t> wait_for_nodes();
   [[nodiscard]] Result<uint32_t> page_count();
   [[nodiscard]] uint32_t host_page_count(uint32_t page_count) const;
@@ -81,11 +96,14 @@ class LocalEngine {
   const ClusterPlace place_;
   const model::ModelConfig config_;
   const uint32_t drawable_vocab_;
+  StartingEngine front_;
+  mutable std::mutex interrupt_mutex_;
+  bool interrupted_ = false;                              // guarded by interrupt_mutex_
   std::unique_ptr<model::Checkpoint> checkpoint_;
   std::unique_ptr<NodeStages> node_;
   async::IoThread head_thread_{"head"};
   async::TaskGroup head_tasks_{head_thread_.runtime()};
-  std::unique_ptr<cluster::Coordinator> coordinator_;    // null with one node
+  std::unique_ptr<cluster::Coordinator> coordinator_;    // null with one node; made under interrupt_mutex_
   std::unique_ptr<sched::InProcessFormer> former_;       // null with several
   std::unique_ptr<sched::Ring> ring_;
 };

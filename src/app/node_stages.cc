@@ -42,6 +42,14 @@ Result<tensor::DType> compute_dtype(const std::string& name) {
 
 }  // namespace
 
+Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const std::string& dtype, int32_t threads,
+                                                            int32_t stage_count) {
+  const auto compute = compute_dtype(dtype);
+  if (compute.has_error()) return compute.error();
+  if (threads <= 0) threads = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
+  return cpu::make_backend({.threads = std::max(1, threads / stage_count), .compute_dtype = *compute});
+}
+
 NodeStages::NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options)
     : config_(config), options_(options) {}
 
@@ -63,18 +71,14 @@ void NodeStages::join() {
 }
 
 Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
-  const auto dtype = compute_dtype(options_.dtype);
-  if (dtype.has_error()) return dtype.error();
-  const int32_t threads = options_.threads > 0
-                              ? options_.threads
-                              : static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
-  const int32_t threads_each = std::max(1, threads / static_cast<int32_t>(options_.spans.size()));
   const model::StageLimits limits{options_.max_batch_tokens, std::min(options_.max_running, kMaxLogitRows)};
   for (size_t i = 0; i < options_.spans.size(); ++i) {
     const model::StageSpan& span = options_.spans[i];
     const std::string name = fmt::format("stage {}", options_.first.value() + i);
     Part part;
-    part.backend = cpu::make_backend({.threads = threads_each, .compute_dtype = *dtype});
+    auto backend = make_stage_backend(options_.dtype, options_.threads, static_cast<int32_t>(options_.spans.size()));
+    if (backend.has_error()) return backend.error();
+    part.backend = std::move(*backend);
     LoadProgress progress(name);
     auto loaded = model::StageModel::load(checkpoint, config_, span, *part.backend, limits,
                                           [&](const model::LoadProgress& done) { progress.update(done); });

@@ -24,6 +24,10 @@ struct NodeStagesOptions {
   StorageOptions storage;
 };
 
+/// The backend of one of `stage_count` stages that share this node's `threads` (0: one per CPU). Errors: --dtype.
+[[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const std::string& dtype, int32_t threads,
+                                                                          int32_t stage_count);
+
 /// The stages that this process hosts, from weights to loops: a thread, a backend and a StageModel each. The
 /// destructor joins their threads, so the loops must have ended.
 class NodeStages {

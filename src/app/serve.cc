@@ -2,11 +2,11 @@
 
 #include <fstream>
 #include <sstream>
-#include <thread>
 
 #include "app/signals.h"
 #include "app/worker.h"
 #include "model/generation_config.h"
+#include "server/observe/link_metrics.h"
 #include "server/observe/observer.h"
 #include "server/server.h"
 #include "text/chat_template.h"
@@ -61,8 +61,27 @@ std::string model_name(const ServeFlags& flags) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-void wait_until_ready(const sched::Engine& engine) {
-  while (!engine.status().ready) std::this_thread::sleep_for(1ms);
+/// Starts the engine behind a front that is up already, and serves until a signal.
+Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, const ServeFlags& flags,
+                 const std::string& model) {
+  const auto port = front.start();
+  if (port.has_error()) return port.error();
+  log::info("listening on http://{}:{} (model '{}')", flags.server.host, *port, model);
+  signals.on_first([&engine] { engine.interrupt(); });
+  const auto started = engine.start();
+  signals.on_first({});
+  if (started.has_error() && started.error().code != ErrorCode::kAborted) {
+    front.stop({});
+    return started;
+  }
+  bool ready = false;
+  while (!ready && !signals.wait_for(1ms)) ready = engine.engine().status().ready;
+  if (ready) log::info("ready");
+  const int received = signals.wait();
+  log::info("{}: draining for up to {} s", signal_name(received),
+            static_cast<double>(flags.drain_timeout.count()) / 1000);
+  front.stop(flags.drain_timeout);
+  return {};
 }
 
 }  // namespace
@@ -75,15 +94,15 @@ Result<void> serve(const ServeFlags& flags) {
   const auto config = model::read_config(folder);
   if (config.has_error()) return config.error();
   if (flags.cluster.node_rank > 0) return run_worker(flags);
-  const sigset_t signals = block_signals();
+  Signals signals;
   auto tokenizer = text::Tokenizer::load(folder);
   if (tokenizer.has_error()) return tokenizer.error();
   auto chat_template = load_chat_template(flags);
   if (chat_template.has_error()) return chat_template.error();
-  auto engine = LocalEngine::create(flags.engine, flags.cluster, (*tokenizer)->vocab_size());
-  if (engine.has_error()) return engine.error();
   auto defaults = generation_defaults(folder, *config);
   if (defaults.has_error()) return defaults.error();
+  auto engine = LocalEngine::create(flags.engine, flags.cluster, (*tokenizer)->vocab_size());
+  if (engine.has_error()) return engine.error();
 
   server::Service service;
   service.engine = &(*engine)->engine();
@@ -92,17 +111,14 @@ Result<void> serve(const ServeFlags& flags) {
   service.chat_template = std::move(*chat_template);
   server::ServerOptions options = flags.server;
   options.served_model_name = model_name(flags);
+  service.extra_metrics = [links = engine->get()](std::string& out) {
+    server::append_link_metrics(out, links->link_stats());
+  };
   server::observe(service, options);
-  server::Server front(options, std::move(service));
-  const auto port = front.start();
-  if (port.has_error()) return port.error();
-  wait_until_ready((*engine)->engine());
-  log::info("listening on http://{}:{} (model '{}')", options.host, *port, options.served_model_name);
-
-  const int received = wait_for_signal(signals);
-  log::info("{}: draining for up to {} s", received == SIGINT ? "SIGINT" : "SIGTERM",
-            static_cast<double>(flags.drain_timeout.count()) / 1000);
-  front.stop(flags.drain_timeout);
+  {
+    server::Server front(options, std::move(service));
+    RETURN_IF_ERROR(run(**engine, front, signals, flags, options.served_model_name));
+  }
   engine->reset();
   log::info("stopped");
   return {};

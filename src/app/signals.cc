@@ -1,22 +1,45 @@
 #include "app/signals.h"
 
+#include <boost/asio/post.hpp>
+#include <csignal>
+
 namespace millrace::app {
 
-sigset_t block_signals() {
+Signals::Signals() {
+  std::signal(SIGPIPE, SIG_IGN);
+  // Only the thread that exists already takes them: no system call elsewhere is interrupted.
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
+  for (const int signal : {SIGTERM, SIGINT}) sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);
-  return signals;
+  signals_.async_wait([this](boost::system::error_code failure, int signal) {
+    if (failure) return;
+    boost::system::error_code ignored;
+    signals_.clear(ignored);  // the default action from now on
+    has_come_ = true;
+    received_.set_value(signal);
+    if (action_) action_();
+  });
 }
 
-int wait_for_signal(const sigset_t& signals) {
-  int received = 0;
-  sigwait(&signals, &received);
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-  return received;
+Signals::~Signals() {
+  boost::asio::post(thread_.context(), [this] {
+    boost::system::error_code ignored;
+    signals_.cancel(ignored);
+  });
+  thread_.join();
 }
+
+void Signals::on_first(std::function<void()> action) {
+  std::promise<void> taken;
+  boost::asio::post(thread_.context(), [&] {
+    action_ = std::move(action);
+    if (has_come_ && action_) action_();
+    taken.set_value();
+  });
+  taken.get_future().get();
+}
+
+const char* signal_name(int signal) { return signal == SIGINT ? "SIGINT" : "SIGTERM"; }
 
 }  // namespace millrace::app

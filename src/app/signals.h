@@ -1,13 +1,40 @@
 #pragma once
 
-#include <csignal>
+#include <boost/asio/signal_set.hpp>
+#include <chrono>
+#include <functional>
+#include <future>
+
+#include "async/real_runtime.h"
 
 namespace millrace::app {
 
-/// Blocks SIGTERM and SIGINT in this thread and those it starts, and ignores SIGPIPE: one thread waits for signals.
-/// Call before any thread is started.
-[[nodiscard]] sigset_t block_signals();
-/// Waits for one of them and returns it. The next one ends the process at once.
-int wait_for_signal(const sigset_t& signals);
+/// Hears SIGTERM and SIGINT, on a thread of its own, and has the process ignore SIGPIPE. A process makes one, before
+/// its other threads. After the first signal the next one ends the process at once.
+class Signals {
+ public:
+  Signals();
+  ~Signals();
+
+  /// Called from the thread of the signals when the first one comes, or at once if it has. Replaces the one before.
+  void on_first(std::function<void()> action);
+  /// Returns the first signal, once it has come.
+  [[nodiscard]] int wait() { return first_.get(); }
+  /// Whether it has come, after waiting for so long at most.
+  [[nodiscard]] bool wait_for(std::chrono::milliseconds limit) {
+    return first_.wait_for(limit) == std::future_status::ready;
+  }
+
+ private:
+  async::IoThread thread_{"signals"};
+  boost::asio::signal_set signals_{thread_.context(), SIGTERM, SIGINT};
+  std::promise<int> received_;
+  std::future<int> first_ = received_.get_future();
+  bool has_come_ = false;             // on the thread, as the next
+  std::function<void()> action_;
+};
+
+/// "SIGINT" or "SIGTERM".
+[[nodiscard]] const char* signal_name(int signal);
 
 }  // namespace millrace::app

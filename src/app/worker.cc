@@ -79,7 +79,7 @@ class Host final : public cluster::StageHost {
 }  // namespace
 
 Result<void> run_worker(const ServeFlags& flags) {
-  const sigset_t signals = block_signals();
+  Signals signals;
   auto config = model::read_config(flags.engine.model_path);
   if (config.has_error()) return config.error();
   auto checkpoint = model::Checkpoint::open(flags.engine.model_path);
@@ -96,8 +96,7 @@ Result<void> run_worker(const ServeFlags& flags) {
   async::TaskGroup tasks(control.runtime());
   asio::post(control.context(), [&] { tasks.spawn("member", member.run()); });
 
-  const int received = wait_for_signal(signals);
-  log::info("{}: leaving the ring", received == SIGINT ? "SIGINT" : "SIGTERM");
+  log::info("{}: leaving the ring", signal_name(signals.wait()));
   asio::post(control.context(), [&] { member.stop(); });
   control.join();
   host.join();

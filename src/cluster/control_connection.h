@@ -14,7 +14,7 @@ namespace millrace::cluster {
 
 struct ControlTiming {
   async::Duration ping_interval = std::chrono::milliseconds(250);
-  async::Duration silence_limit = std::chrono::milliseconds(1000);
+  async::Duration silence_limit = std::chrono::milliseconds(1500);
 };
 
 /// One control connection: whole messages over TCP, with pings both ways, so that a peer that dies is noticed at once

@@ -1,5 +1,6 @@
 #include "cluster/coordinator.h"
 
+#include <algorithm>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
@@ -27,7 +28,8 @@ Coordinator::Coordinator(async::Runtime& runtime, CoordinatorOptions options)
       head_links_(runtime),
       tasks_(runtime),
       changed_(runtime),
-      nodes_(options_.assignments.size()) {}
+      nodes_(options_.assignments.size()),
+      reported_(options_.assignments.size()) {}
 
 Coordinator::~Coordinator() = default;
 
@@ -56,7 +58,7 @@ Result<void> Coordinator::open() {
 
 std::string Coordinator::name(uint32_t rank) const {
   const Assignment& assignment = options_.assignments[rank];
-  return fmt::format("node {} (stages {} to {})", rank, assignment.first_stage,
+  return fmt::format("node {} of {} (stages {} to {})", rank, nodes_.size(), assignment.first_stage,
                      assignment.first_stage + assignment.layers.size() - 1);
 }
 
@@ -146,6 +148,7 @@ asio::awaitable<void> Coordinator::listen_to(uint32_t rank, std::shared_ptr<Cont
   }
   const bool took_part = nodes_[rank].joined != Generation(0);
   nodes_[rank] = Node{};
+  set_reported(rank, {});
   if (!interrupted_) log::warn("{} is gone: {}", name(rank), reason);
   if (took_part) lose(rank, reason);
   changed_.notify_all();
@@ -169,12 +172,31 @@ void Coordinator::handle(uint32_t rank, const Message& message) {
       node.formed = false;
       lose(rank, stopped->reason);
     }
+  } else if (const auto* report = std::get_if<LinkReport>(&message)) {
+    set_reported(rank, report->links);
+    return;
   }
   changed_.notify_all();
 }
 
+void Coordinator::set_reported(uint32_t rank, std::vector<comm::LinkStats> links) {
+  const std::lock_guard lock(stats_mutex_);
+  reported_[rank] = std::move(links);
+}
+
+std::vector<comm::LinkStats> Coordinator::link_stats() const {
+  std::vector<comm::LinkStats> all = head_links_.stats();
+  const std::lock_guard lock(stats_mutex_);
+  if (stage_links_) {
+    for (comm::LinkStats& link : stage_links_->stats()) all.push_back(std::move(link));
+  }
+  for (const auto& links : reported_) all.insert(all.end(), links.begin(), links.end());
+  return all;
+}
+
 void Coordinator::lose(uint32_t rank, const std::string& reason) {
-  if (on_lost_) on_lost_(fmt::format("{}: {}", name(rank), reason));
+  lost_ = fmt::format("{}: {}", name(rank), reason);
+  if (on_lost_) on_lost_(lost_);
 }
 
 asio::awaitable<void> Coordinator::until_all(bool (*ready)(const Node&), const char* what) {
@@ -184,6 +206,7 @@ asio::awaitable<void> Coordinator::until_all(bool (*ready)(const Node&), const c
       if (!ready(nodes_[rank])) missing += (missing.empty() ? "" : ", ") + name(rank);
     }
     if (interrupted_) throw_interrupted();
+    if (on_waiting_) on_waiting_(missing.empty() ? missing : "forming: waiting for " + missing);
     if (missing.empty()) co_return;
     const async::TimePoint reminder = runtime_.now() + kReminder;
     const bool changed = co_await changed_.wait_until(reminder);
@@ -201,6 +224,7 @@ asio::awaitable<uint64_t> Coordinator::all_loaded() {
 void Coordinator::set_local(sched::LocalStages& stages, uint32_t page_count) {
   stages_ = &stages;
   page_count_ = page_count;
+  const std::lock_guard lock(stats_mutex_);
   stage_links_ = std::make_unique<comm::TcpLinkGroup>(stages.last_runtime());
 }
 
@@ -222,51 +246,66 @@ void Coordinator::send_forms(Generation generation) {
 }
 
 asio::awaitable<void> Coordinator::accept_output_link(Generation generation, async::TimePoint deadline,
-                                                      Result<std::unique_ptr<comm::LinkReceiver>>& receiver) {
+                                                      Links& links) {
   const Assignment& own = options_.assignments.front();
   const auto hello =
       link_hello(own, options_.config, generation, StageId(own.stage_count - 1), comm::kHeadPlace);
-  receiver =
+  links.receiver =
       co_await ring_listener_->accept_link(head_links_, hello, link_options(own, options_.config), deadline);
+  changed_.notify_all();
 }
 
-asio::awaitable<void> Coordinator::connect_next_node(Generation generation, async::TimePoint deadline,
-                                                     Result<std::unique_ptr<comm::LinkSender>>& sender) {
+asio::awaitable<void> Coordinator::connect_next_node(Generation generation, async::TimePoint deadline, Links& links) {
   const Assignment& own = options_.assignments.front();
   const StageId from = last_local_stage();
   const auto hello = link_hello(own, options_.config, generation, from, StageId(from.value() + 1));
   const comm::TcpEndpoint next{nodes_[1].connection->peer_host(), nodes_[1].ring_port};
-  sender = co_await comm::connect_link(runtime_, *stage_links_, next, hello, link_options(own, options_.config),
-                                       deadline);
+  links.sender = co_await comm::connect_link(runtime_, *stage_links_, next, hello, link_options(own, options_.config),
+                                             deadline);
+  changed_.notify_all();
+}
+
+asio::awaitable<void> Coordinator::until_joined(Generation generation, async::TimePoint deadline, const Links& links) {
+  for (;;) {
+    if (interrupted_) throw_interrupted();
+    if (!lost_.empty()) throw ErrorException(Error{ErrorCode::kUnavailable, lost_});
+    if (links.receiver && links.receiver->has_error()) throw ErrorException(links.receiver->error());
+    if (links.sender && links.sender->has_error()) throw ErrorException(links.sender->error());
+    const auto late = std::find_if(nodes_.begin() + 1, nodes_.end(), [](const Node& node) { return !node.formed; });
+    if (links.receiver && links.sender && late == nodes_.end()) co_return;
+    // The links end by themselves at the deadline, and say more.
+    const bool changed = co_await changed_.wait_until(deadline + 1s);
+    if (!changed) {
+      const auto rank = static_cast<uint32_t>(late - nodes_.begin());
+      throw ErrorException(
+          make_error(ErrorCode::kTimeout, "{} did not join generation {}", name(rank), generation.value()));
+    }
+  }
 }
 
 asio::awaitable<sched::RingEnds> Coordinator::form(Generation generation) {
   co_await until_all([](const Node& node) { return node.page_capacity.has_value() && node.joined == Generation(0); },
                      "come, load, or end the last generation");
   const async::TimePoint deadline = runtime_.now() + options_.form_timeout;
+  lost_.clear();
   send_forms(generation);
-  Result<std::unique_ptr<comm::LinkReceiver>> receiver = Error{};
-  Result<std::unique_ptr<comm::LinkSender>> sender = Error{};
-  async::TaskGroup both(runtime_);
-  both.spawn("accept the link from the last stage", accept_output_link(generation, deadline, receiver));
-  both.spawn("connect to the next node", connect_next_node(generation, deadline, sender));
-  co_await both.join();
-  if (receiver.has_error()) throw ErrorException(receiver.error());
-  if (sender.has_error()) throw ErrorException(sender.error());
-  for (uint32_t rank = 1; rank < nodes_.size(); ++rank) {
-    while (!nodes_[rank].formed) {
-      const bool in_time = co_await changed_.wait_until(deadline);
-      if (interrupted_) throw_interrupted();
-      if (!in_time || nodes_[rank].joined != generation) {
-        throw ErrorException(make_error(ErrorCode::kTimeout, "{} did not join generation {}", name(rank),
-                                        generation.value()));
-      }
-    }
+  Links links;
+  async::TaskGroup linking(runtime_);
+  linking.spawn("accept the link from the last stage", accept_output_link(generation, deadline, links));
+  linking.spawn("connect to the next node", connect_next_node(generation, deadline, links));
+  std::exception_ptr failure;
+  try {
+    co_await until_joined(generation, deadline, links);
+  } catch (...) {
+    failure = std::current_exception();
   }
+  linking.cancel();
+  co_await linking.join();
+  if (failure) std::rethrow_exception(failure);
   comm::Link in = comm::make_in_process_link(runtime_, stages_->first_runtime(),
                                              options_.assignments.front().window + 1);
-  stages_->start(std::move(in.receiver), std::move(*sender));
-  co_return sched::RingEnds{std::move(in.sender), std::move(*receiver)};
+  stages_->start(std::move(in.receiver), std::move(**links.sender));
+  co_return sched::RingEnds{std::move(in.sender), std::move(**links.receiver)};
 }
 
 asio::awaitable<void> Coordinator::dissolve(Generation generation, std::string reason) {

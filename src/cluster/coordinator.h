@@ -4,6 +4,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,6 +43,11 @@ class Coordinator final : public sched::RingFormer {
   void set_local(sched::LocalStages& stages, uint32_t page_count);
   /// Called when a node that takes part is lost, with what happened.
   void on_lost(std::function<void(const std::string& reason)> callback) { on_lost_ = std::move(callback); }
+  /// Called with "forming: waiting for node 1 of 2 (stages 1 to 1)" whenever that has changed; empty: for nobody.
+  void on_waiting(std::function<void(const std::string& what)> callback) { on_waiting_ = std::move(callback); }
+
+  /// From any thread: both ends of every TCP link of the ring, those of other nodes as they reported them last.
+  [[nodiscard]] std::vector<comm::LinkStats> link_stats() const;
 
   [[nodiscard]] asio::awaitable<sched::RingEnds> form(Generation generation) override;
   [[nodiscard]] asio::awaitable<void> dissolve(Generation generation, std::string reason) override;
@@ -55,18 +61,26 @@ class Coordinator final : public sched::RingFormer {
     Generation joined{0};                           // asked to join this generation; 0: none
     bool formed = false;
   };
+  /// The links of one generation that end here; set when they stand or have failed.
+  struct Links {
+    std::optional<Result<std::unique_ptr<comm::LinkReceiver>>> receiver;
+    std::optional<Result<std::unique_ptr<comm::LinkSender>>> sender;
+  };
 
   [[nodiscard]] asio::awaitable<void> accept_nodes();
   [[nodiscard]] asio::awaitable<void> serve_node(std::shared_ptr<ControlConnection> connection);
   [[nodiscard]] asio::awaitable<void> listen_to(uint32_t rank, std::shared_ptr<ControlConnection> connection);
   [[nodiscard]] std::string refusal(const Hello& hello) const;
   void handle(uint32_t rank, const Message& message);
+  void set_reported(uint32_t rank, std::vector<comm::LinkStats> links);
   void lose(uint32_t rank, const std::string& reason);
   [[nodiscard]] asio::awaitable<void> until_all(bool (*ready)(const Node&), const char* what);
   [[nodiscard]] asio::awaitable<void> accept_output_link(Generation generation, async::TimePoint deadline,
-                                                         Result<std::unique_ptr<comm::LinkReceiver>>& receiver);
+                                                         Links& links);
   [[nodiscard]] asio::awaitable<void> connect_next_node(Generation generation, async::TimePoint deadline,
-                                                        Result<std::unique_ptr<comm::LinkSender>>& sender);
+                                                        Links& links);
+  [[nodiscard]] asio::awaitable<void> until_joined(Generation generation, async::TimePoint deadline,
+                                                   const Links& links);
   void send_forms(Generation generation);
   [[nodiscard]] std::string name(uint32_t rank) const;
   [[nodiscard]] StageId last_local_stage() const;
@@ -76,14 +90,19 @@ class Coordinator final : public sched::RingFormer {
   std::unique_ptr<asio::ip::tcp::acceptor> acceptor_;
   std::unique_ptr<comm::TcpListener> ring_listener_;
   comm::TcpLinkGroup head_links_;                       // the link from the last stage ends here
-  std::unique_ptr<comm::TcpLinkGroup> stage_links_;     // the link to the next node begins here
+  // The link to the next node begins here; made under stats_mutex_.
+  std::unique_ptr<comm::TcpLinkGroup> stage_links_;
   async::TaskGroup tasks_;
   async::WaitList changed_;
   std::vector<Node> nodes_;                             // by rank; the first is unused
   sched::LocalStages* stages_ = nullptr;
   uint32_t page_count_ = 0;
   std::function<void(const std::string&)> on_lost_;
+  std::function<void(const std::string&)> on_waiting_;
+  std::string lost_;                                    // a node of the newest generation that is lost, and why
   bool interrupted_ = false;
+  mutable std::mutex stats_mutex_;
+  std::vector<std::vector<comm::LinkStats>> reported_;  // by rank; guarded by stats_mutex_
 };
 
 }  // namespace millrace::cluster

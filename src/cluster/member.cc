@@ -16,11 +16,17 @@ using boost::system::error_code;
 
 constexpr async::Duration kRetry = 250ms;
 constexpr async::Duration kReminder = 5s;
+constexpr async::Duration kReportInterval = 1s;
 
 }  // namespace
 
 Member::Member(async::Runtime& runtime, MemberOptions options, StageHost& host)
-    : runtime_(runtime), options_(std::move(options)), host_(host), tasks_(runtime), stop_signal_(runtime) {}
+    : runtime_(runtime),
+      options_(std::move(options)),
+      host_(host),
+      tasks_(runtime),
+      stop_signal_(runtime),
+      linking_(runtime) {}
 
 void Member::stop() {
   stopping_ = true;
@@ -71,6 +77,8 @@ asio::awaitable<std::string> Member::serve(tcp::socket socket) {
   connection_->start();
   connection_->send(Hello{kProtocolVersion, options_.node_rank, options_.node_count,
                           model::fingerprint(options_.config), listener_->endpoint().port});
+  async::TaskGroup reports(runtime_);
+  reports.spawn("report links", report_links(connection_));
   std::string reason;
   try {
     for (;;) {
@@ -88,10 +96,22 @@ asio::awaitable<std::string> Member::serve(tcp::socket socket) {
     reason = failure.what();
   }
   end_generation("the head is gone: " + reason);
+  reports.cancel();
+  co_await reports.join();
   co_await tasks_.join();
   co_await connection_->join();
   connection_.reset();
   co_return reason;
+}
+
+asio::awaitable<void> Member::report_links(std::shared_ptr<ControlConnection> connection) {
+  for (;;) {
+    co_await async::sleep_for(runtime_, kReportInterval);
+    if (!upstream_links_) continue;
+    LinkReport report{upstream_links_->stats()};
+    for (comm::LinkStats& link : downstream_links_->stats()) report.links.push_back(std::move(link));
+    connection->send(report);
+  }
 }
 
 asio::awaitable<void> Member::load(Assignment assignment) {
@@ -119,6 +139,7 @@ asio::awaitable<void> Member::load(Assignment assignment) {
 
 void Member::end_generation(const std::string& reason) {
   if (end_reason_.empty()) end_reason_ = reason;
+  linking_.notify_all();
   if (stages_ != nullptr) stages_->stop(reason);
 }
 
@@ -142,42 +163,49 @@ asio::awaitable<std::string> Member::run_generation(Form form) {
     upstream_links_ = std::make_unique<comm::TcpLinkGroup>(stages_->first_runtime());
     downstream_links_ = std::make_unique<comm::TcpLinkGroup>(stages_->last_runtime());
   }
-  const async::TimePoint deadline = runtime_.now() + options_.form_timeout;
-  Result<std::unique_ptr<comm::LinkReceiver>> receiver = Error{};
-  Result<std::unique_ptr<comm::LinkSender>> sender = Error{};
-  async::TaskGroup both(runtime_);
-  both.spawn("accept upstream", accept_upstream(form.generation, deadline, receiver));
-  both.spawn("connect downstream", connect_downstream(form, deadline, sender));
-  co_await both.join();
-  if (receiver.has_error()) throw ErrorException(receiver.error());
-  if (sender.has_error()) throw ErrorException(sender.error());
+  Links links = co_await link_up(form);
   if (!end_reason_.empty()) co_return end_reason_;
-  stages_->start(std::move(*receiver), std::move(*sender));
+  if (links.receiver->has_error()) throw ErrorException(links.receiver->error());
+  if (links.sender->has_error()) throw ErrorException(links.sender->error());
+  stages_->start(std::move(**links.receiver), std::move(**links.sender));
   log::info("joined generation {}", form.generation.value());
   connection_->send(Formed{form.generation});
   co_await stages_->join();
   co_return stages_->end_reason();
 }
 
-asio::awaitable<void> Member::accept_upstream(Generation generation, async::TimePoint deadline,
-                                              Result<std::unique_ptr<comm::LinkReceiver>>& receiver) {
+/// Both links, or what has failed; neither need be set when the generation shall end.
+asio::awaitable<Member::Links> Member::link_up(Form form) {
+  const async::TimePoint deadline = runtime_.now() + options_.form_timeout;
+  Links links;
+  async::TaskGroup both(runtime_);
+  both.spawn("accept upstream", accept_upstream(form.generation, deadline, links));
+  both.spawn("connect downstream", connect_downstream(form, deadline, links));
+  while (!(links.receiver && links.sender) && end_reason_.empty()) co_await linking_.wait();
+  both.cancel();
+  co_await both.join();
+  co_return links;
+}
+
+asio::awaitable<void> Member::accept_upstream(Generation generation, async::TimePoint deadline, Links& links) {
   const StageId first(assignment_->first_stage);
   const auto hello =
       link_hello(*assignment_, options_.config, generation, StageId(first.value() - 1), first);
-  receiver = co_await listener_->accept_link(*upstream_links_, hello, link_options(*assignment_, options_.config),
-                                             deadline);
+  links.receiver = co_await listener_->accept_link(*upstream_links_, hello,
+                                                   link_options(*assignment_, options_.config), deadline);
+  linking_.notify_all();
 }
 
-asio::awaitable<void> Member::connect_downstream(Form form, async::TimePoint deadline,
-                                                 Result<std::unique_ptr<comm::LinkSender>>& sender) {
+asio::awaitable<void> Member::connect_downstream(Form form, async::TimePoint deadline, Links& links) {
   const StageId last(assignment_->first_stage + static_cast<uint32_t>(assignment_->layers.size()) - 1);
   const bool to_head = last.value() + 1 == assignment_->stage_count;
   const auto hello = link_hello(*assignment_, options_.config, form.generation, last,
                                 to_head ? comm::kHeadPlace : StageId(last.value() + 1));
   // The head is where the coordinator is; the other nodes are where the coordinator sees them.
   const comm::TcpEndpoint next{to_head ? options_.coordinator.host : form.next_host, form.next_port};
-  sender = co_await comm::connect_link(runtime_, *downstream_links_, next, hello,
-                                       link_options(*assignment_, options_.config), deadline);
+  links.sender = co_await comm::connect_link(runtime_, *downstream_links_, next, hello,
+                                             link_options(*assignment_, options_.config), deadline);
+  linking_.notify_all();
 }
 
 }  // namespace millrace::cluster

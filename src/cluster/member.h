@@ -48,15 +48,21 @@ class Member {
   void stop();
 
  private:
+  /// To the neighbours, in one generation; set when they stand or have failed.
+  struct Links {
+    std::optional<Result<std::unique_ptr<comm::LinkReceiver>>> receiver;
+    std::optional<Result<std::unique_ptr<comm::LinkSender>>> sender;
+  };
+
   [[nodiscard]] asio::awaitable<asio::ip::tcp::socket> find_coordinator();
   [[nodiscard]] asio::awaitable<std::string> serve(asio::ip::tcp::socket socket);
+  [[nodiscard]] asio::awaitable<void> report_links(std::shared_ptr<ControlConnection> connection);
   [[nodiscard]] asio::awaitable<void> load(Assignment assignment);
   [[nodiscard]] asio::awaitable<void> join(Form form);
   [[nodiscard]] asio::awaitable<std::string> run_generation(Form form);
-  [[nodiscard]] asio::awaitable<void> accept_upstream(Generation generation, async::TimePoint deadline,
-                                                      Result<std::unique_ptr<comm::LinkReceiver>>& receiver);
-  [[nodiscard]] asio::awaitable<void> connect_downstream(Form form, async::TimePoint deadline,
-                                                         Result<std::unique_ptr<comm::LinkSender>>& sender);
+  [[nodiscard]] asio::awaitable<Links> link_up(Form form);
+  [[nodiscard]] asio::awaitable<void> accept_upstream(Generation generation, async::TimePoint deadline, Links& links);
+  [[nodiscard]] asio::awaitable<void> connect_downstream(Form form, async::TimePoint deadline, Links& links);
   void end_generation(const std::string& reason);
 
   async::Runtime& runtime_;
@@ -71,6 +77,7 @@ class Member {
   sched::LocalStages* stages_ = nullptr;
   async::TaskGroup tasks_;               // of the connection: loading, the generation
   async::WaitList stop_signal_;
+  async::WaitList linking_;              // a link stands or has failed, or the generation shall end
   std::string end_reason_;               // set: the generation under way shall end
   bool stopping_ = false;
 };

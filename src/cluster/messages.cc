@@ -89,6 +89,34 @@ void get(ByteReader&, Ping&) {}
 void put(ByteWriter& out, const Goodbye& goodbye) { out.put_string(goodbye.reason); }
 void get(ByteReader& in, Goodbye& goodbye) { goodbye.reason = in.get_string(); }
 
+/// Two ids, the end's side, six counters, the round trip.
+constexpr size_t kLinkBytes = 2 * 4 + 1 + 6 * 8 + 8;
+
+void put(ByteWriter& out, const LinkReport& report) {
+  out.put(static_cast<uint32_t>(report.links.size()));
+  for (const comm::LinkStats& link : report.links) {
+    out.put(link.from.value());
+    out.put(link.to.value());
+    out.put(link.sending);
+    for (const uint64_t counter : {link.bytes_sent, link.bytes_received, link.messages_sent, link.messages_received,
+                                   link.messages_dropped, link.send_queue_high_water})
+      out.put(counter);
+    out.put(link.round_trip_ns);
+  }
+}
+void get(ByteReader& in, LinkReport& report) {
+  report.links.resize(in.get_count(kLinkBytes));
+  for (comm::LinkStats& link : report.links) {
+    link.from = StageId(in.get<uint32_t>());
+    link.to = StageId(in.get<uint32_t>());
+    link.sending = in.get_bool();
+    for (uint64_t* counter : {&link.bytes_sent, &link.bytes_received, &link.messages_sent, &link.messages_received,
+                              &link.messages_dropped, &link.send_queue_high_water})
+      *counter = in.get<uint64_t>();
+    link.round_trip_ns = in.get<int64_t>();
+  }
+}
+
 template <size_t index>
 Result<Message> decode_as(uint8_t kind, ByteReader& in) {
   if constexpr (index == std::variant_size_v<Message>) {

@@ -8,13 +8,14 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "comm/link.h"
 #include "model/fingerprint.h"
 #include "model/layer_range.h"
 
 /// What the coordinator (on the node of the head) and the other nodes say to each other, besides the ring.
 namespace millrace::cluster {
 
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 
 /// Node → coordinator, first on a connection.
 struct Hello {
@@ -69,6 +70,11 @@ struct Stopped {
   std::string reason;
 };
 
+/// Node → coordinator, once a second while there are any: the link ends on the node; names stay behind.
+struct LinkReport {
+  std::vector<comm::LinkStats> links;
+};
+
 /// Both ways: the sender lives.
 struct Ping {};
 
@@ -77,7 +83,7 @@ struct Goodbye {
   std::string reason;
 };
 
-using Message = std::variant<Hello, Assignment, Loaded, Form, Formed, Stop, Stopped, Ping, Goodbye>;
+using Message = std::variant<Hello, Assignment, Loaded, Form, Formed, Stop, Stopped, Ping, Goodbye, LinkReport>;
 
 [[nodiscard]] std::vector<std::byte> encode(const Message& message);
 /// kData for anything but one whole message.

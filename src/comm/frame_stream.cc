@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "comm/send_budget.h"
 
 namespace millrace::comm {
 namespace {
@@ -16,6 +17,8 @@ constexpr size_t kReadBufferBytes = size_t{16} << 10;
 constexpr size_t kPieceBytes = size_t{1} << 20;
 /// Frames up to this size are written by push() itself.
 constexpr size_t kSmallBytes = size_t{64} << 10;
+/// A link that is slow enough to be held back carries a few kilobytes meanwhile.
+constexpr async::Duration kBudgetPause = std::chrono::milliseconds(2);
 
 /// One thread writes each counter, so nothing needs a locked instruction.
 void add(std::atomic<uint64_t>& counter, uint64_t count) {
@@ -95,7 +98,9 @@ asio::awaitable<void> FrameWriter::run() {
       continue;
     }
     const boost::system::error_code failure = write_piece();
-    if (failure == asio::error::would_block || failure == asio::error::try_again) {
+    if (failure == asio::error::no_buffer_space) {
+      (void)co_await wake_.wait_until(runtime_.now() + kBudgetPause);
+    } else if (failure == asio::error::would_block || failure == asio::error::try_again) {
       co_await socket_.async_wait(tcp::socket::wait_write, asio::use_awaitable);
     } else if (failure) {
       throw boost::system::system_error(failure);
@@ -106,12 +111,14 @@ asio::awaitable<void> FrameWriter::run() {
 }
 
 boost::system::error_code FrameWriter::write_piece() {
+  const size_t budget = send_budget(socket_.native_handle());
+  if (budget == 0) return asio::error::no_buffer_space;
   const Frame& frame = queue_.front();
   const size_t header_written = std::min(written_, kFrameHeaderBytes);
   const std::span<const std::byte> payload = frame.payload.bytes().subspan(written_ - header_written);
   const std::array<asio::const_buffer, 2> buffers = {
       asio::buffer(frame.header.data() + header_written, kFrameHeaderBytes - header_written),
-      asio::buffer(payload.data(), std::min(payload.size(), kPieceBytes))};
+      asio::buffer(payload.data(), std::min({payload.size(), budget, kPieceBytes}))};
   boost::system::error_code failure;
   const size_t count = socket_.send(buffers, 0, failure);
   if (failure) return failure;

@@ -45,12 +45,12 @@ class FrameReader {
 };
 
 /// Writes frames in the order of push(): the header and the payload from where they lie, a large one in pieces between
-/// which the executor does other work. Only plain calls on the non-blocking socket touch a payload's memory, never an
-/// operation that is pending. The caller bounds the queue.
+/// which the executor does other work, and no faster than a slow link takes them (send_budget.h). Only plain calls on
+/// the non-blocking socket touch a payload's memory, never an operation that is pending. The caller bounds the queue.
 class FrameWriter {
  public:
   FrameWriter(async::Runtime& runtime, tcp::socket& socket, LinkCounters& counters)
-      : socket_(socket), counters_(counters), wake_(runtime) {}
+      : runtime_(runtime), socket_(socket), counters_(counters), wake_(runtime) {}
 
   /// A small frame that nothing waits before is written at once.
   void push(const FrameHeader& header, Payload payload = {}, bool borrowed = false);
@@ -75,8 +75,10 @@ class FrameWriter {
     bool borrowed;
     Payload payload;
   };
+  /// no_buffer_space: the link is slow, and has enough under way.
   [[nodiscard]] boost::system::error_code write_piece();
 
+  async::Runtime& runtime_;
   tcp::socket& socket_;
   LinkCounters& counters_;
   std::deque<Frame> queue_;

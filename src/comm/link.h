@@ -15,12 +15,16 @@
 namespace millrace::comm {
 
 enum class MessageKind : uint8_t { kPlan, kActivations, kOutput };
+/// The head's place among the ends of links; stages have their own ids.
+inline constexpr StageId kHeadPlace{0xFFFFFFFF};
 inline constexpr size_t kMessageKindCount = 3;
 [[nodiscard]] std::string_view to_string(MessageKind kind);
 
 /// The counters of one end of a link since it was made.
 struct LinkStats {
   std::string name;                       ///< "stage 0 -> stage 1"
+  StageId from;                           ///< kHeadPlace for the head, as in `to`
+  StageId to;
   bool sending = false;                   ///< which end this is
   bool open = true;
   uint64_t bytes_sent = 0;                ///< on the wire, with headers and heartbeats

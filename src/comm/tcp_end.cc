@@ -254,6 +254,8 @@ FrameHeader TcpEnd::header_of(FrameKind kind, uint64_t number, size_t payload_by
 LinkStats TcpEnd::stats() const {
   LinkStats stats;
   stats.name = name_;
+  stats.from = hello_.from;
+  stats.to = hello_.to;
   stats.sending = sending_;
   stats.open = counters_.open;
   stats.bytes_sent = counters_.bytes_sent;

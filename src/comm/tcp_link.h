@@ -19,8 +19,6 @@ namespace millrace::comm {
 class TcpEnd;
 
 inline constexpr uint8_t kProtocolVersion = 1;
-/// The head's place in a LinkHello; stages have their own ids.
-inline constexpr StageId kHeadPlace{0xFFFFFFFF};
 
 /// What both ends of a link must agree on. Every field is compared, and a difference refused by its name.
 struct LinkHello {
@@ -49,7 +47,7 @@ struct TcpLinkOptions {
   uint64_t max_output_bytes = uint64_t{64} << 20;
   uint64_t max_activation_bytes = uint64_t{1} << 30;
   async::Duration heartbeat = std::chrono::milliseconds(250);
-  async::Duration silence = std::chrono::seconds(1);  ///< a peer that is silent for longer breaks the link
+  async::Duration silence = std::chrono::milliseconds(1500);  ///< a peer that is silent for longer breaks the link
   async::Duration linger = std::chrono::seconds(5);   ///< a closed link gets so long to deliver what was sent before
   int socket_buffer_bytes = 0;                        ///< 0: as the kernel tunes it
 };

@@ -66,9 +66,10 @@ class Engine {
   /// awaiting coroutine runs on `runtime`.
   [[nodiscard]] virtual asio::awaitable<Result<void>> flush_cache(async::Runtime& runtime,
                                                                   async::Duration patience) = 0;
-  /// Starts nothing more until resume(); the requests stand still, go back to the queue, or end as kAbort.
-  virtual void pause(PauseMode mode) = 0;
-  virtual void resume() = 0;
+  /// Starts nothing more until resume(); the requests stand still, go back to the queue, or end as kAbort. False while
+  /// there is nothing to pause: before the start is over, and after the end.
+  virtual bool pause(PauseMode mode) = 0;
+  virtual bool resume() = 0;
   /// Where the ring's time goes; null if nobody watches. Lives as long as the engine.
   [[nodiscard]] virtual const RingStats* ring_stats() const { return nullptr; }
 };

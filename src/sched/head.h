@@ -60,8 +60,8 @@ class Head final : public Engine {
   bool abort(const std::string& request_id) override;
   [[nodiscard]] const RingStats* ring_stats() const override { return &stats_; }
   [[nodiscard]] asio::awaitable<Result<void>> flush_cache(async::Runtime& runtime, async::Duration patience) override;
-  void pause(PauseMode mode) override { (void)controls_.try_push(Pause{mode}); }
-  void resume() override { (void)controls_.try_push(Resume{}); }
+  bool pause(PauseMode mode) override { return controls_.try_push(Pause{mode}); }
+  bool resume() override { return controls_.try_push(Resume{}); }
 
  private:
   using Events = async::Mailbox<GenerateEvent>;

@@ -43,6 +43,7 @@ class Api {
   [[nodiscard]] asio::awaitable<HttpResponse> answer_flush(std::string body);
   [[nodiscard]] HttpResponse answer_pause(const HttpRequest& request);
   [[nodiscard]] HttpResponse answer_continue();
+  [[nodiscard]] HttpResponse not_ready() const;
   [[nodiscard]] HttpResponse answer_server_info() const;
   [[nodiscard]] HttpResponse answer_metrics() const;
 

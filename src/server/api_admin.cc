@@ -160,17 +160,21 @@ asio::awaitable<HttpResponse> Api::answer_flush(std::string body) {
   co_return response;
 }
 
+HttpResponse Api::not_ready() const {
+  return error_response({503, "not ready: " + service_.engine->status().reason, ""});
+}
+
 HttpResponse Api::answer_pause(const HttpRequest& request) {
   const auto parsed = openai::parse_pause_request(request.body);
   if (parsed.has_error()) return error_response(parsed.error());
-  service_.engine->pause(parsed->mode);
+  if (!service_.engine->pause(parsed->mode)) return not_ready();
   HttpResponse response;
   JsonWriter(response.body).begin_object().member("paused", true).end_object();
   return response;
 }
 
 HttpResponse Api::answer_continue() {
-  service_.engine->resume();
+  if (!service_.engine->resume()) return not_ready();
   HttpResponse response;
   JsonWriter(response.body).begin_object().member("paused", false).end_object();
   return response;

@@ -76,6 +76,8 @@ app::EngineOptions options_for(const std::string& family, int32_t pp_size) {
 std::unique_ptr<app::LocalEngine> start(const app::EngineOptions& options) {
   auto engine = app::LocalEngine::create(options, {}, 512);
   if (engine.has_error()) FAIL(engine.error().message);
+  REQUIRE_FALSE((*engine)->engine().status().ready);
+  REQUIRE_FALSE((*engine)->start().has_error());
   while (!(*engine)->engine().status().ready) std::this_thread::sleep_for(1ms);
   return std::move(*engine);
 }
@@ -132,6 +134,7 @@ TEST_CASE("replies depend neither on stages, nor on chunks, nor on the batch, no
     auto options = options_for(family, pp_size);
     options.chunked_prefill_size = 7 + 20 * pp_size;
     options.async_batch_depth = pp_size - 1;
+    options.layer_partition = pp_size == 2 ? "auto" : "even";
     options.chunking = pp_size == 1 ? "fixed" : pp_size == 2 ? "balanced" : "published";
     options.page_size = 8 * pp_size;
     options.max_total_tokens = 384;  // too few for all at once: some are retracted
@@ -194,8 +197,10 @@ TEST_CASE("what cannot be served is refused with the reason") {
 TEST_CASE("a bad model folder or division is one clear error") {
   const auto message = [](const app::EngineOptions& options) {
     const auto engine = app::LocalEngine::create(options, {}, 512);
-    REQUIRE(engine.has_error());
-    return engine.error().message;
+    if (engine.has_error()) return engine.error().message;
+    const auto started = (*engine)->start();
+    REQUIRE(started.has_error());
+    return started.error().message;
   };
   auto options = options_for("no-such-model", 1);
   REQUIRE_THAT(message(options), Catch::Contains("config.json"));

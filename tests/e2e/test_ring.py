@@ -1,7 +1,9 @@
 """Rings over several processes: the same tokens, and what happens when a part dies, falls silent, or comes late."""
 
+import concurrent.futures
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -68,6 +70,25 @@ def test_three_processes_answer_as_one(ring, pp1):
     same_answers(ring, pp1)
 
 
+def test_metrics_show_both_ends_of_every_tcp_link(ring):
+    ring.wait_until_whole()
+    completion(ring.server, GREEDY)
+
+    def value(name, link, end):
+        return ring.server.metric(f"millrace:tcp_{name}", end=end, **dict(zip(("from", "to"), link)))
+
+    # Stages 0, 1, and 2 with 3 are on a node each; neighbours within a node need no TCP.
+    for link in ((0, 1), (1, 2), (3, "head")):
+        wait_until(lambda: value("messages_total", link, "receiver") > 60, f"a report of link {link}")
+        wait_until(lambda: value("messages_total", link, "sender") > 60, f"a report of link {link}")
+        wait_until(lambda: value("round_trip_seconds", link, "sender") > 0, "a heartbeat")
+        assert value("sent_bytes_total", link, "sender") > 60 * 32  # a header each, and something in it
+        assert value("received_bytes_total", link, "receiver") > 60 * 32
+        assert value("messages_dropped_total", link, "receiver") == 0
+    assert ring.server.metric("millrace:tcp_sent_bytes_total", **{"from": 2}) == 0
+    assert ring.server.metric("millrace:tcp_send_queue_high_water", **{"from": 0}) >= 1
+
+
 @pytest.mark.parametrize("rank", [1, 2])
 def test_a_killed_node_ends_requests_with_its_reason_and_comes_back(ring, pp1, rank):
     ring.wait_until_whole()
@@ -125,6 +146,23 @@ def test_rounds_of_deaths_leak_nothing(ring, pp1):
     same_answers(ring, pp1)
 
 
+def test_the_head_measures_and_every_node_takes_its_division(pp1):
+    with Ring(2, 3, "--pp-layer-partition", "auto") as ring:
+        same_answers(ring, pp1)
+        chosen = re.search(r"--pp-layer-partition auto: (\d+),(\d+),(\d+)\.", ring.server.log())
+        assert chosen, ring.server.log()
+        sizes = [int(size) for size in chosen.groups()]
+        assert sum(sizes) == json.loads((MODEL / "config.json").read_text())["num_hidden_layers"]
+        ring.nodes[1].kill()
+        ring.wait_until_broken()
+        ring.start_node(1)
+        ring.wait_until_whole()
+        # The node that is new holds what the first one held: the rest of the layers after the head's stage.
+        assert f"stage 1: layers {sizes[0]} to {sizes[0] + sizes[1] - 1}" in ring.nodes[1].log(), ring.nodes[1].log()
+        assert f"stage 2: layers {sizes[0] + sizes[1]} to {sum(sizes) - 1}" in ring.nodes[1].log()
+        same_answers(ring, pp1)
+
+
 def test_nodes_outlive_the_head(pp1):
     with Ring(2, 2) as ring:
         completion(ring.server, GREEDY)
@@ -139,12 +177,33 @@ def test_start_order_does_not_matter_and_the_missing_are_named(pp1):
     try:
         starting = threading.Thread(target=ring.start_head)
         starting.start()
-        wait_until(lambda: ring.server and "waiting for node 1 (stages 1 to 1)" in ring.server.log(), "the reminder")
+        wait_until(lambda: ring.server and ring.server.url and "waiting" in ring.server.get("/health").text, "the port")
+        wanted = "forming: waiting for node 1 of 2 (stages 1 to 1)"
+        refused = [ring.server.get("/health"), ring.server.post("/v1/completions", GREEDY), ring.server.get("/live")]
+        for answer in refused:
+            assert answer.status_code == 503
+            assert wanted in answer.json()["error"]["message"], answer.text
+        assert ring.server.get("/v1/models").status_code == 200
+        assert ring.server.get("/metrics").status_code == 200
+        wait_until(lambda: "waiting for node 1 of 2 (stages 1 to 1)" in ring.server.log(), "the reminder")
         ring.start_node(1)
         starting.join()
         same_answers(ring, pp1)
     finally:
         ring.__exit__()
+
+
+def test_a_head_that_waits_for_nodes_ends_on_sigterm():
+    ring = Ring(2, 2)
+    starting = threading.Thread(target=lambda: pytest.raises(AssertionError, ring.start_head))
+    try:
+        starting.start()
+        wait_until(lambda: ring.server and ring.server.url and "waiting" in ring.server.get("/health").text, "the port")
+        ring.server.terminate()
+        assert ring.server.wait() == 0
+    finally:
+        ring.__exit__()
+        starting.join()
 
 
 def test_a_node_that_does_not_fit_is_refused_by_name(tmp_path):
@@ -204,6 +263,8 @@ class NamespaceRing(Ring):
         for rank in range(self.node_count):
             run(f"ip netns add {self.name(rank)}")
             run(f"ip -n {self.name(rank)} link set lo up")
+            # Senders that fill whatever queue there is.
+            run(f"ip netns exec {self.name(rank)} sysctl -q -w net.ipv4.tcp_congestion_control=reno")
         head = self.name(0)
         run(f"ip link add {self.outside} type veth peer name outside netns {head}")
         run(f"ip addr add 10.78.0.1/24 dev {self.outside}")
@@ -223,6 +284,13 @@ class NamespaceRing(Ring):
         subprocess.run(["ip", "link", "del", self.outside], capture_output=True)
         for rank in range(self.node_count):
             subprocess.run(["ip", "netns", "del", self.name(rank)], capture_output=True)
+
+    def slow_down(self, rate):
+        """Every link between hosts, both ways, behind a queue that a sender can fill for seconds."""
+        for rank in range(1, self.node_count):
+            for namespace, device in ((self.name(0), f"ring{rank}"), (self.name(rank), "ring0")):
+                line = f"tc -n {namespace} qdisc add dev {device} root tbf rate {rate} burst 16kb latency 4000ms"
+                subprocess.run(line.split(), check=True, capture_output=True)
 
     def set_link(self, rank, state):
         subprocess.run(["ip", "-n", self.name(0), "link", "set", f"ring{rank}", state], check=True)
@@ -254,3 +322,16 @@ def test_a_link_between_hosts_is_cut_and_healed(hosts, pp1):
     hosts.set_link(2, "up")
     hosts.wait_until_whole()
     same_answers(hosts, pp1)
+
+
+def test_a_link_that_is_merely_slow_breaks_nothing(hosts, pp1):
+    hosts.slow_down("2mbit")
+    generations = hosts.server.metric("millrace:ring_generations_total")
+    same_answers(hosts, pp1)
+    # Activations of these prompts take longer to transfer than a peer may be silent.
+    prompts = [{**GREEDY, "prompt": " ".join([word] * 400), "max_tokens": 10} for word in ("sea", "hand", "day", "said")]
+    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+        answers = list(pool.map(lambda body: completion(hosts.server, body)["text"], prompts))
+    assert answers == [completion(pp1, body)["text"] for body in prompts]
+    assert hosts.server.metric("millrace:ring_generations_total") == generations
+    assert "silent" not in hosts.server.log()

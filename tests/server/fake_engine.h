@@ -42,8 +42,14 @@ class FakeEngine final : public sched::Engine {
   bool abort(const std::string& request_id) override;
   /// Refused with kConflict while streams live; `patience` is only noted.
   [[nodiscard]] asio::awaitable<Result<void>> flush_cache(async::Runtime& runtime, async::Duration patience) override;
-  void pause(sched::PauseMode mode) override { paused = mode; }
-  void resume() override { paused.reset(); }
+  bool pause(sched::PauseMode mode) override {
+    paused = mode;
+    return true;
+  }
+  bool resume() override {
+    paused.reset();
+    return true;
+  }
 
   /// Waits until no stream lives; false after two seconds.
   [[nodiscard]] bool wait_until_idle() const;

@@ -4,8 +4,6 @@
 
 #include <chrono>
 
-
-
 #include "base/json.h"
 #include "server/observe/live_view.h"
 #include "server/observe/profiler.h"
@@ -57,48 +55,73 @@ HttpResponse refuse(const Error& error, std::string_view field) {
   return error_response(openai::to_api_error(error, field));
 }
 
-HttpResponse start_profile(Profiler& profiler, const HttpRequest& request) {
-  const auto path = wanted_path(request);
-  if (path.has_error()) return error_response(path.error());
-  const auto started = profiler.start(*path);
-  if (started.has_error()) return refuse(started.error(), "path");
-  HttpResponse response;
-  JsonWriter(response.body).begin_object().member("path", started->string()).end_object();
-  return response;
-}
+/// What the routes share. The engine has no RingStats before its ring is there.
+class Observer {
+ public:
+  Observer(const sched::Engine& engine, const ServerOptions& options)
+      : engine_(engine), model_name_(options.served_model_name), profile_dir_(options.profile_dir) {}
 
-HttpResponse stop_profile(Profiler& profiler) {
-  const auto written = profiler.stop();
-  if (written.has_error()) return refuse(written.error(), "");
-  HttpResponse response;
-  JsonWriter json(response.body);
-  json.begin_object().member("path", written->path.string()).member("plans", written->plans);
-  json.member("lost_plans", written->lost).end_object();
-  return response;
-}
+  HttpResponse live(const HttpRequest& request) const {
+    const sched::RingStats* ring = engine_.ring_stats();
+    if (ring == nullptr) return not_ready();
+    HttpResponse response;
+    append_live_view(response.body, *ring, engine_, model_name_, request.query, now_ns());
+    response.headers = {{"Cache-Control", "no-store"}};
+    return response;
+  }
+
+  HttpResponse start_profile(const HttpRequest& request) {
+    const sched::RingStats* ring = engine_.ring_stats();
+    if (ring == nullptr) return not_ready();
+    if (!profiler_) profiler_ = std::make_unique<Profiler>(*ring, profile_dir_);
+    const auto path = wanted_path(request);
+    if (path.has_error()) return error_response(path.error());
+    const auto started = profiler_->start(*path);
+    if (started.has_error()) return refuse(started.error(), "path");
+    HttpResponse response;
+    JsonWriter(response.body).begin_object().member("path", started->string()).end_object();
+    return response;
+  }
+
+  HttpResponse stop_profile() {
+    if (!profiler_) return refuse(Error{ErrorCode::kAborted, "no profile is being recorded"}, "");
+    const auto written = profiler_->stop();
+    if (written.has_error()) return refuse(written.error(), "");
+    HttpResponse response;
+    JsonWriter json(response.body);
+    json.begin_object().member("path", written->path.string()).member("plans", written->plans);
+    json.member("lost_plans", written->lost).end_object();
+    return response;
+  }
+
+  void append_metrics(std::string& out) const {
+    if (const sched::RingStats* ring = engine_.ring_stats()) {
+      append_ring_metrics(out, ring->snapshot(now_ns()), engine_.status());
+    }
+  }
+
+ private:
+  [[nodiscard]] HttpResponse not_ready() const { return error_response({503, engine_.status().reason, ""}); }
+
+  const sched::Engine& engine_;
+  const std::string model_name_;
+  const std::string profile_dir_;
+  std::unique_ptr<Profiler> profiler_;  // from the first profile on
+};
 
 }  // namespace
 
 void observe(Service& service, const ServerOptions& options) {
-  const sched::Engine* engine = service.engine;
-  const sched::RingStats* ring = engine->ring_stats();
-  if (ring == nullptr) return;
-  const auto profiler = std::make_shared<Profiler>(*ring, options.profile_dir);
+  const auto observer = std::make_shared<Observer>(*service.engine, options);
   auto& routes = service.extra_routes;
   routes.push_back({Method::kGet, "/", [](const HttpRequest&) { return answer_page(); }, true});
-  routes.push_back({Method::kGet, "/live", [=, name = options.served_model_name](const HttpRequest& request) {
-                      HttpResponse response;
-                      append_live_view(response.body, *ring, *engine, name, request.query, now_ns());
-                      response.headers = {{"Cache-Control", "no-store"}};
-                      return response;
-                    }});
+  routes.push_back({Method::kGet, "/live", [=](const HttpRequest& request) { return observer->live(request); }});
   routes.push_back({Method::kPost, "/start_profile",
-                    [profiler](const HttpRequest& request) { return start_profile(*profiler, request); }});
-  routes.push_back({Method::kPost, "/stop_profile",
-                    [profiler](const HttpRequest&) { return stop_profile(*profiler); }});
+                    [=](const HttpRequest& request) { return observer->start_profile(request); }});
+  routes.push_back({Method::kPost, "/stop_profile", [=](const HttpRequest&) { return observer->stop_profile(); }});
   service.extra_metrics = [=, others = std::move(service.extra_metrics)](std::string& out) {
     if (others) others(out);
-    append_ring_metrics(out, ring->snapshot(now_ns()), engine->status());
+    observer->append_metrics(out);
   };
 }
 

@@ -1,8 +1,6 @@
 #include "server/observe/ring_metrics.h"
 
-#include <fmt/format.h>
-
-#include <iterator>
+#include "server/observe/metric_writer.h"
 
 namespace millrace::server {
 namespace {
@@ -11,34 +9,7 @@ using sched::LinkTotals;
 using sched::RingSnapshot;
 using sched::StageTotals;
 
-double seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
-
-class Writer {
- public:
-  explicit Writer(std::string& out) : out_(out) {}
-
-  void describe(std::string_view name, std::string_view type, std::string_view help) {
-    fmt::format_to(std::back_inserter(out_), "# HELP millrace:{} {}\n# TYPE millrace:{} {}\n", name, help, name, type);
-  }
-  template <class Number>
-  void sample(std::string_view name, std::string_view labels, Number value) {
-    if (labels.empty()) {
-      fmt::format_to(std::back_inserter(out_), "millrace:{} {}\n", name, value);
-    } else {
-      fmt::format_to(std::back_inserter(out_), "millrace:{}{{{}}} {}\n", name, labels, value);
-    }
-  }
-  template <class Number>
-  void single(std::string_view name, std::string_view type, std::string_view help, Number value) {
-    describe(name, type, help);
-    sample(name, "", value);
-  }
-
- private:
-  std::string& out_;
-};
-
-void write_stages(Writer& writer, const RingSnapshot& ring) {
+void write_stages(MetricWriter& writer, const RingSnapshot& ring) {
   const std::vector<StageTotals>& stages = ring.since_start.stages;
   writer.describe("stage_busy_seconds_total", "counter", "Time that a stage computed.");
   for (size_t s = 0; s < stages.size(); ++s) {
@@ -61,7 +32,7 @@ void write_stages(Writer& writer, const RingSnapshot& ring) {
   }
 }
 
-void write_window(Writer& writer, const RingSnapshot& ring) {
+void write_window(MetricWriter& writer, const RingSnapshot& ring) {
   writer.single("window_size", "gauge", "Micro-batches that may be in flight.", ring.window);
   writer.single("window_in_flight", "gauge", "Micro-batches in flight now.", ring.in_flight);
   writer.single("window_occupancy", "gauge", "Mean micro-batches in flight while there are any, last 10 s.",
@@ -72,7 +43,7 @@ void write_window(Writer& writer, const RingSnapshot& ring) {
   }
 }
 
-void write_latency(Writer& writer, const RingSnapshot& ring) {
+void write_latency(MetricWriter& writer, const RingSnapshot& ring) {
   writer.describe("ring_latency_seconds", "histogram", "From sending a micro-batch to having its output.");
   uint64_t below = 0;
   for (size_t i = 0; i < sched::kRingLatencyBounds.size(); ++i) {
@@ -85,7 +56,7 @@ void write_latency(Writer& writer, const RingSnapshot& ring) {
   writer.sample("ring_latency_seconds_count", "", below);
 }
 
-void write_links(Writer& writer, const RingSnapshot& ring) {
+void write_links(MetricWriter& writer, const RingSnapshot& ring) {
   const std::vector<LinkTotals>& links = ring.since_start.links;
   const auto label = [&](size_t i) {
     return fmt::format("from=\"{}\",to=\"{}\"", i == 0 ? "head" : std::to_string(i - 1),
@@ -106,7 +77,7 @@ void write_links(Writer& writer, const RingSnapshot& ring) {
 }  // namespace
 
 void append_ring_metrics(std::string& out, const RingSnapshot& ring, const sched::EngineStatus& status) {
-  Writer writer(out);
+  MetricWriter writer(out);
   write_stages(writer, ring);
   write_window(writer, ring);
   write_latency(writer, ring);

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# One stage per host under Open MPI: examples/openmpi.sh HOST_A,HOST_B [FLAG...]. The first host serves HTTP.
+set -euo pipefail
+here="$(cd "$(dirname "$0")/.." && pwd)"
+hosts="${1:?wanted: HOST_A,HOST_B [FLAG...]}"
+shift
+IFS=, read -r -a names <<< "$hosts"
+
+# Ranks count from the first host on. Open MPI does not say where rank 0 is, so the address is given.
+exec mpirun --host "$hosts" -np "${#names[@]}" --bind-to none \
+  "${MILLRACE:-$here/build/millrace}" serve --model-path "${MODEL:-$here/models/books-4m}" \
+  --pp-size "${#names[@]}" --dist-init-addr "${names[0]}:${RING_PORT:-30100}" "$@"

@@ -1,0 +1,37 @@
+#include "comm/send_budget.h"
+
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+namespace millrace::comm {
+namespace {
+
+constexpr uint64_t kMostQueuedUs = 250'000;
+/// A queue that is shorter is nobody's concern.
+constexpr uint64_t kQuickUs = 20'000;
+/// Enough for the next round trip to be measured.
+constexpr uint64_t kLeastBytes = uint64_t{32} << 10;
+constexpr int kLevelTcp = 6;  // IPPROTO_TCP, whose header defines another tcp_info
+
+}  // namespace
+
+size_t send_budget(int socket) {
+  constexpr size_t kUnbounded = std::numeric_limits<size_t>::max();
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  int bytes = 0;
+  if (getsockopt(socket, kLevelTcp, TCP_INFO, &info, &size) != 0) return kUnbounded;
+  if (info.tcpi_rtt < info.tcpi_min_rtt + kQuickUs || ioctl(socket, SIOCOUTQ, &bytes) != 0) return kUnbounded;
+  const uint64_t queued_us = info.tcpi_rtt - info.tcpi_min_rtt;
+  const auto under_way = static_cast<uint64_t>(bytes);
+  const uint64_t allowed = std::max(under_way * kMostQueuedUs / queued_us, kLeastBytes);
+  return under_way < allowed ? allowed - under_way : 0;
+}
+
+}  // namespace millrace::comm

@@ -1,0 +1,83 @@
+#include "model/layer_balance.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace millrace::model {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+/// Costs that differ by rounding alone are equal.
+constexpr double kSlack = 1e-12;
+
+/// Contiguous divisions of one model, by dynamic programming over (stages, layers) from the front.
+class Divisions {
+ public:
+  Divisions(const PartCosts& costs, int32_t stage_count)
+      : costs_(costs), stage_count_(stage_count), sums_(costs.layers.size() + 1, 0.0) {
+    for (size_t i = 0; i < costs.layers.size(); ++i) sums_[i + 1] = sums_[i] + costs.layers[i];
+  }
+
+  /// The cost of `stage` when it holds the layers [begin, end).
+  [[nodiscard]] double stage_cost(int32_t stage, int32_t begin, int32_t end) const {
+    double cost = sums_[static_cast<size_t>(end)] - sums_[static_cast<size_t>(begin)];
+    if (stage == 0) cost += costs_.embedding;
+    if (stage + 1 == stage_count_) cost += costs_.head;
+    return cost;
+  }
+
+  /// The least `total` of all divisions, where `add(total of the stages before, cost of a stage)` is monotonic in the
+  /// former, and the division that has it.
+  template <class Add>
+  [[nodiscard]] std::pair<double, std::vector<LayerRange>> least(const Add& add) const {
+    const auto layers = static_cast<int32_t>(costs_.layers.size());
+    const auto width = static_cast<size_t>(layers) + 1;
+    std::vector<double> total(width, kNever);  // of the stages so far, by the layers that they hold together
+    std::vector<std::vector<int32_t>> begins;  // [stage][layers]: where the stage begins
+    total[0] = 0;
+    for (int32_t stage = 0; stage < stage_count_; ++stage) {
+      std::vector<double> next(width, kNever);
+      begins.emplace_back(width, 0);
+      for (int32_t end = stage + 1; end <= layers - (stage_count_ - stage - 1); ++end) {
+        for (int32_t begin = stage; begin < end; ++begin) {
+          const double with = add(total[static_cast<size_t>(begin)], stage_cost(stage, begin, end));
+          if (with >= next[static_cast<size_t>(end)]) continue;
+          next[static_cast<size_t>(end)] = with;
+          begins.back()[static_cast<size_t>(end)] = begin;
+        }
+      }
+      total = std::move(next);
+    }
+    std::vector<LayerRange> ranges(static_cast<size_t>(stage_count_));
+    for (int32_t stage = stage_count_, end = layers; stage-- > 0; end = ranges[static_cast<size_t>(stage)].begin)
+      ranges[static_cast<size_t>(stage)] = {begins[static_cast<size_t>(stage)][static_cast<size_t>(end)], end};
+    return {total.back(), ranges};
+  }
+
+ private:
+  const PartCosts& costs_;
+  const int32_t stage_count_;
+  std::vector<double> sums_;  // [layers + 1], of the layers before
+};
+
+}  // namespace
+
+std::vector<double> stage_costs(const PartCosts& costs, const std::vector<LayerRange>& ranges) {
+  const Divisions divisions(costs, static_cast<int32_t>(ranges.size()));
+  std::vector<double> stages;
+  for (const LayerRange& range : ranges)
+    stages.push_back(divisions.stage_cost(static_cast<int32_t>(stages.size()), range.begin, range.end));
+  return stages;
+}
+
+Result<std::vector<LayerRange>> balance_layers(const PartCosts& costs, int32_t stage_count) {
+  const auto even = divide_layers(static_cast<int32_t>(costs.layers.size()), stage_count);
+  if (even.has_error()) return even.error();
+  const Divisions divisions(costs, stage_count);
+  const double slowest = divisions.least([](double before, double cost) { return std::max(before, cost); }).first;
+  const double limit = slowest * (1 + kSlack);
+  return divisions.least([limit](double before, double cost) { return cost > limit ? kNever : before + cost * cost; })
+      .second;
+}
+
+}  // namespace millrace::model

@@ -1,0 +1,168 @@
+#include "model/part_timing.h"
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <map>
+#include <numeric>
+
+#include "model/stage_model.h"
+
+namespace millrace::model {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int32_t kPageSize = 64;
+/// Layers timed per sliding window. More than one, so that weights of one are not in the cache all the time.
+constexpr int32_t kLayersPerWindow = 3;
+constexpr size_t kMinRounds = 3;
+constexpr size_t kMaxRounds = 25;
+constexpr std::chrono::milliseconds kRoundsBudget{500};
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+int32_t pages_for(int32_t tokens) { return (tokens + kPageSize - 1) / kPageSize; }
+
+/// `sequences` sequences of `rows` new tokens each after `prefix` others, with pages of their own.
+class Batch {
+ public:
+  Batch(int32_t sequences, int32_t rows, int32_t prefix) : tokens_(static_cast<size_t>(sequences * rows)) {
+    const int32_t pages_each = pages_for(prefix + rows);
+    for (int32_t s = 0; s <= sequences; ++s) {
+      row_begin_.push_back(s * rows);
+      page_begin_.push_back(s * pages_each);
+      if (s < sequences) last_rows_.push_back((s + 1) * rows - 1);
+    }
+    prefix_.assign(static_cast<size_t>(sequences), prefix);
+    for (int32_t page = 0; page < sequences * pages_each; ++page) pages_.emplace_back(static_cast<uint32_t>(page));
+    std::iota(tokens_.begin(), tokens_.end(), 0);
+  }
+  [[nodiscard]] tensor::BatchLayout layout() const { return {row_begin_, prefix_, page_begin_, pages_}; }
+  [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
+  [[nodiscard]] std::span<const int32_t> last_rows() const { return last_rows_; }
+  [[nodiscard]] int32_t page_count() const { return page_begin_.back(); }
+
+ private:
+  std::vector<TokenId> tokens_;      // [rows]
+  std::vector<int32_t> row_begin_;   // [sequences + 1]
+  std::vector<int32_t> prefix_;      // [sequences]
+  std::vector<int32_t> page_begin_;  // [sequences + 1]
+  std::vector<int32_t> last_rows_;   // [sequences]
+  std::vector<PageId> pages_;
+};
+
+/// The parts of a model, each loaded by itself, and the seconds that they take.
+class PartTimer {
+ public:
+  /// Seconds of one batch, per round.
+  struct Times {
+    std::vector<double> embedding;
+    std::vector<double> head;
+    std::map<int32_t, std::vector<double>> layers;  // by sliding window
+  };
+
+  PartTimer(const Checkpoint& checkpoint, const ModelConfig& config, tensor::Backend& backend, StageLimits limits)
+      : checkpoint_(checkpoint), config_(config), backend_(backend), limits_(limits) {}
+
+  Result<void> load(int32_t page_count) {
+    auto ends = StageModel::load(checkpoint_, config_, {{0, 0}, true, true}, backend_, limits_);
+    if (ends.has_error()) return ends.error();
+    ends_ = std::move(*ends);
+    std::map<int32_t, int32_t> taken;
+    for (int32_t layer = 0; layer < config_.layer_count; ++layer) {
+      const int32_t window = config_.sliding_windows[static_cast<size_t>(layer)];
+      if (++taken[window] > kLayersPerWindow) continue;
+      auto loaded = StageModel::load(checkpoint_, config_, {{layer, layer + 1}, false, false}, backend_, limits_);
+      if (loaded.has_error()) return loaded.error();
+      (*loaded)->allocate_cache(kPageSize, page_count);
+      layers_.push_back({window, std::move(*loaded)});
+    }
+    hidden_ = ends_->allocate_hidden();
+    return {};
+  }
+
+  Times time(const Batch& batch) {
+    Times unsteady;  // the first round touches memory that nobody has used yet
+    run_round(batch, unsteady);
+    Times times;
+    const Clock::time_point end = Clock::now() + kRoundsBudget;
+    while (times.head.size() < kMinRounds || (times.head.size() < kMaxRounds && Clock::now() < end))
+      run_round(batch, times);
+    return times;
+  }
+
+ private:
+  struct TimedLayer {
+    int32_t window = 0;
+    std::unique_ptr<StageModel> model;
+  };
+
+  void run_round(const Batch& batch, Times& times) {
+    const tensor::BatchLayout layout = batch.layout();
+    const tensor::Matrix hidden = ends_->hidden_view(hidden_, layout.row_count());
+    times.embedding.push_back(seconds_of([&] { ends_->forward({batch.tokens(), layout, hidden}); }));
+    for (const TimedLayer& layer : layers_)
+      times.layers[layer.window].push_back(seconds_of([&] { layer.model->forward({{}, layout, hidden}); }));
+    const tensor::SamplingParams params;
+    const std::vector<tensor::SampleSpec> specs(batch.last_rows().size(), tensor::SampleSpec{.params = &params});
+    std::vector<tensor::SampleResult> results(specs.size());
+    times.head.push_back(seconds_of([&] {
+      ends_->logits(hidden, batch.last_rows(), [&](size_t first, tensor::Matrix logits) {
+        const auto count = static_cast<size_t>(logits.rows);
+        backend_.sample(logits, config_.vocab_size, std::span(specs).subspan(first, count),
+                        std::span(results).subspan(first, count));
+      });
+    }));
+  }
+
+  double seconds_of(const std::function<void()>& work) {
+    std::promise<void> done;
+    const Clock::time_point begin = Clock::now();
+    backend_.submit(work, [&done](std::exception_ptr failure) {
+      if (failure)
+        done.set_exception(std::move(failure));
+      else
+        done.set_value();
+    });
+    done.get_future().get();
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+
+  const Checkpoint& checkpoint_;
+  const ModelConfig& config_;
+  tensor::Backend& backend_;
+  const StageLimits limits_;
+  std::unique_ptr<StageModel> ends_;  // embedding and head, no layers
+  std::vector<TimedLayer> layers_;
+  tensor::Buffer hidden_;             // [limits.max_batch_tokens, hidden]
+};
+
+}  // namespace
+
+Result<PartCosts> time_parts(const Checkpoint& checkpoint, const ModelConfig& config, tensor::Backend& backend,
+                             const ReferenceLoad& load) {
+  const Batch prompt(1, load.prompt_tokens, 0);
+  const Batch step(load.decode_rows, 1, load.prompt_tokens);
+  const StageLimits limits{std::max(load.prompt_tokens, load.decode_rows), load.decode_rows};
+  PartTimer timer(checkpoint, config, backend, limits);
+  RETURN_IF_ERROR(timer.load(std::max(prompt.page_count(), step.page_count())));
+  const PartTimer::Times of_prompt = timer.time(prompt);
+  const PartTimer::Times of_step = timer.time(step);
+  const double steps = static_cast<double>(load.output_tokens) / load.decode_rows;
+  const auto cost = [steps](const std::vector<double>& prompt_times, const std::vector<double>& step_times) {
+    return median(prompt_times) + steps * median(step_times);
+  };
+  PartCosts costs;
+  costs.embedding = cost(of_prompt.embedding, of_step.embedding);
+  costs.head = cost(of_prompt.head, of_step.head);
+  for (const int32_t window : config.sliding_windows)
+    costs.layers.push_back(cost(of_prompt.layers.at(window), of_step.layers.at(window)));
+  return costs;
+}
+
+}  // namespace millrace::model

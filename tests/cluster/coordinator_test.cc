@@ -1,0 +1,185 @@
+#include "cluster/coordinator.h"
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <catch2/catch.hpp>
+#include <future>
+
+#include "async/real_runtime.h"
+#include "sim/simulated_runner.h"
+#include "support/paths.h"
+
+using namespace millrace;
+using namespace millrace::cluster;
+using namespace std::chrono_literals;
+using asio::ip::tcp;
+
+namespace {
+
+constexpr uint32_t kPages = 10;
+
+/// A coordinator with a simulated stage of its own, which waits for links without end, and the thread of both.
+class Head {
+ public:
+  Head();
+  ~Head();
+  [[nodiscard]] async::Runtime& runtime() { return thread_.runtime(); }
+  [[nodiscard]] Coordinator& coordinator() { return *coordinator_; }
+  [[nodiscard]] const CoordinatorOptions& options() const { return options_; }
+  /// What the start would say that it waits for.
+  [[nodiscard]] const std::string& awaited() const { return awaited_; }
+  void run(asio::awaitable<void> scenario);
+
+ private:
+  static CoordinatorOptions make_options();
+
+  const CoordinatorOptions options_ = make_options();
+  async::IoThread thread_{"head"};
+  async::TaskGroup tasks_{thread_.runtime()};
+  std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<sched::LocalStages> stages_;
+  std::string awaited_;
+};
+
+CoordinatorOptions Head::make_options() {
+  CoordinatorOptions options;
+  boost::asio::io_context context;
+  const tcp::acceptor probe(context, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
+  options.address = {"127.0.0.1", probe.local_endpoint().port()};
+  options.config = *model::read_config(test::source_dir() / "tests/golden/llama-tied");
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    Assignment assignment;
+    assignment.first_stage = rank;
+    assignment.stage_count = 2;
+    assignment.layers = {{static_cast<int32_t>(2 * rank), static_cast<int32_t>(2 * rank + 2)}};
+    assignment.page_size = 4;
+    assignment.max_batch_tokens = 16;
+    assignment.max_running = 4;
+    assignment.window = 2;
+    options.assignments.push_back(assignment);
+  }
+  options.form_timeout = 24h;
+  return options;
+}
+
+Head::Head() {
+  coordinator_ = std::make_unique<Coordinator>(runtime(), options_);
+  REQUIRE_FALSE(coordinator_->open().has_error());
+  coordinator_->on_waiting([this](const std::string& what) { awaited_ = what; });
+  const Assignment& own = options_.assignments.front();
+  const sched::RingShape shape = {2, own.window, {own.max_running, own.page_size, kPages, own.max_batch_tokens, 50}};
+  sim::SimulatedStage stage;
+  stage.layer_end = 2;
+  stage.last = false;
+  const sched::LocalStages::RunnerFactory runner = [stage, shape](async::Runtime& home) {
+    return std::make_unique<sim::SimulatedRunner>(home, sim::SimulatedModel{4, 50}, stage, shape.bounds,
+                                                  [] { return uint64_t{0}; });
+  };
+  stages_ = std::make_unique<sched::LocalStages>(runtime(), std::vector{&runtime()}, std::vector{runner}, StageId(0),
+                                                 shape);
+  coordinator_->set_local(*stages_, kPages);
+  asio::post(thread_.context(), [this] { tasks_.spawn("coordinator", coordinator_->serve()); });
+}
+
+Head::~Head() {
+  asio::post(thread_.context(), [this] { coordinator_->interrupt(); });
+  thread_.join();
+}
+
+asio::awaitable<void> run_scenario(asio::awaitable<void> scenario, std::promise<void>& done) {
+  try {
+    co_await std::move(scenario);
+    done.set_value();
+  } catch (...) {
+    done.set_exception(std::current_exception());
+  }
+}
+
+void Head::run(asio::awaitable<void> scenario) {
+  std::promise<void> done;
+  asio::post(thread_.context(), [&] { tasks_.spawn("scenario", run_scenario(std::move(scenario), done)); });
+  done.get_future().get();
+}
+
+/// A node of rank 1 that says hello, says that it has loaded, and hears the first Form.
+asio::awaitable<std::shared_ptr<ControlConnection>> join_as_node(Head& head) {
+  tcp::socket socket(head.runtime().executor());
+  const tcp::endpoint there(asio::ip::address_v4::loopback(), head.options().address.port);
+  co_await socket.async_connect(there, asio::use_awaitable);
+  auto node = std::make_shared<ControlConnection>(head.runtime(), std::move(socket), ControlTiming{});
+  node->start();
+  node->send(Hello{kProtocolVersion, 1, 2, model::fingerprint(head.options().config), 1});
+  const Message assignment = co_await node->receive();
+  REQUIRE(std::get<Assignment>(assignment) == head.options().assignments[1]);
+  node->send(Loaded{kPages});
+  co_return node;
+}
+
+/// Why form() failed; the generation is dissolved as Ring does it.
+asio::awaitable<std::string> failure_to_form(Head& head, Generation generation) {
+  std::string failure;
+  try {
+    (void)co_await head.coordinator().form(generation);
+  } catch (const ErrorException& error) {
+    failure = error.error().message;
+  }
+  co_await head.coordinator().dissolve(generation, failure);
+  co_return failure;
+}
+
+asio::awaitable<void> leave_when_asked_to_join(std::shared_ptr<ControlConnection> node) {
+  const Message form = co_await node->receive();
+  REQUIRE(std::get<Form>(form).page_count == kPages);
+  node->close("out of power");
+  co_await node->join();
+}
+
+asio::awaitable<void> stop_when_asked_to_join(std::shared_ptr<ControlConnection> node) {
+  const Message form = co_await node->receive();
+  node->send(Stopped{std::get<Form>(form).generation, "cannot link"});
+}
+
+asio::awaitable<void> lose_nodes_while_links_form(Head& head) {
+  async::TaskGroup nodes(head.runtime());
+  auto node = co_await join_as_node(head);
+  const uint64_t pages = co_await head.coordinator().all_loaded();
+  REQUIRE(pages == kPages);
+  nodes.spawn("leave", leave_when_asked_to_join(node));
+  const std::string gone = co_await failure_to_form(head, Generation(1));
+  REQUIRE(gone == "node 1 of 2 (stages 1 to 1): out of power");
+  co_await nodes.join();
+
+  node = co_await join_as_node(head);
+  nodes.spawn("stop", stop_when_asked_to_join(node));
+  const std::string stopped = co_await failure_to_form(head, Generation(2));
+  REQUIRE(stopped == "node 1 of 2 (stages 1 to 1): cannot link");
+  co_await nodes.join();
+  node->close("the test is over");
+  co_await node->join();
+}
+
+asio::awaitable<void> interrupt_later(Head& head) {
+  while (head.awaited().empty()) co_await async::sleep_for(head.runtime(), 1ms);
+  REQUIRE(head.awaited() == "forming: waiting for node 1 of 2 (stages 1 to 1)");
+  head.coordinator().interrupt();
+}
+
+asio::awaitable<void> interrupt_a_wait(Head& head) {
+  async::TaskGroup tasks(head.runtime());
+  tasks.spawn("interrupt", interrupt_later(head));
+  const std::string failure = co_await failure_to_form(head, Generation(1));
+  REQUIRE(failure == "the head is stopping");
+  co_await tasks.join();
+}
+
+}  // namespace
+
+TEST_CASE("a generation is given up as soon as a node of it is gone, whatever the links wait for") {
+  Head head;
+  head.run(lose_nodes_while_links_form(head));
+}
+
+TEST_CASE("a wait for nodes names the missing and can be interrupted") {
+  Head head;
+  head.run(interrupt_a_wait(head));
+}

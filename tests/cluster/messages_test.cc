@@ -1,0 +1,58 @@
+#include "cluster/messages.h"
+
+#include <catch2/catch.hpp>
+
+using namespace millrace;
+using namespace millrace::cluster;
+
+namespace {
+
+comm::LinkStats some_link() {
+  comm::LinkStats link;
+  link.from = StageId(3);
+  link.to = comm::kHeadPlace;
+  link.sending = true;
+  link.bytes_sent = 1;
+  link.bytes_received = 2;
+  link.messages_sent = 3;
+  link.messages_received = 4;
+  link.messages_dropped = 5;
+  link.send_queue_high_water = uint64_t{1} << 60;
+  link.round_trip_ns = -7;
+  return link;
+}
+
+}  // namespace
+
+TEST_CASE("a report of links survives the wire, but for the names") {
+  const auto bytes = encode(LinkReport{{some_link(), {}, some_link()}});
+  const auto message = *decode(bytes);
+  const auto& links = std::get<LinkReport>(message).links;
+  REQUIRE(links.size() == 3);
+  for (const size_t i : {0, 2}) {
+    REQUIRE(links[i].from == StageId(3));
+    REQUIRE(links[i].to == comm::kHeadPlace);
+    REQUIRE(links[i].sending);
+    REQUIRE(links[i].bytes_sent == 1);
+    REQUIRE(links[i].bytes_received == 2);
+    REQUIRE(links[i].messages_sent == 3);
+    REQUIRE(links[i].messages_received == 4);
+    REQUIRE(links[i].messages_dropped == 5);
+    REQUIRE(links[i].send_queue_high_water == uint64_t{1} << 60);
+    REQUIRE(links[i].round_trip_ns == -7);
+  }
+  REQUIRE_FALSE(links[1].sending);
+}
+
+TEST_CASE("a cut, an overlong or a boastful message is refused") {
+  auto bytes = encode(LinkReport{{some_link()}});
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    REQUIRE(decode(std::span(bytes).first(size)).error().code == ErrorCode::kData);
+  }
+  bytes[1] = bytes[2] = bytes[3] = std::byte{0xFF};  // the count
+  REQUIRE(decode(bytes).has_error());
+  bytes = encode(LinkReport{});
+  bytes.push_back(std::byte{0});
+  REQUIRE(decode(bytes).has_error());
+  REQUIRE(decode(std::vector{std::byte{200}}).error().message == "cluster message of unknown kind 200");
+}
