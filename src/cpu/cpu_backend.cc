@@ -81,9 +81,9 @@ class CpuBackend final : public Backend {
     check_stream();
     cpu::matmul(device_, x, as_cpu_weight(weight), as_cpu_or_null(bias), out);
   }
-  void matmul_add(Matrix x, const PackedWeight& weight, Matrix hidden) override {
+  void matmul_add(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix hidden) override {
     check_stream();
-    cpu::matmul_add(device_, x, as_cpu_weight(weight), hidden);
+    cpu::matmul_add(device_, x, as_cpu_weight(weight), as_cpu_or_null(bias), hidden);
   }
   void matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) override {
     check_stream();

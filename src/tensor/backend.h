@@ -144,8 +144,8 @@ class Backend {
   virtual void rms_norm(Matrix hidden, const DeviceVector& weight, float epsilon, Matrix out) = 0;
   /// out (f32 or compute) [T, N] = x (compute) [T, K] · Wᵀ + bias; `bias` may be null.
   virtual void matmul(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix out) = 0;
-  /// hidden [T, N] += x (compute) [T, K] · Wᵀ.
-  virtual void matmul_add(Matrix x, const PackedWeight& weight, Matrix hidden) = 0;
+  /// hidden [T, N] += x (compute) [T, K] · Wᵀ + bias; `bias` may be null.
+  virtual void matmul_add(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix hidden) = 0;
   /// out (compute) [T, F] = silu(x·Wgᵀ) · (x·Wuᵀ), with a weight from pack_gate_up.
   virtual void matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) = 0;
   /// From qkv (f32) [T, (heads + 2·kv_heads)·head_dim]: optional per-head RMS norm of q and k (weights [head_dim], both
