@@ -111,7 +111,7 @@ class CpuBackend final : public Backend {
     cpu::sample(device_, logits, vocab, specs, results);
   }
   void score(Matrix logits, int32_t vocab, std::span<const TokenId> targets, std::span<const int32_t> top_counts,
-             std::span<TokenLogprobs> results) override {
+             std::span<ScoreResult> results) override {
     check_stream();
     cpu::score(device_, logits, vocab, targets, top_counts, results);
   }

@@ -36,7 +36,7 @@ void gather_rows(Device& device, tensor::Matrix in, std::span<const int32_t> row
 void sample(Device& device, tensor::Matrix logits, int32_t vocab, std::span<const tensor::SampleSpec> specs,
             std::span<tensor::SampleResult> results);
 void score(Device& device, tensor::Matrix logits, int32_t vocab, std::span<const TokenId> targets,
-           std::span<const int32_t> top_counts, std::span<tensor::TokenLogprobs> results);
+           std::span<const int32_t> top_counts, std::span<tensor::ScoreResult> results);
 
 /// A row-major matrix of `dtype` with these sides, or the program ends.
 void check_matrix(const char* name, const tensor::Matrix& matrix, tensor::DType dtype, int64_t rows, int64_t cols);

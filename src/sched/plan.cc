@@ -19,15 +19,7 @@ constexpr size_t kOpenBytes = 40;
 constexpr size_t kSliceBytes = 25;
 constexpr size_t kBiasBytes = 8;
 constexpr size_t kLogprobsBytes = 16;
-
-template <class IdType>
-void put_id(ByteWriter& out, IdType id) {
-  out.put(id.value());
-}
-template <class IdType>
-IdType get_id(ByteReader& in) {
-  return IdType(in.get<typename IdType::rep>());
-}
+constexpr size_t kSliceOutputBytes = 6;
 
 void put_sampling(ByteWriter& out, const SamplingParams& params) {
   out.put(params.temperature);
@@ -94,7 +86,7 @@ TokenLogprobs get_logprobs(ByteReader& in) {
 }
 
 void put_slice(ByteWriter& out, const PlanSlice& slice) {
-  put_id(out, slice.slot);
+  out.put(slice.slot);
   out.put(slice.prefix);
   out.put(slice.token_count);
   out.put(slice.new_page_count);
@@ -105,7 +97,7 @@ void put_slice(ByteWriter& out, const PlanSlice& slice) {
 
 PlanSlice get_slice(ByteReader& in) {
   PlanSlice slice;
-  slice.slot = get_id<SlotId>(in);
+  slice.slot = in.get<SlotId>();
   slice.prefix = in.get<uint32_t>();
   slice.token_count = in.get<uint32_t>();
   slice.new_page_count = in.get<uint32_t>();
@@ -118,8 +110,8 @@ PlanSlice get_slice(ByteReader& in) {
 void put_reports(ByteWriter& out, const std::vector<StageReport>& reports) {
   out.put(static_cast<uint32_t>(reports.size()));
   for (const StageReport& report : reports) {
-    put_id(out, report.stage);
-    put_id(out, report.plan);
+    out.put(report.stage);
+    out.put(report.plan);
     out.put(report.plan_ns);
     out.put(report.input_ns);
     out.put(report.begin_ns);
@@ -131,8 +123,8 @@ void put_reports(ByteWriter& out, const std::vector<StageReport>& reports) {
 std::vector<StageReport> get_reports(ByteReader& in) {
   std::vector<StageReport> reports(in.get_count(StageReport::kWireBytes));
   for (StageReport& report : reports) {
-    report.stage = get_id<StageId>(in);
-    report.plan = get_id<PlanId>(in);
+    report.stage = in.get<StageId>();
+    report.plan = in.get<PlanId>();
     report.plan_ns = in.get<int64_t>();
     report.input_ns = in.get<int64_t>();
     report.begin_ns = in.get<int64_t>();
@@ -140,11 +132,6 @@ std::vector<StageReport> get_reports(ByteReader& in) {
     report.sent_bytes = in.get<uint64_t>();
   }
   return reports;
-}
-
-template <class IdType>
-void put_ids(ByteWriter& out, const std::vector<IdType>& ids) {
-  out.put_array(std::span(ids));
 }
 
 Result<Plan> consistent(Plan plan) {
@@ -169,19 +156,19 @@ Result<Plan> consistent(Plan plan) {
 std::vector<std::byte> Plan::encode() const {
   ByteWriter out;
   out.put(kPlanMagic);
-  put_id(out, id);
-  put_id(out, generation);
-  put_ids(out, closes);
+  out.put(id);
+  out.put(generation);
+  out.put_array(std::span(closes));
   out.put(static_cast<uint32_t>(opens.size()));
   for (const SequenceOpen& open : opens) {
-    put_id(out, open.slot);
+    out.put(open.slot);
     out.put(open.prompt_length);
     put_sampling(out, open.sampling);
   }
   out.put(static_cast<uint32_t>(slices.size()));
   for (const PlanSlice& slice : slices) put_slice(out, slice);
   out.put_array(std::span(tokens));
-  put_ids(out, new_pages);
+  out.put_array(std::span(new_pages));
   put_reports(out, reports);
   return out.take();
 }
@@ -190,12 +177,12 @@ Result<Plan> Plan::decode(std::span<const std::byte> bytes) {
   ByteReader in(bytes);
   if (in.get<uint32_t>() != kPlanMagic) return Error{ErrorCode::kData, "plan: wrong magic number"};
   Plan plan;
-  plan.id = get_id<PlanId>(in);
-  plan.generation = get_id<Generation>(in);
+  plan.id = in.get<PlanId>();
+  plan.generation = in.get<Generation>();
   plan.closes = in.get_array<SlotId>();
   plan.opens.resize(in.get_count(kOpenBytes));
   for (SequenceOpen& open : plan.opens) {
-    open.slot = get_id<SlotId>(in);
+    open.slot = in.get<SlotId>();
     open.prompt_length = in.get<uint32_t>();
     open.sampling = get_sampling(in);
   }
@@ -211,10 +198,11 @@ Result<Plan> Plan::decode(std::span<const std::byte> bytes) {
 std::vector<std::byte> PlanOutput::encode() const {
   ByteWriter out;
   out.put(kOutputMagic);
-  put_id(out, id);
-  put_id(out, generation);
+  out.put(id);
+  out.put(generation);
   out.put(static_cast<uint32_t>(slices.size()));
   for (const SliceOutput& slice : slices) {
+    out.put(slice.fault);
     out.put(slice.sample.has_value());
     if (slice.sample) {
       out.put(slice.sample->token);
@@ -231,10 +219,14 @@ Result<PlanOutput> PlanOutput::decode(std::span<const std::byte> bytes) {
   ByteReader in(bytes);
   if (in.get<uint32_t>() != kOutputMagic) return Error{ErrorCode::kData, "output: wrong magic number"};
   PlanOutput output;
-  output.id = get_id<PlanId>(in);
-  output.generation = get_id<Generation>(in);
-  output.slices.resize(in.get_count(sizeof(uint8_t) + sizeof(uint32_t)));
+  output.id = in.get<PlanId>();
+  output.generation = in.get<Generation>();
+  output.slices.resize(in.get_count(kSliceOutputBytes));
   for (SliceOutput& slice : output.slices) {
+    const auto fault = in.get<uint8_t>();
+    if (fault >= tensor::kLogitFaultCount)
+      return make_error(ErrorCode::kData, "output: a fault of unknown kind {}", fault);
+    slice.fault = static_cast<tensor::LogitFault>(fault);
     if (in.get_bool()) {
       slice.sample.emplace();
       slice.sample->token = in.get<TokenId>();

@@ -160,13 +160,13 @@ class Backend {
   /// out [R, H] = in[rows[r]].
   virtual void gather_rows(Matrix in, std::span<const int32_t> rows, Matrix out) = 0;
   /// One draw per row of logits (f32) [R, vocab]; logits are not changed. `vocab` is the count of drawable ids, at most
-  /// logits.cols.
+  /// logits.cols. A row that nothing can be drawn from says so in its result; the others are drawn as ever.
   virtual void sample(Matrix logits, int32_t vocab, std::span<const SampleSpec> specs,
                       std::span<SampleResult> results) = 0;
   /// Logprobs of given tokens under given rows of logits (prompt scoring): results[i] for row i, `targets[i]`,
-  /// `top_counts[i]` most probable alternatives.
+  /// `top_counts[i]` most probable alternatives. Faults are told per row, as by `sample`.
   virtual void score(Matrix logits, int32_t vocab, std::span<const TokenId> targets,
-                     std::span<const int32_t> top_counts, std::span<TokenLogprobs> results) = 0;
+                     std::span<const int32_t> top_counts, std::span<ScoreResult> results) = 0;
 
   /// Blocking copies between host and device, in stream order; inside submitted work only.
   virtual void copy_to_host(const void* device, std::span<std::byte> host) = 0;
