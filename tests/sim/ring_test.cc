@@ -119,6 +119,45 @@ std::vector<TokenId> expected_tokens(const Job& job, const sim::SimulatedRingOpt
   return tokens;
 }
 
+/// A ring in virtual time and the clients of some jobs.
+class World {
+ public:
+  explicit World(uint64_t seed) : world_(seed) {}
+  [[nodiscard]] async::TimePoint now() const { return world_.now(); }
+  [[nodiscard]] sched::Head& head() { return ring_->head(); }
+
+  /// Called once; `jobs` outlive the world's runs.
+  void start(const sim::SimulatedRingOptions& options, std::vector<Job>& jobs) {
+    ring_.emplace(world_, options);
+    client_thread_ = &world_.add_thread();
+    clients_.emplace(*client_thread_);
+    for (Job& job : jobs) clients_->spawn("client", act_as_client(*client_thread_, head(), job));
+  }
+  void run_until(async::Duration at) { world_.run(async::TimePoint(at)); }
+  /// Runs until every client must have its answer, and nothing may be left of the requests.
+  void run_to_end(async::Duration end = 20s) {
+    run_until(end);
+    REQUIRE(clients_->size() == 0);
+    const sched::EngineStatus status = head().status();
+    REQUIRE(status.running == 0);
+    REQUIRE(status.waiting == 0);
+    REQUIRE(status.free_pages == status.total_pages);
+  }
+  void stop() {
+    ring_->stop();
+    world_.run();
+    REQUIRE(ring_->stopped());
+  }
+  [[nodiscard]] uint64_t trace_hash() const { return world_.trace_hash(); }
+  [[nodiscard]] uint64_t step_count() const { return world_.step_count(); }
+
+ private:
+  async::VirtualWorld world_;
+  std::optional<sim::SimulatedRing> ring_;
+  async::Runtime* client_thread_ = nullptr;
+  std::optional<async::TaskGroup> clients_;
+};
+
 struct Outcome {
   uint64_t preemptions = 0;
   uint64_t trace_hash = 0;
@@ -126,21 +165,24 @@ struct Outcome {
 };
 
 Outcome run_world(uint64_t seed, const sim::SimulatedRingOptions& options, std::vector<Job>& jobs) {
-  async::VirtualWorld world(seed);
-  sim::SimulatedRing ring(world, options);
-  async::Runtime& client_thread = world.add_thread();
-  async::TaskGroup clients(client_thread);
-  for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
-  world.run(async::TimePoint(20s));
-  REQUIRE(clients.size() == 0);
-  const sched::EngineStatus status = ring.head().status();
-  REQUIRE(status.running == 0);
-  REQUIRE(status.waiting == 0);
-  REQUIRE(status.free_pages == status.total_pages);
-  ring.stop();
-  world.run();
-  REQUIRE(ring.stopped());
-  return {status.preemptions, world.trace_hash(), world.step_count()};
+  World world(seed);
+  world.start(options, jobs);
+  world.run_to_end();
+  const uint64_t preemptions = world.head().status().preemptions;
+  world.stop();
+  return {preemptions, world.trace_hash(), world.step_count()};
+}
+
+/// The jobs that were answered to the end: neither refused nor left by their client.
+std::vector<Job> ended(const std::vector<Job>& jobs) {
+  std::vector<Job> chosen;
+  for (const Job& job : jobs) {
+    if (job.left || job.refused) continue;
+    REQUIRE(job.endings == 1);
+    REQUIRE(job.error.has_value() != job.finish.has_value());
+    chosen.push_back(job);
+  }
+  return chosen;
 }
 
 }  // namespace
@@ -192,28 +234,17 @@ TEST_CASE("a stage that fails ends every request with one clear error, wherever 
     auto jobs = random_jobs(dice);
     const StageId victim(dice.range(0, options.stage_count - 1));
     int runs_left = static_cast<int>(dice.range(0, 20));
-    async::VirtualWorld world(seed);
+    World world(seed);
     options.fault = [&](StageId stage) {
       const bool timed = world.now() > async::TimePoint(kProfileEnd);
       if (timed && stage == victim && runs_left-- <= 0) throw std::runtime_error("device lost");
     };
-    sim::SimulatedRing ring(world, options);
-    async::Runtime& client_thread = world.add_thread();
-    async::TaskGroup clients(client_thread);
-    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
-    world.run(async::TimePoint(20s));
-    REQUIRE(clients.size() == 0);
-    const sched::EngineStatus status = ring.head().status();
-    REQUIRE(status.free_pages == status.total_pages);
-    for (const Job& job : jobs) {
-      if (job.left || job.refused) continue;
-      REQUIRE(job.endings == 1);
-      REQUIRE(job.error.has_value() != job.finish.has_value());
+    world.start(options, jobs);
+    world.run_to_end();
+    for (const Job& job : ended(jobs)) {
       if (job.error) REQUIRE(job.error->message.find("device lost") != std::string::npos);
     }
-    ring.stop();
-    world.run();
-    REQUIRE(ring.stopped());
+    world.stop();
   }
 }
 
@@ -223,37 +254,26 @@ TEST_CASE("after a break the ring forms again by itself, and the queue survives"
     Dice dice(seed);
     auto options = random_ring(dice);
     auto jobs = random_jobs(dice);
-    const StageId victim(dice.range(0, options.stage_count - 1));
-    int runs_left = static_cast<int>(dice.range(0, 20));
-    async::VirtualWorld world(seed);
-    options.fault = [&](StageId stage) {
-      const bool early = world.now() > async::TimePoint(kProfileEnd) && world.now() < async::TimePoint(5s);
-      if (early && stage == victim && runs_left-- == 0) throw std::runtime_error("device lost");
-    };
-    sim::SimulatedRing ring(world, options);
-    async::Runtime& client_thread = world.add_thread();
-    async::TaskGroup clients(client_thread);
-    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
-    Job late;
+    Job& late = jobs.emplace_back();
     late.request.id = "late";
     late.request.prompt = {1, 2, 3};
     late.request.max_tokens = 20;
     late.arrival = 10s;
-    clients.spawn("late client", act_as_client(client_thread, ring.head(), late));
-    world.run(async::TimePoint(20s));
-    REQUIRE(clients.size() == 0);
-    REQUIRE(ring.head().status().ready);
-    REQUIRE(late.tokens == expected_tokens(late, options));
-    for (const Job& job : jobs) {
-      if (job.left || job.refused) continue;
-      REQUIRE(job.endings == 1);
+    const StageId victim(dice.range(0, options.stage_count - 1));
+    int runs_left = static_cast<int>(dice.range(0, 20));
+    World world(seed);
+    options.fault = [&](StageId stage) {
+      const bool early = world.now() > async::TimePoint(kProfileEnd) && world.now() < async::TimePoint(5s);
+      if (early && stage == victim && runs_left-- == 0) throw std::runtime_error("device lost");
+    };
+    world.start(options, jobs);
+    world.run_to_end();
+    REQUIRE(world.head().status().ready);
+    REQUIRE(jobs.back().tokens == expected_tokens(jobs.back(), options));
+    for (const Job& job : ended(jobs)) {
       if (!job.error) REQUIRE(job.tokens == expected_tokens(job, options));
     }
-    const sched::EngineStatus status = ring.head().status();
-    REQUIRE(status.free_pages == status.total_pages);
-    ring.stop();
-    world.run();
-    REQUIRE(ring.stopped());
+    world.stop();
   }
 }
 
@@ -264,30 +284,20 @@ TEST_CASE("a lost link ends what runs with one clear error, and the ring forms a
     auto options = random_ring(dice);
     auto jobs = random_jobs(dice);
     int messages_left = static_cast<int>(dice.range(0, 60));
-    async::VirtualWorld world(seed);
+    World world(seed);
     options.links.latency = std::chrono::microseconds(dice.range(1, 300));
     options.links.fault = [&]() -> std::optional<std::string> {
       if (world.now() < async::TimePoint(kProfileEnd) || messages_left-- != 0) return std::nullopt;
       return "cable pulled";
     };
-    sim::SimulatedRing ring(world, options);
-    async::Runtime& client_thread = world.add_thread();
-    async::TaskGroup clients(client_thread);
-    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
-    world.run(async::TimePoint(20s));
-    REQUIRE(clients.size() == 0);
-    const sched::EngineStatus status = ring.head().status();
-    REQUIRE(status.ready);
-    REQUIRE(status.free_pages == status.total_pages);
-    for (const Job& job : jobs) {
-      if (job.left || job.refused) continue;
-      REQUIRE(job.endings == 1);
+    world.start(options, jobs);
+    world.run_to_end();
+    REQUIRE(world.head().status().ready);
+    for (const Job& job : ended(jobs)) {
       if (job.error) REQUIRE(job.error->message.find("cable pulled") != std::string::npos);
       else REQUIRE(job.tokens == expected_tokens(job, options));
     }
-    ring.stop();
-    world.run();
-    REQUIRE(ring.stopped());
+    world.stop();
   }
 }
 
@@ -298,30 +308,22 @@ TEST_CASE("pauses of every kind change nobody's tokens") {
     const auto options = random_ring(dice);
     auto jobs = random_jobs(dice);
     const auto mode = static_cast<sched::PauseMode>(dice.range(0, 2));
-    async::VirtualWorld world(seed);
-    sim::SimulatedRing ring(world, options);
-    async::Runtime& client_thread = world.add_thread();
-    async::TaskGroup clients(client_thread);
-    for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
-    world.run(async::TimePoint(kProfileEnd + std::chrono::microseconds(dice.range(2000, 20000))));
-    ring.head().pause(mode);
-    world.run(async::TimePoint(5s));
+    World world(seed);
+    world.start(options, jobs);
+    world.run_until(kProfileEnd + std::chrono::microseconds(dice.range(2000, 20000)));
+    world.head().pause(mode);
+    world.run_until(5s);
     if (mode == sched::PauseMode::kRetract) {
-      REQUIRE(ring.head().status().free_pages == ring.head().status().total_pages);
+      REQUIRE(world.head().status().free_pages == world.head().status().total_pages);
     }
-    ring.head().resume();
-    world.run(async::TimePoint(20s));
-    REQUIRE(clients.size() == 0);
-    for (const Job& job : jobs) {
-      if (job.left || job.refused) continue;
-      REQUIRE(job.endings == 1);
+    world.head().resume();
+    world.run_to_end();
+    for (const Job& job : ended(jobs)) {
       const bool aborted = job.finish == sched::FinishReason::kAbort;
       REQUIRE((!aborted || mode == sched::PauseMode::kAbort));
       if (!aborted) REQUIRE(job.tokens == expected_tokens(job, options));
     }
-    ring.stop();
-    world.run();
-    REQUIRE(ring.stopped());
+    world.stop();
   }
 }
 
@@ -343,37 +345,30 @@ TEST_CASE("a request past its time limit ends with an error that names the limit
   options.head.scheduler.page_size = 8;
   options.head.scheduler.page_count = 1000;
   options.head.scheduler.context_length = 4000;
-  async::VirtualWorld world(5);
-  sim::SimulatedRing ring(world, options);
-  async::Runtime& client_thread = world.add_thread();
-  async::TaskGroup clients(client_thread);
-  for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
-  world.run(async::TimePoint(20s));
-  REQUIRE(clients.size() == 0);
+  World world(5);
+  world.start(options, jobs);
+  world.run_to_end();
   REQUIRE(jobs[0].error->message.find("--run-timeout") != std::string::npos);
   REQUIRE(jobs[1].error->code == ErrorCode::kTimeout);
   REQUIRE(jobs[1].error->message.find("--queue-timeout") != std::string::npos);
-  REQUIRE(ring.head().status().free_pages == 1000);
-  ring.stop();
-  world.run();
+  world.stop();
 }
 
 TEST_CASE("an idle ring is ready after its first empty plan and keeps its heartbeat") {
   Dice dice(1);
   auto options = random_ring(dice);
   options.head.scheduler.chunking = sched::Chunking::kFixed;
-  async::VirtualWorld world(1);
-  sim::SimulatedRing ring(world, options);
-  REQUIRE_FALSE(ring.head().status().ready);
-  world.run(async::TimePoint(1ms));
-  REQUIRE(ring.head().status().ready);
+  std::vector<Job> none;
+  World world(1);
+  world.start(options, none);
+  REQUIRE_FALSE(world.head().status().ready);
+  world.run_until(1ms);
+  REQUIRE(world.head().status().ready);
   const uint64_t before = world.step_count();
-  world.run(async::TimePoint(10s));
+  world.run_until(10s);
   REQUIRE(world.step_count() > before);
-  REQUIRE(ring.head().status().ready);
-  ring.stop();
-  world.run();
-  REQUIRE(ring.stopped());
+  REQUIRE(world.head().status().ready);
+  world.stop();
 }
 
 TEST_CASE("a stage that never answers is named by the watchdog") {
@@ -383,19 +378,13 @@ TEST_CASE("a stage that never answers is named by the watchdog") {
   for (auto& cost : options.costs) cost.fixed_us = 1e12;
   std::vector<Job> jobs = random_jobs(dice);
   for (Job& job : jobs) job.leave_after.reset();
-  async::VirtualWorld world(3);
-  sim::SimulatedRing ring(world, options);
-  async::Runtime& client_thread = world.add_thread();
-  async::TaskGroup clients(client_thread);
-  for (Job& job : jobs) clients.spawn("client", act_as_client(client_thread, ring.head(), job));
-  world.run(async::TimePoint(200s));
-  REQUIRE(clients.size() == 0);
-  REQUIRE_FALSE(ring.head().status().ready);
+  World world(3);
+  world.start(options, jobs);
+  world.run_to_end(200s);
+  REQUIRE_FALSE(world.head().status().ready);
   for (const Job& job : jobs) {
     if (job.refused) continue;
     REQUIRE(job.error->message.find("has been under way for 100 s") != std::string::npos);
   }
-  ring.stop();
-  world.run();
-  REQUIRE(ring.stopped());
+  world.stop();
 }

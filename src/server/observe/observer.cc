@@ -4,8 +4,6 @@
 
 #include <chrono>
 
-
-
 #include "base/json.h"
 #include "server/observe/live_view.h"
 #include "server/observe/profiler.h"
