@@ -57,11 +57,10 @@ class CostFit {
     std::array<Vector, kCostTerms> products{};  // Σ w·φ·φᵀ
     Vector targets{};                           // Σ w·φ·t
     void add(const Information& other, double weight);
+    void add(const BatchShape& shape, double run_us);
   };
 
-  [[nodiscard]] bool is_outlier(double predicted_us, double run_us);
   void solve();
-  [[nodiscard]] static Vector features(const BatchShape& shape);
   [[nodiscard]] static bool solve_subset(const Information& all, unsigned subset, Vector& solution);
 
   Information recent_;
