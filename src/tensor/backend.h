@@ -136,6 +136,8 @@ class Backend {
   /// Runs `work` in stream order (on the CPU: on the backend's worker; on a GPU: at once, since ops only launch) and
   /// calls `done` when everything that it launched is complete.
   virtual void submit(std::function<void()> work, CompletionHandler done) = 0;
+  /// Submits `work` and waits on the calling thread, which is none of the backend's; rethrows what it threw.
+  void run_and_wait(std::function<void()> work);
 
   // Ops. T rows, H hidden, all matrices dense. "compute" and "hidden" name the two dtypes above.
   /// hidden [T, H] = table[tokens[t]]; a token outside the table gives zeros.

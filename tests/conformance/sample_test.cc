@@ -39,7 +39,7 @@ std::vector<SampleResult> draw_rows(tensor::Backend& backend, const std::vector<
   std::vector<SampleSpec> specs;
   for (const Draw& draw : draws) specs.push_back(draw.spec());
   std::vector<SampleResult> results(rows.size());
-  run_on(backend, [&] {
+  backend.run_and_wait([&] {
     const DeviceMatrix matrix = upload_rows(backend, rows);
     backend.sample(matrix.matrix, vocab, specs, results);
   });
@@ -50,7 +50,7 @@ std::vector<SampleResult> draw_rows(tensor::Backend& backend, const std::vector<
 std::vector<ScoreResult> score_rows(tensor::Backend& backend, const std::vector<Values>& rows, int32_t vocab,
                                     const std::vector<TokenId>& targets, const std::vector<int32_t>& top_counts) {
   std::vector<ScoreResult> results(rows.size());
-  run_on(backend, [&] {
+  backend.run_and_wait([&] {
     const DeviceMatrix matrix = upload_rows(backend, rows);
     backend.score(matrix.matrix, vocab, targets, top_counts, results);
   });
