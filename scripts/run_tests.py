@@ -198,6 +198,8 @@ def find_groups(arguments):
         "UBSAN_OPTIONS": os.environ.get("UBSAN_OPTIONS", "print_stacktrace=1:halt_on_error=1"),
         "TSAN_OPTIONS": os.environ.get("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1"),
     }
+    if arguments.effort_percent is not None:
+        environment["MILLRACE_TEST_EFFORT"] = str(arguments.effort_percent)
     factor = SANITIZER_FACTOR if arguments.sanitized else 1
     listed = subprocess.run(["meson", "introspect", "--tests", str(arguments.build_dir)], check=True, text=True,
                             stdout=subprocess.PIPE).stdout
@@ -277,6 +279,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--timeout-s", type=float, default=300.0)
     parser.add_argument("--sanitized", action="store_true")
+    parser.add_argument("--effort-percent", type=int, help="the part of their random repetitions that tests make")
     parser.add_argument("--no-e2e", default="")
     parser.add_argument("--list", action="store_true", help="print the chosen groups")
     parser.add_argument("--targets", action="store_true", help="print what ninja must build for the chosen groups")
