@@ -17,7 +17,8 @@ constexpr double kAnchorWeight = 25;
 constexpr double kRidge = 1e-9;
 constexpr uint64_t kFewestObservations = 8;
 constexpr double kOutlierRatio = 3;
-constexpr int kOutliersThatCount = 8;
+/// Of the last timings: reached by eight outliers in a row, and by every third timing's being one.
+constexpr double kLargestOutlierShare = 0.33;
 constexpr double kErrorMemory = 0.95;
 constexpr double kLargestUsableError = 0.5;
 
@@ -69,11 +70,12 @@ void CostFit::observe(const BatchShape& shape, double run_us) {
   if (!(run_us > 0)) return;
   if (observations_ >= kFewestObservations) {
     const double predicted = coefficients_.predict_us(shape);
-    if (run_us > kOutlierRatio * predicted || predicted > kOutlierRatio * run_us) {
-      if (++outliers_in_a_row_ <= kOutliersThatCount) return;
+    const bool outlier = run_us > kOutlierRatio * predicted || predicted > kOutlierRatio * run_us;
+    outlier_share_ = kErrorMemory * outlier_share_ + (1 - kErrorMemory) * (outlier ? 1 : 0);
+    if (outlier) {
+      if (outlier_share_ < kLargestOutlierShare) return;
       *this = {};  // so many are no outliers but another stage: what was learnt of the old one is dropped
     } else {
-      outliers_in_a_row_ = 0;
       relative_error_ = kErrorMemory * relative_error_ + (1 - kErrorMemory) * std::abs(run_us / predicted - 1);
     }
   }

@@ -40,8 +40,8 @@ struct CostCoefficients {
 /// start-up stays as an anchor: hours of decode alone don't unlearn prefill. Plain data of the scheduler.
 class CostFit {
  public:
-  /// Takes in one timing; an outlier is dropped, unless so many in a row show that the stage has changed:
-  /// then it starts over.
+  /// Takes in one timing; an outlier is dropped, unless so many lately show that the stage, or one kind of its
+  /// work, has changed: then it starts over.
   void observe(const BatchShape& shape, double run_us);
   /// What has been observed so far never fades out entirely.
   void anchor();
@@ -67,7 +67,7 @@ class CostFit {
   Information anchor_;
   CostCoefficients coefficients_;
   uint64_t observations_ = 0;
-  int outliers_in_a_row_ = 0;
+  double outlier_share_ = 0;  // of the last timings
   double relative_error_ = 0;
 };
 
