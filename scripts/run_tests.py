@@ -21,6 +21,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SHOWN_LINES = 60
 SANITIZER_FACTOR = 4
+SYMBOLIZER = "/usr/lib/llvm-19/bin/llvm-symbolizer"
+SANITIZER_OPTIONS = {
+    "ASAN_OPTIONS": "halt_on_error=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+}
 running = set()  # process groups in flight, to be ended with this script
 
 
@@ -193,11 +199,10 @@ def run_pytest(group, selection, folder):
 
 
 def find_groups(arguments):
-    environment = {
-        "MILLRACE_BUILD_DIR": str(arguments.build_dir),
-        "UBSAN_OPTIONS": os.environ.get("UBSAN_OPTIONS", "print_stacktrace=1:halt_on_error=1"),
-        "TSAN_OPTIONS": os.environ.get("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1"),
-    }
+    environment = {"MILLRACE_BUILD_DIR": str(arguments.build_dir)}
+    if arguments.sanitized:
+        for name, options in SANITIZER_OPTIONS.items():
+            environment[name] = os.environ.get(name, f"{options}:external_symbolizer_path={SYMBOLIZER}")
     if arguments.effort_percent is not None:
         environment["MILLRACE_TEST_EFFORT"] = str(arguments.effort_percent)
     factor = SANITIZER_FACTOR if arguments.sanitized else 1
