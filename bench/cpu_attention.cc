@@ -88,7 +88,7 @@ void run(tensor::Backend& backend, const BenchOptions& options, const Model& mod
   const auto out = backend.allocate(bytes);
   const tensor::Matrix q_matrix{q.data(), options.dtype, rows, width};
   const tensor::Matrix out_matrix{out.data(), options.dtype, rows, width};
-  run_on(backend, [&] {
+  backend.run_and_wait([&] {
     fill(backend, shape, layout, *cache, layers);
     int32_t layer = 0;
     const Timing timing = measure(options.runs, [&] {

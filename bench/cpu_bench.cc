@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <future>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -155,18 +154,6 @@ Timing measure(int runs, const std::function<void()>& body) {
   const size_t n = seconds.size();
   const double median = seconds[n / 2];
   return {median, seconds.front(), (seconds[n * 3 / 4] - seconds[n / 4]) / median};
-}
-
-void run_on(tensor::Backend& backend, const std::function<void()>& work) {
-  std::promise<void> finished;
-  backend.submit(work, [&finished](std::exception_ptr failure) {
-    if (failure) {
-      finished.set_exception(failure);
-    } else {
-      finished.set_value();
-    }
-  });
-  finished.get_future().get();
 }
 
 BenchOptions parse_options(int argc, char** argv, const char* purpose) {

@@ -20,9 +20,6 @@ struct Timing {
 /// Runs `body` at least `runs` times and for at least 0.2 s, after one run that does not count.
 [[nodiscard]] Timing measure(int runs, const std::function<void()>& body);
 
-/// Runs `work` on the backend's stream and waits.
-void run_on(tensor::Backend& backend, const std::function<void()>& work);
-
 struct BenchOptions {
   std::vector<int> threads = {1, 2};
   std::vector<cpu::Isa> isas;                  ///< the fastest unless given

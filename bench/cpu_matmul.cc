@@ -68,7 +68,7 @@ void run_own(const BenchOptions& options, cpu::Isa isa, int threads, const Shape
     const auto out = backend->allocate(static_cast<size_t>(rows * shape.out) * 4);
     const tensor::Matrix left{x.data(), options.dtype, rows, shape.in};
     const tensor::Matrix right{out.data(), tensor::DType::kF32, rows, shape.out};
-    run_on(*backend, [&] {
+    backend->run_and_wait([&] {
       backend->copy_to_device(x_bytes, x.data());
       size_t next = 0;
       const Timing timing = measure(rows >= 512 ? std::min(options.runs, 5) : options.runs, [&] {

@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
           const std::vector<tensor::SampleSpec> specs(
               kRows, {.params = &setting.params, .position = 1, .prompt = history, .output = history});
           std::vector<tensor::SampleResult> results(kRows);
-          run_on(*backend, [&] {
+          backend->run_and_wait([&] {
             const Timing timing = measure(options.runs, [&] {
               backend->sample({logits.data(), tensor::DType::kF32, kRows, kVocab}, kVocab, specs, results);
             });

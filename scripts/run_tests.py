@@ -21,6 +21,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SHOWN_LINES = 60
 SANITIZER_FACTOR = 4
+SYMBOLIZER = "/usr/lib/llvm-19/bin/llvm-symbolizer"
+SANITIZER_OPTIONS = {
+    "ASAN_OPTIONS": "halt_on_error=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+}
 running = set()  # process groups in flight, to be ended with this script
 
 
@@ -193,11 +199,12 @@ def run_pytest(group, selection, folder):
 
 
 def find_groups(arguments):
-    environment = {
-        "MILLRACE_BUILD_DIR": str(arguments.build_dir),
-        "UBSAN_OPTIONS": os.environ.get("UBSAN_OPTIONS", "print_stacktrace=1:halt_on_error=1"),
-        "TSAN_OPTIONS": os.environ.get("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1"),
-    }
+    environment = {"MILLRACE_BUILD_DIR": str(arguments.build_dir)}
+    if arguments.sanitized:
+        for name, options in SANITIZER_OPTIONS.items():
+            environment[name] = os.environ.get(name, f"{options}:external_symbolizer_path={SYMBOLIZER}")
+    if arguments.effort_percent is not None:
+        environment["MILLRACE_TEST_EFFORT"] = str(arguments.effort_percent)
     factor = SANITIZER_FACTOR if arguments.sanitized else 1
     listed = subprocess.run(["meson", "introspect", "--tests", str(arguments.build_dir)], check=True, text=True,
                             stdout=subprocess.PIPE).stdout
@@ -277,6 +284,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--timeout-s", type=float, default=300.0)
     parser.add_argument("--sanitized", action="store_true")
+    parser.add_argument("--effort-percent", type=int, help="the part of their random repetitions that tests make")
     parser.add_argument("--no-e2e", default="")
     parser.add_argument("--list", action="store_true", help="print the chosen groups")
     parser.add_argument("--targets", action="store_true", help="print what ninja must build for the chosen groups")

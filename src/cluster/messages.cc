@@ -56,31 +56,31 @@ void put(ByteWriter& out, const Loaded& loaded) { out.put(loaded.page_capacity);
 void get(ByteReader& in, Loaded& loaded) { loaded.page_capacity = in.get<uint64_t>(); }
 
 void put(ByteWriter& out, const Form& form) {
-  out.put(form.generation.value());
+  out.put(form.generation);
   out.put(form.page_count);
   out.put_string(form.next_host);
   out.put(form.next_port);
 }
 void get(ByteReader& in, Form& form) {
-  form.generation = Generation(in.get<uint32_t>());
+  form.generation = in.get<Generation>();
   form.page_count = in.get<uint32_t>();
   form.next_host = in.get_string();
   form.next_port = in.get<uint16_t>();
 }
 
-void put(ByteWriter& out, const Formed& formed) { out.put(formed.generation.value()); }
-void get(ByteReader& in, Formed& formed) { formed.generation = Generation(in.get<uint32_t>()); }
+void put(ByteWriter& out, const Formed& formed) { out.put(formed.generation); }
+void get(ByteReader& in, Formed& formed) { formed.generation = in.get<Generation>(); }
 
 template <class End>
   requires std::same_as<End, Stop> || std::same_as<End, Stopped>
 void put(ByteWriter& out, const End& end) {
-  out.put(end.generation.value());
+  out.put(end.generation);
   out.put_string(end.reason);
 }
 template <class End>
   requires std::same_as<End, Stop> || std::same_as<End, Stopped>
 void get(ByteReader& in, End& end) {
-  end.generation = Generation(in.get<uint32_t>());
+  end.generation = in.get<Generation>();
   end.reason = in.get_string();
 }
 

@@ -16,6 +16,8 @@ static_assert(std::endian::native == std::endian::little, "the wire form is litt
 
 template <class T>
 concept WireScalar = (std::is_arithmetic_v<T> || std::is_enum_v<T>)&&!std::is_same_v<T, bool>;
+template <class T>
+concept WireId = WireScalar<typename T::rep> && std::is_constructible_v<T, typename T::rep>;
 
 /// Appends fixed-width little-endian values to a byte string. docs/wire.md holds the forms.
 class ByteWriter {
@@ -25,6 +27,10 @@ class ByteWriter {
     append(&value, sizeof value);
   }
   void put(bool value) { put(static_cast<uint8_t>(value)); }
+  template <WireId T>
+  void put(T id) {
+    put(id.value());
+  }
   /// u32 count, then the elements as they lie in memory.
   template <class T>
     requires std::is_trivially_copyable_v<T>
@@ -54,6 +60,10 @@ class ByteReader {
     T value{};
     if (const std::byte* from = consume(sizeof value)) std::memcpy(&value, from, sizeof value);
     return value;
+  }
+  template <WireId T>
+  [[nodiscard]] T get() {
+    return T(get<typename T::rep>());
   }
   [[nodiscard]] bool get_bool() { return get<uint8_t>() != 0; }
   template <class T>

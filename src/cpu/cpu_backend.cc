@@ -88,9 +88,9 @@ class CpuBackend final : public Backend {
     check_stream();
     cpu::matmul(device_, x, as_cpu_weight(weight), as_cpu_or_null(bias), out);
   }
-  void matmul_add(Matrix x, const PackedWeight& weight, Matrix hidden) override {
+  void matmul_add(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix hidden) override {
     check_stream();
-    cpu::matmul_add(device_, x, as_cpu_weight(weight), hidden);
+    cpu::matmul_add(device_, x, as_cpu_weight(weight), as_cpu_or_null(bias), hidden);
   }
   void matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) override {
     check_stream();
@@ -118,7 +118,7 @@ class CpuBackend final : public Backend {
     cpu::sample(device_, logits, vocab, specs, results);
   }
   void score(Matrix logits, int32_t vocab, std::span<const TokenId> targets, std::span<const int32_t> top_counts,
-             std::span<TokenLogprobs> results) override {
+             std::span<ScoreResult> results) override {
     check_stream();
     cpu::score(device_, logits, vocab, targets, top_counts, results);
   }

@@ -97,6 +97,11 @@ void for_each_product(Device& device, const Matrix& x, const CpuPackedWeight& we
   });
 }
 
+void check_bias(const CpuVector* bias, const CpuPackedWeight& weight) {
+  CHECK(bias == nullptr || bias->size() == weight.out_features(), "a bias of {} for {} features", bias->size(),
+        weight.out_features());
+}
+
 std::byte* element_of(const Matrix& matrix, int64_t row, int64_t col) {
   return row_of<std::byte>(matrix, row) + static_cast<size_t>(col) * tensor::size_of(matrix.dtype);
 }
@@ -108,18 +113,19 @@ void matmul(Device& device, Matrix x, const CpuPackedWeight& weight, const CpuVe
   CHECK(out.dtype == DType::kF32 || out.dtype == device.compute_dtype, "a product cannot be stored as {}",
         tensor::to_string(out.dtype));
   check_matrix("out", out, out.dtype, x.rows, weight.out_features());
-  CHECK(bias == nullptr || bias->size() == weight.out_features(), "a bias of {} for {} features", bias->size(),
-        weight.out_features());
+  check_bias(bias, weight);
   for_each_product(device, x, weight, [&](int64_t row, int64_t feature, int64_t count, float* c) {
     if (bias != nullptr) device.kernels.add(bias->data() + feature, c, count);
     device.store_row(c, element_of(out, row, feature), out.dtype, count);
   });
 }
 
-void matmul_add(Device& device, Matrix x, const CpuPackedWeight& weight, Matrix hidden) {
+void matmul_add(Device& device, Matrix x, const CpuPackedWeight& weight, const CpuVector* bias, Matrix hidden) {
   CHECK(!weight.gate_up(), "a gate-up weight is for matmul_silu_mul");
   check_matrix("hidden", hidden, DType::kF32, x.rows, weight.out_features());
-  for_each_product(device, x, weight, [&](int64_t row, int64_t feature, int64_t count, const float* c) {
+  check_bias(bias, weight);
+  for_each_product(device, x, weight, [&](int64_t row, int64_t feature, int64_t count, float* c) {
+    if (bias != nullptr) device.kernels.add(bias->data() + feature, c, count);
     device.kernels.add(c, row_of<float>(hidden, row) + feature, count);
   });
 }

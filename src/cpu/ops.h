@@ -23,7 +23,8 @@ class CpuEmbeddingTable final : public tensor::EmbeddingTable {
 void embed(Device& device, const CpuEmbeddingTable& table, std::span<const TokenId> tokens, tensor::Matrix hidden);
 void rms_norm(Device& device, tensor::Matrix hidden, const CpuVector& weight, float epsilon, tensor::Matrix out);
 void matmul(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, const CpuVector* bias, tensor::Matrix out);
-void matmul_add(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, tensor::Matrix hidden);
+void matmul_add(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, const CpuVector* bias,
+                tensor::Matrix hidden);
 void matmul_silu_mul(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, tensor::Matrix out);
 void rotary_store_kv(Device& device, tensor::Matrix qkv, const tensor::AttentionShape& shape,
                      const tensor::RotaryTable& rotary, const CpuVector* q_norm, const CpuVector* k_norm,
@@ -35,7 +36,7 @@ void gather_rows(Device& device, tensor::Matrix in, std::span<const int32_t> row
 void sample(Device& device, tensor::Matrix logits, int32_t vocab, std::span<const tensor::SampleSpec> specs,
             std::span<tensor::SampleResult> results);
 void score(Device& device, tensor::Matrix logits, int32_t vocab, std::span<const TokenId> targets,
-           std::span<const int32_t> top_counts, std::span<tensor::TokenLogprobs> results);
+           std::span<const int32_t> top_counts, std::span<tensor::ScoreResult> results);
 
 /// A row-major matrix of `dtype` with these sides, or the program ends.
 void check_matrix(const char* name, const tensor::Matrix& matrix, tensor::DType dtype, int64_t rows, int64_t cols);

@@ -17,11 +17,15 @@ void sample(Device& device, tensor::Matrix logits, int32_t vocab, std::span<cons
                                        static_cast<size_t>(vocab));
       const tensor::SampleSpec& spec = specs[row];
       const Candidates candidates = find_candidates(device.kernels, raw, spec, scratch);
+      results[row] = {.fault = candidates.fault};
+      if (candidates.fault != tensor::LogitFault::kNone) continue;
       const TokenId token =
           draw(candidates, spec.params->greedy() ? 0.0 : uniform_at(spec.params->seed, spec.position));
-      results[row] = {.token = token};
+      results[row].token = token;
       if (spec.params->top_logprobs < 0) continue;
-      results[row].logprobs = token_logprobs(device.kernels, raw, token, spec.params->top_logprobs, scratch);
+      auto scored = token_logprobs(device.kernels, raw, token, spec.params->top_logprobs, scratch);
+      results[row].fault = scored.fault;
+      results[row].logprobs = std::move(scored.logprobs);
     }
   });
 }

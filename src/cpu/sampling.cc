@@ -6,11 +6,11 @@
 #include <limits>
 
 #include "base/check.h"
-#include "base/result.h"
 
 namespace millrace::cpu {
 namespace {
 
+using tensor::LogitFault;
 using tensor::SampleSpec;
 using tensor::SamplingParams;
 
@@ -67,13 +67,10 @@ std::span<const float> process(std::span<const float> logits, const SampleSpec& 
   return scratch.logits;
 }
 
-float checked_max(const Kernels& kernels, std::span<const float> logits, const char* what) {
-  const LogitExtremes found = kernels.extremes(logits.data(), static_cast<int64_t>(logits.size()));
-  if (found.has_nan || !std::isfinite(found.max)) {
-    throw ErrorException(make_error(ErrorCode::kInternal, "{} over {} tokens hold {}: nothing can be drawn", what,
-                                    logits.size(), found.has_nan ? "a NaN" : found.max > 0 ? "+inf" : "only -inf"));
-  }
-  return found.max;
+LogitFault fault_of(const LogitExtremes& extremes) {
+  if (extremes.has_nan) return LogitFault::kNan;
+  if (std::isfinite(extremes.max)) return LogitFault::kNone;
+  return extremes.max > 0 ? LogitFault::kInfinity : LogitFault::kNothing;
 }
 
 /// Weighs scratch.candidates (relative to the maximum) and drops those below min_p.
@@ -119,7 +116,7 @@ double sum_of(std::span<const float> weights) {
 }
 
 Candidates listed(const SamplerScratch& scratch) {
-  return {scratch.candidates, scratch.weights, {}, sum_of(scratch.weights)};
+  return {.ids = scratch.candidates, .weights = scratch.weights, .total = sum_of(scratch.weights)};
 }
 
 /// top_p without top_k, without sorting the vocabulary: logits are counted into buckets by their distance from the
@@ -200,7 +197,9 @@ Candidates find_candidates(const Kernels& kernels, std::span<const float> logits
   const SamplingParams& params = *spec.params;
   const auto vocab = static_cast<int64_t>(logits.size());
   const std::span<const float> processed = process(logits, spec, scratch);
-  const float max = checked_max(kernels, processed, "logits");
+  const LogitExtremes extremes = kernels.extremes(processed.data(), vocab);
+  if (const LogitFault fault = fault_of(extremes); fault != LogitFault::kNone) return {.fault = fault};
+  const float max = extremes.max;
   if (params.greedy()) {
     scratch.candidates.assign(1, static_cast<TokenId>(kernels.find(processed.data(), max, vocab)));
     scratch.weights.assign(1, 1.0f);
@@ -218,7 +217,7 @@ Candidates find_candidates(const Kernels& kernels, std::span<const float> logits
   scratch.block_sums.resize((logits.size() + kSumBlock - 1) / kSumBlock);
   const double total = kernels.exp_sum(processed.data(), max, factor, params.min_p, vocab, scratch.weights.data(),
                                        scratch.block_sums.data());
-  return {{}, scratch.weights, scratch.block_sums, total};
+  return {.weights = scratch.weights, .block_sums = scratch.block_sums, .total = total};
 }
 
 TokenId draw(const Candidates& candidates, double uniform) {
@@ -245,20 +244,23 @@ TokenId draw(const Candidates& candidates, double uniform) {
   return candidates.ids.empty() ? static_cast<TokenId>(last_possible) : candidates.ids[last_possible];
 }
 
-tensor::TokenLogprobs token_logprobs(const Kernels& kernels, std::span<const float> logits, TokenId token,
-                                     int32_t top_count, SamplerScratch& scratch) {
+tensor::ScoreResult token_logprobs(const Kernels& kernels, std::span<const float> logits, TokenId token,
+                                   int32_t top_count, SamplerScratch& scratch) {
   const auto vocab = static_cast<int64_t>(logits.size());
   CHECK(in_vocab(token, logits.size()), "token {} of a vocabulary of {}", token, vocab);
-  const float max = checked_max(kernels, logits, "logits");
+  const LogitExtremes extremes = kernels.extremes(logits.data(), vocab);
+  if (const LogitFault fault = fault_of(extremes); fault != LogitFault::kNone) return {.fault = fault};
+  const float max = extremes.max;
   const double sum = kernels.exp_sum(logits.data(), max, 1.0f, 0.0f, vocab, nullptr, nullptr);
   const double normaliser = static_cast<double>(max) + std::log(sum);
   const auto logprob = [&](TokenId id) {
     return static_cast<float>(static_cast<double>(logits[static_cast<size_t>(id)]) - normaliser);
   };
   const float own = logits[static_cast<size_t>(token)];
-  tensor::TokenLogprobs result{.token = token, .logprob = logprob(token)};
+  tensor::ScoreResult scored{.logprobs = {.token = token, .logprob = logprob(token)}};
+  tensor::TokenLogprobs& result = scored.logprobs;
   result.rank = static_cast<int32_t>(kernels.count_above(logits.data(), own, vocab)) + 1;
-  if (top_count <= 0) return result;
+  if (top_count <= 0) return scored;
   collect_largest(kernels, logits, std::min<int64_t>(top_count, vocab), scratch);
   std::sort(scratch.candidates.begin(), scratch.candidates.end(), [&](TokenId a, TokenId b) {
     const float x = logits[static_cast<size_t>(a)];
@@ -267,7 +269,7 @@ tensor::TokenLogprobs token_logprobs(const Kernels& kernels, std::span<const flo
   });
   scratch.candidates.resize(static_cast<size_t>(std::min<int64_t>(top_count, vocab)));
   for (const TokenId id : scratch.candidates) result.top.emplace_back(id, logprob(id));
-  return result;
+  return scored;
 }
 
 std::vector<std::pair<TokenId, float>> sampling_distribution(std::span<const float> logits, int32_t vocab,

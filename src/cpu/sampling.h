@@ -23,6 +23,7 @@ struct SamplerScratch {
 
 /// The distribution that a draw comes from, unnormalised. Ids ascend.
 struct Candidates {
+  tensor::LogitFault fault = tensor::LogitFault::kNone;  // else nothing can be drawn
   std::span<const TokenId> ids;         // [n]; empty: every id of the vocabulary
   std::span<const float> weights;       // [n]
   std::span<const double> block_sums;   // of 1024 weights each when `ids` is empty
@@ -30,16 +31,16 @@ struct Candidates {
 };
 
 /// Processes one row: [min_tokens] → bias → penalties → temperature → min_p → top_k → top_p. A greedy row has one
-/// candidate. Throws ErrorException when a logit is NaN or the maximum is not finite. Views live in `scratch`.
+/// candidate. A fault is told when a logit is NaN or the maximum is not finite. Views live in `scratch`.
 [[nodiscard]] Candidates find_candidates(const Kernels& kernels, std::span<const float> logits,
                                          const tensor::SampleSpec& spec, SamplerScratch& scratch);
 
 /// Inverse of the cumulative distribution at `uniform` in [0, 1), walking the ids upwards.
 [[nodiscard]] TokenId draw(const Candidates& candidates, double uniform);
 
-/// log_softmax of `token`, its rank, and the `top_count` most probable; of the raw logits.
-[[nodiscard]] tensor::TokenLogprobs token_logprobs(const Kernels& kernels, std::span<const float> logits, TokenId token,
-                                                   int32_t top_count, SamplerScratch& scratch);
+/// log_softmax of `token`, its rank, and the `top_count` most probable; of the raw logits, or their fault.
+[[nodiscard]] tensor::ScoreResult token_logprobs(const Kernels& kernels, std::span<const float> logits, TokenId token,
+                                                 int32_t top_count, SamplerScratch& scratch);
 
 /// Ids of the `count` largest logits and of all that tie with the last of them, ascending, into scratch.candidates.
 void collect_largest(const Kernels& kernels, std::span<const float> logits, int64_t count, SamplerScratch& scratch);

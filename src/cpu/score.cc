@@ -5,7 +5,7 @@
 namespace millrace::cpu {
 
 void score(Device& device, tensor::Matrix logits, int32_t vocab, std::span<const TokenId> targets,
-           std::span<const int32_t> top_counts, std::span<tensor::TokenLogprobs> results) {
+           std::span<const int32_t> top_counts, std::span<tensor::ScoreResult> results) {
   check_matrix("logits", logits, tensor::DType::kF32, static_cast<int64_t>(targets.size()), logits.cols);
   CHECK(top_counts.size() == targets.size() && results.size() == targets.size(), "{} counts, {} results for {} targets",
         top_counts.size(), results.size(), targets.size());

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <future>
 
 #include "base/check.h"
 
@@ -41,10 +39,6 @@ void StageModel::allocate_activations() {
   activations_.query = batch(compute, config_.query_width());
   activations_.attended = batch(compute, config_.query_width());
   activations_.activated = batch(compute, config_.intermediate_size);
-  if (config_.output_bias) {
-    activations_.ones = batch(compute, kBiasColumns);
-    fill_ones();
-  }
   if (!span_.last) return;
   const auto rows = [&](DType dtype, int64_t cols) {
     return backend_.allocate(Matrix{nullptr, dtype, limits_.max_logit_rows, cols}.bytes());
@@ -52,26 +46,6 @@ void StageModel::allocate_activations() {
   activations_.row_hidden = rows(backend_.hidden_dtype(), config_.hidden_size);
   activations_.row_normed = rows(compute, config_.hidden_size);
   activations_.logits = rows(DType::kF32, config_.vocab_size);
-}
-
-void StageModel::fill_ones() {
-  const DType compute = backend_.compute_dtype();
-  const size_t element = tensor::size_of(compute);
-  const float one = 1.0f;
-  const tensor::BFloat16 narrow_one = tensor::BFloat16::from_float(one);
-  CHECK(compute != DType::kF16, "no backend computes in f16");
-  const void* source = compute == DType::kF32 ? static_cast<const void*>(&one) : &narrow_one;
-  std::vector<std::byte> host(activations_.ones.bytes());
-  for (size_t row = 0; row < host.size(); row += kBiasColumns * element) std::memcpy(&host[row], source, element);
-  std::promise<void> copied;
-  backend_.submit([&] { backend_.copy_to_device(host, activations_.ones.data()); },
-                  [&](std::exception_ptr failure) {
-                    if (failure)
-                      copied.set_exception(failure);
-                    else
-                      copied.set_value();
-                  });
-  copied.get_future().get();
 }
 
 void StageModel::allocate_cache(int32_t page_size, int32_t page_count) {
@@ -141,9 +115,7 @@ void StageModel::attend(const LayerWeights& layer, int32_t index, const tensor::
   backend_.rotary_store_kv(qkv, shape, rotary, layer.q_norm.get(), layer.k_norm.get(), config_.norm_epsilon, batch,
                            cache(), index, query);
   backend_.attention(query, shape, batch, cache(), index, attended);
-  backend_.matmul_add(attended, *layer.output, hidden);
-  if (layer.output_bias)
-    backend_.matmul_add({activations_.ones.data(), compute, rows, kBiasColumns}, *layer.output_bias, hidden);
+  backend_.matmul_add(attended, *layer.output, layer.output_bias.get(), hidden);
 }
 
 void StageModel::feed_forward(const LayerWeights& layer, Matrix hidden) {
@@ -152,7 +124,7 @@ void StageModel::feed_forward(const LayerWeights& layer, Matrix hidden) {
   const Matrix activated{activations_.activated.data(), compute, hidden.rows, config_.intermediate_size};
   backend_.rms_norm(hidden, *layer.mlp_norm, config_.norm_epsilon, normed);
   backend_.matmul_silu_mul(normed, *layer.gate_up, activated);
-  backend_.matmul_add(activated, *layer.down, hidden);
+  backend_.matmul_add(activated, *layer.down, nullptr, hidden);
 }
 
 void StageModel::logits(Matrix hidden, std::span<const int32_t> rows, const LogitsFn& block) {

@@ -71,7 +71,6 @@ class StageModel {
     tensor::Buffer query;        // compute [max_batch_tokens, heads·head_dim]
     tensor::Buffer attended;     // compute [max_batch_tokens, heads·head_dim]
     tensor::Buffer activated;    // compute [max_batch_tokens, intermediate]
-    tensor::Buffer ones;         // compute [max_batch_tokens, kBiasColumns], 1 in the first column
     tensor::Buffer row_hidden;   // hidden  [max_logit_rows, hidden]
     tensor::Buffer row_normed;   // compute [max_logit_rows, hidden]
     tensor::Buffer logits;       // f32     [max_logit_rows, vocab]
@@ -80,7 +79,6 @@ class StageModel {
   StageModel(const ModelConfig& config, StageSpan span, tensor::Backend& backend, StageLimits limits,
              StageWeights weights);
   void allocate_activations();
-  void fill_ones();
   void attend(const LayerWeights& layer, int32_t index, const tensor::BatchLayout& batch, tensor::Matrix hidden);
   void feed_forward(const LayerWeights& layer, tensor::Matrix hidden);
 

@@ -81,21 +81,6 @@ class Loader {
     return weight;
   }
 
-  /// [features, kBiasColumns], zero but for the first column.
-  std::unique_ptr<tensor::PackedWeight> pack_bias(const std::string& name) {
-    std::vector<float> bias;
-    append_floats(tensor(name), bias);
-    std::vector<float> values(bias.size() * kBiasColumns);
-    for (size_t row = 0; row < bias.size(); ++row) values[row * kBiasColumns] = bias[row];
-    const HostTensor part{.name = name,
-                          .dtype = DType::kF32,
-                          .shape = {static_cast<int64_t>(bias.size()), kBiasColumns},
-                          .data = reinterpret_cast<const std::byte*>(values.data())};
-    auto weight = backend_.pack({&part, 1});
-    count(name);
-    return weight;
-  }
-
   /// Marks a tensor as done.
   void count(std::string_view name) {
     ++state_.tensors_done;
@@ -130,7 +115,7 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int32_t layer
     weights.k_norm = loader.vector({name("self_attn.k_norm.weight")});
   }
   weights.output = loader.pack({name("self_attn.o_proj.weight")});
-  if (config.output_bias) weights.output_bias = loader.pack_bias(name("self_attn.o_proj.bias"));
+  if (config.output_bias) weights.output_bias = loader.vector({name("self_attn.o_proj.bias")});
   weights.mlp_norm = loader.vector({name("post_attention_layernorm.weight")});
   weights.gate_up = loader.pack_gate_up(name("mlp.gate_proj.weight"), name("mlp.up_proj.weight"));
   weights.down = loader.pack({name("mlp.down_proj.weight")});

@@ -23,9 +23,6 @@ struct LoadProgress {
 /// Called on the loading thread after each step; may be empty.
 using ProgressFn = std::function<void(const LoadProgress&)>;
 
-/// Columns of the product that stands in for a bias of o_proj: x is 1 in the first, the weight is the bias there.
-inline constexpr int64_t kBiasColumns = 64;
-
 /// One decoder layer on the device; what a family lacks is null.
 struct LayerWeights {
   std::unique_ptr<tensor::DeviceVector> input_norm;      // [hidden]
@@ -34,7 +31,7 @@ struct LayerWeights {
   std::unique_ptr<tensor::DeviceVector> q_norm;          // [head_dim]
   std::unique_ptr<tensor::DeviceVector> k_norm;          // [head_dim]
   std::unique_ptr<tensor::PackedWeight> output;          // [hidden, heads·head_dim]
-  std::unique_ptr<tensor::PackedWeight> output_bias;     // [hidden, kBiasColumns]
+  std::unique_ptr<tensor::DeviceVector> output_bias;     // [hidden]
   std::unique_ptr<tensor::DeviceVector> mlp_norm;        // [hidden]
   std::unique_ptr<tensor::PackedWeight> gate_up;         // [intermediate] twice, hidden
   std::unique_ptr<tensor::PackedWeight> down;            // [hidden, intermediate]

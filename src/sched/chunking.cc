@@ -1,8 +1,8 @@
 #include "sched/chunking.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <string_view>
 
 #include "base/check.h"
 
@@ -132,18 +132,18 @@ uint32_t Chunker::balanced_chunk(const Prompt& prompt) const {
   return chunk >= prompt.left ? prompt.left : std::max(aligned(chunk), alignment_);
 }
 
-uint32_t Chunker::tokens_left(const Prompt& prompt) const {
+uint32_t Chunker::budget_for(const Prompt& prompt) const {
   const bool resize = options_.mode == Chunking::kPublished && published_ && !cut_any_;
   return resize ? std::min(tokens_left_, published_size(prompt.prefix)) : tokens_left_;
 }
 
 uint32_t Chunker::fit(const Prompt& prompt) const {
   CHECK(prompt.left > 0);
-  return std::min({balances() ? balanced_chunk(prompt) : prompt.left, prompt.left, tokens_left(prompt)});
+  return std::min({balances() ? balanced_chunk(prompt) : prompt.left, prompt.left, budget_for(prompt)});
 }
 
 void Chunker::add_chunk(const Prompt& prompt, uint32_t tokens) {
-  tokens_left_ = tokens_left(prompt) - tokens;
+  tokens_left_ = budget_for(prompt) - tokens;
   shape_.add_prefill(prompt.prefix, tokens);
   cut_any_ = true;
 }

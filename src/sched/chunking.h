@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sched/cost_model.h"
@@ -68,7 +70,7 @@ class Chunker {
   [[nodiscard]] uint32_t balanced_chunk(const Prompt& prompt) const;
   [[nodiscard]] uint32_t published_size(uint32_t prefix) const;
   [[nodiscard]] uint32_t aligned(double tokens) const;
-  [[nodiscard]] uint32_t tokens_left(const Prompt& prompt) const;
+  [[nodiscard]] uint32_t budget_for(const Prompt& prompt) const;
 
   const ChunkingOptions options_;
   const uint32_t alignment_;

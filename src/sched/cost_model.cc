@@ -17,7 +17,8 @@ constexpr double kAnchorWeight = 25;
 constexpr double kRidge = 1e-9;
 constexpr uint64_t kFewestObservations = 8;
 constexpr double kOutlierRatio = 3;
-constexpr int kOutliersThatCount = 8;
+/// Of the last timings: reached by eight outliers in a row, and by every third timing's being one.
+constexpr double kLargestOutlierShare = 0.33;
 constexpr double kErrorMemory = 0.95;
 constexpr double kLargestUsableError = 0.5;
 
@@ -55,37 +56,35 @@ void CostFit::Information::add(const Information& other, double weight) {
   }
 }
 
-CostFit::Vector CostFit::features(const BatchShape& shape) {
-  return {1, shape.prefill_tokens, shape.prefill_pairs, shape.decode_count, shape.decode_context};
+// Weighted by 1/t², so that the error which is least is the relative one.
+void CostFit::Information::add(const BatchShape& shape, double run_us) {
+  const Vector phi = {1, shape.prefill_tokens, shape.prefill_pairs, shape.decode_count, shape.decode_context};
+  const double weight = 1 / (run_us * run_us);
+  for (size_t i = 0; i < kCostTerms; ++i) {
+    for (size_t j = 0; j < kCostTerms; ++j) products[i][j] += weight * phi[i] * phi[j];
+    targets[i] += weight * phi[i] * run_us;
+  }
 }
 
 void CostFit::observe(const BatchShape& shape, double run_us) {
   if (!(run_us > 0)) return;
-  const double predicted = coefficients_.predict_us(shape);
-  if (observations_ >= kFewestObservations && is_outlier(predicted, run_us)) return;
   if (observations_ >= kFewestObservations) {
-    relative_error_ = kErrorMemory * relative_error_ + (1 - kErrorMemory) * std::abs(run_us / predicted - 1);
+    const double predicted = coefficients_.predict_us(shape);
+    const bool outlier = run_us > kOutlierRatio * predicted || predicted > kOutlierRatio * run_us;
+    outlier_share_ = kErrorMemory * outlier_share_ + (1 - kErrorMemory) * (outlier ? 1 : 0);
+    if (outlier) {
+      if (outlier_share_ < kLargestOutlierShare) return;
+      *this = {};  // so many are no outliers but another stage: what was learnt of the old one is dropped
+    } else {
+      relative_error_ = kErrorMemory * relative_error_ + (1 - kErrorMemory) * std::abs(run_us / predicted - 1);
+    }
   }
-  const Vector phi = features(shape);
-  const double weight = 1 / (run_us * run_us);
   Information decayed;
   decayed.add(recent_, kForgetting);
-  for (size_t i = 0; i < kCostTerms; ++i) {
-    for (size_t j = 0; j < kCostTerms; ++j) decayed.products[i][j] += weight * phi[i] * phi[j];
-    decayed.targets[i] += weight * phi[i] * run_us;
-  }
+  decayed.add(shape, run_us);
   recent_ = decayed;
   ++observations_;
   solve();
-}
-
-// So many in a row are no outliers but another stage: what was learnt of the old one is dropped.
-bool CostFit::is_outlier(double predicted_us, double run_us) {
-  const bool far = run_us > kOutlierRatio * predicted_us || predicted_us > kOutlierRatio * run_us;
-  outliers_in_a_row_ = far ? outliers_in_a_row_ + 1 : 0;
-  if (outliers_in_a_row_ <= kOutliersThatCount) return far;
-  *this = {};
-  return false;
 }
 
 void CostFit::anchor() {

@@ -40,8 +40,8 @@ struct CostCoefficients {
 /// start-up stays as an anchor: hours of decode alone don't unlearn prefill. Plain data of the scheduler.
 class CostFit {
  public:
-  /// Takes in one timing; an outlier is dropped, unless so many in a row show that the stage has changed:
-  /// then it starts over.
+  /// Takes in one timing; an outlier is dropped, unless so many lately show that the stage, or one kind of its
+  /// work, has changed: then it starts over.
   void observe(const BatchShape& shape, double run_us);
   /// What has been observed so far never fades out entirely.
   void anchor();
@@ -57,18 +57,17 @@ class CostFit {
     std::array<Vector, kCostTerms> products{};  // Σ w·φ·φᵀ
     Vector targets{};                           // Σ w·φ·t
     void add(const Information& other, double weight);
+    void add(const BatchShape& shape, double run_us);
   };
 
-  [[nodiscard]] bool is_outlier(double predicted_us, double run_us);
   void solve();
-  [[nodiscard]] static Vector features(const BatchShape& shape);
   [[nodiscard]] static bool solve_subset(const Information& all, unsigned subset, Vector& solution);
 
   Information recent_;
   Information anchor_;
   CostCoefficients coefficients_;
   uint64_t observations_ = 0;
-  int outliers_in_a_row_ = 0;
+  double outlier_share_ = 0;  // of the last timings
   double relative_error_ = 0;
 };
 

@@ -99,7 +99,7 @@ void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> in
 void ModelRunner::project(const StageBatch& batch, tensor::Matrix hidden, Result& result) {
   const LogitRows wanted = logit_rows(batch);
   std::vector<tensor::SampleResult> samples(wanted.sample_count);
-  std::vector<tensor::TokenLogprobs> scores(wanted.targets.size());
+  std::vector<tensor::ScoreResult> scores(wanted.targets.size());
   const auto vocab = static_cast<int32_t>(vocab_size_);
   model_->logits(hidden, wanted.rows, [&](size_t first, tensor::Matrix logits) {
     const size_t end = first + static_cast<size_t>(logits.rows);
@@ -118,13 +118,15 @@ void ModelRunner::project(const StageBatch& batch, tensor::Matrix hidden, Result
     }
   });
   result.outputs.resize(batch.slices.size());
-  for (size_t row = 0; row < wanted.rows.size(); ++row) {
+  for (size_t row = 0; row < samples.size(); ++row) {
     SliceOutput& output = result.outputs[wanted.slice_of[row]];
-    if (row < wanted.sample_count) {
-      output.sample = std::move(samples[row]);
-    } else {
-      output.scores.push_back(std::move(scores[row - wanted.sample_count]));
-    }
+    output.fault = samples[row].fault;
+    if (output.fault == tensor::LogitFault::kNone) output.sample = std::move(samples[row]);
+  }
+  for (size_t i = 0; i < scores.size(); ++i) {
+    SliceOutput& output = result.outputs[wanted.slice_of[samples.size() + i]];
+    if (output.fault == tensor::LogitFault::kNone) output.fault = scores[i].fault;
+    output.scores.push_back(std::move(scores[i].logprobs));
   }
 }
 

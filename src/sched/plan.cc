@@ -20,21 +20,13 @@ constexpr size_t kCopyBytes = 21;
 constexpr size_t kSliceBytes = 25;
 constexpr size_t kBiasBytes = 8;
 constexpr size_t kLogprobsBytes = 16;
+constexpr size_t kSliceOutputBytes = 6;
 
 /// A bijection that spreads every bit. Source: the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 uint64_t mix_bits(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
   return x ^ (x >> 31);
-}
-
-template <class IdType>
-void put_id(ByteWriter& out, IdType id) {
-  out.put(id.value());
-}
-template <class IdType>
-IdType get_id(ByteReader& in) {
-  return IdType(in.get<typename IdType::rep>());
 }
 
 void put_sampling(ByteWriter& out, const SamplingParams& params) {
@@ -102,7 +94,7 @@ TokenLogprobs get_logprobs(ByteReader& in) {
 }
 
 void put_slice(ByteWriter& out, const PlanSlice& slice) {
-  put_id(out, slice.slot);
+  out.put(slice.slot);
   out.put(slice.prefix);
   out.put(slice.token_count);
   out.put(slice.new_page_count);
@@ -113,7 +105,7 @@ void put_slice(ByteWriter& out, const PlanSlice& slice) {
 
 PlanSlice get_slice(ByteReader& in) {
   PlanSlice slice;
-  slice.slot = get_id<SlotId>(in);
+  slice.slot = in.get<SlotId>();
   slice.prefix = in.get<uint32_t>();
   slice.token_count = in.get<uint32_t>();
   slice.new_page_count = in.get<uint32_t>();
@@ -126,8 +118,8 @@ PlanSlice get_slice(ByteReader& in) {
 void put_reports(ByteWriter& out, const std::vector<StageReport>& reports) {
   out.put(static_cast<uint32_t>(reports.size()));
   for (const StageReport& report : reports) {
-    put_id(out, report.stage);
-    put_id(out, report.plan);
+    out.put(report.stage);
+    out.put(report.plan);
     out.put(report.plan_ns);
     out.put(report.input_ns);
     out.put(report.begin_ns);
@@ -139,8 +131,8 @@ void put_reports(ByteWriter& out, const std::vector<StageReport>& reports) {
 std::vector<StageReport> get_reports(ByteReader& in) {
   std::vector<StageReport> reports(in.get_count(StageReport::kWireBytes));
   for (StageReport& report : reports) {
-    report.stage = get_id<StageId>(in);
-    report.plan = get_id<PlanId>(in);
+    report.stage = in.get<StageId>();
+    report.plan = in.get<PlanId>();
     report.plan_ns = in.get<int64_t>();
     report.input_ns = in.get<int64_t>();
     report.begin_ns = in.get<int64_t>();
@@ -153,8 +145,8 @@ std::vector<StageReport> get_reports(ByteReader& in) {
 void put_acks(ByteWriter& out, const std::vector<cache::CopyAck>& acks) {
   out.put(static_cast<uint32_t>(acks.size()));
   for (const cache::CopyAck& ack : acks) {
-    put_id(out, ack.stage);
-    put_id(out, ack.copy);
+    out.put(ack.stage);
+    out.put(ack.copy);
     out.put(ack.done);
   }
 }
@@ -162,15 +154,15 @@ void put_acks(ByteWriter& out, const std::vector<cache::CopyAck>& acks) {
 std::vector<cache::CopyAck> get_acks(ByteReader& in) {
   std::vector<cache::CopyAck> acks(in.get_count(cache::CopyAck::kWireBytes));
   for (cache::CopyAck& ack : acks) {
-    ack.stage = get_id<StageId>(in);
-    ack.copy = get_id<cache::CopyId>(in);
+    ack.stage = in.get<StageId>();
+    ack.copy = in.get<cache::CopyId>();
     ack.done = in.get<uint32_t>();
   }
   return acks;
 }
 
 void put_copy(ByteWriter& out, const cache::PageCopy& copy) {
-  put_id(out, copy.id);
+  out.put(copy.id);
   out.put(copy.kind);
   out.put_array(std::span(copy.device));
   out.put_array(std::span(copy.host));
@@ -179,7 +171,7 @@ void put_copy(ByteWriter& out, const cache::PageCopy& copy) {
 
 cache::PageCopy get_copy(ByteReader& in) {
   cache::PageCopy copy;
-  copy.id = get_id<cache::CopyId>(in);
+  copy.id = in.get<cache::CopyId>();
   copy.kind = in.get<cache::CopyKind>();
   copy.device = in.get_array<PageId>();
   copy.host = in.get_array<HostPageId>();
@@ -199,11 +191,6 @@ Result<void> consistent(const cache::PageCopy& copy) {
                       copy.device.size(), copy.host.size(), copy.keys.size());
   }
   return {};
-}
-
-template <class IdType>
-void put_ids(ByteWriter& out, const std::vector<IdType>& ids) {
-  out.put_array(std::span(ids));
 }
 
 Result<Plan> consistent(Plan plan) {
@@ -243,12 +230,12 @@ uint64_t plan_digest(uint64_t before, const PlanSlice& slice, uint64_t table) {
 std::vector<std::byte> Plan::encode() const {
   ByteWriter out;
   out.put(kPlanMagic);
-  put_id(out, id);
-  put_id(out, generation);
-  put_ids(out, closes);
+  out.put(id);
+  out.put(generation);
+  out.put_array(std::span(closes));
   out.put(static_cast<uint32_t>(opens.size()));
   for (const SequenceOpen& open : opens) {
-    put_id(out, open.slot);
+    out.put(open.slot);
     out.put(open.prompt_length);
     out.put(open.cached_length);
     out.put_array(std::span(open.history));
@@ -257,7 +244,7 @@ std::vector<std::byte> Plan::encode() const {
   out.put(static_cast<uint32_t>(slices.size()));
   for (const PlanSlice& slice : slices) put_slice(out, slice);
   out.put_array(std::span(tokens));
-  put_ids(out, new_pages);
+  out.put_array(std::span(new_pages));
   out.put(static_cast<uint32_t>(copies.size()));
   for (const cache::PageCopy& copy : copies) put_copy(out, copy);
   out.put(digest);
@@ -270,12 +257,12 @@ Result<Plan> Plan::decode(std::span<const std::byte> bytes) {
   ByteReader in(bytes);
   if (in.get<uint32_t>() != kPlanMagic) return Error{ErrorCode::kData, "plan: wrong magic number"};
   Plan plan;
-  plan.id = get_id<PlanId>(in);
-  plan.generation = get_id<Generation>(in);
+  plan.id = in.get<PlanId>();
+  plan.generation = in.get<Generation>();
   plan.closes = in.get_array<SlotId>();
   plan.opens.resize(in.get_count(kOpenBytes));
   for (SequenceOpen& open : plan.opens) {
-    open.slot = get_id<SlotId>(in);
+    open.slot = in.get<SlotId>();
     open.prompt_length = in.get<uint32_t>();
     open.cached_length = in.get<uint32_t>();
     open.history = in.get_array<TokenId>();
@@ -297,10 +284,11 @@ Result<Plan> Plan::decode(std::span<const std::byte> bytes) {
 std::vector<std::byte> PlanOutput::encode() const {
   ByteWriter out;
   out.put(kOutputMagic);
-  put_id(out, id);
-  put_id(out, generation);
+  out.put(id);
+  out.put(generation);
   out.put(static_cast<uint32_t>(slices.size()));
   for (const SliceOutput& slice : slices) {
+    out.put(slice.fault);
     out.put(slice.sample.has_value());
     if (slice.sample) {
       out.put(slice.sample->token);
@@ -318,10 +306,14 @@ Result<PlanOutput> PlanOutput::decode(std::span<const std::byte> bytes) {
   ByteReader in(bytes);
   if (in.get<uint32_t>() != kOutputMagic) return Error{ErrorCode::kData, "output: wrong magic number"};
   PlanOutput output;
-  output.id = get_id<PlanId>(in);
-  output.generation = get_id<Generation>(in);
-  output.slices.resize(in.get_count(sizeof(uint8_t) + sizeof(uint32_t)));
+  output.id = in.get<PlanId>();
+  output.generation = in.get<Generation>();
+  output.slices.resize(in.get_count(kSliceOutputBytes));
   for (SliceOutput& slice : output.slices) {
+    const auto fault = in.get<uint8_t>();
+    if (fault >= tensor::kLogitFaultCount)
+      return make_error(ErrorCode::kData, "output: a fault of unknown kind {}", fault);
+    slice.fault = static_cast<tensor::LogitFault>(fault);
     if (in.get_bool()) {
       slice.sample.emplace();
       slice.sample->token = in.get<TokenId>();

@@ -66,6 +66,8 @@ struct Plan {
 };
 
 struct SliceOutput {
+  /// What keeps the sequence from going on: then it has no sample, and its scores mean nothing.
+  tensor::LogitFault fault = tensor::LogitFault::kNone;
   std::optional<tensor::SampleResult> sample;
   std::vector<tensor::TokenLogprobs> scores;  ///< one per scored row
 };

@@ -24,6 +24,16 @@ cache::PrefixCacheOptions cache_options(const SchedulerOptions& options) {
           options.has_store, options.stage_count, options.write_policy};
 }
 
+GenerateEvent faulty(const Sequence& sequence, tensor::LogitFault fault) {
+  GenerateEvent event;
+  event.error =
+      make_error(ErrorCode::kInternal,
+                 "the model gives no distribution for this sequence of {} tokens: its logits hold {} (a broken "
+                 "checkpoint, or an overflow)",
+                 sequence.tokens.size(), tensor::to_string(fault));
+  return event;
+}
+
 }  // namespace
 
 std::optional<PrefetchPolicy> parse_prefetch_policy(std::string_view name) {
@@ -213,6 +223,7 @@ void Scheduler::record_shape(const Plan& plan) {
 std::optional<GenerateEvent> Scheduler::book(Sequence& sequence, const SliceOutput& slice) {
   CHECK(sequence.in_flight > 0);
   --sequence.in_flight;
+  if (slice.fault != tensor::LogitFault::kNone) return faulty(sequence, slice.fault);
   book_scores(sequence, slice);
   const bool scored = sequence.request.max_tokens == 0 && sequence.running && sequence.in_flight == 0 &&
                       sequence.unscheduled() == 0;

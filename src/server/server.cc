@@ -89,7 +89,6 @@ Result<uint16_t> Server::Front::start() {
   const uint16_t port = acceptor_.local_endpoint().port();
   started_ = true;
   asio::post(thread_.context(), [this] { control_.spawn("acceptor", accept_connections()); });
-  log::info("serving {} on http://{}:{}", options_.served_model_name, options_.host, port);
   return port;
 }
 

@@ -1,5 +1,6 @@
 #include "tensor/backend.h"
 
+#include <future>
 #include <utility>
 
 namespace millrace::tensor {
@@ -21,6 +22,18 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 
 Buffer::~Buffer() {
   if (data_ != nullptr && release_) release_(data_);
+}
+
+void Backend::run_and_wait(std::function<void()> work) {
+  std::promise<void> finished;
+  submit(std::move(work), [&finished](std::exception_ptr failure) {
+    if (failure) {
+      finished.set_exception(std::move(failure));
+    } else {
+      finished.set_value();
+    }
+  });
+  finished.get_future().get();
 }
 
 }  // namespace millrace::tensor

@@ -146,6 +146,8 @@ class Backend {
   virtual void submit(std::function<void()> work, CompletionHandler done) = 0;
   /// The same in an order of its own, beside submitted work: for copies of pages.
   virtual void submit_copy(std::function<void()> work, CompletionHandler done) = 0;
+  /// Submits `work` and waits on the calling thread, which is none of the backend's; rethrows what it threw.
+  void run_and_wait(std::function<void()> work);
 
   // Ops. T rows, H hidden, all matrices dense. "compute" and "hidden" name the two dtypes above.
   /// hidden [T, H] = table[tokens[t]]; a token outside the table gives zeros.
@@ -154,8 +156,8 @@ class Backend {
   virtual void rms_norm(Matrix hidden, const DeviceVector& weight, float epsilon, Matrix out) = 0;
   /// out (f32 or compute) [T, N] = x (compute) [T, K] · Wᵀ + bias; `bias` may be null.
   virtual void matmul(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix out) = 0;
-  /// hidden [T, N] += x (compute) [T, K] · Wᵀ.
-  virtual void matmul_add(Matrix x, const PackedWeight& weight, Matrix hidden) = 0;
+  /// hidden [T, N] += x (compute) [T, K] · Wᵀ + bias; `bias` may be null.
+  virtual void matmul_add(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix hidden) = 0;
   /// out (compute) [T, F] = silu(x·Wgᵀ) · (x·Wuᵀ), with a weight from pack_gate_up.
   virtual void matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) = 0;
   /// From qkv (f32) [T, (heads + 2·kv_heads)·head_dim]: optional per-head RMS norm of q and k (weights [head_dim], both
@@ -170,13 +172,13 @@ class Backend {
   /// out [R, H] = in[rows[r]].
   virtual void gather_rows(Matrix in, std::span<const int32_t> rows, Matrix out) = 0;
   /// One draw per row of logits (f32) [R, vocab]; logits are not changed. `vocab` is the count of drawable ids, at most
-  /// logits.cols.
+  /// logits.cols. A row that nothing can be drawn from says so in its result; the others are drawn as ever.
   virtual void sample(Matrix logits, int32_t vocab, std::span<const SampleSpec> specs,
                       std::span<SampleResult> results) = 0;
   /// Logprobs of given tokens under given rows of logits (prompt scoring): results[i] for row i, `targets[i]`,
-  /// `top_counts[i]` most probable alternatives.
+  /// `top_counts[i]` most probable alternatives. Faults are told per row, as by `sample`.
   virtual void score(Matrix logits, int32_t vocab, std::span<const TokenId> targets,
-                     std::span<const int32_t> top_counts, std::span<TokenLogprobs> results) = 0;
+                     std::span<const int32_t> top_counts, std::span<ScoreResult> results) = 0;
 
   /// Blocking copies between host and device, in stream order; inside submitted work only.
   virtual void copy_to_host(const void* device, std::span<std::byte> host) = 0;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -48,9 +49,21 @@ struct SampleSpec {
   std::span<const TokenId> output;         ///< empty unless needs_history()
 };
 
+/// Why a row of logits gives no distribution: it holds a NaN or +infinity, or nothing but -infinity.
+enum class LogitFault : uint8_t { kNone, kNan, kInfinity, kNothing };
+inline constexpr uint8_t kLogitFaultCount = 4;
+/// What the logits hold, for a message.
+[[nodiscard]] std::string_view to_string(LogitFault fault);
+
 struct SampleResult {
+  LogitFault fault = LogitFault::kNone;  ///< else the rest means nothing
   TokenId token = 0;
   /// Filled when top_logprobs >= 0.
+  TokenLogprobs logprobs;
+};
+
+struct ScoreResult {
+  LogitFault fault = LogitFault::kNone;  ///< else the rest means nothing
   TokenLogprobs logprobs;
 };
 

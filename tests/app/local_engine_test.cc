@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <fstream>
 #include <future>
 
 #include "base/random.h"
+#include "model/checkpoint.h"
+#include "model/checkpoint_files.h"
+#include "model/tensor_list.h"
 #include "support/paths.h"
 
 using namespace millrace;
@@ -116,6 +120,37 @@ void require_same(const Reply& got, const Reply& wanted) {
                      same_bits));
 }
 
+/// A copy of a golden model whose embedding of one token is NaN.
+void write_spoilt_model(const std::string& family, TokenId spoilt, const std::filesystem::path& folder) {
+  const std::filesystem::path source = test::source_dir() / "tests/golden" / family;
+  std::filesystem::copy(source, folder, std::filesystem::copy_options::recursive);
+  const auto checkpoint = model::Checkpoint::open(source).value();
+  const auto config = model::read_config(source).value();
+  REQUIRE_FALSE(config.tied_embeddings);  // or every sequence would have a NaN among its logits
+  const auto table = checkpoint->find(model::kEmbeddingName, {config.vocab_size, config.hidden_size}).value();
+  const size_t row_bytes = table.bytes() / static_cast<size_t>(config.vocab_size);
+  const std::string row(reinterpret_cast<const char*>(table.data) + static_cast<size_t>(spoilt) * row_bytes, row_bytes);
+  std::ifstream in(source / "model.safetensors", std::ios::binary);
+  std::string file{std::istreambuf_iterator<char>(in), {}};
+  const size_t at = file.find(row);
+  REQUIRE(at != std::string::npos);
+  REQUIRE(file.find(row, at + 1) == std::string::npos);
+  file.replace(at, row_bytes, row_bytes, '\xFF');  // a NaN in every dtype
+  std::ofstream(folder / "model.safetensors", std::ios::binary) << file;
+}
+
+/// An id that occurs neither in the prompts nor in the replies.
+TokenId unused_token(const std::vector<sched::GenerateRequest>& requests, const std::vector<Reply>& replies) {
+  std::vector<bool> used(512, false);
+  for (const auto& request : requests) {
+    for (const TokenId token : request.prompt) used[static_cast<size_t>(token)] = true;
+  }
+  for (const Reply& reply : replies) {
+    for (const TokenId token : reply.tokens) used[static_cast<size_t>(token)] = true;
+  }
+  return static_cast<TokenId>(std::find(used.begin(), used.end(), false) - used.begin());
+}
+
 std::vector<Reply> ask_one_by_one(sched::Engine& engine, const std::vector<sched::GenerateRequest>& requests) {
   std::vector<Reply> replies;
   for (const auto& request : requests) replies.push_back(ask(engine, {request}).front());
@@ -172,6 +207,56 @@ TEST_CASE("prompt scores come whole and equal however the prompt is cut") {
   const Reply got = ask(start(cut)->engine(), {request}).front();
   REQUIRE(std::equal(got.prompt_logprobs.begin() + 1, got.prompt_logprobs.end(), wanted.prompt_logprobs.begin() + 1,
                      same_bits));
+}
+
+TEST_CASE("a sequence without a distribution ends with an error, its neighbours go on bit for bit") {
+  const std::string family = "llama-untied";
+  auto requests = mixed_requests(5);
+  for (auto& request : requests) request.prompt.resize(std::min<size_t>(request.prompt.size(), 40));
+  auto options = options_for(family, 1);
+  const auto wanted = ask_one_by_one(start(options)->engine(), requests);
+  const TokenId spoilt = unused_token(requests, wanted);
+  REQUIRE(spoilt < 512);
+  const test::TemporaryFolder folder;
+  write_spoilt_model(family, spoilt, folder.path() / family);
+
+  auto in_prompt = requests[3];
+  in_prompt.id = "spoilt in the prompt";
+  in_prompt.prompt[in_prompt.prompt.size() / 2] = spoilt;
+  auto drawn = requests[4];
+  drawn.id = "spoilt when drawn";
+  drawn.sampling.logit_bias = {{spoilt, 1000.0f}};
+  drawn.max_tokens = 5;
+  auto scored = in_prompt;
+  scored.id = "spoilt and scored";
+  scored.max_tokens = 0;
+  scored.prompt_top_logprobs = 1;
+  auto everything = requests;
+  everything.insert(everything.begin() + 2, {in_prompt, drawn, scored});
+  for (const int32_t pp_size : {1, 4}) {
+    options = options_for(family, pp_size);
+    options.model_path = folder.path() / family;
+    options.chunked_prefill_size = 64;
+    options.page_size = pp_size == 1 ? 16 : 10;
+    options.max_total_tokens = 320;  // pages change hands: what a spoilt sequence leaves there must not be seen
+    const auto engine = start(options);
+    for (int round = 0; round < 2; ++round) {
+      auto replies = ask(engine->engine(), everything);
+      for (size_t i = 2; i < 5; ++i) {
+        REQUIRE(replies[i].error->code == ErrorCode::kInternal);
+        REQUIRE_THAT(replies[i].error->message, Catch::Contains("its logits hold a NaN"));
+        REQUIRE(replies[i].tokens == (i == 3 ? std::vector<TokenId>{spoilt} : std::vector<TokenId>{}));
+      }
+      replies.erase(replies.begin() + 2, replies.begin() + 5);
+      for (size_t i = 0; i < requests.size(); ++i) {
+        INFO("pp " << pp_size << " round " << round << " request " << i);
+        require_same(replies[i], wanted[i]);
+      }
+    }
+    const sched::EngineStatus status = engine->engine().status();
+    REQUIRE(status.ready);
+    REQUIRE(status.free_pages == status.total_pages);
+  }
 }
 
 TEST_CASE("what cannot be served is refused with the reason") {

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <future>
 
 #include "cpu/cpu_backend.h"
 
@@ -22,18 +21,6 @@ std::vector<BackendCase> backend_cases() {
     }
   }
   return cases;
-}
-
-void run_on(tensor::Backend& backend, const std::function<void()>& work) {
-  std::promise<void> finished;
-  backend.submit(work, [&finished](std::exception_ptr failure) {
-    if (failure) {
-      finished.set_exception(failure);
-    } else {
-      finished.set_value();
-    }
-  });
-  finished.get_future().get();
 }
 
 uint64_t test_seed() {

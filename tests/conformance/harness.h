@@ -24,9 +24,6 @@ struct BackendCase {
 /// Every backend that this machine can run, in each compute dtype.
 [[nodiscard]] std::vector<BackendCase> backend_cases();
 
-/// Runs `work` on the backend's stream and waits; rethrows what it threw.
-void run_on(tensor::Backend& backend, const std::function<void()>& work);
-
 /// A fresh seed per run, or MILLRACE_TEST_SEED. Tests print it with INFO.
 [[nodiscard]] uint64_t test_seed();
 

@@ -19,7 +19,7 @@ Values product_of_rows(tensor::Backend& backend, const tensor::PackedWeight& wei
   Values chosen;
   for (const int64_t row : rows) chosen.insert(chosen.end(), x.begin() + row * in, x.begin() + (row + 1) * in);
   Values result;
-  run_on(backend, [&] {
+  backend.run_and_wait([&] {
     const auto count = static_cast<int64_t>(rows.size());
     const DType dtype = gate_up ? backend.compute_dtype() : DType::kF32;
     const DeviceMatrix left = make_matrix(backend, backend.compute_dtype(), count, in);

@@ -53,7 +53,7 @@ TEST_CASE("matmul agrees with the reference") {
       const auto device_bias = backend->make_vector(bias);
       const DType result = random.integer(0, 1) != 0 ? DType::kF32 : compute;
       Values got;
-      run_on(*backend, [&] {
+      backend->run_and_wait([&] {
         const DeviceMatrix left = make_matrix(*backend, compute, rows, in);
         const DeviceMatrix product = make_matrix(*backend, result, rows, out);
         upload(*backend, x, left);
@@ -65,7 +65,7 @@ TEST_CASE("matmul agrees with the reference") {
   }
 }
 
-TEST_CASE("matmul_add adds to the hidden state") {
+TEST_CASE("matmul_add adds the product and its bias to the hidden state") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 1);
   for (const BackendCase& backend_case : backend_cases()) {
@@ -78,15 +78,17 @@ TEST_CASE("matmul_add adds to the hidden state") {
       const auto weight = backend->pack({&part, 1});
       const Values x = reference::rounded(random.normal(rows * in), compute);
       const Values before = random.normal(rows * out);
-      Values wanted = reference::matmul(x, reference::to_floats(part), {}, in, out);
+      const Values bias = random.integer(0, 1) != 0 ? random.normal(out) : Values{};
+      const auto device_bias = backend->make_vector(bias);
+      Values wanted = reference::matmul(x, reference::to_floats(part), bias, in, out);
       for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += before[i];
       Values got;
-      run_on(*backend, [&] {
+      backend->run_and_wait([&] {
         const DeviceMatrix left = make_matrix(*backend, compute, rows, in);
         const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), rows, out);
         upload(*backend, x, left);
         upload(*backend, before, hidden);
-        backend->matmul_add(left.matrix, *weight, hidden.matrix);
+        backend->matmul_add(left.matrix, *weight, bias.empty() ? nullptr : device_bias.get(), hidden.matrix);
         got = download(*backend, hidden.matrix);
       });
       check_close(got, wanted, unit(backend->hidden_dtype()), sum_error(in));
@@ -110,7 +112,7 @@ TEST_CASE("matmul_silu_mul agrees with the reference") {
       const Values wanted = reference::silu_mul(reference::matmul(x, reference::to_floats(gate.tensor()), {}, in, out),
                                                 reference::matmul(x, reference::to_floats(up.tensor()), {}, in, out));
       Values got;
-      run_on(*backend, [&] {
+      backend->run_and_wait([&] {
         const DeviceMatrix left = make_matrix(*backend, compute, rows, in);
         const DeviceMatrix result = make_matrix(*backend, compute, rows, out);
         upload(*backend, x, left);

@@ -16,7 +16,7 @@ TEST_CASE("embed reads rows of any dtype, and zeros for unknown tokens") {
       const auto embedding = backend->make_embedding(table.tensor());
       const std::vector<TokenId> tokens = {3, 49, 0, -1, 50, 3, 100000};
       Values got;
-      run_on(*backend, [&] {
+      backend->run_and_wait([&] {
         const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), 7, width);
         backend->embed(*embedding, tokens, hidden.matrix);
         got = download(*backend, hidden.matrix);
@@ -37,7 +37,7 @@ TEST_CASE("f16 tables are read exactly, subnormals and infinities included") {
     const auto backend = backend_case.make();
     const auto embedding = backend->make_embedding(table);
     Values got;
-    run_on(*backend, [&] {
+    backend->run_and_wait([&] {
       const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), 1, width);
       backend->embed(*embedding, std::vector<TokenId>{0}, hidden.matrix);
       got = download(*backend, hidden.matrix);
@@ -58,7 +58,7 @@ TEST_CASE("rms_norm agrees with the reference") {
       const Values weight = random.normal(width);
       const auto device_weight = backend->make_vector(weight);
       Values got;
-      run_on(*backend, [&] {
+      backend->run_and_wait([&] {
         const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), rows, width);
         const DeviceMatrix out = make_matrix(*backend, backend->compute_dtype(), rows, width);
         upload(*backend, in, hidden);
@@ -78,7 +78,7 @@ TEST_CASE("gather_rows copies rows in any order") {
     const Values in = random.normal(6 * 37);
     const std::vector<int32_t> rows = {5, 0, 0, 3};
     Values got;
-    run_on(*backend, [&] {
+    backend->run_and_wait([&] {
       const DeviceMatrix from = make_matrix(*backend, DType::kF32, 6, 37);
       const DeviceMatrix to = make_matrix(*backend, DType::kF32, 4, 37);
       upload(*backend, in, from);

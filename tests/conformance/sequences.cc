@@ -92,7 +92,7 @@ std::vector<Values> feed(tensor::Backend& backend, const AttentionCase& sizes, c
     if (members.empty()) return outputs;
     const tensor::BatchLayout batch{row_begin, prefix, page_begin, page_table};
     const int64_t rows = batch.row_count();
-    run_on(backend, [&] {
+    backend.run_and_wait([&] {
       const DeviceMatrix in = make_matrix(backend, tensor::DType::kF32, rows, qkv_width);
       const DeviceMatrix q = make_matrix(backend, backend.compute_dtype(), rows, q_width);
       const DeviceMatrix out = make_matrix(backend, backend.compute_dtype(), rows, q_width);

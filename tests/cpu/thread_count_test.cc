@@ -28,7 +28,7 @@ TEST_CASE("products and attention are the same on 1, 2 and 3 threads") {
         const tensor::HostTensor part = host.tensor();
         const auto weight = backend->pack({&part, 1});
         Values got;
-        run_on(*backend, [&] {
+        backend->run_and_wait([&] {
           const DeviceMatrix left = make_matrix(*backend, dtype, 77, in);
           const DeviceMatrix out = make_matrix(*backend, DType::kF32, 77, 100);
           upload(*backend, x, left);

@@ -1,7 +1,6 @@
 #include "model/test_pipeline.h"
 
 #include <cstring>
-#include <future>
 #include <numeric>
 #include <random>
 
@@ -66,17 +65,6 @@ void TestPipeline::start(const std::vector<int32_t>& tokens, uint32_t seed) {
     }
 }
 
-void TestPipeline::submit_and_wait(const std::function<void()>& work) {
-  std::promise<void> done;
-  backend_.submit(work, [&](std::exception_ptr failure) {
-    if (failure)
-      done.set_exception(failure);
-    else
-      done.set_value();
-  });
-  done.get_future().get();
-}
-
 void TestPipeline::run(const std::vector<Piece>& pieces, const LogitsFn& block) {
   const Batch batch(pieces, pages_, options_.page_size);
   const tensor::BatchLayout layout = batch.layout();
@@ -86,7 +74,7 @@ void TestPipeline::run(const std::vector<Piece>& pieces, const LogitsFn& block) 
   for (size_t s = 0; s < stages_.size(); ++s) {
     model::StageModel& stage = *stages_[s];
     const Matrix hidden = stage.hidden_view(hidden_[s], layout.row_count());
-    submit_and_wait([&] {
+    backend_.run_and_wait([&] {
       if (s > 0) backend_.copy_to_device(wire, hidden.data);
       stage.forward({.tokens = s == 0 ? std::span(batch.tokens) : std::span<const TokenId>(),
                      .batch = layout,

@@ -47,8 +47,6 @@ class TestPipeline {
   [[nodiscard]] tensor::Backend& backend() const { return backend_; }
 
  private:
-  void submit_and_wait(const std::function<void()>& work);
-
   tensor::Backend& backend_;
   Options options_;
   std::vector<std::unique_ptr<model::StageModel>> stages_;

@@ -71,6 +71,24 @@ TEST_CASE("an outlier changes nothing, a stage that has become slower is followe
   REQUIRE(fit.coefficients().predict_us(shape) == Approx(5 * before).epsilon(0.05));
 }
 
+TEST_CASE("a stage that has become slower at one kind of work only is followed too") {
+  CostFit fit = fitted(100, 0);
+  fit.anchor();
+  CostCoefficients slow_decode = kTruth;
+  slow_decode.per_context_us *= 20;
+  BatchShape decode;
+  for (int n = 0; n < 20; ++n) decode.add_decode(8000);
+  BatchShape prefill;
+  prefill.add_prefill(0, 2000);
+  REQUIRE(slow_decode.predict_us(decode) > 10 * kTruth.predict_us(decode));
+  for (uint64_t i = 0; i < 200; ++i) {
+    const BatchShape& shape = i % 2 == 0 ? prefill : decode;
+    fit.observe(shape, slow_decode.predict_us(shape));
+  }
+  REQUIRE(fit.coefficients().predict_us(prefill) == Approx(slow_decode.predict_us(prefill)).epsilon(0.05));
+  REQUIRE(fit.coefficients().predict_us(decode) == Approx(slow_decode.predict_us(decode)).epsilon(0.05));
+}
+
 TEST_CASE("hours of decode don't unlearn what was measured at start-up") {
   CostFit fit = fitted(30, 0);
   fit.anchor();

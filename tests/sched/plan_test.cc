@@ -40,7 +40,9 @@ PlanOutput sample_output() {
   sampled.sample->logprobs = {99, -0.5f, 2, {{98, -0.25f}, {99, -0.5f}}};
   SliceOutput scored;
   scored.scores = {{5, -1.0f, 3, {}}, {6, -2.0f, 1, {{6, -2.0f}}}};
-  output.slices = {sampled, scored, SliceOutput{}};
+  SliceOutput faulty;
+  faulty.fault = tensor::LogitFault::kNothing;
+  output.slices = {sampled, scored, SliceOutput{}, faulty};
   output.reports = {{StageId(0), PlanId(41), 1, 2, 3, 4, 5}};
   return output;
 }
@@ -74,6 +76,11 @@ TEST_CASE("an output survives its wire form") {
   REQUIRE(read->slices[0].sample->logprobs.top == sample_output().slices[0].sample->logprobs.top);
   REQUIRE(read->slices[1].scores[1].rank == 1);
   REQUIRE_FALSE(read->slices[2].sample.has_value());
+  REQUIRE(read->slices[2].fault == tensor::LogitFault::kNone);
+  REQUIRE(read->slices[3].fault == tensor::LogitFault::kNothing);
+  PlanOutput unknown = sample_output();
+  unknown.slices[0].fault = static_cast<tensor::LogitFault>(4);
+  REQUIRE(PlanOutput::decode(unknown.encode()).error().message == "output: a fault of unknown kind 4");
 }
 
 TEST_CASE("every truncation of a message is refused") {

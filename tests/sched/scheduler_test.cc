@@ -61,6 +61,32 @@ TEST_CASE("the chunks of a long prompt ride in consecutive plans, and only the l
   REQUIRE(updates[0].event.tokens == std::vector<TokenId>{9});
 }
 
+TEST_CASE("a sequence whose logits give no distribution ends with an error, whatever of it is in flight") {
+  auto options = small_options();
+  options.window = 2;
+  Scheduler scheduler(options);
+  scheduler.add(SequenceId(1), request(20, 5));
+  scheduler.add(SequenceId(2), request(4, 5));
+  const auto first = scheduler.next();
+  const auto second = scheduler.next();
+  REQUIRE(second->slices.size() == 2);
+  PlanOutput broken;
+  broken.slices.resize(first->slices.size());
+  broken.slices[0].fault = tensor::LogitFault::kNan;
+  auto updates = scheduler.complete(broken);
+  REQUIRE(updates.size() == 1);
+  REQUIRE(updates[0].id == SequenceId(1));
+  REQUIRE(updates[0].event.error->code == ErrorCode::kInternal);
+  REQUIRE_THAT(updates[0].event.error->message, Catch::Contains("20 tokens") && Catch::Contains("a NaN"));
+  REQUIRE(scheduler.running_count() == 1);
+  updates = answer(scheduler, *second, 9);
+  REQUIRE(updates.size() == 1);
+  REQUIRE(updates[0].id == SequenceId(2));
+  REQUIRE(updates[0].event.tokens == std::vector<TokenId>{9});
+  REQUIRE(scheduler.abort(SequenceId(2)));
+  REQUIRE(scheduler.free_pages() == options.page_count);
+}
+
 TEST_CASE("prefill and decode mix in one plan, and a sequence decodes one step at a time") {
   Scheduler scheduler(small_options());
   scheduler.add(SequenceId(1), request(4, 10));

@@ -46,7 +46,8 @@ Result<std::filesystem::path> Profiler::start(const std::string& name) {
   }
   failed_ = false;
   stopping_ = false;
-  thread_ = std::thread([this] { record(); });
+  const auto newest = ring_.records_after(0, 1);
+  thread_ = std::thread([this, after = newest.empty() ? 0 : newest.back().number] { record(after); });
   pthread_setname_np(thread_.native_handle(), "profile");
   return written_.path;
 }
@@ -64,9 +65,8 @@ Result<Profiler::Written> Profiler::stop() {
   return written_;
 }
 
-void Profiler::record() {
-  const auto newest = ring_.records_after(0, 1);
-  uint64_t seen = newest.empty() ? 0 : newest.back().number;
+void Profiler::record(uint64_t after) {
+  uint64_t seen = after;
   TraceWriter writer(ring_.stage_count(), ring_.window());
   std::string out;
   size_t file_bytes = 0;

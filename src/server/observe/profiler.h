@@ -34,7 +34,7 @@ class Profiler {
   [[nodiscard]] bool running() const { return thread_.joinable(); }
 
  private:
-  void record();
+  void record(uint64_t after);
 
   const sched::RingStats& ring_;
   const std::filesystem::path folder_;

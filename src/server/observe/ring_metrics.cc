@@ -11,10 +11,13 @@ using sched::StageTotals;
 
 void write_stages(MetricWriter& writer, const RingSnapshot& ring) {
   const std::vector<StageTotals>& stages = ring.since_start.stages;
-  writer.describe("stage_busy_seconds_total", "counter", "Time that a stage computed.");
-  for (size_t s = 0; s < stages.size(); ++s) {
-    writer.sample("stage_busy_seconds_total", fmt::format("stage=\"{}\"", s), seconds(stages[s].busy_ns));
-  }
+  const auto per_stage = [&](std::string_view name, std::string_view type, std::string_view help,
+                             const auto& value_of) {
+    writer.describe(name, type, help);
+    for (size_t s = 0; s < stages.size(); ++s) writer.sample(name, fmt::format("stage=\"{}\"", s), value_of(s));
+  };
+  per_stage("stage_busy_seconds_total", "counter", "Time that a stage computed.",
+            [&](size_t s) { return seconds(stages[s].busy_ns); });
   writer.describe("stage_wait_seconds_total", "counter", "Time that a stage waited, by cause; idle: no request.");
   for (size_t s = 0; s < stages.size(); ++s) {
     for (size_t i = 0; i < sched::kWaitCauseCount; ++i) {
@@ -22,14 +25,10 @@ void write_stages(MetricWriter& writer, const RingSnapshot& ring) {
                     seconds(stages[s].wait[static_cast<sched::WaitCause>(i)]));
     }
   }
-  writer.describe("bubble_ratio", "gauge", "Share of the time with requests that a stage waited, last 10 s.");
-  for (size_t s = 0; s < stages.size(); ++s) {
-    writer.sample("bubble_ratio", fmt::format("stage=\"{}\"", s), ring.recent.stages[s].bubble_ratio());
-  }
-  writer.describe("bubble_ratio_since_start", "gauge", "Share of the time with requests that a stage waited.");
-  for (size_t s = 0; s < stages.size(); ++s) {
-    writer.sample("bubble_ratio_since_start", fmt::format("stage=\"{}\"", s), stages[s].bubble_ratio());
-  }
+  per_stage("bubble_ratio", "gauge", "Share of the time with requests that a stage waited, last 10 s.",
+            [&](size_t s) { return ring.recent.stages[s].bubble_ratio(); });
+  per_stage("bubble_ratio_since_start", "gauge", "Share of the time with requests that a stage waited.",
+            [&](size_t s) { return stages[s].bubble_ratio(); });
 }
 
 void write_window(MetricWriter& writer, const RingSnapshot& ring) {

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+
+namespace millrace::test {
+
+/// How often a test repeats what it draws at random: `count` times, or the part of it that MILLRACE_TEST_EFFORT says,
+/// in percent, and at least once. `./test --sanitize thread` asks for less, since each instruction costs many.
+inline uint64_t repetitions(uint64_t count) {
+  const char* given = std::getenv("MILLRACE_TEST_EFFORT");
+  const uint64_t percent = given == nullptr ? 100 : std::strtoull(given, nullptr, 10);
+  return std::max<uint64_t>(1, count * percent / 100);
+}
+
+}  // namespace millrace::test
