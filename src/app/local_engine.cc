@@ -146,6 +146,7 @@ std::vector<cluster::Assignment> LocalEngine::assignments(const std::vector<mode
     assignment.drawable_vocab = drawable_vocab_;
     assignment.memory_fraction = options_.memory_fraction;
     assignment.dtype = options_.dtype;
+    assignment.has_store = options_.storage.enabled();
     assigned.push_back(std::move(assignment));
   }
   return assigned;
@@ -264,8 +265,8 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
   RETURN_IF_ERROR(node_->make_stages(runtime, shape, drawable_vocab_));
   if (coordinator_) {
     ring_ = std::make_unique<sched::Ring>(runtime, head, *coordinator_);
-    asio::post(head_thread_.context(), [this, page_count] {
-      coordinator_->set_local(node_->stages(), page_count);
+    asio::post(head_thread_.context(), [this, pages = cluster::PoolSizes{page_count, head.scheduler.host_page_count}] {
+      coordinator_->set_local(node_->stages(), pages);
       coordinator_->on_lost([this](const std::string& reason) { ring_->head().break_ring(reason); });
     });
   } else {

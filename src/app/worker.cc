@@ -17,10 +17,19 @@ namespace {
 /// Loads and holds the stages of this node, for its Member.
 class Host final : public cluster::StageHost {
  public:
-  Host(async::Runtime& control, const model::ModelConfig& config, const model::Checkpoint& checkpoint, int32_t threads)
-      : control_(control), config_(config), checkpoint_(checkpoint), threads_(threads) {}
+  Host(async::Runtime& control, const model::ModelConfig& config, const model::Checkpoint& checkpoint,
+       const EngineOptions& options)
+      : control_(control),
+        config_(config),
+        checkpoint_(checkpoint),
+        threads_(options.threads),
+        storage_(options.storage) {}
 
   Result<uint64_t> load(const cluster::Assignment& assignment) override {
+    if (assignment.has_store && !storage_.enabled()) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "the ring keeps pages in a store: start this node with --hicache-storage-backend too");
+    }
     cluster::Assignment same_weights = assignment;
     if (loaded_) same_weights.ring_id = loaded_->ring_id;
     if (!node_ || same_weights != loaded_) {
@@ -36,6 +45,7 @@ class Host final : public cluster::StageHost {
       options.threads = threads_;
       options.max_batch_tokens = static_cast<int32_t>(assignment.max_batch_tokens);
       options.max_running = static_cast<int32_t>(assignment.max_running);
+      if (assignment.has_store) options.storage = storage_;
       auto node = NodeStages::load(checkpoint_, config_, options);
       if (node.has_error()) return node.error();
       node_ = std::move(*node);
@@ -48,15 +58,16 @@ class Host final : public cluster::StageHost {
     return *capacity_;
   }
 
-  Result<sched::LocalStages*> stages(const cluster::Assignment& assignment, uint32_t page_count) override {
-    if (node_->made() && page_count != page_count_) {
-      return make_error(ErrorCode::kData, "the ring wants {} pages, this node has made {}: start it again", page_count,
-                        page_count_);
+  Result<sched::LocalStages*> stages(const cluster::Assignment& assignment, cluster::PoolSizes pages) override {
+    if (node_->made() && pages != pages_) {
+      return make_error(ErrorCode::kData,
+                        "the ring wants {} pages and {} on the host, this node has made {} and {}: start it again",
+                        pages.device, pages.host, pages_.device, pages_.host);
     }
     if (!node_->made()) {
-      RETURN_IF_ERROR(node_->make_stages(control_, cluster::ring_shape(assignment, config_, page_count),
+      RETURN_IF_ERROR(node_->make_stages(control_, cluster::ring_shape(assignment, config_, pages),
                                          assignment.drawable_vocab));
-      page_count_ = page_count;
+      pages_ = pages;
     }
     return &node_->stages();
   }
@@ -73,7 +84,8 @@ class Host final : public cluster::StageHost {
   std::unique_ptr<NodeStages> node_;
   std::optional<cluster::Assignment> loaded_;
   std::optional<uint64_t> capacity_;
-  uint32_t page_count_ = 0;
+  const StorageOptions storage_;
+  cluster::PoolSizes pages_;
 };
 
 }  // namespace
@@ -86,7 +98,7 @@ Result<void> run_worker(const ServeFlags& flags) {
   if (checkpoint.has_error()) return checkpoint.error();
 
   async::IoThread control("control");
-  Host host(control.runtime(), *config, **checkpoint, flags.engine.threads);
+  Host host(control.runtime(), *config, **checkpoint, flags.engine);
   cluster::MemberOptions options;
   options.coordinator = flags.cluster.address;
   options.node_rank = static_cast<uint32_t>(flags.cluster.node_rank);

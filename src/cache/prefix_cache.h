@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cache/cache_counts.h"
 #include "cache/page_copy.h"
 #include "cache/page_pool.h"
 #include "cache/radix_tree.h"
@@ -31,19 +32,6 @@ struct PrefixCacheOptions {
   bool has_store = false;        ///< stages have a store behind their host tier
   uint32_t stage_count = 1;
   WritePolicy write_policy = WritePolicy::kWriteThrough;
-};
-
-/// Pages and tokens since the start, for metrics.
-struct PrefixCacheCounts {
-  uint64_t device_hit_pages = 0;
-  uint64_t host_hit_pages = 0;  ///< loaded back for a sequence
-  uint64_t missed_pages = 0;    ///< computed by admitted sequences' prompts
-  uint64_t evicted_device_pages = 0;
-  uint64_t evicted_host_pages = 0;
-  uint64_t stored_pages = 0;       ///< device → host
-  uint64_t persisted_pages = 0;    ///< host → store, good on all stages
-  uint64_t fetched_pages = 0;      ///< store → host, good on all stages
-  uint64_t unpersisted_pages = 0;  ///< not asked of the store, which is behind
 };
 
 /// What a sequence holds: its pages in order, of which the tree knows the first `known_pages`. Plain data that only

@@ -157,9 +157,9 @@ asio::awaitable<void> Coordinator::listen_to(uint32_t rank, std::shared_ptr<Cont
 void Coordinator::handle(uint32_t rank, const Message& message) {
   Node& node = nodes_[rank];
   if (const auto* loaded = std::get_if<Loaded>(&message)) {
-    if (page_count_ > loaded->page_capacity) {
+    if (pages_.device > loaded->page_capacity) {
       node.connection->close(fmt::format("its memory holds {} pages of KV cache, the ring was made for {}",
-                                         loaded->page_capacity, page_count_));
+                                         loaded->page_capacity, pages_.device));
       return;
     }
     node.page_capacity = loaded->page_capacity;
@@ -221,9 +221,9 @@ asio::awaitable<uint64_t> Coordinator::all_loaded() {
   co_return least;
 }
 
-void Coordinator::set_local(sched::LocalStages& stages, uint32_t page_count) {
+void Coordinator::set_local(sched::LocalStages& stages, PoolSizes pages) {
   stages_ = &stages;
-  page_count_ = page_count;
+  pages_ = pages;
   const std::lock_guard lock(stats_mutex_);
   stage_links_ = std::make_unique<comm::TcpLinkGroup>(stages.last_runtime());
 }
@@ -235,7 +235,7 @@ void Coordinator::interrupt() {
 
 void Coordinator::send_forms(Generation generation) {
   for (uint32_t rank = 1; rank < nodes_.size(); ++rank) {
-    Form form{generation, page_count_, {}, ring_listener_->endpoint().port};
+    Form form{generation, pages_, {}, ring_listener_->endpoint().port};
     if (rank + 1 < nodes_.size()) {
       form.next_host = nodes_[rank + 1].connection->peer_host();
       form.next_port = nodes_[rank + 1].ring_port;

@@ -40,7 +40,7 @@ class Coordinator final : public sched::RingFormer {
   /// Returns when every node has loaded its stages: the pages that the smallest of them holds. Throws when interrupted.
   [[nodiscard]] asio::awaitable<uint64_t> all_loaded();
   /// Before the first form(): the stages of this node, which stay the caller's, and the size of the pools.
-  void set_local(sched::LocalStages& stages, uint32_t page_count);
+  void set_local(sched::LocalStages& stages, PoolSizes pages);
   /// Called when a node that takes part is lost, with what happened.
   void on_lost(std::function<void(const std::string& reason)> callback) { on_lost_ = std::move(callback); }
   /// Called with "forming: waiting for node 1 of 2 (stages 1 to 1)" whenever that has changed; empty: for nobody.
@@ -96,7 +96,7 @@ class Coordinator final : public sched::RingFormer {
   async::WaitList changed_;
   std::vector<Node> nodes_;                             // by rank; the first is unused
   sched::LocalStages* stages_ = nullptr;
-  uint32_t page_count_ = 0;
+  PoolSizes pages_;
   std::function<void(const std::string&)> on_lost_;
   std::function<void(const std::string&)> on_waiting_;
   std::string lost_;                                    // a node of the newest generation that is lost, and why

@@ -156,7 +156,7 @@ asio::awaitable<void> Member::join(Form form) {
 
 asio::awaitable<std::string> Member::run_generation(Form form) {
   if (!assignment_) throw ErrorException(Error{ErrorCode::kData, "asked to join before anything was assigned"});
-  const auto stages = host_.stages(*assignment_, form.page_count);
+  const auto stages = host_.stages(*assignment_, form.pages);
   if (stages.has_error()) throw ErrorException(stages.error());
   if (stages_ != *stages) {
     stages_ = *stages;

@@ -23,7 +23,7 @@ class StageHost {
   [[nodiscard]] virtual Result<uint64_t> load(const Assignment& assignment) = 0;
   /// After load(), on the Member's Runtime, which becomes the control Runtime: the stages with pools of so many pages.
   /// A later call with the same count gives the same stages.
-  [[nodiscard]] virtual Result<sched::LocalStages*> stages(const Assignment& assignment, uint32_t page_count) = 0;
+  [[nodiscard]] virtual Result<sched::LocalStages*> stages(const Assignment& assignment, PoolSizes pages) = 0;
 };
 
 struct MemberOptions {

@@ -37,6 +37,7 @@ void put(ByteWriter& out, const Assignment& assignment) {
   out.put(assignment.drawable_vocab);
   out.put(assignment.memory_fraction);
   out.put_string(assignment.dtype);
+  out.put(assignment.has_store);
 }
 void get(ByteReader& in, Assignment& assignment) {
   assignment.ring_id = in.get<uint64_t>();
@@ -50,6 +51,7 @@ void get(ByteReader& in, Assignment& assignment) {
   assignment.drawable_vocab = in.get<uint32_t>();
   assignment.memory_fraction = in.get<double>();
   assignment.dtype = in.get_string();
+  assignment.has_store = in.get_bool();
 }
 
 void put(ByteWriter& out, const Loaded& loaded) { out.put(loaded.page_capacity); }
@@ -57,13 +59,15 @@ void get(ByteReader& in, Loaded& loaded) { loaded.page_capacity = in.get<uint64_
 
 void put(ByteWriter& out, const Form& form) {
   out.put(form.generation);
-  out.put(form.page_count);
+  out.put(form.pages.device);
+  out.put(form.pages.host);
   out.put_string(form.next_host);
   out.put(form.next_port);
 }
 void get(ByteReader& in, Form& form) {
   form.generation = in.get<Generation>();
-  form.page_count = in.get<uint32_t>();
+  form.pages.device = in.get<uint32_t>();
+  form.pages.host = in.get<uint32_t>();
   form.next_host = in.get_string();
   form.next_port = in.get<uint16_t>();
 }

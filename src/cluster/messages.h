@@ -39,6 +39,7 @@ struct Assignment {
   uint32_t drawable_vocab = 0;
   double memory_fraction = 0;
   std::string dtype;
+  bool has_store = false;                    ///< every stage needs a page store behind its host tier
   friend bool operator==(const Assignment&, const Assignment&) = default;
 };
 
@@ -47,10 +48,17 @@ struct Loaded {
   uint64_t page_capacity = 0;   ///< pages that the node's memory holds
 };
 
+/// Pages of each stage, the same in every generation of one head.
+struct PoolSizes {
+  uint32_t device = 0;
+  uint32_t host = 0;
+  friend bool operator==(const PoolSizes&, const PoolSizes&) = default;
+};
+
 /// Coordinator → node: join generation `generation`.
 struct Form {
   Generation generation;
-  uint32_t page_count = 0;      ///< the same in every generation of one head
+  PoolSizes pages;
   std::string next_host;        ///< where the node's last stage connects to
   uint16_t next_port = 0;
 };

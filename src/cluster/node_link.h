@@ -35,10 +35,10 @@ namespace millrace::cluster {
 
 /// The shape of the ring that an assignment describes, once the size of the pools is known.
 [[nodiscard]] inline sched::RingShape ring_shape(const Assignment& assignment, const model::ModelConfig& config,
-                                                 uint32_t page_count) {
+                                                 PoolSizes pages) {
   return {assignment.stage_count, assignment.window,
-          {assignment.max_running, assignment.page_size, page_count, assignment.max_batch_tokens,
-           static_cast<uint32_t>(config.vocab_size)}};
+          {assignment.max_running, assignment.page_size, pages.device, assignment.max_batch_tokens,
+           static_cast<uint32_t>(config.vocab_size), pages.host}};
 }
 
 }  // namespace millrace::cluster

@@ -7,7 +7,7 @@
 
 #include "async/runtime.h"
 #include "base/result.h"
-#include "cache/prefix_cache.h"
+#include "cache/cache_counts.h"
 #include "sched/request.h"
 
 /// The engine as its clients see it: requests go in as token ids, tokens come out. Text stays with the client.

@@ -77,7 +77,7 @@ Head::Head() {
   };
   stages_ = std::make_unique<sched::LocalStages>(runtime(), std::vector{&runtime()}, std::vector{runner}, StageId(0),
                                                  shape);
-  coordinator_->set_local(*stages_, kPages);
+  coordinator_->set_local(*stages_, {kPages, 0});
   asio::post(thread_.context(), [this] { tasks_.spawn("coordinator", coordinator_->serve()); });
 }
 
@@ -129,7 +129,7 @@ asio::awaitable<std::string> failure_to_form(Head& head, Generation generation) 
 
 asio::awaitable<void> leave_when_asked_to_join(std::shared_ptr<ControlConnection> node) {
   const Message form = co_await node->receive();
-  REQUIRE(std::get<Form>(form).page_count == kPages);
+  REQUIRE(std::get<Form>(form).pages.device == kPages);
   node->close("out of power");
   co_await node->join();
 }
