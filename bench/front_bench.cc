@@ -68,6 +68,9 @@ class InstantEngine final : public sched::Engine {
         std::make_unique<InstantStream>(hangs_ ? 1 : request.max_tokens, hangs_, runtime.executor()));
   }
   bool abort(const std::string&) override { return false; }
+  asio::awaitable<Result<void>> flush_cache(async::Runtime&, async::Duration) override { co_return Result<void>(); }
+  bool pause(sched::PauseMode) override { return false; }
+  bool resume() override { return false; }
 
  private:
   bool hangs_;
