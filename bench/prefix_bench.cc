@@ -1,5 +1,5 @@
-// The prefix cache's own time in the head: insertion of a prompt (evicting others where it must) and its match, over the length of the
-// prompt and over the number of pages that the tree holds already.
+// The prefix cache's own time in the head: insertion of a prompt (evicting others where it must) and its match, over
+// the length of the prompt and over the number of pages that the tree holds already.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -92,9 +92,10 @@ MILLRACE_INLINE Halves narrow_bf16(Vec value) {
 #endif
 }
 
-/// e^x to about 1 ulp between -87 and 88; 0 below, e^88 above, exactly 1 at 0. Polynomial: Cephes' expf.
+/// e^x to about 1 ulp between -87 and 88; 0 below, e^88 above, exactly 1 at 0, NaN of NaN. Polynomial: Cephes' expf.
 MILLRACE_INLINE Vec exp(Vec x) {
-  const Vec bounded = max(x < splat(88.0f) ? x : splat(88.0f), splat(-87.3f));
+  const Vec below = x > splat(88.0f) ? splat(88.0f) : x;
+  const Vec bounded = below < splat(-87.3f) ? splat(-87.3f) : below;
   const Vec scaled = fma(bounded, splat(1.44269504088896341f), splat(12582912.0f));
   const Vec whole = scaled - splat(12582912.0f);
   const Vec r = fma(whole, splat(2.12194440e-4f), fma(whole, splat(-0.693359375f), bounded));

@@ -134,8 +134,6 @@ std::string Metrics::render(std::string_view model_name, const sched::EngineStat
   writer.gauge("kv_cache_host_pages", "Pages on the host that hold known prefixes.",
                static_cast<double>(status.cached_host_pages));
   write_cache_counts(writer, status.cache);
-  writer.counter("num_preemptions_total", "Running requests sent back to the queue for want of pages.",
-                 static_cast<double>(status.preemptions));
   for (const std::string_view name : {"vllm:request_success_total", "millrace:request_success_total"}) {
     writer.describe(name, "counter", "Choices that ended well, by reason.");
     for (size_t reason = 0; reason < finished_.size(); ++reason) {

@@ -30,9 +30,10 @@ TEST_CASE("a frame header survives the wire, and no flipped bit does") {
 
 TEST_CASE("a frame header's faults are named") {
   FrameHeader header;
-  header.version = 2;
-  REQUIRE(decode_header(encode_header(header)).error().message == "frame of protocol 2, wanted 1");
-  REQUIRE(decode_header(encode_header(header), true)->version == 2);
+  header.version = 9;
+  REQUIRE(decode_header(encode_header(header)).error().message ==
+          fmt::format("frame of protocol 9, wanted {}", kProtocolVersion));
+  REQUIRE(decode_header(encode_header(header), true)->version == 9);
   header.version = kProtocolVersion;
   header.kind = static_cast<FrameKind>(9);
   REQUIRE(decode_header(encode_header(header)).error().message == "frame of unknown kind 9");
@@ -93,8 +94,8 @@ TEST_CASE("every difference between two hellos has a name") {
           "peer has model fingerprint 00000000000000070000000000000009, wanted 00000000000000070000000000000008");
   found.from = kHeadPlace;
   REQUIRE(difference(found) == "peer links the head -> stage 1, wanted stage 0 -> stage 1");
-  found.protocol_version = 2;
-  REQUIRE(difference(found) == "peer speaks protocol 2, wanted 1");
+  found.protocol_version = 9;
+  REQUIRE(difference(found) == fmt::format("peer speaks protocol 9, wanted {}", kProtocolVersion));
 }
 
 TEST_CASE("what a peer says is cut and cleaned before it is logged") {

@@ -74,8 +74,8 @@ asio::awaitable<void> refuse_for_now(TcpWorld& world, LinkHello presented, std::
 
 asio::awaitable<void> refuse_each_field(TcpWorld& world) {
   LinkHello hello = sample_hello();
-  hello.protocol_version = 2;
-  co_await refuse(world, hello, "peer speaks protocol 2, wanted 1");
+  hello.protocol_version = 9;
+  co_await refuse(world, hello, fmt::format("peer speaks protocol 9, wanted {}", kProtocolVersion));
   hello = sample_hello();
   hello.fingerprint_high = 0xAB;
   co_await refuse(world, hello,
