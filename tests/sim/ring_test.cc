@@ -14,6 +14,7 @@ struct Outcome {
   uint64_t preemptions = 0;
   uint64_t host_hits = 0;
   uint64_t fetched = 0;
+  uint64_t plans = 0;
   uint64_t trace_hash = 0;
   uint64_t steps = 0;
 };
@@ -23,8 +24,9 @@ Outcome run_world(uint64_t seed, const sim::SimulatedRingOptions& options, std::
   world.start(options, jobs);
   world.run_to_end();
   const sched::EngineStatus status = world.head().status();
+  const uint64_t plans = world.head().ring_stats()->snapshot(0).since_start.plans;
   world.stop();
-  return {status.preemptions, status.cache.host_hit_pages, status.cache.fetched_pages, world.trace_hash(),
+  return {status.preemptions, status.cache.host_hit_pages, status.cache.fetched_pages, plans, world.trace_hash(),
           world.step_count()};
 }
 
@@ -47,6 +49,7 @@ TEST_CASE("random rings give every request the model's own tokens, once, and lea
   uint64_t cached_tokens = 0;
   uint64_t host_hits = 0;
   uint64_t fetched = 0;
+  uint64_t plans = 0;
   const uint64_t seeds = test::repetitions(1500);
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     INFO("seed " << seed);
@@ -57,6 +60,7 @@ TEST_CASE("random rings give every request the model's own tokens, once, and lea
     preemptions += outcome.preemptions;
     host_hits += outcome.host_hits;
     fetched += outcome.fetched;
+    plans += outcome.plans;
     for (const Job& job : jobs) {
       cached_tokens += job.cached_tokens;
       const auto wanted = expected_tokens(job, options);
@@ -74,6 +78,7 @@ TEST_CASE("random rings give every request the model's own tokens, once, and lea
   REQUIRE(cached_tokens > 6 * seeds);
   REQUIRE(host_hits > seeds / 3);
   REQUIRE(fetched > seeds / 100);
+  REQUIRE(plans > 100 * seeds);
   REQUIRE(preemptions > seeds / 15);  // else the pools were too large to test anything
 }
 
