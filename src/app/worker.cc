@@ -28,7 +28,8 @@ class Host final : public cluster::StageHost {
   Result<uint64_t> load(const cluster::Assignment& assignment) override {
     if (assignment.has_store && !storage_.enabled()) {
       return make_error(ErrorCode::kInvalidArgument,
-                        "the ring keeps pages in a store: start this node with --hicache-storage-backend too");
+                        "the ring keeps pages in a store: start this node with --enable-hierarchical-cache and "
+                        "--hicache-storage-backend too");
     }
     cluster::Assignment same_weights = assignment;
     if (loaded_) same_weights.ring_id = loaded_->ring_id;

@@ -21,7 +21,7 @@ class Node:
     def __init__(self, ring, rank, model):
         self.output = []
         command = [str(BINARY), "serve", "--model-path", str(model), "--nnodes", str(ring.node_count), "--node-rank",
-                   str(rank), "--dist-init-addr", ring.address, "--threads", "1"]
+                   str(rank), "--dist-init-addr", ring.address, "--threads", "1", *map(str, ring.node_flags)]
         self.process = subprocess.Popen(ring.prefix(rank) + command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                         stdin=subprocess.DEVNULL, text=True, errors="replace")
         self.reader = threading.Thread(target=self._read, daemon=True)
@@ -46,8 +46,9 @@ class Node:
 class Ring:
     """Use as a context manager; `server` is node 0."""
 
-    def __init__(self, node_count, pp_size, *flags, host="127.0.0.1", http_host="127.0.0.1"):
+    def __init__(self, node_count, pp_size, *flags, node_flags=(), host="127.0.0.1", http_host="127.0.0.1"):
         self.node_count = node_count
+        self.node_flags = node_flags  # of the nodes beside the head
         self.http_host = http_host
         self.address = f"{host}:{free_port()}"
         self.head_flags = ["--pp-size", pp_size, "--nnodes", node_count, "--node-rank", 0, "--dist-init-addr",

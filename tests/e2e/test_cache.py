@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from millrace_ring import Ring
 from millrace_server import MODEL, MillraceServer, run_binary, wait_until
 
 BOOK = "It is a truth universally acknowledged, that a single man in possession of a good fortune must be in want of a wife. "
@@ -88,6 +89,23 @@ def test_the_store_outlives_a_flush_and_a_restart_but_not_another_division(plain
 def wait_for_persisted(server):
     wait_until(lambda: metric(server, "kv_cache_persisted_pages_total") == metric(server, "kv_cache_stored_pages_total") > 0,
                "writing every page to the store")
+
+
+def test_tiers_over_two_nodes_survive_a_death(plain, tmp_path):
+    """What was on device and host is forgotten with the ring; the store has it still."""
+    flags = ("--enable-hierarchical-cache", "--hicache-storage-backend", "file", "--hicache-storage-path",
+             str(tmp_path / "pages"), "--hicache-storage-prefetch-policy", "wait_complete")
+    with Ring(2, 2, "--page-size", 16, *flags, node_flags=flags) as ring:
+        assert texts(ring.server) == plain
+        assert ask(ring.server, PROMPTS[0])[1] > 0
+        wait_for_persisted(ring.server)
+        ring.nodes[1].kill()
+        wait_until(lambda: ring.server.get("/health").status_code == 503, "noticing the death")
+        ring.start_node(1)
+        wait_until(lambda: ring.server.get("/health").status_code == 200, "forming again")
+        answers = [ask(ring.server, prompt) for prompt in PROMPTS]
+        assert [text for text, _ in answers] == plain
+        assert all(cached > 0 for _, cached in answers)
 
 
 def test_damaged_pages_in_the_store_are_misses(plain, tmp_path):
