@@ -247,6 +247,10 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
   }
   head.queue_timeout = duration_of(options_.queue_timeout_s);
   head.run_timeout = duration_of(options_.run_timeout_s);
+  if (!coordinator_) {
+    head.processors = std::max(1u, std::thread::hardware_concurrency());
+    head.stage_threads = static_cast<uint32_t>(threads_per_stage(options_.threads, options_.pp_size));
+  }
   head.model = model_info();
   head.model.context_length = context;
   head.model.kv_token_capacity = capacity;

@@ -42,12 +42,16 @@ Result<tensor::DType> compute_dtype(const std::string& name) {
 
 }  // namespace
 
+int32_t threads_per_stage(int32_t threads, int32_t stage_count) {
+  if (threads <= 0) threads = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
+  return std::max(1, threads / stage_count);
+}
+
 Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const std::string& dtype, int32_t threads,
                                                             int32_t stage_count) {
   const auto compute = compute_dtype(dtype);
   if (compute.has_error()) return compute.error();
-  if (threads <= 0) threads = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
-  return cpu::make_backend({.threads = std::max(1, threads / stage_count), .compute_dtype = *compute});
+  return cpu::make_backend({.threads = threads_per_stage(threads, stage_count), .compute_dtype = *compute});
 }
 
 NodeStages::NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options)

@@ -24,6 +24,9 @@ struct NodeStagesOptions {
   StorageOptions storage;
 };
 
+/// Threads that one of `stage_count` stages on this node computes with; `threads` over all of them, 0: one per CPU.
+[[nodiscard]] int32_t threads_per_stage(int32_t threads, int32_t stage_count);
+
 /// The backend of one of `stage_count` stages that share this node's `threads` (0: one per CPU). Errors: --dtype.
 [[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const std::string& dtype, int32_t threads,
                                                                           int32_t stage_count);

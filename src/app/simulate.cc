@@ -5,6 +5,7 @@
 #include <fstream>
 #include <map>
 
+#include "base/json.h"
 #include "sim/svg_plot.h"
 
 namespace millrace::app {
@@ -13,9 +14,11 @@ namespace {
 /// The chunk sizes of the published measurements; the one that serves one stage best is what efficiency refers to.
 constexpr uint32_t kBaselineChunks[] = {6144, 12288, 18432};
 
-std::vector<sim::Setting> combinations(const SimulateFlags& flags) {
+std::vector<sim::Setting> combinations(const SimulateFlags& flags, const sim::Cluster& cluster) {
   std::vector<sim::Setting> settings;
-  for (const int32_t pp_size : flags.pp_sizes) {
+  const auto measured = static_cast<int32_t>(cluster.measured_stages.size());
+  const std::vector<int32_t> pp_sizes = flags.pp_sizes.empty() ? std::vector{std::max(1, measured)} : flags.pp_sizes;
+  for (const int32_t pp_size : pp_sizes) {
     for (const std::string& chunking : flags.chunkings) {
       for (const uint32_t chunk_size : flags.chunk_sizes) {
         for (const double smoothing : flags.smoothings) {
@@ -30,10 +33,11 @@ std::vector<sim::Setting> combinations(const SimulateFlags& flags) {
   return settings;
 }
 
-/// The least makespan of the workload on one stage with fixed chunks.
-Result<double> baseline_s(const sim::Cluster& cluster, const SimulateFlags& flags,
-                          const std::vector<sim::Arrival>& workload) {
+/// The least makespan of the workload on one stage with fixed chunks; 0 where whole stages were measured, of which one
+/// alone can't be made.
+Result<double> baseline_s(const sim::Cluster& cluster, const SimulateFlags& flags, const sim::Workload& workload) {
   double best = 0;
+  if (!cluster.measured_stages.empty()) return best;
   for (const uint32_t size : kBaselineChunks) {
     sim::Setting setting;
     setting.chunk_size = size;
@@ -64,11 +68,11 @@ void print_header(const SimulateFlags& flags) {
 
 void print_row(const SimulateFlags& flags, const sim::Setting& setting, const sim::ExperimentResult& result,
                double efficiency) {
-  fmt::print("{:>3} {:>5} {:>10} {:>6} {:>6} {:>9.2f} {:>9.0f} {:>9.1f} {:>6} {:>9.1f}% {:>7.1f}% {:>8.2f} {:>8.2f} "
+  fmt::print("{:>3} {:>5} {:>10} {:>6} {:>6} {:>9.2f} {:>9.0f} {:>9.1f} {:>6} {:>10} {:>7.1f}% {:>8.2f} {:>8.2f} "
              "{:>8.4f} {:>7}",
              setting.pp_size, setting.async_batch_depth, name_of(setting.chunking), setting.chunk_size,
              setting.smoothing, result.makespan_s, result.input_tokens_per_s, result.output_tokens_per_s, result.plans,
-             100 * efficiency, 100 * result.bubble_ratio, result.ttft_s(0.5), result.ttft_s(0.99), result.tpot_s(0.5),
+             efficiency > 0 ? fmt::format("{:.1f}%", 100 * efficiency) : "-", 100 * result.bubble_ratio, result.ttft_s(0.5), result.ttft_s(0.99), result.tpot_s(0.5),
              result.preemptions);
   if (flags.workload.long_share > 0) {
     fmt::print(" {:>10.2f} {:>10.2f}", result.ttft_s(0.99, false), result.ttft_s(0.99, true));
@@ -76,6 +80,21 @@ void print_row(const SimulateFlags& flags, const sim::Setting& setting, const si
   if (flags.goal.ttft_s > 0 || flags.goal.tpot_s > 0) fmt::print(" {:>9.3f}", result.goodput(flags.goal));
   fmt::print("\n");
   std::fflush(stdout);
+}
+
+void write_row(JsonWriter& json, const SimulateFlags& flags, const sim::Setting& setting,
+               const sim::ExperimentResult& result, double efficiency) {
+  json.begin_object().member("pp_size", setting.pp_size).member("async_batch_depth", setting.async_batch_depth);
+  json.member("chunking", name_of(setting.chunking)).member("chunk_size", setting.chunk_size);
+  json.member("smoothing", setting.smoothing).member("duration", result.makespan_s);
+  json.member("input_throughput", result.input_tokens_per_s).member("output_throughput", result.output_tokens_per_s);
+  json.member("plans", result.plans).member("bubble_ratio", result.bubble_ratio);
+  if (efficiency > 0) json.member("efficiency", efficiency);
+  for (const double quantile : {0.5, 0.9, 0.99}) {
+    json.member(fmt::format("p{:g}_ttft_ms", 100 * quantile), 1e3 * result.ttft_s(quantile));
+    json.member(fmt::format("p{:g}_tpot_ms", 100 * quantile), 1e3 * result.tpot_s(quantile));
+  }
+  json.member("goodput", result.goodput(flags.goal)).member("preemptions", result.preemptions).end_object();
 }
 
 /// What a setting's line in the plot is called: all that varies but the horizontal axis.
@@ -106,29 +125,41 @@ Result<void> write_file(const std::filesystem::path& path, const std::string& co
 Result<void> simulate(const SimulateFlags& flags) {
   const auto cluster = sim::Cluster::load(flags.cluster);
   if (cluster.has_error()) return cluster.error();
-  const auto workload = sim::make_workload(flags.workload);
-  for (const sim::Arrival& arrival : workload) {
+  const auto workload = flags.requests.empty() ? sim::make_workload(flags.workload) : sim::load_workload(flags.requests);
+  if (workload.has_error()) return workload.error();
+  for (const sim::Arrival& arrival : workload->arrivals) {
     if (uint64_t{arrival.input_length} + arrival.output_length > cluster->context_length) {
       return make_error(ErrorCode::kInvalidArgument, "a request of {} + {} tokens does not fit the context of {}",
                         arrival.input_length, arrival.output_length, cluster->context_length);
     }
   }
-  const auto baseline = baseline_s(*cluster, flags, workload);
+  if (!flags.plot.empty() && !cluster->measured_stages.empty()) {
+    return Error{ErrorCode::kInvalidArgument, "--plot draws the efficiency against one stage, which measured stages don't give"};
+  }
+  const auto baseline = baseline_s(*cluster, flags, *workload);
   if (baseline.has_error()) return baseline.error();
-  fmt::print("{}: {} requests; one stage at its best takes {:.2f} s\n", cluster->name, workload.size(), *baseline);
+  fmt::print("{}: {} requests", cluster->name, workload->arrivals.size());
+  if (*baseline > 0) fmt::print("; one stage at its best takes {:.2f} s", *baseline);
+  fmt::print("\n");
   print_header(flags);
   std::map<std::string, sim::PlotSeries> lines;
   std::string trace;
-  for (const sim::Setting& setting : combinations(flags)) {
-    const auto result = sim::run_experiment(*cluster, setting, workload, flags.workload.seed);
+  std::string rows;
+  JsonWriter json(rows);
+  json.begin_array();
+  for (const sim::Setting& setting : combinations(flags, *cluster)) {
+    const auto result = sim::run_experiment(*cluster, setting, *workload, flags.workload.seed);
     if (result.has_error()) return result.error();
     const double efficiency = *baseline / result->makespan_s / setting.pp_size;
     print_row(flags, setting, *result, efficiency);
+    write_row(json, flags, setting, *result, efficiency);
     const std::string name = series_name(flags, setting);
     lines[name].name = name;
     lines[name].points.emplace_back(plot_place(flags, setting), 100 * efficiency);
     if (!flags.trace.empty()) trace = result->trace.to_json();
   }
+  json.end_array();
+  if (!flags.result_file.empty()) RETURN_IF_ERROR(write_file(flags.result_file, rows + "\n"));
   if (!flags.plot.empty()) {
     std::vector<sim::PlotSeries> series;
     for (auto& [name, line] : lines) series.push_back(std::move(line));

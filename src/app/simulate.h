@@ -16,7 +16,7 @@ namespace millrace::app {
 /// `millrace simulate`. Lists make a sweep over every combination.
 struct SimulateFlags {
   std::filesystem::path cluster;
-  std::vector<int32_t> pp_sizes{1};
+  std::vector<int32_t> pp_sizes;  ///< empty: as many as the cluster has measured stages, else 1
   std::vector<std::string> chunkings{"fixed"};
   std::vector<uint32_t> chunk_sizes{8192};
   std::vector<double> smoothings{0.75};
@@ -24,7 +24,9 @@ struct SimulateFlags {
   std::string policy = "fcfs";
   bool plain_batch_queue = false;  ///< decode is not spread over the window
   sim::WorkloadOptions workload;
+  std::filesystem::path requests;  ///< of bench/load, instead of workload's; empty: none
   sim::ServiceGoal goal;
+  std::filesystem::path result_file;  ///< the table as JSON; empty: none
   std::filesystem::path plot;   ///< empty: none
   std::filesystem::path trace;  ///< of the last combination; empty: none
   std::string plot_x = "pp";    ///< pp, chunk, smoothing

@@ -7,10 +7,10 @@ namespace {
 
 void add_setting_flags(CLI::App& command, SimulateFlags& flags) {
   command.add_option("--cluster", flags.cluster, "File that describes the cluster (see bench/clusters)")->required();
-  command.add_option("--pp-size", flags.pp_sizes, "Stages; a list sweeps, as for the flags that follow")
+  command.add_option("--pp-size", flags.pp_sizes, "Stages; a list sweeps, as for the flags that follow (default: 1, or as "
+                     "measured)")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+      ->check(CLI::Range(1, 1024));
   command.add_option("--chunking", flags.chunkings, "How prompts are cut: fixed, published, balanced")
       ->delimiter(',')
       ->check(CLI::IsMember({"fixed", "published", "balanced"}))
@@ -41,6 +41,8 @@ void add_workload_flags(CLI::App& command, sim::WorkloadOptions& workload) {
       ->capture_default_str();
   command.add_option("--input-len", workload.input_length, "Prompt tokens")->capture_default_str();
   command.add_option("--output-len", workload.output_length, "Tokens to draw")->capture_default_str();
+  command.add_option("--max-concurrency", workload.max_concurrency, "Requests under way at once; 0: no limit")
+      ->capture_default_str();
   command.add_option("--length-spread", workload.spread, "Lengths vary by up to this part to either side")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
@@ -57,10 +59,14 @@ void add_workload_flags(CLI::App& command, sim::WorkloadOptions& workload) {
 void add_simulate_flags(CLI::App& command, SimulateFlags& flags) {
   add_setting_flags(command, flags);
   add_workload_flags(command, flags.workload);
+  command.add_option("--requests", flags.requests,
+                     "Result file of bench/load: its requests, instead of the flags that describe some")
+      ->check(CLI::ExistingFile);
   command.add_option("--goal-ttft", flags.goal.ttft_s, "Seconds to the first token that goodput asks for; 0: any")
       ->capture_default_str();
   command.add_option("--goal-tpot", flags.goal.tpot_s, "Seconds per further token that goodput asks for; 0: any")
       ->capture_default_str();
+  command.add_option("--result-file", flags.result_file, "Write the table as a JSON array, times in ms");
   command.add_option("--plot", flags.plot, "Write the efficiency over the sweep as an SVG file");
   command.add_option("--plot-x", flags.plot_x, "Its horizontal axis: pp, chunk, smoothing")
       ->check(CLI::IsMember({"pp", "chunk", "smoothing"}))

@@ -16,6 +16,8 @@ int64_t nanoseconds(async::TimePoint at) { return at.time_since_epoch().count();
 /// How often the requests are looked through for those past a time limit.
 constexpr async::Duration kExpiryInterval = std::chrono::milliseconds(100);
 /// How often an idle head asks for news of copies between tiers.
+/// Outputs between two tellings of what the cost model has learnt.
+constexpr uint64_t kCostsInterval = 16;
 constexpr async::Duration kCopyPoll = std::chrono::milliseconds(2);
 
 /// Adds a later event to an earlier one that the client has not taken yet.
@@ -353,6 +355,7 @@ void Head::book(const comm::Message& message) {
   sent_.pop_front();
   const auto booked = scheduler_.acknowledge(output->acks);
   if (booked.has_error()) throw ErrorException(booked.error());
+  const bool profiled_before = !scheduler_.profiling();
   std::vector<SequenceUpdate> updates = scheduler_.complete(*output);
   {
     const std::lock_guard lock(mutex_);
@@ -362,6 +365,8 @@ void Head::book(const comm::Message& message) {
   publish();  // first, so that a client that has its last event finds its pages free
   for (SequenceUpdate& update : updates) deliver(std::move(update));
   stats_.output_booked(*output, message.payload.bytes().size(), nanoseconds(last_output_), nanoseconds(runtime_.now()));
+  const bool profile_ended = !profiled_before && !scheduler_.profiling();
+  if (profile_ended || ++outputs_booked_ % kCostsInterval == 0) publish_costs();
   wake_.notify_all();
 }
 
@@ -415,6 +420,23 @@ void Head::break_ring(const std::string& reason) {
   end(lost, {ErrorCode::kUnavailable, "the ring is broken: " + reason});
   broken_signal_.notify_all();
   wake_.notify_all();
+}
+
+void Head::publish_costs() {
+  const SchedulerOptions& scheduler = options_.scheduler;
+  RingCosts costs{.page_size = scheduler.page_size,
+                  .page_count = scheduler.page_count,
+                  .max_running = scheduler.max_running,
+                  .context_length = scheduler.context_length,
+                  .processors = options_.processors,
+                  .stage_threads = options_.stage_threads};
+  if (!scheduler_.profiling() && scheduler_.costs().usable()) {
+    for (const CostFit& stage : scheduler_.costs().stages()) {
+      costs.stages.push_back(stage.coefficients());
+      costs.relative_errors.push_back(stage.relative_error());
+    }
+  }
+  stats_.set_costs(std::move(costs));
 }
 
 void Head::publish() {

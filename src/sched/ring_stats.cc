@@ -232,6 +232,16 @@ RingTotals& RingStats::bucket(int64_t now_ns) {
   return found.totals;
 }
 
+void RingStats::set_costs(RingCosts costs) {
+  const std::lock_guard lock(mutex_);
+  costs_ = std::move(costs);
+}
+
+RingCosts RingStats::costs() const {
+  const std::lock_guard lock(mutex_);
+  return costs_;
+}
+
 RingSnapshot RingStats::snapshot(int64_t now_ns) const {
   RingSnapshot snapshot;
   snapshot.stage_count = stage_count_;

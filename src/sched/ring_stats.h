@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sched/clock_offsets.h"
+#include "sched/cost_model.h"
 #include "sched/plan_record.h"
 
 namespace millrace::sched {
@@ -69,6 +70,18 @@ struct PlanSent {
   uint64_t bytes = 0;       ///< of the message
 };
 
+/// What micro-batches cost as far as the head has learnt it, and what bounds them.
+struct RingCosts {
+  std::vector<CostCoefficients> stages;  // [stage_count]; empty until every stage can be predicted
+  std::vector<double> relative_errors;   // [stage_count] mean |measured / predicted - 1| lately
+  uint32_t page_size = 0;
+  uint32_t page_count = 0;
+  uint32_t max_running = 0;
+  uint32_t context_length = 0;
+  uint32_t processors = 0;               ///< that all stages share; 0: unknown, or several machines
+  uint32_t stage_threads = 1;            ///< that a stage computes with, where processors is not 0
+};
+
 /// Watches a ring: the head's thread tells it what happens, any thread reads. A plan's record is complete when the
 /// reports of all stages are there, which is up to two turns of the ring after its output. Owned by the head.
 class RingStats {
@@ -87,7 +100,11 @@ class RingStats {
   void plan_sent(const Plan& plan, const PlanSent& sent);
   void output_booked(const PlanOutput& output, uint64_t bytes, int64_t arrived_ns, int64_t booked_ns);
 
+  /// Now and then: `costs` are what costs() gives from now on.
+  void set_costs(RingCosts costs);
+
   // On any thread.
+  [[nodiscard]] RingCosts costs() const;
   [[nodiscard]] RingSnapshot snapshot(int64_t now_ns) const;
   /// The newest complete records whose number is above `after`, at most `limit` of them, oldest first.
   [[nodiscard]] std::vector<PlanRecord> records_after(uint64_t after, size_t limit = kMaxRecords) const;
@@ -134,7 +151,8 @@ class RingStats {
   bool output_came_ = false;         // since the last request
 
   mutable std::mutex mutex_;
-  uint32_t in_flight_ = 0;                  // guarded by mutex_, as all below
+  RingCosts costs_;                         // guarded by mutex_, as all below
+  uint32_t in_flight_ = 0;
   uint64_t generations_ = 0;
   uint64_t next_number_ = 1;
   std::deque<PlanRecord> records_;          // complete ones, at most kMaxRecords

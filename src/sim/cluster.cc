@@ -63,6 +63,15 @@ Result<void> read_slowness(element value, std::vector<double>& slowness) {
   return {};
 }
 
+Result<void> read_stages(element value, std::vector<sched::CostCoefficients>& stages) {
+  simdjson::dom::array list;
+  if (value.get(list) != simdjson::SUCCESS) return Error{ErrorCode::kData, "stages: wanted an array"};
+  for (const element stage : list) {
+    RETURN_IF_ERROR(read_cost(fmt::format("stages[{}]", stages.size()), stage, stages.emplace_back()));
+  }
+  return {};
+}
+
 Result<void> read_scalar(std::string_view name, element value, Cluster& cluster) {
   const auto found = number(name, value);
   if (found.has_error()) return found.error();
@@ -76,6 +85,10 @@ Result<void> read_scalar(std::string_view name, element value, Cluster& cluster)
     cluster.link_bytes_per_second = *found * 1e9;
   } else if (name == "link_latency_us") {
     cluster.link_latency_us = *found;
+  } else if (name == "processors") {
+    cluster.processors = static_cast<uint32_t>(*found);
+  } else if (name == "threads") {
+    cluster.threads = static_cast<uint32_t>(*found);
   } else if (name == "page_size") {
     cluster.page_size = static_cast<uint32_t>(*found);
   } else if (name == "page_count") {
@@ -94,6 +107,7 @@ Result<void> read_field(std::string_view name, element value, Cluster& cluster) 
   if (name == "layer") return read_cost(name, value, cluster.layer);
   if (name == "stage") return read_cost(name, value, cluster.stage);
   if (name == "output_head") return read_cost(name, value, cluster.output_head);
+  if (name == "stages") return read_stages(value, cluster.measured_stages);
   if (name == "slowness") return read_slowness(value, cluster.slowness);
   if (name == "name" || name == "about") {
     std::string_view text;
@@ -112,8 +126,11 @@ Result<Cluster> Cluster::parse(const std::string& json) {
   if (parser.parse(json).get(fields) != simdjson::SUCCESS) return Error{ErrorCode::kData, "not a JSON object"};
   Cluster cluster;
   for (const auto field : fields) RETURN_IF_ERROR(read_field(field.key, field.value, cluster));
-  if (cluster.layers < 1 || cluster.page_size < 1 || cluster.page_count < 1 || cluster.max_running < 1) {
-    return Error{ErrorCode::kData, "layers, page_size, page_count, max_running: wanted at least 1 of each"};
+  if ((cluster.layers < 1) == cluster.measured_stages.empty()) {
+    return Error{ErrorCode::kData, "wanted either layers, at least 1, or stages"};
+  }
+  if (cluster.page_size < 1 || cluster.page_count < 1 || cluster.max_running < 1 || cluster.threads < 1) {
+    return Error{ErrorCode::kData, "page_size, page_count, max_running, threads: wanted at least 1 of each"};
   }
   const uint64_t capacity = uint64_t{cluster.page_size} * cluster.page_count;
   if (cluster.context_length == 0 || cluster.context_length > capacity) {
@@ -136,23 +153,49 @@ Result<Cluster> Cluster::load(const std::filesystem::path& path) {
 }
 
 Result<std::vector<StageCost>> Cluster::divide(int32_t stage_count) const {
+  if (!measured_stages.empty()) return as_measured(stage_count);
   const auto ranges = model::divide_layers(layers, stage_count);
   if (ranges.has_error()) return ranges.error();
   std::vector<StageCost> stages;
   for (const model::StageSpan& span : model::stage_spans(*ranges)) {
-    const size_t at = stages.size();
-    const double factor = slowness.empty() ? 1 : slowness[std::min(at, slowness.size() - 1)];
+    const double factor = slowness_of(stages.size());
     StageCost cost;
     add_scaled(cost.coefficients, layer, factor * (span.layers.end - span.layers.begin));
     add_scaled(cost.coefficients, stage, factor);
     if (span.last) add_scaled(cost.coefficients, output_head, factor);
-    cost.jitter = jitter;
-    const auto row_bytes = static_cast<size_t>(activation_bytes_per_token);
-    cost.input_row_bytes = span.first ? 0 : row_bytes;
-    cost.output_row_bytes = span.last ? 0 : row_bytes;
     stages.push_back(cost);
   }
+  join(stages);
   return stages;
+}
+
+Result<std::vector<StageCost>> Cluster::as_measured(int32_t stage_count) const {
+  if (static_cast<size_t>(stage_count) != measured_stages.size()) {
+    return make_error(ErrorCode::kInvalidArgument, "the description holds {} measured stages: --pp-size {} is another ring",
+                      measured_stages.size(), stage_count);
+  }
+  std::vector<StageCost> stages;
+  for (const sched::CostCoefficients& coefficients : measured_stages) {
+    StageCost cost;
+    add_scaled(cost.coefficients, coefficients, slowness_of(stages.size()));
+    stages.push_back(cost);
+  }
+  join(stages);
+  return stages;
+}
+
+double Cluster::slowness_of(size_t index) const {
+  return slowness.empty() ? 1 : slowness[std::min(index, slowness.size() - 1)];
+}
+
+void Cluster::join(std::vector<StageCost>& joined) const {
+  const auto row_bytes = static_cast<size_t>(activation_bytes_per_token);
+  for (StageCost& each : joined) {
+    each.jitter = jitter;
+    each.threads = threads;
+    each.input_row_bytes = &each == &joined.front() ? 0 : row_bytes;
+    each.output_row_bytes = &each == &joined.back() ? 0 : row_bytes;
+  }
 }
 
 }  // namespace millrace::sim

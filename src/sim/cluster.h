@@ -19,6 +19,9 @@ struct Cluster {
   sched::CostCoefficients stage;        ///< of every stage besides its layers: launches, control
   sched::CostCoefficients output_head;  ///< of the last stage besides
   std::vector<double> slowness;         ///< factor per stage; the last one serves the rest
+  std::vector<sched::CostCoefficients> measured_stages;  ///< whole stages instead of layers: pp_size is their number
+  uint32_t processors = 0;              ///< of the one machine that all stages compute on; 0: each has its own
+  uint32_t threads = 1;                 ///< that a stage computes with
   double jitter = 0;
   double activation_bytes_per_token = 0;
   double link_bytes_per_second = 0;
@@ -31,8 +34,14 @@ struct Cluster {
   /// Errors name the file and the field.
   [[nodiscard]] static Result<Cluster> load(const std::filesystem::path& path);
   [[nodiscard]] static Result<Cluster> parse(const std::string& json);
-  /// The stages of a division into `stage_count`, even, the remainder to the later ones.
+  /// The stages of a division into `stage_count`, even, the remainder to the later ones. Error: more stages than
+  /// layers, or not as many as were measured.
   [[nodiscard]] Result<std::vector<StageCost>> divide(int32_t stage_count) const;
+
+ private:
+  [[nodiscard]] Result<std::vector<StageCost>> as_measured(int32_t stage_count) const;
+  [[nodiscard]] double slowness_of(size_t index) const;
+  void join(std::vector<StageCost>& joined) const;
 };
 
 }  // namespace millrace::sim

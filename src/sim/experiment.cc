@@ -40,10 +40,10 @@ SimulatedRingOptions ring_options(const Cluster& cluster, const Setting& setting
   return options;
 }
 
-asio::awaitable<void> act_as_client(async::Runtime& runtime, sched::Engine& engine, const Arrival& arrival,
-                                    std::string id, TimePoint start, RequestResult& result) {
-  const TimePoint arrives = start + duration_of(arrival.at_s);
-  co_await async::sleep_for(runtime, arrives - runtime.now());
+/// One request, from now to its end.
+asio::awaitable<void> send_one(async::Runtime& runtime, sched::Engine& engine, const Arrival& arrival, std::string id,
+                               TimePoint start, RequestResult& result) {
+  const TimePoint sent = runtime.now();
   sched::GenerateRequest request;
   request.id = std::move(id);
   request.prompt.assign(arrival.input_length, 1);
@@ -60,10 +60,44 @@ asio::awaitable<void> act_as_client(async::Runtime& runtime, sched::Engine& engi
       break;
     }
   }
-  result.ttft_s = seconds(first - arrives);
+  result.ttft_s = seconds(first - sent);
   if (arrival.output_length > 1) result.tpot_s = seconds(runtime.now() - first) / (arrival.output_length - 1);
   result.end_s = seconds(runtime.now() - start);
 }
+
+/// Sends the requests when they are due and the limit of concurrency allows.
+class Clients {
+ public:
+  Clients(async::Runtime& runtime, sched::Engine& engine, const Workload& workload, std::vector<RequestResult>& results)
+      : runtime_(runtime), engine_(engine), workload_(workload), results_(results), one_ended_(runtime), tasks_(runtime) {}
+
+  void start() { tasks_.spawn("clients", send_all(runtime_.now())); }
+  [[nodiscard]] bool done() const { return tasks_.size() == 0; }
+
+ private:
+  asio::awaitable<void> send_all(TimePoint start) {
+    for (size_t i = 0; i < workload_.arrivals.size(); ++i) {
+      co_await async::sleep_for(runtime_, start + duration_of(workload_.arrivals[i].at_s) - runtime_.now());
+      while (workload_.max_concurrency > 0 && running_ == workload_.max_concurrency) co_await one_ended_.wait();
+      ++running_;
+      tasks_.spawn("client", send(i, start));
+    }
+  }
+
+  asio::awaitable<void> send(size_t index, TimePoint start) {
+    co_await send_one(runtime_, engine_, workload_.arrivals[index], std::to_string(index), start, results_[index]);
+    --running_;
+    one_ended_.notify_one();
+  }
+
+  async::Runtime& runtime_;
+  sched::Engine& engine_;
+  const Workload& workload_;
+  std::vector<RequestResult>& results_;
+  uint32_t running_ = 0;
+  async::WaitList one_ended_;
+  async::TaskGroup tasks_;
+};
 
 /// Runs the world until `done`, looking every virtual second.
 template <class Condition>
@@ -80,44 +114,42 @@ double quantile_of(std::vector<double> values, double quantile) {
 }  // namespace
 
 Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& setting,
-                                        const std::vector<Arrival>& workload, uint64_t seed) {
+                                        const Workload& workload, uint64_t seed) {
   const auto stages = cluster.divide(setting.pp_size);
   if (stages.has_error()) return stages.error();
   ExperimentResult result;
-  result.requests.resize(workload.size());
+  result.requests.resize(workload.arrivals.size());
   async::VirtualWorld world(seed);
   SimulatedRingOptions options = ring_options(cluster, setting);
   const auto row_bytes = static_cast<size_t>(cluster.activation_bytes_per_token);
   const std::shared_ptr<std::byte[]> scratch =
       std::make_shared_for_overwrite<std::byte[]>((setting.chunk_size + cluster.max_running) * (row_bytes + 1));
+  Processors processors(cluster.processors);
   options.make_runner = [&](async::Runtime& runtime, StageId stage) {
     return std::make_unique<TimedRunner>(runtime, stage, (*stages)[stage.value()], scratch,
-                                         [&world] { return world.random(); }, result.trace);
+                                         [&world] { return world.random(); }, result.trace,
+                                         cluster.processors > 0 ? &processors : nullptr);
   };
   SimulatedRing ring(world, options);
   TimePoint time{};
   run_until(world, time, [&] { return ring.head().status().ready; });
   result.profile_s = seconds(time.time_since_epoch());
 
-  async::Runtime& client_thread = world.add_thread();
-  async::TaskGroup clients(client_thread);
-  for (size_t i = 0; i < workload.size(); ++i) {
-    clients.spawn("client", act_as_client(client_thread, ring.head(), workload[i], std::to_string(i), time,
-                                          result.requests[i]));
-  }
   const TimePoint start = time;
-  run_until(world, time, [&] { return clients.size() == 0; });
+  Clients clients(world.add_thread(), ring.head(), workload, result.requests);
+  clients.start();
+  run_until(world, time, [&] { return clients.done(); });
   result.preemptions = ring.head().status().preemptions;
   ring.stop();
   world.run();
 
   double input = 0;
   double output = 0;
-  for (size_t i = 0; i < workload.size(); ++i) {
+  for (size_t i = 0; i < workload.arrivals.size(); ++i) {
     if (!result.requests[i].ok) continue;
     result.makespan_s = std::max(result.makespan_s, result.requests[i].end_s);
-    input += workload[i].input_length;
-    output += workload[i].output_length;
+    input += workload.arrivals[i].input_length;
+    output += workload.arrivals[i].output_length;
   }
   if (result.makespan_s > 0) {
     result.input_tokens_per_s = input / result.makespan_s;

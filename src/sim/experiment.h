@@ -57,6 +57,6 @@ struct ExperimentResult {
 /// Runs the workload through the production loops over the cluster in virtual time. Deterministic. Error: the cluster
 /// cannot be divided.
 [[nodiscard]] Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& setting,
-                                                      const std::vector<Arrival>& workload, uint64_t seed);
+                                                      const Workload& workload, uint64_t seed);
 
 }  // namespace millrace::sim

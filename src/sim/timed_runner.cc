@@ -5,13 +5,15 @@
 namespace millrace::sim {
 
 TimedRunner::TimedRunner(async::Runtime& runtime, StageId stage, const StageCost& cost,
-                         std::shared_ptr<std::byte[]> scratch, std::function<uint64_t()> random, Trace& trace)
+                         std::shared_ptr<std::byte[]> scratch, std::function<uint64_t()> random, Trace& trace,
+                         Processors* processors)
     : runtime_(runtime),
       stage_(stage),
       cost_(cost),
       scratch_(std::move(scratch)),
       random_(std::move(random)),
-      trace_(trace) {}
+      trace_(trace),
+      processors_(processors) {}
 
 asio::awaitable<sched::StageRunner::Result> TimedRunner::run(const sched::StageBatch& batch,
                                                              std::span<const std::byte>) {
@@ -30,7 +32,12 @@ asio::awaitable<sched::StageRunner::Result> TimedRunner::run(const sched::StageB
   const double chance = static_cast<double>(random_() >> 11) * 0x1.0p-53;
   const double us = cost_.coefficients.predict_us(shape) * (1 + cost_.jitter * chance);
   const async::TimePoint start = runtime_.now();
-  co_await async::sleep_for(runtime_, async::Duration(static_cast<int64_t>(us * 1e3)));
+  const async::Duration work(static_cast<int64_t>(us * 1e3));
+  if (processors_ != nullptr) {
+    co_await processors_->compute(runtime_, work, cost_.threads);
+  } else {
+    co_await async::sleep_for(runtime_, work);
+  }
   trace_.add({stage_, batch.plan, start, runtime_.now(), batch.tokens.size()});
   result.activations = {scratch_.get(), batch.tokens.size() * cost_.output_row_bytes};
   co_return result;

@@ -6,6 +6,7 @@
 #include "async/runtime.h"
 #include "sched/cost_model.h"
 #include "sched/stage_runner.h"
+#include "sim/processors.h"
 #include "sim/trace.h"
 
 namespace millrace::sim {
@@ -14,17 +15,19 @@ namespace millrace::sim {
 struct StageCost {
   sched::CostCoefficients coefficients;
   double jitter = 0;                ///< each run takes 1 to 1 + jitter times as long
+  uint32_t threads = 1;             ///< that it computes with
   size_t input_row_bytes = 0;       ///< 0 on the first stage
   size_t output_row_bytes = 0;      ///< 0 on the last
 };
 
 /// A StageRunner that only takes time: activations have the right size and no content, every token drawn is the same.
-/// Owned by its stage's host; `trace` outlives it.
+/// Owned by its stage's host; `trace` and `processors` outlive it.
 class TimedRunner final : public sched::StageRunner {
  public:
   /// scratch: at least as many bytes as the largest batch's activations, never written to.
+  /// processors: those that the stages share; null: this stage has its own.
   TimedRunner(async::Runtime& runtime, StageId stage, const StageCost& cost, std::shared_ptr<std::byte[]> scratch,
-              std::function<uint64_t()> random, Trace& trace);
+              std::function<uint64_t()> random, Trace& trace, Processors* processors);
 
   [[nodiscard]] size_t output_row_bytes() const override { return cost_.output_row_bytes; }
   [[nodiscard]] size_t input_row_bytes() const override { return cost_.input_row_bytes; }
@@ -37,6 +40,7 @@ class TimedRunner final : public sched::StageRunner {
   const std::shared_ptr<std::byte[]> scratch_;
   std::function<uint64_t()> random_;
   Trace& trace_;
+  Processors* const processors_;
 };
 
 }  // namespace millrace::sim

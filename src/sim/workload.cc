@@ -1,14 +1,71 @@
 #include "sim/workload.h"
 
+#include <simdjson.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "base/random.h"
 
 namespace millrace::sim {
+namespace {
 
-std::vector<Arrival> make_workload(const WorkloadOptions& options) {
-  std::vector<Arrival> arrivals(options.requests);
+Result<std::vector<double>> numbers(simdjson::dom::object fields, std::string_view name) {
+  simdjson::dom::array list;
+  if (fields[name].get(list) != simdjson::SUCCESS) return make_error(ErrorCode::kData, "{}: wanted an array", name);
+  std::vector<double> values;
+  for (const simdjson::dom::element entry : list) {
+    if (entry.get(values.emplace_back()) != simdjson::SUCCESS || values.back() < 0) {
+      return make_error(ErrorCode::kData, "{}[{}]: wanted a number that is not negative", name, values.size() - 1);
+    }
+  }
+  return values;
+}
+
+Result<Workload> read_workload(simdjson::dom::object fields) {
+  const auto inputs = numbers(fields, "input_lens");
+  if (inputs.has_error()) return inputs.error();
+  const auto outputs = numbers(fields, "output_lens");
+  if (outputs.has_error()) return outputs.error();
+  const auto starts = numbers(fields, "start_times");
+  if (starts.has_error()) return starts.error();
+  if (inputs->empty() || inputs->size() != outputs->size() || inputs->size() != starts->size()) {
+    return make_error(ErrorCode::kData, "input_lens, output_lens, start_times: {}, {} and {} entries, wanted as many of "
+                      "each, at least 1", inputs->size(), outputs->size(), starts->size());
+  }
+  Workload workload;
+  uint64_t limit = 0;
+  if (fields["max_concurrency"].get(limit) == simdjson::SUCCESS) workload.max_concurrency = static_cast<uint32_t>(limit);
+  for (size_t i = 0; i < inputs->size(); ++i) {
+    if ((*inputs)[i] < 1 || (*outputs)[i] < 1) {
+      return make_error(ErrorCode::kData, "request {}: {} tokens in and {} out, wanted one of each: did it fail?", i,
+                        (*inputs)[i], (*outputs)[i]);
+    }
+    workload.arrivals.push_back({workload.max_concurrency == 0 ? (*starts)[i] : 0, static_cast<uint32_t>((*inputs)[i]),
+                                 static_cast<uint32_t>((*outputs)[i])});
+  }
+  std::ranges::sort(workload.arrivals, {}, &Arrival::at_s);
+  return workload;
+}
+
+}  // namespace
+
+Result<Workload> load_workload(const std::filesystem::path& result_file) {
+  simdjson::dom::parser parser;
+  simdjson::dom::object fields;
+  const auto failure = parser.load(result_file.string()).get(fields);
+  if (failure != simdjson::SUCCESS) {
+    return make_error(ErrorCode::kData, "{}: {}", result_file.string(), simdjson::error_message(failure));
+  }
+  auto workload = read_workload(fields);
+  if (workload.has_error()) {
+    return make_error(workload.error().code, "{}: {}", result_file.string(), workload.error().message);
+  }
+  return workload;
+}
+
+Workload make_workload(const WorkloadOptions& options) {
+  Workload workload{std::vector<Arrival>(options.requests), options.max_concurrency};
   uint64_t draws = 0;
   const auto dice = [&] { return uniform_at(options.seed, draws++); };
   const auto vary = [&](uint32_t length) {
@@ -16,14 +73,14 @@ std::vector<Arrival> make_workload(const WorkloadOptions& options) {
     return std::max(1u, static_cast<uint32_t>(std::lround(length * factor)));
   };
   double now = 0;
-  for (Arrival& arrival : arrivals) {
+  for (Arrival& arrival : workload.arrivals) {
     if (options.rate_per_s > 0) now += -std::log(1 - dice()) / options.rate_per_s;
     arrival.at_s = now;
     arrival.is_long = dice() < options.long_share;
     arrival.input_length = vary(arrival.is_long ? options.long_input_length : options.input_length);
     arrival.output_length = vary(options.output_length);
   }
-  return arrivals;
+  return workload;
 }
 
 }  // namespace millrace::sim

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <vector>
+
+#include "base/result.h"
 
 namespace millrace::sim {
 
@@ -13,6 +16,7 @@ struct WorkloadOptions {
   double spread = 0;               ///< lengths vary by up to this part to either side
   double long_share = 0;           ///< part of the requests that have long_input_length instead
   uint32_t long_input_length = 131072;
+  uint32_t max_concurrency = 0;    ///< requests under way; more wait for one of them to end; 0: no limit
   uint64_t seed = 0;
 };
 
@@ -23,7 +27,16 @@ struct Arrival {
   bool is_long = false;
 };
 
-/// In order of arrival; the same for equal options.
-[[nodiscard]] std::vector<Arrival> make_workload(const WorkloadOptions& options);
+struct Workload {
+  std::vector<Arrival> arrivals;  ///< in order
+  uint32_t max_concurrency = 0;   ///< as WorkloadOptions
+};
+
+/// The same for equal options.
+[[nodiscard]] Workload make_workload(const WorkloadOptions& options);
+
+/// The requests that a run of bench/load sent, from its result file: their lengths, in their order, with its limit of
+/// concurrency; without one, at the times at which they were sent. Errors name the file and the field.
+[[nodiscard]] Result<Workload> load_workload(const std::filesystem::path& result_file);
 
 }  // namespace millrace::sim

@@ -1,6 +1,9 @@
 #include "sim/cluster.h"
 
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
+#include <fstream>
 
 #include "sim/experiment.h"
 #include "support/paths.h"
@@ -32,6 +35,77 @@ TEST_CASE("a description is read whole, and what is wrong with it is named") {
   REQUIRE(message(R"({"layer":{"per_tokens_us":1}})") == "layer.per_tokens_us: unknown");
   REQUIRE(message(R"({"jitter":-1})") == "jitter: wanted a number that is not negative");
   REQUIRE_THAT(message(R"({"layers":4,"page_count":2,"context_length":1000})"), Catch::Contains("1000"));
+}
+
+namespace {
+
+/// Two measured stages of 10 and 30 us per token, and nothing else.
+Cluster measured(const std::string& more = "") {
+  auto cluster = Cluster::parse(R"({"stages":[{"per_token_us":10},{"per_token_us":30}],"page_size":16,"page_count":1000,
+                                    "max_running":4,"context_length":16000)" + more + "}");
+  REQUIRE(cluster.has_value());
+  return *cluster;
+}
+
+}  // namespace
+
+TEST_CASE("measured stages serve as they are, and as no other ring") {
+  REQUIRE_THAT(Cluster::parse(R"({"layers":2,"stages":[{}]})").error().message, Catch::Contains("either layers"));
+  REQUIRE_THAT(Cluster::parse(R"({"stages":[{},{"per_tok":1}]})").error().message, Catch::Contains("stages[1].per_tok"));
+  const Cluster cluster = measured();
+  REQUIRE_THAT(cluster.divide(3).error().message, Catch::Contains("2 measured stages"));
+  const Workload one{{{0, 1000, 1}}};
+  const auto result = run_experiment(cluster, {2, 0, sched::Chunking::kFixed, 1000}, one, 1);
+  REQUIRE(result->makespan_s == Approx(0.040).margin(1e-6));
+  REQUIRE(run_experiment(measured(R"(,"slowness":[2])"), {2, 0, sched::Chunking::kFixed, 1000}, one, 1)->makespan_s ==
+          Approx(0.080).margin(1e-6));
+}
+
+TEST_CASE("stages that share processors are slowed down by each other only") {
+  // Four prompts of a chunk each. The second stage takes 30 ms for each: with a processor of its own it ends at 10 + 4 x 30.
+  const Workload four{{{0, 1000, 1}, {0, 1000, 1}, {0, 1000, 1}, {0, 1000, 1}}};
+  const Setting setting{2, 0, sched::Chunking::kFixed, 1000};
+  const auto time_with = [&](const std::string& more) {
+    return run_experiment(measured(more), setting, four, 1)->makespan_s;
+  };
+  REQUIRE(time_with("") == Approx(0.130).margin(1e-6));
+  REQUIRE(time_with(R"(,"processors":2)") == Approx(0.130).margin(1e-6));
+  REQUIRE(time_with(R"(,"processors":1)") == Approx(0.160).margin(1e-6));  // all the work, one after the other
+  REQUIRE(time_with(R"(,"processors":3,"threads":2)") > 0.1301);
+}
+
+TEST_CASE("a limit of concurrency holds requests back") {
+  WorkloadOptions options;
+  options.requests = 8;
+  options.input_length = 1000;
+  const Setting setting{2, 0, sched::Chunking::kFixed, 1000};
+  const auto free = run_experiment(measured(), setting, make_workload(options), 1);
+  options.max_concurrency = 1;
+  const auto limited = run_experiment(measured(), setting, make_workload(options), 1);
+  REQUIRE(limited->makespan_s == Approx(8 * 0.040).margin(1e-6));
+  REQUIRE(limited->ttft_s(1.0) == Approx(0.040).margin(1e-6));
+  REQUIRE(free->makespan_s < limited->makespan_s);
+}
+
+TEST_CASE("the requests of a load run are replayed") {
+  const auto path = std::filesystem::temp_directory_path() / fmt::format("millrace-requests-{}.json", getpid());
+  const auto load = [&path](const std::string& content) {
+    std::ofstream(path) << content;
+    return load_workload(path);
+  };
+  const auto open = load(R"({"max_concurrency":0,"input_lens":[5,6],"output_lens":[1,2],"start_times":[0.5,0.25]})");
+  REQUIRE(open->arrivals.size() == 2);
+  REQUIRE(open->arrivals[0].at_s == 0.25);
+  REQUIRE(open->arrivals[0].input_length == 6);
+  const auto closed = load(R"({"max_concurrency":3,"input_lens":[5],"output_lens":[1],"start_times":[0.5]})");
+  REQUIRE(closed->max_concurrency == 3);
+  REQUIRE(closed->arrivals[0].at_s == 0);
+  REQUIRE_THAT(load(R"({"input_lens":[5],"output_lens":[1,2],"start_times":[0]})").error().message,
+               Catch::Contains("1, 2 and 1 entries"));
+  REQUIRE_THAT(load(R"({"input_lens":[5],"output_lens":[0],"start_times":[0]})").error().message,
+               Catch::Contains("did it fail?"));
+  REQUIRE_THAT(load("nonsense").error().message, Catch::Contains(path.string()));
+  std::filesystem::remove(path);
 }
 
 TEST_CASE("balanced chunks are faster than fixed and published ones on the described cluster") {

@@ -193,6 +193,7 @@ class World {
     REQUIRE(ring_->stopped());
   }
   [[nodiscard]] uint64_t trace_hash() const { return world_.trace_hash(); }
+  [[nodiscard]] uint64_t draw() { return world_.random(); }
   [[nodiscard]] uint64_t step_count() const { return world_.step_count(); }
 
  private:

@@ -17,6 +17,7 @@ struct Outcome {
   uint64_t plans = 0;
   uint64_t trace_hash = 0;
   uint64_t steps = 0;
+  uint64_t next_draw = 0;  ///< equal when as many random numbers were drawn before
 };
 
 Outcome run_world(uint64_t seed, const sim::SimulatedRingOptions& options, std::vector<Job>& jobs) {
@@ -27,7 +28,7 @@ Outcome run_world(uint64_t seed, const sim::SimulatedRingOptions& options, std::
   const uint64_t plans = world.head().ring_stats()->snapshot(0).since_start.plans;
   world.stop();
   return {status.preemptions, status.cache.host_hit_pages, status.cache.fetched_pages, plans, world.trace_hash(),
-          world.step_count()};
+          world.step_count(), world.draw()};
 }
 
 /// The jobs that were answered to the end: neither refused nor left by their client.
@@ -145,6 +146,7 @@ TEST_CASE("one seed gives one history") {
     const Outcome second = run_world(seed, same_options, again);
     REQUIRE(first.trace_hash == second.trace_hash);
     REQUIRE(first.steps == second.steps);
+    REQUIRE(first.next_draw == second.next_draw);
     const Outcome other = run_world(seed + 1000, options, again);
     REQUIRE(other.trace_hash != first.trace_hash);
   }

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "base/json.h"
+#include "server/observe/cost_view.h"
 #include "server/observe/live_view.h"
 #include "server/observe/profiler.h"
 #include "server/observe/ring_metrics.h"
@@ -70,6 +71,19 @@ class Observer {
     return response;
   }
 
+  HttpResponse cost_model() const {
+    const sched::RingStats* ring = engine_.ring_stats();
+    if (ring == nullptr) return not_ready();
+    const sched::RingCosts costs = ring->costs();
+    if (costs.stages.empty()) {
+      return error_response({503, "the stages' costs are not known yet: at least 8 micro-batches must have run, and "
+                                  "predictions must have been right lately", ""});
+    }
+    HttpResponse response;
+    append_cost_view(response.body, costs, ring->snapshot(now_ns()), model_name_);
+    return response;
+  }
+
   HttpResponse start_profile(const HttpRequest& request) {
     const sched::RingStats* ring = engine_.ring_stats();
     if (ring == nullptr) return not_ready();
@@ -116,6 +130,7 @@ void observe(Service& service, const ServerOptions& options) {
   auto& routes = service.extra_routes;
   routes.push_back({Method::kGet, "/", [](const HttpRequest&) { return answer_page(); }, true});
   routes.push_back({Method::kGet, "/live", [=](const HttpRequest& request) { return observer->live(request); }});
+  routes.push_back({Method::kGet, "/cost_model", [=](const HttpRequest&) { return observer->cost_model(); }});
   routes.push_back({Method::kPost, "/start_profile",
                     [=](const HttpRequest& request) { return observer->start_profile(request); }});
   routes.push_back({Method::kPost, "/stop_profile", [=](const HttpRequest&) { return observer->stop_profile(); }});

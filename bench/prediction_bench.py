@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Real servers against what `millrace simulate` predicts for them, and ways of cutting prompts against each other.
+
+For each --pp-size a server per chunking starts and times its stages; one that cuts by cost gives the description of the
+ring (/cost_model) before it has served anything. Then bench/load runs loads heavy in prefill, heavy in decode, and mixed (or `long`: a few
+prompts of many chunks), on each server in turn, --rounds times after one turn that does not count; and the simulator
+replays the very requests of each run over that description. Printed: what was measured, predicted / measured,
+and the time against that of the first chunking; medians and, in brackets, the least and the most. --refit takes the
+description after the rounds instead, when the cost model has seen the loads. Needs the machine for itself."""
+
+import argparse
+import contextlib
+import json
+import subprocess
+import tempfile
+import urllib.request
+from pathlib import Path
+
+from ring_bench import ROOT, Ring, spread
+
+LOADS = {
+    "prefill": ["--num-prompts", "8", "--max-concurrency", "4", "--input-len", "1500", "--output-len", "2"],
+    "decode": ["--num-prompts", "32", "--max-concurrency", "16", "--input-len", "32", "--output-len", "64"],
+    "mixed": ["--num-prompts", "24", "--max-concurrency", "8", "--input-len", "512", "--output-len", "32"],
+    "long": ["--num-prompts", "4", "--max-concurrency", "4", "--input-len", "12000", "--output-len", "1"],
+}
+FIGURES = {  # of bench/load's result file, of the simulator's
+    "time, s": ("duration", "duration", 1),
+    "TTFT median, ms": ("median_ttft_ms", "p50_ttft_ms", 0),
+    "TPOT median, ms": ("median_tpot_ms", "p50_tpot_ms", 1),
+}
+
+
+def fetch(url):
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return answer.read().decode()
+
+
+def run_load(options, ring, load, seed, path):
+    subprocess.run([options.build / "bench" / "load", "--base-url", ring.url, "--result-file", path, "--ignore-eos",
+                    "--quiet", "--seed", str(seed), "--range-ratio", str(options.range_ratio), *LOADS[load]], check=True,
+                   stdout=subprocess.DEVNULL, timeout=600)
+    return json.loads(path.read_text())
+
+
+def simulate(options, chunking, cluster, requests, path):
+    subprocess.run([options.build / "millrace", "simulate", "--cluster", cluster, "--requests", requests, "--chunking",
+                    chunking, "--chunked-prefill-size", str(options.chunk), "--pp-async-batch-depth",
+                    str(options.depth), "--result-file", path], check=True, stdout=subprocess.DEVNULL)
+    return json.loads(path.read_text())[0]
+
+
+def measure(options, rings, folder):
+    """{(load, chunking): [(result file, its content)]}, one entry per round that counts."""
+    runs = {(load, chunking): [] for load in options.loads for chunking in rings}
+    for number in range(options.rounds + 1):
+        for load in options.loads:
+            for chunking, ring in rings.items():
+                path = folder / f"{ring.name}-{load}-{number}.json".replace(" ", "")
+                result = run_load(options, ring, load, 100 * number + len(rings), path)
+                if number > 0:
+                    runs[load, chunking].append((path, result))
+    return runs
+
+
+def report(options, pp_size, runs, cluster, folder):
+    for (load, chunking), measured in runs.items():
+        predicted = [simulate(options, chunking, cluster, path, folder / "row.json") for path, _ in measured]
+        print(f"pp {pp_size}, {chunking}, {load}")
+        for name, (real, simulated, digits) in FIGURES.items():
+            values = [result[real] for _, result in measured]
+            ratios = [row[simulated] / value for row, value in zip(predicted, values) if value > 0]
+            if ratios:
+                print(f"  {name:16} {spread(values, digits):28} predicted / measured {spread(ratios, 3)}")
+        if chunking != options.chunkings[0]:
+            first = runs[load, options.chunkings[0]]
+            ratios = [own["duration"] / other["duration"] for (_, own), (_, other) in zip(measured, first)]
+            foreseen = [simulate(options, options.chunkings[0], cluster, path, folder / "row.json") for path, _ in first]
+            ours = [own["duration"] / other["duration"] for own, other in zip(predicted, foreseen)]
+            print(f"  time against {options.chunkings[0]}: {spread(ratios, 3)}, predicted {spread(ours, 3)}")
+        print(end="", flush=True)
+
+
+def bench(options, pp_size, folder):
+    cluster = folder / f"cluster-pp{pp_size}.json"
+    with contextlib.ExitStack() as stack:
+        rings = {}
+        for chunking in options.chunkings:
+            flags = ["--pp-size", pp_size, "--threads", options.threads, "--chunking", chunking,
+                     "--chunked-prefill-size", options.chunk, "--pp-async-batch-depth", options.depth]
+            rings[chunking] = stack.enter_context(Ring(f"pp{pp_size} {chunking}", options, [([], flags)]))
+        timed = next((ring for chunking, ring in rings.items() if chunking != "fixed"), rings[options.chunkings[0]])
+        if not options.refit:
+            cluster.write_text(fetch(timed.url + "/cost_model"))
+        runs = measure(options, rings, folder)
+        if options.refit:
+            cluster.write_text(fetch(timed.url + "/cost_model"))
+    report(options, pp_size, runs, cluster, folder)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True,
+                        help="folder of a model with a context of 4096, or 20000 for `long`; "
+                             "tools/make_random_checkpoint.py makes ones of real shapes")
+    parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder (millrace and bench/load)")
+    parser.add_argument("--pp-sizes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--loads", nargs="+", choices=LOADS, default=["prefill", "decode", "mixed"])
+    parser.add_argument("--range-ratio", type=float, default=0.5, help="lengths vary by this part to either side")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2, help="over all stages")
+    parser.add_argument("--chunkings", nargs="+", default=["balanced"], choices=["fixed", "published", "balanced"],
+                        help="fixed alone gives no description before it has served: --refit")
+    parser.add_argument("--chunk", type=int, default=1024, help="--chunked-prefill-size of server and simulator")
+    parser.add_argument("--depth", type=int, default=0, help="--pp-async-batch-depth of both")
+    parser.add_argument("--refit", action="store_true", help="describe the ring after the rounds, not before")
+    parser.add_argument("--serve-flags", type=str.split, default=[], help="more flags for every server, in one string")
+    parser.add_argument("--keep", type=Path, help="folder for the descriptions and the result files")
+    options = parser.parse_args()
+    for program in (options.build / "millrace", options.build / "bench" / "load"):
+        if not program.exists():
+            parser.error(f"{program} is not built")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for pp_size in options.pp_sizes:
+            bench(options, pp_size, folder)
+
+
+if __name__ == "__main__":
+    main()

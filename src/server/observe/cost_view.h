@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+
+#include "sched/ring_stats.h"
+
+namespace millrace::server {
+
+/// The ring as a cluster that `millrace simulate --cluster` reads (docs/simulation.md): what each stage's micro-batches
+/// cost as learnt so far, the mean latency of the links between stages, the pool of pages. `costs` knows its stages.
+void append_cost_view(std::string& out, const sched::RingCosts& costs, const sched::RingSnapshot& ring,
+                      const std::string& model_name);
+
+}  // namespace millrace::server

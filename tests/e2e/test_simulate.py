@@ -1,0 +1,49 @@
+"""`millrace simulate` over what a real server says of itself."""
+
+import json
+import subprocess
+
+from millrace_server import BUILD, MillraceServer, run_binary, wait_until
+
+LOAD = BUILD / "bench" / "load"
+
+
+def described(server, folder):
+    wait_until(lambda: server.get("/cost_model").status_code == 200, "the description of the ring")
+    path = folder / "cluster.json"
+    path.write_text(server.get("/cost_model").text)
+    return path
+
+
+def test_a_served_load_is_replayed_over_the_servers_own_description(tmp_path):
+    with MillraceServer("--pp-size", 2, "--chunking", "balanced") as server:
+        cluster = described(server, tmp_path)  # from the profile of the start alone
+        run = tmp_path / "run.json"
+        subprocess.run([LOAD, "--base-url", server.url, "--quiet", "--num-prompts", "12", "--max-concurrency", "3",
+                        "--input-len", "100", "--range-ratio", "0.5", "--output-len", "8", "--ignore-eos",
+                        "--result-file", run], check=True, stdout=subprocess.DEVNULL)
+        served = json.loads(run.read_text())
+    description = json.loads(cluster.read_text())
+    assert len(description["stages"]) == 2 and all(stage["per_token_us"] > 0 for stage in description["stages"])
+    assert description["processors"] > 0 and description["page_count"] > 0
+
+    rows = tmp_path / "rows.json"
+    simulated = run_binary("simulate", "--cluster", cluster, "--requests", run, "--chunking", "fixed,balanced",
+                           "--chunked-prefill-size", 512, "--result-file", rows)
+    assert simulated.returncode == 0, simulated.stderr
+    for row in json.loads(rows.read_text()):
+        assert row["pp_size"] == 2
+        tokens = row["input_throughput"] * row["duration"]
+        assert round(tokens) == sum(served["input_lens"])
+
+    other = run_binary("simulate", "--cluster", cluster, "--pp-size", 4, "--input-len", 100)
+    assert other.returncode != 0 and "2 measured stages" in other.stderr
+
+
+def test_a_ring_that_was_not_timed_describes_itself_after_some_load(tmp_path):
+    with MillraceServer("--chunking", "fixed") as server:
+        answer = server.get("/cost_model")
+        assert answer.status_code == 503 and "8 micro-batches" in answer.json()["error"]["message"]
+        for _ in range(2):
+            assert server.post("/v1/completions", {"prompt": "Call me", "max_tokens": 20}).status_code == 200
+        described(server, tmp_path)
