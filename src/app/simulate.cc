@@ -68,12 +68,13 @@ void print_header(const SimulateFlags& flags) {
 
 void print_row(const SimulateFlags& flags, const sim::Setting& setting, const sim::ExperimentResult& result,
                double efficiency) {
-  fmt::print("{:>3} {:>5} {:>10} {:>6} {:>6} {:>9.2f} {:>9.0f} {:>9.1f} {:>6} {:>10} {:>7.1f}% {:>8.2f} {:>8.2f} "
-             "{:>8.4f} {:>7}",
-             setting.pp_size, setting.async_batch_depth, name_of(setting.chunking), setting.chunk_size,
-             setting.smoothing, result.makespan_s, result.input_tokens_per_s, result.output_tokens_per_s, result.plans,
-             efficiency > 0 ? fmt::format("{:.1f}%", 100 * efficiency) : "-", 100 * result.bubble_ratio, result.ttft_s(0.5), result.ttft_s(0.99), result.tpot_s(0.5),
-             result.preemptions);
+  fmt::print(
+      "{:>3} {:>5} {:>10} {:>6} {:>6} {:>9.2f} {:>9.0f} {:>9.1f} {:>6} {:>10} {:>7.1f}% {:>8.2f} {:>8.2f} "
+      "{:>8.4f} {:>7}",
+      setting.pp_size, setting.async_batch_depth, name_of(setting.chunking), setting.chunk_size, setting.smoothing,
+      result.makespan_s, result.input_tokens_per_s, result.output_tokens_per_s, result.plans,
+      efficiency > 0 ? fmt::format("{:.1f}%", 100 * efficiency) : "-", 100 * result.bubble_ratio, result.ttft_s(0.5),
+      result.ttft_s(0.99), result.tpot_s(0.5), result.preemptions);
   if (flags.workload.long_share > 0) {
     fmt::print(" {:>10.2f} {:>10.2f}", result.ttft_s(0.99, false), result.ttft_s(0.99, true));
   }
@@ -125,7 +126,8 @@ Result<void> write_file(const std::filesystem::path& path, const std::string& co
 Result<void> simulate(const SimulateFlags& flags) {
   const auto cluster = sim::Cluster::load(flags.cluster);
   if (cluster.has_error()) return cluster.error();
-  const auto workload = flags.requests.empty() ? sim::make_workload(flags.workload) : sim::load_workload(flags.requests);
+  const auto workload =
+      flags.requests.empty() ? sim::make_workload(flags.workload) : sim::load_workload(flags.requests);
   if (workload.has_error()) return workload.error();
   for (const sim::Arrival& arrival : workload->arrivals) {
     if (uint64_t{arrival.input_length} + arrival.output_length > cluster->context_length) {
@@ -134,7 +136,8 @@ Result<void> simulate(const SimulateFlags& flags) {
     }
   }
   if (!flags.plot.empty() && !cluster->measured_stages.empty()) {
-    return Error{ErrorCode::kInvalidArgument, "--plot draws the efficiency against one stage, which measured stages don't give"};
+    return Error{ErrorCode::kInvalidArgument,
+                 "--plot draws the efficiency against one stage, which measured stages don't give"};
   }
   const auto baseline = baseline_s(*cluster, flags, *workload);
   if (baseline.has_error()) return baseline.error();

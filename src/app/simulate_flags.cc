@@ -7,8 +7,10 @@ namespace {
 
 void add_setting_flags(CLI::App& command, SimulateFlags& flags) {
   command.add_option("--cluster", flags.cluster, "File that describes the cluster (see bench/clusters)")->required();
-  command.add_option("--pp-size", flags.pp_sizes, "Stages; a list sweeps, as for the flags that follow (default: 1, or as "
-                     "measured)")
+  command
+      .add_option("--pp-size", flags.pp_sizes,
+                  "Stages; a list sweeps, as for the flags that follow (default: 1, or as "
+                  "measured)")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024));
   command.add_option("--chunking", flags.chunkings, "How prompts are cut: fixed, published, balanced")
@@ -59,8 +61,9 @@ void add_workload_flags(CLI::App& command, sim::WorkloadOptions& workload) {
 void add_simulate_flags(CLI::App& command, SimulateFlags& flags) {
   add_setting_flags(command, flags);
   add_workload_flags(command, flags.workload);
-  command.add_option("--requests", flags.requests,
-                     "Result file of bench/load: its requests, instead of the flags that describe some")
+  command
+      .add_option("--requests", flags.requests,
+                  "Result file of bench/load: its requests, instead of the flags that describe some")
       ->check(CLI::ExistingFile);
   command.add_option("--goal-ttft", flags.goal.ttft_s, "Seconds to the first token that goodput asks for; 0: any")
       ->capture_default_str();

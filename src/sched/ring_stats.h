@@ -78,8 +78,8 @@ struct RingCosts {
   uint32_t page_count = 0;
   uint32_t max_running = 0;
   uint32_t context_length = 0;
-  uint32_t processors = 0;               ///< that all stages share; 0: unknown, or several machines
-  uint32_t stage_threads = 1;            ///< that a stage computes with, where processors is not 0
+  uint32_t processors = 0;     ///< that all stages share; 0: unknown, or several machines
+  uint32_t stage_threads = 1;  ///< that a stage computes with, where processors is not 0
 };
 
 /// Watches a ring: the head's thread tells it what happens, any thread reads. A plan's record is complete when the
@@ -151,7 +151,7 @@ class RingStats {
   bool output_came_ = false;         // since the last request
 
   mutable std::mutex mutex_;
-  RingCosts costs_;                         // guarded by mutex_, as all below
+  RingCosts costs_;  // guarded by mutex_, as all below
   uint32_t in_flight_ = 0;
   uint64_t generations_ = 0;
   uint64_t next_number_ = 1;

@@ -171,8 +171,9 @@ Result<std::vector<StageCost>> Cluster::divide(int32_t stage_count) const {
 
 Result<std::vector<StageCost>> Cluster::as_measured(int32_t stage_count) const {
   if (static_cast<size_t>(stage_count) != measured_stages.size()) {
-    return make_error(ErrorCode::kInvalidArgument, "the description holds {} measured stages: --pp-size {} is another ring",
-                      measured_stages.size(), stage_count);
+    return make_error(ErrorCode::kInvalidArgument,
+                      "the description holds {} measured stages: --pp-size {} is another ring", measured_stages.size(),
+                      stage_count);
   }
   std::vector<StageCost> stages;
   for (const sched::CostCoefficients& coefficients : measured_stages) {

@@ -20,8 +20,8 @@ struct Cluster {
   sched::CostCoefficients output_head;  ///< of the last stage besides
   std::vector<double> slowness;         ///< factor per stage; the last one serves the rest
   std::vector<sched::CostCoefficients> measured_stages;  ///< whole stages instead of layers: pp_size is their number
-  uint32_t processors = 0;              ///< of the one machine that all stages compute on; 0: each has its own
-  uint32_t threads = 1;                 ///< that a stage computes with
+  uint32_t processors = 0;  ///< of the one machine that all stages compute on; 0: each has its own
+  uint32_t threads = 1;     ///< that a stage computes with
   double jitter = 0;
   double activation_bytes_per_token = 0;
   double link_bytes_per_second = 0;

@@ -69,7 +69,12 @@ asio::awaitable<void> send_one(async::Runtime& runtime, sched::Engine& engine, c
 class Clients {
  public:
   Clients(async::Runtime& runtime, sched::Engine& engine, const Workload& workload, std::vector<RequestResult>& results)
-      : runtime_(runtime), engine_(engine), workload_(workload), results_(results), one_ended_(runtime), tasks_(runtime) {}
+      : runtime_(runtime),
+        engine_(engine),
+        workload_(workload),
+        results_(results),
+        one_ended_(runtime),
+        tasks_(runtime) {}
 
   void start() { tasks_.spawn("clients", send_all(runtime_.now())); }
   [[nodiscard]] bool done() const { return tasks_.size() == 0; }
@@ -113,8 +118,8 @@ double quantile_of(std::vector<double> values, double quantile) {
 
 }  // namespace
 
-Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& setting,
-                                        const Workload& workload, uint64_t seed) {
+Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& setting, const Workload& workload,
+                                        uint64_t seed) {
   const auto stages = cluster.divide(setting.pp_size);
   if (stages.has_error()) return stages.error();
   ExperimentResult result;
@@ -126,9 +131,9 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& s
       std::make_shared_for_overwrite<std::byte[]>((setting.chunk_size + cluster.max_running) * (row_bytes + 1));
   Processors processors(cluster.processors);
   options.make_runner = [&](async::Runtime& runtime, StageId stage) {
-    return std::make_unique<TimedRunner>(runtime, stage, (*stages)[stage.value()], scratch,
-                                         [&world] { return world.random(); }, result.trace,
-                                         cluster.processors > 0 ? &processors : nullptr);
+    return std::make_unique<TimedRunner>(
+        runtime, stage, (*stages)[stage.value()], scratch, [&world] { return world.random(); }, result.trace,
+        cluster.processors > 0 ? &processors : nullptr);
   };
   SimulatedRing ring(world, options);
   TimePoint time{};

@@ -8,8 +8,8 @@
 namespace millrace::sim {
 
 /// Processors that the stages of one machine compute on. As long as no more threads want to run than there are
-/// processors each runs at full speed; beyond that all are slowed down alike (processor sharing). For virtual time only:
-/// the stages' Runtimes are threads of one VirtualWorld. Outlives those who compute.
+/// processors each runs at full speed; beyond that all are slowed down alike (processor sharing). For virtual time
+/// only: the stages' Runtimes are threads of one VirtualWorld. Outlives those who compute.
 class Processors {
  public:
   explicit Processors(uint32_t count) : count_(count) {}

@@ -30,12 +30,15 @@ Result<Workload> read_workload(simdjson::dom::object fields) {
   const auto starts = numbers(fields, "start_times");
   if (starts.has_error()) return starts.error();
   if (inputs->empty() || inputs->size() != outputs->size() || inputs->size() != starts->size()) {
-    return make_error(ErrorCode::kData, "input_lens, output_lens, start_times: {}, {} and {} entries, wanted as many of "
-                      "each, at least 1", inputs->size(), outputs->size(), starts->size());
+    return make_error(ErrorCode::kData,
+                      "input_lens, output_lens, start_times: {}, {} and {} entries, wanted as many of "
+                      "each, at least 1",
+                      inputs->size(), outputs->size(), starts->size());
   }
   Workload workload;
   uint64_t limit = 0;
-  if (fields["max_concurrency"].get(limit) == simdjson::SUCCESS) workload.max_concurrency = static_cast<uint32_t>(limit);
+  if (fields["max_concurrency"].get(limit) == simdjson::SUCCESS)
+    workload.max_concurrency = static_cast<uint32_t>(limit);
   for (size_t i = 0; i < inputs->size(); ++i) {
     if ((*inputs)[i] < 1 || (*outputs)[i] < 1) {
       return make_error(ErrorCode::kData, "request {}: {} tokens in and {} out, wanted one of each: did it fail?", i,

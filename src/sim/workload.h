@@ -16,7 +16,7 @@ struct WorkloadOptions {
   double spread = 0;               ///< lengths vary by up to this part to either side
   double long_share = 0;           ///< part of the requests that have long_input_length instead
   uint32_t long_input_length = 131072;
-  uint32_t max_concurrency = 0;    ///< requests under way; more wait for one of them to end; 0: no limit
+  uint32_t max_concurrency = 0;  ///< requests under way; more wait for one of them to end; 0: no limit
   uint64_t seed = 0;
 };
 

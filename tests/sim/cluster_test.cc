@@ -42,7 +42,8 @@ namespace {
 /// Two measured stages of 10 and 30 us per token, and nothing else.
 Cluster measured(const std::string& more = "") {
   auto cluster = Cluster::parse(R"({"stages":[{"per_token_us":10},{"per_token_us":30}],"page_size":16,"page_count":1000,
-                                    "max_running":4,"context_length":16000)" + more + "}");
+                                    "max_running":4,"context_length":16000)" +
+                                more + "}");
   REQUIRE(cluster.has_value());
   return *cluster;
 }
@@ -51,7 +52,8 @@ Cluster measured(const std::string& more = "") {
 
 TEST_CASE("measured stages serve as they are, and as no other ring") {
   REQUIRE_THAT(Cluster::parse(R"({"layers":2,"stages":[{}]})").error().message, Catch::Contains("either layers"));
-  REQUIRE_THAT(Cluster::parse(R"({"stages":[{},{"per_tok":1}]})").error().message, Catch::Contains("stages[1].per_tok"));
+  REQUIRE_THAT(Cluster::parse(R"({"stages":[{},{"per_tok":1}]})").error().message,
+               Catch::Contains("stages[1].per_tok"));
   const Cluster cluster = measured();
   REQUIRE_THAT(cluster.divide(3).error().message, Catch::Contains("2 measured stages"));
   const Workload one{{{0, 1000, 1}}};
@@ -62,7 +64,8 @@ TEST_CASE("measured stages serve as they are, and as no other ring") {
 }
 
 TEST_CASE("stages that share processors are slowed down by each other only") {
-  // Four prompts of a chunk each. The second stage takes 30 ms for each: with a processor of its own it ends at 10 + 4 x 30.
+  // Four prompts of a chunk each. The second stage takes 30 ms for each: with a processor of its own it ends at 10 + 4
+  // x 30.
   const Workload four{{{0, 1000, 1}, {0, 1000, 1}, {0, 1000, 1}, {0, 1000, 1}}};
   const Setting setting{2, 0, sched::Chunking::kFixed, 1000};
   const auto time_with = [&](const std::string& more) {

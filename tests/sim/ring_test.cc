@@ -27,8 +27,13 @@ Outcome run_world(uint64_t seed, const sim::SimulatedRingOptions& options, std::
   const sched::EngineStatus status = world.head().status();
   const uint64_t plans = world.head().ring_stats()->snapshot(0).since_start.plans;
   world.stop();
-  return {status.preemptions, status.cache.host_hit_pages, status.cache.fetched_pages, plans, world.trace_hash(),
-          world.step_count(), world.draw()};
+  return {status.preemptions,
+          status.cache.host_hit_pages,
+          status.cache.fetched_pages,
+          plans,
+          world.trace_hash(),
+          world.step_count(),
+          world.draw()};
 }
 
 /// The jobs that were answered to the end: neither refused nor left by their client.

@@ -27,7 +27,8 @@ void write_links(JsonWriter& json, const sched::RingTotals& totals) {
   }
   const uint64_t rows = (totals.prefill_tokens + totals.decode_tokens) * (totals.links.size() - 2);
   json.member("activation_bytes_per_token", rows == 0 ? uint64_t{0} : inner.bytes / rows);
-  const double latency_ns = inner.timed == 0 ? 0 : static_cast<double>(inner.latency_ns) / static_cast<double>(inner.timed);
+  const double latency_ns =
+      inner.timed == 0 ? 0 : static_cast<double>(inner.latency_ns) / static_cast<double>(inner.timed);
   json.member("link_latency_us", latency_ns / 1e3);
 }
 

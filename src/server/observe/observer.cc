@@ -76,8 +76,10 @@ class Observer {
     if (ring == nullptr) return not_ready();
     const sched::RingCosts costs = ring->costs();
     if (costs.stages.empty()) {
-      return error_response({503, "the stages' costs are not known yet: at least 8 micro-batches must have run, and "
-                                  "predictions must have been right lately", ""});
+      return error_response({503,
+                             "the stages' costs are not known yet: at least 8 micro-batches must have run, and "
+                             "predictions must have been right lately",
+                             ""});
     }
     HttpResponse response;
     append_cost_view(response.body, costs, ring->snapshot(now_ns()), model_name_);
