@@ -61,6 +61,7 @@ void print_header(const SimulateFlags& flags) {
   fmt::print("{:>3} {:>5} {:>10} {:>6} {:>6} {:>9} {:>9} {:>9} {:>6} {:>10} {:>8} {:>8} {:>8} {:>8} {:>7}", "pp",
              "depth", "chunking", "chunk", "smooth", "time s", "in tok/s", "out tok/s", "plans", "efficiency", "bubble",
              "TTFT p50", "TTFT p99", "TPOT p50", "retract");
+  if (flags.workload.prefix_length > 0) fmt::print(" {:>7}", "cached");
   if (flags.workload.long_share > 0) fmt::print(" {:>10} {:>10}", "short p99", "long p99");
   if (flags.goal.ttft_s > 0 || flags.goal.tpot_s > 0) fmt::print(" {:>9}", "goodput/s");
   fmt::print("\n");
@@ -75,6 +76,7 @@ void print_row(const SimulateFlags& flags, const sim::Setting& setting, const si
       result.makespan_s, result.input_tokens_per_s, result.output_tokens_per_s, result.plans,
       efficiency > 0 ? fmt::format("{:.1f}%", 100 * efficiency) : "-", 100 * result.bubble_ratio, result.ttft_s(0.5),
       result.ttft_s(0.99), result.tpot_s(0.5), result.preemptions);
+  if (flags.workload.prefix_length > 0) fmt::print(" {:>6.1f}%", 100 * result.cached_share);
   if (flags.workload.long_share > 0) {
     fmt::print(" {:>10.2f} {:>10.2f}", result.ttft_s(0.99, false), result.ttft_s(0.99, true));
   }
@@ -90,6 +92,7 @@ void write_row(JsonWriter& json, const SimulateFlags& flags, const sim::Setting&
   json.member("smoothing", setting.smoothing).member("duration", result.makespan_s);
   json.member("input_throughput", result.input_tokens_per_s).member("output_throughput", result.output_tokens_per_s);
   json.member("plans", result.plans).member("bubble_ratio", result.bubble_ratio);
+  json.member("cached_share", result.cached_share);
   if (efficiency > 0) json.member("efficiency", efficiency);
   for (const double quantile : {0.5, 0.9, 0.99}) {
     json.member(fmt::format("p{:g}_ttft_ms", 100 * quantile), 1e3 * result.ttft_s(quantile));

@@ -43,6 +43,11 @@ void add_workload_flags(CLI::App& command, sim::WorkloadOptions& workload) {
       ->capture_default_str();
   command.add_option("--input-len", workload.input_length, "Prompt tokens")->capture_default_str();
   command.add_option("--output-len", workload.output_length, "Tokens to draw")->capture_default_str();
+  command.add_option("--prefix-len", workload.prefix_length, "Prompt tokens before those, common to many requests")
+      ->capture_default_str();
+  command.add_option("--num-prefixes", workload.prefix_count, "Different ones, drawn at random")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   command.add_option("--max-concurrency", workload.max_concurrency, "Requests under way at once; 0: no limit")
       ->capture_default_str();
   command.add_option("--length-spread", workload.spread, "Lengths vary by up to this part to either side")

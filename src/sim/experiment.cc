@@ -28,7 +28,6 @@ SimulatedRingOptions ring_options(const Cluster& cluster, const Setting& setting
   scheduler.stage_count = options.stage_count;
   scheduler.chunking = setting.chunking;
   scheduler.chunk_smoothing = setting.smoothing;
-  scheduler.share_prefixes = false;  // prompts here have lengths, not contents
   scheduler.policy = setting.policy;
   scheduler.spread_decodes = setting.spread_decodes;
   options.head.max_queued = 1u << 20;
@@ -40,13 +39,21 @@ SimulatedRingOptions ring_options(const Cluster& cluster, const Setting& setting
   return options;
 }
 
+/// One token, over and over, for the prefix of a group, and another for what is the request's own: to the prefix cache
+/// that is as good as any text.
+std::vector<TokenId> prompt_of(const Arrival& arrival, size_t index) {
+  std::vector<TokenId> prompt(arrival.prefix_length, static_cast<TokenId>(2 * arrival.prefix_group));
+  prompt.resize(arrival.input_length, static_cast<TokenId>(2 * index + 1));
+  return prompt;
+}
+
 /// One request, from now to its end.
-asio::awaitable<void> send_one(async::Runtime& runtime, sched::Engine& engine, const Arrival& arrival, std::string id,
+asio::awaitable<void> send_one(async::Runtime& runtime, sched::Engine& engine, const Arrival& arrival, size_t index,
                                TimePoint start, RequestResult& result) {
   const TimePoint sent = runtime.now();
   sched::GenerateRequest request;
-  request.id = std::move(id);
-  request.prompt.assign(arrival.input_length, 1);
+  request.id = std::to_string(index);
+  request.prompt = prompt_of(arrival, index);
   request.max_tokens = arrival.output_length;
   auto stream = engine.submit(std::move(request), runtime);
   result.is_long = arrival.is_long;
@@ -54,6 +61,7 @@ asio::awaitable<void> send_one(async::Runtime& runtime, sched::Engine& engine, c
   TimePoint first{};
   for (;;) {
     const sched::GenerateEvent event = co_await (*stream)->next();
+    result.cached_tokens = event.cached_tokens;
     if (first == TimePoint{} && !event.tokens.empty()) first = runtime.now();
     if (event.last()) {
       result.ok = event.finish.has_value();
@@ -90,7 +98,7 @@ class Clients {
   }
 
   asio::awaitable<void> send(size_t index, TimePoint start) {
-    co_await send_one(runtime_, engine_, workload_.arrivals[index], std::to_string(index), start, results_[index]);
+    co_await send_one(runtime_, engine_, workload_.arrivals[index], index, start, results_[index]);
     --running_;
     one_ended_.notify_one();
   }
@@ -150,13 +158,16 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& s
 
   double input = 0;
   double output = 0;
+  double cached = 0;
   for (size_t i = 0; i < workload.arrivals.size(); ++i) {
     if (!result.requests[i].ok) continue;
     result.makespan_s = std::max(result.makespan_s, result.requests[i].end_s);
     input += workload.arrivals[i].input_length;
     output += workload.arrivals[i].output_length;
+    cached += result.requests[i].cached_tokens;
   }
   if (result.makespan_s > 0) {
+    result.cached_share = cached / input;
     result.input_tokens_per_s = input / result.makespan_s;
     result.output_tokens_per_s = output / result.makespan_s;
     result.bubble_ratio = 1 - result.trace.busy_s(start) / (result.makespan_s * setting.pp_size);

@@ -34,12 +34,14 @@ struct RequestResult {
   double ttft_s = 0;
   double tpot_s = 0;   ///< 0 with one token
   double end_s = 0;    ///< after the workload's start
+  uint32_t cached_tokens = 0;  ///< of the prompt
 };
 
 struct ExperimentResult {
   std::vector<RequestResult> requests;  ///< as the workload
   double makespan_s = 0;                ///< workload's start to last token
-  double input_tokens_per_s = 0;
+  double input_tokens_per_s = 0;        ///< with those found in the cache
+  double cached_share = 0;              ///< of the input tokens
   double output_tokens_per_s = 0;
   double bubble_ratio = 0;              ///< part of the stages' time in which they computed nothing
   double profile_s = 0;                 ///< until the ring was ready

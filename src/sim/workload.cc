@@ -82,6 +82,10 @@ Workload make_workload(const WorkloadOptions& options) {
     arrival.is_long = dice() < options.long_share;
     arrival.input_length = vary(arrival.is_long ? options.long_input_length : options.input_length);
     arrival.output_length = vary(options.output_length);
+    if (options.prefix_length == 0) continue;
+    arrival.prefix_group = static_cast<uint32_t>(dice() * options.prefix_count);
+    arrival.prefix_length = options.prefix_length;
+    arrival.input_length += options.prefix_length;
   }
   return workload;
 }

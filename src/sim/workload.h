@@ -13,6 +13,8 @@ struct WorkloadOptions {
   double rate_per_s = 0;           ///< Poisson arrivals; 0: all at once
   uint32_t input_length = 131072;
   uint32_t output_length = 1;
+  uint32_t prefix_length = 0;      ///< tokens before those, which requests of one group have in common
+  uint32_t prefix_count = 8;       ///< groups; each request is of one drawn at random
   double spread = 0;               ///< lengths vary by up to this part to either side
   double long_share = 0;           ///< part of the requests that have long_input_length instead
   uint32_t long_input_length = 131072;
@@ -22,9 +24,11 @@ struct WorkloadOptions {
 
 struct Arrival {
   double at_s = 0;
-  uint32_t input_length = 1;
+  uint32_t input_length = 1;   ///< with the prefix
   uint32_t output_length = 1;
   bool is_long = false;
+  uint32_t prefix_length = 0;  ///< tokens that all of the same group begin with
+  uint32_t prefix_group = 0;
 };
 
 struct Workload {

@@ -90,6 +90,24 @@ TEST_CASE("a limit of concurrency holds requests back") {
   REQUIRE(free->makespan_s < limited->makespan_s);
 }
 
+TEST_CASE("requests with a common prefix compute it once, as far as the pages reach") {
+  WorkloadOptions options;
+  options.requests = 20;
+  options.input_length = 160;
+  options.prefix_length = 1600;
+  options.prefix_count = 2;
+  options.max_concurrency = 1;
+  const Setting setting{2, 0, sched::Chunking::kFixed, 1000};
+  const auto shared = run_experiment(measured(), setting, make_workload(options), 1);
+  REQUIRE(shared->cached_share == Approx(18.0 * 1600 / (20 * 1760)));  // all but the first of each group
+  // 1600 tokens fill the pool but for one request's own: the group that came last has its pages still, no other.
+  const auto cluster = Cluster::parse(R"({"stages":[{"per_token_us":10}],"page_size":16,"page_count":112,
+                                          "max_running":4,"context_length":1792})");
+  const auto tight = run_experiment(*cluster, {1, 0, sched::Chunking::kFixed, 1000}, make_workload(options), 1);
+  REQUIRE(tight->cached_share > 0);
+  REQUIRE(tight->cached_share < shared->cached_share);
+}
+
 TEST_CASE("the requests of a load run are replayed") {
   const auto path = std::filesystem::temp_directory_path() / fmt::format("millrace-requests-{}.json", getpid());
   const auto load = [&path](const std::string& content) {
