@@ -24,7 +24,7 @@ struct WorkloadOptions {
 
 struct Arrival {
   double at_s = 0;
-  uint32_t input_length = 1;   ///< with the prefix
+  uint32_t input_length = 1;  ///< with the prefix
   uint32_t output_length = 1;
   bool is_long = false;
   uint32_t prefix_length = 0;  ///< tokens that all of the same group begin with
