@@ -46,6 +46,16 @@ asio::awaitable<std::string> failure_of(comm::LinkReceiver& receiver, comm::Mess
   co_return reason;
 }
 
+asio::awaitable<std::vector<std::byte>> receive_activations(comm::LinkReceiver& receiver, PlanId plan, size_t size) {
+  std::vector<std::byte> memory(size);
+  receiver.post(plan, memory);
+  const comm::Message message = co_await receiver.receive(comm::MessageKind::kActivations);
+  REQUIRE(message.plan == plan);
+  REQUIRE(message.payload.bytes().data() == memory.data());
+  REQUIRE(message.payload.bytes().size() == size);
+  co_return memory;
+}
+
 void TcpWorld::run(asio::awaitable<void> script) { run_to_end(context, play(*this, std::move(script))); }
 
 asio::awaitable<comm::Link> TcpWorld::make_link(comm::TcpLinkOptions options, comm::LinkHello hello) {

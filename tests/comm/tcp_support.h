@@ -41,6 +41,10 @@ inline constexpr auto kPatience = std::chrono::seconds(60);
 /// The reason with which `receive` throws; empty when it does not.
 [[nodiscard]] asio::awaitable<std::string> failure_of(comm::LinkReceiver& receiver, comm::MessageKind kind);
 
+/// Posts memory for the activations of `plan`, which are the next, and waits for them to lie there.
+[[nodiscard]] asio::awaitable<std::vector<std::byte>> receive_activations(comm::LinkReceiver& receiver, PlanId plan,
+                                                                          size_t size);
+
 /// A thread's worth of links on loopback: a listener and a group on the Runtime of one io_context.
 struct TcpWorld {
   explicit TcpWorld(comm::TcpListenerOptions options = {})
