@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
@@ -9,8 +8,10 @@ using namespace millrace::comm;
 using namespace std::chrono_literals;
 using test::bytes_of;
 using test::failure_of;
+using test::numbered_bytes;
 using test::patient_options;
 using test::receive_activations;
+using test::same_bytes;
 using test::TcpWorld;
 
 namespace {
@@ -19,13 +20,6 @@ constexpr Generation kGeneration{3};  // that of sample_hello()
 constexpr size_t kBig = size_t{16} << 20;
 /// What a receiver may have read of a frame that nobody has posted a receive for.
 constexpr uint64_t kReadAhead = 64 << 10;
-
-std::vector<std::byte> pattern(size_t size, uint32_t seed) {
-  std::vector<std::byte> bytes(size);
-  uint32_t state = seed * 2654435761u + 1;
-  for (std::byte& each : bytes) each = static_cast<std::byte>((state = state * 1664525u + 1013904223u) >> 24);
-  return bytes;
-}
 
 /// Until everything that can happen without us has happened on this executor.
 asio::awaitable<void> turn_around(TcpWorld& world, int times) {
@@ -39,16 +33,16 @@ asio::awaitable<void> post_early(TcpWorld& world) {
   REQUIRE(link.receiver->fills_posted());
   link.receiver->post(PlanId(1), first);
   link.receiver->post(PlanId(2), second);
-  const auto small = pattern(first.size(), 1);
-  const auto big = pattern(second.size(), 2);
+  const auto small = numbered_bytes(first.size(), 1);
+  const auto big = numbered_bytes(second.size(), 2);
   Work one = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(1), small);
   Work two = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(2), big);
   const Message a = co_await link.receiver->receive(MessageKind::kActivations);
   const Message b = co_await link.receiver->receive(MessageKind::kActivations);
   REQUIRE(a.payload.bytes().data() == first.data());
   REQUIRE(b.payload.bytes().data() == second.data());
-  REQUIRE(first == small);
-  REQUIRE(second == big);
+  REQUIRE(same_bytes(first, small));
+  REQUIRE(same_bytes(second, big));
   co_await one.commit();
   co_await two.commit();
 }
@@ -62,7 +56,7 @@ asio::awaitable<void> commit_into(Work& work, bool& committed) {
 asio::awaitable<void> post_late(TcpWorld& world) {
   constexpr uint64_t kTensors = 4;
   Link link = co_await world.make_link(patient_options());
-  const auto tensor = pattern(kBig, 3);
+  const auto tensor = numbered_bytes(kBig, 3);
   std::vector<Work> works;
   for (uint64_t i = 0; i < kTensors; ++i) {
     works.push_back(link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(i), tensor));
@@ -79,7 +73,7 @@ asio::awaitable<void> post_late(TcpWorld& world) {
   REQUIRE_FALSE(all_handed_over);
   for (uint64_t i = 0; i < kTensors; ++i) {
     const auto received = co_await receive_activations(*link.receiver, PlanId(i), kBig);
-    REQUIRE(received == tensor);
+    REQUIRE(same_bytes(received, tensor));
   }
   co_await tasks.join();
 }
@@ -89,11 +83,11 @@ asio::awaitable<void> refuse(TcpWorld& world, PlanId posted_plan, size_t posted_
   const std::vector<std::byte> before = memory;
   Link link = co_await world.make_link(patient_options());
   link.receiver->post(posted_plan, memory);
-  const auto tensor = pattern(50000, 4);
+  const auto tensor = numbered_bytes(50000, 4);
   Work work = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(6), tensor);
   const std::string reason = co_await failure_of(*link.receiver, MessageKind::kActivations);
   REQUIRE_THAT(reason, Catch::StartsWith("stage 0 at 127.0.0.1:") && Catch::Contains(wanted));
-  REQUIRE(memory == before);
+  REQUIRE(same_bytes(memory, before));
   const std::string plans_end = co_await failure_of(*link.receiver, MessageKind::kPlan);
   REQUIRE(plans_end == reason);
   co_await work.commit();
@@ -104,7 +98,7 @@ asio::awaitable<void> refuse(TcpWorld& world, PlanId posted_plan, size_t posted_
 asio::awaitable<void> close_while_posted(TcpWorld& world, size_t size, int turns) {
   std::vector<std::byte> memory(size);
   Link link = co_await world.make_link(patient_options());
-  const auto tensor = pattern(size, 5);
+  const auto tensor = numbered_bytes(size, 5);
   link.receiver->post(PlanId(1), memory);
   Work work = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(1), tensor);
   co_await turn_around(world, turns);
@@ -117,7 +111,7 @@ asio::awaitable<void> close_while_posted(TcpWorld& world, size_t size, int turns
   co_await work.commit();
   while (!world.group.stats().empty()) co_await async::sleep_for(world.runtime, 1ms);
   co_await turn_around(world, 20);
-  REQUIRE(memory == mine);
+  REQUIRE(same_bytes(memory, mine));
 }
 
 asio::awaitable<void> close_at_every_turn(TcpWorld& world) {
@@ -129,8 +123,8 @@ asio::awaitable<void> close_at_every_turn(TcpWorld& world) {
 /// The memory of a generation that ended in the middle of a transfer serves the next one.
 asio::awaitable<void> change_generation_while_posted(TcpWorld& world) {
   std::vector<std::byte> memory(kBig);
-  const auto old_tensor = pattern(kBig, 6);
-  const auto new_tensor = pattern(kBig, 7);
+  const auto old_tensor = numbered_bytes(kBig, 6);
+  const auto new_tensor = numbered_bytes(kBig, 7);
   Link old_link = co_await world.make_link(patient_options());
   old_link.receiver->post(PlanId(1), memory);
   Work old_work = old_link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(1), old_tensor);
@@ -147,7 +141,7 @@ asio::awaitable<void> change_generation_while_posted(TcpWorld& world) {
   Work work = link.sender->send_borrowed(MessageKind::kActivations, hello.generation, PlanId(1), new_tensor);
   const Message message = co_await link.receiver->receive(MessageKind::kActivations);
   REQUIRE(message.generation == hello.generation);
-  REQUIRE(memory == new_tensor);
+  REQUIRE(same_bytes(memory, new_tensor));
   REQUIRE(link.receiver->stats().messages_dropped == 1);
   co_await work.commit();
   co_await old_work.commit();
@@ -158,13 +152,13 @@ asio::awaitable<void> deliver_what_has_come(TcpWorld& world) {
   std::vector<std::byte> memory(1000);
   Link link = co_await world.make_link(patient_options());
   link.receiver->post(PlanId(1), memory);
-  const auto tensor = pattern(memory.size(), 8);
+  const auto tensor = numbered_bytes(memory.size(), 8);
   link.sender->send(MessageKind::kActivations, kGeneration, PlanId(1), tensor);
   while (link.receiver->stats().messages_received == 0) co_await async::sleep_for(world.runtime, 1ms);
   link.sender->close("the head has stopped");
   while (link.receiver->stats().open) co_await async::sleep_for(world.runtime, 1ms);
   const Message message = co_await link.receiver->receive(MessageKind::kActivations);
-  REQUIRE(std::ranges::equal(message.payload.bytes(), tensor));
+  REQUIRE(same_bytes(message.payload.bytes(), tensor));
   const std::string reason = co_await failure_of(*link.receiver, MessageKind::kActivations);
   REQUIRE(reason == "the head has stopped");
 }

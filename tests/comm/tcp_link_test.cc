@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <cstring>
-#include <numeric>
 
 #include "comm/tcp_support.h"
 
@@ -9,22 +7,16 @@ using namespace millrace::comm;
 using namespace std::chrono_literals;
 using test::bytes_of;
 using test::failure_of;
+using test::numbered_bytes;
 using test::patient_options;
 using test::receive_activations;
+using test::same_bytes;
 using test::TcpWorld;
 using test::text_of;
 
 namespace {
 
 constexpr Generation kGeneration{3};  // that of sample_hello()
-
-std::vector<std::byte> numbered_bytes(size_t size, uint64_t seed) {
-  std::vector<std::byte> bytes(size);
-  std::vector<uint64_t> words(size / sizeof(uint64_t));
-  for (size_t i = 0; i < words.size(); ++i) words[i] = (i + seed) * 0x9E3779B97F4A7C15ull;
-  if (!words.empty()) std::memcpy(bytes.data(), words.data(), words.size() * sizeof(uint64_t));
-  return bytes;
-}
 
 asio::awaitable<void> commit_into(Work& work, bool& committed) {
   co_await work.commit();
@@ -58,8 +50,8 @@ asio::awaitable<void> keep_order_of_many(TcpWorld& world) {
     const Message plan = co_await link.receiver->receive(MessageKind::kPlan);
     const auto activations = co_await receive_activations(*link.receiver, PlanId(i), bytes.size());
     REQUIRE(plan.plan == PlanId(i));
-    REQUIRE(std::ranges::equal(plan.payload.bytes(), bytes));
-    REQUIRE(activations == bytes);
+    REQUIRE(same_bytes(plan.payload.bytes(), bytes));
+    REQUIRE(same_bytes(activations, bytes));
   }
   REQUIRE(link.sender->stats().messages_sent == 4000);
   REQUIRE(link.receiver->stats().messages_received == 4000);
@@ -73,7 +65,7 @@ asio::awaitable<void> carry_big_tensors(TcpWorld& world) {
   for (uint64_t i = 0; i < 4; ++i) {
     Work work = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(i), tensors[i % 2]);
     const auto received = co_await receive_activations(*link.receiver, PlanId(i), kSize);
-    REQUIRE(received == tensors[i % 2]);
+    REQUIRE(same_bytes(received, tensors[i % 2]));
     co_await work.commit();
   }
 }
@@ -150,7 +142,7 @@ asio::awaitable<void> deliver_before_closing(TcpWorld& world) {
   for (uint64_t i = 1; i <= 2; ++i) {
     const Message message = co_await link.receiver->receive(MessageKind::kActivations);
     REQUIRE(message.plan == PlanId(i));
-    REQUIRE(std::ranges::equal(message.payload.bytes(), tensor));
+    REQUIRE(same_bytes(message.payload.bytes(), tensor));
   }
   const std::string data_ends = co_await failure_of(*link.receiver, MessageKind::kActivations);
   REQUIRE(data_ends == "the head has stopped");

@@ -37,6 +37,10 @@ inline constexpr auto kPatience = std::chrono::seconds(60);
 }
 
 [[nodiscard]] std::vector<std::byte> bytes_of(std::string_view text);
+/// Words that differ from place to place and from seed to seed.
+[[nodiscard]] std::vector<std::byte> numbered_bytes(size_t size, uint64_t seed);
+/// For big tensors: a comparison of vectors within REQUIRE would be written out.
+[[nodiscard]] bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b);
 [[nodiscard]] std::string text_of(const comm::Message& message);
 /// The reason with which `receive` throws; empty when it does not.
 [[nodiscard]] asio::awaitable<std::string> failure_of(comm::LinkReceiver& receiver, comm::MessageKind kind);
