@@ -233,7 +233,8 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
                     window(options_),
                     static_cast<uint32_t>(options_.chunked_prefill_size),
                     context,
-                    static_cast<uint32_t>(options_.pp_size)};
+                    static_cast<uint32_t>(options_.pp_size),
+                    static_cast<uint32_t>(config_.vocab_size)};
   head.scheduler.chunking = *sched::parse_chunking(options_.chunking);
   head.scheduler.chunk_smoothing = options_.chunk_smoothing;
   head.scheduler.policy = *sched::parse_queue_policy(options_.schedule_policy);
