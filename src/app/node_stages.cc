@@ -40,14 +40,29 @@ Result<tensor::DType> compute_dtype(const std::string& name) {
   return dtype;
 }
 
+/// Nothing: the best there is.
+Result<std::optional<cpu::Isa>> wanted_isa(const std::string& name) {
+  if (name == "auto") return std::optional<cpu::Isa>();
+  const auto isa = cpu::parse_isa(name);
+  if (isa.has_error()) return make_error(ErrorCode::kInvalidArgument, "--cpu-isa: {}", isa.error().message);
+  std::string available;
+  for (const cpu::Isa each : cpu::available_isas()) {
+    if (each == *isa) return std::optional(each);
+    available += fmt::format("{}{}", available.empty() ? "" : ", ", cpu::to_string(each));
+  }
+  return make_error(ErrorCode::kInvalidArgument, "--cpu-isa {}: this processor has {}", name, available);
+}
+
 }  // namespace
 
-Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const std::string& dtype, int32_t threads,
-                                                            int32_t stage_count) {
-  const auto compute = compute_dtype(dtype);
+Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const NodeStagesOptions& node, int32_t stage_count) {
+  const auto compute = compute_dtype(node.dtype);
   if (compute.has_error()) return compute.error();
-  if (threads <= 0) threads = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
-  return cpu::make_backend({.threads = std::max(1, threads / stage_count), .compute_dtype = *compute});
+  const auto isa = wanted_isa(node.cpu_isa);
+  if (isa.has_error()) return isa.error();
+  const auto cpus = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
+  const int32_t threads = node.threads > 0 ? node.threads : cpus;
+  return cpu::make_backend({.threads = std::max(1, threads / stage_count), .compute_dtype = *compute, .isa = *isa});
 }
 
 NodeStages::NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options)
@@ -76,7 +91,7 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
     const model::StageSpan& span = options_.spans[i];
     const std::string name = fmt::format("stage {}", options_.first.value() + i);
     Part part;
-    auto backend = make_stage_backend(options_.dtype, options_.threads, static_cast<int32_t>(options_.spans.size()));
+    auto backend = make_stage_backend(options_, static_cast<int32_t>(options_.spans.size()));
     if (backend.has_error()) return backend.error();
     part.backend = std::move(*backend);
     LoadProgress progress(name);
