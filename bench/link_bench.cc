@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <boost/asio/co_spawn.hpp>
 #include <chrono>
 #include <future>
@@ -158,7 +159,7 @@ class LinkWire : public Wire {
     peer.join();
   }
   void stream(std::span<const std::byte> tensor, size_t count) override {
-    std::thread peer([this, count] { run_on(*there_thread_, take_tensors(count)); });
+    std::thread peer([this, count, &tensor] { run_on(*there_thread_, take_tensors(tensor.size(), count)); });
     run_on(*here_thread_, send_tensors(tensor, count));
     peer.join();
   }
@@ -177,8 +178,15 @@ class LinkWire : public Wire {
       (void)co_await back_.receiver->receive(comm::MessageKind::kOutput);
     }
   }
-  asio::awaitable<void> take_tensors(size_t count) {
-    for (size_t i = 0; i < count; ++i) (void)co_await forth_.receiver->receive(comm::MessageKind::kActivations);
+  /// As a stage does: the next tensors may come to one buffer while the one before is still looked at.
+  asio::awaitable<void> take_tensors(size_t size, size_t count) {
+    for (auto& buffer : buffers_) buffer.resize(forth_.receiver->fills_posted() ? size : 0);
+    for (size_t i = 0; i < std::min(count, buffers_.size()); ++i) forth_.receiver->post(PlanId(i), buffers_[i]);
+    for (size_t i = 0; i < count; ++i) {
+      (void)co_await forth_.receiver->receive(comm::MessageKind::kActivations);
+      const size_t next = i + buffers_.size();
+      if (next < count) forth_.receiver->post(PlanId(next), buffers_[next % buffers_.size()]);
+    }
     back_.sender->send(comm::MessageKind::kOutput, kGeneration, PlanId(0), {});
   }
   asio::awaitable<void> send_tensors(std::span<const std::byte> tensor, size_t count) {
@@ -194,6 +202,7 @@ class LinkWire : public Wire {
 
   std::unique_ptr<async::IoThread> here_thread_ = std::make_unique<async::IoThread>("here");
   std::unique_ptr<async::IoThread> there_thread_ = std::make_unique<async::IoThread>("there");
+  std::array<std::vector<std::byte>, 2> buffers_;
   comm::Link forth_;
   comm::Link back_;
 };

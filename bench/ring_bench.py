@@ -5,8 +5,8 @@
               how evenly the stages were busy, which other load on the machine distorts less
   scaling     two stages of one core each against one stage of one core: long prompts, then decode at batch 16, with
               both stages in one process, in two processes over TCP on loopback, and, as root, in two network
-              namespaces 1 Gbit/s and 2 ms apart (the rate alone where the kernel has no netem). Efficiency: the ratio of
-              tokens per second, over two
+              namespaces 1 Gbit/s and 2 ms apart each way, by netem, or by bench/slow_link where the kernel has none
+              (--network). Efficiency: the ratio of tokens per second, over two
 
 All servers of a comparison run at once, idle but for the one that is measured; they take turns, --rounds times, after
 one turn that does not count. Prints medians and, in brackets, the least and the most. The load generator shares the
@@ -110,33 +110,64 @@ except OSError:
 """
 
 
+def run(line):
+    subprocess.run(line.split(), check=True, capture_output=True)
+
+
+def has_netem():
+    """Tried out on the loopback of a namespace of its own."""
+    name = f"millrace-bench-{os.getpid()}-probe"
+    run(f"ip netns add {name}")
+    probe = subprocess.run(f"tc -n {name} qdisc add dev lo root netem delay 2ms".split(), capture_output=True)
+    run(f"ip netns del {name}")
+    return probe.returncode == 0
+
+
 @contextlib.contextmanager
-def two_namespaces():
+def cable(kind, names, build):
+    """Joins two namespaces by a device 'ring' in each."""
+    if kind == "relay":
+        # Ahead of what computes, as the kernel's own queues are.
+        relay = subprocess.Popen(["nice", "-n", "-10", str(build / "bench" / "slow_link"), *names, "--rate-mbit",
+                                  "1000", "--delay-ms", "2"], stdout=subprocess.PIPE, text=True)
+        try:
+            if relay.stdout.readline() != "ready\n":
+                sys.exit("ring_bench: bench/slow_link did not start")
+            for name in names:
+                # Large packets, as offloads make them: at 1500 bytes the relay would handle 83000 a second.
+                run(f"ip -n {name} link set ring mtu 32000")
+            yield
+        finally:
+            relay.terminate()
+            relay.wait()
+        return
+    run(f"ip -n {names[0]} link add ring type veth peer name ring netns {names[1]}")
+    for name in names:
+        if kind == "netem":
+            run(f"tc -n {name} qdisc add dev ring root netem rate 1gbit delay 2ms limit 100000")
+        else:
+            run(f"tc -n {name} qdisc add dev ring root tbf rate 1gbit burst 256kb latency 100ms")
+    yield
+
+
+NETWORKS = {"netem": "1 Gbit/s, 2 ms", "relay": "1 Gbit/s, 2 ms, relay", "rate": "1 Gbit/s, no delay"}
+
+
+@contextlib.contextmanager
+def two_namespaces(kind, build):
     """Two hosts, node 0 at 10.79.0.1 and node 1 at 10.79.0.2; their prefixes, and what is between them."""
     names = [f"millrace-bench-{os.getpid()}-{rank}" for rank in range(2)]
-
-    def run(line):
-        subprocess.run(line.split(), check=True, capture_output=True)
-
-    def slow_down(name):
-        """A kernel without netem can limit the rate only."""
-        try:
-            run(f"tc -n {name} qdisc add dev ring root netem rate 1gbit delay 2ms limit 100000")
-            return "1 Gbit/s, 2 ms"
-        except subprocess.CalledProcessError:
-            run(f"tc -n {name} qdisc add dev ring root tbf rate 1gbit burst 256kb latency 100ms")
-            return "1 Gbit/s, no delay"
-
+    if kind == "auto":
+        kind = "netem" if has_netem() else "relay"
     try:
         for name in names:
             run(f"ip netns add {name}")
             run(f"ip -n {name} link set lo up")
-        run(f"ip -n {names[0]} link add ring type veth peer name ring netns {names[1]}")
-        for rank, name in enumerate(names):
-            run(f"ip -n {name} addr add 10.79.0.{rank + 1}/24 dev ring")
-            run(f"ip -n {name} link set ring up")
-            network = slow_down(name)
-        yield [["ip", "netns", "exec", name] for name in names], network
+        with cable(kind, names, build):
+            for rank, name in enumerate(names):
+                run(f"ip -n {name} addr add 10.79.0.{rank + 1}/24 dev ring")
+                run(f"ip -n {name} link set ring up")
+            yield [["ip", "netns", "exec", name] for name in names], NETWORKS[kind]
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
@@ -199,7 +230,7 @@ def bench_scaling(options):
                  Ring("pp 2, one process", options, [(["taskset", "-c", both], ["--pp-size", 2, "--threads", 2])]),
                  two_nodes("pp 2, TCP on loopback", options, "127.0.0.1", [[], []])]
         if os.geteuid() == 0 and not options.no_namespaces:
-            prefixes, network = stack.enter_context(two_namespaces())
+            prefixes, network = stack.enter_context(two_namespaces(options.network, options.build))
             rings.append(two_nodes(f"pp 2, {network}", options, "10.79.0.1", prefixes, prefixes[0]))
         for ring in rings:
             stack.enter_context(ring)
@@ -218,9 +249,11 @@ def main():
     parser.add_argument("--cores", type=lambda text: text.split(","), default=["0", "1"], help="CPUs of the stages")
     parser.add_argument("--loads", nargs="+", choices=LOADS, help="other loads than the usual ones")
     parser.add_argument("--no-namespaces", action="store_true", help="scaling without the slow network")
+    parser.add_argument("--network", choices=["auto", *NETWORKS], default="auto",
+                        help="between the namespaces: netem, relay (bench/slow_link), or the rate without the delay")
     parser.add_argument("--serve-flags", type=str.split, default=[], help="more flags for every server, in one string")
     options = parser.parse_args()
-    for program in (options.build / "millrace", options.build / "bench" / "load"):
+    for program in (options.build / "millrace", options.build / "bench" / "load", options.build / "bench" / "slow_link"):
         if not program.exists():
             parser.error(f"{program} is not built")
     {"partition": bench_partition, "scaling": bench_scaling}[options.what](options)

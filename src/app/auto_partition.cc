@@ -9,6 +9,9 @@
 namespace millrace::app {
 namespace {
 
+/// By so much of itself a stage's measured cost differs from start to start.
+constexpr double kTimingNoise = 0.05;
+
 std::string sizes(const std::vector<model::LayerRange>& ranges) {
   std::string text;
   for (const model::LayerRange& range : ranges) text += (text.empty() ? "" : ",") + std::to_string(range.size());
@@ -28,13 +31,13 @@ Result<std::vector<model::LayerRange>> auto_partition(const model::Checkpoint& c
                                                       int32_t node_stage_count, int32_t stage_count) {
   const auto even = model::divide_layers(config.layer_count, stage_count);
   if (even.has_error() || stage_count == 1) return even;
-  const auto backend = make_stage_backend(node.dtype, node.threads, node_stage_count);
+  const auto backend = make_stage_backend(node, node_stage_count);
   if (backend.has_error()) return backend.error();
   model::ReferenceLoad load;
   load.decode_rows = std::clamp(node.max_running / stage_count, 1, load.decode_rows);
   const auto costs = model::time_parts(checkpoint, config, **backend, load);
   if (costs.has_error()) return costs.error();
-  const auto chosen = model::balance_layers(*costs, stage_count);
+  const auto chosen = model::balance_layers(*costs, stage_count, kTimingNoise);
   if (chosen.has_error()) return chosen.error();
   const auto [least, most] = std::ranges::minmax(costs->layers);
   log::info("--pp-layer-partition auto: {}. A request of {} + {} tokens costs, at {} rows a step, {:.3g} ms in the "

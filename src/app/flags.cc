@@ -31,6 +31,12 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags) {
   serve.add_option("--dtype", engine.dtype, "Arithmetic of products and of the KV cache")
       ->check(CLI::IsMember({"auto", "bf16", "f32"}))
       ->capture_default_str();
+  serve
+      .add_option("--cpu-isa", engine.cpu_isa,
+                  "Instruction set of the CPU kernels. On node 0: of all nodes; auto: each node's own choice, its "
+                  "best if it says nothing")
+      ->check(CLI::IsMember({"auto", "portable", "avx2", "avx512", "avx512_bf16", "amx"}))
+      ->capture_default_str();
   serve.add_option("--threads", engine.threads, "Threads that compute, over all stages; 0: one per CPU")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();

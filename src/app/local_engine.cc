@@ -85,6 +85,13 @@ std::vector<comm::LinkStats> LocalEngine::link_stats() const {
   return coordinator_ ? coordinator_->link_stats() : std::vector<comm::LinkStats>();
 }
 
+std::vector<cluster::NodeInfo> LocalEngine::nodes() const {
+  const std::lock_guard lock(interrupt_mutex_);
+  if (coordinator_) return coordinator_->nodes();
+  if (compute_.empty()) return {};
+  return {{0, 0, static_cast<uint32_t>(options_.pp_size), compute_}};
+}
+
 LocalEngine::~LocalEngine() {
   if (ring_) ring_->stop();
   interrupt();
@@ -99,6 +106,7 @@ Result<void> LocalEngine::load() {
   checkpoint_ = std::move(*checkpoint);
   NodeStagesOptions node;
   node.dtype = options_.dtype;
+  node.cpu_isa = options_.cpu_isa;
   node.threads = options_.threads;
   node.max_batch_tokens = static_cast<int32_t>(max_batch_tokens(options_));
   node.max_running = options_.max_running_requests;
@@ -112,6 +120,8 @@ Result<void> LocalEngine::load() {
   auto loaded = NodeStages::load(*checkpoint_, config_, node);
   if (loaded.has_error()) return loaded.error();
   node_ = std::move(*loaded);
+  const std::lock_guard lock(interrupt_mutex_);
+  compute_ = node_->compute();
   return {};
 }
 
@@ -146,6 +156,7 @@ std::vector<cluster::Assignment> LocalEngine::assignments(const std::vector<mode
     assignment.drawable_vocab = drawable_vocab_;
     assignment.memory_fraction = options_.memory_fraction;
     assignment.dtype = options_.dtype;
+    assignment.cpu_isa = options_.cpu_isa;
     assignment.has_store = options_.storage.enabled();
     assigned.push_back(std::move(assignment));
   }
@@ -171,7 +182,7 @@ Result<void> LocalEngine::call_nodes(const std::vector<cluster::Assignment>& ass
 asio::awaitable<void> LocalEngine::least_pages(std::promise<Result<uint64_t>>& pages) {
   Result<uint64_t> least = Error{};
   try {
-    least = co_await coordinator_->all_loaded();
+    least = co_await coordinator_->all_loaded(node_->compute());
   } catch (const ErrorException& failure) {
     least = failure.error();
   }
@@ -233,7 +244,8 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
                     window(options_),
                     static_cast<uint32_t>(options_.chunked_prefill_size),
                     context,
-                    static_cast<uint32_t>(options_.pp_size)};
+                    static_cast<uint32_t>(options_.pp_size),
+                    static_cast<uint32_t>(config_.vocab_size)};
   head.scheduler.chunking = *sched::parse_chunking(options_.chunking);
   head.scheduler.chunk_smoothing = options_.chunk_smoothing;
   head.scheduler.policy = *sched::parse_queue_policy(options_.schedule_policy);

@@ -25,6 +25,7 @@ struct EngineOptions {
   std::string layer_partition = "even";    ///< even, auto (by measured cost), or by hand: "15,15,15,16"
   int32_t async_batch_depth = 0;           ///< plans in flight beyond one per stage
   std::string dtype = "auto";              ///< auto, bf16, f32
+  std::string cpu_isa = "auto";            ///< of the CPU kernels on every node; auto: as each node says, or its best
   int32_t threads = 0;                     ///< of the whole process; 0: one per CPU it may use
   int32_t page_size = 64;                  ///< tokens
   int64_t max_total_tokens = 0;            ///< of the KV cache; 0: from memory_fraction
@@ -75,6 +76,8 @@ class LocalEngine {
   void interrupt();
   /// From any thread: both ends of every TCP link of the ring.
   [[nodiscard]] std::vector<comm::LinkStats> link_stats() const;
+  /// From any thread: the nodes of the ring, by rank; none before they are known.
+  [[nodiscard]] std::vector<cluster::NodeInfo> nodes() const;
   /// From the first moment; not ready, and says why, until the ring turns.
   [[nodiscard]] sched::Engine& engine() { return front_; }
 
@@ -99,6 +102,7 @@ class LocalEngine {
   StartingEngine front_;
   mutable std::mutex interrupt_mutex_;
   bool interrupted_ = false;                              // guarded by interrupt_mutex_
+  std::string compute_;                                   // of this node, once loaded; guarded by interrupt_mutex_
   std::unique_ptr<model::Checkpoint> checkpoint_;
   std::unique_ptr<NodeStages> node_;
   async::IoThread head_thread_{"head"};

@@ -40,6 +40,19 @@ Result<tensor::DType> compute_dtype(const std::string& name) {
   return dtype;
 }
 
+/// Nothing: the best there is.
+Result<std::optional<cpu::Isa>> wanted_isa(const std::string& name) {
+  if (name == "auto") return std::optional<cpu::Isa>();
+  const auto isa = cpu::parse_isa(name);
+  if (isa.has_error()) return make_error(ErrorCode::kInvalidArgument, "--cpu-isa: {}", isa.error().message);
+  std::string available;
+  for (const cpu::Isa each : cpu::available_isas()) {
+    if (each == *isa) return std::optional(each);
+    available += fmt::format("{}{}", available.empty() ? "" : ", ", cpu::to_string(each));
+  }
+  return make_error(ErrorCode::kInvalidArgument, "--cpu-isa {}: this processor has {}", name, available);
+}
+
 }  // namespace
 
 int32_t threads_per_stage(int32_t threads, int32_t stage_count) {
@@ -47,11 +60,13 @@ int32_t threads_per_stage(int32_t threads, int32_t stage_count) {
   return std::max(1, threads / stage_count);
 }
 
-Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const std::string& dtype, int32_t threads,
-                                                            int32_t stage_count) {
-  const auto compute = compute_dtype(dtype);
+Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const NodeStagesOptions& node, int32_t stage_count) {
+  const auto compute = compute_dtype(node.dtype);
   if (compute.has_error()) return compute.error();
-  return cpu::make_backend({.threads = threads_per_stage(threads, stage_count), .compute_dtype = *compute});
+  const auto isa = wanted_isa(node.cpu_isa);
+  if (isa.has_error()) return isa.error();
+  return cpu::make_backend(
+      {.threads = threads_per_stage(node.threads, stage_count), .compute_dtype = *compute, .isa = *isa});
 }
 
 NodeStages::NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options)
@@ -80,7 +95,7 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
     const model::StageSpan& span = options_.spans[i];
     const std::string name = fmt::format("stage {}", options_.first.value() + i);
     Part part;
-    auto backend = make_stage_backend(options_.dtype, options_.threads, static_cast<int32_t>(options_.spans.size()));
+    auto backend = make_stage_backend(options_, static_cast<int32_t>(options_.spans.size()));
     if (backend.has_error()) return backend.error();
     part.backend = std::move(*backend);
     LoadProgress progress(name);

@@ -18,6 +18,7 @@ struct NodeStagesOptions {
   std::vector<model::StageSpan> spans;   ///< of this node's stages
   StageId first;                         ///< the first one's index in the ring
   std::string dtype = "auto";            ///< auto, bf16, f32
+  std::string cpu_isa = "auto";          ///< of the CPU kernels; auto: the best there is
   int32_t threads = 0;                   ///< over all stages of the node; 0: one per CPU
   int32_t max_batch_tokens = 0;
   int32_t max_running = 0;
@@ -27,8 +28,8 @@ struct NodeStagesOptions {
 /// Threads that one of `stage_count` stages on this node computes with; `threads` over all of them, 0: one per CPU.
 [[nodiscard]] int32_t threads_per_stage(int32_t threads, int32_t stage_count);
 
-/// The backend of one of `stage_count` stages that share this node's `threads` (0: one per CPU). Errors: --dtype.
-[[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const std::string& dtype, int32_t threads,
+/// The backend of one of `stage_count` stages that share this node's threads. Errors: --dtype, --cpu-isa.
+[[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const NodeStagesOptions& node,
                                                                           int32_t stage_count);
 
 /// The stages that this process hosts, from weights to loops: a thread, a backend and a StageModel each. The
@@ -43,6 +44,8 @@ class NodeStages {
   NodeStages(const NodeStages&) = delete;
   NodeStages& operator=(const NodeStages&) = delete;
 
+  /// What the numbers of this node's stages come from: "bf16 cpu avx2".
+  [[nodiscard]] std::string compute() const { return parts_.front().backend->kv_format(); }
   /// Pages of `page_size` tokens, over all stages of the node, in `fraction` of the memory that is available now.
   [[nodiscard]] uint64_t page_capacity(int32_t page_size, double fraction) const;
   /// Bytes of such a page over all stages of the node.

@@ -61,6 +61,15 @@ std::string model_name(const ServeFlags& flags) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
+void write_nodes(JsonWriter& json, const std::vector<cluster::NodeInfo>& nodes) {
+  json.key("nodes").begin_array();
+  for (const cluster::NodeInfo& node : nodes) {
+    json.begin_object().member("rank", node.rank).member("first_stage", node.first_stage);
+    json.member("stage_count", node.stage_count).member("compute", node.compute).end_object();
+  }
+  json.end_array();
+}
+
 /// Starts the engine behind a front that is up already, and serves until a signal.
 Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, const ServeFlags& flags,
                  const std::string& model) {
@@ -114,6 +123,7 @@ Result<void> serve(const ServeFlags& flags) {
   service.extra_metrics = [links = engine->get()](std::string& out) {
     server::append_link_metrics(out, links->link_stats());
   };
+  service.extra_info = [nodes = engine->get()](JsonWriter& json) { write_nodes(json, nodes->nodes()); };
   server::observe(service, options);
   {
     server::Server front(options, std::move(service));

@@ -23,9 +23,10 @@ class Host final : public cluster::StageHost {
         config_(config),
         checkpoint_(checkpoint),
         threads_(options.threads),
+        cpu_isa_(options.cpu_isa),
         storage_(options.storage) {}
 
-  Result<uint64_t> load(const cluster::Assignment& assignment) override {
+  Result<cluster::Loaded> load(const cluster::Assignment& assignment) override {
     if (assignment.has_store && !storage_.enabled()) {
       return make_error(ErrorCode::kInvalidArgument,
                         "the ring keeps pages in a store: start this node with --enable-hierarchical-cache and "
@@ -43,6 +44,7 @@ class Host final : public cluster::StageHost {
       }
       options.first = StageId(assignment.first_stage);
       options.dtype = assignment.dtype;
+      options.cpu_isa = assignment.cpu_isa == "auto" ? cpu_isa_ : assignment.cpu_isa;
       options.threads = threads_;
       options.max_batch_tokens = static_cast<int32_t>(assignment.max_batch_tokens);
       options.max_running = static_cast<int32_t>(assignment.max_running);
@@ -56,7 +58,7 @@ class Host final : public cluster::StageHost {
     if (!capacity_) {
       capacity_ = node_->page_capacity(static_cast<int32_t>(assignment.page_size), assignment.memory_fraction);
     }
-    return *capacity_;
+    return cluster::Loaded{*capacity_, node_->compute()};
   }
 
   Result<sched::LocalStages*> stages(const cluster::Assignment& assignment, cluster::PoolSizes pages) override {
@@ -82,6 +84,7 @@ class Host final : public cluster::StageHost {
   const model::ModelConfig& config_;
   const model::Checkpoint& checkpoint_;
   const int32_t threads_;
+  const std::string cpu_isa_;  // where the head does not say
   std::unique_ptr<NodeStages> node_;
   std::optional<cluster::Assignment> loaded_;
   std::optional<uint64_t> capacity_;

@@ -29,7 +29,9 @@ Coordinator::Coordinator(async::Runtime& runtime, CoordinatorOptions options)
       tasks_(runtime),
       changed_(runtime),
       nodes_(options_.assignments.size()),
-      reported_(options_.assignments.size()) {}
+      reported_(options_.assignments.size()),
+      compute_(options_.assignments.size()),
+      warned_of_(options_.assignments.size()) {}
 
 Coordinator::~Coordinator() = default;
 
@@ -149,6 +151,7 @@ asio::awaitable<void> Coordinator::listen_to(uint32_t rank, std::shared_ptr<Cont
   const bool took_part = nodes_[rank].joined != Generation(0);
   nodes_[rank] = Node{};
   set_reported(rank, {});
+  set_compute(rank, {});
   if (!interrupted_) log::warn("{} is gone: {}", name(rank), reason);
   if (took_part) lose(rank, reason);
   changed_.notify_all();
@@ -163,6 +166,7 @@ void Coordinator::handle(uint32_t rank, const Message& message) {
       return;
     }
     node.page_capacity = loaded->page_capacity;
+    set_compute(rank, loaded->compute);
     log::info("{} has loaded its layers and has room for {} pages", name(rank), loaded->page_capacity);
   } else if (const auto* formed = std::get_if<Formed>(&message)) {
     if (formed->generation == node.joined) node.formed = true;
@@ -177,6 +181,36 @@ void Coordinator::handle(uint32_t rank, const Message& message) {
     return;
   }
   changed_.notify_all();
+}
+
+void Coordinator::set_compute(uint32_t rank, const std::string& compute) {
+  {
+    const std::lock_guard lock(stats_mutex_);
+    compute_[rank] = compute;
+  }
+  if (rank > 0) return warn_if_unequal(rank);
+  for (uint32_t other = 1; other < nodes_.size(); ++other) warn_if_unequal(other);
+}
+
+void Coordinator::warn_if_unequal(uint32_t rank) {
+  const std::string& own = compute_.front();
+  const std::string& other = compute_[rank];
+  if (own.empty() || other.empty() || other == own || warned_of_[rank] == other) return;
+  warned_of_[rank] = other;
+  log::warn(
+      "{} computes in {}, the head's node in {}: the last bits of results, and with them tokens, depend on which "
+      "node holds which layers; --cpu-isa on the head gives all nodes one instruction set",
+      name(rank), other, own);
+}
+
+std::vector<NodeInfo> Coordinator::nodes() const {
+  std::vector<NodeInfo> all;
+  const std::lock_guard lock(stats_mutex_);
+  for (uint32_t rank = 0; rank < compute_.size(); ++rank) {
+    const Assignment& assignment = options_.assignments[rank];
+    all.push_back({rank, assignment.first_stage, static_cast<uint32_t>(assignment.layers.size()), compute_[rank]});
+  }
+  return all;
 }
 
 void Coordinator::set_reported(uint32_t rank, std::vector<comm::LinkStats> links) {
@@ -214,7 +248,8 @@ asio::awaitable<void> Coordinator::until_all(bool (*ready)(const Node&), const c
   }
 }
 
-asio::awaitable<uint64_t> Coordinator::all_loaded() {
+asio::awaitable<uint64_t> Coordinator::all_loaded(std::string compute) {
+  set_compute(0, compute);
   co_await until_all([](const Node& node) { return node.page_capacity.has_value(); }, "come and load");
   uint64_t least = UINT64_MAX;
   for (uint32_t rank = 1; rank < nodes_.size(); ++rank) least = std::min(least, *nodes_[rank].page_capacity);

@@ -25,6 +25,14 @@ struct CoordinatorOptions {
   async::Duration form_timeout = std::chrono::seconds(5);
 };
 
+/// What a node of the ring is.
+struct NodeInfo {
+  uint32_t rank = 0;
+  uint32_t first_stage = 0;
+  uint32_t stage_count = 0;
+  std::string compute;  ///< as Loaded says; empty: not there, or not loaded yet
+};
+
 /// Brings the nodes of a ring together, on the node of the head: hears their hellos, tells each what to load, and forms
 /// generation after generation with those that are there. Start order does not matter; what is missing is named in the
 /// log while waiting. Lives on the head's Runtime.
@@ -37,8 +45,9 @@ class Coordinator final : public sched::RingFormer {
   [[nodiscard]] Result<void> open();
   /// On the Runtime: serves nodes until interrupt().
   [[nodiscard]] asio::awaitable<void> serve();
-  /// Returns when every node has loaded its stages: the pages that the smallest of them holds. Throws when interrupted.
-  [[nodiscard]] asio::awaitable<uint64_t> all_loaded();
+  /// Returns when every node has loaded its stages: the pages that the smallest of them holds. `compute`: of this node;
+  /// one that computes otherwise is named in the log. Throws when interrupted.
+  [[nodiscard]] asio::awaitable<uint64_t> all_loaded(std::string compute);
   /// Before the first form(): the stages of this node, which stay the caller's, and the size of the pools.
   void set_local(sched::LocalStages& stages, PoolSizes pages);
   /// Called when a node that takes part is lost, with what happened.
@@ -48,6 +57,8 @@ class Coordinator final : public sched::RingFormer {
 
   /// From any thread: both ends of every TCP link of the ring, those of other nodes as they reported them last.
   [[nodiscard]] std::vector<comm::LinkStats> link_stats() const;
+  /// From any thread: by rank.
+  [[nodiscard]] std::vector<NodeInfo> nodes() const;
 
   [[nodiscard]] asio::awaitable<sched::RingEnds> form(Generation generation) override;
   [[nodiscard]] asio::awaitable<void> dissolve(Generation generation, std::string reason) override;
@@ -72,6 +83,8 @@ class Coordinator final : public sched::RingFormer {
   [[nodiscard]] asio::awaitable<void> listen_to(uint32_t rank, std::shared_ptr<ControlConnection> connection);
   [[nodiscard]] std::string refusal(const Hello& hello) const;
   void handle(uint32_t rank, const Message& message);
+  void set_compute(uint32_t rank, const std::string& compute);
+  void warn_if_unequal(uint32_t rank);
   void set_reported(uint32_t rank, std::vector<comm::LinkStats> links);
   void lose(uint32_t rank, const std::string& reason);
   [[nodiscard]] asio::awaitable<void> until_all(bool (*ready)(const Node&), const char* what);
@@ -103,6 +116,8 @@ class Coordinator final : public sched::RingFormer {
   bool interrupted_ = false;
   mutable std::mutex stats_mutex_;
   std::vector<std::vector<comm::LinkStats>> reported_;  // by rank; guarded by stats_mutex_
+  std::vector<std::string> compute_;                    // by rank; written under stats_mutex_, on the Runtime
+  std::vector<std::string> warned_of_;                  // by rank: what a difference was logged for last
 };
 
 }  // namespace millrace::cluster

@@ -117,11 +117,11 @@ asio::awaitable<void> Member::report_links(std::shared_ptr<ControlConnection> co
 asio::awaitable<void> Member::load(Assignment assignment) {
   if (assignment_ != assignment) stages_ = nullptr;
   assignment_ = assignment;
-  Result<uint64_t> capacity = Error{};
+  Result<Loaded> loaded = Error{};
   const async::Event done(runtime_);
   asio::post(loader_.context(), [&] {
     try {
-      capacity = host_.load(assignment);
+      loaded = host_.load(assignment);
       done.set();
     } catch (...) {
       done.set(std::current_exception());
@@ -129,12 +129,12 @@ asio::awaitable<void> Member::load(Assignment assignment) {
   });
   co_await done.wait();
   if (!connection_) co_return;
-  if (capacity.has_error()) {
-    log::error("{}", capacity.error().message);
-    connection_->close(capacity.error().message);
+  if (loaded.has_error()) {
+    log::error("{}", loaded.error().message);
+    connection_->close(loaded.error().message);
     co_return;
   }
-  connection_->send(Loaded{*capacity});
+  connection_->send(*loaded);
 }
 
 void Member::end_generation(const std::string& reason) {

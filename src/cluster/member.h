@@ -18,9 +18,9 @@ namespace millrace::cluster {
 class StageHost {
  public:
   virtual ~StageHost() = default;
-  /// Loads what the assignment says, unless just that is loaded already; the pages that the memory holds. Blocks:
-  /// called on a thread of its own, never while stages run.
-  [[nodiscard]] virtual Result<uint64_t> load(const Assignment& assignment) = 0;
+  /// Loads what the assignment says, unless just that is loaded already. Blocks: called on a thread of its own, never
+  /// while stages run.
+  [[nodiscard]] virtual Result<Loaded> load(const Assignment& assignment) = 0;
   /// After load(), on the Member's Runtime, which becomes the control Runtime: the stages with pools of so many pages.
   /// A later call with the same count gives the same stages.
   [[nodiscard]] virtual Result<sched::LocalStages*> stages(const Assignment& assignment, PoolSizes pages) = 0;

@@ -37,6 +37,7 @@ void put(ByteWriter& out, const Assignment& assignment) {
   out.put(assignment.drawable_vocab);
   out.put(assignment.memory_fraction);
   out.put_string(assignment.dtype);
+  out.put_string(assignment.cpu_isa);
   out.put(assignment.has_store);
 }
 void get(ByteReader& in, Assignment& assignment) {
@@ -51,11 +52,18 @@ void get(ByteReader& in, Assignment& assignment) {
   assignment.drawable_vocab = in.get<uint32_t>();
   assignment.memory_fraction = in.get<double>();
   assignment.dtype = in.get_string();
+  assignment.cpu_isa = in.get_string();
   assignment.has_store = in.get_bool();
 }
 
-void put(ByteWriter& out, const Loaded& loaded) { out.put(loaded.page_capacity); }
-void get(ByteReader& in, Loaded& loaded) { loaded.page_capacity = in.get<uint64_t>(); }
+void put(ByteWriter& out, const Loaded& loaded) {
+  out.put(loaded.page_capacity);
+  out.put_string(loaded.compute);
+}
+void get(ByteReader& in, Loaded& loaded) {
+  loaded.page_capacity = in.get<uint64_t>();
+  loaded.compute = in.get_string();
+}
 
 void put(ByteWriter& out, const Form& form) {
   out.put(form.generation);

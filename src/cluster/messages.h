@@ -15,7 +15,7 @@
 /// What the coordinator (on the node of the head) and the other nodes say to each other, besides the ring.
 namespace millrace::cluster {
 
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 
 /// Node → coordinator, first on a connection.
 struct Hello {
@@ -39,6 +39,7 @@ struct Assignment {
   uint32_t drawable_vocab = 0;
   double memory_fraction = 0;
   std::string dtype;
+  std::string cpu_isa;                       ///< of the CPU kernels; auto: as the node says, or its best
   bool has_store = false;                    ///< every stage needs a page store behind its host tier
   friend bool operator==(const Assignment&, const Assignment&) = default;
 };
@@ -46,6 +47,7 @@ struct Assignment {
 /// Node → coordinator: the weights are there.
 struct Loaded {
   uint64_t page_capacity = 0;   ///< pages that the node's memory holds
+  std::string compute;          ///< what its numbers come from: dtype, device, instruction set
 };
 
 /// Pages of each stage, the same in every generation of one head.

@@ -42,23 +42,49 @@ asio::awaitable<FrameHeader> FrameReader::read_header() {
 
 asio::awaitable<void> FrameReader::read(std::span<std::byte> target) {
   while (!target.empty()) {
-    if (!buffered_.empty()) {
-      const size_t count = std::min(buffered_.size(), target.size());
-      std::memcpy(target.data(), buffered_.data(), count);
-      buffered_ = buffered_.subspan(count);
+    if (buffered_.empty() && target.size() >= buffer_.size()) {
+      const size_t count = co_await read_into(target);
       target = target.subspan(count);
       continue;
     }
-    const bool direct = target.size() >= buffer_.size();
-    const std::span<std::byte> into = direct ? target : std::span(buffer_);
-    const size_t count =
-        co_await socket_.async_read_some(asio::buffer(into.data(), into.size()), asio::use_awaitable);
-    add(counters_.bytes_received, count);
-    if (direct) {
-      target = target.subspan(count);
-    } else {
-      buffered_ = into.first(count);
+    if (buffered_.empty()) co_await fill_buffer();
+    const size_t count = std::min(buffered_.size(), target.size());
+    std::memcpy(target.data(), buffered_.data(), count);
+    buffered_ = buffered_.subspan(count);
+    target = target.subspan(count);
+  }
+}
+
+asio::awaitable<void> FrameReader::skip(uint64_t count) {
+  while (count > 0) {
+    if (buffered_.empty()) co_await fill_buffer();
+    const uint64_t taken = std::min<uint64_t>(buffered_.size(), count);
+    buffered_ = buffered_.subspan(taken);
+    count -= taken;
+  }
+}
+
+asio::awaitable<void> FrameReader::fill_buffer() {
+  const size_t count = co_await socket_.async_read_some(asio::buffer(buffer_), asio::use_awaitable);
+  add(counters_.bytes_received, count);
+  // The socket may have been closed between the read and this: the target is not to be touched then.
+  if (!socket_.is_open()) throw boost::system::system_error(asio::error::operation_aborted);
+  buffered_ = std::span(buffer_).first(count);
+}
+
+/// One piece, after which the executor has done other work.
+asio::awaitable<size_t> FrameReader::read_into(std::span<std::byte> target) {
+  for (;;) {
+    boost::system::error_code failure;
+    const size_t count = socket_.receive(asio::buffer(target.data(), std::min(target.size(), kPieceBytes)), 0, failure);
+    if (failure == asio::error::would_block || failure == asio::error::try_again) {
+      co_await socket_.async_wait(tcp::socket::wait_read, asio::use_awaitable);
+      continue;
     }
+    if (failure) throw boost::system::system_error(failure);
+    add(counters_.bytes_received, count);
+    co_await asio::post(socket_.get_executor(), asio::use_awaitable);
+    co_return count;
   }
 }
 

@@ -26,7 +26,8 @@ struct LinkCounters {
   std::atomic<int64_t> round_trip_ns = 0;
 };
 
-/// Reads frames. Small ones arrive several in one system call; a large payload is received where it is wanted.
+/// Reads frames. Small ones arrive several in one system call; a large payload is received where it is wanted, by plain
+/// calls on the non-blocking socket: once that is closed, nothing is written to a target any more.
 class FrameReader {
  public:
   FrameReader(tcp::socket& socket, FrameLimits limits, LinkCounters& counters);
@@ -35,8 +36,12 @@ class FrameReader {
   [[nodiscard]] asio::awaitable<FrameHeader> read_header();
   /// The next bytes, which belong to the payload.
   [[nodiscard]] asio::awaitable<void> read(std::span<std::byte> target);
+  /// Reads past the next `count` bytes.
+  [[nodiscard]] asio::awaitable<void> skip(uint64_t count);
 
  private:
+  [[nodiscard]] asio::awaitable<void> fill_buffer();
+  [[nodiscard]] asio::awaitable<size_t> read_into(std::span<std::byte> target);
   tcp::socket& socket_;
   const FrameLimits limits_;
   LinkCounters& counters_;

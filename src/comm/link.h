@@ -92,6 +92,12 @@ class LinkSender {
 class LinkReceiver {
  public:
   virtual ~LinkReceiver() = default;
+  /// Whether activations lie where post() says. Else they stay at the sender's, and post() does nothing.
+  [[nodiscard]] virtual bool fills_posted() const { return false; }
+  /// The next activations not posted yet shall be those of `plan` and fill `target`: another plan or size ends the
+  /// link. Without a post they wait at the sender. `target` is the link's until their payload has been let go, or
+  /// close() has returned, or receive() of activations has thrown.
+  virtual void post(PlanId /*plan*/, std::span<std::byte> /*target*/) {}
   /// The next message of `kind`. Throws ErrorException (kUnavailable, with the reason) once the link is closed and the
   /// inbox drained.
   [[nodiscard]] virtual asio::awaitable<Message> receive(MessageKind kind) = 0;

@@ -1,43 +1,66 @@
 #include <array>
 #include <boost/asio/dispatch.hpp>
+#include <deque>
 
 #include "async/channel.h"
-#include "comm/buffer_pool.h"
 #include "comm/tcp_end.h"
 
 namespace millrace::comm {
 namespace {
 
-/// The receiving end: an inbox per kind, and a pool of buffers for activations.
+/// The receiving end: an inbox per kind, and where the next activations go. The data lane is read only for a receive
+/// that is posted, so that what comes too early stays in the sockets and, once they are full, at the sender.
 class TcpReceiveEnd final : public TcpEnd {
  public:
   TcpReceiveEnd(TcpLinkGroup& home, const LinkHello& hello, const TcpLinkOptions& options,
                 const std::string& peer_address)
       : TcpEnd(home, hello, options, peer_address, false),
         inboxes_{Inbox(runtime_, options.window), Inbox(runtime_, options.window), Inbox(runtime_, options.window)},
-        // One is being filled and one computed on while the others wait.
-        buffers_(options.window + 2) {}
+        posted_(runtime_) {}
 
+  void post(PlanId plan, std::span<std::byte> target);
   [[nodiscard]] asio::awaitable<Message> receive(MessageKind kind);
   void close(std::string reason) override;
   void release() override { close("the receiver is gone"); }
 
  private:
   using Inbox = async::Channel<Message>;
+  struct Posted {
+    PlanId plan;
+    std::span<std::byte> target;
+  };
   void start_data() override { spawn("reads data", read_data(shared_from_this())); }
   [[nodiscard]] asio::awaitable<void> read_data(std::shared_ptr<TcpEnd>);
   [[nodiscard]] asio::awaitable<void> read_activations();
+  [[nodiscard]] asio::awaitable<std::optional<Posted>> next_posted();
   [[nodiscard]] asio::awaitable<void> receive_message(FrameHeader header, FrameReader& reader) override;
   bool handle_goodbye(const std::string& reason) override;
   void handle_end() override;
+  /// False for a message of an older generation. Throws for one of a newer.
+  [[nodiscard]] bool check_generation(const FrameHeader& header);
   void deliver(const FrameHeader& header, Payload payload);
   Inbox& inbox(MessageKind kind) { return inboxes_[static_cast<size_t>(kind)]; }
 
   std::array<Inbox, kMessageKindCount> inboxes_;
-  BufferPool buffers_;
+  std::deque<Posted> posts_;    // those for which nothing has come yet; as many as the user has memory for
+  async::WaitList posted_;      // a receive has been posted, or the link has ended
   bool said_goodbye_ = false;   // on the control lane
   bool data_ended_ = false;     // all activations have come
 };
+
+void TcpReceiveEnd::post(PlanId plan, std::span<std::byte> target) {
+  if (ended_) return;
+  posts_.push_back({plan, target});
+  posted_.notify_all();
+}
+
+asio::awaitable<std::optional<TcpReceiveEnd::Posted>> TcpReceiveEnd::next_posted() {
+  while (posts_.empty() && !ended_) co_await posted_.wait();
+  if (ended_) co_return std::nullopt;
+  const Posted posted = posts_.front();
+  posts_.pop_front();
+  co_return posted;
+}
 
 asio::awaitable<Message> TcpReceiveEnd::receive(MessageKind kind) {
   const auto self = shared_from_this();
@@ -65,12 +88,15 @@ bool TcpReceiveEnd::handle_goodbye(const std::string& reason) {
 
 void TcpReceiveEnd::handle_end() {
   for (Inbox& each : inboxes_) each.close();
+  posts_.clear();
+  posted_.notify_all();
 }
 
 asio::awaitable<void> TcpReceiveEnd::receive_message(FrameHeader header, FrameReader& reader) {
   std::vector<std::byte> bytes(header.payload_bytes);
   co_await reader.read(bytes);
-  deliver(header, Payload::own(std::move(bytes)));
+  const bool current = check_generation(header);
+  if (current) deliver(header, Payload::own(std::move(bytes)));
 }
 
 asio::awaitable<void> TcpReceiveEnd::read_data(std::shared_ptr<TcpEnd>) {
@@ -93,23 +119,35 @@ asio::awaitable<void> TcpReceiveEnd::read_activations() {
   while (!ended_) {
     const FrameHeader header = co_await reader.read_header();
     if (header.kind == FrameKind::kGoodbye) co_return;
-    auto buffer = buffers_.take(header.payload_bytes);
-    const std::span<std::byte> bytes(buffer.get(), header.payload_bytes);
-    co_await reader.read(bytes);
-    deliver(header, Payload::share(bytes, std::move(buffer)));
+    const bool current = check_generation(header);
+    if (!current) {
+      co_await reader.skip(header.payload_bytes);
+      continue;
+    }
+    const auto posted = co_await next_posted();
+    if (!posted) co_return;
+    if (posted->plan.value() != header.number || posted->target.size() != header.payload_bytes) {
+      throw ErrorException(
+          make_error(ErrorCode::kData, "activations of plan {}, {} bytes, where plan {}, {} bytes, was wanted",
+                     header.number, header.payload_bytes, posted->plan.value(), posted->target.size()));
+    }
+    co_await reader.read(posted->target);
+    deliver(header, Payload::share(posted->target, nullptr));
   }
 }
 
-void TcpReceiveEnd::deliver(const FrameHeader& header, Payload payload) {
-  if (ended_) return;
-  if (header.generation < hello_.generation) {
-    counters_.messages_dropped.fetch_add(1, std::memory_order_relaxed);
-    return;
-  }
+bool TcpReceiveEnd::check_generation(const FrameHeader& header) {
   if (header.generation > hello_.generation) {
     throw ErrorException(make_error(ErrorCode::kData, "{} message of generation {} on a link of generation {}",
                                     to_string(header.kind), header.generation.value(), hello_.generation.value()));
   }
+  if (header.generation == hello_.generation) return true;
+  counters_.messages_dropped.fetch_add(1, std::memory_order_relaxed);
+  return false;
+}
+
+void TcpReceiveEnd::deliver(const FrameHeader& header, Payload payload) {
+  if (ended_) return;
   counters_.messages_received.fetch_add(1, std::memory_order_relaxed);
   const auto kind = static_cast<MessageKind>(header.kind);
   Message message{kind, header.generation, PlanId(header.number), std::move(payload), runtime_.now()};
@@ -125,6 +163,8 @@ class TcpReceiver final : public LinkReceiver {
     asio::dispatch(end_->runtime().executor(), [end = end_] { end->release(); });
   }
 
+  [[nodiscard]] bool fills_posted() const override { return true; }
+  void post(PlanId plan, std::span<std::byte> target) override { end_->post(plan, target); }
   asio::awaitable<Message> receive(MessageKind kind) override { return end_->receive(kind); }
   void close(std::string reason) override { end_->close(std::move(reason)); }
   [[nodiscard]] LinkStats stats() const override { return end_->stats(); }

@@ -18,15 +18,15 @@ class Divisions {
     for (size_t i = 0; i < costs.layers.size(); ++i) sums_[i + 1] = sums_[i] + costs.layers[i];
   }
 
-  /// The cost of `stage` when it holds the layers [begin, end).
-  [[nodiscard]] double stage_cost(int32_t stage, int32_t begin, int32_t end) const {
-    double cost = sums_[static_cast<size_t>(end)] - sums_[static_cast<size_t>(begin)];
+  /// The cost of `stage` when it holds `layers`.
+  [[nodiscard]] double stage_cost(int32_t stage, LayerRange layers) const {
+    double cost = sums_[static_cast<size_t>(layers.end)] - sums_[static_cast<size_t>(layers.begin)];
     if (stage == 0) cost += costs_.embedding;
     if (stage + 1 == stage_count_) cost += costs_.head;
     return cost;
   }
 
-  /// The least `total` of all divisions, where `add(total of the stages before, cost of a stage)` is monotonic in the
+  /// The least `total` of all divisions, where `add(total of the stages before, stage, its layers)` is monotonic in the
   /// former, and the division that has it.
   template <class Add>
   [[nodiscard]] std::pair<double, std::vector<LayerRange>> least(const Add& add) const {
@@ -40,7 +40,7 @@ class Divisions {
       begins.emplace_back(width, 0);
       for (int32_t end = stage + 1; end <= layers - (stage_count_ - stage - 1); ++end) {
         for (int32_t begin = stage; begin < end; ++begin) {
-          const double with = add(total[static_cast<size_t>(begin)], stage_cost(stage, begin, end));
+          const double with = add(total[static_cast<size_t>(begin)], stage, LayerRange{begin, end});
           if (with >= next[static_cast<size_t>(end)]) continue;
           next[static_cast<size_t>(end)] = with;
           begins.back()[static_cast<size_t>(end)] = begin;
@@ -66,18 +66,24 @@ std::vector<double> stage_costs(const PartCosts& costs, const std::vector<LayerR
   const Divisions divisions(costs, static_cast<int32_t>(ranges.size()));
   std::vector<double> stages;
   for (const LayerRange& range : ranges)
-    stages.push_back(divisions.stage_cost(static_cast<int32_t>(stages.size()), range.begin, range.end));
+    stages.push_back(divisions.stage_cost(static_cast<int32_t>(stages.size()), range));
   return stages;
 }
 
-Result<std::vector<LayerRange>> balance_layers(const PartCosts& costs, int32_t stage_count) {
+Result<std::vector<LayerRange>> balance_layers(const PartCosts& costs, int32_t stage_count, double noise) {
   const auto even = divide_layers(static_cast<int32_t>(costs.layers.size()), stage_count);
   if (even.has_error()) return even.error();
   const Divisions divisions(costs, stage_count);
-  const double slowest = divisions.least([](double before, double cost) { return std::max(before, cost); }).first;
-  const double limit = slowest * (1 + kSlack);
-  return divisions.least([limit](double before, double cost) { return cost > limit ? kNever : before + cost * cost; })
-      .second;
+  const auto slower = [&divisions](double before, int32_t stage, LayerRange layers) {
+    return std::max(before, divisions.stage_cost(stage, layers));
+  };
+  const double limit = divisions.least(slower).first * (1 + std::max(noise, kSlack));
+  const auto further = [&](double before, int32_t stage, LayerRange layers) {
+    if (divisions.stage_cost(stage, layers) > limit) return kNever;
+    const double moved = layers.size() - (*even)[static_cast<size_t>(stage)].size();
+    return before + moved * moved;
+  };
+  return divisions.least(further).second;
 }
 
 }  // namespace millrace::model

@@ -16,8 +16,9 @@ struct PartCosts {
 /// Cost per stage of a division of the model; ranges as of divide_layers.
 [[nodiscard]] std::vector<double> stage_costs(const PartCosts& costs, const std::vector<LayerRange>& ranges);
 
-/// The contiguous division whose slowest stage is the fastest possible; among those, the one with the least sum of
-/// squares, so that the other stages are even too. Every stage gets a layer. Error: more stages than layers.
-[[nodiscard]] Result<std::vector<LayerRange>> balance_layers(const PartCosts& costs, int32_t stage_count);
+/// Of the contiguous divisions whose slowest stage costs no more than the fastest possible one and the part `noise` of
+/// it, the one nearest to divide_layers: costs that are measured anew, and are off by less, give the same division
+/// where two are nearly tied. Every stage gets a layer. Error: more stages than layers.
+[[nodiscard]] Result<std::vector<LayerRange>> balance_layers(const PartCosts& costs, int32_t stage_count, double noise);
 
 }  // namespace millrace::model

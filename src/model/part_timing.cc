@@ -4,7 +4,6 @@
 #include <chrono>
 #include <future>
 #include <map>
-#include <numeric>
 
 #include "model/stage_model.h"
 
@@ -31,7 +30,8 @@ int32_t pages_for(int32_t tokens) { return (tokens + kPageSize - 1) / kPageSize;
 /// `sequences` sequences of `rows` new tokens each after `prefix` others, with pages of their own.
 class Batch {
  public:
-  Batch(int32_t sequences, int32_t rows, int32_t prefix) : tokens_(static_cast<size_t>(sequences * rows)) {
+  Batch(int32_t sequences, int32_t rows, int32_t prefix, int32_t vocab_size)
+      : tokens_(static_cast<size_t>(sequences * rows)) {
     const int32_t pages_each = pages_for(prefix + rows);
     for (int32_t s = 0; s <= sequences; ++s) {
       row_begin_.push_back(s * rows);
@@ -40,7 +40,7 @@ class Batch {
     }
     prefix_.assign(static_cast<size_t>(sequences), prefix);
     for (int32_t page = 0; page < sequences * pages_each; ++page) pages_.emplace_back(static_cast<uint32_t>(page));
-    std::iota(tokens_.begin(), tokens_.end(), 0);
+    for (size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<TokenId>(i) % vocab_size;
   }
   [[nodiscard]] tensor::BatchLayout layout() const { return {row_begin_, prefix_, page_begin_, pages_}; }
   [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
@@ -146,8 +146,8 @@ class PartTimer {
 
 Result<PartCosts> time_parts(const Checkpoint& checkpoint, const ModelConfig& config, tensor::Backend& backend,
                              const ReferenceLoad& load) {
-  const Batch prompt(1, load.prompt_tokens, 0);
-  const Batch step(load.decode_rows, 1, load.prompt_tokens);
+  const Batch prompt(1, load.prompt_tokens, 0, config.vocab_size);
+  const Batch step(load.decode_rows, 1, load.prompt_tokens, config.vocab_size);
   const StageLimits limits{std::max(load.prompt_tokens, load.decode_rows), load.decode_rows};
   PartTimer timer(checkpoint, config, backend, limits);
   RETURN_IF_ERROR(timer.load(std::max(prompt.page_count(), step.page_count())));

@@ -379,14 +379,13 @@ void Head::deliver(SequenceUpdate update) {
     update.event.timings.prefill_us = microseconds(runtime_.now() - *client.planned);
   }
   const bool last = update.event.last();
-  // A client that has gone drops its mailbox; nobody misses the event.
-  (void)client.events.try_push(std::move(update.event));
-  if (!last) return;
-  {
+  if (last) {  // before the client hears of it, who may use the id again at once
     const std::lock_guard lock(mutex_);
     by_id_.erase(client.request_id);
   }
-  clients_.erase(found);
+  // A client that has gone drops its mailbox; nobody misses the event.
+  (void)client.events.try_push(std::move(update.event));
+  if (last) clients_.erase(found);
 }
 
 void Head::end(const std::vector<SequenceId>& ids, const Error& error) {

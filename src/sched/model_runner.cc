@@ -64,6 +64,11 @@ asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, s
   co_return result;
 }
 
+std::span<std::byte> ModelRunner::input_memory(size_t bytes) {
+  if (inputs_.bytes() < bytes) inputs_ = model_->backend().allocate_host(bytes);
+  return {inputs_.data(), bytes};
+}
+
 std::span<std::byte> ModelRunner::host_page(HostPageId page) {
   return {host_pages_.data() + page.value() * page_bytes_, page_bytes_};
 }

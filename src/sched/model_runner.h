@@ -20,6 +20,7 @@ class ModelRunner final : public StageRunner {
   [[nodiscard]] size_t output_row_bytes() const override { return model_->span().last ? 0 : row_bytes_; }
   [[nodiscard]] size_t input_row_bytes() const override { return model_->span().first ? 0 : row_bytes_; }
   [[nodiscard]] asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) override;
+  [[nodiscard]] std::span<std::byte> input_memory(size_t bytes) override;
   [[nodiscard]] asio::awaitable<void> copy_pages(CopyDirection direction, std::span<const PageId> device,
                                                  std::span<const HostPageId> host) override;
   [[nodiscard]] std::span<std::byte> host_page(HostPageId page) override;
@@ -33,6 +34,7 @@ class ModelRunner final : public StageRunner {
   std::unique_ptr<model::StageModel> model_;
   const uint32_t vocab_size_;
   std::array<tensor::Buffer, 2> hidden_;  // [max_batch_tokens, hidden] each; they take turns
+  tensor::Buffer inputs_;                 // on the host; allocated when first asked for
   size_t row_bytes_ = 0;
   size_t turn_ = 0;
   size_t page_bytes_ = 0;

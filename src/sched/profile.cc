@@ -7,7 +7,7 @@ namespace {
 
 constexpr uint32_t kPromptOfDecodes = 16;
 constexpr uint32_t kMostDecodes = 32;
-constexpr TokenId kTokenKinds = 32;
+constexpr uint32_t kTokenKinds = 32;
 
 }  // namespace
 
@@ -90,7 +90,8 @@ void Profile::append(Plan& plan, uint32_t slot, uint32_t tokens) {
     sequence.table_digest = sched::table_digest(sequence.table_digest, page);
     ++slice.new_page_count;
   }
-  for (uint32_t i = 0; i < tokens; ++i) plan.tokens.push_back(static_cast<TokenId>(i) % kTokenKinds);
+  const uint32_t token_kinds = std::clamp(bounds_.vocab_size, 1u, kTokenKinds);
+  for (uint32_t i = 0; i < tokens; ++i) plan.tokens.push_back(static_cast<TokenId>(i % token_kinds));
   plan.digest = plan_digest(plan.digest, slice, sequence.table_digest);
   plan.slices.push_back(slice);
 }

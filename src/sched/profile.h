@@ -14,6 +14,7 @@ struct ProfileBounds {
   uint32_t chunk_size = 0;      ///< most prompt tokens in a micro-batch
   uint32_t context_length = 0;
   uint32_t prompt_samples = 0;  ///< prompts of so many lengths, evenly up to the chunk size, besides
+  uint32_t vocab_size = 0;      ///< ids that every stage knows
 };
 
 /// The plans that time every stage before the first request: prompts of several lengths, chunks after a prefix, decode

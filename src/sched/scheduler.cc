@@ -14,9 +14,10 @@ constexpr uint32_t kPublishedSamples = 128;
 constexpr size_t kMaxShapes = 1024;
 
 ProfileBounds profile_bounds(const SchedulerOptions& options) {
-  return {options.page_size,        options.page_count,
-          options.max_running,      options.chunked_prefill_size,
-          options.context_length,   options.chunking == Chunking::kPublished ? kPublishedSamples : 0};
+  return {options.page_size,      options.page_count,
+          options.max_running,    options.chunked_prefill_size,
+          options.context_length, options.chunking == Chunking::kPublished ? kPublishedSamples : 0,
+          options.vocab_size};
 }
 
 cache::PrefixCacheOptions cache_options(const SchedulerOptions& options) {

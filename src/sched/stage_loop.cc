@@ -21,6 +21,7 @@ StageLoop::StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRun
       runner_(runner),
       upstream_(std::move(upstream)),
       downstream_(std::move(downstream)),
+      inputs_(*upstream_, runner, options.bounds),
       table_(options.bounds, options.last),
       tasks_(runtime, [this](const std::string&, std::exception_ptr error) { fail(async::describe(error)); }),
       copies_(runtime, options.stage, runner, tasks_, options.bounds.host_page_count),
@@ -54,6 +55,7 @@ asio::awaitable<void> StageLoop::receive_plans() {
     unsent_reports_.clear();
     const auto usable = table_.check(*plan);
     if (usable.has_error()) throw ErrorException(usable.error());
+    if (!plan->slices.empty()) inputs_.expect(*plan);
     copies_.start(plan->copies);
     if (!options_.last) {
       copies_.take_acks(plan->acks);
@@ -82,19 +84,13 @@ asio::awaitable<void> StageLoop::execute(Plan plan, async::TimePoint arrived) {
     co_return;
   }
   comm::Message input;
-  if (!options_.first) {
-    input = co_await upstream_->receive(comm::MessageKind::kActivations);
-    const size_t wanted = plan.tokens.size() * runner_.input_row_bytes();
-    if (input.plan != plan.id || input.payload.bytes().size() != wanted) {
-      throw ErrorException(make_error(ErrorCode::kData, "plan {} wants {} bytes of activations, plan {} brought {}",
-                                      plan.id.value(), wanted, input.plan.value(), input.payload.bytes().size()));
-    }
-  }
+  if (!options_.first) input = co_await inputs_.receive(plan);
   StageReport report{options_.stage, plan.id, nanoseconds(arrived)};
   report.input_ns = options_.first ? report.plan_ns : nanoseconds(arrival_of(input));
   report.begin_ns = nanoseconds(runtime_.now());
   auto result = co_await runner_.run(*batch, input.payload.bytes());
   input.payload = {};
+  inputs_.release();
   copies_.store(plan.copies);
   report.end_ns = nanoseconds(runtime_.now());
   report.sent_bytes = result.activations.size();

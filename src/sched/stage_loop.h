@@ -8,6 +8,7 @@
 #include "sched/plan.h"
 #include "sched/sequence_table.h"
 #include "sched/stage_copies.h"
+#include "sched/stage_inputs.h"
 #include "sched/stage_runner.h"
 
 namespace millrace::sched {
@@ -52,6 +53,7 @@ class StageLoop {
   StageRunner& runner_;
   std::unique_ptr<comm::LinkReceiver> upstream_;
   std::unique_ptr<comm::LinkSender> downstream_;
+  StageInputs inputs_;
   SequenceTable table_;
   async::TaskGroup tasks_;
   StageCopies copies_;

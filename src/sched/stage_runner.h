@@ -30,6 +30,10 @@ class StageRunner {
   };
   [[nodiscard]] virtual asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) = 0;
 
+  /// `bytes` of memory in which activations shall arrive over a link that fills memory
+  /// (LinkReceiver::fills_posted); run() then gets a part of it as `input`. The same memory in every generation.
+  [[nodiscard]] virtual std::span<std::byte> input_memory(size_t bytes);
+
   /// Copies whole pages between the device and the host tier, device[i] and host[i], beside runs. Nothing else touches
   /// them meanwhile. Called only where StageBounds::host_page_count says that there is a host tier.
   enum class CopyDirection : uint8_t { kToDevice, kToHost };

@@ -199,7 +199,9 @@ HttpResponse Api::answer_server_info() const {
   json.key("limits").begin_object().member("max_connections", options_.max_connections);
   json.member("max_requests_in_flight", options_.max_requests_in_flight).member("max_choices", options_.max_choices);
   json.member("max_body_bytes", options_.max_body_bytes).end_object();
-  json.member("requests_in_flight", in_flight()).member("connections", connection_count_).end_object();
+  json.member("requests_in_flight", in_flight()).member("connections", connection_count_);
+  if (service_.extra_info) service_.extra_info(json);
+  json.end_object();
   return response;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "sched/engine.h"
 #include "server/http.h"
 #include "text/chat_template.h"
@@ -40,6 +41,8 @@ struct Service {
   std::vector<ExtraRoute> extra_routes;
   /// Appends further metrics in Prometheus' text form; may be empty. Called on the front's thread.
   std::function<void(std::string&)> extra_metrics;
+  /// Adds members to what /server_info says; may be empty. Called on the front's thread.
+  std::function<void(JsonWriter&)> extra_info;
 };
 
 }  // namespace millrace::server

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <deque>
 #include <utility>
+
+#include "base/result.h"
 
 namespace millrace::sim {
 namespace {
@@ -78,12 +82,53 @@ class SimulatedSender final : public comm::LinkSender {
   std::array<TimePoint, comm::kMessageKindCount> lanes_{};
 };
 
+/// What arrives is written to posted memory when it is taken, and checked as TCP does.
+class SimulatedReceiver final : public comm::LinkReceiver {
+ public:
+  explicit SimulatedReceiver(std::unique_ptr<comm::LinkReceiver> inner) : inner_(std::move(inner)) {}
+
+  [[nodiscard]] bool fills_posted() const override { return true; }
+  void post(PlanId plan, std::span<std::byte> target) override { posts_.push_back({plan, target}); }
+  asio::awaitable<comm::Message> receive(MessageKind kind) override {
+    comm::Message message = co_await inner_->receive(kind);
+    if (kind == MessageKind::kActivations) fill_posted(message);
+    co_return message;
+  }
+  void close(std::string reason) override {
+    posts_.clear();
+    inner_->close(std::move(reason));
+  }
+
+ private:
+  struct Posted {
+    PlanId plan;
+    std::span<std::byte> target;
+  };
+
+  void fill_posted(comm::Message& message) {
+    const std::span<const std::byte> bytes = message.payload.bytes();
+    const Posted posted = posts_.empty() ? Posted{} : posts_.front();
+    if (posts_.empty() || posted.plan != message.plan || posted.target.size() != bytes.size()) {
+      throw ErrorException(make_error(ErrorCode::kData,
+                                      "activations of plan {}, {} bytes, where plan {}, {} bytes, was wanted",
+                                      message.plan.value(), bytes.size(), posted.plan.value(), posted.target.size()));
+    }
+    posts_.pop_front();
+    std::memcpy(posted.target.data(), bytes.data(), bytes.size());
+    message.payload = comm::Payload::share(posted.target, nullptr);
+  }
+
+  std::unique_ptr<comm::LinkReceiver> inner_;
+  std::deque<Posted> posts_;
+};
+
 }  // namespace
 
 comm::Link make_simulated_link(const SimulatedLinkOptions& options, async::Runtime& sender, async::Runtime& receiver,
                                size_t capacity) {
   comm::Link inner = comm::make_in_process_link(sender, receiver, capacity);
   if (options.bytes_per_second == 0 && options.latency == async::Duration{} && !options.fault) return inner;
+  if (options.keeps_bytes) inner.receiver = std::make_unique<SimulatedReceiver>(std::move(inner.receiver));
   return {std::make_unique<SimulatedSender>(options, sender, std::move(inner.sender)), std::move(inner.receiver)};
 }
 

@@ -17,7 +17,8 @@ struct SimulatedLinkOptions {
 };
 
 /// An in-process link on which messages take time: they leave one after another at the bandwidth and arrive after the
-/// latency. A borrowed buffer is released once it has left.
+/// latency. A borrowed buffer is released once it has left. Activations that keep their bytes go to posted memory; the
+/// network holds what comes before its post.
 [[nodiscard]] comm::Link make_simulated_link(const SimulatedLinkOptions& options, async::Runtime& sender,
                                              async::Runtime& receiver, size_t capacity);
 

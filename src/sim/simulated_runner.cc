@@ -24,6 +24,11 @@ std::span<uint64_t> SimulatedRunner::host_cells(HostPageId page) {
   return std::span(host_pages_).subspan(page.value() * count, count);
 }
 
+std::span<std::byte> SimulatedRunner::input_memory(size_t bytes) {
+  inputs_.resize((bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t));
+  return std::as_writable_bytes(std::span(inputs_)).first(bytes);
+}
+
 std::span<std::byte> SimulatedRunner::host_page(HostPageId page) {
   return std::as_writable_bytes(host_cells(page));
 }

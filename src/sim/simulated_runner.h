@@ -41,6 +41,7 @@ class SimulatedRunner final : public sched::StageRunner {
   [[nodiscard]] size_t input_row_bytes() const override { return stage_.first ? 0 : sizeof(uint64_t); }
   [[nodiscard]] asio::awaitable<Result> run(const sched::StageBatch& batch,
                                             std::span<const std::byte> input) override;
+  [[nodiscard]] std::span<std::byte> input_memory(size_t bytes) override;
   /// The copies happen at the end of the time that they take; until then the pages written to hold noise.
   [[nodiscard]] asio::awaitable<void> copy_pages(CopyDirection direction, std::span<const PageId> device,
                                                  std::span<const HostPageId> host) override;
@@ -63,6 +64,7 @@ class SimulatedRunner final : public sched::StageRunner {
   std::vector<uint64_t> pages_;                       // [layers of the stage, page_count, page_size]
   std::vector<uint64_t> host_pages_;                  // [host_page_count, layers of the stage, page_size]
   std::unique_ptr<cache::PageStore> store_;
+  std::vector<uint64_t> inputs_;                      // activations that came over a link that fills memory
   std::array<std::vector<uint64_t>, 2> activations_;  // [rows] each; they take turns
   size_t turn_ = 0;
 };

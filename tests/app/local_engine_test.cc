@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "model/checkpoint.h"
 #include "model/checkpoint_files.h"
+#include "model/random_model.h"
 #include "model/tensor_list.h"
 #include "support/paths.h"
 
@@ -113,6 +114,7 @@ bool same_bits(const tensor::TokenLogprobs& a, const tensor::TokenLogprobs& b) {
 }
 
 void require_same(const Reply& got, const Reply& wanted) {
+  INFO("error: " << (got.error ? got.error->message : "none"));
   REQUIRE_FALSE(got.error.has_value());
   REQUIRE(got.tokens == wanted.tokens);
   REQUIRE(got.finish == wanted.finish);
@@ -257,6 +259,30 @@ TEST_CASE("a sequence without a distribution ends with an error, its neighbours 
     REQUIRE(status.ready);
     REQUIRE(status.free_pages == status.total_pages);
   }
+}
+
+TEST_CASE("a model of three ids is timed, divided and served like any other") {
+  const std::string config = R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 3, "hidden_size": 24,
+    "intermediate_size": 40, "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8,
+    "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false,
+    "hidden_act": "silu", "torch_dtype": "float32"})";
+  const test::TemporaryFolder folder;
+  folder.write("config.json", config);
+  const test::RandomModel model(model::parse_config(config).value(), 1);
+  folder.write("model.safetensors", test::safetensors_text(model.tensors()));
+  sched::GenerateRequest request;
+  request.prompt = {0, 2, 1, 1};
+  request.max_tokens = 20;
+  std::vector<Reply> replies;
+  for (const int32_t pp_size : {1, 2}) {
+    app::EngineOptions options = options_for("", pp_size);
+    options.model_path = folder.path();
+    options.chunking = "balanced";
+    options.layer_partition = "auto";
+    replies.push_back(ask(start(options)->engine(), {request}).front());
+    REQUIRE(replies.back().tokens.size() == request.max_tokens);
+  }
+  require_same(replies[1], replies[0]);
 }
 
 TEST_CASE("what cannot be served is refused with the reason") {

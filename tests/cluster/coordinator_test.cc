@@ -102,7 +102,7 @@ void Head::run(asio::awaitable<void> scenario) {
 }
 
 /// A node of rank 1 that says hello, says that it has loaded, and hears the first Form.
-asio::awaitable<std::shared_ptr<ControlConnection>> join_as_node(Head& head) {
+asio::awaitable<std::shared_ptr<ControlConnection>> join_as_node(Head& head, std::string compute = "bf16 cpu avx2") {
   tcp::socket socket(head.runtime().executor());
   const tcp::endpoint there(asio::ip::address_v4::loopback(), head.options().address.port);
   co_await socket.async_connect(there, asio::use_awaitable);
@@ -111,7 +111,7 @@ asio::awaitable<std::shared_ptr<ControlConnection>> join_as_node(Head& head) {
   node->send(Hello{kProtocolVersion, 1, 2, model::fingerprint(head.options().config), 1});
   const Message assignment = co_await node->receive();
   REQUIRE(std::get<Assignment>(assignment) == head.options().assignments[1]);
-  node->send(Loaded{kPages});
+  node->send(Loaded{kPages, compute});
   co_return node;
 }
 
@@ -142,11 +142,16 @@ asio::awaitable<void> stop_when_asked_to_join(std::shared_ptr<ControlConnection>
 asio::awaitable<void> lose_nodes_while_links_form(Head& head) {
   async::TaskGroup nodes(head.runtime());
   auto node = co_await join_as_node(head);
-  const uint64_t pages = co_await head.coordinator().all_loaded();
+  const uint64_t pages = co_await head.coordinator().all_loaded("bf16 cpu avx512");
   REQUIRE(pages == kPages);
+  const auto compute = [&head](size_t rank) { return head.coordinator().nodes().at(rank).compute; };
+  REQUIRE(compute(0) == "bf16 cpu avx512");
+  REQUIRE(compute(1) == "bf16 cpu avx2");
+  REQUIRE(head.coordinator().nodes()[1].first_stage == 1);
   nodes.spawn("leave", leave_when_asked_to_join(node));
   const std::string gone = co_await failure_to_form(head, Generation(1));
   REQUIRE(gone == "node 1 of 2 (stages 1 to 1): out of power");
+  REQUIRE(compute(1).empty());
   co_await nodes.join();
 
   node = co_await join_as_node(head);

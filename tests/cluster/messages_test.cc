@@ -44,6 +44,20 @@ TEST_CASE("a report of links survives the wire, but for the names") {
   REQUIRE_FALSE(links[1].sending);
 }
 
+TEST_CASE("what a node shall load, and what it then has, survive the wire") {
+  Assignment assignment;
+  assignment.ring_id = uint64_t{7} << 40;
+  assignment.layers = {{0, 3}, {3, 7}};
+  assignment.memory_fraction = 0.25;
+  assignment.dtype = "bf16";
+  assignment.cpu_isa = "avx2";
+  assignment.has_store = true;
+  REQUIRE(std::get<Assignment>(*decode(encode(assignment))) == assignment);
+  const Loaded loaded = std::get<Loaded>(*decode(encode(Loaded{123, "bf16 cpu avx2"})));
+  REQUIRE(loaded.page_capacity == 123);
+  REQUIRE(loaded.compute == "bf16 cpu avx2");
+}
+
 TEST_CASE("a cut, an overlong or a boastful message is refused") {
   auto bytes = encode(LinkReport{{some_link()}});
   for (size_t size = 0; size < bytes.size(); ++size) {

@@ -2,7 +2,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "comm/buffer_pool.h"
 #include "comm/tcp_support.h"
 
 using namespace millrace;
@@ -101,23 +100,4 @@ TEST_CASE("every difference between two hellos has a name") {
 TEST_CASE("what a peer says is cut and cleaned before it is logged") {
   REQUIRE(sanitize_reason(test::bytes_of("stage 1\nfailed\x1b[31m")) == "stage 1?failed?[31m");
   REQUIRE(sanitize_reason(std::vector<std::byte>(5000, std::byte{'x'})).size() == kMaxReasonBytes);
-}
-
-TEST_CASE("buffers come back to their pool, and nothing is allocated for a size seen before") {
-  BufferPool pool(2);
-  const std::byte* memory = nullptr;
-  for (int i = 0; i < 100; ++i) {
-    auto buffer = pool.take(100000);
-    if (i == 0) memory = buffer.get();
-    REQUIRE(buffer.get() == memory);
-    auto other = pool.take(static_cast<size_t>(i) * 900);
-    REQUIRE(other.get() != buffer.get());
-  }
-  REQUIRE(pool.allocation_count() <= 4);
-  std::shared_ptr<std::byte> outlives;
-  {
-    BufferPool gone(1);
-    outlives = gone.take(0);
-  }
-  *outlives = std::byte{1};
 }

@@ -50,6 +50,14 @@ std::vector<std::byte> random_frame(Dice& dice) {
   return frame;
 }
 
+/// Posts a receive for a frame, if it is one of activations.
+void post_for(LinkReceiver& receiver, std::span<const std::byte> frame, std::span<std::byte> memory) {
+  if (frame.size() < kFrameHeaderBytes) return;
+  const auto header = decode_header(frame.first<kFrameHeaderBytes>());
+  if (header.has_error() || header->kind != FrameKind::kActivations || header->payload_bytes > memory.size()) return;
+  receiver.post(PlanId(header->number), memory.first(header->payload_bytes));
+}
+
 /// A peer with the right hello that then sends anything on both lanes: the link ends with a reason, and nothing else
 /// happens.
 asio::awaitable<void> meet_a_hostile_peer(test::TcpWorld& world, uint64_t seed) {
@@ -67,8 +75,10 @@ asio::awaitable<void> meet_a_hostile_peer(test::TcpWorld& world, uint64_t seed) 
       co_await world.listener->accept_link(world.group, test::sample_hello(), options, world.soon());
   REQUIRE(receiver.has_value());
   boost::system::error_code failure;
+  std::vector<std::byte> memory(3000);
   for (uint32_t i = dice.below(30); i > 0 && !failure; --i) {
     const auto frame = random_frame(dice);
+    if (dice.below(4) > 0) post_for(**receiver, frame, memory);
     co_await asio::async_write(lanes[dice.below(kLaneCount)], asio::buffer(frame),
                                asio::redirect_error(asio::use_awaitable, failure));
   }

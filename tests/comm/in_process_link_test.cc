@@ -70,8 +70,12 @@ TEST_CASE("a borrowed buffer is not copied, and commit waits until the receiver 
     async::TaskGroup tasks(rt);
     tasks.spawn("commit", commit(work, committed));
     {
+      std::vector<std::byte> unused(buffer.size());
+      REQUIRE_FALSE(link.receiver->fills_posted());
+      link.receiver->post(PlanId(1), unused);
       const Message message = co_await link.receiver->receive(MessageKind::kActivations);
       REQUIRE(message.payload.bytes().data() == buffer.data());
+      REQUIRE(unused == std::vector<std::byte>(buffer.size()));
       co_await async::sleep_for(rt, 1ms);
       REQUIRE_FALSE(committed);
     }

@@ -114,7 +114,9 @@ asio::awaitable<void> notice_death_mid_frame(TcpWorld& world, FrameKind kind) {
   HandSender peer(world);
   auto receiver = co_await world.listener->accept_link(world.group, sample_hello(), patient_options(), world.soon());
   const bool on_data = kind == FrameKind::kActivations;
-  const auto bytes = half_a_frame(kind, 1000);
+  std::vector<std::byte> memory(1000);
+  (*receiver)->post(PlanId(1), memory);
+  const auto bytes = half_a_frame(kind, memory.size());
   co_await asio::async_write(on_data ? peer.data : peer.control, asio::buffer(bytes), asio::use_awaitable);
   co_await async::sleep_for(world.runtime, 5ms);
   (on_data ? peer.data : peer.control).close();
@@ -136,10 +138,13 @@ asio::awaitable<void> refuse_a_huge_length(TcpWorld& world, FrameKind kind) {
 }
 
 /// A round of a link's life: it forms, carries something, and dies in one of several ways with work under way.
-asio::awaitable<void> live_and_die(TcpWorld& world, uint32_t round, const std::vector<std::byte>& tensor) {
+asio::awaitable<void> live_and_die(TcpWorld& world, uint32_t round, const std::vector<std::byte>& tensor,
+                                   std::vector<std::byte>& memory) {
   LinkHello hello = sample_hello();
   hello.generation = Generation(round + 1);
   Link link = co_await world.make_link(patient_options(), hello);
+  const bool commits = round % 3 == 0;
+  if (commits || round % 7 < 4) link.receiver->post(PlanId(1), memory);
   Work work = link.sender->send_borrowed(MessageKind::kActivations, hello.generation, PlanId(1), tensor);
   link.sender->send(MessageKind::kPlan, hello.generation, PlanId(1), bytes_of("plan"));
   if (round % 2 == 0) (void)co_await link.receiver->receive(MessageKind::kPlan);
@@ -150,15 +155,16 @@ asio::awaitable<void> live_and_die(TcpWorld& world, uint32_t round, const std::v
     case 3: link.sender.reset(); break;
     default: break;
   }
-  if (round % 3 == 0) co_await work.commit();
+  if (commits) co_await work.commit();
 }
 
 asio::awaitable<void> live_and_die_often(TcpWorld& world) {
   const std::vector<std::byte> tensor(size_t{8} << 20);
+  std::vector<std::byte> memory(tensor.size());
   size_t descriptors = 0;
   size_t resident = 0;
   for (uint32_t round = 0; round < 200; ++round) {
-    co_await live_and_die(world, round, tensor);
+    co_await live_and_die(world, round, tensor, memory);
     if (round == 50) {
       while (!world.group.stats().empty()) co_await async::sleep_for(world.runtime, 1ms);
       descriptors = open_descriptors();

@@ -31,6 +31,18 @@ std::vector<std::byte> bytes_of(std::string_view text) {
   return bytes;
 }
 
+std::vector<std::byte> numbered_bytes(size_t size, uint64_t seed) {
+  std::vector<std::byte> bytes(size);
+  std::vector<uint64_t> words(size / sizeof(uint64_t));
+  for (size_t i = 0; i < words.size(); ++i) words[i] = (i + seed) * 0x9E3779B97F4A7C15ull;
+  if (!words.empty()) std::memcpy(bytes.data(), words.data(), words.size() * sizeof(uint64_t));
+  return bytes;
+}
+
+bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
+}
+
 std::string text_of(const comm::Message& message) {
   const auto bytes = message.payload.bytes();
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -44,6 +56,16 @@ asio::awaitable<std::string> failure_of(comm::LinkReceiver& receiver, comm::Mess
     reason = failure.error().message;
   }
   co_return reason;
+}
+
+asio::awaitable<std::vector<std::byte>> receive_activations(comm::LinkReceiver& receiver, PlanId plan, size_t size) {
+  std::vector<std::byte> memory(size);
+  receiver.post(plan, memory);
+  const comm::Message message = co_await receiver.receive(comm::MessageKind::kActivations);
+  REQUIRE(message.plan == plan);
+  REQUIRE(message.payload.bytes().data() == memory.data());
+  REQUIRE(message.payload.bytes().size() == size);
+  co_return memory;
 }
 
 void TcpWorld::run(asio::awaitable<void> script) { run_to_end(context, play(*this, std::move(script))); }

@@ -37,9 +37,17 @@ inline constexpr auto kPatience = std::chrono::seconds(60);
 }
 
 [[nodiscard]] std::vector<std::byte> bytes_of(std::string_view text);
+/// Words that differ from place to place and from seed to seed.
+[[nodiscard]] std::vector<std::byte> numbered_bytes(size_t size, uint64_t seed);
+/// For big tensors: a comparison of vectors within REQUIRE would be written out.
+[[nodiscard]] bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b);
 [[nodiscard]] std::string text_of(const comm::Message& message);
 /// The reason with which `receive` throws; empty when it does not.
 [[nodiscard]] asio::awaitable<std::string> failure_of(comm::LinkReceiver& receiver, comm::MessageKind kind);
+
+/// Posts memory for the activations of `plan`, which are the next, and waits for them to lie there.
+[[nodiscard]] asio::awaitable<std::vector<std::byte>> receive_activations(comm::LinkReceiver& receiver, PlanId plan,
+                                                                          size_t size);
 
 /// A thread's worth of links on loopback: a listener and a group on the Runtime of one io_context.
 struct TcpWorld {

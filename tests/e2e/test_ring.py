@@ -224,6 +224,33 @@ def test_a_node_that_does_not_fit_is_refused_by_name(tmp_path):
         ring.wait_until_whole()
 
 
+def compute_of_nodes(ring):
+    return [node["compute"] for node in ring.server.get("/server_info").json()["nodes"]]
+
+
+def test_nodes_that_compute_differently_are_named_once(pp1):
+    with Ring(2, 2, node_flags=["--cpu-isa", "portable"]) as ring:
+        best, other = compute_of_nodes(ring)
+        if best == other:
+            pytest.skip(f"this processor has {best} only")
+        assert other == "bf16 cpu portable"
+        warning = f"node 1 of 2 (stages 1 to 1) computes in {other}, the head's node in {best}"
+        assert ring.server.log().count(warning) == 1, ring.server.log()
+        ring.nodes[1].kill()
+        ring.wait_until_broken()
+        assert compute_of_nodes(ring) == [best, ""]
+        ring.start_node(1)
+        ring.wait_until_whole()
+        assert ring.server.log().count(warning) == 1
+
+
+def test_the_head_gives_all_nodes_one_instruction_set():
+    with Ring(2, 2, "--cpu-isa", "portable", node_flags=["--cpu-isa", "auto"]) as ring:
+        assert compute_of_nodes(ring) == ["bf16 cpu portable"] * 2
+        assert "computes in" not in ring.server.log()
+        assert len(completion(ring.server, GREEDY)["text"]) > 0
+
+
 def test_a_node_leaves_on_sigterm():
     with Ring(2, 2) as ring:
         ring.nodes[1].signal(signal.SIGTERM)

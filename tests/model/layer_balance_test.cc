@@ -15,42 +15,48 @@ namespace {
 
 struct Quality {
   double slowest = 0;
-  double squares = 0;
+  double moved = 0;  // layers, squared, from the even division
 };
 
 /// Of the stages' costs, added up layer by layer.
 Quality quality(const PartCosts& costs, const std::vector<LayerRange>& ranges) {
   Quality found;
+  const auto even = *divide_layers(static_cast<int32_t>(costs.layers.size()), static_cast<int32_t>(ranges.size()));
   for (size_t stage = 0; stage < ranges.size(); ++stage) {
     double cost = stage == 0 ? costs.embedding : 0.0;
     for (int32_t layer = ranges[stage].begin; layer < ranges[stage].end; ++layer)
       cost += costs.layers[static_cast<size_t>(layer)];
     if (stage + 1 == ranges.size()) cost += costs.head;
     found.slowest = std::max(found.slowest, cost);
-    found.squares += cost * cost;
+    const double moved = ranges[stage].size() - even[stage].size();
+    found.moved += moved * moved;
   }
   return found;
 }
 
-bool better(const Quality& a, const Quality& b) {
-  if (std::abs(a.slowest - b.slowest) > 1e-9 * b.slowest) return a.slowest < b.slowest;
-  return a.squares < b.squares;
-}
-
-/// The best of all divisions that begin with `ranges`, by trying each.
-Quality best_division(const PartCosts& costs, std::vector<LayerRange> ranges, int32_t stage_count) {
+/// Of every division.
+std::vector<Quality> qualities(const PartCosts& costs, std::vector<LayerRange> ranges, int32_t stage_count) {
   const auto layers = static_cast<int32_t>(costs.layers.size());
   const int32_t begin = ranges.empty() ? 0 : ranges.back().end;
   const auto left = stage_count - static_cast<int32_t>(ranges.size());
-  if (left == 0) return quality(costs, ranges);
-  Quality best{1e300, 1e300};
+  if (left == 0) return {quality(costs, ranges)};
+  std::vector<Quality> all;
   for (int32_t end = left == 1 ? layers : begin + 1; end <= layers - left + 1; ++end) {
     ranges.push_back({begin, end});
-    const Quality found = best_division(costs, ranges, stage_count);
-    if (better(found, best)) best = found;
+    for (const Quality& found : qualities(costs, ranges, stage_count)) all.push_back(found);
     ranges.pop_back();
   }
-  return best;
+  return all;
+}
+
+/// The least that a division as fast as the fastest but for `noise` moves.
+Quality nearest_of_fastest(const std::vector<Quality>& all, double noise) {
+  Quality least{1e300, 1e300};
+  for (const Quality& each : all) least.slowest = std::min(least.slowest, each.slowest);
+  for (const Quality& each : all) {
+    if (each.slowest <= least.slowest * (1 + noise + 1e-9)) least.moved = std::min(least.moved, each.moved);
+  }
+  return least;
 }
 
 PartCosts random_costs(uint64_t seed, size_t layer_count) {
@@ -66,11 +72,12 @@ PartCosts random_costs(uint64_t seed, size_t layer_count) {
 }  // namespace
 
 TEST_CASE("a balanced division is contiguous, and no other one is better") {
+  const double noise = GENERATE(0.0, 0.05);
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const auto layer_count = static_cast<size_t>(1 + uniform_at(seed, 5) * 11);
     const PartCosts costs = random_costs(seed, layer_count);
     for (int32_t stages = 1; stages <= static_cast<int32_t>(layer_count); ++stages) {
-      const auto ranges = *balance_layers(costs, stages);
+      const auto ranges = *balance_layers(costs, stages, noise);
       REQUIRE(ranges.size() == static_cast<size_t>(stages));
       REQUIRE(ranges.front().begin == 0);
       REQUIRE(ranges.back().end == static_cast<int32_t>(layer_count));
@@ -79,21 +86,35 @@ TEST_CASE("a balanced division is contiguous, and no other one is better") {
         if (i > 0) REQUIRE(ranges[i].begin == ranges[i - 1].end);
       }
       const Quality got = quality(costs, ranges);
-      const Quality wanted = best_division(costs, {}, stages);
+      const Quality wanted = nearest_of_fastest(qualities(costs, {}, stages), noise);
       INFO("seed " << seed << ", " << layer_count << " layers, " << stages << " stages");
-      REQUIRE(got.slowest == Approx(wanted.slowest).epsilon(1e-9));
-      REQUIRE(got.squares == Approx(wanted.squares).epsilon(1e-9));
+      REQUIRE(got.slowest <= wanted.slowest * (1 + noise + 1e-9));
+      REQUIRE(got.moved == wanted.moved);
     }
   }
 }
 
 TEST_CASE("a costly head takes layers from the last stage") {
   const PartCosts costs{std::vector<double>(8, 1.0), 0.1, 4.0};
-  REQUIRE(*balance_layers(costs, 2) == std::vector<LayerRange>{{0, 6}, {6, 8}});
+  REQUIRE(*balance_layers(costs, 2, 0) == std::vector<LayerRange>{{0, 6}, {6, 8}});
   REQUIRE(stage_costs(costs, {{0, 6}, {6, 8}}) == std::vector<double>{6.1, 6.0});
-  REQUIRE(*balance_layers({std::vector<double>(8, 1.0), 0.0, 100.0}, 4) ==
+  REQUIRE(*balance_layers({std::vector<double>(8, 1.0), 0.0, 100.0}, 4, 0) ==
           std::vector<LayerRange>{{0, 2}, {2, 4}, {4, 7}, {7, 8}});
-  REQUIRE(balance_layers(costs, 9).error().message == "9 pipeline stages for 8 layers, wanted at most one per layer");
+  REQUIRE(balance_layers(costs, 9, 0).error().message ==
+          "9 pipeline stages for 8 layers, wanted at most one per layer");
+}
+
+TEST_CASE("costs measured anew give the same division where two are nearly tied") {
+  const std::vector<LayerRange> nearer{{0, 5}, {5, 8}};
+  int changes = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const double head = 3.0 + 0.1 * (2 * uniform_at(seed, 0) - 1);  // 5,3 and 6,2 are tied at 3
+    const PartCosts costs{std::vector<double>(8, 1.0), 0.0, head};
+    REQUIRE(*balance_layers(costs, 2, 0.05) == nearer);
+    changes += *balance_layers(costs, 2, 0) != nearer;
+  }
+  REQUIRE(changes > 50);
+  REQUIRE(*balance_layers({std::vector<double>(8, 1.0), 0.0, 3.5}, 2, 0.05) == std::vector<LayerRange>{{0, 6}, {6, 8}});
 }
 
 TEST_CASE("every part of a model is timed, and layers of one kind cost the same") {

@@ -150,6 +150,7 @@ TEST_CASE("the profile's plans keep the bounds and end with every slot closed") 
   auto options = options_with(QueuePolicy::kFcfs);
   options.chunking = Chunking::kBalanced;
   options.max_running = 4;
+  options.vocab_size = GENERATE(1u, 2u, 31u, 150000u);
   Scheduler scheduler(options);
   scheduler.add(SequenceId(1), request(4, 1));
   int open = 0;
@@ -161,6 +162,7 @@ TEST_CASE("the profile's plans keep the bounds and end with every slot closed") 
     open += static_cast<int>(plan->opens.size()) - static_cast<int>(plan->closes.size());
     REQUIRE(plan->tokens.size() <= options.chunked_prefill_size);
     for (const PageId page : plan->new_pages) REQUIRE(page.value() < options.page_count);
+    for (const TokenId token : plan->tokens) REQUIRE((token >= 0 && static_cast<uint32_t>(token) < options.vocab_size));
     REQUIRE(answer(scheduler, *plan).empty());
   }
   REQUIRE(plans > 10);

@@ -1,0 +1,53 @@
+#include "sched/stage_inputs.h"
+
+#include "base/result.h"
+
+namespace millrace::sched {
+namespace {
+
+std::span<std::byte> input_memory(StageRunner& runner, const StageBounds& bounds) {
+  const size_t largest = InputRing::footprint(bounds.max_batch_tokens * runner.input_row_bytes());
+  return runner.input_memory(StageInputs::kLargestPlans * largest);
+}
+
+}  // namespace
+
+StageInputs::StageInputs(comm::LinkReceiver& upstream, StageRunner& runner, const StageBounds& bounds)
+    : upstream_(upstream),
+      row_bytes_(runner.input_row_bytes()),
+      posts_(row_bytes_ > 0 && upstream.fills_posted()),
+      ring_(posts_ ? input_memory(runner, bounds) : std::span<std::byte>()) {}
+
+void StageInputs::expect(const Plan& plan) {
+  if (!posts_) return;
+  unposted_.push_back({plan.id, plan.tokens.size() * row_bytes_});
+  post_what_fits();
+}
+
+void StageInputs::post_what_fits() {
+  while (!unposted_.empty()) {
+    const auto target = ring_.take(unposted_.front().bytes);
+    if (!target) return;
+    upstream_.post(unposted_.front().plan, *target);
+    unposted_.pop_front();
+  }
+}
+
+asio::awaitable<comm::Message> StageInputs::receive(const Plan& plan) {
+  comm::Message input = co_await upstream_.receive(comm::MessageKind::kActivations);
+  const size_t wanted = plan.tokens.size() * row_bytes_;
+  const size_t found = input.payload.bytes().size();
+  if (input.plan != plan.id || found != wanted) {
+    throw ErrorException(make_error(ErrorCode::kData, "plan {} wants {} bytes of activations, plan {} brought {}",
+                                    plan.id.value(), wanted, input.plan.value(), found));
+  }
+  co_return input;
+}
+
+void StageInputs::release() {
+  if (!posts_) return;
+  ring_.give_back();
+  post_what_fits();
+}
+
+}  // namespace millrace::sched
