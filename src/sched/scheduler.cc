@@ -82,7 +82,7 @@ void Scheduler::add(SequenceId id, GenerateRequest request) {
 
 void Scheduler::prefetch(Sequence& sequence) {
   if (sequence.wants_scores()) return;
-  cache_.prefetch(sequence.id, sequence.request.cache_salt, sequence.reusable_tokens());
+  cache_.prefetch(sequence.id, sequence.request.cache_salt, sequence.reusable_tokens(), sequence.holding);
   sequence.awaits_prefetch = options_.prefetch_policy != PrefetchPolicy::kBestEffort;
 }
 
