@@ -1,12 +1,25 @@
 #!/usr/bin/env python3
-"""Time to first token of a prompt that is computed, or found on the device, on the host, or in the store.
+"""What the prefix cache and its tiers bring, and what they cost; real servers side by side, taking turns.
 
-Each round asks for every prompt once in each state, one request at a time, so that the ratios are of one run. The pool of
-device pages is too small for all prompts together where the host or the store is to be met."""
+  tiers          one prompt at a time: its time to first token when it is computed, or found on the device, the host or in
+                 the store
+  shared-prefix  the load generator's prompts in groups that begin alike; each round has other prompts with the same
+                 prefixes
+  multi-turn     the load generator's conversations; the time to first token is that of the turns after the first
+  overhead       prompts of which nothing is ever found, with the tree and without: tokens per second, and the server's
+                 CPU time, which other load on the machine distorts less
+
+The states are servers of their own: plain (--disable-radix-cache), device (the tree alone), host (behind a device that
+holds --small-pool tokens, fewer than all prompts have), store (files, behind such a device and a host twice as
+large; forgotten on both before each round of tiers and shared-prefix). Ratios are of one round, to the state named first.
+Prints medians and, in brackets, the least and the most; and the pages found on each tier."""
 
 import argparse
+import contextlib
 import http.client
 import json
+import os
+import random
 import re
 import statistics
 import subprocess
@@ -17,28 +30,41 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-WORDS = ("the whale ship sea captain night water harpoon deck sail storm crew island morning voice hand line boat wind "
-         "stern chase calm depth spout lance oar tide fog").split()
+TIERS = {"device": "kv_cache_device_hit_pages_total", "host": "kv_cache_host_hit_pages_total",
+         "store": "kv_cache_fetched_pages_total"}
 
 
 class Server:
-    def __init__(self, binary, model, *flags):
-        command = [binary, "serve", "--model-path", model, "--port", "0", *map(str, flags)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.output = []
+    """A server of one state; use as a context manager."""
+
+    def __init__(self, options, state, folder):
+        flags = ["--pp-size", options.pp_size, *options.serve_flags]
+        if state == "plain":
+            flags += ["--disable-radix-cache"]
+        if state in ("host", "store"):
+            flags += ["--max-total-tokens", options.small_pool, "--enable-hierarchical-cache",
+                      "--hicache-ratio", 16 if state == "host" else 2]
+        if state == "store":
+            flags += ["--hicache-storage-backend", "file", "--hicache-storage-path", folder,
+                      "--hicache-storage-prefetch-policy", "wait_complete"]
+        self.state, self.options = state, options
+        self.command = [options.build / "millrace", "serve", "--model-path", options.model, "--port", 0, *flags]
+
+    def __enter__(self):
+        self.process = subprocess.Popen([str(part) for part in self.command], stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True)
+        output = []
         for line in self.process.stdout:
-            self.output.append(line)
+            output.append(line)
             match = re.search(r"listening on http://(\S+):(\d+)", line)
             if match:
                 self.host, self.port = match.group(1), int(match.group(2))
                 break
         else:
-            sys.exit("the server ended:\n" + "".join(self.output))
+            sys.exit(f"the server '{self.state}' ended:\n" + "".join(output))
         threading.Thread(target=lambda: [None for _ in self.process.stdout], daemon=True).start()
         while self.request("GET", "/health")[0] != 200:
             time.sleep(0.05)
-
-    def __enter__(self):
         return self
 
     def __exit__(self, *_):
@@ -56,6 +82,19 @@ class Server:
         found = re.search(rf"^millrace:{name}(?:{{.*}})? (\S+)$", self.request("GET", "/metrics")[1], re.MULTILINE)
         return float(found.group(1))
 
+    def forget(self):
+        """What is known on device and host, once the store has it."""
+        while self.metric("kv_cache_persisted_pages_total") < (self.metric("kv_cache_stored_pages_total") -
+                                                               self.metric("kv_cache_unpersisted_pages_total")):
+            time.sleep(0.05)
+        status, text = self.request("POST", "/flush_cache", {"timeout": 60})
+        if status != 200:
+            sys.exit(f"/flush_cache: {status}: {text}")
+
+    def cpu_s(self):
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def first_token_s(self, prompt):
         connection = http.client.HTTPConnection(self.host, self.port, timeout=600)
         body = {"prompt": prompt, "max_tokens": 1, "temperature": 0, "stream": True, "ignore_eos": True}
@@ -69,54 +108,140 @@ class Server:
         answer.read()
         return seconds
 
+    def load(self, *flags):
+        """The load generator's result file."""
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            command = [self.options.build / "bench" / "load", "--base-url", f"http://{self.host}:{self.port}", "--quiet",
+                       "--ignore-eos", "--result-file", file.name, *flags]
+            done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+            if done.returncode != 0:
+                sys.exit(f"{' '.join(map(str, command))}:\n{done.stdout}{done.stderr}")
+            return json.load(file)
 
-def prompts_of(count, words):
-    return [f"Chapter {i}. " + " ".join(WORDS[(i * 7 + j * (i + 3)) % len(WORDS)] for j in range(words))
-            for i in range(count)]
+
+def spread(values, digits):
+    return f"{statistics.median(values):.{digits}f} [{min(values):.{digits}f}, {max(values):.{digits}f}]"
+
+
+def report(title, unit, values, digits=1):
+    """`values`: per state a figure per round or prompt, in the same order for all."""
+    print(title)
+    baseline = next(iter(values))
+    for state, own in values.items():
+        ratio = "" if state == baseline else f"  / {baseline} {spread([a / b for a, b in zip(own, values[baseline])], 3)}"
+        print(f"  {state:>7}: {spread(own, digits)} {unit}{ratio}", flush=True)
+
+
+def report_hits(servers):
+    for server in servers:
+        if server.state != "plain":
+            print(f"  {server.state:>7}: pages found " +
+                  ", ".join(f"{tier} {server.metric(name):.0f}" for tier, name in TIERS.items()))
+
+
+def in_turn(servers, number):
+    """Another order each time, so that none always follows the same one."""
+    return servers[number % len(servers):] + servers[:number % len(servers)]
+
+
+def bench_tiers(options, servers):
+    draw = random.Random(options.seed)
+    prompts = [[draw.randrange(3, options.vocab_size) for _ in range(options.prompt_len)] for _ in range(options.prompts)]
+    for server in servers:
+        for prompt in prompts:
+            server.first_token_s(prompt)
+    times = {server.state: [] for server in servers}
+    for number in range(options.rounds):
+        for server in servers:
+            if server.state == "store":
+                server.forget()
+        for prompt in prompts:
+            for server in in_turn(servers, number):
+                times[server.state].append(1e3 * server.first_token_s(prompt))
+    report(f"time to first token, {options.prompts} prompts of {options.prompt_len} tokens, {options.rounds} rounds", "ms",
+           times)
+
+
+def bench_load(options, servers, title, flags, chosen):
+    """A round that does not count, then --rounds; `chosen` picks the requests of a result whose times are taken."""
+    ttfts, speeds, cpu = ({server.state: [] for server in servers} for _ in range(3))
+    for number in range(options.rounds + 1):
+        for server in in_turn(servers, number):
+            if server.state == "store" and options.what == "shared-prefix":
+                server.forget()
+            cpu_before_s = server.cpu_s()
+            result = server.load(*flags, "--seed", options.seed + number + 1, "--max-concurrency", options.concurrency,
+                                 "--output-len", options.output_len, "--vocab-size", options.vocab_size)
+            if number == 0:
+                continue
+            ttfts[server.state].append(1e3 * statistics.median(chosen(result["ttfts"])))
+            speeds[server.state].append(result["total_token_throughput"])
+            cpu[server.state].append(server.cpu_s() - cpu_before_s)
+    if options.what == "overhead":
+        report(f"{title}: CPU time of a round, {options.rounds} rounds", "s", cpu, 2)
+    else:
+        report(f"{title}: median time to first token, {options.rounds} rounds", "ms", ttfts)
+    report(f"{title}: tokens per second, {options.rounds} rounds", "tokens/s", speeds, 0)
+
+
+def bench_shared_prefix(options, servers):
+    bench_load(options, servers, f"{options.requests} prompts of {options.prefix_len} shared and {options.input_len} own tokens",
+               ["--dataset", "shared-prefix", "--num-prompts", options.requests, "--num-prefixes", options.prefixes,
+                "--prefix-len", options.prefix_len, "--input-len", options.input_len, "--prefix-seed", options.seed],
+               lambda ttfts: ttfts)
+
+
+def bench_multi_turn(options, servers):
+    conversations = options.requests // options.turns
+    bench_load(options, servers, f"{conversations} conversations of {options.turns} turns of {options.input_len} words",
+               ["--dataset", "multi-turn", "--num-prompts", conversations * options.turns, "--num-turns", options.turns,
+                "--input-len", options.input_len], lambda ttfts: ttfts[conversations:])
+
+
+def bench_overhead(options, servers):
+    bench_load(options, servers, f"{options.requests} different prompts of {options.prompt_len} tokens",
+               ["--num-prompts", options.requests, "--input-len", options.prompt_len], lambda ttfts: ttfts)
+
+
+BENCHES = {"tiers": bench_tiers, "shared-prefix": bench_shared_prefix, "multi-turn": bench_multi_turn,
+           "overhead": bench_overhead}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--binary", default=str(ROOT / "build" / "millrace"))
-    parser.add_argument("--model", default=str(ROOT / "models" / "books-4m"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=BENCHES)
+    parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder (millrace and bench/load)")
+    parser.add_argument("--model", type=Path, default=ROOT / "models" / "books-4m",
+                        help="folder of the model; tools/make_random_checkpoint.py makes ones of real shapes")
     parser.add_argument("--pp-size", type=int, default=1)
-    parser.add_argument("--prompts", type=int, default=6)
-    parser.add_argument("--words", type=int, default=500, help="of each prompt")
-    parser.add_argument("--small-pool", type=int, default=1536, help="tokens on the device, fewer than all prompts have")
+    parser.add_argument("--states", nargs="+", choices=["plain", *TIERS],
+                        help="default: all; of overhead: plain and device")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--small-pool", type=int, default=4096, help="tokens on the device of the states host and store")
+    parser.add_argument("--prompts", type=int, default=6, help="tiers: prompts")
+    parser.add_argument("--prompt-len", type=int, default=850, help="tiers, overhead: tokens of a prompt")
+    parser.add_argument("--requests", type=int, default=64, help="of a round of the load generator")
+    parser.add_argument("--concurrency", type=int, default=4)
+    parser.add_argument("--prefixes", type=int, default=12, help="shared-prefix: groups")
+    parser.add_argument("--prefix-len", type=int, default=640, help="shared-prefix: tokens")
+    parser.add_argument("--turns", type=int, default=4, help="multi-turn: of each conversation")
+    parser.add_argument("--input-len", type=int,
+                        help="own tokens of a prompt (shared-prefix, default 64), words of a turn (multi-turn, 160)")
+    parser.add_argument("--output-len", type=int, default=16)
+    parser.add_argument("--vocab-size", type=int, default=2000, help="prompts are token ids below this")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--serve-flags", type=str.split, default=[], help="more flags for every server, in one string")
     options = parser.parse_args()
-    prompts = prompts_of(options.prompts, options.words)
-    pp = ("--pp-size", options.pp_size)
-    times = {"computed": [], "device": [], "host": [], "store": []}
-    with tempfile.TemporaryDirectory() as folder:
-        small = ("--max-total-tokens", options.small_pool, "--enable-hierarchical-cache", "--hicache-ratio", 16)
-        store = (*small, "--hicache-storage-backend", "file", "--hicache-storage-path", folder,
-                 "--hicache-storage-prefetch-policy", "wait_complete")
-        with (Server(options.binary, options.model, *pp, "--disable-radix-cache") as plain,
-              Server(options.binary, options.model, *pp) as device,
-              Server(options.binary, options.model, *pp, *small) as host,
-              Server(options.binary, options.model, *pp, *store) as stored):
-            for server in (plain, device, host, stored):
-                for prompt in prompts:
-                    server.first_token_s(prompt)
-            while stored.metric("kv_cache_persisted_pages_total") < stored.metric("kv_cache_stored_pages_total"):
-                time.sleep(0.05)
-            for _ in range(options.rounds):
-                stored.request("POST", "/flush_cache", {"timeout": 60})
-                for prompt in prompts:
-                    times["computed"].append(plain.first_token_s(prompt))
-                    times["device"].append(device.first_token_s(prompt))
-                    times["host"].append(host.first_token_s(prompt))
-                    times["store"].append(stored.first_token_s(prompt))
-            hits = (device.metric("kv_cache_device_hit_pages_total"), host.metric("kv_cache_host_hit_pages_total"),
-                    stored.metric("kv_cache_fetched_pages_total"))
-    print(f"pp {options.pp_size}, {options.prompts} prompts of {options.words} words, {options.rounds} rounds; pages found "
-          f"on the device {hits[0]:.0f}, on the host {hits[1]:.0f}, in the store {hits[2]:.0f}")
-    computed = times["computed"]
-    for state, measured in times.items():
-        ratios = sorted(a / b for a, b in zip(measured, computed))
-        print(f"{state:>9}: {1e3 * statistics.median(measured):8.1f} ms  "
-              f"/ computed {statistics.median(ratios):.3f} [{ratios[0]:.3f}, {ratios[-1]:.3f}]")
+    options.input_len = options.input_len or (160 if options.what == "multi-turn" else 64)
+    states = options.states or (["plain", "device"] if options.what == "overhead" else ["plain", *TIERS])
+    for program in (options.build / "millrace", options.build / "bench" / "load"):
+        if not program.exists():
+            parser.error(f"{program} is not built")
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(Server(options, state, folder)) for state in states]
+        print(f"{options.what}, {options.model.name}, pp {options.pp_size}")
+        BENCHES[options.what](options, servers)
+        report_hits(servers)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,4 @@
-#include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -10,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <vector>
 
 #include "async/real_runtime.h"
@@ -18,18 +17,26 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "cache/page_store.h"
+#include "cpu/cpu_backend.h"
+#include "plain_io.h"
 
-/// How fast a file store gives and takes pages, beside plain calls for the same bytes on the same disk and beside
-/// memcpy. Everything takes turns within a round, so that a noisy machine treats all alike.
+/// How fast pages come from a file store and from host memory to the device, and go back, beside plain calls for the
+/// same bytes on the same disk and beside memcpy. Everything takes turns within a round, so that a noisy machine treats
+/// all alike.
 namespace {
 
 using namespace millrace;
+using namespace millrace::bench;
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
+/// 64 tokens of 8 heads of 64 channels, keys and values in bf16.
+constexpr size_t kLayerBytes = size_t{128} << 10;
+
 struct BenchOptions {
   std::string path = ".";
-  size_t page_bytes = size_t{2} << 20;
+  size_t layer_count = 16;
+  size_t page_bytes = layer_count * kLayerBytes;
   size_t page_count = 64;
   size_t rounds = 7;
   int threads = 4;
@@ -54,66 +61,18 @@ cache::PageKey key_of(size_t number) {
   return key;
 }
 
-/// Gives the file's pages of the page cache back; they must be on the disk already.
-void forget_file(const fs::path& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  CHECK(file >= 0, "{}", path.string());
-  CHECK(posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) == 0);
-  close(file);
-}
-
-void write_file(const fs::path& path, std::span<const std::byte> bytes) {
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  CHECK(file >= 0, "{}: {}", path.string(), std::strerror(errno));
-  while (!bytes.empty()) {
-    const ssize_t count = write(file, bytes.data(), bytes.size());
-    CHECK(count > 0, "{}: {}", path.string(), std::strerror(errno));
-    bytes = bytes.subspan(static_cast<size_t>(count));
-  }
-  CHECK(fdatasync(file) == 0);
-  close(file);
-}
-
-void read_file(const fs::path& path, std::span<std::byte> into) {
-  constexpr size_t kPiece = size_t{1} << 20;
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  CHECK(file >= 0, "{}", path.string());
-  while (!into.empty()) {
-    const ssize_t count = read(file, into.data(), std::min(kPiece, into.size()));
-    CHECK(count > 0);
-    into = into.subspan(static_cast<size_t>(count));
-  }
-  close(file);
-}
-
-/// Memory aligned as pools of pages are: the kernel copies several times slower to or from some other addresses.
-class Buffer {
- public:
-  explicit Buffer(size_t bytes) : bytes_(bytes) {
-    void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(mapped != MAP_FAILED, "{} bytes", bytes);
-    data_ = static_cast<std::byte*>(mapped);
-    std::memset(data_, 1, bytes);
-  }
-  ~Buffer() { munmap(data_, bytes_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  [[nodiscard]] std::span<std::byte> all() const { return {data_, bytes_}; }
-  [[nodiscard]] std::span<std::byte> part(size_t index, size_t bytes) const {
-    return all().subspan(index * bytes, bytes);
-  }
-
- private:
-  size_t bytes_;
-  std::byte* data_ = nullptr;
-};
-
 class Bench {
  public:
   explicit Bench(const BenchOptions& options)
       : options_(options),
         folder_(fs::path(options.path) / fmt::format("store-bench-{}", getpid())),
-        bytes_(options.page_bytes * options.page_count) {
+        bytes_(options.page_bytes * options.page_count),
+        cache_(device_->make_kv_cache({.layer_count = static_cast<int32_t>(options.layer_count),
+                                       .kv_head_count = 8,
+                                       .head_dim = 64,
+                                       .page_size = 64,
+                                       .page_count = static_cast<int32_t>(options.page_count)})) {
+    CHECK(cache_->page_bytes() == options.page_bytes, "{} bytes", cache_->page_bytes());
     for (size_t i = 0; i + 8 <= bytes_; i += 8) {
       const uint64_t word = (i + 1) * 0x9E3779B97F4A7C15u;
       std::memcpy(&source_.all()[i], &word, sizeof word);
@@ -136,7 +95,10 @@ class Bench {
     kPlainCold = kWarm + kEngines,
     kCold,
     kPlainPut = kCold + kEngines,
-    kPut
+    kPut,
+    kLoad = kPut + kEngines,
+    kStore,
+    kRestore
   };
   void measure(size_t figure, const std::function<void()>& body) {
     const auto begin = Clock::now();
@@ -172,6 +134,9 @@ class Bench {
       if (entry.is_regular_file()) forget_file(entry.path());
     }
   }
+  void copy_pages(const std::function<void(PageId page, std::span<std::byte> on_host)>& copy);
+  void load_all();
+  void round_of_device();
   void round_of_store(size_t engine);
   void round_of_plain_calls();
 
@@ -180,6 +145,8 @@ class Bench {
   const size_t bytes_;
   const Buffer source_{bytes_};  // [page_count, page_bytes]
   const Buffer target_{bytes_};  // [page_count, page_bytes]
+  const std::unique_ptr<tensor::Backend> device_ = cpu::make_backend({.threads = 1});
+  const std::unique_ptr<tensor::KvCache> cache_;  // page_count pages
   asio::io_context context_{1};
   async::RealRuntime runtime_{context_};
   std::vector<Series> series_ = {{"memcpy", {}},
@@ -191,7 +158,10 @@ class Bench {
                                  {"get, from disk, blocking", {}},
                                  {"plain write and sync", {}},
                                  {"put, io_uring", {}},
-                                 {"put, blocking", {}}};
+                                 {"put, blocking", {}},
+                                 {"host to device, by layer", {}},
+                                 {"device to host, by page", {}},
+                                 {"disk to host to device", {}}};
 };
 
 void Bench::round_of_plain_calls() {
@@ -213,6 +183,34 @@ void Bench::round_of_plain_calls() {
   fs::remove_all(folder);
 }
 
+void Bench::copy_pages(const std::function<void(PageId page, std::span<std::byte> on_host)>& copy) {
+  std::promise<void> done;
+  device_->submit_copy(
+      [&] {
+        for (size_t page = 0; page < options_.page_count; ++page) {
+          copy(PageId(static_cast<uint32_t>(page)), target_.part(page, options_.page_bytes));
+        }
+      },
+      [&done](const std::exception_ptr& failure) {
+        CHECK(!failure);
+        done.set_value();
+      });
+  done.get_future().wait();
+}
+
+void Bench::load_all() {
+  for (size_t layer = 0; layer < options_.layer_count; ++layer) {
+    copy_pages([&](PageId page, auto on_host) { cache_->write_layer(page, static_cast<int32_t>(layer), on_host); });
+  }
+}
+
+void Bench::round_of_device() {
+  measure(kLoad, [&] { load_all(); });
+  std::memset(target_.all().data(), 0, bytes_);
+  measure(kStore, [&] { copy_pages([&](PageId page, auto on_host) { cache_->read_page(page, on_host); }); });
+  CHECK(std::memcmp(target_.all().data(), source_.all().data(), bytes_) == 0);
+}
+
 void Bench::round_of_store(size_t engine) {
   cache::FileStoreOptions options;
   options.path = (folder_ / "store").string();
@@ -228,6 +226,14 @@ void Bench::round_of_store(size_t engine) {
   forget_folder(options.path);
   measure(kCold + engine, [&] { run(get_all(*store)); });
   CHECK(std::memcmp(target_.all().data(), source_.all().data(), bytes_) == 0);
+  if (engine == 0) {
+    round_of_device();
+    forget_folder(options.path);
+    measure(kRestore, [&] {
+      run(get_all(*store));
+      load_all();
+    });
+  }
   store.reset();
   fs::remove_all(options.path);
 }
@@ -260,6 +266,9 @@ void Bench::report() const {
   for (size_t engine = 0; engine < kEngines; ++engine) line(kCold + engine, kPlainCold);
   line(kPlainPut, kPlainPut);
   for (size_t engine = 0; engine < kEngines; ++engine) line(kPut + engine, kPlainPut);
+  line(kLoad, kMemcpy);
+  line(kStore, kMemcpy);
+  line(kRestore, kPlainCold);
 }
 
 }  // namespace
@@ -267,12 +276,12 @@ void Bench::report() const {
 int main(int argc, char** argv) {
   BenchOptions options;
   CLI::App app(
-      "store_bench: bandwidth of a file store's get and put, beside plain sequential reads, write and sync "
-      "per page, and memcpy. Needs twice the pages' bytes in --path and in memory.");
+      "store_bench: bandwidth of pages between store, host and device, beside plain sequential reads, write and sync "
+      "per page, and memcpy. Needs twice the pages' bytes in --path, three times in memory.");
   app.add_option("--path", options.path, "folder on the disk to measure")->capture_default_str();
-  app.add_option("--page-bytes", options.page_bytes, "size of a page")
+  app.add_option("--layers", options.layer_count, "layers of a stage: 128 KiB of a page each")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1024));
   app.add_option("--pages", options.page_count, "pages per round")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--rounds", options.rounds, "rounds, after one that does not count")
       ->capture_default_str()
@@ -281,6 +290,7 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(1, 256));
   CLI11_PARSE(app, argc, argv);
+  options.page_bytes = options.layer_count * kLayerBytes;
   log::configure(log::Level::kWarn, false);
   Bench bench(options);
   for (size_t round = 0; round <= options.rounds; ++round) {

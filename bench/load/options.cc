@@ -25,6 +25,7 @@ struct RawOptions {
   std::string request_rate = "inf";
   std::string endpoint = "completions";
   std::string dataset = "random";
+  std::optional<uint64_t> prefix_seed;
 };
 
 /// One of several words.
@@ -99,11 +100,14 @@ void add_traffic_options(CLI::App& app, Options& options, RawOptions& raw) {
 }
 
 void add_prompt_options(CLI::App& app, Options& options, RawOptions& raw) {
-  app.add_option("--dataset", raw.dataset, "random, or shared-prefix: prompts in groups that begin alike")
-      ->check(one_of({"random", "shared-prefix"}))
+  app.add_option("--dataset", raw.dataset,
+                 "random; shared-prefix: prompts in groups that begin alike; multi-turn: conversations, each request\n"
+                 "with all that was said before. All begin before any has its second turn; implies --text")
+      ->check(one_of({"random", "shared-prefix", "multi-turn"}))
       ->capture_default_str()
       ->type_name("NAME");
-  app.add_option("--input-len", options.input_len, "Prompt tokens (words with --text); the shared prefix comes on top")
+  app.add_option("--input-len", options.input_len,
+                 "Prompt tokens (words with --text), or those of each turn; the shared prefix comes on top")
       ->check(bounded(1, kAnyCount))
       ->capture_default_str()
       ->type_name("N");
@@ -120,6 +124,12 @@ void add_prompt_options(CLI::App& app, Options& options, RawOptions& raw) {
       ->capture_default_str()
       ->type_name("N");
   app.add_option("--num-prefixes", options.prefix_count, "shared-prefix: groups")
+      ->check(bounded(1, kAnyCount))
+      ->capture_default_str()
+      ->type_name("N");
+  app.add_option("--prefix-seed", raw.prefix_seed, "shared-prefix: the prefixes depend on it alone (default: --seed)")
+      ->type_name("N");
+  app.add_option("--num-turns", options.turn_count, "multi-turn: requests per conversation; --num-prompts counts them all")
       ->check(bounded(1, kAnyCount))
       ->capture_default_str()
       ->type_name("N");
@@ -171,12 +181,28 @@ Result<void> finish(Options& options, const RawOptions& raw) {
     return make_error(ErrorCode::kInvalidArgument, "--ramp-up-s needs --request-rate or --max-concurrency");
   }
   if (raw.endpoint.find("chat") != std::string::npos) options.endpoint = Endpoint::kChat;
-  if (raw.dataset == "shared-prefix") options.dataset = Dataset::kSharedPrefix;
-  if (options.endpoint == Endpoint::kChat) options.text = true;
+  for (const Dataset dataset : {Dataset::kSharedPrefix, Dataset::kMultiTurn}) {
+    if (raw.dataset == to_string(dataset)) options.dataset = dataset;
+  }
+  options.prefix_seed = raw.prefix_seed.value_or(options.seed);
+  if (options.endpoint == Endpoint::kChat || options.dataset == Dataset::kMultiTurn) options.text = true;
+  if (options.dataset == Dataset::kMultiTurn && options.num_prompts % options.turn_count != 0) {
+    return make_error(ErrorCode::kInvalidArgument, "--num-prompts: found {}, wanted a multiple of --num-turns {}",
+                      options.num_prompts, options.turn_count);
+  }
   return {};
 }
 
 }  // namespace
+
+std::string_view to_string(Dataset dataset) {
+  switch (dataset) {
+    case Dataset::kRandom: return "random";
+    case Dataset::kSharedPrefix: return "shared-prefix";
+    case Dataset::kMultiTurn: break;
+  }
+  return "multi-turn";
+}
 
 Result<Target> parse_base_url(std::string_view url) {
   constexpr std::string_view kScheme = "http://";

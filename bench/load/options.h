@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -11,7 +12,8 @@
 namespace millrace::load {
 
 enum class Endpoint { kCompletions, kChat };
-enum class Dataset { kRandom, kSharedPrefix };
+enum class Dataset { kRandom, kSharedPrefix, kMultiTurn };
+[[nodiscard]] std::string_view to_string(Dataset dataset);
 
 /// A request is good when each limit that is set holds for it.
 struct Goodput {
@@ -49,6 +51,8 @@ struct Options {
   double range_ratio = 0.0;  ///< lengths are uniform in [len * (1 - r), len * (1 + r)]
   uint32_t prefix_len = 1024;
   uint32_t prefix_count = 8;
+  uint64_t prefix_seed = 0;
+  uint32_t turn_count = 4;  ///< of each conversation
   uint32_t vocab_size = 1000;
   bool text = false;
   bool ignore_eos = false;

@@ -70,7 +70,7 @@ std::array<NamedStatistics, 4> named(const Summary& summary) {
 void write_setup(JsonWriter& json, const RunResult& result, const Options& options) {
   json.member("date", now_utc()).member("base_url", options.base_url).member("model", result.model);
   json.member("endpoint", options.endpoint == Endpoint::kChat ? "chat" : "completions");
-  json.member("dataset", options.dataset == Dataset::kRandom ? "random" : "shared-prefix");
+  json.member("dataset", to_string(options.dataset));
   json.member("num_prompts", options.num_prompts).key("request_rate");
   if (std::isinf(options.request_rate)) {
     json.value("inf");
@@ -83,7 +83,9 @@ void write_setup(JsonWriter& json, const RunResult& result, const Options& optio
   json.member("range_ratio", options.range_ratio).member("ignore_eos", options.ignore_eos);
   if (options.dataset == Dataset::kSharedPrefix) {
     json.member("prefix_len", options.prefix_len).member("num_prefixes", options.prefix_count);
+    json.member("prefix_seed", options.prefix_seed);
   }
+  if (options.dataset == Dataset::kMultiTurn) json.member("num_turns", options.turn_count);
   json.member("temperature", options.temperature).member("seed", options.seed);
 }
 

@@ -41,7 +41,9 @@ Runner::Runner(async::Runtime& runtime, const Options& options)
       client_(runtime, options.target, options.api_key, seconds(options.timeout_s)),
       requests_(runtime),
       progress_(runtime),
-      slot_free_(runtime) {
+      slot_free_(runtime),
+      reply_came_(runtime),
+      replies_(workload_.conversation_count()) {
   result_.model = options.model;
 }
 
@@ -68,6 +70,7 @@ void Runner::interrupt() {
   requests_.close();
   requests_.cancel();
   slot_free_.notify_all();
+  reply_came_.notify_all();
 }
 
 asio::awaitable<Failure> Runner::prepare() {
@@ -107,7 +110,7 @@ asio::awaitable<Failure> Runner::warm_up() {
 
 asio::awaitable<void> Runner::send_warmup(uint32_t index, Failure& failure) {
   RequestRecord record;
-  co_await exchange(workload_.warmup(index), index, record);
+  (void)co_await exchange(workload_.warmup(index), index, record);
   if (record.failure && !failure) failure = {record.failure.kind, "warm-up: " + record.failure.message};
   --running_;
   slot_free_.notify_one();
@@ -121,6 +124,7 @@ asio::awaitable<void> Runner::send_all() {
     while (runtime_.now() < start + due[index] && !result_.interrupted) {
       co_await slot_free_.wait_until(start + due[index]);
     }
+    co_await wait_for_reply(index);
     co_await wait_for_slot(start);
     if (result_.interrupted) break;
     ++running_;
@@ -128,6 +132,12 @@ asio::awaitable<void> Runner::send_all() {
     requests_.spawn("request", send_one(index));
   }
   co_await requests_.join();
+}
+
+asio::awaitable<void> Runner::wait_for_reply(uint32_t index) {
+  const size_t turn = index / replies_.size();
+  const std::vector<std::string>& replies = replies_[index % replies_.size()];
+  while (replies.size() < turn && !result_.interrupted) co_await reply_came_.wait();
 }
 
 asio::awaitable<void> Runner::wait_for_slot(async::TimePoint start) {
@@ -151,7 +161,10 @@ asio::awaitable<void> Runner::wait_for_slot(async::TimePoint start) {
 
 asio::awaitable<void> Runner::send_one(uint32_t index) {
   RequestRecord& record = result_.records[index];
-  co_await exchange(workload_.prompt(index), index, record);
+  std::vector<std::string>& replies = replies_[index % replies_.size()];
+  std::string reply = co_await exchange(workload_.prompt(index, replies), index, record);
+  replies.push_back(std::move(reply));
+  reply_came_.notify_all();
   --running_;
   ++finished_;
   if (record.failure) ++failed_;
@@ -159,8 +172,8 @@ asio::awaitable<void> Runner::send_one(uint32_t index) {
   slot_free_.notify_one();
 }
 
-asio::awaitable<void> Runner::exchange(Prompt prompt, uint32_t index, RequestRecord& record) {
-  StreamReader reader(json_);
+asio::awaitable<std::string> Runner::exchange(Prompt prompt, uint32_t index, RequestRecord& record) {
+  StreamReader reader(json_, options_.dataset == Dataset::kMultiTurn);
   HttpRequest request{.method = "POST",
                       .path = options_.endpoint == Endpoint::kChat ? "/v1/chat/completions" : "/v1/completions",
                       .body = workload_.body(prompt, index, result_.model)};
@@ -169,6 +182,7 @@ asio::awaitable<void> Runner::exchange(Prompt prompt, uint32_t index, RequestRec
         reader.feed(bytes, at);
       });
   reader.finish(reply, prompt.length, record);
+  co_return reader.text();
 }
 
 asio::awaitable<void> Runner::show_progress() {

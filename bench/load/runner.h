@@ -41,7 +41,9 @@ class Runner {
   [[nodiscard]] asio::awaitable<void> send_all();
   [[nodiscard]] asio::awaitable<void> send_one(uint32_t index);
   [[nodiscard]] asio::awaitable<void> send_warmup(uint32_t index, Failure& failure);
-  [[nodiscard]] asio::awaitable<void> exchange(Prompt prompt, uint32_t index, RequestRecord& record);
+  [[nodiscard]] asio::awaitable<std::string> exchange(Prompt prompt, uint32_t index, RequestRecord& record);
+  /// Waits until the turn before this one has been answered.
+  [[nodiscard]] asio::awaitable<void> wait_for_reply(uint32_t index);
   /// Waits until one more request may be in flight.
   [[nodiscard]] asio::awaitable<void> wait_for_slot(async::TimePoint start);
   [[nodiscard]] asio::awaitable<void> show_progress();
@@ -55,6 +57,8 @@ class Runner {
   async::TaskGroup requests_;
   async::TaskGroup progress_;
   async::WaitList slot_free_;
+  async::WaitList reply_came_;
+  std::vector<std::vector<std::string>> replies_;  // [conversations], of the turns so far
   RunResult result_;
   uint32_t running_ = 0;
   uint32_t finished_ = 0;

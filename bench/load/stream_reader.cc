@@ -33,6 +33,17 @@ void read_count(simdjson::ondemand::object& usage, const char* key, std::optiona
   if (usage[key].get_uint64().get(count) == simdjson::SUCCESS) into = count;
 }
 
+/// A completion's choice has a text, a chat's a delta with a content.
+void append_text(simdjson::ondemand::array& choices, std::string& text) {
+  simdjson::ondemand::object choice;
+  std::string_view piece;
+  if (choices.at(0).get_object().get(choice) != simdjson::SUCCESS) return;
+  if (choice["text"].get_string().get(piece) == simdjson::SUCCESS ||
+      choice["delta"]["content"].get_string().get(piece) == simdjson::SUCCESS) {
+    text += piece;
+  }
+}
+
 }  // namespace
 
 void StreamReader::fail(FailureKind kind, std::string message) {
@@ -80,6 +91,7 @@ bool StreamReader::read_field(simdjson::ondemand::field& field, bool& has_choice
     if (field.value().get_array().get(choices) != simdjson::SUCCESS) return false;
     if (choices.is_empty().get(empty) != simdjson::SUCCESS) return false;
     has_choices = !empty;
+    if (keeps_text_ && has_choices) append_text(choices, text_);
   } else if (key == "usage") {
     simdjson::ondemand::object usage;
     if (field.value().get_object().get(usage) != simdjson::SUCCESS) return true;  // null in all chunks but the last

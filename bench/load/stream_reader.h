@@ -29,12 +29,15 @@ struct RequestRecord {
 /// Reads the event stream of one completion. `json` may be shared between readers of one thread.
 class StreamReader {
  public:
-  explicit StreamReader(simdjson::ondemand::parser& json) : json_(json) {}
+  explicit StreamReader(simdjson::ondemand::parser& json, bool keeps_text = false)
+      : json_(json), keeps_text_(keeps_text) {}
 
   void feed(std::string_view bytes, async::TimePoint at);
   /// After the reply's end: fills the record's times, counts and failure. `prompt_length` stands in for the server's
   /// count when it sent none.
   void finish(const HttpReply& reply, uint32_t prompt_length, RequestRecord& record);
+  /// What the first choice says, if it is to be kept.
+  [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
   void read_event(std::string& data, async::TimePoint at);
@@ -43,6 +46,8 @@ class StreamReader {
   [[nodiscard]] Failure failure_of(const HttpReply& reply) const;
 
   simdjson::ondemand::parser& json_;
+  const bool keeps_text_;
+  std::string text_;
   SseParser sse_;
   async::TimePoint first_;
   async::TimePoint last_;

@@ -58,9 +58,20 @@ void append_tokens(Prompt& prompt, Draws& draws, uint32_t count, const Options& 
       prompt.ids.push_back(static_cast<TokenId>(draws.below(options.vocab_size)));
       continue;
     }
-    if (!prompt.text.empty()) prompt.text += ' ';
-    prompt.text += kWords[draws.below(kWords.size())];
+    std::string& text = prompt.messages.back();
+    if (!text.empty()) text += ' ';
+    text += kWords[draws.below(kWords.size())];
   }
+}
+
+/// A conversation as a text to go on with. A reply follows as it was drawn, so that its tokens stay what they were.
+std::string plain_text(const std::vector<std::string>& messages) {
+  std::string text;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (i > 0 && i % 2 == 0) text += ' ';
+    text += messages[i];
+  }
+  return text;
 }
 
 /// Inverts the expected number of arrivals: the rate grows linearly over the ramp and is constant after it.
@@ -72,32 +83,47 @@ double time_of_arrival_s(double expected_arrivals, double rate, double ramp_s) {
 
 }  // namespace
 
-Prompt Workload::prompt(uint32_t index) const { return make(index, kMeasured); }
-Prompt Workload::warmup(uint32_t index) const { return make(index, kWarmup); }
+uint32_t Workload::conversation_count() const {
+  return options_.dataset == Dataset::kMultiTurn ? options_.num_prompts / options_.turn_count : options_.num_prompts;
+}
 
-Prompt Workload::make(uint32_t index, uint32_t purpose) const {
-  Draws draws(options_.seed, purpose, index);
-  const uint32_t length = draw_length(draws, options_.input_len, options_.range_ratio);
+Prompt Workload::prompt(uint32_t index, const std::vector<std::string>& replies) const {
+  return make(index, kMeasured, replies);
+}
+Prompt Workload::warmup(uint32_t index) const { return make(index, kWarmup, {}); }
+
+Prompt Workload::make(uint32_t index, uint32_t purpose, const std::vector<std::string>& replies) const {
+  const auto first = index - static_cast<uint32_t>(replies.size()) * conversation_count();
   Prompt prompt;
-  prompt.output_tokens = draw_length(draws, options_.output_len, options_.range_ratio);
-  if (options_.dataset == Dataset::kSharedPrefix) {
-    Draws prefix(options_.seed, kPrefix, draws.below(options_.prefix_count));
-    append_tokens(prompt, prefix, options_.prefix_len, options_);
+  for (size_t turn = 0; turn <= replies.size(); ++turn) {
+    Draws draws(options_.seed, purpose, first + static_cast<uint32_t>(turn) * conversation_count());
+    const uint32_t length = draw_length(draws, options_.input_len, options_.range_ratio);
+    prompt.output_tokens = draw_length(draws, options_.output_len, options_.range_ratio);
+    if (turn > 0) prompt.messages.push_back(replies[turn - 1]);
+    prompt.messages.emplace_back();
+    if (options_.dataset == Dataset::kSharedPrefix) {
+      Draws prefix(options_.prefix_seed, kPrefix, draws.below(options_.prefix_count));
+      append_tokens(prompt, prefix, options_.prefix_len, options_);
+    }
+    append_tokens(prompt, draws, length, options_);
   }
-  append_tokens(prompt, draws, length, options_);
   return prompt;
 }
 
 std::string Workload::body(const Prompt& prompt, uint32_t index, const std::string& model) const {
   std::string out;
-  out.reserve(prompt.ids.size() * 6 + prompt.text.size() + 256);
+  out.reserve(prompt.ids.size() * 6 + prompt.length * 6 + 256);
   JsonWriter json(out);
   json.begin_object().member("model", model);
   if (options_.endpoint == Endpoint::kChat) {
-    json.key("messages").begin_array().begin_object().member("role", "user").member("content", prompt.text);
-    json.end_object().end_array();
+    json.key("messages").begin_array();
+    for (size_t i = 0; i < prompt.messages.size(); ++i) {
+      json.begin_object().member("role", i % 2 == 0 ? "user" : "assistant").member("content", prompt.messages[i]);
+      json.end_object();
+    }
+    json.end_array();
   } else if (options_.text) {
-    json.member("prompt", prompt.text);
+    json.member("prompt", plain_text(prompt.messages));
   } else {
     json.key("prompt").begin_array();
     for (const TokenId id : prompt.ids) json.value(id);

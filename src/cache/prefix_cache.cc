@@ -26,9 +26,10 @@ bool PrefixCache::make_room(size_t count) {
   while (pool_.free_count() + saving_pages_ < count) {
     const NodeId victim = tree_.next_device_victim();
     if (victim == kNoNode) break;
-    if (options_.write_policy == WritePolicy::kWriteBack && tree_.host_page(victim) == kNoHostPage &&
-        save(victim, count - pool_.free_count() - saving_pages_)) {
-      continue;
+    if (options_.write_policy == WritePolicy::kWriteBack && tree_.host_page(victim) == kNoHostPage) {
+      if (save(victim, count - pool_.free_count() - saving_pages_)) continue;
+      // What is being saved is colder than this one and will make way for it on the host.
+      if (saving_pages_ > 0) break;
     }
     std::vector<PageId> device;
     std::vector<HostPageId> host;
@@ -102,7 +103,8 @@ bool PrefixCache::acquire(PageHolding& holding, std::string_view salt, const Rad
   for (size_t i = match.device_pages; i-- > 0; node = tree_.parent(node)) holding.pages[i] = tree_.device_page(node);
   if (!make_room(page_count - match.device_pages)) {
     if (options_.share_prefixes) tree_.unlock(holding.node);
-    holding = {};
+    holding.node = kNoNode;
+    holding.pages.clear();
     return false;
   }
   CHECK(pool_.allocate(page_count - match.device_pages, holding.pages));
@@ -146,7 +148,7 @@ void PrefixCache::publish(PageHolding& holding, std::span<const TokenId> tokens)
     const auto page_tokens = tokens.subspan(holding.known_pages * page_size, page_size);
     const size_t nodes_before = tree_.node_count();
     const NodeId next = tree_.insert(holding.node, page_tokens, page);
-    if (tree_.node_count() > nodes_before) set_key(next, page_tokens);
+    if (tree_.node_count() > nodes_before) set_key(next, holding, page_tokens);
     tree_.extend_lock(std::exchange(holding.node, next), next);
     const bool taken = tree_.device_page(next) == page;
     if (taken && options_.write_policy == WritePolicy::kWriteThrough) note_new_page(next);

@@ -40,6 +40,8 @@ struct PageHolding {
   std::vector<PageId> pages;
   NodeId node = kNoNode;  ///< the last known page, locked; kNoNode: nothing is held
   uint32_t known_pages = 0;
+  std::vector<PageKey> keys;  ///< of the prompt's pages from `first_key` on, if prefetch() has hashed them
+  uint32_t first_key = 0;
 };
 
 /// The head's account of the KV cache: which pages are free, which prefixes are known and on which tier, and the copies
@@ -77,7 +79,8 @@ class PrefixCache {
   [[nodiscard]] bool saving() const { return saving_pages_ > 0; }
 
   /// A request of this id waits: looks in the store for what neither tier has of its prompt, and brings it to the host.
-  void prefetch(SequenceId id, std::string_view salt, std::span<const TokenId> tokens);
+  /// `holding` will be the request's, and keeps the keys.
+  void prefetch(SequenceId id, std::string_view salt, std::span<const TokenId> tokens, PageHolding& holding);
   [[nodiscard]] bool prefetching(SequenceId id) const { return prefetches_.contains(id); }
   /// It waits no longer. What has not been asked of the store is not; what is under way ends as if nobody cared.
   void stop_prefetch(SequenceId id);
@@ -107,7 +110,7 @@ class PrefixCache {
     PageCopy copy;
     uint32_t acks_wanted = 0;
     uint32_t done = 0;          // pages good on every stage that has answered
-    std::vector<NodeId> nodes;  // pinned; of a load or store
+    std::vector<NodeId> nodes;  // pinned on the device (load, store) or on the host (persist)
     bool frees_device = false;  // a store for the sake of the device pages
     SequenceId request;         // of a probe or fetch
   };
@@ -134,7 +137,7 @@ class PrefixCache {
   void finish_fetch(const UnderWay& way);
   void end_prefetch(SequenceId id);
   [[nodiscard]] NodeId root_of(std::string_view salt);
-  void set_key(NodeId node, std::span<const TokenId> tokens);
+  void set_key(NodeId node, const PageHolding& holding, std::span<const TokenId> tokens);
 
   const PrefixCacheOptions options_;
   PagePool pool_;

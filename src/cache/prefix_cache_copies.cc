@@ -23,10 +23,12 @@ NodeId PrefixCache::root_of(std::string_view salt) {
   return root;
 }
 
-void PrefixCache::set_key(NodeId node, std::span<const TokenId> tokens) {
+void PrefixCache::set_key(NodeId node, const PageHolding& holding, std::span<const TokenId> tokens) {
   if (!options_.has_store) return;
   if (keys_.size() <= node.value()) keys_.resize(node.value() + 1);
-  keys_[node.value()] = child_key(keys_[tree_.parent(node).value()], tokens);
+  const size_t index = size_t{holding.known_pages} - holding.first_key;
+  const bool is_hashed = holding.known_pages >= holding.first_key && index < holding.keys.size();
+  keys_[node.value()] = is_hashed ? holding.keys[index] : child_key(keys_[tree_.parent(node).value()], tokens);
 }
 
 void PrefixCache::ask(PageCopy copy, std::vector<NodeId> nodes, bool frees_device, SequenceId request) {
@@ -86,7 +88,9 @@ Result<void> PrefixCache::acknowledge(const CopyAck& ack) {
 }
 
 void PrefixCache::finish(const UnderWay& way) {
-  for (const NodeId node : way.nodes) tree_.unpin(node);
+  if (way.copy.kind != CopyKind::kPersist) {
+    for (const NodeId node : way.nodes) tree_.unpin(node);
+  }
   switch (way.copy.kind) {
     case CopyKind::kLoad: break;
     case CopyKind::kStore: finish_store(way); break;
@@ -116,6 +120,7 @@ void PrefixCache::finish_store(const UnderWay& way) {
 // A store that is behind gets no more: what it has to write would push out of the host what is in use.
 void PrefixCache::persist(const std::vector<NodeId>& nodes) {
   PageCopy copy{.kind = CopyKind::kPersist};
+  std::vector<NodeId> persisted;
   for (const NodeId node : nodes) {
     if (persisting_.size() * kPersistPart >= options_.host_page_count) {
       ++counts_.unpersisted_pages;
@@ -124,21 +129,28 @@ void PrefixCache::persist(const std::vector<NodeId>& nodes) {
     copy.host.push_back(tree_.host_page(node));
     copy.keys.push_back(keys_[node.value()]);
     persisting_.emplace(copy.host.back(), false);
+    tree_.pin_host(node);
+    persisted.push_back(node);
   }
-  if (!copy.host.empty()) ask(std::move(copy), {});
+  if (!copy.host.empty()) ask(std::move(copy), std::move(persisted));
 }
 
 void PrefixCache::finish_persist(const UnderWay& way) {
   counts_.persisted_pages += way.done;
-  for (const HostPageId& page : way.copy.host) {
-    const auto found = persisting_.find(page);
+  for (size_t i = 0; i < way.copy.host.size(); ++i) {
+    const auto found = persisting_.find(way.copy.host[i]);
     const bool given_up = found->second;
     persisting_.erase(found);
-    if (given_up) host_pool_.release({&page, 1});
+    if (given_up) {
+      host_pool_.release(std::span(&way.copy.host[i], 1));
+    } else {
+      tree_.unpin_host(way.nodes[i]);
+    }
   }
 }
 
-void PrefixCache::prefetch(SequenceId id, std::string_view salt, std::span<const TokenId> tokens) {
+void PrefixCache::prefetch(SequenceId id, std::string_view salt, std::span<const TokenId> tokens,
+                           PageHolding& holding) {
   if (!options_.has_store) return;
   const RadixTree::Match match = tree_.match(salt, tokens);
   const size_t known = size_t{match.pages} * options_.page_size;
@@ -156,6 +168,8 @@ void PrefixCache::prefetch(SequenceId id, std::string_view salt, std::span<const
     copy.keys.push_back(key);
   }
   prefetch.keys = copy.keys;
+  holding.keys = copy.keys;
+  holding.first_key = match.pages;
   const bool inserted = prefetches_.emplace(id, std::move(prefetch)).second;
   CHECK(inserted, "sequence {} is prefetched twice", id.value());
   ask(std::move(copy), {}, false, id);

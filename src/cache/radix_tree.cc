@@ -190,6 +190,18 @@ void RadixTree::unpin(NodeId id) {
   refresh(id);
 }
 
+void RadixTree::pin_host(NodeId id) {
+  CHECK(at(id).host != kNoHostPage, "node {} is pinned off the host", id.value());
+  ++at(id).host_pins;
+  refresh(id);
+}
+
+void RadixTree::unpin_host(NodeId id) {
+  CHECK(at(id).host_pins > 0, "node {} was unpinned too often on the host", id.value());
+  --at(id).host_pins;
+  refresh(id);
+}
+
 void RadixTree::extend_lock(NodeId from, NodeId to) {
   change_locks(to, from, 1);
 }
@@ -213,7 +225,8 @@ void RadixTree::refresh(NodeId id) {
   const bool free = !node.kept() && node.salt == nullptr;
   reorder(device_order_, node.device_rank, id, free && node.device != kNoPage && node.device_children == 0);
   reorder(host_order_, node.host_rank, id,
-          free && node.host != kNoHostPage && (node.device != kNoPage || node.first_child == kNoNode));
+          free && node.host != kNoHostPage && node.host_pins == 0 &&
+              (node.device != kNoPage || node.first_child == kNoNode));
 }
 
 void RadixTree::drop_device(NodeId id, std::vector<PageId>& device) {

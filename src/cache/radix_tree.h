@@ -48,6 +48,10 @@ class RadixTree {
   /// its ancestors count as evictable but come only after it. O(1).
   void pin(NodeId node);
   void unpin(NodeId node);
+  /// Keeps the host page of a node from evict_host(), for a copy under way. If the node goes with one above it, so does
+  /// the pin.
+  void pin_host(NodeId node);
+  void unpin_host(NodeId node);
   /// Moves a lock from `from` to its descendant `to`. O(pages between).
   void extend_lock(NodeId from, NodeId to);
 
@@ -106,6 +110,7 @@ class RadixTree {
     uint32_t device_children = 0;
     uint32_t locks = 0;
     uint32_t pins = 0;
+    uint32_t host_pins = 0;
     uint32_t uses = 0;
     uint32_t depth = 0;
     [[nodiscard]] bool kept() const { return locks > 0 || pins > 0; }

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "cpu/layer_gate.h"
 #include "cpu/ops.h"
 #include "cpu/stream.h"
 
@@ -75,6 +76,7 @@ class CpuBackend final : public Backend {
   void submit_copy(std::function<void()> work, CompletionHandler done) override {
     copy_stream_.submit(std::move(work), std::move(done));
   }
+  std::shared_ptr<LayerGate> make_layer_gate() override { return std::make_shared<CpuLayerGate>(); }
 
   void embed(const EmbeddingTable& table, std::span<const TokenId> tokens, Matrix hidden) override {
     check_stream();

@@ -60,9 +60,12 @@ void CpuKvCache::read_page(PageId id, std::span<std::byte> into) const {
   std::memcpy(into.data(), page(id), page_bytes_);
 }
 
-void CpuKvCache::write_page(PageId id, std::span<const std::byte> from) {
+void CpuKvCache::write_layer(PageId id, int32_t layer, std::span<const std::byte> from) {
   CHECK(from.size() == page_bytes_, "a page of {} bytes from {}", page_bytes_, from.size());
-  std::memcpy(page(id), from.data(), page_bytes_);
+  CHECK(layer >= 0 && layer < shape_.layer_count, "layer {} of {}", layer, shape_.layer_count);
+  const size_t layer_bytes = page_bytes_ / static_cast<size_t>(shape_.layer_count);
+  const size_t offset = static_cast<size_t>(layer) * layer_bytes;
+  std::memcpy(page(id) + offset, from.data() + offset, layer_bytes);
 }
 
 void CpuKvCache::clear_values(std::byte* group, int32_t first) const {

@@ -17,7 +17,7 @@ class CpuKvCache final : public tensor::KvCache {
   [[nodiscard]] const tensor::KvCacheShape& shape() const override { return shape_; }
   [[nodiscard]] size_t page_bytes() const override { return page_bytes_; }
   void read_page(PageId page, std::span<std::byte> into) const override;
-  void write_page(PageId page, std::span<const std::byte> from) override;
+  void write_layer(PageId page, int32_t layer, std::span<const std::byte> from) override;
 
   [[nodiscard]] tensor::DType dtype() const { return dtype_; }
   [[nodiscard]] int32_t padded_dim() const { return padded_dim_; }

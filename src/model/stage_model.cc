@@ -88,12 +88,14 @@ void StageModel::forward(const ForwardInput& input) {
   }
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
     const LayerWeights& layer = weights_.layers[static_cast<size_t>(index)];
-    attend(layer, index, input.batch, input.hidden);
+    attend(layer, index, input);
     feed_forward(layer, input.hidden);
   }
 }
 
-void StageModel::attend(const LayerWeights& layer, int32_t index, const tensor::BatchLayout& batch, Matrix hidden) {
+void StageModel::attend(const LayerWeights& layer, int32_t index, const ForwardInput& input) {
+  const tensor::BatchLayout& batch = input.batch;
+  const Matrix hidden = input.hidden;
   const int64_t rows = hidden.rows;
   const DType compute = backend_.compute_dtype();
   const int64_t query_width = config_.query_width();
@@ -114,6 +116,7 @@ void StageModel::attend(const LayerWeights& layer, int32_t index, const tensor::
   backend_.matmul(normed, *layer.qkv, layer.qkv_bias.get(), qkv);
   backend_.rotary_store_kv(qkv, shape, rotary, layer.q_norm.get(), layer.k_norm.get(), config_.norm_epsilon, batch,
                            cache(), index, query);
+  for (const auto& load : input.loads) load->pass(index);
   backend_.attention(query, shape, batch, cache(), index, attended);
   backend_.matmul_add(attended, *layer.output, layer.output_bias.get(), hidden);
 }

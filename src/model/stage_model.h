@@ -26,6 +26,8 @@ struct ForwardInput {
   /// Hidden dtype, computed in place: the first stage writes it from the tokens, the others find in it what the stage
   /// before sent. On return it holds what goes on to the next stage, or into `logits`.
   tensor::Matrix hidden;              // [T, hidden]
+  /// Copies under way into pages of the batch: a layer's attention comes after their copies of that layer.
+  std::span<const std::shared_ptr<tensor::LayerGate>> loads = {};
 };
 
 /// The layers [begin, end) of a model on a backend; the first stage also embeds, the last also normalises and projects.
@@ -79,7 +81,7 @@ class StageModel {
   StageModel(const ModelConfig& config, StageSpan span, tensor::Backend& backend, StageLimits limits,
              StageWeights weights);
   void allocate_activations();
-  void attend(const LayerWeights& layer, int32_t index, const tensor::BatchLayout& batch, tensor::Matrix hidden);
+  void attend(const LayerWeights& layer, int32_t index, const ForwardInput& input);
   void feed_forward(const LayerWeights& layer, tensor::Matrix hidden);
 
   ModelConfig config_;

@@ -1,5 +1,7 @@
 #include "sched/model_runner.h"
 
+#include <utility>
+
 #include "async/event.h"
 
 namespace millrace::sched {
@@ -58,7 +60,8 @@ asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, s
   const tensor::Matrix hidden = model_->hidden_view(hidden_[turn_++ % 2], batch.layout.row_count());
   Result result;
   const async::Event done(runtime_);
-  model_->backend().submit([&] { compute(batch, input, hidden, result); },
+  const LayerGates loads = std::exchange(loads_, {});
+  model_->backend().submit([&] { compute(batch, input, hidden, loads, result); },
                            [done](std::exception_ptr failure) { done.set(std::move(failure)); });
   co_await done.wait();
   co_return result;
@@ -73,27 +76,42 @@ std::span<std::byte> ModelRunner::host_page(HostPageId page) {
   return {host_pages_.data() + page.value() * page_bytes_, page_bytes_};
 }
 
-asio::awaitable<void> ModelRunner::copy_pages(CopyDirection direction, std::span<const PageId> device,
-                                              std::span<const HostPageId> host) {
+async::Event ModelRunner::begin_load(std::vector<PageId> device, std::vector<HostPageId> host) {
+  const async::Event done(runtime_);
+  const auto gate = loads_.emplace_back(model_->backend().make_layer_gate());
+  model_->backend().submit_copy(
+      [this, gate, device = std::move(device), host = std::move(host)] { load_layers(device, host, *gate); },
+      [done](std::exception_ptr failure) { done.set(std::move(failure)); });
+  return done;
+}
+
+void ModelRunner::load_layers(const std::vector<PageId>& device, const std::vector<HostPageId>& host,
+                              tensor::LayerGate& gate) {
+  try {
+    for (int32_t layer = 0; layer < model_->span().layers.size(); ++layer) {
+      for (size_t i = 0; i < device.size(); ++i) model_->cache().write_layer(device[i], layer, host_page(host[i]));
+      gate.open(layer);
+    }
+  } catch (...) {
+    gate.fail();  // else the run that waits for it never ends
+    throw;
+  }
+}
+
+asio::awaitable<void> ModelRunner::store_pages(std::span<const PageId> device, std::span<const HostPageId> host) {
   const async::Event done(runtime_);
   model_->backend().submit_copy(
       [&] {
-        for (size_t i = 0; i < device.size(); ++i) {
-          if (direction == CopyDirection::kToHost) {
-            model_->cache().read_page(device[i], host_page(host[i]));
-          } else {
-            model_->cache().write_page(device[i], host_page(host[i]));
-          }
-        }
+        for (size_t i = 0; i < device.size(); ++i) model_->cache().read_page(device[i], host_page(host[i]));
       },
       [done](std::exception_ptr failure) { done.set(std::move(failure)); });
   co_await done.wait();
 }
 
 void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
-                          Result& result) {
+                          const LayerGates& loads, Result& result) {
   if (!input.empty()) model_->backend().copy_to_device(input, hidden.data);
-  model_->forward({batch.tokens, batch.layout, hidden});
+  model_->forward({batch.tokens, batch.layout, hidden, loads});
   if (model_->span().last) {
     project(batch, hidden, result);
   } else {

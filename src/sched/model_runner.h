@@ -21,13 +21,17 @@ class ModelRunner final : public StageRunner {
   [[nodiscard]] size_t input_row_bytes() const override { return model_->span().first ? 0 : row_bytes_; }
   [[nodiscard]] asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) override;
   [[nodiscard]] std::span<std::byte> input_memory(size_t bytes) override;
-  [[nodiscard]] asio::awaitable<void> copy_pages(CopyDirection direction, std::span<const PageId> device,
-                                                 std::span<const HostPageId> host) override;
+  [[nodiscard]] async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host) override;
+  [[nodiscard]] asio::awaitable<void> store_pages(std::span<const PageId> device,
+                                                  std::span<const HostPageId> host) override;
   [[nodiscard]] std::span<std::byte> host_page(HostPageId page) override;
   [[nodiscard]] cache::PageStore* store() override { return store_.get(); }
 
  private:
-  void compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden, Result& result);
+  using LayerGates = std::vector<std::shared_ptr<tensor::LayerGate>>;
+  void load_layers(const std::vector<PageId>& device, const std::vector<HostPageId>& host, tensor::LayerGate& gate);
+  void compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
+               const LayerGates& loads, Result& result);
   void project(const StageBatch& batch, tensor::Matrix hidden, Result& result);
 
   async::Runtime& runtime_;
@@ -39,6 +43,7 @@ class ModelRunner final : public StageRunner {
   size_t turn_ = 0;
   size_t page_bytes_ = 0;
   tensor::Buffer host_pages_;  // [host pages, page_bytes]
+  LayerGates loads_;           // begun since the last run
   std::unique_ptr<cache::PageStore> store_;
 };
 

@@ -83,7 +83,7 @@ void Scheduler::add(SequenceId id, GenerateRequest request) {
 
 void Scheduler::prefetch(Sequence& sequence) {
   if (sequence.wants_scores()) return;
-  cache_.prefetch(sequence.id, sequence.request.cache_salt, sequence.reusable_tokens());
+  cache_.prefetch(sequence.id, sequence.request.cache_salt, sequence.reusable_tokens(), sequence.holding);
   sequence.awaits_prefetch = options_.prefetch_policy != PrefetchPolicy::kBestEffort;
 }
 
@@ -203,18 +203,23 @@ void Scheduler::observe(const std::vector<StageReport>& reports) {
   for (const StageReport& report : reports) {
     const uint64_t plan = report.plan.value();
     if (plan < oldest || plan >= plan_count_ || report.stage.value() >= options_.stage_count) continue;
-    chunker_.observe(report.stage, shapes_[plan - oldest], static_cast<double>(report.run_ns()) * 1e-3);
+    const std::optional<BatchShape>& shape = shapes_[plan - oldest];
+    if (shape) chunker_.observe(report.stage, *shape, static_cast<double>(report.run_ns()) * 1e-3);
   }
 }
 
+// A run that waits for its pages to come from the host says nothing of what computing costs.
 void Scheduler::record_shape(const Plan& plan) {
-  BatchShape& shape = shapes_.emplace_back();
+  BatchShape& shape = shapes_.emplace_back().emplace();
   for (const PlanSlice& slice : plan.slices) {
     if (slice.token_count == 1 && slice.prefix > 0) {
       shape.add_decode(slice.prefix + 1);
     } else {
       shape.add_prefill(slice.prefix, slice.token_count);
     }
+  }
+  if (std::ranges::any_of(plan.copies, [](const auto& copy) { return copy.kind == cache::CopyKind::kLoad; })) {
+    shapes_.back().reset();
   }
   if (shapes_.size() > kMaxShapes) shapes_.pop_front();
   in_flight_.back().slice_count = plan.slices.size();

@@ -79,9 +79,7 @@ void Scheduler::add_slice(Plan& plan, Sequence& sequence, uint32_t token_count) 
   plan.digest = plan_digest(plan.digest, slice, sequence.table_digest);
   sequence.announced_pages += slice.new_page_count;
   sequence.scheduled = end;
-  if (sequence.output_count() == 0) {
-    cache_.publish(sequence.holding, std::span(sequence.tokens).first(end));
-  }
+  cache_.publish(sequence.holding, std::span(sequence.tokens).first(end));
   sequence.last_planned = turn_;
   ++sequence.in_flight;
   in_flight_.back().sequences.push_back(sequence.id);

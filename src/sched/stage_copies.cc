@@ -45,13 +45,17 @@ void StageCopies::start(const std::vector<cache::PageCopy>& copies) {
   }
 }
 
-asio::awaitable<void> StageCopies::load(const std::vector<cache::PageCopy>& copies) {
+void StageCopies::load(const std::vector<cache::PageCopy>& copies) {
   for (const cache::PageCopy& copy : copies) {
     if (copy.kind != CopyKind::kLoad) continue;
     check_held(copy);
-    co_await runner_.copy_pages(StageRunner::CopyDirection::kToDevice, copy.device, copy.host);
-    acknowledge(copy, copy.page_count());
+    tasks_.spawn("load pages", finish_load(copy, runner_.begin_load(copy.device, copy.host)));
   }
+}
+
+asio::awaitable<void> StageCopies::finish_load(cache::PageCopy copy, async::Event loaded) {
+  co_await loaded.wait();
+  acknowledge(copy, copy.page_count());
 }
 
 void StageCopies::store(const std::vector<cache::PageCopy>& copies) {
@@ -61,7 +65,7 @@ void StageCopies::store(const std::vector<cache::PageCopy>& copies) {
 }
 
 asio::awaitable<void> StageCopies::run_store(cache::PageCopy copy) {
-  co_await runner_.copy_pages(StageRunner::CopyDirection::kToHost, copy.device, copy.host);
+  co_await runner_.store_pages(copy.device, copy.host);
   for (const HostPageId page : copy.host) held_[page.value()] = true;
   acknowledge(copy, copy.page_count());
 }

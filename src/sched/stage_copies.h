@@ -9,8 +9,8 @@
 
 namespace millrace::sched {
 
-/// The copies between tiers that plans ask of one stage, in one generation of the ring. Loads are part of their plan;
-/// everything else goes on beside the plans and is acknowledged when it is done. Owned by the stage loop, on its
+/// The copies between tiers that plans ask of one stage, in one generation of the ring. They go on beside the plans and
+/// are acknowledged when they are done; runs wait for the loads begun before them. Owned by the stage loop, on its
 /// thread; what it starts belongs to the loop's task group, so that no copy outlives its generation.
 class StageCopies {
  public:
@@ -19,8 +19,9 @@ class StageCopies {
 
   /// Starts the persists, probes and fetches of a plan that has come: they wait for no other plan.
   void start(const std::vector<cache::PageCopy>& copies);
-  /// Runs a plan's loads; await it before its slices run. A host page that holds nothing is kData.
-  [[nodiscard]] asio::awaitable<void> load(const std::vector<cache::PageCopy>& copies);
+  /// Begins a plan's loads, when the plans before it have run and before it does. A host page that holds nothing is
+  /// kData.
+  void load(const std::vector<cache::PageCopy>& copies);
   /// Starts the stores of a plan whose slices have run.
   void store(const std::vector<cache::PageCopy>& copies);
   /// Appends what has been completed since the last call.
@@ -33,6 +34,7 @@ class StageCopies {
     size_t next = 0;
     size_t good = 0;  ///< pages from the first on that are good, as far as is known
   };
+  [[nodiscard]] asio::awaitable<void> finish_load(cache::PageCopy copy, async::Event loaded);
   [[nodiscard]] asio::awaitable<void> run_store(cache::PageCopy copy);
   [[nodiscard]] asio::awaitable<void> run_with_page_store(cache::PageCopy copy);
   [[nodiscard]] asio::awaitable<void> work_on(Batch& batch);

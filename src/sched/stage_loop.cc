@@ -77,7 +77,7 @@ asio::awaitable<void> StageLoop::execute_plans() {
 asio::awaitable<void> StageLoop::execute(Plan plan, async::TimePoint arrived) {
   const auto batch = table_.apply(plan);
   if (batch.has_error()) throw ErrorException(batch.error());
-  co_await copies_.load(plan.copies);
+  copies_.load(plan.copies);
   if (plan.slices.empty()) {
     copies_.store(plan.copies);
     if (options_.last) send_output(std::move(plan), {});

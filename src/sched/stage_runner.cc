@@ -9,8 +9,12 @@ std::span<std::byte> StageRunner::input_memory(size_t bytes) {
   return {};
 }
 
-asio::awaitable<void> StageRunner::copy_pages(CopyDirection, std::span<const PageId>, std::span<const HostPageId>) {
-  CHECK(false, "this stage has no host tier");
+async::Event StageRunner::begin_load(std::vector<PageId>, std::vector<HostPageId>) {
+  CHECK(false, "a load on a stage without a host tier");
+}
+
+asio::awaitable<void> StageRunner::store_pages(std::span<const PageId>, std::span<const HostPageId>) {
+  CHECK(false, "a store on a stage without a host tier");
   co_return;
 }
 

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "async/event.h"
 #include "async/runtime.h"
 #include "cache/page_store.h"
 #include "sched/plan.h"
@@ -23,7 +24,7 @@ class StageRunner {
 
   /// Runs a non-empty batch. `input`: [rows, hidden] from the stage before, empty on the first. The result's
   /// activations stay valid until the second run after this one (two output buffers take turns). Throws when the device
-  /// fails.
+  /// fails. What begin_load() has begun is waited for: each layer until it has come.
   struct Result {
     std::span<const std::byte> activations;  // [rows, hidden]; empty on the last stage
     std::vector<SliceOutput> outputs;        ///< as the slices; empty but on the last stage
@@ -34,11 +35,13 @@ class StageRunner {
   /// (LinkReceiver::fills_posted); run() then gets a part of it as `input`. The same memory in every generation.
   [[nodiscard]] virtual std::span<std::byte> input_memory(size_t bytes);
 
-  /// Copies whole pages between the device and the host tier, device[i] and host[i], beside runs. Nothing else touches
-  /// them meanwhile. Called only where StageBounds::host_page_count says that there is a host tier.
-  enum class CopyDirection : uint8_t { kToDevice, kToHost };
-  [[nodiscard]] virtual asio::awaitable<void> copy_pages(CopyDirection direction, std::span<const PageId> device,
-                                                         std::span<const HostPageId> host);
+  /// Copies between the device and the host tier, device[i] and host[i], beside runs. Nothing else touches the pages
+  /// written to meanwhile. Called only where StageBounds::host_page_count says that there is a host tier.
+  /// Begins to copy host pages to the device, one layer of all of them after another. The event is set at the end.
+  [[nodiscard]] virtual async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host);
+  /// Copies device pages to the host; no run writes to them meanwhile.
+  [[nodiscard]] virtual asio::awaitable<void> store_pages(std::span<const PageId> device,
+                                                          std::span<const HostPageId> host);
   /// A page of the host tier.
   [[nodiscard]] virtual std::span<std::byte> host_page(HostPageId page);
   /// The page store behind the host tier; null: there is none.

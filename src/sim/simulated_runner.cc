@@ -1,6 +1,7 @@
 #include "sim/simulated_runner.h"
 
 #include <cstring>
+#include <utility>
 
 #include "async/wait_list.h"
 
@@ -33,25 +34,52 @@ std::span<std::byte> SimulatedRunner::host_page(HostPageId page) {
   return std::as_writable_bytes(host_cells(page));
 }
 
-asio::awaitable<void> SimulatedRunner::copy_pages(CopyDirection direction, std::span<const PageId> device,
-                                                  std::span<const HostPageId> host) {
+void SimulatedRunner::load_layer(int32_t layer, const std::vector<PageId>& device,
+                                 const std::vector<HostPageId>& host, bool for_real) {
+  const size_t begin = static_cast<size_t>(layer - stage_.layer_begin) * bounds_.page_size;
+  for (size_t i = 0; i < device.size(); ++i) {
+    const std::span<uint64_t> cells = host_cells(host[i]).subspan(begin, bounds_.page_size);
+    for (uint32_t offset = 0; offset < bounds_.page_size; ++offset) {
+      cell(layer, device[i], offset) = for_real ? cells[offset] : random_();
+    }
+  }
+}
+
+async::Event SimulatedRunner::begin_load(std::vector<PageId> device, std::vector<HostPageId> host) {
+  std::vector<async::Event>& layers = loads_.emplace_back();
+  const auto layer_count = static_cast<size_t>(stage_.layer_end - stage_.layer_begin);
+  async::TimePoint at = runtime_.now();
+  for (int32_t layer = stage_.layer_begin; layer < stage_.layer_end; ++layer) {
+    load_layer(layer, device, host, false);
+    at += copy_time(device.size()) / layer_count;
+    const async::Event loaded = layers.emplace_back(runtime_);
+    runtime_.arm(at, [this, layer, device, host, loaded] {
+      load_layer(layer, device, host, true);
+      loaded.set();
+    });
+  }
+  return layers.back();
+}
+
+asio::awaitable<void> SimulatedRunner::store_pages(std::span<const PageId> device, std::span<const HostPageId> host) {
   const auto copy = [&](bool for_real) {
     for (size_t i = 0; i < device.size(); ++i) {
-      const std::span<uint64_t> cells = host_cells(host[i]);
       size_t at = 0;
       for (int32_t layer = stage_.layer_begin; layer < stage_.layer_end; ++layer) {
         for (uint32_t offset = 0; offset < bounds_.page_size; ++offset, ++at) {
-          uint64_t& on_device = cell(layer, device[i], offset);
-          uint64_t& to = direction == CopyDirection::kToDevice ? on_device : cells[at];
-          to = !for_real ? random_() : direction == CopyDirection::kToDevice ? cells[at] : on_device;
+          host_cells(host[i])[at] = for_real ? cell(layer, device[i], offset) : random_();
         }
       }
     }
   };
   copy(false);
-  const double us = stage_.cost.per_copied_page_us * static_cast<double>(device.size()) * (0.5 + chance());
-  co_await async::sleep_for(runtime_, async::Duration(static_cast<int64_t>(us * 1000.0)));
+  co_await async::sleep_for(runtime_, copy_time(device.size()));
   copy(true);
+}
+
+async::Duration SimulatedRunner::copy_time(size_t page_count) {
+  const double us = stage_.cost.per_copied_page_us * static_cast<double>(page_count) * (0.5 + chance());
+  return async::Duration(static_cast<int64_t>(us * 1000.0));
 }
 
 double SimulatedRunner::chance() { return static_cast<double>(random_() >> 11) * 0x1.0p-53; }
@@ -61,19 +89,38 @@ uint64_t& SimulatedRunner::cell(int32_t layer, PageId page, uint32_t offset) {
   return pages_[plane * bounds_.page_size + offset];
 }
 
-uint64_t SimulatedRunner::run_row(const sched::StageBatch& batch, size_t sequence, uint32_t position,
-                                  uint64_t hidden) {
-  const auto pages = batch.layout.pages.subspan(static_cast<size_t>(batch.layout.page_begin[sequence]));
-  for (int32_t layer = stage_.layer_begin; layer < stage_.layer_end; ++layer) {
-    cell(layer, pages[position / bounds_.page_size], position % bounds_.page_size) =
-        SimulatedModel::key_value(layer, hidden);
-    uint64_t context = 0;
-    for (uint32_t at = 0; at <= position; ++at) {
-      context = SimulatedModel::attend(context, cell(layer, pages[at / bounds_.page_size], at % bounds_.page_size));
+void SimulatedRunner::run_layer(int32_t layer, const sched::StageBatch& batch, std::vector<uint64_t>& hidden) {
+  for (size_t sequence = 0; sequence < batch.slices.size(); ++sequence) {
+    const sched::PlanSlice& slice = batch.slices[sequence];
+    const auto pages = batch.layout.pages.subspan(static_cast<size_t>(batch.layout.page_begin[sequence]));
+    const auto row_begin = static_cast<size_t>(batch.layout.row_begin[sequence]);
+    for (uint32_t i = 0; i < slice.token_count; ++i) {
+      const uint32_t position = slice.prefix + i;
+      uint64_t& row = hidden[row_begin + i];
+      cell(layer, pages[position / bounds_.page_size], position % bounds_.page_size) =
+          SimulatedModel::key_value(layer, row);
+      uint64_t context = 0;
+      for (uint32_t at = 0; at <= position; ++at) {
+        context = SimulatedModel::attend(context, cell(layer, pages[at / bounds_.page_size], at % bounds_.page_size));
+      }
+      row = SimulatedModel::mix(row, context);
     }
-    hidden = SimulatedModel::mix(hidden, context);
   }
-  return hidden;
+}
+
+// Without loads the layers need no times of their own, and virtual time is quicker with fewer events.
+asio::awaitable<void> SimulatedRunner::run_layers(const sched::StageBatch& batch, std::span<const std::byte> input,
+                                                  std::vector<uint64_t>& hidden) {
+  const auto loads = std::exchange(loads_, {});
+  const async::Duration time = cost(batch);
+  const auto layer_count = stage_.layer_end - stage_.layer_begin;
+  if (loads.empty()) co_await async::sleep_for(runtime_, time);
+  for (int32_t layer = 0; layer < layer_count; ++layer) {
+    for (const auto& layers : loads) co_await layers[static_cast<size_t>(layer)].wait();
+    if (!loads.empty()) co_await async::sleep_for(runtime_, time / layer_count);
+    if (layer == 0 && !stage_.first) std::memcpy(hidden.data(), input.data(), input.size());
+    run_layer(stage_.layer_begin + layer, batch, hidden);
+  }
 }
 
 async::Duration SimulatedRunner::cost(const sched::StageBatch& batch) {
@@ -94,26 +141,19 @@ asio::awaitable<sched::StageRunner::Result> SimulatedRunner::run(const sched::St
   if (stage_.first) {
     for (size_t row = 0; row < hidden.size(); ++row) hidden[row] = SimulatedModel::embed(batch.tokens[row]);
   }
-  co_await async::sleep_for(runtime_, cost(batch));
-  if (!stage_.first) std::memcpy(hidden.data(), input.data(), input.size());
+  co_await run_layers(batch, input, hidden);
 
   Result result;
-  for (size_t sequence = 0; sequence < batch.slices.size(); ++sequence) {
-    const sched::PlanSlice& slice = batch.slices[sequence];
-    const auto row_begin = static_cast<size_t>(batch.layout.row_begin[sequence]);
-    for (uint32_t i = 0; i < slice.token_count; ++i) {
-      hidden[row_begin + i] = run_row(batch, sequence, slice.prefix + i, hidden[row_begin + i]);
-    }
-    if (!stage_.last) continue;
-    sched::SliceOutput& output = result.outputs.emplace_back();
-    if (slice.sample) {
-      output.sample.emplace().token = model_.token_of(hidden[row_begin + slice.token_count - 1]);
-    }
-  }
   if (!stage_.last) {
     std::vector<uint64_t>& buffer = activations_[turn_++ % 2];
     buffer = std::move(hidden);
     result.activations = std::as_bytes(std::span(buffer));
+    co_return result;
+  }
+  for (size_t sequence = 0; sequence < batch.slices.size(); ++sequence) {
+    sched::SliceOutput& output = result.outputs.emplace_back();
+    const auto row_end = static_cast<size_t>(batch.layout.row_begin[sequence + 1]);
+    if (batch.slices[sequence].sample) output.sample.emplace().token = model_.token_of(hidden[row_end - 1]);
   }
   co_return result;
 }

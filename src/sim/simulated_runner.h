@@ -42,18 +42,25 @@ class SimulatedRunner final : public sched::StageRunner {
   [[nodiscard]] asio::awaitable<Result> run(const sched::StageBatch& batch,
                                             std::span<const std::byte> input) override;
   [[nodiscard]] std::span<std::byte> input_memory(size_t bytes) override;
-  /// The copies happen at the end of the time that they take; until then the pages written to hold noise.
-  [[nodiscard]] asio::awaitable<void> copy_pages(CopyDirection direction, std::span<const PageId> device,
-                                                 std::span<const HostPageId> host) override;
+  /// Copies happen at the end of the time that they take, of a load each layer's at its own; until then the cells
+  /// written to hold noise.
+  [[nodiscard]] async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host) override;
+  [[nodiscard]] asio::awaitable<void> store_pages(std::span<const PageId> device,
+                                                  std::span<const HostPageId> host) override;
   [[nodiscard]] std::span<std::byte> host_page(HostPageId page) override;
   [[nodiscard]] cache::PageStore* store() override { return store_.get(); }
 
  private:
   [[nodiscard]] std::span<uint64_t> host_cells(HostPageId page);
   [[nodiscard]] double chance();
-  [[nodiscard]] uint64_t run_row(const sched::StageBatch& batch, size_t sequence, uint32_t position, uint64_t hidden);
+  void load_layer(int32_t layer, const std::vector<PageId>& device, const std::vector<HostPageId>& host,
+                  bool for_real);
+  void run_layer(int32_t layer, const sched::StageBatch& batch, std::vector<uint64_t>& hidden);
+  [[nodiscard]] asio::awaitable<void> run_layers(const sched::StageBatch& batch, std::span<const std::byte> input,
+                                                 std::vector<uint64_t>& hidden);
   [[nodiscard]] uint64_t& cell(int32_t layer, PageId page, uint32_t offset);
   [[nodiscard]] async::Duration cost(const sched::StageBatch& batch);
+  [[nodiscard]] async::Duration copy_time(size_t page_count);
 
   async::Runtime& runtime_;
   const SimulatedModel model_;
@@ -65,6 +72,7 @@ class SimulatedRunner final : public sched::StageRunner {
   std::vector<uint64_t> host_pages_;                  // [host_page_count, layers of the stage, page_size]
   std::unique_ptr<cache::PageStore> store_;
   std::vector<uint64_t> inputs_;                      // activations that came over a link that fills memory
+  std::vector<std::vector<async::Event>> loads_;      // begun since the last run; one event per layer
   std::array<std::vector<uint64_t>, 2> activations_;  // [rows] each; they take turns
   size_t turn_ = 0;
 };

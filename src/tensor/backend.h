@@ -82,10 +82,22 @@ class KvCache {
   [[nodiscard]] virtual const KvCacheShape& shape() const = 0;
   /// Bytes of one page over all layers of the stage.
   [[nodiscard]] virtual size_t page_bytes() const = 0;
-  /// Blocking copies of a whole page, [page_bytes], inside Backend::submit_copy only. Nothing else may touch the page
-  /// meanwhile.
+  /// Copies inside Backend::submit_copy only: of a page into `into`, and of one layer of a page out of `from`, a whole
+  /// page as read_page fills it; [page_bytes] each. Nothing else may touch what is copied meanwhile.
   virtual void read_page(PageId page, std::span<std::byte> into) const = 0;
-  virtual void write_page(PageId page, std::span<const std::byte> from) = 0;
+  virtual void write_layer(PageId page, int32_t layer, std::span<const std::byte> from) = 0;
+};
+
+/// Lets a forward pass wait for copies layer by layer (a counter on the CPU, an event per layer on a GPU).
+class LayerGate {
+ public:
+  virtual ~LayerGate() = default;
+  /// Inside submit_copy's work, for one layer after another: the copies of `layer` have been made or launched.
+  virtual void open(int32_t layer) = 0;
+  /// There will be no more copies, since they failed.
+  virtual void fail() = 0;
+  /// Inside submit's work: what comes after sees the copies of `layer`. Throws when they have failed.
+  virtual void pass(int32_t layer) = 0;
 };
 
 /// A ragged batch: sequence s owns rows [row_begin[s], row_begin[s+1]), which are its tokens at positions
@@ -146,6 +158,8 @@ class Backend {
   virtual void submit(std::function<void()> work, CompletionHandler done) = 0;
   /// The same in an order of its own, beside submitted work: for copies of pages.
   virtual void submit_copy(std::function<void()> work, CompletionHandler done) = 0;
+  /// A gate with all layers closed.
+  [[nodiscard]] virtual std::shared_ptr<LayerGate> make_layer_gate() = 0;
   /// Submits `work` and waits on the calling thread, which is none of the backend's; rethrows what it threw.
   void run_and_wait(std::function<void()> work);
 

@@ -53,6 +53,9 @@ TEST_CASE("the command line fills the options") {
   REQUIRE(parsed.options.goodput.e2el_ms == 2.0);
   REQUIRE(parsed.options.dataset == Dataset::kSharedPrefix);
   REQUIRE(std::isinf(parse({}).options.request_rate));
+  const auto chat = parse({"--dataset", "multi-turn", "--num-prompts", "12", "--num-turns", "3", "--seed", "5"});
+  REQUIRE((chat.options.dataset == Dataset::kMultiTurn && chat.options.text));
+  REQUIRE(chat.options.prefix_seed == 5);
 }
 
 TEST_CASE("a wrong command line ends with code 1") {
@@ -63,4 +66,5 @@ TEST_CASE("a wrong command line ends with code 1") {
   REQUIRE(parse({"--ramp-up-s", "3"}).exit_code == 1);
   REQUIRE(parse({"--num-prompts", "0"}).exit_code == 1);
   REQUIRE(parse({"--endpoint", "embeddings"}).exit_code == 1);
+  REQUIRE(parse({"--dataset", "multi-turn", "--num-prompts", "10", "--num-turns", "4"}).exit_code == 1);
 }

@@ -88,6 +88,22 @@ TEST_CASE("chat requests go to the chat endpoint") {
   REQUIRE(outcome.paths == std::vector<std::string>(20, "/v1/chat/completions"));
 }
 
+TEST_CASE("a conversation goes on with the server's replies, one turn after another") {
+  Options options = small_options();
+  options.dataset = Dataset::kMultiTurn;
+  options.text = true;
+  options.num_prompts = 12;
+  options.turn_count = 4;
+  const Outcome outcome = run(options, {.chunk_count = 2, .before_first = 2ms});
+  REQUIRE(outcome.summary.completed == 12);
+  REQUIRE(outcome.max_running == 3);
+  for (size_t i = 0; i < 12; ++i) {
+    size_t replies = 0;
+    for (size_t at = 0; (at = outcome.bodies[i].find(R"(a\na\n)", at)) != std::string::npos; ++at) ++replies;
+    REQUIRE(replies == i / 3);
+  }
+}
+
 TEST_CASE("without usage, chunks and sent ids are counted") {
   const Outcome outcome = run(small_options(), {.chunk_count = 3, .usage = false});
   REQUIRE(outcome.summary.completed == 20);

@@ -59,6 +59,50 @@ TEST_CASE("prompts of one group share their prefix and nothing else") {
   REQUIRE(rests.size() == 100);
 }
 
+TEST_CASE("prefixes of one prefix seed are alike whatever the seed") {
+  Options options;
+  options.dataset = Dataset::kSharedPrefix;
+  options.prefix_count = 1;
+  options.prefix_len = 40;
+  options.prefix_seed = 3;
+  Options other = options;
+  other.seed = 1;
+  const auto first = Workload(options).prompt(0).ids;
+  const auto second = Workload(other).prompt(0).ids;
+  REQUIRE(std::equal(first.begin(), first.begin() + 40, second.begin()));
+  REQUIRE(first != second);
+}
+
+TEST_CASE("a conversation's turn repeats what was said and adds to it") {
+  Options options;
+  options.dataset = Dataset::kMultiTurn;
+  options.text = true;
+  options.num_prompts = 12;
+  options.turn_count = 3;
+  options.input_len = 4;
+  const Workload workload(options);
+  REQUIRE(workload.conversation_count() == 4);
+  const Prompt first = workload.prompt(1);
+  const Prompt second = workload.prompt(5, {" yes"});
+  const Prompt third = workload.prompt(9, {" yes", " no"});
+  REQUIRE((first.messages.size() == 1 && first.length == 4));
+  REQUIRE((second.messages.size() == 3 && second.length == 8));
+  REQUIRE((third.messages.size() == 5 && third.length == 12));
+  REQUIRE(std::equal(second.messages.begin(), second.messages.end(), third.messages.begin()));
+  REQUIRE(second.messages[0] == first.messages[0]);
+  REQUIRE(second.messages[1] == " yes");
+  REQUIRE(second.messages[2] != first.messages[0]);
+  REQUIRE(workload.prompt(2).messages[0] != first.messages[0]);
+  simdjson::dom::parser parser;
+  const std::string_view plain = parser.parse(workload.body(third, 9, "m"))["prompt"];
+  REQUIRE(plain == third.messages[0] + " yes " + third.messages[2] + " no " + third.messages[4]);
+  options.endpoint = Endpoint::kChat;
+  const auto chat = parser.parse(Workload(options).body(third, 9, "m"));
+  REQUIRE(chat["messages"].get_array().value().size() == 5);
+  REQUIRE(std::string_view(chat["messages"].at(3)["role"]) == "assistant");
+  REQUIRE(std::string_view(chat["messages"].at(3)["content"]) == " no");
+}
+
 TEST_CASE("request bodies are the JSON that the endpoint wants") {
   Options options;
   options.input_len = 3;

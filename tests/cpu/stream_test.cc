@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <ctime>
+#include <future>
 #include <stdexcept>
 #include <vector>
 
@@ -57,6 +58,38 @@ TEST_CASE("a completion may submit more work") {
     while (runs < 50) std::this_thread::yield();
   }
   REQUIRE(runs == 50);
+}
+
+TEST_CASE("a gate lets work pass layer by layer, and not at all once the copies have failed") {
+  const auto backend = cpu::make_backend({.threads = 1});
+  const auto gate = backend->make_layer_gate();
+  std::atomic<int> copied{0};
+  std::vector<int> seen;
+  std::promise<void> all_passed;
+  std::promise<bool> failed;
+  backend->submit(
+      [&] {
+        for (int layer = 0; layer < 100; ++layer) {
+          gate->pass(layer);
+          seen.push_back(copied);
+        }
+        all_passed.set_value();
+        gate->pass(100);
+      },
+      [&](std::exception_ptr failure) { failed.set_value(failure != nullptr); });
+  backend->submit_copy(
+      [&] {
+        for (int layer = 0; layer < 100; ++layer) {
+          ++copied;
+          gate->open(layer);
+        }
+        all_passed.get_future().wait();
+        gate->fail();
+      },
+      [](std::exception_ptr) {});
+  REQUIRE(failed.get_future().get());
+  REQUIRE(seen.size() == 100);
+  for (size_t layer = 0; layer < seen.size(); ++layer) REQUIRE(seen[layer] > static_cast<int>(layer));
 }
 
 TEST_CASE("idle backends use no processor time") {

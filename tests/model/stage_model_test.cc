@@ -70,7 +70,71 @@ void write_sharded(const test::TemporaryFolder& folder, const ModelConfig& confi
 
 constexpr StageLimits kLimits{.max_batch_tokens = 8, .max_logit_rows = 4};
 
+/// Copies a layer of two pages when the forward pass asks for it, and no sooner.
+class LazyGate final : public tensor::LayerGate {
+ public:
+  LazyGate(tensor::KvCache& cache, PageId first, const std::vector<std::byte>& pages)
+      : cache_(cache), first_(first), pages_(pages) {}
+  void open(int32_t) override {}
+  void fail() override {}
+  void pass(int32_t layer) override {
+    passed.push_back(layer);
+    const size_t bytes = cache_.page_bytes();
+    for (uint32_t i = 0; i < 2; ++i) {
+      cache_.write_layer(PageId(first_.value() + i), layer, std::span(pages_).subspan(i * bytes, bytes));
+    }
+  }
+  std::vector<int32_t> passed;
+
+ private:
+  tensor::KvCache& cache_;
+  const PageId first_;
+  const std::vector<std::byte>& pages_;
+};
+
 }  // namespace
+
+TEST_CASE("a layer's attention comes after the copies of that layer and needs no others") {
+  ModelConfig config = small_config();
+  const test::RandomModel random(config, 17);
+  const test::TemporaryFolder folder;
+  folder.write("model.safetensors", test::safetensors_text(random.tensors()));
+  const auto checkpoint = Checkpoint::open(folder.path()).value();
+  const auto backend = f32_backend();
+  const auto model =
+      StageModel::load(*checkpoint, config, {.layers = {0, 5}, .last = true}, *backend, kLimits).value();
+  model->allocate_cache(4, 4);
+  const auto hidden = model->allocate_hidden();
+  const auto tokens = some_tokens(8, config.vocab_size);
+  const auto forward = [&](std::vector<PageId> pages, int32_t prefix, ForwardInput input) {
+    const std::vector<int32_t> row_begin{0, static_cast<int32_t>(input.tokens.size())};
+    const std::vector<int32_t> page_begin{0, static_cast<int32_t>(pages.size())};
+    const tensor::BatchLayout layout{row_begin, std::span(&prefix, 1), page_begin, pages};
+    const tensor::Matrix rows = model->hidden_view(hidden, layout.row_count());
+    std::vector<float> out(static_cast<size_t>(rows.rows * rows.cols));
+    backend->run_and_wait([&] {
+      model->forward({input.tokens, layout, rows, input.loads});
+      backend->copy_to_host(rows.data, std::as_writable_bytes(std::span(out)));
+    });
+    return out;
+  };
+  const tensor::BatchLayout none;
+  const std::vector<TokenId> next{5, 6};
+  (void)forward({PageId(0), PageId(1)}, 0, {tokens, none, {}});
+  std::vector<std::byte> stored(2 * model->cache().page_bytes());
+  for (uint32_t i = 0; i < 2; ++i) {
+    model->cache().read_page(PageId(i), std::span(stored).subspan(i * model->cache().page_bytes(),
+                                                                  model->cache().page_bytes()));
+  }
+  const auto wanted = forward({PageId(0), PageId(1), PageId(2)}, 8, {next, none, {}});
+
+  const std::vector<TokenId> others{9, 9, 9, 9, 9, 9, 9, 9};
+  (void)forward({PageId(0), PageId(1)}, 0, {others, none, {}});
+  const auto gate = std::make_shared<LazyGate>(model->cache(), PageId(0), stored);
+  const std::vector<std::shared_ptr<tensor::LayerGate>> loads{gate};
+  REQUIRE(forward({PageId(0), PageId(1), PageId(2)}, 8, {next, none, {}, loads}) == wanted);
+  REQUIRE(gate->passed == std::vector<int32_t>{0, 1, 2, 3, 4});
+}
 
 TEST_CASE("logits are those of the block's definition, with every switch") {
   ModelConfig config = small_config();

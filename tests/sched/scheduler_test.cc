@@ -187,6 +187,21 @@ TEST_CASE("out of pages, the youngest goes back to the queue and goes on later w
   REQUIRE(scheduler.free_pages() == 8);
 }
 
+TEST_CASE("drawn tokens are found page by page while their sequence still runs") {
+  Scheduler scheduler(small_options());
+  GenerateRequest first = request(6, 30);
+  GenerateRequest second = first;
+  second.prompt.insert(second.prompt.end(), 7, 500);  // six drawn tokens of those, and a last one to compute
+  scheduler.add(SequenceId(1), first);
+  for (int step = 0; step < 7; ++step) (void)answer(scheduler, *scheduler.next(), 500);
+  REQUIRE(scheduler.running_count() == 1);
+  scheduler.add(SequenceId(2), second);
+  const auto plan = scheduler.next();
+  REQUIRE(plan->opens.size() == 1);
+  REQUIRE(plan->opens[0].cached_length == 12);
+  scheduler.check_invariants();
+}
+
 TEST_CASE("without the ring the running sequences end and the queue stays") {
   Scheduler scheduler(small_options());
   for (uint64_t id = 1; id <= 12; ++id) scheduler.add(SequenceId(id), request(6, 10));

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <atomic>
+
+#include "tensor/backend.h"
+
+namespace millrace::cpu {
+
+/// Counts the layers that the copy stream's worker has copied; whoever passes sleeps until the count suffices.
+class CpuLayerGate final : public tensor::LayerGate {
+ public:
+  void open(int32_t layer) override;
+  void fail() override;
+  void pass(int32_t layer) override;
+
+ private:
+  std::atomic<int32_t> open_count_{0};
+};
+
+}  // namespace millrace::cpu
