@@ -56,7 +56,7 @@ Refusal read_integer(std::string_view name, Json value, int64_t low, int64_t hig
     double floating = 0;
     const bool integral = value.type() == simdjson::dom::element_type::DOUBLE &&
                           value.get_double().get(floating) == simdjson::SUCCESS && std::trunc(floating) == floating &&
-                          std::abs(floating) < 9e15;
+                          floating >= -0x1p63 && floating < 0x1p63;
     if (!integral) {
       if (value.is_uint64()) return wrong_type(name, value, fmt::format("an integer in [{}, {}]", low, high));
       return wrong_type(name, value, "an integer");
