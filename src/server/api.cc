@@ -219,7 +219,9 @@ asio::awaitable<void> Api::generate(HttpRequest& request, Route route, Connectio
                                     RequestRecord& record) {
   std::optional<Prepared> prepared;
   if (generator_.in_flight() >= options_.max_requests_in_flight) {
-    prepared = ApiError{429, fmt::format("{} requests are in flight already (--max-requests-in-flight)", generator_.in_flight()), ""};
+    const std::string reason =
+        fmt::format("{} requests are in flight already (--max-requests-in-flight)", generator_.in_flight());
+    prepared = ApiError{429, reason, ""};
   } else if (is_heavy(request, route)) {
     co_await run_elsewhere([&] { prepared = prepare_safely(request, route); });
   } else {

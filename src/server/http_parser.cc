@@ -51,7 +51,8 @@ HttpParser::State HttpParser::feed(std::string& buffer) {
     consumed += taken;
     if (failure == http::error::need_more) break;
     if (failure == http::error::header_limit) {
-      return fail(431, fmt::format("the request header is longer than {} bytes (--max-header-kib)", limits_.header_bytes));
+      return fail(431,
+                  fmt::format("the request header is longer than {} bytes (--max-header-kib)", limits_.header_bytes));
     }
     if (failure == http::error::body_limit) {
       return fail(413, fmt::format("the request body is longer than {} bytes (--max-body-mib)", limits_.body_bytes));

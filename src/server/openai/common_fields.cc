@@ -12,6 +12,7 @@ constexpr int64_t kMaxLogprobs = 20;
 constexpr size_t kMaxStops = 4;
 constexpr size_t kMaxLogitBias = 4096;
 constexpr double kMaxBias = 100;
+constexpr double kLeastRepetitionPenalty = 0.001;  // logits divided by less may overflow
 constexpr size_t kMaxIdLength = 256;
 
 Refusal read_stop(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
@@ -159,7 +160,7 @@ constexpr std::array kCommonFields = {
     number_field<Common, &Common::temperature, 0.0, 2.0>("temperature"),
     number_field<Common, &Common::top_p, 0.0, 1.0, true>("top_p"),
     number_field<Common, &Common::min_p, 0.0, 1.0>("min_p"),
-    number_field<Common, &Common::repetition_penalty, 0.0, 10.0, true>("repetition_penalty"),
+    number_field<Common, &Common::repetition_penalty, kLeastRepetitionPenalty, 10.0>("repetition_penalty"),
     number_field<Common, &Common::presence_penalty, -2.0, 2.0>("presence_penalty"),
     number_field<Common, &Common::frequency_penalty, -2.0, 2.0>("frequency_penalty"),
     Field<Common>{"top_k", read_top_k, [](SchemaWriter& s) { s.integer(-1, kInt32Max); }, "0 or -1: off"},
@@ -173,7 +174,7 @@ constexpr std::array kCommonFields = {
                     return read_token_ids(n, v, l.vocab_size, r.stop_token_ids);
                   },
                   [](SchemaWriter& s) { s.token_ids(s.limits().vocab_size); }},
-    Field<Common>{"logit_bias", read_logit_bias, describe_logit_bias, "What is added to the logits of token ids below the vocabulary's size"},
+    Field<Common>{"logit_bias", read_logit_bias, describe_logit_bias, "Token ids, and what their logits gain"},
     integer_field<Common, &Common::prompt_logprobs, 0, kMaxLogprobs>("prompt_logprobs", "Not with stream"),
     integer_field<Common, &Common::min_tokens, 0, kInt32Max>("min_tokens", "At most max_tokens"),
     flag_field<Common, &Common::ignore_eos>("ignore_eos"),

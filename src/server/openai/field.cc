@@ -47,6 +47,8 @@ Refusal read_float(std::string_view name, Json value, double low, double high, b
     return wrong_type(name, value, fmt::format("a number in {}{}, {}]", open_low ? '(' : '[', low, high));
   }
   out = static_cast<float>(number);
+  // What is above an open bound as a double may be on it as a float.
+  if (open_low && out <= low) out = std::nextafter(static_cast<float>(low), static_cast<float>(high));
   return std::nullopt;
 }
 

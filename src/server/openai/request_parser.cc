@@ -31,7 +31,8 @@ Refusal read_prompt(Name name, Json value, const Limits& limits, CompletionReque
     return std::nullopt;
   }
   if (array.size() > limits.max_choices) {
-    return bad_request(name, "prompt: found {} prompts, wanted at most {} (--max-choices)", array.size(), limits.max_choices);
+    return bad_request(name, "prompt: found {} prompts, wanted at most {} (--max-choices)", array.size(),
+                       limits.max_choices);
   }
   for (const Json item : array) {
     if (item.is_string() && first.is_string()) {
@@ -117,8 +118,8 @@ ApiResult<CompletionRequest> parse_completion_request(const std::string& body, c
     return bad_request("max_tokens", "max_tokens: found 0, wanted at least 1 (0 only with echo)");
   }
   if (request.prompts.size() * request.n > limits.max_choices) {
-    return bad_request("n", "{} prompts times n = {} give more than {} choices (--max-choices)", request.prompts.size(), request.n,
-                       limits.max_choices);
+    return bad_request("n", "{} prompts times n = {} give more than {} choices (--max-choices)",
+                       request.prompts.size(), request.n, limits.max_choices);
   }
   return request;
 }
