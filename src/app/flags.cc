@@ -12,6 +12,12 @@ namespace {
 constexpr uint16_t kDefaultClusterPort = 30100;
 
 struct RawFlags {
+  uint32_t max_header_kib = 16;
+  double header_timeout_s = 10;
+  double body_timeout_s = 60;
+  double idle_timeout_s = 75;
+  double write_timeout_s = 30;
+  double comment_interval_s = 15;
   std::string dist_init_addr;
   double drain_timeout_s = 30;
   std::string log_level = "info";
@@ -213,11 +219,7 @@ void add_server_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
                    "Wanted instead for /flush_cache, /pause_generation and /continue_generation");
   serve.add_option("--profile-dir", server.profile_dir, "Folder that /start_profile writes traces to")
       ->capture_default_str();
-  serve.add_option("--max-connections", server.max_connections, "Open connections; beyond: 503")
-      ->check(CLI::Range(size_t{1}, size_t{1} << 20))
-      ->capture_default_str();
-  serve.add_option("--max-body-mib", raw.max_body_mib, "Largest request body, MiB; beyond: 413")
-      ->check(CLI::Range(size_t{1}, size_t{4096}))
+  serve.add_option("--cors-origin", server.cors_origin, "Origin whose pages may call; empty: none")
       ->capture_default_str();
   serve.add_option("--drain-timeout", raw.drain_timeout_s, "Seconds that running requests get after SIGTERM")
       ->check(CLI::Range(0.0, 86400.0))
@@ -228,6 +230,51 @@ void add_server_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
       ->capture_default_str();
   serve.add_flag("--log-json", flags.log_json, "Write the log as one JSON object per line");
+}
+
+/// The bounds of what a client may make grow, and for how long it may take.
+void add_limit_flags(CLI::App& serve, server::ServerOptions& server, RawFlags& raw) {
+  serve.add_option("--max-connections", server.max_connections, "Open connections; beyond: 503")
+      ->check(CLI::Range(size_t{1}, size_t{1} << 20))
+      ->capture_default_str();
+  serve.add_option("--max-requests-in-flight", server.max_requests_in_flight,
+                   "Requests that are being answered; beyond: 429")
+      ->check(CLI::Range(size_t{1}, size_t{1} << 20))
+      ->capture_default_str();
+  serve.add_option("--max-choices", server.max_choices, "Prompts times n of one request; beyond: 400")
+      ->check(CLI::Range(size_t{1}, size_t{65536}))
+      ->capture_default_str();
+  serve.add_option("--max-body-mib", raw.max_body_mib, "Largest request body, MiB; beyond: 413")
+      ->check(CLI::Range(size_t{1}, size_t{4096}))
+      ->capture_default_str();
+  serve.add_option("--max-header-kib", raw.max_header_kib, "Largest request header, KiB; beyond: 431")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  const auto seconds = [&serve](const char* name, double& value, const char* text) {
+    serve.add_option(name, value, text)->check(CLI::Range(0.01, 86400.0))->capture_default_str();
+  };
+  seconds("--header-timeout", raw.header_timeout_s, "Seconds for a request's header to arrive; beyond: 408");
+  seconds("--body-timeout", raw.body_timeout_s, "Seconds for its body to arrive; beyond: 408");
+  seconds("--idle-timeout", raw.idle_timeout_s, "Seconds that a connection may stay between requests");
+  seconds("--write-timeout", raw.write_timeout_s, "Seconds that a client may take nothing of its answer");
+  seconds("--comment-interval", raw.comment_interval_s, "Seconds until a stream without tokens gets a comment line");
+}
+
+std::chrono::milliseconds to_ms(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+void apply(const RawFlags& raw, ServeFlags& flags) {
+  flags.drain_timeout = to_ms(raw.drain_timeout_s);
+  flags.log_level = log::parse_level(raw.log_level).value();
+  server::ServerOptions& server = flags.server;
+  server.max_body_bytes = raw.max_body_mib << 20;
+  server.max_header_bytes = raw.max_header_kib << 10;
+  server.header_timeout = to_ms(raw.header_timeout_s);
+  server.body_timeout = to_ms(raw.body_timeout_s);
+  server.idle_timeout = to_ms(raw.idle_timeout_s);
+  server.write_timeout = to_ms(raw.write_timeout_s);
+  server.comment_interval = to_ms(raw.comment_interval_s);
 }
 
 ExitWith explain(const CLI::App& app, const CLI::ParseError& failure) {
@@ -255,6 +302,7 @@ std::variant<ServeFlags, TraceFlags, SimulateFlags, ExitWith> parse_command_line
   add_scheduler_flags(serve, flags.engine);
   add_cache_flags(serve, flags.engine);
   add_server_flags(serve, flags, raw);
+  add_limit_flags(serve, flags.server, raw);
   TraceFlags trace_flags;
   CLI::App& trace = *app.add_subcommand("trace", "Print where the bubbles of a recorded profile are, and their causes");
   trace.add_option("FILE", trace_flags.file, "Written between /start_profile and /stop_profile")->required();
@@ -273,9 +321,7 @@ std::variant<ServeFlags, TraceFlags, SimulateFlags, ExitWith> parse_command_line
   if (!misplaced.empty()) return ExitWith{2, "millrace: " + misplaced};
   const std::string wrong = contradiction(flags.engine);
   if (!wrong.empty()) return ExitWith{2, "millrace: " + wrong};
-  flags.drain_timeout = std::chrono::milliseconds(static_cast<int64_t>(raw.drain_timeout_s * 1000));
-  flags.server.max_body_bytes = raw.max_body_mib << 20;
-  flags.log_level = log::parse_level(raw.log_level).value();
+  apply(raw, flags);
   return flags;
 }
 

@@ -1,5 +1,7 @@
 #include "base/log.h"
 
+#include "base/log_event.h"
+
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -61,6 +63,27 @@ void write(Level level, fmt::string_view format, fmt::format_args args) {
     message = std::move(quoted);
   }
   logger().log(to_spdlog(level), "{}", message);
+}
+
+void event(Level level, std::string_view name, std::initializer_list<EventField> fields) {
+  std::string line;
+  if (json_lines_enabled) {
+    append_json_string(line, name);
+    for (const EventField& field : fields) {
+      line += ',';
+      append_json_string(line, field.name);
+      line += ':';
+      if (field.is_text) {
+        append_json_string(line, field.value);
+      } else {
+        line += field.value;
+      }
+    }
+  } else {
+    line = name;
+    for (const EventField& field : fields) line.append(" ").append(field.name).append("=").append(field.value);
+  }
+  logger().log(to_spdlog(level), "{}", line);
 }
 
 }  // namespace millrace::log

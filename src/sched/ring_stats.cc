@@ -194,6 +194,8 @@ void RingStats::count_output(const Pending& pending, const PlanOutput& output, u
   const auto place = std::ranges::lower_bound(kRingLatencyBounds, latency_s) - kRingLatencyBounds.begin();
   ++latency_counts_[static_cast<size_t>(place)];
   latency_sum_ns_ += record.output_ns - record.sent_ns;
+  const uint64_t tokens = found.prefill_tokens + found.decode_tokens;
+  ++token_counts_[static_cast<size_t>(std::ranges::lower_bound(kTokenCountBounds, tokens) - kTokenCountBounds.begin())];
 }
 
 void RingStats::count_stages(const PlanRecord& record, int64_t now_ns) {
@@ -260,6 +262,7 @@ RingSnapshot RingStats::snapshot(int64_t now_ns) const {
   snapshot.occupancy_ns = occupancy_ns_;
   snapshot.latency_counts = latency_counts_;
   snapshot.latency_sum_ns = latency_sum_ns_;
+  snapshot.token_counts = token_counts_;
   return snapshot;
 }
 

@@ -47,6 +47,10 @@ struct RingTotals {
 inline constexpr std::array<double, 14> kRingLatencyBounds = {.0001, .00025, .0005, .001, .0025, .005, .01,
                                                               .025,  .05,    .1,    .25,  .5,    1,    2.5};
 
+/// Bounds of the histogram of the tokens of a micro-batch; those of vLLM.
+inline constexpr std::array<uint64_t, 13> kTokenCountBounds = {1,   8,   16,   32,   64,   128,  256,
+                                                               512, 1024, 2048, 4096, 8192, 16384};
+
 struct RingSnapshot {
   size_t stage_count = 0;
   size_t window = 0;
@@ -58,6 +62,7 @@ struct RingSnapshot {
   std::vector<int64_t> occupancy_ns;        // [window + 1] time with so many plans in flight
   std::array<uint64_t, kRingLatencyBounds.size() + 1> latency_counts{};
   int64_t latency_sum_ns = 0;
+  std::array<uint64_t, kTokenCountBounds.size() + 1> token_counts{};  ///< plans by their prompt and decode tokens
 };
 
 /// What the head knows when it sends a plan.
@@ -162,6 +167,7 @@ class RingStats {
   std::vector<int64_t> occupancy_ns_;
   std::array<uint64_t, kRingLatencyBounds.size() + 1> latency_counts_{};
   int64_t latency_sum_ns_ = 0;
+  std::array<uint64_t, kTokenCountBounds.size() + 1> token_counts_{};
 };
 
 }  // namespace millrace::sched

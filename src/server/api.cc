@@ -9,7 +9,7 @@
 #include <chrono>
 
 #include "async/event.h"
-#include "base/log.h"
+#include "base/log_event.h"
 
 namespace millrace::server {
 namespace {
@@ -38,8 +38,17 @@ bool is_probe(std::string_view route) {
   return route == "/health" || route == "/ping" || route == "/metrics" || route == "/load";
 }
 
-bool is_printable(std::string_view text) {
-  return std::ranges::all_of(text, [](char c) { return c >= 0x20 && c < 0x7f; });
+bool is_printable(char c) { return c > 0x20 && c < 0x7f; }
+
+/// Fit to come back in a header.
+bool is_good_id(std::string_view id) {
+  return !id.empty() && id.size() <= 256 && std::ranges::all_of(id, is_printable);
+}
+
+/// Fit to stand in a line of the log, whatever a request calls itself.
+std::string loggable(std::string id) {
+  std::ranges::replace_if(id, [](char c) { return !is_printable(c); }, '?');
+  return id;
 }
 
 }  // namespace
@@ -88,14 +97,14 @@ std::optional<HttpResponse> Api::check_head(const HttpRequest& head) const {
 
 void Api::decorate(HttpResponse& response, const std::string& request_id) const {
   if (!options_.cors_origin.empty()) response.headers.emplace_back("Access-Control-Allow-Origin", options_.cors_origin);
-  if (!request_id.empty() && request_id.size() <= 256 && is_printable(request_id)) {
-    response.headers.emplace_back("X-Request-Id", request_id);
-  }
+  response.headers.emplace_back("X-Request-Id", request_id);
 }
 
 asio::awaitable<bool> Api::handle(HttpRequest request, Connection& connection) {
   RequestRecord record;
   record.begin = runtime_.now();
+  if (!is_good_id(request.request_id)) request.request_id = random_.hex_id();
+  record.id = request.request_id;
   record.keep_alive = request.keep_alive;
   record.http11 = request.http11;
   const RouteMatch match = match_route(request, service_.extra_routes);
@@ -125,7 +134,8 @@ asio::awaitable<void> Api::refuse(HttpResponse response, Connection& connection)
   RequestRecord record;
   record.begin = runtime_.now();
   record.status = response.status;
-  decorate(response, "");
+  record.id = random_.hex_id();
+  decorate(response, record.id);
   const bool sent = co_await connection.send(response, false, false, true);
   finish(record, "refused");
   if (sent) co_await connection.linger();
@@ -138,22 +148,26 @@ void Api::finish(const RequestRecord& record, std::string_view route) {
   const auto to_ms = [&](async::TimePoint at) {
     return std::chrono::duration<double, std::milli>(at - record.begin).count();
   };
-  log::at(level,
-          "request id={} route={} status={} prompt_tokens={} completion_tokens={} ttft_ms={:.1f} total_ms={:.1f}",
-          record.id.empty() ? "-" : record.id, route, record.status, record.prompt_tokens, record.completion_tokens,
-          record.first_token ? to_ms(*record.first_token) : 0.0, to_ms(runtime_.now()));
+  log::event(level, "request",
+             {{"id", loggable(record.id), true},
+              {"route", route, true},
+              {"status", std::to_string(record.status)},
+              {"prompt_tokens", std::to_string(record.prompt_tokens)},
+              {"completion_tokens", std::to_string(record.completion_tokens)},
+              {"ttft_ms", fmt::format("{:.1f}", record.first_token ? to_ms(*record.first_token) : 0.0)},
+              {"total_ms", fmt::format("{:.1f}", to_ms(runtime_.now()))}});
 }
 
 Api::Prepared Api::prepare(const HttpRequest& request, Route route) const {
   if (route == Route::kCompletions) {
     auto parsed = openai::parse_completion_request(request.body, preparer_.limits());
     if (parsed.has_error()) return parsed.error();
-    if (parsed->request_id.empty()) parsed->request_id = request.request_id.substr(0, 256);
+    if (parsed->request_id.empty()) parsed->request_id = request.request_id;
     return preparer_.prepare(std::move(*parsed));
   }
   auto parsed = openai::parse_chat_request(request.body, preparer_.limits());
   if (parsed.has_error()) return parsed.error();
-  if (parsed->request_id.empty()) parsed->request_id = request.request_id.substr(0, 256);
+  if (parsed->request_id.empty()) parsed->request_id = request.request_id;
   return preparer_.prepare(std::move(*parsed));
 }
 
@@ -205,7 +219,9 @@ asio::awaitable<void> Api::generate(HttpRequest& request, Route route, Connectio
                                     RequestRecord& record) {
   std::optional<Prepared> prepared;
   if (generator_.in_flight() >= options_.max_requests_in_flight) {
-    prepared = ApiError{429, fmt::format("{} requests are in flight already", generator_.in_flight()), ""};
+    const std::string reason =
+        fmt::format("{} requests are in flight already (--max-requests-in-flight)", generator_.in_flight());
+    prepared = ApiError{429, reason, ""};
   } else if (is_heavy(request, route)) {
     co_await run_elsewhere([&] { prepared = prepare_safely(request, route); });
   } else {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "server/api.h"
+#include "server/openapi.h"
 
 /// The endpoints of Api that answer at once.
 namespace millrace::server {
@@ -50,6 +51,10 @@ HttpResponse Api::answer(const HttpRequest& request, const RouteMatch& match) {
       return response;
     }
     case Route::kMetrics: return answer_metrics();
+    case Route::kOpenapi:
+      append_openapi(response.body, options_, preparer_.limits(), service_.extra_routes);
+      return response;
+    case Route::kEmbeddings: return error_response({400, "embeddings are not supported by this server", ""});
     case Route::kExtra: return match.extra->answer(request);
     case Route::kPreflight: return preflight(match.allowed);
     case Route::kCompletions:

@@ -92,6 +92,11 @@ asio::awaitable<Connection::Fill> Connection::fill() {
   }
 }
 
+std::string Connection::late(bool in_body) const {
+  return fmt::format("the request's {0} did not arrive within {1} s (--{0}-timeout)", in_body ? "body" : "header",
+                     std::chrono::duration<double>(in_body ? options_.body_timeout : options_.header_timeout).count());
+}
+
 asio::awaitable<Connection::Incoming> Connection::parse_request(const Gatekeeper& gatekeeper) {
   HttpParser parser({options_.max_header_bytes, options_.max_body_bytes});
   deadline_.expire_after(options_.header_timeout);
@@ -117,8 +122,7 @@ asio::awaitable<Connection::Incoming> Connection::parse_request(const Gatekeeper
     }
     const Fill more = co_await fill();
     if (more == Fill::kTimeout) {
-      co_return Incoming{{}, refusal(408, fmt::format("the request's {} did not arrive in time",
-                                                      parser.head_complete() ? "body" : "header"))};
+      co_return Incoming{{}, refusal(408, late(parser.head_complete()))};
     }
     if (more == Fill::kClosed) co_return Incoming{};
   }

@@ -53,6 +53,8 @@ class Connection {
   asio::awaitable<Incoming> parse_request(const Gatekeeper& gatekeeper);
   asio::awaitable<Fill> wait_for_first_byte();
   asio::awaitable<Fill> fill();
+  /// What a request that takes too long is told.
+  [[nodiscard]] std::string late(bool in_body) const;
   /// One read into the end of buffer_.
   boost::system::error_code read_available();
   asio::awaitable<bool> write_all(std::string_view bytes);

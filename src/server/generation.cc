@@ -102,7 +102,10 @@ Generation::Failure Generation::absorb() {
 Generation::Failure Generation::accept(StreamSet::Arrival& arrival) {
   Choice& choice = choices_[arrival.index];
   note_arrival(arrival.index, arrival.event);
-  if (arrival.event.error) return openai::to_api_error(*arrival.event.error);
+  const std::optional<Error> error = std::move(arrival.event.error);
+  // A whole answer that fails is an error and nothing else, and a failure before a stream's first token is a status.
+  const bool is_lost = error && (!spec_.stream || (arrival.event.tokens.empty() && !choice.started()));
+  if (is_lost) return openai::to_api_error(*error);
   ChoiceDelta& delta = spec_.stream ? delta_ : whole_[arrival.index];
   choice.consume(arrival.event, delta);
   if (choice.finished()) {
@@ -114,6 +117,7 @@ Generation::Failure Generation::accept(StreamSet::Arrival& arrival) {
   if (!spec_.stream) return std::nullopt;
   writer_.append_delta(unsent_, view(arrival.index, delta), spec_.continuous_usage ? usage() : openai::Usage{});
   delta_ = ChoiceDelta{};
+  if (error && !choice.finished()) return openai::to_api_error(*error);
   return std::nullopt;
 }
 
@@ -123,7 +127,7 @@ void Generation::note_arrival(size_t index, const sched::GenerateEvent& event) {
   metrics.generation_tokens += event.tokens.size();
   if (choices_[index].started()) {
     if (!event.tokens.empty()) metrics.inter_token_latency.observe(seconds(now - last_token_[index]));
-  } else if (!event.error) {
+  } else if (!event.error || !event.tokens.empty()) {
     metrics.queue_time.observe(static_cast<double>(event.timings.queued_us) * 1e-6);
     metrics.prefill_time.observe(static_cast<double>(event.timings.prefill_us) * 1e-6);
     if (!record_.first_token) {
@@ -149,7 +153,7 @@ void Generation::note_end() {
 
 asio::awaitable<void> Generation::send_failure(ApiError error) {
   record_.status = error.status;
-  if (stream_open_) {
+  if (stream_open_ || !unsent_.empty()) {
     openai::ChunkWriter::append_failure(unsent_, error);
     record_.keep_alive = false;
     bool sent = co_await flush();

@@ -23,6 +23,8 @@ Method to_method(http::verb verb) {
   }
 }
 
+constexpr size_t kShortestChunkedEnd = 5;
+
 std::string to_std_string(boost::beast::string_view text) { return std::string(text.data(), text.size()); }
 
 }  // namespace
@@ -45,16 +47,19 @@ HttpParser::State HttpParser::feed(std::string& buffer) {
   size_t consumed = 0;
   State state = State::kNeedMore;
   while (consumed < buffer.size() && !parser.is_done()) {
+    // Beast looks at a last chunk's "0\r\n" again and asserts that the five bytes of an end are there by then.
+    if (parser.is_header_done() && parser.chunked() && buffer.size() - consumed < kShortestChunkedEnd) break;
     boost::beast::error_code failure;
     const size_t taken =
         parser.put(boost::asio::const_buffer(buffer.data() + consumed, buffer.size() - consumed), failure);
     consumed += taken;
     if (failure == http::error::need_more) break;
     if (failure == http::error::header_limit) {
-      return fail(431, fmt::format("the request header is longer than {} bytes", limits_.header_bytes));
+      return fail(431,
+                  fmt::format("the request header is longer than {} bytes (--max-header-kib)", limits_.header_bytes));
     }
     if (failure == http::error::body_limit) {
-      return fail(413, fmt::format("the request body is longer than {} bytes", limits_.body_bytes));
+      return fail(413, fmt::format("the request body is longer than {} bytes (--max-body-mib)", limits_.body_bytes));
     }
     if (failure) return fail(400, fmt::format("malformed HTTP request: {}", failure.message()));
     if (parser.is_header_done() && !head_reported_) {

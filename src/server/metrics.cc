@@ -32,10 +32,18 @@ std::string escape_label(std::string_view text) {
   return out;
 }
 
+}  // namespace
+
+std::string model_label(std::string_view model_name) {
+  return fmt::format("model_name=\"{}\"", escape_label(model_name));
+}
+
+namespace {
+
 /// Writes families; those the vLLM dashboards know twice.
 class Writer {
  public:
-  explicit Writer(std::string_view model_name) : labels_(fmt::format("model_name=\"{}\"", escape_label(model_name))) {}
+  explicit Writer(std::string_view model_name) : labels_(model_label(model_name)) {}
 
   void gauge(std::string_view name, std::string_view help, double value) { both("gauge", name, help, value); }
   void counter(std::string_view name, std::string_view help, double value) { both("counter", name, help, value); }
@@ -124,6 +132,8 @@ std::string Metrics::render(std::string_view model_name, const sched::EngineStat
   const uint64_t used = status.total_pages - std::min(status.free_pages, status.total_pages);
   writer.gauge("kv_cache_usage_perc", "Used share of the KV cache, 0 to 1.",
                status.total_pages == 0 ? 0.0 : static_cast<double>(used) / static_cast<double>(status.total_pages));
+  writer.counter("num_preemptions_total", "Running requests sent back for want of pages.",
+                 static_cast<double>(status.preemptions));
   writer.counter("prompt_tokens_total", "Prompt tokens of answered requests.", static_cast<double>(prompt_tokens));
   writer.counter("generation_tokens_total", "Tokens generated.", static_cast<double>(generation_tokens));
   writer.counter("prefix_cache_queries_total", "Prompt tokens looked up in the cache.",

@@ -28,6 +28,9 @@ class Histogram {
   double sum_ = 0;
 };
 
+/// model_name="…", as a label.
+[[nodiscard]] std::string model_label(std::string_view model_name);
+
 /// What the front counts about its requests. Owned by the front, its thread only.
 class Metrics {
  public:

@@ -5,32 +5,37 @@
 namespace millrace::server {
 namespace {
 
-struct Entry {
-  Method method;
-  std::string_view path;
-  Route route;
-};
-
 constexpr std::string_view kModelPrefix = "/v1/models/";
 
 constexpr std::array kRoutes = {
-    Entry{Method::kPost, "/v1/completions", Route::kCompletions},
-    Entry{Method::kPost, "/v1/chat/completions", Route::kChatCompletions},
-    Entry{Method::kGet, "/v1/models", Route::kModels},
-    Entry{Method::kGet, "/health", Route::kHealth},
-    Entry{Method::kGet, "/ping", Route::kHealth},
-    Entry{Method::kPost, "/ping", Route::kHealth},
-    Entry{Method::kGet, "/version", Route::kVersion},
-    Entry{Method::kPost, "/tokenize", Route::kTokenize},
-    Entry{Method::kPost, "/detokenize", Route::kDetokenize},
-    Entry{Method::kPost, "/apply-template", Route::kApplyTemplate},
-    Entry{Method::kPost, "/abort_request", Route::kAbortRequest},
-    Entry{Method::kPost, "/flush_cache", Route::kFlushCache},
-    Entry{Method::kPost, "/pause_generation", Route::kPauseGeneration},
-    Entry{Method::kPost, "/continue_generation", Route::kContinueGeneration},
-    Entry{Method::kGet, "/server_info", Route::kServerInfo},
-    Entry{Method::kGet, "/load", Route::kLoad},
-    Entry{Method::kGet, "/metrics", Route::kMetrics},
+    RouteEntry{Method::kPost, "/v1/completions", Route::kCompletions,
+               {"Continue prompts", "CompletionRequest", "CompletionResponse"}},
+    RouteEntry{Method::kPost, "/v1/chat/completions", Route::kChatCompletions,
+               {"Answer a conversation", "ChatCompletionRequest", "ChatCompletionResponse"}},
+    RouteEntry{Method::kPost, "/v1/embeddings", Route::kEmbeddings, {}},
+    RouteEntry{Method::kGet, "/v1/models", Route::kModels, {"The model that is served", "", "ModelList"}},
+    RouteEntry{Method::kGet, "/health", Route::kHealth, {"Whether requests are taken", "", "Health"}},
+    RouteEntry{Method::kGet, "/ping", Route::kHealth, {"The same as /health", "", "Health"}},
+    RouteEntry{Method::kPost, "/ping", Route::kHealth, {"The same as /health", "", "Health"}},
+    RouteEntry{Method::kGet, "/version", Route::kVersion, {"The program's version", "", "Version"}},
+    RouteEntry{Method::kPost, "/tokenize", Route::kTokenize,
+               {"The tokens of a text or a conversation", "TokenizeRequest", "TokenizeResponse"}},
+    RouteEntry{Method::kPost, "/detokenize", Route::kDetokenize,
+               {"The text of tokens", "DetokenizeRequest", "PromptResponse"}},
+    RouteEntry{Method::kPost, "/apply-template", Route::kApplyTemplate,
+               {"The text that a conversation becomes", "TemplateRequest", "PromptResponse"}},
+    RouteEntry{Method::kPost, "/abort_request", Route::kAbortRequest,
+               {"End a request, or all", "AbortRequest", "AbortResponse"}},
+    RouteEntry{Method::kPost, "/flush_cache", Route::kFlushCache,
+               {"Forget all cached prefixes", "FlushRequest", "FlushResponse", true}},
+    RouteEntry{Method::kPost, "/pause_generation", Route::kPauseGeneration,
+               {"Compute nothing until /continue_generation", "PauseRequest", "PauseResponse", true}},
+    RouteEntry{Method::kPost, "/continue_generation", Route::kContinueGeneration,
+               {"End a pause", "", "PauseResponse"}},
+    RouteEntry{Method::kGet, "/server_info", Route::kServerInfo, {"Model, engine, limits", "", "ServerInfo"}},
+    RouteEntry{Method::kGet, "/load", Route::kLoad, {"Requests in flight", "", "Load"}},
+    RouteEntry{Method::kGet, "/metrics", Route::kMetrics, {"Metrics in Prometheus' form", "", "text/plain"}},
+    RouteEntry{Method::kGet, "/openapi.json", Route::kOpenapi, {"This document", "", "AnyObject"}},
 };
 
 void allow(std::string& allowed, Method method) {
@@ -41,10 +46,12 @@ void allow(std::string& allowed, Method method) {
 
 }  // namespace
 
+std::span<const RouteEntry> routes() { return kRoutes; }
+
 RouteMatch match_route(const HttpRequest& request, std::span<const ExtraRoute> extra_routes) {
   const Method wanted = request.method == Method::kHead ? Method::kGet : request.method;
   RouteMatch match;
-  for (const Entry& entry : kRoutes) {
+  for (const RouteEntry& entry : kRoutes) {
     if (entry.path != request.path) continue;
     match.name = entry.path;
     if (entry.method == wanted) {

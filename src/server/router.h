@@ -27,10 +27,20 @@ enum class Route : uint8_t {
   kServerInfo,
   kLoad,
   kMetrics,
+  kOpenapi,
+  kEmbeddings,  ///< refused
   kExtra,
   kPreflight,  ///< OPTIONS of any known path
   kNotFound,
   kMethodNotAllowed,
+};
+
+/// A route of the front itself.
+struct RouteEntry {
+  Method method;
+  std::string_view path;
+  Route route;
+  RouteDoc doc;
 };
 
 /// Where a request goes. Views point into the request or into static storage.
@@ -49,6 +59,8 @@ struct RouteMatch {
   }
 };
 
+/// All but "/v1/models/{id}", whose path has an argument.
+[[nodiscard]] std::span<const RouteEntry> routes();
 /// HEAD goes where GET goes.
 [[nodiscard]] RouteMatch match_route(const HttpRequest& request, std::span<const ExtraRoute> extra_routes);
 

@@ -47,7 +47,7 @@ class Server::Front {
   asio::awaitable<void> accept_connections();
   asio::awaitable<void> serve(tcp::socket socket);
   asio::awaitable<void> shut_down(milliseconds drain_timeout, std::promise<void>& done);
-  static void turn_away(tcp::socket socket);
+  void turn_away(tcp::socket socket);
 
   const ServerOptions options_;
   const Service service_;
@@ -111,7 +111,8 @@ asio::awaitable<void> Server::Front::accept_connections() {
 }
 
 void Server::Front::turn_away(tcp::socket socket) {
-  const HttpResponse response = openai::error_response({503, "the server has too many connections", ""});
+  const std::string reason = fmt::format("{} connections are open already (--max-connections)", sessions_.size());
+  const HttpResponse response = openai::error_response({503, reason, ""});
   std::string bytes;
   append_head(bytes, response, BodyFraming::kLength, response.body.size(), false, true);
   bytes += response.body;

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
@@ -23,6 +24,14 @@ struct GenerationDefaults {
   std::vector<TokenId> eos_token_ids;
 };
 
+/// What /openapi.json says of a route, besides its path. Without a summary the route is left out.
+struct RouteDoc {
+  std::string_view summary;
+  std::string_view request;    ///< the schema of its JSON body; empty: it takes none
+  std::string_view response;   ///< the schema of what it answers with, or the media type if that is not JSON
+  bool body_optional = false;
+};
+
 /// A route that the front does not know itself (administration, the live page). Called on the front's thread; must not
 /// block.
 struct ExtraRoute {
@@ -30,6 +39,7 @@ struct ExtraRoute {
   std::string path;
   std::function<HttpResponse(const HttpRequest&)> answer;
   bool is_public = false;  ///< answered without the API key
+  RouteDoc doc = {};
 };
 
 /// What the front serves. The engine outlives the server.

@@ -193,14 +193,14 @@ void add_decoder(element json, std::vector<TokenDecoder::Step>& steps, int depth
 }
 
 /// The ids that one SpecialToken of a template stands for.
-void append_template_ids(element json, std::string_view name, std::vector<TokenId>& out) {
+void append_template_ids(element json, std::string_view name, size_t vocab_size, std::vector<TokenId>& out) {
   const auto tokens = member(json, "special_tokens");
   const auto token = tokens ? member(*tokens, name) : std::nullopt;
   if (!token) fail_data("post_processor: special token \"{}\" is not defined", name);
   for (const element id : array_member(*token, "ids")) {
     int64_t value = -1;
-    if (id.get_int64().get(value) != simdjson::SUCCESS || value < 0 || value > INT32_MAX) {
-      fail_data("post_processor: an id of special token \"{}\" is not a token id", name);
+    if (id.get_int64().get(value) != simdjson::SUCCESS || value < 0 || value >= static_cast<int64_t>(vocab_size)) {
+      fail_data("post_processor: an id of special token \"{}\" is outside the vocabulary", name);
     }
     out.push_back(static_cast<TokenId>(value));
   }
@@ -210,7 +210,8 @@ void parse_template(element json, TokenizerParts& parts) {
   bool text_seen = false;
   for (const element item : array_member(json, "single")) {
     if (const auto special = member(item, "SpecialToken")) {
-      append_template_ids(json, string_member(*special, "id", ""), text_seen ? parts.suffix : parts.prefix);
+      append_template_ids(json, string_member(*special, "id", ""), parts.tokens.size(),
+                          text_seen ? parts.suffix : parts.prefix);
     } else if (member(item, "Sequence") && !text_seen) {
       text_seen = true;
     } else {

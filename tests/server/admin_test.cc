@@ -59,7 +59,9 @@ TEST_CASE("Routes, methods, media types and models that do not exist") {
   const HttpReply unknown = server.get("/nowhere");
   CHECK(unknown.status == 404);
   CHECK(ParsedJson(unknown.body).integer("/error/code") == 404);
-  CHECK(server.post("/v1/embeddings", "{}").status == 404);
+  const HttpReply embeddings = server.post("/v1/embeddings", R"({"input":"a"})");
+  CHECK(embeddings.status == 400);
+  CHECK_THAT(ParsedJson(embeddings.body).string("/error/message"), Catch::Contains("not supported"));
   const HttpReply method = server.get("/v1/completions");
   CHECK(method.status == 405);
   CHECK(method.header("Allow") == "POST, OPTIONS");
@@ -161,6 +163,41 @@ TEST_CASE("A failure is a status before the first token and an event after it") 
   CHECK_FALSE(late.truncated);
   CHECK(ParsedJson(late.events().back()).string("/error/message") == "stage 1 died");
   CHECK(late.events().size() == 3);
+}
+
+TEST_CASE("Tokens that come with the failure reach a stream before it") {
+  TestServer server;
+  const Error failure = make_error(ErrorCode::kUnavailable, "stage 1 died");
+  for (const size_t per_event : {1u, 2u, 3u, 100u}) {
+    server.engine.on_submit = [&](const sched::GenerateRequest&) {
+      return Reply{.text = "abc", .tokens_per_event = per_event, .error = failure, .error_is_merged = true};
+    };
+    const HttpReply completion = server.complete(R"({"prompt":"p","stream":true})");
+    CHECK(completion.status == 200);
+    auto events = completion.events();
+    REQUIRE(events.size() >= 2);
+    CHECK(ParsedJson(events.back()).string("/error/message") == "stage 1 died");
+    events.pop_back();
+    std::string text;
+    for (const std::string& event : events) text += ParsedJson(event).string("/choices/0/text");
+    CHECK(text == "abc");
+    CHECK(server.complete(R"({"prompt":"p"})").status == 503);
+    CHECK(server.complete(R"({"prompt":"p","stream":true,"stop":"bc"})").events().back() == "[DONE]");
+  }
+}
+
+TEST_CASE("Every answer has a request id: the client's, or one of its own") {
+  TestServer server;
+  CHECK(server.get("/version", "X-Request-Id: mine-1\r\n").header("X-Request-Id") == "mine-1");
+  const std::string own = server.get("/version").header("X-Request-Id");
+  CHECK(own.size() == 32);
+  CHECK(server.get("/version").header("X-Request-Id") != own);
+  CHECK(server.get("/version", "X-Request-Id: two words\r\n").header("X-Request-Id").size() == 32);
+  const HttpReply reply = server.complete(R"({"prompt":"p"})");
+  CHECK(ParsedJson(reply.body).string("/id") == "cmpl-" + reply.header("X-Request-Id"));
+  Client garbage(server.port);
+  garbage.send("NONSENSE\r\n\r\n");
+  CHECK(garbage.read().header("X-Request-Id").size() == 32);
 }
 
 TEST_CASE("A request can be aborted by its id") {

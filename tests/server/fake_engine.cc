@@ -101,7 +101,7 @@ class FakeEngine::Stream final : public sched::TokenStream {
       }
     }
     const bool at_end = position_ >= tokens_.size();
-    if (at_end && reply_.error && event.tokens.empty()) event.error = reply_.error;
+    if (at_end && reply_.error && (reply_.error_is_merged || event.tokens.empty())) event.error = reply_.error;
     if (at_end && !reply_.error && !reply_.hangs) event.finish = finish_;
     ended_ = event.last();
     return event;

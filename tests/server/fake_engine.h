@@ -24,6 +24,7 @@ struct Reply {
   std::chrono::milliseconds delay{0};   ///< before each event
   bool hangs = false;                   ///< after the text: no further event, ever
   std::optional<Error> error;           ///< after the text, instead of a finish
+  bool error_is_merged = false;         ///< it comes in one event with the last tokens
   bool ends_with_eos = true;            ///< else it goes on to max_tokens, repeating the text
   uint32_t cached_tokens = 0;
 };

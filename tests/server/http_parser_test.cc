@@ -61,6 +61,19 @@ TEST_CASE("Chunked bodies, old versions and absolute targets parse") {
   CHECK_FALSE(old.head().http11);
 }
 
+TEST_CASE("An empty chunked body may come in any pieces") {
+  for (const size_t piece : {1u, 2u, 3u, 4u, 5u}) {
+    for (const char* chunks : {"0\r\n\r\n", "0\r\nT: x\r\n\r\n", "1\r\na\r\n0\r\n\r\n", "000\r\n\r\n"}) {
+      HttpParser parser({});
+      std::string rest;
+      const std::string bytes = std::string("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n") + chunks;
+      INFO(piece << " " << chunks);
+      CHECK(feed_all(parser, bytes, piece, rest) == HttpParser::State::kDone);
+      CHECK(rest.empty());
+    }
+  }
+}
+
 TEST_CASE("Limits and malformed requests fail with their status") {
   const auto status = [](const std::string& bytes) {
     HttpParser parser({.header_bytes = 1024, .body_bytes = 100});

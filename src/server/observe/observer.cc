@@ -112,7 +112,7 @@ class Observer {
 
   void append_metrics(std::string& out) const {
     if (const sched::RingStats* ring = engine_.ring_stats()) {
-      append_ring_metrics(out, ring->snapshot(now_ns()), engine_.status());
+      append_ring_metrics(out, ring->snapshot(now_ns()), engine_.status(), model_name_);
     }
   }
 
@@ -130,12 +130,17 @@ class Observer {
 void observe(Service& service, const ServerOptions& options) {
   const auto observer = std::make_shared<Observer>(*service.engine, options);
   auto& routes = service.extra_routes;
-  routes.push_back({Method::kGet, "/", [](const HttpRequest&) { return answer_page(); }, true});
-  routes.push_back({Method::kGet, "/live", [=](const HttpRequest& request) { return observer->live(request); }});
-  routes.push_back({Method::kGet, "/cost_model", [=](const HttpRequest&) { return observer->cost_model(); }});
+  routes.push_back({Method::kGet, "/", [](const HttpRequest&) { return answer_page(); }, true,
+                    {"The live page", "", "text/html"}});
+  routes.push_back({Method::kGet, "/live", [=](const HttpRequest& request) { return observer->live(request); }, false,
+                    {"What the live page shows; ?since=N: only micro-batches above number N", "", "AnyObject"}});
+  routes.push_back({Method::kGet, "/cost_model", [=](const HttpRequest&) { return observer->cost_model(); }, false,
+                    {"The ring as a cluster that `millrace simulate` reads", "", "AnyObject"}});
   routes.push_back({Method::kPost, "/start_profile",
-                    [=](const HttpRequest& request) { return observer->start_profile(request); }});
-  routes.push_back({Method::kPost, "/stop_profile", [=](const HttpRequest&) { return observer->stop_profile(); }});
+                    [=](const HttpRequest& request) { return observer->start_profile(request); }, false,
+                    {"Begin to write a trace", "ProfileRequest", "ProfileStarted", true}});
+  routes.push_back({Method::kPost, "/stop_profile", [=](const HttpRequest&) { return observer->stop_profile(); }, false,
+                    {"End the trace", "", "ProfileStopped"}});
   service.extra_metrics = [=, others = std::move(service.extra_metrics)](std::string& out) {
     if (others) others(out);
     observer->append_metrics(out);

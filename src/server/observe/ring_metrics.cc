@@ -1,5 +1,6 @@
 #include "server/observe/ring_metrics.h"
 
+#include "server/metrics.h"
 #include "server/observe/metric_writer.h"
 
 namespace millrace::server {
@@ -55,6 +56,25 @@ void write_latency(MetricWriter& writer, const RingSnapshot& ring) {
   writer.sample("ring_latency_seconds_count", "", below);
 }
 
+/// Under vLLM's name, which calls a histogram a total, and under both prefixes.
+void write_token_counts(std::string& out, const RingSnapshot& ring, std::string_view model_name) {
+  const std::string label = model_label(model_name);
+  for (const std::string_view prefix : {"vllm", "millrace"}) {
+    const std::string name = fmt::format("{}:iteration_tokens_total", prefix);
+    auto to = std::back_inserter(out);
+    fmt::format_to(to, "# HELP {} Prompt and decode tokens of a micro-batch.\n# TYPE {} histogram\n", name, name);
+    uint64_t below = 0;
+    for (size_t i = 0; i < ring.token_counts.size(); ++i) {
+      below += ring.token_counts[i];
+      const auto& bounds = sched::kTokenCountBounds;
+      const std::string bound = i < bounds.size() ? std::to_string(bounds[i]) : "+Inf";
+      fmt::format_to(to, "{}_bucket{{{},le=\"{}\"}} {}\n", name, label, bound, below);
+    }
+    const uint64_t tokens = ring.since_start.prefill_tokens + ring.since_start.decode_tokens;
+    fmt::format_to(to, "{}_sum{{{}}} {}\n{}_count{{{}}} {}\n", name, label, tokens, name, label, below);
+  }
+}
+
 void write_links(MetricWriter& writer, const RingSnapshot& ring) {
   const std::vector<LinkTotals>& links = ring.since_start.links;
   const auto label = [&](size_t i) {
@@ -75,8 +95,10 @@ void write_links(MetricWriter& writer, const RingSnapshot& ring) {
 
 }  // namespace
 
-void append_ring_metrics(std::string& out, const RingSnapshot& ring, const sched::EngineStatus& status) {
+void append_ring_metrics(std::string& out, const RingSnapshot& ring, const sched::EngineStatus& status,
+                         std::string_view model_name) {
   MetricWriter writer(out);
+  write_token_counts(out, ring, model_name);
   write_stages(writer, ring);
   write_window(writer, ring);
   write_latency(writer, ring);
@@ -89,8 +111,6 @@ void append_ring_metrics(std::string& out, const RingSnapshot& ring, const sched
   writer.sample("head_seconds_total", "work=\"schedule\"", seconds(ring.since_start.schedule_ns));
   writer.sample("head_seconds_total", "work=\"book\"", seconds(ring.since_start.book_ns));
   writer.single("ring_generations_total", "counter", "Rings that have been formed.", ring.generations);
-  writer.single("num_preemptions_total", "counter", "Running requests sent back for want of pages.",
-                status.preemptions);
   writer.single("kv_pages_free", "gauge", "Pages of the KV cache that nobody holds.", status.free_pages);
   writer.single("kv_pages_total", "gauge", "Pages of the KV cache.", status.total_pages);
 }

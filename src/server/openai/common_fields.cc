@@ -3,27 +3,17 @@
 #include <charconv>
 
 #include "server/openai/field.h"
+#include "text/unicode.h"
 
 namespace millrace::server::openai {
 namespace {
 
-constexpr int64_t kMaxTokenCount = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxLogprobs = 20;
 constexpr size_t kMaxStops = 4;
 constexpr size_t kMaxLogitBias = 4096;
-constexpr size_t kMaxIdBytes = 256;
-
-template <class T>
-Refusal keep(Refusal refusal, T&& value, std::optional<std::remove_cvref_t<T>>& out) {
-  if (!refusal) out = std::forward<T>(value);
-  return refusal;
-}
-
-Refusal optional_float(std::string_view name, Json value, double low, double high, bool open_low,
-                       std::optional<float>& out) {
-  float number = 0;
-  return keep(read_float(name, value, low, high, open_low, number), number, out);
-}
+constexpr double kMaxBias = 100;
+constexpr double kLeastRepetitionPenalty = 0.001;  // logits divided by less may overflow
+constexpr size_t kMaxIdLength = 256;
 
 Refusal read_stop(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
   request.stop.clear();
@@ -57,17 +47,17 @@ Refusal read_logit_bias(std::string_view name, Json value, const RequestLimits& 
   }
   request.logit_bias.clear();
   for (const auto& member : object) {
-    int64_t id = -1;
+    uint64_t id = 0;
     const char* end = member.key.data() + member.key.size();
     const auto parsed = std::from_chars(member.key.data(), end, id);
     if (parsed.ec != std::errc() || parsed.ptr != end) {
       return bad_request(name, "{}: key '{}' is not a token id", name, member.key.substr(0, 64));
     }
-    if (id < 0 || id >= static_cast<int64_t>(limits.vocab_size)) {
+    if (id >= limits.vocab_size) {
       return bad_request(name, "{}: token id {} is outside the vocabulary of {} tokens", name, id, limits.vocab_size);
     }
     float bias = 0;
-    if (Refusal refusal = read_float(name, member.value, -100, 100, false, bias)) return refusal;
+    if (Refusal refusal = read_float(name, member.value, -kMaxBias, kMaxBias, false, bias)) return refusal;
     request.logit_bias.emplace_back(static_cast<TokenId>(id), bias);
   }
   return std::nullopt;
@@ -92,98 +82,114 @@ Refusal read_stream_options(std::string_view name, Json value, const RequestLimi
 
 Refusal read_top_k(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
   int32_t top_k = 0;
-  const Refusal refusal = read_int(name, value, -1, std::numeric_limits<int32_t>::max(), top_k);
-  return keep(refusal, std::max(top_k, 0), request.top_k);
+  if (Refusal refusal = read_int(name, value, -1, std::numeric_limits<int32_t>::max(), top_k)) return refusal;
+  request.top_k = std::max(top_k, 0);
+  return std::nullopt;
 }
 
 Refusal read_seed(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
   int64_t seed = 0;
-  const Refusal refusal = read_integer(name, value, std::numeric_limits<int64_t>::min(),
-                                       std::numeric_limits<int64_t>::max(), seed);
-  return keep(refusal, static_cast<uint64_t>(seed), request.seed);
-}
-
-Refusal read_max_tokens(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
-  uint32_t count = 0;
-  return keep(read_int(name, value, 0, kMaxTokenCount, count), count, request.max_tokens);
-}
-
-Refusal read_truncation(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
-  uint32_t count = 0;
-  return keep(read_int(name, value, 1, kMaxTokenCount, count), count, request.truncate_prompt_tokens);
-}
-
-Refusal read_short_string(std::string_view name, Json value, std::string& out) {
-  if (Refusal refusal = read_string(name, value, out)) return refusal;
-  if (out.size() > kMaxIdBytes) {
-    return bad_request(name, "{}: found {} bytes, wanted at most {}", name, out.size(), kMaxIdBytes);
+  if (Refusal refusal = read_integer(name, value, std::numeric_limits<int64_t>::min(),
+                                     std::numeric_limits<int64_t>::max(), seed)) {
+    return refusal;
   }
+  request.seed = static_cast<uint64_t>(seed);
   return std::nullopt;
+}
+
+void describe_stop(SchemaWriter& schema) {
+  JsonWriter& json = schema.json();
+  json.key("anyOf").begin_array();
+  json.begin_object().member("type", "string").member("minLength", 1).end_object();
+  json.begin_object().member("type", "array").member("maxItems", kMaxStops).key("items");
+  json.begin_object().member("type", "string").member("minLength", 1).end_object().end_object();
+  json.begin_object().member("type", "null").end_object().end_array();
+}
+
+void describe_logit_bias(SchemaWriter& schema) {
+  JsonWriter& json = schema.json();
+  schema.type("object");
+  json.member("maxProperties", kMaxLogitBias).key("propertyNames").begin_object();
+  json.member("pattern", "^[0-9]+$").end_object().key("additionalProperties").begin_object();
+  json.member("type", "number").member("minimum", -kMaxBias).member("maximum", kMaxBias).end_object();
+}
+
+void describe_stream_options(SchemaWriter& schema) {
+  JsonWriter& json = schema.json();
+  schema.type("object");
+  json.key("properties").begin_object();
+  for (const char* name : {"include_usage", "continuous_usage_stats"}) {
+    json.key(name).begin_object();
+    schema.type("boolean");
+    json.end_object();
+  }
+  json.end_object();
+}
+
+template <auto kMember>
+constexpr Field<CommonRequest> short_string_field(std::string_view name, std::string_view note) {
+  return {name,
+          [](std::string_view n, Json value, const RequestLimits&, CommonRequest& request) -> Refusal {
+            std::string& out = request.*kMember;
+            if (Refusal refusal = read_string(n, value, out)) return refusal;
+            const size_t length = text::count_code_points(out);
+            if (length <= kMaxIdLength) return std::nullopt;
+            return bad_request(n, "{}: found {} characters, wanted at most {}", n, length, kMaxIdLength);
+          },
+          [](SchemaWriter& schema) {
+            schema.type("string");
+            schema.json().member("maxLength", kMaxIdLength);
+          },
+          note};
 }
 
 using Common = CommonRequest;
 using Limits = RequestLimits;
 using Name = std::string_view;
 
+constexpr int64_t kInt32Min = std::numeric_limits<int32_t>::min();
+constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
+
 constexpr std::array kCommonFields = {
-    Field<Common>{"model", [](Name n, Json v, const Limits&, Common& r) { return read_string(n, v, r.model); }},
-    Field<Common>{"max_tokens", read_max_tokens},
-    Field<Common>{"n", [](Name n, Json v, const Limits& l, Common& r) {
+    string_field<Common, &Common::model>("model", "The name that /v1/models gives, or nothing"),
+    Field<Common>{"n",
+                  [](Name n, Json v, const Limits& l, Common& r) {
                     return read_int(n, v, 1, static_cast<int64_t>(l.max_choices), r.n);
+                  },
+                  [](SchemaWriter& s) { s.integer(1, static_cast<int64_t>(s.limits().max_choices)); }},
+    number_field<Common, &Common::temperature, 0.0, 2.0>("temperature"),
+    number_field<Common, &Common::top_p, 0.0, 1.0, true>("top_p"),
+    number_field<Common, &Common::min_p, 0.0, 1.0>("min_p"),
+    number_field<Common, &Common::repetition_penalty, kLeastRepetitionPenalty, 10.0>("repetition_penalty"),
+    number_field<Common, &Common::presence_penalty, -2.0, 2.0>("presence_penalty"),
+    number_field<Common, &Common::frequency_penalty, -2.0, 2.0>("frequency_penalty"),
+    Field<Common>{"top_k", read_top_k, [](SchemaWriter& s) { s.integer(-1, kInt32Max); }, "0 or -1: off"},
+    Field<Common>{"seed", read_seed,
+                  [](SchemaWriter& s) {
+                    s.integer(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
                   }},
-    Field<Common>{"temperature", [](Name n, Json v, const Limits&, Common& r) {
-                    return optional_float(n, v, 0, 2, false, r.temperature);
-                  }},
-    Field<Common>{"top_p", [](Name n, Json v, const Limits&, Common& r) {
-                    return optional_float(n, v, 0, 1, true, r.top_p);
-                  }},
-    Field<Common>{"min_p", [](Name n, Json v, const Limits&, Common& r) {
-                    return optional_float(n, v, 0, 1, false, r.min_p);
-                  }},
-    Field<Common>{"repetition_penalty", [](Name n, Json v, const Limits&, Common& r) {
-                    return optional_float(n, v, 0, 10, true, r.repetition_penalty);
-                  }},
-    Field<Common>{"presence_penalty", [](Name n, Json v, const Limits&, Common& r) {
-                    return read_float(n, v, -2, 2, false, r.presence_penalty);
-                  }},
-    Field<Common>{"frequency_penalty", [](Name n, Json v, const Limits&, Common& r) {
-                    return read_float(n, v, -2, 2, false, r.frequency_penalty);
-                  }},
-    Field<Common>{"top_k", read_top_k},
-    Field<Common>{"seed", read_seed},
-    Field<Common>{"stop", read_stop},
-    Field<Common>{"stop_token_ids", [](Name n, Json v, const Limits& l, Common& r) {
+    Field<Common>{"stop", read_stop, describe_stop},
+    Field<Common>{"stop_token_ids",
+                  [](Name n, Json v, const Limits& l, Common& r) {
                     return read_token_ids(n, v, l.vocab_size, r.stop_token_ids);
-                  }},
-    Field<Common>{"logit_bias", read_logit_bias},
-    Field<Common>{"prompt_logprobs", [](Name n, Json v, const Limits&, Common& r) {
-                    return read_int(n, v, 0, kMaxLogprobs, r.prompt_logprobs);
-                  }},
-    Field<Common>{"min_tokens", [](Name n, Json v, const Limits&, Common& r) {
-                    return read_int(n, v, 0, kMaxTokenCount, r.min_tokens);
-                  }},
-    Field<Common>{"ignore_eos", [](Name n, Json v, const Limits&, Common& r) { return read_bool(n, v, r.ignore_eos); }},
-    Field<Common>{"include_stop_str_in_output",
-                  [](Name n, Json v, const Limits&, Common& r) { return read_bool(n, v, r.include_stop); }},
-    Field<Common>{"skip_special_tokens",
-                  [](Name n, Json v, const Limits&, Common& r) { return read_bool(n, v, r.skip_special_tokens); }},
-    Field<Common>{"return_token_ids",
-                  [](Name n, Json v, const Limits&, Common& r) { return read_bool(n, v, r.return_token_ids); }},
-    Field<Common>{"truncate_prompt_tokens", read_truncation},
-    Field<Common>{"add_special_tokens", [](Name n, Json v, const Limits&, Common& r) {
-                    bool flag = false;
-                    return keep(read_bool(n, v, flag), flag, r.add_special_tokens);
-                  }},
-    Field<Common>{"priority", [](Name n, Json v, const Limits&, Common& r) {
-                    return read_int(n, v, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max(),
-                                    r.priority);
-                  }},
-    Field<Common>{"request_id",
-                  [](Name n, Json v, const Limits&, Common& r) { return read_short_string(n, v, r.request_id); }},
-    Field<Common>{"cache_salt",
-                  [](Name n, Json v, const Limits&, Common& r) { return read_short_string(n, v, r.cache_salt); }},
-    Field<Common>{"stream", [](Name n, Json v, const Limits&, Common& r) { return read_bool(n, v, r.stream); }},
-    Field<Common>{"stream_options", read_stream_options},
+                  },
+                  [](SchemaWriter& s) { s.token_ids(s.limits().vocab_size); }},
+    Field<Common>{"logit_bias", read_logit_bias, describe_logit_bias, "Token ids, and what their logits gain"},
+    integer_field<Common, &Common::prompt_logprobs, 0, kMaxLogprobs>("prompt_logprobs", "Not with stream"),
+    integer_field<Common, &Common::min_tokens, 0, kInt32Max>("min_tokens", "At most max_tokens"),
+    flag_field<Common, &Common::ignore_eos>("ignore_eos"),
+    flag_field<Common, &Common::include_stop>("include_stop_str_in_output"),
+    flag_field<Common, &Common::skip_special_tokens>("skip_special_tokens", "Default true"),
+    flag_field<Common, &Common::return_token_ids>("return_token_ids"),
+    integer_field<Common, &Common::truncate_prompt_tokens, 1, kInt32Max>("truncate_prompt_tokens",
+                                                                         "Keeps the last so many"),
+    flag_field<Common, &Common::add_special_tokens>("add_special_tokens",
+                                                    "Default true for a completion, false for a chat"),
+    integer_field<Common, &Common::priority, kInt32Min, kInt32Max>("priority", "Larger goes first"),
+    short_string_field<&Common::request_id>("request_id", "Part of the response's id"),
+    short_string_field<&Common::cache_salt>("cache_salt", "Prefixes are shared between requests of equal salt"),
+    flag_field<Common, &Common::stream>("stream"),
+    Field<Common>{"stream_options", read_stream_options, describe_stream_options, "Only with stream"},
 };
 
 }  // namespace

@@ -7,6 +7,7 @@ namespace millrace::server::openai {
 namespace {
 
 constexpr std::array<std::string_view, 4> kRoles = {"system", "developer", "user", "assistant"};
+constexpr std::array<std::string_view, 3> kToolMembers = {"tool_calls", "function_call", "tool_call_id"};
 
 Refusal read_part(const std::string& place, Json part, std::string& content) {
   simdjson::dom::object object;
@@ -57,7 +58,7 @@ Refusal read_message(const std::string& place, Json value, ChatMessage& message)
       refusal = read_content(name, member.value, message.content);
     } else if (member.key == "name") {
       refusal = read_string(name, member.value, message.name);
-    } else if (member.key == "tool_calls" || member.key == "function_call" || member.key == "tool_call_id") {
+    } else if (std::ranges::find(kToolMembers, member.key) != kToolMembers.end()) {
       const bool empty = member.value.is_array() && member.value.get_array().value_unsafe().size() == 0;
       if (!empty) refusal = bad_request(name, "{}: tools are not supported by this server", name);
     }
@@ -79,6 +80,7 @@ Refusal read_message(const std::string& place, Json value, ChatMessage& message)
 Refusal read_messages(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
   simdjson::dom::array array;
   if (value.get_array().get(array) != simdjson::SUCCESS) return wrong_type(name, value, "an array of messages");
+  if (array.size() == 0) return bad_request(name, "{}: found an empty array, wanted at least one message", name);
   conversation.messages.clear();
   for (const Json item : array) {
     const std::string place = fmt::format("messages[{}]", conversation.messages.size());
@@ -100,26 +102,49 @@ Refusal read_template_kwargs(std::string_view name, Json value, const RequestLim
   return std::nullopt;
 }
 
-using Name = std::string_view;
+void describe_messages(SchemaWriter& schema) {
+  schema.type("array");
+  schema.json().member("minItems", 1).key("items").raw(R"({"$ref":"#/components/schemas/ChatMessage"})");
+}
+
+void describe_template(SchemaWriter& schema) {
+  if (schema.limits().allow_chat_template) {
+    schema.type("string");
+  } else {
+    schema.json().member("type", "null");
+  }
+}
 
 constexpr std::array kConversationFields = {
-    Field<Conversation>{"messages", read_messages},
-    Field<Conversation>{"add_generation_prompt", [](Name n, Json v, const RequestLimits&, Conversation& c) {
-                          return read_bool(n, v, c.add_generation_prompt);
-                        }},
-    Field<Conversation>{"continue_final_message", [](Name n, Json v, const RequestLimits&, Conversation& c) {
-                          return read_bool(n, v, c.continue_final_message);
-                        }},
-    Field<Conversation>{"chat_template", read_template},
-    Field<Conversation>{"chat_template_kwargs", read_template_kwargs},
+    Field<Conversation>{"messages", read_messages, describe_messages},
+    flag_field<Conversation, &Conversation::add_generation_prompt>("add_generation_prompt", "Default true"),
+    flag_field<Conversation, &Conversation::continue_final_message>(
+        "continue_final_message", "Only without add_generation_prompt, after an assistant's message"),
+    Field<Conversation>{"chat_template", read_template, describe_template, "With --allow-request-chat-template only"},
+    Field<Conversation>{"chat_template_kwargs", read_template_kwargs,
+                        [](SchemaWriter& schema) { schema.type("object"); }},
 };
 
 }  // namespace
 
 std::span<const Field<Conversation>> conversation_fields() { return kConversationFields; }
 
+void describe_message(SchemaWriter& schema) {
+  JsonWriter& json = schema.json();
+  json.member("type", "object").key("required").raw(R"(["role"])").key("properties").begin_object();
+  json.key("role").begin_object().key("enum").begin_array();
+  for (const std::string_view role : kRoles) json.value(role);
+  json.end_array().end_object().key("content").begin_object();
+  json.member("description", "Wanted of every role but assistant");
+  json.key("anyOf").raw(R"([{"type":"string"},{"type":"array","items":{"type":"object","required":["type","text"],)"
+                        R"("properties":{"type":{"const":"text"},"text":{"type":"string"}}}},{"type":"null"}])");
+  json.end_object().key("name").raw(R"({"type":["string","null"]})");
+  for (const std::string_view name : kToolMembers) json.key(name).raw(R"({"enum":[null,[]]})");
+  json.end_object();
+}
+
 Refusal check_conversation(const Conversation& conversation) {
-  if (conversation.messages.empty()) return bad_request("messages", "messages: missing or empty");
+  if (conversation.messages.empty()) return bad_request("messages", "messages: missing");
   if (!conversation.continue_final_message) return std::nullopt;
   if (conversation.add_generation_prompt) {
     return bad_request("continue_final_message",

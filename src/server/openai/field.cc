@@ -47,6 +47,8 @@ Refusal read_float(std::string_view name, Json value, double low, double high, b
     return wrong_type(name, value, fmt::format("a number in {}{}, {}]", open_low ? '(' : '[', low, high));
   }
   out = static_cast<float>(number);
+  // What is above an open bound as a double may be on it as a float.
+  if (open_low && out <= low) out = std::nextafter(static_cast<float>(low), static_cast<float>(high));
   return std::nullopt;
 }
 
@@ -56,7 +58,7 @@ Refusal read_integer(std::string_view name, Json value, int64_t low, int64_t hig
     double floating = 0;
     const bool integral = value.type() == simdjson::dom::element_type::DOUBLE &&
                           value.get_double().get(floating) == simdjson::SUCCESS && std::trunc(floating) == floating &&
-                          std::abs(floating) < 9e15;
+                          floating >= -0x1p63 && floating < 0x1p63;
     if (!integral) {
       if (value.is_uint64()) return wrong_type(name, value, fmt::format("an integer in [{}, {}]", low, high));
       return wrong_type(name, value, "an integer");

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/openai/request.h"
+#include "server/openai/schema.h"
 
 /// Private to openai/: readers of single JSON values that name the field, what was found and what was wanted.
 namespace millrace::server::openai {
@@ -25,6 +25,8 @@ template <class Request>
 struct Field {
   std::string_view name;
   Refusal (*read)(std::string_view name, Json value, const RequestLimits& limits, Request& request);
+  void (*describe)(SchemaWriter& schema);  ///< what `read` takes
+  std::string_view note = {};              ///< for the reader of the schema
 };
 
 [[nodiscard]] std::string describe(Json value);
@@ -45,6 +47,63 @@ template <std::integral T>
   if (Refusal refusal = read_integer(name, value, low, high, wide)) return refusal;
   out = static_cast<T>(wide);
   return std::nullopt;
+}
+
+/// A member that may be silent is an optional; reading it gives it a value.
+template <class T>
+T& target_of(T& member) {
+  return member;
+}
+template <class T>
+T& target_of(std::optional<T>& member) {
+  return member.emplace();
+}
+
+/// Fields that need no code of their own: where the value goes, and its bounds, which reader and schema share.
+template <class Request, auto kMember>
+constexpr Field<Request> flag_field(std::string_view name, std::string_view note = {}) {
+  return {name,
+          [](std::string_view n, Json v, const RequestLimits&, Request& r) {
+            return read_bool(n, v, target_of(r.*kMember));
+          },
+          [](SchemaWriter& schema) { schema.type("boolean"); }, note};
+}
+template <class Request, auto kMember>
+constexpr Field<Request> string_field(std::string_view name, std::string_view note = {}) {
+  return {name,
+          [](std::string_view n, Json v, const RequestLimits&, Request& r) {
+            return read_string(n, v, target_of(r.*kMember));
+          },
+          [](SchemaWriter& schema) { schema.type("string"); }, note};
+}
+template <class Request, auto kMember, int64_t kLow, int64_t kHigh>
+constexpr Field<Request> integer_field(std::string_view name, std::string_view note = {}) {
+  return {name,
+          [](std::string_view n, Json v, const RequestLimits&, Request& r) {
+            return read_int(n, v, kLow, kHigh, target_of(r.*kMember));
+          },
+          [](SchemaWriter& schema) { schema.integer(kLow, kHigh); }, note};
+}
+/// Its value is in [low, high], or in (low, high] with `kOpenLow`.
+template <class Request, auto kMember, double kLow, double kHigh, bool kOpenLow = false>
+constexpr Field<Request> number_field(std::string_view name, std::string_view note = {}) {
+  return {name,
+          [](std::string_view n, Json v, const RequestLimits&, Request& r) {
+            return read_float(n, v, kLow, kHigh, kOpenLow, target_of(r.*kMember));
+          },
+          [](SchemaWriter& schema) { schema.number(kLow, kHigh, kOpenLow); }, note};
+}
+
+/// Writes the members of "properties"; null is refused for the one that is `required`.
+template <class Request>
+void describe_members(SchemaWriter& schema, std::span<const Field<Request>> fields, std::string_view required = {}) {
+  for (const Field<Request>& field : fields) {
+    schema.json().key(field.name).begin_object();
+    schema.set_nullable(field.name != required);
+    field.describe(schema);
+    if (!field.note.empty()) schema.json().member("description", field.note);
+    schema.json().end_object();
+  }
 }
 
 /// Reads every known member of `object` with the first table entry that has its name. A reader replaces what an earlier
@@ -79,7 +138,11 @@ class Document {
 [[nodiscard]] Refusal check_common(const CommonRequest& request);
 /// Refuses what changes the answer and is not implemented (tools, grammars, adapters, …).
 [[nodiscard]] Refusal check_unsupported(simdjson::dom::object object);
+/// The members that check_unsupported looks at, with the values that it lets pass.
+void describe_unsupported(SchemaWriter& schema);
 [[nodiscard]] std::span<const Field<Conversation>> conversation_fields();
+/// One of the messages.
+void describe_message(SchemaWriter& schema);
 [[nodiscard]] Refusal check_conversation(const Conversation& conversation);
 
 }  // namespace millrace::server::openai

@@ -17,6 +17,7 @@ bool asks_for_nothing(Json value) {
   }
 }
 
+constexpr int64_t kMaxBestOf = 1024;
 constexpr std::array<std::string_view, 26> kUnsupported = {
     "tools",          "functions",        "suffix",          "audio",           "structured_outputs",
     "guided_json",    "guided_regex",     "guided_choice",   "guided_grammar",  "guided_decoding_backend",
@@ -70,7 +71,7 @@ Refusal check_unsupported(simdjson::dom::object object) {
     if (key == "tool_choice" || key == "function_call") refusal = check_choice_word(key, value);
     if (key == "modalities") refusal = check_modalities(value);
     if (key == "n") (void)value.get_int64().get(n);
-    if (key == "best_of") refusal = read_integer(key, value, 1, 1024, best_of.emplace());
+    if (key == "best_of") refusal = read_integer(key, value, 1, kMaxBestOf, best_of.emplace());
     if (refusal) return refusal;
     for (const std::string_view name : kUnsupported) {
       if (name == key && !asks_for_nothing(value)) {
@@ -83,6 +84,28 @@ Refusal check_unsupported(simdjson::dom::object object) {
                        n);
   }
   return std::nullopt;
+}
+
+void describe_unsupported(SchemaWriter& schema) {
+  JsonWriter& json = schema.json();
+  for (const std::string_view name : kUnsupported) {
+    json.key(name).begin_object().member("description", "Not supported: only what asks for nothing passes");
+    json.key("enum").raw(R"([null,false,"",[],{}])").end_object();
+  }
+  schema.set_nullable(true);
+  json.key("response_format").begin_object();
+  schema.type("object");
+  json.key("required").raw(R"(["type"])").key("properties").raw(R"({"type":{"const":"text"}})").end_object();
+  for (const char* name : {"tool_choice", "function_call"}) {
+    json.key(name).begin_object();
+    schema.words({"none", "auto"});
+    json.end_object();
+  }
+  json.key("modalities").begin_object();
+  schema.type("array");
+  json.key("items").raw(R"({"const":"text"})").end_object().key("best_of").begin_object();
+  schema.integer(1, kMaxBestOf);
+  json.member("description", "The same as n").end_object();
 }
 
 }  // namespace millrace::server::openai

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <string_view>
+
+#include "base/json.h"
+#include "server/openai/request.h"
+
+/// Private to openai/: the request tables as JSON Schema.
+namespace millrace::server::openai {
+
+/// Writes what a field takes as the members of one JSON Schema object, which its user opens and closes.
+class SchemaWriter {
+ public:
+  SchemaWriter(std::string& out, const RequestLimits& limits) : json_(out), limits_(limits) {}
+
+  [[nodiscard]] JsonWriter& json() { return json_; }
+  [[nodiscard]] const RequestLimits& limits() const { return limits_; }
+  /// Null stands for the default of every member that is not required.
+  void set_nullable(bool nullable) { nullable_ = nullable; }
+  [[nodiscard]] bool nullable() const { return nullable_; }
+
+  /// "type", with null where that is allowed.
+  void type(std::string_view name);
+  void integer(int64_t low, int64_t high);
+  void number(double low, double high, bool open_low);
+  /// "enum", with null where that is allowed.
+  void words(std::initializer_list<std::string_view> words);
+  /// An array of ids below the vocabulary's size; `key` is opened for it.
+  void token_ids(uint32_t vocab_size);
+
+ private:
+  JsonWriter json_;
+  const RequestLimits& limits_;
+  bool nullable_ = false;
+};
+
+/// The part of append_request_schemas for the endpoints that do not generate.
+void describe_small_requests(SchemaWriter& schema);
+
+/// Appends "Name": {schema} for the body of every request, for "components"/"schemas" of an OpenAPI document.
+void append_request_schemas(std::string& out, const RequestLimits& limits);
+
+}  // namespace millrace::server::openai

@@ -1,0 +1,141 @@
+#include "server/openapi.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "server/openai/schema.h"
+#include "server/router.h"
+
+namespace millrace::server {
+namespace {
+
+constexpr std::string_view kResponses =
+#include <openapi_responses.inc>
+    ;
+
+struct Operation {
+  Method method;
+  std::string_view path;
+  RouteDoc doc;
+  bool is_public = false;
+};
+
+std::vector<Operation> all_operations(std::span<const ExtraRoute> extra_routes) {
+  std::vector<Operation> operations;
+  for (const RouteEntry& entry : routes()) {
+    const bool is_public = entry.route == Route::kHealth;
+    if (!entry.doc.summary.empty()) operations.push_back({entry.method, entry.path, entry.doc, is_public});
+  }
+  operations.push_back({Method::kGet, "/v1/models/{id}", {"The model of that name", "", "Model"}});
+  for (const ExtraRoute& extra : extra_routes) {
+    if (!extra.doc.summary.empty()) operations.push_back({extra.method, extra.path, extra.doc, extra.is_public});
+  }
+  // The methods of one path become neighbours.
+  std::ranges::sort(operations, {}, [](const Operation& each) { return std::pair(each.path, each.method); });
+  return operations;
+}
+
+void write_reference(JsonWriter& json, std::string_view kind, std::string_view name) {
+  json.begin_object().member("$ref", fmt::format("#/components/{}/{}", kind, name)).end_object();
+}
+
+void write_content(JsonWriter& json, const RouteDoc& doc) {
+  json.key("content").begin_object();
+  if (doc.response.find('/') != std::string_view::npos) {
+    json.key(doc.response).raw(R"({"schema":{"type":"string"}})");
+  } else {
+    json.key("application/json").begin_object().key("schema");
+    write_reference(json, "schemas", doc.response);
+    json.end_object();
+  }
+  const bool streams = doc.request == "CompletionRequest" || doc.request == "ChatCompletionRequest";
+  if (streams) {
+    json.key("text/event-stream");
+    json.raw(R"({"schema":{"type":"string","description":"With stream: chunks as OpenAI has them, then [DONE]"}})");
+  }
+  json.end_object();
+}
+
+void write_responses(JsonWriter& json, const Operation& operation, bool has_key) {
+  json.key("responses").begin_object().key("200").begin_object().member("description", operation.doc.summary);
+  write_content(json, operation.doc);
+  json.end_object();
+  std::vector<unsigned> statuses = {400, 408, 413, 431, 500, 503};
+  if (!operation.doc.request.empty()) statuses.insert(statuses.end(), {404, 409, 415, 429, 504});
+  if (operation.path == "/v1/models/{id}") statuses.push_back(404);
+  if (operation.path == "/stop_profile") statuses.push_back(409);
+  if (operation.path == "/continue_generation") statuses.push_back(415);
+  if (has_key && !operation.is_public) statuses.push_back(401);
+  std::ranges::sort(statuses);
+  for (const unsigned status : statuses) {
+    json.key(fmt::to_string(status));
+    write_reference(json, "responses", fmt::to_string(status));
+  }
+  json.end_object();
+}
+
+void write_operation(JsonWriter& json, const Operation& operation, bool has_key) {
+  std::string method(to_string(operation.method));
+  std::ranges::transform(method, method.begin(), [](char c) { return static_cast<char>(c - 'A' + 'a'); });
+  json.key(method).begin_object().member("summary", operation.doc.summary);
+  if (operation.path.ends_with("{id}")) {
+    json.key("parameters").raw(R"([{"name":"id","in":"path","required":true,"schema":{"type":"string"}}])");
+  }
+  if (operation.path == "/live") {
+    json.key("parameters").raw(R"([{"name":"since","in":"query","schema":{"type":"string"}}])");
+  }
+  if (!operation.doc.request.empty()) {
+    json.key("requestBody").begin_object().member("required", !operation.doc.body_optional).key("content");
+    json.begin_object().key("application/json").begin_object().key("schema");
+    write_reference(json, "schemas", operation.doc.request);
+    json.end_object().end_object().end_object();
+  }
+  if (has_key && operation.is_public) json.key("security").begin_array().end_array();
+  write_responses(json, operation, has_key);
+  json.end_object();
+}
+
+void write_error_responses(JsonWriter& json) {
+  json.key("responses").begin_object();
+  for (const unsigned status : {400u, 401u, 404u, 408u, 409u, 413u, 415u, 429u, 431u, 500u, 503u, 504u}) {
+    json.key(fmt::to_string(status)).begin_object().member("description", status_text(status));
+    json.key("content").raw(R"({"application/json":{"schema":{"$ref":"#/components/schemas/Error"}}})").end_object();
+  }
+  json.end_object();
+}
+
+}  // namespace
+
+void append_openapi(std::string& out, const ServerOptions& options, const openai::RequestLimits& limits,
+                    std::span<const ExtraRoute> extra_routes) {
+  const bool has_key = !options.api_key.empty() || !options.admin_api_key.empty();
+  JsonWriter json(out);
+  json.begin_object().member("openapi", "3.1.0").key("info").begin_object();
+  json.member("title", "millrace").member("version", MILLRACE_VERSION).end_object().key("paths").begin_object();
+  std::string_view path;
+  for (const Operation& operation : all_operations(extra_routes)) {
+    if (operation.path != path) {
+      if (!path.empty()) json.end_object();
+      path = operation.path;
+      json.key(path).begin_object();
+    }
+    write_operation(json, operation, has_key);
+  }
+  json.end_object().end_object();
+  if (has_key) json.key("security").raw(R"([{"key":[]}])");
+  json.key("components").begin_object();
+  if (has_key) json.key("securitySchemes").raw(R"({"key":{"type":"http","scheme":"bearer"}})");
+  write_error_responses(json);
+  json.key("schemas");
+  std::string schemas = "{";
+  openai::append_request_schemas(schemas, limits);
+  schemas += ',';
+  schemas += kResponses.substr(kResponses.find('{') + 1);
+  json.raw(schemas).end_object().end_object();
+}
+
+}  // namespace millrace::server

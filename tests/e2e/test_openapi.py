@@ -1,0 +1,49 @@
+"""Schemathesis over /openapi.json: what the document allows gets no server error and an answer of the documented form,
+what it does not allow is refused. The seed is fixed; MILLRACE_SCHEMATHESIS_EXAMPLES asks for more, seed included."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from millrace_server import MillraceServer
+
+EXAMPLES = int(os.environ.get("MILLRACE_SCHEMATHESIS_EXAMPLES", "10"))
+CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance",
+          "response_schema_conformance", "negative_data_rejection", "unsupported_method", "allow_header_conformance")
+LATE_S = 600
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("schemathesis") is None, reason="schemathesis is not installed")
+
+
+def run_schemathesis(server, folder, checks, *more):
+    program = Path(sys.executable).parent / "schemathesis"
+    command = [program, "run", server.url + "/openapi.json", "--no-color", "--checks", ",".join(checks), "--seed",
+               EXAMPLES, "--max-examples", EXAMPLES, "--generation-database", "none", "--request-timeout", 60, *more]
+    result = subprocess.run([str(each) for each in command], cwd=folder, capture_output=True, text=True, timeout=LATE_S)
+    assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
+    assert " generated, " in result.stdout, result.stdout
+
+
+def test_the_server_does_what_its_document_says(tmp_path):
+    with MillraceServer("--max-body-mib", 1, "--profile-dir", tmp_path) as server:
+        # A pause would hold up every request after it.
+        run_schemathesis(server, tmp_path, CHECKS, "--exclude-path", "/pause_generation", "--phases", "coverage,fuzzing")
+        assert server.get("/health").status_code == 200
+        assert "a request failed" not in server.log()
+
+
+def test_every_documented_key_is_asked_for(tmp_path):
+    with MillraceServer("--api-key", "secret", "--profile-dir", tmp_path) as server:
+        run_schemathesis(server, tmp_path, ("ignored_auth",), "--exclude-path", "/pause_generation", "--phases",
+                         "coverage", "--header", "Authorization: Bearer secret")
+
+
+def test_the_document_lists_only_what_is_there(pp4):
+    document = pp4.get("/openapi.json").json()
+    assert document["openapi"] == "3.1.0"
+    vocab_size = pp4.get("/server_info").json()["model"]["vocab_size"]
+    ids = document["components"]["schemas"]["CompletionRequest"]["properties"]["stop_token_ids"]
+    assert ids["items"]["maximum"] == vocab_size - 1

@@ -1,0 +1,23 @@
+#include "base/check.h"
+#include "fuzz/targets.h"
+#include "model/config.h"
+#include "model/generation_config.h"
+
+namespace millrace::fuzz {
+
+void config_json(std::string_view input) {
+  if (const auto config = model::parse_config(input); config.has_error()) {
+    CHECK(config.error().code == ErrorCode::kData && config.error().message.starts_with("config.json"));
+  } else {
+    CHECK(config->vocab_size > 0 && config->hidden_size > 0 && config->intermediate_size > 0);
+    CHECK(config->layer_count > 0 && config->head_count > 0 && config->head_dim > 0);
+    CHECK(config->kv_head_count > 0 && config->head_count % config->kv_head_count == 0);
+    CHECK(config->context_length() > 0);
+    CHECK(config->sliding_windows.size() == static_cast<size_t>(config->layer_count));
+  }
+  if (const auto suggested = model::parse_generation_config(input); suggested.has_error()) {
+    CHECK(suggested.error().message.starts_with("generation_config.json"));
+  }
+}
+
+}  // namespace millrace::fuzz

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <array>
+#include <string_view>
+
+/// What is fuzzed besides the frames of a link: each function takes any bytes, checks what must hold of the outcome, and
+/// aborts when it does not. `NAME_fuzz` is the libFuzzer program of a target, corpus/NAME its seeds; the program `fuzz`
+/// of ./test runs all of them over the seeds and a bounded number of mutations.
+namespace millrace::fuzz {
+
+void http_request(std::string_view input);
+void json_request(std::string_view input);
+void tokenizer_json(std::string_view input);
+void config_json(std::string_view input);
+void safetensors_header(std::string_view input);
+/// A template, a NUL, and a JSON array of messages.
+void chat_template(std::string_view input);
+
+struct Target {
+  std::string_view name;
+  void (*run)(std::string_view input);
+};
+inline constexpr std::array kTargets = {
+    Target{"http_request", http_request},   Target{"json_request", json_request},
+    Target{"tokenizer_json", tokenizer_json}, Target{"config_json", config_json},
+    Target{"safetensors_header", safetensors_header}, Target{"chat_template", chat_template},
+};
+
+}  // namespace millrace::fuzz

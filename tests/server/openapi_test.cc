@@ -1,0 +1,176 @@
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <map>
+
+#include "server/openapi.h"
+#include "server/router.h"
+#include "server/schema_check.h"
+#include "server/test_server.h"
+
+using namespace millrace;
+using namespace millrace::test;
+using namespace millrace::server;
+using namespace std::string_view_literals;
+
+namespace {
+
+const openai::RequestLimits kLimits{.vocab_size = 1000, .max_choices = 1024, .allow_chat_template = false};
+
+/// Values around every bound that a field has, and of every type.
+std::vector<std::string> values() {
+  std::vector<std::string> texts = {
+      "null", "true", "false", "\"\"", "\"x\"", "\"none\"", "\"auto\"", "\"abort\"", "\"retract\"", "\"in_place\"",
+      "[]", "[\"\"]", "[\"a\"]", "[\"text\"]", "[\"text\",\"audio\"]", "[\"a\",\"b\",\"c\",\"d\",\"e\"]", "[true]",
+      "[1,\"a\"]", "[[1]]", "[[1],\"a\"]", "[[1000]]", "[[]]", "[-1]", "[0]", "[999]", "[1000]", "[2147483648]",
+      "{}", "{\"type\":\"text\"}", "{\"type\":\"json_object\"}", "{\"5\":-100}", "{\"5\":101}", "{\"-5\":1}",
+      "{\"x\":1}", "{\"include_usage\":true}", "{\"include_usage\":null}", "{\"include_usage\":1}", "[{}]", "[[[1]]]",
+      "{\"continuous_usage_stats\":\"x\"}", "[{\"role\":\"user\",\"content\":\"c\"}]",
+      "[{\"role\":\"robot\",\"content\":\"c\"}]", "[{\"role\":\"user\",\"content\":5}]",
+      "[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"c\"}]}]",
+      "[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]", "[{\"role\":\"user\",\"content\":[{}]}]",
+      "[{\"role\":\"assistant\",\"content\":null}]", "[{\"role\":\"assistant\",\"tool_calls\":[{}]}]",
+      "[{\"role\":\"assistant\",\"tool_calls\":[]}]", "[{\"role\":\"user\",\"content\":\"c\",\"name\":7}]",
+  };
+  for (const char* number : {"-9223372036854775808", "-2147483649", "-2147483648", "-101", "-3", "-2.5", "-2", "-1",
+                             "-0.5", "0", "0.5", "1", "1.0", "1.5", "2", "2.5", "10", "10.5", "11", "20", "21", "999",
+                             "1000", "1024", "1025", "3600", "3600.5", "2147483647", "2147483648", "1e16",
+                             "9223372036854775807", "9223372036854775808", "18446744073709551615", "1e300"}) {
+    texts.emplace_back(number);
+  }
+  for (const size_t length : {256u, 257u}) texts.push_back('"' + std::string(length, 'x') + '"');
+  std::string wide;
+  for (int i = 0; i < 200; ++i) wide += "\xE9\xAF\xA8";
+  texts.push_back('"' + wide + '"');
+  for (const size_t count : {1024u, 1025u}) {
+    std::string prompts = "[\"a\"";
+    for (size_t i = 1; i < count; ++i) prompts += ",\"a\"";
+    texts.push_back(prompts + ']');
+  }
+  return texts;
+}
+
+using Parse = std::function<bool(const std::string& body)>;
+
+struct RequestKind {
+  const char* schema;
+  std::map<std::string, std::string> base;  ///< a good request, member by member
+  Parse accepts;
+};
+
+std::vector<RequestKind> request_kinds() {
+  const std::string messages = R"([{"role":"user","content":"c"}])";
+  using namespace openai;
+  return {
+      {"CompletionRequest", {{"prompt", "\"p\""}},
+       [](const std::string& body) { return parse_completion_request(body, kLimits).has_value(); }},
+      {"ChatCompletionRequest", {{"messages", messages}},
+       [](const std::string& body) { return parse_chat_request(body, kLimits).has_value(); }},
+      {"TokenizeRequest", {{"prompt", "\"p\""}},
+       [](const std::string& body) { return parse_tokenize_request(body, kLimits).has_value(); }},
+      {"DetokenizeRequest", {{"tokens", "[1]"}},
+       [](const std::string& body) { return parse_detokenize_request(body, kLimits).has_value(); }},
+      {"TemplateRequest", {{"messages", messages}},
+       [](const std::string& body) { return parse_template_request(body, kLimits).has_value(); }},
+      {"AbortRequest", {{"abort_all", "true"}},
+       [](const std::string& body) { return parse_abort_request(body).has_value(); }},
+      {"FlushRequest", {}, [](const std::string& body) { return parse_flush_request(body).has_value(); }},
+      {"PauseRequest", {}, [](const std::string& body) { return parse_pause_request(body).has_value(); }},
+  };
+}
+
+/// What other members must say for `name` to be looked at by itself.
+void add_company(const std::string& name, const std::string& value, std::map<std::string, std::string>& members) {
+  if (name == "stream_options") members["stream"] = "true";
+  if (name == "max_tokens" && members.contains("prompt")) members["echo"] = "true";
+  if (name == "top_logprobs") members["logprobs"] = "true";
+  if (name == "best_of" && value.find_first_not_of("0123456789") == std::string::npos) members["n"] = value;
+  if (name == "abort_all" && value != "true") members["request_id"] = "\"r\"";
+  if (name == "content") members.erase("prompt");
+  if (name == "continue_final_message") {
+    members["add_generation_prompt"] = "false";
+    members["messages"] = R"([{"role":"assistant","content":"c"}])";
+  }
+}
+
+std::string body_of(const std::map<std::string, std::string>& members) {
+  std::string body = "{";
+  for (const auto& [name, value] : members) body += fmt::format("{}\"{}\":{}", body.size() > 1 ? "," : "", name, value);
+  return body + '}';
+}
+
+ParsedJson document() {
+  std::string text;
+  append_openapi(text, ServerOptions{}, kLimits, {});
+  return ParsedJson(text);
+}
+
+}  // namespace
+
+TEST_CASE("The schemas take and refuse what the parser does, field by field") {
+  const ParsedJson openapi = document();
+  const auto candidates = values();
+  for (const RequestKind& kind : request_kinds()) {
+    const auto schema = openapi.at(fmt::format("/components/schemas/{}", kind.schema));
+    REQUIRE(kind.accepts(body_of(kind.base)));
+    for (const auto member : schema["properties"].get_object()) {
+      const std::string name(member.key);
+      size_t accepted = 0;
+      for (const std::string& value : candidates) {
+        auto members = kind.base;
+        members[name] = value;
+        add_company(name, value, members);
+        const std::string body = body_of(members);
+        simdjson::dom::parser parser;
+        simdjson::dom::element parsed;
+        REQUIRE(parser.parse(body).get(parsed) == simdjson::SUCCESS);
+        INFO(kind.schema << " " << body.substr(0, 200));
+        const bool accepts = kind.accepts(body);
+        CHECK(accepts == matches(parsed, schema, openapi.at("")));
+        if (accepts) ++accepted;
+      }
+      INFO(kind.schema << "." << name);
+      CHECK(accepted > 0);
+      CHECK(accepted < candidates.size());
+    }
+    INFO(kind.schema);
+    simdjson::dom::parser parser;
+    const simdjson::dom::element empty = parser.parse("{}"sv);
+    CHECK(kind.accepts("{}") == kind.base.empty());
+    CHECK(matches(empty, schema, openapi.at("")) == kind.base.empty());
+  }
+}
+
+TEST_CASE("Every route is in the document, and nothing else") {
+  TestServer server;
+  const ParsedJson openapi(server.get("/openapi.json").body);
+  CHECK(openapi.string("/openapi") == "3.1.0");
+  size_t documented = 0;
+  for (const auto path : openapi.at("/paths").get_object()) {
+    for (const auto operation : path.value.get_object()) {
+      ++documented;
+      std::string where(path.key);
+      if (where.ends_with("{id}")) where = "/v1/models/fake";
+      INFO(operation.key << " " << where);
+      const HttpReply reply = operation.key == "get" ? server.get(where) : server.post(where, "{\"abort_all\":true}");
+      CHECK(reply.status != 404);
+      CHECK(reply.status != 405);
+      CHECK(operation.value["responses"][std::to_string(reply.status)].error() == simdjson::SUCCESS);
+    }
+  }
+  size_t known = 1;  // the path with an argument
+  for (const RouteEntry& entry : routes()) known += entry.doc.summary.empty() ? 0 : 1;
+  CHECK(documented == known);
+}
+
+TEST_CASE("The document says when a key is wanted") {
+  ServerOptions options;
+  options.api_key = "secret";
+  TestServer server(options);
+  CHECK(server.get("/openapi.json").status == 401);
+  const ParsedJson openapi(server.get("/openapi.json", "Authorization: Bearer secret\r\n").body);
+  CHECK(openapi.string("/components/securitySchemes/key/scheme") == "bearer");
+  CHECK(openapi.size("/paths/~1health/get/security") == 0);
+  CHECK_FALSE(openapi.has("/paths/~1load/get/security"));
+}
