@@ -90,7 +90,8 @@ void NodeStages::join() {
 }
 
 Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
-  const model::StageLimits limits{options_.max_batch_tokens, std::min(options_.max_running, kMaxLogitRows)};
+  const model::StageLimits limits{options_.max_batch_tokens, std::min(options_.max_running, kMaxLogitRows),
+                                  options_.max_running};
   for (size_t i = 0; i < options_.spans.size(); ++i) {
     const model::StageSpan& span = options_.spans[i];
     const std::string name = fmt::format("stage {}", options_.first.value() + i);

@@ -17,6 +17,7 @@ namespace millrace::model {
 struct StageLimits {
   int32_t max_batch_tokens = 0;  ///< rows of one forward
   int32_t max_logit_rows = 0;    ///< rows of logits that exist at once
+  int32_t max_tail_rows = 0;     ///< rows that ForwardInput::tails may name
 };
 
 /// One forward. Everything is borrowed for the length of the call.
@@ -28,6 +29,9 @@ struct ForwardInput {
   tensor::Matrix hidden;              // [T, hidden]
   /// Copies under way into pages of the batch: a layer's attention comes after their copies of that layer.
   std::span<const std::shared_ptr<tensor::LayerGate>> loads = {};
+  /// Last stage: how many of each sequence's last rows go on to `logits`; the last layer computes no more of the others
+  /// than their keys and values. Empty: all rows.
+  std::span<const int32_t> tails = {};  // [sequences], max_tail_rows in all
 };
 
 /// The layers [begin, end) of a model on a backend; the first stage also embeds, the last also normalises and projects.
@@ -46,11 +50,12 @@ class StageModel {
   void allocate_cache(int32_t page_size, int32_t page_count);
 
   /// Computes the stage's layers for a batch of at most max_batch_tokens rows; their keys and values go to the pages.
-  void forward(const ForwardInput& input);
+  /// Returns what goes on: `hidden`, or the rows that `tails` names, in order, valid until the next forward.
+  tensor::Matrix forward(const ForwardInput& input);
 
   /// Logits (f32) [R, vocab] of the rows `rows[first, first + R)`, R at most max_logit_rows, valid during the call.
   using LogitsFn = std::function<void(size_t first, tensor::Matrix logits)>;
-  /// Last stage: projects the given rows of a `hidden` that `forward` has computed, block by block.
+  /// Last stage: projects the given rows of a `hidden` that `forward` has returned, block by block.
   void logits(tensor::Matrix hidden, std::span<const int32_t> rows, const LogitsFn& block);
 
   /// A buffer for `hidden` of the largest batch, and the matrix of its first `rows`.
@@ -73,6 +78,8 @@ class StageModel {
     tensor::Buffer query;        // compute [max_batch_tokens, heads·head_dim]
     tensor::Buffer attended;     // compute [max_batch_tokens, heads·head_dim]
     tensor::Buffer activated;    // compute [max_batch_tokens, intermediate]
+    tensor::Buffer tail_query;   // compute [max_tail_rows, heads·head_dim]
+    tensor::Buffer tail_hidden;  // hidden  [max_tail_rows, hidden]
     tensor::Buffer row_hidden;   // hidden  [max_logit_rows, hidden]
     tensor::Buffer row_normed;   // compute [max_logit_rows, hidden]
     tensor::Buffer logits;       // f32     [max_logit_rows, vocab]
@@ -81,7 +88,12 @@ class StageModel {
   StageModel(const ModelConfig& config, StageSpan span, tensor::Backend& backend, StageLimits limits,
              StageWeights weights);
   void allocate_activations();
-  void attend(const LayerWeights& layer, int32_t index, const ForwardInput& input);
+  [[nodiscard]] tensor::AttentionShape attention_shape(int32_t index) const;
+  [[nodiscard]] tensor::Matrix project_qkv(const LayerWeights& layer, int32_t index, const ForwardInput& input);
+  void attend(const LayerWeights& layer, int32_t index, tensor::Matrix query, const tensor::BatchLayout& batch,
+              tensor::Matrix hidden);
+  [[nodiscard]] tensor::Matrix finish_tails(const LayerWeights& layer, int32_t index, const ForwardInput& input,
+                                            tensor::Matrix query);
   void feed_forward(const LayerWeights& layer, tensor::Matrix hidden);
 
   ModelConfig config_;

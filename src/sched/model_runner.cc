@@ -5,18 +5,18 @@
 #include "async/event.h"
 
 namespace millrace::sched {
-namespace {
 
 /// The rows whose logits a batch wants: first those to draw from, then those to score.
-struct LogitRows {
-  std::vector<int32_t> rows;
+struct ModelRunner::LogitRows {
+  std::vector<int32_t> rows;          // of what the forward pass returns
+  std::vector<int32_t> tails;         // per slice, ForwardInput::tails; empty: the forward pass returns all rows
   size_t sample_count = 0;
   std::vector<size_t> slice_of;       // per row
   std::vector<TokenId> targets;       // per scored row
   std::vector<int32_t> top_counts;    // per scored row
 };
 
-LogitRows logit_rows(const StageBatch& batch) {
+ModelRunner::LogitRows ModelRunner::logit_rows(const StageBatch& batch) {
   LogitRows wanted;
   for (size_t s = 0; s < batch.slices.size(); ++s) {
     if (!batch.slices[s].sample) continue;
@@ -39,6 +39,25 @@ LogitRows logit_rows(const StageBatch& batch) {
   }
   return wanted;
 }
+
+/// Lets the last layer compute those rows alone, when there are at most `most`: of each slice all that are scored, or
+/// the last one that is drawn from.
+void ModelRunner::keep_tails(const StageBatch& batch, size_t most, LogitRows& wanted) {
+  std::vector<int32_t> tails;
+  std::vector<int32_t> shift;  // per slice: what a row's number falls by
+  int32_t kept = 0;
+  for (size_t s = 0; s < batch.slices.size(); ++s) {
+    const PlanSlice& slice = batch.slices[s];
+    tails.push_back(slice.score_top >= 0 ? static_cast<int32_t>(slice.token_count) : slice.sample ? 1 : 0);
+    kept += tails.back();
+    shift.push_back(batch.layout.row_begin[s + 1] - kept);
+  }
+  if (static_cast<size_t>(kept) > most) return;
+  for (size_t i = 0; i < wanted.rows.size(); ++i) wanted.rows[i] -= shift[wanted.slice_of[i]];
+  wanted.tails = std::move(tails);
+}
+
+namespace {
 
 tensor::Matrix row_range(tensor::Matrix matrix, size_t begin, size_t end) {
   const size_t row_bytes = static_cast<size_t>(matrix.cols) * tensor::size_of(matrix.dtype);
@@ -111,16 +130,18 @@ asio::awaitable<void> ModelRunner::store_pages(std::span<const PageId> device, s
 void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
                           const LayerGates& loads, Result& result) {
   if (!input.empty()) model_->backend().copy_to_device(input, hidden.data);
-  model_->forward({batch.tokens, batch.layout, hidden, loads});
-  if (model_->span().last) {
-    project(batch, hidden, result);
-  } else {
+  if (!model_->span().last) {
+    model_->forward({batch.tokens, batch.layout, hidden, loads});
     result.activations = {hidden.data, hidden.bytes()};
+    return;
   }
+  LogitRows wanted = logit_rows(batch);
+  keep_tails(batch, static_cast<size_t>(model_->limits().max_tail_rows), wanted);
+  const tensor::Matrix kept = model_->forward({batch.tokens, batch.layout, hidden, loads, wanted.tails});
+  project(batch, wanted, kept, result);
 }
 
-void ModelRunner::project(const StageBatch& batch, tensor::Matrix hidden, Result& result) {
-  const LogitRows wanted = logit_rows(batch);
+void ModelRunner::project(const StageBatch& batch, const LogitRows& wanted, tensor::Matrix hidden, Result& result) {
   std::vector<tensor::SampleResult> samples(wanted.sample_count);
   std::vector<tensor::ScoreResult> scores(wanted.targets.size());
   const auto vocab = static_cast<int32_t>(vocab_size_);

@@ -32,7 +32,10 @@ class ModelRunner final : public StageRunner {
   void load_layers(const std::vector<PageId>& device, const std::vector<HostPageId>& host, tensor::LayerGate& gate);
   void compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
                const LayerGates& loads, Result& result);
-  void project(const StageBatch& batch, tensor::Matrix hidden, Result& result);
+  struct LogitRows;
+  [[nodiscard]] static LogitRows logit_rows(const StageBatch& batch);
+  static void keep_tails(const StageBatch& batch, size_t most, LogitRows& wanted);
+  void project(const StageBatch& batch, const LogitRows& wanted, tensor::Matrix hidden, Result& result);
 
   async::Runtime& runtime_;
   std::unique_ptr<model::StageModel> model_;
