@@ -72,11 +72,11 @@ asio::awaitable<void> FrameReader::fill_buffer() {
   buffered_ = std::span(buffer_).first(count);
 }
 
-/// One piece, after which the executor has done other work.
+/// What the socket holds, after which the executor has done other work.
 asio::awaitable<size_t> FrameReader::read_into(std::span<std::byte> target) {
   for (;;) {
     boost::system::error_code failure;
-    const size_t count = socket_.receive(asio::buffer(target.data(), std::min(target.size(), kPieceBytes)), 0, failure);
+    const size_t count = socket_.receive(asio::buffer(target.data(), target.size()), 0, failure);
     if (failure == asio::error::would_block || failure == asio::error::try_again) {
       co_await socket_.async_wait(tcp::socket::wait_read, asio::use_awaitable);
       continue;

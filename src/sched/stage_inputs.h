@@ -23,8 +23,8 @@ class StageInputs {
   /// What was received last is used no more.
   void release();
 
-  /// Memory for so many plans of the largest size: one is computed on and one arrives whatever the sizes before; the
-  /// third makes up for runs and transfers that differ in length.
+  /// Memory for so many plans of the largest size: one is computed on and one arrives whatever the sizes before
+  /// (docs/wire.md).
   static constexpr size_t kLargestPlans = 3;
 
  private:

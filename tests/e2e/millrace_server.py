@@ -71,7 +71,10 @@ class MillraceServer:
 
     def _is_ready(self):
         assert self.process.poll() is None, self.log()
-        return self.get("/health").status_code == 200
+        try:
+            return self.get("/health").status_code == 200
+        except httpx.TransportError:  # it is just ending; the next look at the process says so
+            return False
 
     def log(self):
         return "".join(self.output[-100:])
