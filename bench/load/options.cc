@@ -129,7 +129,8 @@ void add_prompt_options(CLI::App& app, Options& options, RawOptions& raw) {
       ->type_name("N");
   app.add_option("--prefix-seed", raw.prefix_seed, "shared-prefix: the prefixes depend on it alone (default: --seed)")
       ->type_name("N");
-  app.add_option("--num-turns", options.turn_count, "multi-turn: requests per conversation; --num-prompts counts them all")
+  app.add_option("--num-turns", options.turn_count,
+                 "multi-turn: requests per conversation; --num-prompts counts them all")
       ->check(bounded(1, kAnyCount))
       ->capture_default_str()
       ->type_name("N");

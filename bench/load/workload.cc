@@ -90,7 +90,9 @@ uint32_t Workload::conversation_count() const {
 Prompt Workload::prompt(uint32_t index, const std::vector<std::string>& replies) const {
   return make(index, kMeasured, replies);
 }
-Prompt Workload::warmup(uint32_t index) const { return make(index, kWarmup, {}); }
+Prompt Workload::warmup(uint32_t index) const {
+  return make(index, kWarmup, {});
+}
 
 Prompt Workload::make(uint32_t index, uint32_t purpose, const std::vector<std::string>& replies) const {
   const auto first = index - static_cast<uint32_t>(replies.size()) * conversation_count();

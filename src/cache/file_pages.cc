@@ -52,20 +52,37 @@ int64_t mtime_ns(const struct statx& status) {
 
 }  // namespace
 
-FilePages::FilePages(std::unique_ptr<StoreFolder> folder, const RecordForm& form, StoreCounters& counters,
-                     uint64_t max_bytes)
-    : folder_(std::move(folder)), form_(form), counters_(counters), index_(max_bytes) {}
+FilePages::FilePages(std::unique_ptr<StoreFolder> folder, const StoreIdentity& identity,
+                     const FileStoreOptions& options, const RecordForm& form, StoreCounters& counters)
+    : identity_(identity),
+      store_path_(options.path),
+      path_(folder->path()),
+      folder_(std::move(folder)),
+      abandoned_(options.path, form.identity(), options.abandoned_after),
+      form_(form),
+      counters_(counters),
+      index_(options.max_bytes) {}
+
+std::shared_ptr<StoreFolder> FilePages::folder() const {
+  const std::lock_guard lock(folder_mutex_);
+  return folder_;
+}
 
 void FilePages::fault(const char* step, const std::string& name, int64_t error) {
   ++counters_.errors;
-  log_.warn(fmt::format("{} {}", step, error), "page store {}: {} {}: {}", folder_->path(), step, name,
+  if (error == -ENOENT) {
+    lacks_parts_ = true;
+    if (folder()->is_gone()) return;  // that has a line of its own
+  }
+  log_.warn(fmt::format("{} {}", step, error), "page store {}: {} {}: {}", path_, step, name,
             std::strerror(static_cast<int>(-error)));
 }
 
 IoTask<bool> FilePages::exists(FileIo& io, const PageKey& key) {
   const std::string name = StoreFolder::page_name(key);
+  const auto folder = this->folder();
   struct statx status{};
-  const int64_t result = co_await io.stat(folder_->descriptor(), name.c_str(), status);
+  const int64_t result = co_await io.stat(folder->descriptor(), name.c_str(), status);
   if (result < 0 && result != -ENOENT) fault("looking for", name, result);
   co_return result == 0 && S_ISREG(status.stx_mode) && status.stx_size == form_.record_bytes();
 }
@@ -103,7 +120,8 @@ IoTask<int64_t> FilePages::read_all(FileIo& io, int file, PageHeader& header, st
 
 IoTask<bool> FilePages::get(FileIo& io, const PageKey& key, std::span<std::byte> into) {
   const std::string name = StoreFolder::page_name(key);
-  const int64_t opened = co_await io.open(folder_->descriptor(), name.c_str(), O_RDONLY | O_NOFOLLOW);
+  const auto folder = this->folder();
+  const int64_t opened = co_await io.open(folder->descriptor(), name.c_str(), O_RDONLY | O_NOFOLLOW);
   if (opened == -ENOENT) {
     index_.forget(key);
     co_return false;
@@ -134,10 +152,11 @@ IoTask<bool> FilePages::discard(FileIo& io, const PageKey& key, RecordVerdict ve
   const bool foreign = verdict == RecordVerdict::kForeign;
   ++(foreign ? counters_.foreign : counters_.corrupt);
   log_.warn(foreign ? "foreign" : "corrupt", "page store {}: page {} is {} ({} bytes found, {} wanted): deleting it",
-            folder_->path(), name, foreign ? "of another identity, key or version" : "corrupt", found_bytes,
+            path_, name, foreign ? "of another identity, key or version" : "corrupt", found_bytes,
             form_.record_bytes());
   index_.forget(key);
-  const int64_t result = co_await io.unlink(folder_->descriptor(), name.c_str());
+  const auto folder = this->folder();
+  const int64_t result = co_await io.unlink(folder->descriptor(), name.c_str());
   if (result < 0 && result != -ENOENT) fault("deleting", name, result);
   co_return result == 0;
 }
@@ -180,8 +199,9 @@ IoTask<int64_t> FilePages::write_all(FileIo& io, int file, const PageHeader& hea
 
 IoTask<bool> FilePages::write_record(FileIo& io, const PageKey& key, std::span<const std::byte> page) {
   const std::string name = StoreFolder::page_name(key);
-  const std::string temp = folder_->temp_name();
-  const int folder = folder_->descriptor();
+  const auto pinned = folder();
+  const std::string temp = pinned->temp_name();
+  const int folder = pinned->descriptor();
   const std::unique_ptr<PageHeader> header = form_.make_header(key, page);
   const int64_t opened = co_await io.open(folder, temp.c_str(), O_WRONLY | O_CREAT | O_EXCL);
   if (opened < 0) {
@@ -208,16 +228,26 @@ IoTask<bool> FilePages::write_record(FileIo& io, const PageKey& key, std::span<c
 }
 
 IoTask<bool> FilePages::make_room(FileIo& io) {
+  while (!index_.fits(abandoned_.bytes())) {
+    const auto removal = abandoned_.remove_oldest();
+    if (!removal) break;
+    ++(removal->error == 0 ? counters_.evicted : counters_.errors);
+    if (removal->error != 0) {
+      log_.warn("abandoned", "page store {}: evicting {}: {}", store_path_, removal->name,
+                std::strerror(removal->error));
+    }
+  }
+  const auto folder = this->folder();
   while (const auto victim = index_.take_victim()) {
     const std::string name = StoreFolder::page_name(victim->key);
     struct statx status{};
-    int64_t result = co_await io.stat(folder_->descriptor(), name.c_str(), status);
+    int64_t result = co_await io.stat(folder->descriptor(), name.c_str(), status);
     if (result == 0 && mtime_ns(status) > victim->used_ns) {
       // Another server has used it since.
       index_.add({victim->key, victim->bytes, mtime_ns(status)});
       continue;
     }
-    if (result == 0) result = co_await io.unlink(folder_->descriptor(), name.c_str());
+    if (result == 0) result = co_await io.unlink(folder->descriptor(), name.c_str());
     if (result == 0) ++counters_.evicted;
     if (result < 0 && result != -ENOENT) {
       index_.add(*victim);
@@ -229,27 +259,43 @@ IoTask<bool> FilePages::make_room(FileIo& io) {
 }
 
 void FilePages::write_uses() {
+  const auto folder = this->folder();
   for (const StoredPage& page : index_.take_touched()) {
     const std::string name = StoreFolder::page_name(page.key);
     const timespec times[2] = {{0, UTIME_OMIT}, {page.used_ns / 1'000'000'000, page.used_ns % 1'000'000'000}};
-    if (utimensat(folder_->descriptor(), name.c_str(), times, AT_SYMLINK_NOFOLLOW) != 0 && errno != ENOENT) {
+    if (utimensat(folder->descriptor(), name.c_str(), times, AT_SYMLINK_NOFOLLOW) != 0 && errno != ENOENT) {
       fault("dating", name, -int64_t{errno});
     }
   }
 }
 
 void FilePages::rescan() {
+  const auto folder = this->folder();
   const int64_t begin_ns = index_.now_ns();
-  index_.merge(folder_->scan(), begin_ns);
+  folder->note_use();
+  index_.merge(folder->scan(), begin_ns);
 }
 
 void FilePages::look_after_folder() {
-  if (!folder_->is_gone()) return;
-  ++counters_.errors;
-  log_.warn("gone",
-            "page store {}: the directory was removed; every get misses and every put is refused until a "
-            "restart makes it anew",
-            folder_->path());
+  const bool is_gone = folder()->is_gone();
+  if (!is_gone && !lacks_parts_.exchange(false)) return;
+  auto made = StoreFolder::open(store_path_, identity_);
+  if (!made) {
+    ++counters_.errors;
+    lacks_parts_ = true;
+    log_.warn("gone",
+              "page store {}: the directory was removed; every get misses and every put is refused until it can "
+              "be made anew: {}",
+              path_, made.error().message);
+    return;
+  }
+  {
+    const std::lock_guard lock(folder_mutex_);
+    folder_ = std::move(*made);
+  }
+  rescan();
+  log_.warn("made", "page store {}: {}; it was made anew and holds {} pages", path_,
+            is_gone ? "the directory was removed" : "a part of the directory was removed", index_.page_count());
 }
 
 }  // namespace millrace::cache

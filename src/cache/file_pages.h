@@ -1,8 +1,11 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 
+#include "cache/abandoned_folders.h"
 #include "cache/file_io.h"
 #include "cache/io_task.h"
 #include "cache/page_index.h"
@@ -15,7 +18,8 @@ namespace millrace::cache {
 /// outlives its workers. No failure of the file system throws: it is logged, counted, and answered with false.
 class FilePages {
  public:
-  FilePages(std::unique_ptr<StoreFolder> folder, const RecordForm& form, StoreCounters& counters, uint64_t max_bytes);
+  FilePages(std::unique_ptr<StoreFolder> folder, const StoreIdentity& identity, const FileStoreOptions& options,
+            const RecordForm& form, StoreCounters& counters);
 
   /// `into` [page_bytes].
   [[nodiscard]] IoTask<bool> get(FileIo& io, const PageKey& key, std::span<std::byte> into);
@@ -29,10 +33,12 @@ class FilePages {
   void write_uses();
   /// Learns from the folder what others have done there. Blocks.
   void rescan();
-  /// Says so when the folder was removed.
+  /// Learns which folders beside this one nobody uses any more. Blocks.
+  void look_for_abandoned() { abandoned_.scan(); }
+  /// Makes the folder anew when it was removed, or a part of it. Blocks.
   void look_after_folder();
   [[nodiscard]] PageIndex& index() { return index_; }
-  [[nodiscard]] const StoreFolder& folder() const { return *folder_; }
+  [[nodiscard]] const std::string& path() const { return path_; }
 
  private:
   [[nodiscard]] IoTask<bool> write_record(FileIo& io, const PageKey& key, std::span<const std::byte> page);
@@ -42,8 +48,16 @@ class FilePages {
   [[nodiscard]] IoTask<int64_t> read_all(FileIo& io, int file, PageHeader& header, std::span<std::byte> into);
   [[nodiscard]] IoTask<bool> discard(FileIo& io, const PageKey& key, RecordVerdict verdict, int64_t found_bytes);
   void fault(const char* step, const std::string& name, int64_t error);
+  /// Stays usable while the caller holds it, whatever becomes of the store's own.
+  [[nodiscard]] std::shared_ptr<StoreFolder> folder() const;
 
-  const std::unique_ptr<StoreFolder> folder_;
+  const StoreIdentity identity_;
+  const std::string store_path_;
+  const std::string path_;  // of this identity
+  mutable std::mutex folder_mutex_;
+  std::shared_ptr<StoreFolder> folder_;
+  std::atomic<bool> lacks_parts_{false};  // a folder within was not there
+  AbandonedFolders abandoned_;
   const RecordForm& form_;
   StoreCounters& counters_;
   PageIndex index_;

@@ -16,6 +16,8 @@ constexpr Clock::duration kKeepInterval = 1s;
 /// How late the pages of other servers count towards the bound; longer where a scan takes long.
 constexpr Clock::duration kScanInterval = 60s;
 constexpr int kScanShare = 50;
+/// How long after its opening a store leaves the other stages of its server alone, which may still have to open theirs.
+constexpr Clock::duration kSettleTime = 10min;
 constexpr int kMaxThreads = 256;
 
 /// Workers serve the queue, each through a FileIo of its own; one more thread keeps the folder.
@@ -24,11 +26,12 @@ class FileStore final : public QueuedStore {
   FileStore(async::Runtime& runtime, const StoreIdentity& identity, const FileStoreOptions& options,
             std::unique_ptr<StoreFolder> folder)
       : QueuedStore(runtime, identity, options.max_queued_puts),
-        pages_(std::move(folder), form_, counters_, options.max_bytes) {
+        pages_(std::move(folder), identity, options, form_, counters_),
+        settled_at_(Clock::now() + std::min<Clock::duration>(kSettleTime, options.abandoned_after)) {
     const std::string engine = make_workers(options);
     pages_.rescan();
-    log::info("page store {}: {} pages, {} of {} bytes; {} workers, {}", pages_.folder().path(),
-              pages_.index().page_count(), pages_.index().bytes(), options.max_bytes, workers_.size(), engine);
+    log::info("page store {}: {} pages, {} of {} bytes; {} workers, {}", pages_.path(), pages_.index().page_count(),
+              pages_.index().bytes(), options.max_bytes, workers_.size(), engine);
     for (const auto& io : workers_) threads_.emplace_back([this, &io] { io->serve(queue_, begin_); });
     keeper_ = std::thread([this] { keep(); });
   }
@@ -58,6 +61,7 @@ class FileStore final : public QueuedStore {
   void keep();
 
   mutable FilePages pages_;
+  const Clock::time_point settled_at_;
   const FileIo::Begin begin_ = [this](FileIo& io, StoreOpPtr op) { run(io, std::move(op)); };
   std::vector<std::unique_ptr<FileIo>> workers_;
   std::vector<std::thread> threads_;
@@ -97,7 +101,7 @@ IoRoot FileStore::run(FileIo& io, StoreOpPtr op) {
   } catch (const std::exception& failure) {
     // Out of memory at worst: the file system's failures do not throw.
     ++counters_.errors;
-    log::error("page store {}: {}", pages_.folder().path(), failure.what());
+    log::error("page store {}: {}", pages_.path(), failure.what());
   }
   finish(op, ok);
   io.ended();
@@ -109,7 +113,7 @@ IoRoot FileStore::keep_bound() {
 
 void FileStore::keep() {
   keep_bound();
-  auto next_scan = Clock::now() + kScanInterval;
+  auto next_scan = std::min(Clock::now() + kScanInterval, settled_at_);
   std::unique_lock lock(mutex_);
   while (!closing_) {
     closing_signal_.wait_for(lock, kKeepInterval, [this] { return closing_; });
@@ -118,6 +122,7 @@ void FileStore::keep() {
     pages_.look_after_folder();
     if (const auto begin = Clock::now(); begin >= next_scan) {
       pages_.rescan();
+      if (begin >= settled_at_) pages_.look_for_abandoned();
       keep_bound();
       next_scan = Clock::now() + std::max(kScanInterval, (Clock::now() - begin) * kScanShare);
     }

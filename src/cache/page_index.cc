@@ -77,9 +77,9 @@ void PageIndex::settle(const PageKey& key, uint64_t bytes) {
   use_now(key, bytes);
 }
 
-bool PageIndex::fits() const {
+bool PageIndex::fits(uint64_t beside) const {
   const std::lock_guard lock(mutex_);
-  return bytes_ + reserved_ <= max_bytes_;
+  return bytes_ + reserved_ + beside <= max_bytes_;
 }
 
 std::optional<StoredPage> PageIndex::take_victim() {

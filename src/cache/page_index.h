@@ -40,8 +40,8 @@ class PageIndex {
   void release(uint64_t bytes);
   /// The page was written into what was reserved for it.
   void settle(const PageKey& key, uint64_t bytes);
-  /// Whether pages and reservations are within the bound.
-  [[nodiscard]] bool fits() const;
+  /// Whether pages and reservations, and `beside` bytes that others left, are within the bound.
+  [[nodiscard]] bool fits(uint64_t beside = 0) const;
   /// Takes the page used least recently out of the index when they are not.
   [[nodiscard]] std::optional<StoredPage> take_victim();
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -64,10 +65,11 @@ class PageStore {
 
 struct FileStoreOptions {
   std::string path;            ///< made when absent; may be shared by stages, servers and hosts
-  uint64_t max_bytes = 0;      ///< of this identity's pages with their headers; at least one page
+  uint64_t max_bytes = 0;      ///< of this identity's pages and abandoned ones, with their headers; at least one page
   int threads = 4;             ///< workers
   size_t max_queued_puts = 256;
   bool use_io_uring = true;    ///< where the kernel allows it
+  std::chrono::seconds abandoned_after = std::chrono::days(1);  ///< pages of identities unused for so long make way
 };
 
 struct RedisStoreOptions {

@@ -1,6 +1,5 @@
 #include "cache/store_folder.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -9,16 +8,13 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <functional>
-#include <optional>
 #include <random>
 #include <set>
 
+#include "cache/folder_scan.h"
+
 namespace millrace::cache {
 namespace {
-
-constexpr std::string_view kLockSuffix = ".lock";
-constexpr int kFanOut = 256;
 
 Error unusable(std::string_view path, std::string_view step) {
   return make_error(ErrorCode::kUnavailable,
@@ -30,34 +26,6 @@ Error unusable(std::string_view path, std::string_view step) {
 std::string random_name() {
   std::random_device device;
   return fmt::format("{:08x}{:08x}{:08x}", device(), device(), device());
-}
-
-/// Calls `visit` with the names in a folder; what cannot be read has none.
-void for_each_name(int parent, const char* name, const std::function<void(int folder, const char* name)>& visit) {
-  const int opened = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (opened < 0) return;
-  DIR* folder = fdopendir(opened);
-  if (folder == nullptr) {
-    close(opened);
-    return;
-  }
-  while (const dirent* entry = readdir(folder)) {
-    if (entry->d_name[0] != '.') visit(dirfd(folder), entry->d_name);
-  }
-  closedir(folder);
-}
-
-std::optional<PageKey> parse_key(std::string_view name) {
-  PageKey key;
-  if (name.size() != 2 * key.bytes.size()) return std::nullopt;
-  const auto digit = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; };
-  for (size_t i = 0; i < key.bytes.size(); ++i) {
-    const int high = digit(name[2 * i]);
-    const int low = digit(name[2 * i + 1]);
-    if (high < 0 || low < 0) return std::nullopt;
-    key.bytes[i] = static_cast<uint8_t>(high * 16 + low);
-  }
-  return key;
 }
 
 }  // namespace
@@ -149,16 +117,6 @@ void StoreFolder::describe(const StoreIdentity& identity) const {
   close(file);
 }
 
-bool StoreFolder::is_dead(const std::string& writer) const {
-  const std::string name = fmt::format("tmp/{}{}", writer, kLockSuffix);
-  const int lock = openat(folder_, name.c_str(), O_RDWR | O_CLOEXEC);
-  if (lock < 0) return errno == ENOENT;
-  const bool dead = flock(lock, LOCK_EX | LOCK_NB) == 0;
-  if (dead) unlinkat(folder_, name.c_str(), 0);
-  close(lock);
-  return dead;
-}
-
 void StoreFolder::remove_leftovers() const {
   std::vector<std::string> names;
   for_each_name(folder_, "tmp", [&](int, const char* name) { names.emplace_back(name); });
@@ -166,23 +124,18 @@ void StoreFolder::remove_leftovers() const {
   std::set<std::string> dead;
   for (const std::string& name : names) {
     const std::string writer = name.substr(0, name.find('.'));
-    if (!alive.contains(writer) && !dead.contains(writer)) (is_dead(writer) ? dead : alive).insert(writer);
+    if (!alive.contains(writer) && !dead.contains(writer))
+      (is_dead_writer(folder_, writer) ? dead : alive).insert(writer);
     if (dead.contains(writer)) unlinkat(folder_, ("tmp/" + name).c_str(), 0);
   }
 }
 
+void StoreFolder::note_use() const {
+  utimensat(folder_, "tmp", nullptr, 0);
+}
+
 std::vector<StoredPage> StoreFolder::scan() const {
-  std::vector<StoredPage> pages;
-  for (int i = 0; i < kFanOut; ++i) {
-    for_each_name(folder_, fmt::format("{:02x}", i).c_str(), [&](int folder, const char* name) {
-      const auto key = parse_key(name);
-      struct stat status{};
-      if (!key || fstatat(folder, name, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode)) return;
-      const int64_t used_ns = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
-      pages.push_back({*key, static_cast<uint64_t>(status.st_size), used_ns});
-    });
-  }
-  return pages;
+  return pages_in(folder_);
 }
 
 }  // namespace millrace::cache

@@ -16,6 +16,7 @@ namespace millrace::cache {
 ///
 ///     PATH/<identity>/identity.txt           what the identity is, for people
 ///     PATH/<identity>/<k>/<key>              a page; <k> are the first two digits of its key
+///     PATH/<identity>/tmp/                   its mtime: when somebody worked here last
 ///     PATH/<identity>/tmp/<writer>.lock      locked as long as the writer lives
 ///     PATH/<identity>/tmp/<writer>.<number>  a page being written
 class StoreFolder {
@@ -34,6 +35,8 @@ class StoreFolder {
   [[nodiscard]] std::string temp_name();
   /// Whether somebody has removed the folder.
   [[nodiscard]] bool is_gone() const;
+  /// Dates the folder, so that others see that it is in use; called now and then as long as it is.
+  void note_use() const;
   /// All pages, in no order. Blocks: one stat per page.
   [[nodiscard]] std::vector<StoredPage> scan() const;
 
@@ -43,7 +46,6 @@ class StoreFolder {
   [[nodiscard]] Result<void> become_writer();
   void describe(const StoreIdentity& identity) const;
   void remove_leftovers() const;
-  [[nodiscard]] bool is_dead(const std::string& writer) const;
 
   const std::string path_;  // of this identity
   const int folder_;

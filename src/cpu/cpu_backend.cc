@@ -73,8 +73,8 @@ class CpuBackend final : public Backend {
   void submit(std::function<void()> work, CompletionHandler done) override {
     stream_.submit(std::move(work), std::move(done));
   }
-  void submit_copy(std::function<void()> work, CompletionHandler done) override {
-    copy_stream_.submit(std::move(work), std::move(done));
+  void submit_copy(CopyDirection direction, std::function<void()> work, CompletionHandler done) override {
+    (direction == CopyDirection::kToDevice ? load_stream_ : store_stream_).submit(std::move(work), std::move(done));
   }
   std::shared_ptr<LayerGate> make_layer_gate() override { return std::make_shared<CpuLayerGate>(); }
 
@@ -140,7 +140,8 @@ class CpuBackend final : public Backend {
   Device device_;
   // Last: they are joined before what their work uses goes away.
   Stream stream_;
-  Stream copy_stream_{-1};
+  Stream load_stream_{-1};
+  Stream store_stream_{-1};
 };
 
 }  // namespace

@@ -20,10 +20,10 @@ struct CpuOptions {
   std::vector<int> pin;
 };
 
-/// A Backend on this host's processor. It owns one worker thread, on which submitted work runs, and `threads - 1`
-/// helpers for the parallel parts of ops; several backends in a process share nothing. The destructor runs what was
-/// submitted, then joins. Packing and allocation may be called from any thread and use the helpers too.
-/// Throws std::bad_alloc when memory is short.
+/// A Backend on this host's processor. It owns one worker thread, on which submitted work runs, `threads - 1`
+/// helpers for the parallel parts of ops, and one more thread per direction of copies, which sleeps most of the time;
+/// several backends in a process share nothing. The destructor runs what was submitted, then joins. Packing and
+/// allocation may be called from any thread and use the helpers too. Throws std::bad_alloc when memory is short.
 [[nodiscard]] std::unique_ptr<tensor::Backend> make_backend(const CpuOptions& options);
 
 }  // namespace millrace::cpu

@@ -99,6 +99,7 @@ async::Event ModelRunner::begin_load(std::vector<PageId> device, std::vector<Hos
   const async::Event done(runtime_);
   const auto gate = loads_.emplace_back(model_->backend().make_layer_gate());
   model_->backend().submit_copy(
+      tensor::CopyDirection::kToDevice,
       [this, gate, device = std::move(device), host = std::move(host)] { load_layers(device, host, *gate); },
       [done](std::exception_ptr failure) { done.set(std::move(failure)); });
   return done;
@@ -120,6 +121,7 @@ void ModelRunner::load_layers(const std::vector<PageId>& device, const std::vect
 asio::awaitable<void> ModelRunner::store_pages(std::span<const PageId> device, std::span<const HostPageId> host) {
   const async::Event done(runtime_);
   model_->backend().submit_copy(
+      tensor::CopyDirection::kToHost,
       [&] {
         for (size_t i = 0; i < device.size(); ++i) model_->cache().read_page(device[i], host_page(host[i]));
       },

@@ -157,7 +157,7 @@ class Scheduler {
   std::vector<SlotId> free_slots_;
   std::vector<SlotId> pending_closes_;                 // free here already; the stages learn it with the next plan
   std::deque<InFlight> in_flight_;
-  std::deque<std::optional<BatchShape>> shapes_;       // of the last plans: stages report late; none: not to be learnt from
+  std::deque<std::optional<BatchShape>> shapes_;  // of the last plans: stages report late; none: not to be learnt from
   uint64_t plan_count_ = 0;                            // of this ring; the next plan's id
   uint64_t turn_ = 0;
   uint64_t retraction_count_ = 0;

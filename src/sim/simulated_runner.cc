@@ -34,8 +34,8 @@ std::span<std::byte> SimulatedRunner::host_page(HostPageId page) {
   return std::as_writable_bytes(host_cells(page));
 }
 
-void SimulatedRunner::load_layer(int32_t layer, const std::vector<PageId>& device,
-                                 const std::vector<HostPageId>& host, bool for_real) {
+void SimulatedRunner::load_layer(int32_t layer, const std::vector<PageId>& device, const std::vector<HostPageId>& host,
+                                 bool for_real) {
   const size_t begin = static_cast<size_t>(layer - stage_.layer_begin) * bounds_.page_size;
   for (size_t i = 0; i < device.size(); ++i) {
     const std::span<uint64_t> cells = host_cells(host[i]).subspan(begin, bounds_.page_size);

@@ -53,8 +53,7 @@ class SimulatedRunner final : public sched::StageRunner {
  private:
   [[nodiscard]] std::span<uint64_t> host_cells(HostPageId page);
   [[nodiscard]] double chance();
-  void load_layer(int32_t layer, const std::vector<PageId>& device, const std::vector<HostPageId>& host,
-                  bool for_real);
+  void load_layer(int32_t layer, const std::vector<PageId>& device, const std::vector<HostPageId>& host, bool for_real);
   void run_layer(int32_t layer, const sched::StageBatch& batch, std::vector<uint64_t>& hidden);
   [[nodiscard]] asio::awaitable<void> run_layers(const sched::StageBatch& batch, std::span<const std::byte> input,
                                                  std::vector<uint64_t>& hidden);

@@ -88,6 +88,8 @@ class KvCache {
   virtual void write_layer(PageId page, int32_t layer, std::span<const std::byte> from) = 0;
 };
 
+enum class CopyDirection : uint8_t { kToDevice, kToHost };
+
 /// Lets a forward pass wait for copies layer by layer (a counter on the CPU, an event per layer on a GPU).
 class LayerGate {
  public:
@@ -156,8 +158,8 @@ class Backend {
   /// Runs `work` in stream order (on the CPU: on the backend's worker; on a GPU: at once, since ops only launch) and
   /// calls `done` when everything that it launched is complete.
   virtual void submit(std::function<void()> work, CompletionHandler done) = 0;
-  /// The same in an order of its own, beside submitted work: for copies of pages.
-  virtual void submit_copy(std::function<void()> work, CompletionHandler done) = 0;
+  /// The same for copies of pages, in an order of its own per direction, beside submitted work.
+  virtual void submit_copy(CopyDirection direction, std::function<void()> work, CompletionHandler done) = 0;
   /// A gate with all layers closed.
   [[nodiscard]] virtual std::shared_ptr<LayerGate> make_layer_gate() = 0;
   /// Submits `work` and waits on the calling thread, which is none of the backend's; rethrows what it threw.

@@ -50,8 +50,8 @@ uint32_t use(PrefixCache& cache, const std::vector<TokenId>& tokens) {
 }  // namespace
 
 TEST_CASE("written back, a prompt larger than the host pushes out the coldest pages, not the warmest") {
-  PrefixCache cache({.page_size = kPageSize, .page_count = 6, .host_page_count = 4,
-                     .write_policy = WritePolicy::kWriteBack});
+  PrefixCache cache(
+      {.page_size = kPageSize, .page_count = 6, .host_page_count = 4, .write_policy = WritePolicy::kWriteBack});
   for (int32_t number = 0; number < 5; ++number) REQUIRE(use(cache, prompt(number, 2)) == 0);
   REQUIRE(use(cache, prompt(0, 2)) == 2);
   REQUIRE(use(cache, prompt(9, 6)) == 0);

@@ -80,6 +80,14 @@ size_t CapturedLog::count(const std::string& part) const {
   return found;
 }
 
+void wait_until(const std::function<bool()>& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!condition()) {
+    REQUIRE(std::chrono::steady_clock::now() < end);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
 void StoreWorld::run(asio::awaitable<void> task) {
   run_to_end(context_, std::move(task));
 }

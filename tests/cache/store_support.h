@@ -52,6 +52,9 @@ class CapturedLog {
   int previous_;
 };
 
+/// Polls until `condition` holds; fails the test when it does not for long.
+void wait_until(const std::function<bool()>& condition);
+
 /// A Runtime on this thread, on which the calls below run one operation, or many at once, to the end.
 class StoreWorld {
  public:

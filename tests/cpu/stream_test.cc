@@ -78,6 +78,7 @@ TEST_CASE("a gate lets work pass layer by layer, and not at all once the copies 
       },
       [&](std::exception_ptr failure) { failed.set_value(failure != nullptr); });
   backend->submit_copy(
+      tensor::CopyDirection::kToDevice,
       [&] {
         for (int layer = 0; layer < 100; ++layer) {
           ++copied;

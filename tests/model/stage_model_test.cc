@@ -101,8 +101,7 @@ TEST_CASE("a layer's attention comes after the copies of that layer and needs no
   folder.write("model.safetensors", test::safetensors_text(random.tensors()));
   const auto checkpoint = Checkpoint::open(folder.path()).value();
   const auto backend = f32_backend();
-  const auto model =
-      StageModel::load(*checkpoint, config, {.layers = {0, 5}, .last = true}, *backend, kLimits).value();
+  const auto model = StageModel::load(*checkpoint, config, {.layers = {0, 5}, .last = true}, *backend, kLimits).value();
   model->allocate_cache(4, 4);
   const auto hidden = model->allocate_hidden();
   const auto tokens = some_tokens(8, config.vocab_size);
@@ -123,8 +122,8 @@ TEST_CASE("a layer's attention comes after the copies of that layer and needs no
   (void)forward({PageId(0), PageId(1)}, 0, {tokens, none, {}});
   std::vector<std::byte> stored(2 * model->cache().page_bytes());
   for (uint32_t i = 0; i < 2; ++i) {
-    model->cache().read_page(PageId(i), std::span(stored).subspan(i * model->cache().page_bytes(),
-                                                                  model->cache().page_bytes()));
+    model->cache().read_page(PageId(i),
+                             std::span(stored).subspan(i * model->cache().page_bytes(), model->cache().page_bytes()));
   }
   const auto wanted = forward({PageId(0), PageId(1), PageId(2)}, 8, {next, none, {}});
 
