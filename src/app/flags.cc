@@ -214,9 +214,11 @@ void add_server_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
   server::ServerOptions& server = flags.server;
   serve.add_option("--host", server.host, "Address to listen on")->capture_default_str();
   serve.add_option("--port", server.port, "Port to listen on; 0: any free one")->capture_default_str();
-  serve.add_option("--api-key", server.api_key, "Wanted from clients as 'Authorization: Bearer KEY'");
+  serve.add_option("--api-key", server.api_key, "Wanted from clients as 'Authorization: Bearer KEY'")
+      ->envname("MILLRACE_API_KEY");
   serve.add_option("--admin-api-key", server.admin_api_key,
-                   "Wanted instead for /flush_cache, /pause_generation and /continue_generation");
+                   "Wanted instead for /flush_cache, /pause_generation and /continue_generation")
+      ->envname("MILLRACE_ADMIN_API_KEY");
   serve.add_option("--profile-dir", server.profile_dir, "Folder that /start_profile writes traces to")
       ->capture_default_str();
   serve.add_option("--cors-origin", server.cors_origin, "Origin whose pages may call; empty: none")

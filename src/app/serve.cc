@@ -1,5 +1,7 @@
 #include "app/serve.h"
 
+#include <sys/resource.h>
+
 #include <fstream>
 #include <sstream>
 
@@ -70,6 +72,17 @@ void write_nodes(JsonWriter& json, const std::vector<cluster::NodeInfo>& nodes) 
   json.end_array();
 }
 
+/// Each connection is a descriptor, and so are links, files and the rest.
+void raise_descriptor_limit(size_t max_connections) {
+  constexpr rlim_t kOthers = 256;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_max >= max_connections + kOthers) return;
+  log::warn("--max-connections {} is more than {} descriptors allow (ulimit -Hn)", max_connections, limit.rlim_max);
+}
+
 /// Starts the engine behind a front that is up already, and serves until a signal.
 Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, const ServeFlags& flags,
                  const std::string& model) {
@@ -104,6 +117,7 @@ Result<void> serve(const ServeFlags& flags) {
   if (config.has_error()) return config.error();
   if (flags.cluster.node_rank > 0) return run_worker(flags);
   Signals signals;
+  raise_descriptor_limit(flags.server.max_connections);
   auto tokenizer = text::Tokenizer::load(folder);
   if (tokenizer.has_error()) return tokenizer.error();
   auto chat_template = load_chat_template(flags);

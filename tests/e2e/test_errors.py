@@ -105,6 +105,15 @@ async def test_a_full_queue_is_a_rate_limit_error():
         assert all("Retry-After" in answer.response.headers for answer in refused)
 
 
+async def test_the_client_gets_through_a_full_queue_by_its_retries():
+    with MillraceServer("--max-running-requests", 1, "--max-queued-requests", 1) as server:
+        async with async_client_of(server, max_retries=60) as client:
+            request = {"model": MODEL.name, "prompt": PROMPT, "max_tokens": 200, "extra_body": {"ignore_eos": True}}
+            answers = await asyncio.gather(*(client.completions.create(**request) for _ in range(6)))
+        assert [answer.usage.completion_tokens for answer in answers] == [200] * 6
+        assert server.metric("millrace:http_requests_total", status=429) > 0
+
+
 def test_the_api_key_is_asked_for():
     with MillraceServer("--api-key", "secret") as server:
         with client_of(server) as client, pytest.raises(openai.AuthenticationError):

@@ -58,6 +58,22 @@ def test_sigterm_lets_running_streams_finish(stages):
             server.get("/health")
 
 
+def test_the_log_is_json_lines_on_demand_and_holds_no_prompt():
+    secret = "a prompt that nobody may read"
+    with MillraceServer("--log-json") as server:
+        body = {"prompt": secret, "max_tokens": 3, "ignore_eos": True, "request_id": "two\nlines"}
+        assert server.post("/v1/completions", body).status_code == 200
+        httpx.get(server.url + "/nowhere", headers={"X-Request-Id": "mine"}, timeout=PATIENCE_S)
+        server.terminate()
+        assert server.wait() == 0
+    lines = [json.loads(line) for line in server.output]
+    assert all(line.keys() >= {"time", "level", "message"} for line in lines)
+    requests = [line for line in lines if line["message"] == "request"]
+    assert [(line["id"], line["status"]) for line in requests] == [("cmpl-two?lines", 200), ("mine", 404)]
+    assert requests[0]["completion_tokens"] == 3 and requests[0]["total_ms"] >= requests[0]["ttft_ms"] > 0
+    assert secret not in "".join(server.output)
+
+
 def test_sigterm_ends_an_idle_server():
     with MillraceServer() as server:
         server.terminate()

@@ -3,9 +3,9 @@
 #include <array>
 #include <string_view>
 
-/// What is fuzzed besides the frames of a link: each function takes any bytes, checks what must hold of the outcome, and
-/// aborts when it does not. `NAME_fuzz` is the libFuzzer program of a target, corpus/NAME its seeds; the program `fuzz`
-/// of ./test runs all of them over the seeds and a bounded number of mutations.
+/// What is fuzzed besides the frames of a link: each function takes any bytes, checks what must hold of the outcome,
+/// and aborts when it does not. `NAME_fuzz` is the libFuzzer program of a target, corpus/NAME its seeds; `fuzz_test`
+/// runs all of them over the seeds and a bounded number of mutations.
 namespace millrace::fuzz {
 
 void http_request(std::string_view input);

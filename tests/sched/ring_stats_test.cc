@@ -147,6 +147,9 @@ TEST_CASE("reports are matched to their plans, however late they come, and the s
   REQUIRE(found.since_start.stages[1].wait.total_ns() == 2);
   REQUIRE(found.occupancy_ns == std::vector<int64_t>{10, 10 + (145 - 112), 112 - 20});
   REQUIRE(found.latency_sum_ns == (112 - 10) + (145 - 20));
+  std::array<uint64_t, kTokenCountBounds.size() + 1> token_counts{};
+  token_counts[1] = token_counts[2] = 1;  // 3 tokens are at most 8, 10 at most 16
+  REQUIRE(found.token_counts == token_counts);
   REQUIRE(found.since_start.links[0].bytes == 30 + 100 + 90);
   // The reports of stage 0 ride on the plan that brings them.
   REQUIRE(found.since_start.links[1].bytes == 30 + 100 + 90 + 2 * StageReport::kWireBytes + 640 + 192);
