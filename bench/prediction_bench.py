@@ -2,11 +2,11 @@
 """Real servers against what `millrace simulate` predicts for them, and ways of cutting prompts against each other.
 
 For each --pp-size a server per chunking starts and times its stages; one that cuts by cost gives the description of the
-ring (/cost_model) before it has served anything. Then bench/load runs loads heavy in prefill, heavy in decode, and mixed (or `long`: a few
-prompts of many chunks), on each server in turn, --rounds times after one turn that does not count; and the simulator
-replays the very requests of each run over that description. Printed: what was measured, predicted / measured,
-and the time against that of the first chunking; medians and, in brackets, the least and the most. --refit takes the
-description after the rounds instead, when the cost model has seen the loads. Needs the machine for itself."""
+ring (/cost_model) before it has served anything. Then bench/load runs loads heavy in prefill, heavy in decode, and mixed
+(or `long`: a few prompts of many chunks), on each server in turn, --rounds times after one turn that does not count; and
+the simulator replays the very requests of each run over that description. Printed: what was measured, predicted /
+measured, and the time against that of the first chunking; medians and, in brackets, the least and the most. --refit
+takes the description after the rounds instead, when the cost model has seen the loads. Needs the machine for itself."""
 
 import argparse
 import contextlib
@@ -38,8 +38,8 @@ def fetch(url):
 
 def run_load(options, ring, load, seed, path):
     subprocess.run([options.build / "bench" / "load", "--base-url", ring.url, "--result-file", path, "--ignore-eos",
-                    "--quiet", "--seed", str(seed), "--range-ratio", str(options.range_ratio), *LOADS[load]], check=True,
-                   stdout=subprocess.DEVNULL, timeout=600)
+                    "--quiet", "--seed", str(seed), "--range-ratio", str(options.range_ratio), *LOADS[load]],
+                   check=True, stdout=subprocess.DEVNULL, timeout=600)
     return json.loads(path.read_text())
 
 
@@ -54,10 +54,10 @@ def measure(options, rings, folder):
     """{(load, chunking): [(result file, its content)]}, one entry per round that counts."""
     runs = {(load, chunking): [] for load in options.loads for chunking in rings}
     for number in range(options.rounds + 1):
-        for load in options.loads:
+        for place, load in enumerate(options.loads):
             for chunking, ring in rings.items():
                 path = folder / f"{ring.name}-{load}-{number}.json".replace(" ", "")
-                result = run_load(options, ring, load, 100 * number + len(rings), path)
+                result = run_load(options, ring, load, 100 * number + place, path)  # no prompt twice
                 if number > 0:
                     runs[load, chunking].append((path, result))
     return runs
@@ -73,11 +73,12 @@ def report(options, pp_size, runs, cluster, folder):
             if ratios:
                 print(f"  {name:16} {spread(values, digits):28} predicted / measured {spread(ratios, 3)}")
         if chunking != options.chunkings[0]:
-            first = runs[load, options.chunkings[0]]
+            base = options.chunkings[0]
+            first = runs[load, base]
             ratios = [own["duration"] / other["duration"] for (_, own), (_, other) in zip(measured, first)]
-            foreseen = [simulate(options, options.chunkings[0], cluster, path, folder / "row.json") for path, _ in first]
+            foreseen = [simulate(options, base, cluster, path, folder / "row.json") for path, _ in first]
             ours = [own["duration"] / other["duration"] for own, other in zip(predicted, foreseen)]
-            print(f"  time against {options.chunkings[0]}: {spread(ratios, 3)}, predicted {spread(ours, 3)}")
+            print(f"  time against {base}: {spread(ratios, 3)}, predicted {spread(ours, 3)}")
         print(end="", flush=True)
 
 

@@ -14,26 +14,31 @@ constexpr uint32_t kTokenKinds = 32;
 Profile::Profile(const ProfileBounds& bounds) : bounds_(bounds) {
   add_prefills();
   add_decodes();
+  for (size_t round = 0; round < kRounds; ++round) {
+    for (size_t step = 0; step < steps_.size(); ++step) {
+      if (round == 0 || (steps_[step].counts && !steps_[step].once)) order_.push_back(step);
+    }
+  }
 }
 
-// Chunks after a prefix are as long as half the largest, as far as one sequence goes.
+// Chunks after a prefix are as long as half the largest, as far as one sequence goes; they go on from the prompt before
+// them, which is the largest in every round.
 void Profile::add_prefills() {
   const uint32_t longest = std::max(1u, std::min(bounds_.chunk_size, bounds_.context_length - 1));
-  for (int round = 0; round < 2; ++round) {
-    for (const uint32_t part : {4u, 2u, 1u}) steps_.push_back({1, std::max(1u, longest / part), true});
-  }
+  steps_.push_back({.tokens = longest, .fresh = true, .counts = false});
   for (uint32_t sample = 1; sample <= bounds_.prompt_samples; ++sample) {
     const uint64_t length = uint64_t{longest} * sample / bounds_.prompt_samples;
-    steps_.push_back({1, std::max(1u, static_cast<uint32_t>(length)), true});
+    steps_.push_back({.tokens = std::max(1u, static_cast<uint32_t>(length)), .fresh = true, .once = true});
   }
+  for (const uint32_t part : {4u, 2u, 1u}) steps_.push_back({.tokens = std::max(1u, longest / part), .fresh = true});
   const uint32_t half = std::max(1u, longest / 2);
   uint32_t length = longest;
-  for (int chunk = 0; chunk < 4 && length + half + 2 < bounds_.context_length; ++chunk) {
-    steps_.push_back({1, half, false});
+  for (int chunk = 0; chunk < 3 && length + half + 2 < bounds_.context_length; ++chunk) {
+    steps_.push_back({.tokens = half});
     length += half;
   }
   for (int step = 0; step < 2 && length + 1 < bounds_.context_length; ++step) {
-    steps_.push_back({1, 1, false});
+    steps_.push_back({.tokens = 1});
     ++length;
   }
 }
@@ -45,20 +50,21 @@ void Profile::add_decodes() {
       std::min({bounds_.max_running, kMostDecodes, bounds_.chunk_size / prompt, bounds_.page_count / pages_each});
   for (const uint32_t count : {most, most / 2}) {
     if (count == 0 || prompt + 2 >= bounds_.context_length) continue;
-    steps_.push_back({count, prompt, true});
-    for (int step = 0; step < 2; ++step) steps_.push_back({count, 1, false});
+    steps_.push_back({.sequences = count, .tokens = prompt, .fresh = true});
+    for (int step = 0; step < 2; ++step) steps_.push_back({.sequences = count, .tokens = 1});
   }
 }
 
-std::optional<Plan> Profile::next() {
-  if (next_step_ > steps_.size()) return std::nullopt;
+std::optional<Plan> Profile::next(uint64_t id) {
+  if (next_step_ > order_.size()) return std::nullopt;
   Plan plan;
-  if (next_step_ == steps_.size()) {
+  if (next_step_ == order_.size()) {
     ++next_step_;
     close_all(plan);
     return plan;
   }
-  const Step& step = steps_[next_step_++];
+  ids_.push_back(id);
+  const Step& step = steps_[order_[next_step_++]];
   if (step.fresh) {
     close_all(plan);
     for (uint32_t slot = 0; slot < step.sequences; ++slot) {
@@ -68,6 +74,27 @@ std::optional<Plan> Profile::next() {
   }
   for (uint32_t slot = 0; slot < step.sequences; ++slot) append(plan, slot, step.tokens);
   return plan;
+}
+
+void Profile::record(uint64_t plan, StageId stage, const BatchShape& shape, double run_us) {
+  const auto found = std::ranges::lower_bound(ids_, plan);
+  if (found == ids_.end() || *found != plan) return;
+  std::vector<Timing>& best = steps_[order_[static_cast<size_t>(found - ids_.begin())]].best;
+  if (best.size() <= stage.value()) best.resize(stage.value() + 1);
+  Timing& timing = best[stage.value()];
+  if (timing.run_us == 0 || run_us < timing.run_us) timing = {stage, shape, run_us};
+}
+
+std::vector<Profile::Timing> Profile::timings() const {
+  std::vector<Timing> all;
+  for (const size_t index : order_) {
+    const Step& step = steps_[index];
+    if (!step.counts) continue;
+    for (const Timing& timing : step.best) {
+      if (timing.run_us > 0) all.push_back(timing);
+    }
+  }
+  return all;
 }
 
 void Profile::close_all(Plan& plan) {

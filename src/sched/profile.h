@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "sched/cost_model.h"
 #include "sched/plan.h"
 
 namespace millrace::sched {
@@ -18,21 +19,39 @@ struct ProfileBounds {
 };
 
 /// The plans that time every stage before the first request: prompts of several lengths, chunks after a prefix, decode
-/// steps of one and of many sequences, on scratch sequences whose slots are closed again. Ordinary plans, so that the
-/// stages know nothing of it. Used by the scheduler while nothing else runs.
+/// steps of one and of many sequences, on scratch sequences whose slots are closed again. The largest comes first, to
+/// touch all memory, and does not count; the others are run kRounds times, of which the shortest counts: what else
+/// goes on beside a stage only makes it slower. Ordinary plans, so that the stages know nothing of it. Used by the
+/// scheduler while nothing else runs.
 class Profile {
  public:
   explicit Profile(const ProfileBounds& bounds);
 
-  /// The next plan. The last one is empty: it closes the scratch sequences, and brings the last timings home.
-  [[nodiscard]] std::optional<Plan> next();
-  [[nodiscard]] bool finished() const { return next_step_ > steps_.size(); }
+  /// The next plan, whose id will be `plan`. The last one is empty: it closes the scratch sequences, and brings the
+  /// last timings home.
+  [[nodiscard]] std::optional<Plan> next(uint64_t plan);
+  [[nodiscard]] bool finished() const { return next_step_ > order_.size(); }
+
+  /// A stage's time for a plan; plans of others are ignored.
+  void record(uint64_t plan, StageId stage, const BatchShape& shape, double run_us);
+  struct Timing {
+    StageId stage;
+    BatchShape shape;
+    double run_us = 0;
+  };
+  /// What was measured: every round's, with the shortest time of all rounds.
+  [[nodiscard]] std::vector<Timing> timings() const;
+
+  static constexpr size_t kRounds = 3;
 
  private:
   struct Step {
     uint32_t sequences = 1;
-    uint32_t tokens = 0;  // of each
-    bool fresh = false;   // on new sequences; else the next tokens of those that are open
+    uint32_t tokens = 0;          // of each
+    bool fresh = false;           // on new sequences; else the next tokens of those that are open
+    bool counts = true;
+    bool once = false;            // in the first round only
+    std::vector<Timing> best{};   // by stage
   };
   struct Scratch {
     uint32_t length = 0;
@@ -47,7 +66,9 @@ class Profile {
 
   const ProfileBounds bounds_;
   std::vector<Step> steps_;
-  size_t next_step_ = 0;
+  std::vector<size_t> order_;  // of steps_, as they are run
+  size_t next_step_ = 0;       // of order_
+  std::vector<uint64_t> ids_;  // of the plans made, ascending
   std::vector<Scratch> open_;  // by slot
   uint32_t used_pages_ = 0;
 };

@@ -183,6 +183,7 @@ std::vector<SequenceUpdate> Scheduler::complete(const PlanOutput& output) {
         output.slices.size(), plan.slice_count);
   observe(output.reports);
   if (profile_ && profile_->finished() && in_flight_.empty()) {
+    for (const auto& [stage, shape, run_us] : profile_->timings()) chunker_.observe(stage, shape, run_us);
     profile_.reset();
     chunker_.finish_profile();
   }
@@ -204,7 +205,13 @@ void Scheduler::observe(const std::vector<StageReport>& reports) {
     const uint64_t plan = report.plan.value();
     if (plan < oldest || plan >= plan_count_ || report.stage.value() >= options_.stage_count) continue;
     const std::optional<BatchShape>& shape = shapes_[plan - oldest];
-    if (shape) chunker_.observe(report.stage, *shape, static_cast<double>(report.run_ns()) * 1e-3);
+    if (!shape) continue;
+    const double run_us = static_cast<double>(report.run_ns()) * 1e-3;
+    if (profile_) {
+      profile_->record(plan, report.stage, *shape, run_us);
+    } else {
+      chunker_.observe(report.stage, *shape, run_us);
+    }
   }
 }
 

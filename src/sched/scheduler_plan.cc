@@ -44,7 +44,7 @@ void Scheduler::finish_plan(Plan& plan) {
 // One plan at a time, so that no stage computes beside another on the same cores.
 std::optional<Plan> Scheduler::next_of_profile() {
   if (!in_flight_.empty()) return std::nullopt;
-  auto plan = profile_->next();
+  auto plan = profile_->next(plan_count_);
   if (!plan) return std::nullopt;
   in_flight_.emplace_back();
   record_shape(*plan);

@@ -169,3 +169,34 @@ TEST_CASE("the profile's plans keep the bounds and end with every slot closed") 
   REQUIRE(open == 0);
   REQUIRE(run_out(scheduler) == std::vector<uint64_t>{1});
 }
+
+TEST_CASE("the profile believes the shortest of its rounds, and not the first touch of memory") {
+  auto options = options_with(QueuePolicy::kFcfs);
+  options.chunking = Chunking::kBalanced;
+  options.max_running = 4;
+  Scheduler scheduler(options);
+  uint64_t id = 7;  // the ring has had other plans
+  for (uint64_t i = 0; i < id; ++i) (void)answer(scheduler, scheduler.empty_plan());
+  int plans = 0;
+  while (scheduler.profiling()) {
+    auto plan = scheduler.next();
+    REQUIRE(plan.has_value());
+    PlanOutput output;
+    output.id = PlanId(id);
+    double us = 100;
+    for (const PlanSlice& slice : plan->slices) {
+      us += 10 * slice.token_count;
+      output.slices.emplace_back().sample.emplace().token = 1;
+    }
+    // The first plan touches memory, and of every three rounds two are disturbed.
+    const double disturbed = plans == 0 ? 50 : 1 + 0.8 * (plans % 3);
+    output.reports.push_back({StageId(0), output.id, 0, 0, 0, static_cast<int64_t>(us * disturbed * 1e3)});
+    (void)scheduler.complete(output);
+    ++plans;
+    ++id;
+  }
+  REQUIRE(scheduler.costs().usable());
+  BatchShape shape;
+  shape.add_prefill(0, options.chunked_prefill_size);
+  REQUIRE(scheduler.costs().slowest_us(shape) == Approx(100 + 10.0 * options.chunked_prefill_size).epsilon(0.02));
+}
