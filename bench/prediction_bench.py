@@ -22,7 +22,7 @@ LOADS = {
     "prefill": ["--num-prompts", "8", "--max-concurrency", "4", "--input-len", "1500", "--output-len", "2"],
     "decode": ["--num-prompts", "32", "--max-concurrency", "16", "--input-len", "32", "--output-len", "64"],
     "mixed": ["--num-prompts", "24", "--max-concurrency", "8", "--input-len", "512", "--output-len", "32"],
-    "long": ["--num-prompts", "4", "--max-concurrency", "4", "--input-len", "12000", "--output-len", "1"],
+    "long": ["--num-prompts", "4", "--max-concurrency", "4", "--input-len", "4000", "--output-len", "1"],
 }
 FIGURES = {  # of bench/load's result file, of the simulator's
     "time, s": ("duration", "duration", 1),
@@ -102,7 +102,7 @@ def bench(options, pp_size, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True,
-                        help="folder of a model with a context of 4096, or 20000 for `long`; "
+                        help="folder of a model with a context of 8192; "
                              "tools/make_random_checkpoint.py makes ones of real shapes")
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder (millrace and bench/load)")
     parser.add_argument("--pp-sizes", type=int, nargs="+", default=[1, 2, 4])

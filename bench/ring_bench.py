@@ -31,7 +31,7 @@ START_PATIENCE_S = 300
 LISTENING = re.compile(r"listening on (http://\S+)")
 
 LOADS = {
-    "prefill": ["--num-prompts", "4", "--max-concurrency", "4", "--output-len", "1"],  # and --prompt-len
+    "prefill": ["--max-concurrency", "4", "--output-len", "1"],  # and --prompts of --prompt-len
     "decode": ["--num-prompts", "16", "--max-concurrency", "16", "--input-len", "8", "--output-len", "32"],
     "mixed": ["--num-prompts", "16", "--max-concurrency", "16", "--input-len", "64", "--output-len", "32"],
 }
@@ -93,11 +93,11 @@ class Ring:
                 process.kill()
 
     def tokens_per_second(self, load, seed):
-        lengths = ["--input-len", str(self.options.prompt_len)] if load == "prefill" else []
+        prompts = ["--num-prompts", str(self.options.prompts), "--input-len", str(self.options.prompt_len)]
         with tempfile.NamedTemporaryFile() as result:
             subprocess.run([*self.client_prefix, str(self.options.build / "bench" / "load"), "--base-url", self.url,
                             "--result-file", result.name, "--ignore-eos", "--quiet", "--seed", str(seed), *LOADS[load],
-                            *lengths], check=True, stdout=subprocess.DEVNULL, timeout=600)
+                            *(prompts if load == "prefill" else [])], check=True, stdout=subprocess.DEVNULL, timeout=600)
             report = json.loads(Path(result.name).read_text())
         return report["output_throughput" if load == "decode" else "total_token_throughput"]
 
@@ -245,6 +245,7 @@ def main():
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "books-4m",
                         help="folder of the model; tools/make_random_checkpoint.py makes ones of real shapes")
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder (millrace and bench/load)")
+    parser.add_argument("--prompts", type=int, default=16, help="of the load prefill")
     parser.add_argument("--prompt-len", type=int, default=1000,
                         help="tokens of a prompt; longer ones, where the model takes them, fill the ring for longer")
     parser.add_argument("--rounds", type=int, default=5)
