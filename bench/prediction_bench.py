@@ -2,13 +2,15 @@
 """Real servers against what `millrace simulate` predicts for them, and ways of cutting prompts against each other.
 
 For each --pp-size a server per chunking starts and times its stages; one that cuts by cost gives the description of the
-ring (/cost_model) before it has served anything. Then bench/load runs loads heavy in prefill, heavy in decode, and mixed
+ring (/cost_model). Then bench/load runs loads heavy in prefill, heavy in decode, and mixed
 (or `long`: a few prompts of many chunks), on each server in turn, --rounds times after one turn that does not count; and
 the simulator replays the very requests of each run over that description. Printed: what was measured, predicted /
-measured, and the time against that of the first chunking; medians and, in brackets, the least and the most. --refit
-takes the description after the rounds instead, when the cost model has seen the loads. Needs the machine for itself."""
+measured, and the time against that of the first chunking; medians and, in brackets, the least and the most. The
+description is taken before each run (--describe run), or once, before the first (start): a machine whose speed wanders
+is then told from a prediction that is wrong. Needs the machine for itself."""
 
 import argparse
+import collections
 import contextlib
 import json
 import subprocess
@@ -18,6 +20,7 @@ from pathlib import Path
 
 from ring_bench import ROOT, Ring, spread
 
+Run = collections.namedtuple("Run", "path result cluster")
 LOADS = {
     "prefill": ["--num-prompts", "8", "--max-concurrency", "4", "--input-len", "1500", "--output-len", "2"],
     "decode": ["--num-prompts", "32", "--max-concurrency", "16", "--input-len", "32", "--output-len", "64"],
@@ -50,40 +53,40 @@ def simulate(options, chunking, cluster, requests, path):
     return json.loads(path.read_text())[0]
 
 
-def measure(options, rings, folder):
-    """{(load, chunking): [(result file, its content)]}, one entry per round that counts."""
+def measure(options, rings, describe, folder):
+    """{(load, chunking): [Run]}, one entry per round that counts."""
     runs = {(load, chunking): [] for load in options.loads for chunking in rings}
     for number in range(options.rounds + 1):
         for place, load in enumerate(options.loads):
             for chunking, ring in rings.items():
                 path = folder / f"{ring.name}-{load}-{number}.json".replace(" ", "")
+                cluster = describe(path.with_suffix(".cluster.json"))
                 result = run_load(options, ring, load, 100 * number + place, path)  # no prompt twice
                 if number > 0:
-                    runs[load, chunking].append((path, result))
+                    runs[load, chunking].append(Run(path, result, cluster))
     return runs
 
 
-def report(options, pp_size, runs, cluster, folder):
+def report(options, pp_size, runs, folder):
     for (load, chunking), measured in runs.items():
-        predicted = [simulate(options, chunking, cluster, path, folder / "row.json") for path, _ in measured]
+        predicted = [simulate(options, chunking, run.cluster, run.path, folder / "row.json") for run in measured]
         print(f"pp {pp_size}, {chunking}, {load}")
         for name, (real, simulated, digits) in FIGURES.items():
-            values = [result[real] for _, result in measured]
+            values = [run.result[real] for run in measured]
             ratios = [row[simulated] / value for row, value in zip(predicted, values) if value > 0]
             if ratios:
                 print(f"  {name:16} {spread(values, digits):28} predicted / measured {spread(ratios, 3)}")
         if chunking != options.chunkings[0]:
             base = options.chunkings[0]
             first = runs[load, base]
-            ratios = [own["duration"] / other["duration"] for (_, own), (_, other) in zip(measured, first)]
-            foreseen = [simulate(options, base, cluster, path, folder / "row.json") for path, _ in first]
+            ratios = [own.result["duration"] / other.result["duration"] for own, other in zip(measured, first)]
+            foreseen = [simulate(options, base, run.cluster, run.path, folder / "row.json") for run in first]
             ours = [own["duration"] / other["duration"] for own, other in zip(predicted, foreseen)]
             print(f"  time against {base}: {spread(ratios, 3)}, predicted {spread(ours, 3)}")
         print(end="", flush=True)
 
 
 def bench(options, pp_size, folder):
-    cluster = folder / f"cluster-pp{pp_size}.json"
     with contextlib.ExitStack() as stack:
         rings = {}
         for chunking in options.chunkings:
@@ -91,12 +94,18 @@ def bench(options, pp_size, folder):
                      "--chunked-prefill-size", options.chunk, "--pp-async-batch-depth", options.depth]
             rings[chunking] = stack.enter_context(Ring(f"pp{pp_size} {chunking}", options, [([], flags)]))
         timed = next((ring for chunking, ring in rings.items() if chunking != "fixed"), rings[options.chunkings[0]])
-        if not options.refit:
-            cluster.write_text(fetch(timed.url + "/cost_model"))
-        runs = measure(options, rings, folder)
-        if options.refit:
-            cluster.write_text(fetch(timed.url + "/cost_model"))
-    report(options, pp_size, runs, cluster, folder)
+        start = folder / f"cluster-pp{pp_size}.json"
+        if options.describe == "start":
+            start.write_text(fetch(timed.url + "/cost_model"))
+
+        def describe(path):
+            if options.describe == "start":
+                return start
+            path.write_text(fetch(timed.url + "/cost_model"))
+            return path
+
+        runs = measure(options, rings, describe, folder)
+    report(options, pp_size, runs, folder)
 
 
 def main():
@@ -111,10 +120,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2, help="over all stages")
     parser.add_argument("--chunkings", nargs="+", default=["balanced"], choices=["fixed", "published", "balanced"],
-                        help="fixed alone gives no description before it has served: --refit")
+                        help="fixed alone gives no description before it has served")
     parser.add_argument("--chunk", type=int, default=1024, help="--chunked-prefill-size of server and simulator")
     parser.add_argument("--depth", type=int, default=0, help="--pp-async-batch-depth of both")
-    parser.add_argument("--refit", action="store_true", help="describe the ring after the rounds, not before")
+    parser.add_argument("--describe", choices=["run", "start"], default="run", help="when to ask for the description")
     parser.add_argument("--serve-flags", type=str.split, default=[], help="more flags for every server, in one string")
     parser.add_argument("--keep", type=Path, help="folder for the descriptions and the result files")
     options = parser.parse_args()

@@ -29,9 +29,7 @@ Coordinator::Coordinator(async::Runtime& runtime, CoordinatorOptions options)
       tasks_(runtime),
       changed_(runtime),
       nodes_(options_.assignments.size()),
-      reported_(options_.assignments.size()),
-      compute_(options_.assignments.size()),
-      warned_of_(options_.assignments.size()) {}
+      reports_(options_.assignments) {}
 
 Coordinator::~Coordinator() = default;
 
@@ -56,12 +54,6 @@ Result<void> Coordinator::open() {
   if (listener.has_error()) return listener.error();
   ring_listener_ = std::move(*listener);
   return {};
-}
-
-std::string Coordinator::name(uint32_t rank) const {
-  const Assignment& assignment = options_.assignments[rank];
-  return fmt::format("node {} of {} (stages {} to {})", rank, nodes_.size(), assignment.first_stage,
-                     assignment.first_stage + assignment.layers.size() - 1);
 }
 
 StageId Coordinator::last_local_stage() const {
@@ -126,7 +118,7 @@ asio::awaitable<void> Coordinator::serve_node(std::shared_ptr<ControlConnection>
     if (problem.empty()) {
       Node& node = nodes_[hello->node_rank];
       node = Node{connection, hello->ring_port, {}, Generation(0), false};
-      log::info("{} is there, from {}", name(hello->node_rank), connection->peer());
+      log::info("{} is there, from {}", reports_.name(hello->node_rank), connection->peer());
       connection->send(options_.assignments[hello->node_rank]);
       co_await listen_to(hello->node_rank, connection);
     }
@@ -150,9 +142,9 @@ asio::awaitable<void> Coordinator::listen_to(uint32_t rank, std::shared_ptr<Cont
   }
   const bool took_part = nodes_[rank].joined != Generation(0);
   nodes_[rank] = Node{};
-  set_reported(rank, {});
-  set_compute(rank, {});
-  if (!interrupted_) log::warn("{} is gone: {}", name(rank), reason);
+  reports_.set_links(rank, {});
+  reports_.set_compute(rank, {});
+  if (!interrupted_) log::warn("{} is gone: {}", reports_.name(rank), reason);
   if (took_part) lose(rank, reason);
   changed_.notify_all();
 }
@@ -166,8 +158,8 @@ void Coordinator::handle(uint32_t rank, const Message& message) {
       return;
     }
     node.page_capacity = loaded->page_capacity;
-    set_compute(rank, loaded->compute);
-    log::info("{} has loaded its layers and has room for {} pages", name(rank), loaded->page_capacity);
+    reports_.set_compute(rank, loaded->compute);
+    log::info("{} has loaded its layers and has room for {} pages", reports_.name(rank), loaded->page_capacity);
   } else if (const auto* formed = std::get_if<Formed>(&message)) {
     if (formed->generation == node.joined) node.formed = true;
   } else if (const auto* stopped = std::get_if<Stopped>(&message)) {
@@ -177,59 +169,24 @@ void Coordinator::handle(uint32_t rank, const Message& message) {
       lose(rank, stopped->reason);
     }
   } else if (const auto* report = std::get_if<LinkReport>(&message)) {
-    set_reported(rank, report->links);
+    reports_.set_links(rank, report->links);
     return;
   }
   changed_.notify_all();
 }
 
-void Coordinator::set_compute(uint32_t rank, const std::string& compute) {
-  {
-    const std::lock_guard lock(stats_mutex_);
-    compute_[rank] = compute;
-  }
-  if (rank > 0) return warn_if_unequal(rank);
-  for (uint32_t other = 1; other < nodes_.size(); ++other) warn_if_unequal(other);
-}
-
-void Coordinator::warn_if_unequal(uint32_t rank) {
-  const std::string& own = compute_.front();
-  const std::string& other = compute_[rank];
-  if (own.empty() || other.empty() || other == own || warned_of_[rank] == other) return;
-  warned_of_[rank] = other;
-  log::warn(
-      "{} computes in {}, the head's node in {}: the last bits of results, and with them tokens, depend on which "
-      "node holds which layers; --cpu-isa on the head gives all nodes one instruction set",
-      name(rank), other, own);
-}
-
-std::vector<NodeInfo> Coordinator::nodes() const {
-  std::vector<NodeInfo> all;
-  const std::lock_guard lock(stats_mutex_);
-  for (uint32_t rank = 0; rank < compute_.size(); ++rank) {
-    const Assignment& assignment = options_.assignments[rank];
-    all.push_back({rank, assignment.first_stage, static_cast<uint32_t>(assignment.layers.size()), compute_[rank]});
-  }
-  return all;
-}
-
-void Coordinator::set_reported(uint32_t rank, std::vector<comm::LinkStats> links) {
-  const std::lock_guard lock(stats_mutex_);
-  reported_[rank] = std::move(links);
-}
-
 std::vector<comm::LinkStats> Coordinator::link_stats() const {
   std::vector<comm::LinkStats> all = head_links_.stats();
+  for (comm::LinkStats& link : reports_.links()) all.push_back(std::move(link));
   const std::lock_guard lock(stats_mutex_);
   if (stage_links_) {
     for (comm::LinkStats& link : stage_links_->stats()) all.push_back(std::move(link));
   }
-  for (const auto& links : reported_) all.insert(all.end(), links.begin(), links.end());
   return all;
 }
 
 void Coordinator::lose(uint32_t rank, const std::string& reason) {
-  lost_ = fmt::format("{}: {}", name(rank), reason);
+  lost_ = fmt::format("{}: {}", reports_.name(rank), reason);
   if (on_lost_) on_lost_(lost_);
 }
 
@@ -237,7 +194,7 @@ asio::awaitable<void> Coordinator::until_all(bool (*ready)(const Node&), const c
   for (;;) {
     std::string missing;
     for (uint32_t rank = 1; rank < nodes_.size(); ++rank) {
-      if (!ready(nodes_[rank])) missing += (missing.empty() ? "" : ", ") + name(rank);
+      if (!ready(nodes_[rank])) missing += (missing.empty() ? "" : ", ") + reports_.name(rank);
     }
     if (interrupted_) throw_interrupted();
     if (on_waiting_) on_waiting_(missing.empty() ? missing : "forming: waiting for " + missing);
@@ -249,7 +206,7 @@ asio::awaitable<void> Coordinator::until_all(bool (*ready)(const Node&), const c
 }
 
 asio::awaitable<uint64_t> Coordinator::all_loaded(std::string compute) {
-  set_compute(0, compute);
+  reports_.set_compute(0, compute);
   co_await until_all([](const Node& node) { return node.page_capacity.has_value(); }, "come and load");
   uint64_t least = UINT64_MAX;
   for (uint32_t rank = 1; rank < nodes_.size(); ++rank) least = std::min(least, *nodes_[rank].page_capacity);
@@ -313,7 +270,7 @@ asio::awaitable<void> Coordinator::until_joined(Generation generation, async::Ti
     if (!changed) {
       const auto rank = static_cast<uint32_t>(late - nodes_.begin());
       throw ErrorException(
-          make_error(ErrorCode::kTimeout, "{} did not join generation {}", name(rank), generation.value()));
+          make_error(ErrorCode::kTimeout, "{} did not join generation {}", reports_.name(rank), generation.value()));
     }
   }
 }

@@ -11,6 +11,7 @@
 
 #include "cluster/control_connection.h"
 #include "cluster/messages.h"
+#include "cluster/node_reports.h"
 #include "comm/tcp_link.h"
 #include "model/config.h"
 #include "sched/ring.h"
@@ -23,14 +24,6 @@ struct CoordinatorOptions {
   model::ModelConfig config;
   ControlTiming timing;
   async::Duration form_timeout = std::chrono::seconds(5);
-};
-
-/// What a node of the ring is.
-struct NodeInfo {
-  uint32_t rank = 0;
-  uint32_t first_stage = 0;
-  uint32_t stage_count = 0;
-  std::string compute;  ///< as Loaded says; empty: not there, or not loaded yet
 };
 
 /// Brings the nodes of a ring together, on the node of the head: hears their hellos, tells each what to load, and forms
@@ -58,7 +51,7 @@ class Coordinator final : public sched::RingFormer {
   /// From any thread: both ends of every TCP link of the ring, those of other nodes as they reported them last.
   [[nodiscard]] std::vector<comm::LinkStats> link_stats() const;
   /// From any thread: by rank.
-  [[nodiscard]] std::vector<NodeInfo> nodes() const;
+  [[nodiscard]] std::vector<NodeInfo> nodes() const { return reports_.nodes(); }
 
   [[nodiscard]] asio::awaitable<sched::RingEnds> form(Generation generation) override;
   [[nodiscard]] asio::awaitable<void> dissolve(Generation generation, std::string reason) override;
@@ -83,9 +76,6 @@ class Coordinator final : public sched::RingFormer {
   [[nodiscard]] asio::awaitable<void> listen_to(uint32_t rank, std::shared_ptr<ControlConnection> connection);
   [[nodiscard]] std::string refusal(const Hello& hello) const;
   void handle(uint32_t rank, const Message& message);
-  void set_compute(uint32_t rank, const std::string& compute);
-  void warn_if_unequal(uint32_t rank);
-  void set_reported(uint32_t rank, std::vector<comm::LinkStats> links);
   void lose(uint32_t rank, const std::string& reason);
   [[nodiscard]] asio::awaitable<void> until_all(bool (*ready)(const Node&), const char* what);
   [[nodiscard]] asio::awaitable<void> accept_output_link(Generation generation, async::TimePoint deadline,
@@ -95,7 +85,6 @@ class Coordinator final : public sched::RingFormer {
   [[nodiscard]] asio::awaitable<void> until_joined(Generation generation, async::TimePoint deadline,
                                                    const Links& links);
   void send_forms(Generation generation);
-  [[nodiscard]] std::string name(uint32_t rank) const;
   [[nodiscard]] StageId last_local_stage() const;
 
   async::Runtime& runtime_;
@@ -115,9 +104,7 @@ class Coordinator final : public sched::RingFormer {
   std::string lost_;                                    // a node of the newest generation that is lost, and why
   bool interrupted_ = false;
   mutable std::mutex stats_mutex_;
-  std::vector<std::vector<comm::LinkStats>> reported_;  // by rank; guarded by stats_mutex_
-  std::vector<std::string> compute_;                    // by rank; written under stats_mutex_, on the Runtime
-  std::vector<std::string> warned_of_;                  // by rank: what a difference was logged for last
+  NodeReports reports_;
 };
 
 }  // namespace millrace::cluster

@@ -21,6 +21,8 @@ constexpr double kOutlierRatio = 3;
 constexpr double kLargestOutlierShare = 0.33;
 constexpr double kErrorMemory = 0.95;
 constexpr double kLargestUsableError = 0.5;
+/// Rounds of decode that differ by less are alike.
+constexpr double kRoundTolerance = 1.02;
 
 }  // namespace
 
@@ -38,6 +40,11 @@ void BatchShape::add_decode(uint32_t context) {
 double CostCoefficients::predict_us(const BatchShape& shape) const {
   return fixed_us + per_token_us * shape.prefill_tokens + per_pair_us * shape.prefill_pairs +
          per_decode_us * shape.decode_count + per_context_us * shape.decode_context;
+}
+
+CostCoefficients CostCoefficients::scaled(double factor) const {
+  return {fixed_us * factor, per_token_us * factor, per_pair_us * factor, per_decode_us * factor,
+          per_context_us * factor};
 }
 
 // The positive root of a·x² + (b + 2·a·L)·x = target − t(shape), in the form that is stable for a → 0.
@@ -74,9 +81,14 @@ void CostFit::observe(const BatchShape& shape, double run_us) {
     outlier_share_ = kErrorMemory * outlier_share_ + (1 - kErrorMemory) * (outlier ? 1 : 0);
     if (outlier) {
       if (outlier_share_ < kLargestOutlierShare) return;
-      *this = {};  // so many are no outliers but another stage: what was learnt of the old one is dropped
+      // So many are no outliers but another stage: what was learnt of the old one is dropped.
+      CostFit afresh;
+      afresh.anchored_ = anchored_;
+      *this = afresh;
     } else {
       relative_error_ = kErrorMemory * relative_error_ + (1 - kErrorMemory) * std::abs(run_us / predicted - 1);
+      recent_run_us_ = kErrorMemory * recent_run_us_ + run_us;
+      recent_predicted_us_ = kErrorMemory * recent_predicted_us_ + predicted;
     }
   }
   Information decayed;
@@ -89,6 +101,7 @@ void CostFit::observe(const BatchShape& shape, double run_us) {
 
 void CostFit::anchor() {
   if (observations_ == 0) return;
+  anchored_ = coefficients_;
   anchor_ = {};
   anchor_.add(recent_, kAnchorWeight / static_cast<double>(observations_));
 }
@@ -177,6 +190,27 @@ double CostModel::chunk_for(const BatchShape& shape, uint32_t prefix, double tar
     chunk = std::min(chunk, stage.coefficients().chunk_for(shape, prefix, target_us));
   }
   return chunk;
+}
+
+double CostModel::round_us(const BatchShape& all, uint32_t groups, double transit_us) const {
+  const BatchShape share{.decode_count = std::ceil(all.decode_count / groups),
+                         .decode_context = all.decode_context / groups};
+  double way = transit_us;
+  double slowest = 0;
+  for (const CostFit& stage : stages_) {
+    const double run_us = stage.coefficients().predict_us(share);
+    way += run_us;
+    slowest = std::max(slowest, run_us);
+  }
+  return std::max(way, groups * slowest);
+}
+
+uint32_t CostModel::decode_groups(const BatchShape& all, uint32_t most, double transit_us) const {
+  double shortest = std::numeric_limits<double>::infinity();
+  for (uint32_t groups = 1; groups <= most; ++groups) shortest = std::min(shortest, round_us(all, groups, transit_us));
+  uint32_t chosen = most;
+  while (chosen > 1 && round_us(all, chosen, transit_us) > kRoundTolerance * shortest) --chosen;
+  return chosen;
 }
 
 }  // namespace millrace::sched

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/ids.h"
@@ -30,6 +31,8 @@ struct CostCoefficients {
   double per_context_us = 0;
 
   [[nodiscard]] double predict_us(const BatchShape& shape) const;
+  /// Of a stage that takes `factor` times as long for everything.
+  [[nodiscard]] CostCoefficients scaled(double factor) const;
   /// Tokens x of a chunk after `prefix` tokens for which shape and chunk together take `target_us`; 0 when the shape
   /// alone takes as long.
   [[nodiscard]] double chunk_for(const BatchShape& shape, uint32_t prefix, double target_us) const;
@@ -48,8 +51,15 @@ class CostFit {
   /// False: too few timings, or predictions have been too far off lately; coefficients() must not be relied on.
   [[nodiscard]] bool usable() const;
   [[nodiscard]] const CostCoefficients& coefficients() const { return coefficients_; }
+  /// As they were when anchor() was called: at start-up, when nothing ran beside the stage.
+  [[nodiscard]] const std::optional<CostCoefficients>& anchored() const { return anchored_; }
   /// Mean of |measured / predicted − 1| over the last timings.
   [[nodiscard]] double relative_error() const { return relative_error_; }
+  /// Time measured over time predicted in the last timings: the machine's speed now against that over which the
+  /// coefficients are a mean. 1 while nothing was predicted.
+  [[nodiscard]] double recent_ratio() const {
+    return recent_predicted_us_ > 0 ? recent_run_us_ / recent_predicted_us_ : 1;
+  }
 
  private:
   using Vector = std::array<double, kCostTerms>;
@@ -66,9 +76,12 @@ class CostFit {
   Information recent_;
   Information anchor_;
   CostCoefficients coefficients_;
+  std::optional<CostCoefficients> anchored_;
   uint64_t observations_ = 0;
   double outlier_share_ = 0;  // of the last timings
   double relative_error_ = 0;
+  double recent_run_us_ = 0;
+  double recent_predicted_us_ = 0;
 };
 
 /// The cost of a micro-batch on every stage. Owned by the scheduler.
@@ -82,6 +95,12 @@ class CostModel {
   [[nodiscard]] double slowest_us(const BatchShape& shape) const;
   /// The largest chunk with which no stage takes longer than `target_us`.
   [[nodiscard]] double chunk_for(const BatchShape& shape, uint32_t prefix, double target_us) const;
+  /// Time from one step of a sequence to its next when the decode steps `all` go in `groups` micro-batches of equal
+  /// size, and a micro-batch is under way for `transit_us` besides its runs: the way through all stages, or the turns
+  /// of all groups on the slowest, whichever is longer.
+  [[nodiscard]] double round_us(const BatchShape& all, uint32_t groups, double transit_us) const;
+  /// The largest number of micro-batches, up to `most`, whose round is within 2 % of the shortest.
+  [[nodiscard]] uint32_t decode_groups(const BatchShape& all, uint32_t most, double transit_us) const;
   [[nodiscard]] const std::vector<CostFit>& stages() const { return stages_; }
 
  private:

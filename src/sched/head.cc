@@ -365,6 +365,7 @@ void Head::book(const comm::Message& message) {
   publish();  // first, so that a client that has its last event finds its pages free
   for (SequenceUpdate& update : updates) deliver(std::move(update));
   stats_.output_booked(*output, message.payload.bytes().size(), nanoseconds(last_output_), nanoseconds(runtime_.now()));
+  scheduler_.set_transit(stats_.transit_us());
   const bool profile_ended = !profiled_before && !scheduler_.profiling();
   if (profile_ended || ++outputs_booked_ % kCostsInterval == 0) publish_costs();
   wake_.notify_all();
@@ -421,6 +422,15 @@ void Head::break_ring(const std::string& reason) {
   wake_.notify_all();
 }
 
+/// What a stage costs when nothing takes its processors away. Where the stages of one machine want more of them than
+/// there are, only the plans of the profile ran so, one at a time: what came later has the others' time in it.
+std::optional<CostCoefficients> Head::described(const CostFit& stage) const {
+  const uint32_t wanted = options_.scheduler.stage_count * options_.stage_threads;
+  if (options_.processors > 0 && wanted > options_.processors) return stage.anchored();
+  if (!stage.usable()) return std::nullopt;
+  return stage.coefficients().scaled(stage.recent_ratio());
+}
+
 void Head::publish_costs() {
   const SchedulerOptions& scheduler = options_.scheduler;
   RingCosts costs{.page_size = scheduler.page_size,
@@ -429,10 +439,16 @@ void Head::publish_costs() {
                   .context_length = scheduler.context_length,
                   .processors = options_.processors,
                   .stage_threads = options_.stage_threads};
-  if (!scheduler_.profiling() && scheduler_.costs().usable()) {
+  if (!scheduler_.profiling()) {
     for (const CostFit& stage : scheduler_.costs().stages()) {
-      costs.stages.push_back(stage.coefficients());
+      const auto coefficients = described(stage);
+      if (!coefficients) break;
+      costs.stages.push_back(*coefficients);
       costs.relative_errors.push_back(stage.relative_error());
+    }
+    if (costs.stages.size() < scheduler.stage_count) {
+      costs.stages.clear();
+      costs.relative_errors.clear();
     }
   }
   stats_.set_costs(std::move(costs));

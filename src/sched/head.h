@@ -119,6 +119,7 @@ class Head final : public Engine {
   void end(const std::vector<SequenceId>& ids, const Error& error);
   void set_not_ready(const std::string& reason);
   void publish();
+  [[nodiscard]] std::optional<CostCoefficients> described(const CostFit& stage) const;
   void publish_costs();
 
   async::Runtime& runtime_;

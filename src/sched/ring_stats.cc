@@ -59,6 +59,7 @@ RingStats::RingStats(size_t stage_count, size_t window)
 void RingStats::ring_attached(Generation generation, int64_t now_ns) {
   generation_ = generation;
   clocks_ = ClockOffsets(stage_count_);
+  transit_ = {};
   pending_.clear();
   previous_.reset();
   starved_ = false;
@@ -143,6 +144,7 @@ void RingStats::output_booked(const PlanOutput& output, uint64_t bytes, int64_t 
 void RingStats::complete(Pending& pending, int64_t now_ns) {
   PlanRecord& record = pending.record;
   clocks_.observe(record.sent_ns, pending.reports, record.output_ns);
+  transit_.observe(record.sent_ns, pending.reports, record.output_ns);
   set_spans(pending);
   if (previous_) explain_waits(*previous_, record);
   previous_ = record;

@@ -9,6 +9,7 @@
 #include "sched/clock_offsets.h"
 #include "sched/cost_model.h"
 #include "sched/plan_record.h"
+#include "sched/transit.h"
 
 namespace millrace::sched {
 
@@ -77,7 +78,8 @@ struct PlanSent {
 
 /// What micro-batches cost as far as the head has learnt it, and what bounds them.
 struct RingCosts {
-  std::vector<CostCoefficients> stages;  // [stage_count]; empty until every stage can be predicted
+  /// At the speed of the last timings; empty until every stage can be predicted.
+  std::vector<CostCoefficients> stages;  // [stage_count]
   std::vector<double> relative_errors;   // [stage_count] mean |measured / predicted - 1| lately
   uint32_t page_size = 0;
   uint32_t page_count = 0;
@@ -104,6 +106,9 @@ class RingStats {
   void starved() { starved_ = true; }
   void plan_sent(const Plan& plan, const PlanSent& sent);
   void output_booked(const PlanOutput& output, uint64_t bytes, int64_t arrived_ns, int64_t booked_ns);
+
+  /// How long a plan is under way besides its time in the stages: the shortest of the last seconds, 0 until known.
+  [[nodiscard]] double transit_us() const { return transit_.shortest_us(); }
 
   /// Now and then: `costs` are what costs() gives from now on.
   void set_costs(RingCosts costs);
@@ -147,6 +152,7 @@ class RingStats {
   // On the head's thread.
   Generation generation_;
   ClockOffsets clocks_;
+  Transit transit_;
   std::deque<Pending> pending_;      // sent and not complete, by plan
   std::optional<PlanRecord> previous_;  // the last complete one of this generation
   int64_t last_request_ns_ = 0;

@@ -27,7 +27,7 @@ struct SchedulerOptions {
   uint32_t page_size = 64;
   uint32_t page_count = 0;
   uint32_t max_running = 0;           ///< slots
-  uint32_t window = 1;                ///< plans that the head keeps in flight; decode is spread over them
+  uint32_t window = 1;                ///< plans that the head keeps in flight
   uint32_t chunked_prefill_size = 0;  ///< prompt tokens per plan
   uint32_t context_length = 0;        ///< prompt + output, at most what the pages hold: one sequence always fits
   uint32_t stage_count = 1;
@@ -35,7 +35,7 @@ struct SchedulerOptions {
   Chunking chunking = Chunking::kFixed;
   double chunk_smoothing = 0.75;      ///< how far a chunk follows what is computed
   QueuePolicy policy = QueuePolicy::kFcfs;
-  bool spread_decodes = true;         ///< over the window; false: every plan takes all that are ready
+  bool spread_decodes = true;         ///< over as many plans as are fastest; false: a plan takes all that are ready
   double new_token_ratio = 0.7;       ///< part of max_tokens that running requests are expected to draw, at first
   bool share_prefixes = true;         ///< keep what has been computed, for whoever has the same prefix
   uint32_t host_page_count = 0;       ///< of the host tier; 0: there is none
@@ -55,6 +55,9 @@ struct SequenceUpdate {
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);
+
+  /// How long a plan is under way around the ring besides the runs of the stages, at least: on links, at the head.
+  void set_transit(double transit_us) { transit_us_ = transit_us; }
 
   /// Queues a request that `admissible` accepted.
   void add(SequenceId id, GenerateRequest request);
@@ -116,6 +119,8 @@ class Scheduler {
   [[nodiscard]] std::optional<Plan> next_of_profile();
   void preempt();
   void plan_decodes(Plan& plan);
+  [[nodiscard]] uint32_t decode_plans(const BatchShape& decodes) const;
+  [[nodiscard]] bool prefill_pending() const;
   void plan_prefills(Plan& plan);
   [[nodiscard]] std::vector<uint32_t> backlog() const;
   [[nodiscard]] std::vector<Sequence*> begun_prompts() const;
@@ -161,6 +166,7 @@ class Scheduler {
   uint64_t plan_count_ = 0;                            // of this ring; the next plan's id
   uint64_t turn_ = 0;
   uint64_t retraction_count_ = 0;
+  double transit_us_ = 0;
   bool paused_ = false;
 };
 

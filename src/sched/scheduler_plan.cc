@@ -85,20 +85,42 @@ void Scheduler::add_slice(Plan& plan, Sequence& sequence, uint32_t token_count) 
   in_flight_.back().sequences.push_back(sequence.id);
 }
 
-// Every plan takes its share of the decoding sequences, so that the plans in flight cost the same.
+// Over how many plans the decode steps are spread. Reading the weights costs every micro-batch the same, so more of
+// them than the stages need make all wait longer; until the costs are known, the window is the guess.
+uint32_t Scheduler::decode_plans(const BatchShape& decodes) const {
+  const CostModel& costs = chunker_.costs();
+  if (!costs.usable()) return options_.window;
+  const auto count = static_cast<uint32_t>(decodes.decode_count);
+  return costs.decode_groups(decodes, std::min(options_.window, std::max(count, 1U)), transit_us_);
+}
+
+bool Scheduler::prefill_pending() const {
+  for (const Sequence* sequence : running_) {
+    if (sequence->prefilling()) return true;
+  }
+  const auto place = next_waiting();
+  return place && has_room(*waiting_[*place]);
+}
+
+// Every plan takes its share of the decoding sequences, so that the plans in flight cost the same. Plans of decode
+// steps alone are no more than that at a time: else groups that were small once would stay so.
 void Scheduler::plan_decodes(Plan& plan) {
   std::vector<Sequence*> ready;
-  size_t decoding = 0;
+  BatchShape decodes;
   for (Sequence* sequence : running_) {
     if (!sequence->decoding()) continue;
-    ++decoding;
+    decodes.add_decode(static_cast<uint32_t>(sequence->tokens.size()));
     if (sequence->in_flight == 0) ready.push_back(sequence);
   }
   std::sort(ready.begin(), ready.end(), [](const Sequence* a, const Sequence* b) {
     return std::pair(a->last_planned, a->id) < std::pair(b->last_planned, b->id);
   });
-  const size_t plans = options_.spread_decodes ? options_.window : 1;
-  const size_t share = (decoding + plans - 1) / plans;
+  size_t share = ready.size();
+  if (options_.spread_decodes) {
+    const size_t plans = decode_plans(decodes);
+    if (in_flight_.size() > plans && !prefill_pending()) return;
+    share = (static_cast<size_t>(decodes.decode_count) + plans - 1) / plans;
+  }
   size_t planned = 0;
   for (Sequence* sequence : ready) {
     if (planned == share) break;

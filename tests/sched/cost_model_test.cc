@@ -71,6 +71,19 @@ TEST_CASE("an outlier changes nothing, a stage that has become slower is followe
   REQUIRE(fit.coefficients().predict_us(shape) == Approx(5 * before).epsilon(0.05));
 }
 
+TEST_CASE("the machine's speed of the moment is known long before the coefficients follow it") {
+  CostFit fit = fitted(1000, 0.1);
+  REQUIRE(fit.recent_ratio() == Approx(1).epsilon(0.05));
+  for (uint64_t i = 0; i < 60; ++i) {
+    const BatchShape shape = random_shape(3000 + i);
+    fit.observe(shape, 1.3 * kTruth.predict_us(shape));
+  }
+  const BatchShape shape = random_shape(1);
+  REQUIRE(fit.coefficients().predict_us(shape) < 1.1 * kTruth.predict_us(shape));
+  const CostCoefficients now = fit.coefficients().scaled(fit.recent_ratio());
+  REQUIRE(now.predict_us(shape) == Approx(1.3 * kTruth.predict_us(shape)).epsilon(0.07));
+}
+
 TEST_CASE("a stage that has become slower at one kind of work only is followed too") {
   CostFit fit = fitted(100, 0);
   fit.anchor();
@@ -87,6 +100,19 @@ TEST_CASE("a stage that has become slower at one kind of work only is followed t
   }
   REQUIRE(fit.coefficients().predict_us(prefill) == Approx(slow_decode.predict_us(prefill)).epsilon(0.05));
   REQUIRE(fit.coefficients().predict_us(decode) == Approx(slow_decode.predict_us(decode)).epsilon(0.05));
+}
+
+TEST_CASE("what was measured at start-up can be told from what came later") {
+  CostFit fit = fitted(100, 0);
+  REQUIRE_FALSE(fit.anchored().has_value());
+  fit.anchor();
+  for (uint64_t i = 0; i < 2000; ++i) {
+    const BatchShape other = random_shape(i);
+    fit.observe(other, 5 * kTruth.predict_us(other));
+  }
+  const BatchShape shape = random_shape(1);
+  REQUIRE(fit.anchored()->predict_us(shape) == Approx(kTruth.predict_us(shape)).epsilon(0.01));
+  REQUIRE(fit.coefficients().predict_us(shape) > 4 * kTruth.predict_us(shape));
 }
 
 TEST_CASE("hours of decode don't unlearn what was measured at start-up") {
@@ -122,4 +148,33 @@ TEST_CASE("a chunk is as long as its stage's time allows, and the slowest stage 
   REQUIRE(model.usable());
   REQUIRE(model.slowest_us(whole) == Approx(60000).epsilon(0.01));
   REQUIRE(model.chunk_for(decodes, 5000, 60000) == Approx(chunk).epsilon(0.01));
+}
+
+TEST_CASE("decode is divided as its fixed cost, the stages and the way between them ask for") {
+  const auto model_of = [](std::initializer_list<double> fixed_us, double per_decode_us) {
+    CostModel model;
+    for (uint64_t i = 0; i < 40; ++i) {
+      const BatchShape shape = random_shape(i);
+      uint32_t stage = 0;
+      for (const double fixed : fixed_us) {
+        model.observe(StageId(stage++), shape, CostCoefficients{fixed, 10, 0.002, per_decode_us, 0}.predict_us(shape));
+      }
+    }
+    return model;
+  };
+  BatchShape decodes;
+  for (int i = 0; i < 16; ++i) decodes.add_decode(100);
+  const CostModel even = model_of({1000, 1000, 1000, 1000}, 10);
+  REQUIRE(even.decode_groups(decodes, 8, 0) == 4);
+  REQUIRE(even.decode_groups(decodes, 3, 0) == 3);
+  REQUIRE(even.decode_groups(decodes, 8, 2000) == 6);
+  REQUIRE(even.decode_groups(decodes, 8, 1e9) == 8);
+  // One stage as long as all others: turns of several groups on it take longer than the way of one.
+  const CostModel uneven = model_of({4000, 100}, 10);
+  REQUIRE(uneven.decode_groups(decodes, 8, 0) == 1);
+  // Nothing fixed: twice as many groups are half as long each.
+  const CostModel rows = model_of({1, 1}, 500);
+  REQUIRE(rows.decode_groups(decodes, 8, 0) >= 2);
+  REQUIRE(even.round_us(decodes, 4, 0) == Approx(4 * 1040).epsilon(0.01));
+  REQUIRE(even.round_us(decodes, 1, 500) == Approx(500 + 4 * 1160).epsilon(0.01));
 }

@@ -208,3 +208,26 @@ TEST_CASE("clock offsets come out within the shortest delay around the ring") {
   for (size_t s = 0; s < 3; ++s) REQUIRE(std::abs(clocks.offset_ns(s) - ahead[s]) <= around);
   REQUIRE(clocks.offset_ns(2) == 0);
 }
+
+TEST_CASE("transit is what a plan's time leaves beside its time in the stages, whatever their clocks say") {
+  Transit transit;
+  REQUIRE(transit.shortest_us() == 0);
+  const auto way = [&](int64_t sent, int64_t each_way) {
+    // Two stages, each queues the plan for 50 us and runs for 100 us; the second one's clock is 9 s ahead.
+    const int64_t first = sent + each_way;
+    const int64_t second = first + 150'000 + each_way + 9'000'000'000;
+    transit.observe(sent,
+                    {report_of(0, 0, {first, first, first + 50'000, first + 150'000}),
+                     report_of(1, 0, {second, second, second + 50'000, second + 150'000})},
+                    first + 300'000 + 2 * each_way);
+  };
+  way(0, 40'000);
+  REQUIRE(transit.shortest_us() == 120);
+  way(1'000'000, 20'000);
+  way(2'000'000, 70'000);
+  REQUIRE(transit.shortest_us() == 60);
+  way(8'000'000'000, 70'000);
+  REQUIRE(transit.shortest_us() == 60);
+  way(16'000'000'000, 70'000);
+  REQUIRE(transit.shortest_us() == 210);
+}

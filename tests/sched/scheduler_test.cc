@@ -1,6 +1,7 @@
 #include "sched/scheduler.h"
 
 #include <catch2/catch.hpp>
+#include <deque>
 
 using namespace millrace;
 using namespace millrace::sched;
@@ -117,6 +118,57 @@ TEST_CASE("decode is spread over the window") {
   REQUIRE(b->slices.size() == 2);
   REQUIRE(c->slices.size() == 1);
   REQUIRE_FALSE(scheduler.next().has_value());
+}
+
+namespace {
+
+/// Answers a plan after runs of `us` microseconds on each of two stages.
+void answer_after(Scheduler& scheduler, const Plan& plan, uint64_t number, int64_t us) {
+  PlanOutput output;
+  for (uint32_t stage = 0; stage < 2; ++stage) {
+    output.reports.push_back({.stage = StageId(stage), .plan = PlanId(number), .end_ns = us * 1000});
+  }
+  for (const PlanSlice& slice : plan.slices) {
+    SliceOutput& made = output.slices.emplace_back();
+    if (slice.sample) made.sample.emplace().token = 9;
+  }
+  (void)scheduler.complete(output);
+}
+
+/// Sequences in each of the plans that two stages, whose runs cost 1000 us and 10 us per token, and a window of six are
+/// given once eight sequences decode and nothing else is to be done.
+std::vector<size_t> spread_of_eight(double transit_us) {
+  auto options = small_options();
+  options.stage_count = 2;
+  options.window = 6;
+  options.page_count = 256;
+  Scheduler scheduler(options);
+  scheduler.set_transit(transit_us);
+  for (uint32_t i = 1; i <= 8; ++i) scheduler.add(SequenceId(i), request(2 + i, 50));
+  std::deque<Plan> in_flight;
+  uint64_t answered = 0;
+  for (int turn = 0; turn < 100; ++turn) {
+    while (in_flight.size() < options.window) {
+      auto plan = scheduler.next();
+      if (!plan) break;
+      in_flight.push_back(std::move(*plan));
+    }
+    answer_after(scheduler, in_flight.front(), answered++,
+                 1000 + 10 * static_cast<int64_t>(in_flight.front().tokens.size()));
+    in_flight.pop_front();
+  }
+  std::vector<size_t> sizes;
+  while (auto plan = scheduler.next()) in_flight.push_back(std::move(*plan));
+  for (const Plan& plan : in_flight) sizes.push_back(plan.slices.size());
+  return sizes;
+}
+
+}  // namespace
+
+TEST_CASE("once costs are known, decode goes in as many plans as make its round shortest") {
+  REQUIRE(spread_of_eight(0) == std::vector<size_t>{4, 4});
+  // Two more plans fill the time that the others are on their way.
+  REQUIRE(spread_of_eight(2000) == std::vector<size_t>{2, 2, 2, 2});
 }
 
 TEST_CASE("ends: length, stop token, full context, abort") {

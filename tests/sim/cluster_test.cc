@@ -140,6 +140,17 @@ TEST_CASE("balanced chunks are faster than fixed and published ones on the descr
   REQUIRE(balanced < 0.9 * published);
 }
 
+TEST_CASE("a window deeper than the stages does not slow decode down") {
+  const Cluster cluster = h20();
+  WorkloadOptions workload;
+  workload.requests = 32;
+  workload.input_length = 512;
+  workload.output_length = 100;
+  const double plain = time_of(cluster, {4, 0, sched::Chunking::kBalanced, 8192}, workload);
+  const double deep = time_of(cluster, {4, 4, sched::Chunking::kBalanced, 8192}, workload);
+  REQUIRE(deep < 1.05 * plain);
+}
+
 TEST_CASE("an experiment is a function of its seed") {
   const Cluster cluster = h20();
   WorkloadOptions workload;

@@ -77,8 +77,8 @@ class Observer {
     const sched::RingCosts costs = ring->costs();
     if (costs.stages.empty()) {
       return error_response({503,
-                             "the stages' costs are not known yet: at least 8 micro-batches must have run, and "
-                             "predictions must have been right lately",
+                             "the stages' costs are not known: at least 8 micro-batches must have run and predictions "
+                             "have been right lately, or, where stages share processors, been timed at the start",
                              ""});
     }
     HttpResponse response;
