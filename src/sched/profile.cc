@@ -15,6 +15,7 @@ Profile::Profile(const ProfileBounds& bounds) : bounds_(bounds) {
   add_prefills();
   add_decodes();
   for (size_t round = 0; round < kRounds; ++round) {
+    if (round > 0) rounds_.push_back(order_.size());
     for (size_t step = 0; step < steps_.size(); ++step) {
       if (round == 0 || (steps_[step].counts && !steps_[step].once)) order_.push_back(step);
     }
@@ -57,6 +58,7 @@ void Profile::add_decodes() {
 
 std::optional<Plan> Profile::next(uint64_t id) {
   if (next_step_ > order_.size()) return std::nullopt;
+  if (run_us_ > kLongEnoughUs && std::ranges::binary_search(rounds_, next_step_)) order_.resize(next_step_);
   Plan plan;
   if (next_step_ == order_.size()) {
     ++next_step_;
@@ -79,6 +81,7 @@ std::optional<Plan> Profile::next(uint64_t id) {
 void Profile::record(uint64_t plan, StageId stage, const BatchShape& shape, double run_us) {
   const auto found = std::ranges::lower_bound(ids_, plan);
   if (found == ids_.end() || *found != plan) return;
+  run_us_ += run_us;
   std::vector<Timing>& best = steps_[order_[static_cast<size_t>(found - ids_.begin())]].best;
   if (best.size() <= stage.value()) best.resize(stage.value() + 1);
   Timing& timing = best[stage.value()];

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "sched/profile.h"
 #include "sched/scheduler.h"
 
 using namespace millrace;
@@ -168,6 +169,30 @@ TEST_CASE("the profile's plans keep the bounds and end with every slot closed") 
   REQUIRE(plans > 10);
   REQUIRE(open == 0);
   REQUIRE(run_out(scheduler) == std::vector<uint64_t>{1});
+}
+
+TEST_CASE("the profile of a slow ring ends after its first round") {
+  const auto plans_of = [](int64_t run_us) {
+    auto options = options_with(QueuePolicy::kFcfs);
+    options.chunking = Chunking::kBalanced;
+    options.max_running = 4;
+    Scheduler scheduler(options);
+    uint64_t plans = 0;
+    for (; scheduler.profiling(); ++plans) {
+      const auto plan = scheduler.next();
+      REQUIRE(plan.has_value());
+      PlanOutput output;
+      output.slices.resize(plan->slices.size());
+      output.reports.push_back({StageId(0), PlanId(plans), 0, 0, 0, run_us * 1000});
+      (void)scheduler.complete(output);
+    }
+    REQUIRE(scheduler.costs().stages().size() == 1);
+    return plans;
+  };
+  const uint64_t fast = plans_of(1000);
+  const uint64_t slow = plans_of(1'000'000);
+  // The warm-up and the closing plan come once.
+  REQUIRE(fast - 2 == Profile::kRounds * (slow - 2));
 }
 
 TEST_CASE("the profile believes the shortest of its rounds, and not the first touch of memory") {
