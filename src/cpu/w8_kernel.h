@@ -30,7 +30,7 @@ MILLRACE_INLINE void expand_f32(const char* group, char* out) {
   for (int v = 0; v < kVecs; ++v) scale[v] = group_scale(group, v);
   const char* values = group + kW8ScaleBytes;
   for (int step = 0; step < kW8GroupElements; ++step, values += kPanelColumns, out += kPanelColumns * 4) {
-    __builtin_prefetch(values + kPrefetchBytes);
+    __builtin_prefetch(values + 2 * kPrefetchBytes);
 #pragma clang loop unroll(full)
     for (int v = 0; v < kVecs; ++v) {
       store_as(out + v * kLanes * 4, widen_bytes(values + v * kLanes) * scale[v]);
@@ -52,8 +52,8 @@ MILLRACE_INLINE void expand_bf16(const char* group, char* out) {
   }
   const char* values = group + kW8ScaleBytes;
   for (int step = 0; step < kW8GroupElements / 2; ++step, values += kPanelColumns * 2, out += kPanelColumns * 4) {
-    __builtin_prefetch(values + kPrefetchBytes);
-    __builtin_prefetch(values + kPrefetchBytes + 64);
+    __builtin_prefetch(values + 2 * kPrefetchBytes);
+    __builtin_prefetch(values + 2 * kPrefetchBytes + 64);
 #pragma clang loop unroll(full)
     for (int v = 0; v < kVecs; ++v) {
       const Vec first = widen_bytes(values + v * 2 * kLanes) * low[v];
