@@ -15,7 +15,8 @@ REQUEST = {"max_tokens": 24, "temperature": 0, "logprobs": 3, "extra_body": {"ig
 def answers(server):
     """Texts and logprobs, which are equal when every bit of every logit is."""
     with client_of(server) as client:
-        choices = [client.completions.create(model="any", prompt=prompt, **REQUEST).choices[0] for prompt in PROMPTS[:4]]
+        model = client.models.list().data[0].id
+        choices = [client.completions.create(model=model, prompt=prompt, **REQUEST).choices[0] for prompt in PROMPTS[:4]]
     return [(choice.text, choice.logprobs.token_logprobs, choice.logprobs.top_logprobs) for choice in choices]
 
 
