@@ -7,6 +7,8 @@ from conftest import client_of
 from millrace_ring import Ring
 from millrace_server import MODEL, MillraceServer, run_binary
 from prompts import PROMPTS
+from test_cache import PROMPTS as CHAPTERS
+from test_cache import ask, wait_for_persisted
 from test_lifecycle import check_refusal
 
 REQUEST = {"max_tokens": 24, "temperature": 0, "logprobs": 3, "extra_body": {"ignore_eos": True}}
@@ -65,15 +67,17 @@ def test_the_head_gives_all_nodes_weights_of_8_bits(rounded):
         assert answers(ring.server) == rounded
 
 
-def test_pages_of_one_model_are_not_taken_for_the_other(tmp_path, rounded):
-    """The same prompts, one store of pages, weights that differ."""
-    store = ["--enable-hierarchical-cache", "--hicache-storage-backend", "file", "--hicache-storage-path", tmp_path,
-             "--page-size", 1]
-    for _ in range(2):
-        with MillraceServer(*store) as server:
-            answers(server)
-    with MillraceServer(*store, "--quantization", "w8") as server:
-        assert answers(server) == rounded
+def test_pages_of_one_model_are_not_taken_for_the_other(tmp_path, written):
+    """One store, the same prompts: each model finds its own pages only."""
+    store = ("--page-size", "16", "--enable-hierarchical-cache", "--hicache-storage-backend", "file",
+             "--hicache-storage-path", tmp_path, "--hicache-storage-prefetch-policy", "wait_complete",
+             "--served-model-name", "books-4m")
+    for model, flags in ((MODEL, ()), (MODEL, ("--quantization", "w8")), (written, ())):
+        for is_known in (False, True):
+            with MillraceServer(*store, *flags, model=model) as server:
+                assert [ask(server, prompt)[1] > 0 for prompt in CHAPTERS] == [is_known] * len(CHAPTERS)
+                if not is_known:
+                    wait_for_persisted(server)
 
 
 def test_what_cannot_be_done_is_refused(tmp_path, written):
