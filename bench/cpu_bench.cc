@@ -111,8 +111,9 @@ double read_rate(cpu::ThreadPool& pool, int runs) {
              "  --isa avx2,avx512     instruction sets (portable, avx2, avx512, avx512_bf16); default: the fastest;\n"
              "                        'all': every one that this machine has\n"
              "  --dtype bf16|f32      compute dtype\n"
-             "  --weights compute,w8  of products: in the compute dtype, in 8 bits; with both they take turns, and the\n"
-             "                        ratio of their times is printed\n"
+             "  --weights compute,w8  of products: in the compute dtype, in 8 bits; with both they take turns, and the "
+             "ratio\n"
+             "                        of their times is printed\n"
              "  --runs 9              timed runs per figure, of which the median is printed\n"
              "  --clock wall|cpu      cpu: processor time of the calling thread, for 1 thread beside other load\n"
              "  --help\n",

@@ -33,7 +33,8 @@ struct BenchOptions {
   int runs = 9;
   std::vector<WeightFormat> weights = {WeightFormat::kCompute};
 };
-/// Reads --threads, --isa, --dtype, --weights, --runs, --clock, --help; ends the program on --help and on what it does not know.
+/// Reads --threads, --isa, --dtype, --weights, --runs, --clock, --help; ends the program on --help and on what it does
+/// not know.
 [[nodiscard]] BenchOptions parse_options(int argc, char** argv, const char* purpose);
 
 struct Ceilings {

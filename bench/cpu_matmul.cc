@@ -46,9 +46,10 @@ void print_header(const char* what) {
 /// Up to 8 rows in GB/s of weights too, since memory bounds them.
 void print_figure(int64_t rows, const Shape& shape, double weight_bytes, const Timing& timing) {
   const double operations = 2.0 * static_cast<double>(rows * shape.in * shape.out);
-  fmt::print("{:>13}", rows <= 8 ? fmt::format("{:.0f} ({:.1f})", operations / timing.median / 1e9,
-                                               weight_bytes / timing.median / 1e9)
-                                 : fmt::format("{:.0f} ±{:.0f}%", operations / timing.median / 1e9, timing.spread * 50));
+  fmt::print("{:>13}",
+             rows <= 8
+                 ? fmt::format("{:.0f} ({:.1f})", operations / timing.median / 1e9, weight_bytes / timing.median / 1e9)
+                 : fmt::format("{:.0f} ±{:.0f}%", operations / timing.median / 1e9, timing.spread * 50));
   std::fflush(stdout);
 }
 

@@ -21,8 +21,9 @@ void print_row(const std::string& name, model::Quantization quantization, tensor
   const test::Agreement agreement = test::measure_agreement(pipeline, family, 1e-3);
   const bool w8 = quantization == model::Quantization::kW8;
   fmt::print("| {} | {} | {}{} | {:.1e} | {:.1e} | {:.1e} | {:.1e} | {} / {} |\n", name, config.architecture,
-             tensor::to_string(backend.compute_dtype()), w8 ? ", w8" : "", agreement.logits.max(), agreement.logits.rms(), agreement.logits.kl(),
-             agreement.logprob_max, agreement.greedy_checked - agreement.greedy_wrong, agreement.greedy_checked);
+             tensor::to_string(backend.compute_dtype()), w8 ? ", w8" : "", agreement.logits.max(),
+             agreement.logits.rms(), agreement.logits.kl(), agreement.logprob_max,
+             agreement.greedy_checked - agreement.greedy_wrong, agreement.greedy_checked);
 }
 
 }  // namespace

@@ -20,13 +20,19 @@ struct SourceRow {
   int64_t row = 0;
 };
 
-int64_t out_features(const HostTensor& tensor) { return tensor.shape[0]; }
+int64_t out_features(const HostTensor& tensor) {
+  return tensor.shape[0];
+}
 int64_t in_features(const HostTensor& tensor) {
   CHECK(tensor.shape.rank() == 2, "{}: {} is not a matrix", tensor.name, tensor.shape.to_string());
   return tensor.shape[1];
 }
-int64_t out_features(const W8Matrix& matrix) { return matrix.rows; }
-int64_t in_features(const W8Matrix& matrix) { return matrix.cols; }
+int64_t out_features(const W8Matrix& matrix) {
+  return matrix.rows;
+}
+int64_t in_features(const W8Matrix& matrix) {
+  return matrix.cols;
+}
 
 /// Writes 64 rows as columns of a panel, a tile of the summed dimension at a time.
 void pack_panel(const Device& device, std::span<const SourceRow<HostTensor>> rows, const CpuPackedWeight& weight,

@@ -32,7 +32,8 @@ Values to_floats(const tensor::W8Matrix& matrix) {
     for (int64_t col = 0; col < matrix.cols; ++col) {
       tensor::BFloat16 scale;
       std::memcpy(&scale, matrix.scales + (row * groups + col / tensor::kW8Group) * 2, sizeof(scale));
-      values.push_back(scale.to_float() * static_cast<float>(static_cast<int8_t>(matrix.values[row * matrix.cols + col])));
+      values.push_back(scale.to_float() *
+                       static_cast<float>(static_cast<int8_t>(matrix.values[row * matrix.cols + col])));
     }
   }
   return values;

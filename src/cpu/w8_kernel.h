@@ -42,7 +42,7 @@ MILLRACE_INLINE void expand_f32(const char* group, char* out) {
 /// A group of a panel as bf16 [16][64][2].
 MILLRACE_INLINE void expand_bf16(const char* group, char* out) {
   constexpr int kVecs = kPanelColumns / kLanes;
-  Vec low[kVecs];   // scales of columns 0 to 7 of each vector, each twice
+  Vec low[kVecs];  // scales of columns 0 to 7 of each vector, each twice
   Vec high[kVecs];
 #pragma clang loop unroll(full)
   for (int v = 0; v < kVecs; ++v) {
@@ -90,7 +90,8 @@ void product_w8(const ProductTask& task) {
   auto* scratch = reinterpret_cast<char*>(task.scratch);
   for (int64_t step = 0; step < task.steps; step += block) {
     const int64_t count = task.steps - step < block ? task.steps - step : block;
-    expand_groups<Format>(reinterpret_cast<const char*>(task.panel) + step / kGroupSteps * kW8GroupBytes, count, scratch);
+    expand_groups<Format>(reinterpret_cast<const char*>(task.panel) + step / kGroupSteps * kW8GroupBytes, count,
+                          scratch);
     const char* a = left + static_cast<size_t>(step) * Format::kLeftStep;
     for_row_tiles(task.rows, [&](auto rows, int row) {
       product_tile<Format, decltype(rows)::kCount, false>(a + static_cast<size_t>(row) * task.left_stride,

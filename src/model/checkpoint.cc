@@ -101,8 +101,8 @@ Result<std::span<const std::byte>> Checkpoint::find_bytes(std::string_view name,
   const auto stored = (*file)->find_stored(name);
   if (!stored) return stored.error();
   if (stored->dtype != dtype)
-    return make_error(ErrorCode::kData, "{}: tensor '{}' has dtype {}, wanted {}", (*file)->path(), name,
-                      stored->dtype, dtype);
+    return make_error(ErrorCode::kData, "{}: tensor '{}' has dtype {}, wanted {}", (*file)->path(), name, stored->dtype,
+                      dtype);
   if (stored->shape.size() > 4 || tensor::Shape(stored->shape) != shape)
     return make_error(ErrorCode::kData, "{}: tensor '{}' has shape [{}], config.json wants {}", folder_.string(), name,
                       fmt::join(stored->shape, ", "), shape.to_string());

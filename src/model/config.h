@@ -50,7 +50,8 @@ struct ModelConfig {
 
 /// Parses the text of a config.json: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM; both
 /// spellings of rope (rope_theta + rope_scaling, rope_parameters) and of dtype. Every error is kData and begins with
-/// `place`; what is known but not computed here (weights quantised by others, MLP biases, another activation) is refused by name.
+/// `place`; what is known but not computed here (weights quantised by others, MLP biases, another activation) is
+/// refused by name.
 [[nodiscard]] Result<ModelConfig> parse_config(std::string_view json, std::string_view place = "config.json");
 /// Reads `folder`/config.json.
 [[nodiscard]] Result<ModelConfig> read_config(const std::filesystem::path& folder);

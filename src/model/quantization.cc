@@ -20,7 +20,9 @@ void read_own(FieldReader& fields) {
 
 }  // namespace
 
-std::string_view to_string(Quantization quantization) { return quantization == Quantization::kW8 ? "w8" : "none"; }
+std::string_view to_string(Quantization quantization) {
+  return quantization == Quantization::kW8 ? "w8" : "none";
+}
 
 Result<Quantization> parse_quantization(std::string_view name) {
   for (const Quantization known : {Quantization::kNone, Quantization::kW8})
@@ -38,8 +40,9 @@ Quantization read_quantization(FieldReader& fields) {
     fields.adopt(own);
     return Quantization::kW8;
   }
-  fields.fail_with("quantization_config (quant_method '{}') is not supported, wanted '{}' or weights in F32, BF16 or F16",
-                   method, kMethod);
+  fields.fail_with(
+      "quantization_config (quant_method '{}') is not supported, wanted '{}' or weights in F32, BF16 or F16", method,
+      kMethod);
   return Quantization::kNone;
 }
 
@@ -51,6 +54,8 @@ std::string quantization_config_json() {
   return text;
 }
 
-std::string scale_name(std::string_view tensor_name) { return std::string(tensor_name) + "_scale"; }
+std::string scale_name(std::string_view tensor_name) {
+  return std::string(tensor_name) + "_scale";
+}
 
 }  // namespace millrace::model

@@ -45,7 +45,8 @@ std::string_view stored_name(tensor::DType dtype) {
 
 Result<std::vector<Source>> find_sources(const Checkpoint& checkpoint, const ModelConfig& config) {
   std::vector<Source> sources;
-  for (const TensorSpec& spec : stage_tensors(config, {.layers = {0, config.layer_count}, .first = true, .last = true})) {
+  for (const TensorSpec& spec :
+       stage_tensors(config, {.layers = {0, config.layer_count}, .first = true, .last = true})) {
     auto tensor = checkpoint.find(spec.name, spec.shape);
     if (!tensor) return tensor.error();
     sources.push_back({std::move(*tensor), spec.projection});
@@ -56,9 +57,7 @@ Result<std::vector<Source>> find_sources(const Checkpoint& checkpoint, const Mod
 /// Writes the header of a safetensors file, whose tensors follow one another.
 class Header {
  public:
-  Header() {
-    json_.begin_object().key("__metadata__").begin_object().member("format", "pt").end_object();
-  }
+  Header() { json_.begin_object().key("__metadata__").begin_object().member("format", "pt").end_object(); }
   void add(std::string_view name, std::string_view dtype, std::initializer_list<int64_t> shape, size_t bytes) {
     add(name, dtype, std::span(shape.begin(), shape.size()), bytes);
   }

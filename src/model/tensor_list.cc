@@ -55,7 +55,8 @@ std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span)
   for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer) add_layer(config, layer, specs);
   if (span.last) {
     specs.push_back({std::string(kFinalNormName), {config.hidden_size}});
-    if (!(span.first && config.tied_embeddings)) specs.push_back({std::string(head_name(config)), table, !config.tied_embeddings});
+    if (!(span.first && config.tied_embeddings))
+      specs.push_back({std::string(head_name(config)), table, !config.tied_embeddings});
   }
   return specs;
 }

@@ -15,7 +15,9 @@ namespace millrace::tensor {
 inline constexpr int64_t kW8Group = 32;
 
 /// The groups of a row of `cols` weights; the last may be shorter.
-[[nodiscard]] constexpr int64_t w8_groups(int64_t cols) { return (cols + kW8Group - 1) / kW8Group; }
+[[nodiscard]] constexpr int64_t w8_groups(int64_t cols) {
+  return (cols + kW8Group - 1) / kW8Group;
+}
 
 /// A matrix [rows, cols] in host memory, borrowed; either pointer may be unaligned.
 struct W8Matrix {

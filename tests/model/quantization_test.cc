@@ -17,7 +17,9 @@ using test::TestPipeline;
 
 namespace {
 
-std::filesystem::path family_folder(const std::string& name) { return test::source_dir() / "tests/golden" / name; }
+std::filesystem::path family_folder(const std::string& name) {
+  return test::source_dir() / "tests/golden" / name;
+}
 
 ModelConfig w8_config(const std::filesystem::path& folder) {
   ModelConfig config = model::read_config(folder).value();
@@ -90,7 +92,8 @@ TEST_CASE("models that are held differently have different fingerprints") {
   REQUIRE(model::fingerprint(*small, w8, span).value() == of_small);
   // Other scales are another model.
   std::string weights = read_text(written.path() / "model.safetensors");
-  const auto matrix = small->find_w8("model.layers.1.self_attn.q_proj.weight", {plain.query_width(), plain.hidden_size});
+  const auto matrix =
+      small->find_w8("model.layers.1.self_attn.q_proj.weight", {plain.query_width(), plain.hidden_size});
   REQUIRE(matrix.has_value());
   const std::string scales(reinterpret_cast<const char*>(matrix->scales), 64);
   weights[weights.find(scales)] ^= 1;
@@ -152,6 +155,7 @@ TEST_CASE("a model of 8 bits that is not whole is refused by name") {
                Contains("quantization_config: group_size 64, wanted 32"));
   REQUIRE_THAT(refused_with("config.json", config, R"("bits":8)", R"("bits":4)"),
                Contains("quantization_config: bits 4, wanted 8"));
-  REQUIRE_THAT(refused_with("config.json", config, R"("quant_method":"millrace-w8")", R"("quant_method":"compress-w8")"),
-               Contains("quantization_config (quant_method 'compress-w8') is not supported"));
+  REQUIRE_THAT(
+      refused_with("config.json", config, R"("quant_method":"millrace-w8")", R"("quant_method":"compress-w8")"),
+      Contains("quantization_config (quant_method 'compress-w8') is not supported"));
 }
