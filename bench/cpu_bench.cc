@@ -111,6 +111,9 @@ double read_rate(cpu::ThreadPool& pool, int runs) {
              "  --isa avx2,avx512     instruction sets (portable, avx2, avx512, avx512_bf16); default: the fastest;\n"
              "                        'all': every one that this machine has\n"
              "  --dtype bf16|f32      compute dtype\n"
+             "  --weights compute,w8  of products: in the compute dtype, in 8 bits; with both they take turns, and the "
+             "ratio\n"
+             "                        of their times is printed\n"
              "  --runs 9              timed runs per figure, of which the median is printed\n"
              "  --clock wall|cpu      cpu: processor time of the calling thread, for 1 thread beside other load\n"
              "  --help\n",
@@ -140,20 +143,28 @@ int parse_count(std::string_view text) {
 
 }  // namespace
 
-Timing measure(int runs, const std::function<void()>& body) {
-  constexpr double kLeastSeconds = 0.2;
-  body();
-  std::vector<double> seconds;
+Timing measure(int runs, const std::function<void()>& body) { return measure_in_turns(runs, {body}).front(); }
+
+std::vector<Timing> measure_in_turns(int runs, const std::vector<std::function<void()>>& bodies) {
+  const double least_seconds = 0.2 * static_cast<double>(bodies.size());
+  for (const auto& body : bodies) body();
+  std::vector<std::vector<double>> seconds(bodies.size());
   const double start = now();
-  while (static_cast<int>(seconds.size()) < runs || (now() - start < kLeastSeconds && seconds.size() < 5000)) {
-    const double before = now();
-    body();
-    seconds.push_back(now() - before);
+  for (size_t turn = 0; static_cast<int>(turn) < runs || (now() - start < least_seconds && turn < 5000); ++turn) {
+    for (size_t i = 0; i < bodies.size(); ++i) {
+      const double before = now();
+      bodies[i]();
+      seconds[i].push_back(now() - before);
+    }
   }
-  std::sort(seconds.begin(), seconds.end());
-  const size_t n = seconds.size();
-  const double median = seconds[n / 2];
-  return {median, seconds.front(), (seconds[n * 3 / 4] - seconds[n / 4]) / median};
+  std::vector<Timing> timings;
+  for (std::vector<double>& each : seconds) {
+    std::sort(each.begin(), each.end());
+    const size_t n = each.size();
+    const double median = each[n / 2];
+    timings.push_back({median, each.front(), (each[n * 3 / 4] - each[n / 4]) / median});
+  }
+  return timings;
 }
 
 BenchOptions parse_options(int argc, char** argv, const char* purpose) {
@@ -174,6 +185,12 @@ BenchOptions parse_options(int argc, char** argv, const char* purpose) {
       for (const std::string_view part : split(value)) options.isas.push_back(cpu::parse_isa(part).value());
     } else if (name == "--dtype") {
       options.dtype = tensor::parse_dtype(value).value();
+    } else if (name == "--weights") {
+      options.weights.clear();
+      for (const std::string_view part : split(value)) {
+        if (part != "compute" && part != "w8") usage(argv[0], purpose, 2);
+        options.weights.push_back(part == "w8" ? WeightFormat::kW8 : WeightFormat::kCompute);
+      }
     } else if (name == "--clock" && (value == "wall" || value == "cpu")) {
       use_processor_time = value == "cpu";
     } else if (name == "--runs") {

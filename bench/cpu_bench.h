@@ -20,13 +20,21 @@ struct Timing {
 /// Runs `body` at least `runs` times and for at least 0.2 s, after one run that does not count.
 [[nodiscard]] Timing measure(int runs, const std::function<void()>& body);
 
+/// The same of several bodies that take turns, so that the machine's other load meets them alike.
+[[nodiscard]] std::vector<Timing> measure_in_turns(int runs, const std::vector<std::function<void()>>& bodies);
+
+/// How a product's weights are held.
+enum class WeightFormat : uint8_t { kCompute, kW8 };
+
 struct BenchOptions {
   std::vector<int> threads = {1, 2};
   std::vector<cpu::Isa> isas;                  ///< the fastest unless given
   tensor::DType dtype = tensor::DType::kBF16;
   int runs = 9;
+  std::vector<WeightFormat> weights = {WeightFormat::kCompute};
 };
-/// Reads --threads, --isa, --dtype, --runs, --clock, --help; ends the program on --help and on what it does not know.
+/// Reads --threads, --isa, --dtype, --weights, --runs, --clock, --help; ends the program on --help and on what it does
+/// not know.
 [[nodiscard]] BenchOptions parse_options(int argc, char** argv, const char* purpose);
 
 struct Ceilings {

@@ -20,7 +20,7 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{896, 9728}, {2048, 8192}, {8192, 2048}};
 /// Weights in use together, so that few rows read them from memory and not from a cache.
-constexpr int64_t kWeightBytes = int64_t{384} << 20;
+constexpr double kWeightBytes = 384e6;
 
 std::vector<std::byte> random_elements(int64_t count, tensor::DType dtype) {
   std::vector<std::byte> bytes(static_cast<size_t>(count) * tensor::size_of(dtype));
@@ -44,39 +44,73 @@ void print_header(const char* what) {
 }
 
 /// Up to 8 rows in GB/s of weights too, since memory bounds them.
-void print_figure(int64_t rows, const Shape& shape, size_t element, const Timing& timing) {
+void print_figure(int64_t rows, const Shape& shape, double weight_bytes, const Timing& timing) {
   const double operations = 2.0 * static_cast<double>(rows * shape.in * shape.out);
-  const double bytes = static_cast<double>(shape.in * shape.out) * static_cast<double>(element);
   fmt::print("{:>13}",
-             rows <= 8 ? fmt::format("{:.0f} ({:.1f})", operations / timing.median / 1e9, bytes / timing.median / 1e9)
-                       : fmt::format("{:.0f} ±{:.0f}%", operations / timing.median / 1e9, timing.spread * 50));
+             rows <= 8
+                 ? fmt::format("{:.0f} ({:.1f})", operations / timing.median / 1e9, weight_bytes / timing.median / 1e9)
+                 : fmt::format("{:.0f} ±{:.0f}%", operations / timing.median / 1e9, timing.spread * 50));
   std::fflush(stdout);
+}
+
+/// Weights of one shape in one format, more than the caches hold.
+struct Weights {
+  WeightFormat format = WeightFormat::kCompute;
+  double bytes = 0.0;  ///< of one
+  std::vector<std::unique_ptr<tensor::PackedWeight>> copies;
+  size_t next = 0;
+  const tensor::PackedWeight& take() { return *copies[next++ % copies.size()]; }
+};
+
+Weights make_weights(tensor::Backend& backend, WeightFormat format, const Shape& shape) {
+  const tensor::DType dtype = backend.compute_dtype();
+  const auto bytes = random_elements(shape.in * shape.out, dtype);
+  const tensor::HostTensor host{"weight", dtype, {shape.out, shape.in}, bytes.data()};
+  Weights weights;
+  weights.format = format;
+  const tensor::W8Storage small = format == WeightFormat::kW8 ? tensor::quantize_w8(host) : tensor::W8Storage{};
+  weights.bytes = static_cast<double>(format == WeightFormat::kW8 ? small.view().bytes() : bytes.size());
+  do {
+    if (format == WeightFormat::kW8) {
+      const tensor::W8Matrix matrix = small.view();
+      weights.copies.push_back(backend.pack_w8({&matrix, 1}));
+    } else {
+      weights.copies.push_back(backend.pack({&host, 1}));
+    }
+  } while (static_cast<double>(weights.copies.size()) * weights.bytes < kWeightBytes);
+  return weights;
 }
 
 void run_own(const BenchOptions& options, cpu::Isa isa, int threads, const Shape& shape) {
   const auto backend = cpu::make_backend({.threads = threads, .compute_dtype = options.dtype, .isa = isa});
-  const size_t element = tensor::size_of(options.dtype);
-  const auto bytes = random_elements(shape.in * shape.out, options.dtype);
-  const tensor::HostTensor host{"weight", options.dtype, {shape.out, shape.in}, bytes.data()};
-  std::vector<std::unique_ptr<tensor::PackedWeight>> weights;
-  const int64_t copies = kWeightBytes / static_cast<int64_t>(bytes.size()) + 1;
-  for (int64_t i = 0; i < copies; ++i) weights.push_back(backend->pack({&host, 1}));
-  fmt::print("{:<24}", fmt::format("{} {}, {}T", cpu::to_string(isa), tensor::to_string(options.dtype), threads));
+  std::vector<Weights> formats;
+  for (const WeightFormat format : options.weights) formats.push_back(make_weights(*backend, format, shape));
+  std::vector<std::vector<Timing>> timings;  // [row counts][formats]
   for (const int64_t rows : kRowCounts) {
     const auto x_bytes = random_elements(rows * shape.in, options.dtype);
     const auto x = backend->allocate(x_bytes.size());
     const auto out = backend->allocate(static_cast<size_t>(rows * shape.out) * 4);
     const tensor::Matrix left{x.data(), options.dtype, rows, shape.in};
     const tensor::Matrix right{out.data(), tensor::DType::kF32, rows, shape.out};
+    std::vector<std::function<void()>> bodies;
+    for (Weights& weights : formats) {
+      bodies.emplace_back([&] { backend->matmul(left, weights.take(), nullptr, right); });
+    }
     backend->run_and_wait([&] {
       backend->copy_to_device(x_bytes, x.data());
-      size_t next = 0;
-      const Timing timing = measure(rows >= 512 ? std::min(options.runs, 5) : options.runs, [&] {
-        backend->matmul(left, *weights[next++ % weights.size()], nullptr, right);
-      });
-      print_figure(rows, shape, element, timing);
+      timings.push_back(measure_in_turns(rows >= 512 ? std::min(options.runs, 5) : options.runs, bodies));
     });
   }
+  for (size_t i = 0; i < formats.size(); ++i) {
+    const std::string_view held =
+        formats[i].format == WeightFormat::kW8 ? std::string_view("w8") : tensor::to_string(options.dtype);
+    fmt::print("{:<24}", fmt::format("{} {}, {}T", cpu::to_string(isa), held, threads));
+    for (size_t m = 0; m < timings.size(); ++m) print_figure(kRowCounts[m], shape, formats[i].bytes, timings[m][i]);
+    fmt::print("\n");
+  }
+  if (formats.size() < 2) return;
+  fmt::print("{:<24}", "  first / last, times");
+  for (const auto& each : timings) fmt::print("{:>13.2f}", each.front().median / each.back().median);
   fmt::print("\n");
 }
 
@@ -85,7 +119,7 @@ void run_dnnl(const BenchOptions& options, const Shape& shape) {
   fmt::print("{:<24}", "oneDNN bf16, 1T");
   for (const int64_t rows : kRowCounts) {
     DnnlProduct product(rows, shape.in, shape.out);
-    print_figure(rows, shape, 2,
+    print_figure(rows, shape, 2.0 * static_cast<double>(shape.in * shape.out),
                  measure(rows >= 512 ? std::min(options.runs, 5) : options.runs, [&] { product.run(); }));
   }
   fmt::print("\n");

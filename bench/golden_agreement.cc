@@ -12,15 +12,18 @@ using namespace millrace;
 
 namespace {
 
-void print_row(const std::string& name, tensor::DType dtype, tensor::Backend& backend) {
+void print_row(const std::string& name, model::Quantization quantization, tensor::Backend& backend) {
   const test::GoldenFamily family = test::read_golden_family(name);
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
-  const model::ModelConfig config = model::read_config(family.folder).value();
+  model::ModelConfig config = model::read_config(family.folder).value();
+  config.quantization = quantization;
   test::TestPipeline pipeline(*checkpoint, config, backend, {.stage_count = 2});
   const test::Agreement agreement = test::measure_agreement(pipeline, family, 1e-3);
-  fmt::print("| {} | {} | {} | {:.1e} | {:.1e} | {:.1e} | {:.1e} | {} / {} |\n", name, config.architecture,
-             tensor::to_string(dtype), agreement.logits.max(), agreement.logits.rms(), agreement.logits.kl(),
-             agreement.logprob_max, agreement.greedy_checked - agreement.greedy_wrong, agreement.greedy_checked);
+  const bool w8 = quantization == model::Quantization::kW8;
+  fmt::print("| {} | {} | {}{} | {:.1e} | {:.1e} | {:.1e} | {:.1e} | {} / {} |\n", name, config.architecture,
+             tensor::to_string(backend.compute_dtype()), w8 ? ", w8" : "", agreement.logits.max(),
+             agreement.logits.rms(), agreement.logits.kl(), agreement.logprob_max,
+             agreement.greedy_checked - agreement.greedy_wrong, agreement.greedy_checked);
 }
 
 }  // namespace
@@ -32,7 +35,9 @@ int main() {
       fmt::print("{}{}:\n\n", dtype == tensor::DType::kF32 ? "" : "\n", backend->description());
       fmt::print("| model | architecture | dtype | max Δlogit | rms | KL, nats | max Δlogprob | greedy choices |\n");
       fmt::print("|---|---|---|---|---|---|---|---|\n");
-      for (const std::string& name : test::golden_family_names()) print_row(name, dtype, *backend);
+      for (const auto quantization : {model::Quantization::kNone, model::Quantization::kW8}) {
+        for (const std::string& name : test::golden_family_names()) print_row(name, quantization, *backend);
+      }
     }
   } catch (const std::exception& error) {
     fmt::print(stderr, "golden_agreement: {}\n", error.what());

@@ -5,6 +5,7 @@
 #include "app/serve.h"
 #include "app/simulate.h"
 #include "app/trace_report.h"
+#include "model/quantize_checkpoint.h"
 
 namespace {
 
@@ -25,6 +26,14 @@ Result<int> run(const app::TraceFlags& flags) {
 
 Result<int> run(const app::SimulateFlags& flags) {
   RETURN_IF_ERROR(app::simulate(flags));
+  return 0;
+}
+
+Result<int> run(const app::QuantizeFlags& flags) {
+  const auto report = model::quantize_checkpoint(flags.model_path, flags.output);
+  if (report.has_error()) return report.error();
+  std::printf("%s: %zu tensors in 8 bits, %.1f MB instead of %.1f\n", flags.output.c_str(), report->tensors,
+              static_cast<double>(report->bytes_after) / 1e6, static_cast<double>(report->bytes_before) / 1e6);
   return 0;
 }
 

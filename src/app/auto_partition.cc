@@ -35,7 +35,7 @@ Result<std::vector<model::LayerRange>> auto_partition(const model::Checkpoint& c
   if (backend.has_error()) return backend.error();
   model::ReferenceLoad load;
   load.decode_rows = std::clamp(node.max_running / stage_count, 1, load.decode_rows);
-  const auto costs = model::time_parts(checkpoint, config, **backend, load);
+  const auto costs = model::time_parts(checkpoint, stage_config(config, node), **backend, load);
   if (costs.has_error()) return costs.error();
   const auto chosen = model::balance_layers(*costs, stage_count, kTimingNoise);
   if (chosen.has_error()) return chosen.error();

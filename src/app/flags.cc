@@ -43,6 +43,12 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags) {
                   "best if it says nothing")
       ->check(CLI::IsMember({"auto", "portable", "avx2", "avx512", "avx512_bf16", "amx"}))
       ->capture_default_str();
+  serve
+      .add_option("--quantization", engine.quantization,
+                  "Weights of the layers and the output head: none (as the checkpoint stores them), w8 (8 bits, with a "
+                  "scale per 32)")
+      ->check(CLI::IsMember({"none", "w8"}))
+      ->capture_default_str();
   serve.add_option("--threads", engine.threads, "Threads that compute, over all stages; 0: one per CPU")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
@@ -289,7 +295,7 @@ ExitWith explain(const CLI::App& app, const CLI::ParseError& failure) {
 
 }  // namespace
 
-std::variant<ServeFlags, TraceFlags, SimulateFlags, ExitWith> parse_command_line(int argc, char** argv) {
+Command parse_command_line(int argc, char** argv) {
   ServeFlags flags;
   flags.server.served_model_name.clear();
   RawFlags raw;
@@ -308,6 +314,10 @@ std::variant<ServeFlags, TraceFlags, SimulateFlags, ExitWith> parse_command_line
   TraceFlags trace_flags;
   CLI::App& trace = *app.add_subcommand("trace", "Print where the bubbles of a recorded profile are, and their causes");
   trace.add_option("FILE", trace_flags.file, "Written between /start_profile and /stop_profile")->required();
+  QuantizeFlags quantization;
+  CLI::App& quantize = *app.add_subcommand("quantize", "Write a model with weights of 8 bits, as serve takes it");
+  quantize.add_option("--model-path", quantization.model_path, "Folder of the model")->required();
+  quantize.add_option("--output", quantization.output, "Folder to write: a new one, or an empty one")->required();
   SimulateFlags simulation;
   CLI::App& simulate = *app.add_subcommand("simulate", "Run a workload over a described cluster in virtual time");
   simulate.get_formatter()->column_width(36);
@@ -319,6 +329,7 @@ std::variant<ServeFlags, TraceFlags, SimulateFlags, ExitWith> parse_command_line
   }
   if (trace.parsed()) return trace_flags;
   if (simulate.parsed()) return simulation;
+  if (quantize.parsed()) return quantization;
   const std::string misplaced = complete_place(serve, flags.cluster, raw.dist_init_addr);
   if (!misplaced.empty()) return ExitWith{2, "millrace: " + misplaced};
   const std::string wrong = contradiction(flags.engine);

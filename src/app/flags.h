@@ -29,13 +29,19 @@ struct TraceFlags {
   std::filesystem::path file;
 };
 
+/// `millrace quantize`.
+struct QuantizeFlags {
+  std::filesystem::path model_path;
+  std::filesystem::path output;
+};
+
 /// The command line was wrong (code 2), or asked for help or the version (code 0).
 struct ExitWith {
   int code = 0;
   std::string message;  ///< for stdout when code is 0, else one line for stderr
 };
 
-[[nodiscard]] std::variant<ServeFlags, TraceFlags, SimulateFlags, ExitWith> parse_command_line(int argc,
-                                                                                               char** argv);
+using Command = std::variant<ServeFlags, TraceFlags, SimulateFlags, QuantizeFlags, ExitWith>;
+[[nodiscard]] Command parse_command_line(int argc, char** argv);
 
 }  // namespace millrace::app

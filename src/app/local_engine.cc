@@ -107,6 +107,7 @@ Result<void> LocalEngine::load() {
   NodeStagesOptions node;
   node.dtype = options_.dtype;
   node.cpu_isa = options_.cpu_isa;
+  node.quantization = options_.quantization;
   node.threads = options_.threads;
   node.max_batch_tokens = static_cast<int32_t>(max_batch_tokens(options_));
   node.max_running = options_.max_running_requests;
@@ -157,6 +158,7 @@ std::vector<cluster::Assignment> LocalEngine::assignments(const std::vector<mode
     assignment.memory_fraction = options_.memory_fraction;
     assignment.dtype = options_.dtype;
     assignment.cpu_isa = options_.cpu_isa;
+    assignment.quantization = options_.quantization;
     assignment.has_store = options_.storage.enabled();
     assigned.push_back(std::move(assignment));
   }

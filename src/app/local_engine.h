@@ -26,6 +26,7 @@ struct EngineOptions {
   int32_t async_batch_depth = 0;           ///< plans in flight beyond one per stage
   std::string dtype = "auto";              ///< auto, bf16, f32
   std::string cpu_isa = "auto";            ///< of the CPU kernels on every node; auto: as each node says, or its best
+  std::string quantization = "none";       ///< of the projections: none (as the checkpoint is), w8
   int32_t threads = 0;                     ///< of the whole process; 0: one per CPU it may use
   int32_t page_size = 64;                  ///< tokens
   int64_t max_total_tokens = 0;            ///< of the KV cache; 0: from memory_fraction

@@ -60,6 +60,11 @@ int32_t threads_per_stage(int32_t threads, int32_t stage_count) {
   return std::max(1, threads / stage_count);
 }
 
+model::ModelConfig stage_config(model::ModelConfig config, const NodeStagesOptions& node) {
+  if (node.quantization == model::to_string(model::Quantization::kW8)) config.quantization = model::Quantization::kW8;
+  return config;
+}
+
 Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const NodeStagesOptions& node, int32_t stage_count) {
   const auto compute = compute_dtype(node.dtype);
   if (compute.has_error()) return compute.error();
@@ -70,7 +75,7 @@ Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const NodeStagesOpti
 }
 
 NodeStages::NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options)
-    : config_(config), options_(options) {}
+    : config_(stage_config(config, options)), options_(options) {}
 
 Result<std::unique_ptr<NodeStages>> NodeStages::load(const model::Checkpoint& checkpoint,
                                                      const model::ModelConfig& config,
@@ -116,6 +121,12 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
     parts_.push_back(std::move(part));
   }
   return {};
+}
+
+std::string NodeStages::compute() const {
+  const std::string format = parts_.front().backend->kv_format();
+  if (config_.quantization == model::Quantization::kNone) return format;
+  return fmt::format("{}, {}", format, model::to_string(config_.quantization));
 }
 
 uint64_t NodeStages::page_bytes(int32_t page_size) const {

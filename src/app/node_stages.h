@@ -19,6 +19,7 @@ struct NodeStagesOptions {
   StageId first;                         ///< the first one's index in the ring
   std::string dtype = "auto";            ///< auto, bf16, f32
   std::string cpu_isa = "auto";          ///< of the CPU kernels; auto: the best there is
+  std::string quantization = "none";     ///< none (as the checkpoint is), w8
   int32_t threads = 0;                   ///< over all stages of the node; 0: one per CPU
   int32_t max_batch_tokens = 0;
   int32_t max_running = 0;
@@ -27,6 +28,9 @@ struct NodeStagesOptions {
 
 /// Threads that one of `stage_count` stages on this node computes with; `threads` over all of them, 0: one per CPU.
 [[nodiscard]] int32_t threads_per_stage(int32_t threads, int32_t stage_count);
+
+/// The model as these stages hold it: quantised when they are told so.
+[[nodiscard]] model::ModelConfig stage_config(model::ModelConfig config, const NodeStagesOptions& node);
 
 /// The backend of one of `stage_count` stages that share this node's threads. Errors: --dtype, --cpu-isa.
 [[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const NodeStagesOptions& node,
@@ -44,8 +48,8 @@ class NodeStages {
   NodeStages(const NodeStages&) = delete;
   NodeStages& operator=(const NodeStages&) = delete;
 
-  /// What the numbers of this node's stages come from: "bf16 cpu avx2".
-  [[nodiscard]] std::string compute() const { return parts_.front().backend->kv_format(); }
+  /// What the numbers of this node's stages come from: "bf16 cpu avx2", "bf16 cpu avx2, w8".
+  [[nodiscard]] std::string compute() const;
   /// Pages of `page_size` tokens, over all stages of the node, in `fraction` of the memory that is available now.
   [[nodiscard]] uint64_t page_capacity(int32_t page_size, double fraction) const;
   /// Bytes of such a page over all stages of the node.

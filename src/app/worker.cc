@@ -45,6 +45,7 @@ class Host final : public cluster::StageHost {
       options.first = StageId(assignment.first_stage);
       options.dtype = assignment.dtype;
       options.cpu_isa = assignment.cpu_isa == "auto" ? cpu_isa_ : assignment.cpu_isa;
+      options.quantization = assignment.quantization;
       options.threads = threads_;
       options.max_batch_tokens = static_cast<int32_t>(assignment.max_batch_tokens);
       options.max_running = static_cast<int32_t>(assignment.max_running);

@@ -38,6 +38,7 @@ void put(ByteWriter& out, const Assignment& assignment) {
   out.put(assignment.memory_fraction);
   out.put_string(assignment.dtype);
   out.put_string(assignment.cpu_isa);
+  out.put_string(assignment.quantization);
   out.put(assignment.has_store);
 }
 void get(ByteReader& in, Assignment& assignment) {
@@ -53,6 +54,7 @@ void get(ByteReader& in, Assignment& assignment) {
   assignment.memory_fraction = in.get<double>();
   assignment.dtype = in.get_string();
   assignment.cpu_isa = in.get_string();
+  assignment.quantization = in.get_string();
   assignment.has_store = in.get_bool();
 }
 

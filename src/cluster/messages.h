@@ -15,7 +15,7 @@
 /// What the coordinator (on the node of the head) and the other nodes say to each other, besides the ring.
 namespace millrace::cluster {
 
-inline constexpr uint32_t kProtocolVersion = 3;
+inline constexpr uint32_t kProtocolVersion = 4;
 
 /// Node → coordinator, first on a connection.
 struct Hello {
@@ -40,6 +40,7 @@ struct Assignment {
   double memory_fraction = 0;
   std::string dtype;
   std::string cpu_isa;                       ///< of the CPU kernels; auto: as the node says, or its best
+  std::string quantization;                  ///< none (as the checkpoint is), w8
   bool has_store = false;                    ///< every stage needs a page store behind its host tier
   friend bool operator==(const Assignment&, const Assignment&) = default;
 };

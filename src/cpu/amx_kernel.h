@@ -8,6 +8,7 @@
 
 #include "cpu/attention_kernel.h"
 #include "cpu/product_kernel.h"
+#include "cpu/w8_kernel.h"
 
 namespace millrace::cpu {
 namespace {
@@ -47,6 +48,15 @@ struct LeftTiles {
   size_t row_stride = 0;
   size_t tile_stride = 0;  // from 16 steps to the next
 };
+
+/// The tiles of the 16 rows from `row`, a whole number of tiles, from `step` on.
+MILLRACE_INLINE LeftTiles left_tiles(const ProductTask& task, int row, int64_t step) {
+  const auto* left = reinterpret_cast<const char*>(task.left);
+  if (!task.tiled_left) return {left + static_cast<size_t>(row) * task.left_stride + step * 4, task.left_stride, 64};
+  const size_t group_bytes = static_cast<size_t>(task.steps) * 4 * kTileHeight;
+  return {left + static_cast<size_t>(row / kTileHeight) * group_bytes + static_cast<size_t>(step / kTileSteps) * 1024,
+          64, 1024};
+}
 
 /// Up to 16 rows by 64 columns over some steps, added to c unless `fresh`.
 template <bool kPrefetch>
@@ -89,7 +99,6 @@ MILLRACE_INLINE void tile_row(LeftTiles left, const char* panel, int64_t steps, 
 
 void product_amx(const ProductTask& task) {
   const int64_t block = task.rows <= kTileHeight ? task.steps : kLongSteps;
-  const size_t group_bytes = static_cast<size_t>(task.steps) * 4 * kTileHeight;
   for (int64_t step = 0; step < task.steps; step += block) {
     const int64_t count = task.steps - step < block ? task.steps - step : block;
     const char* panel = reinterpret_cast<const char*>(task.panel) + static_cast<size_t>(step) * kPanelStride;
@@ -98,17 +107,71 @@ void product_amx(const ProductTask& task) {
       const int height = task.rows - row < kTileHeight ? task.rows - row : kTileHeight;
       if (height != configured) configure_product(height);
       configured = height;
-      LeftTiles left{reinterpret_cast<const char*>(task.left) + step * 4, task.left_stride, 64};
-      if (task.tiled_left) {
-        left = {reinterpret_cast<const char*>(task.left) + static_cast<size_t>(row / kTileHeight) * group_bytes +
-                    static_cast<size_t>(step / kTileSteps) * 1024,
-                64, 1024};
-      }
+      const LeftTiles left = left_tiles(task, row, step);
       if (row == 0) {
         tile_row<true>(left, panel, count, task.c + row * kPanelColumns, step == 0);
       } else {
         tile_row<false>(left, panel, count, task.c + row * kPanelColumns, step == 0);
       }
+    }
+  }
+  _tile_release();
+}
+
+/// A group of a panel of 8 bits is one tile deep. Few rows: it is written out some groups before the tiles read it,
+/// since they cannot take what is on its way to the cache.
+void few_rows_w8_amx(const ProductTask& task) {
+  constexpr int64_t kAhead = 2;
+  constexpr int64_t kSlots = 4;
+  constexpr int64_t kSlotBytes = kTileSteps * static_cast<int64_t>(kPanelStride);
+  static_assert(kSlots * kTileSteps <= kW8ScratchSteps && kAhead < kSlots);
+  const int64_t groups = task.steps / kTileSteps;
+  const auto* panel = reinterpret_cast<const char*>(task.panel);
+  auto* scratch = reinterpret_cast<char*>(task.scratch);
+  LeftTiles left = left_tiles(task, 0, 0);
+  const auto expand = [&](int64_t group) __attribute__((always_inline)) {
+    if (group < groups) expand_bf16(panel + group * kW8GroupBytes, scratch + group % kSlots * kSlotBytes);
+  };
+  configure_product(task.rows);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int64_t group = 0; group < kAhead; ++group) expand(group);
+  for (int64_t group = 0; group < groups; ++group) {
+    expand(group + kAhead);
+    const char* b = scratch + group % kSlots * kSlotBytes;
+    _tile_loadd(4, left.data, left.row_stride);
+    left.data += left.tile_stride;
+    _tile_loadd(6, b, kPanelStride);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, b + 64, kPanelStride);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(6, b + 128, kPanelStride);
+    _tile_dpbf16ps(2, 4, 6);
+    _tile_loadd(7, b + 192, kPanelStride);
+    _tile_dpbf16ps(3, 4, 7);
+  }
+  _tile_stored(0, task.c, kSumStride);
+  _tile_stored(1, task.c + 16, kSumStride);
+  _tile_stored(2, task.c + 32, kSumStride);
+  _tile_stored(3, task.c + 48, kSumStride);
+  _tile_release();
+}
+
+void product_w8_amx(const ProductTask& task) {
+  if (task.rows <= kTileHeight) return few_rows_w8_amx(task);
+  auto* scratch = reinterpret_cast<char*>(task.scratch);
+  for (int64_t step = 0; step < task.steps; step += kLongW8Steps) {
+    const int64_t count = task.steps - step < kLongW8Steps ? task.steps - step : kLongW8Steps;
+    expand_groups<Bf16Format>(reinterpret_cast<const char*>(task.panel) + step / kTileSteps * kW8GroupBytes, count,
+                              scratch);
+    int configured = 0;
+    for (int row = 0; row < task.rows; row += kTileHeight) {
+      const int height = task.rows - row < kTileHeight ? task.rows - row : kTileHeight;
+      if (height != configured) configure_product(height);
+      configured = height;
+      tile_row<false>(left_tiles(task, row, step), scratch, count, task.c + row * kPanelColumns, step == 0);
     }
   }
   _tile_release();

@@ -58,6 +58,13 @@ class CpuBackend final : public Backend {
   std::unique_ptr<PackedWeight> pack_gate_up(const HostTensor& gate, const HostTensor& up) override {
     return pack_gate_up_weight(device_, gate, up);
   }
+  bool packs_w8() const override { return true; }
+  std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts) override {
+    return pack_w8_weight(device_, parts);
+  }
+  std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up) override {
+    return pack_gate_up_w8_weight(device_, gate, up);
+  }
   std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) override {
     CHECK(table.shape.rank() == 2, "{}: {} is not a table", table.name, table.shape.to_string());
     return std::make_unique<CpuEmbeddingTable>(table);

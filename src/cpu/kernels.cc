@@ -7,6 +7,7 @@
 #include "cpu/product_kernel.h"
 #include "cpu/row_kernels.h"
 #include "cpu/vocabulary_kernels.h"
+#include "cpu/w8_kernel.h"
 #if defined(__AMX_BF16__)
 #include "cpu/amx_kernel.h"
 #endif
@@ -38,6 +39,14 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .attention_block_bf16 = attention_block<Bf16Format>,
 #endif
     .product_f32 = product<F32Format>,
+#if defined(__AMX_BF16__)
+    .product_w8_bf16 = product_w8_amx,
+#elif defined(__AVX512BF16__)
+    .product_w8_bf16 = product_w8<Bf16Format>,
+#else
+    .product_w8_bf16 = nullptr,
+#endif
+    .product_w8_f32 = product_w8<F32Format>,
     .attention_block_f32 = attention_block<F32Format>,
     .gather_keys = gather_keys,
     .gather_values_bf16 = gather_values_bf16,

@@ -12,6 +12,8 @@
 ///   bf16: [steps][columns][2] bf16, a step being two summed elements;   f32: [steps][columns] f32.
 /// Left operands (activations, queries, probabilities) are rows of bf16 where the set has a bf16 dot product
 /// (`bf16_left`), else rows of f32; with f32 compute always f32. Their rows are padded with zeros to whole steps.
+/// A panel of 8 bits holds, per group of 32 summed elements, the scales of the columns, [64] bf16, then the values as
+/// int8 [steps][64][depth], a step being as deep (1 or 2) as one of the left operand.
 namespace millrace::cpu {
 
 inline constexpr int kPanelColumns = 64;  ///< columns of a weight panel
@@ -20,6 +22,11 @@ inline constexpr int kGroupKeys = 16;     ///< keys of a contiguous K or V group
 inline constexpr int kBlockKeys = 64;     ///< keys that attention's softmax handles at a time
 inline constexpr int kBlockGroups = kBlockKeys / kGroupKeys;
 inline constexpr int kMaxAttentionRows = 64;  ///< query rows that share one walk over the keys
+inline constexpr int kW8GroupElements = 32;   ///< summed elements of a group of a panel of 8 bits (tensor/w8.h)
+inline constexpr int kW8ScaleBytes = kPanelColumns * 2;
+inline constexpr int kW8GroupBytes = kW8ScaleBytes + kW8GroupElements * kPanelColumns;
+inline constexpr int kW8ScratchSteps = 256;  ///< steps of such a panel that are written out at a time
+inline constexpr size_t kW8ScratchBytes = size_t{kW8ScratchSteps} * kPanelColumns * 4;
 inline constexpr int kSumBlock = 1024;        ///< logits per partial sum of exp_sum
 inline constexpr int kMaxBlock = 64;          ///< logits per maximum of block_max
 
@@ -34,6 +41,7 @@ struct ProductTask {
   int64_t steps = 0;
   int rows = 0;
   float* c = nullptr;                // [rows, 64]
+  std::byte* scratch = nullptr;      // [kW8ScratchBytes], 64-byte aligned, for a panel of 8 bits
 };
 
 /// The running softmax of some query rows over the keys seen so far. Lanes of `sum` are added up at the end.
@@ -81,6 +89,9 @@ struct Kernels {
   void (*product_bf16)(const ProductTask&);
   void (*attention_block_bf16)(const AttentionRows&, const KeyBlock&);
   void (*product_f32)(const ProductTask&);
+  /// With panels of 8 bits and left rows of bf16 (null without bf16_left) or f32.
+  void (*product_w8_bf16)(const ProductTask&);
+  void (*product_w8_f32)(const ProductTask&);
   void (*attention_block_f32)(const AttentionRows&, const KeyBlock&);
   /// Groups of 16 from tokens anywhere: out[word][16] of keys, a word being one f32 channel or two bf16 ones, and
   /// out[8][padded_dim][2] of bf16 values.

@@ -42,10 +42,10 @@ Left tile_left(Device& device, const Matrix& x, int64_t steps) {
 }
 
 /// Uses x itself where it already is in the kernels' format; otherwise a copy in scratch, widened or padded with zeros.
-Left prepare_left(Device& device, const Matrix& x, int64_t steps) {
-  const int64_t padded = steps * device.depth();
+Left prepare_left(Device& device, const Matrix& x, const PanelLayout& layout) {
+  const int64_t padded = layout.steps * layout.depth;
   const bool widened = device.compute_dtype == DType::kBF16 && !device.kernels.bf16_left;
-  if (device.tiles() && x.rows > kTileHeight) return tile_left(device, x, steps);
+  if (device.tiles() && x.rows > kTileHeight) return tile_left(device, x, layout.steps);
   if (!widened && padded == x.cols) return {x.data, static_cast<size_t>(x.cols) * device.left_size()};
   const size_t stride = static_cast<size_t>(padded) * device.left_size();
   std::byte* const copy = device.shared_scratch.reserve(static_cast<size_t>(x.rows) * stride);
@@ -64,19 +64,26 @@ Left prepare_left(Device& device, const Matrix& x, int64_t steps) {
   return {copy, stride};
 }
 
+auto product_kernel(const Device& device, const PanelLayout& layout) {
+  const Kernels& kernels = device.kernels;
+  if (layout.w8) return device.bf16_left() ? kernels.product_w8_bf16 : kernels.product_w8_f32;
+  return device.compute_dtype == DType::kBF16 ? kernels.product_bf16 : kernels.product_f32;
+}
+
 /// Computes every panel for every block of rows and hands each result to finish(row, first feature, feature count, c),
 /// where c holds the 64 sums of that row and panel.
 template <class Finish>
 void for_each_product(Device& device, const Matrix& x, const CpuPackedWeight& weight, const Finish& finish) {
   check_matrix("x", x, device.compute_dtype, x.rows, weight.in_features());
-  const Left left = prepare_left(device, x, weight.steps());
-  const auto product =
-      device.compute_dtype == DType::kBF16 ? device.kernels.product_bf16 : device.kernels.product_f32;
+  const Left left = prepare_left(device, x, weight.layout());
+  const auto product = product_kernel(device, weight.layout());
   const int64_t row_blocks = (x.rows + kRowBlock - 1) / kRowBlock;
   const int64_t panels = weight.panel_count();
-  device.pool.run_ranges(row_blocks * panels, [&](int64_t begin, int64_t end, int) {
+  device.pool.run_ranges(row_blocks * panels, [&](int64_t begin, int64_t end, int slot) {
     static_assert(kRowBlock % kTileHeight == 0);
     alignas(64) float c[kRowBlock * kPanelColumns];  // [rows of the block, 64]
+    std::byte* const scratch =
+        weight.layout().w8 ? device.slot_scratch[static_cast<size_t>(slot)].reserve(kW8ScratchBytes) : nullptr;
     for (int64_t task = begin; task < end; ++task) {
       const int64_t panel = task % panels;
       const int64_t first_row = task / panels * kRowBlock;
@@ -87,7 +94,8 @@ void for_each_product(Device& device, const Matrix& x, const CpuPackedWeight& we
                .panel = weight.panel(panel),
                .steps = weight.steps(),
                .rows = static_cast<int>(end_row - first_row),
-               .c = c});
+               .c = c,
+               .scratch = scratch});
       const int64_t feature = panel * weight.panel_features();
       const int64_t features = std::min(weight.panel_features(), weight.out_features() - feature);
       for (int64_t row = first_row; row < end_row; ++row) {

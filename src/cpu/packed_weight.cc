@@ -11,28 +11,42 @@ namespace {
 using tensor::DType;
 using tensor::HostTensor;
 
-/// One row of a source tensor, or none where a panel ends beyond the last feature.
+using tensor::W8Matrix;
+
+/// One row of a source, or none where a panel ends beyond the last feature.
+template <class Matrix>
 struct SourceRow {
-  const HostTensor* tensor = nullptr;
+  const Matrix* matrix = nullptr;
   int64_t row = 0;
 };
 
-void check_matrix(const HostTensor& tensor, int64_t in_features) {
-  CHECK(tensor.shape.rank() == 2 && tensor.shape[1] == in_features, "{}: {} cannot be stacked as [*, {}]", tensor.name,
-        tensor.shape.to_string(), in_features);
+int64_t out_features(const HostTensor& tensor) {
+  return tensor.shape[0];
+}
+int64_t in_features(const HostTensor& tensor) {
+  CHECK(tensor.shape.rank() == 2, "{}: {} is not a matrix", tensor.name, tensor.shape.to_string());
+  return tensor.shape[1];
+}
+int64_t out_features(const W8Matrix& matrix) {
+  return matrix.rows;
+}
+int64_t in_features(const W8Matrix& matrix) {
+  return matrix.cols;
 }
 
 /// Writes 64 rows as columns of a panel, a tile of the summed dimension at a time.
-void pack_panel(const Device& device, std::span<const SourceRow> rows, int64_t in_features, std::byte* panel) {
+void pack_panel(const Device& device, std::span<const SourceRow<HostTensor>> rows, const CpuPackedWeight& weight,
+                std::byte* panel) {
+  const int64_t in_features = weight.in_features();
   constexpr int64_t kTile = 256;  // elements; a multiple of every depth
   float values[kTile];
-  const int64_t depth = device.depth();
+  const int64_t depth = weight.layout().depth;
   const bool bf16 = device.compute_dtype == DType::kBF16;
   for (int64_t first = 0; first < in_features; first += kTile) {
     const int64_t count = std::min(kTile, in_features - first);
     for (size_t column = 0; column < rows.size(); ++column) {
-      if (rows[column].tensor == nullptr) continue;
-      read_elements(device.kernels, *rows[column].tensor, rows[column].row * in_features + first, count, values);
+      if (rows[column].matrix == nullptr) continue;
+      read_elements(device.kernels, *rows[column].matrix, rows[column].row * in_features + first, count, values);
       if (bf16) {
         uint16_t narrow[kTile];
         device.kernels.narrow(values, narrow, count);
@@ -48,43 +62,52 @@ void pack_panel(const Device& device, std::span<const SourceRow> rows, int64_t i
   }
 }
 
+/// Writes 64 rows of 8 bits as columns of a panel.
+void pack_panel(const Device&, std::span<const SourceRow<W8Matrix>> rows, const CpuPackedWeight& weight,
+                std::byte* panel) {
+  const int64_t in_features = weight.in_features();
+  const auto depth = static_cast<size_t>(weight.layout().depth);
+  const int64_t groups = tensor::w8_groups(in_features);
+  for (int64_t group = 0; group < groups; ++group, panel += kW8GroupBytes) {
+    const int64_t first = group * kW8GroupElements;
+    const auto count = static_cast<size_t>(std::min<int64_t>(kW8GroupElements, in_features - first));
+    for (size_t column = 0; column < rows.size(); ++column) {
+      const auto& [matrix, row] = rows[column];
+      if (matrix == nullptr) continue;
+      std::memcpy(panel + column * 2, matrix->scales + (row * groups + group) * 2, 2);
+      const std::byte* values = matrix->values + row * in_features + first;
+      std::byte* out = panel + kW8ScaleBytes + column * depth;
+      for (size_t i = 0; i < count; ++i) out[i / depth * depth * kPanelColumns + i % depth] = values[i];
+    }
+  }
+}
+
 /// Packs a weight whose panel p, column c is given by source(p, c).
-template <class Source>
+template <class Matrix, class Source>
 void pack_panels(Device& device, const CpuPackedWeight& weight, const Source& source) {
   device.pool.run_ranges(weight.panel_count(), [&](int64_t begin, int64_t end, int) {
     for (int64_t panel = begin; panel < end; ++panel) {
-      SourceRow rows[kPanelColumns];
+      SourceRow<Matrix> rows[kPanelColumns];
       for (int64_t column = 0; column < kPanelColumns; ++column) rows[column] = source(panel, column);
-      pack_panel(device, rows, weight.in_features(), weight.panel(panel));
+      pack_panel(device, rows, weight, weight.panel(panel));
     }
   });
 }
 
-}  // namespace
+using LayoutFn = PanelLayout(const Device& device, int64_t in_features, bool gate_up);
 
-CpuPackedWeight::CpuPackedWeight(int64_t out_features, int64_t in_features, int64_t steps, bool gate_up)
-    : out_features_(out_features),
-      in_features_(in_features),
-      gate_up_(gate_up),
-      steps_(steps),
-      panel_count_(round_up(out_features, panel_features()) / panel_features()),
-      // A step of a column is 4 bytes: two bf16 or one f32.
-      panel_bytes_(static_cast<size_t>(steps_) * kPanelColumns * 4),
-      buffer_(allocate_pages(static_cast<size_t>(panel_count_) * panel_bytes_)) {
-  CHECK(out_features > 0 && in_features > 0, "a weight of [{}, {}]", out_features, in_features);
-}
-
-std::unique_ptr<CpuPackedWeight> pack_weight(Device& device, std::span<const HostTensor> parts) {
+template <class Matrix>
+std::unique_ptr<CpuPackedWeight> pack_stack(Device& device, std::span<const Matrix> parts, LayoutFn& layout) {
   CHECK(!parts.empty(), "no tensor to pack");
-  CHECK(parts.front().shape.rank() == 2, "{}: {} is not a matrix", parts.front().name, parts.front().shape.to_string());
-  const int64_t in_features = parts.front().shape[1];
+  const int64_t in = in_features(parts.front());
   std::vector<int64_t> begin = {0};  // [parts + 1] first feature of each part
-  for (const HostTensor& part : parts) {
-    check_matrix(part, in_features);
-    begin.push_back(begin.back() + part.shape[0]);
+  for (const Matrix& part : parts) {
+    CHECK(in_features(part) == in, "{}: [{}, {}] cannot be stacked as [*, {}]", part.name, out_features(part),
+          in_features(part), in);
+    begin.push_back(begin.back() + out_features(part));
   }
-  auto weight = std::make_unique<CpuPackedWeight>(begin.back(), in_features, device.steps(in_features), false);
-  pack_panels(device, *weight, [&](int64_t panel, int64_t column) -> SourceRow {
+  auto weight = std::make_unique<CpuPackedWeight>(begin.back(), in, layout(device, in, false));
+  pack_panels<Matrix>(device, *weight, [&](int64_t panel, int64_t column) -> SourceRow<Matrix> {
     const int64_t feature = panel * kPanelColumns + column;
     if (feature >= begin.back()) return {};
     const auto part = static_cast<size_t>(std::upper_bound(begin.begin(), begin.end(), feature) - begin.begin() - 1);
@@ -93,18 +116,68 @@ std::unique_ptr<CpuPackedWeight> pack_weight(Device& device, std::span<const Hos
   return weight;
 }
 
-std::unique_ptr<CpuPackedWeight> pack_gate_up_weight(Device& device, const HostTensor& gate, const HostTensor& up) {
-  CHECK(gate.shape.rank() == 2 && gate.shape == up.shape, "{} {} and {} {} do not go together", gate.name,
-        gate.shape.to_string(), up.name, up.shape.to_string());
-  const int64_t features = gate.shape[0];
-  auto weight = std::make_unique<CpuPackedWeight>(features, gate.shape[1], device.steps(gate.shape[1]), true);
+template <class Matrix>
+std::unique_ptr<CpuPackedWeight> pack_pair(Device& device, const Matrix& gate, const Matrix& up, LayoutFn& layout) {
+  const int64_t in = in_features(gate);
+  const int64_t features = out_features(gate);
+  CHECK(in_features(up) == in && out_features(up) == features, "{} [{}, {}] and {} [{}, {}] do not go together",
+        gate.name, features, in, up.name, out_features(up), in_features(up));
+  auto weight = std::make_unique<CpuPackedWeight>(features, in, layout(device, in, true));
   constexpr int64_t kHalf = kPanelColumns / 2;
-  pack_panels(device, *weight, [&](int64_t panel, int64_t column) -> SourceRow {
+  pack_panels<Matrix>(device, *weight, [&](int64_t panel, int64_t column) -> SourceRow<Matrix> {
     const int64_t feature = panel * kHalf + column % kHalf;
     if (feature >= features) return {};
     return {column < kHalf ? &gate : &up, feature};
   });
   return weight;
+}
+
+}  // namespace
+
+PanelLayout panel_layout(const Device& device, int64_t in_features, bool gate_up) {
+  const int64_t steps = device.steps(in_features);
+  // A step of a column is 4 bytes: two bf16 or one f32.
+  return {.steps = steps,
+          .depth = device.depth(),
+          .bytes = static_cast<size_t>(steps) * kPanelColumns * 4,
+          .gate_up = gate_up};
+}
+
+PanelLayout w8_panel_layout(const Device& device, int64_t in_features, bool gate_up) {
+  const int64_t depth = device.bf16_left() ? 2 : 1;
+  const int64_t groups = tensor::w8_groups(in_features);
+  static_assert(tensor::kW8Group == kW8GroupElements);
+  CHECK(depth == 1 || kW8GroupElements / 2 % device.kernels.step_multiple == 0, "a group is not whole tiles");
+  return {.steps = groups * kW8GroupElements / depth,
+          .depth = depth,
+          .bytes = static_cast<size_t>(groups) * kW8GroupBytes,
+          .w8 = true,
+          .gate_up = gate_up};
+}
+
+CpuPackedWeight::CpuPackedWeight(int64_t out_features, int64_t in_features, const PanelLayout& layout)
+    : out_features_(out_features),
+      in_features_(in_features),
+      layout_(layout),
+      panel_count_(round_up(out_features, panel_features()) / panel_features()),
+      buffer_(allocate_pages(static_cast<size_t>(panel_count_) * layout.bytes)) {
+  CHECK(out_features > 0 && in_features > 0, "a weight of [{}, {}]", out_features, in_features);
+}
+
+std::unique_ptr<CpuPackedWeight> pack_weight(Device& device, std::span<const HostTensor> parts) {
+  return pack_stack(device, parts, panel_layout);
+}
+
+std::unique_ptr<CpuPackedWeight> pack_gate_up_weight(Device& device, const HostTensor& gate, const HostTensor& up) {
+  return pack_pair(device, gate, up, panel_layout);
+}
+
+std::unique_ptr<CpuPackedWeight> pack_w8_weight(Device& device, std::span<const W8Matrix> parts) {
+  return pack_stack(device, parts, w8_panel_layout);
+}
+
+std::unique_ptr<CpuPackedWeight> pack_gate_up_w8_weight(Device& device, const W8Matrix& gate, const W8Matrix& up) {
+  return pack_pair(device, gate, up, w8_panel_layout);
 }
 
 void read_elements(const Kernels& kernels, const HostTensor& tensor, int64_t first, int64_t count, float* out) {

@@ -25,6 +25,20 @@ Values to_floats(const tensor::HostTensor& tensor) {
   return values;
 }
 
+Values to_floats(const tensor::W8Matrix& matrix) {
+  Values values;
+  const int64_t groups = tensor::w8_groups(matrix.cols);
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    for (int64_t col = 0; col < matrix.cols; ++col) {
+      tensor::BFloat16 scale;
+      std::memcpy(&scale, matrix.scales + (row * groups + col / tensor::kW8Group) * 2, sizeof(scale));
+      values.push_back(scale.to_float() *
+                       static_cast<float>(static_cast<int8_t>(matrix.values[row * matrix.cols + col])));
+    }
+  }
+  return values;
+}
+
 Values rounded(Values values, DType dtype) {
   CHECK(dtype != DType::kF16, "nothing is rounded to f16");
   if (dtype == DType::kBF16) {

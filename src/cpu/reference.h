@@ -8,6 +8,7 @@
 #include "base/ids.h"
 #include "tensor/host_tensor.h"
 #include "tensor/sampling.h"
+#include "tensor/w8.h"
 
 /// The ops of tensor::Backend in plain loops over f32 arrays with f64 sums: slow and obviously right. Tests check every
 /// backend against them; nothing in the server calls them.
@@ -17,6 +18,8 @@ using Values = std::vector<float>;
 
 /// The elements of a host tensor of any dtype as f32.
 [[nodiscard]] Values to_floats(const tensor::HostTensor& tensor);
+/// What a matrix of 8 bits stands for.
+[[nodiscard]] Values to_floats(const tensor::W8Matrix& matrix);
 /// Each value rounded to `dtype` and back.
 [[nodiscard]] Values rounded(Values values, tensor::DType dtype);
 

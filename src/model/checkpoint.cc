@@ -1,5 +1,7 @@
 #include "model/checkpoint.h"
 
+#include <fmt/format.h>
+
 #include "model/field_reader.h"
 
 namespace millrace::model {
@@ -63,8 +65,8 @@ Result<const SafetensorsFile*> Checkpoint::shard(const std::string& file_name) c
   return shards_.emplace(file_name, std::move(*opened)).first->second.get();
 }
 
-Result<tensor::HostTensor> Checkpoint::find(std::string_view name) const {
-  if (single_) return single_->find(name);
+Result<const SafetensorsFile*> Checkpoint::file_of(std::string_view name) const {
+  if (single_) return single_.get();
   const auto listed = shard_of_.find(std::string(name));
   if (listed == shard_of_.end())
     return make_error(ErrorCode::kNotFound, "{}: lists no tensor '{}'", (folder_ / kIndexName).string(), name);
@@ -75,6 +77,12 @@ Result<tensor::HostTensor> Checkpoint::find(std::string_view name) const {
   if (!(*file)->contains(name))
     return make_error(ErrorCode::kData, "{}: puts tensor '{}' into {}, which lacks it",
                       (folder_ / kIndexName).string(), name, listed->second);
+  return file;
+}
+
+Result<tensor::HostTensor> Checkpoint::find(std::string_view name) const {
+  const auto file = file_of(name);
+  if (!file) return file.error();
   return (*file)->find(name);
 }
 
@@ -84,6 +92,29 @@ Result<tensor::HostTensor> Checkpoint::find(std::string_view name, const tensor:
     return make_error(ErrorCode::kData, "{}: tensor '{}' has shape {}, config.json wants {}", folder_.string(), name,
                       tensor->shape.to_string(), wanted.to_string());
   return tensor;
+}
+
+Result<std::span<const std::byte>> Checkpoint::find_bytes(std::string_view name, std::string_view dtype,
+                                                          const tensor::Shape& shape) const {
+  const auto file = file_of(name);
+  if (!file) return file.error();
+  const auto stored = (*file)->find_stored(name);
+  if (!stored) return stored.error();
+  if (stored->dtype != dtype)
+    return make_error(ErrorCode::kData, "{}: tensor '{}' has dtype {}, wanted {}", (*file)->path(), name, stored->dtype,
+                      dtype);
+  if (stored->shape.size() > 4 || tensor::Shape(stored->shape) != shape)
+    return make_error(ErrorCode::kData, "{}: tensor '{}' has shape [{}], config.json wants {}", folder_.string(), name,
+                      fmt::join(stored->shape, ", "), shape.to_string());
+  return stored->bytes;
+}
+
+Result<tensor::W8Matrix> Checkpoint::find_w8(std::string_view name, const tensor::Shape& wanted) const {
+  const auto values = find_bytes(name, "I8", wanted);
+  if (!values) return values.error();
+  const auto scales = find_bytes(scale_name(name), "BF16", {wanted[0], tensor::w8_groups(wanted[1])});
+  if (!scales) return scales.error();
+  return tensor::W8Matrix{std::string(name), wanted[0], wanted[1], values->data(), scales->data()};
 }
 
 bool Checkpoint::contains(std::string_view name) const {

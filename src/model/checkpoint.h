@@ -8,8 +8,10 @@
 #include <unordered_map>
 
 #include "base/result.h"
+#include "model/quantization.h"
 #include "model/safetensors.h"
 #include "tensor/host_tensor.h"
+#include "tensor/w8.h"
 
 namespace millrace::model {
 
@@ -26,6 +28,8 @@ class Checkpoint {
   [[nodiscard]] Result<tensor::HostTensor> find(std::string_view name) const;
   /// As above, and kData when the shape is not `wanted`.
   [[nodiscard]] Result<tensor::HostTensor> find(std::string_view name, const tensor::Shape& wanted) const;
+  /// A matrix stored in 8 bits with its scales. Errors as above.
+  [[nodiscard]] Result<tensor::W8Matrix> find_w8(std::string_view name, const tensor::Shape& wanted) const;
   /// Listed in the index, or held by the single file.
   [[nodiscard]] bool contains(std::string_view name) const;
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
@@ -34,6 +38,10 @@ class Checkpoint {
   explicit Checkpoint(std::filesystem::path folder) : folder_(std::move(folder)) {}
   [[nodiscard]] Result<void> read_index(const std::filesystem::path& path);
   [[nodiscard]] Result<const SafetensorsFile*> shard(const std::string& file_name) const;
+  /// The file that holds a tensor.
+  [[nodiscard]] Result<const SafetensorsFile*> file_of(std::string_view name) const;
+  [[nodiscard]] Result<std::span<const std::byte>> find_bytes(std::string_view name, std::string_view dtype,
+                                                              const tensor::Shape& shape) const;
 
   std::filesystem::path folder_;
   std::unique_ptr<SafetensorsFile> single_;

@@ -83,11 +83,6 @@ void read_dimensions(FieldReader& fields, Family family, ModelConfig& config) {
 }
 
 void refuse_unsupported(FieldReader& fields) {
-  if (const auto quantization = fields.object("quantization_config")) {
-    FieldReader reader("", *quantization);
-    fields.fail_with("quantization_config (quant_method '{}') is not supported, wanted weights in F32, BF16 or F16",
-                     reader.text_or("quant_method", "unknown"));
-  }
   const std::string activation = fields.text_or("hidden_act", "silu");
   if (activation != "silu") fields.fail_with("hidden_act '{}' is not supported, wanted 'silu'", activation);
   if (fields.flag_or("mlp_bias", false)) fields.fail("mlp_bias true is not supported, wanted false");
@@ -170,6 +165,7 @@ Result<ModelConfig> parse_config(std::string_view json, std::string_view place) 
   ModelConfig config;
   const std::optional<Family> family = read_architecture(fields, config.architecture);
   if (!family) return *fields.error();
+  config.quantization = read_quantization(fields);
   refuse_unsupported(fields);
   read_dimensions(fields, *family, config);
   read_biases(fields, *family, config);

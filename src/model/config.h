@@ -9,6 +9,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "model/quantization.h"
 #include "model/rope.h"
 #include "tensor/dtype.h"
 
@@ -38,6 +39,7 @@ struct ModelConfig {
   std::vector<int32_t> sliding_windows;      // [layer_count], tokens; 0: full attention
   std::vector<TokenId> eos_token_ids;        ///< may be empty
   std::optional<TokenId> bos_token_id;
+  Quantization quantization = Quantization::kNone;  ///< of the projections and the head, which may be stored otherwise
 
   [[nodiscard]] int64_t query_width() const { return int64_t{head_count} * head_dim; }
   [[nodiscard]] int64_t kv_width() const { return int64_t{kv_head_count} * head_dim; }
@@ -48,7 +50,8 @@ struct ModelConfig {
 
 /// Parses the text of a config.json: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM; both
 /// spellings of rope (rope_theta + rope_scaling, rope_parameters) and of dtype. Every error is kData and begins with
-/// `place`; what is known but not computed here (quantised weights, MLP biases, another activation) is refused by name.
+/// `place`; what is known but not computed here (weights quantised by others, MLP biases, another activation) is
+/// refused by name.
 [[nodiscard]] Result<ModelConfig> parse_config(std::string_view json, std::string_view place = "config.json");
 /// Reads `folder`/config.json.
 [[nodiscard]] Result<ModelConfig> read_config(const std::filesystem::path& folder);

@@ -60,20 +60,33 @@ void add_config(Hash& hash, const ModelConfig& config) {
     add_integer(hash, size);
   for (const bool flag : {config.tied_embeddings, config.qkv_bias, config.output_bias, config.qk_norm})
     add_integer(hash, flag);
+  if (config.quantization != Quantization::kNone) hash.add(to_string(config.quantization));
   for (const int32_t window : config.sliding_windows) add_integer(hash, window);
   hash.add(double{config.norm_epsilon});
   add_rope(hash, config.rope, config.head_dim);
 }
 
-void add_tensor(Hash& hash, const tensor::HostTensor& tensor) {
+void add_sample(Hash& hash, std::span<const std::byte> data) {
   constexpr size_t kSampleBytes = 512;
-  hash.add(std::string_view(tensor.name));
-  add_integer(hash, static_cast<int64_t>(tensor.dtype));
-  for (size_t axis = 0; axis < tensor.shape.rank(); ++axis) add_integer(hash, tensor.shape[axis]);
-  const std::span data(tensor.data, tensor.bytes());
   const size_t count = std::min(kSampleBytes, data.size());
   for (const size_t begin : {size_t{0}, (data.size() - count) / 2, data.size() - count})
     hash.add(data.subspan(begin, count));
+}
+
+void add_tensor(Hash& hash, const tensor::HostTensor& tensor) {
+  hash.add(std::string_view(tensor.name));
+  add_integer(hash, static_cast<int64_t>(tensor.dtype));
+  for (size_t axis = 0; axis < tensor.shape.rank(); ++axis) add_integer(hash, tensor.shape[axis]);
+  add_sample(hash, {tensor.data, tensor.bytes()});
+}
+
+void add_tensor(Hash& hash, const tensor::W8Matrix& matrix) {
+  hash.add(std::string_view(matrix.name));
+  hash.add(std::string_view("w8"));
+  for (const int64_t side : {matrix.rows, matrix.cols}) add_integer(hash, side);
+  const auto values = static_cast<size_t>(matrix.rows * matrix.cols);
+  add_sample(hash, {matrix.values, values});
+  add_sample(hash, {matrix.scales, matrix.bytes() - values});
 }
 
 }  // namespace
@@ -92,6 +105,12 @@ Result<Fingerprint> fingerprint(const Checkpoint& checkpoint, const ModelConfig&
   add_integer(hash, span.layers.begin);
   add_integer(hash, span.layers.end);
   for (const TensorSpec& spec : stage_tensors(config, span)) {
+    if (stored_in_w8(checkpoint, config, spec)) {
+      const Result<tensor::W8Matrix> matrix = checkpoint.find_w8(spec.name, spec.shape);
+      if (!matrix) return matrix.error();
+      add_tensor(hash, *matrix);
+      continue;
+    }
     const Result<tensor::HostTensor> tensor = checkpoint.find(spec.name, spec.shape);
     if (!tensor) return tensor.error();
     add_tensor(hash, *tensor);

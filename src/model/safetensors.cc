@@ -160,21 +160,27 @@ Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::open(const std::filesy
   return file;
 }
 
-Result<tensor::HostTensor> SafetensorsFile::find(std::string_view name) const {
+Result<StoredTensor> SafetensorsFile::find_stored(std::string_view name) const {
   const auto found = entries_.find(std::string(name));
   if (found == entries_.end()) return make_error(ErrorCode::kNotFound, "{}: has no tensor '{}'", path_, name);
   const Entry& entry = found->second;
-  const bool computed = entry.dtype == "F32" || entry.dtype == "BF16" || entry.dtype == "F16";
+  return StoredTensor{entry.dtype, entry.shape, mapping_->bytes().subspan(entry.begin, entry.end - entry.begin)};
+}
+
+Result<tensor::HostTensor> SafetensorsFile::find(std::string_view name) const {
+  const auto stored = find_stored(name);
+  if (!stored) return stored.error();
+  const bool computed = stored->dtype == "F32" || stored->dtype == "BF16" || stored->dtype == "F16";
   if (!computed)
     return make_error(ErrorCode::kData, "{}: tensor '{}' has dtype {}, wanted F32, BF16 or F16", path_, name,
-                      entry.dtype);
-  if (entry.shape.size() > 4)
+                      stored->dtype);
+  if (stored->shape.size() > 4)
     return make_error(ErrorCode::kData, "{}: tensor '{}' has rank {}, wanted at most 4", path_, name,
-                      entry.shape.size());
+                      stored->shape.size());
   return tensor::HostTensor{.name = std::string(name),
-                            .dtype = *tensor::parse_dtype(entry.dtype),
-                            .shape = tensor::Shape(std::span<const int64_t>(entry.shape)),
-                            .data = mapping_->bytes().data() + entry.begin};
+                            .dtype = *tensor::parse_dtype(stored->dtype),
+                            .shape = tensor::Shape(stored->shape),
+                            .data = stored->bytes.data()};
 }
 
 }  // namespace millrace::model

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -12,6 +13,13 @@
 #include "tensor/host_tensor.h"
 
 namespace millrace::model {
+
+/// A tensor as a file stores it, of any dtype.
+struct StoredTensor {
+  std::string_view dtype;  ///< "I8"
+  std::span<const int64_t> shape;
+  std::span<const std::byte> bytes;
+};
 
 /// One safetensors file, mapped: a little-endian u64 header length, that many bytes of JSON
 /// {name: {dtype, shape, data_offsets}}, then the data. The header is checked in full when the file is opened (bounds,
@@ -26,6 +34,8 @@ class SafetensorsFile {
   [[nodiscard]] bool contains(std::string_view name) const { return entries_.contains(std::string(name)); }
   /// The tensor borrows this file's mapping. Errors: kNotFound; kData for a dtype or rank that is not computed with.
   [[nodiscard]] Result<tensor::HostTensor> find(std::string_view name) const;
+  /// As stored, borrowed too. Errors: kNotFound.
+  [[nodiscard]] Result<StoredTensor> find_stored(std::string_view name) const;
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] size_t tensor_count() const { return entries_.size(); }
 

@@ -13,7 +13,7 @@ void add_layer(const ModelConfig& config, int32_t layer, std::vector<TensorSpec>
   const int64_t query = config.query_width();
   const int64_t kv = config.kv_width();
   const auto add = [&](std::string_view part, tensor::Shape shape) {
-    specs.push_back({layer_tensor_name(layer, part), shape});
+    specs.push_back({layer_tensor_name(layer, part), shape, shape.rank() == 2});
   };
   add("input_layernorm.weight", {hidden});
   add("self_attn.q_proj.weight", {query, hidden});
@@ -55,9 +55,14 @@ std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span)
   for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer) add_layer(config, layer, specs);
   if (span.last) {
     specs.push_back({std::string(kFinalNormName), {config.hidden_size}});
-    if (!(span.first && config.tied_embeddings)) specs.push_back({std::string(head_name(config)), table});
+    if (!(span.first && config.tied_embeddings))
+      specs.push_back({std::string(head_name(config)), table, !config.tied_embeddings});
   }
   return specs;
+}
+
+bool stored_in_w8(const Checkpoint& checkpoint, const ModelConfig& config, const TensorSpec& spec) {
+  return config.quantization == Quantization::kW8 && spec.projection && checkpoint.contains(scale_name(spec.name));
 }
 
 uint64_t parameter_count(const ModelConfig& config, StageSpan span) {

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/layer_range.h"
 #include "tensor/dtype.h"
@@ -16,6 +17,7 @@ namespace millrace::model {
 struct TensorSpec {
   std::string name;
   tensor::Shape shape;
+  bool projection = false;  ///< a matrix that quantization is about: of a layer, or a head that is not the embedding
 };
 
 inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
@@ -27,6 +29,9 @@ inline constexpr std::string_view kFinalNormName = "model.norm.weight";
 [[nodiscard]] std::string_view head_name(const ModelConfig& config);
 /// Every tensor of the span once, in the order in which it is loaded.
 [[nodiscard]] std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span);
+
+/// Whether the checkpoint stores a tensor in 8 bits, as its config says that it may.
+[[nodiscard]] bool stored_in_w8(const Checkpoint& checkpoint, const ModelConfig& config, const TensorSpec& spec);
 
 /// Of the span; over several stages a tied embedding counts on the first and on the last.
 [[nodiscard]] uint64_t parameter_count(const ModelConfig& config, StageSpan span);

@@ -1,6 +1,6 @@
 #include "model/weights.h"
 
-#include <cstring>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -10,72 +10,80 @@
 namespace millrace::model {
 namespace {
 
-using tensor::DType;
 using tensor::HostTensor;
-
-template <class Word, class Convert>
-void append_converted(const HostTensor& source, std::vector<float>& values, const Convert& convert) {
-  const auto count = static_cast<size_t>(source.shape.elements());
-  for (size_t i = 0; i < count; ++i) {
-    Word word;
-    std::memcpy(&word, source.data + i * sizeof word, sizeof word);
-    values.push_back(convert(word));
-  }
-}
-
-void append_floats(const HostTensor& source, std::vector<float>& values) {
-  switch (source.dtype) {
-    case DType::kF32: append_converted<float>(source, values, [](float value) { return value; }); break;
-    case DType::kBF16:
-      append_converted<tensor::BFloat16>(source, values, [](tensor::BFloat16 value) { return value.to_float(); });
-      break;
-    case DType::kF16:
-      append_converted<tensor::Float16>(source, values, [](tensor::Float16 value) { return value.to_float(); });
-      break;
-  }
-}
+using tensor::W8Matrix;
+using tensor::W8Storage;
 
 /// Hands out the tensors of a span and keeps count.
 class Loader {
  public:
-  Loader(tensor::Backend& backend, const ProgressFn& progress) : backend_(backend), progress_(progress) {}
+  Loader(tensor::Backend& backend, Quantization quantization, const ProgressFn& progress)
+      : backend_(backend), quantization_(quantization), progress_(progress) {}
 
-  Result<void> resolve(const Checkpoint& checkpoint, const std::vector<TensorSpec>& specs) {
+  Result<void> resolve(const Checkpoint& checkpoint, const ModelConfig& config, const std::vector<TensorSpec>& specs) {
     for (const TensorSpec& spec : specs) {
-      Result<HostTensor> found = checkpoint.find(spec.name, spec.shape);
-      if (!found) return found.error();
-      state_.bytes_total += found->bytes();
-      tensors_.emplace(spec.name, std::move(*found));
+      Entry entry;
+      if (stored_in_w8(checkpoint, config, spec)) {
+        Result<W8Matrix> found = checkpoint.find_w8(spec.name, spec.shape);
+        if (!found) return found.error();
+        entry.bytes = found->bytes();
+        entry.matrix = std::move(*found);
+      } else {
+        Result<HostTensor> found = checkpoint.find(spec.name, spec.shape);
+        if (!found) return found.error();
+        entry.bytes = found->bytes();
+        entry.tensor = std::move(*found);
+      }
+      state_.bytes_total += entry.bytes;
+      entries_.emplace(spec.name, std::move(entry));
     }
     state_.tensors_total = specs.size();
     report();
     return {};
   }
 
-  const HostTensor& tensor(std::string_view name) const {
-    const auto found = tensors_.find(std::string(name));
-    CHECK(found != tensors_.end(), "tensor '{}' is not listed for its stage", name);
-    return found->second;
-  }
+  const HostTensor& tensor(std::string_view name) const { return entry(name).tensor; }
 
   std::unique_ptr<tensor::DeviceVector> vector(std::initializer_list<std::string> names) {
     std::vector<float> values;
-    for (const std::string& name : names) append_floats(tensor(name), values);
+    for (const std::string& name : names) {
+      const HostTensor& source = tensor(name);
+      const size_t begin = values.size();
+      values.resize(begin + static_cast<size_t>(source.shape.elements()));
+      tensor::read_floats(source, 0, source.shape.elements(), values.data() + begin);
+    }
     auto vector = backend_.make_vector(values);
     for (const std::string& name : names) count(name);
     return vector;
   }
 
   std::unique_ptr<tensor::PackedWeight> pack(std::initializer_list<std::string> names) {
-    std::vector<HostTensor> parts;
-    for (const std::string& name : names) parts.push_back(tensor(name));
-    auto weight = backend_.pack(parts);
+    auto weight = pack_uncounted(names);
     for (const std::string& name : names) count(name);
     return weight;
   }
 
+  std::unique_ptr<tensor::PackedWeight> pack_uncounted(std::initializer_list<std::string> names) {
+    if (quantization_ == Quantization::kW8) {
+      std::vector<W8Storage> storage;
+      std::vector<W8Matrix> parts;
+      for (const std::string& name : names) parts.push_back(matrix(name, storage));
+      return backend_.pack_w8(parts);
+    }
+    std::vector<HostTensor> parts;
+    for (const std::string& name : names) parts.push_back(tensor(name));
+    return backend_.pack(parts);
+  }
+
   std::unique_ptr<tensor::PackedWeight> pack_gate_up(const std::string& gate, const std::string& up) {
-    auto weight = backend_.pack_gate_up(tensor(gate), tensor(up));
+    std::unique_ptr<tensor::PackedWeight> weight;
+    if (quantization_ == Quantization::kW8) {
+      std::vector<W8Storage> storage;
+      const W8Matrix gate_matrix = matrix(gate, storage);
+      weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, storage));
+    } else {
+      weight = backend_.pack_gate_up(tensor(gate), tensor(up));
+    }
     count(gate);
     count(up);
     return weight;
@@ -84,20 +92,42 @@ class Loader {
   /// Marks a tensor as done.
   void count(std::string_view name) {
     ++state_.tensors_done;
-    state_.bytes_done += tensor(name).bytes();
+    state_.bytes_done += entry(name).bytes;
     report();
   }
 
   [[nodiscard]] uint64_t total_bytes() const { return state_.bytes_total; }
 
  private:
+  /// A tensor, or a matrix that is stored in 8 bits.
+  struct Entry {
+    HostTensor tensor;
+    std::optional<W8Matrix> matrix;
+    size_t bytes = 0;
+  };
+
+  const Entry& entry(std::string_view name) const {
+    const auto found = entries_.find(std::string(name));
+    CHECK(found != entries_.end(), "tensor '{}' is not listed for its stage", name);
+    return found->second;
+  }
+
+  /// As stored, or rounded to 8 bits, kept in `storage`.
+  W8Matrix matrix(const std::string& name, std::vector<W8Storage>& storage) const {
+    const Entry& found = entry(name);
+    if (found.matrix) return *found.matrix;
+    storage.push_back(tensor::quantize_w8(found.tensor));
+    return storage.back().view();
+  }
+
   void report() const {
     if (progress_) progress_(state_);
   }
 
   tensor::Backend& backend_;
+  const Quantization quantization_;
   const ProgressFn& progress_;
-  std::unordered_map<std::string, HostTensor> tensors_;
+  std::unordered_map<std::string, Entry> entries_;
   LoadProgress state_;
 };
 
@@ -126,8 +156,11 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int32_t layer
 
 Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span,
                                   tensor::Backend& backend, const ProgressFn& progress) {
-  Loader loader(backend, progress);
-  RETURN_IF_ERROR(loader.resolve(checkpoint, stage_tensors(config, span)));
+  if (config.quantization == Quantization::kW8 && !backend.packs_w8())
+    return make_error(ErrorCode::kInvalidArgument, "{} cannot hold weights of 8 bits (quantization w8)",
+                      backend.description());
+  Loader loader(backend, config.quantization, progress);
+  RETURN_IF_ERROR(loader.resolve(checkpoint, config, stage_tensors(config, span)));
   StageWeights weights;
   weights.checkpoint_bytes = loader.total_bytes();
   if (span.first) {
@@ -138,8 +171,7 @@ Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfi
     weights.layers.push_back(load_layer(loader, config, layer));
   if (!span.last) return weights;
   weights.final_norm = loader.vector({std::string(kFinalNormName)});
-  const HostTensor& head = loader.tensor(head_name(config));
-  weights.head = backend.pack({&head, 1});
+  weights.head = loader.pack_uncounted({std::string(head_name(config))});
   if (!(span.first && config.tied_embeddings)) loader.count(head_name(config));
   return weights;
 }

@@ -3,6 +3,8 @@
 #include <future>
 #include <utility>
 
+#include "base/check.h"
+
 namespace millrace::tensor {
 
 Buffer::Buffer(void* data, size_t bytes, std::function<void(void*)> release)
@@ -22,6 +24,14 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 
 Buffer::~Buffer() {
   if (data_ != nullptr && release_) release_(data_);
+}
+
+std::unique_ptr<PackedWeight> Backend::pack_w8(std::span<const W8Matrix>) {
+  CHECK(false, "{} packs no weights of 8 bits", description());
+}
+
+std::unique_ptr<PackedWeight> Backend::pack_gate_up_w8(const W8Matrix&, const W8Matrix&) {
+  CHECK(false, "{} packs no weights of 8 bits", description());
 }
 
 void Backend::run_and_wait(std::function<void()> work) {

@@ -1,10 +1,23 @@
 #include "tensor/host_tensor.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/check.h"
 
 namespace millrace::tensor {
+namespace {
+
+template <class Element>
+void convert(const std::byte* from, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    Element element;
+    std::memcpy(&element, from + static_cast<size_t>(i) * sizeof element, sizeof element);
+    out[i] = element.to_float();
+  }
+}
+
+}  // namespace
 
 Shape::Shape(std::initializer_list<int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
 
@@ -26,6 +39,15 @@ std::string Shape::to_string() const {
     text += std::to_string(dims_[axis]);
   }
   return text + "]";
+}
+
+void read_floats(const HostTensor& tensor, int64_t first, int64_t count, float* out) {
+  const std::byte* from = tensor.data + static_cast<size_t>(first) * size_of(tensor.dtype);
+  switch (tensor.dtype) {
+    case DType::kF32: std::memcpy(out, from, static_cast<size_t>(count) * sizeof(float)); break;
+    case DType::kBF16: convert<BFloat16>(from, count, out); break;
+    case DType::kF16: convert<Float16>(from, count, out); break;
+  }
 }
 
 }  // namespace millrace::tensor

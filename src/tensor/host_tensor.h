@@ -36,4 +36,7 @@ struct HostTensor {
   [[nodiscard]] size_t bytes() const { return static_cast<size_t>(shape.elements()) * size_of(dtype); }
 };
 
+/// Reads `count` elements from element `first` as f32.
+void read_floats(const HostTensor& tensor, int64_t first, int64_t count, float* out);
+
 }  // namespace millrace::tensor

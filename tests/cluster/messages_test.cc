@@ -51,6 +51,7 @@ TEST_CASE("what a node shall load, and what it then has, survive the wire") {
   assignment.memory_fraction = 0.25;
   assignment.dtype = "bf16";
   assignment.cpu_isa = "avx2";
+  assignment.quantization = "w8";
   assignment.has_store = true;
   REQUIRE(std::get<Assignment>(*decode(encode(assignment))) == assignment);
   const Loaded loaded = std::get<Loaded>(*decode(encode(Loaded{123, "bf16 cpu avx2"})));

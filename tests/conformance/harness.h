@@ -19,6 +19,11 @@ using reference::Values;
 struct BackendCase {
   std::string name;
   std::function<std::unique_ptr<tensor::Backend>()> make;
+  /// What products' inputs are rounded to, and the weights of 8 bits with them: the compute dtype, or f32 where there
+  /// is no bf16 dot product.
+  tensor::DType product_dtype = tensor::DType::kF32;
+  /// A backend with the same kernels that packs weights of `product_dtype` as they are.
+  std::function<std::unique_ptr<tensor::Backend>()> make_plain = {};
 };
 
 /// Every backend that this machine can run, in each compute dtype.

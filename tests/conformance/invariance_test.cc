@@ -35,6 +35,14 @@ Values product_of_rows(tensor::Backend& backend, const tensor::PackedWeight& wei
   return result;
 }
 
+std::unique_ptr<tensor::PackedWeight> pack_any(tensor::Backend& backend, const tensor::HostTensor& part, bool gate_up,
+                                               bool w8) {
+  if (!w8) return gate_up ? backend.pack_gate_up(part, part) : backend.pack({&part, 1});
+  const tensor::W8Storage storage = tensor::quantize_w8(part);
+  const tensor::W8Matrix matrix = storage.view();
+  return gate_up ? backend.pack_gate_up_w8(matrix, matrix) : backend.pack_w8({&matrix, 1});
+}
+
 }  // namespace
 
 TEST_CASE("a row of a product does not depend on the other rows") {
@@ -45,10 +53,11 @@ TEST_CASE("a row of a product does not depend on the other rows") {
     for (const int64_t in : {int64_t{130}, int64_t{2300}, random.integer(1, 900)}) {
       const int64_t out = random.integer(1, 140);
       const bool gate_up = random.integer(0, 1) != 0;
-      INFO(backend_case.name << ": in " << in << ", out " << out << ", gate-up " << gate_up);
+      const bool w8 = random.integer(0, 1) != 0;
+      INFO(backend_case.name << ": in " << in << ", out " << out << ", gate-up " << gate_up << ", w8 " << w8);
       const HostMatrix stored(random.normal(out * in), backend->compute_dtype(), out, in);
       const tensor::HostTensor part = stored.tensor();
-      const auto weight = gate_up ? backend->pack_gate_up(part, part) : backend->pack({&part, 1});
+      const auto weight = pack_any(*backend, part, gate_up, w8);
       constexpr int64_t kRows = 140;
       const Values x = random.normal(kRows * in);
       std::vector<int64_t> all(kRows);

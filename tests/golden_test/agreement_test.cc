@@ -95,6 +95,20 @@ TEST_CASE("in bf16, logits and logprobs are near those of the reference") {
   REQUIRE(agreement.greedy_wrong == 0);
 }
 
+TEST_CASE("with weights of 8 bits, logits are about as near those of the reference as in bf16") {
+  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
+  Loaded loaded = load(family, GENERATE(tensor::DType::kF32, tensor::DType::kBF16));
+  loaded.config.quantization = model::Quantization::kW8;
+  TestPipeline pipeline(*loaded.checkpoint, loaded.config, *loaded.backend, {.stage_count = 2});
+  const test::Agreement agreement = test::measure_agreement(pipeline, family, 4.0 * family.tolerance.bf16_max);
+  CAPTURE(family.name, agreement.logits.max(), agreement.logits.rms(), agreement.logits.kl());
+  REQUIRE(agreement.logits.rms() <= family.tolerance.bf16_rms);
+  REQUIRE(agreement.logits.rms() > family.tolerance.f32_max);
+  REQUIRE(agreement.logits.max() <= 2.0 * family.tolerance.bf16_max);
+  REQUIRE(agreement.logits.kl() <= 2.0 * family.tolerance.bf16_kl);
+  REQUIRE(agreement.greedy_wrong == 0);
+}
+
 TEST_CASE("greedy decoding in a changing batch draws the tokens of the reference") {
   const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
   const Loaded loaded = load(family, tensor::DType::kF32);

@@ -145,8 +145,13 @@ TEST_CASE("a config that cannot be computed is refused by name") {
           "config.json: architectures is missing or empty, wanted one of " + kKnown);
   REQUIRE(refused({{"architectures", "\"LlamaForCausalLM\""}}) ==
           "config.json: architectures is \"LlamaForCausalLM\", wanted a list of strings");
-  REQUIRE(refused({{"quantization_config", R"({"quant_method":"fp8"})"}}) ==
-          "config.json: quantization_config (quant_method 'fp8') is not supported, wanted weights in F32, BF16 or F16");
+  REQUIRE(
+      refused({{"quantization_config", R"({"quant_method":"fp8"})"}}) ==
+      "config.json: quantization_config (quant_method 'fp8') is not supported, wanted 'millrace-w8' or weights in F32, "
+      "BF16 or F16");
+  REQUIRE(refused({{"quantization_config", R"({"quant_method":"millrace-w8","bits":8})"}}) ==
+          "config.json: quantization_config: group_size is missing, wanted an integer from 1 to "
+          "1048576");
   REQUIRE(refused({{"hidden_act", "\"gelu\""}}) == "config.json: hidden_act 'gelu' is not supported, wanted 'silu'");
   REQUIRE(refused({{"mlp_bias", "true"}}) == "config.json: mlp_bias true is not supported, wanted false");
   REQUIRE(refused({{"rope_scaling", R"({"rope_type":"dynamic","factor":2.0})"}}) ==

@@ -1,0 +1,105 @@
+#pragma once
+
+// Products with panels of 8 bits: some steps are written out in the left operand's format into scratch that stays in
+// the cache, and multiplied by the kernels for that format, so that sums and their order are theirs. Included only by
+// kernels.cc.
+
+#include "cpu/product_kernel.h"
+
+namespace millrace::cpu {
+namespace {
+
+typedef int8_t Bytes __attribute__((vector_size(16)));
+
+/// Steps written out at a time when many rows pass over them.
+constexpr int64_t kLongW8Steps = kW8ScratchSteps;
+
+MILLRACE_INLINE Vec widen_bytes(const char* from) {
+  return __builtin_convertvector(__builtin_convertvector(load_as<Bytes>(from), Ints), Vec);
+}
+
+MILLRACE_INLINE Vec group_scale(const char* group, int vec) {
+  return widen_bf16(load_as<Halves>(group + vec * kLanes * 2));
+}
+
+/// A group of a panel as f32 [32][64].
+MILLRACE_INLINE void expand_f32(const char* group, char* out) {
+  constexpr int kVecs = kPanelColumns / kLanes;
+  Vec scale[kVecs];
+#pragma clang loop unroll(full)
+  for (int v = 0; v < kVecs; ++v) scale[v] = group_scale(group, v);
+  const char* values = group + kW8ScaleBytes;
+  for (int step = 0; step < kW8GroupElements; ++step, values += kPanelColumns, out += kPanelColumns * 4) {
+    __builtin_prefetch(values + 2 * kPrefetchBytes);
+#pragma clang loop unroll(full)
+    for (int v = 0; v < kVecs; ++v) {
+      store_as(out + v * kLanes * 4, widen_bytes(values + v * kLanes) * scale[v]);
+    }
+  }
+}
+
+#if defined(__AVX512BF16__)
+/// A group of a panel as bf16 [16][64][2].
+MILLRACE_INLINE void expand_bf16(const char* group, char* out) {
+  constexpr int kVecs = kPanelColumns / kLanes;
+  Vec low[kVecs];  // scales of columns 0 to 7 of each vector, each twice
+  Vec high[kVecs];
+#pragma clang loop unroll(full)
+  for (int v = 0; v < kVecs; ++v) {
+    const Vec scale = group_scale(group, v);
+    low[v] = __builtin_shufflevector(scale, scale, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    high[v] = __builtin_shufflevector(scale, scale, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15);
+  }
+  const char* values = group + kW8ScaleBytes;
+  for (int step = 0; step < kW8GroupElements / 2; ++step, values += kPanelColumns * 2, out += kPanelColumns * 4) {
+    __builtin_prefetch(values + 2 * kPrefetchBytes);
+    __builtin_prefetch(values + 2 * kPrefetchBytes + 64);
+#pragma clang loop unroll(full)
+    for (int v = 0; v < kVecs; ++v) {
+      const Vec first = widen_bytes(values + v * 2 * kLanes) * low[v];
+      const Vec second = widen_bytes(values + (v * 2 + 1) * kLanes) * high[v];
+      store_as(out + v * kLanes * 4,
+               _mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(second), reinterpret_cast<__m512>(first)));
+    }
+  }
+}
+#endif
+
+template <class Format>
+MILLRACE_INLINE void expand_groups(const char* groups, int64_t steps, char* out) {
+  constexpr int64_t kGroupSteps = kW8GroupElements / Format::kDepth;
+  for (int64_t step = 0; step < steps; step += kGroupSteps) {
+    if constexpr (Format::kDepth == 1) {
+      expand_f32(groups, out);
+    } else {
+#if defined(__AVX512BF16__)
+      expand_bf16(groups, out);
+#endif
+    }
+    groups += kW8GroupBytes;
+    out += kGroupSteps * kPanelColumns * 4;
+  }
+}
+
+template <class Format>
+void product_w8(const ProductTask& task) {
+  constexpr int64_t kGroupSteps = kW8GroupElements / Format::kDepth;
+  static_assert(kShortSteps % kGroupSteps == 0 && kShortSteps <= kW8ScratchSteps);
+  const int64_t block = task.rows <= kFewRows ? kShortSteps : kLongW8Steps;
+  const auto* left = reinterpret_cast<const char*>(task.left);
+  auto* scratch = reinterpret_cast<char*>(task.scratch);
+  for (int64_t step = 0; step < task.steps; step += block) {
+    const int64_t count = task.steps - step < block ? task.steps - step : block;
+    expand_groups<Format>(reinterpret_cast<const char*>(task.panel) + step / kGroupSteps * kW8GroupBytes, count,
+                          scratch);
+    const char* a = left + static_cast<size_t>(step) * Format::kLeftStep;
+    for_row_tiles(task.rows, [&](auto rows, int row) {
+      product_tile<Format, decltype(rows)::kCount, false>(a + static_cast<size_t>(row) * task.left_stride,
+                                                          task.left_stride, scratch, count,
+                                                          task.c + row * kPanelColumns, step == 0);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace millrace::cpu

@@ -1,0 +1,188 @@
+#include "model/quantize_checkpoint.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <span>
+#include <string>
+
+#include "base/json.h"
+#include "model/checkpoint.h"
+#include "model/config.h"
+#include "model/file.h"
+#include "model/tensor_list.h"
+
+namespace millrace::model {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kWeightsName = "model.safetensors";
+constexpr std::string_view kConfigName = "config.json";
+constexpr size_t kLargestConfig = size_t{1} << 24;
+constexpr size_t kHeaderAlignment = 8;
+
+/// A tensor of the model, and whether it becomes one of 8 bits.
+struct Source {
+  tensor::HostTensor tensor;
+  bool projection = false;
+};
+
+Error write_error(const fs::path& path) {
+  return make_error(ErrorCode::kInternal, "{}: cannot be written: {}", path.string(), std::strerror(errno));
+}
+
+std::string_view stored_name(tensor::DType dtype) {
+  switch (dtype) {
+    case tensor::DType::kF32: return "F32";
+    case tensor::DType::kBF16: return "BF16";
+    case tensor::DType::kF16: return "F16";
+  }
+  return "";
+}
+
+Result<std::vector<Source>> find_sources(const Checkpoint& checkpoint, const ModelConfig& config) {
+  std::vector<Source> sources;
+  for (const TensorSpec& spec :
+       stage_tensors(config, {.layers = {0, config.layer_count}, .first = true, .last = true})) {
+    auto tensor = checkpoint.find(spec.name, spec.shape);
+    if (!tensor) return tensor.error();
+    sources.push_back({std::move(*tensor), spec.projection});
+  }
+  return sources;
+}
+
+/// Writes the header of a safetensors file, whose tensors follow one another.
+class Header {
+ public:
+  Header() { json_.begin_object().key("__metadata__").begin_object().member("format", "pt").end_object(); }
+  void add(std::string_view name, std::string_view dtype, std::initializer_list<int64_t> shape, size_t bytes) {
+    add(name, dtype, std::span(shape.begin(), shape.size()), bytes);
+  }
+  void add(std::string_view name, std::string_view dtype, std::span<const int64_t> shape, size_t bytes) {
+    json_.key(name).begin_object().member("dtype", dtype).key("shape").begin_array();
+    for (const int64_t side : shape) json_.value(side);
+    json_.end_array().key("data_offsets").begin_array().value(end_).value(end_ + bytes).end_array().end_object();
+    end_ += bytes;
+  }
+  [[nodiscard]] size_t data_bytes() const { return end_; }
+  /// The length and the text, padded with blanks.
+  [[nodiscard]] std::string take() {
+    json_.end_object();
+    text_.resize((text_.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
+    const uint64_t length = text_.size();
+    return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text_;
+  }
+
+ private:
+  std::string text_;
+  JsonWriter json_{text_};
+  size_t end_ = 0;
+};
+
+Header describe(const std::vector<Source>& sources) {
+  Header header;
+  for (const auto& [tensor, projection] : sources) {
+    const tensor::Shape& shape = tensor.shape;
+    if (projection) {
+      const int64_t groups = tensor::w8_groups(shape[1]);
+      header.add(tensor.name, "I8", {shape[0], shape[1]}, static_cast<size_t>(shape.elements()));
+      header.add(scale_name(tensor.name), "BF16", {shape[0], groups}, static_cast<size_t>(shape[0] * groups * 2));
+    } else {
+      std::vector<int64_t> sides;
+      for (size_t axis = 0; axis < shape.rank(); ++axis) sides.push_back(shape[axis]);
+      header.add(tensor.name, stored_name(tensor.dtype), sides, tensor.bytes());
+    }
+  }
+  return header;
+}
+
+Result<void> write_weights(const std::vector<Source>& sources, std::string header, const fs::path& path) {
+  std::ofstream file(path, std::ios::binary);
+  const auto write = [&file](const void* data, size_t bytes) {
+    file.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+  };
+  write(header.data(), header.size());
+  for (const auto& [tensor, projection] : sources) {
+    if (projection) {
+      const tensor::W8Storage small = tensor::quantize_w8(tensor);
+      write(small.values.data(), small.values.size());
+      write(small.scales.data(), small.scales.size() * sizeof(tensor::BFloat16));
+    } else {
+      write(tensor.data, tensor.bytes());
+    }
+    if (!file) return write_error(path);
+  }
+  file.close();
+  if (!file) return write_error(path);
+  return {};
+}
+
+/// The tokenizer and whatever else lies beside the weights.
+Result<void> copy_others(const fs::path& folder, const fs::path& output) {
+  static constexpr std::array<std::string_view, 8> kWeightFiles = {".safetensors", ".bin",  ".pt",      ".pth",
+                                                                   ".gguf",        ".onnx", ".msgpack", ".h5"};
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const fs::path name = entry.path().filename();
+    const bool weights = std::ranges::find(kWeightFiles, name.extension().string()) != kWeightFiles.end() ||
+                         name.string().ends_with(".index.json");
+    if (!entry.is_regular_file() || weights || name == kConfigName) continue;
+    std::error_code failure;
+    fs::copy_file(entry.path(), output / name, failure);
+    if (failure)
+      return make_error(ErrorCode::kInternal, "{}: cannot be copied to {}: {}", entry.path().string(), output.string(),
+                        failure.message());
+  }
+  return {};
+}
+
+/// The text of a config.json, which is an object with members, with one more.
+Result<void> write_config(const fs::path& folder, const fs::path& output) {
+  auto text = read_file(folder / kConfigName, kLargestConfig);
+  if (!text) return text.error();
+  const size_t last = text->find_last_not_of(" \t\r\n", text->rfind('}') - 1);
+  text->insert(last + 1, ",\n  \"quantization_config\": " + quantization_config_json());
+  std::ofstream file(output / kConfigName, std::ios::binary);
+  file << *text;
+  file.close();
+  if (!file) return write_error(output / kConfigName);
+  return {};
+}
+
+Result<void> make_empty_folder(const fs::path& path) {
+  std::error_code failure;
+  fs::create_directories(path, failure);
+  if (failure || !fs::is_directory(path))
+    return make_error(ErrorCode::kInvalidArgument, "{}: cannot be made a folder: {}", path.string(), failure.message());
+  if (!fs::is_empty(path)) return make_error(ErrorCode::kConflict, "{}: is not empty", path.string());
+  return {};
+}
+
+}  // namespace
+
+Result<QuantizeReport> quantize_checkpoint(const fs::path& folder, const fs::path& output) {
+  const auto config = read_config(folder);
+  if (!config) return config.error();
+  if (config->quantization != Quantization::kNone)
+    return make_error(ErrorCode::kConflict, "{}: holds weights of 8 bits already", folder.string());
+  const auto checkpoint = Checkpoint::open(folder);
+  if (!checkpoint) return checkpoint.error();
+  const auto sources = find_sources(**checkpoint, *config);
+  if (!sources) return sources.error();
+  RETURN_IF_ERROR(make_empty_folder(output));
+  Header header = describe(*sources);
+  QuantizeReport report;
+  report.bytes_after = header.data_bytes();
+  for (const auto& [tensor, projection] : *sources) {
+    report.tensors += projection;
+    report.bytes_before += tensor.bytes();
+  }
+  RETURN_IF_ERROR(write_weights(*sources, header.take(), output / kWeightsName));
+  RETURN_IF_ERROR(copy_others(folder, output));
+  RETURN_IF_ERROR(write_config(folder, output));
+  return report;
+}
+
+}  // namespace millrace::model

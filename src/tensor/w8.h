@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tensor/host_tensor.h"
+
+/// Weight-only 8 bit: a weight is an int8 from -127 to 127 times the scale of its group, 32 neighbours along the input
+/// dimension. Scales are bf16: half a bit per weight. Values are rounded by the scale as it is stored, so that its few
+/// bits cost no accuracy.
+namespace millrace::tensor {
+
+inline constexpr int64_t kW8Group = 32;
+
+/// The groups of a row of `cols` weights; the last may be shorter.
+[[nodiscard]] constexpr int64_t w8_groups(int64_t cols) {
+  return (cols + kW8Group - 1) / kW8Group;
+}
+
+/// A matrix [rows, cols] in host memory, borrowed; either pointer may be unaligned.
+struct W8Matrix {
+  std::string name;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  const std::byte* values = nullptr;  // int8 [rows, cols]
+  const std::byte* scales = nullptr;  // bf16 [rows, w8_groups(cols)]
+  [[nodiscard]] size_t bytes() const { return static_cast<size_t>(rows * (cols + 2 * w8_groups(cols))); }
+};
+
+/// A matrix that owns its values.
+struct W8Storage {
+  std::string name;
+  Shape shape;
+  std::vector<int8_t> values;    // [rows, cols]
+  std::vector<BFloat16> scales;  // [rows, w8_groups(cols)]
+  [[nodiscard]] W8Matrix view() const;
+};
+
+/// Rounds a matrix to the nearest values; the largest magnitude of a group becomes 127. A group with a weight that is
+/// not finite becomes NaN, one whose weights are all below 2^-100 becomes zero.
+[[nodiscard]] W8Storage quantize_w8(const HostTensor& matrix);
+
+}  // namespace millrace::tensor

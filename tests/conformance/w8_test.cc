@@ -1,0 +1,157 @@
+// Weights of 8 bits: what they stand for, and that products with them have the bits of products with that.
+
+#include <cmath>
+#include <limits>
+
+#include "conformance/harness.h"
+
+using namespace millrace;
+using namespace millrace::test;
+using tensor::DType;
+using tensor::W8Matrix;
+using tensor::W8Storage;
+
+namespace {
+
+struct Sizes {
+  int64_t rows, in, out;
+};
+
+std::vector<Sizes> product_sizes(Random& random) {
+  std::vector<Sizes> sizes = {{1, 1, 1},     {1, 64, 64},    {7, 33, 65},   {2, 896, 130},
+                              {25, 257, 31}, {130, 300, 70}, {1, 2500, 64}, {40, 1100, 64}};
+  for (int i = 0; i < 4; ++i) sizes.push_back({random.integer(1, 40), random.integer(1, 400), random.integer(1, 300)});
+  return sizes;
+}
+
+/// Rows of unlike magnitudes.
+W8Storage random_matrix(Random& random, int64_t rows, int64_t cols) {
+  Values values = random.normal(rows * cols);
+  for (int64_t row = 0; row < rows; ++row) {
+    const float factor = std::exp2(static_cast<float>(random.integer(-4, 2)));
+    for (int64_t col = 0; col < cols; ++col) values[static_cast<size_t>(row * cols + col)] *= factor;
+  }
+  return tensor::quantize_w8(HostMatrix(values, DType::kF32, rows, cols).tensor());
+}
+
+enum class Op { kMatmul, kMatmulAdd, kMatmulSiluMul };
+
+Values run(tensor::Backend& backend, Op op, const tensor::PackedWeight& weight, const Values& x, const Values& before) {
+  const auto rows = static_cast<int64_t>(x.size()) / weight.in_features();
+  Values result;
+  backend.run_and_wait([&] {
+    const DeviceMatrix left = make_matrix(backend, backend.compute_dtype(), rows, weight.in_features());
+    const DType dtype = op == Op::kMatmulSiluMul ? backend.compute_dtype() : DType::kF32;
+    const DeviceMatrix out = make_matrix(backend, dtype, rows, weight.out_features());
+    upload(backend, x, left);
+    if (op == Op::kMatmulAdd) upload(backend, before, out);
+    switch (op) {
+      case Op::kMatmul: backend.matmul(left.matrix, weight, nullptr, out.matrix); break;
+      case Op::kMatmulAdd: backend.matmul_add(left.matrix, weight, nullptr, out.matrix); break;
+      case Op::kMatmulSiluMul: backend.matmul_silu_mul(left.matrix, weight, out.matrix); break;
+    }
+    result = download(backend, out.matrix);
+  });
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("products with weights of 8 bits have the bits of products with what these stand for") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 30);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    const auto plain = backend_case.make_plain();
+    REQUIRE(backend->packs_w8());
+    for (const auto& [rows, in, out] : product_sizes(random)) {
+      const int64_t split = random.integer(0, out - 1);
+      const Op op = split % 2 == 0 ? Op::kMatmul : Op::kMatmulAdd;
+      INFO(backend_case.name << ": " << rows << " x " << in << " x " << out << ", adds " << (op == Op::kMatmulAdd));
+      const W8Storage first = random_matrix(random, split, in);
+      const W8Storage second = random_matrix(random, out - split, in);
+      const std::vector<W8Matrix> parts = {first.view(), second.view()};
+      const auto small = backend->pack_w8(parts);
+      REQUIRE(small->out_features() == out);
+      REQUIRE(small->in_features() == in);
+      Values weights = reference::to_floats(parts[0]);
+      const Values rest = reference::to_floats(parts[1]);
+      weights.insert(weights.end(), rest.begin(), rest.end());
+      weights = reference::rounded(weights, backend_case.product_dtype);
+      const HostMatrix stored(weights, backend_case.product_dtype, out, in);
+      const tensor::HostTensor tensor = stored.tensor();
+      const Values x = reference::rounded(random.normal(rows * in), backend->compute_dtype());
+      const Values before = random.normal(rows * out);
+      const Values got = run(*backend, op, *small, x, before);
+      const bool same = got == run(*plain, op, *plain->pack({&tensor, 1}), x, before);
+      REQUIRE(same);
+      Values wanted = reference::matmul(x, weights, {}, in, out);
+      if (op == Op::kMatmulAdd) {
+        for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += before[i];
+      }
+      check_close(got, wanted, unit(DType::kF32), 40.0 * static_cast<double>(in) * 0x1p-24 + 1e-6);
+    }
+  }
+}
+
+TEST_CASE("matmul_silu_mul with weights of 8 bits has the bits of that with what these stand for") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 31);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    const auto plain = backend_case.make_plain();
+    for (const auto& [rows, in, out] : product_sizes(random)) {
+      INFO(backend_case.name << ": " << rows << " x " << in << " x " << out);
+      const W8Storage gate = random_matrix(random, out, in);
+      const W8Storage up = random_matrix(random, out, in);
+      const auto stored = [&](const W8Storage& storage) {
+        return HostMatrix(reference::rounded(reference::to_floats(storage.view()), backend_case.product_dtype),
+                          backend_case.product_dtype, out, in);
+      };
+      const HostMatrix plain_gate = stored(gate);
+      const HostMatrix plain_up = stored(up);
+      const Values x = reference::rounded(random.normal(rows * in, 0.5f), backend->compute_dtype());
+      const Values got = run(*backend, Op::kMatmulSiluMul, *backend->pack_gate_up_w8(gate.view(), up.view()), x, {});
+      const Values wanted =
+          run(*plain, Op::kMatmulSiluMul, *plain->pack_gate_up(plain_gate.tensor(), plain_up.tensor()), x, {});
+      const bool same = got == reference::rounded(wanted, backend->compute_dtype());
+      REQUIRE(same);
+    }
+  }
+}
+
+TEST_CASE("rounding to 8 bits is to the nearest value of each group") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 32);
+  // Enough for several threads, and a last group of 5.
+  constexpr int64_t kRows = 3300;
+  constexpr int64_t kCols = 997;
+  const DType dtype = std::array{DType::kF32, DType::kBF16, DType::kF16}[static_cast<size_t>(random.integer(0, 2))];
+  const HostMatrix matrix(random.normal(kRows * kCols), dtype, kRows, kCols);
+  const W8Storage storage = tensor::quantize_w8(matrix.tensor());
+  const Values exact = reference::to_floats(matrix.tensor());
+  const Values rounded = reference::to_floats(storage.view());
+  size_t wrong = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const size_t row = i / kCols;
+    const size_t group = i % kCols / tensor::kW8Group;
+    const double scale = storage.scales[row * tensor::w8_groups(kCols) + group].to_float();
+    wrong += std::abs(double{exact[i]} - double{rounded[i]}) > scale * 0.50001;
+  }
+  REQUIRE(wrong == 0);
+}
+
+TEST_CASE("groups of zeros, of the smallest and largest weights, and of none that is finite") {
+  Values weights(160, 0.0f);
+  weights[32] = 1e-38f;
+  weights[64] = 3e38f;
+  weights[65] = -3e38f;
+  weights[96] = std::numeric_limits<float>::infinity();
+  weights[129] = std::numeric_limits<float>::quiet_NaN();
+  const W8Storage storage = tensor::quantize_w8(HostMatrix(weights, DType::kF32, 1, 160).tensor());
+  const Values rounded = reference::to_floats(storage.view());
+  for (size_t i = 0; i < 64; ++i) REQUIRE(rounded[i] == 0.0f);
+  REQUIRE(std::abs(rounded[64] / 3e38f - 1.0f) < 0.005f);
+  REQUIRE(rounded[65] == -rounded[64]);
+  for (size_t i = 96; i < 160; ++i) REQUIRE(std::isnan(rounded[i]));
+}

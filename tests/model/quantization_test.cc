@@ -1,0 +1,161 @@
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "cpu/cpu_backend.h"
+#include "model/checkpoint_files.h"
+#include "model/fingerprint.h"
+#include "model/quantize_checkpoint.h"
+#include "model/test_pipeline.h"
+#include "support/paths.h"
+
+using namespace millrace;
+using model::Checkpoint;
+using model::ModelConfig;
+using model::Quantization;
+using test::TemporaryFolder;
+using test::TestPipeline;
+
+namespace {
+
+std::filesystem::path family_folder(const std::string& name) {
+  return test::source_dir() / "tests/golden" / name;
+}
+
+ModelConfig w8_config(const std::filesystem::path& folder) {
+  ModelConfig config = model::read_config(folder).value();
+  config.quantization = Quantization::kW8;
+  return config;
+}
+
+std::string read_text(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<float> logits_of(const std::filesystem::path& folder, const ModelConfig& config, tensor::Backend& backend,
+                             int32_t stage_count) {
+  const auto checkpoint = Checkpoint::open(folder).value();
+  TestPipeline pipeline(*checkpoint, config, backend, {.stage_count = stage_count});
+  std::vector<TokenId> tokens;
+  for (int32_t i = 0; i < 40; ++i) tokens.push_back(i * 97 % config.vocab_size);
+  pipeline.start({40}, 1);
+  return pipeline.run({{.tokens = tokens}});
+}
+
+std::string refusal(const std::filesystem::path& folder) {
+  const auto config = model::read_config(folder);
+  if (config.has_error()) return config.error().message;
+  const auto checkpoint = Checkpoint::open(folder).value();
+  const auto backend = cpu::make_backend({.threads = 1});
+  const auto loaded = model::StageModel::load(*checkpoint, *config, {{0, config->layer_count}, true, true}, *backend,
+                                              {.max_batch_tokens = 8, .max_logit_rows = 8});
+  REQUIRE(loaded.has_error());
+  return loaded.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("a model written in 8 bits computes what the model computes that is rounded when it is loaded") {
+  for (const std::string family : {"llama-tied", "llama-untied", "qwen2", "qwen3", "llama-f16", "llama-sharded"}) {
+    CAPTURE(family);
+    const TemporaryFolder written;
+    const std::filesystem::path source = family_folder(family);
+    const auto report = model::quantize_checkpoint(source, written.path()).value();
+    REQUIRE(report.bytes_after < report.bytes_before);
+    const ModelConfig config = w8_config(source);
+    REQUIRE(model::read_config(written.path()).value() == config);
+    const auto layers = static_cast<size_t>(config.layer_count);
+    REQUIRE(report.tensors == layers * 7 + (config.tied_embeddings ? 0 : 1));
+    for (const tensor::DType dtype : {tensor::DType::kF32, tensor::DType::kBF16}) {
+      const auto backend = cpu::make_backend({.threads = 2, .compute_dtype = dtype});
+      const auto wanted = logits_of(source, config, *backend, 1);
+      REQUIRE(logits_of(written.path(), config, *backend, 1) == wanted);
+      REQUIRE(logits_of(written.path(), config, *backend, 3) == wanted);
+      REQUIRE(logits_of(source, model::read_config(source).value(), *backend, 1) != wanted);
+    }
+  }
+}
+
+TEST_CASE("models that are held differently have different fingerprints") {
+  const std::filesystem::path source = family_folder("qwen3");
+  const TemporaryFolder written;
+  REQUIRE(model::quantize_checkpoint(source, written.path()).has_value());
+  const ModelConfig plain = model::read_config(source).value();
+  const ModelConfig w8 = w8_config(source);
+  REQUIRE(model::fingerprint(plain) != model::fingerprint(w8));
+  const auto checkpoint = Checkpoint::open(source).value();
+  const auto small = Checkpoint::open(written.path()).value();
+  const model::StageSpan span{{1, 3}, false, false};
+  const auto of_small = model::fingerprint(*small, w8, span).value();
+  REQUIRE(model::fingerprint(*checkpoint, plain, span).value() != model::fingerprint(*checkpoint, w8, span).value());
+  REQUIRE(model::fingerprint(*checkpoint, plain, span).value() != of_small);
+  REQUIRE(model::fingerprint(*small, w8, span).value() == of_small);
+  // Other scales are another model.
+  std::string weights = read_text(written.path() / "model.safetensors");
+  const auto matrix =
+      small->find_w8("model.layers.1.self_attn.q_proj.weight", {plain.query_width(), plain.hidden_size});
+  REQUIRE(matrix.has_value());
+  const std::string scales(reinterpret_cast<const char*>(matrix->scales), 64);
+  weights[weights.find(scales)] ^= 1;
+  const TemporaryFolder changed;
+  changed.write("model.safetensors", weights);
+  REQUIRE(model::fingerprint(*Checkpoint::open(changed.path()).value(), w8, span).value() != of_small);
+}
+
+TEST_CASE("what lies beside the weights comes along, other weights do not") {
+  const TemporaryFolder source;
+  const TemporaryFolder written;
+  std::filesystem::copy(family_folder("llama-tied"), source.path(), std::filesystem::copy_options::recursive);
+  source.write("tokenizer.json", "{}");
+  source.write("pytorch_model.bin", "weights");
+  source.write("model.safetensors.index.json", "{}");
+  REQUIRE(model::quantize_checkpoint(source.path(), written.path() / "new").has_value());
+  REQUIRE(read_text(written.path() / "new/tokenizer.json") == "{}");
+  REQUIRE_FALSE(std::filesystem::exists(written.path() / "new/pytorch_model.bin"));
+  REQUIRE_FALSE(std::filesystem::exists(written.path() / "new/model.safetensors.index.json"));
+}
+
+TEST_CASE("nothing is overwritten, and nothing rounded twice") {
+  const TemporaryFolder written;
+  const std::filesystem::path source = family_folder("llama-tied");
+  const std::filesystem::path target = written.path() / "target";
+  REQUIRE(model::quantize_checkpoint(source, target).has_value());
+  const auto again = model::quantize_checkpoint(source, target);
+  REQUIRE(again.has_error());
+  REQUIRE(again.error().message == target.string() + ": is not empty");
+  const auto twice = model::quantize_checkpoint(target, written.path() / "twice");
+  REQUIRE(twice.has_error());
+  REQUIRE(twice.error().message == target.string() + ": holds weights of 8 bits already");
+  REQUIRE_FALSE(std::filesystem::exists(written.path() / "twice"));
+}
+
+TEST_CASE("a model of 8 bits that is not whole is refused by name") {
+  const TemporaryFolder written;
+  const std::filesystem::path target = written.path() / "target";
+  REQUIRE(model::quantize_checkpoint(family_folder("llama-tied"), target).has_value());
+  const std::string weights = read_text(target / "model.safetensors");
+  const std::string config = read_text(target / "config.json");
+  const auto refused_with = [&](const std::string& file, std::string text, const std::string& from,
+                                const std::string& to) {
+    std::filesystem::remove_all(written.path() / "bad");
+    std::filesystem::copy(target, written.path() / "bad");
+    const size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    REQUIRE(from.size() == to.size());
+    text.replace(at, from.size(), to);
+    std::ofstream(written.path() / "bad" / file, std::ios::binary) << text;
+    return refusal(written.path() / "bad");
+  };
+  using Catch::Matchers::Contains;
+  REQUIRE_THAT(refused_with("model.safetensors", weights, "down_proj.weight_scale", "down_proj.weight_scald"),
+               Contains("down_proj.weight' has dtype I8, wanted F32, BF16 or F16"));
+  REQUIRE_THAT(refused_with("model.safetensors", weights, R"("dtype":"I8")", R"("dtype":"U8")"),
+               Contains("has dtype U8, wanted I8"));
+  REQUIRE_THAT(refused_with("config.json", config, R"("group_size":32)", R"("group_size":64)"),
+               Contains("quantization_config: group_size 64, wanted 32"));
+  REQUIRE_THAT(refused_with("config.json", config, R"("bits":8)", R"("bits":4)"),
+               Contains("quantization_config: bits 4, wanted 8"));
+  REQUIRE_THAT(
+      refused_with("config.json", config, R"("quant_method":"millrace-w8")", R"("quant_method":"compress-w8")"),
+      Contains("quantization_config (quant_method 'compress-w8') is not supported"));
+}
