@@ -22,8 +22,8 @@ struct ProfileBounds {
 /// steps of one and of many sequences, on scratch sequences whose slots are closed again. The largest comes first, to
 /// touch all memory, and does not count; the others are run in up to kRounds rounds, of which the shortest time counts:
 /// what else goes on beside a stage only makes it slower. No round begins once the stages have run for kLongEnoughUs in
-/// all: times that long are disturbed in proportion less, and clients wait. Ordinary plans, so that the stages know nothing of it. Used by the
-/// scheduler while nothing else runs.
+/// all: times that long are disturbed in proportion less, and clients wait. Ordinary plans, so that the stages know
+/// nothing of it. Used by the scheduler while nothing else runs.
 class Profile {
  public:
   explicit Profile(const ProfileBounds& bounds);
