@@ -142,9 +142,11 @@ Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingS
     if (store.has_error()) return store.error();
     part.store = std::move(*store);
     runtimes.push_back(&part.thread->runtime());
-    runners.push_back([&part, drawable_vocab, host_pages = shape.bounds.host_page_count](async::Runtime& runtime) {
-      return std::make_unique<sched::ModelRunner>(runtime, std::move(part.model), drawable_vocab, host_pages,
-                                                  std::move(part.store));
+    const sched::ModelRunner::Options runner{.vocab_size = drawable_vocab,
+                                             .host_page_count = shape.bounds.host_page_count,
+                                             .activations_to_host = i + 1 == parts_.size()};
+    runners.push_back([&part, runner](async::Runtime& stage_runtime) {
+      return std::make_unique<sched::ModelRunner>(stage_runtime, std::move(part.model), runner, std::move(part.store));
     });
   }
   stages_ = std::make_unique<sched::LocalStages>(control, std::move(runtimes), runners, options_.first, shape);

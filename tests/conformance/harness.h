@@ -19,9 +19,10 @@ using reference::Values;
 struct BackendCase {
   std::string name;
   std::function<std::unique_ptr<tensor::Backend>()> make;
+  tensor::DType table_dtype = tensor::DType::kF32;  ///< what an embedding table is rounded to
 };
 
-/// Every backend that this machine can run, in each compute dtype.
+/// The backends that a program tests, each in every compute dtype that it has; defined by that program.
 [[nodiscard]] std::vector<BackendCase> backend_cases();
 
 /// A fresh seed per run, or MILLRACE_TEST_SEED. Tests print it with INFO.
