@@ -8,7 +8,7 @@
 namespace millrace::test {
 namespace {
 
-constexpr int32_t kPagesEach = 14;
+constexpr int32_t kPagesEach = 20;
 
 /// Greedy, random, and with all that needs lists on the device.
 tensor::SamplingParams sampling_of(size_t sequence) {
@@ -112,8 +112,9 @@ void DecodeRig::move_pages() {
   std::vector<PageId> to;
   std::vector<HostPageId> host;
   const auto shift = static_cast<uint32_t>(pages_.size() * kPagesEach);
-  for (auto& own : pages_) {
-    for (PageId& page : own) {
+  for (size_t s = 0; s < pages_.size(); ++s) {
+    const size_t full = tokens_[s].size() / static_cast<size_t>(options_.page_size);
+    for (PageId& page : std::span(pages_[s]).first(full)) {
       from.push_back(page);
       host.emplace_back(static_cast<uint32_t>(host.size()));
       page = PageId(page.value() < shift ? page.value() + shift : page.value() - shift);

@@ -31,8 +31,8 @@ class DecodeRig {
   /// One token more for each sequence. Throws what a run throws.
   void decode();
   [[nodiscard]] const Drawn& drawn() const { return drawn_; }
-  /// Copies the device pages of all stages and sequences to the host tier and back to others, which are used from then
-  /// on; the loads are awaited layer by layer by the next step alone.
+  /// Copies the full device pages of all stages and sequences to the host tier and back to others, which are used from
+  /// then on; the loads are awaited layer by layer by the next step alone.
   void move_pages();
 
  private:

@@ -90,7 +90,7 @@ TEST_CASE("pages go to the host and come back, layer by layer, beside the work t
   const DecodeRig::Drawn wanted = wanted_draws();
   for (const uint64_t seed : {1, 2}) {
     CAPTURE(seed);
-    DecodeRig rig = make_rig(2, true, {.host_page_count = 64});
+    DecodeRig rig = make_rig(2, true, {.page_size = 4, .host_page_count = 64});
     rig.prefill();
     emulator::delay_randomly(seed, 100us);
     for (size_t step = 0; step < kSteps; ++step) {
