@@ -29,13 +29,16 @@ struct TraceFlags {
   std::filesystem::path file;
 };
 
+/// `millrace devices`.
+struct DevicesFlags {};
+
 /// The command line was wrong (code 2), or asked for help or the version (code 0).
 struct ExitWith {
   int code = 0;
   std::string message;  ///< for stdout when code is 0, else one line for stderr
 };
 
-[[nodiscard]] std::variant<ServeFlags, TraceFlags, SimulateFlags, ExitWith> parse_command_line(int argc,
-                                                                                               char** argv);
+using Command = std::variant<ServeFlags, TraceFlags, SimulateFlags, DevicesFlags, ExitWith>;
+[[nodiscard]] Command parse_command_line(int argc, char** argv);
 
 }  // namespace millrace::app

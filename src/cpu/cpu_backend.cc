@@ -57,6 +57,7 @@ class CpuBackend final : public Backend {
   }
   DType hidden_dtype() const override { return DType::kF32; }
   bool is_host() const override { return true; }
+  DeviceMemory memory() const override { return {"host", available_memory()}; }
 
   Buffer allocate(size_t bytes) override { return allocate_pages(bytes); }
   Buffer allocate_host(size_t bytes) override { return allocate_pages(bytes); }

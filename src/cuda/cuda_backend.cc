@@ -55,6 +55,13 @@ class CudaBackend final : public Backend {
   std::string kv_format() const override { return "bf16 cuda " + architecture(device_.ordinal); }
   DType hidden_dtype() const override { return DType::kF32; }
   bool is_host() const override { return false; }
+  DeviceMemory memory() const override {
+    size_t free = 0;
+    size_t total = 0;
+    device_.make_current();
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return {fmt::format("cuda {}", device_.ordinal), free};
+  }
 
   Buffer allocate(size_t bytes) override { return allocate_device(device_.ordinal, bytes, device_.set_up); }
   Buffer allocate_host(size_t bytes) override {

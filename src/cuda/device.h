@@ -5,6 +5,7 @@
 
 #include "cuda/event_poller.h"
 #include "cuda/memory.h"
+#include "cuda/module.h"
 
 /// What the parts of one backend share. Private to this folder.
 namespace millrace::cuda {
@@ -34,6 +35,8 @@ struct Device {
   [[nodiscard]] std::byte* scratch(GrowingBuffer& buffer, size_t bytes);
 };
 
+/// Module::list_gpus.
+[[nodiscard]] Result<std::vector<GpuInfo>> list_gpus();
 /// "NVIDIA H200, sm_90, 132 SMs", and "sm_90".
 [[nodiscard]] std::string describe_device(int ordinal);
 [[nodiscard]] std::string architecture(int ordinal);

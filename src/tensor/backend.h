@@ -161,6 +161,12 @@ class Replay {
 /// exception means that the work failed.
 using CompletionHandler = std::function<void(std::exception_ptr)>;
 
+/// Where `allocate` takes memory from; backends that share it give it one name.
+struct DeviceMemory {
+  std::string name;              ///< "host", "cuda 0"
+  uint64_t available_bytes = 0;  ///< now
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -172,6 +178,8 @@ class Backend {
   [[nodiscard]] virtual DType hidden_dtype() const = 0;       ///< residual stream; what travels between stages
   /// Whether device memory is memory of the host, which reads it in place.
   [[nodiscard]] virtual bool is_host() const = 0;
+
+  [[nodiscard]] virtual DeviceMemory memory() const = 0;
 
   /// Zeroed device memory.
   [[nodiscard]] virtual Buffer allocate(size_t bytes) = 0;

@@ -1,6 +1,7 @@
 #include "cuda/emulator/fake_runtime.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <stdexcept>
@@ -13,13 +14,19 @@
 namespace millrace::emulator {
 namespace {
 
+/// MILLRACE_EMULATED_GPUS says how many a process starts with.
+int initial_device_count() {
+  const char* given = std::getenv("MILLRACE_EMULATED_GPUS");
+  return given == nullptr ? 1 : std::atoi(given);
+}
+
 struct State {
   std::atomic<uint64_t> allocations{0}, creations{0}, synchronisations{0}, launches{0}, copies{0}, graph_launches{0};
   std::atomic<int64_t> calls_to_failure{0};   // 0: none is to fail
   std::atomic<int64_t> events_to_failure{0};  // as above
   std::atomic<bool> event_failure_sticks{false};
   std::atomic<int> stuck{cudaSuccess};
-  std::atomic<int> device_count{1};
+  std::atomic<int> device_count{initial_device_count()};
   std::mutex streams_mutex;
   std::set<CUstream_st*> streams;
 };
