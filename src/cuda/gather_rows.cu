@@ -14,7 +14,7 @@ __device__ void copy_row(const std::byte* in, bool known, size_t bytes, std::byt
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     gather_rows_kernel(const std::byte* in, size_t row_bytes, const int32_t* rows, std::byte* out) {
   const int32_t row = rows[blockIdx.x];
   const std::byte* from = in + (row < 0 ? 0 : static_cast<size_t>(row) * row_bytes);
