@@ -4,7 +4,7 @@ import os
 import subprocess
 
 import pytest
-from millrace_server import BINARY, BUILD, MODEL, PATIENCE_S, MillraceServer
+from millrace_server import BINARY, BUILD, MODEL, PATIENCE_S, MillraceServer, wait_until
 from prompts import PROMPT
 
 #: The backend over the fake runtime, its kernels plain loops; the real module is beside the binary.
@@ -20,8 +20,8 @@ def run(*arguments, **environment):
                           env={**os.environ, **{name: str(value) for name, value in environment.items()}})
 
 
-def serve(*flags, gpus=1, tokens=16384):
-    prefix = ["env", f"MILLRACE_CUDA_MODULE={EMULATED}", f"MILLRACE_EMULATED_GPUS={gpus}"]
+def serve(*flags, gpus=1, tokens=16384, environment=()):
+    prefix = ["env", f"MILLRACE_CUDA_MODULE={EMULATED}", f"MILLRACE_EMULATED_GPUS={gpus}", *environment]
     return MillraceServer("--max-total-tokens", tokens, *flags, prefix=prefix)
 
 
@@ -95,3 +95,17 @@ def test_prefixes_go_to_the_host_tier_and_come_back():
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 640
         assert answer["choices"][0] == wanted
         assert server.metric("millrace:kv_cache_host_hit_pages_total") > 0
+
+
+@pytest.mark.parametrize("failing", ["MILLRACE_EMULATED_FAILING_CALL=12000", "MILLRACE_EMULATED_FAILING_EVENT=400"])
+@pytest.mark.parametrize("flags", [["--disable-cuda-graph"], ["--pp-size", 2]])
+def test_a_device_failure_ends_the_requests_in_flight_and_the_ring_forms_again(failing, flags):
+    """The failure comes while decode steps run. That request ends with an error; those after it are served."""
+    with serve("--device", "cuda", "--disable-radix-cache", *flags, environment=[failing]) as server:
+        body = {**GREEDY, "max_tokens": 20, "ignore_eos": True}
+        answers = [server.post("/v1/completions", body)]
+        while answers[-1].status_code == 200 and len(answers) < 100:
+            answers.append(server.post("/v1/completions", body))
+        assert answers[-1].status_code == 503, answers[-1].text
+        wait_until(lambda: server.get("/health").status_code == 200, "a new ring")
+        assert completion(server, body) == answers[0].json()["choices"][0]

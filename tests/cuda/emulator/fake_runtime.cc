@@ -14,19 +14,21 @@
 namespace millrace::emulator {
 namespace {
 
-/// MILLRACE_EMULATED_GPUS says how many a process starts with.
-int initial_device_count() {
-  const char* given = std::getenv("MILLRACE_EMULATED_GPUS");
-  return given == nullptr ? 1 : std::atoi(given);
+/// What a process starts with, where no test can call in: MILLRACE_EMULATED_GPUS, and MILLRACE_EMULATED_FAILING_CALL
+/// and …_EVENT for fail_call and fail_event.
+int initial(const char* name, int otherwise) {
+  const char* given = std::getenv(name);
+  return given == nullptr ? otherwise : std::atoi(given);
 }
 
 struct State {
   std::atomic<uint64_t> allocations{0}, creations{0}, synchronisations{0}, launches{0}, copies{0}, graph_launches{0};
-  std::atomic<int64_t> calls_to_failure{0};   // 0: none is to fail
-  std::atomic<int64_t> events_to_failure{0};  // as above
+  // 0: none is to fail
+  std::atomic<int64_t> calls_to_failure{initial("MILLRACE_EMULATED_FAILING_CALL", 0)};
+  std::atomic<int64_t> events_to_failure{initial("MILLRACE_EMULATED_FAILING_EVENT", 0)};
   std::atomic<bool> event_failure_sticks{false};
   std::atomic<int> stuck{cudaSuccess};
-  std::atomic<int> device_count{initial_device_count()};
+  std::atomic<int> device_count{initial("MILLRACE_EMULATED_GPUS", 1)};
   std::mutex streams_mutex;
   std::set<CUstream_st*> streams;
 };
