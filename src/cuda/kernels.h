@@ -169,12 +169,13 @@ struct SampleOutputs {
   float* top_logprobs = nullptr;
   int32_t top_capacity = 0;
 };
-/// Scratch of sample and score for up to `rows` rows; it must be zero before its first use.
+/// Scratch of sample and score for up to `rows` rows of this vocabulary; it must be zero before its first use.
 [[nodiscard]] size_t sample_workspace_bytes(int32_t rows, int32_t vocab);
 /// One draw per row of logits (f32) [rows, stride], the first `vocab` of which can be drawn.
 void sample(cudaStream_t stream, const float* logits, int64_t stride, int32_t vocab, int32_t rows,
             const SampleInputs& inputs, const SampleOutputs& outputs, void* workspace);
-/// Log-probabilities of targets[r] and its rank under row r, with the top_counts[r] most probable alternatives.
+/// Log-probability and rank of targets[r], an id of the vocabulary, under row r, with the top_counts[r] most probable
+/// alternatives.
 void score(cudaStream_t stream, const float* logits, int64_t stride, int32_t vocab, int32_t rows,
            const int32_t* targets, const int32_t* top_counts, const SampleOutputs& outputs, void* workspace);
 
