@@ -7,7 +7,7 @@
 
 using namespace millrace;
 
-TEST_CASE("stages, graphs and links change no bit of what is drawn") {
+TEST_CASE("stages and graphs and links change no bit of what is drawn") {
   std::vector<test::DecodeRig::Drawn> drawn;
   for (const auto& [stages, graphs] : {std::pair{1, false}, std::pair{1, true}, std::pair{2, true}}) {
     const bool to_host = stages == 2;
