@@ -53,8 +53,10 @@ Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const NodeStagesOpti
   if (compute.has_error()) return compute.error();
   if (node.device == DeviceKind::kCuda) {
     if (*compute != tensor::DType::kBF16) {
-      return make_error(ErrorCode::kInvalidArgument, "--dtype {}: a GPU computes in bf16; wanted auto, bf16, or "
-                        "--device cpu", node.dtype);
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--dtype {}: a GPU computes in bf16; wanted auto, bf16, or "
+                        "--device cpu",
+                        node.dtype);
     }
     return make_gpu_backend(index, node.cuda_graphs);
   }
@@ -129,8 +131,7 @@ uint64_t NodeStages::page_capacity(int32_t page_size, double fraction) const {
     const tensor::DeviceMemory memory = backend.memory();
     Shared& shared = memories[memory.name];
     shared.available_bytes = memory.available_bytes;
-    shared.page_bytes +=
-        model::kv_page_bytes(config_, options_.spans[i].layers, page_size, backend.compute_dtype());
+    shared.page_bytes += model::kv_page_bytes(config_, options_.spans[i].layers, page_size, backend.compute_dtype());
   }
   uint64_t least = UINT64_MAX;
   for (const auto& [name, shared] : memories) {

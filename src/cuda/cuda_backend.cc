@@ -23,16 +23,28 @@ constexpr size_t kStoreLane = 2;
 /// Contexts are bounded by powers of two from here on, so that graphs serve many steps.
 constexpr int32_t kLeastContext = 512;
 
-constexpr size_t aligned(size_t bytes) { return (bytes + 15) / 16 * 16; }
+constexpr size_t aligned(size_t bytes) {
+  return (bytes + 15) / 16 * 16;
+}
 
-const CudaWeight& as_cuda(const PackedWeight& weight) { return static_cast<const CudaWeight&>(weight); }
-const CudaKvCache& as_cuda(const KvCache& cache) { return static_cast<const CudaKvCache&>(cache); }
+const CudaWeight& as_cuda(const PackedWeight& weight) {
+  return static_cast<const CudaWeight&>(weight);
+}
+const CudaKvCache& as_cuda(const KvCache& cache) {
+  return static_cast<const CudaKvCache&>(cache);
+}
 const float* values_of(const DeviceVector* vector) {
   return vector == nullptr ? nullptr : static_cast<const CudaVector*>(vector)->data();
 }
-const CudaBatch& as_cuda(const PlacedBatch& batch) { return *static_cast<const CudaBatch*>(batch.placed); }
-const int32_t* as_cuda(const PlacedIndices& indices) { return static_cast<const int32_t*>(indices.placed); }
-float* floats(const Matrix& matrix) { return reinterpret_cast<float*>(matrix.data); }
+const CudaBatch& as_cuda(const PlacedBatch& batch) {
+  return *static_cast<const CudaBatch*>(batch.placed);
+}
+const int32_t* as_cuda(const PlacedIndices& indices) {
+  return static_cast<const int32_t*>(indices.placed);
+}
+float* floats(const Matrix& matrix) {
+  return reinterpret_cast<float*>(matrix.data);
+}
 
 void check_matrix(const char* name, const Matrix& matrix, DType dtype, int64_t rows, int64_t cols) {
   CHECK(matrix.dtype == dtype && matrix.rows == rows && matrix.cols == cols, "{} is {} [{}, {}], wanted {} [{}, {}]",
@@ -185,9 +197,9 @@ PlacedBatch CudaBackend::place(const BatchLayout& batch) {
     put(page_ids, pages);
   });
   const auto ints = [at](size_t offset) { return reinterpret_cast<const int32_t*>(at + offset); };
-  CudaBatch placed{{ints(0), ints(row_begin), ints(prefix), ints(page_begin),
-                    reinterpret_cast<const uint32_t*>(at + page_ids)},
-                   {batch.row_count(), static_cast<int32_t>(count), 0, kLeastContext}};
+  CudaBatch placed{
+      {ints(0), ints(row_begin), ints(prefix), ints(page_begin), reinterpret_cast<const uint32_t*>(at + page_ids)},
+      {batch.row_count(), static_cast<int32_t>(count), 0, kLeastContext}};
   for (size_t s = 0; s < count; ++s) {
     const int32_t rows = batch.row_begin[s + 1] - batch.row_begin[s];
     const auto context = static_cast<uint32_t>(batch.prefix[s] + rows);
@@ -264,10 +276,9 @@ void CudaBackend::attention(Matrix q, const AttentionShape& shape, const PlacedB
   check_matrix("out", out, DType::kBF16, q.rows, q.cols);
   const AttentionSizes sizes{shape.head_count, shape.scale, shape.sliding_window};
   const DeviceKvCache& layout = as_cuda(cache).layout();
-  std::byte* scratch = device_.scratch(device_.attention_scratch,
-                                       attention_workspace_bytes(sizes, layout, placed.bounds));
-  cuda::attention(device_.compute.get(), q.data, sizes, placed.device, placed.bounds, layout, layer, out.data,
-                  scratch);
+  std::byte* scratch =
+      device_.scratch(device_.attention_scratch, attention_workspace_bytes(sizes, layout, placed.bounds));
+  cuda::attention(device_.compute.get(), q.data, sizes, placed.device, placed.bounds, layout, layer, out.data, scratch);
 }
 
 void CudaBackend::gather_rows(Matrix in, const PlacedIndices& rows, Matrix out) {
@@ -279,6 +290,8 @@ void CudaBackend::gather_rows(Matrix in, const PlacedIndices& rows, Matrix out) 
 
 }  // namespace
 
-std::unique_ptr<Backend> make_backend(const CudaOptions& options) { return std::make_unique<CudaBackend>(options); }
+std::unique_ptr<Backend> make_backend(const CudaOptions& options) {
+  return std::make_unique<CudaBackend>(options);
+}
 
 }  // namespace millrace::cuda

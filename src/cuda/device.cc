@@ -22,7 +22,9 @@ cudaDeviceProp properties(int ordinal) {
 
 Device::Device(int number) : ordinal(made_current(number)), poller(number) {}
 
-void Device::make_current() const { (void)made_current(ordinal); }
+void Device::make_current() const {
+  (void)made_current(ordinal);
+}
 
 std::byte* Device::scratch(GrowingBuffer& buffer, size_t bytes) {
   bool grown = false;

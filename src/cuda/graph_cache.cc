@@ -5,7 +5,9 @@
 
 namespace millrace::cuda {
 
-GraphCache::~GraphCache() { clear(); }
+GraphCache::~GraphCache() {
+  clear();
+}
 
 void GraphCache::clear() {
   for (const Graph& graph : graphs_) {

@@ -6,11 +6,19 @@
 
 namespace millrace::cuda {
 
-Stream::Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate"); }
-Stream::~Stream() { (void)cudaStreamDestroy(stream_); }
-void Stream::synchronize() const { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+Stream::Stream() {
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+}
+Stream::~Stream() {
+  (void)cudaStreamDestroy(stream_);
+}
+void Stream::synchronize() const {
+  check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+}
 
-Event::Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
+Event::Event() {
+  check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+}
 Event::~Event() {
   if (event_ != nullptr) (void)cudaEventDestroy(event_);
 }
@@ -19,7 +27,9 @@ Event& Event::operator=(Event&& other) noexcept {
   std::swap(event_, other.event_);
   return *this;
 }
-void Event::record(const Stream& stream) const { check(cudaEventRecord(event_, stream.get()), "cudaEventRecord"); }
+void Event::record(const Stream& stream) const {
+  check(cudaEventRecord(event_, stream.get()), "cudaEventRecord");
+}
 
 Event EventPool::take() {
   {

@@ -6,12 +6,13 @@
 namespace millrace::cuda {
 
 CudaKvCache::CudaKvCache(Device& device, const tensor::KvCacheShape& shape)
-    : device_(device), shape_(shape), layout_{nullptr, shape.layer_count, shape.kv_head_count, shape.head_dim,
-                                              shape.page_size} {
+    : device_(device),
+      shape_(shape),
+      layout_{nullptr, shape.layer_count, shape.kv_head_count, shape.head_dim, shape.page_size} {
   CHECK(shape.layer_count >= 0 && shape.kv_head_count > 0 && shape.head_dim > 0 && shape.page_size > 0 &&
             shape.page_count > 0,
-        "a KV cache of {} layers, {} heads, head_dim {}, {} pages of {} tokens", shape.layer_count,
-        shape.kv_head_count, shape.head_dim, shape.page_count, shape.page_size);
+        "a KV cache of {} layers, {} heads, head_dim {}, {} pages of {} tokens", shape.layer_count, shape.kv_head_count,
+        shape.head_dim, shape.page_count, shape.page_size);
   pages_ = allocate_device(device.ordinal, page_bytes() * static_cast<size_t>(shape.page_count), device.set_up);
   layout_.data = pages_.data();
 }

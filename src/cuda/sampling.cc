@@ -10,7 +10,9 @@ namespace {
 
 using tensor::SampleSpec;
 
-constexpr size_t aligned(size_t bytes) { return (bytes + 15) / 16 * 16; }
+constexpr size_t aligned(size_t bytes) {
+  return (bytes + 15) / 16 * 16;
+}
 
 /// The parts of SampleInputs, one after another.
 struct InputLayout {
@@ -131,12 +133,12 @@ void draw_rows(Device& device, Submissions& submissions, const tensor::Matrix& l
   const OutputLayout out = output_layout(specs.size(), *std::ranges::max_element(top_counts));
   std::byte* scratch = device.scratch(device.sample_scratch, sample_workspace_bytes(rows, vocab));
   std::byte* told = device.scratch(device.sample_results, out.bytes());
-  sample(device.compute.get(), reinterpret_cast<const float*>(logits.data), logits.cols, vocab, rows,
-         {reinterpret_cast<const SampleRow*>(uploaded), reinterpret_cast<const int32_t*>(uploaded + in.bias_tokens),
-          reinterpret_cast<const float*>(uploaded + in.bias_values),
-          reinterpret_cast<const int32_t*>(uploaded + in.banned),
-          reinterpret_cast<const int32_t*>(uploaded + in.history)},
-         out.at(told), scratch);
+  sample(
+      device.compute.get(), reinterpret_cast<const float*>(logits.data), logits.cols, vocab, rows,
+      {reinterpret_cast<const SampleRow*>(uploaded), reinterpret_cast<const int32_t*>(uploaded + in.bias_tokens),
+       reinterpret_cast<const float*>(uploaded + in.bias_values),
+       reinterpret_cast<const int32_t*>(uploaded + in.banned), reinterpret_cast<const int32_t*>(uploaded + in.history)},
+      out.at(told), scratch);
   submissions.download(told, out.bytes(), [out, results, top_counts = std::move(top_counts)](const std::byte* data) {
     for (size_t row = 0; row < results.size(); ++row) {
       ReturnedRow returned(data, out, row);

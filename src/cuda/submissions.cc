@@ -78,7 +78,9 @@ const std::byte* Submissions::upload(size_t bytes, const std::function<void(std:
   return to;
 }
 
-const CudaBatch* Submissions::keep(const CudaBatch& batch) { return &current_->batches.emplace_back(batch); }
+const CudaBatch* Submissions::keep(const CudaBatch& batch) {
+  return &current_->batches.emplace_back(batch);
+}
 
 void Submissions::download(const void* from, size_t bytes, std::function<void(const std::byte*)> finish) {
   CHECK(inside(), "a download outside submitted work");

@@ -64,13 +64,13 @@ class Submissions {
   void land(const std::shared_ptr<Flight>& flight, std::exception_ptr failure, const tensor::CompletionHandler& done);
 
   Device& device_;
-  std::mutex submit_mutex_;                         // one piece of work at a time
-  std::atomic<std::thread::id> thread_;             // of the work that is being submitted
+  std::mutex submit_mutex_;              // one piece of work at a time
+  std::atomic<std::thread::id> thread_;  // of the work that is being submitted
   std::shared_ptr<Flight> current_;
-  std::vector<GrowingBuffer> uploads_;              // on the device, by order
+  std::vector<GrowingBuffer> uploads_;  // on the device, by order
   size_t next_upload_ = 0;
   std::mutex free_mutex_;
-  std::vector<std::shared_ptr<Flight>> free_;       // guarded by free_mutex_
+  std::vector<std::shared_ptr<Flight>> free_;  // guarded by free_mutex_
 };
 
 }  // namespace millrace::cuda

@@ -33,7 +33,8 @@ void WeightLoader::stream_rows(const tensor::HostTensor& matrix, const UseRows& 
   const auto row_bytes = static_cast<size_t>(matrix.shape[1]) * tensor::size_of(matrix.dtype);
   if (row_bytes == 0) return;
   if (row_bytes > kBlockBytes) {
-    throw std::runtime_error(fmt::format("{}: a row of {} bytes, wanted at most {}", matrix.name, row_bytes, kBlockBytes));
+    throw std::runtime_error(
+        fmt::format("{}: a row of {} bytes, wanted at most {}", matrix.name, row_bytes, kBlockBytes));
   }
   const auto rows_per_block = static_cast<int64_t>(kBlockBytes / row_bytes);
   const cudaStream_t stream = device_.set_up.get();

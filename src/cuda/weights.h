@@ -45,8 +45,8 @@ class CudaEmbedding final : public tensor::EmbeddingTable {
   int64_t width_;
 };
 
-/// Brings tensors of a checkpoint to the device in the layout of its kernels: blocks of rows are read from the file into
-/// pinned memory while earlier ones travel and are packed. Owned by a backend; thread-safe.
+/// Brings tensors of a checkpoint to the device in the layout of its kernels: blocks of rows are read from the file
+/// into pinned memory while earlier ones travel and are packed. Owned by a backend; thread-safe.
 class WeightLoader {
  public:
   explicit WeightLoader(Device& device) : device_(device) {}

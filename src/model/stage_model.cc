@@ -30,7 +30,7 @@ struct StageModel::Tails {
   std::vector<int32_t> prefix;        // [sequences]
   tensor::PlacedIndices rows;
   tensor::PlacedBatch batch;
-  Matrix hidden;                      // [row_numbers, hidden]
+  Matrix hidden;  // [row_numbers, hidden]
 };
 
 /// One forward, placed.
@@ -117,8 +117,8 @@ Matrix StageModel::forward(const ForwardInput& input) {
             input.hidden.dtype == backend_.hidden_dtype(),
         "hidden is {} [{}, {}], wanted {} [{}, {}]", tensor::to_string(input.hidden.dtype), input.hidden.rows,
         input.hidden.cols, tensor::to_string(backend_.hidden_dtype()), rows, config_.hidden_size);
-  CHECK(!span_.first || static_cast<int64_t>(input.tokens.size()) == rows, "{} tokens for {} rows",
-        input.tokens.size(), rows);
+  CHECK(!span_.first || static_cast<int64_t>(input.tokens.size()) == rows, "{} tokens for {} rows", input.tokens.size(),
+        rows);
   Pass pass{.loads = input.loads, .hidden = input.hidden};
   pass.batch = backend_.place(input.batch);
   if (span_.first) pass.tokens = backend_.place(input.tokens);

@@ -18,8 +18,8 @@ class ModelRunner final : public StageRunner {
     /// Whether a link reads the activations on the host; else a stage of this process takes them from the device.
     bool activations_to_host = true;
   };
-  /// The backend outlives the runner; the model's cache is allocated. Behind the host's pages there is a store, if it is
-  /// not null.
+  /// The backend outlives the runner; the model's cache is allocated. Behind the host's pages there is a store, if it
+  /// is not null.
   ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, const Options& options,
               std::unique_ptr<cache::PageStore> store);
 
@@ -49,9 +49,9 @@ class ModelRunner final : public StageRunner {
   async::Runtime& runtime_;
   std::unique_ptr<model::StageModel> model_;
   const uint32_t vocab_size_;
-  std::array<tensor::Buffer, 2> hidden_;     // [max_batch_tokens, hidden] each; they take turns
-  std::array<tensor::Buffer, 2> on_host_;    // copies of them, where a link needs them
-  tensor::Buffer inputs_;                    // on the host; allocated when first asked for
+  std::array<tensor::Buffer, 2> hidden_;   // [max_batch_tokens, hidden] each; they take turns
+  std::array<tensor::Buffer, 2> on_host_;  // copies of them, where a link needs them
+  tensor::Buffer inputs_;                  // on the host; allocated when first asked for
   size_t row_bytes_ = 0;
   size_t turn_ = 0;
   size_t page_bytes_ = 0;

@@ -113,8 +113,8 @@ struct BatchLayout {
   [[nodiscard]] size_t sequence_count() const { return prefix.size(); }
 };
 
-/// A batch, or a list of row numbers or tokens, where ops read it. Made by Backend::place inside submitted work and good
-/// until that work's function returns; on the CPU the arrays themselves, which must live as long.
+/// A batch, or a list of row numbers or tokens, where ops read it. Made by Backend::place inside submitted work and
+/// good until that work's function returns; on the CPU the arrays themselves, which must live as long.
 struct PlacedBatch {
   BatchLayout layout;
   const void* placed = nullptr;  ///< the backend's own

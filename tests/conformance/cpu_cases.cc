@@ -10,9 +10,8 @@ std::vector<BackendCase> backend_cases() {
   for (const cpu::Isa isa : cpu::available_isas()) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const std::string name = fmt::format("cpu {} {}", cpu::to_string(isa), tensor::to_string(dtype));
-      cases.push_back({name, [isa, dtype] {
-                         return cpu::make_backend({.threads = 2, .compute_dtype = dtype, .isa = isa});
-                       }});
+      cases.push_back(
+          {name, [isa, dtype] { return cpu::make_backend({.threads = 2, .compute_dtype = dtype, .isa = isa}); }});
     }
   }
   return cases;

@@ -121,7 +121,8 @@ void DecodeRig::run(const std::vector<std::vector<TokenId>>& tokens) {
 
 sched::StageRunner::Result DecodeRig::run_stage(size_t stage, const sched::StageBatch& batch,
                                                 std::span<const std::byte> input) {
-  Outcome outcome = asio::co_spawn(thread_.context(), outcome_of(*runners_[stage], batch, input), asio::use_future).get();
+  Outcome outcome =
+      asio::co_spawn(thread_.context(), outcome_of(*runners_[stage], batch, input), asio::use_future).get();
   if (!outcome.failure.empty()) throw std::runtime_error(outcome.failure);
   return std::move(outcome.result);
 }

@@ -45,9 +45,9 @@ class DecodeRig {
   std::vector<std::unique_ptr<tensor::Backend>> backends_;
   async::IoThread thread_{"rig"};
   std::vector<std::unique_ptr<sched::ModelRunner>> runners_;
-  std::vector<tensor::SamplingParams> sampling_;    // [sequences]
-  std::vector<std::vector<PageId>> pages_;          // [sequences, pages of one]
-  std::vector<std::vector<TokenId>> tokens_;        // [sequences, tokens in the cache]
+  std::vector<tensor::SamplingParams> sampling_;  // [sequences]
+  std::vector<std::vector<PageId>> pages_;        // [sequences, pages of one]
+  std::vector<std::vector<TokenId>> tokens_;      // [sequences, tokens in the cache]
   Drawn drawn_;
 };
 

@@ -19,10 +19,18 @@ using tensor::BFloat16;
 /// Partial sums of a dot product, so that loops become vector instructions.
 constexpr size_t kLanes = 16;
 
-float to_float(uint16_t bits) { return BFloat16{bits}.to_float(); }
-uint16_t to_bf16(float value) { return BFloat16::from_float(value).bits; }
-const uint16_t* bf16(const void* data) { return static_cast<const uint16_t*>(data); }
-uint16_t* bf16(void* data) { return static_cast<uint16_t*>(data); }
+float to_float(uint16_t bits) {
+  return BFloat16{bits}.to_float();
+}
+uint16_t to_bf16(float value) {
+  return BFloat16::from_float(value).bits;
+}
+const uint16_t* bf16(const void* data) {
+  return static_cast<const uint16_t*>(data);
+}
+uint16_t* bf16(void* data) {
+  return static_cast<uint16_t*>(data);
+}
 
 float element(const void* source, SourceType type, size_t index) {
   if (type == SourceType::kF32) return static_cast<const float*>(source)[index];
@@ -192,7 +200,9 @@ void gather_rows(cudaStream_t stream, const void* in, size_t row_bytes, const in
   });
 }
 
-size_t matmul_workspace_bytes(int32_t, int32_t, bool, int32_t rows) { return static_cast<size_t>(rows); }
+size_t matmul_workspace_bytes(int32_t, int32_t, bool, int32_t rows) {
+  return static_cast<size_t>(rows);
+}
 
 void matmul(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows, void* out,
             OutputType type, void*) {

@@ -9,7 +9,9 @@
 namespace millrace::cuda {
 namespace {
 
-const cpu::Kernels& kernels() { return *cpu::kernels_for(cpu::Isa::kPortable); }
+const cpu::Kernels& kernels() {
+  return *cpu::kernels_for(cpu::Isa::kPortable);
+}
 
 tensor::SamplingParams params_of(const SampleRow& row, const SampleInputs& inputs) {
   tensor::SamplingParams params{.temperature = row.temperature,
@@ -43,7 +45,9 @@ void draw_row(std::span<const float> logits, const SampleInputs& inputs, const S
   const SampleRow& wanted = inputs.rows[row];
   const tensor::SamplingParams params = params_of(wanted, inputs);
   const int32_t* history = inputs.history_tokens;
-  const tensor::SampleSpec spec{&params, wanted.position, 0,
+  const tensor::SampleSpec spec{&params,
+                                wanted.position,
+                                0,
                                 {history + wanted.prompt_begin, history + wanted.prompt_end},
                                 {history + wanted.prompt_end, history + wanted.output_end}};
   cpu::SamplerScratch scratch;
@@ -57,7 +61,9 @@ void draw_row(std::span<const float> logits, const SampleInputs& inputs, const S
 
 }  // namespace
 
-size_t sample_workspace_bytes(int32_t rows, int32_t) { return static_cast<size_t>(rows); }
+size_t sample_workspace_bytes(int32_t rows, int32_t) {
+  return static_cast<size_t>(rows);
+}
 
 void sample(cudaStream_t stream, const float* logits, int64_t stride, int32_t vocab, int32_t rows,
             const SampleInputs& inputs, const SampleOutputs& outputs, void*) {

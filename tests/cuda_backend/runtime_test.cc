@@ -177,10 +177,11 @@ TEST_CASE("submitted work completes in order, is told of its failures, and may s
     std::vector<std::byte> bytes(64, std::byte{7});
     backend->submit([&] { backend->copy_in(bytes, memory.data()); }, note("first"));
     backend->submit([] { throw std::runtime_error("broken"); }, note("second"));
-    backend->submit([] {}, [&, third = note("third")](std::exception_ptr failure) {
-      third(std::move(failure));
-      backend->submit([] {}, [&](std::exception_ptr) { ended.set_value(); });
-    });
+    backend->submit([] {},
+                    [&, third = note("third")](std::exception_ptr failure) {
+                      third(std::move(failure));
+                      backend->submit([] {}, [&](std::exception_ptr) { ended.set_value(); });
+                    });
     ended.get_future().get();
     backend->submit([] {}, note("last"));
   }

@@ -47,7 +47,9 @@ cudaError_t returned(cudaError_t error) {
   return error;
 }
 
-bool is_nth(std::atomic<int64_t>& countdown) { return countdown.load() > 0 && countdown.fetch_sub(1) == 1; }
+bool is_nth(std::atomic<int64_t>& countdown) {
+  return countdown.load() > 0 && countdown.fetch_sub(1) == 1;
+}
 
 /// What a call that brings work to a stream ends in before it does anything.
 cudaError_t before_work(cudaStream_t stream) {
@@ -83,9 +85,8 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream) 
   if (source == Place::kPageable) {
     // The runtime has read pageable memory when the call returns.
     const auto* begin = static_cast<const std::byte*>(from);
-    stream->enqueue([to, bytes = std::vector<std::byte>(begin, begin + bytes)] {
-      std::memcpy(to, bytes.data(), bytes.size());
-    });
+    stream->enqueue(
+        [to, bytes = std::vector<std::byte>(begin, begin + bytes)] { std::memcpy(to, bytes.data(), bytes.size()); });
   } else {
     stream->enqueue([to, from, bytes] { std::memcpy(to, from, bytes); });
   }
@@ -103,8 +104,8 @@ Counts counts() {
 
 void reset() {
   State& all = state();
-  for (auto* counter : {&all.allocations, &all.creations, &all.synchronisations, &all.launches, &all.copies,
-                        &all.graph_launches}) {
+  for (auto* counter :
+       {&all.allocations, &all.creations, &all.synchronisations, &all.launches, &all.copies, &all.graph_launches}) {
     *counter = 0;
   }
   all.calls_to_failure = 0;
@@ -118,14 +119,18 @@ void delay_randomly(uint64_t seed, std::chrono::microseconds most) {
   delays.most_us = most.count();
 }
 
-void fail_call(uint64_t nth) { state().calls_to_failure = static_cast<int64_t>(nth); }
+void fail_call(uint64_t nth) {
+  state().calls_to_failure = static_cast<int64_t>(nth);
+}
 
 void fail_event(uint64_t nth, bool sticks) {
   state().event_failure_sticks = sticks;
   state().events_to_failure = static_cast<int64_t>(nth);
 }
 
-void set_device_count(int count) { state().device_count = count; }
+void set_device_count(int count) {
+  state().device_count = count;
+}
 
 void emulated_enqueue(cudaStream_t stream, std::function<void()> work) {
   const cudaError_t error = before_work(stream);
@@ -336,7 +341,9 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   return cudaSuccess;
 }
 
-cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+cudaError_t cudaGetLastError() {
+  return std::exchange(last_error, cudaSuccess);
+}
 
 const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {

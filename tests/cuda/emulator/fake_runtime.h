@@ -3,9 +3,9 @@
 #include <chrono>
 #include <cstdint>
 
-/// The controls of the fake CUDA runtime: the toolkit's own declarations over a thread per stream and plain memory. Work
-/// runs later, on the stream's thread, and nothing but an event or a synchronising call orders it with the host: what
-/// is read too early or reused too soon is a wrong result, or a race that the thread sanitizer sees.
+/// The controls of the fake CUDA runtime: the toolkit's own declarations over a thread per stream and plain memory.
+/// Work runs later, on the stream's thread, and nothing but an event or a synchronising call orders it with the host:
+/// what is read too early or reused too soon is a wrong result, or a race that the thread sanitizer sees.
 namespace millrace::emulator {
 
 /// Calls since the last reset().

@@ -29,14 +29,18 @@ void wake(std::atomic<uint32_t>& word) {
 
 Delays delays;
 
-bool thread_captures() { return captures_of_thread > 0; }
+bool thread_captures() {
+  return captures_of_thread > 0;
+}
 
 void Signal::set(cudaError_t outcome) {
   outcome_.store(outcome, std::memory_order_release);
   wake(outcome_);
 }
 
-cudaError_t Signal::query() const { return static_cast<cudaError_t>(outcome_.load(std::memory_order_acquire)); }
+cudaError_t Signal::query() const {
+  return static_cast<cudaError_t>(outcome_.load(std::memory_order_acquire));
+}
 
 cudaError_t Signal::wait() const {
   while (query() == cudaErrorNotReady) wait_while(outcome_, cudaErrorNotReady);

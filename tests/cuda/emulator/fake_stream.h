@@ -61,8 +61,8 @@ struct CUstream_st {
   };
   void run_tasks(uint64_t number);
 
-  std::mutex submit_mutex_;               // among submitters; the stream's thread never takes it
-  Task* newest_;                          // guarded by submit_mutex_
+  std::mutex submit_mutex_;  // among submitters; the stream's thread never takes it
+  Task* newest_;             // guarded by submit_mutex_
   std::atomic<uint32_t> submitted_{0};
   std::unique_ptr<millrace::emulator::WorkList> captured_;
   std::thread thread_;
