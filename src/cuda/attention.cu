@@ -106,10 +106,11 @@ __global__ void __launch_bounds__(kLanes, 1) split_kernel(Attention a) {
   load_queries<kDim>(a, rows, lane, queries);
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
-    const int32_t key = begin + s * kBlockKeys;
-    if (key < end) load_keys<kDim>(source, key, lane, kLanes, stages + s * Tile::kStageBytes);
+    const size_t offset = key_offset(source, begin + s * kBlockKeys + lane);
+    load_keys<kDim>(source, offset, lane, kLanes, stages + s * Tile::kStageBytes);
     commit_copies();
   }
+  size_t next_offset = key_offset(source, begin + (kStages - 1) * kBlockKeys + lane);
   RowState<kDim> state;
   int stage = 0;
   for (int32_t key = begin; key < end; key += kBlockKeys) {
@@ -117,8 +118,9 @@ __global__ void __launch_bounds__(kLanes, 1) split_kernel(Attention a) {
     __syncwarp();
     const int32_t next = key + (kStages - 1) * kBlockKeys;
     const int next_stage = stage == 0 ? kStages - 1 : stage - 1;
-    if (next < end) load_keys<kDim>(source, next, lane, kLanes, stages + next_stage * Tile::kStageBytes);
+    if (next < end) load_keys<kDim>(source, next_offset, lane, kLanes, stages + next_stage * Tile::kStageBytes);
     commit_copies();
+    next_offset = key_offset(source, next + kBlockKeys + lane);
     attend_block<kDim>(queries, stages + stage * Tile::kStageBytes, sees, key, a.scale_log2, lane, state);
     stage = stage == kStages - 1 ? 0 : stage + 1;
   }
@@ -275,18 +277,20 @@ __global__ void __launch_bounds__(kWarps* kLanes) tile_kernel(Attention a) {
   totals.acc = reinterpret_cast<float*>(stages + 2 * Tile::kStageBytes + kWarps * Tile::kQueryBytes) + threadIdx.x;
   for (int i = 0; i < kDim / 2; ++i) totals.acc[i * kThreads] = 0.0f;
   RowState<kDim> state;
-  load_keys<kDim>(source, begin, threadIdx.x, kThreads, stages);
+  load_keys<kDim>(source, key_offset(source, begin + lane), threadIdx.x, kThreads, stages);
   commit_copies();
+  size_t next_offset = key_offset(source, begin + kBlockKeys + lane);
   for (int32_t key = begin; key < end; key += kBlockKeys) {
     const std::byte* const stage = stages + (key - begin) / kBlockKeys % 2 * Tile::kStageBytes;
     wait_copies<0>();
     __syncthreads();
     const int32_t next = key + kBlockKeys;
     if (next < end) {
-      load_keys<kDim>(source, next, threadIdx.x, kThreads,
-                      stages + (next - begin) / kBlockKeys % 2 * Tile::kStageBytes);
+      std::byte* const next_stage = stages + (next - begin) / kBlockKeys % 2 * Tile::kStageBytes;
+      load_keys<kDim>(source, next_offset, threadIdx.x, kThreads, next_stage);
     }
     commit_copies();
+    next_offset = key_offset(source, next + kBlockKeys + lane);
     // Where none of the warp's rows sees a key, nothing would change.
     const bool visible = rows.first < rows.total && key <= last && next > oldest;
     if (visible) attend_block<kDim>(queries, stage, sees, key, a.scale_log2, lane, state);

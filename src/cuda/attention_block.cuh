@@ -48,27 +48,37 @@ struct KeySource {
   int32_t limit = 0;  ///< keys from here on do not exist
 };
 
-/// Asks for keys first_key…first_key + 31 and their values; by `threads` threads, of which this is number `thread`.
+/// Where a token's key lies, in elements from the cache's beginning, its value being value_offset() further; kNoKey
+/// when there is none. The page table is read, so ask before the answer is needed.
+constexpr size_t kNoKey = ~size_t{0};
+__device__ inline size_t key_offset(const KeySource& source, int32_t token) {
+  if (token >= source.limit) return kNoKey;
+  const uint32_t page = source.pages[token / source.cache.page_size];
+  const uint16_t* const head = head_in_page(source.cache, page, source.layer, KeyOrValue::kKey, source.head);
+  return static_cast<size_t>(head - static_cast<const uint16_t*>(source.cache.data)) +
+         static_cast<size_t>(token % source.cache.page_size) * channel_stride(source.cache.head_dim);
+}
+__device__ inline size_t value_offset(const KeySource& source) {
+  return kv_layer_bytes(source.cache) / 2 / sizeof(uint16_t);
+}
+
+/// Asks for 32 keys and their values, where each lane knows the offset of one; by `threads` threads, of which this is
+/// number `thread`. Keys that there are none of are zeros.
 template <int kDim>
-__device__ void load_keys(const KeySource& source, int32_t first_key, int thread, int threads, std::byte* stage) {
+__device__ void load_keys(const KeySource& source, size_t own_offset, int thread, int threads, std::byte* stage) {
   using Tile = HeadTile<kDim>;
+  const auto* const data = static_cast<const uint16_t*>(source.cache.data);
   const int32_t stride = channel_stride(source.cache.head_dim);
+  const size_t value = value_offset(source);
   for (int i = thread; i < kBlockKeys * Tile::kChunks; i += threads) {
     const int key = i / Tile::kChunks;
     const int chunk = i % Tile::kChunks;
-    const int32_t token = first_key + key;
-    const bool known = token < source.limit && chunk * 8 < stride;
-    const uint16_t* keys = static_cast<const uint16_t*>(source.cache.data);
-    const uint16_t* values = keys;
-    if (known) {
-      const uint32_t page = source.pages[token / source.cache.page_size];
-      const size_t at = static_cast<size_t>(token % source.cache.page_size) * stride + chunk * 8;
-      keys = head_in_page(source.cache, page, source.layer, KeyOrValue::kKey, source.head) + at;
-      values = head_in_page(source.cache, page, source.layer, KeyOrValue::kValue, source.head) + at;
-    }
+    const size_t offset = __shfl_sync(kAllLanes, own_offset, key);
+    const bool known = offset != kNoKey && chunk * 8 < stride;
+    const uint16_t* const from = data + (known ? offset + chunk * 8 : 0);
     std::byte* const to = stage + key * Tile::kRowBytes + chunk * 16;
-    copy_async(to, keys, known ? 16 : 0);
-    copy_async(to + Tile::kKeyBytes, values, known ? 16 : 0);
+    copy_async(to, from, known ? 16 : 0);
+    copy_async(to + Tile::kKeyBytes, known ? from + value : data, known ? 16 : 0);
   }
 }
 
