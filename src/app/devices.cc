@@ -59,10 +59,14 @@ double gigabytes(uint64_t bytes) {
 
 }  // namespace
 
-Result<DeviceKind> choose_device(const std::string& flag) {
-  if (flag == "cpu") return DeviceKind::kCpu;
+Result<DeviceKind> choose_device(const std::string& device, const std::string& dtype) {
+  if (device == "cpu") return DeviceKind::kCpu;
+  if (device == "auto" && dtype == "f32") {
+    log::info("--device auto: cpu (--dtype f32)");
+    return DeviceKind::kCpu;
+  }
   const auto gpus = list_gpus();
-  if (flag == "cuda") {
+  if (device == "cuda") {
     if (gpus.has_value()) return DeviceKind::kCuda;
     return make_error(ErrorCode::kUnavailable, "--device cuda: {}", gpus.error().message);
   }

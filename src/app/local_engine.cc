@@ -106,7 +106,7 @@ Result<void> LocalEngine::load() {
   checkpoint_ = std::move(*checkpoint);
   NodeStagesOptions node;
   node.dtype = options_.dtype;
-  const auto device = choose_device(options_.device);
+  const auto device = choose_device(options_.device, options_.dtype);
   if (device.has_error()) return device.error();
   node.device = *device;
   node.cuda_graphs = options_.cuda_graphs;

@@ -46,7 +46,7 @@ class Host final : public cluster::StageHost {
       }
       options.first = StageId(assignment.first_stage);
       options.dtype = assignment.dtype;
-      const auto device = choose_device(device_);
+      const auto device = choose_device(device_, assignment.dtype);
       if (device.has_error()) return device.error();
       options.device = *device;
       options.cuda_graphs = cuda_graphs_;

@@ -173,8 +173,8 @@ void CudaBackend::submit_copy(CopyDirection direction, std::function<void()> wor
     failure = std::current_exception();  // what it has launched so far still runs
   }
   device_.poller.watch(to_device ? kLoadLane : kStoreLane, to_device ? device_.load : device_.store,
-                       [failure, done = std::move(done)](std::exception_ptr on_device) {
-                         done(failure ? failure : std::move(on_device));
+                       [failure, done = std::move(done)](std::exception_ptr on_device) mutable {
+                         done(failure ? std::move(failure) : std::move(on_device));
                        });
 }
 

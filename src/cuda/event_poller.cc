@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <stdexcept>
+#include <utility>
 
 #include "base/check.h"
 #include "cuda/error.h"
@@ -71,7 +72,8 @@ bool EventPoller::complete_some(std::unique_lock<std::mutex>& lock) {
     --pending_count_;
     any = true;
     lock.unlock();
-    complete.done(complete.unmarked ? complete.unmarked : failure_of(outcome));
+    std::exception_ptr failure = complete.unmarked ? std::move(complete.unmarked) : failure_of(outcome);
+    complete.done(std::move(failure));
     complete.done = nullptr;
     if (complete.event) events_.give_back(std::move(*complete.event));
     lock.lock();

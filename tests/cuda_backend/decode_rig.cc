@@ -127,7 +127,7 @@ sched::StageRunner::Result DecodeRig::run_stage(size_t stage, const sched::Stage
   return std::move(outcome.result);
 }
 
-void DecodeRig::move_pages() {
+void DecodeRig::move_pages(const std::function<void()>& before_load) {
   std::vector<PageId> from;
   std::vector<PageId> to;
   std::vector<HostPageId> host;
@@ -143,6 +143,7 @@ void DecodeRig::move_pages() {
   }
   for (const auto& runner : runners_) {
     asio::co_spawn(thread_.context(), runner->store_pages(from, host), asio::use_future).get();
+    if (before_load) before_load();
     asio::post(thread_.context(), asio::use_future([&] { (void)runner->begin_load(to, host); })).get();
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,8 +33,8 @@ class DecodeRig {
   void decode();
   [[nodiscard]] const Drawn& drawn() const { return drawn_; }
   /// Copies the full device pages of all stages and sequences to the host tier and back to others, which are used from
-  /// then on; the loads are awaited layer by layer by the next step alone.
-  void move_pages();
+  /// then on; the loads are awaited layer by layer by the next step alone. Calls `before_load` in between.
+  void move_pages(const std::function<void()>& before_load = {});
 
  private:
   void run(const std::vector<std::vector<TokenId>>& tokens);

@@ -101,6 +101,19 @@ TEST_CASE("pages go to the host and come back, layer by layer, beside the work t
   }
 }
 
+TEST_CASE("a load that fails fails the run that waits for it") {
+  const CleanRuntime clean;
+  for (const uint64_t nth : {1, 3, 9}) {
+    CAPTURE(nth);
+    DecodeRig rig = make_rig(1, true, {.page_size = 4, .host_page_count = 64});
+    rig.prefill();
+    rig.decode();
+    rig.move_pages([&] { emulator::fail_call(nth); });
+    REQUIRE_THROWS_WITH(rig.decode(), "copying pages to the device has failed");
+    rig.decode();  // what it says is not the matter: the pages hold nothing
+  }
+}
+
 TEST_CASE("a step allocates nothing and nobody waits for the device but by events") {
   const CleanRuntime clean;
   for (const bool graphs : {true, false}) {

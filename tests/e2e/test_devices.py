@@ -71,6 +71,8 @@ def test_auto_says_what_it_takes_and_why():
 
 
 def test_a_gpu_computes_in_bf16():
+    with serve("--device", "auto", "--dtype", "f32") as server:
+        assert "--device auto: cpu (--dtype f32)" in server.log()
     refused = run("serve", "--model-path", MODEL, "--port", 0, "--device", "cuda", "--dtype", "f32",
                   MILLRACE_CUDA_MODULE=EMULATED)
     assert refused.returncode == 1 and "--dtype f32: a GPU computes in bf16" in refused.stderr
