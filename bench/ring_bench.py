@@ -7,6 +7,7 @@
               both stages in one process, in two processes over TCP on loopback, and, as root, in two network
               namespaces 1 Gbit/s and 2 ms apart each way, by netem, or by bench/slow_link where the kernel has none
               (--network). Efficiency: the ratio of tokens per second, over two
+  flags       a server with each --with FLAGS against one without
 
 All servers of a comparison run at once, idle but for the one that is measured; they take turns, --rounds times, after
 one turn that does not count, with prompts that no cache knows. Prints medians and, in brackets, the least and the most.
@@ -239,9 +240,18 @@ def bench_scaling(options):
             report(load, measure(rings, load, options.rounds), "pp 1, one core", 2)
 
 
+def bench_flags(options):
+    plain = ["--pp-size", options.pp_size, "--threads", len(options.cores)]
+    with contextlib.ExitStack() as stack:
+        rings = [stack.enter_context(Ring(more or "plain", options, [([], [*plain, *more.split()])]))
+                 for more in ["", *options.more]]
+        for load in options.loads or ["prefill", "decode"]:
+            report(load, measure(rings, load, options.rounds), "plain", 1)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["partition", "scaling"])
+    parser.add_argument("what", choices=["partition", "scaling", "flags"])
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "books-4m",
                         help="folder of the model; tools/make_random_checkpoint.py makes ones of real shapes")
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder (millrace and bench/load)")
@@ -249,7 +259,9 @@ def main():
     parser.add_argument("--prompt-len", type=int, default=1000,
                         help="tokens of a prompt; longer ones, where the model takes them, fill the ring for longer")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--pp-size", type=int, default=2, help="partition only")
+    parser.add_argument("--pp-size", type=int, default=2, help="partition and flags only")
+    parser.add_argument("--with", dest="more", metavar="FLAGS", action="append", default=[],
+                        help="flags: of the other server, in one string; several servers by several of them")
     parser.add_argument("--cores", type=lambda text: text.split(","), default=["0", "1"], help="CPUs of the stages")
     parser.add_argument("--loads", nargs="+", choices=LOADS, help="other loads than the usual ones")
     parser.add_argument("--no-namespaces", action="store_true", help="scaling without the slow network")
@@ -260,7 +272,7 @@ def main():
     for program in (options.build / "millrace", options.build / "bench" / "load", options.build / "bench" / "slow_link"):
         if not program.exists():
             parser.error(f"{program} is not built")
-    {"partition": bench_partition, "scaling": bench_scaling}[options.what](options)
+    {"partition": bench_partition, "scaling": bench_scaling, "flags": bench_flags}[options.what](options)
 
 
 if __name__ == "__main__":

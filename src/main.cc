@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "app/devices.h"
 #include "app/flags.h"
 #include "app/serve.h"
 #include "app/simulate.h"
@@ -21,6 +22,11 @@ Result<int> run(const app::TraceFlags& flags) {
   const auto report = app::report_trace(flags.file);
   if (report.has_error()) return report.error();
   std::fputs(report->c_str(), stdout);
+  return 0;
+}
+
+Result<int> run(const app::DevicesFlags&) {
+  std::fputs(app::describe_devices().c_str(), stdout);
   return 0;
 }
 

@@ -31,7 +31,7 @@ Result<std::vector<model::LayerRange>> auto_partition(const model::Checkpoint& c
                                                       int32_t node_stage_count, int32_t stage_count) {
   const auto even = model::divide_layers(config.layer_count, stage_count);
   if (even.has_error() || stage_count == 1) return even;
-  const auto backend = make_stage_backend(node, node_stage_count);
+  const auto backend = make_stage_backend(node, node_stage_count, 0);
   if (backend.has_error()) return backend.error();
   model::ReferenceLoad load;
   load.decode_rows = std::clamp(node.max_running / stage_count, 1, load.decode_rows);

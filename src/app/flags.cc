@@ -38,6 +38,15 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags) {
       ->check(CLI::IsMember({"auto", "bf16", "f32"}))
       ->capture_default_str();
   serve
+      .add_option("--device", engine.device,
+                  "What this node's stages compute on: cpu, cuda (stage i on GPU i modulo their number), or auto (cuda "
+                  "where there is a GPU)")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  serve.add_flag_callback(
+      "--disable-cuda-graph", [&engine] { engine.cuda_graphs = false; },
+      "On a GPU, launch the operations of decode steps one by one");
+  serve
       .add_option("--cpu-isa", engine.cpu_isa,
                   "Instruction set of the CPU kernels. On node 0: of all nodes; auto: each node's own choice, its "
                   "best if it says nothing")
@@ -311,6 +320,7 @@ Command parse_command_line(int argc, char** argv) {
   add_cache_flags(serve, flags.engine);
   add_server_flags(serve, flags, raw);
   add_limit_flags(serve, flags.server, raw);
+  const CLI::App& devices = *app.add_subcommand("devices", "Print what stages could compute on here");
   TraceFlags trace_flags;
   CLI::App& trace = *app.add_subcommand("trace", "Print where the bubbles of a recorded profile are, and their causes");
   trace.add_option("FILE", trace_flags.file, "Written between /start_profile and /stop_profile")->required();
@@ -327,6 +337,7 @@ Command parse_command_line(int argc, char** argv) {
   } catch (const CLI::ParseError& failure) {
     return explain(app, failure);
   }
+  if (devices.parsed()) return DevicesFlags{};
   if (trace.parsed()) return trace_flags;
   if (simulate.parsed()) return simulation;
   if (quantize.parsed()) return quantization;

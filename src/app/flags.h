@@ -35,13 +35,16 @@ struct QuantizeFlags {
   std::filesystem::path output;
 };
 
+/// `millrace devices`.
+struct DevicesFlags {};
+
 /// The command line was wrong (code 2), or asked for help or the version (code 0).
 struct ExitWith {
   int code = 0;
   std::string message;  ///< for stdout when code is 0, else one line for stderr
 };
 
-using Command = std::variant<ServeFlags, TraceFlags, SimulateFlags, QuantizeFlags, ExitWith>;
+using Command = std::variant<ServeFlags, TraceFlags, SimulateFlags, QuantizeFlags, DevicesFlags, ExitWith>;
 [[nodiscard]] Command parse_command_line(int argc, char** argv);
 
 }  // namespace millrace::app

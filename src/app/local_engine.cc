@@ -106,6 +106,10 @@ Result<void> LocalEngine::load() {
   checkpoint_ = std::move(*checkpoint);
   NodeStagesOptions node;
   node.dtype = options_.dtype;
+  const auto device = choose_device(options_.device, options_.dtype);
+  if (device.has_error()) return device.error();
+  node.device = *device;
+  node.cuda_graphs = options_.cuda_graphs;
   node.cpu_isa = options_.cpu_isa;
   node.quantization = options_.quantization;
   node.threads = options_.threads;
@@ -209,7 +213,7 @@ Result<uint32_t> LocalEngine::page_count() {
     if (least.has_error()) return least.error();
     capacity = std::min(capacity, *least);
   }
-  if (options_.hierarchical_cache && options_.host_cache_gb <= 0) {
+  if (options_.hierarchical_cache && options_.host_cache_gb <= 0 && node_->on_host()) {
     capacity = static_cast<uint64_t>(static_cast<double>(capacity) / (1 + options_.host_cache_ratio));
   }
   const uint64_t wanted =
@@ -261,7 +265,7 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
   }
   head.queue_timeout = duration_of(options_.queue_timeout_s);
   head.run_timeout = duration_of(options_.run_timeout_s);
-  if (!coordinator_) {
+  if (!coordinator_ && node_->on_host()) {
     head.processors = std::max(1u, std::thread::hardware_concurrency());
     head.stage_threads = static_cast<uint32_t>(threads_per_stage(options_.threads, options_.pp_size));
   }

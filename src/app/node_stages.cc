@@ -1,12 +1,11 @@
 #include "app/node_stages.h"
 #include "model/fingerprint.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <fstream>
+#include <map>
 #include <thread>
 
+#include "app/devices.h"
 #include "app/load_progress.h"
 #include "base/log.h"
 #include "cpu/cpu_backend.h"
@@ -18,18 +17,6 @@ namespace {
 
 /// Logits of so many rows exist at once: 152k ids take 0.6 MB a row.
 constexpr int32_t kMaxLogitRows = 64;
-
-/// Memory that may be taken without swapping, bytes; what /proc/meminfo calls MemAvailable.
-uint64_t available_memory() {
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string name, unit; meminfo >> name;) {
-    uint64_t kib = 0;
-    meminfo >> kib;
-    std::getline(meminfo, unit);
-    if (name == "MemAvailable:") return kib * 1024;
-  }
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
 
 Result<tensor::DType> compute_dtype(const std::string& name) {
   if (name == "auto") return tensor::DType::kBF16;
@@ -65,9 +52,19 @@ model::ModelConfig stage_config(model::ModelConfig config, const NodeStagesOptio
   return config;
 }
 
-Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const NodeStagesOptions& node, int32_t stage_count) {
+Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const NodeStagesOptions& node, int32_t stage_count,
+                                                            int32_t index) {
   const auto compute = compute_dtype(node.dtype);
   if (compute.has_error()) return compute.error();
+  if (node.device == DeviceKind::kCuda) {
+    if (*compute != tensor::DType::kBF16) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--dtype {}: a GPU computes in bf16; wanted auto, bf16, or "
+                        "--device cpu",
+                        node.dtype);
+    }
+    return make_gpu_backend(index, node.cuda_graphs);
+  }
   const auto isa = wanted_isa(node.cpu_isa);
   if (isa.has_error()) return isa.error();
   return cpu::make_backend(
@@ -101,7 +98,7 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
     const model::StageSpan& span = options_.spans[i];
     const std::string name = fmt::format("stage {}", options_.first.value() + i);
     Part part;
-    auto backend = make_stage_backend(options_, static_cast<int32_t>(options_.spans.size()));
+    auto backend = make_stage_backend(options_, static_cast<int32_t>(options_.spans.size()), static_cast<int32_t>(i));
     if (backend.has_error()) return backend.error();
     part.backend = std::move(*backend);
     LoadProgress progress(name);
@@ -135,7 +132,24 @@ uint64_t NodeStages::page_bytes(int32_t page_size) const {
 }
 
 uint64_t NodeStages::page_capacity(int32_t page_size, double fraction) const {
-  return static_cast<uint64_t>(fraction * static_cast<double>(available_memory())) / page_bytes(page_size);
+  struct Shared {
+    uint64_t available_bytes = 0;
+    uint64_t page_bytes = 0;  // over the stages in it
+  };
+  std::map<std::string, Shared> memories;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const tensor::Backend& backend = *parts_[i].backend;
+    const tensor::DeviceMemory memory = backend.memory();
+    Shared& shared = memories[memory.name];
+    shared.available_bytes = memory.available_bytes;
+    shared.page_bytes += model::kv_page_bytes(config_, options_.spans[i].layers, page_size, backend.compute_dtype());
+  }
+  uint64_t least = UINT64_MAX;
+  for (const auto& [name, shared] : memories) {
+    const auto bytes = static_cast<uint64_t>(fraction * static_cast<double>(shared.available_bytes));
+    least = std::min(least, bytes / std::max<uint64_t>(1, shared.page_bytes));
+  }
+  return least;
 }
 
 Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingShape& shape, uint32_t drawable_vocab) {
@@ -153,9 +167,11 @@ Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingS
     if (store.has_error()) return store.error();
     part.store = std::move(*store);
     runtimes.push_back(&part.thread->runtime());
-    runners.push_back([&part, drawable_vocab, host_pages = shape.bounds.host_page_count](async::Runtime& runtime) {
-      return std::make_unique<sched::ModelRunner>(runtime, std::move(part.model), drawable_vocab, host_pages,
-                                                  std::move(part.store));
+    const sched::ModelRunner::Options runner{.vocab_size = drawable_vocab,
+                                             .host_page_count = shape.bounds.host_page_count,
+                                             .activations_to_host = i + 1 == parts_.size()};
+    runners.push_back([&part, runner](async::Runtime& stage_runtime) {
+      return std::make_unique<sched::ModelRunner>(stage_runtime, std::move(part.model), runner, std::move(part.store));
     });
   }
   stages_ = std::make_unique<sched::LocalStages>(control, std::move(runtimes), runners, options_.first, shape);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "app/devices.h"
 #include "async/real_runtime.h"
 #include "base/result.h"
 #include "model/stage_model.h"
@@ -18,6 +19,8 @@ struct NodeStagesOptions {
   std::vector<model::StageSpan> spans;   ///< of this node's stages
   StageId first;                         ///< the first one's index in the ring
   std::string dtype = "auto";            ///< auto, bf16, f32
+  DeviceKind device = DeviceKind::kCpu;
+  bool cuda_graphs = true;
   std::string cpu_isa = "auto";          ///< of the CPU kernels; auto: the best there is
   std::string quantization = "none";     ///< none (as the checkpoint is), w8
   int32_t threads = 0;                   ///< over all stages of the node; 0: one per CPU
@@ -32,9 +35,10 @@ struct NodeStagesOptions {
 /// The model as these stages hold it: quantised when they are told so.
 [[nodiscard]] model::ModelConfig stage_config(model::ModelConfig config, const NodeStagesOptions& node);
 
-/// The backend of one of `stage_count` stages that share this node's threads. Errors: --dtype, --cpu-isa.
+/// The backend of the `index`th of `stage_count` stages that share this node's threads or GPUs. Errors: --device,
+/// --dtype, --cpu-isa.
 [[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const NodeStagesOptions& node,
-                                                                          int32_t stage_count);
+                                                                          int32_t stage_count, int32_t index);
 
 /// The stages that this process hosts, from weights to loops: a thread, a backend and a StageModel each. The
 /// destructor joins their threads, so the loops must have ended.
@@ -50,6 +54,8 @@ class NodeStages {
 
   /// What the numbers of this node's stages come from: "bf16 cpu avx2", "bf16 cpu avx2, w8".
   [[nodiscard]] std::string compute() const;
+  /// Whether the caches lie in memory of the host, as the host tier does.
+  [[nodiscard]] bool on_host() const { return parts_.front().backend->is_host(); }
   /// Pages of `page_size` tokens, over all stages of the node, in `fraction` of the memory that is available now.
   [[nodiscard]] uint64_t page_capacity(int32_t page_size, double fraction) const;
   /// Bytes of such a page over all stages of the node.

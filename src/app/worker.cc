@@ -23,6 +23,8 @@ class Host final : public cluster::StageHost {
         config_(config),
         checkpoint_(checkpoint),
         threads_(options.threads),
+        device_(options.device),
+        cuda_graphs_(options.cuda_graphs),
         cpu_isa_(options.cpu_isa),
         storage_(options.storage) {}
 
@@ -44,6 +46,10 @@ class Host final : public cluster::StageHost {
       }
       options.first = StageId(assignment.first_stage);
       options.dtype = assignment.dtype;
+      const auto device = choose_device(device_, assignment.dtype);
+      if (device.has_error()) return device.error();
+      options.device = *device;
+      options.cuda_graphs = cuda_graphs_;
       options.cpu_isa = assignment.cpu_isa == "auto" ? cpu_isa_ : assignment.cpu_isa;
       options.quantization = assignment.quantization;
       options.threads = threads_;
@@ -85,6 +91,8 @@ class Host final : public cluster::StageHost {
   const model::ModelConfig& config_;
   const model::Checkpoint& checkpoint_;
   const int32_t threads_;
+  const std::string device_;
+  const bool cuda_graphs_;
   const std::string cpu_isa_;  // where the head does not say
   std::unique_ptr<NodeStages> node_;
   std::optional<cluster::Assignment> loaded_;

@@ -33,6 +33,11 @@ const Kernels& choose_kernels(const CpuOptions& options) {
   return *kernels_for(isa);
 }
 
+class CallAgain final : public Replay {
+ public:
+  void run(const ReplayKey&, const PlacedBatch&, const std::function<void()>& ops) override { ops(); }
+};
+
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(const CpuOptions& options)
@@ -51,6 +56,8 @@ class CpuBackend final : public Backend {
     return fmt::format("{} cpu {}", tensor::to_string(device_.compute_dtype), cpu::to_string(device_.kernels.isa));
   }
   DType hidden_dtype() const override { return DType::kF32; }
+  bool is_host() const override { return true; }
+  DeviceMemory memory() const override { return {"host", available_memory()}; }
 
   Buffer allocate(size_t bytes) override { return allocate_pages(bytes); }
   Buffer allocate_host(size_t bytes) override { return allocate_pages(bytes); }
@@ -83,11 +90,15 @@ class CpuBackend final : public Backend {
   void submit_copy(CopyDirection direction, std::function<void()> work, CompletionHandler done) override {
     (direction == CopyDirection::kToDevice ? load_stream_ : store_stream_).submit(std::move(work), std::move(done));
   }
+  std::unique_ptr<Replay> make_replay() override { return std::make_unique<CallAgain>(); }
   std::shared_ptr<LayerGate> make_layer_gate() override { return std::make_shared<CpuLayerGate>(); }
 
-  void embed(const EmbeddingTable& table, std::span<const TokenId> tokens, Matrix hidden) override {
+  PlacedBatch place(const BatchLayout& batch) override { return {batch}; }
+  PlacedIndices place(std::span<const int32_t> values) override { return {values}; }
+
+  void embed(const EmbeddingTable& table, const PlacedIndices& tokens, Matrix hidden) override {
     check_stream();
-    cpu::embed(device_, static_cast<const CpuEmbeddingTable&>(table), tokens, hidden);
+    cpu::embed(device_, static_cast<const CpuEmbeddingTable&>(table), tokens.values, hidden);
   }
   void rms_norm(Matrix hidden, const DeviceVector& weight, float epsilon, Matrix out) override {
     check_stream();
@@ -106,20 +117,20 @@ class CpuBackend final : public Backend {
     cpu::matmul_silu_mul(device_, x, as_cpu_weight(weight), out);
   }
   void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary, const DeviceVector* q_norm,
-                       const DeviceVector* k_norm, float norm_epsilon, const BatchLayout& batch, KvCache& cache,
+                       const DeviceVector* k_norm, float norm_epsilon, const PlacedBatch& batch, KvCache& cache,
                        int32_t layer, Matrix q) override {
     check_stream();
     cpu::rotary_store_kv(device_, qkv, shape, rotary, as_cpu_or_null(q_norm), as_cpu_or_null(k_norm), norm_epsilon,
-                         batch, static_cast<CpuKvCache&>(cache), layer, q);
+                         batch.layout, static_cast<CpuKvCache&>(cache), layer, q);
   }
-  void attention(Matrix q, const AttentionShape& shape, const BatchLayout& batch, const KvCache& cache, int32_t layer,
+  void attention(Matrix q, const AttentionShape& shape, const PlacedBatch& batch, const KvCache& cache, int32_t layer,
                  Matrix out) override {
     check_stream();
-    cpu::attention(device_, q, shape, batch, as_cpu_cache(cache), layer, out);
+    cpu::attention(device_, q, shape, batch.layout, as_cpu_cache(cache), layer, out);
   }
-  void gather_rows(Matrix in, std::span<const int32_t> rows, Matrix out) override {
+  void gather_rows(Matrix in, const PlacedIndices& rows, Matrix out) override {
     check_stream();
-    cpu::gather_rows(device_, in, rows, out);
+    cpu::gather_rows(device_, in, rows.values, out);
   }
   void sample(Matrix logits, int32_t vocab, std::span<const SampleSpec> specs,
               std::span<SampleResult> results) override {
@@ -132,14 +143,16 @@ class CpuBackend final : public Backend {
     cpu::score(device_, logits, vocab, targets, top_counts, results);
   }
 
-  void copy_to_host(const void* from, std::span<std::byte> host) override {
+  void copy_in(std::span<const std::byte> from, void* to) override {
     check_stream();
-    if (!host.empty()) std::memcpy(host.data(), from, host.size());
+    if (!from.empty()) std::memcpy(to, from.data(), from.size());
   }
-  void copy_to_device(std::span<const std::byte> host, void* to) override {
+  void copy_out(const void* from, std::span<std::byte> to) override {
     check_stream();
-    if (!host.empty()) std::memcpy(to, host.data(), host.size());
+    if (!to.empty()) std::memcpy(to.data(), from, to.size());
   }
+  void copy_to_host(const void* from, std::span<std::byte> host) override { copy_out(from, host); }
+  void copy_to_device(std::span<const std::byte> host, void* to) override { copy_in(host, to); }
 
  private:
   void check_stream() const { CHECK(stream_.on_worker(), "an op was called outside submitted work"); }

@@ -10,6 +10,38 @@ namespace millrace::model {
 using tensor::DType;
 using tensor::Matrix;
 
+namespace {
+
+/// Whether each sequence has one row.
+bool is_decode(const tensor::BatchLayout& batch) {
+  const auto sequences = static_cast<int32_t>(batch.sequence_count());
+  for (int32_t s = 0; s <= sequences; ++s) {
+    if (batch.row_begin[static_cast<size_t>(s)] != s) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+/// The rows that alone go on from the last layer's keys and values.
+struct StageModel::Tails {
+  std::vector<int32_t> row_numbers;
+  std::vector<int32_t> row_begin{0};  // [sequences + 1]
+  std::vector<int32_t> prefix;        // [sequences]
+  tensor::PlacedIndices rows;
+  tensor::PlacedBatch batch;
+  Matrix hidden;  // [row_numbers, hidden]
+};
+
+/// One forward, placed.
+struct StageModel::Pass {
+  std::span<const std::shared_ptr<tensor::LayerGate>> loads;
+  Matrix hidden;
+  tensor::PlacedBatch batch;
+  tensor::PlacedIndices tokens;
+  std::optional<Tails> tails;
+};
+
 Result<std::unique_ptr<StageModel>> StageModel::load(const Checkpoint& checkpoint, const ModelConfig& config,
                                                      StageSpan span, tensor::Backend& backend, StageLimits limits,
                                                      const ProgressFn& progress) {
@@ -26,6 +58,7 @@ StageModel::StageModel(const ModelConfig& config, StageSpan span, tensor::Backen
   const RotaryFrequencies frequencies = rotary_frequencies(config_.rope, config_.head_dim);
   inverse_frequency_ = backend_.make_vector(frequencies.inverse);
   attention_factor_ = frequencies.attention_factor;
+  replay_ = backend_.make_replay();
   allocate_activations();
 }
 
@@ -84,19 +117,34 @@ Matrix StageModel::forward(const ForwardInput& input) {
             input.hidden.dtype == backend_.hidden_dtype(),
         "hidden is {} [{}, {}], wanted {} [{}, {}]", tensor::to_string(input.hidden.dtype), input.hidden.rows,
         input.hidden.cols, tensor::to_string(backend_.hidden_dtype()), rows, config_.hidden_size);
-  if (span_.first) {
-    CHECK(static_cast<int64_t>(input.tokens.size()) == rows, "{} tokens for {} rows", input.tokens.size(), rows);
-    backend_.embed(*weights_.embedding, input.tokens, input.hidden);
+  CHECK(!span_.first || static_cast<int64_t>(input.tokens.size()) == rows, "{} tokens for {} rows", input.tokens.size(),
+        rows);
+  Pass pass{.loads = input.loads, .hidden = input.hidden};
+  pass.batch = backend_.place(input.batch);
+  if (span_.first) pass.tokens = backend_.place(input.tokens);
+  if (!input.tails.empty() && span_.layers.size() > 0) place_tails(input, pass);
+  if (is_decode(input.batch) && input.loads.empty()) {
+    replay_->run({input.hidden.data, rows, pass.tails ? pass.tails->hidden.rows : -1}, pass.batch,
+                 [&] { run_layers(pass); });
+  } else {
+    run_layers(pass);
   }
+  return pass.tails ? pass.tails->hidden : input.hidden;
+}
+
+void StageModel::run_layers(const Pass& pass) {
+  if (span_.first) backend_.embed(*weights_.embedding, pass.tokens, pass.hidden);
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
     const LayerWeights& layer = weights_.layers[static_cast<size_t>(index)];
-    const Matrix query = project_qkv(layer, index, input);
-    for (const auto& load : input.loads) load->pass(index);
-    if (!input.tails.empty() && index + 1 == span_.layers.size()) return finish_tails(layer, index, input, query);
-    attend(layer, index, query, input.batch, input.hidden);
-    feed_forward(layer, input.hidden);
+    const Matrix query = project_qkv(layer, index, pass);
+    for (const auto& load : pass.loads) load->pass(index);
+    if (pass.tails && index + 1 == span_.layers.size()) {
+      finish_tails(layer, index, pass, query);
+    } else {
+      attend(layer, index, query, pass.batch, pass.hidden);
+      feed_forward(layer, pass.hidden);
+    }
   }
-  return input.hidden;
 }
 
 tensor::AttentionShape StageModel::attention_shape(int32_t index) const {
@@ -109,8 +157,8 @@ tensor::AttentionShape StageModel::attention_shape(int32_t index) const {
 }
 
 /// The queries of all rows; their keys and values go to the pages.
-Matrix StageModel::project_qkv(const LayerWeights& layer, int32_t index, const ForwardInput& input) {
-  const int64_t rows = input.hidden.rows;
+Matrix StageModel::project_qkv(const LayerWeights& layer, int32_t index, const Pass& pass) {
+  const int64_t rows = pass.hidden.rows;
   const DType compute = backend_.compute_dtype();
   const int64_t query_width = config_.query_width();
   const Matrix normed{activations_.normed.data(), compute, rows, config_.hidden_size};
@@ -119,45 +167,49 @@ Matrix StageModel::project_qkv(const LayerWeights& layer, int32_t index, const F
   const tensor::RotaryTable rotary{.inverse_frequency = inverse_frequency_.get(),
                                    .rotary_dim = config_.head_dim,
                                    .attention_factor = attention_factor_};
-  backend_.rms_norm(input.hidden, *layer.input_norm, config_.norm_epsilon, normed);
+  backend_.rms_norm(pass.hidden, *layer.input_norm, config_.norm_epsilon, normed);
   backend_.matmul(normed, *layer.qkv, layer.qkv_bias.get(), qkv);
   backend_.rotary_store_kv(qkv, attention_shape(index), rotary, layer.q_norm.get(), layer.k_norm.get(),
-                           config_.norm_epsilon, input.batch, cache(), index, query);
+                           config_.norm_epsilon, pass.batch, cache(), index, query);
   return query;
 }
 
-void StageModel::attend(const LayerWeights& layer, int32_t index, Matrix query, const tensor::BatchLayout& batch,
+void StageModel::attend(const LayerWeights& layer, int32_t index, Matrix query, const tensor::PlacedBatch& batch,
                         Matrix hidden) {
   const Matrix attended{activations_.attended.data(), backend_.compute_dtype(), query.rows, query.cols};
   backend_.attention(query, attention_shape(index), batch, cache(), index, attended);
   backend_.matmul_add(attended, *layer.output, layer.output_bias.get(), hidden);
 }
 
-/// The rest of the last layer for the last rows of each sequence.
-Matrix StageModel::finish_tails(const LayerWeights& layer, int32_t index, const ForwardInput& input, Matrix query) {
+void StageModel::place_tails(const ForwardInput& input, Pass& pass) {
   const size_t sequences = input.batch.sequence_count();
   CHECK(span_.last && input.tails.size() == sequences, "tails of {} sequences for {}", input.tails.size(), sequences);
-  std::vector<int32_t> rows;
-  std::vector<int32_t> row_begin{0};
-  std::vector<int32_t> prefix;
+  Tails& tails = pass.tails.emplace();
   for (size_t s = 0; s < sequences; ++s) {
     const int32_t begin = input.batch.row_begin[s];
     const int32_t end = input.batch.row_begin[s + 1];
     CHECK(input.tails[s] >= 0 && input.tails[s] <= end - begin, "the last {} of {} rows", input.tails[s], end - begin);
-    for (int32_t row = end - input.tails[s]; row < end; ++row) rows.push_back(row);
-    row_begin.push_back(static_cast<int32_t>(rows.size()));
-    prefix.push_back(input.batch.prefix[s] + (end - begin) - input.tails[s]);
+    for (int32_t row = end - input.tails[s]; row < end; ++row) tails.row_numbers.push_back(row);
+    tails.row_begin.push_back(static_cast<int32_t>(tails.row_numbers.size()));
+    tails.prefix.push_back(input.batch.prefix[s] + (end - begin) - input.tails[s]);
   }
-  const auto count = static_cast<int64_t>(rows.size());
+  const auto count = static_cast<int64_t>(tails.row_numbers.size());
   CHECK(count <= limits_.max_tail_rows, "{} rows go on, wanted at most {}", count, limits_.max_tail_rows);
-  const Matrix hidden{activations_.tail_hidden.data(), backend_.hidden_dtype(), count, config_.hidden_size};
-  if (count == 0) return hidden;
-  const Matrix tail_query{activations_.tail_query.data(), query.dtype, count, query.cols};
-  backend_.gather_rows(input.hidden, rows, hidden);
-  backend_.gather_rows(query, rows, tail_query);
-  attend(layer, index, tail_query, {row_begin, prefix, input.batch.page_begin, input.batch.pages}, hidden);
-  feed_forward(layer, hidden);
-  return hidden;
+  tails.hidden = {activations_.tail_hidden.data(), backend_.hidden_dtype(), count, config_.hidden_size};
+  if (count == 0) return;
+  tails.rows = backend_.place(tails.row_numbers);
+  tails.batch = backend_.place({tails.row_begin, tails.prefix, input.batch.page_begin, input.batch.pages});
+}
+
+/// The rest of the last layer for the last rows of each sequence.
+void StageModel::finish_tails(const LayerWeights& layer, int32_t index, const Pass& pass, Matrix query) {
+  const Tails& tails = *pass.tails;
+  if (tails.hidden.rows == 0) return;
+  const Matrix tail_query{activations_.tail_query.data(), query.dtype, tails.hidden.rows, query.cols};
+  backend_.gather_rows(pass.hidden, tails.rows, tails.hidden);
+  backend_.gather_rows(query, tails.rows, tail_query);
+  attend(layer, index, tail_query, tails.batch, tails.hidden);
+  feed_forward(layer, tails.hidden);
 }
 
 void StageModel::feed_forward(const LayerWeights& layer, Matrix hidden) {
@@ -178,7 +230,7 @@ void StageModel::logits(Matrix hidden, std::span<const int32_t> rows, const Logi
     const Matrix gathered{activations_.row_hidden.data(), backend_.hidden_dtype(), count, config_.hidden_size};
     const Matrix normed{activations_.row_normed.data(), backend_.compute_dtype(), count, config_.hidden_size};
     const Matrix logits{activations_.logits.data(), DType::kF32, count, config_.vocab_size};
-    backend_.gather_rows(hidden, part, gathered);
+    backend_.gather_rows(hidden, backend_.place(part), gathered);
     backend_.rms_norm(gathered, *weights_.final_norm, config_.norm_epsilon, normed);
     backend_.matmul(normed, *weights_.head, nullptr, logits);
     block(first, logits);

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -89,11 +90,14 @@ class StageModel {
              StageWeights weights);
   void allocate_activations();
   [[nodiscard]] tensor::AttentionShape attention_shape(int32_t index) const;
-  [[nodiscard]] tensor::Matrix project_qkv(const LayerWeights& layer, int32_t index, const ForwardInput& input);
-  void attend(const LayerWeights& layer, int32_t index, tensor::Matrix query, const tensor::BatchLayout& batch,
+  struct Tails;
+  struct Pass;
+  void place_tails(const ForwardInput& input, Pass& pass);
+  void run_layers(const Pass& pass);
+  [[nodiscard]] tensor::Matrix project_qkv(const LayerWeights& layer, int32_t index, const Pass& pass);
+  void attend(const LayerWeights& layer, int32_t index, tensor::Matrix query, const tensor::PlacedBatch& batch,
               tensor::Matrix hidden);
-  [[nodiscard]] tensor::Matrix finish_tails(const LayerWeights& layer, int32_t index, const ForwardInput& input,
-                                            tensor::Matrix query);
+  void finish_tails(const LayerWeights& layer, int32_t index, const Pass& pass, tensor::Matrix query);
   void feed_forward(const LayerWeights& layer, tensor::Matrix hidden);
 
   ModelConfig config_;
@@ -105,6 +109,7 @@ class StageModel {
   float attention_factor_ = 1.0f;
   Activations activations_;
   std::unique_ptr<tensor::KvCache> cache_;
+  std::unique_ptr<tensor::Replay> replay_;  // of decode steps
 };
 
 }  // namespace millrace::model

@@ -16,6 +16,13 @@ struct ModelRunner::LogitRows {
   std::vector<int32_t> top_counts;    // per scored row
 };
 
+/// What the last stage draws and scores; there when the run is complete.
+struct ModelRunner::Drawn {
+  LogitRows wanted;
+  std::vector<tensor::SampleResult> samples;  // [wanted.sample_count]
+  std::vector<tensor::ScoreResult> scores;    // [wanted.targets]
+};
+
 ModelRunner::LogitRows ModelRunner::logit_rows(const StageBatch& batch) {
   LogitRows wanted;
   for (size_t s = 0; s < batch.slices.size(); ++s) {
@@ -66,24 +73,41 @@ tensor::Matrix row_range(tensor::Matrix matrix, size_t begin, size_t end) {
 
 }  // namespace
 
-ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, uint32_t vocab_size,
-                         uint32_t host_page_count, std::unique_ptr<cache::PageStore> store)
-    : runtime_(runtime), model_(std::move(model)), vocab_size_(vocab_size), store_(std::move(store)) {
+ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, const Options& options,
+                         std::unique_ptr<cache::PageStore> store)
+    : runtime_(runtime), model_(std::move(model)), vocab_size_(options.vocab_size), store_(std::move(store)) {
+  tensor::Backend& backend = model_->backend();
   page_bytes_ = model_->cache().page_bytes();
-  if (host_page_count > 0) host_pages_ = model_->backend().allocate_host(host_page_count * page_bytes_);
+  if (options.host_page_count > 0) host_pages_ = backend.allocate_host(options.host_page_count * page_bytes_);
   for (tensor::Buffer& buffer : hidden_) buffer = model_->allocate_hidden();
   row_bytes_ = model_->hidden_view(hidden_[0], 1).bytes();
+  if (model_->span().last || backend.is_host() || !options.activations_to_host) return;
+  for (tensor::Buffer& buffer : on_host_) buffer = backend.allocate_host(hidden_[0].bytes());
 }
 
 asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, std::span<const std::byte> input) {
-  const tensor::Matrix hidden = model_->hidden_view(hidden_[turn_++ % 2], batch.layout.row_count());
-  Result result;
+  const tensor::Matrix hidden = model_->hidden_view(hidden_[++turn_ % 2], batch.layout.row_count());
+  Drawn drawn;
   const async::Event done(runtime_);
   const LayerGates loads = std::exchange(loads_, {});
-  model_->backend().submit([&] { compute(batch, input, hidden, loads, result); },
+  model_->backend().submit([&] { compute(batch, input, hidden, loads, drawn); },
                            [done](std::exception_ptr failure) { done.set(std::move(failure)); });
   co_await done.wait();
+  Result result;
+  if (model_->span().last) {
+    result.outputs = outputs(batch, std::move(drawn));
+  } else if (const auto copy = host_copy_of(hidden); !copy.empty()) {
+    result.activations = copy;
+  } else {
+    result.activations = {hidden.data, hidden.bytes()};
+  }
   co_return result;
+}
+
+/// Where this turn's activations are copied for a link; empty when it takes them from where they lie.
+std::span<std::byte> ModelRunner::host_copy_of(tensor::Matrix hidden) const {
+  const tensor::Buffer& copy = on_host_[turn_ % 2];
+  return copy.bytes() == 0 ? std::span<std::byte>() : std::span(copy.data(), hidden.bytes());
 }
 
 std::span<std::byte> ModelRunner::input_memory(size_t bytes) {
@@ -130,22 +154,22 @@ asio::awaitable<void> ModelRunner::store_pages(std::span<const PageId> device, s
 }
 
 void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
-                          const LayerGates& loads, Result& result) {
-  if (!input.empty()) model_->backend().copy_to_device(input, hidden.data);
+                          const LayerGates& loads, Drawn& drawn) {
+  if (!input.empty()) model_->backend().copy_in(input, hidden.data);
   if (!model_->span().last) {
     model_->forward({batch.tokens, batch.layout, hidden, loads});
-    result.activations = {hidden.data, hidden.bytes()};
+    if (const auto copy = host_copy_of(hidden); !copy.empty()) model_->backend().copy_out(hidden.data, copy);
     return;
   }
-  LogitRows wanted = logit_rows(batch);
-  keep_tails(batch, static_cast<size_t>(model_->limits().max_tail_rows), wanted);
-  const tensor::Matrix kept = model_->forward({batch.tokens, batch.layout, hidden, loads, wanted.tails});
-  project(batch, wanted, kept, result);
+  drawn.wanted = logit_rows(batch);
+  keep_tails(batch, static_cast<size_t>(model_->limits().max_tail_rows), drawn.wanted);
+  project(batch, model_->forward({batch.tokens, batch.layout, hidden, loads, drawn.wanted.tails}), drawn);
 }
 
-void ModelRunner::project(const StageBatch& batch, const LogitRows& wanted, tensor::Matrix hidden, Result& result) {
-  std::vector<tensor::SampleResult> samples(wanted.sample_count);
-  std::vector<tensor::ScoreResult> scores(wanted.targets.size());
+void ModelRunner::project(const StageBatch& batch, tensor::Matrix hidden, Drawn& drawn) {
+  const LogitRows& wanted = drawn.wanted;
+  drawn.samples.resize(wanted.sample_count);
+  drawn.scores.resize(wanted.targets.size());
   const auto vocab = static_cast<int32_t>(vocab_size_);
   model_->logits(hidden, wanted.rows, [&](size_t first, tensor::Matrix logits) {
     const size_t end = first + static_cast<size_t>(logits.rows);
@@ -153,27 +177,31 @@ void ModelRunner::project(const StageBatch& batch, const LogitRows& wanted, tens
     if (split > first) {
       model_->backend().sample(row_range(logits, 0, split - first), vocab,
                                std::span(batch.sample_specs).subspan(first, split - first),
-                               std::span(samples).subspan(first, split - first));
+                               std::span(drawn.samples).subspan(first, split - first));
     }
     if (end > split) {
       const size_t from = split - wanted.sample_count;
       const size_t count = end - split;
       model_->backend().score(
           row_range(logits, split - first, end - first), vocab, std::span(wanted.targets).subspan(from, count),
-          std::span(wanted.top_counts).subspan(from, count), std::span(scores).subspan(from, count));
+          std::span(wanted.top_counts).subspan(from, count), std::span(drawn.scores).subspan(from, count));
     }
   });
-  result.outputs.resize(batch.slices.size());
-  for (size_t row = 0; row < samples.size(); ++row) {
-    SliceOutput& output = result.outputs[wanted.slice_of[row]];
-    output.fault = samples[row].fault;
-    if (output.fault == tensor::LogitFault::kNone) output.sample = std::move(samples[row]);
+}
+
+std::vector<SliceOutput> ModelRunner::outputs(const StageBatch& batch, Drawn drawn) {
+  std::vector<SliceOutput> outputs(batch.slices.size());
+  for (size_t row = 0; row < drawn.samples.size(); ++row) {
+    SliceOutput& output = outputs[drawn.wanted.slice_of[row]];
+    output.fault = drawn.samples[row].fault;
+    if (output.fault == tensor::LogitFault::kNone) output.sample = std::move(drawn.samples[row]);
   }
-  for (size_t i = 0; i < scores.size(); ++i) {
-    SliceOutput& output = result.outputs[wanted.slice_of[samples.size() + i]];
-    if (output.fault == tensor::LogitFault::kNone) output.fault = scores[i].fault;
-    output.scores.push_back(std::move(scores[i].logprobs));
+  for (size_t i = 0; i < drawn.scores.size(); ++i) {
+    SliceOutput& output = outputs[drawn.wanted.slice_of[drawn.samples.size() + i]];
+    if (output.fault == tensor::LogitFault::kNone) output.fault = drawn.scores[i].fault;
+    output.scores.push_back(std::move(drawn.scores[i].logprobs));
   }
+  return outputs;
 }
 
 }  // namespace millrace::sched

@@ -12,10 +12,16 @@ namespace millrace::sched {
 /// waits. A run under way must be awaited to its end (a stage ends by closing its link, not by cancellation).
 class ModelRunner final : public StageRunner {
  public:
-  /// `vocab_size`: ids that may be drawn. The backend outlives the runner; the model's cache is allocated. Behind it
-  /// are `host_page_count` pages on the host and, if not null, a store.
-  ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, uint32_t vocab_size,
-              uint32_t host_page_count = 0, std::unique_ptr<cache::PageStore> store = nullptr);
+  struct Options {
+    uint32_t vocab_size = 0;       ///< ids that may be drawn
+    uint32_t host_page_count = 0;  ///< behind the model's cache
+    /// Whether a link reads the activations on the host; else a stage of this process takes them from the device.
+    bool activations_to_host = true;
+  };
+  /// The backend outlives the runner; the model's cache is allocated. Behind the host's pages there is a store, if it
+  /// is not null.
+  ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, const Options& options,
+              std::unique_ptr<cache::PageStore> store);
 
   [[nodiscard]] size_t output_row_bytes() const override { return model_->span().last ? 0 : row_bytes_; }
   [[nodiscard]] size_t input_row_bytes() const override { return model_->span().first ? 0 : row_bytes_; }
@@ -30,18 +36,22 @@ class ModelRunner final : public StageRunner {
  private:
   using LayerGates = std::vector<std::shared_ptr<tensor::LayerGate>>;
   void load_layers(const std::vector<PageId>& device, const std::vector<HostPageId>& host, tensor::LayerGate& gate);
-  void compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
-               const LayerGates& loads, Result& result);
   struct LogitRows;
+  struct Drawn;
+  void compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
+               const LayerGates& loads, Drawn& drawn);
   [[nodiscard]] static LogitRows logit_rows(const StageBatch& batch);
   static void keep_tails(const StageBatch& batch, size_t most, LogitRows& wanted);
-  void project(const StageBatch& batch, const LogitRows& wanted, tensor::Matrix hidden, Result& result);
+  void project(const StageBatch& batch, tensor::Matrix hidden, Drawn& drawn);
+  [[nodiscard]] static std::vector<SliceOutput> outputs(const StageBatch& batch, Drawn drawn);
+  [[nodiscard]] std::span<std::byte> host_copy_of(tensor::Matrix hidden) const;
 
   async::Runtime& runtime_;
   std::unique_ptr<model::StageModel> model_;
   const uint32_t vocab_size_;
-  std::array<tensor::Buffer, 2> hidden_;  // [max_batch_tokens, hidden] each; they take turns
-  tensor::Buffer inputs_;                 // on the host; allocated when first asked for
+  std::array<tensor::Buffer, 2> hidden_;   // [max_batch_tokens, hidden] each; they take turns
+  std::array<tensor::Buffer, 2> on_host_;  // copies of them, where a link needs them
+  tensor::Buffer inputs_;                  // on the host; allocated when first asked for
   size_t row_bytes_ = 0;
   size_t turn_ = 0;
   size_t page_bytes_ = 0;

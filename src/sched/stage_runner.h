@@ -26,7 +26,8 @@ class StageRunner {
   /// activations stay valid until the second run after this one (two output buffers take turns). Throws when the device
   /// fails. What begin_load() has begun is waited for: each layer until it has come.
   struct Result {
-    std::span<const std::byte> activations;  // [rows, hidden]; empty on the last stage
+    /// [rows, hidden], on the device where a stage of this process reads it; empty on the last stage.
+    std::span<const std::byte> activations;
     std::vector<SliceOutput> outputs;        ///< as the slices; empty but on the last stage
   };
   [[nodiscard]] virtual asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) = 0;

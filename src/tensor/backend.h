@@ -114,6 +114,17 @@ struct BatchLayout {
   [[nodiscard]] size_t sequence_count() const { return prefix.size(); }
 };
 
+/// A batch, or a list of row numbers or tokens, where ops read it. Made by Backend::place inside submitted work and
+/// good until that work's function returns; on the CPU the arrays themselves, which must live as long.
+struct PlacedBatch {
+  BatchLayout layout;
+  const void* placed = nullptr;  ///< the backend's own
+};
+struct PlacedIndices {
+  std::span<const int32_t> values;
+  const void* placed = nullptr;  ///< the backend's own
+};
+
 struct AttentionShape {
   int32_t head_count = 0;
   int32_t kv_head_count = 0;
@@ -129,9 +140,33 @@ struct RotaryTable {
   float attention_factor = 1.0f;                    ///< multiplies cos and sin
 };
 
+/// What a sequence of ops launches, besides what a placed batch holds: ops called with equal keys, after the same calls
+/// of place, launch the same.
+struct ReplayKey {
+  const std::byte* hidden = nullptr;
+  int64_t row_count = 0;
+  int64_t tail_count = 0;
+  friend auto operator<=>(const ReplayKey&, const ReplayKey&) = default;
+};
+
+/// Launches again at once what a sequence of ops has launched before (a graph on a GPU; on the CPU the ops are called
+/// each time). Owned by a model; destroyed before its backend and after the work that used it.
+class Replay {
+ public:
+  virtual ~Replay() = default;
+  /// Inside submitted work: what `ops` does for `batch`. `ops` neither places nor copies to or from the host.
+  virtual void run(const ReplayKey& key, const PlacedBatch& batch, const std::function<void()>& ops) = 0;
+};
+
 /// Completion of submitted work. Exactly one call of the callback, on a thread of the backend's choosing; a non-null
 /// exception means that the work failed.
 using CompletionHandler = std::function<void(std::exception_ptr)>;
+
+/// Where `allocate` takes memory from; backends that share it give it one name.
+struct DeviceMemory {
+  std::string name;              ///< "host", "cuda 0"
+  uint64_t available_bytes = 0;  ///< now
+};
 
 class Backend {
  public:
@@ -142,6 +177,10 @@ class Backend {
   /// What must be equal for two backends to compute the same page bit for bit: layout, dtype, instruction set.
   [[nodiscard]] virtual std::string kv_format() const = 0;
   [[nodiscard]] virtual DType hidden_dtype() const = 0;       ///< residual stream; what travels between stages
+  /// Whether device memory is memory of the host, which reads it in place.
+  [[nodiscard]] virtual bool is_host() const = 0;
+
+  [[nodiscard]] virtual DeviceMemory memory() const = 0;
 
   /// Zeroed device memory.
   [[nodiscard]] virtual Buffer allocate(size_t bytes) = 0;
@@ -166,14 +205,24 @@ class Backend {
   virtual void submit(std::function<void()> work, CompletionHandler done) = 0;
   /// The same for copies of pages, in an order of its own per direction, beside submitted work.
   virtual void submit_copy(CopyDirection direction, std::function<void()> work, CompletionHandler done) = 0;
+  [[nodiscard]] virtual std::unique_ptr<Replay> make_replay() = 0;
   /// A gate with all layers closed.
   [[nodiscard]] virtual std::shared_ptr<LayerGate> make_layer_gate() = 0;
   /// Submits `work` and waits on the calling thread, which is none of the backend's; rethrows what it threw.
   void run_and_wait(std::function<void()> work);
 
+  // Called only inside submitted work, as the ops are.
+  /// Makes the batch, or the numbers, known to the ops of this work: once for all of them.
+  [[nodiscard]] virtual PlacedBatch place(const BatchLayout& batch) = 0;
+  [[nodiscard]] virtual PlacedIndices place(std::span<const int32_t> values) = 0;
+  /// In stream order, complete when the work is: until then nobody changes or reads what is copied. `from` is memory of
+  /// the host, from allocate_host if it shall be fast, or of another backend of the same kind in this process.
+  virtual void copy_in(std::span<const std::byte> from, void* to) = 0;
+  virtual void copy_out(const void* from, std::span<std::byte> to) = 0;
+
   // Ops. T rows, H hidden, all matrices dense. "compute" and "hidden" name the two dtypes above.
   /// hidden [T, H] = table[tokens[t]]; a token outside the table gives zeros.
-  virtual void embed(const EmbeddingTable& table, std::span<const TokenId> tokens, Matrix hidden) = 0;
+  virtual void embed(const EmbeddingTable& table, const PlacedIndices& tokens, Matrix hidden) = 0;
   /// out (compute) [T, H] = rms_norm(hidden) · weight.
   virtual void rms_norm(Matrix hidden, const DeviceVector& weight, float epsilon, Matrix out) = 0;
   /// out (f32 or compute) [T, N] = x (compute) [T, K] · Wᵀ + bias; `bias` may be null.
@@ -187,22 +236,23 @@ class Backend {
   /// the pages of `layer` (an index into this cache's layers).
   virtual void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary,
                                const DeviceVector* q_norm, const DeviceVector* k_norm, float norm_epsilon,
-                               const BatchLayout& batch, KvCache& cache, int32_t layer, Matrix q) = 0;
+                               const PlacedBatch& batch, KvCache& cache, int32_t layer, Matrix q) = 0;
   /// out (compute) [T, heads·head_dim]: causal attention of each row over its sequence's pages, own position included.
-  virtual void attention(Matrix q, const AttentionShape& shape, const BatchLayout& batch, const KvCache& cache,
+  virtual void attention(Matrix q, const AttentionShape& shape, const PlacedBatch& batch, const KvCache& cache,
                          int32_t layer, Matrix out) = 0;
   /// out [R, H] = in[rows[r]].
-  virtual void gather_rows(Matrix in, std::span<const int32_t> rows, Matrix out) = 0;
+  virtual void gather_rows(Matrix in, const PlacedIndices& rows, Matrix out) = 0;
   /// One draw per row of logits (f32) [R, vocab]; logits are not changed. `vocab` is the count of drawable ids, at most
-  /// logits.cols. A row that nothing can be drawn from says so in its result; the others are drawn as ever.
+  /// logits.cols. A row that nothing can be drawn from says so in its result; the others are drawn as ever. `specs` is
+  /// read during the call, `results` are there when the work is complete.
   virtual void sample(Matrix logits, int32_t vocab, std::span<const SampleSpec> specs,
                       std::span<SampleResult> results) = 0;
   /// Logprobs of given tokens under given rows of logits (prompt scoring): results[i] for row i, `targets[i]`,
-  /// `top_counts[i]` most probable alternatives. Faults are told per row, as by `sample`.
+  /// `top_counts[i]` most probable alternatives. Faults are told per row and results are there as with `sample`.
   virtual void score(Matrix logits, int32_t vocab, std::span<const TokenId> targets,
                      std::span<const int32_t> top_counts, std::span<ScoreResult> results) = 0;
 
-  /// Blocking copies between host and device, in stream order; inside submitted work only.
+  /// Blocking copies between host and device, in stream order; for tests and measurements.
   virtual void copy_to_host(const void* device, std::span<std::byte> host) = 0;
   virtual void copy_to_device(std::span<const std::byte> host, void* device) = 0;
 };

@@ -24,9 +24,10 @@ struct BackendCase {
   tensor::DType product_dtype = tensor::DType::kF32;
   /// A backend with the same kernels that packs weights of `product_dtype` as they are.
   std::function<std::unique_ptr<tensor::Backend>()> make_plain = {};
+  tensor::DType table_dtype = tensor::DType::kF32;  ///< what an embedding table is rounded to
 };
 
-/// Every backend that this machine can run, in each compute dtype.
+/// The backends that a program tests, each in every compute dtype that it has; defined by that program.
 [[nodiscard]] std::vector<BackendCase> backend_cases();
 
 /// A fresh seed per run, or MILLRACE_TEST_SEED. Tests print it with INFO.

@@ -97,9 +97,10 @@ std::vector<Values> feed(tensor::Backend& backend, const AttentionCase& sizes, c
       const DeviceMatrix q = make_matrix(backend, backend.compute_dtype(), rows, q_width);
       const DeviceMatrix out = make_matrix(backend, backend.compute_dtype(), rows, q_width);
       upload(backend, qkv, in);
+      const tensor::PlacedBatch placed = backend.place(batch);
       backend.rotary_store_kv(in.matrix, shape, rotary, sizes.norms ? q_norm.get() : nullptr,
-                              sizes.norms ? k_norm.get() : nullptr, kEpsilon, batch, *cache, feeding.layer, q.matrix);
-      backend.attention(q.matrix, shape, batch, *cache, feeding.layer, out.matrix);
+                              sizes.norms ? k_norm.get() : nullptr, kEpsilon, placed, *cache, feeding.layer, q.matrix);
+      backend.attention(q.matrix, shape, placed, *cache, feeding.layer, out.matrix);
       const Values result = download(backend, out.matrix);
       for (size_t m = 0; m < members.size(); ++m) {
         outputs[members[m]].insert(outputs[members[m]].end(), result.begin() + row_begin[m] * q_width,

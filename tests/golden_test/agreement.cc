@@ -7,14 +7,13 @@ namespace {
 
 /// Logprobs of a sequence's tokens from the second on, through Backend::score.
 std::vector<tensor::TokenLogprobs> score(TestPipeline& pipeline, const Piece& piece, int32_t vocab) {
-  std::vector<tensor::ScoreResult> results;
+  std::vector<tensor::ScoreResult> results(piece.tokens.size());
   pipeline.run({piece}, [&](size_t first, tensor::Matrix logits) {
     const auto rows = static_cast<size_t>(logits.rows);
     std::vector<TokenId> targets;
     for (size_t row = first; row < first + rows; ++row)
       targets.push_back(row + 1 < piece.tokens.size() ? piece.tokens[row + 1] : 0);
     const std::vector<int32_t> top_counts(rows, 0);
-    results.resize(first + rows);
     pipeline.backend().score(logits, vocab, targets, top_counts, std::span(results).subspan(first, rows));
   });
   results.pop_back();

@@ -46,11 +46,12 @@ std::vector<std::vector<TokenId>> decode_greedily(TestPipeline& pipeline, const 
                         .sequence = s});
     }
     if (pieces.empty()) return drawn;
-    std::vector<tensor::SampleResult> results;
+    size_t row_count = 0;
+    for (const test::Piece& piece : pieces) row_count += piece.tokens.size();
+    std::vector<tensor::SampleResult> results(row_count);
     pipeline.run(pieces, [&](size_t first, tensor::Matrix logits) {
       const std::vector<tensor::SampleSpec> specs(static_cast<size_t>(logits.rows), {.params = &greedy});
-      results.resize(first + specs.size());
-      pipeline.backend().sample(logits, vocab, specs, std::span(results).subspan(first));
+      pipeline.backend().sample(logits, vocab, specs, std::span(results).subspan(first, specs.size()));
     });
     size_t row = 0;
     for (const test::Piece& piece : pieces) {

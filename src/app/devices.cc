@@ -1,0 +1,106 @@
+#include "app/devices.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "base/log.h"
+#include "cpu/cpu_backend.h"
+#include "cuda/module.h"
+
+namespace millrace::app {
+namespace {
+
+constexpr const char* kModuleFile = "millrace_cuda.so";
+constexpr const char* kModuleVariable = "MILLRACE_CUDA_MODULE";
+
+std::filesystem::path module_path() {
+  if (const char* given = std::getenv(kModuleVariable)) return given;
+  std::error_code ignored;
+  return std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path() / kModuleFile;
+}
+
+/// The module stays loaded: backends are made of its code.
+Result<const cuda::Module*> load_module() {
+  const std::filesystem::path path = module_path();
+  if (!std::filesystem::exists(path)) {
+    return make_error(ErrorCode::kUnavailable, "no CUDA module: {} does not exist ({} names another place)",
+                      path.string(), kModuleVariable);
+  }
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return make_error(ErrorCode::kUnavailable, "the CUDA module does not load: {}", dlerror());
+  auto* entry = reinterpret_cast<cuda::ModuleEntry*>(dlsym(library, cuda::kModuleEntry));
+  const cuda::Module* module = entry == nullptr ? nullptr : entry(cuda::kModuleInterface, MILLRACE_VERSION);
+  if (module != nullptr) return module;
+  return make_error(ErrorCode::kUnavailable, "{} is no module of millrace {}, interface {}", path.string(),
+                    MILLRACE_VERSION, cuda::kModuleInterface);
+}
+
+Result<std::vector<cuda::GpuInfo>> list_gpus() {
+  const auto module = load_module();
+  if (module.has_error()) return module.error();
+  return (*module)->list_gpus();
+}
+
+std::string processor_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+double gigabytes(uint64_t bytes) {
+  return static_cast<double>(bytes) / 1e9;
+}
+
+}  // namespace
+
+Result<DeviceKind> choose_device(const std::string& device, const std::string& dtype) {
+  if (device == "cpu") return DeviceKind::kCpu;
+  if (device == "auto" && dtype == "f32") {
+    log::info("--device auto: cpu (--dtype f32)");
+    return DeviceKind::kCpu;
+  }
+  const auto gpus = list_gpus();
+  if (device == "cuda") {
+    if (gpus.has_value()) return DeviceKind::kCuda;
+    return make_error(ErrorCode::kUnavailable, "--device cuda: {}", gpus.error().message);
+  }
+  if (gpus.has_error()) {
+    log::info("--device auto: cpu ({})", gpus.error().message);
+    return DeviceKind::kCpu;
+  }
+  log::info("--device auto: cuda ({} of {})", gpus->size(), gpus->front().description);
+  return DeviceKind::kCuda;
+}
+
+Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(int32_t index, bool graphs) {
+  const auto module = load_module();
+  if (module.has_error()) return module.error();
+  const auto gpus = (*module)->list_gpus();
+  if (gpus.has_error()) return gpus.error();
+  return (*module)->make_backend({.device = index % static_cast<int32_t>(gpus->size()), .graphs = graphs});
+}
+
+std::string describe_devices() {
+  std::string sets;
+  for (const cpu::Isa isa : cpu::available_isas()) sets += fmt::format(" {}", cpu::to_string(isa));
+  const auto host = cpu::make_backend({.threads = 1})->memory();
+  std::string text =
+      fmt::format("cpu     {}, {} CPUs, instruction sets{}; {:.1f} GB of memory available\n", processor_name(),
+                  std::thread::hardware_concurrency(), sets, gigabytes(host.available_bytes));
+  const auto gpus = list_gpus();
+  if (gpus.has_error()) return text + fmt::format("cuda    none: {}\n", gpus.error().message);
+  for (size_t i = 0; i < gpus->size(); ++i) {
+    const cuda::GpuInfo& gpu = (*gpus)[i];
+    text += fmt::format("cuda {}  {}; {:.1f} of {:.1f} GB of memory free\n", i, gpu.description,
+                        gigabytes(gpu.free_bytes), gigabytes(gpu.total_bytes));
+  }
+  return text;
+}
+
+}  // namespace millrace::app

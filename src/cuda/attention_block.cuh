@@ -1,0 +1,207 @@
+#pragma once
+
+// One warp's share of attention: 16 rows against blocks of 32 keys. Both kernels of attention.cu are made of it, so
+// that a row's sums are the same instructions in the same order in either.
+
+#include "cuda/batch.cuh"
+
+namespace millrace::cuda {
+
+constexpr int kWarpRows = 16;
+constexpr int kBlockKeys = 32;
+/// Every row's softmax is computed split by split from key 0 and merged in that order, whether or not different blocks
+/// compute the splits.
+constexpr int kSplitKeys = 256;
+/// The maximum before any visible key; finite, so that differences of maxima are never NaN.
+constexpr float kNoMax = -1e30f;
+
+/// Heads of up to kDim channels; further ones are zeros.
+template <int kDim>
+struct HeadTile {
+  static constexpr int kRowBytes = kDim * 2 + 16;  ///< in shared memory; eight rows' chunks meet different banks
+  static constexpr int kChunks = kDim / 8;         ///< of 16 bytes in a row
+  static constexpr int kKeyBytes = kBlockKeys * kRowBytes;
+  static constexpr int kStageBytes = 2 * kKeyBytes;  ///< keys, then values
+  static constexpr int kQueryBytes = kWarpRows * kRowBytes;
+};
+
+/// What one lane knows of its rows g and g + 8 (g = lane / 4): maxima in units of log2, its part of the sums, and the
+/// unnormalised output as mma leaves it.
+template <int kDim>
+struct RowState {
+  float max[2] = {kNoMax, kNoMax};
+  float sum[2] = {0.0f, 0.0f};
+  float acc[kDim / 8][4] = {};
+};
+
+struct Visibility {
+  int32_t position[2] = {0, 0};  ///< of the lane's two rows
+  int32_t oldest[2] = {0, 0};    ///< the first key that each sees
+};
+
+/// Keys of one head of one sequence.
+struct KeySource {
+  const DeviceKvCache& cache;
+  const uint32_t* pages;  // of the sequence
+  int32_t layer = 0;
+  int32_t head = 0;
+  int32_t limit = 0;  ///< keys from here on do not exist
+};
+
+/// Where a token's key lies, in elements from the cache's beginning, its value being value_offset() further; kNoKey
+/// when there is none. The page table is read, so ask before the answer is needed.
+constexpr size_t kNoKey = ~size_t{0};
+__device__ inline size_t key_offset(const KeySource& source, int32_t token) {
+  if (token >= source.limit) return kNoKey;
+  const uint32_t page = source.pages[token / source.cache.page_size];
+  const uint16_t* const head = head_in_page(source.cache, page, source.layer, KeyOrValue::kKey, source.head);
+  return static_cast<size_t>(head - static_cast<const uint16_t*>(source.cache.data)) +
+         static_cast<size_t>(token % source.cache.page_size) * channel_stride(source.cache.head_dim);
+}
+__device__ inline size_t value_offset(const KeySource& source) {
+  return kv_layer_bytes(source.cache) / 2 / sizeof(uint16_t);
+}
+
+/// Asks for 32 keys and their values, where each lane knows the offset of one; by `threads` threads, of which this is
+/// number `thread`. Keys that there are none of are zeros.
+template <int kDim>
+__device__ void load_keys(const KeySource& source, size_t own_offset, int thread, int threads, std::byte* stage) {
+  using Tile = HeadTile<kDim>;
+  const auto* const data = static_cast<const uint16_t*>(source.cache.data);
+  const int32_t stride = channel_stride(source.cache.head_dim);
+  const size_t value = value_offset(source);
+  for (int i = thread; i < kBlockKeys * Tile::kChunks; i += threads) {
+    const int key = i / Tile::kChunks;
+    const int chunk = i % Tile::kChunks;
+    const size_t offset = __shfl_sync(kAllLanes, own_offset, key);
+    const bool known = offset != kNoKey && chunk * 8 < stride;
+    const uint16_t* const from = data + (known ? offset + chunk * 8 : 0);
+    std::byte* const to = stage + key * Tile::kRowBytes + chunk * 16;
+    copy_async(to, from, known ? 16 : 0);
+    copy_async(to + Tile::kKeyBytes, known ? from + value : data, known ? 16 : 0);
+  }
+}
+
+/// scores[n] = queries · keys of tile n, as mma leaves them.
+template <int kDim>
+__device__ void score_block(const std::byte* queries, const std::byte* keys, int lane, float (&scores)[4][4]) {
+  using Tile = HeadTile<kDim>;
+  const std::byte* const query = queries + (lane % 16) * Tile::kRowBytes + lane / 16 * 16;
+  const std::byte* const key = keys + (lane / 16 * 8 + lane % 8) * Tile::kRowBytes + lane / 8 % 2 * 16;
+#pragma unroll
+  for (int step = 0; step < kDim / 16; ++step) {
+    uint32_t a[4];
+    load_matrix(a, query + step * 32);
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+      uint32_t b[4];
+      load_matrix(b, key + pair * 16 * Tile::kRowBytes + step * 32);
+      const uint32_t first[2] = {b[0], b[1]};
+      const uint32_t second[2] = {b[2], b[3]};
+      mma(scores[pair * 2], a, first);
+      mma(scores[pair * 2 + 1], a, second);
+    }
+  }
+}
+
+/// Turns scores into probabilities relative to the new maxima and returns the factors of what was summed before. Keys
+/// that a row cannot see weigh exactly nothing: a block without visible keys changes no bit of the row's state.
+template <int kDim>
+__device__ void soften_block(float (&scores)[4][4], const Visibility& sees, int32_t first_key, float scale_log2,
+                             int lane, RowState<kDim>& state, float (&factor)[2]) {
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    float best = state.max[row];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float& score = scores[i / 2][row * 2 + i % 2];
+      const int32_t key = first_key + i / 2 * 8 + lane % 4 * 2 + i % 2;
+      const bool visible = key <= sees.position[row] && key >= sees.oldest[row];
+      score = visible ? score * scale_log2 : kNoMax;
+      best = fmaxf(best, score);
+    }
+    best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 1));
+    best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 2));
+    factor[row] = exp2_fast(state.max[row] - best);
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float& score = scores[i / 2][row * 2 + i % 2];
+      const int32_t key = first_key + i / 2 * 8 + lane % 4 * 2 + i % 2;
+      const bool visible = key <= sees.position[row] && key >= sees.oldest[row];
+      score = visible ? exp2_fast(score - best) : 0.0f;
+      sum += score;
+    }
+    state.sum[row] = state.sum[row] * factor[row] + sum;
+    state.max[row] = best;
+  }
+}
+
+/// acc += probabilities · values.
+template <int kDim>
+__device__ void add_values(const float (&p)[4][4], const std::byte* values, int lane, RowState<kDim>& state) {
+  using Tile = HeadTile<kDim>;
+  const std::byte* const value = values + (lane % 16) * Tile::kRowBytes + lane / 16 * 16;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float(&low)[4] = p[half * 2];
+    const float(&high)[4] = p[half * 2 + 1];
+    const uint32_t a[4] = {pack_bf16(low[0], low[1]), pack_bf16(low[2], low[3]), pack_bf16(high[0], high[1]),
+                           pack_bf16(high[2], high[3])};
+#pragma unroll
+    for (int pair = 0; pair < kDim / 16; ++pair) {
+      uint32_t b[4];
+      load_matrix_transposed(b, value + half * 16 * Tile::kRowBytes + pair * 32);
+      const uint32_t first[2] = {b[0], b[1]};
+      const uint32_t second[2] = {b[2], b[3]};
+      mma(state.acc[pair * 2], a, first);
+      mma(state.acc[pair * 2 + 1], a, second);
+    }
+  }
+}
+
+/// One block of keys; `stage` holds it as load_keys left it.
+template <int kDim>
+__device__ void attend_block(const std::byte* queries, const std::byte* stage, const Visibility& sees,
+                             int32_t first_key, float scale_log2, int lane, RowState<kDim>& state) {
+  float scores[4][4] = {};
+  score_block<kDim>(queries, stage, lane, scores);
+  float factor[2];
+  soften_block<kDim>(scores, sees, first_key, scale_log2, lane, state, factor);
+  // A factor of 1 changes no bit, so the work can be left out where all rows agree.
+  if (__ballot_sync(kAllLanes, factor[0] != 1.0f || factor[1] != 1.0f) != 0) {
+#pragma unroll
+    for (int tile = 0; tile < kDim / 8; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) state.acc[tile][i] *= factor[i / 2];
+    }
+  }
+  add_values<kDim>(scores, stage + HeadTile<kDim>::kKeyBytes, lane, state);
+}
+
+/// Joins the lanes' parts of the sums, at the end of a split.
+template <int kDim>
+__device__ void join_sums(RowState<kDim>& state) {
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    state.sum[row] += __shfl_xor_sync(kAllLanes, state.sum[row], 1);
+    state.sum[row] += __shfl_xor_sync(kAllLanes, state.sum[row], 2);
+  }
+}
+
+/// How the state of a further split joins what came before it. A split without visible keys changes no bit.
+struct Merge {
+  float keep;  ///< factor of what came before
+  float add;   ///< factor of the further split
+};
+__device__ inline Merge merge_max(float& max, float further) {
+  const float best = fmaxf(max, further);
+  const Merge merge{exp2_fast(max - best), exp2_fast(further - best)};
+  max = best;
+  return merge;
+}
+__device__ inline float merge_value(const Merge& merge, float total, float further) {
+  return total * merge.keep + further * merge.add;
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,38 @@
+#pragma once
+
+#include "cuda/kernels.h"
+#include "cuda/mma.cuh"
+
+/// How kernels find their way in a ragged batch and its pages.
+namespace millrace::cuda {
+
+/// The sequence that owns a row; -1 beyond the last.
+__device__ inline int32_t sequence_of(const DeviceBatch& batch, int32_t row) {
+  const int32_t count = *batch.sequence_count;
+  if (row >= batch.row_begin[count]) return -1;
+  int32_t low = 0;
+  int32_t high = count;  // row_begin[low] <= row < row_begin[high]
+  while (high - low > 1) {
+    const int32_t middle = (low + high) / 2;
+    if (batch.row_begin[middle] <= row) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+enum class KeyOrValue : int32_t { kKey, kValue };
+
+/// Token 0 of a head in a page; tokens follow channel_stride elements apart.
+__device__ inline uint16_t* head_in_page(const DeviceKvCache& cache, uint32_t page, int32_t layer, KeyOrValue which,
+                                         int32_t head) {
+  const size_t head_elements = static_cast<size_t>(cache.page_size) * channel_stride(cache.head_dim);
+  const size_t block = static_cast<size_t>(static_cast<int32_t>(which) * cache.kv_head_count + head);
+  return reinterpret_cast<uint16_t*>(static_cast<std::byte*>(cache.data) + page * kv_page_bytes(cache) +
+                                     layer * kv_layer_bytes(cache)) +
+         block * head_elements;
+}
+
+}  // namespace millrace::cuda

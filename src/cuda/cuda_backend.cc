@@ -1,0 +1,297 @@
+#include "cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+#include "cuda/error.h"
+#include "cuda/graph_cache.h"
+#include "cuda/kv_cache.h"
+#include "cuda/layer_gate.h"
+#include "cuda/sampling.h"
+#include "cuda/submissions.h"
+#include "cuda/weights.h"
+
+namespace millrace::cuda {
+namespace {
+
+using namespace tensor;
+
+constexpr size_t kLoadLane = 1;
+constexpr size_t kStoreLane = 2;
+/// Contexts are bounded by powers of two from here on, so that graphs serve many steps.
+constexpr int32_t kLeastContext = 512;
+
+constexpr size_t aligned(size_t bytes) {
+  return (bytes + 15) / 16 * 16;
+}
+
+const CudaWeight& as_cuda(const PackedWeight& weight) {
+  return static_cast<const CudaWeight&>(weight);
+}
+const CudaKvCache& as_cuda(const KvCache& cache) {
+  return static_cast<const CudaKvCache&>(cache);
+}
+const float* values_of(const DeviceVector* vector) {
+  return vector == nullptr ? nullptr : static_cast<const CudaVector*>(vector)->data();
+}
+const CudaBatch& as_cuda(const PlacedBatch& batch) {
+  return *static_cast<const CudaBatch*>(batch.placed);
+}
+const int32_t* as_cuda(const PlacedIndices& indices) {
+  return static_cast<const int32_t*>(indices.placed);
+}
+float* floats(const Matrix& matrix) {
+  return reinterpret_cast<float*>(matrix.data);
+}
+
+void check_matrix(const char* name, const Matrix& matrix, DType dtype, int64_t rows, int64_t cols) {
+  CHECK(matrix.dtype == dtype && matrix.rows == rows && matrix.cols == cols, "{} is {} [{}, {}], wanted {} [{}, {}]",
+        name, to_string(matrix.dtype), matrix.rows, matrix.cols, to_string(dtype), rows, cols);
+}
+
+/// Calls each time.
+class CallAgain final : public Replay {
+ public:
+  void run(const ReplayKey&, const PlacedBatch&, const std::function<void()>& ops) override { ops(); }
+};
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(const CudaOptions& options) : options_(options), device_(options.device) {}
+  ~CudaBackend() override { device_.poller.finish(); }
+
+  std::string description() const override { return "cuda " + describe_device(device_.ordinal); }
+  DType compute_dtype() const override { return DType::kBF16; }
+  std::string kv_format() const override { return "bf16 cuda " + architecture(device_.ordinal); }
+  DType hidden_dtype() const override { return DType::kF32; }
+  bool is_host() const override { return false; }
+  DeviceMemory memory() const override {
+    size_t free = 0;
+    size_t total = 0;
+    device_.make_current();
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return {fmt::format("cuda {}", device_.ordinal), free};
+  }
+
+  Buffer allocate(size_t bytes) override { return allocate_device(device_.ordinal, bytes, device_.set_up); }
+  Buffer allocate_host(size_t bytes) override {
+    device_.make_current();
+    return allocate_pinned(bytes);
+  }
+  std::unique_ptr<PackedWeight> pack(std::span<const HostTensor> parts) override { return loader_.pack(parts); }
+  std::unique_ptr<PackedWeight> pack_gate_up(const HostTensor& gate, const HostTensor& up) override {
+    return loader_.pack_gate_up(gate, up);
+  }
+  std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) override {
+    return loader_.load_embedding(table);
+  }
+  std::unique_ptr<DeviceVector> make_vector(std::span<const float> values) override {
+    return loader_.load_vector(values);
+  }
+  std::unique_ptr<KvCache> make_kv_cache(const KvCacheShape& shape) override {
+    return std::make_unique<CudaKvCache>(device_, shape);
+  }
+
+  void submit(std::function<void()> work, CompletionHandler done) override {
+    submissions_.submit(work, std::move(done));
+  }
+  void submit_copy(CopyDirection direction, std::function<void()> work, CompletionHandler done) override;
+  std::unique_ptr<Replay> make_replay() override {
+    if (!options_.graphs) return std::make_unique<CallAgain>();
+    return std::make_unique<GraphCache>(device_, submissions_);
+  }
+  std::shared_ptr<LayerGate> make_layer_gate() override { return std::make_shared<CudaLayerGate>(device_); }
+
+  PlacedBatch place(const BatchLayout& batch) override;
+  PlacedIndices place(std::span<const int32_t> values) override {
+    return {values, submissions_.upload(values.size_bytes(), [&](std::byte* to) {
+              if (!values.empty()) std::memcpy(to, values.data(), values.size_bytes());
+            })};
+  }
+  void copy_in(std::span<const std::byte> from, void* to) override { copy(to, from.data(), from.size()); }
+  void copy_out(const void* from, std::span<std::byte> to) override { copy(to.data(), from, to.size()); }
+
+  void embed(const EmbeddingTable& table, const PlacedIndices& tokens, Matrix hidden) override;
+  void rms_norm(Matrix hidden, const DeviceVector& weight, float epsilon, Matrix out) override;
+  void matmul(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix out) override;
+  void matmul_add(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix hidden) override;
+  void matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) override;
+  void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary, const DeviceVector* q_norm,
+                       const DeviceVector* k_norm, float norm_epsilon, const PlacedBatch& batch, KvCache& cache,
+                       int32_t layer, Matrix q) override;
+  void attention(Matrix q, const AttentionShape& shape, const PlacedBatch& batch, const KvCache& cache, int32_t layer,
+                 Matrix out) override;
+  void gather_rows(Matrix in, const PlacedIndices& rows, Matrix out) override;
+  void sample(Matrix logits, int32_t vocab, std::span<const SampleSpec> specs,
+              std::span<SampleResult> results) override {
+    draw_rows(device_, submissions_, logits, vocab, specs, results);
+  }
+  void score(Matrix logits, int32_t vocab, std::span<const TokenId> targets, std::span<const int32_t> top_counts,
+             std::span<ScoreResult> results) override {
+    score_rows(device_, submissions_, logits, vocab, targets, top_counts, results);
+  }
+
+  void copy_to_host(const void* from, std::span<std::byte> host) override {
+    copy_out(from, host);
+    device_.compute.synchronize();
+  }
+  void copy_to_device(std::span<const std::byte> host, void* to) override {
+    copy_in(host, to);
+    device_.compute.synchronize();
+  }
+
+ private:
+  void check_inside() const { CHECK(submissions_.inside(), "an op was called outside submitted work"); }
+  void copy(void* to, const void* from, size_t bytes) const {
+    check_inside();
+    if (bytes == 0) return;
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, device_.compute.get()), "cudaMemcpyAsync");
+  }
+  /// Scratch of a product of `rows` rows.
+  [[nodiscard]] std::byte* product_scratch(const DeviceWeight& weight, int32_t rows) {
+    return device_.scratch(device_.product_scratch,
+                           matmul_workspace_bytes(weight.out_features, weight.in_features, weight.gate_up, rows));
+  }
+
+  const CudaOptions options_;
+  Device device_;
+  Submissions submissions_{device_};
+  WeightLoader loader_{device_};
+  std::mutex copy_mutex_;
+};
+
+void CudaBackend::submit_copy(CopyDirection direction, std::function<void()> work, CompletionHandler done) {
+  const bool to_device = direction == CopyDirection::kToDevice;
+  const std::lock_guard lock(copy_mutex_);
+  std::exception_ptr failure;
+  try {
+    device_.make_current();
+    work();
+  } catch (...) {
+    failure = std::current_exception();  // what it has launched so far still runs
+  }
+  device_.poller.watch(to_device ? kLoadLane : kStoreLane, to_device ? device_.load : device_.store,
+                       [failure, done = std::move(done)](std::exception_ptr on_device) mutable {
+                         done(failure ? std::move(failure) : std::move(on_device));
+                       });
+}
+
+PlacedBatch CudaBackend::place(const BatchLayout& batch) {
+  const size_t count = batch.sequence_count();
+  const auto pages = batch.pages.first(static_cast<size_t>(batch.page_begin.back()));
+  const size_t row_begin = aligned(sizeof(int32_t));
+  const size_t prefix = row_begin + aligned(batch.row_begin.size_bytes());
+  const size_t page_begin = prefix + aligned(batch.prefix.size_bytes());
+  const size_t page_ids = page_begin + aligned(batch.page_begin.size_bytes());
+  const std::byte* at = submissions_.upload(page_ids + pages.size_bytes(), [&](std::byte* to) {
+    const auto put = [to](size_t offset, auto values) {
+      if (!values.empty()) std::memcpy(to + offset, values.data(), values.size_bytes());
+    };
+    const auto sequences = static_cast<int32_t>(count);
+    put(0, std::span(&sequences, 1));
+    put(row_begin, batch.row_begin);
+    put(prefix, batch.prefix);
+    put(page_begin, batch.page_begin);
+    put(page_ids, pages);
+  });
+  const auto ints = [at](size_t offset) { return reinterpret_cast<const int32_t*>(at + offset); };
+  CudaBatch placed{
+      {ints(0), ints(row_begin), ints(prefix), ints(page_begin), reinterpret_cast<const uint32_t*>(at + page_ids)},
+      {batch.row_count(), static_cast<int32_t>(count), 0, kLeastContext}};
+  for (size_t s = 0; s < count; ++s) {
+    const int32_t rows = batch.row_begin[s + 1] - batch.row_begin[s];
+    const auto context = static_cast<uint32_t>(batch.prefix[s] + rows);
+    placed.bounds.sequence_rows = std::max(placed.bounds.sequence_rows, rows);
+    placed.bounds.context = std::max(placed.bounds.context, static_cast<int32_t>(std::bit_ceil(context)));
+  }
+  return {batch, submissions_.keep(placed)};
+}
+
+void CudaBackend::embed(const EmbeddingTable& table, const PlacedIndices& tokens, Matrix hidden) {
+  check_inside();
+  const auto& embedding = static_cast<const CudaEmbedding&>(table);
+  check_matrix("hidden", hidden, DType::kF32, static_cast<int64_t>(tokens.values.size()), embedding.width());
+  cuda::embed(device_.compute.get(), embedding.data(), static_cast<int32_t>(embedding.vocab()),
+              static_cast<int32_t>(embedding.width()), as_cuda(tokens), static_cast<int32_t>(hidden.rows),
+              floats(hidden));
+}
+
+void CudaBackend::rms_norm(Matrix hidden, const DeviceVector& weight, float epsilon, Matrix out) {
+  check_inside();
+  check_matrix("hidden", hidden, DType::kF32, hidden.rows, weight.size());
+  check_matrix("out", out, DType::kBF16, hidden.rows, hidden.cols);
+  cuda::rms_norm(device_.compute.get(), floats(hidden), values_of(&weight), epsilon, static_cast<int32_t>(hidden.rows),
+                 static_cast<int32_t>(hidden.cols), out.data);
+}
+
+void CudaBackend::matmul(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix out) {
+  check_inside();
+  check_matrix("x", x, DType::kBF16, x.rows, weight.in_features());
+  check_matrix("out", out, out.dtype, x.rows, weight.out_features());
+  const auto rows = static_cast<int32_t>(x.rows);
+  cuda::matmul(device_.compute.get(), x.data, as_cuda(weight).get(), values_of(bias), rows, out.data,
+               out.dtype == DType::kF32 ? OutputType::kF32 : OutputType::kBF16,
+               product_scratch(as_cuda(weight).get(), rows));
+}
+
+void CudaBackend::matmul_add(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix hidden) {
+  check_inside();
+  check_matrix("x", x, DType::kBF16, x.rows, weight.in_features());
+  check_matrix("hidden", hidden, DType::kF32, x.rows, weight.out_features());
+  const auto rows = static_cast<int32_t>(x.rows);
+  cuda::matmul_add(device_.compute.get(), x.data, as_cuda(weight).get(), values_of(bias), rows, floats(hidden),
+                   product_scratch(as_cuda(weight).get(), rows));
+}
+
+void CudaBackend::matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) {
+  check_inside();
+  check_matrix("x", x, DType::kBF16, x.rows, weight.in_features());
+  check_matrix("out", out, DType::kBF16, x.rows, weight.out_features());
+  const auto rows = static_cast<int32_t>(x.rows);
+  cuda::matmul_silu_mul(device_.compute.get(), x.data, as_cuda(weight).get(), rows, out.data,
+                        product_scratch(as_cuda(weight).get(), rows));
+}
+
+void CudaBackend::rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary,
+                                  const DeviceVector* q_norm, const DeviceVector* k_norm, float norm_epsilon,
+                                  const PlacedBatch& batch, KvCache& cache, int32_t layer, Matrix q) {
+  check_inside();
+  const CudaBatch& placed = as_cuda(batch);
+  check_matrix("qkv", qkv, DType::kF32, placed.bounds.rows,
+               int64_t{shape.head_count + 2 * shape.kv_head_count} * shape.head_dim);
+  check_matrix("q", q, DType::kBF16, qkv.rows, int64_t{shape.head_count} * shape.head_dim);
+  cuda::rotary_store_kv(device_.compute.get(), floats(qkv), shape.head_count,
+                        {values_of(rotary.inverse_frequency), rotary.rotary_dim, rotary.attention_factor},
+                        values_of(q_norm), values_of(k_norm), norm_epsilon, placed.device, placed.bounds,
+                        as_cuda(cache).layout(), layer, q.data);
+}
+
+void CudaBackend::attention(Matrix q, const AttentionShape& shape, const PlacedBatch& batch, const KvCache& cache,
+                            int32_t layer, Matrix out) {
+  check_inside();
+  const CudaBatch& placed = as_cuda(batch);
+  check_matrix("q", q, DType::kBF16, placed.bounds.rows, int64_t{shape.head_count} * shape.head_dim);
+  check_matrix("out", out, DType::kBF16, q.rows, q.cols);
+  const AttentionSizes sizes{shape.head_count, shape.scale, shape.sliding_window};
+  const DeviceKvCache& layout = as_cuda(cache).layout();
+  std::byte* scratch =
+      device_.scratch(device_.attention_scratch, attention_workspace_bytes(sizes, layout, placed.bounds));
+  cuda::attention(device_.compute.get(), q.data, sizes, placed.device, placed.bounds, layout, layer, out.data, scratch);
+}
+
+void CudaBackend::gather_rows(Matrix in, const PlacedIndices& rows, Matrix out) {
+  check_inside();
+  check_matrix("out", out, in.dtype, static_cast<int64_t>(rows.values.size()), in.cols);
+  cuda::gather_rows(device_.compute.get(), in.data, static_cast<size_t>(in.cols) * size_of(in.dtype), as_cuda(rows),
+                    static_cast<int32_t>(out.rows), out.data);
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(const CudaOptions& options) {
+  return std::make_unique<CudaBackend>(options);
+}
+
+}  // namespace millrace::cuda

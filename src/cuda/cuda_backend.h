@@ -1,0 +1,19 @@
+#pragma once
+
+#include <memory>
+
+#include "tensor/backend.h"
+
+namespace millrace::cuda {
+
+struct CudaOptions {
+  int device = 0;
+  bool graphs = true;  ///< replay decode steps as CUDA graphs
+};
+
+/// A Backend on a GPU: computes in bf16, keeps the residual stream in f32. It owns streams, scratch and one thread that
+/// looks for what is complete; several backends may share a GPU. Work is launched by the thread that submits it.
+/// Throws std::runtime_error when the device cannot be used or its memory is short.
+[[nodiscard]] std::unique_ptr<tensor::Backend> make_backend(const CudaOptions& options);
+
+}  // namespace millrace::cuda

@@ -1,0 +1,106 @@
+#include "cuda/event_poller.h"
+
+#include <sys/prctl.h>
+
+#include <chrono>
+#include <stdexcept>
+#include <utility>
+
+#include "base/check.h"
+#include "cuda/error.h"
+
+namespace millrace::cuda {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Looks without a pause after something was complete; beyond them the thread sleeps between looks.
+constexpr int kBriskLooks = 200;
+constexpr std::chrono::microseconds kNap = 10us;
+constexpr unsigned long kTimerSlackNs = 1000;
+
+std::exception_ptr failure_of(cudaError_t outcome) {
+  if (outcome == cudaSuccess) return nullptr;
+  (void)cudaGetLastError();
+  return std::make_exception_ptr(std::runtime_error("CUDA: work on the device has failed: " + describe_error(outcome)));
+}
+
+}  // namespace
+
+EventPoller::EventPoller(int device) : device_(device), thread_([this] { poll_loop(); }) {}
+
+void EventPoller::finish() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void EventPoller::watch(size_t lane, const Stream& stream, Callback done) {
+  Pending pending{std::nullopt, nullptr, &stream, std::move(done)};
+  try {
+    Event event = events_.take();
+    event.record(stream);
+    pending.event = std::move(event);
+  } catch (...) {
+    pending.unmarked = std::current_exception();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    CHECK(pending_count_ < kMaxPending, "{} pieces of work are pending", pending_count_);
+    ++pending_count_;
+    lanes_[lane].push_back(std::move(pending));
+  }
+  changed_.notify_one();
+}
+
+bool EventPoller::complete_some(std::unique_lock<std::mutex>& lock) {
+  bool any = false;
+  for (auto& lane : lanes_) {
+    if (lane.empty()) continue;
+    const Pending& oldest = lane.front();  // a deque does not move it while others are added
+    lock.unlock();
+    const cudaError_t outcome =
+        oldest.event ? cudaEventQuery(oldest.event->get()) : cudaStreamSynchronize(oldest.stream->get());
+    lock.lock();
+    if (outcome == cudaErrorNotReady) continue;
+    Pending complete = std::move(lane.front());
+    lane.pop_front();
+    --pending_count_;
+    any = true;
+    lock.unlock();
+    std::exception_ptr failure = complete.unmarked ? std::move(complete.unmarked) : failure_of(outcome);
+    complete.done(std::move(failure));
+    complete.done = nullptr;
+    if (complete.event) events_.give_back(std::move(*complete.event));
+    lock.lock();
+  }
+  return any;
+}
+
+void EventPoller::poll_loop() {
+  prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
+  (void)cudaSetDevice(device_);
+  int looks = 0;
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (pending_count_ == 0) {
+      if (closing_) return;
+      changed_.wait(lock, [this] { return pending_count_ > 0 || closing_; });
+      looks = 0;
+      continue;
+    }
+    if (complete_some(lock)) {
+      looks = 0;
+    } else if (++looks > kBriskLooks) {
+      lock.unlock();
+      std::this_thread::sleep_for(kNap);
+      lock.lock();
+    }
+  }
+}
+
+}  // namespace millrace::cuda

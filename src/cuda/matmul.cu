@@ -1,0 +1,104 @@
+#include "cuda/product.cuh"
+
+namespace millrace::cuda {
+namespace {
+
+using Tokens8 = Tiling<1, 8, 4, 1, 6, 4>;
+using Tokens16 = Tiling<1, 16, 4, 1, 5, 4>;
+using Tokens32 = Tiling<1, 32, 4, 1, 4, 4>;
+using Tokens64 = Tiling<2, 64, 4, 2, 3, 2>;
+using Tokens128 = Tiling<2, 128, 4, 2, 3, 1>;
+
+/// Up to so many rows the splits of a sum may go to different blocks; it bounds the workspace.
+constexpr int32_t kMostSplitRows = 256;
+constexpr size_t kCounterBytes = 2048;
+static_assert(kCounterBytes >= kBusyBlocks * sizeof(uint32_t));
+
+int32_t tile_tokens(int32_t rows) {
+  return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
+}
+
+struct Operands {
+  const void* x = nullptr;
+  const DeviceWeight& weight;
+  const float* bias = nullptr;
+  int32_t rows = 0;
+  void* out = nullptr;
+  Epilogue epilogue = Epilogue::kStoreF32;
+  void* workspace = nullptr;
+};
+
+template <class T>
+void launch_product(cudaStream_t stream, const Operands& given) {
+  const DeviceWeight& weight = given.weight;
+  const int32_t panels = panel_count(weight.out_features, weight.gate_up);
+  const int32_t splits = split_count(panels, step_count(weight.in_features));
+  const int32_t token_tiles = ceil_div(given.rows, T::kTokenCount);
+  const int32_t feature_tiles = ceil_div(panels, T::kPanelCount);
+  const bool divides = splits > 1 && given.rows <= kMostSplitRows && token_tiles * feature_tiles < kBusyBlocks;
+  const Product product{.x = static_cast<const uint16_t*>(given.x),
+                        .weight = static_cast<const std::byte*>(weight.data),
+                        .bias = given.bias,
+                        .out = given.out,
+                        .partials = reinterpret_cast<float*>(static_cast<std::byte*>(given.workspace) + kCounterBytes),
+                        .arrived = static_cast<uint32_t*>(given.workspace),
+                        .rows = given.rows,
+                        .inputs = weight.in_features,
+                        .features = weight.out_features,
+                        .panels = panels,
+                        .splits = splits,
+                        .epilogue = given.epilogue};
+  // The word behind the tile of sums tells a block's threads whether they came last.
+  constexpr size_t kShared = T::kSharedBytes > T::kSumBytes + 16 ? T::kSharedBytes : T::kSumBytes + 16;
+  launch(product_kernel<T>,
+         {"product", dim3(token_tiles, feature_tiles, divides ? splits : 1), dim3(T::kThreads), kShared}, stream,
+         product);
+}
+
+void run_product(cudaStream_t stream, const Operands& given) {
+  switch (tile_tokens(given.rows)) {
+    case 8: return launch_product<Tokens8>(stream, given);
+    case 16: return launch_product<Tokens16>(stream, given);
+    case 32: return launch_product<Tokens32>(stream, given);
+    case 64: return launch_product<Tokens64>(stream, given);
+    default: return launch_product<Tokens128>(stream, given);
+  }
+}
+
+void want_gate_up(const char* op, const DeviceWeight& weight, bool wanted) {
+  if (weight.gate_up == wanted) return;
+  throw std::invalid_argument(std::string(op) + ": found a weight packed " + (wanted ? "as rows" : "as gate and up") +
+                              ", wanted the other kind");
+}
+
+}  // namespace
+
+size_t matmul_workspace_bytes(int32_t out_features, int32_t in_features, bool gate_up, int32_t rows) {
+  const int32_t panels = panel_count(out_features, gate_up);
+  const int32_t splits = split_count(panels, step_count(in_features));
+  if (splits == 1 || rows <= 0) return kCounterBytes;
+  const int32_t most = rows < kMostSplitRows ? rows : kMostSplitRows;
+  return kCounterBytes + static_cast<size_t>(splits) * static_cast<size_t>(round_up(most, tile_tokens(most))) *
+                             static_cast<size_t>(round_up(panels, 2)) * kPanelRows * sizeof(float);
+}
+
+void matmul(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows, void* out,
+            OutputType type, void* workspace) {
+  want_gate_up("matmul", weight, false);
+  const Epilogue epilogue = type == OutputType::kF32 ? Epilogue::kStoreF32 : Epilogue::kStoreBf16;
+  run_product(stream, {x, weight, bias, rows, out, epilogue, workspace});
+}
+
+void matmul_add(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,
+                float* hidden, void* workspace) {
+  want_gate_up("matmul_add", weight, false);
+  run_product(stream, {x, weight, bias, rows, hidden, Epilogue::kAddF32, workspace});
+}
+
+void matmul_silu_mul(cudaStream_t stream, const void* x, const DeviceWeight& weight, int32_t rows, void* out,
+                     void* workspace) {
+  want_gate_up("matmul_silu_mul", weight, true);
+  run_product(stream, {x, weight, nullptr, rows, out, Epilogue::kSiluMul, workspace});
+}
+
+}  // namespace millrace::cuda

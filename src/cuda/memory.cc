@@ -1,0 +1,54 @@
+#include "cuda/memory.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "cuda/error.h"
+
+namespace millrace::cuda {
+namespace {
+
+constexpr size_t kLeast = 64 << 10;
+
+}  // namespace
+
+tensor::Buffer allocate_device(int device, size_t bytes, const Stream& stream) {
+  if (bytes == 0) return {};
+  void* data = nullptr;
+  check(cudaSetDevice(device), "cudaSetDevice");
+  if (const cudaError_t outcome = cudaMalloc(&data, bytes); outcome != cudaSuccess) {
+    (void)cudaGetLastError();
+    size_t free = 0;
+    size_t total = 0;
+    (void)cudaMemGetInfo(&free, &total);
+    throw std::runtime_error(fmt::format("CUDA: cudaMalloc of {:.1f} MB, device {} has {:.1f} MB left: {}",
+                                         static_cast<double>(bytes) / 1e6, device, static_cast<double>(free) / 1e6,
+                                         describe_error(outcome)));
+  }
+  tensor::Buffer buffer(data, bytes, [](void* memory) { (void)cudaFree(memory); });
+  check(cudaMemsetAsync(data, 0, bytes, stream.get()), "cudaMemset");
+  stream.synchronize();
+  return buffer;
+}
+
+tensor::Buffer allocate_pinned(size_t bytes) {
+  if (bytes == 0) return {};
+  void* data = nullptr;
+  check(cudaHostAlloc(&data, bytes, cudaHostAllocPortable), "cudaHostAlloc");
+  std::memset(data, 0, bytes);
+  return {data, bytes, [](void* memory) { (void)cudaFreeHost(memory); }};
+}
+
+std::byte* GrowingBuffer::reserve(int device, size_t bytes, const Stream& stream, bool& grown) {
+  if (bytes > buffer_.bytes()) {
+    tensor::Buffer larger = allocate_device(device, std::max({bytes, 2 * buffer_.bytes(), kLeast}), stream);
+    former_.push_back(std::exchange(buffer_, std::move(larger)));
+    grown = true;
+  }
+  return buffer_.data();
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,118 @@
+#pragma once
+
+// Instructions that CUDA C++ has no name for, as inline PTX; under the emulator, with the same register layouts.
+
+#include "cuda/launch.h"
+
+namespace millrace::cuda {
+
+constexpr uint32_t kAllLanes = 0xFFFFFFFFu;
+constexpr int kLanes = 32;
+
+__device__ inline float bf16_to_float(uint16_t bits) {
+  return __uint_as_float(static_cast<uint32_t>(bits) << 16);
+}
+
+#ifdef MILLRACE_EMULATED_CUDA
+
+inline uint16_t float_to_bf16(float value) {
+  const uint32_t word = __float_as_uint(value);
+  if ((word & 0x7FFFFFFFu) > 0x7F800000u) return 0x7FFF;
+  return static_cast<uint16_t>((word + 0x7FFFu + ((word >> 16) & 1u)) >> 16);
+}
+inline uint32_t pack_bf16(float low, float high) {
+  return static_cast<uint32_t>(float_to_bf16(low)) | static_cast<uint32_t>(float_to_bf16(high)) << 16;
+}
+inline float exp2_fast(float x) {
+  return std::exp2(x);
+}
+inline void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  emulator::mma_m16n8k16(d, a, b);
+}
+inline void load_matrix(uint32_t (&registers)[4], const void* row) {
+  emulator::load_matrix(registers, row, false);
+}
+inline void load_matrix_transposed(uint32_t (&registers)[4], const void* row) {
+  emulator::load_matrix(registers, row, true);
+}
+inline void copy_async(void* shared, const void* global, int bytes) {
+  emulator::copy_async(shared, global, static_cast<uint32_t>(bytes));
+}
+inline void commit_copies() {
+  emulator::commit_copies();
+}
+template <int kPending>
+void wait_copies() {
+  emulator::wait_copies(kPending);
+}
+
+#else
+
+/// Rounded to nearest even; the low half of the word is the first element.
+__device__ inline uint32_t pack_bf16(float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+__device__ inline uint16_t float_to_bf16(float value) {
+  return static_cast<uint16_t>(pack_bf16(value, 0.0f));
+}
+
+/// 2^x to 2 ulp; 0 of what is far below, exactly 1 of 0.
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// d += a · b over m16n8k16, bf16 into f32. With g = lane / 4 and c = 2 · (lane % 4): a holds rows g, g + 8, g, g + 8
+/// at inputs c, c, c + 8, c + 8; b holds inputs c, c + 8 of column g; d rows g, g, g + 8, g + 8 at columns c, c + 1, c,
+/// c + 1.
+__device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+__device__ inline uint32_t shared_address(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+/// Four 8×8 matrices of 16-bit elements: lane i names row i % 8 of matrix i / 8, and gets of each matrix the elements c
+/// and c + 1 of row g (transposed: rows c and c + 1 of column g).
+__device__ inline void load_matrix(uint32_t (&registers)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])
+               : "r"(shared_address(row)));
+}
+__device__ inline void load_matrix_transposed(uint32_t (&registers)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])
+               : "r"(shared_address(row)));
+}
+
+/// 16 bytes into shared memory, past the first-level cache; those from `bytes` on are zeros. Done after a wait.
+__device__ inline void copy_async(void* shared, const void* global, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(shared_address(shared)), "l"(global), "r"(bytes)
+               : "memory");
+}
+__device__ inline void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/// Waits until at most kPending of this thread's latest groups are under way.
+template <int kPending>
+__device__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+#endif
+
+/// The sum over the lanes in a fixed order, in every lane.
+__device__ inline float warp_sum(float value) {
+  for (int bits = kLanes / 2; bits > 0; bits /= 2) value += __shfl_xor_sync(kAllLanes, value, bits);
+  return value;
+}
+
+}  // namespace millrace::cuda

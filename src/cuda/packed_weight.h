@@ -1,0 +1,44 @@
+#pragma once
+
+#include "cuda/kernels.h"
+#include "cuda/launch.h"
+
+/// The packed layout of weights (kernels.h) and what a weight's shape alone decides about its products.
+namespace millrace::cuda {
+
+constexpr int32_t kPanelRows = 64;
+constexpr int32_t kStepInputs = 64;
+constexpr int32_t kTileElements = 256;  ///< of a fragment tile of 16 rows × 16 inputs
+constexpr int32_t kPanelStepTiles = (kPanelRows / 16) * (kStepInputs / 16);
+constexpr int32_t kPanelStepBytes = kPanelStepTiles * kTileElements * 2;
+
+/// Rows of the packed matrix before padding to whole panels.
+constexpr int32_t packed_rows(int32_t out_features, bool gate_up) {
+  return gate_up ? round_up(out_features, 8) * 2 : out_features;
+}
+constexpr int32_t panel_count(int32_t out_features, bool gate_up) {
+  return ceil_div(packed_rows(out_features, gate_up), kPanelRows);
+}
+constexpr int32_t step_count(int32_t in_features) {
+  return ceil_div(in_features, kStepInputs);
+}
+
+/// Blocks that keep a large device busy; with fewer, a product's sums are worth splitting.
+constexpr int32_t kBusyBlocks = 264;
+
+/// Into how many ranges of steps the sum of every product with this weight is divided; the ranges' sums are added in
+/// order. Whether they are computed by different blocks depends on the rows; the result does not.
+constexpr int32_t split_count(int32_t panels, int32_t steps) {
+  constexpr int32_t kMostSplits = 16;
+  constexpr int32_t kLeastSteps = 4;
+  int32_t splits = ceil_div(kBusyBlocks, panels);
+  if (splits > steps / kLeastSteps) splits = steps / kLeastSteps;
+  if (splits > kMostSplits) splits = kMostSplits;
+  return splits < 1 ? 1 : splits;
+}
+/// First step of a split; that of split `splits` is the end.
+constexpr __host__ __device__ int32_t split_begin(int32_t split, int32_t splits, int32_t steps) {
+  return static_cast<int32_t>(static_cast<int64_t>(steps) * split / splits);
+}
+
+}  // namespace millrace::cuda

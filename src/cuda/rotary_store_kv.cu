@@ -1,0 +1,120 @@
+#include "cuda/batch.cuh"
+
+namespace millrace::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / kLanes;
+/// Heads of a row that share one computation of its angles.
+constexpr int kBlockHeads = 16;
+constexpr uint32_t kNan = 0x7FC0;
+
+struct Rotation {
+  const float* qkv = nullptr;
+  int32_t head_count = 0;
+  DeviceRotary rotary;
+  const float* q_norm = nullptr;
+  const float* k_norm = nullptr;
+  float epsilon = 0.0f;
+  DeviceBatch batch;
+  DeviceKvCache cache;
+  int32_t layer = 0;
+  uint16_t* q = nullptr;
+};
+
+/// What scales a head before the norm's weights: 1 without a norm.
+__device__ float norm_factor(const float* head, const float* norm, float epsilon, int32_t dim, int lane) {
+  if (norm == nullptr) return 1.0f;
+  float squares = 0.0f;
+  for (int32_t i = lane; i < dim; i += kLanes) squares += head[i] * head[i];
+  return 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(dim) + epsilon);
+}
+
+/// One head, normalised and turned, as bf16.
+__device__ void turn_head(const Rotation& r, const float* head, const float* norm, const float* cos, const float* sin,
+                          int lane, uint16_t* out) {
+  const int32_t dim = r.cache.head_dim;
+  const int32_t half = r.rotary.rotary_dim / 2;
+  const float factor = norm_factor(head, norm, r.epsilon, dim, lane);
+  const auto value = [&](int32_t i) { return norm == nullptr ? head[i] : head[i] * factor * norm[i]; };
+  for (int32_t i = lane; i < half; i += kLanes) {
+    const float x = value(i);
+    const float y = value(i + half);
+    out[i] = float_to_bf16(x * cos[i] - y * sin[i]);
+    out[i + half] = float_to_bf16(y * cos[i] + x * sin[i]);
+  }
+  for (int32_t i = 2 * half + lane; i < dim; i += kLanes) out[i] = float_to_bf16(value(i));
+}
+
+/// A position whose value is no number must spoil those that attend to it and nobody else. Masked positions' values are
+/// multiplied by zero, which a NaN survives; so the fault moves to the key, whose masked scores are left out.
+__device__ bool has_fault(const float* value, int32_t dim, int lane) {
+  bool fault = false;
+  for (int32_t i = lane; i < dim; i += kLanes) fault = fault || (float_to_bf16(value[i]) & 0x7F80u) == 0x7F80u;
+  return __ballot_sync(kAllLanes, fault) != 0;
+}
+
+__device__ void store_key_value(const Rotation& r, const float* key, const float* value, const float* cos,
+                                const float* sin, int lane, uint16_t* key_out, uint16_t* value_out) {
+  const int32_t dim = r.cache.head_dim;
+  const bool fault = has_fault(value, dim, lane);
+  if (fault) {
+    for (int32_t i = lane; i < dim; i += kLanes) key_out[i] = kNan;
+  } else {
+    turn_head(r, key, r.k_norm, cos, sin, lane, key_out);
+  }
+  for (int32_t i = lane; i < dim; i += kLanes) value_out[i] = fault ? uint16_t{0} : float_to_bf16(value[i]);
+  for (int32_t i = dim + lane; i < channel_stride(dim); i += kLanes) key_out[i] = value_out[i] = 0;
+}
+
+__global__ void __launch_bounds__(kThreads) rotary_store_kv_kernel(Rotation r) {
+  const auto row = static_cast<int32_t>(blockIdx.x);
+  const int32_t s = sequence_of(r.batch, row);
+  if (s < 0) return;
+  const int32_t position = r.batch.prefix[s] + row - r.batch.row_begin[s];
+  const int32_t half = r.rotary.rotary_dim / 2;
+  auto* const cos_table = reinterpret_cast<float*>(shared_memory());  // [half]
+  float* const sin_table = cos_table + half;
+  for (int32_t i = threadIdx.x; i < half; i += kThreads) {
+    // The angle is an f32 product by definition; at position 10^6 its cos and sin need more than f32.
+    const auto angle = static_cast<double>(static_cast<float>(position) * r.rotary.inverse_frequency[i]);
+    cos_table[i] = static_cast<float>(cos(angle)) * r.rotary.attention_factor;
+    sin_table[i] = static_cast<float>(sin(angle)) * r.rotary.attention_factor;
+  }
+  __syncthreads();
+  const int32_t dim = r.cache.head_dim;
+  const int32_t kv_heads = r.cache.kv_head_count;
+  const int32_t slot = position % r.cache.page_size;
+  const uint32_t page = r.batch.pages[r.batch.page_begin[s] + position / r.cache.page_size];
+  const float* const in = r.qkv + static_cast<size_t>(row) * (r.head_count + 2 * kv_heads) * dim;
+  const int lane = threadIdx.x % kLanes;
+  const int32_t first = static_cast<int32_t>(blockIdx.y) * kBlockHeads;
+  const int32_t end = min(first + kBlockHeads, r.head_count + kv_heads);
+  for (int32_t head = first + static_cast<int32_t>(threadIdx.x) / kLanes; head < end; head += kWarps) {
+    const float* const from = in + head * dim;
+    if (head < r.head_count) {
+      uint16_t* const to = r.q + (static_cast<size_t>(row) * r.head_count + head) * dim;
+      turn_head(r, from, r.q_norm, cos_table, sin_table, lane, to);
+      continue;
+    }
+    const int32_t kv_head = head - r.head_count;
+    const size_t at = static_cast<size_t>(slot) * channel_stride(dim);
+    store_key_value(r, from, from + kv_heads * dim, cos_table, sin_table, lane,
+                    head_in_page(r.cache, page, r.layer, KeyOrValue::kKey, kv_head) + at,
+                    head_in_page(r.cache, page, r.layer, KeyOrValue::kValue, kv_head) + at);
+  }
+}
+
+}  // namespace
+
+void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, const DeviceRotary& rotary,
+                     const float* q_norm, const float* k_norm, float norm_epsilon, const DeviceBatch& batch,
+                     const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* q) {
+  const int32_t units = ceil_div(head_count + cache.kv_head_count, kBlockHeads);
+  launch(
+      rotary_store_kv_kernel,
+      {"rotary_store_kv", dim3(bounds.rows, units), dim3(kThreads), rotary.rotary_dim * sizeof(float)}, stream,
+      Rotation{qkv, head_count, rotary, q_norm, k_norm, norm_epsilon, batch, cache, layer, static_cast<uint16_t*>(q)});
+}
+
+}  // namespace millrace::cuda

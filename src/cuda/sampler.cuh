@@ -1,0 +1,315 @@
+#pragma once
+
+// One block per row of logits: what sample and score share. Weights are summed as integers, so that no sum depends on
+// the order in which threads come.
+
+#include "cuda/kernels.h"
+#include "cuda/mma.cuh"
+
+namespace millrace::cuda {
+
+constexpr int kSamplerThreads = 1024;
+constexpr int kBins = 2048;
+/// Ids that a draw looks at together; kBins of them bound the vocabulary.
+constexpr int kSegmentIds = 1024;
+static_assert(kSegmentIds <= kBins);
+constexpr int32_t kMostVocab = kBins * kSegmentIds;
+/// Rows that are worked on at a time; each has scratch in the workspace.
+constexpr int32_t kMostSlots = 128;
+
+using Wide = unsigned long long;  // what atomicAdd takes
+
+/// The fixed-point weight of the most probable token: what is less than e^-29 of it is nothing, and a whole vocabulary
+/// of equals does not overflow.
+constexpr float kFullWeight = 0x1p42f;
+static_assert(static_cast<double>(kFullWeight) * kMostVocab < 0x1p64);
+
+/// Throws where the vocabulary or the top lists are beyond what the kernels can do.
+void check_sampler(const char* op, int32_t vocab, const SampleOutputs& outputs);
+
+struct SamplerShared {
+  Wide values[kBins];
+  Wide top[kMostTop];
+  Wide crossing_before;
+  Wide total;
+  Wide best;
+  int32_t crossing_index;
+  uint32_t flag;
+  uint32_t listed;
+};
+
+/// Scratch of one slot. Counts lie first, where nothing else is ever written, whatever the number of rows.
+struct SamplerSlot {
+  float* logits = nullptr;     // [vocab] after bans, bias and penalties
+  uint32_t* counts = nullptr;  // [vocab] zeros between rows
+  int32_t* list = nullptr;     // [vocab]
+};
+__device__ inline SamplerSlot slot_at(void* workspace, int32_t slot, int32_t vocab) {
+  auto* const words = static_cast<uint32_t*>(workspace) + static_cast<size_t>(slot) * 3 * vocab;
+  return {reinterpret_cast<float*>(words + vocab), words,
+          reinterpret_cast<int32_t*>(words + 2 * static_cast<size_t>(vocab))};
+}
+
+__device__ inline SamplerShared& sampler_shared() {
+  return *reinterpret_cast<SamplerShared*>(shared_memory());
+}
+
+/// Orders as the floats do; both zeros are one.
+__device__ inline uint32_t order_key(float value) {
+  const uint32_t bits = __float_as_uint(value + 0.0f);
+  return bits ^ ((bits & 0x80000000u) != 0 ? 0xFFFFFFFFu : 0x80000000u);
+}
+__device__ inline float value_of_key(uint32_t key) {
+  return __uint_as_float(key ^ ((key & 0x80000000u) != 0 ? 0x80000000u : 0xFFFFFFFFu));
+}
+
+/// Calls f(id, logit) for every id, spread over the block.
+template <class F>
+__device__ void for_each_logit(const float* logits, int32_t vocab, const F& f) {
+#pragma unroll 4
+  for (int32_t id = threadIdx.x; id < vocab; id += kSamplerThreads) f(id, logits[id]);
+}
+
+/// The sum over the block, in every thread.
+__device__ inline Wide block_sum(Wide value) {
+  SamplerShared& shared = sampler_shared();
+  for (int bits = kLanes / 2; bits > 0; bits /= 2) value += __shfl_xor_sync(kAllLanes, value, bits);
+  __syncthreads();
+  if (threadIdx.x == 0) shared.total = 0;
+  __syncthreads();
+  if (threadIdx.x % kLanes == 0) atomicAdd(&shared.total, value);
+  __syncthreads();
+  return shared.total;
+}
+
+struct Extremes {
+  float max = 0.0f;
+  int32_t id = 0;  ///< the lowest with the maximum
+  int32_t fault = 0;
+};
+__device__ inline Extremes find_extremes(const float* logits, int32_t vocab) {
+  constexpr int32_t kNan = 1;
+  constexpr int32_t kInfinite = 2;
+  constexpr int32_t kNothing = 3;
+  SamplerShared& shared = sampler_shared();
+  Wide best = 0;  // key, then the complement of the id
+  bool has_nan = false;
+  for_each_logit(logits, vocab, [&](int32_t id, float logit) {
+    has_nan = has_nan || logit != logit;
+    best = max(best, static_cast<Wide>(order_key(logit)) << 32 | ~static_cast<uint32_t>(id));
+  });
+  for (int bits = kLanes / 2; bits > 0; bits /= 2) best = max(best, __shfl_xor_sync(kAllLanes, best, bits));
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    shared.best = 0;
+    shared.flag = 0;
+  }
+  __syncthreads();
+  if (threadIdx.x % kLanes == 0) atomicMax(&shared.best, best);
+  if (has_nan) atomicOr(&shared.flag, 1u);
+  __syncthreads();
+  Extremes found;
+  found.max = value_of_key(static_cast<uint32_t>(shared.best >> 32));
+  found.id = static_cast<int32_t>(~static_cast<uint32_t>(shared.best));
+  const float infinity = __uint_as_float(0x7F800000u);
+  if (shared.flag != 0) {
+    found.fault = kNan;
+  } else if (found.max == infinity) {
+    found.fault = kInfinite;
+  } else if (found.max == -infinity) {
+    found.fault = kNothing;
+  }
+  return found;
+}
+
+/// Where a running sum over shared.values[0, count) reaches what is wanted.
+struct Crossing {
+  int32_t index = 0;
+  Wide before = 0;  ///< sum of the values before it
+  Wide wanted = 0;
+};
+/// `wanted_of(total)` is from 1 to the total.
+template <class WantedOf>
+__device__ Crossing find_crossing(int32_t count, const WantedOf& wanted_of) {
+  SamplerShared& shared = sampler_shared();
+  __syncthreads();
+  if (threadIdx.x < kLanes) {
+    const int lane = threadIdx.x;
+    const int32_t each = (count + kLanes - 1) / kLanes;
+    const int32_t first = min(count, lane * each);
+    const int32_t end = min(count, first + each);
+    Wide own = 0;
+    for (int32_t i = first; i < end; ++i) own += shared.values[i];
+    Wide until = own;
+    for (int distance = 1; distance < kLanes; distance *= 2) {
+      const Wide before = __shfl_up_sync(kAllLanes, until, distance);
+      if (lane >= distance) until += before;
+    }
+    const Wide wanted = wanted_of(__shfl_sync(kAllLanes, until, kLanes - 1));
+    const uint32_t reached = __ballot_sync(kAllLanes, until >= wanted);
+    if (lane == __ffs(static_cast<int>(reached)) - 1) {
+      Wide before = until - own;
+      int32_t index = first;
+      for (; index + 1 < end && before + shared.values[index] < wanted; ++index) before += shared.values[index];
+      shared.crossing_index = index;
+      shared.crossing_before = before;
+      shared.total = wanted;
+    }
+  }
+  __syncthreads();
+  return {shared.crossing_index, shared.crossing_before, shared.total};
+}
+
+__device__ inline void clear_values(int32_t count) {
+  SamplerShared& shared = sampler_shared();
+  __syncthreads();
+  for (int32_t i = threadIdx.x; i < count; i += kSamplerThreads) shared.values[i] = 0;
+  __syncthreads();
+}
+
+/// Keeps what is larger than the key, and of its equals those up to an id.
+struct Cut {
+  uint32_t key = 0;
+  int32_t last_id = 0x7FFFFFFF;
+  Wide before = 0;  ///< measure of what is larger than the key
+  Wide wanted = 0;
+  [[nodiscard]] __device__ bool keeps(float logit, int32_t id) const {
+    const uint32_t own = order_key(logit);
+    return own > key || (own == key && id <= last_id);
+  }
+};
+
+/// Among the listed ids with the given logits, by 8 bits at a time of word(id): the word at which the running measure
+/// over ascending words reaches what is wanted.
+template <class Word, class Measure>
+__device__ Crossing select_word(const int32_t* list, int32_t listed, Wide wanted, const Word& word,
+                                const Measure& measure) {
+  constexpr int32_t kDigits = 256;
+  SamplerShared& shared = sampler_shared();
+  uint32_t prefix = 0;
+  Wide before = 0;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    clear_values(kDigits);
+    for (int32_t i = threadIdx.x; i < listed; i += kSamplerThreads) {
+      const uint32_t own = word(list[i]);
+      if (shift < 24 && own >> (shift + 8) != prefix) continue;
+      atomicAdd(&shared.values[own >> shift & 0xFFu], measure(list[i]));
+    }
+    const Crossing found = find_crossing(kDigits, [&](Wide) { return wanted - before; });
+    before += found.before;
+    prefix = prefix << 8 | static_cast<uint32_t>(found.index);
+  }
+  return {static_cast<int32_t>(prefix), before, wanted};
+}
+
+/// The largest key such that the measure of what is not below it reaches wanted_of(measure of all). Ids measure
+/// measure(id, logit), nothing where they do not count. Every equal of the key is kept.
+template <class Measure, class WantedOf>
+__device__ Cut select_largest(const float* logits, int32_t vocab, float max_logit, float bins_per_unit, int32_t* list,
+                              const Measure& measure, const WantedOf& wanted_of) {
+  SamplerShared& shared = sampler_shared();
+  // Bins by distance from the maximum spread likely logits; the last holds all that is far away.
+  const auto bin_of = [&](float logit) {
+    return static_cast<int32_t>(fminf((max_logit - logit) * bins_per_unit, static_cast<float>(kBins - 1)));
+  };
+  clear_values(kBins);
+  for_each_logit(logits, vocab, [&](int32_t id, float logit) {
+    const Wide own = measure(id, logit);
+    if (own != 0) atomicAdd(&shared.values[bin_of(logit)], own);
+  });
+  const Crossing bin = find_crossing(kBins, wanted_of);
+  if (threadIdx.x == 0) shared.listed = 0;
+  __syncthreads();
+  for_each_logit(logits, vocab, [&](int32_t id, float logit) {
+    if (bin_of(logit) == bin.index && measure(id, logit) != 0) list[atomicAdd(&shared.listed, 1u)] = id;
+  });
+  __syncthreads();
+  const auto listed = static_cast<int32_t>(shared.listed);
+  // Descending keys are ascending complements.
+  const Crossing found = select_word(
+      list, listed, bin.wanted - bin.before, [&](int32_t id) { return ~order_key(logits[id]); },
+      [&](int32_t id) { return measure(id, logits[id]); });
+  return {~static_cast<uint32_t>(found.index), 0x7FFFFFFF, bin.before + found.before, bin.wanted};
+}
+
+/// Of the equals of the cut's key, each of which measures `each`, keeps the lowest ids that are needed to reach what
+/// the cut wanted. Right after select_largest, whose list it reads.
+__device__ inline void keep_needed_equals(const float* logits, const int32_t* list, Wide each, Cut& cut) {
+  SamplerShared& shared = sampler_shared();
+  const Wide needed = (cut.wanted - cut.before + each - 1) / each;
+  __syncthreads();
+  const auto listed = static_cast<int32_t>(shared.listed);
+  const auto is_equal = [&](int32_t id) { return static_cast<Wide>(order_key(logits[id]) == cut.key); };
+  Wide own = 0;
+  for (int32_t i = threadIdx.x; i < listed; i += kSamplerThreads) own += is_equal(list[i]);
+  if (block_sum(own) <= needed) return;
+  cut.last_id = select_word(list, listed, needed, [](int32_t id) { return static_cast<uint32_t>(id); }, is_equal).index;
+}
+
+/// The row's log-probabilities, of its raw logits, for `token`.
+struct ScoredRow {
+  const float* logits = nullptr;
+  int32_t vocab = 0;
+  int32_t row = 0;
+  int32_t token = 0;
+  int32_t top_count = 0;
+};
+
+/// Collects what the cut keeps, `count` of them, and writes them in order.
+__device__ inline void write_top(const ScoredRow& scored, const Cut& cut, int32_t count, double normaliser,
+                                 const SampleOutputs& outputs) {
+  SamplerShared& shared = sampler_shared();
+  __syncthreads();
+  if (threadIdx.x == 0) shared.listed = 0;
+  __syncthreads();
+  for_each_logit(scored.logits, scored.vocab, [&](int32_t id, float logit) {
+    if (!cut.keeps(logit, id)) return;
+    shared.top[atomicAdd(&shared.listed, 1u)] = static_cast<Wide>(order_key(logit)) << 32 | ~static_cast<uint32_t>(id);
+  });
+  __syncthreads();
+  for (int32_t i = threadIdx.x; i < count; i += kSamplerThreads) {
+    const Wide own = shared.top[i];
+    int32_t place = 0;
+    for (int32_t j = 0; j < count; ++j) place += shared.top[j] > own ? 1 : 0;
+    const auto id = static_cast<int32_t>(~static_cast<uint32_t>(own));
+    const size_t at = static_cast<size_t>(scored.row) * outputs.top_capacity + place;
+    outputs.top_tokens[at] = id;
+    outputs.top_logprobs[at] = static_cast<float>(static_cast<double>(scored.logits[id]) - normaliser);
+  }
+}
+
+__device__ inline void score_row(const ScoredRow& scored, int32_t* list, const SampleOutputs& outputs) {
+  const Extremes extremes = find_extremes(scored.logits, scored.vocab);
+  if (extremes.fault != 0) {
+    if (threadIdx.x == 0) outputs.rows[scored.row] = {.fault = extremes.fault};
+    return;
+  }
+  const float own = scored.logits[scored.token];
+  Wide weights = 0;
+  Wide above = 0;
+  for_each_logit(scored.logits, scored.vocab, [&](int32_t, float logit) {
+    weights += static_cast<Wide>(expf(logit - extremes.max) * kFullWeight);
+    above += logit > own ? 1 : 0;
+  });
+  const Wide total = block_sum(weights);
+  const Wide rank = block_sum(above) + 1;
+  const double normaliser =
+      static_cast<double>(extremes.max) + log(static_cast<double>(total) / static_cast<double>(kFullWeight));
+  const int32_t count = max(0, min(min(scored.top_count, outputs.top_capacity), scored.vocab));
+  if (threadIdx.x == 0) {
+    outputs.rows[scored.row] = {.fault = 0,
+                                .token = scored.token,
+                                .logprob = static_cast<float>(static_cast<double>(own) - normaliser),
+                                .rank = static_cast<int32_t>(rank),
+                                .top_count = count};
+  }
+  if (count == 0) return;
+  constexpr float kBinsPerUnit = 64.0f;
+  Cut cut = select_largest(
+      scored.logits, scored.vocab, extremes.max, kBinsPerUnit, list, [](int32_t, float) { return Wide{1}; },
+      [count](Wide) { return static_cast<Wide>(count); });
+  keep_needed_equals(scored.logits, list, 1, cut);
+  write_top(scored, cut, count, normaliser, outputs);
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <array>
+
+#include "cuda/device.h"
+#include "cuda/kernels.h"
+#include "tensor/backend.h"
+
+namespace millrace::cuda {
+
+class CudaVector final : public tensor::DeviceVector {
+ public:
+  CudaVector(tensor::Buffer values, int64_t size) : values_(std::move(values)), size_(size) {}
+  [[nodiscard]] int64_t size() const override { return size_; }
+  [[nodiscard]] const float* data() const { return reinterpret_cast<const float*>(values_.data()); }
+
+ private:
+  tensor::Buffer values_;  // f32 [size]
+  int64_t size_;
+};
+
+class CudaWeight final : public tensor::PackedWeight {
+ public:
+  CudaWeight(tensor::Buffer packed, DeviceWeight weight) : packed_(std::move(packed)), weight_(weight) {}
+  [[nodiscard]] int64_t out_features() const override { return weight_.out_features; }
+  [[nodiscard]] int64_t in_features() const override { return weight_.in_features; }
+  [[nodiscard]] const DeviceWeight& get() const { return weight_; }
+
+ private:
+  tensor::Buffer packed_;
+  DeviceWeight weight_;
+};
+
+class CudaEmbedding final : public tensor::EmbeddingTable {
+ public:
+  CudaEmbedding(tensor::Buffer table, int64_t vocab, int64_t width)
+      : table_(std::move(table)), vocab_(vocab), width_(width) {}
+  [[nodiscard]] const std::byte* data() const { return table_.data(); }
+  [[nodiscard]] int64_t vocab() const { return vocab_; }
+  [[nodiscard]] int64_t width() const { return width_; }
+
+ private:
+  tensor::Buffer table_;  // bf16 [vocab, width]
+  int64_t vocab_;
+  int64_t width_;
+};
+
+/// Brings tensors of a checkpoint to the device in the layout of its kernels: blocks of rows are read from the file
+/// into pinned memory while earlier ones travel and are packed. Owned by a backend; thread-safe.
+class WeightLoader {
+ public:
+  explicit WeightLoader(Device& device) : device_(device) {}
+  [[nodiscard]] std::unique_ptr<CudaVector> load_vector(std::span<const float> values);
+  /// Contracts: Backend::pack, pack_gate_up, make_embedding.
+  [[nodiscard]] std::unique_ptr<CudaWeight> pack(std::span<const tensor::HostTensor> parts);
+  [[nodiscard]] std::unique_ptr<CudaWeight> pack_gate_up(const tensor::HostTensor& gate, const tensor::HostTensor& up);
+  [[nodiscard]] std::unique_ptr<CudaEmbedding> load_embedding(const tensor::HostTensor& table);
+
+ private:
+  struct Block {
+    tensor::Buffer pinned;     // [block bytes]
+    tensor::Buffer on_device;  // [block bytes]
+    Event free;                // set when both may be written to
+  };
+  /// Calls use(rows on the device, first row, count) for one block of rows after another.
+  using UseRows = std::function<void(const std::byte* rows, int64_t first, int64_t count)>;
+  void stream_rows(const tensor::HostTensor& matrix, const UseRows& use);
+  void pack_part(const tensor::HostTensor& part, int64_t first_feature, PackAs as, std::byte* packed);
+
+  Device& device_;
+  std::mutex mutex_;
+  std::array<Block, 3> blocks_;  // allocated when first used; guarded by mutex_, as the rest
+  size_t next_block_ = 0;
+};
+
+}  // namespace millrace::cuda

@@ -1,0 +1,25 @@
+#include "conformance/harness.h"
+#include "cpu/cpu_backend.h"
+#include "cpu/kernels.h"
+
+namespace millrace::test {
+
+using tensor::DType;
+
+std::vector<BackendCase> backend_cases() {
+  std::vector<BackendCase> cases;
+  for (const cpu::Isa isa : cpu::available_isas()) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const std::string name = fmt::format("cpu {} {}", cpu::to_string(isa), tensor::to_string(dtype));
+      const auto maker = [isa](DType compute) {
+        return [isa, compute] { return cpu::make_backend({.threads = 2, .compute_dtype = compute, .isa = isa}); };
+      };
+      const DType product = cpu::kernels_for(isa)->bf16_left ? dtype : DType::kF32;
+      cases.push_back(
+          {.name = name, .make = maker(dtype), .product_dtype = product, .make_plain = maker(product)});
+    }
+  }
+  return cases;
+}
+
+}  // namespace millrace::test

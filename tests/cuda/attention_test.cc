@@ -1,0 +1,227 @@
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "conformance/sequences.h"
+#include "cuda/device_array.h"
+#include "cuda/emulator/emulator.h"
+
+using namespace millrace;
+using namespace millrace::test;
+
+namespace {
+
+constexpr float kEpsilon = 1e-6f;
+constexpr int32_t kLayers = 2;
+constexpr int32_t kLayer = 1;
+
+/// Keys and values of many sequences, and the ops over them.
+class Cache {
+ public:
+  Cache(const AttentionCase& sizes, const Weights& weights, int32_t page_count)
+      : sizes_(sizes),
+        shape_{nullptr, kLayers, sizes.kv_head_count, sizes.head_dim, sizes.page_size},
+        frequency_(weights.inverse_frequency),
+        q_norm_(weights.q_norm),
+        k_norm_(weights.k_norm),
+        // NaNs everywhere: what was not written must not be read.
+        pages_(cuda::kv_page_bytes(shape_) * static_cast<size_t>(page_count), 0xFF) {
+    shape_.data = pages_.get();
+  }
+
+  struct Batch {
+    std::vector<int32_t> row_begin = {0};
+    std::vector<int32_t> prefix;
+    std::vector<int32_t> page_begin = {0};
+    std::vector<uint32_t> pages;
+    Values qkv;
+  };
+  /// Stores the rows' keys and values and attends; `slack` is added to every bound.
+  Values step(const Batch& given, int32_t slack) const {
+    const auto sequences = static_cast<int32_t>(given.prefix.size());
+    const DeviceArray<int32_t> count(std::vector<int32_t>{sequences});
+    const DeviceArray<int32_t> row_begin(given.row_begin);
+    const DeviceArray<int32_t> prefix(given.prefix);
+    const DeviceArray<int32_t> page_begin(given.page_begin);
+    const DeviceArray<uint32_t> pages(given.pages);
+    const cuda::DeviceBatch batch{count.get(), row_begin.get(), prefix.get(), page_begin.get(), pages.get()};
+    cuda::BatchBounds bounds{given.row_begin.back() + slack, sequences + slack, slack, slack};
+    for (size_t s = 0; s < given.prefix.size(); ++s) {
+      const int32_t rows = given.row_begin[s + 1] - given.row_begin[s];
+      bounds.sequence_rows = std::max(bounds.sequence_rows, rows);
+      bounds.context = std::max(bounds.context, given.prefix[s] + rows + slack);
+    }
+    const auto width = static_cast<size_t>(sizes_.head_count) * static_cast<size_t>(sizes_.head_dim);
+    const size_t count_q = static_cast<size_t>(given.row_begin.back()) * width;
+    const DeviceArray<float> qkv(given.qkv);
+    const DeviceArray<uint16_t> q(count_q, 0xFF);
+    const DeviceArray<uint16_t> out(count_q, 0xFF);
+    const cuda::DeviceRotary rotary{frequency_.get(), sizes_.rotary_dim, sizes_.attention_factor};
+    cuda::rotary_store_kv(nullptr, qkv.get(), sizes_.head_count, rotary, sizes_.norms ? q_norm_.get() : nullptr,
+                          sizes_.norms ? k_norm_.get() : nullptr, kEpsilon, batch, bounds, shape_, kLayer, q.get());
+    const cuda::AttentionSizes attention{sizes_.head_count, 1.0f / std::sqrt(static_cast<float>(sizes_.head_dim)),
+                                         sizes_.sliding_window};
+    const DeviceArray<uint8_t> workspace(cuda::attention_workspace_bytes(attention, shape_, bounds), 0xFF);
+    cuda::attention(nullptr, q.get(), attention, batch, bounds, shape_, kLayer, out.get(), workspace.get());
+    return bf16_values(out.values());
+  }
+
+ private:
+  AttentionCase sizes_;
+  cuda::DeviceKvCache shape_;
+  DeviceArray<float> frequency_;
+  DeviceArray<float> q_norm_;
+  DeviceArray<float> k_norm_;
+  DeviceArray<uint8_t> pages_;
+};
+
+/// Feeds chunk i of every sequence in step i and returns each sequence's outputs [length, heads·head_dim].
+std::vector<Values> feed_device(const AttentionCase& sizes, const Weights& weights,
+                                const std::vector<TestSequence>& sequences, uint64_t seed, int32_t slack = 0) {
+  const int64_t q_width = int64_t{sizes.head_count} * sizes.head_dim;
+  const int64_t qkv_width = int64_t{sizes.head_count + 2 * sizes.kv_head_count} * sizes.head_dim;
+  std::vector<uint32_t> free_pages;
+  for (const TestSequence& sequence : sequences) {
+    free_pages.resize(free_pages.size() + static_cast<size_t>(sequence.length / sizes.page_size + 1));
+  }
+  std::iota(free_pages.begin(), free_pages.end(), 0u);
+  std::mt19937_64 engine(seed);
+  std::shuffle(free_pages.begin(), free_pages.end(), engine);
+  emulator::set_order_seed(seed);
+  const Cache cache(sizes, weights, static_cast<int32_t>(free_pages.size()));
+  std::vector<std::vector<uint32_t>> pages(sequences.size());
+  std::vector<Values> outputs(sequences.size());
+  std::vector<int32_t> fed(sequences.size(), 0);
+  for (size_t step = 0;; ++step) {
+    Cache::Batch batch;
+    std::vector<size_t> members;
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      if (step >= sequences[s].chunks.size()) continue;
+      const int32_t rows = sequences[s].chunks[step];
+      members.push_back(s);
+      batch.prefix.push_back(fed[s]);
+      batch.row_begin.push_back(batch.row_begin.back() + rows);
+      const auto from = sequences[s].qkv.begin() + fed[s] * qkv_width;
+      batch.qkv.insert(batch.qkv.end(), from, from + rows * qkv_width);
+      fed[s] += rows;
+      while (static_cast<int32_t>(pages[s].size()) * sizes.page_size < fed[s]) {
+        pages[s].push_back(free_pages.back());
+        free_pages.pop_back();
+      }
+      batch.pages.insert(batch.pages.end(), pages[s].begin(), pages[s].end());
+      batch.page_begin.push_back(static_cast<int32_t>(batch.pages.size()));
+    }
+    if (members.empty()) return outputs;
+    const Values result = cache.step(batch, slack);
+    for (size_t m = 0; m < members.size(); ++m) {
+      outputs[members[m]].insert(outputs[members[m]].end(), result.begin() + batch.row_begin[m] * q_width,
+                                 result.begin() + batch.row_begin[m + 1] * q_width);
+    }
+  }
+}
+
+bool same_bits(const Values& a, const Values& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("CUDA rotary_store_kv and attention agree with the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 130);
+  const AttentionCase cases[] = {
+      {},
+      {.head_count = 14, .kv_head_count = 2, .page_size = 64},
+      {.head_count = 4, .kv_head_count = 4, .head_dim = 32, .rotary_dim = 16, .page_size = 1},
+      {.head_count = 6, .kv_head_count = 1, .head_dim = 24, .rotary_dim = 24, .sliding_window = 5, .page_size = 7},
+      {.head_count = 2, .kv_head_count = 1, .head_dim = 80, .rotary_dim = 40, .attention_factor = 1.3f},
+      {.head_count = 2, .kv_head_count = 2, .head_dim = 128, .rotary_dim = 128, .page_size = 32, .norms = true},
+      {.head_count = 1, .kv_head_count = 1, .head_dim = 256, .rotary_dim = 64, .sliding_window = 70, .norms = true},
+      {.head_count = 35, .kv_head_count = 1, .head_dim = 33, .rotary_dim = 30, .page_size = 8},
+      {.head_count = 3, .kv_head_count = 3, .head_dim = 100, .rotary_dim = 100, .page_size = 16},
+  };
+  for (const AttentionCase& sizes : cases) {
+    INFO(sizes.to_string());
+    const Weights weights = random_weights(random, sizes);
+    std::vector<TestSequence> sequences;
+    for (const bool one_by_one : {false, true, false}) {
+      const auto length = static_cast<int32_t>(random.integer(1, one_by_one ? 40 : 110));
+      sequences.push_back(random_sequence(random, sizes, length, one_by_one));
+    }
+    const auto got = feed_device(sizes, weights, sequences, test_seed());
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      INFO("sequence " << s << " of " << sequences[s].length);
+      check_close(got[s], expected_outputs(sizes, weights, sequences[s], tensor::DType::kBF16), 0x1p-8, 0.02);
+    }
+  }
+}
+
+TEST_CASE("CUDA attention over several splits agrees with the reference and has the same bits however it was fed") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 131);
+  const AttentionCase cases[] = {
+      {.head_count = 4, .kv_head_count = 1, .head_dim = 64, .rotary_dim = 64},
+      {.head_count = 2, .kv_head_count = 2, .head_dim = 24, .rotary_dim = 24, .sliding_window = 290, .page_size = 5},
+      {.head_count = 17, .kv_head_count = 1, .head_dim = 128, .rotary_dim = 64, .page_size = 48},
+  };
+  for (const AttentionCase& sizes : cases) {
+    INFO(sizes.to_string());
+    const Weights weights = random_weights(random, sizes);
+    const auto splits = sizes.head_count > 8 ? 1 : 2;
+    const auto length = static_cast<int32_t>(256 * splits + random.integer(20, 50));
+    TestSequence sequence = random_sequence(random, sizes, length, false);
+    sequence.chunks = {length};
+    const Values whole = feed_device(sizes, weights, {sequence}, 1)[0];
+    check_close(whole, expected_outputs(sizes, weights, sequence, tensor::DType::kBF16), 0x1p-8, 0.02);
+    // A long chunk, then one by one, as decoding does it, with short chunks between.
+    sequence.chunks = {length - 60, 1, 1, 1, 1, 1, 17, 3};
+    sequence.chunks.insert(sequence.chunks.end(), 35, 1);
+    const TestSequence other = random_sequence(random, sizes, 30, true);
+    const auto slack = static_cast<int32_t>(random.integer(0, 3));
+    INFO("bounds beyond by " << slack);
+    const auto got = feed_device(sizes, weights, {other, sequence, other}, test_seed() + 1, slack);
+    REQUIRE(same_bits(got[1], whole));
+    REQUIRE(same_bits(got[0], got[2]));
+  }
+}
+
+TEST_CASE("CUDA attention one by one has the bits of the whole prompt, for any page size") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 132);
+  AttentionCase sizes{.head_count = 6, .kv_head_count = 2, .head_dim = 80, .rotary_dim = 40, .sliding_window = 33};
+  const Weights weights = random_weights(random, sizes);
+  TestSequence sequence = random_sequence(random, sizes, 90, false);
+  sequence.chunks = {90};
+  const Values whole = feed_device(sizes, weights, {sequence}, 1)[0];
+  for (const int32_t page_size : {1, 7, 16, 64}) {
+    INFO("pages of " << page_size);
+    sizes.page_size = page_size;
+    sequence.chunks.assign(90, 1);
+    REQUIRE(same_bits(feed_device(sizes, weights, {sequence}, test_seed())[0], whole));
+  }
+}
+
+TEST_CASE("a position that is no number spoils those that see it, and nobody else") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 133);
+  const AttentionCase sizes{.head_count = 2, .kv_head_count = 1, .head_dim = 64, .rotary_dim = 64};
+  const Weights weights = random_weights(random, sizes);
+  TestSequence healthy = random_sequence(random, sizes, 50, false);
+  TestSequence spoilt = healthy;
+  constexpr size_t kPosition = 21;
+  constexpr size_t kWidth = 4 * 64;
+  spoilt.qkv[kPosition * kWidth + 3 * 64 + 5] = std::numeric_limits<float>::infinity();  // a channel of its value
+  const auto got = feed_device(sizes, weights, {healthy, spoilt}, test_seed());
+  for (size_t i = 0; i < got[0].size(); ++i) {
+    INFO("element " << i);
+    REQUIRE(std::isfinite(got[0][i]));
+    REQUIRE(std::isfinite(got[1][i]) == (i / 128 < kPosition));
+    if (i / 128 < kPosition) REQUIRE(got[1][i] == got[0][i]);
+  }
+}
+
+TEST_CASE("attention says which heads it cannot do") {
+  const cuda::DeviceKvCache cache{nullptr, 1, 2, 300, 16};
+  REQUIRE_THROWS_WITH(cuda::attention(nullptr, nullptr, {4, 1.0f, 0}, {}, {1, 1, 1, 1}, cache, 0, nullptr, nullptr),
+                      "attention: found 4 heads over 2 of 300 channels, wanted a multiple and at most 256 channels");
+}

@@ -1,0 +1,305 @@
+#include "cuda/emulator/emulator.h"
+
+#include <fmt/core.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <boost/context/detail/fcontext.hpp>
+#include <cstring>
+#include <memory>
+#include <numeric>
+
+#include "cuda/emulator/block.h"
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#define MILLRACE_ADDRESS_SANITIZER 1
+#endif
+#endif
+
+namespace millrace::emulator {
+namespace {
+
+namespace context = boost::context::detail;
+
+#ifdef MILLRACE_ADDRESS_SANITIZER
+constexpr size_t kStackBytes = 256 * 1024;
+#else
+constexpr size_t kStackBytes = 32 * 1024;
+#endif
+constexpr size_t kStackShift = 17 * 64;
+constexpr uint32_t kMostThreads = 1024;
+constexpr uint32_t kFullMask = 0xFFFFFFFFu;
+/// What shared memory holds before anything is written: NaNs in every floating-point type.
+constexpr int kUnwritten = 0xFF;
+
+std::atomic<uint64_t> order_seed{1};
+
+/// xorshift64*: the order of turns need only be varied.
+class Order {
+ public:
+  explicit Order(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u | 1) {}
+  size_t below(size_t bound) {
+    state_ ^= state_ >> 12;
+    state_ ^= state_ << 25;
+    state_ ^= state_ >> 27;
+    return static_cast<size_t>((state_ * 0x2545F4914F6CDD1Du) >> 33) % bound;
+  }
+
+ private:
+  uint64_t state_;
+};
+
+/// Stacks of one host thread's fibers; mapped once, pages come with use.
+class Stacks {
+ public:
+  Stacks()
+      : base_(mmap(nullptr, kStackBytes * kMostThreads, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
+    if (base_ == MAP_FAILED) throw std::bad_alloc();
+    madvise(base_, kStackBytes * kMostThreads, MADV_HUGEPAGE);  // fibers take turns too fast for small pages
+  }
+  Stacks(const Stacks&) = delete;
+  ~Stacks() { munmap(base_, kStackBytes * kMostThreads); }
+  [[nodiscard]] std::byte* bottom(size_t thread) const { return static_cast<std::byte*>(base_) + thread * kStackBytes; }
+
+ private:
+  void* base_;
+};
+
+enum class Wait : uint8_t { kNone, kBlock, kWarp, kEnded };
+
+struct Fiber : Thread {
+  context::fcontext_t context = nullptr;
+  std::byte* stack = nullptr;
+  void* fake_stack = nullptr;  // the address sanitizer's
+  Wait wait = Wait::kNone;
+};
+
+struct Warp {
+  const char* operation = nullptr;
+  uint32_t arrived = 0;
+  Collective lanes;
+};
+
+struct RunningBlock : Block {
+  const Launch* launch = nullptr;
+  std::vector<Fiber> fibers;
+  std::vector<Warp> warps;
+  std::vector<size_t> runnable;
+  size_t ended = 0;
+  size_t at_barrier = 0;
+  std::source_location barrier;
+  Fiber* running = nullptr;
+  context::fcontext_t scheduler = nullptr;
+  void* scheduler_fake_stack = nullptr;
+  const void* scheduler_stack = nullptr;
+  size_t scheduler_stack_bytes = 0;
+  std::string fault;
+};
+
+thread_local RunningBlock* current = nullptr;
+
+void begin_switch([[maybe_unused]] void** save, [[maybe_unused]] const void* bottom, [[maybe_unused]] size_t bytes) {
+#ifdef MILLRACE_ADDRESS_SANITIZER
+  __sanitizer_start_switch_fiber(save, bottom, bytes);
+#endif
+}
+void end_switch([[maybe_unused]] void* saved, [[maybe_unused]] const void** bottom, [[maybe_unused]] size_t* bytes) {
+#ifdef MILLRACE_ADDRESS_SANITIZER
+  __sanitizer_finish_switch_fiber(saved, bottom, bytes);
+#endif
+}
+
+/// Back to the scheduler; returns when it is this fiber's turn again, never for the last time.
+void leave(RunningBlock& block, bool for_good) {
+  Fiber& fiber = *block.running;
+  begin_switch(for_good ? nullptr : &fiber.fake_stack, block.scheduler_stack, block.scheduler_stack_bytes);
+  const context::transfer_t back = context::jump_fcontext(block.scheduler, nullptr);
+  end_switch(fiber.fake_stack, &block.scheduler_stack, &block.scheduler_stack_bytes);
+  block.scheduler = back.fctx;
+}
+
+void fiber_main(context::transfer_t from) {
+  RunningBlock& block = *current;
+  end_switch(nullptr, &block.scheduler_stack, &block.scheduler_stack_bytes);
+  block.scheduler = from.fctx;
+  block.launch->body();
+  block.running->wait = Wait::kEnded;
+  ++block.ended;
+  leave(block, true);
+}
+
+void enter(RunningBlock& block, Fiber& fiber) {
+  block.running = &fiber;
+  begin_switch(&block.scheduler_fake_stack, fiber.stack, kStackBytes);
+  fiber.context = context::jump_fcontext(fiber.context, nullptr).fctx;
+  end_switch(block.scheduler_fake_stack, nullptr, nullptr);
+}
+
+std::string place(const std::source_location& where) {
+  const std::string_view file = where.file_name();
+  return fmt::format("{}:{}", file.substr(file.rfind('/') + 1), where.line());
+}
+
+std::string stuck(const RunningBlock& block) {
+  std::string text = fmt::format("{} of {} threads wait at __syncthreads", block.at_barrier, block.fibers.size());
+  if (block.at_barrier > 0) text += fmt::format(" ({})", place(block.barrier));
+  for (size_t w = 0; w < block.warps.size(); ++w) {
+    const Warp& warp = block.warps[w];
+    if (warp.arrived == 0) continue;
+    text += fmt::format(", lanes {:#x} of warp {} at {}", warp.arrived, w, warp.operation);
+  }
+  return text + fmt::format(", {} have ended, and none can go on", block.ended);
+}
+
+void start_fibers(RunningBlock& block, const Stacks& stacks) {
+  const dim3 shape = block.shape;
+  block.fibers = std::vector<Fiber>(size_t{shape.x} * shape.y * shape.z);
+  block.warps.assign(block.fibers.size() / kWarpLanes, {});
+  for (size_t i = 0; i < block.fibers.size(); ++i) {
+    Fiber& fiber = block.fibers[i];
+    const auto linear = static_cast<uint32_t>(i);
+    fiber.index = {linear % shape.x, linear / shape.x % shape.y, linear / shape.x / shape.y};
+    fiber.lane = static_cast<int>(i) % kWarpLanes;
+    fiber.warp = static_cast<int>(i) / kWarpLanes;
+    fiber.stack = stacks.bottom(i);
+#ifdef MILLRACE_ADDRESS_SANITIZER
+    __asan_unpoison_memory_region(fiber.stack, kStackBytes);
+#endif
+    // Stacks begin at different places of their rooms, or all their tops would share a few sets of the caches.
+    const size_t unused = i * kStackShift % (kStackBytes / 4);
+    fiber.context = context::make_fcontext(fiber.stack + kStackBytes - unused, kStackBytes - unused, fiber_main);
+    block.runnable.push_back(i);
+  }
+}
+
+void run_block(const Launch& launch, uint3 index, const Stacks& stacks, Order& order) {
+  // Exactly as much as was asked for, so that the address sanitizer sees what lies outside.
+  const std::unique_ptr<std::byte, decltype(&std::free)> shared(
+      static_cast<std::byte*>(std::aligned_alloc(128, std::max<size_t>(128, (launch.shared_bytes + 127) / 128 * 128))),
+      &std::free);
+  std::memset(shared.get(), kUnwritten, launch.shared_bytes);
+#ifdef MILLRACE_ADDRESS_SANITIZER
+  __asan_poison_memory_region(shared.get() + (launch.shared_bytes + 7) / 8 * 8,
+                              (launch.shared_bytes + 127) / 128 * 128 - (launch.shared_bytes + 7) / 8 * 8);
+#endif
+  RunningBlock block;
+  block.index = index;
+  block.grid = launch.grid;
+  block.shape = launch.block;
+  block.shared = shared.get();
+  block.shared_bytes = launch.shared_bytes;
+  block.launch = &launch;
+  start_fibers(block, stacks);
+  RunningBlock* const outer = std::exchange(current, &block);
+  while (!block.runnable.empty() && block.fault.empty()) {
+    const size_t turn = order.below(block.runnable.size());
+    const size_t chosen = std::exchange(block.runnable[turn], block.runnable.back());
+    block.runnable.pop_back();
+    enter(block, block.fibers[chosen]);
+  }
+  current = outer;
+#ifdef MILLRACE_ADDRESS_SANITIZER
+  __asan_unpoison_memory_region(shared.get(), (launch.shared_bytes + 127) / 128 * 128);
+#endif
+  if (block.fault.empty() && block.ended != block.fibers.size()) {
+    block.fault = fmt::format("{}, block ({}, {}, {}): {}", launch.name, index.x, index.y, index.z, stuck(block));
+  }
+  if (!block.fault.empty()) throw KernelFault(block.fault);
+}
+
+}  // namespace
+
+Thread& current_thread() {
+  return *current->running;
+}
+Block& current_block() {
+  return *current;
+}
+
+void fault(const std::string& what) {
+  RunningBlock& block = *current;
+  const Fiber& fiber = *block.running;
+  block.fault = fmt::format("{}, block ({}, {}, {}), thread ({}, {}, {}): {}", block.launch->name, block.index.x,
+                            block.index.y, block.index.z, fiber.index.x, fiber.index.y, fiber.index.z, what);
+  leave(block, true);
+  std::abort();
+}
+
+void synchronize_block(const std::source_location& where) {
+  RunningBlock& block = *current;
+  Fiber& fiber = *block.running;
+  if (block.ended > 0) fault(fmt::format("{} threads have ended before __syncthreads ({})", block.ended, place(where)));
+  if (block.at_barrier > 0 && (where.line() != block.barrier.line() || where.column() != block.barrier.column())) {
+    fault(fmt::format("comes to __syncthreads at {} while others wait at {}", place(where), place(block.barrier)));
+  }
+  block.barrier = where;
+  if (++block.at_barrier < block.fibers.size()) {
+    fiber.wait = Wait::kBlock;
+    leave(block, false);
+    return;
+  }
+  block.at_barrier = 0;
+  for (size_t i = 0; i < block.fibers.size(); ++i) {
+    if (block.fibers[i].wait != Wait::kBlock) continue;
+    block.fibers[i].wait = Wait::kNone;
+    block.runnable.push_back(i);
+  }
+}
+
+void synchronize_warp(const char* operation, uint32_t mask, const void* in, void* out,
+                      const std::function<void(const Collective&)>& combine) {
+  RunningBlock& block = *current;
+  Fiber& fiber = *block.running;
+  Warp& warp = block.warps[static_cast<size_t>(fiber.warp)];
+  if (mask != kFullMask) fault(fmt::format("{} with the mask {:#x}, wanted all lanes", operation, mask));
+  if (warp.arrived != 0 && std::strcmp(warp.operation, operation) != 0) {
+    fault(fmt::format("comes to {} while lanes {:#x} wait at {}", operation, warp.arrived, warp.operation));
+  }
+  const auto lane = static_cast<size_t>(fiber.lane);
+  warp.operation = operation;
+  warp.arrived |= 1u << lane;
+  warp.lanes.in[lane] = in;
+  warp.lanes.out[lane] = out;
+  if (warp.arrived != kFullMask) {
+    fiber.wait = Wait::kWarp;
+    leave(block, false);
+    return;
+  }
+  combine(warp.lanes);
+  warp.arrived = 0;
+  const size_t first = static_cast<size_t>(fiber.warp) * kWarpLanes;
+  for (size_t i = first; i < first + kWarpLanes; ++i) {
+    if (block.fibers[i].wait != Wait::kWarp) continue;
+    block.fibers[i].wait = Wait::kNone;
+    block.runnable.push_back(i);
+  }
+}
+
+void run(const Launch& launch) {
+  const size_t threads = size_t{launch.block.x} * launch.block.y * launch.block.z;
+  if (threads == 0 || threads > kMostThreads || threads % kWarpLanes != 0) {
+    throw KernelFault(
+        fmt::format("{}: {} threads per block, wanted whole warps, at most {}", launch.name, threads, kMostThreads));
+  }
+  thread_local Stacks stacks;
+  Order order(order_seed.load());
+  std::vector<size_t> blocks(size_t{launch.grid.x} * launch.grid.y * launch.grid.z);
+  std::iota(blocks.begin(), blocks.end(), size_t{0});
+  for (size_t left = blocks.size(); left > 0; --left) {
+    std::swap(blocks[order.below(left)], blocks[left - 1]);
+    const auto linear = static_cast<uint32_t>(blocks[left - 1]);
+    const dim3& grid = launch.grid;
+    run_block(launch, {linear % grid.x, linear / grid.x % grid.y, linear / grid.x / grid.y}, stacks, order);
+  }
+}
+
+void set_order_seed(uint64_t seed) {
+  order_seed = seed;
+}
+
+}  // namespace millrace::emulator

@@ -1,0 +1,87 @@
+#include "cuda/emulator/fake_memory.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+namespace millrace::emulator {
+namespace {
+
+constexpr size_t kAlignment = 256;
+constexpr int kNoise = 0xCD;
+
+struct Allocation {
+  size_t bytes = 0;
+  Place place = Place::kDevice;
+  int device = 0;
+};
+
+struct Registry {
+  std::mutex mutex;
+  std::map<const std::byte*, Allocation> allocations;
+  std::map<int, size_t> used;
+};
+
+// Never destroyed: threads of streams may outlive main.
+Registry& registry() {
+  static auto* const kept = new Registry;
+  return *kept;
+}
+
+void* allocate(size_t bytes, Place place, int device) {
+  const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  auto* data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
+  std::memset(data, kNoise, rounded);
+  registry().allocations[data] = {bytes, place, device};
+  return data;
+}
+
+}  // namespace
+
+void* allocate_device(int device, size_t bytes) {
+  const std::lock_guard lock(registry().mutex);
+  size_t& used = registry().used[device];
+  if (bytes > kDeviceBytes - used) return nullptr;
+  used += bytes;
+  return allocate(bytes, Place::kDevice, device);
+}
+
+void* allocate_pinned(size_t bytes) {
+  const std::lock_guard lock(registry().mutex);
+  return allocate(bytes, Place::kPinned, 0);
+}
+
+bool release(void* data, Place place) {
+  {
+    const std::lock_guard lock(registry().mutex);
+    const auto found = registry().allocations.find(static_cast<std::byte*>(data));
+    if (found == registry().allocations.end() || found->second.place != place) return false;
+    if (place == Place::kDevice) registry().used[found->second.device] -= found->second.bytes;
+    registry().allocations.erase(found);
+  }
+  std::free(data);
+  return true;
+}
+
+size_t free_bytes(int device) {
+  const std::lock_guard lock(registry().mutex);
+  return kDeviceBytes - registry().used[device];
+}
+
+bool find_place(const void* data, size_t bytes, Place& place) {
+  const auto* address = static_cast<const std::byte*>(data);
+  const std::lock_guard lock(registry().mutex);
+  auto after = registry().allocations.upper_bound(address);
+  if (after != registry().allocations.begin()) {
+    const auto& [begin, allocation] = *--after;
+    if (address < begin + allocation.bytes) {
+      place = allocation.place;
+      return address + bytes <= begin + allocation.bytes;
+    }
+  }
+  place = Place::kPageable;
+  return true;
+}
+
+}  // namespace millrace::emulator

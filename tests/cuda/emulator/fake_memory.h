@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+/// What the fake runtime has handed out: device memory of each device and pinned host memory. Thread-safe.
+namespace millrace::emulator {
+
+enum class Place : uint8_t { kPageable, kPinned, kDevice };
+
+/// Memory of each device.
+inline constexpr size_t kDeviceBytes = size_t{1} << 30;
+
+/// Null when the device has not so much left. The content is noise.
+[[nodiscard]] void* allocate_device(int device, size_t bytes);
+[[nodiscard]] void* allocate_pinned(size_t bytes);
+/// False: nobody allocated that there.
+[[nodiscard]] bool release(void* data, Place place);
+[[nodiscard]] size_t free_bytes(int device);
+/// Where `bytes` from `data` on lie; false when they leave an allocation.
+[[nodiscard]] bool find_place(const void* data, size_t bytes, Place& place);
+
+}  // namespace millrace::emulator

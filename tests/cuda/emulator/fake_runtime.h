@@ -1,0 +1,34 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+/// The controls of the fake CUDA runtime: the toolkit's own declarations over a thread per stream and plain memory.
+/// Work runs later, on the stream's thread, and nothing but an event or a synchronising call orders it with the host:
+/// what is read too early or reused too soon is a wrong result, or a race that the thread sanitizer sees.
+namespace millrace::emulator {
+
+/// Calls since the last reset().
+struct Counts {
+  uint64_t allocations = 0;       ///< of device or pinned memory, and what frees it
+  uint64_t creations = 0;         ///< of streams, events and graphs
+  uint64_t synchronisations = 0;  ///< calls that make the host wait, whatever their names
+  uint64_t launches = 0;          ///< of kernels, one by one
+  uint64_t copies = 0;
+  uint64_t graph_launches = 0;
+};
+[[nodiscard]] Counts counts();
+
+/// Counts from zero again, ends delays and injected failures, forgets an error that stuck.
+void reset();
+/// Each piece of work waits up to `most` before it runs.
+void delay_randomly(uint64_t seed, std::chrono::microseconds most);
+/// The nth call from now on (from 1) that brings work to a stream returns cudaErrorLaunchOutOfResources.
+void fail_call(uint64_t nth);
+/// The nth event that is recorded from now on (from 1) ends in cudaErrorIllegalAddress; with `sticks`, so does every
+/// call after it, as on a real device.
+void fail_event(uint64_t nth, bool sticks);
+/// GPUs of this machine; 0: there is no driver.
+void set_device_count(int count);
+
+}  // namespace millrace::emulator

@@ -1,0 +1,117 @@
+#include "cuda/emulator/fake_stream.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <climits>
+#include <random>
+
+#include "base/check.h"
+
+namespace millrace::emulator {
+namespace {
+
+thread_local int captures_of_thread = 0;
+std::atomic<uint64_t> stream_count{0};
+
+// Not std::atomic::wait: its bookkeeping would order the waiter before the waker.
+void wait_while(const std::atomic<uint32_t>& word, uint32_t value) {
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
+void wake(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+Delays delays;
+
+bool thread_captures() {
+  return captures_of_thread > 0;
+}
+
+void Signal::set(cudaError_t outcome) {
+  outcome_.store(outcome, std::memory_order_release);
+  wake(outcome_);
+}
+
+cudaError_t Signal::query() const {
+  return static_cast<cudaError_t>(outcome_.load(std::memory_order_acquire));
+}
+
+cudaError_t Signal::wait() const {
+  while (query() == cudaErrorNotReady) wait_while(outcome_, cudaErrorNotReady);
+  return query();
+}
+
+}  // namespace millrace::emulator
+
+using millrace::emulator::Signal;
+using millrace::emulator::Work;
+using millrace::emulator::WorkList;
+
+CUstream_st::CUstream_st() : newest_(new Task) {
+  thread_ = std::thread([this, first = newest_, number = ++millrace::emulator::stream_count]() mutable {
+    std::minstd_rand random(static_cast<uint32_t>(millrace::emulator::delays.seed + number));
+    for (Task* done = first;;) {
+      Task* next = nullptr;
+      for (;;) {
+        const uint32_t seen = submitted_.load(std::memory_order_acquire);
+        next = done->next.load(std::memory_order_acquire);
+        if (next != nullptr) break;
+        millrace::emulator::wait_while(submitted_, seen);
+      }
+      delete done;
+      done = next;
+      if (!next->work) {
+        delete next;
+        return;
+      }
+      const int64_t most_us = millrace::emulator::delays.most_us.load();
+      if (most_us > 0) {
+        const auto wait_us = std::uniform_int_distribution<int64_t>(0, most_us)(random);
+        std::this_thread::sleep_for(std::chrono::microseconds(wait_us));
+      }
+      next->work();
+      next->work = [] {};
+    }
+  });
+}
+
+CUstream_st::~CUstream_st() {
+  CHECK(!capturing(), "a stream is destroyed while it is captured");
+  enqueue({});
+  thread_.join();
+}
+
+void CUstream_st::enqueue(Work work) {
+  if (capturing()) {
+    captured_->push_back(std::move(work));
+    return;
+  }
+  const std::lock_guard lock(submit_mutex_);
+  auto* task = new Task{std::move(work)};
+  newest_->next.store(task, std::memory_order_release);
+  newest_ = task;
+  submitted_.fetch_add(1, std::memory_order_release);
+  millrace::emulator::wake(submitted_);
+}
+
+void CUstream_st::begin_capture() {
+  captured_ = std::make_unique<WorkList>();
+  ++millrace::emulator::captures_of_thread;
+}
+
+std::unique_ptr<WorkList> CUstream_st::end_capture() {
+  --millrace::emulator::captures_of_thread;
+  return std::move(captured_);
+}
+
+std::shared_ptr<Signal> CUstream_st::mark() {
+  auto signal = std::make_shared<Signal>();
+  enqueue([signal] { signal->set(cudaSuccess); });
+  return signal;
+}

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+/// What the opaque handles of the runtime stand for. Threads synchronise from the host to the stream when work is
+/// submitted, and back only through a Signal, so that the thread sanitizer sees no order which a device would not give.
+namespace millrace::emulator {
+
+/// Set once by a stream's thread.
+class Signal {
+ public:
+  void set(cudaError_t outcome);
+  /// cudaErrorNotReady until it is set.
+  [[nodiscard]] cudaError_t query() const;
+  [[nodiscard]] cudaError_t wait() const;
+
+ private:
+  std::atomic<uint32_t> outcome_{cudaErrorNotReady};
+};
+
+using Work = std::function<void()>;
+using WorkList = std::vector<Work>;
+
+/// Whether the calling thread is capturing a stream.
+[[nodiscard]] bool thread_captures();
+
+/// How long work waits before it runs.
+struct Delays {
+  std::atomic<uint64_t> seed{0};
+  std::atomic<int64_t> most_us{0};
+};
+extern Delays delays;
+
+}  // namespace millrace::emulator
+
+/// A stream: work runs in order on its thread.
+struct CUstream_st {
+ public:
+  CUstream_st();
+  ~CUstream_st();
+  /// Runs `work` later, or adds it to the graph that is being captured.
+  void enqueue(millrace::emulator::Work work);
+  [[nodiscard]] bool capturing() const { return captured_ != nullptr; }
+  void begin_capture();
+  [[nodiscard]] std::unique_ptr<millrace::emulator::WorkList> end_capture();
+  /// Set when all work so far has run.
+  [[nodiscard]] std::shared_ptr<millrace::emulator::Signal> mark();
+
+ private:
+  struct Task {
+    millrace::emulator::Work work;
+    std::atomic<Task*> next{nullptr};
+  };
+  void run_tasks(uint64_t number);
+
+  std::mutex submit_mutex_;  // among submitters; the stream's thread never takes it
+  Task* newest_;             // guarded by submit_mutex_
+  std::atomic<uint32_t> submitted_{0};
+  std::unique_ptr<millrace::emulator::WorkList> captured_;
+  std::thread thread_;
+};
+
+struct CUevent_st {
+  std::mutex mutex;
+  std::shared_ptr<millrace::emulator::Signal> signal;  // of the last record; null: none
+};
+
+struct CUgraph_st {
+  std::shared_ptr<const millrace::emulator::WorkList> work;
+};
+
+struct CUgraphExec_st {
+  std::shared_ptr<const millrace::emulator::WorkList> work;
+};

@@ -1,0 +1,418 @@
+#include <simdjson.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "base/random.h"
+#include "cuda/device_array.h"
+#include "cuda/emulator/emulator.h"
+#include "support/paths.h"
+#include "support/skip.h"
+
+using namespace millrace;
+using namespace millrace::test;
+using tensor::LogitFault;
+using tensor::SamplingParams;
+
+namespace {
+
+struct Draw {
+  SamplingParams params;
+  uint64_t position = 0;
+  uint32_t output_count = 0;
+  std::vector<TokenId> prompt;
+  std::vector<TokenId> output;
+  [[nodiscard]] tensor::SampleSpec spec() const { return {&params, position, output_count, prompt, output}; }
+};
+
+struct Drawn {
+  cuda::SampleOutput row;
+  std::vector<std::pair<TokenId, float>> top;
+};
+
+std::vector<Drawn> results_of(const DeviceArray<cuda::SampleOutput>& rows, const DeviceArray<int32_t>& tokens,
+                              const DeviceArray<float>& logprobs, int32_t capacity) {
+  std::vector<Drawn> results;
+  for (const cuda::SampleOutput& row : rows.values()) {
+    Drawn& result = results.emplace_back();
+    result.row = row;
+    const size_t first = (results.size() - 1) * static_cast<size_t>(capacity);
+    for (size_t i = first; i < first + static_cast<size_t>(row.top_count); ++i) {
+      result.top.emplace_back(tokens.get()[i], logprobs.get()[i]);
+    }
+  }
+  return results;
+}
+
+Values joined(const std::vector<Values>& rows) {
+  Values logits;
+  for (const Values& row : rows) logits.insert(logits.end(), row.begin(), row.end());
+  return logits;
+}
+
+/// The device's form of a batch of draws.
+struct DrawLists {
+  explicit DrawLists(const std::vector<Draw>& draws) {
+    for (const Draw& draw : draws) {
+      const SamplingParams& params = draw.params;
+      cuda::SampleRow row{.temperature = params.temperature,
+                          .top_p = params.top_p,
+                          .min_p = params.min_p,
+                          .repetition_penalty = params.repetition_penalty,
+                          .frequency_penalty = params.frequency_penalty,
+                          .presence_penalty = params.presence_penalty,
+                          .top_k = params.top_k,
+                          .top_logprobs = params.top_logprobs,
+                          .seed = params.seed,
+                          .position = draw.position};
+      row.bias_begin = static_cast<int32_t>(bias_tokens.size());
+      for (const auto& [token, bias] : params.logit_bias) {
+        bias_tokens.push_back(token);
+        bias_values.push_back(bias);
+      }
+      row.bias_end = static_cast<int32_t>(bias_tokens.size());
+      row.banned_begin = static_cast<int32_t>(banned.size());
+      if (draw.output_count < params.min_tokens) {
+        banned.insert(banned.end(), params.stop_token_ids.begin(), params.stop_token_ids.end());
+      }
+      row.banned_end = static_cast<int32_t>(banned.size());
+      row.prompt_begin = row.prompt_end = row.output_end = static_cast<int32_t>(history.size());
+      if (params.needs_history()) {
+        history.insert(history.end(), draw.prompt.begin(), draw.prompt.end());
+        row.prompt_end = static_cast<int32_t>(history.size());
+        history.insert(history.end(), draw.output.begin(), draw.output.end());
+        row.output_end = static_cast<int32_t>(history.size());
+      }
+      rows.push_back(row);
+    }
+  }
+  std::vector<cuda::SampleRow> rows;
+  std::vector<int32_t> bias_tokens;
+  std::vector<float> bias_values;
+  std::vector<int32_t> banned;
+  std::vector<int32_t> history;
+};
+
+/// Draws once per row; logits are [rows, stride], of which `vocab` can be drawn.
+std::vector<Drawn> draw_rows(const std::vector<Values>& rows, int32_t vocab, const std::vector<Draw>& draws,
+                             int32_t capacity = 0) {
+  const DrawLists lists(draws);
+  const DeviceArray<float> logits(joined(rows));
+  const DeviceArray<cuda::SampleRow> specs(lists.rows);
+  const DeviceArray<int32_t> bias_tokens(lists.bias_tokens);
+  const DeviceArray<float> bias_values(lists.bias_values);
+  const DeviceArray<int32_t> banned(lists.banned);
+  const DeviceArray<int32_t> history(lists.history);
+  const DeviceArray<cuda::SampleOutput> outputs(rows.size(), 0xFF);
+  const DeviceArray<int32_t> top_tokens(rows.size() * static_cast<size_t>(capacity));
+  const DeviceArray<float> top_logprobs(rows.size() * static_cast<size_t>(capacity));
+  const auto count = static_cast<int32_t>(rows.size());
+  const DeviceArray<uint8_t> workspace(cuda::sample_workspace_bytes(count, vocab));
+  cuda::sample(nullptr, logits.get(), static_cast<int64_t>(rows[0].size()), vocab, count,
+               {specs.get(), bias_tokens.get(), bias_values.get(), banned.get(), history.get()},
+               {outputs.get(), top_tokens.get(), top_logprobs.get(), capacity}, workspace.get());
+  const Values given = joined(rows);
+  REQUIRE(std::memcmp(logits.get(), given.data(), given.size() * sizeof(float)) == 0);
+  return results_of(outputs, top_tokens, top_logprobs, capacity);
+}
+
+std::vector<Drawn> score_rows(const std::vector<Values>& rows, int32_t vocab, const std::vector<int32_t>& targets,
+                              const std::vector<int32_t>& top_counts, int32_t capacity) {
+  const DeviceArray<float> logits(joined(rows));
+  const DeviceArray<int32_t> device_targets(targets);
+  const DeviceArray<int32_t> device_counts(top_counts);
+  const DeviceArray<cuda::SampleOutput> outputs(rows.size(), 0xFF);
+  const DeviceArray<int32_t> top_tokens(rows.size() * static_cast<size_t>(capacity));
+  const DeviceArray<float> top_logprobs(rows.size() * static_cast<size_t>(capacity));
+  const auto count = static_cast<int32_t>(rows.size());
+  const DeviceArray<uint8_t> workspace(cuda::sample_workspace_bytes(count, vocab));
+  cuda::score(nullptr, logits.get(), static_cast<int64_t>(rows[0].size()), vocab, count, device_targets.get(),
+              device_counts.get(), {outputs.get(), top_tokens.get(), top_logprobs.get(), capacity}, workspace.get());
+  return results_of(outputs, top_tokens, top_logprobs, capacity);
+}
+
+/// A draw is right when its uniform number falls into its token's part of the cumulative distribution, within what
+/// rounding may move.
+void check_draw(TokenId token, double uniform, const std::vector<std::pair<TokenId, double>>& distribution) {
+  constexpr double kSlack = 2e-5;
+  double before = 0.0;
+  for (const auto& [id, p] : distribution) {
+    if (id == token) {
+      INFO("token " << token << " from " << before << " to " << before + p << ", drawn by " << uniform);
+      REQUIRE(uniform >= before - kSlack);
+      REQUIRE(uniform <= before + p + kSlack);
+      return;
+    }
+    before += p;
+  }
+  INFO("token " << token << " drawn by " << uniform);
+  REQUIRE(distribution.empty());
+}
+
+std::vector<TokenId> random_tokens(Random& random, int64_t count, int64_t vocab) {
+  std::vector<TokenId> tokens;
+  for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<TokenId>(random.integer(-1, vocab)));
+  return tokens;
+}
+
+Draw random_draw(Random& random, int32_t vocab) {
+  Draw draw;
+  SamplingParams& params = draw.params;
+  const auto sometimes = [&] { return random.integer(0, 2) == 0; };
+  params.temperature = static_cast<float>(random.integer(3, 20)) / 10.0f;
+  if (sometimes()) params.top_k = static_cast<int32_t>(random.integer(1, 40));
+  if (sometimes()) params.top_p = static_cast<float>(random.integer(1, 99)) / 100.0f;
+  if (sometimes()) params.min_p = static_cast<float>(random.integer(1, 50)) / 100.0f;
+  if (sometimes()) params.repetition_penalty = 1.3f;
+  if (sometimes()) params.frequency_penalty = 0.7f;
+  if (sometimes()) params.presence_penalty = -0.4f;
+  if (sometimes()) params.logit_bias = {{5, 2.5f}, {7, -100.0f}, {vocab + 3, 1.0f}, {5, -1.25f}};
+  if (sometimes()) {
+    params.min_tokens = 4;
+    params.stop_token_ids = {1, 2, vocab};
+  }
+  params.seed = static_cast<uint64_t>(random.integer(0, 1 << 30)) << 20;
+  draw.output_count = static_cast<uint32_t>(random.integer(0, 6));
+  draw.prompt = random_tokens(random, 30, vocab);
+  draw.output = random_tokens(random, draw.output_count, vocab);
+  return draw;
+}
+
+SamplingParams params_of(simdjson::dom::element given) {
+  const auto number = [&](const char* name) { return static_cast<float>(given[name].get_double()); };
+  SamplingParams params{.temperature = number("temperature"),
+                        .top_p = number("top_p"),
+                        .min_p = number("min_p"),
+                        .top_k = static_cast<int32_t>(given["top_k"].get_int64()),
+                        .repetition_penalty = number("repetition_penalty"),
+                        .frequency_penalty = number("frequency_penalty"),
+                        .presence_penalty = number("presence_penalty")};
+  for (const auto& [token, bias] : given["logit_bias"].get_object()) {
+    params.logit_bias.emplace_back(std::stoi(std::string(token)), static_cast<float>(bias.get_double()));
+  }
+  return params;
+}
+
+std::vector<TokenId> tokens_of(simdjson::dom::element list) {
+  std::vector<TokenId> tokens;
+  for (const auto token : list.get_array()) tokens.push_back(static_cast<TokenId>(token.get_int64()));
+  return tokens;
+}
+
+}  // namespace
+
+TEST_CASE("CUDA draws come from the golden distributions") {
+  const auto path = source_dir() / "tests" / "golden" / "sampling.json";
+  if (!std::filesystem::exists(path)) SKIP_TEST("tests/golden/sampling.json is absent");
+  simdjson::dom::parser parser;
+  const simdjson::dom::element file = parser.load(path.string());
+  std::vector<Values> logits;
+  for (const auto row : file["logits"].get_array()) {
+    logits.emplace_back();
+    for (const auto logit : row.get_array()) logits.back().push_back(static_cast<float>(logit.get_double()));
+  }
+  size_t index = 0;
+  for (const auto test_case : file["cases"].get_array()) {
+    INFO("case " << index++ << ": " << simdjson::minify(test_case["params"]));
+    const Values& row = logits[test_case["logits"].get_uint64()];
+    constexpr size_t kDraws = 12;
+    std::vector<Draw> draws(kDraws);
+    std::vector<std::pair<TokenId, double>> wanted;
+    for (const auto& [token, p] : test_case["probs"].get_object()) {
+      wanted.emplace_back(std::stoi(std::string(token)), p.get_double());
+    }
+    std::sort(wanted.begin(), wanted.end());
+    for (size_t i = 0; i < kDraws; ++i) {
+      draws[i].params = params_of(test_case["params"]);
+      draws[i].params.seed = test_seed() + index;
+      draws[i].position = i;
+      draws[i].prompt = tokens_of(test_case["prompt"]);
+      draws[i].output = tokens_of(test_case["output"]);
+    }
+    const auto vocab = static_cast<int32_t>(row.size());
+    const auto results = draw_rows(std::vector<Values>(kDraws, row), vocab, draws);
+    for (size_t i = 0; i < kDraws; ++i) {
+      REQUIRE(results[i].row.fault == 0);
+      if (draws[i].params.greedy()) {
+        REQUIRE(results[i].row.token == wanted.front().first);
+      } else {
+        check_draw(results[i].row.token, uniform_at(draws[i].params.seed, i), wanted);
+      }
+    }
+  }
+  REQUIRE(index > 50);
+}
+
+TEST_CASE("CUDA draws are the inverse of the reference's cumulative distribution") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 140);
+  for (const int32_t vocab : {50, 1024, 5003}) {
+    std::vector<Values> rows;
+    std::vector<Draw> draws;
+    for (int i = 0; i < 40; ++i) {
+      rows.push_back(random.normal(vocab + 13, 3.0f));
+      draws.push_back(random_draw(random, vocab));
+      draws.back().position = static_cast<uint64_t>(i) << 33;
+    }
+    const auto results = draw_rows(rows, vocab, draws);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      INFO("vocabulary " << vocab << ", row " << i);
+      const auto wanted =
+          reference::sampling_distribution(std::span(rows[i]).first(static_cast<size_t>(vocab)), draws[i].spec());
+      check_draw(results[i].row.token, uniform_at(draws[i].params.seed, draws[i].position), wanted);
+    }
+  }
+}
+
+TEST_CASE("CUDA cuts keep ties as documented") {
+  Values logits(3000, 0.0f);
+  for (size_t i = 0; i < 10; ++i) logits[100 + 7 * i] = 2.0f;
+  const auto drawn = [&](const SamplingParams& params) {
+    std::vector<Draw> draws(70);
+    for (size_t i = 0; i < draws.size(); ++i) draws[i] = {.params = params, .position = i, .prompt = {}, .output = {}};
+    std::map<TokenId, int> seen;
+    for (const Drawn& result : draw_rows(std::vector<Values>(draws.size(), logits), 3000, draws)) {
+      ++seen[result.row.token];
+    }
+    return seen;
+  };
+  // Ties with the third largest survive top_k; top_p takes the lower ids of equals.
+  REQUIRE(drawn({.top_k = 3}).size() == 10);
+  const auto nucleus = drawn({.top_p = 0.45f, .top_k = 3});
+  REQUIRE(nucleus.size() == 5);
+  REQUIRE(nucleus.rbegin()->first == 128);
+  // All ids equal but ten: the tail is spread over the vocabulary.
+  const auto tail = drawn({.top_p = 0.5f});
+  REQUIRE(tail.size() > 30);
+  REQUIRE(tail.rbegin()->first < 1600);
+}
+
+TEST_CASE("CUDA greedy rows take the most probable token, ties by lower id") {
+  Values logits(1000, -1.0f);
+  logits[700] = logits[413] = logits[999] = 2.0f;
+  Draw draw;
+  draw.params.temperature = 0.0f;
+  Draw banned = draw;
+  banned.params.min_tokens = 1;
+  banned.params.stop_token_ids = {413};
+  const auto results = draw_rows({logits, logits}, 999, {draw, banned});
+  REQUIRE(results[0].row.token == 413);
+  REQUIRE(results[1].row.token == 700);
+}
+
+TEST_CASE("a CUDA draw does not depend on its company, however many rows there are") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 141);
+  constexpr int32_t kVocab = 2100;
+  constexpr size_t kRows = 133;  // more than there is scratch for at a time
+  std::vector<Values> rows;
+  std::vector<Draw> draws;
+  for (size_t i = 0; i < kRows; ++i) {
+    rows.push_back(random.normal(kVocab, 3.0f));
+    draws.push_back(random_draw(random, kVocab));
+    draws.back().params.top_logprobs = 3;
+  }
+  const auto together = draw_rows(rows, kVocab, draws, 3);
+  for (const size_t i : {size_t{0}, size_t{5}, size_t{128}, size_t{132}}) {
+    emulator::set_order_seed(test_seed() + i);
+    const auto alone = draw_rows({rows[i]}, kVocab, {draws[i]}, 3)[0];
+    REQUIRE(alone.row.token == together[i].row.token);
+    REQUIRE(alone.row.logprob == together[i].row.logprob);
+    REQUIRE(alone.top == together[i].top);
+  }
+}
+
+TEST_CASE("CUDA logprobs, ranks and alternatives are those of the raw logits") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 142);
+  for (const float deviation : {0.0f, 4.0f}) {
+    const auto vocab = static_cast<int32_t>(random.integer(30, 9000));
+    const Values logits = random.normal(vocab + 8, deviation);
+    const std::span<const float> known = std::span(logits).first(static_cast<size_t>(vocab));
+    const std::vector<double> wanted = reference::log_softmax(known);
+    std::vector<TokenId> order;
+    for (TokenId id = 0; id < vocab; ++id) order.push_back(id);
+    std::sort(order.begin(), order.end(), [&](TokenId a, TokenId b) {
+      const float x = known[static_cast<size_t>(a)];
+      const float y = known[static_cast<size_t>(b)];
+      return x != y ? x > y : a < b;
+    });
+    Draw draw = random_draw(random, vocab);
+    draw.params.top_logprobs = 20;
+    const auto sampled = draw_rows({logits}, vocab, {draw}, 20)[0];
+    const std::vector<int32_t> targets = {sampled.row.token, 0, vocab - 1, 3};
+    const std::vector<int32_t> top_counts = {20, 0, 5, 100};
+    auto results = score_rows(std::vector<Values>(4, logits), vocab, targets, top_counts, 25);
+    results.push_back(sampled);
+    for (const Drawn& found : results) {
+      INFO("vocabulary " << vocab << ", token " << found.row.token);
+      REQUIRE(found.row.fault == 0);
+      REQUIRE(found.row.logprob == Approx(wanted[static_cast<size_t>(found.row.token)]).margin(1e-5));
+      REQUIRE(found.row.rank == 1 + std::count_if(known.begin(), known.end(), [&](float logit) {
+                                  return logit > known[static_cast<size_t>(found.row.token)];
+                                }));
+      for (size_t i = 0; i < found.top.size(); ++i) {
+        REQUIRE(found.top[i].first == order[i]);
+        REQUIRE(found.top[i].second == Approx(wanted[static_cast<size_t>(order[i])]).margin(1e-5));
+      }
+    }
+    REQUIRE(results[0].top.size() == 20);
+    REQUIRE(results[0].top == sampled.top);
+    REQUIRE(results[0].row.logprob == sampled.row.logprob);
+    REQUIRE(results[1].top.empty());
+    REQUIRE(results[2].top.size() == 5);
+    REQUIRE(results[3].top.size() == 25);
+  }
+}
+
+TEST_CASE("a CUDA row that gives no distribution says why, and its neighbours are drawn as ever") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 143);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr int32_t kVocab = 300;
+  const Values healthy = random.normal(kVocab, 2.0f);
+  const auto spoilt = [&](float poison) {
+    Values logits = healthy;
+    logits[static_cast<size_t>(random.integer(0, kVocab - 1))] = poison;
+    return logits;
+  };
+  const std::vector<Values> rows = {spoilt(std::nanf("")), spoilt(kInfinity), healthy, Values(kVocab, -kInfinity),
+                                    spoilt(-kInfinity)};
+  const std::vector<LogitFault> faults = {LogitFault::kNan, LogitFault::kInfinity, LogitFault::kNone,
+                                          LogitFault::kNothing, LogitFault::kNone};
+  Draw draw = random_draw(random, kVocab);
+  draw.params.logit_bias.clear();
+  for (const float temperature : {0.0f, 1.0f}) {
+    draw.params.temperature = temperature;
+    const auto wanted = draw_rows({healthy}, kVocab, {draw})[0];
+    const auto drawn = draw_rows(rows, kVocab, std::vector<Draw>(rows.size(), draw));
+    const auto scored =
+        score_rows(rows, kVocab, std::vector<int32_t>(rows.size(), 7), std::vector<int32_t>(rows.size(), 0), 0);
+    for (size_t row = 0; row < rows.size(); ++row) {
+      INFO("temperature " << temperature << ", row " << row);
+      REQUIRE(drawn[row].row.fault == static_cast<int32_t>(faults[row]));
+      REQUIRE(scored[row].row.fault == static_cast<int32_t>(faults[row]));
+    }
+    REQUIRE(drawn[2].row.token == wanted.row.token);
+  }
+  // A NaN beyond the drawable ids is none; one under a banned token still shows in logprobs.
+  Values logits(300, 0.5f);
+  logits[217] = std::nanf("");
+  draw = {};
+  draw.params.temperature = 0.0f;
+  REQUIRE(draw_rows({logits}, 217, {draw})[0].row.fault == 0);
+  draw.params.min_tokens = 1;
+  draw.params.stop_token_ids = {217};
+  REQUIRE(draw_rows({logits}, 300, {draw})[0].row.fault == 0);
+  draw.params.top_logprobs = 0;
+  REQUIRE(draw_rows({logits}, 300, {draw})[0].row.fault == static_cast<int32_t>(LogitFault::kNan));
+}
+
+TEST_CASE("sample and score say what they cannot do") {
+  REQUIRE_THROWS_WITH(cuda::sample(nullptr, nullptr, 0, 0, 1, {}, {}, nullptr),
+                      "sample: found a vocabulary of 0 and top lists of 0, wanted 1 to 2097152 and 0 to 1024");
+  REQUIRE_THROWS_AS(
+      cuda::score(nullptr, nullptr, 9, 9, 1, nullptr, nullptr, {nullptr, nullptr, nullptr, 1025}, nullptr),
+      std::invalid_argument);
+}

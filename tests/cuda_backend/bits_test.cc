@@ -1,0 +1,31 @@
+// Over the ops themselves, emulated or on a GPU.
+
+#include <catch2/catch.hpp>
+
+#include "cuda/cuda_backend.h"
+#include "cuda_backend/decode_rig.h"
+
+using namespace millrace;
+
+TEST_CASE("stages and graphs and links change no bit of what is drawn") {
+  std::vector<test::DecodeRig::Drawn> drawn;
+  for (const auto& [stages, graphs] : {std::pair{1, false}, std::pair{1, true}, std::pair{2, true}}) {
+    const bool to_host = stages == 2;
+    std::vector<std::unique_ptr<tensor::Backend>> backends;
+    for (int s = 0; s < stages; ++s) backends.push_back(cuda::make_backend({.device = 0, .graphs = graphs}));
+    test::DecodeRig rig(std::move(backends), {.activations_to_host = to_host, .sequence_count = 2});
+    rig.prefill();
+    for (int i = 0; i < 5; ++i) rig.decode();
+    drawn.push_back(rig.drawn());
+  }
+  REQUIRE(drawn[0][0].size() == 6);
+  for (const auto& other : drawn) {
+    for (size_t s = 0; s < other.size(); ++s) {
+      for (size_t i = 0; i < other[s].size(); ++i) {
+        REQUIRE(other[s][i].token == drawn[0][s][i].token);
+        REQUIRE(other[s][i].logprobs.logprob == drawn[0][s][i].logprobs.logprob);
+        REQUIRE(other[s][i].logprobs.top == drawn[0][s][i].logprobs.top);
+      }
+    }
+  }
+}

@@ -1,0 +1,151 @@
+#include "cuda_backend/decode_rig.h"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/use_future.hpp>
+
+#include "golden_test/golden_file.h"
+
+namespace millrace::test {
+namespace {
+
+constexpr int32_t kPagesEach = 20;
+
+/// Greedy, random, and with all that needs lists on the device.
+tensor::SamplingParams sampling_of(size_t sequence) {
+  if (sequence % 3 == 0) return {.temperature = 0.0f, .top_logprobs = 2};
+  if (sequence % 3 == 1) return {.temperature = 0.9f, .top_p = 0.9f, .seed = 17};
+  return {.temperature = 0.8f,
+          .repetition_penalty = 1.3f,
+          .seed = 5,
+          .logit_bias = {{7, 2.0f}, {9, -50.0f}},
+          .top_logprobs = 0,
+          .min_tokens = 4,
+          .stop_token_ids = {1, 2}};
+}
+
+struct Outcome {
+  sched::StageRunner::Result result;
+  std::string failure;  // empty: none
+};
+
+// An exception that two threads held would look like a race: libstdc++ counts its owners out of the sanitizer's sight.
+asio::awaitable<Outcome> outcome_of(sched::ModelRunner& runner, const sched::StageBatch& batch,
+                                    std::span<const std::byte> input) {
+  Outcome outcome;
+  try {
+    outcome.result = co_await runner.run(batch, input);
+  } catch (const std::exception& error) {
+    outcome.failure = error.what();
+  }
+  co_return outcome;
+}
+
+}  // namespace
+
+DecodeRig::DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, const Options& options)
+    : options_(options), backends_(std::move(backends)), drawn_(options.sequence_count) {
+  const auto folder = golden_dir() / options.family;
+  checkpoint_ = model::Checkpoint::open(folder).value();
+  const model::ModelConfig config = model::read_config(folder).value();
+  const auto stage_count = static_cast<int32_t>(backends_.size());
+  const auto spans = model::stage_spans(model::divide_layers(config.layer_count, stage_count).value());
+  const auto sequences = static_cast<int32_t>(options.sequence_count);
+  for (size_t s = 0; s < spans.size(); ++s) {
+    auto model = model::StageModel::load(*checkpoint_, config, spans[s], *backends_[s],
+                                         {.max_batch_tokens = 256, .max_logit_rows = 2, .max_tail_rows = sequences})
+                     .value();
+    model->allocate_cache(options.page_size, 2 * sequences * kPagesEach);
+    const sched::ModelRunner::Options runner{.vocab_size = static_cast<uint32_t>(config.vocab_size),
+                                             .host_page_count = options.host_page_count,
+                                             .activations_to_host = options.activations_to_host};
+    runners_.push_back(std::make_unique<sched::ModelRunner>(thread_.runtime(), std::move(model), runner, nullptr));
+  }
+  uint32_t next_page = 0;
+  for (size_t s = 0; s < options.sequence_count; ++s) {
+    sampling_.push_back(sampling_of(s));
+    auto& own = pages_.emplace_back();
+    for (int32_t i = 0; i < kPagesEach; ++i) own.emplace_back(next_page++);
+  }
+  tokens_.resize(options.sequence_count);
+}
+
+void DecodeRig::prefill() {
+  std::vector<std::vector<TokenId>> prompts(tokens_.size());
+  for (size_t s = 0; s < prompts.size(); ++s) {
+    for (size_t i = 0; i < 11 + 23 * s; ++i) prompts[s].push_back(static_cast<TokenId>((i * i + 7 * i + 3 * s) % 500));
+  }
+  run(prompts);
+}
+
+void DecodeRig::decode() {
+  std::vector<std::vector<TokenId>> tokens;
+  for (const auto& drawn : drawn_) tokens.push_back({drawn.back().token});
+  run(tokens);
+}
+
+void DecodeRig::run(const std::vector<std::vector<TokenId>>& tokens) {
+  std::vector<int32_t> row_begin{0};
+  std::vector<int32_t> prefix;
+  std::vector<int32_t> page_begin{0};
+  std::vector<PageId> pages;
+  std::vector<TokenId> flat;
+  std::vector<sched::PlanSlice> slices;
+  sched::StageBatch batch;
+  for (size_t s = 0; s < tokens.size(); ++s) {
+    const size_t before = tokens_[s].size();
+    flat.insert(flat.end(), tokens[s].begin(), tokens[s].end());
+    row_begin.push_back(static_cast<int32_t>(flat.size()));
+    prefix.push_back(static_cast<int32_t>(before));
+    const size_t used = (before + tokens[s].size() - 1) / static_cast<size_t>(options_.page_size) + 1;
+    pages.insert(pages.end(), pages_[s].begin(), pages_[s].begin() + static_cast<std::ptrdiff_t>(used));
+    page_begin.push_back(static_cast<int32_t>(pages.size()));
+    slices.push_back({.slot = SlotId(static_cast<uint32_t>(s)),
+                      .prefix = static_cast<uint32_t>(before),
+                      .token_count = static_cast<uint32_t>(tokens[s].size()),
+                      .sample = true});
+    batch.sample_specs.push_back({.params = &sampling_[s],
+                                  .position = before + tokens[s].size(),
+                                  .output_count = static_cast<uint32_t>(drawn_[s].size()),
+                                  .prompt = tokens_[s]});
+  }
+  batch.layout = {row_begin, prefix, page_begin, pages};
+  batch.tokens = flat;
+  batch.slices = slices;
+  sched::StageRunner::Result result;
+  for (size_t stage = 0; stage < runners_.size(); ++stage) result = run_stage(stage, batch, result.activations);
+  for (size_t s = 0; s < tokens.size(); ++s) {
+    tokens_[s].insert(tokens_[s].end(), tokens[s].begin(), tokens[s].end());
+    drawn_[s].push_back(result.outputs[s].sample.value());
+  }
+}
+
+sched::StageRunner::Result DecodeRig::run_stage(size_t stage, const sched::StageBatch& batch,
+                                                std::span<const std::byte> input) {
+  Outcome outcome =
+      asio::co_spawn(thread_.context(), outcome_of(*runners_[stage], batch, input), asio::use_future).get();
+  if (!outcome.failure.empty()) throw std::runtime_error(outcome.failure);
+  return std::move(outcome.result);
+}
+
+void DecodeRig::move_pages(const std::function<void()>& before_load) {
+  std::vector<PageId> from;
+  std::vector<PageId> to;
+  std::vector<HostPageId> host;
+  const auto shift = static_cast<uint32_t>(pages_.size() * kPagesEach);
+  for (size_t s = 0; s < pages_.size(); ++s) {
+    const size_t full = tokens_[s].size() / static_cast<size_t>(options_.page_size);
+    for (PageId& page : std::span(pages_[s]).first(full)) {
+      from.push_back(page);
+      host.emplace_back(static_cast<uint32_t>(host.size()));
+      page = PageId(page.value() < shift ? page.value() + shift : page.value() - shift);
+      to.push_back(page);
+    }
+  }
+  for (const auto& runner : runners_) {
+    asio::co_spawn(thread_.context(), runner->store_pages(from, host), asio::use_future).get();
+    if (before_load) before_load();
+    asio::post(thread_.context(), asio::use_future([&] { (void)runner->begin_load(to, host); })).get();
+  }
+}
+
+}  // namespace millrace::test

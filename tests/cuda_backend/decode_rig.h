@@ -1,0 +1,55 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "async/real_runtime.h"
+#include "model/checkpoint.h"
+#include "sched/model_runner.h"
+
+namespace millrace::test {
+
+/// A golden model over ModelRunners, one per backend, joined as the stages of one process are: each hands over what its
+/// run returns. Prompts are computed whole, then all sequences take decode steps together.
+class DecodeRig {
+ public:
+  struct Options {
+    std::string family = "qwen2";
+    int32_t page_size = 16;
+    uint32_t host_page_count = 0;
+    bool activations_to_host = false;
+    size_t sequence_count = 3;
+  };
+  /// Everything that was drawn: [sequences, steps].
+  using Drawn = std::vector<std::vector<tensor::SampleResult>>;
+
+  DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, const Options& options);
+
+  /// Computes the prompts, each of another length, and draws one token each.
+  void prefill();
+  /// One token more for each sequence. Throws what a run throws.
+  void decode();
+  [[nodiscard]] const Drawn& drawn() const { return drawn_; }
+  /// Copies the full device pages of all stages and sequences to the host tier and back to others, which are used from
+  /// then on; the loads are awaited layer by layer by the next step alone. Calls `before_load` in between.
+  void move_pages(const std::function<void()>& before_load = {});
+
+ private:
+  void run(const std::vector<std::vector<TokenId>>& tokens);
+  [[nodiscard]] sched::StageRunner::Result run_stage(size_t stage, const sched::StageBatch& batch,
+                                                     std::span<const std::byte> input);
+
+  const Options options_;
+  std::unique_ptr<model::Checkpoint> checkpoint_;
+  std::vector<std::unique_ptr<tensor::Backend>> backends_;
+  async::IoThread thread_{"rig"};
+  std::vector<std::unique_ptr<sched::ModelRunner>> runners_;
+  std::vector<tensor::SamplingParams> sampling_;  // [sequences]
+  std::vector<std::vector<PageId>> pages_;        // [sequences, pages of one]
+  std::vector<std::vector<TokenId>> tokens_;      // [sequences, tokens in the cache]
+  Drawn drawn_;
+};
+
+}  // namespace millrace::test

@@ -1,0 +1,286 @@
+// The launch functions of cuda/kernels.h as plain loops that a stream of the fake runtime runs: what the host side of
+// the backend is tested over where the kernels themselves are not the matter.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "cuda/emulator/emulator.h"
+#include "cuda/kernels.h"
+#include "tensor/dtype.h"
+
+namespace millrace::cuda {
+namespace {
+
+using tensor::BFloat16;
+
+/// Partial sums of a dot product, so that loops become vector instructions.
+constexpr size_t kLanes = 16;
+
+float to_float(uint16_t bits) {
+  return BFloat16{bits}.to_float();
+}
+uint16_t to_bf16(float value) {
+  return BFloat16::from_float(value).bits;
+}
+const uint16_t* bf16(const void* data) {
+  return static_cast<const uint16_t*>(data);
+}
+uint16_t* bf16(void* data) {
+  return static_cast<uint16_t*>(data);
+}
+
+float element(const void* source, SourceType type, size_t index) {
+  if (type == SourceType::kF32) return static_cast<const float*>(source)[index];
+  const uint16_t bits = bf16(source)[index];
+  return type == SourceType::kBF16 ? to_float(bits) : tensor::Float16{bits}.to_float();
+}
+
+float dot(const uint16_t* a, const uint16_t* b, size_t count) {
+  std::array<float, kLanes> sums{};
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += to_float(a[i + lane]) * to_float(b[i + lane]);
+  }
+  for (; i < count; ++i) sums[i % kLanes] += to_float(a[i]) * to_float(b[i]);
+  float sum = 0.0f;
+  for (const float part : sums) sum += part;
+  return sum;
+}
+
+/// Calls each(row, feature, x · w) for all rows and rows of the packed matrix.
+template <class Each>
+void multiply(const void* x, const DeviceWeight& weight, int32_t rows, int32_t packed_rows, const Each& each) {
+  const auto inner = static_cast<size_t>(weight.in_features);
+  for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+    for (size_t feature = 0; feature < static_cast<size_t>(packed_rows); ++feature) {
+      each(row, feature, dot(bf16(x) + row * inner, bf16(weight.data) + feature * inner, inner));
+    }
+  }
+}
+
+/// The K, or V, of one token and head in a page.
+uint16_t* kv_at(const DeviceKvCache& cache, uint32_t page, int32_t layer, bool value, int32_t head, int32_t token) {
+  const auto stride = static_cast<size_t>(channel_stride(cache.head_dim));
+  const auto side = static_cast<size_t>(cache.kv_head_count * cache.page_size) * stride;
+  std::byte* begin = static_cast<std::byte*>(cache.data) + page * kv_page_bytes(cache) +
+                     static_cast<size_t>(layer) * kv_layer_bytes(cache);
+  return reinterpret_cast<uint16_t*>(begin) + (value ? side : 0) +
+         static_cast<size_t>(head * cache.page_size + token) * stride;
+}
+
+/// Calls each(row, sequence, position) for every row that a sequence owns.
+template <class Each>
+void each_row(const DeviceBatch& batch, const Each& each) {
+  for (int32_t s = 0; s < *batch.sequence_count; ++s) {
+    for (int32_t row = batch.row_begin[s]; row < batch.row_begin[s + 1]; ++row) {
+      each(row, s, batch.prefix[s] + row - batch.row_begin[s]);
+    }
+  }
+}
+
+uint32_t page_of(const DeviceBatch& batch, const DeviceKvCache& cache, int32_t sequence, int32_t position) {
+  return batch.pages[batch.page_begin[sequence] + position / cache.page_size];
+}
+
+/// One head [head_dim], normalised and turned to its position.
+std::vector<float> turned(const float* head, int32_t head_dim, const DeviceRotary& rotary, const float* norm,
+                          float epsilon, int32_t position) {
+  std::vector<float> values(head, head + head_dim);
+  if (norm != nullptr) {
+    float squares = 0.0f;
+    for (const float value : values) squares += value * value;
+    const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(head_dim) + epsilon);
+    for (size_t i = 0; i < values.size(); ++i) values[i] *= inverse * norm[i];
+  }
+  const auto half = static_cast<size_t>(rotary.rotary_dim / 2);
+  for (size_t i = 0; i < half; ++i) {
+    const double angle = static_cast<double>(static_cast<float>(position) * rotary.inverse_frequency[i]);
+    const auto cos = static_cast<float>(std::cos(angle)) * rotary.attention_factor;
+    const auto sin = static_cast<float>(std::sin(angle)) * rotary.attention_factor;
+    const float x = values[i];
+    const float y = values[i + half];
+    values[i] = x * cos - y * sin;
+    values[i + half] = y * cos + x * sin;
+  }
+  return values;
+}
+
+void store(const std::vector<float>& values, uint16_t* to) {
+  std::transform(values.begin(), values.end(), to, to_bf16);
+}
+
+/// One query head over its keys, in the order of their positions.
+void attend(const uint16_t* q, const AttentionSizes& sizes, const DeviceBatch& batch, const DeviceKvCache& cache,
+            int32_t layer, int32_t sequence, int32_t position, int32_t kv_head, uint16_t* out) {
+  const auto dim = static_cast<size_t>(cache.head_dim);
+  const int32_t first = sizes.sliding_window > 0 ? std::max(0, position - sizes.sliding_window + 1) : 0;
+  const auto at = [&](bool value, int32_t key) {
+    return kv_at(cache, page_of(batch, cache, sequence, key), layer, value, kv_head, key % cache.page_size);
+  };
+  std::vector<float> weights;
+  for (int32_t key = first; key <= position; ++key) weights.push_back(dot(q, at(false, key), dim) * sizes.scale);
+  const float max = *std::max_element(weights.begin(), weights.end());
+  std::vector<float> sums(dim, 0.0f);
+  float total = 0.0f;
+  for (int32_t key = first; key <= position; ++key) {
+    const float weight = std::exp(weights[static_cast<size_t>(key - first)] - max);
+    const uint16_t* value = at(true, key);
+    total += weight;
+    for (size_t i = 0; i < dim; ++i) sums[i] += weight * to_float(value[i]);
+  }
+  for (float& sum : sums) sum /= total;
+  store(sums, out);
+}
+
+}  // namespace
+
+size_t packed_weight_bytes(int32_t out_features, int32_t in_features, bool gate_up) {
+  return size_t{2} * static_cast<size_t>(out_features) * static_cast<size_t>(in_features) * (gate_up ? 2 : 1);
+}
+
+// Gate and up features alternate.
+void pack_weight(cudaStream_t stream, const void* source, SourceType type, int32_t rows, int32_t in_features,
+                 int32_t first_feature, PackAs as, void* packed) {
+  emulator::emulated_enqueue(stream, [=] {
+    const auto inner = static_cast<size_t>(in_features);
+    for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+      const size_t feature = static_cast<size_t>(first_feature) + row;
+      const size_t to = as == PackAs::kRows ? feature : 2 * feature + (as == PackAs::kUp ? 1 : 0);
+      for (size_t i = 0; i < inner; ++i) {
+        bf16(packed)[to * inner + i] = to_bf16(element(source, type, row * inner + i));
+      }
+    }
+  });
+}
+
+void convert_to_bf16(cudaStream_t stream, const void* source, SourceType type, size_t count, void* out) {
+  emulator::emulated_enqueue(stream, [=] {
+    for (size_t i = 0; i < count; ++i) bf16(out)[i] = to_bf16(element(source, type, i));
+  });
+}
+
+void embed(cudaStream_t stream, const void* table, int32_t vocab, int32_t width, const int32_t* tokens, int32_t rows,
+           float* hidden) {
+  emulator::emulated_enqueue(stream, [=] {
+    for (int32_t row = 0; row < rows; ++row) {
+      const int32_t token = tokens[row];
+      for (int32_t i = 0; i < width; ++i) {
+        hidden[row * width + i] = token < 0 || token >= vocab ? 0.0f : to_float(bf16(table)[token * width + i]);
+      }
+    }
+  });
+}
+
+void rms_norm(cudaStream_t stream, const float* hidden, const float* weight, float epsilon, int32_t rows, int32_t width,
+              void* out) {
+  emulator::emulated_enqueue(stream, [=] {
+    for (int32_t row = 0; row < rows; ++row) {
+      const float* values = hidden + row * width;
+      float squares = 0.0f;
+      for (int32_t i = 0; i < width; ++i) squares += values[i] * values[i];
+      const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(width) + epsilon);
+      for (int32_t i = 0; i < width; ++i) bf16(out)[row * width + i] = to_bf16(values[i] * inverse * weight[i]);
+    }
+  });
+}
+
+void gather_rows(cudaStream_t stream, const void* in, size_t row_bytes, const int32_t* rows, int32_t count, void* out) {
+  emulator::emulated_enqueue(stream, [=] {
+    for (int32_t i = 0; i < count; ++i) {
+      std::byte* to = static_cast<std::byte*>(out) + static_cast<size_t>(i) * row_bytes;
+      if (rows[i] < 0) {
+        std::memset(to, 0, row_bytes);
+      } else {
+        std::memcpy(to, static_cast<const std::byte*>(in) + static_cast<size_t>(rows[i]) * row_bytes, row_bytes);
+      }
+    }
+  });
+}
+
+size_t matmul_workspace_bytes(int32_t, int32_t, bool, int32_t rows) {
+  return static_cast<size_t>(rows);
+}
+
+void matmul(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows, void* out,
+            OutputType type, void*) {
+  emulator::emulated_enqueue(stream, [=] {
+    const auto features = static_cast<size_t>(weight.out_features);
+    multiply(x, weight, rows, weight.out_features, [&](size_t row, size_t feature, float sum) {
+      const float value = sum + (bias == nullptr ? 0.0f : bias[feature]);
+      if (type == OutputType::kF32) {
+        static_cast<float*>(out)[row * features + feature] = value;
+      } else {
+        bf16(out)[row * features + feature] = to_bf16(value);
+      }
+    });
+  });
+}
+
+void matmul_add(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,
+                float* hidden, void*) {
+  emulator::emulated_enqueue(stream, [=] {
+    const auto features = static_cast<size_t>(weight.out_features);
+    multiply(x, weight, rows, weight.out_features, [&](size_t row, size_t feature, float sum) {
+      hidden[row * features + feature] += sum + (bias == nullptr ? 0.0f : bias[feature]);
+    });
+  });
+}
+
+void matmul_silu_mul(cudaStream_t stream, const void* x, const DeviceWeight& weight, int32_t rows, void* out, void*) {
+  emulator::emulated_enqueue(stream, [=] {
+    const auto features = static_cast<size_t>(weight.out_features);
+    float gate = 0.0f;
+    multiply(x, weight, rows, 2 * weight.out_features, [&](size_t row, size_t feature, float sum) {
+      if (feature % 2 == 0) {
+        gate = sum;
+      } else {
+        bf16(out)[row * features + feature / 2] = to_bf16(gate / (1.0f + std::exp(-gate)) * sum);
+      }
+    });
+  });
+}
+
+void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, const DeviceRotary& rotary,
+                     const float* q_norm, const float* k_norm, float norm_epsilon, const DeviceBatch& batch,
+                     const BatchBounds&, const DeviceKvCache& cache, int32_t layer, void* q) {
+  emulator::emulated_enqueue(stream, [=] {
+    const int32_t dim = cache.head_dim;
+    each_row(batch, [&](int32_t row, int32_t sequence, int32_t position) {
+      const float* heads = qkv + static_cast<size_t>(row * (head_count + 2 * cache.kv_head_count) * dim);
+      for (int32_t head = 0; head < head_count; ++head) {
+        store(turned(heads + head * dim, dim, rotary, q_norm, norm_epsilon, position),
+              bf16(q) + (row * head_count + head) * dim);
+      }
+      const uint32_t page = page_of(batch, cache, sequence, position);
+      const int32_t token = position % cache.page_size;
+      for (int32_t head = 0; head < cache.kv_head_count; ++head) {
+        const float* key = heads + (head_count + head) * dim;
+        const float* value = key + cache.kv_head_count * dim;
+        store(turned(key, dim, rotary, k_norm, norm_epsilon, position), kv_at(cache, page, layer, false, head, token));
+        store({value, value + dim}, kv_at(cache, page, layer, true, head, token));
+      }
+    });
+  });
+}
+
+size_t attention_workspace_bytes(const AttentionSizes&, const DeviceKvCache&, const BatchBounds& bounds) {
+  return static_cast<size_t>(bounds.rows);
+}
+
+void attention(cudaStream_t stream, const void* q, const AttentionSizes& sizes, const DeviceBatch& batch,
+               const BatchBounds&, const DeviceKvCache& cache, int32_t layer, void* out, void*) {
+  emulator::emulated_enqueue(stream, [=] {
+    const int32_t group = sizes.head_count / cache.kv_head_count;
+    each_row(batch, [&](int32_t row, int32_t sequence, int32_t position) {
+      for (int32_t head = 0; head < sizes.head_count; ++head) {
+        const int32_t at = (row * sizes.head_count + head) * cache.head_dim;
+        attend(bf16(q) + at, sizes, batch, cache, layer, sequence, position, head / group, bf16(out) + at);
+      }
+    });
+  });
+}
+
+}  // namespace millrace::cuda

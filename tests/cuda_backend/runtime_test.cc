@@ -1,0 +1,212 @@
+// What the backend makes of streams, events, graphs and memory: no result depends on when the device does its work, and
+// no failure looks like a result.
+
+#include <catch2/catch.hpp>
+#include <future>
+
+#include "cuda/cuda_backend.h"
+#include "cuda/emulator/fake_runtime.h"
+#include "cuda_backend/decode_rig.h"
+
+using namespace millrace;
+using namespace std::chrono_literals;
+using test::DecodeRig;
+
+namespace {
+
+/// Ends what a test has asked of the fake runtime, also when the test fails.
+struct CleanRuntime {
+  CleanRuntime() { emulator::reset(); }
+  ~CleanRuntime() { emulator::reset(); }
+  CleanRuntime(const CleanRuntime&) = delete;
+  CleanRuntime& operator=(const CleanRuntime&) = delete;
+};
+
+DecodeRig make_rig(size_t stages, bool graphs, const DecodeRig::Options& options) {
+  std::vector<std::unique_ptr<tensor::Backend>> backends;
+  for (size_t s = 0; s < stages; ++s) backends.push_back(cuda::make_backend({.device = 0, .graphs = graphs}));
+  return {std::move(backends), options};
+}
+
+DecodeRig::Drawn generate(DecodeRig& rig, size_t steps) {
+  rig.prefill();
+  for (size_t i = 0; i < steps; ++i) rig.decode();
+  return rig.drawn();
+}
+
+bool same(const tensor::SampleResult& a, const tensor::SampleResult& b) {
+  return a.fault == b.fault && a.token == b.token && a.logprobs.token == b.logprobs.token &&
+         a.logprobs.logprob == b.logprobs.logprob && a.logprobs.rank == b.logprobs.rank &&
+         a.logprobs.top == b.logprobs.top;
+}
+
+bool same(const DecodeRig::Drawn& a, const DecodeRig::Drawn& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(),
+                      [](const auto& left, const auto& right) { return same(left, right); });
+  });
+}
+
+constexpr size_t kSteps = 12;
+
+/// What every other way must give: one stage, each op launched by itself.
+DecodeRig::Drawn wanted_draws() {
+  DecodeRig rig = make_rig(1, false, {});
+  return generate(rig, kSteps);
+}
+
+}  // namespace
+
+TEST_CASE("graphs, stages, and links change nothing in what is drawn") {
+  const CleanRuntime clean;
+  const DecodeRig::Drawn wanted = wanted_draws();
+  REQUIRE(wanted.size() == 3);
+  for (const bool graphs : {true, false}) {
+    for (const size_t stages : {1, 2, 4}) {
+      for (const bool to_host : {false, true}) {
+        CAPTURE(graphs, stages, to_host);
+        emulator::reset();
+        DecodeRig rig = make_rig(stages, graphs, {.activations_to_host = to_host});
+        REQUIRE(same(generate(rig, kSteps), wanted));
+        REQUIRE((emulator::counts().graph_launches > 0) == graphs);
+      }
+    }
+  }
+}
+
+TEST_CASE("work that is late changes nothing") {
+  const CleanRuntime clean;
+  const DecodeRig::Drawn wanted = wanted_draws();
+  for (const uint64_t seed : {1, 2, 3}) {
+    CAPTURE(seed);
+    emulator::delay_randomly(seed, 120us);
+    DecodeRig rig = make_rig(2, seed != 2, {.activations_to_host = seed == 3});
+    REQUIRE(same(generate(rig, kSteps), wanted));
+  }
+}
+
+TEST_CASE("pages go to the host and come back, layer by layer, beside the work that waits for them") {
+  const CleanRuntime clean;
+  const DecodeRig::Drawn wanted = wanted_draws();
+  for (const uint64_t seed : {1, 2}) {
+    CAPTURE(seed);
+    DecodeRig rig = make_rig(2, true, {.page_size = 4, .host_page_count = 64});
+    rig.prefill();
+    emulator::delay_randomly(seed, 100us);
+    for (size_t step = 0; step < kSteps; ++step) {
+      if (step % 3 == 1) rig.move_pages();
+      rig.decode();
+    }
+    REQUIRE(same(rig.drawn(), wanted));
+  }
+}
+
+TEST_CASE("a load that fails fails the run that waits for it") {
+  const CleanRuntime clean;
+  for (const uint64_t nth : {1, 3, 9}) {
+    CAPTURE(nth);
+    DecodeRig rig = make_rig(1, true, {.page_size = 4, .host_page_count = 64});
+    rig.prefill();
+    rig.decode();
+    rig.move_pages([&] { emulator::fail_call(nth); });
+    REQUIRE_THROWS_WITH(rig.decode(), "copying pages to the device has failed");
+    rig.decode();  // what it says is not the matter: the pages hold nothing
+  }
+}
+
+TEST_CASE("a step allocates nothing and nobody waits for the device but by events") {
+  const CleanRuntime clean;
+  for (const bool graphs : {true, false}) {
+    DecodeRig rig = make_rig(1, graphs, {.page_size = 16, .activations_to_host = true});
+    rig.prefill();
+    for (int i = 0; i < 4; ++i) rig.decode();  // scratch grows, graphs are captured
+    emulator::reset();
+    for (int i = 0; i < 100; ++i) rig.decode();
+    const emulator::Counts counts = emulator::counts();
+    CAPTURE(graphs, counts.creations);
+    REQUIRE(counts.allocations == 0);
+    REQUIRE(counts.synchronisations == 0);
+    REQUIRE(counts.creations == 0);
+    REQUIRE(counts.graph_launches == (graphs ? 100 : 0));
+    REQUIRE(counts.launches > 100);
+  }
+}
+
+TEST_CASE("a call that fails ends the run with its reason, and the next run is as ever") {
+  const CleanRuntime clean;
+  const DecodeRig::Drawn wanted = wanted_draws();
+  for (const bool graphs : {true, false}) {
+    for (uint64_t nth = 1; nth <= 40; nth += graphs ? 1 : 13) {
+      CAPTURE(graphs, nth);
+      DecodeRig rig = make_rig(1, graphs, {});
+      rig.prefill();
+      rig.decode();
+      size_t failures = 0;
+      emulator::fail_call(nth);
+      while (rig.drawn()[0].size() < wanted[0].size()) {
+        try {
+          rig.decode();
+        } catch (const std::runtime_error& error) {
+          REQUIRE_THAT(error.what(), Catch::Contains("too many resources requested for launch"));
+          ++failures;
+        }
+      }
+      REQUIRE(failures == 1);
+      REQUIRE(same(rig.drawn(), wanted));
+      emulator::reset();
+    }
+  }
+}
+
+TEST_CASE("an event that ends in an error is never a success") {
+  const CleanRuntime clean;
+  DecodeRig rig = make_rig(2, true, {});
+  rig.prefill();
+  for (int i = 0; i < 3; ++i) rig.decode();
+  emulator::fail_event(2, true);
+  REQUIRE_THROWS_WITH(rig.decode(), Catch::Contains("an illegal memory access was encountered"));
+  REQUIRE_THROWS_WITH(rig.decode(), Catch::Contains("an illegal memory access was encountered"));
+  emulator::reset();
+}
+
+TEST_CASE("submitted work completes in order, is told of its failures, and may submit more when it completes") {
+  const CleanRuntime clean;
+  emulator::delay_randomly(5, 50us);
+  std::vector<std::string> told;
+  std::promise<void> ended;
+  {
+    const auto backend = cuda::make_backend({});
+    const auto note = [&](const char* name) {
+      return [&told, name](std::exception_ptr failure) {
+        try {
+          if (failure) std::rethrow_exception(failure);
+          told.emplace_back(name);
+        } catch (const std::exception& error) {
+          told.emplace_back(error.what());
+        }
+      };
+    };
+    const tensor::Buffer memory = backend->allocate(64);
+    std::vector<std::byte> bytes(64, std::byte{7});
+    backend->submit([&] { backend->copy_in(bytes, memory.data()); }, note("first"));
+    backend->submit([] { throw std::runtime_error("broken"); }, note("second"));
+    backend->submit([] {},
+                    [&, third = note("third")](std::exception_ptr failure) {
+                      third(std::move(failure));
+                      backend->submit([] {}, [&](std::exception_ptr) { ended.set_value(); });
+                    });
+    ended.get_future().get();
+    backend->submit([] {}, note("last"));
+  }
+  REQUIRE(told == std::vector<std::string>{"first", "broken", "third", "last"});
+}
+
+TEST_CASE("memory that is short is told with what was wanted and what is left") {
+  const CleanRuntime clean;
+  const auto backend = cuda::make_backend({});
+  REQUIRE_THROWS_WITH(backend->allocate(size_t{3} << 30),
+                      Catch::Contains("cudaMalloc of 3221.2 MB, device 0 has ") && Catch::Contains("out of memory"));
+  REQUIRE_THROWS_WITH(cuda::make_backend({.device = 1}), Catch::Contains("cudaSetDevice"));
+  REQUIRE(backend->description() == "cuda Emulated GPU, sm_90, 4 SMs");
+  REQUIRE(backend->kv_format() == "bf16 cuda sm_90");
+}

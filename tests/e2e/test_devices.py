@@ -1,0 +1,113 @@
+"""Which device a server computes on, and the server over the CUDA backend's module with an emulated GPU."""
+
+import os
+import subprocess
+
+import pytest
+from millrace_server import BINARY, BUILD, MODEL, PATIENCE_S, MillraceServer, wait_until
+from prompts import PROMPT
+
+#: The backend over the fake runtime, its kernels plain loops; the real module is beside the binary.
+EMULATED = BUILD / "tests/cuda_backend/millrace_cuda_plain.so"
+REAL = BUILD / "millrace_cuda.so"
+GREEDY = {"prompt": PROMPT, "max_tokens": 40, "temperature": 0, "logprobs": 2}
+
+pytestmark = pytest.mark.skipif(not EMULATED.exists(), reason="the CUDA toolkit's headers are not installed")
+
+
+def run(*arguments, **environment):
+    return subprocess.run([str(BINARY), *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S,
+                          env={**os.environ, **{name: str(value) for name, value in environment.items()}})
+
+
+def serve(*flags, gpus=1, tokens=16384, environment=()):
+    prefix = ["env", f"MILLRACE_CUDA_MODULE={EMULATED}", f"MILLRACE_EMULATED_GPUS={gpus}", *environment]
+    return MillraceServer("--max-total-tokens", tokens, *flags, prefix=prefix)
+
+
+def has_driver():
+    return subprocess.run(["sh", "-c", "ldconfig -p | grep -q libcuda.so.1"], check=False).returncode == 0
+
+
+def completion(server, body=GREEDY):
+    response = server.post("/v1/completions", body)
+    assert response.status_code == 200, response.text
+    return response.json()["choices"][0]
+
+
+def test_devices_lists_the_processor_and_every_gpu():
+    listed = run("devices", MILLRACE_CUDA_MODULE=EMULATED, MILLRACE_EMULATED_GPUS=2)
+    assert listed.returncode == 0, listed.stderr
+    cpu, *gpus = listed.stdout.splitlines()
+    assert cpu.startswith("cpu ") and "portable" in cpu and "memory available" in cpu
+    assert [line.split(";")[0] for line in gpus] == [f"cuda {i}  Emulated GPU, sm_90, 4 SMs" for i in (0, 1)]
+
+
+@pytest.mark.parametrize("module,gpus,reason", [
+    ("/nowhere/at_all.so", 1, "no CUDA module: /nowhere/at_all.so does not exist"),
+    (__file__, 1, "the CUDA module does not load: "),
+    (EMULATED, 0, "no CUDA driver"),
+])
+def test_without_a_gpu_the_reason_is_told(module, gpus, reason):
+    environment = {"MILLRACE_CUDA_MODULE": module, "MILLRACE_EMULATED_GPUS": gpus}
+    refused = run("serve", "--model-path", MODEL, "--port", 0, "--device", "cuda", **environment)
+    assert refused.returncode == 1
+    assert f"--device cuda: {reason}" in refused.stderr
+    assert f"cuda    none: {reason}" in run("devices", **environment).stdout
+
+
+@pytest.mark.skipif(not REAL.exists() or has_driver(), reason="there is no module, or there is a driver")
+def test_the_real_module_loads_without_a_driver():
+    listed = run("devices", MILLRACE_CUDA_MODULE=REAL)
+    assert "cuda    none: no CUDA driver\n" in listed.stdout
+
+
+def test_auto_says_what_it_takes_and_why():
+    with serve("--device", "auto") as server:
+        assert "--device auto: cuda (1 of Emulated GPU, sm_90, 4 SMs)" in server.log()
+        assert server.get("/server_info").json()["nodes"][0]["compute"] == "bf16 cuda sm_90"
+    with serve("--device", "auto", gpus=0) as server:
+        assert "--device auto: cpu (no CUDA driver)" in server.log()
+
+
+def test_a_gpu_computes_in_bf16():
+    with serve("--device", "auto", "--dtype", "f32") as server:
+        assert "--device auto: cpu (--dtype f32)" in server.log()
+    refused = run("serve", "--model-path", MODEL, "--port", 0, "--device", "cuda", "--dtype", "f32",
+                  MILLRACE_CUDA_MODULE=EMULATED)
+    assert refused.returncode == 1 and "--dtype f32: a GPU computes in bf16" in refused.stderr
+
+
+def test_the_answer_does_not_depend_on_stages_gpus_or_graphs():
+    answers = []
+    for flags, gpus in (([], 1), (["--disable-cuda-graph"], 1), (["--pp-size", 4], 2)):
+        with serve("--device", "cuda", *flags, gpus=gpus) as server:
+            answers.append(completion(server))
+    assert answers[0]["text"] and answers[1:] == answers[:1] * 2
+
+
+def test_prefixes_go_to_the_host_tier_and_come_back():
+    """A cache too small for both prompts: the first one's pages come back from the host, and say the same."""
+    first = {**GREEDY, "prompt": [7 + i % 400 for i in range(700)]}
+    other = {**GREEDY, "prompt": [9 + i % 300 for i in range(700)]}
+    with serve("--device", "cuda", "--enable-hierarchical-cache", "--pp-size", 2, tokens=1024) as server:
+        wanted = completion(server, first)
+        completion(server, other)
+        answer = server.post("/v1/completions", first).json()
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 640
+        assert answer["choices"][0] == wanted
+        assert server.metric("millrace:kv_cache_host_hit_pages_total") > 0
+
+
+@pytest.mark.parametrize("failing", ["MILLRACE_EMULATED_FAILING_CALL=12000", "MILLRACE_EMULATED_FAILING_EVENT=400"])
+@pytest.mark.parametrize("flags", [["--disable-cuda-graph"], ["--pp-size", 2]])
+def test_a_device_failure_ends_the_requests_in_flight_and_the_ring_forms_again(failing, flags):
+    """The failure comes while decode steps run. That request ends with an error; those after it are served."""
+    with serve("--device", "cuda", "--disable-radix-cache", *flags, environment=[failing]) as server:
+        body = {**GREEDY, "max_tokens": 20, "ignore_eos": True}
+        answers = [server.post("/v1/completions", body)]
+        while answers[-1].status_code == 200 and len(answers) < 100:
+            answers.append(server.post("/v1/completions", body))
+        assert answers[-1].status_code == 503, answers[-1].text
+        wait_until(lambda: server.get("/health").status_code == 200, "a new ring")
+        assert completion(server, body) == answers[0].json()["choices"][0]
