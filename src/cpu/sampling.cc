@@ -131,8 +131,8 @@ class NucleusBuckets {
   void add(float logit, float weight) { sums_[of(logit)] += static_cast<double>(weight); }
   struct Place {
     int bucket = 0;
-    double before = 0.0;   ///< the sum of the buckets before it
-    bool reached = false;  ///< else it is the last that is not empty: a sum may be rounded to less than was wanted of it
+    double before = 0.0;  ///< the sum of the buckets before it
+    bool reached = false;  ///< else the last that is not empty: what is wanted of a sum may be rounded to more than it
   };
   /// Where the sum reaches `wanted`.
   [[nodiscard]] Place reaching(double wanted) const {
@@ -170,7 +170,8 @@ float guess_nucleus_floor(std::span<const float> logits, float max, float factor
     sampled.add(logits[id], scratch.weights[id]);
     total += static_cast<double>(scratch.weights[id]);
   }
-  return sampled.floor_of(std::min(sampled.reaching(top_p * total).bucket + kMarginBuckets, NucleusBuckets::kCount - 1));
+  return sampled.floor_of(
+      std::min(sampled.reaching(top_p * total).bucket + kMarginBuckets, NucleusBuckets::kCount - 1));
 }
 
 /// top_p without top_k, without sorting the vocabulary: logits are counted into buckets by their distance from the
