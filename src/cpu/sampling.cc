@@ -119,50 +119,108 @@ Candidates listed(const SamplerScratch& scratch) {
   return {.ids = scratch.candidates, .weights = scratch.weights, .total = sum_of(scratch.weights)};
 }
 
+/// Counts logits by their distance from the maximum.
+class NucleusBuckets {
+ public:
+  static constexpr int kCount = 2048;
+
+  NucleusBuckets(float max, float factor) : max_(max), factor_(factor) {}
+  [[nodiscard]] int of(float logit) const {
+    return static_cast<int>(std::min((max_ - logit) * factor_ * kPerNat, static_cast<float>(kCount - 1)));
+  }
+  void add(float logit, float weight) { sums_[of(logit)] += static_cast<double>(weight); }
+  struct Place {
+    int bucket = 0;
+    double before = 0.0;  ///< the sum of the buckets before it
+    bool reached = false;  ///< else the last that is not empty: what is wanted of a sum may be rounded to more than it
+  };
+  /// Where the sum reaches `wanted`.
+  [[nodiscard]] Place reaching(double wanted) const {
+    Place last;
+    double sum = 0.0;
+    for (int bucket = 0; bucket < kCount && !last.reached; ++bucket) {
+      if (sums_[bucket] == 0.0) continue;
+      last = {bucket, sum, sum + sums_[bucket] >= wanted};
+      sum += sums_[bucket];
+    }
+    return last;
+  }
+  /// About the smallest logit of a bucket.
+  [[nodiscard]] float floor_of(int bucket) const {
+    return bucket < kCount - 1 ? max_ - static_cast<float>(bucket + 1) / kPerNat / factor_
+                               : -std::numeric_limits<float>::infinity();
+  }
+
+ private:
+  static constexpr float kPerNat = 80.0f;  // the last bucket holds all beyond e^-25
+  float max_;
+  float factor_;
+  double sums_[kCount] = {};
+};
+
+/// A logit below which, by a sample of the vocabulary, no candidate of top_p lies.
+float guess_nucleus_floor(std::span<const float> logits, float max, float factor, double top_p,
+                          const SamplerScratch& scratch) {
+  constexpr size_t kStride = 16;
+  constexpr int kMarginBuckets = 40;
+  NucleusBuckets sampled(max, factor);
+  double total = 0.0;
+  for (size_t id = 0; id < logits.size(); id += kStride) {
+    if (scratch.weights[id] == 0.0f) continue;
+    sampled.add(logits[id], scratch.weights[id]);
+    total += static_cast<double>(scratch.weights[id]);
+  }
+  return sampled.floor_of(
+      std::min(sampled.reaching(top_p * total).bucket + kMarginBuckets, NucleusBuckets::kCount - 1));
+}
+
 /// top_p without top_k, without sorting the vocabulary: logits are counted into buckets by their distance from the
-/// maximum, and only the bucket in which the sum reaches top_p is sorted.
+/// maximum, and only the bucket in which the sum reaches top_p is sorted. Only logits above a guessed floor are looked
+/// at; where that bucket is not wholly above it, all are. What lies below the bucket has no part in any sum, so that
+/// the guess changes no bit.
 Candidates nucleus(const Kernels& kernels, std::span<const float> logits, float max, float factor,
                    const SamplingParams& params, SamplerScratch& scratch) {
-  constexpr int kBuckets = 2048;
-  constexpr float kBucketsPerNat = 80.0f;  // the last bucket holds all beyond e^-25
+  const auto vocab = static_cast<int64_t>(logits.size());
   scratch.weights.resize(logits.size());
-  const double total = kernels.exp_sum(logits.data(), max, factor, params.min_p, static_cast<int64_t>(logits.size()),
-                                       scratch.weights.data(), nullptr);
-  const auto bucket_of = [&](float logit) {
-    return static_cast<int>(std::min((max - logit) * factor * kBucketsPerNat, static_cast<float>(kBuckets - 1)));
-  };
-  double sums[kBuckets] = {};
-  for (size_t id = 0; id < logits.size(); ++id) {
-    if (scratch.weights[id] > 0.0f) sums[bucket_of(logits[id])] += static_cast<double>(scratch.weights[id]);
-  }
+  const double total =
+      kernels.exp_sum(logits.data(), max, factor, params.min_p, vocab, scratch.weights.data(), nullptr);
   const double wanted = static_cast<double>(params.top_p) * total;
-  double before = 0.0;
-  int last = 0;
-  for (; last < kBuckets - 1 && before + sums[last] < wanted; ++last) before += sums[last];
-
-  std::vector<TokenId>& order = scratch.candidates;  // the last bucket: descending logit, ascending id
-  order.clear();
-  for (size_t id = 0; id < logits.size(); ++id) {
-    if (scratch.weights[id] > 0.0f && bucket_of(logits[id]) == last) order.push_back(static_cast<TokenId>(id));
-  }
   const auto logit_of = [&](TokenId id) { return logits[static_cast<size_t>(id)]; };
+  const auto weight_of = [&](TokenId id) { return scratch.weights[static_cast<size_t>(id)]; };
+
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  std::vector<TokenId>& ids = scratch.candidates;
+  NucleusBuckets::Place last;
+  const auto find_last = [&](float floor) {
+    const int64_t above = kernels.count_above(logits.data(), std::nextafter(floor, kLowest), vocab);
+    ids.resize(static_cast<size_t>(above));
+    kernels.collect(logits.data(), std::max(floor, std::numeric_limits<float>::lowest()), vocab, ids.data(), above);
+    std::erase_if(ids, [&](TokenId id) { return weight_of(id) == 0.0f; });
+    NucleusBuckets buckets(max, factor);
+    for (const TokenId id : ids) buckets.add(logit_of(id), weight_of(id));
+    last = buckets.reaching(wanted);
+    return last.reached && buckets.of(floor) > last.bucket;
+  };
+  const float guess = guess_nucleus_floor(logits, max, factor, static_cast<double>(params.top_p), scratch);
+  if (!find_last(guess)) find_last(kLowest);
+
+  const NucleusBuckets buckets(max, factor);
+  std::vector<TokenId> order;  // the last bucket: descending logit, ascending id
+  for (const TokenId id : ids) {
+    if (buckets.of(logit_of(id)) == last.bucket) order.push_back(id);
+  }
   const auto precedes = [&](TokenId a, TokenId b) {
     return logit_of(a) != logit_of(b) ? logit_of(a) > logit_of(b) : a < b;
   };
   std::sort(order.begin(), order.end(), precedes);
   size_t kept = 0;
-  for (; kept < order.size() && (kept == 0 || before < wanted); ++kept) {
-    before += static_cast<double>(scratch.weights[static_cast<size_t>(order[kept])]);
+  for (double before = last.before; kept < order.size() && (kept == 0 || before < wanted); ++kept) {
+    before += static_cast<double>(weight_of(order[kept]));
   }
   const TokenId end = order[kept - 1];
-  order.clear();
-  size_t count = 0;
-  for (size_t id = 0; id < logits.size(); ++id) {
-    if (scratch.weights[id] == 0.0f || precedes(end, static_cast<TokenId>(id))) continue;
-    order.push_back(static_cast<TokenId>(id));
-    scratch.weights[count++] = scratch.weights[id];
-  }
-  scratch.weights.resize(count);
+  std::erase_if(ids, [&](TokenId id) { return precedes(end, id); });
+  for (size_t i = 0; i < ids.size(); ++i) scratch.weights[i] = weight_of(ids[i]);
+  scratch.weights.resize(ids.size());
   return listed(scratch);
 }
 

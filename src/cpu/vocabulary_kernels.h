@@ -82,12 +82,33 @@ void block_max(const float* logits, int64_t count, float* out) {
   }
 }
 
+/// Writes first + lane for each chosen lane, and anything up to 16 in all; returns how many were chosen.
+MILLRACE_INLINE int64_t store_ids(Ints chosen, int32_t first, int32_t* ids) {
+#if defined(__AVX512F__)
+  const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const __mmask16 mask = _mm512_movepi32_mask(reinterpret_cast<__m512i>(chosen));
+  store_as(ids, _mm512_maskz_compress_epi32(mask, reinterpret_cast<__m512i>(lane + first)));
+  return __builtin_popcount(mask);
+#else
+  int64_t count = 0;
+  for (int32_t lane = 0; lane < kLanes; ++lane) {
+    ids[count] = first + lane;
+    count -= chosen[lane];
+  }
+  return count;
+#endif
+}
+
 int64_t collect(const float* logits, float threshold, int64_t count, int32_t* ids, int64_t capacity) {
   int64_t found = 0;
   for (int64_t i = 0; i < count; i += kLanes) {
     const int64_t part = count - i < kLanes ? count - i : kLanes;
     const Vec x = load_part(logits + i, part, kLowest);
     if (!any_lane(x >= threshold)) continue;
+    if (part == kLanes && found + kLanes <= capacity) {
+      found += store_ids(x >= threshold, static_cast<int32_t>(i), ids + found);
+      continue;
+    }
     for (int64_t lane = 0; lane < part; ++lane) {
       if (x[lane] < threshold) continue;
       if (found < capacity) ids[found] = static_cast<int32_t>(i + lane);

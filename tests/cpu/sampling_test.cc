@@ -54,6 +54,16 @@ TEST_CASE("the distribution is the reference's over large vocabularies") {
   }
 }
 
+TEST_CASE("a top_p that rounding puts beyond the sum of all keeps all") {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const auto logits = random_logits(300 + 97 * seed, 1.0f, seed);
+    const SamplingParams params{.top_p = std::nextafter(1.0f, 0.0f)};
+    const SampleSpec spec{.params = &params};
+    const auto got = cpu::sampling_distribution(logits, static_cast<int32_t>(logits.size()), spec);
+    REQUIRE(got.size() + 3 >= logits.size());
+  }
+}
+
 TEST_CASE("penalties, bias and bans follow the documented order") {
   const std::vector<float> logits = {1.0f, -1.0f, 2.0f, 0.5f, 0.0f, 3.0f};
   SamplingParams params;
