@@ -17,10 +17,10 @@ struct Attention {
   DeviceBatch batch;
   DeviceKvCache cache;
   int32_t layer = 0;
-  bool splits_single_rows = false;  ///< sequences of one row are for split_kernel
+  int32_t split_rows = 0;  ///< sequences of at most so many rows are for split_kernel
   int32_t split_bound = 0;
-  float* partial_acc = nullptr;    // [sequence][kv_head][group][split_bound][kDim]
-  float2* partial_sums = nullptr;  // [sequence][kv_head][group][split_bound] maximum, sum
+  float* partial_acc = nullptr;    // [sequence][kv_head][split_rows · group][split_bound][kDim]
+  float2* partial_sums = nullptr;  // the same without channels: maximum, sum
 };
 
 /// Virtual rows of one sequence under one kv head: virtual row r is query head r % group of row r / group.
@@ -48,6 +48,15 @@ __device__ Rows rows_of(const Attention& a, int32_t sequence, int32_t kv_head, i
   const int32_t begin = a.batch.row_begin[sequence];
   return {
       sequence, kv_head, first, (a.batch.row_begin[sequence + 1] - begin) * a.group, begin, a.batch.prefix[sequence]};
+}
+
+__device__ bool takes_splits(const Attention& a, int32_t virtual_rows) {
+  return virtual_rows > 0 && virtual_rows <= a.split_rows * a.group;
+}
+/// Where split 0 of a virtual row keeps its partial results.
+__device__ size_t partial_of(const Attention& a, const Rows& rows, int32_t virtual_row) {
+  const size_t head = static_cast<size_t>(rows.sequence) * a.cache.kv_head_count + rows.kv_head;
+  return (head * (a.split_rows * a.group) + virtual_row) * a.split_bound;
 }
 
 __device__ KeySource keys_of(const Attention& a, const Rows& rows) {
@@ -83,7 +92,7 @@ __device__ void load_queries(const Attention& a, const Rows& rows, int lane, std
   }
 }
 
-/// Grid: [splits, kv_heads · tiles of the group, sequences], a warp each: one split of a sequence of one row.
+/// Grid: [splits, kv_heads · row tiles, sequences], a warp each: one split of 16 virtual rows of a sequence of few.
 template <int kDim, int kStages>
 __global__ void __launch_bounds__(kLanes, 1) split_kernel(Attention a) {
   using Tile = HeadTile<kDim>;
@@ -92,13 +101,13 @@ __global__ void __launch_bounds__(kLanes, 1) split_kernel(Attention a) {
   const int32_t kv_head = static_cast<int32_t>(blockIdx.y) % a.cache.kv_head_count;
   const int32_t first = static_cast<int32_t>(blockIdx.y) / a.cache.kv_head_count * kWarpRows;
   const Rows rows = rows_of(a, sequence, kv_head, first);
-  if (rows.total != a.group) return;
+  if (!takes_splits(a, rows.total) || first >= rows.total) return;
   const auto split = static_cast<int32_t>(blockIdx.x);
   const KeySource source = keys_of(a, rows);
   const int lane = threadIdx.x;
   const Visibility sees = visibility_of(a, rows, lane);
-  const int32_t begin = max(split * kSplitKeys, sees.oldest[0] / kBlockKeys * kBlockKeys);
-  const int32_t end = min((split + 1) * kSplitKeys, source.limit);
+  const int32_t begin = max(split * kSplitKeys, rows.oldest(a, first) / kBlockKeys * kBlockKeys);
+  const int32_t end = min((split + 1) * kSplitKeys, rows.position(a, first + kWarpRows - 1) + 1);
   if (begin >= end) return;
 
   std::byte* const stages = shared_memory();
@@ -125,12 +134,11 @@ __global__ void __launch_bounds__(kLanes, 1) split_kernel(Attention a) {
     stage = stage == kStages - 1 ? 0 : stage + 1;
   }
   join_sums<kDim>(state);
-  const size_t head = (static_cast<size_t>(sequence) * a.cache.kv_head_count + kv_head) * a.group;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int32_t virtual_row = first + lane / 4 + i * 8;
     if (virtual_row >= rows.total) continue;
-    const size_t slot = (head + virtual_row) * a.split_bound + split;
+    const size_t slot = partial_of(a, rows, virtual_row) + split;
     if (lane % 4 == 0) a.partial_sums[slot] = float2{state.max[i], state.sum[i]};
     float* const to = a.partial_acc + slot * kDim + lane % 4 * 2;
 #pragma unroll
@@ -140,24 +148,25 @@ __global__ void __launch_bounds__(kLanes, 1) split_kernel(Attention a) {
   }
 }
 
-/// Grid: [heads, sequences], a warp each: merges the splits of one query head in order.
+/// Grid: [kv_heads · split_rows · group, sequences], a warp each: merges the splits of one virtual row in order.
 template <int kDim>
 __global__ void __launch_bounds__(kLanes) merge_kernel(Attention a) {
   const auto sequence = static_cast<int32_t>(blockIdx.y);
   if (sequence >= *a.batch.sequence_count) return;
-  const int32_t kv_head = static_cast<int32_t>(blockIdx.x) / a.group;
-  const int32_t virtual_row = static_cast<int32_t>(blockIdx.x) % a.group;
-  const Rows rows = rows_of(a, sequence, kv_head, 0);
-  if (rows.total != a.group) return;
+  const int32_t bound = a.split_rows * a.group;
+  const int32_t virtual_row = static_cast<int32_t>(blockIdx.x) % bound;
+  const Rows rows = rows_of(a, sequence, static_cast<int32_t>(blockIdx.x) / bound, virtual_row / kWarpRows * kWarpRows);
+  if (!takes_splits(a, rows.total) || virtual_row >= rows.total) return;
   const int lane = threadIdx.x;
-  const size_t head = static_cast<size_t>(sequence) * a.head_count + blockIdx.x;
+  const size_t partial = partial_of(a, rows, virtual_row);
   float best = kNoMax;
   float sum = 0.0f;
   float acc[kDim / kLanes] = {};
-  const int32_t end = rows.position(a, 0) / kSplitKeys + 1;
+  // What the row's tile has walked over: splits that this row sees nothing of change no bit of it.
+  const int32_t end = rows.position(a, rows.first + kWarpRows - 1) / kSplitKeys + 1;
 #pragma unroll 4
-  for (int32_t split = rows.oldest(a, 0) / kSplitKeys; split < end; ++split) {
-    const size_t slot = head * a.split_bound + split;
+  for (int32_t split = rows.oldest(a, rows.first) / kSplitKeys; split < end; ++split) {
+    const size_t slot = partial + split;
     const float2 further = a.partial_sums[slot];
     const Merge merge = merge_max(best, further.x);
     sum = merge_value(merge, sum, further.y);
@@ -180,7 +189,7 @@ __device__ Rows find_tile(const Attention& a, int32_t tile, int32_t tile_rows, i
   for (int32_t first = 0; first < count; first += kLanes) {
     const int32_t s = first + lane;
     const int32_t rows = s < count ? (a.batch.row_begin[s + 1] - a.batch.row_begin[s]) * a.group : 0;
-    const int32_t own = a.splits_single_rows && rows == a.group ? 0 : ceil_div(rows, tile_rows);
+    const int32_t own = takes_splits(a, rows) ? 0 : ceil_div(rows, tile_rows);
     int32_t until = own;  // tiles of the sequences up to this lane's
     for (int distance = 1; distance < kLanes; distance *= 2) {
       const int32_t before = __shfl_up_sync(kAllLanes, until, distance);
@@ -258,8 +267,9 @@ __global__ void __launch_bounds__(kWarps* kLanes) tile_kernel(Attention a) {
   constexpr int kThreads = kWarps * kLanes;
   const int lane = threadIdx.x % kLanes;
   const int warp = threadIdx.x / kLanes;
-  const Rows tile =
-      find_tile(a, static_cast<int32_t>(blockIdx.x), kWarps * kWarpRows, static_cast<int32_t>(blockIdx.y), lane);
+  // The last tiles walk over the most keys, so they begin first.
+  const Rows tile = find_tile(a, static_cast<int32_t>(gridDim.x - 1 - blockIdx.x), kWarps * kWarpRows,
+                              static_cast<int32_t>(blockIdx.y), lane);
   if (tile.sequence < 0) return;
   Rows rows = tile;
   rows.first += warp * kWarpRows;
@@ -303,27 +313,36 @@ __global__ void __launch_bounds__(kWarps* kLanes) tile_kernel(Attention a) {
   store_rows<kDim>(a, rows, state, lane);
 }
 
-size_t partial_bytes(int32_t head_count, int32_t padded_dim, const BatchBounds& bounds) {
+size_t partial_bytes(int32_t head_count, int32_t padded_dim, const BatchBounds& bounds, int32_t split_rows) {
   const int32_t splits = ceil_div(bounds.context, kSplitKeys);
-  return static_cast<size_t>(bounds.sequences) * static_cast<size_t>(head_count) * static_cast<size_t>(splits) *
-         static_cast<size_t>(padded_dim + 2) * sizeof(float);
+  return static_cast<size_t>(bounds.sequences) * static_cast<size_t>(head_count) * static_cast<size_t>(split_rows) *
+         static_cast<size_t>(splits) * static_cast<size_t>(padded_dim + 2) * sizeof(float);
+}
+
+/// The most rows of a sequence that are worth dividing by splits: more make blocks enough.
+int32_t split_rows_wanted(const BatchBounds& bounds) {
+  constexpr int32_t kMostRows = 16;
+  if (bounds.context <= kSplitKeys) return 0;
+  return bounds.sequence_rows < kMostRows ? bounds.sequence_rows : kMostRows;
 }
 
 template <int kDim, int kStages, int kWarps>
 void launch_attention(cudaStream_t stream, Attention a, const BatchBounds& bounds, void* workspace) {
   a.split_bound = ceil_div(bounds.context, kSplitKeys);
-  a.splits_single_rows = a.split_bound > 1 && partial_bytes(a.head_count, kDim, bounds) <= kMostPartialBytes;
+  a.split_rows = split_rows_wanted(bounds);
+  while (partial_bytes(a.head_count, kDim, bounds, a.split_rows) > kMostPartialBytes) a.split_rows /= 2;
   const auto sequences = static_cast<uint32_t>(bounds.sequences);
-  if (a.splits_single_rows) {
+  if (a.split_rows > 0) {
+    const int32_t virtual_rows = a.split_rows * a.group;
+    const auto kv_heads = static_cast<uint32_t>(a.cache.kv_head_count);
     a.partial_acc = static_cast<float*>(workspace);
     a.partial_sums = reinterpret_cast<float2*>(a.partial_acc + static_cast<size_t>(bounds.sequences) * a.head_count *
-                                                                   a.split_bound * kDim);
-    const uint32_t row_tiles = static_cast<uint32_t>(ceil_div(a.group, kWarpRows) * a.cache.kv_head_count);
+                                                                   a.split_rows * a.split_bound * kDim);
+    const dim3 splits(a.split_bound, ceil_div(virtual_rows, kWarpRows) * kv_heads, sequences);
     constexpr size_t kShared = kStages * HeadTile<kDim>::kStageBytes + HeadTile<kDim>::kQueryBytes;
-    launch(split_kernel<kDim, kStages>,
-           {"attention over splits", dim3(a.split_bound, row_tiles, sequences), dim3(kLanes), kShared}, stream, a);
-    launch(merge_kernel<kDim>, {"attention merge", dim3(a.head_count, sequences), dim3(kLanes)}, stream, a);
-    if (bounds.sequence_rows <= 1) return;
+    launch(split_kernel<kDim, kStages>, {"attention over splits", splits, dim3(kLanes), kShared}, stream, a);
+    launch(merge_kernel<kDim>, {"attention merge", dim3(virtual_rows * kv_heads, sequences), dim3(kLanes)}, stream, a);
+    if (bounds.sequence_rows <= a.split_rows) return;
   }
   const int32_t tiles = bounds.rows * a.group / (kWarps * kWarpRows) + bounds.sequences;
   launch(tile_kernel<kDim, kWarps>,
@@ -338,7 +357,7 @@ int32_t padded_dim(int32_t head_dim) {
 }  // namespace
 
 size_t attention_workspace_bytes(const AttentionSizes& sizes, const DeviceKvCache& cache, const BatchBounds& bounds) {
-  const size_t bytes = partial_bytes(sizes.head_count, padded_dim(cache.head_dim), bounds);
+  const size_t bytes = partial_bytes(sizes.head_count, padded_dim(cache.head_dim), bounds, split_rows_wanted(bounds));
   return bytes < kMostPartialBytes ? bytes : kMostPartialBytes;
 }
 
