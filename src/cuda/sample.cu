@@ -1,5 +1,5 @@
 #include "base/random.h"
-#include "cuda/sampler.cuh"
+#include "cuda/scored_row.cuh"
 
 namespace millrace::cuda {
 namespace {

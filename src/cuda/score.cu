@@ -1,4 +1,4 @@
-#include "cuda/sampler.cuh"
+#include "cuda/scored_row.cuh"
 
 namespace millrace::cuda {
 namespace {

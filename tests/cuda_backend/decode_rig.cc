@@ -23,23 +23,6 @@ tensor::SamplingParams sampling_of(size_t sequence) {
           .stop_token_ids = {1, 2}};
 }
 
-struct Outcome {
-  sched::StageRunner::Result result;
-  std::string failure;  // empty: none
-};
-
-// An exception that two threads held would look like a race: libstdc++ counts its owners out of the sanitizer's sight.
-asio::awaitable<Outcome> outcome_of(sched::ModelRunner& runner, const sched::StageBatch& batch,
-                                    std::span<const std::byte> input) {
-  Outcome outcome;
-  try {
-    outcome.result = co_await runner.run(batch, input);
-  } catch (const std::exception& error) {
-    outcome.failure = error.what();
-  }
-  co_return outcome;
-}
-
 }  // namespace
 
 DecodeRig::DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, const Options& options)
@@ -121,10 +104,7 @@ void DecodeRig::run(const std::vector<std::vector<TokenId>>& tokens) {
 
 sched::StageRunner::Result DecodeRig::run_stage(size_t stage, const sched::StageBatch& batch,
                                                 std::span<const std::byte> input) {
-  Outcome outcome =
-      asio::co_spawn(thread_.context(), outcome_of(*runners_[stage], batch, input), asio::use_future).get();
-  if (!outcome.failure.empty()) throw std::runtime_error(outcome.failure);
-  return std::move(outcome.result);
+  return asio::co_spawn(thread_.context(), runners_[stage]->run(batch, input), asio::use_future).get();
 }
 
 void DecodeRig::move_pages(const std::function<void()>& before_load) {

@@ -127,7 +127,11 @@ void fiber_main(context::transfer_t from) {
   RunningBlock& block = *current;
   end_switch(nullptr, &block.scheduler_stack, &block.scheduler_stack_bytes);
   block.scheduler = from.fctx;
-  block.launch->body();
+  try {
+    block.launch->body();
+  } catch (const std::exception& error) {
+    block.fault = error.what();
+  }
   block.running->wait = Wait::kEnded;
   ++block.ended;
   leave(block, true);
@@ -222,12 +226,10 @@ Block& current_block() {
 }
 
 void fault(const std::string& what) {
-  RunningBlock& block = *current;
+  const RunningBlock& block = *current;
   const Fiber& fiber = *block.running;
-  block.fault = fmt::format("{}, block ({}, {}, {}), thread ({}, {}, {}): {}", block.launch->name, block.index.x,
-                            block.index.y, block.index.z, fiber.index.x, fiber.index.y, fiber.index.z, what);
-  leave(block, true);
-  std::abort();
+  throw KernelFault(fmt::format("{}, block ({}, {}, {}), thread ({}, {}, {}): {}", block.launch->name, block.index.x,
+                                block.index.y, block.index.z, fiber.index.x, fiber.index.y, fiber.index.z, what));
 }
 
 void synchronize_block(const std::source_location& where) {

@@ -1,0 +1,119 @@
+#pragma once
+
+// Which rows a warp of attention works on, and where they lie. Included by attention.cu alone.
+
+#include "cuda/attention_block.cuh"
+
+namespace millrace::cuda {
+namespace {
+
+struct Attention {
+  const uint16_t* q = nullptr;  // [rows, heads, head_dim]
+  uint16_t* out = nullptr;      // the same
+  int32_t head_count = 0;
+  int32_t group = 0;  ///< query heads per kv head
+  float scale_log2 = 0.0f;
+  int32_t sliding_window = 0;
+  DeviceBatch batch;
+  DeviceKvCache cache;
+  int32_t layer = 0;
+  int32_t split_rows = 0;  ///< sequences of at most so many rows are for split_kernel
+  int32_t split_bound = 0;
+  float* partial_acc = nullptr;    // [sequence][kv_head][split_rows · group][split_bound][kDim]
+  float2* partial_sums = nullptr;  // the same without channels: maximum, sum
+};
+
+/// Virtual rows of one sequence under one kv head: virtual row r is query head r % group of row r / group.
+struct Rows {
+  int32_t sequence = 0;
+  int32_t kv_head = 0;
+  int32_t first = 0;  ///< virtual rows of a warp or a block begin here
+  int32_t total = 0;  ///< virtual rows of the sequence
+  int32_t row_begin = 0;
+  int32_t prefix = 0;
+  [[nodiscard]] __device__ int32_t position(const Attention& a, int32_t virtual_row) const {
+    return prefix + min(virtual_row, total - 1) / a.group;
+  }
+  [[nodiscard]] __device__ int32_t oldest(const Attention& a, int32_t virtual_row) const {
+    return a.sliding_window > 0 ? max(0, position(a, virtual_row) - a.sliding_window + 1) : 0;
+  }
+  /// Index of a virtual row's first channel in q and out.
+  [[nodiscard]] __device__ size_t element(const Attention& a, int32_t virtual_row) const {
+    const auto row = static_cast<size_t>(row_begin + virtual_row / a.group);
+    return (row * a.head_count + kv_head * a.group + virtual_row % a.group) * a.cache.head_dim;
+  }
+};
+
+__device__ Rows rows_of(const Attention& a, int32_t sequence, int32_t kv_head, int32_t first) {
+  const int32_t begin = a.batch.row_begin[sequence];
+  return {
+      sequence, kv_head, first, (a.batch.row_begin[sequence + 1] - begin) * a.group, begin, a.batch.prefix[sequence]};
+}
+
+__device__ bool takes_splits(const Attention& a, int32_t virtual_rows) {
+  return virtual_rows > 0 && virtual_rows <= a.split_rows * a.group;
+}
+/// Where split 0 of a virtual row keeps its partial results.
+__device__ size_t partial_of(const Attention& a, const Rows& rows, int32_t virtual_row) {
+  const size_t head = static_cast<size_t>(rows.sequence) * a.cache.kv_head_count + rows.kv_head;
+  return (head * (a.split_rows * a.group) + virtual_row) * a.split_bound;
+}
+
+__device__ KeySource keys_of(const Attention& a, const Rows& rows) {
+  return {a.cache, a.batch.pages + a.batch.page_begin[rows.sequence], a.layer, rows.kv_head,
+          rows.prefix + rows.total / a.group};
+}
+
+__device__ Visibility visibility_of(const Attention& a, const Rows& rows, int lane) {
+  Visibility sees;
+  for (int i = 0; i < 2; ++i) {
+    sees.position[i] = rows.position(a, rows.first + lane / 4 + i * 8);
+    sees.oldest[i] = rows.oldest(a, rows.first + lane / 4 + i * 8);
+  }
+  return sees;
+}
+
+/// A warp's 16 queries into shared memory; zeros beyond the last row and channel.
+template <int kDim>
+__device__ void load_queries(const Attention& a, const Rows& rows, int lane, std::byte* queries) {
+  using Tile = HeadTile<kDim>;
+  const int32_t dim = a.cache.head_dim;
+  for (int i = lane; i < kWarpRows * Tile::kChunks; i += kLanes) {
+    const int32_t virtual_row = rows.first + i / Tile::kChunks;
+    const int channel = i % Tile::kChunks * 8;
+    const int32_t known = virtual_row < rows.total ? max(0, min(8, dim - channel)) : 0;
+    const uint16_t* const from = a.q + (known > 0 ? rows.element(a, virtual_row) + channel : 0);
+    std::byte* const to = queries + i / Tile::kChunks * Tile::kRowBytes + channel * 2;
+    if (known == 8 && dim % 8 == 0) {
+      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+    } else {
+      for (int j = 0; j < 8; ++j) reinterpret_cast<uint16_t*>(to)[j] = j < known ? from[j] : uint16_t{0};
+    }
+  }
+}
+
+template <int kDim>
+__device__ void store_rows(const Attention& a, const Rows& rows, const RowState<kDim>& state, int lane) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int32_t virtual_row = rows.first + lane / 4 + i * 8;
+    if (virtual_row >= rows.total) continue;
+    const float inverse = 1.0f / state.sum[i];
+    uint16_t* const out = a.out + rows.element(a, virtual_row);
+#pragma unroll
+    for (int tile = 0; tile < kDim / 8; ++tile) {
+      const int channel = tile * 8 + lane % 4 * 2;
+      const float low = state.acc[tile][i * 2] * inverse;
+      const float high = state.acc[tile][i * 2 + 1] * inverse;
+      if (a.cache.head_dim % 2 == 0) {
+        if (channel < a.cache.head_dim) *reinterpret_cast<uint32_t*>(out + channel) = pack_bf16(low, high);
+      } else {
+        if (channel < a.cache.head_dim) out[channel] = float_to_bf16(low);
+        if (channel + 1 < a.cache.head_dim) out[channel + 1] = float_to_bf16(high);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace::cuda

@@ -1,0 +1,103 @@
+#pragma once
+
+// Attention of few rows over many keys: a block per split, and the merging of the splits. Included by attention.cu
+// alone.
+
+#include "cuda/attention_rows.cuh"
+
+namespace millrace::cuda {
+namespace {
+
+/// Grid: [splits, kv_heads · row tiles, sequences], a warp each: one split of 16 virtual rows of a sequence of few.
+template <int kDim, int kStages>
+__global__ void __launch_bounds__(kLanes, 1) split_kernel(Attention a) {
+  using Tile = HeadTile<kDim>;
+  const auto sequence = static_cast<int32_t>(blockIdx.z);
+  if (sequence >= *a.batch.sequence_count) return;
+  const int32_t kv_head = static_cast<int32_t>(blockIdx.y) % a.cache.kv_head_count;
+  const int32_t first = static_cast<int32_t>(blockIdx.y) / a.cache.kv_head_count * kWarpRows;
+  const Rows rows = rows_of(a, sequence, kv_head, first);
+  if (!takes_splits(a, rows.total) || first >= rows.total) return;
+  const auto split = static_cast<int32_t>(blockIdx.x);
+  const KeySource source = keys_of(a, rows);
+  const int lane = threadIdx.x;
+  const Visibility sees = visibility_of(a, rows, lane);
+  const int32_t begin = max(split * kSplitKeys, rows.oldest(a, first) / kBlockKeys * kBlockKeys);
+  const int32_t end = min((split + 1) * kSplitKeys, rows.position(a, first + kWarpRows - 1) + 1);
+  if (begin >= end) return;
+
+  std::byte* const stages = shared_memory();
+  std::byte* const queries = stages + kStages * Tile::kStageBytes;
+  load_queries<kDim>(a, rows, lane, queries);
+#pragma unroll
+  for (int s = 0; s < kStages - 1; ++s) {
+    const size_t offset = key_offset(source, begin + s * kBlockKeys + lane);
+    load_keys<kDim>(source, offset, lane, kLanes, stages + s * Tile::kStageBytes);
+    commit_copies();
+  }
+  size_t next_offset = key_offset(source, begin + (kStages - 1) * kBlockKeys + lane);
+  RowState<kDim> state;
+  int stage = 0;
+  for (int32_t key = begin; key < end; key += kBlockKeys) {
+    wait_copies<kStages - 2>();
+    __syncwarp();
+    const int32_t next = key + (kStages - 1) * kBlockKeys;
+    const int next_stage = stage == 0 ? kStages - 1 : stage - 1;
+    if (next < end) load_keys<kDim>(source, next_offset, lane, kLanes, stages + next_stage * Tile::kStageBytes);
+    commit_copies();
+    next_offset = key_offset(source, next + kBlockKeys + lane);
+    attend_block<kDim>(queries, stages + stage * Tile::kStageBytes, sees, key, a.scale_log2, lane, state);
+    stage = stage == kStages - 1 ? 0 : stage + 1;
+  }
+  join_sums<kDim>(state);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int32_t virtual_row = first + lane / 4 + i * 8;
+    if (virtual_row >= rows.total) continue;
+    const size_t slot = partial_of(a, rows, virtual_row) + split;
+    if (lane % 4 == 0) a.partial_sums[slot] = float2{state.max[i], state.sum[i]};
+    float* const to = a.partial_acc + slot * kDim + lane % 4 * 2;
+#pragma unroll
+    for (int tile = 0; tile < kDim / 8; ++tile) {
+      *reinterpret_cast<float2*>(to + tile * 8) = float2{state.acc[tile][i * 2], state.acc[tile][i * 2 + 1]};
+    }
+  }
+}
+
+/// Grid: [kv_heads · split_rows · group, sequences], a warp each: merges the splits of one virtual row in order.
+template <int kDim>
+__global__ void __launch_bounds__(kLanes) merge_kernel(Attention a) {
+  const auto sequence = static_cast<int32_t>(blockIdx.y);
+  if (sequence >= *a.batch.sequence_count) return;
+  const int32_t bound = a.split_rows * a.group;
+  const int32_t virtual_row = static_cast<int32_t>(blockIdx.x) % bound;
+  const Rows rows = rows_of(a, sequence, static_cast<int32_t>(blockIdx.x) / bound, virtual_row / kWarpRows * kWarpRows);
+  if (!takes_splits(a, rows.total) || virtual_row >= rows.total) return;
+  const int lane = threadIdx.x;
+  const size_t partial = partial_of(a, rows, virtual_row);
+  float best = kNoMax;
+  float sum = 0.0f;
+  float acc[kDim / kLanes] = {};
+  // What the row's tile has walked over: splits that this row sees nothing of change no bit of it.
+  const int32_t end = rows.position(a, rows.first + kWarpRows - 1) / kSplitKeys + 1;
+#pragma unroll 4
+  for (int32_t split = rows.oldest(a, rows.first) / kSplitKeys; split < end; ++split) {
+    const size_t slot = partial + split;
+    const float2 further = a.partial_sums[slot];
+    const Merge merge = merge_max(best, further.x);
+    sum = merge_value(merge, sum, further.y);
+#pragma unroll
+    for (int i = 0; i < kDim / kLanes; ++i) {
+      acc[i] = merge_value(merge, acc[i], a.partial_acc[slot * kDim + i * kLanes + lane]);
+    }
+  }
+  const float inverse = 1.0f / sum;
+  uint16_t* const out = a.out + rows.element(a, virtual_row);
+#pragma unroll
+  for (int i = 0; i < kDim / kLanes; ++i) {
+    if (i * kLanes + lane < a.cache.head_dim) out[i * kLanes + lane] = float_to_bf16(acc[i] * inverse);
+  }
+}
+
+}  // namespace
+}  // namespace millrace::cuda
