@@ -128,6 +128,8 @@ void FileStore::keep() {
     }
     lock.lock();
   }
+  lock.unlock();
+  pages_.write_uses();  // of a store that was closed before the first round
 }
 
 Result<void> check_options(const FileStoreOptions& options, size_t record_bytes) {

@@ -4,7 +4,7 @@
 namespace millrace::test {
 
 std::vector<BackendCase> backend_cases() {
-  return {{"cuda bf16", [] { return cuda::make_backend({}); }, tensor::DType::kBF16}};
+  return {{.name = "cuda bf16", .make = [] { return cuda::make_backend({}); }, .table_dtype = tensor::DType::kBF16}};
 }
 
 }  // namespace millrace::test
