@@ -41,7 +41,7 @@ class Case:
 class Group:
     name: str
     command: list
-    kind: str  # catch2, plain, tap, pytest
+    kind: str  # catch2, plain, tap, gpu, pytest; absent: meson has left it out, for a reason that `command` tells
     environment: dict
     timeout_s: float
     cases: list = dataclasses.field(default_factory=list)
@@ -175,6 +175,18 @@ def run_tap(group):
         group.cases.append(Case("(program)", "failed", f"{ending(code, group.timeout_s)}\n{tail(output)}"))
 
 
+def run_gpu(group):
+    """The table of tests/gpu/run, or its line "skipped: reason"."""
+    code, output = run_command(group, [])
+    if output.startswith("skipped: "):
+        group.cases.append(Case("(all)", "skipped", output.splitlines()[0][len("skipped: "):]))
+        return
+    for name, outcome, detail in re.findall(r"^(.{40})(passed|skipped|FAILED) +[\d.]+ s(.*)$", output, re.MULTILINE):
+        group.cases.append(Case(name.strip(), outcome.lower(), detail.strip()))
+    if not group.cases or (code != 0 and not group.count("failed")):
+        group.cases.append(Case("(program)", "failed", f"{ending(code, group.timeout_s)}\n{tail(output)}"))
+
+
 def run_pytest(group, selection, folder):
     report = Path(folder) / f"{group.name}.xml"
     extra = ["--junitxml", str(report)] + (["-k", selection] if selection else [])
@@ -213,6 +225,11 @@ def find_groups(arguments):
         kind = "plain" if any(suite.endswith("plain") for suite in test["suite"]) else "catch2"
         timeout_s = max(arguments.timeout_s, test["timeout"]) * factor
         groups.append(Group(test["name"], test["cmd"], kind, {**environment, **test["env"]}, timeout_s))
+    if not any(group.name == "cuda_ops" for group in groups):
+        reason = "the headers of the CUDA toolkit or Boost.Context are not installed"
+        groups.append(Group("cuda", [reason], "absent", {}, 0))
+    groups.append(Group("gpu", [sys.executable, str(ROOT / "tests/gpu/run"), str(arguments.build_dir)], "gpu", {},
+                        4 * arguments.timeout_s))
     groups.append(Group("tidy", [sys.executable, str(ROOT / "tests/tidy/tidy.py")], "tap", {}, arguments.timeout_s))
     python = str(ROOT / ".venv/bin/python")
     groups.append(Group("e2e", [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests/e2e")],
@@ -235,9 +252,9 @@ def select(groups, filters):
 
 
 def targets_of(chosen, arguments):
-    if any(group.kind == "pytest" for group, _ in chosen):
+    if any(group.kind in ("gpu", "pytest") for group, _ in chosen):
         return ["all"]
-    programs = [Path(group.command[0]) for group, _ in chosen if group.kind != "tap"]
+    programs = [Path(group.command[0]) for group, _ in chosen if group.kind not in ("tap", "absent")]
     return [str(program.relative_to(arguments.build_dir)) for program in programs]
 
 
@@ -245,6 +262,8 @@ def run_group(group, selection, folder, arguments):
     start = time.monotonic()
     if group.kind == "pytest" and arguments.no_e2e:
         group.cases.append(Case("(all)", "skipped", arguments.no_e2e))
+    elif group.kind == "absent":
+        group.cases.append(Case("(all)", "skipped", group.command[0]))
     elif not Path(group.command[0]).exists():
         group.cases.append(Case("(program)", "failed", f"{group.command[0]} is not built"))
     elif group.kind == "catch2":
@@ -253,6 +272,8 @@ def run_group(group, selection, folder, arguments):
         run_plain(group)
     elif group.kind == "tap":
         run_tap(group)
+    elif group.kind == "gpu":
+        run_gpu(group)
     else:
         run_pytest(group, selection, folder)
     group.wall_s = time.monotonic() - start
