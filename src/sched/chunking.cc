@@ -71,6 +71,15 @@ Chunker::Chunker(const ChunkingOptions& options) : options_(options), alignment_
 
 void Chunker::observe(StageId stage, const BatchShape& shape, double run_us) {
   costs_.observe(stage, shape, run_us);
+  add_sample(stage, shape, run_us);
+}
+
+void Chunker::learn(StageId stage, const BatchShape& shape, double run_us) {
+  costs_.learn(stage, shape, run_us);
+  add_sample(stage, shape, run_us);
+}
+
+void Chunker::add_sample(StageId stage, const BatchShape& shape, double run_us) {
   const bool one_prompt = shape.decode_count == 0 && shape.prefill_pairs == shape.prefill_tokens * shape.prefill_tokens;
   if (stage == StageId(0) && one_prompt && !published_ && profile_samples_.size() < kMaxProfileSamples) {
     profile_samples_.emplace_back(shape.prefill_tokens, run_us);

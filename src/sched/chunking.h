@@ -43,6 +43,8 @@ class Chunker {
 
   /// A stage's time for a micro-batch that has run.
   void observe(StageId stage, const BatchShape& shape, double run_us);
+  /// One of the start's profile.
+  void learn(StageId stage, const BatchShape& shape, double run_us);
   /// The profile is complete.
   void finish_profile();
   [[nodiscard]] const CostModel& costs() const { return costs_; }
@@ -65,6 +67,7 @@ class Chunker {
   void add_short(const Prompt& prompt);
 
  private:
+  void add_sample(StageId stage, const BatchShape& shape, double run_us);
   [[nodiscard]] bool balances() const { return options_.mode == Chunking::kBalanced && costs_.usable(); }
   [[nodiscard]] double balanced_target(const std::vector<uint32_t>& backlog) const;
   [[nodiscard]] uint32_t balanced_chunk(const Prompt& prompt) const;

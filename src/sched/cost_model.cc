@@ -91,6 +91,11 @@ void CostFit::observe(const BatchShape& shape, double run_us) {
       recent_predicted_us_ = kErrorMemory * recent_predicted_us_ + predicted;
     }
   }
+  learn(shape, run_us);
+}
+
+void CostFit::learn(const BatchShape& shape, double run_us) {
+  if (!(run_us > 0)) return;
   Information decayed;
   decayed.add(recent_, kForgetting);
   decayed.add(shape, run_us);
@@ -164,9 +169,9 @@ bool CostFit::solve_subset(const Information& all, unsigned subset, Vector& solu
   return true;
 }
 
-void CostModel::observe(StageId stage, const BatchShape& shape, double run_us) {
+CostFit& CostModel::fit(StageId stage) {
   if (stage.value() >= stages_.size()) stages_.resize(stage.value() + 1);
-  stages_[stage.value()].observe(shape, run_us);
+  return stages_[stage.value()];
 }
 
 void CostModel::anchor() {

@@ -43,6 +43,9 @@ struct CostCoefficients {
 /// start-up stays as an anchor: hours of decode alone don't unlearn prefill. Plain data of the scheduler.
 class CostFit {
  public:
+  /// Takes in one timing of the start's profile. All of them count: the first few determine so little that the next
+  /// kind of work may look like an outlier.
+  void learn(const BatchShape& shape, double run_us);
   /// Takes in one timing; an outlier is dropped, unless so many lately show that the stage, or one kind of its
   /// work, has changed: then it starts over.
   void observe(const BatchShape& shape, double run_us);
@@ -87,7 +90,8 @@ class CostFit {
 /// The cost of a micro-batch on every stage. Owned by the scheduler.
 class CostModel {
  public:
-  void observe(StageId stage, const BatchShape& shape, double run_us);
+  void learn(StageId stage, const BatchShape& shape, double run_us) { fit(stage).learn(shape, run_us); }
+  void observe(StageId stage, const BatchShape& shape, double run_us) { fit(stage).observe(shape, run_us); }
   void anchor();
   /// Whether every stage heard of so far can be predicted, and there is one.
   [[nodiscard]] bool usable() const;
@@ -104,6 +108,8 @@ class CostModel {
   [[nodiscard]] const std::vector<CostFit>& stages() const { return stages_; }
 
  private:
+  [[nodiscard]] CostFit& fit(StageId stage);
+
   std::vector<CostFit> stages_;
 };
 

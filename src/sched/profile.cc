@@ -15,7 +15,7 @@ Profile::Profile(const ProfileBounds& bounds) : bounds_(bounds) {
   add_prefills();
   add_decodes();
   for (size_t round = 0; round < kRounds; ++round) {
-    if (round > 0) rounds_.push_back(order_.size());
+    if (round >= kFewestRounds) rounds_.push_back(order_.size());
     for (size_t step = 0; step < steps_.size(); ++step) {
       if (round == 0 || (steps_[step].counts && !steps_[step].once)) order_.push_back(step);
     }

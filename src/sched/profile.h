@@ -21,9 +21,9 @@ struct ProfileBounds {
 /// The plans that time every stage before the first request: prompts of several lengths, chunks after a prefix, decode
 /// steps of one and of many sequences, on scratch sequences whose slots are closed again. The largest comes first, to
 /// touch all memory, and does not count; the others are run in up to kRounds rounds, of which the shortest time counts:
-/// what else goes on beside a stage only makes it slower. No round begins once the stages have run for kLongEnoughUs in
-/// all: times that long are disturbed in proportion less, and clients wait. Ordinary plans, so that the stages know
-/// nothing of it. Used by the scheduler while nothing else runs.
+/// what else goes on beside a stage only makes it slower. After kFewestRounds none begins once the stages have run for
+/// kLongEnoughUs in all, since clients wait. Ordinary plans, so that the stages know nothing of it. Used by the
+/// scheduler while nothing else runs.
 class Profile {
  public:
   explicit Profile(const ProfileBounds& bounds);
@@ -44,6 +44,7 @@ class Profile {
   [[nodiscard]] std::vector<Timing> timings() const;
 
   static constexpr size_t kRounds = 3;
+  static constexpr size_t kFewestRounds = 2;
   static constexpr double kLongEnoughUs = 5e6;
 
  private:
@@ -69,7 +70,7 @@ class Profile {
   const ProfileBounds bounds_;
   std::vector<Step> steps_;
   std::vector<size_t> order_;  // of steps_, as they are run
-  std::vector<size_t> rounds_;  // where in order_ the second and later ones begin
+  std::vector<size_t> rounds_;  // where in order_ those begin that may be left out
   size_t next_step_ = 0;       // of order_
   double run_us_ = 0;          // of all plans on all stages
   std::vector<uint64_t> ids_;  // of the plans made, ascending

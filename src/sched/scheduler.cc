@@ -183,7 +183,7 @@ std::vector<SequenceUpdate> Scheduler::complete(const PlanOutput& output) {
         output.slices.size(), plan.slice_count);
   observe(output.reports);
   if (profile_ && profile_->finished() && in_flight_.empty()) {
-    for (const auto& [stage, shape, run_us] : profile_->timings()) chunker_.observe(stage, shape, run_us);
+    for (const auto& [stage, shape, run_us] : profile_->timings()) chunker_.learn(stage, shape, run_us);
     profile_.reset();
     chunker_.finish_profile();
   }

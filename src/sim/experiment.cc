@@ -118,10 +118,14 @@ void run_until(async::VirtualWorld& world, TimePoint& time, Condition done) {
   while (!done()) world.run(time += 1s);
 }
 
+/// Interpolated between the two values around it, as bench/load and numpy do; 0 of none.
 double quantile_of(std::vector<double> values, double quantile) {
   if (values.empty()) return 0;
   std::ranges::sort(values);
-  return values[static_cast<size_t>(std::ceil(quantile * static_cast<double>(values.size() - 1)))];
+  const double place = quantile * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<size_t>(place);
+  const size_t above = std::min(below + 1, values.size() - 1);
+  return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
 }
 
 }  // namespace

@@ -115,6 +115,33 @@ TEST_CASE("what was measured at start-up can be told from what came later") {
   REQUIRE(fit.coefficients().predict_us(shape) > 4 * kTruth.predict_us(shape));
 }
 
+TEST_CASE("a profile whose first decode steps are single ones learns what many cost") {
+  // A stage whose prompts cost less per token than their fixed cost would suggest: before the steps of many sequences
+  // come, the fixed cost of decode may as well be one per sequence.
+  const CostCoefficients truth = {18000, 400, 0.07, 250, 1};
+  CostFit fit;
+  const auto run = [&](const BatchShape& shape, double factor) { fit.learn(shape, factor * truth.predict_us(shape)); };
+  const auto prefill = [&](uint32_t prefix, uint32_t tokens, double factor) {
+    BatchShape shape;
+    shape.add_prefill(prefix, tokens);
+    run(shape, factor);
+  };
+  const auto decode = [&](int count, uint32_t context) {
+    BatchShape shape;
+    for (int i = 0; i < count; ++i) shape.add_decode(context);
+    run(shape, 1);
+  };
+  prefill(0, 256, 0.8);
+  prefill(0, 512, 0.9);
+  prefill(0, 1024, 1);
+  for (uint32_t chunk = 0; chunk < 3; ++chunk) prefill(1024 + 512 * chunk, 512, 1);
+  for (int step = 0; step < 3; ++step) decode(1, 2560);
+  for (const int count : {32, 32, 16, 16}) decode(count, 17);
+  BatchShape sixteen;
+  for (int i = 0; i < 16; ++i) sixteen.add_decode(100);
+  REQUIRE(fit.coefficients().predict_us(sixteen) == Approx(truth.predict_us(sixteen)).epsilon(0.25));
+}
+
 TEST_CASE("hours of decode don't unlearn what was measured at start-up") {
   CostFit fit = fitted(30, 0);
   fit.anchor();
