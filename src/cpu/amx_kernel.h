@@ -58,14 +58,39 @@ MILLRACE_INLINE LeftTiles left_tiles(const ProductTask& task, int row, int64_t s
           64, 1024};
 }
 
+/// Tiles 0 to 3 hold the sums of up to 16 rows by 64 columns.
+MILLRACE_INLINE void clear_sums() {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+}
+
+MILLRACE_INLINE void store_sums(float* c) {
+  _tile_stored(0, c, kSumStride);
+  _tile_stored(1, c + 16, kSumStride);
+  _tile_stored(2, c + 32, kSumStride);
+  _tile_stored(3, c + 48, kSumStride);
+}
+
+/// Adds to the sums a tile of the left operand times 16 steps of a panel.
+MILLRACE_INLINE void multiply_tiles(const LeftTiles& left, const char* b) {
+  _tile_loadd(4, left.data, left.row_stride);
+  _tile_loadd(6, b, kPanelStride);
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_loadd(7, b + 64, kPanelStride);
+  _tile_dpbf16ps(1, 4, 7);
+  _tile_loadd(6, b + 128, kPanelStride);
+  _tile_dpbf16ps(2, 4, 6);
+  _tile_loadd(7, b + 192, kPanelStride);
+  _tile_dpbf16ps(3, 4, 7);
+}
+
 /// Up to 16 rows by 64 columns over some steps, added to c unless `fresh`.
 template <bool kPrefetch>
 MILLRACE_INLINE void tile_row(LeftTiles left, const char* panel, int64_t steps, float* c, bool fresh) {
   if (fresh) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    clear_sums();
   } else {
     _tile_loadd(0, c, kSumStride);
     _tile_loadd(1, c + 16, kSumStride);
@@ -79,22 +104,11 @@ MILLRACE_INLINE void tile_row(LeftTiles left, const char* panel, int64_t steps, 
       for (size_t line = 0; line < kTileSteps * kPanelStride; line += 64)
         __builtin_prefetch(b + line + 2 * kPrefetchBytes);
     }
-    _tile_loadd(4, left.data, left.row_stride);
-    _tile_loadd(6, b, kPanelStride);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, b + 64, kPanelStride);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(6, b + 128, kPanelStride);
-    _tile_dpbf16ps(2, 4, 6);
-    _tile_loadd(7, b + 192, kPanelStride);
-    _tile_dpbf16ps(3, 4, 7);
+    multiply_tiles(left, b);
     left.data += left.tile_stride;
     b += kTileSteps * kPanelStride;
   }
-  _tile_stored(0, c, kSumStride);
-  _tile_stored(1, c + 16, kSumStride);
-  _tile_stored(2, c + 32, kSumStride);
-  _tile_stored(3, c + 48, kSumStride);
+  store_sums(c);
 }
 
 void product_amx(const ProductTask& task) {
@@ -133,29 +147,15 @@ void few_rows_w8_amx(const ProductTask& task) {
     if (group < groups) expand_bf16(panel + group * kW8GroupBytes, scratch + group % kSlots * kSlotBytes);
   };
   configure_product(task.rows);
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
+  clear_sums();
   for (int64_t group = 0; group < kAhead; ++group) expand(group);
   for (int64_t group = 0; group < groups; ++group) {
     expand(group + kAhead);
     const char* b = scratch + group % kSlots * kSlotBytes;
-    _tile_loadd(4, left.data, left.row_stride);
+    multiply_tiles(left, b);
     left.data += left.tile_stride;
-    _tile_loadd(6, b, kPanelStride);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, b + 64, kPanelStride);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(6, b + 128, kPanelStride);
-    _tile_dpbf16ps(2, 4, 6);
-    _tile_loadd(7, b + 192, kPanelStride);
-    _tile_dpbf16ps(3, 4, 7);
   }
-  _tile_stored(0, task.c, kSumStride);
-  _tile_stored(1, task.c + 16, kSumStride);
-  _tile_stored(2, task.c + 32, kSumStride);
-  _tile_stored(3, task.c + 48, kSumStride);
+  store_sums(task.c);
   _tile_release();
 }
 
@@ -181,10 +181,7 @@ void product_w8_amx(const ProductTask& task) {
 MILLRACE_INLINE void tile_scores(const AttentionRows& rows, const KeyBlock& block, int row) {
   const size_t stride = static_cast<size_t>(rows.padded_dim) * 2;
   const char* q = reinterpret_cast<const char*>(rows.q) + static_cast<size_t>(row) * stride;
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
+  clear_sums();
   for (int channel = 0; channel < rows.padded_dim; channel += 32) {
     const size_t at = static_cast<size_t>(channel) * 32;  // bytes: 16 keys of 2 per channel
     _tile_loadd(4, q + channel * 2, stride);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "cuda/sample_row.h"
 
 namespace millrace::cuda {
 namespace {
@@ -51,16 +52,7 @@ void write_inputs(std::span<const SampleSpec> specs, const InputLayout& layout, 
   for (size_t r = 0; r < specs.size(); ++r) {
     const SampleSpec& spec = specs[r];
     const tensor::SamplingParams& params = *spec.params;
-    SampleRow row{.temperature = params.temperature,
-                  .top_p = params.top_p,
-                  .min_p = params.min_p,
-                  .repetition_penalty = params.repetition_penalty,
-                  .frequency_penalty = params.frequency_penalty,
-                  .presence_penalty = params.presence_penalty,
-                  .top_k = params.top_k,
-                  .top_logprobs = params.top_logprobs,
-                  .seed = params.seed,
-                  .position = spec.position};
+    SampleRow row = sample_row(params, spec.position);
     row.bias_begin = bias_end;
     for (const auto& [token, value] : params.logit_bias) {
       bias_tokens[bias_end] = token;

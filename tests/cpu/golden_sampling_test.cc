@@ -7,35 +7,11 @@
 #include <map>
 
 #include "cpu/sampling.h"
+#include "support/golden_sampling.h"
 #include "support/paths.h"
 #include "support/skip.h"
 
 using namespace millrace;
-
-namespace {
-
-std::vector<TokenId> tokens_of(simdjson::dom::element list) {
-  std::vector<TokenId> tokens;
-  for (const auto token : list.get_array()) tokens.push_back(static_cast<TokenId>(token.get_int64()));
-  return tokens;
-}
-
-tensor::SamplingParams params_of(simdjson::dom::element given) {
-  const auto number = [&](const char* name) { return static_cast<float>(given[name].get_double()); };
-  tensor::SamplingParams params{.temperature = number("temperature"),
-                                .top_p = number("top_p"),
-                                .min_p = number("min_p"),
-                                .top_k = static_cast<int32_t>(given["top_k"].get_int64()),
-                                .repetition_penalty = number("repetition_penalty"),
-                                .frequency_penalty = number("frequency_penalty"),
-                                .presence_penalty = number("presence_penalty")};
-  for (const auto& [token, bias] : given["logit_bias"].get_object()) {
-    params.logit_bias.emplace_back(std::stoi(std::string(token)), static_cast<float>(bias.get_double()));
-  }
-  return params;
-}
-
-}  // namespace
 
 TEST_CASE("the sampling distribution is the golden one") {
   const auto path = test::source_dir() / "tests" / "golden" / "sampling.json";
@@ -51,9 +27,9 @@ TEST_CASE("the sampling distribution is the golden one") {
   for (const auto test_case : file["cases"].get_array()) {
     INFO("case " << index++ << ": " << simdjson::minify(test_case["params"]));
     const std::vector<float>& row = logits[test_case["logits"].get_uint64()];
-    const tensor::SamplingParams params = params_of(test_case["params"]);
-    const auto prompt = tokens_of(test_case["prompt"]);
-    const auto output = tokens_of(test_case["output"]);
+    const tensor::SamplingParams params = test::params_of(test_case["params"]);
+    const auto prompt = test::tokens_of(test_case["prompt"]);
+    const auto output = test::tokens_of(test_case["output"]);
     const tensor::SampleSpec spec{&params, 0, static_cast<uint32_t>(output.size()), prompt, output};
     std::map<TokenId, double> wanted;
     for (const auto& [token, p] : test_case["probs"].get_object())

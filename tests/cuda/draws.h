@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cuda/device_array.h"
+#include "cuda/sample_row.h"
 
 /// Draws and scores of the CUDA ops, from host values to host values.
 namespace millrace::test {
@@ -45,16 +46,7 @@ struct DrawLists {
   explicit DrawLists(const std::vector<Draw>& draws) {
     for (const Draw& draw : draws) {
       const tensor::SamplingParams& params = draw.params;
-      cuda::SampleRow row{.temperature = params.temperature,
-                          .top_p = params.top_p,
-                          .min_p = params.min_p,
-                          .repetition_penalty = params.repetition_penalty,
-                          .frequency_penalty = params.frequency_penalty,
-                          .presence_penalty = params.presence_penalty,
-                          .top_k = params.top_k,
-                          .top_logprobs = params.top_logprobs,
-                          .seed = params.seed,
-                          .position = draw.position};
+      cuda::SampleRow row = cuda::sample_row(params, draw.position);
       row.bias_begin = static_cast<int32_t>(bias_tokens.size());
       for (const auto& [token, bias] : params.logit_bias) {
         bias_tokens.push_back(token);

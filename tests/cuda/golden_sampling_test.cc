@@ -4,37 +4,12 @@
 
 #include "base/random.h"
 #include "cuda/draws.h"
+#include "support/golden_sampling.h"
 #include "support/paths.h"
 #include "support/skip.h"
 
 using namespace millrace;
 using namespace millrace::test;
-using tensor::SamplingParams;
-
-namespace {
-
-SamplingParams params_of(simdjson::dom::element given) {
-  const auto number = [&](const char* name) { return static_cast<float>(given[name].get_double()); };
-  SamplingParams params{.temperature = number("temperature"),
-                        .top_p = number("top_p"),
-                        .min_p = number("min_p"),
-                        .top_k = static_cast<int32_t>(given["top_k"].get_int64()),
-                        .repetition_penalty = number("repetition_penalty"),
-                        .frequency_penalty = number("frequency_penalty"),
-                        .presence_penalty = number("presence_penalty")};
-  for (const auto& [token, bias] : given["logit_bias"].get_object()) {
-    params.logit_bias.emplace_back(std::stoi(std::string(token)), static_cast<float>(bias.get_double()));
-  }
-  return params;
-}
-
-std::vector<TokenId> tokens_of(simdjson::dom::element list) {
-  std::vector<TokenId> tokens;
-  for (const auto token : list.get_array()) tokens.push_back(static_cast<TokenId>(token.get_int64()));
-  return tokens;
-}
-
-}  // namespace
 
 TEST_CASE("CUDA draws come from the golden distributions") {
   const auto path = source_dir() / "tests" / "golden" / "sampling.json";

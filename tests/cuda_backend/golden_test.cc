@@ -2,23 +2,11 @@
 
 #include <catch2/catch.hpp>
 
-#include "cuda/cuda_backend.h"
-#include "golden_test/agreement.h"
+#include "cuda_backend/families.h"
 
 using namespace millrace;
 
 TEST_CASE("on the CUDA backend, logits and logprobs are near those of the reference") {
   const test::GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
-  const auto checkpoint = model::Checkpoint::open(family.folder).value();
-  const model::ModelConfig config = model::read_config(family.folder).value();
-  const int32_t stages = GENERATE(1, 2, 4);
-  const auto backend = cuda::make_backend({});
-  test::TestPipeline pipeline(*checkpoint, config, *backend, {.stage_count = stages});
-  const test::Agreement agreement = test::measure_agreement(pipeline, family, 2.0 * family.tolerance.bf16_max);
-  CAPTURE(family.name, stages, agreement.logprob_max, agreement.greedy_checked);
-  REQUIRE(agreement.logits.max() <= family.tolerance.bf16_max);
-  REQUIRE(agreement.logits.rms() <= family.tolerance.bf16_rms);
-  REQUIRE(agreement.logits.kl() <= family.tolerance.bf16_kl);
-  REQUIRE(agreement.logprob_max <= family.tolerance.bf16_max);
-  REQUIRE(agreement.greedy_wrong == 0);
+  test::require_agreement(family);
 }

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <catch2/catch.hpp>
+
+#include "cuda/cuda_backend.h"
+#include "golden_test/agreement.h"
+
+namespace millrace::test {
+
+/// Logits, logprobs and greedy choices of a family on the CUDA backend at one, two and four stages, in bf16.
+inline void require_agreement(const GoldenFamily& family) {
+  const auto checkpoint = model::Checkpoint::open(family.folder).value();
+  const model::ModelConfig config = model::read_config(family.folder).value();
+  const int32_t stages = GENERATE(1, 2, 4);
+  const auto backend = cuda::make_backend({});
+  TestPipeline pipeline(*checkpoint, config, *backend, {.stage_count = stages});
+  const Agreement agreement = measure_agreement(pipeline, family, 2.0 * family.tolerance.bf16_max);
+  CAPTURE(family.name, stages, agreement.logprob_max, agreement.greedy_checked);
+  REQUIRE(agreement.logits.max() <= family.tolerance.bf16_max);
+  REQUIRE(agreement.logits.rms() <= family.tolerance.bf16_rms);
+  REQUIRE(agreement.logits.kl() <= family.tolerance.bf16_kl);
+  REQUIRE(agreement.logprob_max <= family.tolerance.bf16_max);
+  REQUIRE(agreement.greedy_wrong == 0);
+}
+
+}  // namespace millrace::test
