@@ -53,9 +53,9 @@ struct LeftTiles {
 MILLRACE_INLINE LeftTiles left_tiles(const ProductTask& task, int row, int64_t step) {
   const auto* left = reinterpret_cast<const char*>(task.left);
   if (!task.tiled_left) return {left + static_cast<size_t>(row) * task.left_stride + step * 4, task.left_stride, 64};
-  const size_t group_bytes = static_cast<size_t>(task.steps) * 4 * kTileHeight;
-  return {left + static_cast<size_t>(row / kTileHeight) * group_bytes + static_cast<size_t>(step / kTileSteps) * 1024,
-          64, 1024};
+  return {
+      left + static_cast<size_t>(row / kTileHeight) * task.left_stride + static_cast<size_t>(step / kTileSteps) * 1024,
+      64, 1024};
 }
 
 /// Tiles 0 to 3 hold the sums of up to 16 rows by 64 columns.
@@ -64,6 +64,13 @@ MILLRACE_INLINE void clear_sums() {
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
+}
+
+MILLRACE_INLINE void load_sums(const float* c) {
+  _tile_loadd(0, c, kSumStride);
+  _tile_loadd(1, c + 16, kSumStride);
+  _tile_loadd(2, c + 32, kSumStride);
+  _tile_loadd(3, c + 48, kSumStride);
 }
 
 MILLRACE_INLINE void store_sums(float* c) {
@@ -89,14 +96,7 @@ MILLRACE_INLINE void multiply_tiles(const LeftTiles& left, const char* b) {
 /// Up to 16 rows by 64 columns over some steps, added to c unless `fresh`.
 template <bool kPrefetch>
 MILLRACE_INLINE void tile_row(LeftTiles left, const char* panel, int64_t steps, float* c, bool fresh) {
-  if (fresh) {
-    clear_sums();
-  } else {
-    _tile_loadd(0, c, kSumStride);
-    _tile_loadd(1, c + 16, kSumStride);
-    _tile_loadd(2, c + 32, kSumStride);
-    _tile_loadd(3, c + 48, kSumStride);
-  }
+  fresh ? clear_sums() : load_sums(c);
   const char* b = panel;
   for (int64_t step = 0; step < steps; step += kTileSteps) {
     if constexpr (kPrefetch) {
@@ -111,22 +111,93 @@ MILLRACE_INLINE void tile_row(LeftTiles left, const char* panel, int64_t steps, 
   store_sums(c);
 }
 
+/// Steps that many rows pass over at a time: half a panel of them stays in the first-level cache's reach.
+constexpr int64_t kSquareSteps = 512;
+constexpr int kSquareRows = 2 * kTileHeight;
+
+/// Asks for the next block of a panel, some lines with every tile of this one.
+struct Ahead {
+  const char* at = nullptr;
+  const char* end = nullptr;
+  int64_t lines = 0;  // per 16 steps of a square
+
+  MILLRACE_INLINE void ask() {
+    for (int64_t i = 0; i < lines && at < end; ++i, at += 64) __builtin_prefetch(at, 0, 2);
+  }
+};
+
+/// 32 rows by 32 columns, so that a tile that is loaded is multiplied twice; added to c unless `fresh`.
+MILLRACE_INLINE void tile_square(LeftTiles upper, LeftTiles lower, const char* b, int64_t steps, float* c, bool fresh,
+                                 Ahead& ahead) {
+  float* const below = c + kTileHeight * kPanelColumns;
+  if (fresh) {
+    clear_sums();
+  } else {
+    _tile_loadd(0, c, kSumStride);
+    _tile_loadd(1, c + 16, kSumStride);
+    _tile_loadd(2, below, kSumStride);
+    _tile_loadd(3, below + 16, kSumStride);
+  }
+  for (int64_t step = 0; step < steps; step += kTileSteps) {
+    ahead.ask();
+    _tile_loadd(6, b, kPanelStride);
+    _tile_loadd(4, upper.data, upper.row_stride);
+    _tile_loadd(7, b + 64, kPanelStride);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, lower.data, lower.row_stride);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+    upper.data += upper.tile_stride;
+    lower.data += lower.tile_stride;
+    b += kTileSteps * kPanelStride;
+  }
+  _tile_stored(0, c, kSumStride);
+  _tile_stored(1, c + 16, kSumStride);
+  _tile_stored(2, below, kSumStride);
+  _tile_stored(3, below + 16, kSumStride);
+}
+
+/// Many rows over `count` steps from `step`, whose columns begin at `panel`; `next` as in ProductTask.
+MILLRACE_INLINE void tile_rows(const ProductTask& task, int64_t step, int64_t count, const char* panel,
+                               const char* next, bool fresh) {
+  const int squares = task.rows / kSquareRows * kSquareRows;
+  configure_product(kTileHeight);
+  Ahead ahead;
+  if (next != nullptr && squares > 0) {
+    // A block is 4 lines per step, walked 2 · squares / 32 times in 16 steps each.
+    ahead = {next, next + static_cast<size_t>(count) * kPanelStride, (1024 + squares - 1) / squares};
+  }
+  for (int column = 0; column < kPanelColumns; column += 32) {
+    for (int row = 0; row < squares; row += kSquareRows) {
+      tile_square(left_tiles(task, row, step), left_tiles(task, row + kTileHeight, step), panel + column * 4, count,
+                  task.c + row * kPanelColumns + column, fresh, ahead);
+    }
+  }
+  for (int row = squares; row < task.rows; row += kTileHeight) {
+    const int height = task.rows - row < kTileHeight ? task.rows - row : kTileHeight;
+    if (height != kTileHeight) configure_product(height);
+    float* const c = task.c + row * kPanelColumns;
+    if (row == 0) {
+      tile_row<true>(left_tiles(task, row, step), panel, count, c, fresh);
+    } else {
+      tile_row<false>(left_tiles(task, row, step), panel, count, c, fresh);
+    }
+  }
+}
+
 void product_amx(const ProductTask& task) {
-  const int64_t block = task.rows <= kTileHeight ? task.steps : kLongSteps;
-  for (int64_t step = 0; step < task.steps; step += block) {
-    const int64_t count = task.steps - step < block ? task.steps - step : block;
-    const char* panel = reinterpret_cast<const char*>(task.panel) + static_cast<size_t>(step) * kPanelStride;
-    int configured = 0;
-    for (int row = 0; row < task.rows; row += kTileHeight) {
-      const int height = task.rows - row < kTileHeight ? task.rows - row : kTileHeight;
-      if (height != configured) configure_product(height);
-      configured = height;
-      const LeftTiles left = left_tiles(task, row, step);
-      if (row == 0) {
-        tile_row<true>(left, panel, count, task.c + row * kPanelColumns, step == 0);
-      } else {
-        tile_row<false>(left, panel, count, task.c + row * kPanelColumns, step == 0);
-      }
+  const auto* panel = reinterpret_cast<const char*>(task.panel);
+  if (task.rows <= kTileHeight) {
+    configure_product(task.rows);
+    tile_row<true>(left_tiles(task, 0, 0), panel, task.steps, task.c, !task.accumulate);
+  } else {
+    for (int64_t step = 0; step < task.steps; step += kSquareSteps) {
+      const int64_t count = task.steps - step < kSquareSteps ? task.steps - step : kSquareSteps;
+      const char* block = panel + static_cast<size_t>(step) * kPanelStride;
+      const char* next = step + count < task.steps ? block + static_cast<size_t>(count) * kPanelStride
+                                                   : reinterpret_cast<const char*>(task.next);
+      tile_rows(task, step, count, block, next, step == 0 && !task.accumulate);
     }
   }
   _tile_release();
@@ -147,7 +218,7 @@ void few_rows_w8_amx(const ProductTask& task) {
     if (group < groups) expand_bf16(panel + group * kW8GroupBytes, scratch + group % kSlots * kSlotBytes);
   };
   configure_product(task.rows);
-  clear_sums();
+  task.accumulate ? load_sums(task.c) : clear_sums();
   for (int64_t group = 0; group < kAhead; ++group) expand(group);
   for (int64_t group = 0; group < groups; ++group) {
     expand(group + kAhead);
@@ -166,13 +237,7 @@ void product_w8_amx(const ProductTask& task) {
     const int64_t count = task.steps - step < kLongW8Steps ? task.steps - step : kLongW8Steps;
     expand_groups<Bf16Format>(reinterpret_cast<const char*>(task.panel) + step / kTileSteps * kW8GroupBytes, count,
                               scratch);
-    int configured = 0;
-    for (int row = 0; row < task.rows; row += kTileHeight) {
-      const int height = task.rows - row < kTileHeight ? task.rows - row : kTileHeight;
-      if (height != configured) configure_product(height);
-      configured = height;
-      tile_row<false>(left_tiles(task, row, step), scratch, count, task.c + row * kPanelColumns, step == 0);
-    }
+    tile_rows(task, step, count, scratch, nullptr, step == 0 && !task.accumulate);
   }
   _tile_release();
 }
@@ -243,6 +308,7 @@ void attention_block_amx(const AttentionRows& rows, const KeyBlock& block) {
   float factor[kMaxAttentionRows];
   soften_block<Bf16Format>(rows, block.first_key, factor);
   for (int row = 0; row < rows.rows; ++row) {
+    if (factor[row] == 1.0f) continue;
     float* acc = rows.state.acc + row * rows.padded_dim;
     for (int i = 0; i < rows.padded_dim; i += kLanes) store(acc + i, load(acc + i) * factor[row]);
   }

@@ -57,7 +57,8 @@ MILLRACE_INLINE float soften_row(const AttentionRows& rows, int row, int32_t fir
   const float old_max = rows.state.max[row];
   const float block_max = lane_max(max(max(score[0], score[1]), max(score[2], score[3])));
   const float new_max = block_max > old_max ? block_max : old_max;
-  const Vec factor = exp(splat(old_max - new_max));
+  // Mostly the maximum stays, and e^0 is exactly 1.
+  const float factor = new_max == old_max ? 1.0f : exp(splat(old_max - new_max))[0];
   float* sum = rows.state.sum + row * kLanes;
   Vec total = load(sum) * factor;
   for (int v = 0; v < kVecs; ++v) {
@@ -69,7 +70,7 @@ MILLRACE_INLINE float soften_row(const AttentionRows& rows, int row, int32_t fir
   }
   store(sum, total);
   rows.state.max[row] = new_max;
-  return factor[0];
+  return factor;
 }
 
 template <class Format>

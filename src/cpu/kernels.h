@@ -30,17 +30,19 @@ inline constexpr size_t kW8ScratchBytes = size_t{kW8ScratchSteps} * kPanelColumn
 inline constexpr int kSumBlock = 1024;        ///< logits per partial sum of exp_sum
 inline constexpr int kMaxBlock = 64;          ///< logits per maximum of block_max
 
-/// One panel times a few rows: c[row][column] = Σ_step left[row][step] · panel[step][column], summed in step order.
+/// One panel times some rows: c[row][column] = Σ_step left[row][step] · panel[step][column], summed in step order.
 /// With `tiled_left` the left rows lie in tiles of 16 rows by 16 steps, [rows / 16][steps / 16][16][16 steps], where
-/// the last group may have fewer rows but is as large.
+/// the last group may have fewer rows but is as large; a task of some of the steps has whole tiles of them.
 struct ProductTask {
-  const std::byte* left = nullptr;   // [rows, steps], `left_stride` bytes apart, or tiled
+  const std::byte* left = nullptr;  // [rows, steps], `left_stride` bytes apart; tiled: so many from 16 rows to the next
   size_t left_stride = 0;
   bool tiled_left = false;
   const std::byte* panel = nullptr;  // [steps][64]
+  const std::byte* next = nullptr;   // what will be read after these steps of the panel, to prefetch; or null
   int64_t steps = 0;
   int rows = 0;
   float* c = nullptr;                // [rows, 64]
+  bool accumulate = false;           // c holds the sums of the steps before; with tiled_left only
   std::byte* scratch = nullptr;      // [kW8ScratchBytes], 64-byte aligned, for a panel of 8 bits
 };
 

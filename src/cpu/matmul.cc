@@ -10,15 +10,40 @@ namespace {
 using tensor::DType;
 using tensor::Matrix;
 
-/// Rows that pass over a panel while it is in the cache.
-constexpr int64_t kRowBlock = 128;
-
 /// The left operand of a product: rows of whole steps in the format that the kernels read.
 struct Left {
   const std::byte* data = nullptr;
-  size_t stride = 0;
+  size_t stride = 0;  ///< tiled: of 16 rows, otherwise of one
   bool tiled = false;
+
+  [[nodiscard]] const std::byte* at(int64_t row, int64_t step) const {
+    if (!tiled) return data + static_cast<size_t>(row) * stride;  // of all steps
+    return data + static_cast<size_t>(row / kTileHeight) * stride + static_cast<size_t>(step) * kTileHeight * 4;
+  }
 };
+
+/// How a product is cut: `rows` pass over `steps` of `panels` panels one after another.
+struct Blocking {
+  int64_t rows = 0;
+  int64_t steps = 0;
+  int64_t panels = 1;
+};
+
+/// Tiles multiply faster than memory brings panels, so as many rows share one as the second-level cache holds, but not
+/// all steps of them where those are many: then some panels share some steps of the rows.
+Blocking choose_blocking(bool tiled, int64_t rows, int64_t steps) {
+  constexpr int64_t kVectorRows = 128;
+  constexpr int64_t kMostRows = 512;
+  constexpr int64_t kLeftBytes = int64_t{1} << 20;
+  if (!tiled) return {kVectorRows, steps, 1};
+  const auto equal_blocks = [&](int64_t most) {
+    const int64_t blocks = (rows + most - 1) / most;
+    return round_up((rows + blocks - 1) / blocks, 2 * kTileHeight);
+  };
+  const int64_t fitting = kLeftBytes / (steps * 4) / (2 * kTileHeight) * 2 * kTileHeight;
+  if (fitting >= kMostRows / 2) return {equal_blocks(std::min(fitting, kMostRows)), steps, 1};
+  return {equal_blocks(kMostRows / 2), kLeftBytes / 2 / (kMostRows / 2) / 4, 4};
+}
 
 /// Copies rows into tiles (see ProductTask), which spares the kernels loads of 16 far apart lines.
 Left tile_left(Device& device, const Matrix& x, int64_t steps) {
@@ -31,14 +56,14 @@ Left tile_left(Device& device, const Matrix& x, int64_t steps) {
       const std::byte* from = row_of<std::byte>(x, row);
       std::byte* to = copy + (static_cast<size_t>(row / kTileHeight) * tiles * kTileHeight +
                               static_cast<size_t>(row % kTileHeight)) * 64;
-      for (size_t tile = 0; tile < tiles; ++tile, to += kTileHeight * 64) {
-        const size_t used = std::min<size_t>(64, row_bytes - std::min(row_bytes, tile * 64));
-        std::memcpy(to, from + tile * 64, used);
-        if (used < 64) std::memset(to + used, 0, 64 - used);
-      }
+      const size_t whole = row_bytes / 64;
+      for (size_t tile = 0; tile < whole; ++tile) std::memcpy(to + tile * kTileHeight * 64, from + tile * 64, 64);
+      if (whole == tiles) continue;
+      std::memcpy(to + whole * kTileHeight * 64, from + whole * 64, row_bytes % 64);
+      std::memset(to + whole * kTileHeight * 64 + row_bytes % 64, 0, 64 - row_bytes % 64);
     }
   });
-  return {copy, tiles * 64, true};
+  return {copy, tiles * 64 * kTileHeight, true};
 }
 
 /// Uses x itself where it already is in the kernels' format; otherwise a copy in scratch, widened or padded with zeros.
@@ -77,29 +102,40 @@ void for_each_product(Device& device, const Matrix& x, const CpuPackedWeight& we
   check_matrix("x", x, device.compute_dtype, x.rows, weight.in_features());
   const Left left = prepare_left(device, x, weight.layout());
   const auto product = product_kernel(device, weight.layout());
-  const int64_t row_blocks = (x.rows + kRowBlock - 1) / kRowBlock;
-  const int64_t panels = weight.panel_count();
-  device.pool.run_ranges(row_blocks * panels, [&](int64_t begin, int64_t end, int slot) {
-    static_assert(kRowBlock % kTileHeight == 0);
-    alignas(64) float c[kRowBlock * kPanelColumns];  // [rows of the block, 64]
-    std::byte* const scratch =
-        weight.layout().w8 ? device.slot_scratch[static_cast<size_t>(slot)].reserve(kW8ScratchBytes) : nullptr;
+  const Blocking blocking = choose_blocking(left.tiled, x.rows, weight.steps());
+  const size_t c_bytes = static_cast<size_t>(blocking.panels * blocking.rows) * kPanelColumns * sizeof(float);
+  const size_t scratch_bytes = weight.layout().w8 ? kW8ScratchBytes : 0;
+  const int64_t row_blocks = (x.rows + blocking.rows - 1) / blocking.rows;
+  const int64_t panel_blocks = (weight.panel_count() + blocking.panels - 1) / blocking.panels;
+  device.pool.run_ranges(row_blocks * panel_blocks, [&](int64_t begin, int64_t end, int slot) {
+    std::byte* const scratch = device.slot_scratch[static_cast<size_t>(slot)].reserve(c_bytes + scratch_bytes);
+    auto* const c = reinterpret_cast<float*>(scratch + scratch_bytes);  // [panels, rows of the block, 64]
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t panel = task % panels;
-      const int64_t first_row = task / panels * kRowBlock;
-      const int64_t end_row = std::min(x.rows, first_row + kRowBlock);
-      product({.left = left.data + static_cast<size_t>(first_row) * left.stride,
-               .left_stride = left.stride,
-               .tiled_left = left.tiled,
-               .panel = weight.panel(panel),
-               .steps = weight.steps(),
-               .rows = static_cast<int>(end_row - first_row),
-               .c = c,
-               .scratch = scratch});
-      const int64_t feature = panel * weight.panel_features();
-      const int64_t features = std::min(weight.panel_features(), weight.out_features() - feature);
-      for (int64_t row = first_row; row < end_row; ++row) {
-        finish(row, feature, features, c + (row - first_row) * kPanelColumns);
+      const int64_t first_panel = task % panel_blocks * blocking.panels;
+      const int64_t panels = std::min(blocking.panels, weight.panel_count() - first_panel);
+      const int64_t first_row = task / panel_blocks * blocking.rows;
+      const int64_t rows = std::min(x.rows - first_row, blocking.rows);
+      for (int64_t step = 0; step < weight.steps(); step += blocking.steps) {
+        for (int64_t panel = first_panel; panel < first_panel + panels; ++panel) {
+          product({.left = left.at(first_row, step),
+                   .left_stride = left.stride,
+                   .tiled_left = left.tiled,
+                   .panel = weight.panel(panel, step),
+                   .next = panel + 1 < weight.panel_count() ? weight.panel(panel + 1, step) : nullptr,
+                   .steps = std::min(blocking.steps, weight.steps() - step),
+                   .rows = static_cast<int>(rows),
+                   .c = c + (panel - first_panel) * blocking.rows * kPanelColumns,
+                   .accumulate = step > 0,
+                   .scratch = scratch});
+        }
+      }
+      for (int64_t panel = first_panel; panel < first_panel + panels; ++panel) {
+        const int64_t feature = panel * weight.panel_features();
+        const int64_t features = std::min(weight.panel_features(), weight.out_features() - feature);
+        float* sums = c + (panel - first_panel) * blocking.rows * kPanelColumns;
+        for (int64_t row = first_row; row < first_row + rows; ++row, sums += kPanelColumns) {
+          finish(row, feature, features, sums);
+        }
       }
     }
   });

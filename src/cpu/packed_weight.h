@@ -30,8 +30,10 @@ class CpuPackedWeight final : public tensor::PackedWeight {
   [[nodiscard]] int64_t panel_count() const { return panel_count_; }
   /// Output features per panel: 64, or 32 of a gate-up weight.
   [[nodiscard]] int64_t panel_features() const { return gate_up() ? kPanelColumns / 2 : kPanelColumns; }
-  [[nodiscard]] std::byte* panel(int64_t index) const {
-    return buffer_.data() + static_cast<size_t>(index) * layout_.bytes;
+  /// From `step` on, where the scales of 8 bits begin a group.
+  [[nodiscard]] std::byte* panel(int64_t index, int64_t step = 0) const {
+    return buffer_.data() + static_cast<size_t>(index) * layout_.bytes +
+           static_cast<size_t>(step) * (layout_.bytes / static_cast<size_t>(layout_.steps));
   }
 
  private:

@@ -74,7 +74,7 @@ void silu_mul(const float* gate, const float* up, float* out, int64_t count) {
     const int64_t part = count - i < kLanes ? count - i : kLanes;
     const Vec g = load_part(gate + i, part, 0.0f);
     const Vec u = load_part(up + i, part, 0.0f);
-    store_part(out + i, g / (exp(-g) + 1.0f) * u, part);
+    store_part(out + i, g * reciprocal(exp(-g) + 1.0f) * u, part);
   }
 }
 

@@ -111,5 +111,15 @@ MILLRACE_INLINE Vec exp(Vec x) {
   return x < splat(-87.3f) ? Vec{} : value;
 }
 
+/// 1 / x to about 1 ulp where both are normal numbers.
+MILLRACE_INLINE Vec reciprocal(Vec x) {
+#if defined(__AVX512F__)
+  const Vec estimate = reinterpret_cast<Vec>(_mm512_rcp14_ps(reinterpret_cast<__m512>(x)));
+  return fma(estimate, fma(-x, estimate, splat(1.0f)), estimate);
+#else
+  return 1.0f / x;
+#endif
+}
+
 }  // namespace
 }  // namespace millrace::cpu

@@ -79,6 +79,33 @@ TEST_CASE("a row of a product does not depend on the other rows") {
   }
 }
 
+TEST_CASE("a row of a large product does not depend on how it was blocked") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 23);
+  constexpr int64_t kIn = 2100;  // more than the rows of one block share at a time
+  constexpr int64_t kOut = 330;
+  constexpr int64_t kRows = 545;  // two blocks and a short one
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    const bool w8 = random.integer(0, 1) != 0 && backend->packs_w8();
+    INFO(backend_case.name << ", w8 " << w8);
+    const HostMatrix stored(random.normal(kOut * kIn), backend->compute_dtype(), kOut, kIn);
+    const tensor::HostTensor part = stored.tensor();
+    const auto weight = pack_any(*backend, part, false, w8);
+    const Values x = random.normal(kRows * kIn);
+    std::vector<int64_t> rows(kRows);
+    std::iota(rows.begin(), rows.end(), 0);
+    const Values whole = product_of_rows(*backend, *weight, false, x, rows);
+    for (const int64_t count : {int64_t{1}, int64_t{17}, int64_t{33}, int64_t{257}, random.integer(34, kRows)}) {
+      rows.resize(static_cast<size_t>(count));
+      std::iota(rows.begin(), rows.end(), kRows - count);
+      const Values some = product_of_rows(*backend, *weight, false, x, rows);
+      INFO("the last " << count << " rows");
+      REQUIRE(std::equal(some.begin(), some.end(), whole.end() - count * kOut));
+    }
+  }
+}
+
 TEST_CASE("attention does not depend on chunks, pages, page size or company") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 21);

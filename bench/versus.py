@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Two servers that speak the OpenAI API take turns under the same load: the first against the second.
+
+Both must be running, with the same model and as many threads; the idle one should use no processor time. Each load runs
+--rounds times after one turn that does not count, with prompts that no cache knows. Prints, per load, the median of
+either server with the least and the most, and of the ratios of each round (above 1: the first is better).
+
+  prefill-N         one prompt of N tokens at a time: prompt tokens per second, from the median TTFT
+  decode            one request at a time, 16 tokens in, 64 out: tokens per second, from the median TPOT
+  batch-C           C requests at once, 16 tokens in, 64 out: output tokens per second
+  served-C          closed loop of C clients, 128 tokens in, 64 out: output tokens per second, and the median TTFT
+
+  build/millrace serve --model-path DIR --threads 2 --port 30000
+  OTHER SERVER, on port 8080
+  bench/versus.py http://127.0.0.1:30000 http://127.0.0.1:8080 --loads prefill-512 decode served-16"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def load_flags(load):
+    """What bench/load is told for a load of this name."""
+    kind, _, number = load.partition("-")
+    count = int(number or 1)
+    if kind == "prefill":
+        return ["--num-prompts", 3, "--max-concurrency", 1, "--input-len", count, "--output-len", 1]
+    if kind in ("decode", "batch"):
+        return ["--num-prompts", 2 * count, "--max-concurrency", count, "--input-len", 16, "--output-len", 64]
+    if kind == "served":
+        return ["--num-prompts", max(3, 3 * count), "--max-concurrency", count, "--input-len", 128, "--output-len", 64]
+    raise SystemExit(f"versus: no load is called '{load}' (see --help)")
+
+
+def figures(load, report):
+    """Name -> (value, whether more is better)."""
+    kind, _, number = load.partition("-")
+    if kind == "prefill":
+        return {"prompt tokens/s": (int(number) / report["median_ttft_ms"] * 1e3, True)}
+    if kind == "decode":
+        return {"tokens/s": (1e3 / report["median_tpot_ms"], True)}
+    rate = {"output tokens/s": (report["output_throughput"], True)}
+    return rate | {"TTFT, ms": (report["median_ttft_ms"], False)} if kind == "served" else rate
+
+
+def measure(options, url, load, seed):
+    with tempfile.NamedTemporaryFile() as result:
+        command = [options.build / "bench" / "load", "--base-url", url, "--ignore-eos", "--quiet", "--seed", seed,
+                   "--result-file", result.name, *load_flags(load)]
+        subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL, timeout=1800)
+        return figures(load, json.loads(Path(result.name).read_text()))
+
+
+def spread(values, digits):
+    low, mid, high = min(values), statistics.median(values), max(values)
+    return f"{mid:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("first")
+    parser.add_argument("second")
+    parser.add_argument("--loads", nargs="+", metavar="LOAD", default=["prefill-512", "decode", "served-16"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder (default: build)")
+    options = parser.parse_args()
+    for load in options.loads:
+        load_flags(load)
+    print(f"{'load':<14}{'figure':<18}{'first':<26}{'second':<26}first against second", flush=True)
+    for index, load in enumerate(options.loads):
+        rounds = []
+        for turn in range(options.rounds + 1):
+            seed = 1000 * (index + 1) + turn
+            pair = [measure(options, url, load, seed) for url in (options.first, options.second)]
+            if turn > 0:
+                rounds.append(pair)
+        for name, (_, more_is_better) in rounds[0][0].items():
+            first, second = ([pair[i][name][0] for pair in rounds] for i in (0, 1))
+            ratios = [a / b if more_is_better else b / a for a, b in zip(first, second, strict=True)]
+            print(f"{load:<14}{name:<18}{spread(first, 1):<26}{spread(second, 1):<26}{spread(ratios, 2)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
