@@ -9,16 +9,23 @@ either server with the least and the most, and of the ratios of each round (abov
   decode            one request at a time, 16 tokens in, 64 out: tokens per second, from the median TPOT
   batch-C           C requests at once, 16 tokens in, 64 out: output tokens per second
   served-C          closed loop of C clients, 128 tokens in, 64 out: output tokens per second, and the median TTFT
+  beside-N          4 requests of 256 tokens out while prompts of N tokens arrive one after another: p99 and median of
+                    the time between tokens, and the median TTFT of the prompts
+  hogs-K            decode beside K processes that only compute: p90 over median of the time between tokens
 
   build/millrace serve --model-path DIR --threads 2 --port 30000
   OTHER SERVER, on port 8080
   bench/versus.py http://127.0.0.1:30000 http://127.0.0.1:8080 --loads prefill-512 decode served-16"""
 
 import argparse
+import concurrent.futures
+import contextlib
 import json
 import statistics
 import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,8 +39,12 @@ def load_flags(load):
         return ["--num-prompts", 3, "--max-concurrency", 1, "--input-len", count, "--output-len", 1]
     if kind in ("decode", "batch"):
         return ["--num-prompts", 2 * count, "--max-concurrency", count, "--input-len", 16, "--output-len", 64]
+    if kind == "beside":
+        return ["--num-prompts", 4, "--max-concurrency", 4, "--input-len", 16, "--output-len", 256]
+    if kind == "hogs":
+        return ["--num-prompts", 2, "--max-concurrency", 1, "--input-len", 16, "--output-len", 128]
     if kind == "served":
-        return ["--num-prompts", max(3, 3 * count), "--max-concurrency", count, "--input-len", 128, "--output-len", 64]
+        return ["--num-prompts", max(3, 2 * count), "--max-concurrency", count, "--input-len", 128, "--output-len", 64]
     raise SystemExit(f"versus: no load is called '{load}' (see --help)")
 
 
@@ -44,16 +55,55 @@ def figures(load, report):
         return {"prompt tokens/s": (int(number) / report["median_ttft_ms"] * 1e3, True)}
     if kind == "decode":
         return {"tokens/s": (1e3 / report["median_tpot_ms"], True)}
+    if kind == "beside":
+        return {"ITL p99, ms": (report["p99_itl_ms"], False), "ITL, ms": (report["median_itl_ms"], False)}
+    if kind == "hogs":
+        return {"ITL p90 / median": (report["p90_itl_ms"] / report["median_itl_ms"], False),
+                "ITL, ms": (report["median_itl_ms"], False)}
     rate = {"output tokens/s": (report["output_throughput"], True)}
     return rate | {"TTFT, ms": (report["median_ttft_ms"], False)} if kind == "served" else rate
 
 
-def measure(options, url, load, seed):
+def run_load(options, url, seed, flags):
     with tempfile.NamedTemporaryFile() as result:
         command = [options.build / "bench" / "load", "--base-url", url, "--ignore-eos", "--quiet", "--seed", seed,
-                   "--result-file", result.name, *load_flags(load)]
+                   "--result-file", result.name, *flags]
         subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL, timeout=1800)
-        return figures(load, json.loads(Path(result.name).read_text()))
+        return json.loads(Path(result.name).read_text())
+
+
+@contextlib.contextmanager
+def hogs(count):
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def prompts_while(running, options, url, seed, length):
+    """The median TTFT in ms of prompts sent one after another until `running` ends."""
+    ttfts = []
+    while not running.done() or not ttfts:
+        flags = ["--num-prompts", 1, "--input-len", length, "--output-len", 1]
+        ttfts.append(run_load(options, url, seed + 100 * (len(ttfts) + 1), flags)["median_ttft_ms"])
+    return statistics.median(ttfts)
+
+
+def measure(options, url, load, seed):
+    kind, _, number = load.partition("-")
+    if kind == "hogs":
+        with hogs(int(number)):
+            return figures(load, run_load(options, url, seed, load_flags(load)))
+    if kind == "beside":
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            running = pool.submit(run_load, options, url, seed, load_flags(load))
+            time.sleep(0.5)
+            ttft = prompts_while(running, options, url, seed, int(number))
+            return figures(load, running.result()) | {"prompt's TTFT, ms": (ttft, False)}
+    return figures(load, run_load(options, url, seed, load_flags(load)))
 
 
 def spread(values, digits):
@@ -71,7 +121,7 @@ def main():
     options = parser.parse_args()
     for load in options.loads:
         load_flags(load)
-    print(f"{'load':<14}{'figure':<18}{'first':<26}{'second':<26}first against second", flush=True)
+    print(f"{'load':<14}{'figure':<20}{'first':<26}{'second':<26}first against second", flush=True)
     for index, load in enumerate(options.loads):
         rounds = []
         for turn in range(options.rounds + 1):
@@ -82,7 +132,7 @@ def main():
         for name, (_, more_is_better) in rounds[0][0].items():
             first, second = ([pair[i][name][0] for pair in rounds] for i in (0, 1))
             ratios = [a / b if more_is_better else b / a for a, b in zip(first, second, strict=True)]
-            print(f"{load:<14}{name:<18}{spread(first, 1):<26}{spread(second, 1):<26}{spread(ratios, 2)}", flush=True)
+            print(f"{load:<14}{name:<20}{spread(first, 1):<26}{spread(second, 1):<26}{spread(ratios, 2)}", flush=True)
 
 
 if __name__ == "__main__":

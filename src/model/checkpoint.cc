@@ -117,6 +117,13 @@ Result<tensor::W8Matrix> Checkpoint::find_w8(std::string_view name, const tensor
   return tensor::W8Matrix{std::string(name), wanted[0], wanted[1], values->data(), scales->data()};
 }
 
+void Checkpoint::release(std::string_view name) const {
+  for (const std::string& each : {std::string(name), scale_name(name)}) {
+    if (!contains(each)) continue;
+    if (const auto file = file_of(each)) (*file)->release(each);
+  }
+}
+
 bool Checkpoint::contains(std::string_view name) const {
   return single_ ? single_->contains(name) : shard_of_.contains(std::string(name));
 }

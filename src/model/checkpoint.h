@@ -30,6 +30,8 @@ class Checkpoint {
   [[nodiscard]] Result<tensor::HostTensor> find(std::string_view name, const tensor::Shape& wanted) const;
   /// A matrix stored in 8 bits with its scales. Errors as above.
   [[nodiscard]] Result<tensor::W8Matrix> find_w8(std::string_view name, const tensor::Shape& wanted) const;
+  /// As SafetensorsFile::release, of a tensor and, stored in 8 bits, of its scales.
+  void release(std::string_view name) const;
   /// Listed in the index, or held by the single file.
   [[nodiscard]] bool contains(std::string_view name) const;
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }

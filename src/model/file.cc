@@ -54,6 +54,14 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
+void MappedFile::release(std::span<const std::byte> part) const {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const auto offset = static_cast<size_t>(part.data() - bytes_.data());
+  const size_t begin = (offset + page - 1) / page * page;
+  const size_t end = (offset + part.size()) / page * page;
+  if (begin < end) ::madvise(const_cast<std::byte*>(bytes_.data()) + begin, end - begin, MADV_DONTNEED);
+}
+
 Result<std::string> read_file(const std::filesystem::path& path, size_t limit) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const Result<size_t> size = open_regular(path, file);

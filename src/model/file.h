@@ -19,6 +19,8 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+  /// Lets go of the memory that holds whole pages of `part` of the file; who touches them again gets them back.
+  void release(std::span<const std::byte> part) const;
 
  private:
   explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}

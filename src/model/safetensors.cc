@@ -167,6 +167,10 @@ Result<StoredTensor> SafetensorsFile::find_stored(std::string_view name) const {
   return StoredTensor{entry.dtype, entry.shape, mapping_->bytes().subspan(entry.begin, entry.end - entry.begin)};
 }
 
+void SafetensorsFile::release(std::string_view name) const {
+  if (const auto stored = find_stored(name)) mapping_->release(stored->bytes);
+}
+
 Result<tensor::HostTensor> SafetensorsFile::find(std::string_view name) const {
   const auto stored = find_stored(name);
   if (!stored) return stored.error();

@@ -36,6 +36,9 @@ class SafetensorsFile {
   [[nodiscard]] Result<tensor::HostTensor> find(std::string_view name) const;
   /// As stored, borrowed too. Errors: kNotFound.
   [[nodiscard]] Result<StoredTensor> find_stored(std::string_view name) const;
+  /// Lets go of the memory that a tensor was read into; reading it again brings it back. Of a name that is not here,
+  /// nothing.
+  void release(std::string_view name) const;
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] size_t tensor_count() const { return entries_.size(); }
 

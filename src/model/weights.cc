@@ -17,19 +17,19 @@ using tensor::W8Storage;
 /// Hands out the tensors of a span and keeps count.
 class Loader {
  public:
-  Loader(tensor::Backend& backend, Quantization quantization, const ProgressFn& progress)
-      : backend_(backend), quantization_(quantization), progress_(progress) {}
+  Loader(const Checkpoint& checkpoint, tensor::Backend& backend, Quantization quantization, const ProgressFn& progress)
+      : checkpoint_(checkpoint), backend_(backend), quantization_(quantization), progress_(progress) {}
 
-  Result<void> resolve(const Checkpoint& checkpoint, const ModelConfig& config, const std::vector<TensorSpec>& specs) {
+  Result<void> resolve(const ModelConfig& config, const std::vector<TensorSpec>& specs) {
     for (const TensorSpec& spec : specs) {
       Entry entry;
-      if (stored_in_w8(checkpoint, config, spec)) {
-        Result<W8Matrix> found = checkpoint.find_w8(spec.name, spec.shape);
+      if (stored_in_w8(checkpoint_, config, spec)) {
+        Result<W8Matrix> found = checkpoint_.find_w8(spec.name, spec.shape);
         if (!found) return found.error();
         entry.bytes = found->bytes();
         entry.matrix = std::move(*found);
       } else {
-        Result<HostTensor> found = checkpoint.find(spec.name, spec.shape);
+        Result<HostTensor> found = checkpoint_.find(spec.name, spec.shape);
         if (!found) return found.error();
         entry.bytes = found->bytes();
         entry.tensor = std::move(*found);
@@ -64,15 +64,19 @@ class Loader {
   }
 
   std::unique_ptr<tensor::PackedWeight> pack_uncounted(std::initializer_list<std::string> names) {
+    std::unique_ptr<tensor::PackedWeight> weight;
     if (quantization_ == Quantization::kW8) {
       std::vector<W8Storage> storage;
       std::vector<W8Matrix> parts;
       for (const std::string& name : names) parts.push_back(matrix(name, storage));
-      return backend_.pack_w8(parts);
+      weight = backend_.pack_w8(parts);
+    } else {
+      std::vector<HostTensor> parts;
+      for (const std::string& name : names) parts.push_back(tensor(name));
+      weight = backend_.pack(parts);
     }
-    std::vector<HostTensor> parts;
-    for (const std::string& name : names) parts.push_back(tensor(name));
-    return backend_.pack(parts);
+    for (const std::string& name : names) checkpoint_.release(name);  // the head may be the embedding, counted before
+    return weight;
   }
 
   std::unique_ptr<tensor::PackedWeight> pack_gate_up(const std::string& gate, const std::string& up) {
@@ -89,8 +93,9 @@ class Loader {
     return weight;
   }
 
-  /// Marks a tensor as done.
+  /// Marks a tensor as done: what the backend made of it is its own, and memory need not hold it twice.
   void count(std::string_view name) {
+    checkpoint_.release(name);
     ++state_.tensors_done;
     state_.bytes_done += entry(name).bytes;
     report();
@@ -124,6 +129,7 @@ class Loader {
     if (progress_) progress_(state_);
   }
 
+  const Checkpoint& checkpoint_;
   tensor::Backend& backend_;
   const Quantization quantization_;
   const ProgressFn& progress_;
@@ -159,20 +165,22 @@ Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfi
   if (config.quantization == Quantization::kW8 && !backend.packs_w8())
     return make_error(ErrorCode::kInvalidArgument, "{} cannot hold weights of 8 bits (quantization w8)",
                       backend.description());
-  Loader loader(backend, config.quantization, progress);
-  RETURN_IF_ERROR(loader.resolve(checkpoint, config, stage_tensors(config, span)));
+  Loader loader(checkpoint, backend, config.quantization, progress);
+  RETURN_IF_ERROR(loader.resolve(config, stage_tensors(config, span)));
   StageWeights weights;
   weights.checkpoint_bytes = loader.total_bytes();
   if (span.first) {
     weights.embedding = backend.make_embedding(loader.tensor(kEmbeddingName));
     loader.count(kEmbeddingName);
   }
+  if (span.last) {
+    // The largest tensor first: while it is packed, memory holds it twice.
+    weights.head = loader.pack_uncounted({std::string(head_name(config))});
+    if (!(span.first && config.tied_embeddings)) loader.count(head_name(config));
+    weights.final_norm = loader.vector({std::string(kFinalNormName)});
+  }
   for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer)
     weights.layers.push_back(load_layer(loader, config, layer));
-  if (!span.last) return weights;
-  weights.final_norm = loader.vector({std::string(kFinalNormName)});
-  weights.head = loader.pack_uncounted({std::string(head_name(config))});
-  if (!(span.first && config.tied_embeddings)) loader.count(head_name(config));
   return weights;
 }
 

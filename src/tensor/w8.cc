@@ -18,19 +18,20 @@ constexpr int64_t kWeightsPerThread = 1 << 20;
 /// Adding and subtracting it rounds a small f32 to the nearest integer, ties to even.
 constexpr float kRounder = 12582912.0f;
 
-BFloat16 quantize_group(const float* weights, int64_t count, int8_t* values) {
-  uint32_t largest_bits = 0;  // magnitudes are ordered as their bits, NaN above all
-  for (int64_t i = 0; i < count; ++i)
-    largest_bits = std::max(largest_bits, std::bit_cast<uint32_t>(weights[i]) & 0x7FFFFFFFu);
+/// A whole group, so that the compiler knows its length and takes vectors.
+BFloat16 quantize_group(const float (&weights)[kW8Group], int8_t (&values)[kW8Group]) {
+  int32_t largest_bits = 0;  // magnitudes are ordered as their bits, NaN above all
+  for (const float weight : weights) largest_bits = std::max(largest_bits, std::bit_cast<int32_t>(weight) & 0x7FFFFFFF);
   const auto largest = std::bit_cast<float>(largest_bits);
-  std::fill(values, values + count, int8_t{0});
-  if (largest_bits >= 0x7F800000u) return BFloat16::from_float(std::numeric_limits<float>::quiet_NaN());
+  std::fill(std::begin(values), std::end(values), int8_t{0});
+  if (largest_bits >= 0x7F800000) return BFloat16::from_float(std::numeric_limits<float>::quiet_NaN());
   if (largest < kLeastMagnitude) return {};
   const BFloat16 scale = BFloat16::from_float(largest / kLargestValue);
   const float divisor = scale.to_float();
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < kW8Group; ++i) {
     const float rounded = weights[i] / divisor + kRounder - kRounder;
-    values[i] = static_cast<int8_t>(static_cast<int32_t>(std::clamp(rounded, -kLargestValue, kLargestValue)));
+    const float bounded = rounded > kLargestValue ? kLargestValue : rounded < -kLargestValue ? -kLargestValue : rounded;
+    values[i] = static_cast<int8_t>(static_cast<int32_t>(bounded));
   }
   return scale;
 }
@@ -38,14 +39,16 @@ BFloat16 quantize_group(const float* weights, int64_t count, int8_t* values) {
 void quantize_rows(const HostTensor& matrix, int64_t begin, int64_t end, W8Storage& storage) {
   const int64_t cols = matrix.shape[1];
   const int64_t groups = w8_groups(cols);
-  float weights[kW8Group];
+  std::vector<float> row_weights(static_cast<size_t>(groups * kW8Group));  // zeros beyond the last column
   for (int64_t row = begin; row < end; ++row) {
+    read_floats(matrix, row * cols, cols, row_weights.data());
     for (int64_t group = 0; group < groups; ++group) {
-      const int64_t first = row * cols + group * kW8Group;
-      const int64_t count = std::min(kW8Group, cols - group * kW8Group);
-      read_floats(matrix, first, count, weights);
-      storage.scales[static_cast<size_t>(row * groups + group)] =
-          quantize_group(weights, count, storage.values.data() + first);
+      float weights[kW8Group];
+      int8_t values[kW8Group];
+      std::copy_n(row_weights.data() + group * kW8Group, kW8Group, weights);
+      storage.scales[static_cast<size_t>(row * groups + group)] = quantize_group(weights, values);
+      const int64_t first = group * kW8Group;
+      std::copy_n(values, std::min(kW8Group, cols - first), storage.values.data() + row * cols + first);
     }
   }
 }
