@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 #include <climits>
+#include <cstdio>
+#include <fstream>
 #include <random>
 
 #include "model/checkpoint_files.h"
@@ -37,7 +39,41 @@ std::vector<float> values_of(const tensor::HostTensor& tensor) {
   return values;
 }
 
+/// Resident bytes of the mapping that `address` lies in.
+size_t resident_around(const void* address) {
+  std::ifstream maps("/proc/self/smaps");
+  bool inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long long begin = 0, end = 0, kilobytes = 0;
+    if (std::sscanf(line.c_str(), "%llx-%llx ", &begin, &end) == 2) {
+      const auto place = reinterpret_cast<uintptr_t>(address);
+      inside = begin <= place && place < end;
+    } else if (inside && std::sscanf(line.c_str(), "Rss: %llu kB", &kilobytes) == 1) {
+      return kilobytes << 10;
+    }
+  }
+  return 0;
+}
+
 }  // namespace
+
+TEST_CASE("a tensor that was let go of takes no memory until it is read again") {
+  const test::TemporaryFolder folder;
+  const std::vector<float> many(1 << 20, 1.5f);
+  folder.write("model.safetensors", safetensors_text({{"kept", {3}, {1, 2, 3}}, {"large", {1 << 20}, many}}));
+  const auto checkpoint = Checkpoint::open(folder.path());
+  REQUIRE(checkpoint.has_value());
+  const auto large = (*checkpoint)->find("large");
+  REQUIRE(large.has_value());
+  REQUIRE(values_of(*large) == many);
+  const size_t before = resident_around(large->data);
+  REQUIRE(before >= large->bytes());
+  (*checkpoint)->release("large");
+  (*checkpoint)->release("neither");
+  REQUIRE(resident_around(large->data) <= before - large->bytes() + (64 << 10));
+  REQUIRE(values_of(*large) == many);
+  REQUIRE(values_of(*(*checkpoint)->find("kept")) == std::vector<float>{1, 2, 3});
+}
 
 TEST_CASE("a single safetensors file gives its tensors") {
   const test::TemporaryFolder folder;
