@@ -93,8 +93,10 @@ class Server:
                 heap_kib += int(line.split()[1])
         mib = {name: int(status.get(field, "0").split()[0]) / 1024 for name, field in
                {"resident": "VmRSS", "anonymous": "RssAnon"}.items()}
+        # The kernel starts and ends io_uring's workers as it likes.
+        names = [task.joinpath("comm").read_text() for task in (folder / "task").iterdir()]
         return {**mib, "heap": heap_kib / 1024, "descriptors": len(os.listdir(folder / "fd")),
-                "threads": int(status["Threads"])}
+                "threads": sum(not name.startswith("iou-") for name in names)}
 
 
 def line_of(holds, engine, counts, elapsed_s):
