@@ -14,6 +14,7 @@ Ends with 1 where something is amiss, and says what."""
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -93,8 +94,11 @@ class Server:
                 heap_kib += int(line.split()[1])
         mib = {name: int(status.get(field, "0").split()[0]) / 1024 for name, field in
                {"resident": "VmRSS", "anonymous": "RssAnon"}.items()}
+        names = []
+        for task in (folder / "task").iterdir():
+            with contextlib.suppress(OSError):  # it has just ended
+                names.append((task / "comm").read_text())
         # The kernel starts and ends io_uring's workers as it likes.
-        names = [task.joinpath("comm").read_text() for task in (folder / "task").iterdir()]
         return {**mib, "heap": heap_kib / 1024, "descriptors": len(os.listdir(folder / "fd")),
                 "threads": sum(not name.startswith("iou-") for name in names)}
 
