@@ -84,6 +84,10 @@ std::optional<HttpResponse> Api::check(const HttpRequest& head, const RouteMatch
     return response;
   }
   const bool takes_json = head.method == Method::kPost && match.route != Route::kHealth && match.route != Route::kExtra;
+  const std::string& encoding = head.content_encoding;
+  if (takes_json && !encoding.empty() && !boost::algorithm::iequals(encoding, "identity")) {
+    return error_response({415, fmt::format("found content encoding '{}', wanted none", encoding.substr(0, 128)), ""});
+  }
   if (takes_json && !is_json(head.content_type)) {
     return error_response({415, fmt::format("found content type '{}', wanted application/json",
                                             head.content_type.substr(0, 128)), ""});

@@ -69,6 +69,10 @@ TEST_CASE("Routes, methods, media types and models that do not exist") {
   Client client(server.port);
   client.send("POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
   CHECK(client.read().status == 415);
+  const HttpReply packed = server.post("/v1/completions", "{}", "Content-Encoding: gzip\r\n");
+  CHECK(packed.status == 415);
+  CHECK_THAT(ParsedJson(packed.body).string("/error/message"), Catch::Contains("gzip"));
+  CHECK(server.post("/v1/completions", R"({"prompt":"p"})", "Content-Encoding: identity\r\n").status == 200);
   const HttpReply model = server.complete(R"({"model":"other","prompt":"p"})");
   CHECK(model.status == 404);
   CHECK(ParsedJson(model.body).string("/error/param") == "model");
