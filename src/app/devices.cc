@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "base/log.h"
+#include "base/machine.h"
 #include "cpu/cpu_backend.h"
 #include "cuda/module.h"
 
@@ -92,7 +92,7 @@ std::string describe_devices() {
   const auto host = cpu::make_backend({.threads = 1})->memory();
   std::string text =
       fmt::format("cpu     {}, {} CPUs, instruction sets{}; {:.1f} GB of memory available\n", processor_name(),
-                  std::thread::hardware_concurrency(), sets, gigabytes(host.available_bytes));
+                  Machine().processors(), sets, gigabytes(host.available_bytes));
   const auto gpus = list_gpus();
   if (gpus.has_error()) return text + fmt::format("cuda    none: {}\n", gpus.error().message);
   for (size_t i = 0; i < gpus->size(); ++i) {

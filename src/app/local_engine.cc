@@ -6,6 +6,7 @@
 
 #include "app/auto_partition.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "model/tensor_list.h"
 
 namespace millrace::app {
@@ -266,7 +267,7 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
   head.queue_timeout = duration_of(options_.queue_timeout_s);
   head.run_timeout = duration_of(options_.run_timeout_s);
   if (!coordinator_ && node_->on_host()) {
-    head.processors = std::max(1u, std::thread::hardware_concurrency());
+    head.processors = Machine().processors();
     head.stage_threads = static_cast<uint32_t>(threads_per_stage(options_.threads, options_.pp_size));
   }
   head.model = model_info();

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <map>
-#include <thread>
 
 #include "app/devices.h"
 #include "app/load_progress.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "cpu/cpu_backend.h"
 #include "model/tensor_list.h"
 #include "sched/model_runner.h"
@@ -43,7 +43,7 @@ Result<std::optional<cpu::Isa>> wanted_isa(const std::string& name) {
 }  // namespace
 
 int32_t threads_per_stage(int32_t threads, int32_t stage_count) {
-  if (threads <= 0) threads = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
+  if (threads <= 0) threads = static_cast<int32_t>(Machine().processors());
   return std::max(1, threads / stage_count);
 }
 

@@ -1,11 +1,10 @@
 #include "cpu/cpu_backend.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
+#include "base/machine.h"
 #include "cpu/layer_gate.h"
 #include "cpu/ops.h"
 #include "cpu/stream.h"
@@ -18,13 +17,6 @@ using namespace tensor;
 const CpuPackedWeight& as_cpu_weight(const PackedWeight& weight) { return static_cast<const CpuPackedWeight&>(weight); }
 const CpuKvCache& as_cpu_cache(const KvCache& cache) { return static_cast<const CpuKvCache&>(cache); }
 const CpuVector* as_cpu_or_null(const DeviceVector* vector) { return static_cast<const CpuVector*>(vector); }
-
-int usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return static_cast<int>(std::thread::hardware_concurrency());
-  return std::max(1, CPU_COUNT(&set));
-}
 
 const Kernels& choose_kernels(const CpuOptions& options) {
   const std::vector<Isa> isas = available_isas();
@@ -41,8 +33,8 @@ class CallAgain final : public Replay {
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(const CpuOptions& options)
-      : device_(choose_kernels(options), options.compute_dtype, options.threads > 0 ? options.threads : usable_cpus(),
-                options.pin),
+      : device_(choose_kernels(options), options.compute_dtype,
+                options.threads > 0 ? options.threads : static_cast<int>(Machine().processors()), options.pin),
         stream_(options.pin.empty() ? -1 : options.pin.front()) {
     CHECK(options.compute_dtype != DType::kF16, "the CPU computes in bf16 or f32, not in f16");
   }
@@ -57,7 +49,7 @@ class CpuBackend final : public Backend {
   }
   DType hidden_dtype() const override { return DType::kF32; }
   bool is_host() const override { return true; }
-  DeviceMemory memory() const override { return {"host", available_memory()}; }
+  DeviceMemory memory() const override { return {"host", Machine().available_memory()}; }
 
   Buffer allocate(size_t bytes) override { return allocate_pages(bytes); }
   Buffer allocate_host(size_t bytes) override { return allocate_pages(bytes); }

@@ -1,11 +1,8 @@
 #include "cpu/memory.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include <fstream>
 #include <new>
-#include <string>
 
 namespace millrace::cpu {
 namespace {
@@ -30,17 +27,6 @@ tensor::Buffer allocate_pages(size_t bytes) {
     madvise(start, rounded, MADV_HUGEPAGE);
   }
   return {start, bytes, [rounded](void* data) { munmap(data, rounded); }};
-}
-
-uint64_t available_memory() {
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string name, unit; meminfo >> name;) {
-    uint64_t kib = 0;
-    meminfo >> kib;
-    std::getline(meminfo, unit);
-    if (name == "MemAvailable:") return kib * 1024;
-  }
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 std::byte* Scratch::reserve(size_t bytes) {

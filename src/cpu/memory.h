@@ -11,9 +11,6 @@ namespace millrace::cpu {
 /// system has none.
 [[nodiscard]] tensor::Buffer allocate_pages(size_t bytes);
 
-/// Bytes that may be taken without swapping; what /proc/meminfo calls MemAvailable.
-[[nodiscard]] uint64_t available_memory();
-
 /// 64-byte aligned scratch that only grows; its content does not survive `reserve`.
 class Scratch {
  public:

@@ -122,7 +122,7 @@ Result<std::unique_ptr<TokenStream>> Head::submit(GenerateRequest request, async
                         status_.waiting + submitted_unseen_);
     }
     if (!by_id_.emplace(request.id, id).second) {
-      return make_error(ErrorCode::kInvalidArgument, "request id '{}' is in use by a request in flight", request.id);
+      return make_error(ErrorCode::kConflict, "request id '{}' is in use by a request in flight", request.id);
     }
     ++submitted_unseen_;
   }

@@ -84,6 +84,10 @@ std::optional<HttpResponse> Api::check(const HttpRequest& head, const RouteMatch
     return response;
   }
   const bool takes_json = head.method == Method::kPost && match.route != Route::kHealth && match.route != Route::kExtra;
+  const std::string& encoding = head.content_encoding;
+  if (takes_json && !encoding.empty() && !boost::algorithm::iequals(encoding, "identity")) {
+    return error_response({415, fmt::format("found content encoding '{}', wanted none", encoding.substr(0, 128)), ""});
+  }
   if (takes_json && !is_json(head.content_type)) {
     return error_response({415, fmt::format("found content type '{}', wanted application/json",
                                             head.content_type.substr(0, 128)), ""});
@@ -96,7 +100,10 @@ std::optional<HttpResponse> Api::check_head(const HttpRequest& head) const {
 }
 
 void Api::decorate(HttpResponse& response, const std::string& request_id) const {
-  if (!options_.cors_origin.empty()) response.headers.emplace_back("Access-Control-Allow-Origin", options_.cors_origin);
+  if (!options_.cors_origin.empty()) {
+    response.headers.emplace_back("Access-Control-Allow-Origin", options_.cors_origin);
+    response.headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+  }
   response.headers.emplace_back("X-Request-Id", request_id);
 }
 
@@ -162,13 +169,11 @@ Api::Prepared Api::prepare(const HttpRequest& request, Route route) const {
   if (route == Route::kCompletions) {
     auto parsed = openai::parse_completion_request(request.body, preparer_.limits());
     if (parsed.has_error()) return parsed.error();
-    if (parsed->request_id.empty()) parsed->request_id = request.request_id;
-    return preparer_.prepare(std::move(*parsed));
+    return preparer_.prepare(std::move(*parsed), request.request_id);
   }
   auto parsed = openai::parse_chat_request(request.body, preparer_.limits());
   if (parsed.has_error()) return parsed.error();
-  if (parsed->request_id.empty()) parsed->request_id = request.request_id;
-  return preparer_.prepare(std::move(*parsed));
+  return preparer_.prepare(std::move(*parsed), request.request_id);
 }
 
 Api::Prepared Api::prepare_safely(const HttpRequest& request, Route route) const {
@@ -229,7 +234,12 @@ asio::awaitable<void> Api::generate(HttpRequest& request, Route route, Connectio
   }
   request.body = std::string();
   if (prepared->has_value() && generator_.is_active((*prepared)->info.id)) {
-    prepared = ApiError{409, fmt::format("request_id: '{}' is in flight already", (*prepared)->info.id), "request_id"};
+    GenerationSpec& spec = **prepared;
+    if (spec.has_own_id) {
+      prepared = ApiError{409, fmt::format("request_id: '{}' is in flight already", spec.info.id), "request_id"};
+    } else {
+      spec.set_id(spec.info.id + '-' + random_.hex_id());
+    }
   }
   const Generator::Decorator with_headers = [this, &request](HttpResponse& response) {
     decorate(response, request.request_id);

@@ -70,7 +70,7 @@ bool Choice::add_token(TokenId token, bool show, ChoiceDelta& delta) {
     delta.text += piece;
     return false;
   }
-  delta.text += stops_.push(piece);
+  delta.text += stops_.push(piece, completion_tokens_ > options_.min_tokens);
   return stops_.matched().has_value();
 }
 

@@ -54,6 +54,7 @@ asio::awaitable<void> Generation::run() {
     co_return;
   }
   streams_.spawn("disconnect watcher", connection_.watch([this] { streams_.wake(); }));
+  if (spec_.stream) comment_timer_.expire_after(generator_.options_.comment_interval);
   for (;;) {
     Failure failure = absorb();
     if (!failure && generator_.refusing_) failure = ApiError{503, "the server is shutting down", ""};

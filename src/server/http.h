@@ -19,6 +19,7 @@ struct HttpRequest {
   std::string query;         ///< as sent, without '?'
   std::string authorization;
   std::string content_type;
+  std::string content_encoding;
   std::string request_id;    ///< X-Request-Id
   std::string body;
   bool http11 = true;

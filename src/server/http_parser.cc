@@ -94,6 +94,7 @@ void HttpParser::read_head() {
   if (question != std::string::npos) request_.query = target.substr(question + 1);
   request_.authorization = to_std_string(message[http::field::authorization]);
   request_.content_type = to_std_string(message[http::field::content_type]);
+  request_.content_encoding = to_std_string(message[http::field::content_encoding]);
   request_.request_id = to_std_string(message["X-Request-Id"]);
   request_.http11 = message.version() >= 11;
   request_.keep_alive = message.keep_alive();

@@ -52,10 +52,10 @@ void write_content(JsonWriter& json, const RouteDoc& doc) {
     write_reference(json, "schemas", doc.response);
     json.end_object();
   }
-  const bool streams = doc.request == "CompletionRequest" || doc.request == "ChatCompletionRequest";
-  if (streams) {
-    json.key("text/event-stream");
-    json.raw(R"({"schema":{"type":"string","description":"With stream: chunks as OpenAI has them, then [DONE]"}})");
+  if (!doc.event.empty()) {
+    json.key("text/event-stream").begin_object().key("schema");
+    write_reference(json, "schemas", doc.event);
+    json.end_object();
   }
   json.end_object();
 }

@@ -68,6 +68,11 @@ std::string RandomSource::hex_id() {
   return fmt::format("{:016x}{:016x}", high, low);
 }
 
+void GenerationSpec::set_id(std::string id) {
+  info.id = std::move(id);
+  for (size_t i = 0; i < requests.size(); ++i) requests[i].id = fmt::format("{}-{}", info.id, i);
+}
+
 openai::RequestLimits Preparer::limits() const {
   return {service_.engine->model_info().vocab_size, options_.max_choices, options_.allow_request_chat_template};
 }
@@ -102,7 +107,7 @@ ApiResult<std::string> Preparer::render(const openai::Conversation& conversation
   return std::move(*rendered);
 }
 
-ApiResult<GenerationSpec> Preparer::prepare(openai::CompletionRequest request) const {
+ApiResult<GenerationSpec> Preparer::prepare(openai::CompletionRequest request, const std::string& header_id) const {
   if (auto unknown = check_model(request.model)) return *unknown;
   GenerationSpec spec;
   spec.info.kind = openai::ResponseKind::kCompletion;
@@ -118,14 +123,15 @@ ApiResult<GenerationSpec> Preparer::prepare(openai::CompletionRequest request) c
     const size_t full_size = prompt.ids.size();
     truncate_left(prompt.ids, request.truncate_prompt_tokens);
     if (!request.echo) continue;
-    const bool is_whole_text = text != nullptr && prompt.ids.size() == full_size;
-    prompt.text = is_whole_text ? std::move(*text)
-                                : service_.tokenizer->decode(prompt.ids, request.skip_special_tokens);
+    // The text as it was given has none of the special tokens that were added.
+    const bool is_as_given = text != nullptr && prompt.ids.size() == full_size && request.skip_special_tokens;
+    prompt.text = is_as_given ? std::move(*text)
+                              : service_.tokenizer->decode(prompt.ids, request.skip_special_tokens);
   }
-  return finish(request, std::move(spec), "prompt");
+  return finish(request, std::move(spec), "prompt", header_id);
 }
 
-ApiResult<GenerationSpec> Preparer::prepare(openai::ChatRequest request) const {
+ApiResult<GenerationSpec> Preparer::prepare(openai::ChatRequest request, const std::string& header_id) const {
   if (auto unknown = check_model(request.model)) return *unknown;
   auto text = render(request.conversation);
   if (text.has_error()) return text.error();
@@ -134,7 +140,7 @@ ApiResult<GenerationSpec> Preparer::prepare(openai::ChatRequest request) const {
   PreparedPrompt& prompt = spec.prompts.emplace_back();
   prompt.ids = service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false));
   truncate_left(prompt.ids, request.truncate_prompt_tokens);
-  return finish(request, std::move(spec), "messages");
+  return finish(request, std::move(spec), "messages", header_id);
 }
 
 ApiResult<uint32_t> Preparer::token_budget(const openai::CommonRequest& request, size_t prompt_tokens,
@@ -186,13 +192,11 @@ void Preparer::fill_options(const openai::CommonRequest& request, GenerationSpec
   spec.continuous_usage = request.continuous_usage;
   spec.options.tokenizer = service_.tokenizer;
   spec.options.stop = request.stop;
+  spec.options.min_tokens = request.min_tokens;
   spec.options.include_stop = request.include_stop;
   spec.options.skip_special_tokens = request.skip_special_tokens;
   spec.options.logprobs = request.top_logprobs >= 0;
   spec.options.prompt_logprobs = request.prompt_logprobs >= 0;
-  const bool chat = spec.info.kind == openai::ResponseKind::kChat;
-  const std::string id = request.request_id.empty() ? random_.hex_id() : request.request_id;
-  spec.info.id = (chat ? "chatcmpl-" : "cmpl-") + id;
   spec.info.created_s = unix_seconds();
   spec.info.model = options_.served_model_name;
   spec.info.fingerprint = fingerprint_of(options_.served_model_name);
@@ -200,7 +204,7 @@ void Preparer::fill_options(const openai::CommonRequest& request, GenerationSpec
 }
 
 ApiResult<GenerationSpec> Preparer::finish(const openai::CommonRequest& request, GenerationSpec spec,
-                                           std::string_view prompt_param) const {
+                                           std::string_view prompt_param, const std::string& header_id) const {
   fill_options(request, spec);
   const tensor::SamplingParams params = sampling(request);
   spec.options.stop_token_ids = params.stop_token_ids;
@@ -215,7 +219,6 @@ ApiResult<GenerationSpec> Preparer::finish(const openai::CommonRequest& request,
     }
     for (uint32_t i = 0; i < request.n; ++i) {
       sched::GenerateRequest& target = spec.requests.emplace_back();
-      target.id = fmt::format("{}-{}", spec.info.id, spec.requests.size() - 1);
       target.prompt = prompt.ids;
       target.sampling = params;
       target.sampling.seed = seed + i;
@@ -227,6 +230,8 @@ ApiResult<GenerationSpec> Preparer::finish(const openai::CommonRequest& request,
       target.cache_salt = request.cache_salt;
     }
   }
+  spec.has_own_id = !request.request_id.empty();
+  spec.set_id((chat ? "chatcmpl-" : "cmpl-") + (spec.has_own_id ? request.request_id : header_id));
   return spec;
 }
 

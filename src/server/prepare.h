@@ -36,6 +36,9 @@ struct GenerationSpec {
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
+  bool has_own_id = false;  ///< the body's request_id; a header's may come several times, as a proxy repeats it
+  /// The response's id, and with it those of its requests.
+  void set_id(std::string id);
   [[nodiscard]] const PreparedPrompt& prompt_of(size_t choice) const { return prompts[choice / n]; }
 };
 
@@ -45,8 +48,11 @@ class Preparer {
   Preparer(const ServerOptions& options, const Service& service, RandomSource& random)
       : options_(options), service_(service), random_(random) {}
 
-  [[nodiscard]] openai::ApiResult<GenerationSpec> prepare(openai::CompletionRequest request) const;
-  [[nodiscard]] openai::ApiResult<GenerationSpec> prepare(openai::ChatRequest request) const;
+  /// `header_id` becomes part of the response's id where the request has no request_id.
+  [[nodiscard]] openai::ApiResult<GenerationSpec> prepare(openai::CompletionRequest request,
+                                                          const std::string& header_id) const;
+  [[nodiscard]] openai::ApiResult<GenerationSpec> prepare(openai::ChatRequest request,
+                                                          const std::string& header_id) const;
   /// 404 unless `model` is empty or the served one.
   [[nodiscard]] std::optional<openai::ApiError> check_model(const std::string& model) const;
   [[nodiscard]] openai::ApiResult<std::string> render(const openai::Conversation& conversation) const;
@@ -54,7 +60,8 @@ class Preparer {
 
  private:
   [[nodiscard]] openai::ApiResult<GenerationSpec> finish(const openai::CommonRequest& request, GenerationSpec spec,
-                                                         std::string_view prompt_param) const;
+                                                         std::string_view prompt_param,
+                                                         const std::string& header_id) const;
   /// Resolves max_tokens against the context; `unset` is what silence means.
   [[nodiscard]] openai::ApiResult<uint32_t> token_budget(const openai::CommonRequest& request, size_t prompt_tokens,
                                                          std::string_view prompt_param, bool chat) const;

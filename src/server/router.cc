@@ -9,9 +9,9 @@ constexpr std::string_view kModelPrefix = "/v1/models/";
 
 constexpr std::array kRoutes = {
     RouteEntry{Method::kPost, "/v1/completions", Route::kCompletions,
-               {"Continue prompts", "CompletionRequest", "CompletionResponse"}},
+               {"Continue prompts", "CompletionRequest", "CompletionResponse", false, "CompletionEvent"}},
     RouteEntry{Method::kPost, "/v1/chat/completions", Route::kChatCompletions,
-               {"Answer a conversation", "ChatCompletionRequest", "ChatCompletionResponse"}},
+               {"Answer a conversation", "ChatCompletionRequest", "ChatCompletionResponse", false, "ChatCompletionEvent"}},
     RouteEntry{Method::kPost, "/v1/embeddings", Route::kEmbeddings, {}},
     RouteEntry{Method::kGet, "/v1/models", Route::kModels, {"The model that is served", "", "ModelList"}},
     RouteEntry{Method::kGet, "/health", Route::kHealth, {"Whether requests are taken", "", "Health"}},

@@ -30,6 +30,7 @@ struct RouteDoc {
   std::string_view request;    ///< the schema of its JSON body; empty: it takes none
   std::string_view response;   ///< the schema of what it answers with, or the media type if that is not JSON
   bool body_optional = false;
+  std::string_view event = {};  ///< the schema of the data of an event, where the answer may be a stream of them
 };
 
 /// A route that the front does not know itself (administration, the live page). Called on the front's thread; must not

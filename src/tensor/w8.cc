@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/machine.h"
 
 namespace millrace::tensor {
 namespace {
@@ -67,7 +68,7 @@ W8Storage quantize_w8(const HostTensor& matrix) {
   W8Storage storage{.name = matrix.name, .shape = matrix.shape, .values = {}, .scales = {}};
   storage.values.resize(static_cast<size_t>(rows * cols));
   storage.scales.resize(static_cast<size_t>(rows * w8_groups(cols)));
-  const int64_t processors = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const int64_t processors = Machine().processors();
   const int64_t parts = std::clamp<int64_t>(rows * cols / kWeightsPerThread, 1, processors);
   std::vector<std::jthread> helpers;
   for (int64_t part = 1; part < parts; ++part) {

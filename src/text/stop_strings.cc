@@ -31,7 +31,7 @@ void StopMatcher::advance(Stop& stop, char c) const {
   if (stop.text[stop.progress] == c) ++stop.progress;
 }
 
-std::string StopMatcher::push(std::string_view text) {
+std::string StopMatcher::push(std::string_view text, bool may_stop) {
   if (matched_) return {};
   if (stops_.empty()) return std::string(text);
   for (const char c : text) {
@@ -39,8 +39,12 @@ std::string StopMatcher::push(std::string_view text) {
     const Stop* winner = nullptr;
     for (Stop& stop : stops_) {
       advance(stop, c);
-      const bool complete = stop.progress == stop.text.size();
-      if (complete && (winner == nullptr || stop.text.size() > winner->text.size())) winner = &stop;
+      if (stop.progress < stop.text.size()) continue;
+      if (!may_stop) {
+        stop.progress = stop.border.back();
+      } else if (winner == nullptr || stop.text.size() > winner->text.size()) {
+        winner = &stop;
+      }
     }
     if (winner == nullptr) continue;
     matched_ = winner->index;

@@ -16,8 +16,9 @@ class StopMatcher {
   /// Empty strings are ignored. With `include_stop` the emitted text ends behind the stop, not before it.
   explicit StopMatcher(const std::vector<std::string>& stops, bool include_stop = false);
 
-  /// What is now safe to show. After a match everything further is dropped.
-  [[nodiscard]] std::string push(std::string_view text);
+  /// What is now safe to show. After a match everything further is dropped. A stop that is completed by `text` counts
+  /// only if it `may_stop`.
+  [[nodiscard]] std::string push(std::string_view text, bool may_stop = true);
   /// At the end of the stream: what was held back.
   [[nodiscard]] std::string flush();
 

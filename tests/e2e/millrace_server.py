@@ -37,9 +37,10 @@ def run_binary(*arguments):
 class MillraceServer:
     """One server process; use as a context manager."""
 
-    def __init__(self, *flags, model=MODEL, host="127.0.0.1", prefix=()):
+    def __init__(self, *flags, model=MODEL, host="127.0.0.1", port=0, prefix=()):
         self.prefix = list(prefix)
-        self.flags = ["serve", "--model-path", str(model), "--host", host, "--port", "0", *map(str, flags)]
+        self.flags = ["serve", "--model-path", str(model), "--host", host, "--port", str(port),
+                      *map(str, flags)]
         self.output = []
         self.url = None
         self.process = None

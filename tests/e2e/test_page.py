@@ -1,13 +1,17 @@
 """The live page in a headless Chromium, the profile and the metrics of a ring under load."""
 
+import functools
+import http.server
 import json
 import re
 import subprocess
+import threading
 import time
 
 import httpx
 import pytest
 from browser import Browser, find_chromium
+from millrace_ring import free_port
 from millrace_server import BUILD, MillraceServer, run_binary, wait_until
 
 LOAD = BUILD / "bench" / "load"
@@ -67,6 +71,44 @@ def test_page_says_when_the_server_is_gone():
         server.end()
         wait_until(lambda: "no answer" in text_of(page, "broken"), "the reason on the page")
         assert page.evaluate("getComputedStyle(document.getElementById('broken')).display") == "block"
+
+
+@needs_chromium
+def test_page_begins_anew_with_a_server_that_was_restarted():
+    port = free_port()
+    with Browser(width=390, height=800) as page:
+        with MillraceServer("--pp-size", 1, port=port) as server:
+            page.open(server.url + "/")
+            server.post("/v1/completions", {"prompt": "Call me", "max_tokens": 100, "ignore_eos": True})
+            wait_until(lambda: page.evaluate("since") > 50, "micro-batches on the page")
+        wait_until(lambda: text_of(page, "state") == "no connection", "the page noticing")
+        with MillraceServer("--pp-size", 2, port=port) as server:
+            server.post("/v1/completions", {"prompt": "Call me", "max_tokens": 3, "ignore_eos": True})
+            wait_until(lambda: text_of(page, "state") == "serving", "the page's state")
+            wait_until(lambda: 0 < page.evaluate("since") < 50, "the new server's micro-batches")
+            assert page.evaluate("plans.every(plan => plan.stages.length === 2)")
+            assert page.evaluate("spark.flat().every(rate => rate >= 0)")
+            assert "2 stages" in text_of(page, "shape")
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert page.errors == []
+
+
+@needs_chromium
+def test_a_page_of_another_origin_may_use_the_interface(watched, tmp_path):
+    """OpenAI's client in a browser sends headers of its own, which a browser asks about first."""
+    (tmp_path / "index.html").write_text("<!doctype html><title>elsewhere</title>")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as elsewhere, Browser() as page:
+        threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
+        page.open(f"http://127.0.0.1:{elsewhere.server_port}/index.html")
+        wait_until(lambda: page.evaluate("document.title") == "elsewhere", "the page")
+        options = {"method": "POST", "body": json.dumps({"prompt": "Call me", "max_tokens": 2}),
+                   "headers": {"Content-Type": "application/json", "Authorization": "Bearer none", "X-Request-Id": "mine",
+                               "X-Stainless-Lang": "js", "OpenAI-Organization": "none"}}
+        wanted = f"fetch('{watched.url}/v1/completions', {json.dumps(options)})"
+        got = page.evaluate(f"{wanted}.then(reply => reply.status + ' ' + reply.headers.get('X-Request-Id'), String)")
+        elsewhere.shutdown()
+    assert got == "200 mine"
 
 
 def test_page_asks_for_nothing_from_elsewhere(watched):

@@ -69,6 +69,10 @@ TEST_CASE("Routes, methods, media types and models that do not exist") {
   Client client(server.port);
   client.send("POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
   CHECK(client.read().status == 415);
+  const HttpReply packed = server.post("/v1/completions", "{}", "Content-Encoding: gzip\r\n");
+  CHECK(packed.status == 415);
+  CHECK_THAT(ParsedJson(packed.body).string("/error/message"), Catch::Contains("gzip"));
+  CHECK(server.post("/v1/completions", R"({"prompt":"p"})", "Content-Encoding: identity\r\n").status == 200);
   const HttpReply model = server.complete(R"({"model":"other","prompt":"p"})");
   CHECK(model.status == 404);
   CHECK(ParsedJson(model.body).string("/error/param") == "model");
@@ -98,6 +102,7 @@ TEST_CASE("Browsers may ask first") {
   CHECK(reply.status == 204);
   CHECK(reply.header("Access-Control-Allow-Origin") == "*");
   CHECK(reply.header("Access-Control-Allow-Methods") == "POST, OPTIONS");
+  CHECK(reply.header("Access-Control-Allow-Headers") == "Authorization, *");
   CHECK(client.get("/health").header("Access-Control-Allow-Origin") == "*");
 }
 
@@ -215,6 +220,27 @@ TEST_CASE("A request can be aborted by its id") {
   CHECK(events.back() == "[DONE]");
   CHECK(ParsedJson(events[events.size() - 2]).string("/choices/0/finish_reason") == "abort");
   CHECK(ParsedJson(events.front()).string("/id") == "cmpl-mine");
+}
+
+TEST_CASE("A header's id may come several times at once") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab", .hangs = true}; };
+  Client client(server.port);
+  client.send(post_bytes("/v1/completions", R"({"prompt":"p","stream":true})", "X-Request-Id: trace\r\n"));
+  REQUIRE(client.read_until("\"text\":\"b\""));
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab"}; };
+  const HttpReply second = server.post("/v1/completions", R"({"prompt":"p","n":2})", "X-Request-Id: trace\r\n");
+  CHECK(second.status == 200);
+  CHECK(second.header("X-Request-Id") == "trace");
+  const std::string id = ParsedJson(second.body).string("/id");
+  CHECK_THAT(id, Catch::StartsWith("cmpl-trace-"));
+  const auto seen = server.engine.seen();
+  REQUIRE(seen.size() == 3);
+  CHECK(seen[0].id == "cmpl-trace-0");
+  CHECK(seen[1].id == id + "-0");
+  CHECK(seen[2].id == id + "-1");
+  CHECK(ParsedJson(server.post("/abort_request", R"({"rid":"trace"})").body).integer("/aborted") == 1);
+  CHECK(ParsedJson(client.read().events().front()).string("/id") == "cmpl-trace");
 }
 
 TEST_CASE("More requests than allowed at once are refused") {

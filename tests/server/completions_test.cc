@@ -86,6 +86,23 @@ TEST_CASE("Stop strings cut the text across tokens and end the engine's request"
   CHECK(server.engine.destroyed_early == 2);
 }
 
+TEST_CASE("A stop string counts behind min_tokens only") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "abcabcabc"}; };
+  const auto text_with = [&server](int min_tokens) {
+    const std::string fields = fmt::format(R"("prompt":"p","max_tokens":20,"stop":["bc"],"min_tokens":{})", min_tokens);
+    const ParsedJson whole(server.complete("{" + fields + "}").body);
+    CHECK(streamed_text(server.complete("{" + fields + R"(,"stream":true})")) == whole.string("/choices/0/text"));
+    return whole.string("/choices/0/text");
+  };
+  CHECK(text_with(0) == "a");
+  CHECK(text_with(2) == "a");
+  CHECK(text_with(3) == "abca");
+  CHECK(text_with(5) == "abca");
+  CHECK(text_with(6) == "abcabca");
+  CHECK(text_with(9) == "abcabcabc");
+}
+
 TEST_CASE("A stop token's text is not shown") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab"}; };

@@ -223,6 +223,27 @@ TEST_CASE("A slow reader holds back only itself and is cut off") {
   CHECK(server.engine.events < 50'000);
 }
 
+TEST_CASE("A stream that waits for its start carries comments, and then its failure is an event") {
+  server::ServerOptions options;
+  options.comment_interval = 20ms;
+  TestServer server(options);
+  server.engine.on_submit = [](const sched::GenerateRequest& request) {
+    Reply reply{.text = "a", .delay = 200ms};
+    if (request.prompt.size() > 1) reply = {.text = "", .delay = 200ms, .error = Error{ErrorCode::kTimeout, "late"}};
+    return reply;
+  };
+  const HttpReply good = server.complete(R"({"prompt":"p","stream":true})");
+  CHECK_THAT(good.body, Catch::StartsWith(":\n\n"));
+  CHECK(good.events().back() == "[DONE]");
+  const HttpReply failed = server.complete(R"({"prompt":"pp","stream":true})");
+  CHECK(failed.status == 200);
+  CHECK_THAT(failed.body, Catch::StartsWith(":\n\n"));
+  REQUIRE(failed.events().size() == 1);
+  CHECK(ParsedJson(failed.events()[0]).integer("/error/code") == 504);
+  const HttpReply whole = server.complete(R"({"prompt":"pp"})");
+  CHECK(whole.status == 504);
+}
+
 TEST_CASE("Idle streams carry comments") {
   server::ServerOptions options;
   options.comment_interval = 20ms;

@@ -79,6 +79,15 @@ TEST_CASE("text behind a stop is dropped") {
   CHECK(matcher.flush().empty());
 }
 
+TEST_CASE("a stop that may not stop is text, and may overlap one that may") {
+  StopMatcher matcher({"aba", "x"});
+  CHECK(matcher.push("x", false) == "x");
+  CHECK(matcher.push("aba", false) == "ab");
+  CHECK(matcher.push("b") == "");
+  CHECK(matcher.push("a") == "");
+  CHECK(matcher.matched() == 0u);
+}
+
 TEST_CASE("the stop completed first wins, and an unfinished one is given back") {
   StopMatcher overlapping({"abcd", "bc"});
   CHECK(overlapping.push("xabcd") == "xa");

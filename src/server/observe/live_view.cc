@@ -93,10 +93,11 @@ void write_plan(JsonWriter& json, const PlanRecord& record) {
 }  // namespace
 
 void append_live_view(std::string& out, const sched::RingStats& ring, const sched::Engine& engine,
-                      std::string_view model_name, std::string_view query, int64_t now_ns) {
+                      std::string_view model_name, std::string_view query, int64_t started_ns, int64_t now_ns) {
   const RingSnapshot snapshot = ring.snapshot(now_ns);
   JsonWriter json(out);
   json.begin_object().member("model", model_name).member("now_us", microseconds(now_ns));
+  json.member("started_us", microseconds(started_ns));
   json.member("stage_count", snapshot.stage_count).member("window", snapshot.window);
   json.member("in_flight", snapshot.in_flight).member("generations", snapshot.generations);
   json.member("micro_batches", snapshot.since_start.plans);

@@ -66,7 +66,7 @@ class Observer {
     const sched::RingStats* ring = engine_.ring_stats();
     if (ring == nullptr) return not_ready();
     HttpResponse response;
-    append_live_view(response.body, *ring, engine_, model_name_, request.query, now_ns());
+    append_live_view(response.body, *ring, engine_, model_name_, request.query, started_ns_, now_ns());
     response.headers = {{"Cache-Control", "no-store"}};
     return response;
   }
@@ -122,6 +122,7 @@ class Observer {
   const sched::Engine& engine_;
   const std::string model_name_;
   const std::string profile_dir_;
+  const int64_t started_ns_ = now_ns();
   std::unique_ptr<Profiler> profiler_;  // from the first profile on
 };
 

@@ -18,13 +18,13 @@ bool asks_for_nothing(Json value) {
 }
 
 constexpr int64_t kMaxBestOf = 1024;
-constexpr std::array<std::string_view, 26> kUnsupported = {
+constexpr std::array<std::string_view, 28> kUnsupported = {
     "tools",          "functions",        "suffix",          "audio",           "structured_outputs",
     "guided_json",    "guided_regex",     "guided_choice",   "guided_grammar",  "guided_decoding_backend",
     "json_schema",    "regex",            "ebnf",            "grammar",         "structural_tag",
     "lora_path",      "lora_request",     "lora",            "use_beam_search", "logits_processors",
     "bad_words",      "allowed_token_ids", "prompt_embeds",  "input_embeds",    "custom_logit_processor",
-    "kv_transfer_params"};
+    "kv_transfer_params", "documents",     "web_search_options"};
 
 Refusal check_response_format(Json value) {
   simdjson::dom::object object;

@@ -1,0 +1,185 @@
+"""What the soak's clients and its operator do, and what they count."""
+
+import asyncio
+import contextlib
+import json
+import random
+import re
+import socket
+
+LATE_S = 300
+JSON_TYPE = "Content-Type: application/json\r\n"
+WORDS = "whale ship captain sea harpoon Pierre princess Moscow Holmes Watson Elizabeth Darcy horse snow ball letter".split()
+
+
+async def ask(server, method, path, body=None, most=None, pause_s=0.0):
+    """Status and body; at most `most` bytes are read, `pause_s` passes between reads, and then the client is gone."""
+    limit = 4096 if pause_s else 1 << 16
+    connection = socket.socket()
+    connection.setblocking(False)
+    if pause_s:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limit)
+    try:
+        await asyncio.get_running_loop().sock_connect(connection, (server.host, server.port))
+        reader, writer = await asyncio.open_connection(sock=connection, limit=limit)
+    except BaseException:
+        connection.close()
+        raise
+    try:
+        payload = json.dumps(body).encode() if body is not None else b""
+        head = f"{method} {path} HTTP/1.1\r\nHost: soak\r\nConnection: close\r\n{JSON_TYPE}"
+        writer.write(f"{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload)
+        received = b""
+        while most is None or len(received) < most:
+            piece = await asyncio.wait_for(reader.read(limit), LATE_S)
+            if not piece:
+                break
+            received += piece
+            if pause_s:
+                await asyncio.sleep(pause_s)
+        head, _, rest = received.partition(b"\r\n\r\n")
+        status = int(head.split()[1]) if head else 0
+        if b"transfer-encoding: chunked" in head.lower():
+            rest = re.sub(rb"(?:^|\r\n)[0-9a-f]+\r\n", b"", rest)  # events hold no carriage return
+        return status, rest.decode(errors="replace")
+    finally:
+        if most is None:
+            writer.close()
+        else:
+            writer.transport.abort()
+
+
+class Load:
+    """One run. Faults are what must not be, the first twenty of them."""
+
+    def __init__(self, server, options):
+        self.server, self.options = server, options
+        self.dice = random.Random(options.seed)
+        self.counts = dict.fromkeys(("answered", "left", "refused", "aborted", "canaries"), 0)
+        self.faults = []
+        self.canaries = {}
+        self.prefixes = [" ".join(self.dice.choices(WORDS, k=self.dice.randrange(20, 200))) for _ in range(40)]
+        self.stopping = False
+
+    def fault(self, text):
+        if len(self.faults) < 20:
+            self.faults.append(text[:400])
+
+    async def note_canaries(self):
+        for prefix in self.prefixes[:6]:
+            body = {"prompt": prefix, "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+            status, text = await ask(self.server, "POST", "/v1/completions", body)
+            assert status == 200, text
+            self.canaries[json.dumps(body)] = json.loads(text)["choices"][0]["text"]
+
+    async def canary(self, _):
+        body, wanted = self.dice.choice(list(self.canaries.items()))
+        status, text = await ask(self.server, "POST", "/v1/completions", json.loads(body))
+        choice = json.loads(text)["choices"][0] if status == 200 else {}
+        if choice.get("finish_reason") == "length":
+            self.counts["canaries"] += 1
+            if choice["text"] != wanted:
+                self.fault(f"a canary changed: {choice['text']!r}, wanted {wanted!r}")
+        else:
+            self.judge(status, text, {})
+
+    def judge(self, status, text, body):
+        """Counts a whole answer, or notes what is wrong with it."""
+        if status in (429, 503):
+            self.counts["refused"] += 1
+            return
+        if status != 200:
+            return self.fault(f"status {status} for {body}: {text}")
+        if not body.get("stream"):
+            ends = [choice["finish_reason"] for choice in json.loads(text)["choices"]]
+        else:
+            events = [event[6:] for event in text.split("\n\n") if event.startswith("data: ")]
+            if '"error"' in events[-1]:
+                return self.fault(f"a stream ended with {events[-1]}")
+            if events[-1] != "[DONE]":
+                return self.fault(f"a stream ended with {events[-1]!r}")
+            choices = [choice for event in events[:-1] for choice in json.loads(event)["choices"]]
+            ends = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
+        if len(ends) != body.get("n", 1) * (len(body["prompt"]) if isinstance(body.get("prompt"), list) else 1):
+            return self.fault(f"{len(ends)} choices for {body}")
+        self.counts["aborted" if "abort" in ends else "answered"] += 1
+
+    def completion(self, dice, **fields):
+        prompt = f"{dice.choice(self.prefixes)} {' '.join(dice.choices(WORDS, k=dice.randrange(1, 30)))}"
+        return {"prompt": prompt, "max_tokens": dice.randrange(1, 60), "temperature": dice.choice([0, 0.8, 1.5]),
+                "stream": dice.random() < 0.6, **fields}
+
+    async def plain(self, dice):
+        fields = dice.choice([{}, {"n": 3}, {"logprobs": 3, "n": 2}, {"echo": True, "logprobs": 0}, {"stop": ["e", " the"]},
+                              {"logit_bias": {"40": 5, "50": -100}, "min_tokens": 1}, {"return_token_ids": True},
+                              {"prompt": ["Call me", dice.choice(self.prefixes)]}, {"cache_salt": dice.choice("abc")}])
+        body = self.completion(dice, **fields)
+        self.judge(*await ask(self.server, "POST", "/v1/completions", body), body)
+
+    async def conversation(self, dice):
+        messages = [{"role": "user", "content": dice.choice(self.prefixes)}]
+        for _ in range(dice.randrange(1, 4)):
+            body = {"messages": messages, "max_tokens": 24, "temperature": 0.7, "stream": False, "logprobs": dice.random() < 0.3}
+            status, text = await ask(self.server, "POST", "/v1/chat/completions", body)
+            self.judge(status, text, body)
+            if status != 200:
+                return
+            messages = messages + [json.loads(text)["choices"][0]["message"], {"role": "user", "content": dice.choice(WORDS)}]
+
+    async def leaver(self, dice):
+        body = self.completion(dice, n=dice.choice([1, 1, 4]), max_tokens=300, ignore_eos=True)
+        asked = ask(self.server, "POST", "/v1/completions", body, most=dice.choice([1, 400, 4000]))
+        with contextlib.suppress(asyncio.TimeoutError, ConnectionError):
+            await asyncio.wait_for(asked, dice.random())
+        self.counts["left"] += 1
+
+    async def slow_reader(self, dice):
+        body = self.completion(dice, n=4, max_tokens=100, stream=True, logprobs=5)
+        most = dice.choice([None, 20000])
+        status, text = await ask(self.server, "POST", "/v1/completions", body, most, dice.choice([0.005, 0.05]))
+        if most is None and text.rstrip().endswith("[DONE]"):
+            self.judge(status, text, body)
+        else:
+            self.counts["left"] += 1
+
+    async def nonsense(self, dice):
+        path, body = dice.choice([("/v1/completions", {"prompt": 5}), ("/v1/completions", {"prompt": [1] * 100_000}),
+                                  ("/v1/chat/completions", {"messages": []}), ("/v1/nowhere", {}),
+                                  ("/detokenize", {"tokens": ["x"]}), ("/abort_request", {"rid": "nobody"})])
+        status, text = await ask(self.server, "POST", path, body)
+        if status not in (400, 404):
+            self.fault(f"status {status} for {path} {str(body)[:80]}: {text}")
+        self.counts["refused"] += 1
+
+    async def client(self, number):
+        dice = random.Random(self.options.seed * 1000 + number)
+        kinds = [self.plain] * 6 + [self.conversation] * 2 + [self.leaver] * 3 + [self.slow_reader, self.nonsense, self.canary]
+        while not self.stopping:
+            kind = dice.choice(kinds)
+            try:
+                await kind(dice)
+            except (OSError, ValueError, KeyError, IndexError, asyncio.TimeoutError) as problem:
+                self.fault(f"{kind.__name__}: {problem!r}")
+
+    async def operator(self):
+        dice = random.Random(self.options.seed)
+        while not self.stopping:
+            await asyncio.sleep(dice.uniform(0.5, 3))
+            for path in ("/metrics", "/live", "/server_info", "/openapi.json", "/"):
+                status, _ = await ask(self.server, "GET", path)
+                if status != 200:
+                    self.fault(f"status {status} for {path}")
+            what = dice.randrange(10)
+            if what < 3:
+                await ask(self.server, "POST", "/pause_generation", {"mode": ("in_place", "retract", "abort")[what]})
+                await asyncio.sleep(dice.uniform(0.05, 0.5))
+                await ask(self.server, "POST", "/continue_generation", {})
+            elif what == 3:
+                await ask(self.server, "POST", "/flush_cache", {"timeout": 0.2})
+            elif what == 4:
+                await ask(self.server, "POST", "/abort_request", {"abort_all": True})
+
+    async def state(self):
+        _, text = await ask(self.server, "GET", "/server_info")
+        info = json.loads(text)
+        return {**info["engine"], "in_flight": info["requests_in_flight"], "connections": info["connections"]}
