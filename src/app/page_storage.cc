@@ -5,6 +5,7 @@
 namespace millrace::app {
 namespace {
 
+constexpr std::string_view kPlainScheme = "redis://";
 constexpr std::string_view kTlsScheme = "rediss://";
 
 Result<std::unique_ptr<cache::PageStore>> open_redis(async::Runtime& runtime, const StorageOptions& options,
@@ -17,7 +18,7 @@ Result<std::unique_ptr<cache::PageStore>> open_redis(async::Runtime& runtime, co
   redis.tls = options.tls;
   redis.tls.enabled = options.wants_tls();
   std::string_view address = options.address;
-  for (const std::string_view scheme : {"redis://", kTlsScheme}) {
+  for (const std::string_view scheme : {kPlainScheme, kTlsScheme}) {
     if (address.starts_with(scheme)) address.remove_prefix(scheme.size());
   }
   redis.host = address;
