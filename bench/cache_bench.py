@@ -6,8 +6,8 @@
   shared-prefix  the load generator's prompts in groups that begin alike; each round has other prompts with the same
                  prefixes
   multi-turn     the load generator's conversations; the time to first token is that of the turns after the first
-  overhead       prompts of which nothing is ever found, with the tree and without: tokens per second, and the server's
-                 CPU time, which other load on the machine distorts less
+  overhead       prompts of which nothing is ever found, with the tree and without, request by request: CPU time and time
+                 to the hundredth or so (cache_overhead.py says how); on a pool that is always full, or never (--pool)
 
 The states are servers of their own: plain (--disable-radix-cache), device (the tree alone), host (behind a device that
 holds --small-pool tokens, fewer than all prompts have), store (files, behind such a device and a host twice as
@@ -18,7 +18,6 @@ import argparse
 import contextlib
 import http.client
 import json
-import os
 import random
 import re
 import statistics
@@ -28,6 +27,8 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+
+import cache_overhead
 
 ROOT = Path(__file__).resolve().parents[1]
 TIERS = {"device": "kv_cache_device_hit_pages_total", "host": "kv_cache_host_hit_pages_total",
@@ -41,6 +42,8 @@ class Server:
         flags = ["--pp-size", options.pp_size, *options.serve_flags]
         if state == "plain":
             flags += ["--disable-radix-cache"]
+        if options.what == "overhead" and options.pool == "full":
+            flags += ["--max-total-tokens", options.small_pool]
         if state in ("host", "store"):
             flags += ["--max-total-tokens", options.small_pool, "--enable-hierarchical-cache",
                       "--hicache-ratio", 16 if state == "host" else 2]
@@ -90,10 +93,6 @@ class Server:
         status, text = self.request("POST", "/flush_cache", {"timeout": 60})
         if status != 200:
             sys.exit(f"/flush_cache: {status}: {text}")
-
-    def cpu_s(self):
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def first_token_s(self, prompt):
         connection = http.client.HTTPConnection(self.host, self.port, timeout=600)
@@ -164,23 +163,18 @@ def bench_tiers(options, servers):
 
 def bench_load(options, servers, title, flags, chosen):
     """A round that does not count, then --rounds; `chosen` picks the requests of a result whose times are taken."""
-    ttfts, speeds, cpu = ({server.state: [] for server in servers} for _ in range(3))
+    ttfts, speeds = ({server.state: [] for server in servers} for _ in range(2))
     for number in range(options.rounds + 1):
         for server in in_turn(servers, number):
             if server.state == "store" and options.what == "shared-prefix":
                 server.forget()
-            cpu_before_s = server.cpu_s()
             result = server.load(*flags, "--seed", options.seed + number + 1, "--max-concurrency", options.concurrency,
                                  "--output-len", options.output_len, "--vocab-size", options.vocab_size)
             if number == 0:
                 continue
             ttfts[server.state].append(1e3 * statistics.median(chosen(result["ttfts"])))
             speeds[server.state].append(result["total_token_throughput"])
-            cpu[server.state].append(server.cpu_s() - cpu_before_s)
-    if options.what == "overhead":
-        report(f"{title}: CPU time of a round, {options.rounds} rounds", "s", cpu, 2)
-    else:
-        report(f"{title}: median time to first token, {options.rounds} rounds", "ms", ttfts)
+    report(f"{title}: median time to first token, {options.rounds} rounds", "ms", ttfts)
     report(f"{title}: tokens per second, {options.rounds} rounds", "tokens/s", speeds, 0)
 
 
@@ -198,26 +192,20 @@ def bench_multi_turn(options, servers):
                 "--input-len", options.input_len], lambda ttfts: ttfts[conversations:])
 
 
-def bench_overhead(options, servers):
-    bench_load(options, servers, f"{options.requests} different prompts of {options.prompt_len} tokens",
-               ["--num-prompts", options.requests, "--input-len", options.prompt_len], lambda ttfts: ttfts)
-
-
-BENCHES = {"tiers": bench_tiers, "shared-prefix": bench_shared_prefix, "multi-turn": bench_multi_turn,
-           "overhead": bench_overhead}
+BENCHES = {"tiers": bench_tiers, "shared-prefix": bench_shared_prefix, "multi-turn": bench_multi_turn}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=BENCHES)
+    parser.add_argument("what", choices=[*BENCHES, "overhead"])
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder (millrace and bench/load)")
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "books-4m",
                         help="folder of the model; tools/make_random_checkpoint.py makes ones of real shapes")
     parser.add_argument("--pp-size", type=int, default=1)
     parser.add_argument("--states", nargs="+", choices=["plain", *TIERS],
-                        help="default: all; of overhead: plain and device")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--small-pool", type=int, default=4096, help="tokens on the device of the states host and store")
+                        help="default: all; overhead has its own")
+    parser.add_argument("--rounds", type=int, default=3, help="overhead starts its servers anew for each")
+    parser.add_argument("--small-pool", type=int, default=4096, help="tokens on the device of the states host and store, and of overhead's full pool")
     parser.add_argument("--prompts", type=int, default=6, help="tiers: prompts")
     parser.add_argument("--prompt-len", type=int, default=850, help="tiers, overhead: tokens of a prompt")
     parser.add_argument("--requests", type=int, default=64, help="of a round of the load generator")
@@ -229,14 +217,24 @@ def main():
                         help="own tokens of a prompt (shared-prefix, default 64), words of a turn (multi-turn, 160)")
     parser.add_argument("--output-len", type=int, default=16)
     parser.add_argument("--vocab-size", type=int, default=2000, help="prompts are token ids below this")
+    parser.add_argument("--pool", choices=["full", "roomy"], default="full",
+                        help="overhead: every request evicts, or none (the tree is forgotten in time)")
+    parser.add_argument("--turns-of-round", type=int, default=300, help="overhead: requests to each server")
+    parser.add_argument("--batch", type=int, default=1, help="overhead: prompts of a request")
+    parser.add_argument("--warm-up", type=int, default=20, help="overhead: requests that do not count")
+    parser.add_argument("--settle-ms", type=float, default=3, help="overhead: until a server that has answered is idle")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--serve-flags", type=str.split, default=[], help="more flags for every server, in one string")
     options = parser.parse_args()
     options.input_len = options.input_len or (160 if options.what == "multi-turn" else 64)
-    states = options.states or (["plain", "device"] if options.what == "overhead" else ["plain", *TIERS])
+    states = options.states or ["plain", *TIERS]
     for program in (options.build / "millrace", options.build / "bench" / "load"):
         if not program.exists():
             parser.error(f"{program} is not built")
+    if options.what == "overhead":
+        print(f"overhead, {options.model.name}, pp {options.pp_size}, a {options.pool} pool", flush=True)
+        cache_overhead.run(options, lambda state: Server(options, state, None))
+        return
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         servers = [stack.enter_context(Server(options, state, folder)) for state in states]
         print(f"{options.what}, {options.model.name}, pp {options.pp_size}")

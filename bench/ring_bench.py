@@ -6,7 +6,9 @@
   scaling     two stages of one core each against one stage of one core: long prompts, then decode at batch 16, with
               both stages in one process, in two processes over TCP on loopback, and, as root, in two network
               namespaces 1 Gbit/s and 2 ms apart each way, by netem, or by bench/slow_link where the kernel has none
-              (--network). Efficiency: the ratio of tokens per second, over two
+              (--network). Efficiency: the ratio of tokens per second, over two. The control: two servers of one core each
+              at the same time, which share nothing but the machine, with half of the prompts each, and for decode also
+              with all 16 each, which is what a stage has to read its weights for if micro-batches are to be as large
   flags       a server with each --with FLAGS against one without
 
 All servers of a comparison run at once, idle but for the one that is measured; they take turns, --rounds times, after
@@ -14,6 +16,7 @@ one turn that does not count, with prompts that no cache knows. Prints medians a
 The load generator shares the cores with the servers: it takes about 4 us per token."""
 
 import argparse
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -27,14 +30,16 @@ import time
 import urllib.request
 from pathlib import Path
 
+from ring_network import NETWORKS, two_namespaces
+
 ROOT = Path(__file__).resolve().parent.parent
 START_PATIENCE_S = 300
 LISTENING = re.compile(r"listening on (http://\S+)")
 
 LOADS = {
-    "prefill": ["--max-concurrency", "4", "--output-len", "1"],  # and --prompts of --prompt-len
-    "decode": ["--num-prompts", "16", "--max-concurrency", "16", "--input-len", "8", "--output-len", "32"],
-    "mixed": ["--num-prompts", "16", "--max-concurrency", "16", "--input-len", "64", "--output-len", "32"],
+    "prefill": {"--max-concurrency": 4, "--output-len": 1},  # and --prompts of --prompt-len
+    "decode": {"--num-prompts": 16, "--max-concurrency": 16, "--input-len": 8, "--output-len": 32},
+    "mixed": {"--num-prompts": 16, "--max-concurrency": 16, "--input-len": 64, "--output-len": 32},
 }
 
 
@@ -93,14 +98,40 @@ class Ring:
             except subprocess.TimeoutExpired:
                 process.kill()
 
-    def tokens_per_second(self, load, seed):
-        prompts = ["--num-prompts", str(self.options.prompts), "--input-len", str(self.options.prompt_len)]
+    def run(self, load, seed, share=1):
+        """The load generator's result, for every `share`-th of a load's prompts and streams."""
+        flags = dict(LOADS[load])
+        if load == "prefill":
+            flags.update({"--num-prompts": self.options.prompts, "--input-len": self.options.prompt_len})
+        for name in ("--num-prompts", "--max-concurrency"):
+            flags[name] = max(1, flags[name] // share)
         with tempfile.NamedTemporaryFile() as result:
             subprocess.run([*self.client_prefix, str(self.options.build / "bench" / "load"), "--base-url", self.url,
-                            "--result-file", result.name, "--ignore-eos", "--quiet", "--seed", str(seed), *LOADS[load],
-                            *(prompts if load == "prefill" else [])], check=True, stdout=subprocess.DEVNULL, timeout=600)
-            report = json.loads(Path(result.name).read_text())
-        return report["output_throughput" if load == "decode" else "total_token_throughput"]
+                            "--result-file", result.name, "--ignore-eos", "--quiet", "--seed", str(seed),
+                            *(str(part) for flag in flags.items() for part in flag)],
+                           check=True, stdout=subprocess.DEVNULL, timeout=600)
+            return json.loads(Path(result.name).read_text())
+
+    def tokens_per_second(self, load, seed):
+        result = self.run(load, seed)
+        return tokens_of(load, result) / result["duration"]
+
+
+class Control:
+    """Servers that share nothing but the machine, under the load at the same time, a `share`-th of it each."""
+
+    def __init__(self, name, rings, share):
+        self.name, self.rings, self.share = name, rings, share
+
+    def tokens_per_second(self, load, seed):
+        seeds = [1000 * (self.share + 10 * rank + 1) + seed for rank in range(len(self.rings))]  # prompts of their own
+        with concurrent.futures.ThreadPoolExecutor(len(self.rings)) as pool:
+            results = list(pool.map(lambda ring, own: ring.run(load, own, self.share), self.rings, seeds))
+        return sum(tokens_of(load, each) for each in results) / max(each["duration"] for each in results)
+
+
+def tokens_of(load, result):
+    return result["total_output_tokens"] + (0 if load == "decode" else result["total_input_tokens"])
 
 
 HEALTH_CHECK = """
@@ -110,69 +141,6 @@ try:
 except OSError:
     sys.exit(1)
 """
-
-
-def run(line):
-    subprocess.run(line.split(), check=True, capture_output=True)
-
-
-def has_netem():
-    """Tried out on the loopback of a namespace of its own."""
-    name = f"millrace-bench-{os.getpid()}-probe"
-    run(f"ip netns add {name}")
-    probe = subprocess.run(f"tc -n {name} qdisc add dev lo root netem delay 2ms".split(), capture_output=True)
-    run(f"ip netns del {name}")
-    return probe.returncode == 0
-
-
-@contextlib.contextmanager
-def cable(kind, names, build):
-    """Joins two namespaces by a device 'ring' in each."""
-    if kind == "relay":
-        # Ahead of what computes, as the kernel's own queues are.
-        relay = subprocess.Popen(["nice", "-n", "-10", str(build / "bench" / "slow_link"), *names, "--rate-mbit",
-                                  "1000", "--delay-ms", "2"], stdout=subprocess.PIPE, text=True)
-        try:
-            if relay.stdout.readline() != "ready\n":
-                sys.exit("ring_bench: bench/slow_link did not start")
-            for name in names:
-                # Large packets, as offloads make them: at 1500 bytes the relay would handle 83000 a second.
-                run(f"ip -n {name} link set ring mtu 32000")
-            yield
-        finally:
-            relay.terminate()
-            relay.wait()
-        return
-    run(f"ip -n {names[0]} link add ring type veth peer name ring netns {names[1]}")
-    for name in names:
-        if kind == "netem":
-            run(f"tc -n {name} qdisc add dev ring root netem rate 1gbit delay 2ms limit 100000")
-        else:
-            run(f"tc -n {name} qdisc add dev ring root tbf rate 1gbit burst 256kb latency 100ms")
-    yield
-
-
-NETWORKS = {"netem": "1 Gbit/s, 2 ms", "relay": "1 Gbit/s, 2 ms, relay", "rate": "1 Gbit/s, no delay"}
-
-
-@contextlib.contextmanager
-def two_namespaces(kind, build):
-    """Two hosts, node 0 at 10.79.0.1 and node 1 at 10.79.0.2; their prefixes, and what is between them."""
-    names = [f"millrace-bench-{os.getpid()}-{rank}" for rank in range(2)]
-    if kind == "auto":
-        kind = "netem" if has_netem() else "relay"
-    try:
-        for name in names:
-            run(f"ip netns add {name}")
-            run(f"ip -n {name} link set lo up")
-        with cable(kind, names, build):
-            for rank, name in enumerate(names):
-                run(f"ip -n {name} addr add 10.79.0.{rank + 1}/24 dev ring")
-                run(f"ip -n {name} link set ring up")
-            yield [["ip", "netns", "exec", name] for name in names], NETWORKS[kind]
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
 def two_nodes(name, options, host, prefixes, client_prefix=()):
@@ -205,12 +173,14 @@ def spread(values, digits):
     return f"{statistics.median(values):.{digits}f} [{min(values):.{digits}f}, {max(values):.{digits}f}]"
 
 
-def report(load, values, baseline, divisor):
-    print(f"{load}: tokens/s, and the ratio to '{baseline}'" + (f" over {divisor}" if divisor != 1 else ""))
+def report(load, values, *baselines):
+    """`baselines`: (name, by what the ratio to it is divided)."""
+    print(f"{load}: tokens/s, and the ratio to " + ", then to ".join(
+        f"'{name}'" + (f" over {divisor}" if divisor != 1 else "") for name, divisor in baselines))
     for name, speeds in values.items():
-        ratios = [speed / other / divisor for speed, other in zip(speeds, values[baseline])]
-        shown = "" if name == baseline else spread(ratios, 3)
-        print(f"  {name:24} {spread(speeds, 0):28} {shown}", flush=True)
+        shown = [spread([speed / other / divisor for speed, other in zip(speeds, values[baseline])], 3)
+                 if name != baseline else "" for baseline, divisor in baselines]
+        print(f"  {name:24} {spread(speeds, 0):28}" + "".join(f" {each:22}" for each in shown), flush=True)
 
 
 def bench_partition(options):
@@ -220,24 +190,28 @@ def bench_partition(options):
                  for kind in ("even", "auto")]
         print(re.search(r"--pp-layer-partition auto: .*", rings[1].text()).group(0))
         for load in options.loads or ["mixed", "decode"]:
-            report(load, measure(rings, load, options.rounds), "even", 1)
+            report(load, measure(rings, load, options.rounds), ("even", 1))
         for ring in rings:
             print(f"  {ring.name:24} mean over slowest stage's busy time {busy_balance(ring):.3f}")
 
 
 def bench_scaling(options):
-    one_core, both = options.cores[0], ",".join(options.cores)
+    both = ",".join(options.cores)
     with contextlib.ExitStack() as stack:
-        rings = [Ring("pp 1, one core", options, [(["taskset", "-c", one_core], ["--pp-size", 1, "--threads", 1])]),
+        singles = [Ring(name, options, [(["taskset", "-c", core], ["--pp-size", 1, "--threads", 1])])
+                   for name, core in zip(("pp 1, one core", "pp 1, the other core"), options.cores)]
+        rings = [singles[0],
                  Ring("pp 2, one process", options, [(["taskset", "-c", both], ["--pp-size", 2, "--threads", 2])]),
                  two_nodes("pp 2, TCP on loopback", options, "127.0.0.1", [[], []])]
         if os.geteuid() == 0 and not options.no_namespaces:
             prefixes, network = stack.enter_context(two_namespaces(options.network, options.build))
             rings.append(two_nodes(f"pp 2, {network}", options, "10.79.0.1", prefixes, prefixes[0]))
-        for ring in rings:
+        for ring in [*rings, singles[1]]:
             stack.enter_context(ring)
         for load in options.loads or ["prefill", "decode"]:
-            report(load, measure(rings, load, options.rounds), "pp 1, one core", 2)
+            halves = Control("2 x pp 1, half each", singles, 2)
+            whole = [Control("2 x pp 1, all each", singles, 1)] if load == "decode" else []
+            report(load, measure([*rings, halves, *whole], load, options.rounds), (singles[0].name, 2), (halves.name, 1))
 
 
 def bench_flags(options):
@@ -246,7 +220,7 @@ def bench_flags(options):
         rings = [stack.enter_context(Ring(more or "plain", options, [([], [*plain, *more.split()])]))
                  for more in ["", *options.more]]
         for load in options.loads or ["prefill", "decode"]:
-            report(load, measure(rings, load, options.rounds), "plain", 1)
+            report(load, measure(rings, load, options.rounds), ("plain", 1))
 
 
 def main():

@@ -82,7 +82,7 @@ class LinkSender {
   /// Borrowed payload: `bytes` must stay as it is until the Work is committed.
   virtual Work send_borrowed(MessageKind kind, Generation generation, PlanId plan,
                              std::span<const std::byte> bytes) = 0;
-  /// The receiver gets what was sent before, then learns `reason`.
+  /// Whoever receives a kind gets what was sent of it before, then learns `reason`; one kind does not wait for another.
   virtual void close(std::string reason) = 0;
   /// From any thread. Links within a process count nothing.
   [[nodiscard]] virtual LinkStats stats() const { return {}; }

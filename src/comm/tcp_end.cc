@@ -147,6 +147,7 @@ asio::awaitable<bool> TcpEnd::read_control_frame(FrameReader& reader) {
     case FrameKind::kGoodbye: {
       std::vector<std::byte> text(header.payload_bytes);
       co_await reader.read(text);
+      heard_goodbye_ = true;
       const bool ends = handle_goodbye(sanitize_reason(text));
       if (ends) end(reason_);
       co_return false;
@@ -181,16 +182,21 @@ asio::awaitable<void> TcpEnd::keep_heartbeat(Self) {
     if (ended_) co_return;
     const async::TimePoint now = runtime_.now();
     const uint64_t received = counters_.bytes_received.load(std::memory_order_relaxed);
-    if (std::exchange(heard, received) != received) {
-      heard_at = now;
-      quiet_ticks = 0;
-    } else if (++quiet_ticks * options_.heartbeat >= options_.silence) {
-      end(fmt::format("{} has been silent for {:.1f} s", peer_, seconds(now - heard_at)));
-    } else if (closing_ && now >= close_deadline_) {
+    if (closing_ && now >= close_deadline_) {
       end(fmt::format("{} (what was sent before could not be delivered within {:.1f} s)", reason_,
                       seconds(options_.linger)));
+    } else if (std::exchange(heard, received) != received) {
+      heard_at = now;
+      quiet_ticks = 0;
+    } else if (!heard_goodbye_ && ++quiet_ticks * options_.heartbeat >= options_.silence) {
+      end(fmt::format("{} has been silent for {:.1f} s", peer_, seconds(now - heard_at)));
     }
   }
+}
+
+void TcpEnd::begin_closing() {
+  closing_ = true;
+  close_deadline_ = runtime_.now() + options_.linger;
 }
 
 void TcpEnd::say_goodbye() {

@@ -61,6 +61,8 @@ class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
   void end(const std::string& reason);
   /// As end(), a moment later: the peer's goodbye, which says more, may be on its way on the control lane.
   [[nodiscard]] asio::awaitable<void> lose(std::string reason);
+  /// What was sent before gets some time to arrive.
+  void begin_closing();
   /// The control lane ends with a goodbye after what is queued.
   void say_goodbye();
   void set_reason(const std::string& reason);
@@ -77,9 +79,10 @@ class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
   const bool sending_;
   LinkCounters counters_;
   std::string reason_;            // why it ends; empty while open
-  bool closing_ = false;          // close() was called; what was sent before is on its way
+  bool closing_ = false;          // either end has closed; what was sent before is on its way
+  bool heard_goodbye_ = false;    // the peer's, after which its control lane is silent
   bool ended_ = false;
-  async::TimePoint close_deadline_;
+  async::TimePoint close_deadline_;  // of closing_
   tcp::socket control_;
   tcp::socket data_;
   FrameWriter control_writer_;

@@ -44,7 +44,6 @@ class TcpReceiveEnd final : public TcpEnd {
   std::array<Inbox, kMessageKindCount> inboxes_;
   std::deque<Posted> posts_;    // those for which nothing has come yet; as many as the user has memory for
   async::WaitList posted_;      // a receive has been posted, or the link has ended
-  bool said_goodbye_ = false;   // on the control lane
   bool data_ended_ = false;     // all activations have come
 };
 
@@ -79,8 +78,8 @@ void TcpReceiveEnd::close(std::string reason) {
 }
 
 bool TcpReceiveEnd::handle_goodbye(const std::string& reason) {
-  said_goodbye_ = true;
   set_reason(reason);
+  begin_closing();
   inbox(MessageKind::kPlan).close();
   inbox(MessageKind::kOutput).close();
   return data_ended_;
@@ -107,7 +106,7 @@ asio::awaitable<void> TcpReceiveEnd::read_data(std::shared_ptr<TcpEnd>) {
     failure = std::current_exception();
   }
   data_ended_ = true;
-  if (said_goodbye_) {
+  if (heard_goodbye_) {
     end(reason_);
   } else if (failure) {
     co_await lose(describe_failure(failure));

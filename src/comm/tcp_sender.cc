@@ -45,10 +45,11 @@ void TcpSendEnd::send(MessageKind kind, Generation generation, PlanId plan, Payl
 }
 
 void TcpSendEnd::close(std::string reason) {
-  if (ended_ || std::exchange(closing_, true)) return;
+  if (ended_ || closing_) return;
   set_reason(reason);
-  close_deadline_ = runtime_.now() + options_.linger;
-  // The data lane's goodbye carries no reason. The control lane's follows when all data has been written.
+  begin_closing();
+  // A goodbye per lane: the reason does not wait behind tensors that the receiver has no room for yet.
+  say_goodbye();
   data_writer_.push(header_of(FrameKind::kGoodbye, 0, 0));
   data_writer_.finish();
 }
@@ -72,7 +73,6 @@ asio::awaitable<void> TcpSendEnd::write_data(std::shared_ptr<TcpEnd>) {
   if (closing_) {
     boost::system::error_code ignored;
     data_.shutdown(tcp::socket::shutdown_send, ignored);
-    say_goodbye();
     co_return;
   }
   co_await lose(describe_failure(failure));

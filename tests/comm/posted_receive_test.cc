@@ -163,6 +163,35 @@ asio::awaitable<void> deliver_what_has_come(TcpWorld& world) {
   REQUIRE(reason == "the head has stopped");
 }
 
+/// The reason of an end comes while nobody has room for activations; these come when somebody has, and the silence of
+/// the sender's control lane in between is no sign of death.
+asio::awaitable<void> say_goodbye_before_data(TcpWorld& world) {
+  auto options = patient_options();
+  options.heartbeat = 10ms;
+  options.silence = 200ms;
+  Link link = co_await world.make_link(options);
+  const auto tensor = numbered_bytes(kBig, 9);
+  link.sender->send(MessageKind::kPlan, kGeneration, PlanId(1), bytes_of("last"));
+  std::vector<Work> works;
+  for (uint64_t i = 1; i <= 2; ++i) {
+    works.push_back(link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(i), tensor));
+  }
+  link.sender->close("the stage has failed");
+  const Message last = co_await link.receiver->receive(MessageKind::kPlan);
+  REQUIRE(last.plan == PlanId(1));
+  const std::string plans_end = co_await failure_of(*link.receiver, MessageKind::kPlan);
+  REQUIRE(plans_end == "the stage has failed");
+  REQUIRE(link.receiver->stats().bytes_received < kReadAhead);
+  co_await async::sleep_for(world.runtime, 3 * options.silence);
+  for (uint64_t i = 1; i <= 2; ++i) {
+    const auto received = co_await receive_activations(*link.receiver, PlanId(i), kBig);
+    REQUIRE(same_bytes(received, tensor));
+  }
+  const std::string data_ends = co_await failure_of(*link.receiver, MessageKind::kActivations);
+  REQUIRE(data_ends == "the stage has failed");
+  for (Work& work : works) co_await work.commit();
+}
+
 }  // namespace
 
 TEST_CASE("TCP: activations posted early arrive where they shall lie") {
@@ -192,6 +221,11 @@ TEST_CASE("TCP: posted memory is the user's again when close() has returned") {
 TEST_CASE("TCP: memory posted to a generation that ended serves the next one") {
   TcpWorld world;
   world.run(change_generation_while_posted(world));
+}
+
+TEST_CASE("TCP: the reason of an end does not wait for activations that nobody has room for") {
+  TcpWorld world;
+  world.run(say_goodbye_before_data(world));
 }
 
 TEST_CASE("TCP: activations that have come whole outlive the link") {
