@@ -58,6 +58,26 @@ __attribute__((target("avx512f,avx512bf16"))) float peak_bf16() {
   return _mm512_cvtss_f32(acc[0]);
 }
 
+/// As tile_square() has it, but for the loads.
+__attribute__((target("amx-tile,amx-bf16"))) float peak_tiles() {
+  struct alignas(64) Config {
+    uint8_t palette = 1;
+    uint8_t other[15] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  };
+  const Config config;
+  _tile_loadconfig(&config);
+  for (int round = 0; round < kPeakRounds; ++round) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_release();
+  return 0.0f;
+}
+
 __attribute__((target("avx2,fma"))) float peak_fma256() {
   __m256 acc[12] = {};
   __m256 x = _mm256_set1_ps(1.0f);
@@ -213,6 +233,7 @@ Ceilings measure_ceilings(int threads, int runs) {
   }
   if (has(cpu::Isa::kAvx512Bf16))
     ceilings.bf16_gflops = peak_rate(pool, runs, 64.0 * kPeakChains * kPeakRounds, peak_bf16);
+  if (has(cpu::Isa::kAmx)) ceilings.tile_gflops = peak_rate(pool, runs, 4.0 * 16384 * kPeakRounds, peak_tiles);
 #endif
   ceilings.read_gb_s = read_rate(pool, std::min(runs, 5));
   constexpr int kRegions = 1000;
@@ -224,11 +245,10 @@ Ceilings measure_ceilings(int threads, int runs) {
 }
 
 void print_ceilings(int threads, const Ceilings& ceilings) {
-  fmt::print(
-      "ceilings, {} thread{}: fma {:.0f} GFLOP/s, bf16 dot {:.0f} GFLOP/s, memory read {:.1f} GB/s, fork-join {:.2f} "
-      "us\n",
-      threads, threads == 1 ? "" : "s", ceilings.fma_gflops, ceilings.bf16_gflops, ceilings.read_gb_s,
-      ceilings.fork_join_us);
+  fmt::print("ceilings, {} thread{}: fma {:.0f} GFLOP/s, bf16 dot {:.0f} GFLOP/s, ", threads, threads == 1 ? "" : "s",
+             ceilings.fma_gflops, ceilings.bf16_gflops);
+  if (ceilings.tile_gflops > 0) fmt::print("bf16 tiles {:.0f} GFLOP/s, ", ceilings.tile_gflops);
+  fmt::print("memory read {:.1f} GB/s, fork-join {:.2f} us\n", ceilings.read_gb_s, ceilings.fork_join_us);
 }
 
 }  // namespace millrace::bench

@@ -40,6 +40,7 @@ struct BenchOptions {
 struct Ceilings {
   double fma_gflops = 0.0;      ///< f32 multiply-adds of the widest vectors
   double bf16_gflops = 0.0;     ///< bf16 dot products; 0 where there is no instruction
+  double tile_gflops = 0.0;     ///< products of tiles that are in registers; 0 where there are none
   double read_gb_s = 0.0;       ///< memory beyond the caches
   double fork_join_us = 0.0;    ///< an empty parallel region
 };
