@@ -125,8 +125,7 @@ ApiResult<GenerationSpec> Preparer::prepare(openai::CompletionRequest request, c
     if (!request.echo) continue;
     // The text as it was given has none of the special tokens that were added.
     const bool is_as_given = text != nullptr && prompt.ids.size() == full_size && request.skip_special_tokens;
-    prompt.text = is_as_given ? std::move(*text)
-                              : service_.tokenizer->decode(prompt.ids, request.skip_special_tokens);
+    prompt.text = is_as_given ? std::move(*text) : service_.tokenizer->decode(prompt.ids, request.skip_special_tokens);
   }
   return finish(request, std::move(spec), "prompt", header_id);
 }
