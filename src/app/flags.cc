@@ -189,7 +189,16 @@ void add_cache_flags(CLI::App& serve, EngineOptions& engine) {
   serve.add_option("--hicache-storage-size", storage.size_gb, "file: GB that one stage's pages may take")
       ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();
-  serve.add_option("--hicache-storage-address", storage.address, "redis: HOST:PORT, or the path of a socket");
+  serve.add_option("--hicache-storage-address", storage.address,
+                   "redis: HOST:PORT, rediss://HOST:PORT for TLS, or the path of a socket");
+  serve.add_option("--hicache-storage-tls-ca", storage.tls.ca_file,
+                   "rediss: file of the authorities to trust, instead of the system's");
+  serve.add_option("--hicache-storage-tls-cert", storage.tls.certificate_file,
+                   "rediss: file of the certificate to show to the server");
+  serve.add_option("--hicache-storage-tls-key", storage.tls.key_file, "rediss: file of that certificate's key");
+  serve.add_flag_callback(
+      "--hicache-storage-tls-insecure", [&storage] { storage.tls.verify = false; },
+      "rediss: encrypt, but do not check who answers");
   serve.add_option("--hicache-storage-user", storage.user, "redis: user")->envname("MILLRACE_STORAGE_USER");
   serve.add_option("--hicache-storage-password", storage.password, "redis: password")
       ->envname("MILLRACE_STORAGE_PASSWORD");
@@ -221,6 +230,9 @@ std::string contradiction(const EngineOptions& engine) {
   }
   if (storage.backend == "redis" && storage.address.empty()) {
     return "--hicache-storage-backend redis needs --hicache-storage-address HOST:PORT";
+  }
+  if (storage.tls != cache::TlsOptions{} && !storage.wants_tls()) {
+    return "--hicache-storage-tls-… needs --hicache-storage-address rediss://HOST:PORT";
   }
   return {};
 }

@@ -5,6 +5,9 @@
 namespace millrace::app {
 namespace {
 
+constexpr std::string_view kPlainScheme = "redis://";
+constexpr std::string_view kTlsScheme = "rediss://";
+
 Result<std::unique_ptr<cache::PageStore>> open_redis(async::Runtime& runtime, const StorageOptions& options,
                                                      const cache::StoreIdentity& identity) {
   cache::RedisStoreOptions redis;
@@ -12,21 +15,31 @@ Result<std::unique_ptr<cache::PageStore>> open_redis(async::Runtime& runtime, co
   redis.password = options.password;
   redis.db = options.db;
   redis.ttl_s = static_cast<int64_t>(options.ttl_s);
-  redis.host = options.address;
-  const size_t colon = options.address.rfind(':');
-  if (!options.address.starts_with('/') && colon != std::string::npos) {
-    const char* const end = options.address.data() + options.address.size();
-    const auto [stop, failure] = std::from_chars(options.address.data() + colon + 1, end, redis.port);
+  redis.tls = options.tls;
+  redis.tls.enabled = options.wants_tls();
+  std::string_view address = options.address;
+  for (const std::string_view scheme : {kPlainScheme, kTlsScheme}) {
+    if (address.starts_with(scheme)) address.remove_prefix(scheme.size());
+  }
+  redis.host = address;
+  const size_t colon = address.rfind(':');
+  if (!address.starts_with('/') && colon != std::string_view::npos) {
+    const char* const end = address.data() + address.size();
+    const auto [stop, failure] = std::from_chars(address.data() + colon + 1, end, redis.port);
     if (failure != std::errc() || stop != end || redis.port == 0) {
-      return make_error(ErrorCode::kInvalidArgument, "--hicache-storage-address: '{}' is not HOST:PORT",
-                        options.address);
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--hicache-storage-address: '{}' is not HOST:PORT or rediss://HOST:PORT", options.address);
     }
-    redis.host = options.address.substr(0, colon);
+    redis.host = address.substr(0, colon);
   }
   return cache::open_redis_store(runtime, identity, redis);
 }
 
 }  // namespace
+
+bool StorageOptions::wants_tls() const {
+  return address.starts_with(kTlsScheme);
+}
 
 Result<std::unique_ptr<cache::PageStore>> open_page_store(async::Runtime& runtime, const StorageOptions& options,
                                                           const cache::StoreIdentity& identity) {

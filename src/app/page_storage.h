@@ -12,7 +12,8 @@ struct StorageOptions {
   std::string backend;  ///< file, redis; empty: none
   std::string path;     ///< file: the directory
   double size_gb = 16;  ///< file: what one stage's pages may take
-  std::string address;  ///< redis: HOST:PORT, or the path of a Unix socket
+  std::string address;  ///< redis: HOST:PORT, rediss://HOST:PORT with TLS, or the path of a Unix socket
+  cache::TlsOptions tls;  ///< redis: `enabled` follows from the address
   std::string user;
   std::string password;
   int db = 0;
@@ -20,6 +21,7 @@ struct StorageOptions {
   friend bool operator==(const StorageOptions&, const StorageOptions&) = default;
 
   [[nodiscard]] bool enabled() const { return !backend.empty(); }
+  [[nodiscard]] bool wants_tls() const;
 };
 
 /// Opens one stage's store; null when none is wanted. Errors name the flag, or what the directory or server answered.

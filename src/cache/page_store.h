@@ -72,11 +72,22 @@ struct FileStoreOptions {
   std::chrono::seconds abandoned_after = std::chrono::days(1);  ///< pages of identities unused for so long make way
 };
 
+/// Of a connection to a server. Files are PEM.
+struct TlsOptions {
+  bool enabled = false;
+  std::string ca_file;           ///< whom to trust; empty: the system's authorities
+  std::string certificate_file;  ///< shown to a server that wants one, with the chain behind it; empty: none
+  std::string key_file;          ///< of that certificate
+  bool verify = true;            ///< the server's certificate and its name; without, anybody may pose as the server
+  friend bool operator==(const TlsOptions&, const TlsOptions&) = default;
+};
+
 struct RedisStoreOptions {
   std::string host = "127.0.0.1";  ///< a name, an address, or the path of a Unix socket
   uint16_t port = 6379;
   std::string user;                ///< empty: the default user
   std::string password;            ///< empty: none
+  TlsOptions tls;
   int db = 0;
   int64_t ttl_s = 0;               ///< of a page since its last use; 0: for ever
   int timeout_ms = 1000;           ///< without progress, after which the server counts as dead
@@ -90,7 +101,8 @@ struct RedisStoreOptions {
                                                                  FileStoreOptions options);
 
 /// Pages as strings of a Redis or Valkey server. Blocks for one attempt to connect: a server that cannot be reached is
-/// retried later, one that refuses the password or the database is an error (kInvalidArgument).
+/// retried later, one that refuses the password or the database, or whose certificate is not accepted, is an error
+/// (kInvalidArgument).
 [[nodiscard]] Result<std::unique_ptr<PageStore>> open_redis_store(async::Runtime& runtime, StoreIdentity identity,
                                                                   RedisStoreOptions options);
 

@@ -41,13 +41,17 @@ int64_t parse_integer(std::string_view text) {
 
 std::string redis_name(const RedisStoreOptions& options) {
   if (options.host.starts_with('/')) return fmt::format("redis://{}/{}", options.host, options.db);
-  return fmt::format("redis://{}:{}/{}", options.host, options.port, options.db);
+  return fmt::format("redis{}://{}:{}/{}", options.tls.enabled ? "s" : "", options.host, options.port, options.db);
 }
 
 RedisConnection::RedisConnection(const RedisStoreOptions& options)
     : timeout_ms_(options.timeout_ms), buffer_(kBufferBytes) {
   try {
     open_socket(options);
+    if (options.tls.enabled) {
+      tls_ = std::make_unique<TlsClient>(socket_, options.host, options.tls,
+                                         [this](short events, const char* what) { wait_for(events, what); });
+    }
     introduce(options);
   } catch (...) {
     if (socket_ >= 0) close(socket_);
@@ -56,6 +60,7 @@ RedisConnection::RedisConnection(const RedisStoreOptions& options)
 }
 
 RedisConnection::~RedisConnection() {
+  tls_.reset();
   close(socket_);
 }
 
@@ -161,6 +166,33 @@ void RedisConnection::queue_value(std::initializer_list<std::string_view> words,
 }
 
 void RedisConnection::send() {
+  if (tls_) {
+    send_encrypted();
+  } else {
+    send_plain();
+  }
+  pieces_.clear();
+  texts_.clear();
+}
+
+void RedisConnection::send_encrypted() {
+  std::vector<std::byte> record;
+  record.reserve(TlsClient::kRecordBytes);
+  for (const iovec& piece : pieces_) {
+    std::span<const std::byte> left(static_cast<const std::byte*>(piece.iov_base), piece.iov_len);
+    while (!left.empty()) {
+      const size_t count = std::min(left.size(), TlsClient::kRecordBytes - record.size());
+      record.insert(record.end(), left.begin(), left.begin() + static_cast<std::ptrdiff_t>(count));
+      left = left.subspan(count);
+      if (record.size() < TlsClient::kRecordBytes) continue;
+      tls_->write(record);
+      record.clear();
+    }
+  }
+  tls_->write(record);
+}
+
+void RedisConnection::send_plain() {
   size_t first = 0;
   while (first < pieces_.size()) {
     msghdr message{};
@@ -179,8 +211,17 @@ void RedisConnection::send() {
     pieces_[first].iov_base = static_cast<std::byte*>(pieces_[first].iov_base) + left;
     pieces_[first].iov_len -= left;
   }
-  pieces_.clear();
-  texts_.clear();
+}
+
+size_t RedisConnection::receive_some(std::span<std::byte> into) {
+  for (;;) {
+    const ssize_t count = tls_ ? static_cast<ssize_t>(tls_->read(into)) : recv(socket_, into.data(), into.size(), 0);
+    if (count == 0) fail(ErrorCode::kUnavailable, "the server closed the connection");
+    if (count > 0) return static_cast<size_t>(count);
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) fail_with_errno("receiving");
+    wait_for(POLLIN, "waiting for an answer");
+  }
 }
 
 void RedisConnection::take(std::span<std::byte> into) {
@@ -188,14 +229,7 @@ void RedisConnection::take(std::span<std::byte> into) {
   std::copy_n(buffer_.begin() + static_cast<std::ptrdiff_t>(begin_), here, into.begin());
   begin_ += here;
   into = into.subspan(here);
-  while (!into.empty()) {
-    const ssize_t count = recv(socket_, into.data(), into.size(), 0);
-    if (count == 0) fail(ErrorCode::kUnavailable, "the server closed the connection");
-    if (count > 0) into = into.subspan(static_cast<size_t>(count));
-    if (count > 0 || errno == EINTR) continue;
-    if (errno != EAGAIN && errno != EWOULDBLOCK) fail_with_errno("receiving");
-    wait_for(POLLIN, "waiting for an answer");
-  }
+  while (!into.empty()) into = into.subspan(receive_some(into));
 }
 
 void RedisConnection::fill() {
@@ -205,17 +239,7 @@ void RedisConnection::fill() {
     end_ -= std::exchange(begin_, 0);
   }
   if (end_ == buffer_.size()) fail(ErrorCode::kData, "a line without end came: not a Redis server");
-  for (;;) {
-    const ssize_t count = recv(socket_, buffer_.data() + end_, buffer_.size() - end_, 0);
-    if (count == 0) fail(ErrorCode::kUnavailable, "the server closed the connection");
-    if (count > 0) {
-      end_ += static_cast<size_t>(count);
-      return;
-    }
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != EWOULDBLOCK) fail_with_errno("receiving");
-    wait_for(POLLIN, "waiting for an answer");
-  }
+  end_ += receive_some(std::span(buffer_).subspan(end_));
 }
 
 std::string RedisConnection::read_line() {

@@ -5,12 +5,14 @@
 #include <array>
 #include <cstddef>
 #include <deque>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cache/page_store.h"
+#include "cache/tls_client.h"
 
 namespace millrace::cache {
 
@@ -28,8 +30,8 @@ struct RedisReply {
 /// `timeout_ms` without progress.
 ///
 /// Everything throws ErrorException: kUnavailable when the connection fails, kTimeout when the server is silent, kData
-/// when it does not speak the protocol, kInvalidArgument when it refuses the password or the database. The connection
-/// is of no use afterwards.
+/// when it does not speak the protocol, kInvalidArgument when it refuses the password or the database, or as TlsClient
+/// says. The connection is of no use afterwards.
 class RedisConnection {
  public:
   /// Connects, authenticates, selects the database and hears that the server is ready.
@@ -51,6 +53,10 @@ class RedisConnection {
   void connect_to(const struct sockaddr* address, unsigned length, int family);
   void introduce(const RedisStoreOptions& options);
   void wait_for(short events, const char* what) const;
+  void send_plain();
+  void send_encrypted();
+  /// At least one byte of what the server sends.
+  [[nodiscard]] size_t receive_some(std::span<std::byte> into);
   void fill();
   [[nodiscard]] std::string read_line();
   void read_bulk(uint64_t bytes, std::array<std::span<std::byte>, 2> into);
@@ -60,6 +66,7 @@ class RedisConnection {
 
   const int timeout_ms_;
   int socket_ = -1;
+  std::unique_ptr<TlsClient> tls_;
   std::deque<std::string> texts_;  // what pieces_ of the queued commands point to, besides payloads
   std::vector<iovec> pieces_;
   std::vector<std::byte> buffer_;
@@ -67,7 +74,7 @@ class RedisConnection {
   size_t end_ = 0;
 };
 
-/// "redis://host:port/db", for messages. Holds no password.
+/// "redis://host:port/db", or "rediss://…" with TLS, for messages. Holds no password.
 [[nodiscard]] std::string redis_name(const RedisStoreOptions& options);
 
 }  // namespace millrace::cache

@@ -308,6 +308,14 @@ Result<void> check_options(const RedisStoreOptions& options) {
                       "are wanted",
                       options.host, options.host.size(), sizeof(sockaddr_un::sun_path) - 1);
   }
+  if (options.host.starts_with('/') && options.tls.enabled) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "page store redis: TLS over the socket {}, a name or an address is wanted", options.host);
+  }
+  if (options.tls.certificate_file.empty() != options.tls.key_file.empty()) {
+    return make_error(ErrorCode::kInvalidArgument, "page store {}: a certificate and its key are wanted, only {} found",
+                      redis_name(options), options.tls.key_file.empty() ? "the certificate" : "the key");
+  }
   if (options.port == 0) return invalid("the port", 0, 1, 65535);
   if (options.db < 0) return invalid("the database", options.db, 0, INT32_MAX);
   if (options.ttl_s < 0 || options.ttl_s > 36500 * kDay) return invalid("the ttl in s", options.ttl_s, 0, 36500 * kDay);

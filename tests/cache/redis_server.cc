@@ -15,22 +15,59 @@
 namespace millrace::test {
 namespace {
 
-uint16_t free_port() {
-  const int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+/// A socket on a port of the loopback that the system picks.
+int bind_somewhere(uint16_t& port) {
+  const int bound = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
-  REQUIRE(bind(probe, reinterpret_cast<sockaddr*>(&address), size) == 0);
-  REQUIRE(getsockname(probe, reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  close(probe);
-  return ntohs(address.sin_port);
+  REQUIRE(bind(bound, reinterpret_cast<sockaddr*>(&address), size) == 0);
+  REQUIRE(getsockname(bound, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  port = ntohs(address.sin_port);
+  return bound;
+}
+
+std::string program() {
+  const char* const given = std::getenv("MILLRACE_TEST_REDIS");
+  return given != nullptr ? given : "redis-server";
 }
 
 }  // namespace
 
+uint16_t free_port() {
+  uint16_t port = 0;
+  close(bind_somewhere(port));
+  return port;
+}
+
+ImpostorServer::ImpostorServer(std::string text) : text_(std::move(text)), listener_(bind_somewhere(port_)) {
+  REQUIRE(listen(listener_, 8) == 0);
+  thread_ = std::thread([this] { serve(); });
+}
+
+ImpostorServer::~ImpostorServer() {
+  shutdown(listener_, SHUT_RDWR);
+  thread_.join();
+  close(listener_);
+}
+
+void ImpostorServer::serve() const {
+  for (;;) {
+    const int peer = accept(listener_, nullptr, nullptr);
+    if (peer < 0) return;
+    char heard[64];
+    if (recv(peer, heard, sizeof heard, 0) > 0) send(peer, text_.data(), text_.size(), MSG_NOSIGNAL);
+    close(peer);
+  }
+}
+
 bool RedisServer::installed() {
-  return std::system("command -v redis-server > /dev/null 2>&1") == 0;
+  return std::system(("command -v " + program() + " > /dev/null 2>&1").c_str()) == 0;
+}
+
+bool RedisServer::can_encrypt() {
+  return std::system(("ldd \"$(command -v " + program() + ")\" 2> /dev/null | grep -q libssl").c_str()) == 0;
 }
 
 RedisServer::RedisServer(std::vector<std::string> more_arguments)
@@ -43,11 +80,10 @@ RedisServer::~RedisServer() {
 }
 
 void RedisServer::start() {
-  std::vector<std::string> words = {"redis-server", "--port",      std::to_string(port_),
-                                    "--bind",       "127.0.0.1",   "--unixsocket",
-                                    socket_path(),  "--save",      "",
-                                    "--appendonly", "no",          "--dir",
-                                    folder_.path(), "--databases", "4"};
+  std::vector<std::string> words = {
+      program(), "--port", std::to_string(port_), "--bind", "127.0.0.1", "--unixsocket", socket_path(),
+      "--save",  "",       "--appendonly",        "no",     "--dir",     folder_.path(), "--databases",
+      "4"};
   words.insert(words.end(), more_arguments_.begin(), more_arguments_.end());
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cache/redis_connection.h"
@@ -10,12 +11,35 @@
 
 namespace millrace::test {
 
-/// A redis-server of this test's own, in memory, on a free port of the loopback and on a Unix socket. Killed with the
-/// object, and with the test.
+/// A port of the loopback that nobody listens on.
+[[nodiscard]] uint16_t free_port();
+
+/// Listens, and says `text` to whoever comes, once it has heard something.
+class ImpostorServer {
+ public:
+  explicit ImpostorServer(std::string text);
+  ~ImpostorServer();
+  ImpostorServer(const ImpostorServer&) = delete;
+  ImpostorServer& operator=(const ImpostorServer&) = delete;
+  [[nodiscard]] uint16_t port() const { return port_; }
+
+ private:
+  void serve() const;
+
+  const std::string text_;
+  uint16_t port_ = 0;
+  int listener_ = -1;
+  std::thread thread_;
+};
+
+/// A redis-server of this test's own, in memory, on a free port of the loopback and on a Unix socket; or the program
+/// that MILLRACE_TEST_REDIS names, a Valkey server, say. Killed with the object, and with the test.
 class RedisServer {
  public:
   /// Whether there is one to start.
   [[nodiscard]] static bool installed();
+  /// Whether it was built with TLS.
+  [[nodiscard]] static bool can_encrypt();
 
   explicit RedisServer(std::vector<std::string> more_arguments = {});
   ~RedisServer();

@@ -1,6 +1,4 @@
-#include <arpa/inet.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -43,45 +41,6 @@ bool eventually(Attempt attempt) {
   }
   return false;
 }
-
-/// Listens, and says `text` to whoever comes, once it has heard something.
-class ImpostorServer {
- public:
-  explicit ImpostorServer(std::string text) : text_(std::move(text)) {
-    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    REQUIRE(bind(listener_, reinterpret_cast<sockaddr*>(&address), size) == 0);
-    REQUIRE(listen(listener_, 8) == 0);
-    REQUIRE(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) == 0);
-    port_ = ntohs(address.sin_port);
-    thread_ = std::thread([this] { serve(); });
-  }
-  ~ImpostorServer() {
-    shutdown(listener_, SHUT_RDWR);
-    thread_.join();
-    close(listener_);
-  }
-  [[nodiscard]] uint16_t port() const { return port_; }
-
- private:
-  void serve() const {
-    for (;;) {
-      const int peer = accept(listener_, nullptr, nullptr);
-      if (peer < 0) return;
-      char heard[64];
-      if (recv(peer, heard, sizeof heard, 0) > 0) send(peer, text_.data(), text_.size(), MSG_NOSIGNAL);
-      close(peer);
-    }
-  }
-
-  const std::string text_;
-  int listener_ = -1;
-  uint16_t port_ = 0;
-  std::thread thread_;
-};
 
 }  // namespace
 

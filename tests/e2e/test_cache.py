@@ -172,6 +172,8 @@ def test_administrators_have_a_key_of_their_own():
     (("--hicache-storage-backend", "file"), "needs --enable-hierarchical-cache"),
     (("--enable-hierarchical-cache", "--hicache-storage-backend", "file"), "needs --hicache-storage-path"),
     (("--enable-hierarchical-cache", "--hicache-storage-backend", "redis"), "needs --hicache-storage-address"),
+    (("--enable-hierarchical-cache", "--hicache-storage-backend", "redis", "--hicache-storage-address", "localhost:6379",
+      "--hicache-storage-tls-insecure"), "rediss://HOST:PORT"),
 ])
 def test_flags_that_contradict_each_other_are_refused(flags, message):
     result = run_binary("serve", "--model-path", MODEL, *flags)
