@@ -46,10 +46,6 @@ Residence residence_of(int file, uint64_t bytes) {
   return found.cached >= (bytes + page - 1) / page ? Residence::kMemory : Residence::kDisk;
 }
 
-int64_t mtime_ns(const struct statx& status) {
-  return status.stx_mtime.tv_sec * 1'000'000'000 + int64_t{status.stx_mtime.tv_nsec};
-}
-
 }  // namespace
 
 FilePages::FilePages(std::unique_ptr<StoreFolder> folder, const StoreIdentity& identity,
@@ -156,7 +152,9 @@ IoTask<bool> FilePages::discard(FileIo& io, const PageKey& key, RecordVerdict ve
             form_.record_bytes());
   index_.forget(key);
   const auto folder = this->folder();
+  const int64_t at_ns = index_.now_ns();
   const int64_t result = co_await io.unlink(folder->descriptor(), name.c_str());
+  if (result == 0) (void)tell(key, PageNews::Kind::kGone, at_ns);
   if (result < 0 && result != -ENOENT) fault("deleting", name, result);
   co_return result == 0;
 }
@@ -169,13 +167,20 @@ IoTask<bool> FilePages::put(FileIo& io, const PageKey& key, std::span<const std:
     co_return true;
   }
   if (!index_.try_reserve(form_.record_bytes())) co_return false;
-  bool ok = co_await make_room(io);
+  // Whoever wants room says so before looking whether others do: of two at once, one at least sees the other.
+  const int64_t begin_ns = index_.now_ns();
+  const bool is_told = tell(key, PageNews::Kind::kUnderWay, begin_ns);
+  learn_news();
+  bool ok = is_told && index_.has_room();
+  if (ok) ok = co_await make_room(io);
   if (ok) ok = co_await write_record(io, key, page);
   if (!ok) {
     index_.release(form_.record_bytes());
+    if (is_told) (void)tell(key, PageNews::Kind::kGone, begin_ns);
     co_return false;
   }
   index_.settle(key, form_.record_bytes());
+  (void)tell(key, PageNews::Kind::kThere, index_.now_ns());
   ++counters_.written;
   counters_.bytes_written += page.size();
   co_return true;
@@ -225,77 +230,6 @@ IoTask<bool> FilePages::write_record(FileIo& io, const PageKey& key, std::span<c
   fault(step, temp, result);
   co_await io.unlink(folder, temp.c_str());
   co_return false;
-}
-
-IoTask<bool> FilePages::make_room(FileIo& io) {
-  while (!index_.fits(abandoned_.bytes())) {
-    const auto removal = abandoned_.remove_oldest();
-    if (!removal) break;
-    ++(removal->error == 0 ? counters_.evicted : counters_.errors);
-    if (removal->error != 0) {
-      log_.warn("abandoned", "page store {}: evicting {}: {}", store_path_, removal->name,
-                std::strerror(removal->error));
-    }
-  }
-  const auto folder = this->folder();
-  while (const auto victim = index_.take_victim()) {
-    const std::string name = StoreFolder::page_name(victim->key);
-    struct statx status{};
-    int64_t result = co_await io.stat(folder->descriptor(), name.c_str(), status);
-    if (result == 0 && mtime_ns(status) > victim->used_ns) {
-      // Another server has used it since.
-      index_.add({victim->key, victim->bytes, mtime_ns(status)});
-      continue;
-    }
-    if (result == 0) result = co_await io.unlink(folder->descriptor(), name.c_str());
-    if (result == 0) ++counters_.evicted;
-    if (result < 0 && result != -ENOENT) {
-      index_.add(*victim);
-      fault("evicting", name, result);
-      co_return false;
-    }
-  }
-  co_return index_.fits();
-}
-
-void FilePages::write_uses() {
-  const auto folder = this->folder();
-  for (const StoredPage& page : index_.take_touched()) {
-    const std::string name = StoreFolder::page_name(page.key);
-    const timespec times[2] = {{0, UTIME_OMIT}, {page.used_ns / 1'000'000'000, page.used_ns % 1'000'000'000}};
-    if (utimensat(folder->descriptor(), name.c_str(), times, AT_SYMLINK_NOFOLLOW) != 0 && errno != ENOENT) {
-      fault("dating", name, -int64_t{errno});
-    }
-  }
-}
-
-void FilePages::rescan() {
-  const auto folder = this->folder();
-  const int64_t begin_ns = index_.now_ns();
-  folder->note_use();
-  index_.merge(folder->scan(), begin_ns);
-}
-
-void FilePages::look_after_folder() {
-  const bool is_gone = folder()->is_gone();
-  if (!is_gone && !lacks_parts_.exchange(false)) return;
-  auto made = StoreFolder::open(store_path_, identity_);
-  if (!made) {
-    ++counters_.errors;
-    lacks_parts_ = true;
-    log_.warn("gone",
-              "page store {}: the directory was removed; every get misses and every put is refused until it can "
-              "be made anew: {}",
-              path_, made.error().message);
-    return;
-  }
-  {
-    const std::lock_guard lock(folder_mutex_);
-    folder_ = std::move(*made);
-  }
-  rescan();
-  log_.warn("made", "page store {}: {}; it was made anew and holds {} pages", path_,
-            is_gone ? "the directory was removed" : "a part of the directory was removed", index_.page_count());
 }
 
 }  // namespace millrace::cache

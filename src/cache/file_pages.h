@@ -29,6 +29,10 @@ class FilePages {
 
   /// Removes the pages used least recently until the bound holds. False when it cannot.
   [[nodiscard]] IoTask<bool> make_room(FileIo& io);
+  /// Learns which pages other servers have put and removed since the last call. Blocks, but for no other server.
+  void learn_news();
+  /// Whether some of that was lost since the last rescan().
+  [[nodiscard]] bool has_missed_news() const { return missed_news_; }
   /// Writes the uses since the last call into the files' mtimes, where other servers and later runs find them. Blocks.
   void write_uses();
   /// Learns from the folder what others have done there. Blocks.
@@ -47,6 +51,10 @@ class FilePages {
   /// How many bytes the record in `file` has, of which as many were read as fit; or -errno.
   [[nodiscard]] IoTask<int64_t> read_all(FileIo& io, int file, PageHeader& header, std::span<std::byte> into);
   [[nodiscard]] IoTask<bool> discard(FileIo& io, const PageKey& key, RecordVerdict verdict, int64_t found_bytes);
+  /// Pages of abandoned folders go before the own.
+  void remove_abandoned();
+  /// False when the other servers could not be told.
+  bool tell(const PageKey& key, PageNews::Kind kind, int64_t at_ns);
   void fault(const char* step, const std::string& name, int64_t error);
   /// Stays usable while the caller holds it, whatever becomes of the store's own.
   [[nodiscard]] std::shared_ptr<StoreFolder> folder() const;
@@ -57,6 +65,9 @@ class FilePages {
   mutable std::mutex folder_mutex_;
   std::shared_ptr<StoreFolder> folder_;
   std::atomic<bool> lacks_parts_{false};  // a folder within was not there
+  std::mutex news_mutex_;
+  std::atomic<bool> missed_news_{false};
+  std::mutex abandoned_mutex_;
   AbandonedFolders abandoned_;
   const RecordForm& form_;
   StoreCounters& counters_;

@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 /// How often uses are written down, and how late a removed folder is noticed when nobody puts.
 constexpr Clock::duration kKeepInterval = 1s;
-/// How late the pages of other servers count towards the bound; longer where a scan takes long.
+/// How late it shows what no news told of, such as files removed by hand; longer where a scan takes long.
 constexpr Clock::duration kScanInterval = 60s;
 constexpr int kScanShare = 50;
 /// How long after its opening a store leaves the other stages of its server alone, which may still have to open theirs.
@@ -114,17 +114,21 @@ IoRoot FileStore::keep_bound() {
 void FileStore::keep() {
   keep_bound();
   auto next_scan = std::min(Clock::now() + kScanInterval, settled_at_);
+  auto soonest_scan = Clock::now();
   std::unique_lock lock(mutex_);
   while (!closing_) {
     closing_signal_.wait_for(lock, kKeepInterval, [this] { return closing_; });
     lock.unlock();
     pages_.write_uses();
     pages_.look_after_folder();
-    if (const auto begin = Clock::now(); begin >= next_scan) {
+    pages_.learn_news();
+    const auto begin = Clock::now();
+    if (begin >= next_scan || (begin >= soonest_scan && pages_.has_missed_news())) {
       pages_.rescan();
       if (begin >= settled_at_) pages_.look_for_abandoned();
       keep_bound();
-      next_scan = Clock::now() + std::max(kScanInterval, (Clock::now() - begin) * kScanShare);
+      soonest_scan = Clock::now() + (Clock::now() - begin) * kScanShare;
+      next_scan = std::max(Clock::now() + kScanInterval, soonest_scan);
     }
     lock.lock();
   }

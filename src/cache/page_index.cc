@@ -7,6 +7,12 @@
 #include "base/check.h"
 
 namespace millrace::cache {
+namespace {
+
+/// How long a page may be under way before its writer counts as dead.
+constexpr int64_t kPatienceNs = 60'000'000'000;
+
+}  // namespace
 
 int64_t PageIndex::tick() {
   const auto wall = std::chrono::system_clock::now().time_since_epoch();
@@ -23,6 +29,7 @@ void PageIndex::place(const PageKey& key, uint64_t bytes, int64_t used_ns) {
   Entry& entry = pages_[key];
   by_use_.erase({entry.used_ns, key});
   bytes_ += bytes - entry.bytes;
+  if (std::exchange(entry.under_way, false)) under_way_ -= entry.bytes;
   entry.bytes = bytes;
   entry.used_ns = std::max(entry.used_ns, used_ns);
   by_use_.emplace(entry.used_ns, key);
@@ -31,6 +38,7 @@ void PageIndex::place(const PageKey& key, uint64_t bytes, int64_t used_ns) {
 void PageIndex::remove(Pages::iterator page) {
   by_use_.erase({page->second.used_ns, page->first});
   bytes_ -= page->second.bytes;
+  if (page->second.under_way) under_way_ -= page->second.bytes;
   pages_.erase(page);
 }
 
@@ -52,6 +60,25 @@ void PageIndex::add(const StoredPage& page) {
 void PageIndex::forget(const PageKey& key) {
   const std::lock_guard lock(mutex_);
   if (const auto found = pages_.find(key); found != pages_.end()) remove(found);
+}
+
+void PageIndex::forget(const PageKey& key, int64_t at_ns) {
+  const std::lock_guard lock(mutex_);
+  const auto found = pages_.find(key);
+  if (found != pages_.end() && found->second.used_ns <= at_ns) remove(found);
+}
+
+void PageIndex::expect(const StoredPage& page) {
+  const std::lock_guard lock(mutex_);
+  const auto [entry, is_new] = pages_.try_emplace(page.key, Entry{page.bytes, page.used_ns, false, true});
+  if (!is_new) return;
+  bytes_ += page.bytes;
+  under_way_ += page.bytes;
+}
+
+bool PageIndex::has_room() const {
+  const std::lock_guard lock(mutex_);
+  return reserved_ + under_way_ <= max_bytes_;
 }
 
 bool PageIndex::try_reserve(uint64_t bytes) {
@@ -91,6 +118,11 @@ std::optional<StoredPage> PageIndex::take_victim() {
   return victim;
 }
 
+bool PageIndex::has_victims() const {
+  const std::lock_guard lock(mutex_);
+  return !by_use_.empty();
+}
+
 std::vector<StoredPage> PageIndex::take_touched() {
   const std::lock_guard lock(mutex_);
   std::vector<StoredPage> uses;
@@ -112,7 +144,8 @@ void PageIndex::merge(std::span<const StoredPage> found, int64_t begin_ns) {
   // What was used after the scan began may have been written behind its back.
   for (auto page = pages_.begin(); page != pages_.end();) {
     const auto next = std::next(page);
-    if (page->second.used_ns < begin_ns && !there.contains(page->first)) remove(page);
+    const int64_t oldest_ns = page->second.under_way ? begin_ns - kPatienceNs : begin_ns;
+    if (page->second.used_ns < oldest_ns && !there.contains(page->first)) remove(page);
     page = next;
   }
   for (const StoredPage& page : found) place(page.key, page.bytes, page.used_ns);

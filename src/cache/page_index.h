@@ -33,21 +33,29 @@ class PageIndex {
   void add(const StoredPage& page);
   /// The page is gone.
   void forget(const PageKey& key);
+  /// The page was removed at `at_ns`, unless a later use is known.
+  void forget(const PageKey& key, int64_t at_ns);
+  /// Another server writes the page since `page.used_ns`: it counts, but is not there to be removed.
+  void expect(const StoredPage& page);
 
   /// Makes `bytes` count before they are written, so that concurrent writers together stay within the bound. False when
   /// what is being written takes all of it.
   [[nodiscard]] bool try_reserve(uint64_t bytes);
   void release(uint64_t bytes);
+  /// Whether what is being written here and elsewhere is within the bound. If not, it does not help to remove pages.
+  [[nodiscard]] bool has_room() const;
   /// The page was written into what was reserved for it.
   void settle(const PageKey& key, uint64_t bytes);
   /// Whether pages and reservations, and `beside` bytes that others left, are within the bound.
   [[nodiscard]] bool fits(uint64_t beside = 0) const;
   /// Takes the page used least recently out of the index when they are not.
   [[nodiscard]] std::optional<StoredPage> take_victim();
+  [[nodiscard]] bool has_victims() const;
 
   /// The pages touched since the last call, for their uses to be written down. O(touched).
   [[nodiscard]] std::vector<StoredPage> take_touched();
-  /// Takes over what a scan that began at `begin_ns` has found: pages that others wrote, used or removed. O(n log n).
+  /// Takes over what a scan that began at `begin_ns` has found: pages that others wrote, used or removed. What another
+  /// server has been writing for long without a trace is given up. O(n log n).
   void merge(std::span<const StoredPage> found, int64_t begin_ns);
 
   [[nodiscard]] uint64_t bytes() const;
@@ -60,6 +68,7 @@ class PageIndex {
     uint64_t bytes = 0;
     int64_t used_ns = 0;
     bool touched = false;
+    bool under_way = false;  // another server writes it
   };
   using Pages = std::unordered_map<PageKey, Entry>;
   // All with mutex_ held.
@@ -72,9 +81,10 @@ class PageIndex {
   const uint64_t max_bytes_;
   mutable std::mutex mutex_;
   Pages pages_;
-  std::set<std::pair<int64_t, PageKey>> by_use_;
+  std::set<std::pair<int64_t, PageKey>> by_use_;  // those that can be removed
   std::vector<PageKey> touched_;
   uint64_t bytes_ = 0;
+  uint64_t under_way_ = 0;  // of bytes_
   uint64_t reserved_ = 0;
   int64_t last_ns_ = 0;
 };

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <random>
@@ -21,6 +22,16 @@ Error unusable(std::string_view path, std::string_view step) {
                     "page store {}: {}: {}; a directory that can be read, written and locked "
                     "is wanted",
                     path, step, std::strerror(errno));
+}
+
+/// Writers read each other's news at least every second, as long as the file system answers.
+constexpr std::chrono::seconds kNewsAge{60};
+
+bool is_old(int folder, const std::string& name) {
+  struct stat status{};
+  if (fstatat(folder, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) return false;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return now - std::chrono::seconds(status.st_mtim.tv_sec) >= kNewsAge;
 }
 
 std::string random_name() {
@@ -43,6 +54,9 @@ Result<std::unique_ptr<StoreFolder>> StoreFolder::open(const std::string& path, 
   std::unique_ptr<StoreFolder> store(new StoreFolder(own_path, folder));
   RETURN_IF_ERROR(store->make_layout());
   RETURN_IF_ERROR(store->become_writer());
+  store->news_ = std::make_unique<FolderNews>(folder, store->writer_);
+  errno = store->news_->error();
+  if (errno != 0) return unusable(own_path, "making " + store->news_->name());
   store->describe(identity);
   store->remove_leftovers();
   return store;
@@ -51,6 +65,7 @@ Result<std::unique_ptr<StoreFolder>> StoreFolder::open(const std::string& path, 
 StoreFolder::StoreFolder(std::string path, int folder) : path_(std::move(path)), folder_(folder) {}
 
 StoreFolder::~StoreFolder() {
+  news_.reset();
   if (lock_ >= 0) {
     unlinkat(folder_, fmt::format("tmp/{}{}", writer_, kLockSuffix).c_str(), 0);
     close(lock_);
@@ -126,7 +141,9 @@ void StoreFolder::remove_leftovers() const {
     const std::string writer = name.substr(0, name.find('.'));
     if (!alive.contains(writer) && !dead.contains(writer))
       (is_dead_writer(folder_, writer) ? dead : alive).insert(writer);
-    if (dead.contains(writer)) unlinkat(folder_, ("tmp/" + name).c_str(), 0);
+    if (!dead.contains(writer)) continue;
+    const std::string path = "tmp/" + name;
+    if (!name.ends_with(kNewsSuffix) || is_old(folder_, path)) unlinkat(folder_, path.c_str(), 0);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/folder_news.h"
 #include "cache/page_index.h"
 #include "cache/page_record.h"
 
@@ -12,12 +13,13 @@ namespace millrace::cache {
 
 /// The folder of one identity below a store's path: its layout, its names, and who works in it. All paths are relative
 /// to descriptor(), which pins the folder: if it is removed or something else is mounted over it, nothing is written
-/// elsewhere. Constant after open(), so any thread may use it.
+/// elsewhere. Any thread may use it.
 ///
 ///     PATH/<identity>/identity.txt           what the identity is, for people
 ///     PATH/<identity>/<k>/<key>              a page; <k> are the first two digits of its key
 ///     PATH/<identity>/tmp/                   its mtime: when somebody worked here last
 ///     PATH/<identity>/tmp/<writer>.lock      locked as long as the writer lives
+///     PATH/<identity>/tmp/<writer>.news      what it tells the others, or has told lately (folder_news.h)
 ///     PATH/<identity>/tmp/<writer>.<number>  a page being written
 class StoreFolder {
  public:
@@ -37,20 +39,23 @@ class StoreFolder {
   [[nodiscard]] bool is_gone() const;
   /// Dates the folder, so that others see that it is in use; called now and then as long as it is.
   void note_use() const;
+  /// Removes what dead writers have left: at once what they were writing, their news when everybody has read them.
+  void remove_leftovers() const;
   /// All pages, in no order. Blocks: one stat per page.
   [[nodiscard]] std::vector<StoredPage> scan() const;
+  [[nodiscard]] FolderNews& news() { return *news_; }
 
  private:
   StoreFolder(std::string path, int folder);
   [[nodiscard]] Result<void> make_layout() const;
   [[nodiscard]] Result<void> become_writer();
   void describe(const StoreIdentity& identity) const;
-  void remove_leftovers() const;
 
   const std::string path_;  // of this identity
   const int folder_;
   std::string writer_;
   int lock_ = -1;
+  std::unique_ptr<FolderNews> news_;
   std::atomic<uint64_t> temp_count_{0};
 };
 

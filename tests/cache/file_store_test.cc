@@ -59,7 +59,8 @@ size_t count_pages(const TempFolder& folder) {
 std::vector<std::string> temp_files(const TempFolder& folder) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(identity_folder(folder) / "tmp")) {
-    if (entry.path().extension() != ".lock") names.push_back(entry.path().filename().string());
+    const fs::path kind = entry.path().extension();
+    if (kind != ".lock" && kind != ".news") names.push_back(entry.path().filename().string());
   }
   return names;
 }
@@ -240,12 +241,18 @@ TEST_CASE("what dead writers have left is removed, what living ones write is not
   const fs::path temp = identity_folder(folder) / "tmp";
   std::ofstream(temp / "dead.lock").put('x');
   std::ofstream(temp / "dead.7").put('x');
+  for (const char* name : {"dead.news", "lately.news"}) std::ofstream(temp / name).put('x');
+  fs::last_write_time(temp / "dead.news", fs::file_time_type::clock::now() - std::chrono::minutes(5));
   std::ofstream(temp / "lockless.8").put('x');
   const auto living = open_store(world, options_for(folder));
   REQUIRE(temp_files(folder).empty());
   REQUIRE_FALSE(fs::exists(temp / "dead.lock"));
+  REQUIRE_FALSE(fs::exists(temp / "dead.news"));
+  REQUIRE(fs::exists(temp / "lately.news"));
   fs::path living_lock;
-  for (const auto& entry : fs::directory_iterator(temp)) living_lock = entry.path();
+  for (const auto& entry : fs::directory_iterator(temp)) {
+    if (entry.path().extension() == ".lock") living_lock = entry.path();
+  }
   std::ofstream(temp / (living_lock.stem().string() + ".99")).put('x');
   const auto second = open_store(world, options_for(folder));
   REQUIRE(temp_files(folder).size() == 1);

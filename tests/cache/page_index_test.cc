@@ -52,6 +52,50 @@ TEST_CASE("a scan adds what others wrote, dates what they used and drops what th
   REQUIRE(order == std::vector<PageKey>{make_key(7), make_key(0), make_key(3), make_key(1)});
 }
 
+TEST_CASE("what another server writes counts, is no victim, and is given up when no trace of it comes") {
+  PageIndex index(100);
+  const int64_t now_ns = index.now_ns();
+  index.touch(make_key(0), 30);
+  index.expect({make_key(1), 40, now_ns});
+  index.expect({make_key(0), 30, now_ns});  // there already
+  REQUIRE(index.bytes() == 70);
+  REQUIRE(index.try_reserve(60));
+  REQUIRE(index.has_room());
+  REQUIRE(index.take_victim()->key == make_key(0));
+  REQUIRE(index.fits());
+  REQUIRE(index.try_reserve(1));
+  REQUIRE_FALSE(index.has_room());
+  REQUIRE_FALSE(index.take_victim());
+  index.add({make_key(1), 40, now_ns + 1});  // it has been written
+  REQUIRE(index.has_room());
+  REQUIRE(index.take_victim()->key == make_key(1));
+  index.release(61);
+
+  constexpr int64_t kSecond = 1'000'000'000;
+  index.expect({make_key(2), 50, now_ns});
+  index.merge({}, now_ns + kSecond);
+  REQUIRE(index.bytes() == 50);
+  index.merge({}, now_ns + 1000 * kSecond);
+  REQUIRE(index.bytes() == 0);
+  REQUIRE(index.try_reserve(100));
+  REQUIRE(index.has_room());
+}
+
+TEST_CASE("of what is told of a page the latest counts") {
+  PageIndex index(1000);
+  index.add({make_key(0), 10, 50});
+  index.forget(make_key(0), 49);
+  REQUIRE(index.bytes() == 10);
+  index.forget(make_key(0), 50);
+  REQUIRE(index.bytes() == 0);
+  index.forget(make_key(0), 60);
+  index.expect({make_key(0), 10, 70});
+  index.forget(make_key(0), 70);
+  REQUIRE(index.bytes() == 0);
+  REQUIRE(index.try_reserve(1000));
+  REQUIRE(index.has_room());
+}
+
 TEST_CASE("uses are handed out once, and not of pages that are gone") {
   PageIndex index(1000);
   for (uint64_t i = 0; i < 3; ++i) index.touch(make_key(i), 10);
