@@ -243,11 +243,11 @@ TEST_CASE("a prompt between its chunks makes room for those before it") {
   auto options = small_options();
   options.window = 2;
   options.page_count = 16;
-  options.chunked_prefill_size = 4;
+  options.chunked_prefill_size = 2;
   options.new_token_ratio = 0;
   Scheduler scheduler(options);
-  scheduler.add(SequenceId(1), request(4, 40));
-  (void)answer(scheduler, *scheduler.next(), 9);
+  scheduler.add(SequenceId(1), request(7, 40));
+  for (int chunk = 0; chunk < 4; ++chunk) (void)answer(scheduler, *scheduler.next(), 9);
   scheduler.add(SequenceId(2), request(4 * 13, 1));  // all pages but the first's two and one for each
   std::deque<Plan> in_flight;
   uint64_t longest_wait = 0;
