@@ -5,14 +5,17 @@ For each --pp-size a server per chunking starts and times its stages; one that c
 ring (/cost_model). Then bench/load runs loads heavy in prefill, heavy in decode, and mixed
 (or `long`: a few prompts of many chunks), on each server in turn, --rounds times after one turn that does not count; and
 the simulator replays the very requests of each run over that description. Printed: what was measured, predicted /
-measured, and the time against that of the first chunking; medians and, in brackets, the least and the most. The
-description is taken before each run (--describe run), or once, before the first (start): a machine whose speed wanders
-is then told from a prediction that is wrong. Needs the machine for itself."""
+measured, and the time against that of the first chunking; medians and, in brackets, the least and the most; at the end
+the ratios as a table for docs/simulation.md. The description is taken before each run (--describe run), or once, before
+the first (start): a machine whose speed wanders is then told from a prediction that is wrong. What ran before a load
+leaves its mark on the description: --shuffle draws the order anew for every round, so that it is not always the same.
+Needs the machine for itself."""
 
 import argparse
 import collections
 import contextlib
 import json
+import random
 import subprocess
 import tempfile
 import urllib.request
@@ -32,6 +35,7 @@ FIGURES = {  # of bench/load's result file, of the simulator's
     "TTFT median, ms": ("median_ttft_ms", "p50_ttft_ms", 0),
     "TPOT median, ms": ("median_tpot_ms", "p50_tpot_ms", 1),
 }
+TABLE_HEAD = ["| predicted / measured | time | TTFT, median | TPOT, median |", "|---|---|---|---|"]
 
 
 def fetch(url):
@@ -57,23 +61,36 @@ def measure(options, rings, describe, folder):
     """{(load, chunking): [Run]}, one entry per round that counts."""
     runs = {(load, chunking): [] for load in options.loads for chunking in rings}
     for number in range(options.rounds + 1):
-        for place, load in enumerate(options.loads):
-            for chunking, ring in rings.items():
-                path = folder / f"{ring.name}-{load}-{number}.json".replace(" ", "")
-                cluster = describe(path.with_suffix(".cluster.json"))
-                result = run_load(options, ring, load, 100 * number + place, path)  # no prompt twice
-                if number > 0:
-                    runs[load, chunking].append(Run(path, result, cluster))
+        for load, chunking in order_of(options, number):
+            ring = rings[chunking]
+            path = folder / f"{ring.name}-{load}-{number}.json".replace(" ", "")
+            cluster = describe(path.with_suffix(".cluster.json"))
+            seed = 100 * number + options.loads.index(load)  # no prompt twice
+            result = run_load(options, ring, load, seed, path)
+            if number > 0:
+                runs[load, chunking].append(Run(path, result, cluster))
     return runs
 
 
+def order_of(options, number):
+    order = [(load, chunking) for load in options.loads for chunking in options.chunkings]
+    if options.shuffle is not None:
+        random.Random(f"{options.shuffle} {number}").shuffle(order)
+    return order
+
+
 def report(options, pp_size, runs, folder):
+    """Prints what was measured and foreseen; returns the rows of the table."""
+    rows = []
     for (load, chunking), measured in runs.items():
         predicted = [simulate(options, chunking, run.cluster, run.path, folder / "row.json") for run in measured]
         print(f"pp {pp_size}, {chunking}, {load}")
+        cells = []
         for name, (real, simulated, digits) in FIGURES.items():
             values = [run.result[real] for run in measured]
             ratios = [row[simulated] / value for row, value in zip(predicted, values) if value > 0]
+            # Two tokens have one gap between them, which shows prefill and not decode.
+            cells.append(spread(ratios, 2) if ratios and not (real == "median_tpot_ms" and load == "prefill") else "")
             if ratios:
                 print(f"  {name:16} {spread(values, digits):28} predicted / measured {spread(ratios, 3)}")
         if chunking != options.chunkings[0]:
@@ -84,6 +101,9 @@ def report(options, pp_size, runs, folder):
             ours = [own["duration"] / other["duration"] for own, other in zip(predicted, foreseen)]
             print(f"  time against {base}: {spread(ratios, 3)}, predicted {spread(ours, 3)}")
         print(end="", flush=True)
+        label = f"pp {pp_size}, {load}" + (f", {chunking}" if len(options.chunkings) > 1 else "")
+        rows.append("| " + " | ".join([label, *cells]) + " |")
+    return rows
 
 
 def bench(options, pp_size, folder):
@@ -105,7 +125,7 @@ def bench(options, pp_size, folder):
             return path
 
         runs = measure(options, rings, describe, folder)
-    report(options, pp_size, runs, folder)
+    return report(options, pp_size, runs, folder)
 
 
 def main():
@@ -123,6 +143,7 @@ def main():
                         help="fixed alone gives no description before it has served")
     parser.add_argument("--chunk", type=int, default=1024, help="--chunked-prefill-size of server and simulator")
     parser.add_argument("--depth", type=int, default=0, help="--pp-async-batch-depth of both")
+    parser.add_argument("--shuffle", type=int, metavar="SEED", help="draw the order of the loads anew in every round")
     parser.add_argument("--describe", choices=["run", "start"], default="run", help="when to ask for the description")
     parser.add_argument("--serve-flags", type=str.split, default=[], help="more flags for every server, in one string")
     parser.add_argument("--keep", type=Path, help="folder for the descriptions and the result files")
@@ -133,8 +154,8 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        for pp_size in options.pp_sizes:
-            bench(options, pp_size, folder)
+        rows = [row for pp_size in options.pp_sizes for row in bench(options, pp_size, folder)]
+    print("", *TABLE_HEAD, *rows, sep="\n")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,9 @@ uint32_t window(const EngineOptions& options) {
 }
 
 uint32_t max_batch_tokens(const EngineOptions& options) {
-  return static_cast<uint32_t>(options.chunked_prefill_size + options.max_running_requests);
+  const auto size = static_cast<uint32_t>(options.chunked_prefill_size);
+  return sched::most_prompt_tokens(*sched::parse_chunking(options.chunking), size) +
+         static_cast<uint32_t>(options.max_running_requests);
 }
 
 }  // namespace
@@ -267,8 +269,8 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
   head.queue_timeout = duration_of(options_.queue_timeout_s);
   head.run_timeout = duration_of(options_.run_timeout_s);
   if (!coordinator_ && node_->on_host()) {
-    head.processors = Machine().processors();
-    head.stage_threads = static_cast<uint32_t>(threads_per_stage(options_.threads, options_.pp_size));
+    head.scheduler.processors = Machine().processors();
+    head.scheduler.stage_threads = static_cast<uint32_t>(threads_per_stage(options_.threads, options_.pp_size));
   }
   head.model = model_info();
   head.model.context_length = context;

@@ -14,6 +14,8 @@ constexpr uint32_t kAlignment = 64;
 constexpr uint32_t kLeastPart = 4;
 /// The target never falls below this part of what --chunked-prefill-size takes.
 constexpr double kLeastTarget = 0.125;
+/// The published profile goes beyond the size by this part of it.
+constexpr uint32_t kPublishedOvershoot = 4;
 /// Samples kept for the published fit.
 constexpr size_t kMaxProfileSamples = 256;
 
@@ -30,6 +32,10 @@ double determinant(const std::array<std::array<double, 3>, 3>& m) {
 }
 
 }  // namespace
+
+uint32_t most_prompt_tokens(Chunking mode, uint32_t size) {
+  return mode == Chunking::kPublished ? size + size / kPublishedOvershoot : size;
+}
 
 // Cramer's rule on the normal equations, lengths scaled to at most 1.
 std::optional<QuadraticFit> QuadraticFit::of(const std::vector<std::pair<double, double>>& samples) {

@@ -24,6 +24,9 @@ struct ChunkingOptions {
   uint32_t stage_count = 1;
 };
 
+/// Prompt tokens of the largest micro-batch: `size`, or as far as the published algorithm times its first stage.
+[[nodiscard]] uint32_t most_prompt_tokens(Chunking mode, uint32_t size);
+
 /// f(l) = a·l² + b·l + c, the time of a prompt of l tokens.
 struct QuadraticFit {
   double a = 0;

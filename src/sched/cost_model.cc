@@ -37,14 +37,12 @@ void BatchShape::add_decode(uint32_t context) {
   decode_context += context;
 }
 
-double CostCoefficients::predict_us(const BatchShape& shape) const {
-  return fixed_us + per_token_us * shape.prefill_tokens + per_pair_us * shape.prefill_pairs +
-         per_decode_us * shape.decode_count + per_context_us * shape.decode_context;
+double CostCoefficients::prompt_us(const BatchShape& shape) const {
+  return per_token_us * shape.prefill_tokens + per_pair_us * shape.prefill_pairs;
 }
 
-CostCoefficients CostCoefficients::scaled(double factor) const {
-  return {fixed_us * factor, per_token_us * factor, per_pair_us * factor, per_decode_us * factor,
-          per_context_us * factor};
+double CostCoefficients::predict_us(const BatchShape& shape) const {
+  return fixed_us + prompt_us(shape) + per_decode_us * shape.decode_count + per_context_us * shape.decode_context;
 }
 
 // The positive root of a·x² + (b + 2·a·L)·x = target − t(shape), in the form that is stable for a → 0.
@@ -82,13 +80,12 @@ void CostFit::observe(const BatchShape& shape, double run_us) {
     if (outlier) {
       if (outlier_share_ < kLargestOutlierShare) return;
       // So many are no outliers but another stage: what was learnt of the old one is dropped.
-      CostFit afresh;
-      afresh.anchored_ = anchored_;
-      *this = afresh;
+      *this = {};
     } else {
       relative_error_ = kErrorMemory * relative_error_ + (1 - kErrorMemory) * std::abs(run_us / predicted - 1);
-      recent_run_us_ = kErrorMemory * recent_run_us_ + run_us;
-      recent_predicted_us_ = kErrorMemory * recent_predicted_us_ + predicted;
+      const double prompt_share = coefficients_.prompt_us(shape) / predicted;
+      prompt_slowness_.add(prompt_share, run_us, predicted);
+      other_slowness_.add(1 - prompt_share, run_us, predicted);
     }
   }
   learn(shape, run_us);
@@ -106,9 +103,22 @@ void CostFit::learn(const BatchShape& shape, double run_us) {
 
 void CostFit::anchor() {
   if (observations_ == 0) return;
-  anchored_ = coefficients_;
   anchor_ = {};
   anchor_.add(recent_, kAnchorWeight / static_cast<double>(observations_));
+}
+
+// A timing is forgotten as others come that have as much of the same kind of work.
+void CostFit::Slowness::add(double share, double run, double predicted) {
+  const double kept = std::pow(kErrorMemory, share);
+  run_us = kept * run_us + share * run;
+  predicted_us = kept * predicted_us + share * predicted;
+}
+
+CostCoefficients CostFit::coefficients_lately() const {
+  const double prompt = prompt_slowness_.ratio();
+  const double other = other_slowness_.ratio();
+  return {coefficients_.fixed_us * other, coefficients_.per_token_us * prompt, coefficients_.per_pair_us * prompt,
+          coefficients_.per_decode_us * other, coefficients_.per_context_us * other};
 }
 
 bool CostFit::usable() const {

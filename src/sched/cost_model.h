@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "base/ids.h"
@@ -31,8 +30,8 @@ struct CostCoefficients {
   double per_context_us = 0;
 
   [[nodiscard]] double predict_us(const BatchShape& shape) const;
-  /// Of a stage that takes `factor` times as long for everything.
-  [[nodiscard]] CostCoefficients scaled(double factor) const;
+  /// The part of it that prompt tokens take.
+  [[nodiscard]] double prompt_us(const BatchShape& shape) const;
   /// Tokens x of a chunk after `prefix` tokens for which shape and chunk together take `target_us`; 0 when the shape
   /// alone takes as long.
   [[nodiscard]] double chunk_for(const BatchShape& shape, uint32_t prefix, double target_us) const;
@@ -54,15 +53,11 @@ class CostFit {
   /// False: too few timings, or predictions have been too far off lately; coefficients() must not be relied on.
   [[nodiscard]] bool usable() const;
   [[nodiscard]] const CostCoefficients& coefficients() const { return coefficients_; }
-  /// As they were when anchor() was called: at start-up, when nothing ran beside the stage.
-  [[nodiscard]] const std::optional<CostCoefficients>& anchored() const { return anchored_; }
+  /// At the machine's speed in the last timings: coefficients() are a mean over hundreds. The terms of prompt tokens
+  /// and the others have a speed each, since products and reading memory don't slow down together.
+  [[nodiscard]] CostCoefficients coefficients_lately() const;
   /// Mean of |measured / predicted − 1| over the last timings.
   [[nodiscard]] double relative_error() const { return relative_error_; }
-  /// Time measured over time predicted in the last timings: the machine's speed now against that over which the
-  /// coefficients are a mean. 1 while nothing was predicted.
-  [[nodiscard]] double recent_ratio() const {
-    return recent_predicted_us_ > 0 ? recent_run_us_ / recent_predicted_us_ : 1;
-  }
 
  private:
   using Vector = std::array<double, kCostTerms>;
@@ -73,18 +68,25 @@ class CostFit {
     void add(const BatchShape& shape, double run_us);
   };
 
+  /// Time measured over time predicted in the last timings, each counted by the share that one kind of work had in it.
+  struct Slowness {
+    double run_us = 0;
+    double predicted_us = 0;
+    void add(double share, double run, double predicted);
+    [[nodiscard]] double ratio() const { return predicted_us > 0 ? run_us / predicted_us : 1; }
+  };
+
   void solve();
   [[nodiscard]] static bool solve_subset(const Information& all, unsigned subset, Vector& solution);
 
   Information recent_;
   Information anchor_;
   CostCoefficients coefficients_;
-  std::optional<CostCoefficients> anchored_;
   uint64_t observations_ = 0;
   double outlier_share_ = 0;  // of the last timings
   double relative_error_ = 0;
-  double recent_run_us_ = 0;
-  double recent_predicted_us_ = 0;
+  Slowness prompt_slowness_;
+  Slowness other_slowness_;
 };
 
 /// The cost of a micro-batch on every stage. Owned by the scheduler.

@@ -422,28 +422,18 @@ void Head::break_ring(const std::string& reason) {
   wake_.notify_all();
 }
 
-/// What a stage costs when nothing takes its processors away. Where the stages of one machine want more of them than
-/// there are, only the plans of the profile ran so, one at a time: what came later has the others' time in it.
-std::optional<CostCoefficients> Head::described(const CostFit& stage) const {
-  const uint32_t wanted = options_.scheduler.stage_count * options_.stage_threads;
-  if (options_.processors > 0 && wanted > options_.processors) return stage.anchored();
-  if (!stage.usable()) return std::nullopt;
-  return stage.coefficients().scaled(stage.recent_ratio());
-}
-
 void Head::publish_costs() {
   const SchedulerOptions& scheduler = options_.scheduler;
   RingCosts costs{.page_size = scheduler.page_size,
                   .page_count = scheduler.page_count,
                   .max_running = scheduler.max_running,
                   .context_length = scheduler.context_length,
-                  .processors = options_.processors,
-                  .stage_threads = options_.stage_threads};
+                  .processors = scheduler.processors,
+                  .stage_threads = scheduler.stage_threads};
   if (!scheduler_.profiling()) {
-    for (const CostFit& stage : scheduler_.costs().stages()) {
-      const auto coefficients = described(stage);
-      if (!coefficients) break;
-      costs.stages.push_back(*coefficients);
+    for (const CostFit& stage : scheduler_.costs_alone().stages()) {
+      if (!stage.usable()) break;
+      costs.stages.push_back(stage.coefficients_lately());
       costs.relative_errors.push_back(stage.relative_error());
     }
     if (costs.stages.size() < scheduler.stage_count) {

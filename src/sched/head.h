@@ -26,8 +26,6 @@ struct HeadOptions {
   async::Duration queue_timeout{};              ///< a request that waits longer ends with kTimeout; 0: none
   async::Duration prefetch_timeout{};           ///< a request waits for its prefetch no longer; 0: no limit
   bool audit = false;                           ///< CHECKs the scheduler's invariants after every event; for simulation
-  uint32_t processors = 0;                      ///< that all stages share; 0: unknown, or they are on several machines
-  uint32_t stage_threads = 1;                   ///< that each of them computes with
   async::Duration run_timeout{};                ///< a request that runs longer ends with kTimeout; 0: none
 };
 
@@ -119,7 +117,6 @@ class Head final : public Engine {
   void end(const std::vector<SequenceId>& ids, const Error& error);
   void set_not_ready(const std::string& reason);
   void publish();
-  [[nodiscard]] std::optional<CostCoefficients> described(const CostFit& stage) const;
   void publish_costs();
 
   async::Runtime& runtime_;

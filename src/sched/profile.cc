@@ -26,9 +26,10 @@ Profile::Profile(const ProfileBounds& bounds) : bounds_(bounds) {
 // them, which is the largest in every round.
 void Profile::add_prefills() {
   const uint32_t longest = std::max(1u, std::min(bounds_.chunk_size, bounds_.context_length - 1));
+  const uint32_t longest_sample = std::min(bounds_.longest_sample, bounds_.context_length - 1);
   steps_.push_back({.tokens = longest, .fresh = true, .counts = false});
   for (uint32_t sample = 1; sample <= bounds_.prompt_samples; ++sample) {
-    const uint64_t length = uint64_t{longest} * sample / bounds_.prompt_samples;
+    const uint64_t length = uint64_t{longest_sample} * sample / bounds_.prompt_samples;
     steps_.push_back({.tokens = std::max(1u, static_cast<uint32_t>(length)), .fresh = true, .once = true});
   }
   for (const uint32_t part : {4u, 2u, 1u}) steps_.push_back({.tokens = std::max(1u, longest / part), .fresh = true});

@@ -14,7 +14,8 @@ struct ProfileBounds {
   uint32_t max_running = 0;
   uint32_t chunk_size = 0;      ///< most prompt tokens in a micro-batch
   uint32_t context_length = 0;
-  uint32_t prompt_samples = 0;  ///< prompts of so many lengths, evenly up to the chunk size, besides
+  uint32_t prompt_samples = 0;  ///< prompts of so many lengths, evenly up to longest_sample, besides
+  uint32_t longest_sample = 0;
   uint32_t vocab_size = 0;      ///< ids that every stage knows
 };
 

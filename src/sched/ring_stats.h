@@ -78,7 +78,7 @@ struct PlanSent {
 
 /// What micro-batches cost as far as the head has learnt it, and what bounds them.
 struct RingCosts {
-  /// At the speed of the last timings; empty until every stage can be predicted.
+  /// Alone, at the speed of the last timings; empty until every stage can be predicted.
   std::vector<CostCoefficients> stages;  // [stage_count]
   std::vector<double> relative_errors;   // [stage_count] mean |measured / predicted - 1| lately
   uint32_t page_size = 0;

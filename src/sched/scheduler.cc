@@ -14,15 +14,25 @@ constexpr uint32_t kPublishedSamples = 128;
 constexpr size_t kMaxShapes = 1024;
 
 ProfileBounds profile_bounds(const SchedulerOptions& options) {
-  return {options.page_size,      options.page_count,
-          options.max_running,    options.chunked_prefill_size,
-          options.context_length, options.chunking == Chunking::kPublished ? kPublishedSamples : 0,
+  return {options.page_size,
+          options.page_count,
+          options.max_running,
+          options.chunked_prefill_size,
+          options.context_length,
+          options.chunking == Chunking::kPublished ? kPublishedSamples : 0,
+          most_prompt_tokens(options.chunking, options.chunked_prefill_size),
           options.vocab_size};
 }
 
 cache::PrefixCacheOptions cache_options(const SchedulerOptions& options) {
   return {options.page_size, options.page_count,  options.share_prefixes, options.host_page_count,
           options.has_store, options.stage_count, options.write_policy};
+}
+
+std::optional<Sharing> sharing_of(const SchedulerOptions& options) {
+  const uint64_t wanted = uint64_t{options.stage_count} * options.stage_threads;
+  if (options.processors == 0 || wanted <= options.processors) return std::nullopt;
+  return Sharing(options.stage_count, options.window, options.processors, options.stage_threads);
 }
 
 GenerateEvent faulty(const Sequence& sequence, tensor::LogitFault fault) {
@@ -56,6 +66,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
         uint64_t{options.page_count} * options.page_size);
   for (uint32_t slot = options.max_running; slot-- > 0;) free_slots_.emplace_back(slot);
   if (options.chunking != Chunking::kFixed) profile_.emplace(profile_bounds(options));
+  sharing_ = sharing_of(options);
 }
 
 size_t Scheduler::pages_for(size_t tokens) const { return (tokens + options_.page_size - 1) / options_.page_size; }
@@ -137,6 +148,7 @@ std::vector<SequenceId> Scheduler::lose_ring() {
   shapes_.clear();
   plan_count_ = 0;
   if (profile_) profile_.emplace(profile_bounds(options_));
+  sharing_ = sharing_of(options_);
   CHECK(free_slots_.size() == options_.max_running, "{} of {} slots are free without a ring", free_slots_.size(),
         options_.max_running);
   CHECK(cache_.available_pages() == cache_.page_count(), "{} of {} pages are free without a ring",
@@ -183,9 +195,7 @@ std::vector<SequenceUpdate> Scheduler::complete(const PlanOutput& output) {
         output.slices.size(), plan.slice_count);
   observe(output.reports);
   if (profile_ && profile_->finished() && in_flight_.empty()) {
-    for (const auto& [stage, shape, run_us] : profile_->timings()) chunker_.learn(stage, shape, run_us);
-    profile_.reset();
-    chunker_.finish_profile();
+    finish_profile();
   }
   std::vector<SequenceUpdate> updates;
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
@@ -204,15 +214,33 @@ void Scheduler::observe(const std::vector<StageReport>& reports) {
   for (const StageReport& report : reports) {
     const uint64_t plan = report.plan.value();
     if (plan < oldest || plan >= plan_count_ || report.stage.value() >= options_.stage_count) continue;
-    const std::optional<BatchShape>& shape = shapes_[plan - oldest];
-    if (!shape) continue;
-    const double run_us = static_cast<double>(report.run_ns()) * 1e-3;
-    if (profile_) {
-      profile_->record(plan, report.stage, *shape, run_us);
-    } else {
-      chunker_.observe(report.stage, *shape, run_us);
-    }
+    observe(report, shapes_[plan - oldest]);
   }
+}
+
+void Scheduler::observe(const StageReport& report, const std::optional<BatchShape>& shape) {
+  const double run_us = static_cast<double>(report.run_ns()) * 1e-3;
+  if (profile_) {
+    if (shape) profile_->record(report.plan.value(), report.stage, *shape, run_us);
+    return;
+  }
+  if (shape) chunker_.observe(report.stage, *shape, run_us);
+  if (!sharing_) return;
+  for (const Sharing::Alone& alone :
+       sharing_->add({report.stage, report.plan.value(), shape, report.begin_ns, report.end_ns})) {
+    costs_alone_.observe(alone.stage, alone.shape, alone.run_us);
+  }
+}
+
+// Its plans ran one at a time, so that their times are those of stages alone.
+void Scheduler::finish_profile() {
+  for (const auto& [stage, shape, run_us] : profile_->timings()) {
+    chunker_.learn(stage, shape, run_us);
+    costs_alone_.learn(stage, shape, run_us);
+  }
+  profile_.reset();
+  chunker_.finish_profile();
+  costs_alone_.anchor();
 }
 
 // A run that waits for its pages to come from the host says nothing of what computing costs.

@@ -3,6 +3,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "sched/plan.h"
 #include "sched/profile.h"
 #include "sched/queue_policy.h"
+#include "sched/sharing.h"
 
 namespace millrace::sched {
 
@@ -42,6 +44,8 @@ struct SchedulerOptions {
   bool has_store = false;             ///< the stages have a page store behind the host tier
   cache::WritePolicy write_policy = cache::WritePolicy::kWriteThrough;
   PrefetchPolicy prefetch_policy = PrefetchPolicy::kBestEffort;
+  uint32_t processors = 0;     ///< that all stages share; 0: unknown, or they are on several machines
+  uint32_t stage_threads = 1;  ///< that each of them computes with
 };
 
 /// News of one sequence for its client.
@@ -94,6 +98,8 @@ class Scheduler {
   /// The stages are being timed by scratch sequences; requests wait.
   [[nodiscard]] bool profiling() const { return profile_.has_value(); }
   [[nodiscard]] const CostModel& costs() const { return chunker_.costs(); }
+  /// The same, but for what stages on the same processors take from each other.
+  [[nodiscard]] const CostModel& costs_alone() const { return sharing_ ? costs_alone_ : costs(); }
   [[nodiscard]] size_t waiting_count() const { return waiting_.size(); }
   [[nodiscard]] size_t running_count() const { return running_.size(); }
   /// Pages that can be had: free, or cached and in nobody's use.
@@ -132,6 +138,7 @@ class Scheduler {
   void refresh_matches();
   [[nodiscard]] bool awaits_prefetch(const Sequence& sequence) const;
   [[nodiscard]] bool take_chunk(Plan& plan, Sequence& sequence);
+  [[nodiscard]] size_t pages_wanted(Sequence& candidate, std::span<Sequence* const> others) const;
   [[nodiscard]] bool has_room(Sequence& candidate) const;
   [[nodiscard]] bool admit(Plan& plan, Sequence& sequence);
   [[nodiscard]] bool higher_priority(const Sequence& a, const Sequence& b) const;
@@ -145,6 +152,8 @@ class Scheduler {
   void leave(Sequence& sequence);
   void remove(Sequence& sequence);
   void observe(const std::vector<StageReport>& reports);
+  void observe(const StageReport& report, const std::optional<BatchShape>& shape);
+  void finish_profile();
   [[nodiscard]] std::optional<GenerateEvent> book(Sequence& sequence, const SliceOutput& slice);
   void book_scores(Sequence& sequence, const SliceOutput& slice);
   [[nodiscard]] std::optional<FinishReason> finish_reason(const Sequence& sequence) const;
@@ -154,6 +163,8 @@ class Scheduler {
   const SchedulerOptions options_;
   cache::PrefixCache cache_;
   Chunker chunker_;
+  std::optional<Sharing> sharing_;  // where the stages want more processors than there are
+  CostModel costs_alone_;           // with sharing_
   NewTokenRatio new_token_ratio_;
   std::optional<Profile> profile_;                     // until every stage has been timed
   std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;

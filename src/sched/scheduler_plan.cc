@@ -139,6 +139,7 @@ bool Scheduler::reserve_decode_page(Sequence& sequence) {
     Sequence* const loser = victim(sequence);
     if (loser == nullptr) return false;
     retract(*loser);
+    new_token_ratio_.after_retraction();
     if (loser == &sequence) return false;
   }
   return true;
@@ -148,8 +149,9 @@ bool Scheduler::higher_priority(const Sequence& a, const Sequence& b) const {
   return options_.policy == QueuePolicy::kPriority && goes_before(options_.policy, a, b);
 }
 
-// From the least rank on: smaller priorities first, then those admitted last. Whoever is in flight or in this very plan
-// can't move; the needy one waits for such a sequence to come back rather than lose its place to it.
+// From the least rank on: smaller priorities first, then those admitted last. Whoever is in this very plan or has its
+// next token in flight can't move; the needy one waits for that rather than lose its place to it. A prompt between its
+// chunks can: its next chunk would go out before the last one has come back, over and over.
 Sequence* Scheduler::victim(Sequence& needy) {
   Sequence* least = nullptr;
   bool outranks_someone = false;
@@ -159,18 +161,20 @@ Sequence* Scheduler::victim(Sequence& needy) {
     if (other == &needy) behind = false;
     if (other == &needy || higher_priority(*other, needy) || (!behind && !higher_priority(needy, *other))) continue;
     outranks_someone = true;
-    const bool movable = other->in_flight == 0 && other->last_planned != turn_;
+    const bool movable = other->last_planned != turn_ && (other->in_flight == 0 || other->prefilling());
     if (movable && (least == nullptr || higher_priority(*least, *other))) least = other;
   }
-  if (least != nullptr || outranks_someone || running_.size() == 1) return least;
-  return &needy;
+  if (least != nullptr || outranks_someone) return least;
+  // Alone it would fit, but for copies under way, and for what the cache keeps of pages that it computed beside another
+  // sequence: those it finds when it comes back.
+  const bool waits = running_.size() == 1 && (cache_.has_copies() || cache_.copies_under_way());
+  return waits ? nullptr : &needy;
 }
 
 void Scheduler::retract(Sequence& sequence) {
   leave(sequence);
   sequence.prompt_scores.clear();
   waiting_.push_front(&sequence);
-  new_token_ratio_.after_retraction();
   ++retraction_count_;
 }
 
@@ -262,33 +266,37 @@ uint64_t Scheduler::tokens_to_come(const Sequence& sequence) const {
 }
 
 // Alone, a sequence needs its own pages only. Beside others there must be room for what all are expected to draw.
+size_t Scheduler::pages_wanted(Sequence& candidate, std::span<Sequence* const> others) const {
+  const size_t own = pages_for(candidate.tokens.size()) - match(candidate).device_pages;
+  if (others.empty()) return own;
+  uint64_t to_come = tokens_to_come(candidate);
+  for (const Sequence* sequence : others) to_come += tokens_to_come(*sequence);
+  return own + pages_for(static_cast<size_t>(new_token_ratio_.value() * static_cast<double>(to_come))) + others.size();
+}
+
 bool Scheduler::has_room(Sequence& candidate) const {
-  if (free_slots_.empty()) return false;
-  const cache::RadixTree::Match& known = match(candidate);
-  size_t wanted = pages_for(candidate.tokens.size()) - known.device_pages;
-  if (!running_.empty()) {
-    uint64_t to_come = tokens_to_come(candidate);
-    for (const Sequence* sequence : running_) to_come += tokens_to_come(*sequence);
-    wanted += pages_for(static_cast<size_t>(new_token_ratio_.value() * static_cast<double>(to_come))) + running_.size();
-  }
-  return cache_.available_beside(known) >= wanted;
+  return !free_slots_.empty() && cache_.available_beside(match(candidate)) >= pages_wanted(candidate, running_);
 }
 
 // Under the priority policy, running sequences of smaller priority than the next of the queue go back to it, least rank
-// first, until it has room; none does when all of them would not be enough.
+// first, until it has room; none does when it would have none with all of them gone.
 void Scheduler::preempt() {
   const auto place = options_.policy == QueuePolicy::kPriority ? next_waiting() : std::nullopt;
   if (!place) return;
   Sequence& candidate = *waiting_[*place];
   if (has_room(candidate)) return;
   std::vector<Sequence*> victims;
-  size_t pages = cache_.available_beside(match(candidate)) + match(candidate).device_pages;
+  std::vector<Sequence*> others;
+  size_t pages = cache_.available_beside(match(candidate));
   for (Sequence* sequence : running_) {
-    if (!higher_priority(candidate, *sequence)) continue;
-    insert_by_priority(victims, sequence);
-    pages += cache_.solely_held(sequence->holding);
+    if (higher_priority(candidate, *sequence)) {
+      insert_by_priority(victims, sequence);
+      pages += cache_.solely_held(sequence->holding);
+    } else {
+      others.push_back(sequence);
+    }
   }
-  if (pages < pages_for(candidate.tokens.size())) return;
+  if (pages < pages_wanted(candidate, others)) return;
   while (!victims.empty() && !has_room(candidate)) {
     ++victims.back()->bypasses;
     retract(*victims.back());

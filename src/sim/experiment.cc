@@ -30,6 +30,8 @@ SimulatedRingOptions ring_options(const Cluster& cluster, const Setting& setting
   scheduler.chunk_smoothing = setting.smoothing;
   scheduler.policy = setting.policy;
   scheduler.spread_decodes = setting.spread_decodes;
+  scheduler.processors = cluster.processors;
+  scheduler.stage_threads = cluster.threads;
   options.head.max_queued = 1u << 20;
   options.head.heartbeat = 10s;
   options.head.watchdog = std::chrono::hours(1000);
@@ -139,8 +141,8 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& s
   async::VirtualWorld world(seed);
   SimulatedRingOptions options = ring_options(cluster, setting);
   const auto row_bytes = static_cast<size_t>(cluster.activation_bytes_per_token);
-  const std::shared_ptr<std::byte[]> scratch =
-      std::make_shared_for_overwrite<std::byte[]>((setting.chunk_size + cluster.max_running) * (row_bytes + 1));
+  const size_t most_rows = sched::most_prompt_tokens(setting.chunking, setting.chunk_size) + cluster.max_running;
+  const std::shared_ptr<std::byte[]> scratch = std::make_shared_for_overwrite<std::byte[]>(most_rows * (row_bytes + 1));
   Processors processors(cluster.processors);
   options.make_runner = [&](async::Runtime& runtime, StageId stage) {
     return std::make_unique<TimedRunner>(

@@ -21,9 +21,9 @@ SimulatedStage stage_of(const SimulatedRingOptions& options, uint32_t index) {
 
 SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOptions& options) {
   const sched::SchedulerOptions& scheduler = options.head.scheduler;
-  const sched::StageBounds bounds{scheduler.max_running, scheduler.page_size, scheduler.page_count,
-                                  scheduler.chunked_prefill_size + scheduler.max_running, options.model.vocab_size,
-                                  scheduler.host_page_count};
+  const uint32_t largest = sched::most_prompt_tokens(scheduler.chunking, scheduler.chunked_prefill_size);
+  const sched::StageBounds bounds{scheduler.max_running,           scheduler.page_size,      scheduler.page_count,
+                                  largest + scheduler.max_running, options.model.vocab_size, scheduler.host_page_count};
   async::Runtime& head_runtime = world.add_thread();
   std::vector<async::Runtime*> runtimes;
   std::vector<sched::LocalStages::RunnerFactory> runners;

@@ -73,15 +73,28 @@ TEST_CASE("an outlier changes nothing, a stage that has become slower is followe
 
 TEST_CASE("the machine's speed of the moment is known long before the coefficients follow it") {
   CostFit fit = fitted(1000, 0.1);
-  REQUIRE(fit.recent_ratio() == Approx(1).epsilon(0.05));
-  for (uint64_t i = 0; i < 60; ++i) {
-    const BatchShape shape = random_shape(3000 + i);
-    fit.observe(shape, 1.3 * kTruth.predict_us(shape));
-  }
   const BatchShape shape = random_shape(1);
+  REQUIRE(fit.coefficients_lately().predict_us(shape) == Approx(kTruth.predict_us(shape)).epsilon(0.07));
+  for (uint64_t i = 0; i < 60; ++i) {
+    const BatchShape other = random_shape(3000 + i);
+    fit.observe(other, 1.3 * kTruth.predict_us(other));
+  }
   REQUIRE(fit.coefficients().predict_us(shape) < 1.1 * kTruth.predict_us(shape));
-  const CostCoefficients now = fit.coefficients().scaled(fit.recent_ratio());
-  REQUIRE(now.predict_us(shape) == Approx(1.3 * kTruth.predict_us(shape)).epsilon(0.07));
+  REQUIRE(fit.coefficients_lately().predict_us(shape) == Approx(1.3 * kTruth.predict_us(shape)).epsilon(0.07));
+}
+
+TEST_CASE("each kind of work has a speed of its own, which the other does not make forget") {
+  CostFit fit = fitted(1000, 0);
+  fit.anchor();
+  BatchShape prompt;
+  prompt.add_prefill(0, 2000);
+  BatchShape decode;
+  for (int n = 0; n < 20; ++n) decode.add_decode(4000);
+  for (int i = 0; i < 30; ++i) fit.observe(prompt, 1.3 * kTruth.predict_us(prompt));
+  for (int i = 0; i < 60; ++i) fit.observe(decode, 0.8 * kTruth.predict_us(decode));
+  const CostCoefficients lately = fit.coefficients_lately();
+  REQUIRE(lately.predict_us(prompt) == Approx(1.3 * kTruth.predict_us(prompt)).epsilon(0.05));
+  REQUIRE(lately.predict_us(decode) == Approx(0.8 * kTruth.predict_us(decode)).epsilon(0.05));
 }
 
 TEST_CASE("a stage that has become slower at one kind of work only is followed too") {
@@ -100,19 +113,6 @@ TEST_CASE("a stage that has become slower at one kind of work only is followed t
   }
   REQUIRE(fit.coefficients().predict_us(prefill) == Approx(slow_decode.predict_us(prefill)).epsilon(0.05));
   REQUIRE(fit.coefficients().predict_us(decode) == Approx(slow_decode.predict_us(decode)).epsilon(0.05));
-}
-
-TEST_CASE("what was measured at start-up can be told from what came later") {
-  CostFit fit = fitted(100, 0);
-  REQUIRE_FALSE(fit.anchored().has_value());
-  fit.anchor();
-  for (uint64_t i = 0; i < 2000; ++i) {
-    const BatchShape other = random_shape(i);
-    fit.observe(other, 5 * kTruth.predict_us(other));
-  }
-  const BatchShape shape = random_shape(1);
-  REQUIRE(fit.anchored()->predict_us(shape) == Approx(kTruth.predict_us(shape)).epsilon(0.01));
-  REQUIRE(fit.coefficients().predict_us(shape) > 4 * kTruth.predict_us(shape));
 }
 
 TEST_CASE("a profile whose first decode steps are single ones learns what many cost") {

@@ -75,6 +75,23 @@ TEST_CASE("a larger priority takes the slot of a smaller one, which goes on afte
   REQUIRE(scheduler.free_pages() == 64);
 }
 
+TEST_CASE("nobody is sent back for a larger priority that would have no room all the same") {
+  auto options = options_with(QueuePolicy::kPriority);
+  options.max_running = 8;
+  options.context_length = 240;
+  Scheduler scheduler(options);
+  scheduler.add(SequenceId(1), request(100, 40, 5));
+  scheduler.add(SequenceId(2), request(4, 100, 0));
+  (void)answer(scheduler, *scheduler.next());
+  // Its own pages are there without the second's, but not those that the first will draw besides.
+  GenerateRequest third = request(120, 100, 5);
+  third.prompt.assign(120, 2);  // not a prompt that the first has in the cache
+  scheduler.add(SequenceId(3), std::move(third));
+  for (int turn = 0; turn < 40; ++turn) (void)answer(scheduler, *scheduler.next());
+  REQUIRE(scheduler.retraction_count() == 0);
+  (void)run_out(scheduler);
+}
+
 TEST_CASE("nothing starves behind an endless stream of those that go first") {
   for (const QueuePolicy policy : {QueuePolicy::kShortest, QueuePolicy::kPriority}) {
     Scheduler scheduler(options_with(policy));
@@ -149,24 +166,27 @@ TEST_CASE("pause stands still, sends back or ends, and resume goes on") {
 
 TEST_CASE("the profile's plans keep the bounds and end with every slot closed") {
   auto options = options_with(QueuePolicy::kFcfs);
-  options.chunking = Chunking::kBalanced;
+  options.chunking = GENERATE(Chunking::kBalanced, Chunking::kPublished);
   options.max_running = 4;
   options.vocab_size = GENERATE(1u, 2u, 31u, 150000u);
   Scheduler scheduler(options);
   scheduler.add(SequenceId(1), request(4, 1));
   int open = 0;
   int plans = 0;
+  size_t longest = 0;
   for (; scheduler.profiling(); ++plans) {
     const auto plan = scheduler.next();
     REQUIRE(plan.has_value());
     REQUIRE_FALSE(scheduler.next().has_value());
     open += static_cast<int>(plan->opens.size()) - static_cast<int>(plan->closes.size());
-    REQUIRE(plan->tokens.size() <= options.chunked_prefill_size);
+    REQUIRE(plan->tokens.size() <= most_prompt_tokens(options.chunking, options.chunked_prefill_size));
+    longest = std::max(longest, plan->tokens.size());
     for (const PageId page : plan->new_pages) REQUIRE(page.value() < options.page_count);
     for (const TokenId token : plan->tokens) REQUIRE((token >= 0 && static_cast<uint32_t>(token) < options.vocab_size));
     REQUIRE(answer(scheduler, *plan).empty());
   }
   REQUIRE(plans > 10);
+  REQUIRE(longest == (options.chunking == Chunking::kPublished ? 20 : 16));  // the published one goes to 1.25 times
   REQUIRE(open == 0);
   REQUIRE(run_out(scheduler) == std::vector<uint64_t>{1});
 }

@@ -239,6 +239,56 @@ TEST_CASE("out of pages, the youngest goes back to the queue and goes on later w
   REQUIRE(scheduler.free_pages() == 8);
 }
 
+TEST_CASE("a prompt between its chunks makes room for those before it") {
+  auto options = small_options();
+  options.window = 2;
+  options.page_count = 16;
+  options.chunked_prefill_size = 2;
+  options.new_token_ratio = 0;
+  Scheduler scheduler(options);
+  scheduler.add(SequenceId(1), request(7, 40));
+  for (int chunk = 0; chunk < 4; ++chunk) (void)answer(scheduler, *scheduler.next(), 9);
+  scheduler.add(SequenceId(2), request(4 * 13, 1));  // all pages but the first's two and one for each
+  std::deque<Plan> in_flight;
+  uint64_t longest_wait = 0;
+  uint64_t wait = 0;
+  for (int turn = 0; turn < 40; ++turn) {
+    while (in_flight.size() < options.window) {
+      auto plan = scheduler.next();
+      if (!plan) break;
+      in_flight.push_back(std::move(*plan));
+    }
+    ++wait;
+    for (const SequenceUpdate& update : answer(scheduler, in_flight.front(), 9)) {
+      if (update.id == SequenceId(1)) longest_wait = std::max(longest_wait, std::exchange(wait, 0));
+    }
+    in_flight.pop_front();
+  }
+  REQUIRE(longest_wait <= 2 * options.window);
+}
+
+TEST_CASE("a sequence alone reaches the full context, also beside the cache's copy of a page that it computed itself") {
+  auto options = small_options();
+  options.page_count = 8;
+  options.context_length = 32;
+  Scheduler scheduler(options);
+  GenerateRequest first = request(12, 1);
+  GenerateRequest second = first;
+  second.max_tokens = 100;
+  scheduler.add(SequenceId(1), first);
+  scheduler.add(SequenceId(2), second);
+  size_t drawn = 0;
+  for (int turn = 0; turn < 100 && !scheduler.empty(); ++turn) {
+    const auto plan = scheduler.next();
+    REQUIRE(plan.has_value());
+    for (const SequenceUpdate& update : answer(scheduler, *plan, 9)) {
+      if (update.id == SequenceId(2)) drawn += update.event.tokens.size();
+    }
+  }
+  REQUIRE(scheduler.empty());
+  REQUIRE(drawn == 20);
+}
+
 TEST_CASE("drawn tokens are found page by page while their sequence still runs") {
   Scheduler scheduler(small_options());
   GenerateRequest first = request(6, 30);

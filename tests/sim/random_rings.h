@@ -20,6 +20,7 @@ struct Job {
   async::Duration arrival{};
   std::optional<size_t> leave_after;  ///< destroys its stream after so many tokens
   std::vector<TokenId> tokens;
+  std::optional<async::TimePoint> first_token;
   uint32_t cached_tokens = 0;
   int endings = 0;
   std::optional<sched::FinishReason> finish;
@@ -38,6 +39,7 @@ inline asio::awaitable<void> act_as_client(async::Runtime& runtime, sched::Engin
   }
   for (;;) {
     const sched::GenerateEvent event = co_await (*stream)->next();
+    if (!job.first_token && !event.tokens.empty()) job.first_token = runtime.now();
     job.tokens.insert(job.tokens.end(), event.tokens.begin(), event.tokens.end());
     job.cached_tokens = event.cached_tokens;
     if (event.last()) {
@@ -177,6 +179,9 @@ class World {
     clients_.emplace(*client_thread_);
     for (Job& job : jobs) clients_->spawn("client", act_as_client(*client_thread_, head(), job));
   }
+  [[nodiscard]] async::Runtime& client_thread() { return *client_thread_; }
+  /// Beside the clients, on their thread; run_to_end() waits for it.
+  void spawn(asio::awaitable<void> task) { clients_->spawn("task", std::move(task)); }
   void run_until(async::Duration at) { world_.run(async::TimePoint(at)); }
   /// Runs until every client must have its answer, and nothing may be left of the requests.
   void run_to_end(async::Duration end = 20s) {

@@ -78,7 +78,7 @@ class Observer {
     if (costs.stages.empty()) {
       return error_response({503,
                              "the stages' costs are not known: at least 8 micro-batches must have run and predictions "
-                             "have been right lately, or, where stages share processors, been timed at the start",
+                             "have been right lately",
                              ""});
     }
     HttpResponse response;

@@ -1,0 +1,177 @@
+#include <catch2/catch.hpp>
+
+#include "sim/random_rings.h"
+#include "support/effort.h"
+
+/// Rings that are too small for what is asked of them, under clients and administrators that interfere.
+using namespace millrace;
+using namespace millrace::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Pages for little more than one request of full length, and a window that no load fills.
+sim::SimulatedRingOptions cramped_ring(Dice& dice) {
+  auto ring = random_ring(dice);
+  sched::SchedulerOptions& scheduler = ring.head.scheduler;
+  scheduler.page_count = 64 / scheduler.page_size + dice.range(0, 3);
+  scheduler.context_length = 64;
+  scheduler.max_running = dice.range(2, 12);
+  scheduler.window = ring.stage_count + dice.range(0, 12);
+  if (dice.chance(0.5)) scheduler.policy = sched::QueuePolicy::kPriority;
+  scheduler.new_token_ratio = 0.35 * dice.range(0, 1);
+  if (scheduler.host_page_count > 0) scheduler.host_page_count = dice.range(1, scheduler.page_count);
+  return ring;
+}
+
+/// Prompts of which two hardly fit at once, in several priorities.
+std::vector<Job> greedy_jobs(Dice& dice) {
+  auto jobs = random_jobs(dice);
+  jobs.resize(std::max<size_t>(jobs.size(), dice.range(8, 20)));
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    Job& job = jobs[i];
+    job.request.id = std::to_string(i);
+    while (job.request.prompt.size() < 10 || dice.chance(0.95)) {
+      if (job.request.prompt.size() == 60) break;
+      job.request.prompt.push_back(static_cast<TokenId>(dice.range(0, 49)));
+    }
+    job.request.max_tokens = dice.range(1, 60);
+    job.request.priority = static_cast<int32_t>(dice.range(0, 4));
+    job.arrival = kProfileEnd + std::chrono::microseconds(dice.range(2000, 30'000));
+    job.leave_after.reset();
+  }
+  return jobs;
+}
+
+/// Goes away without a word at any moment: while its request waits, between two chunks, while it is sent back.
+asio::awaitable<void> leave_early(async::Runtime& runtime, sched::Engine& engine, Job& job, async::Duration patience) {
+  co_await async::sleep_for(runtime, job.arrival);
+  const auto stream = engine.submit(job.request, runtime);
+  job.refused = stream.has_error();
+  job.left = !job.refused;
+  co_await async::sleep_for(runtime, patience);
+}
+
+/// Floods of aborts, and pauses of every kind that follow each other.
+asio::awaitable<void> interfere(async::Runtime& runtime, sched::Head& head, Dice dice, size_t job_count) {
+  co_await async::sleep_for(runtime, kProfileEnd + 2ms);
+  for (uint32_t round = dice.range(1, 12); round > 0; --round) {
+    co_await async::sleep_for(runtime, std::chrono::microseconds(dice.range(0, 10'000)));
+    if (dice.chance(0.4)) {
+      for (size_t i = dice.range(0, 2); i < job_count; i += dice.range(1, 4)) (void)head.abort(std::to_string(i));
+    }
+    if (dice.chance(0.6)) head.pause(static_cast<sched::PauseMode>(dice.chance(0.1) ? 2 : dice.range(0, 1)));
+    if (dice.chance(0.5)) co_await async::sleep_for(runtime, std::chrono::microseconds(dice.range(0, 2000)));
+    head.resume();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("cramped rings under aborts, pauses and clients that leave give everyone their tokens and leak nothing") {
+  uint64_t preemptions = 0;
+  uint64_t aborted = 0;
+  uint64_t whole = 0;
+  const uint64_t seeds = test::repetitions(400);
+  for (uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    Dice dice(seed);
+    const auto options = cramped_ring(dice);
+    auto jobs = greedy_jobs(dice);
+    auto leaving = greedy_jobs(dice);
+    World world(seed);
+    world.start(options, jobs);
+    for (size_t i = 0; i < leaving.size(); ++i) {
+      leaving[i].request.id = "leaving " + std::to_string(i);
+      const async::Duration patience = std::chrono::microseconds(dice.range(0, 20'000));
+      world.spawn(leave_early(world.client_thread(), world.head(), leaving[i], patience));
+    }
+    world.spawn(interfere(world.client_thread(), world.head(), Dice(seed + 1'000'000), jobs.size()));
+    world.run_to_end();
+    preemptions += world.head().status().preemptions;
+    for (const Job& job : jobs) {
+      const auto wanted = expected_tokens(job, options);
+      REQUIRE_FALSE(job.refused);
+      REQUIRE(job.endings == 1);
+      REQUIRE_FALSE(job.error.has_value());
+      if (job.finish == sched::FinishReason::kAbort) {
+        ++aborted;
+        REQUIRE(job.tokens.size() <= wanted.size());
+        REQUIRE(std::equal(job.tokens.begin(), job.tokens.end(), wanted.begin()));
+      } else {
+        ++whole;
+        REQUIRE(job.tokens == wanted);
+      }
+    }
+    world.stop();
+  }
+  REQUIRE(preemptions > 2 * seeds);
+  REQUIRE(aborted > seeds);
+  REQUIRE(whole > seeds);
+}
+
+namespace {
+
+/// A stream of requests that the policy prefers, faster than the ring serves them, and a few of those that it doesn't.
+struct Stream {
+  std::vector<Job> jobs;
+  size_t first_favourite = 0;
+};
+
+Stream unfair_stream(Dice& dice, const sched::SchedulerOptions& scheduler) {
+  Stream stream;
+  stream.first_favourite = dice.range(1, 4);
+  stream.jobs.resize(stream.first_favourite + 3 * sched::kMaxBypasses);
+  const std::vector<TokenId> common(16, 3);
+  async::Duration arrival = kProfileEnd + 2ms;
+  for (size_t i = 0; i < stream.jobs.size(); ++i) {
+    const bool favourite = i >= stream.first_favourite;
+    Job& job = stream.jobs[i];
+    job.request.id = std::to_string(i);
+    if (favourite && scheduler.policy == sched::QueuePolicy::kLongestPrefix) job.request.prompt = common;
+    const uint32_t length = favourite ? dice.range(1, 4) : dice.range(30, 60);
+    for (uint32_t token = 0; token < length; ++token) {
+      job.request.prompt.push_back(static_cast<TokenId>(dice.range(4, 49)));
+    }
+    job.request.max_tokens = favourite ? dice.range(1, 4) : dice.range(1, 40);
+    job.request.priority = favourite ? static_cast<int32_t>(dice.range(1, 3)) : 0;
+    job.arrival = arrival;
+    if (favourite) arrival += std::chrono::microseconds(dice.range(0, 20));
+  }
+  return stream;
+}
+
+/// Later arrivals that had their first token before `job`.
+int64_t overtaken_by(const Job& job, const std::vector<Job>& jobs) {
+  return std::ranges::count_if(jobs, [&](const Job& other) {
+    return other.arrival > job.arrival && other.first_token && other.first_token < job.first_token;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("nobody waits for more than a bounded number of later requests, whatever the policy prefers") {
+  int64_t most = 0;
+  for (uint64_t seed = 0; seed < test::repetitions(100); ++seed) {
+    INFO("seed " << seed);
+    Dice dice(seed);
+    auto options = cramped_ring(dice);
+    options.head.max_queued = 1000;
+    auto stream = unfair_stream(dice, options.head.scheduler);
+    World world(seed);
+    world.start(options, stream.jobs);
+    world.run_to_end(60s);
+    for (size_t i = 0; i < stream.jobs.size(); ++i) {
+      const Job& job = stream.jobs[i];
+      REQUIRE(job.tokens == expected_tokens(job, options));
+      if (i >= stream.first_favourite) continue;
+      const int64_t overtaken = overtaken_by(job, stream.jobs);
+      most = std::max(most, overtaken);
+      // Waiting, as often as the queue allows. Running, it has no place in the queue to count from: short prompts go
+      // along with its chunks, and larger priorities send it back between them.
+      REQUIRE(overtaken <= 2 * sched::kMaxBypasses + options.head.scheduler.max_running);
+    }
+    world.stop();
+  }
+  REQUIRE(most >= sched::kMaxBypasses / 2);  // else nobody was preferred
+}
