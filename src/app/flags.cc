@@ -47,6 +47,12 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags) {
       "--disable-cuda-graph", [&engine] { engine.cuda_graphs = false; },
       "On a GPU, launch the operations of decode steps one by one");
   serve
+      .add_option("--nccl", engine.nccl,
+                  "Activations to other nodes go from GPU to GPU: auto (where NCCL is on both nodes; else through the "
+                  "hosts), on (or not at all), off. The nodes' GPUs must differ")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
+  serve
       .add_option("--cpu-isa", engine.cpu_isa,
                   "Instruction set of the CPU kernels. On node 0: of all nodes; auto: each node's own choice, its "
                   "best if it says nothing")

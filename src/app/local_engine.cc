@@ -110,6 +110,7 @@ Result<void> LocalEngine::load() {
   if (device.has_error()) return device.error();
   node.device = *device;
   node.cuda_graphs = options_.cuda_graphs;
+  node.nccl = options_.nccl;
   node.cpu_isa = options_.cpu_isa;
   node.quantization = options_.quantization;
   node.threads = options_.threads;
@@ -174,6 +175,7 @@ Result<void> LocalEngine::call_nodes(const std::vector<cluster::Assignment>& ass
   options.address = place_.address;
   options.assignments = assignments;
   options.config = config_;
+  options.require_channels = options_.nccl == "on";
   auto coordinator = std::make_unique<cluster::Coordinator>(head_thread_.runtime(), options);
   coordinator->on_waiting([this](const std::string& what) { front_.set_awaited(what); });
   RETURN_IF_ERROR(coordinator->open());

@@ -63,7 +63,7 @@ Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const NodeStagesOpti
                         "--device cpu",
                         node.dtype);
     }
-    return make_gpu_backend(index, node.cuda_graphs);
+    return make_gpu_backend(index, {.graphs = node.cuda_graphs, .channels = node.nccl != "off"});
   }
   const auto isa = wanted_isa(node.cpu_isa);
   if (isa.has_error()) return isa.error();
@@ -101,6 +101,11 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
     auto backend = make_stage_backend(options_, static_cast<int32_t>(options_.spans.size()), static_cast<int32_t>(i));
     if (backend.has_error()) return backend.error();
     part.backend = std::move(*backend);
+    if (options_.nccl == "on") {
+      const tensor::ChannelSupport support = part.backend->channel_support();
+      const std::string missing = support.device.empty() ? "it computes in memory of the host" : support.missing;
+      if (!missing.empty()) return make_error(ErrorCode::kUnavailable, "--nccl on: {}: {}", name, missing);
+    }
     LoadProgress progress(name);
     auto loaded = model::StageModel::load(checkpoint, config_, span, *part.backend, limits,
                                           [&](const model::LoadProgress& done) { progress.update(done); });
@@ -124,6 +129,13 @@ std::string NodeStages::compute() const {
   const std::string format = parts_.front().backend->kv_format();
   if (config_.quantization == model::Quantization::kNone) return format;
   return fmt::format("{}, {}", format, model::to_string(config_.quantization));
+}
+
+tensor::ChannelSupport NodeStages::first_channels() const {
+  return parts_.front().backend->channel_support();
+}
+tensor::ChannelSupport NodeStages::last_channels() const {
+  return parts_.back().backend->channel_support();
 }
 
 uint64_t NodeStages::page_bytes(int32_t page_size) const {

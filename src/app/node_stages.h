@@ -21,6 +21,7 @@ struct NodeStagesOptions {
   std::string dtype = "auto";            ///< auto, bf16, f32
   DeviceKind device = DeviceKind::kCpu;
   bool cuda_graphs = true;
+  std::string nccl = "auto";             ///< activations to other nodes' GPUs: auto, on, off
   std::string cpu_isa = "auto";          ///< of the CPU kernels; auto: the best there is
   std::string quantization = "none";     ///< none (as the checkpoint is), w8
   int32_t threads = 0;                   ///< over all stages of the node; 0: one per CPU
@@ -56,6 +57,9 @@ class NodeStages {
   [[nodiscard]] std::string compute() const;
   /// Whether the caches lie in memory of the host, as the host tier does.
   [[nodiscard]] bool on_host() const { return parts_.front().backend->is_host(); }
+  /// What the devices of the first and of the last stage have to offer as ends of channels.
+  [[nodiscard]] tensor::ChannelSupport first_channels() const;
+  [[nodiscard]] tensor::ChannelSupport last_channels() const;
   /// Pages of `page_size` tokens, over all stages of the node, in `fraction` of the memory that is available now.
   [[nodiscard]] uint64_t page_capacity(int32_t page_size, double fraction) const;
   /// Bytes of such a page over all stages of the node.

@@ -25,6 +25,7 @@ class Host final : public cluster::StageHost {
         threads_(options.threads),
         device_(options.device),
         cuda_graphs_(options.cuda_graphs),
+        nccl_(options.nccl),
         cpu_isa_(options.cpu_isa),
         storage_(options.storage) {}
 
@@ -50,6 +51,7 @@ class Host final : public cluster::StageHost {
       if (device.has_error()) return device.error();
       options.device = *device;
       options.cuda_graphs = cuda_graphs_;
+      options.nccl = nccl_;
       options.cpu_isa = assignment.cpu_isa == "auto" ? cpu_isa_ : assignment.cpu_isa;
       options.quantization = assignment.quantization;
       options.threads = threads_;
@@ -65,7 +67,7 @@ class Host final : public cluster::StageHost {
     if (!capacity_) {
       capacity_ = node_->page_capacity(static_cast<int32_t>(assignment.page_size), assignment.memory_fraction);
     }
-    return cluster::Loaded{*capacity_, node_->compute()};
+    return cluster::Loaded{*capacity_, node_->compute(), node_->first_channels(), node_->last_channels()};
   }
 
   Result<sched::LocalStages*> stages(const cluster::Assignment& assignment, cluster::PoolSizes pages) override {
@@ -93,6 +95,7 @@ class Host final : public cluster::StageHost {
   const int32_t threads_;
   const std::string device_;
   const bool cuda_graphs_;
+  const std::string nccl_;
   const std::string cpu_isa_;  // where the head does not say
   std::unique_ptr<NodeStages> node_;
   std::optional<cluster::Assignment> loaded_;

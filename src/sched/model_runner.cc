@@ -107,12 +107,17 @@ asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, s
 /// Where this turn's activations are copied for a link; empty when it takes them from where they lie.
 std::span<std::byte> ModelRunner::host_copy_of(tensor::Matrix hidden) const {
   const tensor::Buffer& copy = on_host_[turn_ % 2];
-  return copy.bytes() == 0 ? std::span<std::byte>() : std::span(copy.data(), hidden.bytes());
+  return copy.bytes() == 0 || output_memory_ == Memory::kDevice ? std::span<std::byte>()
+                                                                : std::span(copy.data(), hidden.bytes());
 }
 
-std::span<std::byte> ModelRunner::input_memory(size_t bytes) {
-  if (inputs_.bytes() < bytes) inputs_ = model_->backend().allocate_host(bytes);
-  return {inputs_.data(), bytes};
+std::span<std::byte> ModelRunner::input_memory(size_t bytes, Memory where) {
+  tensor::Backend& backend = model_->backend();
+  tensor::Buffer& inputs = inputs_[static_cast<size_t>(where)];
+  if (inputs.bytes() < bytes) {
+    inputs = where == Memory::kDevice ? backend.allocate(bytes) : backend.allocate_host(bytes);
+  }
+  return {inputs.data(), bytes};
 }
 
 std::span<std::byte> ModelRunner::host_page(HostPageId page) {

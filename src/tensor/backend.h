@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "tensor/device_channel.h"
 #include "tensor/dtype.h"
 #include "tensor/host_tensor.h"
 #include "tensor/sampling.h"
@@ -208,6 +209,14 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<Replay> make_replay() = 0;
   /// A gate with all layers closed.
   [[nodiscard]] virtual std::shared_ptr<LayerGate> make_layer_gate() = 0;
+
+  /// Whether its memory can be an end of a DeviceChannel. The two below are called only where nothing is missing.
+  [[nodiscard]] virtual ChannelSupport channel_support() { return {}; }
+  /// Of one channel, by the end that will send.
+  [[nodiscard]] virtual std::vector<std::byte> make_channel_id();
+  /// Throws std::runtime_error when it cannot be begun. Destroyed before the backend.
+  [[nodiscard]] virtual std::unique_ptr<DeviceChannel> open_channel(ChannelOptions options);
+
   /// Submits `work` and waits on the calling thread, which is none of the backend's; rethrows what it threw.
   void run_and_wait(std::function<void()> work);
 
@@ -216,7 +225,8 @@ class Backend {
   [[nodiscard]] virtual PlacedBatch place(const BatchLayout& batch) = 0;
   [[nodiscard]] virtual PlacedIndices place(std::span<const int32_t> values) = 0;
   /// In stream order, complete when the work is: until then nobody changes or reads what is copied. `from` is memory of
-  /// the host, from allocate_host if it shall be fast, or of another backend of the same kind in this process.
+  /// the host, from allocate_host if it shall be fast, or of another backend of the same kind in this process, or what
+  /// a channel of this backend receives into: the copy then comes after the receive.
   virtual void copy_in(std::span<const std::byte> from, void* to) = 0;
   virtual void copy_out(const void* from, std::span<std::byte> to) = 0;
 
