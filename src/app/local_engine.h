@@ -33,7 +33,7 @@ struct EngineOptions {
   int32_t threads = 0;                     ///< of the whole process; 0: one per CPU it may use
   int32_t page_size = 64;                  ///< tokens
   int64_t max_total_tokens = 0;            ///< of the KV cache; 0: from memory_fraction
-  double memory_fraction = 0.5;            ///< of the memory available at start, for the KV cache
+  double memory_fraction = 0;              ///< of the memory available at start, for the KV cache; 0: by the device
   int32_t context_length = 0;              ///< 0: the model's own
   int32_t chunked_prefill_size = 512;      ///< prompt tokens per micro-batch
   std::string chunking = "fixed";          ///< fixed, published, balanced

@@ -57,6 +57,8 @@ class Host final : public cluster::StageHost {
       options.threads = threads_;
       options.max_batch_tokens = static_cast<int32_t>(assignment.max_batch_tokens);
       options.max_running = static_cast<int32_t>(assignment.max_running);
+      options.page_size = static_cast<int32_t>(assignment.page_size);
+      options.context_length = config_.context_length();
       if (assignment.has_store) options.storage = storage_;
       auto node = NodeStages::load(checkpoint_, config_, options);
       if (node.has_error()) return node.error();
@@ -65,7 +67,7 @@ class Host final : public cluster::StageHost {
     loaded_ = assignment;
     // Measured once: afterwards the caches themselves take the memory.
     if (!capacity_) {
-      capacity_ = node_->page_capacity(static_cast<int32_t>(assignment.page_size), assignment.memory_fraction);
+      capacity_ = node_->page_capacity(assignment.memory_fraction);
     }
     return cluster::Loaded{*capacity_, node_->compute(), node_->first_channels(), node_->last_channels()};
   }

@@ -9,6 +9,7 @@
 #include "cuda/layer_gate.h"
 #include "cuda/nccl_channel.h"
 #include "cuda/place_batch.h"
+#include "cuda/reserve.h"
 #include "cuda/sampling.h"
 #include "cuda/submissions.h"
 #include "cuda/weights.h"
@@ -69,6 +70,10 @@ class CudaBackend final : public Backend {
     return {fmt::format("cuda {}", device_.ordinal), free};
   }
 
+  void reserve(const WorkBounds& bounds) override {
+    device_.make_current();
+    reserve_scratch(device_, submissions_, bounds);
+  }
   Buffer allocate(size_t bytes) override { return allocate_device(device_.ordinal, bytes, device_.set_up); }
   Buffer allocate_host(size_t bytes) override {
     device_.make_current();

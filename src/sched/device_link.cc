@@ -93,7 +93,12 @@ class DeviceReceiver final : public comm::LinkReceiver {
     hosts_->close(reason);
     channel_->abort(std::move(reason));
   }
-  [[nodiscard]] comm::LinkStats stats() const override { return hosts_->stats(); }
+  [[nodiscard]] comm::LinkStats stats() const override {
+    comm::LinkStats stats = hosts_->stats();
+    stats.messages_received += messages_.load(std::memory_order_relaxed);
+    stats.bytes_received += bytes_.load(std::memory_order_relaxed);
+    return stats;
+  }
 
  private:
   struct Posted {
@@ -108,6 +113,8 @@ class DeviceReceiver final : public comm::LinkReceiver {
   const std::shared_ptr<comm::LinkReceiver> hosts_;
   const std::unique_ptr<tensor::DeviceChannel> channel_;
   std::deque<Posted> posts_;  // not received yet; as many as the user has memory for
+  std::atomic<uint64_t> messages_{0};
+  std::atomic<uint64_t> bytes_{0};
 };
 
 void DeviceReceiver::post(PlanId plan, std::span<std::byte> target) {
@@ -132,6 +139,8 @@ asio::awaitable<comm::Message> DeviceReceiver::receive(MessageKind kind) {
   const Posted posted = std::move(posts_.front());
   posts_.pop_front();
   co_await posted.launched.wait();
+  messages_.fetch_add(1, std::memory_order_relaxed);
+  bytes_.fetch_add(posted.target.size(), std::memory_order_relaxed);
   comm::Message message{kind, generation_, posted.plan, comm::Payload::share(posted.target, nullptr)};
   message.arrival = posted.arrival;
   co_return message;

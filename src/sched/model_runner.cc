@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "async/event.h"
+#include "sched/stage_inputs.h"
 
 namespace millrace::sched {
 
@@ -72,6 +73,12 @@ tensor::Matrix row_range(tensor::Matrix matrix, size_t begin, size_t end) {
 }
 
 }  // namespace
+
+uint64_t ModelRunner::device_bytes(const model::StageModel& model, bool receives_on_device) {
+  const size_t largest = model.hidden_view({}, 0).cols * tensor::size_of(model.backend().hidden_dtype()) *
+                         static_cast<size_t>(model.limits().max_batch_tokens);
+  return largest * (2 + (receives_on_device ? StageInputs::kLargestPlans : 0));
+}
 
 ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, const Options& options,
                          std::unique_ptr<cache::PageStore> store)

@@ -18,6 +18,8 @@ class ModelRunner final : public StageRunner {
     /// Whether a link may read the activations on the host; else a stage of this process takes them from the device.
     bool activations_to_host = true;
   };
+  /// What the constructor and input_memory() will take of the device, beside what the model has.
+  [[nodiscard]] static uint64_t device_bytes(const model::StageModel& model, bool receives_on_device);
   /// The backend outlives the runner; the model's cache is allocated. Behind the host's pages there is a store, if it
   /// is not null.
   ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, const Options& options,

@@ -169,6 +169,19 @@ struct DeviceMemory {
   uint64_t available_bytes = 0;  ///< now
 };
 
+/// The most that the work of one stage can be, for scratch.
+struct WorkBounds {
+  int32_t rows = 0;       ///< of a batch
+  int32_t sequences = 0;  ///< of a batch
+  int32_t context = 0;    ///< of a sequence
+  KvCacheShape cache;     ///< whatever its page_count
+  std::span<const PackedWeight* const> weights;
+  std::span<const AttentionShape> attention;
+  int32_t logit_rows = 0;    ///< that are drawn or scored at once; 0: none ever
+  int32_t logit_blocks = 0;  ///< of as many, of one batch
+  int32_t vocab = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -183,6 +196,8 @@ class Backend {
 
   [[nodiscard]] virtual DeviceMemory memory() const = 0;
 
+  /// Takes what scratch any work within `bounds` needs, so that none is taken later. Throws where memory is short.
+  virtual void reserve(const WorkBounds& /*bounds*/) {}
   /// Zeroed device memory.
   [[nodiscard]] virtual Buffer allocate(size_t bytes) = 0;
   /// Zeroed host memory that the device copies from and to fastest.

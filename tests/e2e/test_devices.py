@@ -1,6 +1,7 @@
 """Which device a server computes on, and the server over the CUDA backend's module with an emulated GPU."""
 
 import os
+import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
@@ -116,6 +117,30 @@ def test_a_device_failure_ends_the_requests_in_flight_and_the_ring_forms_again(f
         assert answers[-1].status_code == 503, answers[-1].text
         wait_until(lambda: server.get("/health").status_code == 200, "a new ring")
         assert completion(server, body) == answers[0].json()["choices"][0]
+
+
+@pytest.mark.parametrize("mib,flags,reason", [
+    (4, [], "stage 0: its weights take "),
+    (1024, ["--max-total-tokens", 10_000_000], "cuda 0: a KV cache of 8192 pages of 64 tokens takes "),
+    (16, ["--chunked-prefill-size", 8192], "stage 0: CUDA: cudaMalloc of "),
+])
+def test_memory_that_is_short_is_an_error_at_the_start(mib, flags, reason):
+    refused = run("serve", "--model-path", MODEL, "--port", 0, "--device", "cuda", *flags,
+                  MILLRACE_CUDA_MODULE=EMULATED, MILLRACE_EMULATED_GPU_MIB=mib)
+    assert refused.returncode == 1
+    assert reason in refused.stderr and " MB are missing" in refused.stderr
+
+
+def test_the_cache_takes_what_a_gpu_has_left_beside_weights_and_scratch():
+    prefix = ["env", f"MILLRACE_CUDA_MODULE={EMULATED}", "MILLRACE_EMULATED_GPU_MIB=128"]
+    pages = []
+    for flags in ([], ["--mem-fraction-static", 0.3]):
+        with MillraceServer("--device", "cuda", *flags, prefix=prefix) as server:
+            pages.append(int(re.search(r"KV cache: (\d+) pages of 64", server.log()).group(1)))
+            assert completion(server)["text"]
+    page_bytes = 2147.5e6 / 8192
+    assert 48 << 20 < pages[0] * page_bytes < 0.9 * (128 << 20)
+    assert abs(pages[1] - pages[0] / 3) <= 1
 
 
 class GpuRing(Ring):

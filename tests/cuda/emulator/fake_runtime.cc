@@ -166,7 +166,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->major = 9;
   properties->minor = 0;
   properties->multiProcessorCount = 4;
-  properties->totalGlobalMem = kDeviceBytes;
+  properties->totalGlobalMem = device_bytes();
   properties->sharedMemPerBlockOptin = 232448;
   return cudaSuccess;
 }
@@ -184,7 +184,7 @@ cudaError_t cudaSetDevice(int device) {
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   *free = free_bytes(current_device);
-  *total = kDeviceBytes;
+  *total = device_bytes();
   return cudaSuccess;
 }
 
