@@ -78,12 +78,13 @@ Result<DeviceKind> choose_device(const std::string& device, const std::string& d
   return DeviceKind::kCuda;
 }
 
-Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(int32_t index, bool graphs) {
+Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(int32_t index, const GpuOptions& options) {
   const auto module = load_module();
   if (module.has_error()) return module.error();
   const auto gpus = (*module)->list_gpus();
   if (gpus.has_error()) return gpus.error();
-  return (*module)->make_backend({.device = index % static_cast<int32_t>(gpus->size()), .graphs = graphs});
+  return (*module)->make_backend(
+      {.device = index % static_cast<int32_t>(gpus->size()), .graphs = options.graphs, .channels = options.channels});
 }
 
 std::string describe_devices() {

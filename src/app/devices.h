@@ -14,8 +14,12 @@ enum class DeviceKind : uint8_t { kCpu, kCuda };
 /// Of `--device` and `--dtype`: auto is cuda where a GPU can be used and f32 is not asked for, else cpu, and says in
 /// the log which and why. kUnavailable for cuda where there is no module, no driver or no GPU.
 [[nodiscard]] Result<DeviceKind> choose_device(const std::string& device, const std::string& dtype);
+struct GpuOptions {
+  bool graphs = true;    ///< replay decode steps
+  bool channels = true;  ///< to devices of other processes
+};
 /// On GPU `index` modulo their number. Throws std::runtime_error when that GPU cannot be used.
-[[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(int32_t index, bool graphs);
+[[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(int32_t index, const GpuOptions& options);
 /// A line per device, for `millrace devices`; where there is no GPU, why.
 [[nodiscard]] std::string describe_devices();
 

@@ -47,6 +47,12 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags) {
       "--disable-cuda-graph", [&engine] { engine.cuda_graphs = false; },
       "On a GPU, launch the operations of decode steps one by one");
   serve
+      .add_option("--nccl", engine.nccl,
+                  "Activations to other nodes go from GPU to GPU: auto (where NCCL is on both nodes; else through the "
+                  "hosts), on (or not at all), off. The nodes' GPUs must differ")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
+  serve
       .add_option("--cpu-isa", engine.cpu_isa,
                   "Instruction set of the CPU kernels. On node 0: of all nodes; auto: each node's own choice, its "
                   "best if it says nothing")
@@ -157,10 +163,11 @@ void add_scheduler_flags(CLI::App& serve, EngineOptions& engine) {
       ->capture_default_str();
   serve.add_option("--max-total-tokens", engine.max_total_tokens, "Tokens that the KV cache holds (default: by memory)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  serve.add_option("--mem-fraction-static", engine.memory_fraction,
-                   "Part of the memory available at start that the KV cache may take")
-      ->check(CLI::Range(0.001, 0.99))
-      ->capture_default_str();
+  serve
+      .add_option("--mem-fraction-static", engine.memory_fraction,
+                  "Part of the memory available at start, beside weights and scratch, that the KV cache may take "
+                  "(default: 0.9 on a GPU, 0.5 on the CPU)")
+      ->check(CLI::Range(0.001, 0.99));
   serve.add_option("--watchdog-timeout", engine.watchdog_timeout_s,
                    "Seconds that a micro-batch may take before the ring counts as broken")
       ->check(CLI::Range(1.0, 86400.0))

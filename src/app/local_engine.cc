@@ -113,11 +113,14 @@ Result<void> LocalEngine::load() {
   if (device.has_error()) return device.error();
   node.device = *device;
   node.cuda_graphs = options_.cuda_graphs;
+  node.nccl = options_.nccl;
   node.cpu_isa = options_.cpu_isa;
   node.quantization = options_.quantization;
   node.threads = options_.threads;
   node.max_batch_tokens = static_cast<int32_t>(max_batch_tokens(options_));
   node.max_running = options_.max_running_requests;
+  node.page_size = options_.page_size;
+  node.context_length = static_cast<int32_t>(front_.model_info().context_length);
   node.storage = options_.storage;
   const auto ranges = layer_ranges(node);
   if (ranges.has_error()) return ranges.error();
@@ -177,6 +180,7 @@ Result<void> LocalEngine::call_nodes(const std::vector<cluster::Assignment>& ass
   options.address = place_.address;
   options.assignments = assignments;
   options.config = config_;
+  options.require_channels = options_.nccl == "on";
   auto coordinator = std::make_unique<cluster::Coordinator>(head_thread_.runtime(), options);
   coordinator->on_waiting([this](const std::string& what) { front_.set_awaited(what); });
   RETURN_IF_ERROR(coordinator->open());
@@ -210,7 +214,7 @@ Result<uint32_t> LocalEngine::page_count() {
   // More than every running request at full length is of use to the prefix cache only, and soon to nobody.
   uint64_t useful = (longest + page_size - 1) / page_size * static_cast<uint64_t>(options_.max_running_requests);
   if (options_.radix_cache) useful *= kCachedPerRunning;
-  uint64_t capacity = node_->page_capacity(options_.page_size, options_.memory_fraction);
+  uint64_t capacity = node_->page_capacity(options_.memory_fraction);
   if (coordinator_) {
     const auto least = wait_for_nodes();
     if (least.has_error()) return least.error();

@@ -27,12 +27,13 @@ struct EngineOptions {
   std::string dtype = "auto";              ///< auto, bf16, f32
   std::string device = "auto";             ///< of this node's stages: auto, cpu, cuda
   bool cuda_graphs = true;                 ///< replay decode steps on a GPU
+  std::string nccl = "auto";               ///< activations to other nodes' GPUs from device to device: auto, on, off
   std::string cpu_isa = "auto";            ///< of the CPU kernels on every node; auto: as each node says, or its best
   std::string quantization = "none";       ///< of the projections: none (as the checkpoint is), w8
   int32_t threads = 0;                     ///< of the whole process; 0: one per CPU it may use
   int32_t page_size = 64;                  ///< tokens
   int64_t max_total_tokens = 0;            ///< of the KV cache; 0: from memory_fraction
-  double memory_fraction = 0.5;            ///< of the memory available at start, for the KV cache
+  double memory_fraction = 0;              ///< of the memory available at start, for the KV cache; 0: by the device
   int32_t context_length = 0;              ///< 0: the model's own
   int32_t chunked_prefill_size = 512;      ///< prompt tokens per micro-batch
   std::string chunking = "fixed";          ///< fixed, published, balanced

@@ -27,6 +27,14 @@ Result<tensor::DType> compute_dtype(const std::string& name) {
   return dtype;
 }
 
+/// Parts of the memory that is available beside weights and scratch, for the KV cache. A GPU's is the server's alone.
+constexpr double kFractionOfHost = 0.5;
+constexpr double kFractionOfGpu = 0.9;
+
+double megabytes(uint64_t bytes) {
+  return static_cast<double>(bytes) / 1e6;
+}
+
 /// Nothing: the best there is.
 Result<std::optional<cpu::Isa>> wanted_isa(const std::string& name) {
   if (name == "auto") return std::optional<cpu::Isa>();
@@ -63,7 +71,7 @@ Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const NodeStagesOpti
                         "--device cpu",
                         node.dtype);
     }
-    return make_gpu_backend(index, node.cuda_graphs);
+    return make_gpu_backend(index, {.graphs = node.cuda_graphs, .channels = node.nccl != "off"});
   }
   const auto isa = wanted_isa(node.cpu_isa);
   if (isa.has_error()) return isa.error();
@@ -101,11 +109,24 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
     auto backend = make_stage_backend(options_, static_cast<int32_t>(options_.spans.size()), static_cast<int32_t>(i));
     if (backend.has_error()) return backend.error();
     part.backend = std::move(*backend);
+    if (options_.nccl == "on") {
+      const tensor::ChannelSupport support = part.backend->channel_support();
+      const std::string missing = support.device.empty() ? "it computes in memory of the host" : support.missing;
+      if (!missing.empty()) return make_error(ErrorCode::kUnavailable, "--nccl on: {}: {}", name, missing);
+    }
+    RETURN_IF_ERROR(check_weights_fit(*part.backend, i));
     LoadProgress progress(name);
-    auto loaded = model::StageModel::load(checkpoint, config_, span, *part.backend, limits,
-                                          [&](const model::LoadProgress& done) { progress.update(done); });
-    if (loaded.has_error()) return loaded.error();
-    part.model = std::move(*loaded);
+    try {
+      auto loaded = model::StageModel::load(checkpoint, config_, span, *part.backend, limits,
+                                            [&](const model::LoadProgress& done) { progress.update(done); });
+      if (loaded.has_error()) return loaded.error();
+      part.model = std::move(*loaded);
+      part.model->reserve(options_.max_running, options_.context_length, options_.page_size);
+    } catch (const ErrorException&) {
+      throw;
+    } catch (const std::runtime_error& short_of_memory) {
+      return make_error(ErrorCode::kExhausted, "{}: {}", name, short_of_memory.what());
+    }
     part.thread = std::make_unique<async::IoThread>(name);
     if (options_.storage.enabled()) {
       const auto fingerprint = model::fingerprint(checkpoint, config_, span);
@@ -126,33 +147,74 @@ std::string NodeStages::compute() const {
   return fmt::format("{}, {}", format, model::to_string(config_.quantization));
 }
 
+tensor::ChannelSupport NodeStages::first_channels() const {
+  return parts_.front().backend->channel_support();
+}
+tensor::ChannelSupport NodeStages::last_channels() const {
+  return parts_.back().backend->channel_support();
+}
+
 uint64_t NodeStages::page_bytes(int32_t page_size) const {
   const model::LayerRange layers{options_.spans.front().layers.begin, options_.spans.back().layers.end};
   return model::kv_page_bytes(config_, layers, page_size, parts_.front().backend->compute_dtype());
 }
 
-uint64_t NodeStages::page_capacity(int32_t page_size, double fraction) const {
-  struct Shared {
-    uint64_t available_bytes = 0;
-    uint64_t page_bytes = 0;  // over the stages in it
-  };
+std::map<std::string, NodeStages::Shared> NodeStages::memories() const {
   std::map<std::string, Shared> memories;
+  std::map<std::string, uint64_t> wanted;
   for (size_t i = 0; i < parts_.size(); ++i) {
     const tensor::Backend& backend = *parts_[i].backend;
     const tensor::DeviceMemory memory = backend.memory();
     Shared& shared = memories[memory.name];
     shared.available_bytes = memory.available_bytes;
-    shared.page_bytes += model::kv_page_bytes(config_, options_.spans[i].layers, page_size, backend.compute_dtype());
+    shared.page_bytes +=
+        model::kv_page_bytes(config_, options_.spans[i].layers, options_.page_size, backend.compute_dtype());
+    if (backend.is_host()) continue;
+    // Behind another node's stage; only there NCCL is asked for.
+    const bool receives = i == 0 && !options_.spans[i].first && parts_[i].backend->channel_support().missing.empty();
+    wanted[memory.name] += sched::ModelRunner::device_bytes(*parts_[i].model, receives);
   }
+  for (auto& [name, shared] : memories) shared.available_bytes -= std::min(shared.available_bytes, wanted[name]);
+  return memories;
+}
+
+uint64_t NodeStages::page_capacity(double fraction) const {
+  if (fraction <= 0) fraction = on_host() ? kFractionOfHost : kFractionOfGpu;
   uint64_t least = UINT64_MAX;
-  for (const auto& [name, shared] : memories) {
+  for (const auto& [name, shared] : memories()) {
     const auto bytes = static_cast<uint64_t>(fraction * static_cast<double>(shared.available_bytes));
     least = std::min(least, bytes / std::max<uint64_t>(1, shared.page_bytes));
   }
   return least;
 }
 
+Result<void> NodeStages::check_room(uint64_t page_count) const {
+  if (on_host()) return {};
+  for (const auto& [name, shared] : memories()) {
+    const uint64_t wanted = page_count * shared.page_bytes;
+    if (wanted <= shared.available_bytes) continue;
+    return make_error(ErrorCode::kExhausted,
+                      "{}: a KV cache of {} pages of {} tokens takes {:.1f} MB, {:.1f} MB are free beside weights and "
+                      "scratch: {:.1f} MB are missing",
+                      name, page_count, options_.page_size, megabytes(wanted), megabytes(shared.available_bytes),
+                      megabytes(wanted - shared.available_bytes));
+  }
+  return {};
+}
+
+Result<void> NodeStages::check_weights_fit(const tensor::Backend& backend, size_t index) const {
+  const tensor::DeviceMemory memory = backend.memory();
+  const uint64_t wanted =
+      model::parameter_count(config_, options_.spans[index]) * tensor::size_of(backend.compute_dtype());
+  if (backend.is_host() || wanted <= memory.available_bytes) return {};
+  return make_error(ErrorCode::kExhausted,
+                    "stage {}: its weights take {:.1f} MB, {} has {:.1f} MB free: {:.1f} MB are missing",
+                    options_.first.value() + index, megabytes(wanted), memory.name, megabytes(memory.available_bytes),
+                    megabytes(wanted - memory.available_bytes));
+}
+
 Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingShape& shape, uint32_t drawable_vocab) {
+  RETURN_IF_ERROR(check_room(shape.bounds.page_count));
   std::vector<async::Runtime*> runtimes;
   std::vector<sched::LocalStages::RunnerFactory> runners;
   for (size_t i = 0; i < parts_.size(); ++i) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,10 +22,13 @@ struct NodeStagesOptions {
   std::string dtype = "auto";            ///< auto, bf16, f32
   DeviceKind device = DeviceKind::kCpu;
   bool cuda_graphs = true;
+  std::string nccl = "auto";             ///< activations to other nodes' GPUs: auto, on, off
   std::string cpu_isa = "auto";          ///< of the CPU kernels; auto: the best there is
   std::string quantization = "none";     ///< none (as the checkpoint is), w8
   int32_t threads = 0;                   ///< over all stages of the node; 0: one per CPU
   int32_t max_batch_tokens = 0;
+  int32_t page_size = 0;
+  int32_t context_length = 0;  ///< tokens of the longest sequence
   int32_t max_running = 0;
   StorageOptions storage;
 };
@@ -56,8 +60,14 @@ class NodeStages {
   [[nodiscard]] std::string compute() const;
   /// Whether the caches lie in memory of the host, as the host tier does.
   [[nodiscard]] bool on_host() const { return parts_.front().backend->is_host(); }
-  /// Pages of `page_size` tokens, over all stages of the node, in `fraction` of the memory that is available now.
-  [[nodiscard]] uint64_t page_capacity(int32_t page_size, double fraction) const;
+  /// What the devices of the first and of the last stage have to offer as ends of channels.
+  [[nodiscard]] tensor::ChannelSupport first_channels() const;
+  [[nodiscard]] tensor::ChannelSupport last_channels() const;
+  /// Pages, over all stages of the node, in `fraction` of the memory that is available now; 0: the device's default.
+  [[nodiscard]] uint64_t page_capacity(double fraction) const;
+  /// Whether so many pages have room on the devices; an error says how much is missing. Memory of the host is given out
+  /// page by page, as it is used: there is room.
+  [[nodiscard]] Result<void> check_room(uint64_t page_count) const;
   /// Bytes of such a page over all stages of the node.
   [[nodiscard]] uint64_t page_bytes(int32_t page_size) const;
   /// Once: allocates the caches, opens the stores and makes the loops' host. `control` outlives it.
@@ -81,6 +91,13 @@ class NodeStages {
 
   NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options);
   [[nodiscard]] Result<void> load_all(const model::Checkpoint& checkpoint);
+  [[nodiscard]] Result<void> check_weights_fit(const tensor::Backend& backend, size_t index) const;
+  /// Memory of devices by name, shared by the stages on each.
+  struct Shared {
+    uint64_t available_bytes = 0;
+    uint64_t page_bytes = 0;  // over the stages in it
+  };
+  [[nodiscard]] std::map<std::string, Shared> memories() const;
 
   const model::ModelConfig config_;
   const NodeStagesOptions options_;

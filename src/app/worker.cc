@@ -25,6 +25,7 @@ class Host final : public cluster::StageHost {
         threads_(options.threads),
         device_(options.device),
         cuda_graphs_(options.cuda_graphs),
+        nccl_(options.nccl),
         cpu_isa_(options.cpu_isa),
         storage_(options.storage) {}
 
@@ -50,11 +51,14 @@ class Host final : public cluster::StageHost {
       if (device.has_error()) return device.error();
       options.device = *device;
       options.cuda_graphs = cuda_graphs_;
+      options.nccl = nccl_;
       options.cpu_isa = assignment.cpu_isa == "auto" ? cpu_isa_ : assignment.cpu_isa;
       options.quantization = assignment.quantization;
       options.threads = threads_;
       options.max_batch_tokens = static_cast<int32_t>(assignment.max_batch_tokens);
       options.max_running = static_cast<int32_t>(assignment.max_running);
+      options.page_size = static_cast<int32_t>(assignment.page_size);
+      options.context_length = config_.context_length();
       if (assignment.has_store) options.storage = storage_;
       auto node = NodeStages::load(checkpoint_, config_, options);
       if (node.has_error()) return node.error();
@@ -63,9 +67,9 @@ class Host final : public cluster::StageHost {
     loaded_ = assignment;
     // Measured once: afterwards the caches themselves take the memory.
     if (!capacity_) {
-      capacity_ = node_->page_capacity(static_cast<int32_t>(assignment.page_size), assignment.memory_fraction);
+      capacity_ = node_->page_capacity(assignment.memory_fraction);
     }
-    return cluster::Loaded{*capacity_, node_->compute()};
+    return cluster::Loaded{*capacity_, node_->compute(), node_->first_channels(), node_->last_channels()};
   }
 
   Result<sched::LocalStages*> stages(const cluster::Assignment& assignment, cluster::PoolSizes pages) override {
@@ -93,6 +97,7 @@ class Host final : public cluster::StageHost {
   const int32_t threads_;
   const std::string device_;
   const bool cuda_graphs_;
+  const std::string nccl_;
   const std::string cpu_isa_;  // where the head does not say
   std::unique_ptr<NodeStages> node_;
   std::optional<cluster::Assignment> loaded_;

@@ -29,6 +29,7 @@ Coordinator::Coordinator(async::Runtime& runtime, CoordinatorOptions options)
       tasks_(runtime),
       changed_(runtime),
       nodes_(options_.assignments.size()),
+      channel_choice_(options_.require_channels),
       reports_(options_.assignments) {}
 
 Coordinator::~Coordinator() = default;
@@ -117,7 +118,9 @@ asio::awaitable<void> Coordinator::serve_node(std::shared_ptr<ControlConnection>
     problem = hello != nullptr ? refusal(*hello) : "it did not say hello";
     if (problem.empty()) {
       Node& node = nodes_[hello->node_rank];
-      node = Node{connection, hello->ring_port, {}, Generation(0), false};
+      node = Node{};
+      node.connection = connection;
+      node.ring_port = hello->ring_port;
       log::info("{} is there, from {}", reports_.name(hello->node_rank), connection->peer());
       connection->send(options_.assignments[hello->node_rank]);
       co_await listen_to(hello->node_rank, connection);
@@ -158,6 +161,8 @@ void Coordinator::handle(uint32_t rank, const Message& message) {
       return;
     }
     node.page_capacity = loaded->page_capacity;
+    node.first_channels = loaded->first;
+    node.last_channels = loaded->last;
     reports_.set_compute(rank, loaded->compute);
     log::info("{} has loaded its layers and has room for {} pages", reports_.name(rank), loaded->page_capacity);
   } else if (const auto* formed = std::get_if<Formed>(&message)) {
@@ -216,6 +221,7 @@ asio::awaitable<uint64_t> Coordinator::all_loaded(std::string compute) {
 void Coordinator::set_local(sched::LocalStages& stages, PoolSizes pages) {
   stages_ = &stages;
   pages_ = pages;
+  nodes_.front().last_channels = stages.last_channels();
   const std::lock_guard lock(stats_mutex_);
   stage_links_ = std::make_unique<comm::TcpLinkGroup>(stages.last_runtime());
 }
@@ -225,6 +231,15 @@ void Coordinator::interrupt() {
   changed_.notify_all();
 }
 
+std::vector<bool> Coordinator::choose_channels() {
+  std::vector<bool> channels(nodes_.size(), false);
+  for (uint32_t rank = 0; rank + 1 < nodes_.size(); ++rank) {
+    channels[rank] = channel_choice_.choose(StageId(options_.assignments[rank + 1].first_stage),
+                                            nodes_[rank].last_channels, nodes_[rank + 1].first_channels);
+  }
+  return channels;
+}
+
 void Coordinator::send_forms(Generation generation) {
   for (uint32_t rank = 1; rank < nodes_.size(); ++rank) {
     Form form{generation, pages_, {}, ring_listener_->endpoint().port};
@@ -232,6 +247,8 @@ void Coordinator::send_forms(Generation generation) {
       form.next_host = nodes_[rank + 1].connection->peer_host();
       form.next_port = nodes_[rank + 1].ring_port;
     }
+    form.channel_in = channels_[rank - 1];
+    form.channel_out = rank + 1 < nodes_.size() && channels_[rank];
     nodes_[rank].joined = generation;
     nodes_[rank].connection->send(form);
   }
@@ -252,8 +269,13 @@ asio::awaitable<void> Coordinator::connect_next_node(Generation generation, asyn
   const StageId from = last_local_stage();
   const auto hello = link_hello(own, options_.config, generation, from, StageId(from.value() + 1));
   const comm::TcpEndpoint next{nodes_[1].connection->peer_host(), nodes_[1].ring_port};
-  links.sender = co_await comm::connect_link(runtime_, *stage_links_, next, hello, link_options(own, options_.config),
-                                             deadline);
+  auto link =
+      co_await comm::connect_link(runtime_, *stage_links_, next, hello, link_options(own, options_.config), deadline);
+  if (channels_[0] && !link.has_error()) {
+    link =
+        co_await stages_->add_channel(std::move(*link), channel_options(generation, from, StageId(from.value() + 1)));
+  }
+  links.sender = std::move(link);
   changed_.notify_all();
 }
 
@@ -266,7 +288,8 @@ asio::awaitable<void> Coordinator::until_joined(Generation generation, async::Ti
     const auto late = std::find_if(nodes_.begin() + 1, nodes_.end(), [](const Node& node) { return !node.formed; });
     if (links.receiver && links.sender && late == nodes_.end()) co_return;
     // The links end by themselves at the deadline, and say more.
-    const bool changed = co_await changed_.wait_until(deadline + 1s);
+    const bool channels = std::find(channels_.begin(), channels_.end(), true) != channels_.end();
+    const bool changed = co_await changed_.wait_until(deadline + 1s + (channels ? kChannelTimeout : 0s));
     if (!changed) {
       const auto rank = static_cast<uint32_t>(late - nodes_.begin());
       throw ErrorException(
@@ -280,6 +303,7 @@ asio::awaitable<sched::RingEnds> Coordinator::form(Generation generation) {
                      "come, load, or end the last generation");
   const async::TimePoint deadline = runtime_.now() + options_.form_timeout;
   lost_.clear();
+  channels_ = choose_channels();
   send_forms(generation);
   Links links;
   async::TaskGroup linking(runtime_);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/channel_choice.h"
 #include "cluster/control_connection.h"
 #include "cluster/messages.h"
 #include "cluster/node_reports.h"
@@ -24,6 +25,7 @@ struct CoordinatorOptions {
   model::ModelConfig config;
   ControlTiming timing;
   async::Duration form_timeout = std::chrono::seconds(5);
+  bool require_channels = false;  ///< form no ring whose activations between devices go through the hosts
 };
 
 /// Brings the nodes of a ring together, on the node of the head: hears their hellos, tells each what to load, and forms
@@ -62,6 +64,8 @@ class Coordinator final : public sched::RingFormer {
     std::shared_ptr<ControlConnection> connection;  // null: not there
     uint16_t ring_port = 0;
     std::optional<uint64_t> page_capacity;          // set: loaded
+    tensor::ChannelSupport first_channels;          // as Loaded says
+    tensor::ChannelSupport last_channels;
     Generation joined{0};                           // asked to join this generation; 0: none
     bool formed = false;
   };
@@ -85,6 +89,8 @@ class Coordinator final : public sched::RingFormer {
   [[nodiscard]] asio::awaitable<void> until_joined(Generation generation, async::TimePoint deadline,
                                                    const Links& links);
   void send_forms(Generation generation);
+  /// Per link between nodes, by the rank of its sender: whether a channel takes the activations.
+  [[nodiscard]] std::vector<bool> choose_channels();
   [[nodiscard]] StageId last_local_stage() const;
 
   async::Runtime& runtime_;
@@ -96,11 +102,13 @@ class Coordinator final : public sched::RingFormer {
   std::unique_ptr<comm::TcpLinkGroup> stage_links_;
   async::TaskGroup tasks_;
   async::WaitList changed_;
-  std::vector<Node> nodes_;                             // by rank; the first is unused
+  std::vector<Node> nodes_;  // by rank; of the first, what its last stage offers
   sched::LocalStages* stages_ = nullptr;
   PoolSizes pages_;
   std::function<void(const std::string&)> on_lost_;
   std::function<void(const std::string&)> on_waiting_;
+  std::vector<bool> channels_;  // of the newest generation, by the rank of the sender
+  ChannelChoice channel_choice_;
   std::string lost_;                                    // a node of the newest generation that is lost, and why
   bool interrupted_ = false;
   mutable std::mutex stats_mutex_;

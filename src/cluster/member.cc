@@ -179,7 +179,7 @@ asio::awaitable<Member::Links> Member::link_up(Form form) {
   const async::TimePoint deadline = runtime_.now() + options_.form_timeout;
   Links links;
   async::TaskGroup both(runtime_);
-  both.spawn("accept upstream", accept_upstream(form.generation, deadline, links));
+  both.spawn("accept upstream", accept_upstream(form, deadline, links));
   both.spawn("connect downstream", connect_downstream(form, deadline, links));
   while (!(links.receiver && links.sender) && end_reason_.empty()) co_await linking_.wait();
   both.cancel();
@@ -187,12 +187,16 @@ asio::awaitable<Member::Links> Member::link_up(Form form) {
   co_return links;
 }
 
-asio::awaitable<void> Member::accept_upstream(Generation generation, async::TimePoint deadline, Links& links) {
+asio::awaitable<void> Member::accept_upstream(Form form, async::TimePoint deadline, Links& links) {
   const StageId first(assignment_->first_stage);
-  const auto hello =
-      link_hello(*assignment_, options_.config, generation, StageId(first.value() - 1), first);
-  links.receiver = co_await listener_->accept_link(*upstream_links_, hello,
-                                                   link_options(*assignment_, options_.config), deadline);
+  const StageId before(first.value() - 1);
+  const auto hello = link_hello(*assignment_, options_.config, form.generation, before, first);
+  auto link =
+      co_await listener_->accept_link(*upstream_links_, hello, link_options(*assignment_, options_.config), deadline);
+  if (form.channel_in && !link.has_error()) {
+    link = co_await stages_->add_channel(std::move(*link), channel_options(form.generation, before, first));
+  }
+  links.receiver = std::move(link);
   linking_.notify_all();
 }
 
@@ -203,8 +207,13 @@ asio::awaitable<void> Member::connect_downstream(Form form, async::TimePoint dea
                                 to_head ? comm::kHeadPlace : StageId(last.value() + 1));
   // The head is where the coordinator is; the other nodes are where the coordinator sees them.
   const comm::TcpEndpoint next{to_head ? options_.coordinator.host : form.next_host, form.next_port};
-  links.sender = co_await comm::connect_link(runtime_, *downstream_links_, next, hello,
-                                             link_options(*assignment_, options_.config), deadline);
+  auto link = co_await comm::connect_link(runtime_, *downstream_links_, next, hello,
+                                          link_options(*assignment_, options_.config), deadline);
+  if (form.channel_out && !link.has_error()) {
+    link = co_await stages_->add_channel(std::move(*link),
+                                         channel_options(form.generation, last, StageId(last.value() + 1)));
+  }
+  links.sender = std::move(link);
   linking_.notify_all();
 }
 

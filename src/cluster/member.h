@@ -61,7 +61,7 @@ class Member {
   [[nodiscard]] asio::awaitable<void> join(Form form);
   [[nodiscard]] asio::awaitable<std::string> run_generation(Form form);
   [[nodiscard]] asio::awaitable<Links> link_up(Form form);
-  [[nodiscard]] asio::awaitable<void> accept_upstream(Generation generation, async::TimePoint deadline, Links& links);
+  [[nodiscard]] asio::awaitable<void> accept_upstream(Form form, async::TimePoint deadline, Links& links);
   [[nodiscard]] asio::awaitable<void> connect_downstream(Form form, async::TimePoint deadline, Links& links);
   void end_generation(const std::string& reason);
 

@@ -61,10 +61,16 @@ void get(ByteReader& in, Assignment& assignment) {
 void put(ByteWriter& out, const Loaded& loaded) {
   out.put(loaded.page_capacity);
   out.put_string(loaded.compute);
+  for (const tensor::ChannelSupport* end : {&loaded.first, &loaded.last}) {
+    for (const std::string* text : {&end->device, &end->protocol, &end->missing}) out.put_string(*text);
+  }
 }
 void get(ByteReader& in, Loaded& loaded) {
   loaded.page_capacity = in.get<uint64_t>();
   loaded.compute = in.get_string();
+  for (tensor::ChannelSupport* end : {&loaded.first, &loaded.last}) {
+    for (std::string* text : {&end->device, &end->protocol, &end->missing}) *text = in.get_string();
+  }
 }
 
 void put(ByteWriter& out, const Form& form) {
@@ -73,6 +79,8 @@ void put(ByteWriter& out, const Form& form) {
   out.put(form.pages.host);
   out.put_string(form.next_host);
   out.put(form.next_port);
+  out.put(form.channel_in);
+  out.put(form.channel_out);
 }
 void get(ByteReader& in, Form& form) {
   form.generation = in.get<Generation>();
@@ -80,6 +88,8 @@ void get(ByteReader& in, Form& form) {
   form.pages.host = in.get<uint32_t>();
   form.next_host = in.get_string();
   form.next_port = in.get<uint16_t>();
+  form.channel_in = in.get_bool();
+  form.channel_out = in.get_bool();
 }
 
 void put(ByteWriter& out, const Formed& formed) { out.put(formed.generation); }

@@ -11,11 +11,12 @@
 #include "comm/link.h"
 #include "model/fingerprint.h"
 #include "model/layer_range.h"
+#include "tensor/device_channel.h"
 
 /// What the coordinator (on the node of the head) and the other nodes say to each other, besides the ring.
 namespace millrace::cluster {
 
-inline constexpr uint32_t kProtocolVersion = 4;
+inline constexpr uint32_t kProtocolVersion = 5;
 
 /// Node → coordinator, first on a connection.
 struct Hello {
@@ -49,6 +50,8 @@ struct Assignment {
 struct Loaded {
   uint64_t page_capacity = 0;   ///< pages that the node's memory holds
   std::string compute;          ///< what its numbers come from: dtype, device, instruction set
+  tensor::ChannelSupport first;  ///< of its first stage's device, where activations come in
+  tensor::ChannelSupport last;   ///< of its last stage's, where they go out
 };
 
 /// Pages of each stage, the same in every generation of one head.
@@ -64,6 +67,8 @@ struct Form {
   PoolSizes pages;
   std::string next_host;        ///< where the node's last stage connects to
   uint16_t next_port = 0;
+  bool channel_in = false;   ///< activations come over a channel from device to device
+  bool channel_out = false;  ///< and go so
 };
 
 /// Node → coordinator: its part of the generation runs.

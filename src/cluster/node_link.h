@@ -1,11 +1,18 @@
 #pragma once
 
+#include <fmt/core.h>
+
+#include <chrono>
+
 #include "cluster/messages.h"
 #include "comm/tcp_link.h"
 #include "model/config.h"
 #include "sched/local_stages.h"
 
 namespace millrace::cluster {
+
+/// How long the ends of a channel wait for each other.
+inline constexpr std::chrono::seconds kChannelTimeout{30};
 
 /// The hello of the link from stage `from` to `to` in one generation, as both ends derive it from what they hold.
 [[nodiscard]] inline comm::LinkHello link_hello(const Assignment& assignment, const model::ModelConfig& config,
@@ -31,6 +38,12 @@ namespace millrace::cluster {
   options.max_activation_bytes =
       uint64_t{assignment.max_batch_tokens} * static_cast<uint64_t>(config.hidden_size) * sizeof(float);
   return options;
+}
+
+/// The channel beside the link from stage `from` to `to`, where there is one. Its ends load libraries and find the
+/// way to each other, which takes longer than a TCP link.
+[[nodiscard]] inline sched::DeviceLinkOptions channel_options(Generation generation, StageId from, StageId to) {
+  return {generation, fmt::format("stage {} -> stage {}", from.value(), to.value()), kChannelTimeout};
 }
 
 /// The shape of the ring that an assignment describes, once the size of the pools is known.

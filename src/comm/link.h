@@ -53,12 +53,20 @@ class Payload {
   std::shared_ptr<const void> owner_;
 };
 
+/// Activations that a device receives by itself: work that reads them there may be submitted before they have come.
+struct Arrival {
+  explicit Arrival(async::Runtime& runtime) : event(runtime) {}
+  async::Event event;     ///< they have come, or why they never will
+  async::TimePoint at{};  ///< when, on the receiver's clock; good once the event is set
+};
+
 struct Message {
   MessageKind kind = MessageKind::kPlan;
   Generation generation;
   PlanId plan;
   Payload payload;
   async::TimePoint arrived{};  ///< on the receiver's clock; the origin of time when the link does not know
+  std::shared_ptr<Arrival> arrival = {};  ///< null: the payload is there
 };
 
 /// A send under way. The memory that the payload borrows may be written again after commit().
@@ -84,6 +92,8 @@ class LinkSender {
                              std::span<const std::byte> bytes) = 0;
   /// Whoever receives a kind gets what was sent of it before, then learns `reason`; one kind does not wait for another.
   virtual void close(std::string reason) = 0;
+  /// Whether borrowed activations lie on the device; else a link to another process reads them on the host.
+  [[nodiscard]] virtual bool reads_device() const { return false; }
   /// From any thread. Links within a process count nothing.
   [[nodiscard]] virtual LinkStats stats() const { return {}; }
 };
@@ -94,6 +104,8 @@ class LinkReceiver {
   virtual ~LinkReceiver() = default;
   /// Whether activations lie where post() says. Else they stay at the sender's, and post() does nothing.
   [[nodiscard]] virtual bool fills_posted() const { return false; }
+  /// Whether that is memory of the device. Messages of activations then have an Arrival.
+  [[nodiscard]] virtual bool fills_device() const { return false; }
   /// The next activations not posted yet shall be those of `plan` and fill `target`: another plan or size ends the
   /// link. Without a post they wait at the sender. `target` is the link's until their payload has been let go, or
   /// close() has returned, or receive() of activations has thrown.

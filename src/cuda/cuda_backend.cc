@@ -1,7 +1,5 @@
 #include "cuda/cuda_backend.h"
 
-#include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "base/check.h"
@@ -9,6 +7,9 @@
 #include "cuda/graph_cache.h"
 #include "cuda/kv_cache.h"
 #include "cuda/layer_gate.h"
+#include "cuda/nccl_channel.h"
+#include "cuda/place_batch.h"
+#include "cuda/reserve.h"
 #include "cuda/sampling.h"
 #include "cuda/submissions.h"
 #include "cuda/weights.h"
@@ -20,12 +21,6 @@ using namespace tensor;
 
 constexpr size_t kLoadLane = 1;
 constexpr size_t kStoreLane = 2;
-/// Contexts are bounded by powers of two from here on, so that graphs serve many steps.
-constexpr int32_t kLeastContext = 512;
-
-constexpr size_t aligned(size_t bytes) {
-  return (bytes + 15) / 16 * 16;
-}
 
 const CudaWeight& as_cuda(const PackedWeight& weight) {
   return static_cast<const CudaWeight&>(weight);
@@ -75,6 +70,10 @@ class CudaBackend final : public Backend {
     return {fmt::format("cuda {}", device_.ordinal), free};
   }
 
+  void reserve(const WorkBounds& bounds) override {
+    device_.make_current();
+    reserve_scratch(device_, submissions_, bounds);
+  }
   Buffer allocate(size_t bytes) override { return allocate_device(device_.ordinal, bytes, device_.set_up); }
   Buffer allocate_host(size_t bytes) override {
     device_.make_current();
@@ -104,13 +103,28 @@ class CudaBackend final : public Backend {
   }
   std::shared_ptr<LayerGate> make_layer_gate() override { return std::make_shared<CudaLayerGate>(device_); }
 
-  PlacedBatch place(const BatchLayout& batch) override;
+  ChannelSupport channel_support() override {
+    if (!options_.channels) return {unique_name(device_.ordinal), "", "--nccl off"};
+    return nccl_support(device_.ordinal);
+  }
+  std::vector<std::byte> make_channel_id() override {
+    device_.make_current();
+    return make_nccl_id();
+  }
+  std::unique_ptr<DeviceChannel> open_channel(ChannelOptions options) override {
+    return open_nccl_channel(device_, std::move(options));
+  }
+
+  PlacedBatch place(const BatchLayout& batch) override { return place_batch(submissions_, batch); }
   PlacedIndices place(std::span<const int32_t> values) override {
     return {values, submissions_.upload(values.size_bytes(), [&](std::byte* to) {
               if (!values.empty()) std::memcpy(to, values.data(), values.size_bytes());
             })};
   }
-  void copy_in(std::span<const std::byte> from, void* to) override { copy(to, from.data(), from.size()); }
+  void copy_in(std::span<const std::byte> from, void* to) override {
+    device_.incoming.order(from.data(), device_.compute);
+    copy(to, from.data(), from.size());
+  }
   void copy_out(const void* from, std::span<std::byte> to) override { copy(to.data(), from, to.size()); }
 
   void embed(const EmbeddingTable& table, const PlacedIndices& tokens, Matrix hidden) override;
@@ -176,37 +190,6 @@ void CudaBackend::submit_copy(CopyDirection direction, std::function<void()> wor
                        [failure, done = std::move(done)](std::exception_ptr on_device) mutable {
                          done(failure ? std::move(failure) : std::move(on_device));
                        });
-}
-
-PlacedBatch CudaBackend::place(const BatchLayout& batch) {
-  const size_t count = batch.sequence_count();
-  const auto pages = batch.pages.first(static_cast<size_t>(batch.page_begin.back()));
-  const size_t row_begin = aligned(sizeof(int32_t));
-  const size_t prefix = row_begin + aligned(batch.row_begin.size_bytes());
-  const size_t page_begin = prefix + aligned(batch.prefix.size_bytes());
-  const size_t page_ids = page_begin + aligned(batch.page_begin.size_bytes());
-  const std::byte* at = submissions_.upload(page_ids + pages.size_bytes(), [&](std::byte* to) {
-    const auto put = [to](size_t offset, auto values) {
-      if (!values.empty()) std::memcpy(to + offset, values.data(), values.size_bytes());
-    };
-    const auto sequences = static_cast<int32_t>(count);
-    put(0, std::span(&sequences, 1));
-    put(row_begin, batch.row_begin);
-    put(prefix, batch.prefix);
-    put(page_begin, batch.page_begin);
-    put(page_ids, pages);
-  });
-  const auto ints = [at](size_t offset) { return reinterpret_cast<const int32_t*>(at + offset); };
-  CudaBatch placed{
-      {ints(0), ints(row_begin), ints(prefix), ints(page_begin), reinterpret_cast<const uint32_t*>(at + page_ids)},
-      {batch.row_count(), static_cast<int32_t>(count), 0, kLeastContext}};
-  for (size_t s = 0; s < count; ++s) {
-    const int32_t rows = batch.row_begin[s + 1] - batch.row_begin[s];
-    const auto context = static_cast<uint32_t>(batch.prefix[s] + rows);
-    placed.bounds.sequence_rows = std::max(placed.bounds.sequence_rows, rows);
-    placed.bounds.context = std::max(placed.bounds.context, static_cast<int32_t>(std::bit_ceil(context)));
-  }
-  return {batch, submissions_.keep(placed)};
 }
 
 void CudaBackend::embed(const EmbeddingTable& table, const PlacedIndices& tokens, Matrix hidden) {

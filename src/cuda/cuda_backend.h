@@ -8,7 +8,8 @@ namespace millrace::cuda {
 
 struct CudaOptions {
   int device = 0;
-  bool graphs = true;  ///< replay decode steps as CUDA graphs
+  bool graphs = true;    ///< replay decode steps as CUDA graphs
+  bool channels = true;  ///< offer channels to devices of other processes
 };
 
 /// A Backend on a GPU: computes in bf16, keeps the residual stream in f32. It owns streams, scratch and one thread that

@@ -59,6 +59,13 @@ Result<std::vector<GpuInfo>> list_gpus() {
   return gpus;
 }
 
+std::string unique_name(int ordinal) {
+  const cudaDeviceProp found = properties(ordinal);
+  std::string name = "GPU-";
+  for (const char byte : found.uuid.bytes) name += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return name;
+}
+
 std::string architecture(int ordinal) {
   const cudaDeviceProp found = properties(ordinal);
   return fmt::format("sm_{}{}", found.major, found.minor);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cuda/event_poller.h"
+#include "cuda/incoming.h"
 #include "cuda/memory.h"
 #include "cuda/module.h"
 
@@ -28,6 +29,7 @@ struct Device {
   GrowingBuffer sample_results;
   /// Counts how often memory of the compute stream has moved: graphs of an earlier count read stale addresses.
   uint64_t moves = 0;
+  Incoming incoming;  ///< what channels are about to write
   // Last: it is joined before what pending work uses goes away.
   EventPoller poller;
 
@@ -37,6 +39,8 @@ struct Device {
 
 /// Module::list_gpus.
 [[nodiscard]] Result<std::vector<GpuInfo>> list_gpus();
+/// A name that no other GPU has, on any host.
+[[nodiscard]] std::string unique_name(int ordinal);
 /// "NVIDIA H200, sm_90, 132 SMs", and "sm_90".
 [[nodiscard]] std::string describe_device(int ordinal);
 [[nodiscard]] std::string architecture(int ordinal);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <string>
 
 #include "cuda/error.h"
 
@@ -24,9 +25,11 @@ tensor::Buffer allocate_device(int device, size_t bytes, const Stream& stream) {
     size_t free = 0;
     size_t total = 0;
     (void)cudaMemGetInfo(&free, &total);
-    throw std::runtime_error(fmt::format("CUDA: cudaMalloc of {:.1f} MB, device {} has {:.1f} MB left: {}",
-                                         static_cast<double>(bytes) / 1e6, device, static_cast<double>(free) / 1e6,
-                                         describe_error(outcome)));
+    const auto megabytes = [](size_t count) { return static_cast<double>(count) / 1e6; };
+    const std::string missing =
+        bytes > free ? fmt::format(", {:.1f} MB are missing", megabytes(bytes - free)) : std::string();
+    throw std::runtime_error(fmt::format("CUDA: cudaMalloc of {:.1f} MB, device {} has {:.1f} MB left{}: {}",
+                                         megabytes(bytes), device, megabytes(free), missing, describe_error(outcome)));
   }
   tensor::Buffer buffer(data, bytes, [](void* memory) { (void)cudaFree(memory); });
   check(cudaMemsetAsync(data, 0, bytes, stream.get()), "cudaMemset");

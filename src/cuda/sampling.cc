@@ -112,6 +112,19 @@ void check_logits(const tensor::Matrix& logits, int32_t vocab, size_t rows) {
 
 }  // namespace
 
+size_t sample_input_bytes(size_t rows, size_t entries) {
+  constexpr size_t kPaddings = 5 * 16;
+  return rows * sizeof(SampleRow) + 2 * entries * sizeof(int32_t) + kPaddings;
+}
+
+size_t score_input_bytes(size_t rows) {
+  return 2 * aligned(rows * sizeof(int32_t));
+}
+
+size_t sample_output_bytes(size_t rows, int32_t top) {
+  return output_layout(rows, top).bytes();
+}
+
 void draw_rows(Device& device, Submissions& submissions, const tensor::Matrix& logits, int32_t vocab,
                std::span<const SampleSpec> specs, std::span<tensor::SampleResult> results) {
   check_logits(logits, vocab, specs.size());

@@ -11,6 +11,8 @@ namespace {
 
 constexpr size_t kComputeLane = 0;
 constexpr size_t kLeastBlock = 16 << 10;
+/// Pieces of work that are not complete, where each is awaited before the next: one is told of while one begins.
+constexpr size_t kFlightsAtOnce = 2;
 
 }  // namespace
 
@@ -19,6 +21,23 @@ std::byte* PinnedBlocks::take(size_t bytes) {
   tensor::Buffer& block = blocks_[next_++];
   if (bytes > block.bytes()) block = allocate_pinned(std::max({bytes, 2 * block.bytes(), kLeastBlock}));
   return block.data();
+}
+
+void PinnedBlocks::reserve(std::span<const size_t> bytes) {
+  next_ = 0;
+  for (const size_t each : bytes) (void)take(each);
+  next_ = 0;
+}
+
+void Submissions::reserve(std::span<const size_t> uploads, std::span<const size_t> downloads) {
+  uploads_.resize(std::max(uploads_.size(), uploads.size()));
+  for (size_t i = 0; i < uploads.size(); ++i) (void)device_.scratch(uploads_[i], uploads[i]);
+  const std::lock_guard lock(free_mutex_);
+  while (free_.size() < kFlightsAtOnce) free_.push_back(std::make_shared<Flight>());
+  for (const auto& flight : free_) {
+    flight->uploads.reserve(uploads);
+    flight->downloads.reserve(downloads);
+  }
 }
 
 void Submissions::submit(const std::function<void()>& work, tensor::CompletionHandler done) {

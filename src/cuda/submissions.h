@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct CudaBatch {
 class PinnedBlocks {
  public:
   [[nodiscard]] std::byte* take(size_t bytes);
+  /// Makes the blocks that are handed out first so large at least.
+  void reserve(std::span<const size_t> bytes);
   void rewind() { next_ = 0; }
 
  private:
@@ -40,6 +43,8 @@ class Submissions {
   explicit Submissions(Device& device) : device_(device) {}
 
   void submit(const std::function<void()>& work, tensor::CompletionHandler done);
+  /// Takes the memory for uploads and downloads of these sizes, in the order of one piece of work. Before any work.
+  void reserve(std::span<const size_t> uploads, std::span<const size_t> downloads);
   /// Whether the calling thread is inside submitted work.
   [[nodiscard]] bool inside() const { return thread_.load() == std::this_thread::get_id(); }
 

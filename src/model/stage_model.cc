@@ -83,13 +83,42 @@ void StageModel::allocate_activations() {
   activations_.logits = rows(limits_.max_logit_rows, DType::kF32, config_.vocab_size);
 }
 
+tensor::KvCacheShape StageModel::cache_shape(int32_t page_size, int32_t page_count) const {
+  return {.layer_count = span_.layers.size(),
+          .kv_head_count = config_.kv_head_count,
+          .head_dim = config_.head_dim,
+          .page_size = page_size,
+          .page_count = page_count};
+}
+
+void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) {
+  std::vector<const tensor::PackedWeight*> weights;
+  std::vector<tensor::AttentionShape> attention;
+  for (int32_t index = 0; index < span_.layers.size(); ++index) {
+    const LayerWeights& layer = weights_.layers[static_cast<size_t>(index)];
+    for (const auto* weight : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down})
+      weights.push_back(weight->get());
+    attention.push_back(attention_shape(index));
+  }
+  tensor::WorkBounds bounds{.rows = limits_.max_batch_tokens,
+                            .sequences = sequences,
+                            .context = context,
+                            .cache = cache_shape(page_size, 0),
+                            .weights = {},
+                            .attention = attention};
+  if (span_.last) {
+    weights.push_back(weights_.head.get());
+    bounds.logit_rows = limits_.max_logit_rows;
+    bounds.logit_blocks = (limits_.max_batch_tokens + sequences + limits_.max_logit_rows - 1) / limits_.max_logit_rows;
+    bounds.vocab = static_cast<int32_t>(config_.vocab_size);
+  }
+  bounds.weights = weights;
+  backend_.reserve(bounds);
+}
+
 void StageModel::allocate_cache(int32_t page_size, int32_t page_count) {
   CHECK(!cache_, "the cache is allocated once");
-  cache_ = backend_.make_kv_cache({.layer_count = span_.layers.size(),
-                                   .kv_head_count = config_.kv_head_count,
-                                   .head_dim = config_.head_dim,
-                                   .page_size = page_size,
-                                   .page_count = page_count});
+  cache_ = backend_.make_kv_cache(cache_shape(page_size, page_count));
 }
 
 tensor::KvCache& StageModel::cache() const {

@@ -47,6 +47,9 @@ class StageModel {
                                                                 tensor::Backend& backend, StageLimits limits,
                                                                 const ProgressFn& progress = {});
 
+  /// Takes the device's scratch for everything within the limits and sequences of up to `context` tokens; before the
+  /// memory that is left is divided into pages.
+  void reserve(int32_t sequences, int32_t context, int32_t page_size);
   /// Once, before the first forward.
   void allocate_cache(int32_t page_size, int32_t page_count);
 
@@ -90,6 +93,7 @@ class StageModel {
              StageWeights weights);
   void allocate_activations();
   [[nodiscard]] tensor::AttentionShape attention_shape(int32_t index) const;
+  [[nodiscard]] tensor::KvCacheShape cache_shape(int32_t page_size, int32_t page_count) const;
   struct Tails;
   struct Pass;
   void place_tails(const ForwardInput& input, Pass& pass);

@@ -1,8 +1,10 @@
 #include "sched/local_stages.h"
 
 #include <boost/asio/post.hpp>
+#include <boost/system/system_error.hpp>
 
 #include "base/check.h"
+#include "tensor/backend.h"
 
 namespace millrace::sched {
 
@@ -42,6 +44,87 @@ void LocalStages::start(std::unique_ptr<comm::LinkReceiver> upstream, std::uniqu
   }
 }
 
+namespace {
+
+/// A channel that is being opened on a stage's Runtime for a waiter on the control Runtime, which may give up.
+template <class End>
+struct Opening {
+  explicit Opening(async::Runtime& control) : done(control) {}
+  std::unique_ptr<End> hosts;
+  DeviceLinkOptions options;
+  std::unique_ptr<End> opened;
+  async::Event done;
+};
+
+asio::awaitable<void> open(async::Runtime& runtime, tensor::Backend& backend,
+                           std::shared_ptr<Opening<comm::LinkSender>> opening) {
+  opening->opened =
+      co_await open_device_sender(runtime, backend, std::move(opening->hosts), std::move(opening->options));
+}
+
+asio::awaitable<void> open(async::Runtime& runtime, tensor::Backend& backend,
+                           std::shared_ptr<Opening<comm::LinkReceiver>> opening) {
+  opening->opened =
+      co_await open_device_receiver(runtime, backend, std::move(opening->hosts), std::move(opening->options));
+}
+
+template <class End>
+asio::awaitable<void> open_and_tell(async::Runtime& runtime, tensor::Backend& backend,
+                                    std::shared_ptr<Opening<End>> opening) {
+  std::exception_ptr failure;
+  try {
+    co_await open(runtime, backend, opening);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  opening->done.set(std::move(failure));
+}
+
+tensor::ChannelSupport channels_of(StageRunner& runner) {
+  tensor::Backend* backend = runner.channel_backend();
+  return backend == nullptr ? tensor::ChannelSupport{} : backend->channel_support();
+}
+
+}  // namespace
+
+tensor::ChannelSupport LocalStages::first_channels() {
+  return channels_of(*hosts_.front()->runner);
+}
+tensor::ChannelSupport LocalStages::last_channels() {
+  return channels_of(*hosts_.back()->runner);
+}
+
+template <class End>
+asio::awaitable<Result<std::unique_ptr<End>>> LocalStages::open_beside(Host& host, std::unique_ptr<End> hosts,
+                                                                       DeviceLinkOptions options) {
+  const auto opening = std::make_shared<Opening<End>>(control_);
+  opening->hosts = std::move(hosts);
+  opening->options = std::move(options);
+  asio::post(host.runtime.executor(), [&host, opening] {
+    host.openings.spawn("open a channel", open_and_tell(host.runtime, *host.runner->channel_backend(), opening));
+  });
+  std::string failure;
+  try {
+    co_await opening->done.wait();
+  } catch (const boost::system::system_error& cancelled) {
+    failure = "the generation has ended";
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  if (!failure.empty()) co_return Error{ErrorCode::kUnavailable, failure};
+  co_return std::move(opening->opened);
+}
+
+asio::awaitable<Result<std::unique_ptr<comm::LinkReceiver>>> LocalStages::add_channel(
+    std::unique_ptr<comm::LinkReceiver> upstream, DeviceLinkOptions options) {
+  return open_beside(*hosts_.front(), std::move(upstream), std::move(options));
+}
+
+asio::awaitable<Result<std::unique_ptr<comm::LinkSender>>> LocalStages::add_channel(
+    std::unique_ptr<comm::LinkSender> downstream, DeviceLinkOptions options) {
+  return open_beside(*hosts_.back(), std::move(downstream), std::move(options));
+}
+
 asio::awaitable<void> LocalStages::run_loop(Host& host) {
   co_await host.loop->run();
   asio::post(control_.executor(), [this, reason = host.loop->end_reason()] {
@@ -55,6 +138,7 @@ asio::awaitable<void> LocalStages::run_loop(Host& host) {
 void LocalStages::stop(const std::string& reason) {
   for (const auto& host : hosts_) {
     asio::post(host->runtime.executor(), [part = host.get(), reason] {
+      part->openings.cancel();
       if (part->loop) part->loop->stop(reason);
     });
   }

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "async/task_group.h"
+#include "base/result.h"
 #include "comm/in_process_link.h"
+#include "sched/device_link.h"
 #include "sched/stage_loop.h"
 
 namespace millrace::sched {
@@ -32,6 +34,15 @@ class LocalStages {
               const std::vector<RunnerFactory>& runners, StageId first, const RingShape& shape);
   ~LocalStages();
 
+  /// What the first stage's device, and the last one's, have to offer as an end of a channel.
+  [[nodiscard]] tensor::ChannelSupport first_channels();
+  [[nodiscard]] tensor::ChannelSupport last_channels();
+  /// Before start(): a link to a neighbour elsewhere, with a channel beside it that takes the activations. Ends with an
+  /// error when that cannot be opened, or stop() comes first.
+  [[nodiscard]] asio::awaitable<Result<std::unique_ptr<comm::LinkReceiver>>> add_channel(
+      std::unique_ptr<comm::LinkReceiver> upstream, DeviceLinkOptions options);
+  [[nodiscard]] asio::awaitable<Result<std::unique_ptr<comm::LinkSender>>> add_channel(
+      std::unique_ptr<comm::LinkSender> downstream, DeviceLinkOptions options);
   /// Starts a generation; the one before has been joined. `upstream` belongs to the first stage's Runtime, `downstream`
   /// to the last one's.
   void start(std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream);
@@ -47,13 +58,17 @@ class LocalStages {
  private:
   struct Host {
     Host(async::Runtime& its_runtime, std::unique_ptr<StageRunner> its_runner)
-        : runtime(its_runtime), runner(std::move(its_runner)), tasks(its_runtime) {}
+        : runtime(its_runtime), runner(std::move(its_runner)), tasks(its_runtime), openings(its_runtime) {}
     async::Runtime& runtime;
     std::unique_ptr<StageRunner> runner;
     async::TaskGroup tasks;
+    async::TaskGroup openings;        // of channels
     std::unique_ptr<StageLoop> loop;  // on its Runtime
   };
   [[nodiscard]] asio::awaitable<void> run_loop(Host& host);
+  template <class End>
+  [[nodiscard]] asio::awaitable<Result<std::unique_ptr<End>>> open_beside(Host& host, std::unique_ptr<End> hosts,
+                                                                          DeviceLinkOptions options);
 
   async::Runtime& control_;
   const StageId first_;

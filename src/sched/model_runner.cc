@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "async/event.h"
+#include "sched/stage_inputs.h"
 
 namespace millrace::sched {
 
@@ -73,6 +74,12 @@ tensor::Matrix row_range(tensor::Matrix matrix, size_t begin, size_t end) {
 
 }  // namespace
 
+uint64_t ModelRunner::device_bytes(const model::StageModel& model, bool receives_on_device) {
+  const size_t largest = model.hidden_view({}, 0).cols * tensor::size_of(model.backend().hidden_dtype()) *
+                         static_cast<size_t>(model.limits().max_batch_tokens);
+  return largest * (2 + (receives_on_device ? StageInputs::kLargestPlans : 0));
+}
+
 ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, const Options& options,
                          std::unique_ptr<cache::PageStore> store)
     : runtime_(runtime), model_(std::move(model)), vocab_size_(options.vocab_size), store_(std::move(store)) {
@@ -107,12 +114,17 @@ asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, s
 /// Where this turn's activations are copied for a link; empty when it takes them from where they lie.
 std::span<std::byte> ModelRunner::host_copy_of(tensor::Matrix hidden) const {
   const tensor::Buffer& copy = on_host_[turn_ % 2];
-  return copy.bytes() == 0 ? std::span<std::byte>() : std::span(copy.data(), hidden.bytes());
+  return copy.bytes() == 0 || output_memory_ == Memory::kDevice ? std::span<std::byte>()
+                                                                : std::span(copy.data(), hidden.bytes());
 }
 
-std::span<std::byte> ModelRunner::input_memory(size_t bytes) {
-  if (inputs_.bytes() < bytes) inputs_ = model_->backend().allocate_host(bytes);
-  return {inputs_.data(), bytes};
+std::span<std::byte> ModelRunner::input_memory(size_t bytes, Memory where) {
+  tensor::Backend& backend = model_->backend();
+  tensor::Buffer& inputs = inputs_[static_cast<size_t>(where)];
+  if (inputs.bytes() < bytes) {
+    inputs = where == Memory::kDevice ? backend.allocate(bytes) : backend.allocate_host(bytes);
+  }
+  return {inputs.data(), bytes};
 }
 
 std::span<std::byte> ModelRunner::host_page(HostPageId page) {

@@ -15,9 +15,11 @@ class ModelRunner final : public StageRunner {
   struct Options {
     uint32_t vocab_size = 0;       ///< ids that may be drawn
     uint32_t host_page_count = 0;  ///< behind the model's cache
-    /// Whether a link reads the activations on the host; else a stage of this process takes them from the device.
+    /// Whether a link may read the activations on the host; else a stage of this process takes them from the device.
     bool activations_to_host = true;
   };
+  /// What the constructor and input_memory() will take of the device, beside what the model has.
+  [[nodiscard]] static uint64_t device_bytes(const model::StageModel& model, bool receives_on_device);
   /// The backend outlives the runner; the model's cache is allocated. Behind the host's pages there is a store, if it
   /// is not null.
   ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, const Options& options,
@@ -26,7 +28,9 @@ class ModelRunner final : public StageRunner {
   [[nodiscard]] size_t output_row_bytes() const override { return model_->span().last ? 0 : row_bytes_; }
   [[nodiscard]] size_t input_row_bytes() const override { return model_->span().first ? 0 : row_bytes_; }
   [[nodiscard]] asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) override;
-  [[nodiscard]] std::span<std::byte> input_memory(size_t bytes) override;
+  [[nodiscard]] std::span<std::byte> input_memory(size_t bytes, Memory where) override;
+  void set_output_memory(Memory where) override { output_memory_ = where; }
+  [[nodiscard]] tensor::Backend* channel_backend() override { return &model_->backend(); }
   [[nodiscard]] async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host) override;
   [[nodiscard]] asio::awaitable<void> store_pages(std::span<const PageId> device,
                                                   std::span<const HostPageId> host) override;
@@ -51,7 +55,8 @@ class ModelRunner final : public StageRunner {
   const uint32_t vocab_size_;
   std::array<tensor::Buffer, 2> hidden_;   // [max_batch_tokens, hidden] each; they take turns
   std::array<tensor::Buffer, 2> on_host_;  // copies of them, where a link needs them
-  tensor::Buffer inputs_;                  // on the host; allocated when first asked for
+  std::array<tensor::Buffer, 2> inputs_;   // by Memory; allocated when first asked for
+  Memory output_memory_ = Memory::kHost;
   size_t row_bytes_ = 0;
   size_t turn_ = 0;
   size_t page_bytes_ = 0;

@@ -5,9 +5,9 @@
 namespace millrace::sched {
 namespace {
 
-std::span<std::byte> input_memory(StageRunner& runner, const StageBounds& bounds) {
+std::span<std::byte> input_memory(StageRunner& runner, const StageBounds& bounds, StageRunner::Memory where) {
   const size_t largest = InputRing::footprint(bounds.max_batch_tokens * runner.input_row_bytes());
-  return runner.input_memory(StageInputs::kLargestPlans * largest);
+  return runner.input_memory(StageInputs::kLargestPlans * largest, where);
 }
 
 }  // namespace
@@ -16,7 +16,9 @@ StageInputs::StageInputs(comm::LinkReceiver& upstream, StageRunner& runner, cons
     : upstream_(upstream),
       row_bytes_(runner.input_row_bytes()),
       posts_(row_bytes_ > 0 && upstream.fills_posted()),
-      ring_(posts_ ? input_memory(runner, bounds) : std::span<std::byte>()) {}
+      ring_(posts_ ? input_memory(runner, bounds,
+                                  upstream.fills_device() ? StageRunner::Memory::kDevice : StageRunner::Memory::kHost)
+                   : std::span<std::byte>()) {}
 
 void StageInputs::expect(const Plan& plan) {
   if (!posts_) return;

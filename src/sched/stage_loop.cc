@@ -1,5 +1,6 @@
 #include "sched/stage_loop.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -25,7 +26,9 @@ StageLoop::StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRun
       table_(options.bounds, options.last),
       tasks_(runtime, [this](const std::string&, std::exception_ptr error) { fail(async::describe(error)); }),
       copies_(runtime, options.stage, runner, tasks_, options.bounds.host_page_count),
-      batch_queue_(runtime, options.window) {}
+      batch_queue_(runtime, options.window) {
+  runner_.set_output_memory(downstream_->reads_device() ? StageRunner::Memory::kDevice : StageRunner::Memory::kHost);
+}
 
 asio::awaitable<void> StageLoop::run() {
   tasks_.spawn("receive plans", receive_plans());
@@ -89,7 +92,13 @@ asio::awaitable<void> StageLoop::execute(Plan plan, async::TimePoint arrived) {
   report.input_ns = options_.first ? report.plan_ns : nanoseconds(arrival_of(input));
   report.begin_ns = nanoseconds(runtime_.now());
   auto result = co_await runner_.run(*batch, input.payload.bytes());
-  input.payload = {};
+  if (input.arrival) {
+    // The run came after them on the device. Where they have not come, its result means nothing.
+    co_await input.arrival->event.wait();
+    report.input_ns = nanoseconds(input.arrival->at);
+    report.begin_ns = std::max(report.begin_ns, report.input_ns);
+  }
+  input = {};
   inputs_.release();
   copies_.store(plan.copies);
   report.end_ns = nanoseconds(runtime_.now());

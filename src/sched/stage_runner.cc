@@ -4,7 +4,7 @@
 
 namespace millrace::sched {
 
-std::span<std::byte> StageRunner::input_memory(size_t bytes) {
+std::span<std::byte> StageRunner::input_memory(size_t bytes, Memory) {
   CHECK(false, "this stage has no memory for {} bytes of activations", bytes);
   return {};
 }

@@ -9,6 +9,7 @@
 #include "cache/page_store.h"
 #include "sched/plan.h"
 #include "sched/sequence_table.h"
+#include "tensor/backend.h"
 
 namespace millrace::sched {
 
@@ -32,9 +33,15 @@ class StageRunner {
   };
   [[nodiscard]] virtual asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) = 0;
 
-  /// `bytes` of memory in which activations shall arrive over a link that fills memory
-  /// (LinkReceiver::fills_posted); run() then gets a part of it as `input`. The same memory in every generation.
-  [[nodiscard]] virtual std::span<std::byte> input_memory(size_t bytes);
+  /// `bytes` of memory in which activations shall arrive over a link that fills memory (LinkReceiver::fills_posted),
+  /// of the host or of the device; run() then gets a part of it as `input`. The same memory in every generation.
+  enum class Memory : uint8_t { kHost, kDevice };
+  [[nodiscard]] virtual std::span<std::byte> input_memory(size_t bytes, Memory where);
+  /// Where the link behind this stage reads its activations, from the next run on; kHost: in memory of the host if it
+  /// leads to another process.
+  virtual void set_output_memory(Memory /*where*/) {}
+  /// The device, as one end of channels to other devices; null: it has none.
+  [[nodiscard]] virtual tensor::Backend* channel_backend() { return nullptr; }
 
   /// Copies between the device and the host tier, device[i] and host[i], beside runs. Nothing else touches the pages
   /// written to meanwhile. Called only where StageBounds::host_page_count says that there is a host tier.

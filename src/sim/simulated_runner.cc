@@ -25,7 +25,7 @@ std::span<uint64_t> SimulatedRunner::host_cells(HostPageId page) {
   return std::span(host_pages_).subspan(page.value() * count, count);
 }
 
-std::span<std::byte> SimulatedRunner::input_memory(size_t bytes) {
+std::span<std::byte> SimulatedRunner::input_memory(size_t bytes, Memory) {
   inputs_.resize((bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t));
   return std::as_writable_bytes(std::span(inputs_)).first(bytes);
 }

@@ -41,7 +41,7 @@ class SimulatedRunner final : public sched::StageRunner {
   [[nodiscard]] size_t input_row_bytes() const override { return stage_.first ? 0 : sizeof(uint64_t); }
   [[nodiscard]] asio::awaitable<Result> run(const sched::StageBatch& batch,
                                             std::span<const std::byte> input) override;
-  [[nodiscard]] std::span<std::byte> input_memory(size_t bytes) override;
+  [[nodiscard]] std::span<std::byte> input_memory(size_t bytes, Memory where) override;
   /// Copies happen at the end of the time that they take, of a load each layer's at its own; until then the cells
   /// written to hold noise.
   [[nodiscard]] async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host) override;

@@ -34,6 +34,14 @@ std::unique_ptr<PackedWeight> Backend::pack_gate_up_w8(const W8Matrix&, const W8
   CHECK(false, "{} packs no weights of 8 bits", description());
 }
 
+std::vector<std::byte> Backend::make_channel_id() {
+  CHECK(false, "{} has no channels to other devices", description());
+}
+
+std::unique_ptr<DeviceChannel> Backend::open_channel(ChannelOptions) {
+  CHECK(false, "{} has no channels to other devices", description());
+}
+
 void Backend::run_and_wait(std::function<void()> work) {
   std::promise<void> finished;
   submit(std::move(work), [&finished](std::exception_ptr failure) {

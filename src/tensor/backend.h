@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "tensor/device_channel.h"
 #include "tensor/dtype.h"
 #include "tensor/host_tensor.h"
 #include "tensor/sampling.h"
@@ -168,6 +169,19 @@ struct DeviceMemory {
   uint64_t available_bytes = 0;  ///< now
 };
 
+/// The most that the work of one stage can be, for scratch.
+struct WorkBounds {
+  int32_t rows = 0;       ///< of a batch
+  int32_t sequences = 0;  ///< of a batch
+  int32_t context = 0;    ///< of a sequence
+  KvCacheShape cache;     ///< whatever its page_count
+  std::span<const PackedWeight* const> weights;
+  std::span<const AttentionShape> attention;
+  int32_t logit_rows = 0;    ///< that are drawn or scored at once; 0: none ever
+  int32_t logit_blocks = 0;  ///< of as many, of one batch
+  int32_t vocab = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -182,6 +196,8 @@ class Backend {
 
   [[nodiscard]] virtual DeviceMemory memory() const = 0;
 
+  /// Takes what scratch any work within `bounds` needs, so that none is taken later. Throws where memory is short.
+  virtual void reserve(const WorkBounds& /*bounds*/) {}
   /// Zeroed device memory.
   [[nodiscard]] virtual Buffer allocate(size_t bytes) = 0;
   /// Zeroed host memory that the device copies from and to fastest.
@@ -208,6 +224,14 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<Replay> make_replay() = 0;
   /// A gate with all layers closed.
   [[nodiscard]] virtual std::shared_ptr<LayerGate> make_layer_gate() = 0;
+
+  /// Whether its memory can be an end of a DeviceChannel. The two below are called only where nothing is missing.
+  [[nodiscard]] virtual ChannelSupport channel_support() { return {}; }
+  /// Of one channel, by the end that will send.
+  [[nodiscard]] virtual std::vector<std::byte> make_channel_id();
+  /// Throws std::runtime_error when it cannot be begun. Destroyed before the backend.
+  [[nodiscard]] virtual std::unique_ptr<DeviceChannel> open_channel(ChannelOptions options);
+
   /// Submits `work` and waits on the calling thread, which is none of the backend's; rethrows what it threw.
   void run_and_wait(std::function<void()> work);
 
@@ -216,7 +240,8 @@ class Backend {
   [[nodiscard]] virtual PlacedBatch place(const BatchLayout& batch) = 0;
   [[nodiscard]] virtual PlacedIndices place(std::span<const int32_t> values) = 0;
   /// In stream order, complete when the work is: until then nobody changes or reads what is copied. `from` is memory of
-  /// the host, from allocate_host if it shall be fast, or of another backend of the same kind in this process.
+  /// the host, from allocate_host if it shall be fast, or of another backend of the same kind in this process, or what
+  /// a channel of this backend receives into: the copy then comes after the receive.
   virtual void copy_in(std::span<const std::byte> from, void* to) = 0;
   virtual void copy_out(const void* from, std::span<std::byte> to) = 0;
 

@@ -111,7 +111,7 @@ asio::awaitable<std::shared_ptr<ControlConnection>> join_as_node(Head& head, std
   node->send(Hello{kProtocolVersion, 1, 2, model::fingerprint(head.options().config), 1});
   const Message assignment = co_await node->receive();
   REQUIRE(std::get<Assignment>(assignment) == head.options().assignments[1]);
-  node->send(Loaded{kPages, compute});
+  node->send(Loaded{kPages, compute, {}, {}});
   co_return node;
 }
 

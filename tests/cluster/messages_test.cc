@@ -54,9 +54,25 @@ TEST_CASE("what a node shall load, and what it then has, survive the wire") {
   assignment.quantization = "w8";
   assignment.has_store = true;
   REQUIRE(std::get<Assignment>(*decode(encode(assignment))) == assignment);
-  const Loaded loaded = std::get<Loaded>(*decode(encode(Loaded{123, "bf16 cpu avx2"})));
+  const Loaded loaded = std::get<Loaded>(
+      *decode(encode(Loaded{123, "bf16 cpu avx2", {"GPU-1", "NCCL 2.28.9", ""}, {"GPU-2", "", "--nccl off"}})));
   REQUIRE(loaded.page_capacity == 123);
   REQUIRE(loaded.compute == "bf16 cpu avx2");
+  REQUIRE(loaded.first.device == "GPU-1");
+  REQUIRE(loaded.first.protocol == "NCCL 2.28.9");
+  REQUIRE(loaded.first.missing.empty());
+  REQUIRE(loaded.last.device == "GPU-2");
+  REQUIRE(loaded.last.missing == "--nccl off");
+}
+
+TEST_CASE("how a node joins a generation survives the wire") {
+  const auto form = std::get<Form>(*decode(encode(Form{Generation(4), {10, 20}, "host", 7, true, false})));
+  REQUIRE(form.generation == Generation(4));
+  REQUIRE(form.pages == PoolSizes{10, 20});
+  REQUIRE(form.next_host == "host");
+  REQUIRE(form.next_port == 7);
+  REQUIRE(form.channel_in);
+  REQUIRE_FALSE(form.channel_out);
 }
 
 TEST_CASE("a cut, an overlong or a boastful message is refused") {

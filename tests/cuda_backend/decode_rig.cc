@@ -37,6 +37,7 @@ DecodeRig::DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, con
     auto model = model::StageModel::load(*checkpoint_, config, spans[s], *backends_[s],
                                          {.max_batch_tokens = 256, .max_logit_rows = 2, .max_tail_rows = sequences})
                      .value();
+    model->reserve(sequences, kPagesEach * options.page_size, options.page_size);
     model->allocate_cache(options.page_size, 2 * sequences * kPagesEach);
     const sched::ModelRunner::Options runner{.vocab_size = static_cast<uint32_t>(config.vocab_size),
                                              .host_page_count = options.host_page_count,

@@ -122,6 +122,20 @@ TEST_CASE("a load that fails fails the run that waits for it") {
   }
 }
 
+TEST_CASE("from the first batch on nothing is allocated") {
+  const CleanRuntime clean;
+  for (const size_t stages : {1, 2}) {
+    CAPTURE(stages);
+    DecodeRig rig = make_rig(stages, true, {.page_size = 4, .host_page_count = 64, .activations_to_host = true});
+    emulator::reset();
+    rig.prefill();
+    for (int i = 0; i < 5; ++i) rig.decode();
+    rig.move_pages();
+    rig.decode();
+    REQUIRE(emulator::counts().allocations == 0);
+  }
+}
+
 TEST_CASE("a step allocates nothing and nobody waits for the device but by events") {
   const CleanRuntime clean;
   for (const bool graphs : {true, false}) {

@@ -1,15 +1,21 @@
 """Which device a server computes on, and the server over the CUDA backend's module with an emulated GPU."""
 
 import os
+import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from millrace_ring import Ring
 from millrace_server import BINARY, BUILD, MODEL, PATIENCE_S, MillraceServer, wait_until
 from prompts import PROMPT
 
 #: The backend over the fake runtime, its kernels plain loops; the real module is beside the binary.
 EMULATED = BUILD / "tests/cuda_backend/millrace_cuda_plain.so"
 REAL = BUILD / "millrace_cuda.so"
+FAKE_NCCL = BUILD / "tests/cuda_backend/nccl_fake.so"
+GPU = ["--device", "cuda"]
+needs_nccl = pytest.mark.skipif(not FAKE_NCCL.exists(), reason="nccl.h is not installed")
 GREEDY = {"prompt": PROMPT, "max_tokens": 40, "temperature": 0, "logprobs": 2}
 
 pytestmark = pytest.mark.skipif(not EMULATED.exists(), reason="the CUDA toolkit's headers are not installed")
@@ -111,3 +117,96 @@ def test_a_device_failure_ends_the_requests_in_flight_and_the_ring_forms_again(f
         assert answers[-1].status_code == 503, answers[-1].text
         wait_until(lambda: server.get("/health").status_code == 200, "a new ring")
         assert completion(server, body) == answers[0].json()["choices"][0]
+
+
+@pytest.mark.parametrize("mib,flags,reason", [
+    (4, [], "stage 0: its weights take "),
+    (1024, ["--max-total-tokens", 10_000_000], "cuda 0: a KV cache of 8192 pages of 64 tokens takes "),
+    (16, ["--chunked-prefill-size", 8192], "stage 0: CUDA: cudaMalloc of "),
+])
+def test_memory_that_is_short_is_an_error_at_the_start(mib, flags, reason):
+    refused = run("serve", "--model-path", MODEL, "--port", 0, "--device", "cuda", *flags,
+                  MILLRACE_CUDA_MODULE=EMULATED, MILLRACE_EMULATED_GPU_MIB=mib)
+    assert refused.returncode == 1
+    assert reason in refused.stderr and " MB are missing" in refused.stderr
+
+
+def test_the_cache_takes_what_a_gpu_has_left_beside_weights_and_scratch():
+    prefix = ["env", f"MILLRACE_CUDA_MODULE={EMULATED}", "MILLRACE_EMULATED_GPU_MIB=128"]
+    pages = []
+    for flags in ([], ["--mem-fraction-static", 0.3]):
+        with MillraceServer("--device", "cuda", *flags, prefix=prefix) as server:
+            pages.append(int(re.search(r"KV cache: (\d+) pages of 64", server.log()).group(1)))
+            assert completion(server)["text"]
+    page_bytes = 2147.5e6 / 8192
+    assert 48 << 20 < pages[0] * page_bytes < 0.9 * (128 << 20)
+    assert abs(pages[1] - pages[0] / 3) <= 1
+
+
+class GpuRing(Ring):
+    """Two nodes with an emulated GPU each, and NCCL's fake between them."""
+
+    def __init__(self, *flags, node_environment=(), node_flags=GPU):
+        self.node_environment = node_environment
+        super().__init__(2, 4, "--device", "cuda", "--max-total-tokens", 16384, *flags, node_flags=node_flags)
+
+    def prefix(self, rank):
+        return ["env", f"MILLRACE_CUDA_MODULE={EMULATED}", f"MILLRACE_EMULATED_FIRST_SERIAL={rank}",
+                f"MILLRACE_NCCL_LIBRARY={FAKE_NCCL}", *(self.node_environment if rank else ())]
+
+
+@needs_nccl
+def test_activations_between_nodes_go_from_gpu_to_gpu_also_when_a_node_comes_again():
+    with serve("--device", "cuda") as server:
+        wanted = completion(server)
+    with GpuRing("--nccl", "on") as ring:
+        ring.wait_until_whole()
+        assert "activations from stage 1 to stage 2 go from device to device, by NCCL 2." in ring.server.log()
+        assert completion(ring.server) == wanted
+        for _ in range(2):
+            ring.nodes[1].kill()
+            ring.wait_until_broken()
+            ring.start_node(1)
+            ring.wait_until_whole()
+            assert completion(ring.server, {**GREEDY, "n": 3})["text"] == wanted["text"]
+
+
+@needs_nccl
+def test_a_node_that_dies_under_load_ends_the_requests_and_the_next_ring_serves():
+    body = {**GREEDY, "max_tokens": 400, "ignore_eos": True}
+    with GpuRing() as ring, ThreadPoolExecutor(4) as clients:
+        ring.wait_until_whole()
+        wanted = completion(ring.server)
+        running = [clients.submit(ring.server.post, "/v1/completions", body) for _ in range(4)]
+        wait_until(lambda: ring.server.metric("millrace:num_requests_running") > 0, "running requests")
+        ring.nodes[1].kill()
+        assert {answer.result().status_code for answer in running} <= {200, 503}
+        ring.wait_until_broken()
+        ring.start_node(1)
+        ring.wait_until_whole()
+        assert completion(ring.server) == wanted
+
+
+@needs_nccl
+@pytest.mark.parametrize("environment,flags,reason", [
+    (["MILLRACE_NCCL_LIBRARY=/nowhere/libnccl.so"], GPU, "at the receiver, NCCL does not load: /nowhere/libnccl.so"),
+    (["MILLRACE_EMULATED_FIRST_SERIAL=0"], GPU, "both stages are on one device, GPU-00"),
+    (["MILLRACE_FAKE_NCCL_VERSION=22105"], GPU, ", the receiver NCCL 2.21.5"),
+    (["MILLRACE_FAKE_NCCL_VERSION=21003"], GPU, "is NCCL 2.10.3, wanted 2.18.0 or later"),
+    ([], [*GPU, "--nccl", "off"], "at the receiver, --nccl off"),
+    ([], ["--device", "cpu"], "the receiver computes in memory of its host"),
+])
+def test_without_a_channel_activations_go_through_the_hosts_and_the_reason_is_told(environment, flags, reason):
+    with GpuRing(node_environment=environment, node_flags=flags) as ring:
+        ring.wait_until_whole()
+        assert "activations from stage 1 to stage 2 go through the hosts: " in ring.server.log()
+        assert reason in ring.server.log()
+        assert completion(ring.server)["text"]
+
+
+@needs_nccl
+def test_channels_that_are_required_and_missing_are_an_error():
+    refused = run("serve", "--model-path", MODEL, "--port", 0, "--device", "cuda", "--nccl", "on",
+                  MILLRACE_CUDA_MODULE=EMULATED, MILLRACE_NCCL_LIBRARY="/nowhere/libnccl.so")
+    assert refused.returncode == 1
+    assert "--nccl on: stage 0: NCCL does not load: /nowhere/libnccl.so" in refused.stderr

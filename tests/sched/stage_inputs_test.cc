@@ -41,7 +41,7 @@ class FakeRunner final : public StageRunner {
  public:
   [[nodiscard]] size_t output_row_bytes() const override { return 0; }
   [[nodiscard]] size_t input_row_bytes() const override { return 100; }
-  [[nodiscard]] std::span<std::byte> input_memory(size_t bytes) override {
+  [[nodiscard]] std::span<std::byte> input_memory(size_t bytes, Memory) override {
     memory.resize(bytes);
     return memory;
   }

@@ -39,10 +39,15 @@ void* allocate(size_t bytes, Place place, int device) {
 
 }  // namespace
 
+size_t device_bytes() {
+  static const char* const given = std::getenv("MILLRACE_EMULATED_GPU_MIB");
+  return (given == nullptr ? size_t{1024} : static_cast<size_t>(std::atoi(given))) << 20;
+}
+
 void* allocate_device(int device, size_t bytes) {
   const std::lock_guard lock(registry().mutex);
   size_t& used = registry().used[device];
-  if (bytes > kDeviceBytes - used) return nullptr;
+  if (bytes > device_bytes() - used) return nullptr;
   used += bytes;
   return allocate(bytes, Place::kDevice, device);
 }
@@ -66,7 +71,7 @@ bool release(void* data, Place place) {
 
 size_t free_bytes(int device) {
   const std::lock_guard lock(registry().mutex);
-  return kDeviceBytes - registry().used[device];
+  return device_bytes() - registry().used[device];
 }
 
 bool find_place(const void* data, size_t bytes, Place& place) {

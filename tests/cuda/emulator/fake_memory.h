@@ -8,8 +8,8 @@ namespace millrace::emulator {
 
 enum class Place : uint8_t { kPageable, kPinned, kDevice };
 
-/// Memory of each device.
-inline constexpr size_t kDeviceBytes = size_t{1} << 30;
+/// Memory of each device: MILLRACE_EMULATED_GPU_MIB, or a GiB.
+[[nodiscard]] size_t device_bytes();
 
 /// Null when the device has not so much left. The content is noise.
 [[nodiscard]] void* allocate_device(int device, size_t bytes);

@@ -14,8 +14,8 @@
 namespace millrace::emulator {
 namespace {
 
-/// What a process starts with, where no test can call in: MILLRACE_EMULATED_GPUS, and MILLRACE_EMULATED_FAILING_CALL
-/// and …_EVENT for fail_call and fail_event.
+/// What a process starts with, where no test can call in: MILLRACE_EMULATED_GPUS, the first one's serial number in
+/// MILLRACE_EMULATED_FIRST_SERIAL, and MILLRACE_EMULATED_FAILING_CALL and …_EVENT for fail_call and fail_event.
 int initial(const char* name, int otherwise) {
   const char* given = std::getenv(name);
   return given == nullptr ? otherwise : std::atoi(given);
@@ -161,10 +161,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (device < 0 || device >= state().device_count) return returned(cudaErrorInvalidDevice);
   *properties = {};
   std::strcpy(properties->name, "Emulated GPU");
+  const int serial = initial("MILLRACE_EMULATED_FIRST_SERIAL", 0) + device;
+  std::memcpy(properties->uuid.bytes, &serial, sizeof(serial));
   properties->major = 9;
   properties->minor = 0;
   properties->multiProcessorCount = 4;
-  properties->totalGlobalMem = kDeviceBytes;
+  properties->totalGlobalMem = device_bytes();
   properties->sharedMemPerBlockOptin = 232448;
   return cudaSuccess;
 }
@@ -182,7 +184,7 @@ cudaError_t cudaSetDevice(int device) {
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   *free = free_bytes(current_device);
-  *total = kDeviceBytes;
+  *total = device_bytes();
   return cudaSuccess;
 }
 

@@ -1,0 +1,40 @@
+#include "cluster/channel_choice.h"
+
+#include "base/log.h"
+#include "base/result.h"
+
+namespace millrace::cluster {
+namespace {
+
+/// Why there can be no channel between two devices; empty: there can.
+std::string obstacle_between(const tensor::ChannelSupport& sender, const tensor::ChannelSupport& receiver) {
+  if (sender.device.empty()) return "the sender computes in memory of its host";
+  if (receiver.device.empty()) return "the receiver computes in memory of its host";
+  if (!sender.missing.empty()) return "at the sender, " + sender.missing;
+  if (!receiver.missing.empty()) return "at the receiver, " + receiver.missing;
+  if (sender.protocol != receiver.protocol) {
+    return fmt::format("the sender has {}, the receiver {}", sender.protocol, receiver.protocol);
+  }
+  if (sender.device == receiver.device) return fmt::format("both stages are on one device, {}", sender.device);
+  return {};
+}
+
+}  // namespace
+
+bool ChannelChoice::choose(StageId to, const tensor::ChannelSupport& sender, const tensor::ChannelSupport& receiver) {
+  const bool expected = !sender.device.empty() || !receiver.device.empty();
+  if (!expected && !required_) return false;
+  const std::string obstacle = obstacle_between(sender, receiver);
+  std::string told =
+      fmt::format("activations from stage {} to stage {} go {}", to.value() - 1, to.value(),
+                  obstacle.empty() ? "from device to device, by " + sender.protocol : "through the hosts: " + obstacle);
+  if (required_ && !obstacle.empty()) {
+    throw ErrorException(make_error(ErrorCode::kUnavailable, "--nccl on: {}", told));
+  }
+  std::string& before = told_[to];
+  if (before != told) log::info("{}", told);
+  before = std::move(told);
+  return obstacle.empty();
+}
+
+}  // namespace millrace::cluster

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "base/ids.h"
+#include "tensor/device_channel.h"
+
+namespace millrace::cluster {
+
+/// Decides, link by link between nodes, whether activations go from device to device or through the hosts, and says in
+/// the log which and why, whenever that has changed. Owned by the coordinator.
+class ChannelChoice {
+ public:
+  /// required: a link between two stages that cannot have a channel is an error.
+  explicit ChannelChoice(bool required) : required_(required) {}
+  /// Of the link to stage `to` from the one before, with what both devices have to offer. Throws ErrorException
+  /// (kUnavailable).
+  [[nodiscard]] bool choose(StageId to, const tensor::ChannelSupport& sender, const tensor::ChannelSupport& receiver);
+
+ private:
+  const bool required_;
+  std::map<StageId, std::string> told_;  // what the log says of a link
+};
+
+}  // namespace millrace::cluster

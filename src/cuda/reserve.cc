@@ -1,0 +1,75 @@
+#include "cuda/reserve.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "cuda/place_batch.h"
+#include "cuda/sampling.h"
+#include "cuda/weights.h"
+
+namespace millrace::cuda {
+namespace {
+
+/// What each drawn row may bring along of biases, banned tokens and, with penalties, of its history; beside that, one
+/// row's history of full length has room.
+constexpr size_t kListEntries = 1024;
+/// Of what is brought to the device in one piece of work, so many come before the logits: a batch, its tokens, the rows
+/// that go on, their batch.
+constexpr size_t kBatchUploads = 4;
+/// And so many for each block of logits: its rows, what is drawn, what is scored.
+constexpr size_t kBlockUploads = 3;
+constexpr size_t kBlockDownloads = 2;
+
+size_t most_product_scratch(const tensor::WorkBounds& bounds) {
+  size_t most = 0;
+  for (const tensor::PackedWeight* weight : bounds.weights) {
+    const DeviceWeight& found = static_cast<const CudaWeight*>(weight)->get();
+    // Not only of the largest batch: what few rows need is not less in every case.
+    for (int32_t rows = bounds.rows; rows > 0; rows /= 2) {
+      most = std::max(most, matmul_workspace_bytes(found.out_features, found.in_features, found.gate_up, rows));
+    }
+  }
+  return most;
+}
+
+size_t most_attention_scratch(const tensor::WorkBounds& bounds) {
+  const tensor::KvCacheShape& shape = bounds.cache;
+  const DeviceKvCache cache{nullptr, shape.layer_count, shape.kv_head_count, shape.head_dim, shape.page_size};
+  size_t most = 0;
+  for (const tensor::AttentionShape& attention : bounds.attention) {
+    const AttentionSizes sizes{attention.head_count, attention.scale, attention.sliding_window};
+    for (int32_t rows = bounds.rows; rows > 0; rows /= 2) {
+      const BatchBounds batch{bounds.rows, bounds.sequences, rows, context_bound(bounds.context)};
+      most = std::max(most, attention_workspace_bytes(sizes, cache, batch));
+    }
+  }
+  return most;
+}
+
+}  // namespace
+
+void reserve_scratch(Device& device, Submissions& submissions, const tensor::WorkBounds& bounds) {
+  const auto rows = static_cast<size_t>(bounds.rows);
+  const auto sequences = static_cast<size_t>(bounds.sequences);
+  const auto context = static_cast<size_t>(bounds.context);
+  const auto page_size = static_cast<size_t>(bounds.cache.page_size);
+  (void)device.scratch(device.product_scratch, most_product_scratch(bounds));
+  (void)device.scratch(device.attention_scratch, most_attention_scratch(bounds));
+  const size_t batch = placed_bytes(sequences, sequences * ((context + page_size - 1) / page_size));
+  std::vector<size_t> uploads(kBatchUploads, std::max(batch, rows * sizeof(int32_t)));
+  std::vector<size_t> downloads;
+  if (bounds.logit_rows > 0) {
+    const auto drawn = static_cast<size_t>(bounds.logit_rows);
+    const auto blocks = static_cast<size_t>(bounds.logit_blocks);
+    const size_t lists = drawn * kListEntries + context;
+    const size_t largest = std::max(sample_input_bytes(drawn, lists), score_input_bytes(drawn));
+    for (size_t& upload : uploads) upload = std::max(upload, largest);  // a stage that embeds nothing has one fewer
+    uploads.insert(uploads.end(), kBlockUploads * blocks, largest);
+    downloads.assign(kBlockDownloads * blocks, sample_output_bytes(drawn, kMostTop));
+    (void)device.scratch(device.sample_scratch, sample_workspace_bytes(bounds.logit_rows, bounds.vocab));
+    (void)device.scratch(device.sample_results, sample_output_bytes(drawn, kMostTop));
+  }
+  submissions.reserve(uploads, downloads);
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "cuda/device.h"
+#include "cuda/submissions.h"
+#include "tensor/backend.h"
+
+namespace millrace::cuda {
+
+/// Backend::reserve: the scratch of every op, what batches are brought to the device in, and what comes back. Lists
+/// that clients make as long as they like (biases, what penalties look at) get room for ordinary ones.
+void reserve_scratch(Device& device, Submissions& submissions, const tensor::WorkBounds& bounds);
+
+}  // namespace millrace::cuda

@@ -1,0 +1,294 @@
+// A library with NCCL's entry points over streams of the fake runtime: ranks of any process meet at a socket
+// that the unique id names. As NCCL's own non-blocking communicators do, it launches from threads of its own some time
+// after the call; a transfer holds its stream until the other end has taken part, and one that has lost its peer until
+// the communicator is aborted.
+
+#include <fcntl.h>
+#include <nccl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/emulator/fake_stream.h"
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kLaunchTime = 200us;
+constexpr int kPollMs = 5;
+constexpr std::byte kTaken{1};
+
+struct Descriptor {
+  explicit Descriptor(int number) : fd(number) {}
+  ~Descriptor() {
+    if (fd >= 0) close(fd);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  const int fd;
+};
+
+/// A send or a receive as it was called.
+struct Call {
+  bool sends = false;
+  std::byte* memory = nullptr;
+  size_t bytes = 0;
+  CUstream_st* stream = nullptr;
+};
+
+/// Of a communicator, kept by whatever still runs for it.
+struct Shared {
+  int rank = 0;
+  int rank_count = 0;
+  std::string place;
+  std::atomic<int> state{ncclInProgress};
+  std::atomic<bool> aborted{false};
+  std::unique_ptr<Descriptor> peer;  // set before the state is ncclSuccess
+
+  bool wait_for(int fd, short what) const {
+    pollfd watched{fd, what, 0};
+    while (!aborted) {
+      if (poll(&watched, 1, kPollMs) > 0) return true;
+    }
+    return false;
+  }
+  /// False: aborted, or the peer is gone, which is then the state.
+  template <class Byte>
+  bool move_all(ssize_t (*move)(int, Byte*, size_t), short what, Byte* data, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+      if (!wait_for(peer->fd, what)) return false;
+      const ssize_t count = move(peer->fd, data + done, bytes - done);
+      if (count <= 0) {
+        if (!aborted) state = ncclRemoteError;
+        return false;
+      }
+      done += static_cast<size_t>(count);
+    }
+    return true;
+  }
+  bool write_all(const std::byte* data, size_t bytes) {
+    return move_all<const std::byte>(
+        [](int fd, const std::byte* from, size_t size) { return send(fd, from, size, MSG_NOSIGNAL); }, POLLOUT, data,
+        bytes);
+  }
+  bool read_all(std::byte* data, size_t bytes) {
+    return move_all<std::byte>([](int fd, std::byte* to, size_t size) { return recv(fd, to, size, 0); }, POLLIN, data,
+                               bytes);
+  }
+  /// What a kernel does that cannot go on.
+  void hang() const {
+    while (!aborted) std::this_thread::sleep_for(1ms);
+  }
+};
+
+struct Places {
+  std::mutex mutex;
+  std::map<std::string, std::unique_ptr<Descriptor>> listening;
+  uint64_t count = 0;
+};
+
+// Never destroyed: threads may outlive main.
+Places& places() {
+  static auto* const kept = new Places;
+  return *kept;
+}
+
+sockaddr_un address_of(const std::string& place) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;  // a name that begins with a zero is in no file system
+  std::memcpy(address.sun_path + 1, place.data(), std::min(place.size(), sizeof(address.sun_path) - 2));
+  return address;
+}
+
+/// Both ranks meet, or the state says why not.
+void meet(Shared& shared) {
+  const sockaddr_un address = address_of(shared.place);
+  if (shared.rank == 0) {
+    std::unique_ptr<Descriptor> listening;
+    {
+      const std::lock_guard lock(places().mutex);
+      listening = std::move(places().listening[shared.place]);
+      places().listening.erase(shared.place);
+    }
+    if (listening == nullptr) {
+      shared.state = ncclInvalidArgument;
+      return;
+    }
+    if (!shared.wait_for(listening->fd, POLLIN)) return;
+    shared.peer = std::make_unique<Descriptor>(accept4(listening->fd, nullptr, nullptr, SOCK_CLOEXEC));
+  } else {
+    shared.peer = std::make_unique<Descriptor>(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (connect(shared.peer->fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+      shared.state = ncclSystemError;
+      return;
+    }
+  }
+  shared.state = shared.peer->fd >= 0 ? ncclSuccess : ncclSystemError;
+}
+
+void run_transfer(Shared& shared, const Call& call) {
+  uint64_t size = call.bytes;
+  std::byte taken{};
+  if (call.sends) {
+    if (shared.write_all(reinterpret_cast<const std::byte*>(&size), sizeof(size)) &&
+        shared.write_all(call.memory, call.bytes) && shared.read_all(&taken, 1)) {
+      return;
+    }
+  } else if (shared.read_all(reinterpret_cast<std::byte*>(&size), sizeof(size))) {
+    if (size != call.bytes) shared.state = ncclInvalidUsage;
+    if (size == call.bytes && shared.read_all(call.memory, call.bytes) && shared.write_all(&kTaken, 1)) return;
+  }
+  shared.hang();
+}
+
+/// The calls of a group; outside of one, of a single call.
+thread_local int group_depth = 0;
+thread_local std::vector<std::pair<ncclComm_t, Call>> group_calls;
+
+}  // namespace
+
+struct ncclComm {
+  std::shared_ptr<Shared> shared = std::make_shared<Shared>();
+  std::thread helper;  // that meets or launches
+};
+
+namespace {
+
+/// One rank: what it sends is what it receives, pair by pair.
+void launch_self(const std::vector<Call>& calls) {
+  for (size_t i = 0; i + 1 < calls.size(); i += 2) {
+    const Call& from = calls[i].sends ? calls[i] : calls[i + 1];
+    const Call& to = calls[i].sends ? calls[i + 1] : calls[i];
+    to.stream->enqueue([from, to] { std::memcpy(to.memory, from.memory, to.bytes); });
+  }
+}
+
+ncclResult_t launch(ncclComm_t comm, std::vector<Call> calls) {
+  const auto shared = comm->shared;
+  if (shared->state != ncclSuccess) return ncclInvalidArgument;  // the call before is not under way yet
+  shared->state = ncclInProgress;
+  if (comm->helper.joinable()) comm->helper.join();
+  comm->helper = std::thread([shared, calls = std::move(calls)] {
+    std::this_thread::sleep_for(kLaunchTime);
+    if (shared->rank_count == 1) {
+      launch_self(calls);
+    } else {
+      for (const Call& call : calls) call.stream->enqueue([shared, call] { run_transfer(*shared, call); });
+    }
+    int expected = ncclInProgress;
+    shared->state.compare_exchange_strong(expected, ncclSuccess);
+  });
+  return ncclInProgress;
+}
+
+ncclResult_t add(ncclComm_t comm, const Call& call) {
+  if (group_depth == 0) return launch(comm, {call});
+  group_calls.emplace_back(comm, call);
+  return ncclSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  const char* given = std::getenv("MILLRACE_FAKE_NCCL_VERSION");
+  *version = given == nullptr ? NCCL_VERSION_CODE : std::atoi(given);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  auto listening = std::make_unique<Descriptor>(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const std::lock_guard lock(places().mutex);
+  const std::string place = "millrace-" + std::to_string(getpid()) + "-" + std::to_string(++places().count);
+  const sockaddr_un address = address_of(place);
+  if (bind(listening->fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      listen(listening->fd, 1) != 0) {
+    return ncclSystemError;
+  }
+  places().listening[place] = std::move(listening);
+  *id = {};
+  std::memcpy(id->internal, place.c_str(), place.size() + 1);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int rank_count, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  if (config->blocking != 0) return ncclInvalidArgument;  // the code under test never blocks
+  *comm = new ncclComm;
+  const auto shared = (*comm)->shared;
+  shared->rank = rank;
+  shared->rank_count = rank_count;
+  shared->place = id.internal;
+  (*comm)->helper = std::thread([shared] {
+    if (shared->rank_count == 1) {
+      shared->state = ncclSuccess;
+    } else {
+      meet(*shared);
+    }
+  });
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
+  *state = static_cast<ncclResult_t>(comm->shared->state.load());
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  comm->shared->aborted = true;
+  comm->helper.join();
+  if (comm->shared->peer) (void)shutdown(comm->shared->peer->fd, SHUT_RDWR);
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t, int, ncclComm_t comm, cudaStream_t stream) {
+  return add(comm, {true, static_cast<std::byte*>(const_cast<void*>(from)), count, stream});
+}
+
+ncclResult_t ncclRecv(void* into, size_t count, ncclDataType_t, int, ncclComm_t comm, cudaStream_t stream) {
+  return add(comm, {false, static_cast<std::byte*>(into), count, stream});
+}
+
+ncclResult_t ncclGroupStart() {
+  ++group_depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  if (--group_depth > 0 || group_calls.empty()) return ncclSuccess;
+  std::vector<Call> calls;
+  for (const auto& [comm, call] : group_calls) calls.push_back(call);
+  const ncclComm_t comm = group_calls.front().first;
+  group_calls.clear();
+  return launch(comm, std::move(calls));
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess: return "no error";
+    case ncclSystemError: return "unhandled system error";
+    case ncclInvalidArgument: return "invalid argument";
+    case ncclInvalidUsage: return "invalid usage";
+    case ncclRemoteError: return "remote process exited or there was a network error";
+    default: return "another error";
+  }
+}
+
+const char* ncclGetLastError(ncclComm_t) {
+  return "";
+}
+
+}  // extern "C"
