@@ -207,24 +207,25 @@ double CostModel::chunk_for(const BatchShape& shape, uint32_t prefix, double tar
   return chunk;
 }
 
-double CostModel::round_us(const BatchShape& all, uint32_t groups, double transit_us) const {
+double CostModel::round_us(const BatchShape& all, uint32_t groups, double transit_us, double at_once) const {
   const BatchShape share{.decode_count = std::ceil(all.decode_count / groups),
                          .decode_context = all.decode_context / groups};
-  double way = transit_us;
+  double runs = 0;
   double slowest = 0;
   for (const CostFit& stage : stages_) {
     const double run_us = stage.coefficients().predict_us(share);
-    way += run_us;
+    runs += run_us;
     slowest = std::max(slowest, run_us);
   }
-  return std::max(way, groups * slowest);
+  return std::max({transit_us + runs, groups * slowest, groups * runs / at_once});
 }
 
-uint32_t CostModel::decode_groups(const BatchShape& all, uint32_t most, double transit_us) const {
+uint32_t CostModel::decode_groups(const BatchShape& all, uint32_t most, double transit_us, double at_once) const {
+  const auto round = [&](uint32_t groups) { return round_us(all, groups, transit_us, at_once); };
   double shortest = std::numeric_limits<double>::infinity();
-  for (uint32_t groups = 1; groups <= most; ++groups) shortest = std::min(shortest, round_us(all, groups, transit_us));
+  for (uint32_t groups = 1; groups <= most; ++groups) shortest = std::min(shortest, round(groups));
   uint32_t chosen = most;
-  while (chosen > 1 && round_us(all, chosen, transit_us) > kRoundTolerance * shortest) --chosen;
+  while (chosen > 1 && round(chosen) > kRoundTolerance * shortest) --chosen;
   return chosen;
 }
 

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "base/ids.h"
@@ -102,11 +103,14 @@ class CostModel {
   /// The largest chunk with which no stage takes longer than `target_us`.
   [[nodiscard]] double chunk_for(const BatchShape& shape, uint32_t prefix, double target_us) const;
   /// Time from one step of a sequence to its next when the decode steps `all` go in `groups` micro-batches of equal
-  /// size, and a micro-batch is under way for `transit_us` besides its runs: the way through all stages, or the turns
-  /// of all groups on the slowest, whichever is longer.
-  [[nodiscard]] double round_us(const BatchShape& all, uint32_t groups, double transit_us) const;
+  /// size, and a micro-batch is under way for `transit_us` besides its runs: the way through all stages, the turns of
+  /// all groups on the slowest, or all runs on processors for `at_once` of them, whichever is longest.
+  [[nodiscard]] double round_us(const BatchShape& all, uint32_t groups, double transit_us,
+                                double at_once = kAnyNumber) const;
   /// The largest number of micro-batches, up to `most`, whose round is within 2 % of the shortest.
-  [[nodiscard]] uint32_t decode_groups(const BatchShape& all, uint32_t most, double transit_us) const;
+  [[nodiscard]] uint32_t decode_groups(const BatchShape& all, uint32_t most, double transit_us,
+                                       double at_once = kAnyNumber) const;
+  static constexpr double kAnyNumber = std::numeric_limits<double>::infinity();
   [[nodiscard]] const std::vector<CostFit>& stages() const { return stages_; }
 
  private:

@@ -88,10 +88,10 @@ void Scheduler::add_slice(Plan& plan, Sequence& sequence, uint32_t token_count) 
 // Over how many plans the decode steps are spread. Reading the weights costs every micro-batch the same, so more of
 // them than the stages need make all wait longer; until the costs are known, the window is the guess.
 uint32_t Scheduler::decode_plans(const BatchShape& decodes) const {
-  const CostModel& costs = chunker_.costs();
+  const CostModel& costs = costs_alone();
   if (!costs.usable()) return options_.window;
-  const auto count = static_cast<uint32_t>(decodes.decode_count);
-  return costs.decode_groups(decodes, std::min(options_.window, std::max(count, 1U)), transit_us_);
+  const uint32_t most = std::min(options_.window, std::max(static_cast<uint32_t>(decodes.decode_count), 1U));
+  return costs.decode_groups(decodes, most, transit_us_, sharing_ ? sharing_->at_once() : CostModel::kAnyNumber);
 }
 
 bool Scheduler::prefill_pending() const {

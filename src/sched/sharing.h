@@ -30,6 +30,8 @@ class Sharing {
   /// window: plans that can be in flight.
   Sharing(size_t stage_count, size_t window, uint32_t processors, uint32_t threads);
 
+  /// Runs that go on at full speed at the same time.
+  [[nodiscard]] double at_once() const { return processors_per_run_; }
   /// Each stage's runs come in the order of their plans. Returns those whose neighbours are all known by now: those of
   /// the plans that were in flight at the same time.
   [[nodiscard]] std::vector<Alone> add(const Run& run);

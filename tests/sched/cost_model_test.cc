@@ -196,6 +196,9 @@ TEST_CASE("decode is divided as its fixed cost, the stages and the way between t
   REQUIRE(even.decode_groups(decodes, 3, 0) == 3);
   REQUIRE(even.decode_groups(decodes, 8, 2000) == 6);
   REQUIRE(even.decode_groups(decodes, 8, 1e9) == 8);
+  // Two processors for the four: what two groups leave no time of, four would take twice.
+  REQUIRE(even.decode_groups(decodes, 8, 0, 2) == 2);
+  REQUIRE(even.round_us(decodes, 4, 0, 2) == Approx(4 * 4 * 1040 / 2).epsilon(0.01));
   // One stage as long as all others: turns of several groups on it take longer than the way of one.
   const CostModel uneven = model_of({4000, 100}, 10);
   REQUIRE(uneven.decode_groups(decodes, 8, 0) == 1);
