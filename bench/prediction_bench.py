@@ -18,6 +18,7 @@ import json
 import random
 import subprocess
 import tempfile
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -118,11 +119,19 @@ def bench(options, pp_size, folder):
         if options.describe == "start":
             start.write_text(fetch(timed.url + "/cost_model"))
 
+        known = [start]
+
         def describe(path):
             if options.describe == "start":
                 return start
-            path.write_text(fetch(timed.url + "/cost_model"))
-            return path
+            try:
+                path.write_text(fetch(timed.url + "/cost_model"))
+                known.append(path)
+            except urllib.error.HTTPError as error:
+                if error.code != 503 or not known[-1].exists():
+                    raise
+                print(f"pp {pp_size}: no description now, {known[-1].name} stands for {path.name}", flush=True)
+            return known[-1]
 
         runs = measure(options, rings, describe, folder)
     return report(options, pp_size, runs, folder)
