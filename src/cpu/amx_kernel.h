@@ -111,7 +111,7 @@ MILLRACE_INLINE void tile_row(LeftTiles left, const char* panel, int64_t steps, 
   store_sums(c);
 }
 
-/// Steps that many rows pass over at a time: half a panel of them stays in the first-level cache's reach.
+/// Steps that many rows pass over at a time: 128 KB of a panel, which the second-level cache keeps beside the rows.
 constexpr int64_t kSquareSteps = 512;
 constexpr int kSquareRows = 2 * kTileHeight;
 
