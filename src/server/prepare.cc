@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <limits>
 #include <random>
 
 #include "base/json.h"
@@ -12,6 +13,8 @@
 
 namespace millrace::server {
 namespace {
+
+constexpr uint32_t kDefaultMaxTokens = 16;  // of a completion, by OpenAI's schema
 
 using openai::ApiError;
 using openai::ApiResult;
@@ -44,8 +47,8 @@ std::string messages_json(const openai::Conversation& conversation) {
   return out;
 }
 
-void truncate_left(std::vector<TokenId>& ids, const std::optional<uint32_t>& count) {
-  if (count && ids.size() > *count) ids.erase(ids.begin(), ids.end() - static_cast<ptrdiff_t>(*count));
+void truncate_left(std::vector<TokenId>& ids, uint32_t count) {
+  if (ids.size() > count) ids.erase(ids.begin(), ids.end() - static_cast<ptrdiff_t>(count));
 }
 
 }  // namespace
@@ -121,7 +124,7 @@ ApiResult<GenerationSpec> Preparer::prepare(openai::CompletionRequest request, c
       prompt.ids = std::move(std::get<std::vector<TokenId>>(source));
     }
     const size_t full_size = prompt.ids.size();
-    truncate_left(prompt.ids, request.truncate_prompt_tokens);
+    truncate_left(prompt.ids, longest_prompt(request, kDefaultMaxTokens));
     if (!request.echo) continue;
     // The text as it was given has none of the special tokens that were added.
     const bool is_as_given = text != nullptr && prompt.ids.size() == full_size && request.skip_special_tokens;
@@ -138,8 +141,16 @@ ApiResult<GenerationSpec> Preparer::prepare(openai::ChatRequest request, const s
   spec.info.kind = openai::ResponseKind::kChat;
   PreparedPrompt& prompt = spec.prompts.emplace_back();
   prompt.ids = service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false));
-  truncate_left(prompt.ids, request.truncate_prompt_tokens);
+  truncate_left(prompt.ids, longest_prompt(request, 1));
   return finish(request, std::move(spec), "messages", header_id);
+}
+
+uint32_t Preparer::longest_prompt(const openai::CommonRequest& request, uint32_t default_max_tokens) const {
+  if (!request.truncate_prompt_tokens) return std::numeric_limits<uint32_t>::max();
+  if (*request.truncate_prompt_tokens > 0) return static_cast<uint32_t>(*request.truncate_prompt_tokens);
+  const uint32_t context = service_.engine->model_info().context_length;
+  const uint32_t output = request.max_tokens.value_or(default_max_tokens);
+  return output < context ? context - output : 1;
 }
 
 ApiResult<uint32_t> Preparer::token_budget(const openai::CommonRequest& request, size_t prompt_tokens,
@@ -153,7 +164,7 @@ ApiResult<uint32_t> Preparer::token_budget(const openai::CommonRequest& request,
                        prompt_tokens, context);
   }
   const auto room = static_cast<uint32_t>(context - prompt_tokens);
-  if (!request.max_tokens) return chat ? room : std::min<uint32_t>(16, room);
+  if (!request.max_tokens) return chat ? room : std::min(kDefaultMaxTokens, room);
   if (*request.max_tokens > room) {
     return bad_request("max_tokens",
                        "max_tokens: found {}, but the prompt's {} tokens leave {} of the model's context of {} tokens",

@@ -65,6 +65,8 @@ class Preparer {
   /// Resolves max_tokens against the context; `unset` is what silence means.
   [[nodiscard]] openai::ApiResult<uint32_t> token_budget(const openai::CommonRequest& request, size_t prompt_tokens,
                                                          std::string_view prompt_param, bool chat) const;
+  /// Tokens of a prompt that truncate_prompt_tokens leaves.
+  [[nodiscard]] uint32_t longest_prompt(const openai::CommonRequest& request, uint32_t default_max_tokens) const;
   [[nodiscard]] tensor::SamplingParams sampling(const openai::CommonRequest& request) const;
   void fill_options(const openai::CommonRequest& request, GenerationSpec& spec) const;
 

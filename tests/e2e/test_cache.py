@@ -160,6 +160,19 @@ def test_pause_and_continue():
         assert answers
 
 
+def test_a_paused_server_ends_what_it_runs_before_it_stops():
+    with MillraceServer("--drain-timeout", 60) as server:
+        assert httpx.post(f"{server.url}/pause_generation", json={"mode": "in_place"}).status_code == 200
+        answers = []
+        client = threading.Thread(target=lambda: answers.append(ask(server, "It was")))
+        client.start()
+        while not httpx.get(f"{server.url}/server_info").json()["requests_in_flight"]:
+            time.sleep(0.05)
+        server.terminate()
+        client.join()
+        assert answers and server.wait() == 0, server.log()
+
+
 def test_administrators_have_a_key_of_their_own():
     with MillraceServer("--api-key", "user", "--admin-api-key", "root") as server:
         def flush(key):

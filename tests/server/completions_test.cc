@@ -228,5 +228,14 @@ TEST_CASE("The context limits prompt and output") {
   const std::string cut = fmt::format(R"({{"prompt":"{}","truncate_prompt_tokens":10}})", std::string(600, 'x'));
   REQUIRE(server.complete(cut).status == 200);
   CHECK(server.engine.seen().back().prompt.size() == 10);
+  const auto fitting = [&](std::string_view more) {
+    return server.complete(
+        fmt::format(R"({{"prompt":"{}","truncate_prompt_tokens":-1{}}})", std::string(600, 'x'), more));
+  };
+  REQUIRE(fitting("").status == 200);
+  CHECK(server.engine.seen().back().prompt.size() == 512 - 16);
+  REQUIRE(fitting(R"(,"max_tokens":100)").status == 200);
+  CHECK(server.engine.seen().back().prompt.size() == 412);
+  CHECK(ParsedJson(fitting(R"(,"max_tokens":600)").body).string("/error/param") == "max_tokens");
   CHECK(server.complete(R"({"prompt":""})").status == 400);
 }

@@ -61,7 +61,7 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
       {"stream", {"true"}, {"1"}},
       {"ignore_eos", {"true"}, {"0"}},
       {"priority", {"-5"}, {"1.5"}},
-      {"truncate_prompt_tokens", {"1"}, {"0"}},
+      {"truncate_prompt_tokens", {"1", "-1"}, {"0", "-2"}},
       {"request_id", {"\"abc\""}, {"5"}},
       {"model", {"\"m\""}, {"5"}},
       {"tools", {"[]"}, {}},

@@ -87,6 +87,23 @@ Refusal read_top_k(std::string_view name, Json value, const RequestLimits&, Comm
   return std::nullopt;
 }
 
+Refusal read_truncation(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
+  int32_t count = 0;
+  if (Refusal refusal = read_int(name, value, -1, std::numeric_limits<int32_t>::max(), count)) return refusal;
+  if (count == 0) return bad_request(name, "{}: found 0, wanted -1 or at least 1", name);
+  request.truncate_prompt_tokens = count;
+  return std::nullopt;
+}
+
+void describe_truncation(SchemaWriter& schema) {
+  JsonWriter& json = schema.json();
+  json.key("anyOf").begin_array();
+  json.begin_object().member("type", "integer").member("minimum", 1);
+  json.member("maximum", std::numeric_limits<int32_t>::max()).end_object();
+  json.begin_object().member("const", -1).end_object();
+  json.begin_object().member("type", "null").end_object().end_array();
+}
+
 Refusal read_seed(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
   int64_t seed = 0;
   if (Refusal refusal = read_integer(name, value, std::numeric_limits<int64_t>::min(),
@@ -164,16 +181,14 @@ constexpr std::array kCommonFields = {
     number_field<Common, &Common::presence_penalty, -2.0, 2.0>("presence_penalty"),
     number_field<Common, &Common::frequency_penalty, -2.0, 2.0>("frequency_penalty"),
     Field<Common>{"top_k", read_top_k, [](SchemaWriter& s) { s.integer(-1, kInt32Max); }, "0 or -1: off"},
-    Field<Common>{"seed", read_seed,
-                  [](SchemaWriter& s) {
-                    s.integer(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
-                  }},
+    Field<Common>{
+        "seed", read_seed,
+        [](SchemaWriter& s) { s.integer(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()); }},
     Field<Common>{"stop", read_stop, describe_stop},
-    Field<Common>{"stop_token_ids",
-                  [](Name n, Json v, const Limits& l, Common& r) {
-                    return read_token_ids(n, v, l.vocab_size, r.stop_token_ids);
-                  },
-                  [](SchemaWriter& s) { s.token_ids(s.limits().vocab_size); }},
+    Field<Common>{
+        "stop_token_ids",
+        [](Name n, Json v, const Limits& l, Common& r) { return read_token_ids(n, v, l.vocab_size, r.stop_token_ids); },
+        [](SchemaWriter& s) { s.token_ids(s.limits().vocab_size); }},
     Field<Common>{"logit_bias", read_logit_bias, describe_logit_bias, "Token ids, and what their logits gain"},
     integer_field<Common, &Common::prompt_logprobs, 0, kMaxLogprobs>("prompt_logprobs", "Not with stream"),
     integer_field<Common, &Common::min_tokens, 0, kInt32Max>("min_tokens",
@@ -182,8 +197,8 @@ constexpr std::array kCommonFields = {
     flag_field<Common, &Common::include_stop>("include_stop_str_in_output"),
     flag_field<Common, &Common::skip_special_tokens>("skip_special_tokens", "Default true"),
     flag_field<Common, &Common::return_token_ids>("return_token_ids"),
-    integer_field<Common, &Common::truncate_prompt_tokens, 1, kInt32Max>("truncate_prompt_tokens",
-                                                                         "Keeps the last so many"),
+    Field<Common>{"truncate_prompt_tokens", read_truncation, describe_truncation,
+                  "Keeps the last so many; -1: as many as the context holds beside max_tokens"},
     flag_field<Common, &Common::add_special_tokens>("add_special_tokens",
                                                     "Default true for a completion, false for a chat"),
     integer_field<Common, &Common::priority, kInt32Min, kInt32Max>("priority", "Larger goes first"),

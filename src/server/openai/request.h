@@ -46,7 +46,8 @@ struct CommonRequest {
   bool include_stop = false;
   bool skip_special_tokens = true;
   bool return_token_ids = false;
-  std::optional<uint32_t> truncate_prompt_tokens;
+  /// -1: as many as the context holds beside max_tokens.
+  std::optional<int32_t> truncate_prompt_tokens;
   std::optional<bool> add_special_tokens;
   int32_t priority = 0;
   std::string request_id;
