@@ -125,19 +125,20 @@ double read_rate(cpu::ThreadPool& pool, int runs) {
 }
 
 [[noreturn]] void usage(const char* program, const char* purpose, int status) {
-  fmt::print(status == 0 ? stdout : stderr,
-             "{}: {}\n"
-             "  --threads 1,2         thread counts\n"
-             "  --isa avx2,avx512     instruction sets (portable, avx2, avx512, avx512_bf16); default: the fastest;\n"
-             "                        'all': every one that this machine has\n"
-             "  --dtype bf16|f32      compute dtype\n"
-             "  --weights compute,w8  of products: in the compute dtype, in 8 bits; with both they take turns, and the "
-             "ratio\n"
-             "                        of their times is printed\n"
-             "  --runs 9              timed runs per figure, of which the median is printed\n"
-             "  --clock wall|cpu      cpu: processor time of the calling thread, for 1 thread beside other load\n"
-             "  --help\n",
-             program, purpose);
+  fmt::print(
+      status == 0 ? stdout : stderr,
+      "{}: {}\n"
+      "  --threads 1,2         thread counts\n"
+      "  --isa avx2,avx512     instruction sets (portable, avx2, avx512, avx512_bf16); default: the fastest;\n"
+      "                        'all': every one that this machine has\n"
+      "  --dtype bf16|f32      compute dtype\n"
+      "  --weights compute,w8  of products: in the compute dtype, in 8 bits, w8a8: with inputs of 8 bits; several take "
+      "turns, and the ratio\n"
+      "                        of their times is printed\n"
+      "  --runs 9              timed runs per figure, of which the median is printed\n"
+      "  --clock wall|cpu      cpu: processor time of the calling thread, for 1 thread beside other load\n"
+      "  --help\n",
+      program, purpose);
   std::exit(status);
 }
 
@@ -208,8 +209,10 @@ BenchOptions parse_options(int argc, char** argv, const char* purpose) {
     } else if (name == "--weights") {
       options.weights.clear();
       for (const std::string_view part : split(value)) {
-        if (part != "compute" && part != "w8") usage(argv[0], purpose, 2);
-        options.weights.push_back(part == "w8" ? WeightFormat::kW8 : WeightFormat::kCompute);
+        if (part != "compute" && part != "w8" && part != "w8a8") usage(argv[0], purpose, 2);
+        options.weights.push_back(part == "w8"     ? WeightFormat::kW8
+                                  : part == "w8a8" ? WeightFormat::kW8A8
+                                                   : WeightFormat::kCompute);
       }
     } else if (name == "--clock" && (value == "wall" || value == "cpu")) {
       use_processor_time = value == "cpu";

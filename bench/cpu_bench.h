@@ -24,7 +24,7 @@ struct Timing {
 [[nodiscard]] std::vector<Timing> measure_in_turns(int runs, const std::vector<std::function<void()>>& bodies);
 
 /// How a product's weights are held.
-enum class WeightFormat : uint8_t { kCompute, kW8 };
+enum class WeightFormat : uint8_t { kCompute, kW8, kW8A8 };
 
 struct BenchOptions {
   std::vector<int> threads = {1, 2};

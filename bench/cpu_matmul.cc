@@ -62,18 +62,28 @@ struct Weights {
   const tensor::PackedWeight& take() { return *copies[next++ % copies.size()]; }
 };
 
+std::string_view name_of(WeightFormat format, tensor::DType compute) {
+  switch (format) {
+    case WeightFormat::kW8: return "w8";
+    case WeightFormat::kW8A8: return "w8a8";
+    case WeightFormat::kCompute: break;
+  }
+  return tensor::to_string(compute);
+}
+
 Weights make_weights(tensor::Backend& backend, WeightFormat format, const Shape& shape) {
   const tensor::DType dtype = backend.compute_dtype();
   const auto bytes = random_elements(shape.in * shape.out, dtype);
   const tensor::HostTensor host{"weight", dtype, {shape.out, shape.in}, bytes.data()};
   Weights weights;
   weights.format = format;
-  const tensor::W8Storage small = format == WeightFormat::kW8 ? tensor::quantize_w8(host) : tensor::W8Storage{};
-  weights.bytes = static_cast<double>(format == WeightFormat::kW8 ? small.view().bytes() : bytes.size());
+  const tensor::W8Storage small = format != WeightFormat::kCompute ? tensor::quantize_w8(host) : tensor::W8Storage{};
+  weights.bytes = static_cast<double>(format != WeightFormat::kCompute ? small.view().bytes() : bytes.size());
   do {
-    if (format == WeightFormat::kW8) {
+    if (format != WeightFormat::kCompute) {
+      const auto inputs = format == WeightFormat::kW8A8 ? tensor::W8Inputs::kInt8 : tensor::W8Inputs::kExact;
       const tensor::W8Matrix matrix = small.view();
-      weights.copies.push_back(backend.pack_w8({&matrix, 1}));
+      weights.copies.push_back(backend.pack_w8({&matrix, 1}, inputs));
     } else {
       weights.copies.push_back(backend.pack({&host, 1}));
     }
@@ -102,8 +112,7 @@ void run_own(const BenchOptions& options, cpu::Isa isa, int threads, const Shape
     });
   }
   for (size_t i = 0; i < formats.size(); ++i) {
-    const std::string_view held =
-        formats[i].format == WeightFormat::kW8 ? std::string_view("w8") : tensor::to_string(options.dtype);
+    const std::string_view held = name_of(formats[i].format, options.dtype);
     fmt::print("{:<24}", fmt::format("{} {}, {}T", cpu::to_string(isa), held, threads));
     for (size_t m = 0; m < timings.size(); ++m) print_figure(kRowCounts[m], shape, formats[i].bytes, timings[m][i]);
     fmt::print("\n");

@@ -19,11 +19,12 @@ void print_row(const std::string& name, model::Quantization quantization, tensor
   config.quantization = quantization;
   test::TestPipeline pipeline(*checkpoint, config, backend, {.stage_count = 2});
   const test::Agreement agreement = test::measure_agreement(pipeline, family, 1e-3);
-  const bool w8 = quantization == model::Quantization::kW8;
+  const bool plain = quantization == model::Quantization::kNone;
+  const std::string held = plain ? "" : fmt::format(", {}", model::to_string(quantization));
   fmt::print("| {} | {} | {}{} | {:.1e} | {:.1e} | {:.1e} | {:.1e} | {} / {} |\n", name, config.architecture,
-             tensor::to_string(backend.compute_dtype()), w8 ? ", w8" : "", agreement.logits.max(),
-             agreement.logits.rms(), agreement.logits.kl(), agreement.logprob_max,
-             agreement.greedy_checked - agreement.greedy_wrong, agreement.greedy_checked);
+             tensor::to_string(backend.compute_dtype()), held, agreement.logits.max(), agreement.logits.rms(),
+             agreement.logits.kl(), agreement.logprob_max, agreement.greedy_checked - agreement.greedy_wrong,
+             agreement.greedy_checked);
 }
 
 }  // namespace
@@ -35,7 +36,8 @@ int main() {
       fmt::print("{}{}:\n\n", dtype == tensor::DType::kF32 ? "" : "\n", backend->description());
       fmt::print("| model | architecture | dtype | max Δlogit | rms | KL, nats | max Δlogprob | greedy choices |\n");
       fmt::print("|---|---|---|---|---|---|---|---|\n");
-      for (const auto quantization : {model::Quantization::kNone, model::Quantization::kW8}) {
+      for (const auto quantization :
+           {model::Quantization::kNone, model::Quantization::kW8, model::Quantization::kW8A8}) {
         for (const std::string& name : test::golden_family_names()) print_row(name, quantization, *backend);
       }
     }

@@ -61,8 +61,8 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags) {
   serve
       .add_option("--quantization", engine.quantization,
                   "Weights of the layers and the output head: none (as the checkpoint stores them), w8 (8 bits, with a "
-                  "scale per 32)")
-      ->check(CLI::IsMember({"none", "w8"}))
+                  "scale per 32), w8a8 (the same, and their inputs are rounded to 8 bits too)")
+      ->check(CLI::IsMember({"none", "w8", "w8a8"}))
       ->capture_default_str();
   serve.add_option("--threads", engine.threads, "Threads that compute, over all stages; 0: one per CPU")
       ->check(CLI::Range(0, 4096))

@@ -29,7 +29,7 @@ struct EngineOptions {
   bool cuda_graphs = true;                 ///< replay decode steps on a GPU
   std::string nccl = "auto";               ///< activations to other nodes' GPUs from device to device: auto, on, off
   std::string cpu_isa = "auto";            ///< of the CPU kernels on every node; auto: as each node says, or its best
-  std::string quantization = "none";       ///< of the projections: none (as the checkpoint is), w8
+  std::string quantization = "none";       ///< of the projections: none (as the checkpoint is), w8, w8a8
   int32_t threads = 0;                     ///< of the whole process; 0: one per CPU it may use
   int32_t page_size = 64;                  ///< tokens
   int64_t max_total_tokens = 0;            ///< of the KV cache; 0: from memory_fraction

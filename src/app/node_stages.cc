@@ -56,7 +56,8 @@ int32_t threads_per_stage(int32_t threads, int32_t stage_count) {
 }
 
 model::ModelConfig stage_config(model::ModelConfig config, const NodeStagesOptions& node) {
-  if (node.quantization == model::to_string(model::Quantization::kW8)) config.quantization = model::Quantization::kW8;
+  const auto wanted = model::parse_quantization(node.quantization);
+  if (wanted && *wanted != model::Quantization::kNone) config.quantization = *wanted;
   return config;
 }
 

@@ -24,7 +24,7 @@ struct NodeStagesOptions {
   bool cuda_graphs = true;
   std::string nccl = "auto";             ///< activations to other nodes' GPUs: auto, on, off
   std::string cpu_isa = "auto";          ///< of the CPU kernels; auto: the best there is
-  std::string quantization = "none";     ///< none (as the checkpoint is), w8
+  std::string quantization = "none";     ///< none (as the checkpoint is), w8, w8a8
   int32_t threads = 0;                   ///< over all stages of the node; 0: one per CPU
   int32_t max_batch_tokens = 0;
   int32_t page_size = 0;

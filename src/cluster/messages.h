@@ -41,7 +41,7 @@ struct Assignment {
   double memory_fraction = 0;
   std::string dtype;
   std::string cpu_isa;                       ///< of the CPU kernels; auto: as the node says, or its best
-  std::string quantization;                  ///< none (as the checkpoint is), w8
+  std::string quantization;                  ///< none (as the checkpoint is), w8, w8a8
   bool has_store = false;                    ///< every stage needs a page store behind its host tier
   friend bool operator==(const Assignment&, const Assignment&) = default;
 };

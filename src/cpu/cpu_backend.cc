@@ -58,11 +58,11 @@ class CpuBackend final : public Backend {
     return pack_gate_up_weight(device_, gate, up);
   }
   bool packs_w8() const override { return true; }
-  std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts) override {
-    return pack_w8_weight(device_, parts);
+  std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Inputs inputs) override {
+    return pack_w8_weight(device_, parts, inputs);
   }
-  std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up) override {
-    return pack_gate_up_w8_weight(device_, gate, up);
+  std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up, W8Inputs inputs) override {
+    return pack_gate_up_w8_weight(device_, gate, up, inputs);
   }
   std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) override {
     CHECK(table.shape.rank() == 2, "{}: {} is not a table", table.name, table.shape.to_string());

@@ -4,11 +4,13 @@
 
 #include "cpu/attention_kernel.h"
 #include "cpu/gather_kernel.h"
+#include "cpu/int8_kernel.h"
 #include "cpu/product_kernel.h"
 #include "cpu/row_kernels.h"
 #include "cpu/vocabulary_kernels.h"
 #include "cpu/w8_kernel.h"
 #if defined(__AMX_BF16__)
+#include "cpu/amx_int8_kernel.h"
 #include "cpu/amx_kernel.h"
 #endif
 
@@ -29,12 +31,14 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .tiles = true,
     .step_multiple = static_cast<int>(kTileSteps),
     .head_multiple = 32,
+    .int8_left_bytes = kInt8LeftGroupBytes,
     .product_bf16 = product_amx,
     .attention_block_bf16 = attention_block_amx,
 #else
     .tiles = false,
     .step_multiple = 1,
     .head_multiple = kLanes,
+    .int8_left_bytes = kInt8LeftGroupBytes,
     .product_bf16 = product<Bf16Format>,
     .attention_block_bf16 = attention_block<Bf16Format>,
 #endif
@@ -47,6 +51,12 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .product_w8_bf16 = nullptr,
 #endif
     .product_w8_f32 = product_w8<F32Format>,
+#if defined(__AMX_INT8__)
+    .product_int8 = product_int8_amx,
+#else
+    .product_int8 = product_int8,
+#endif
+    .round_left = round_left,
     .attention_block_f32 = attention_block<F32Format>,
     .gather_keys = gather_keys,
     .gather_values_bf16 = gather_values_bf16,

@@ -14,6 +14,8 @@
 /// (`bf16_left`), else rows of f32; with f32 compute always f32. Their rows are padded with zeros to whole steps.
 /// A panel of 8 bits holds, per group of 32 summed elements, the scales of the columns, [64] bf16, then the values as
 /// int8 [steps][64][depth], a step being as deep (1 or 2) as one of the left operand.
+/// For left rows of 8 bits such a panel's steps are 4 deep and its values uint8, 128 more than the weight; the rows
+/// hold, per group, 32 values as the set's kernel reads them and their Int8Factors.
 namespace millrace::cpu {
 
 inline constexpr int kPanelColumns = 64;  ///< columns of a weight panel
@@ -25,6 +27,7 @@ inline constexpr int kMaxAttentionRows = 64;  ///< query rows that share one wal
 inline constexpr int kW8GroupElements = 32;   ///< summed elements of a group of a panel of 8 bits (tensor/w8.h)
 inline constexpr int kW8ScaleBytes = kPanelColumns * 2;
 inline constexpr int kW8GroupBytes = kW8ScaleBytes + kW8GroupElements * kPanelColumns;
+inline constexpr int kInt8Depth = 4;         ///< summed elements of a step of a panel for left rows of 8 bits
 inline constexpr int kW8ScratchSteps = 256;  ///< steps of such a panel that are written out at a time
 inline constexpr size_t kW8ScratchBytes = size_t{kW8ScratchSteps} * kPanelColumns * 4;
 inline constexpr int kSumBlock = 1024;        ///< logits per partial sum of exp_sum
@@ -45,6 +48,15 @@ struct ProductTask {
   bool accumulate = false;           // c holds the sums of the steps before; with tiled_left only
   std::byte* scratch = nullptr;      // [kW8ScratchBytes], 64-byte aligned, for a panel of 8 bits
 };
+
+/// Of a group of 32 of a left row of 8 bits.
+struct Int8Factors {
+  float scale = 0.0f;
+  int32_t correction = 0;  // -128 Σ values, since the weights are 128 too large
+};
+
+/// Tiled rows of 8 bits: per 16 rows and group, [16][32] int8, then [16] scales and [16] corrections.
+inline constexpr int kInt8LeftTileBytes = kTileHeight * (kW8GroupElements + static_cast<int>(sizeof(Int8Factors)));
 
 /// The running softmax of some query rows over the keys seen so far. Lanes of `sum` are added up at the end.
 struct AttentionState {
@@ -87,6 +99,7 @@ struct Kernels {
   bool tiles = false;      ///< products in bf16 take tiled_left
   int step_multiple = 1;   ///< bf16 panels and left rows are padded to a multiple of so many steps
   int head_multiple = 16;  ///< heads in bf16 are padded to a multiple of so many channels
+  int int8_left_bytes = 0;  ///< of a group of a left row of 8 bits
 
   void (*product_bf16)(const ProductTask&);
   void (*attention_block_bf16)(const AttentionRows&, const KeyBlock&);
@@ -94,6 +107,10 @@ struct Kernels {
   /// With panels of 8 bits and left rows of bf16 (null without bf16_left) or f32.
   void (*product_w8_bf16)(const ProductTask&);
   void (*product_w8_f32)(const ProductTask&);
+  /// With panels and left rows of 8 bits.
+  void (*product_int8)(const ProductTask&);
+  /// A left row of 8 bits from `count` values; a group that is not finite becomes NaN.
+  void (*round_left)(const float* in, int64_t count, std::byte* out);
   void (*attention_block_f32)(const AttentionRows&, const KeyBlock&);
   /// Groups of 16 from tokens anywhere: out[word][16] of keys, a word being one f32 channel or two bf16 ones, and
   /// out[8][padded_dim][2] of bf16 values.

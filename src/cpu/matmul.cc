@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
+#include "cpu/left_rows.h"
 #include "cpu/ops.h"
 
 namespace millrace::cpu {
@@ -9,18 +9,6 @@ namespace {
 
 using tensor::DType;
 using tensor::Matrix;
-
-/// The left operand of a product: rows of whole steps in the format that the kernels read.
-struct Left {
-  const std::byte* data = nullptr;
-  size_t stride = 0;  ///< tiled: of 16 rows, otherwise of one
-  bool tiled = false;
-
-  [[nodiscard]] const std::byte* at(int64_t row, int64_t step) const {
-    if (!tiled) return data + static_cast<size_t>(row) * stride;  // of all steps
-    return data + static_cast<size_t>(row / kTileHeight) * stride + static_cast<size_t>(step) * kTileHeight * 4;
-  }
-};
 
 /// How a product is cut: `rows` pass over `steps` of `panels` panels one after another.
 struct Blocking {
@@ -45,53 +33,13 @@ Blocking choose_blocking(bool tiled, int64_t rows, int64_t steps) {
   return {equal_blocks(kMostRows / 2), kLeftBytes / 2 / (kMostRows / 2) / 4, 4};
 }
 
-/// Copies rows into tiles (see ProductTask), which spares the kernels loads of 16 far apart lines.
-Left tile_left(Device& device, const Matrix& x, int64_t steps) {
-  const size_t tiles = static_cast<size_t>(steps) / kTileHeight;
-  const size_t row_bytes = static_cast<size_t>(x.cols) * 2;
-  std::byte* const copy =
-      device.shared_scratch.reserve(static_cast<size_t>(round_up(x.rows, kTileHeight)) * tiles * 64);
-  device.pool.run_ranges(x.rows, [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row) {
-      const std::byte* from = row_of<std::byte>(x, row);
-      std::byte* to = copy + (static_cast<size_t>(row / kTileHeight) * tiles * kTileHeight +
-                              static_cast<size_t>(row % kTileHeight)) * 64;
-      const size_t whole = row_bytes / 64;
-      for (size_t tile = 0; tile < whole; ++tile) std::memcpy(to + tile * kTileHeight * 64, from + tile * 64, 64);
-      if (whole == tiles) continue;
-      std::memcpy(to + whole * kTileHeight * 64, from + whole * 64, row_bytes % 64);
-      std::memset(to + whole * kTileHeight * 64 + row_bytes % 64, 0, 64 - row_bytes % 64);
-    }
-  });
-  return {copy, tiles * 64 * kTileHeight, true};
-}
-
-/// Uses x itself where it already is in the kernels' format; otherwise a copy in scratch, widened or padded with zeros.
-Left prepare_left(Device& device, const Matrix& x, const PanelLayout& layout) {
-  const int64_t padded = layout.steps * layout.depth;
-  const bool widened = device.compute_dtype == DType::kBF16 && !device.kernels.bf16_left;
-  if (device.tiles() && x.rows > kTileHeight) return tile_left(device, x, layout.steps);
-  if (!widened && padded == x.cols) return {x.data, static_cast<size_t>(x.cols) * device.left_size()};
-  const size_t stride = static_cast<size_t>(padded) * device.left_size();
-  std::byte* const copy = device.shared_scratch.reserve(static_cast<size_t>(x.rows) * stride);
-  device.pool.run_ranges(x.rows, [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row) {
-      std::byte* to = copy + static_cast<size_t>(row) * stride;
-      const size_t used = static_cast<size_t>(x.cols) * device.left_size();
-      if (widened) {
-        device.kernels.widen(row_of<std::byte>(x, row), reinterpret_cast<float*>(to), x.cols);
-      } else {
-        std::memcpy(to, row_of<std::byte>(x, row), used);
-      }
-      std::memset(to + used, 0, stride - used);
-    }
-  });
-  return {copy, stride};
-}
-
 auto product_kernel(const Device& device, const PanelLayout& layout) {
   const Kernels& kernels = device.kernels;
-  if (layout.w8) return device.bf16_left() ? kernels.product_w8_bf16 : kernels.product_w8_f32;
+  switch (layout.format) {
+    case PanelFormat::kInt8: return kernels.product_int8;
+    case PanelFormat::kW8: return device.bf16_left() ? kernels.product_w8_bf16 : kernels.product_w8_f32;
+    case PanelFormat::kCompute: break;
+  }
   return device.compute_dtype == DType::kBF16 ? kernels.product_bf16 : kernels.product_f32;
 }
 
@@ -100,11 +48,11 @@ auto product_kernel(const Device& device, const PanelLayout& layout) {
 template <class Finish>
 void for_each_product(Device& device, const Matrix& x, const CpuPackedWeight& weight, const Finish& finish) {
   check_matrix("x", x, device.compute_dtype, x.rows, weight.in_features());
-  const Left left = prepare_left(device, x, weight.layout());
+  const LeftRows left = prepare_left(device, x, weight.layout());
   const auto product = product_kernel(device, weight.layout());
-  const Blocking blocking = choose_blocking(left.tiled, x.rows, weight.steps());
+  const Blocking blocking = choose_blocking(left.tiled(), x.rows, weight.steps());
   const size_t c_bytes = static_cast<size_t>(blocking.panels * blocking.rows) * kPanelColumns * sizeof(float);
-  const size_t scratch_bytes = weight.layout().w8 ? kW8ScratchBytes : 0;
+  const size_t scratch_bytes = weight.layout().format == PanelFormat::kW8 ? kW8ScratchBytes : 0;
   const int64_t row_blocks = (x.rows + blocking.rows - 1) / blocking.rows;
   const int64_t panel_blocks = (weight.panel_count() + blocking.panels - 1) / blocking.panels;
   device.pool.run_ranges(row_blocks * panel_blocks, [&](int64_t begin, int64_t end, int slot) {
@@ -119,7 +67,7 @@ void for_each_product(Device& device, const Matrix& x, const CpuPackedWeight& we
         for (int64_t panel = first_panel; panel < first_panel + panels; ++panel) {
           product({.left = left.at(first_row, step),
                    .left_stride = left.stride,
-                   .tiled_left = left.tiled,
+                   .tiled_left = left.tiled(),
                    .panel = weight.panel(panel, step),
                    .next = panel + 1 < weight.panel_count() ? weight.panel(panel + 1, step) : nullptr,
                    .steps = std::min(blocking.steps, weight.steps() - step),

@@ -128,13 +128,13 @@ MILLRACE_INLINE void with_rows(int rows, Body&& body) {
 }
 
 /// Cuts `rows` into tiles of nearly equal height and calls body(Rows constant, first row).
-template <class Body>
+template <int kMostRows = kTileRows, class Body>
 MILLRACE_INLINE void for_row_tiles(int rows, Body&& body) {
-  const int tiles = (rows + kTileRows - 1) / kTileRows;
+  const int tiles = (rows + kMostRows - 1) / kMostRows;
   for (int tile = 0; tile < tiles; ++tile) {
     const int begin = rows * tile / tiles;
     const int end = rows * (tile + 1) / tiles;
-    with_rows(end - begin, [&](auto count) { body(count, begin); });
+    with_rows<kMostRows>(end - begin, [&](auto count) { body(count, begin); });
   }
 }
 

@@ -11,6 +11,7 @@ namespace {
 using tensor::DType;
 using tensor::HostTensor;
 
+using tensor::W8Inputs;
 using tensor::W8Matrix;
 
 /// One row of a source, or none where a panel ends beyond the last feature.
@@ -68,6 +69,8 @@ void pack_panel(const Device&, std::span<const SourceRow<W8Matrix>> rows, const 
   const int64_t in_features = weight.in_features();
   const auto depth = static_cast<size_t>(weight.layout().depth);
   const int64_t groups = tensor::w8_groups(in_features);
+  // The dot instruction takes unsigned values on this side: 128 more.
+  const std::byte sign{weight.layout().format == PanelFormat::kInt8 ? uint8_t{0x80} : uint8_t{0}};
   for (int64_t group = 0; group < groups; ++group, panel += kW8GroupBytes) {
     const int64_t first = group * kW8GroupElements;
     const auto count = static_cast<size_t>(std::min<int64_t>(kW8GroupElements, in_features - first));
@@ -77,7 +80,7 @@ void pack_panel(const Device&, std::span<const SourceRow<W8Matrix>> rows, const 
       std::memcpy(panel + column * 2, matrix->scales + (row * groups + group) * 2, 2);
       const std::byte* values = matrix->values + row * in_features + first;
       std::byte* out = panel + kW8ScaleBytes + column * depth;
-      for (size_t i = 0; i < count; ++i) out[i / depth * depth * kPanelColumns + i % depth] = values[i];
+      for (size_t i = 0; i < count; ++i) out[i / depth * depth * kPanelColumns + i % depth] = values[i] ^ sign;
     }
   }
 }
@@ -95,6 +98,10 @@ void pack_panels(Device& device, const CpuPackedWeight& weight, const Source& so
 }
 
 using LayoutFn = PanelLayout(const Device& device, int64_t in_features, bool gate_up);
+
+LayoutFn& layout_for(W8Inputs inputs) {
+  return inputs == W8Inputs::kInt8 ? int8_panel_layout : w8_panel_layout;
+}
 
 template <class Matrix>
 std::unique_ptr<CpuPackedWeight> pack_stack(Device& device, std::span<const Matrix> parts, LayoutFn& layout) {
@@ -151,7 +158,16 @@ PanelLayout w8_panel_layout(const Device& device, int64_t in_features, bool gate
   return {.steps = groups * kW8GroupElements / depth,
           .depth = depth,
           .bytes = static_cast<size_t>(groups) * kW8GroupBytes,
-          .w8 = true,
+          .format = PanelFormat::kW8,
+          .gate_up = gate_up};
+}
+
+PanelLayout int8_panel_layout(const Device&, int64_t in_features, bool gate_up) {
+  const int64_t groups = tensor::w8_groups(in_features);
+  return {.steps = groups * kW8GroupElements / kInt8Depth,
+          .depth = kInt8Depth,
+          .bytes = static_cast<size_t>(groups) * kW8GroupBytes,
+          .format = PanelFormat::kInt8,
           .gate_up = gate_up};
 }
 
@@ -172,12 +188,13 @@ std::unique_ptr<CpuPackedWeight> pack_gate_up_weight(Device& device, const HostT
   return pack_pair(device, gate, up, panel_layout);
 }
 
-std::unique_ptr<CpuPackedWeight> pack_w8_weight(Device& device, std::span<const W8Matrix> parts) {
-  return pack_stack(device, parts, w8_panel_layout);
+std::unique_ptr<CpuPackedWeight> pack_w8_weight(Device& device, std::span<const W8Matrix> parts, W8Inputs inputs) {
+  return pack_stack(device, parts, layout_for(inputs));
 }
 
-std::unique_ptr<CpuPackedWeight> pack_gate_up_w8_weight(Device& device, const W8Matrix& gate, const W8Matrix& up) {
-  return pack_pair(device, gate, up, w8_panel_layout);
+std::unique_ptr<CpuPackedWeight> pack_gate_up_w8_weight(Device& device, const W8Matrix& gate, const W8Matrix& up,
+                                                        W8Inputs inputs) {
+  return pack_pair(device, gate, up, layout_for(inputs));
 }
 
 void read_elements(const Kernels& kernels, const HostTensor& tensor, int64_t first, int64_t count, float* out) {

@@ -7,16 +7,20 @@
 
 namespace millrace::cpu {
 
+/// What a panel holds (see kernels.h): the compute dtype, or 8 bits for left rows of that dtype or of 8 bits.
+enum class PanelFormat : uint8_t { kCompute, kW8, kInt8 };
+
 /// How the panels of a weight are laid out.
 struct PanelLayout {
   int64_t steps = 0;
   int64_t depth = 1;     ///< summed elements per step
   size_t bytes = 0;      ///< of a panel
-  bool w8 = false;       ///< 8 bits (see kernels.h), else the compute dtype
+  PanelFormat format = PanelFormat::kCompute;
   bool gate_up = false;  ///< a panel holds 32 gate features and the 32 up features that go with them
 };
 [[nodiscard]] PanelLayout panel_layout(const Device& device, int64_t in_features, bool gate_up);
 [[nodiscard]] PanelLayout w8_panel_layout(const Device& device, int64_t in_features, bool gate_up);
+[[nodiscard]] PanelLayout int8_panel_layout(const Device& device, int64_t in_features, bool gate_up);
 
 /// Panels of 64 output features: [panels][steps][64][depth], zero where N or K ends inside.
 class CpuPackedWeight final : public tensor::PackedWeight {
@@ -49,9 +53,11 @@ class CpuPackedWeight final : public tensor::PackedWeight {
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_gate_up_weight(Device& device, const tensor::HostTensor& gate,
                                                                    const tensor::HostTensor& up);
 /// The same of weights of 8 bits, which they stay.
-[[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_w8_weight(Device& device, std::span<const tensor::W8Matrix> parts);
+[[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_w8_weight(Device& device, std::span<const tensor::W8Matrix> parts,
+                                                              tensor::W8Inputs inputs);
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_gate_up_w8_weight(Device& device, const tensor::W8Matrix& gate,
-                                                                      const tensor::W8Matrix& up);
+                                                                      const tensor::W8Matrix& up,
+                                                                      tensor::W8Inputs inputs);
 
 /// Reads `count` elements of a dense tensor from element `first` as f32; the tensor may be unaligned.
 void read_elements(const Kernels& kernels, const tensor::HostTensor& tensor, int64_t first, int64_t count, float* out);

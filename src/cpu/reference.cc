@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include "base/check.h"
 
@@ -45,6 +46,21 @@ Values rounded(Values values, DType dtype) {
     for (float& value : values) value = tensor::BFloat16::from_float(value).to_float();
   }
   return values;
+}
+
+Values rounded_to_int8(const Values& rows, int64_t width) {
+  Values out;
+  for (size_t row = 0; row < rows.size(); row += static_cast<size_t>(width)) {
+    for (int64_t first = 0; first < width; first += tensor::kW8Group) {
+      const std::span group(rows.data() + row + first, static_cast<size_t>(std::min(tensor::kW8Group, width - first)));
+      float largest = 0.0f;
+      for (const float value : group) largest = std::max(largest, std::abs(value));
+      const float inverse = 127.0f / largest;
+      const float scale = largest / 127.0f;
+      for (const float value : group) out.push_back(largest > 0.0f ? std::nearbyint(value * inverse) * scale : 0.0f);
+    }
+  }
+  return out;
 }
 
 Values embed(const tensor::HostTensor& table, std::span<const TokenId> tokens) {

@@ -23,6 +23,10 @@ using Values = std::vector<float>;
 /// Each value rounded to `dtype` and back.
 [[nodiscard]] Values rounded(Values values, tensor::DType dtype);
 
+/// What rows of `width` values stand for once each group of 32 is rounded to int8: q = round(x · (127 / largest)), ties
+/// to even, times the scale largest / 127, all in f32.
+[[nodiscard]] Values rounded_to_int8(const Values& rows, int64_t width);
+
 /// [tokens, width]; a token outside the table gives zeros.
 [[nodiscard]] Values embed(const tensor::HostTensor& table, std::span<const TokenId> tokens);
 /// in [rows, width], weight [width].

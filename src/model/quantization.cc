@@ -21,13 +21,18 @@ void read_own(FieldReader& fields) {
 }  // namespace
 
 std::string_view to_string(Quantization quantization) {
-  return quantization == Quantization::kW8 ? "w8" : "none";
+  switch (quantization) {
+    case Quantization::kNone: return "none";
+    case Quantization::kW8: return "w8";
+    case Quantization::kW8A8: return "w8a8";
+  }
+  return "unknown";
 }
 
 Result<Quantization> parse_quantization(std::string_view name) {
-  for (const Quantization known : {Quantization::kNone, Quantization::kW8})
+  for (const Quantization known : {Quantization::kNone, Quantization::kW8, Quantization::kW8A8})
     if (name == to_string(known)) return known;
-  return make_error(ErrorCode::kInvalidArgument, "quantization '{}' is not one of none, w8", name);
+  return make_error(ErrorCode::kInvalidArgument, "quantization '{}' is not one of none, w8, w8a8", name);
 }
 
 Quantization read_quantization(FieldReader& fields) {

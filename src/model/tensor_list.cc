@@ -62,7 +62,7 @@ std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span)
 }
 
 bool stored_in_w8(const Checkpoint& checkpoint, const ModelConfig& config, const TensorSpec& spec) {
-  return config.quantization == Quantization::kW8 && spec.projection && checkpoint.contains(scale_name(spec.name));
+  return config.quantization != Quantization::kNone && spec.projection && checkpoint.contains(scale_name(spec.name));
 }
 
 uint64_t parameter_count(const ModelConfig& config, StageSpan span) {

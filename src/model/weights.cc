@@ -65,11 +65,11 @@ class Loader {
 
   std::unique_ptr<tensor::PackedWeight> pack_uncounted(std::initializer_list<std::string> names) {
     std::unique_ptr<tensor::PackedWeight> weight;
-    if (quantization_ == Quantization::kW8) {
+    if (quantization_ != Quantization::kNone) {
       std::vector<W8Storage> storage;
       std::vector<W8Matrix> parts;
       for (const std::string& name : names) parts.push_back(matrix(name, storage));
-      weight = backend_.pack_w8(parts);
+      weight = backend_.pack_w8(parts, inputs());
     } else {
       std::vector<HostTensor> parts;
       for (const std::string& name : names) parts.push_back(tensor(name));
@@ -81,10 +81,10 @@ class Loader {
 
   std::unique_ptr<tensor::PackedWeight> pack_gate_up(const std::string& gate, const std::string& up) {
     std::unique_ptr<tensor::PackedWeight> weight;
-    if (quantization_ == Quantization::kW8) {
+    if (quantization_ != Quantization::kNone) {
       std::vector<W8Storage> storage;
       const W8Matrix gate_matrix = matrix(gate, storage);
-      weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, storage));
+      weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, storage), inputs());
     } else {
       weight = backend_.pack_gate_up(tensor(gate), tensor(up));
     }
@@ -125,6 +125,10 @@ class Loader {
     return storage.back().view();
   }
 
+  [[nodiscard]] tensor::W8Inputs inputs() const {
+    return quantization_ == Quantization::kW8A8 ? tensor::W8Inputs::kInt8 : tensor::W8Inputs::kExact;
+  }
+
   void report() const {
     if (progress_) progress_(state_);
   }
@@ -162,7 +166,7 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int32_t layer
 
 Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span,
                                   tensor::Backend& backend, const ProgressFn& progress) {
-  if (config.quantization == Quantization::kW8 && !backend.packs_w8())
+  if (config.quantization != Quantization::kNone && !backend.packs_w8())
     return make_error(ErrorCode::kInvalidArgument, "{} cannot hold weights of 8 bits (quantization w8)",
                       backend.description());
   Loader loader(checkpoint, backend, config.quantization, progress);

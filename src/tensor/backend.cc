@@ -26,11 +26,11 @@ Buffer::~Buffer() {
   if (data_ != nullptr && release_) release_(data_);
 }
 
-std::unique_ptr<PackedWeight> Backend::pack_w8(std::span<const W8Matrix>) {
+std::unique_ptr<PackedWeight> Backend::pack_w8(std::span<const W8Matrix>, W8Inputs) {
   CHECK(false, "{} packs no weights of 8 bits", description());
 }
 
-std::unique_ptr<PackedWeight> Backend::pack_gate_up_w8(const W8Matrix&, const W8Matrix&) {
+std::unique_ptr<PackedWeight> Backend::pack_gate_up_w8(const W8Matrix&, const W8Matrix&, W8Inputs) {
   CHECK(false, "{} packs no weights of 8 bits", description());
 }
 

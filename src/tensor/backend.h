@@ -206,11 +206,12 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack(std::span<const HostTensor> parts) = 0;
   /// Packs gate and up ([ff, in] each) so that `matmul_silu_mul` can fuse them.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up(const HostTensor& gate, const HostTensor& up) = 0;
-  /// Whether there are the two below, which take weights of 8 bits as they are; their products have the bits of the
-  /// products with the weights that these stand for, rounded to what the products' inputs are.
+  /// Whether there are the two below, which take weights of 8 bits as they are. With exact inputs their products have
+  /// the bits of the products with the weights that these stand for, rounded to what the products' inputs are.
   [[nodiscard]] virtual bool packs_w8() const { return false; }
-  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts);
-  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up);
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Inputs inputs);
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up,
+                                                                      W8Inputs inputs);
   /// The table may keep reading `table.data`, which must outlive it.
   [[nodiscard]] virtual std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) = 0;
   [[nodiscard]] virtual std::unique_ptr<DeviceVector> make_vector(std::span<const float> values) = 0;

@@ -14,6 +14,10 @@ namespace millrace::tensor {
 
 inline constexpr int64_t kW8Group = 32;
 
+/// What rows such a matrix is multiplied with: as they are, or rounded too, each group of 32 to int8 with a scale in
+/// f32 (its largest magnitude over 127), so that products are of whole numbers.
+enum class W8Inputs : uint8_t { kExact, kInt8 };
+
 /// The groups of a row of `cols` weights; the last may be shorter.
 [[nodiscard]] constexpr int64_t w8_groups(int64_t cols) {
   return (cols + kW8Group - 1) / kW8Group;

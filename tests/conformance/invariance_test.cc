@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "conformance/sequences.h"
 
@@ -36,11 +37,22 @@ Values product_of_rows(tensor::Backend& backend, const tensor::PackedWeight& wei
 }
 
 std::unique_ptr<tensor::PackedWeight> pack_any(tensor::Backend& backend, const tensor::HostTensor& part, bool gate_up,
-                                               bool w8) {
+                                               std::optional<tensor::W8Inputs> w8) {
   if (!w8) return gate_up ? backend.pack_gate_up(part, part) : backend.pack({&part, 1});
   const tensor::W8Storage storage = tensor::quantize_w8(part);
   const tensor::W8Matrix matrix = storage.view();
-  return gate_up ? backend.pack_gate_up_w8(matrix, matrix) : backend.pack_w8({&matrix, 1});
+  return gate_up ? backend.pack_gate_up_w8(matrix, matrix, *w8) : backend.pack_w8({&matrix, 1}, *w8);
+}
+
+/// Weights as they are, in 8 bits, or in 8 bits with such inputs.
+std::optional<tensor::W8Inputs> any_format(Random& random, const tensor::Backend& backend) {
+  const int64_t choice = backend.packs_w8() ? random.integer(0, 2) : 0;
+  if (choice == 0) return std::nullopt;
+  return choice == 1 ? tensor::W8Inputs::kExact : tensor::W8Inputs::kInt8;
+}
+
+std::string_view name_of(const std::optional<tensor::W8Inputs>& w8) {
+  return !w8 ? "plain" : *w8 == tensor::W8Inputs::kExact ? "w8" : "w8a8";
 }
 
 }  // namespace
@@ -53,8 +65,8 @@ TEST_CASE("a row of a product does not depend on the other rows") {
     for (const int64_t in : {int64_t{130}, int64_t{2300}, random.integer(1, 900)}) {
       const int64_t out = random.integer(1, 140);
       const bool gate_up = random.integer(0, 1) != 0;
-      const bool w8 = random.integer(0, 1) != 0 && backend->packs_w8();
-      INFO(backend_case.name << ": in " << in << ", out " << out << ", gate-up " << gate_up << ", w8 " << w8);
+      const auto w8 = any_format(random, *backend);
+      INFO(backend_case.name << ": in " << in << ", out " << out << ", gate-up " << gate_up << ", " << name_of(w8));
       const HostMatrix stored(random.normal(out * in), backend->compute_dtype(), out, in);
       const tensor::HostTensor part = stored.tensor();
       const auto weight = pack_any(*backend, part, gate_up, w8);
@@ -87,8 +99,8 @@ TEST_CASE("a row of a large product does not depend on how it was blocked") {
   constexpr int64_t kRows = 545;  // two blocks and a short one
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    const bool w8 = random.integer(0, 1) != 0 && backend->packs_w8();
-    INFO(backend_case.name << ", w8 " << w8);
+    const auto w8 = any_format(random, *backend);
+    INFO(backend_case.name << ", " << name_of(w8));
     const HostMatrix stored(random.normal(kOut * kIn), backend->compute_dtype(), kOut, kIn);
     const tensor::HostTensor part = stored.tensor();
     const auto weight = pack_any(*backend, part, false, w8);

@@ -8,6 +8,7 @@
 using namespace millrace;
 using namespace millrace::test;
 using tensor::DType;
+using tensor::W8Inputs;
 using tensor::W8Matrix;
 using tensor::W8Storage;
 
@@ -71,7 +72,7 @@ TEST_CASE("products with weights of 8 bits have the bits of products with what t
       const W8Storage first = random_matrix(random, split, in);
       const W8Storage second = random_matrix(random, out - split, in);
       const std::vector<W8Matrix> parts = {first.view(), second.view()};
-      const auto small = backend->pack_w8(parts);
+      const auto small = backend->pack_w8(parts, W8Inputs::kExact);
       REQUIRE(small->out_features() == out);
       REQUIRE(small->in_features() == in);
       Values weights = reference::to_floats(parts[0]);
@@ -111,11 +112,84 @@ TEST_CASE("matmul_silu_mul with weights of 8 bits has the bits of that with what
       const HostMatrix plain_gate = stored(gate);
       const HostMatrix plain_up = stored(up);
       const Values x = reference::rounded(random.normal(rows * in, 0.5f), backend->compute_dtype());
-      const Values got = run(*backend, Op::kMatmulSiluMul, *backend->pack_gate_up_w8(gate.view(), up.view()), x, {});
+      const Values got =
+          run(*backend, Op::kMatmulSiluMul, *backend->pack_gate_up_w8(gate.view(), up.view(), W8Inputs::kExact), x, {});
       const Values wanted =
           run(*plain, Op::kMatmulSiluMul, *plain->pack_gate_up(plain_gate.tensor(), plain_up.tensor()), x, {});
       const bool same = got == reference::rounded(wanted, backend->compute_dtype());
       REQUIRE(same);
+    }
+  }
+}
+
+TEST_CASE("products of 8 bits by 8 bits are those of what both stand for") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 33);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    for (const auto& [rows, in, out] : product_sizes(random)) {
+      const Op op = random.integer(0, 1) == 0 ? Op::kMatmul : Op::kMatmulAdd;
+      INFO(backend_case.name << ": " << rows << " x " << in << " x " << out << ", adds " << (op == Op::kMatmulAdd));
+      const W8Storage storage = random_matrix(random, out, in);
+      const W8Matrix matrix = storage.view();
+      const Values x = reference::rounded(random.normal(rows * in), backend->compute_dtype());
+      const Values before = random.normal(rows * out);
+      const Values got = run(*backend, op, *backend->pack_w8({&matrix, 1}, W8Inputs::kInt8), x, before);
+      Values wanted = reference::matmul(reference::rounded_to_int8(x, in), reference::to_floats(matrix), {}, in, out);
+      if (op == Op::kMatmulAdd) {
+        for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += before[i];
+      }
+      check_close(got, wanted, unit(DType::kF32), static_cast<double>(in) * 0x1p-24 + 1e-6);
+    }
+  }
+}
+
+TEST_CASE("whole numbers times powers of two make exact products of 8 bits by 8 bits, on every instruction set") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 34);
+  constexpr int64_t kIn = 200;
+  constexpr int64_t kOut = 90;
+  constexpr int64_t kRows = 37;
+  // Every group holds a 127, so that its scale is the power.
+  const auto draw = [&](int64_t rows) {
+    Values values;
+    for (int64_t i = 0; i < rows * kIn; ++i) {
+      const float power = std::exp2(static_cast<float>(i % kIn / tensor::kW8Group % 2));
+      const bool is_first = i % kIn % tensor::kW8Group == 0;
+      const int64_t whole = is_first ? 127 : random.integer(-127, 127);
+      values.push_back(static_cast<float>(random.integer(0, 1) == 0 ? whole : -whole) * power);
+    }
+    return values;
+  };
+  const Values x = draw(kRows);
+  const Values weights = draw(kOut);
+  const Values wanted = reference::matmul(x, weights, {}, kIn, kOut);
+  const W8Storage storage = tensor::quantize_w8(HostMatrix(weights, DType::kF32, kOut, kIn).tensor());
+  const W8Matrix matrix = storage.view();
+  for (const BackendCase& backend_case : backend_cases()) {
+    INFO(backend_case.name);
+    const auto backend = backend_case.make();
+    const auto weight = backend->pack_w8({&matrix, 1}, W8Inputs::kInt8);
+    const Values all = reference::rounded(x, backend->compute_dtype());
+    REQUIRE(all == x);
+    REQUIRE(run(*backend, Op::kMatmul, *weight, x, {}) == wanted);
+    const Values one(x.end() - kIn, x.end());
+    REQUIRE(run(*backend, Op::kMatmul, *weight, one, {}) == Values(wanted.end() - kOut, wanted.end()));
+  }
+}
+
+TEST_CASE("an input that is not finite makes its row NaN in products of 8 bits by 8 bits") {
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    for (const BackendCase& backend_case : backend_cases()) {
+      INFO(backend_case.name << ", " << bad);
+      const auto backend = backend_case.make();
+      const W8Storage storage = tensor::quantize_w8(HostMatrix(Values(70 * 64, 1.0f), DType::kF32, 70, 64).tensor());
+      const W8Matrix matrix = storage.view();
+      const auto weight = backend->pack_w8({&matrix, 1}, W8Inputs::kInt8);
+      Values x(3 * 64, 1.0f);
+      x[64 + 40] = bad;
+      const Values got = run(*backend, Op::kMatmul, *weight, x, {});
+      for (size_t i = 0; i < got.size(); ++i) REQUIRE(std::isnan(got[i]) == (i / 70 == 1));
     }
   }
 }

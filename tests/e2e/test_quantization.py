@@ -67,12 +67,24 @@ def test_the_head_gives_all_nodes_weights_of_8_bits(rounded):
         assert answers(ring.server) == rounded
 
 
+def test_inputs_of_8_bits_are_the_same_on_any_stages_and_from_a_written_model(written, rounded):
+    with MillraceServer("--quantization", "w8a8") as server:
+        assert compute_of_nodes(server)[0].endswith(", w8a8")
+        wanted = answers(server)
+    assert [logprobs for _, logprobs, _ in wanted] != [logprobs for _, logprobs, _ in rounded]
+    for (_, found, _), (_, near, _) in zip(wanted, rounded):
+        assert abs(found[0] - near[0]) < 0.2
+    with MillraceServer("--quantization", "w8a8", "--pp-size", 4, model=written) as server:
+        assert answers(server) == wanted
+
+
 def test_pages_of_one_model_are_not_taken_for_the_other(tmp_path, written):
     """One store, the same prompts: each model finds its own pages only."""
     store = ("--page-size", "16", "--enable-hierarchical-cache", "--hicache-storage-backend", "file",
              "--hicache-storage-path", tmp_path, "--hicache-storage-prefetch-policy", "wait_complete",
              "--served-model-name", "books-4m")
-    for model, flags in ((MODEL, ()), (MODEL, ("--quantization", "w8")), (written, ())):
+    for model, flags in ((MODEL, ()), (MODEL, ("--quantization", "w8")), (written, ()),
+                         (written, ("--quantization", "w8a8"))):
         for is_known in (False, True):
             with MillraceServer(*store, *flags, model=model) as server:
                 assert [ask(server, prompt)[1] > 0 for prompt in CHAPTERS] == [is_known] * len(CHAPTERS)
