@@ -83,6 +83,32 @@ TEST_CASE("graphs, stages, and links change nothing in what is drawn") {
   }
 }
 
+TEST_CASE("steps of other sizes are padded to a graph that is there, and change no page but their own") {
+  const CleanRuntime clean;
+  constexpr size_t kSequences = 8;
+  constexpr uint32_t kHostPages = 2 * kSequences * DecodeRig::kPagesEach;
+  std::vector<DecodeRig::Drawn> drawn;
+  std::vector<std::vector<std::byte>> pages;
+  for (const size_t stages : {1, 2}) {
+    for (const bool graphs : {false, true}) {
+      CAPTURE(stages, graphs);
+      DecodeRig rig = make_rig(stages, graphs, {.host_page_count = kHostPages, .sequence_count = kSequences});
+      rig.prefill();
+      for (int i = 0; i < 4; ++i) rig.decode();  // two output buffers, each of which runs once and is captured
+      emulator::reset();
+      for (const size_t count : {7, 5, 6, 8, 5, 7}) rig.decode(count);
+      REQUIRE(emulator::counts().graph_launches == (graphs ? 6 * stages : 0));
+      REQUIRE(emulator::counts().creations == 0);
+      rig.decode(3);  // padded to four, and launched one by one
+      REQUIRE(emulator::counts().graph_launches == (graphs ? 6 * stages : 0));
+      drawn.push_back(rig.drawn());
+      pages.push_back(rig.pages());
+    }
+  }
+  REQUIRE((same(drawn[1], drawn[0]) && same(drawn[2], drawn[0]) && same(drawn[3], drawn[0])));
+  REQUIRE((pages[1] == pages[0] && pages[3] == pages[2]));
+}
+
 TEST_CASE("work that is late changes nothing") {
   const CleanRuntime clean;
   const DecodeRig::Drawn wanted = wanted_draws();
