@@ -20,6 +20,7 @@ struct EngineOptions {
   std::string dtype = "auto";            ///< auto, bf16, f32
   std::string device = "auto";           ///< of this node's stages: auto, cpu, cuda
   bool cuda_graphs = true;               ///< replay decode steps on a GPU
+  bool divide_gpu = false;               ///< stages that share a GPU get equal parts of its multiprocessors
   std::string nccl = "auto";             ///< activations to other nodes' GPUs from device to device: auto, on, off
   std::string cpu_isa = "auto";          ///< of the CPU kernels on every node; auto: as each node says, or its best
   std::string quantization = "none";     ///< of the projections: none (as the checkpoint is), w8

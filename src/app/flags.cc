@@ -46,6 +46,9 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags) {
   serve.add_flag_callback(
       "--disable-cuda-graph", [&engine] { engine.cuda_graphs = false; },
       "On a GPU, launch the operations of decode steps one by one");
+  serve.add_flag("--divide-gpu", engine.divide_gpu,
+                 "Stages of a node that share a GPU get equal parts of its multiprocessors, where driver and GPU can "
+                 "divide them");
   serve
       .add_option("--nccl", engine.nccl,
                   "Activations to other nodes go from GPU to GPU: auto (where NCCL is on both nodes; else through the "
