@@ -22,6 +22,7 @@ struct EngineOptions {
   bool cuda_graphs = true;               ///< replay decode steps on a GPU
   bool divide_gpu = false;               ///< stages that share a GPU get equal parts of its multiprocessors
   std::string nccl = "auto";             ///< activations to other nodes' GPUs from device to device: auto, on, off
+  double nccl_timeout_s = 60;            ///< of one transfer
   std::string cpu_isa = "auto";          ///< of the CPU kernels on every node; auto: as each node says, or its best
   std::string quantization = "none";     ///< of the projections: none (as the checkpoint is), w8
   int32_t threads = 0;                   ///< of the whole process; 0: one per CPU it may use

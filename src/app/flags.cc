@@ -51,9 +51,15 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags) {
                  "divide them");
   serve
       .add_option("--nccl", engine.nccl,
-                  "Activations to other nodes go from GPU to GPU: auto (where NCCL is on both nodes; else through the "
-                  "hosts), on (or not at all), off. The nodes' GPUs must differ")
+                  "Activations to other nodes go from GPU to GPU: auto (where NCCL is on both nodes and connects; else "
+                  "through the hosts), on (or not at all), off. The nodes' GPUs must differ")
       ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
+  serve
+      .add_option("--nccl-timeout", engine.nccl_timeout_s,
+                  "Seconds that one transfer between GPUs of different nodes may take, the wait for the other node's "
+                  "result included; the same on every node")
+      ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();
   serve
       .add_option("--cpu-isa", engine.cpu_isa,

@@ -165,6 +165,8 @@ Result<void> LocalEngine::call_nodes(const std::vector<cluster::Assignment>& ass
   options.assignments = assignments;
   options.config = config_;
   options.require_channels = options_.nccl == "on";
+  options.transfer_timeout =
+      std::chrono::duration_cast<std::chrono::milliseconds>(duration_of(options_.nccl_timeout_s));
   auto coordinator = std::make_unique<cluster::Coordinator>(head_thread_.runtime(), options);
   coordinator->on_waiting([this](const std::string& what) { front_.set_awaited(what); });
   RETURN_IF_ERROR(coordinator->open());

@@ -125,6 +125,8 @@ Result<void> run_worker(const ServeFlags& flags) {
   options.node_rank = static_cast<uint32_t>(flags.cluster.node_rank);
   options.node_count = static_cast<uint32_t>(flags.cluster.node_count);
   options.config = *config;
+  options.transfer_timeout =
+      std::chrono::duration_cast<std::chrono::milliseconds>(duration_of(flags.engine.nccl_timeout_s));
   cluster::Member member(control.runtime(), options, host);
   async::TaskGroup tasks(control.runtime());
   asio::post(control.context(), [&] { tasks.spawn("member", member.run()); });
