@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <fmt/core.h>
 
@@ -10,19 +9,15 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
-/// What bench/cuda_ops.cc measures with: device memory, event timing, and cuBLASLt's product as the ceiling.
+/// What the measurements on a GPU have in common: device memory and event timing.
 namespace millrace::bench {
 
 inline void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) throw std::runtime_error(fmt::format("{}: {}", what, cudaGetErrorString(status)));
 }
-inline void check(cublasStatus_t status, const char* what) {
-  if (status != CUBLAS_STATUS_SUCCESS)
-    throw std::runtime_error(fmt::format("{}: {}", what, cublasLtGetStatusString(status)));
-}
-
 /// Zeroed device memory.
 class DeviceBytes {
  public:
@@ -86,53 +81,5 @@ inline double seconds(cudaStream_t stream, const std::function<void(int)>& call,
   std::sort(times.begin(), times.end());
   return static_cast<double>(times[times.size() / 2]) * 1e-3 / calls;
 }
-
-/// out (f32) [rows, outputs] = x (bf16) [rows, inputs] · W (bf16) [outputs, inputs]ᵀ by cuBLASLt's first choice.
-class LtProduct {
- public:
-  LtProduct(int rows, int inputs, int outputs) : workspace_(size_t{32} << 20) {
-    check(cublasLtCreate(&handle_), "cublasLtCreate");
-    check(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
-    const cublasOperation_t transposed = CUBLAS_OP_T;
-    check(cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
-          "CUBLASLT_MATMUL_DESC_TRANSA");
-    check(cublasLtMatrixLayoutCreate(&weight_, CUDA_R_16BF, inputs, outputs, inputs), "weight layout");
-    check(cublasLtMatrixLayoutCreate(&x_, CUDA_R_16BF, inputs, rows, inputs), "x layout");
-    check(cublasLtMatrixLayoutCreate(&out_, CUDA_R_32F, outputs, rows, outputs), "out layout");
-    cublasLtMatmulPreference_t preference = nullptr;
-    check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
-    const size_t bytes = workspace_.bytes();
-    check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
-                                               sizeof(bytes)),
-          "CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES");
-    int found = 0;
-    check(cublasLtMatmulAlgoGetHeuristic(handle_, operation_, weight_, x_, out_, out_, preference, 1, &choice_, &found),
-          "cublasLtMatmulAlgoGetHeuristic");
-    cublasLtMatmulPreferenceDestroy(preference);
-    if (found == 0) throw std::runtime_error("cublasLtMatmulAlgoGetHeuristic: found nothing");
-  }
-  LtProduct(const LtProduct&) = delete;
-  ~LtProduct() {
-    for (cublasLtMatrixLayout_t layout : {weight_, x_, out_}) cublasLtMatrixLayoutDestroy(layout);
-    cublasLtMatmulDescDestroy(operation_);
-    cublasLtDestroy(handle_);
-  }
-  void run(cudaStream_t stream, const void* x, const void* weight, void* out) {
-    const float one = 1.0f;
-    const float zero = 0.0f;
-    check(cublasLtMatmul(handle_, operation_, &one, weight, weight_, x, x_, &zero, out, out_, out, out_, &choice_.algo,
-                         workspace_.as<>(), workspace_.bytes(), stream),
-          "cublasLtMatmul");
-  }
-
- private:
-  DeviceBytes workspace_;
-  cublasLtHandle_t handle_ = nullptr;
-  cublasLtMatmulDesc_t operation_ = nullptr;
-  cublasLtMatrixLayout_t weight_ = nullptr;
-  cublasLtMatrixLayout_t x_ = nullptr;
-  cublasLtMatrixLayout_t out_ = nullptr;
-  cublasLtMatmulHeuristicResult_t choice_{};
-};
 
 }  // namespace millrace::bench

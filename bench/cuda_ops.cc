@@ -7,6 +7,7 @@
 
 #include "cuda/kernels.h"
 #include "cuda_bench.h"
+#include "cuda_lt.h"
 
 using namespace millrace;
 using namespace millrace::bench;
@@ -46,7 +47,9 @@ void measure_products(cudaStream_t stream) {
                                {"gate_up", kHidden, 28672},
                                {"down", 14336, kHidden},
                                {"lm_head", kHidden, kVocab}};
-  fmt::print("\nproducts: ours | cuBLASLt\n");
+  std::string missing;
+  const LtLibrary* lt = load_lt(missing);
+  fmt::print("\nproducts: ours | cuBLASLt{}\n", lt == nullptr ? ", not measured: " + missing : "");
   for (const Shape& shape : kShapes) {
     const size_t bytes = cuda::packed_weight_bytes(shape.outputs, shape.inputs, false);
     const size_t copies = kColdBytes / bytes + 1;
@@ -58,6 +61,14 @@ void measure_products(cudaStream_t stream) {
       cuda::pack_weight(stream, plain.back().as<>(), cuda::SourceType::kBF16, shape.outputs, shape.inputs, 0,
                         cuda::PackAs::kRows, packed.back().as<>());
     }
+    const auto theirs = [&](const LtLibrary& library, int rows) {
+      const DeviceBytes x = random_bf16(static_cast<size_t>(rows) * static_cast<size_t>(shape.inputs));
+      const DeviceBytes out(static_cast<size_t>(rows) * static_cast<size_t>(shape.outputs) * sizeof(float));
+      LtProduct baseline(library, rows, shape.inputs, shape.outputs);
+      return seconds(stream, [&](int i) {
+        baseline.run(stream, x.as<>(), plain[static_cast<size_t>(i) % copies].as<>(), out.as<>());
+      });
+    };
     for (const int rows : {1, 8, 16, 32, 64, 128, 512, 2048}) {
       const DeviceBytes x = random_bf16(static_cast<size_t>(rows) * static_cast<size_t>(shape.inputs));
       const DeviceBytes out(static_cast<size_t>(rows) * static_cast<size_t>(shape.outputs) * sizeof(float));
@@ -67,13 +78,9 @@ void measure_products(cudaStream_t stream) {
                                         false};
         cuda::matmul(stream, x.as<>(), weight, nullptr, rows, out.as<>(), cuda::OutputType::kF32, workspace.as<>());
       });
-      LtProduct baseline(rows, shape.inputs, shape.outputs);
-      const double other = seconds(stream, [&](int i) {
-        baseline.run(stream, x.as<>(), plain[static_cast<size_t>(i) % copies].as<>(), out.as<>());
-      });
       fmt::print("{:<8} rows {:>4}: {} | {}\n", shape.name, rows,
                  product_figure(rows, shape.inputs, shape.outputs, own),
-                 product_figure(rows, shape.inputs, shape.outputs, other));
+                 lt == nullptr ? "-" : product_figure(rows, shape.inputs, shape.outputs, theirs(*lt, rows)));
     }
   }
 }
@@ -190,8 +197,10 @@ void measure_rows(cudaStream_t stream) {
 
 int main(int argc, char** argv) {
   if (argc > 1) {
-    fmt::print("{}: prints the speed of the CUDA ops on device 0, beside copy bandwidth and cuBLASLt; no options\n",
-               argv[0]);
+    fmt::print(
+        "{}: prints the speed of the CUDA ops on device 0, beside copy bandwidth and, where it is\n"
+        "installed, cuBLASLt; no options\n",
+        argv[0]);
     return std::strcmp(argv[1], "--help") == 0 ? 0 : 1;
   }
   int devices = 0;

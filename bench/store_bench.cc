@@ -135,7 +135,7 @@ class Bench {
       if (entry.is_regular_file()) forget_file(entry.path());
     }
   }
-  void copy_pages(CopyDirection direction, const std::function<void(PageId page, std::span<std::byte> on_host)>& copy);
+  void copy_pages(CopyDirection direction, const std::function<void(std::span<const tensor::PagePlace>)>& copy);
   void load_all();
   void round_of_device();
   void round_of_store(size_t engine);
@@ -184,16 +184,14 @@ void Bench::round_of_plain_calls() {
   fs::remove_all(folder);
 }
 
-void Bench::copy_pages(CopyDirection direction,
-                       const std::function<void(PageId page, std::span<std::byte> on_host)>& copy) {
+void Bench::copy_pages(CopyDirection direction, const std::function<void(std::span<const tensor::PagePlace>)>& copy) {
+  std::vector<tensor::PagePlace> places;
+  for (size_t page = 0; page < options_.page_count; ++page) {
+    places.push_back({PageId(static_cast<uint32_t>(page)), target_.part(page, options_.page_bytes).data()});
+  }
   std::promise<void> done;
   device_->submit_copy(
-      direction,
-      [&] {
-        for (size_t page = 0; page < options_.page_count; ++page) {
-          copy(PageId(static_cast<uint32_t>(page)), target_.part(page, options_.page_bytes));
-        }
-      },
+      direction, [&] { copy(places); },
       [&done](const std::exception_ptr& failure) {
         CHECK(!failure);
         done.set_value();
@@ -204,16 +202,14 @@ void Bench::copy_pages(CopyDirection direction,
 void Bench::load_all() {
   for (size_t layer = 0; layer < options_.layer_count; ++layer) {
     copy_pages(CopyDirection::kToDevice,
-               [&](PageId page, auto on_host) { cache_->write_layer(page, static_cast<int32_t>(layer), on_host); });
+               [&](auto places) { cache_->write_layer(static_cast<int32_t>(layer), places); });
   }
 }
 
 void Bench::round_of_device() {
   measure(kLoad, [&] { load_all(); });
   std::memset(target_.all().data(), 0, bytes_);
-  measure(kStore, [&] {
-    copy_pages(CopyDirection::kToHost, [&](PageId page, auto on_host) { cache_->read_page(page, on_host); });
-  });
+  measure(kStore, [&] { copy_pages(CopyDirection::kToHost, [&](auto places) { cache_->read_pages(places); }); });
   CHECK(std::memcmp(target_.all().data(), source_.all().data(), bytes_) == 0);
 }
 

@@ -78,13 +78,20 @@ Result<DeviceKind> choose_device(const std::string& device, const std::string& d
   return DeviceKind::kCuda;
 }
 
-Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(int32_t index, const GpuOptions& options) {
+Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(int32_t stage_count, int32_t index,
+                                                          const GpuOptions& options) {
   const auto module = load_module();
   if (module.has_error()) return module.error();
   const auto gpus = (*module)->list_gpus();
   if (gpus.has_error()) return gpus.error();
-  return (*module)->make_backend(
-      {.device = index % static_cast<int32_t>(gpus->size()), .graphs = options.graphs, .channels = options.channels});
+  const auto gpu_count = static_cast<int32_t>(gpus->size());
+  const int32_t gpu = index % gpu_count;
+  cuda::CudaOptions backend{.device = gpu, .graphs = options.graphs, .channels = options.channels};
+  if (options.divide) {
+    backend.part = index / gpu_count;
+    backend.part_count = (stage_count - gpu + gpu_count - 1) / gpu_count;
+  }
+  return (*module)->make_backend(backend);
 }
 
 std::string describe_devices() {
@@ -98,7 +105,7 @@ std::string describe_devices() {
   for (size_t i = 0; i < gpus->size(); ++i) {
     const cuda::GpuInfo& gpu = (*gpus)[i];
     text += fmt::format("cuda {}  {}; {:.1f} of {:.1f} GB of memory free\n", i, gpu.description,
-                        gigabytes(gpu.free_bytes), gigabytes(gpu.total_bytes));
+                        gigabytes((*load_module())->free_bytes(static_cast<int>(i))), gigabytes(gpu.total_bytes));
   }
   return text;
 }

@@ -17,9 +17,12 @@ enum class DeviceKind : uint8_t { kCpu, kCuda };
 struct GpuOptions {
   bool graphs = true;    ///< replay decode steps
   bool channels = true;  ///< to devices of other processes
+  bool divide = false;   ///< stages that share a GPU get equal parts of its multiprocessors
 };
-/// On GPU `index` modulo their number. Throws std::runtime_error when that GPU cannot be used.
-[[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(int32_t index, const GpuOptions& options);
+/// Of stage `index` of `stage_count`: on GPU `index` modulo their number. Throws std::runtime_error when that GPU
+/// cannot be used.
+[[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(int32_t stage_count, int32_t index,
+                                                                        const GpuOptions& options);
 /// A line per device, for `millrace devices`; where there is no GPU, why.
 [[nodiscard]] std::string describe_devices();
 

@@ -46,11 +46,20 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags) {
   serve.add_flag_callback(
       "--disable-cuda-graph", [&engine] { engine.cuda_graphs = false; },
       "On a GPU, launch the operations of decode steps one by one");
+  serve.add_flag("--divide-gpu", engine.divide_gpu,
+                 "Stages of a node that share a GPU get equal parts of its multiprocessors, where driver and GPU can "
+                 "divide them");
   serve
       .add_option("--nccl", engine.nccl,
-                  "Activations to other nodes go from GPU to GPU: auto (where NCCL is on both nodes; else through the "
-                  "hosts), on (or not at all), off. The nodes' GPUs must differ")
+                  "Activations to other nodes go from GPU to GPU: auto (where NCCL is on both nodes and connects; else "
+                  "through the hosts), on (or not at all), off. The nodes' GPUs must differ")
       ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
+  serve
+      .add_option("--nccl-timeout", engine.nccl_timeout_s,
+                  "Seconds that one transfer between GPUs of different nodes may take, the wait for the other node's "
+                  "result included; the same on every node")
+      ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();
   serve
       .add_option("--cpu-isa", engine.cpu_isa,

@@ -12,25 +12,8 @@
 namespace millrace::app {
 namespace {
 
-using namespace std::chrono_literals;
-
-constexpr async::Duration kHeartbeat = 500ms;
 /// Cached prefixes are kept up to so many times what the running requests can hold.
 constexpr uint64_t kCachedPerRunning = 8;
-
-async::Duration duration_of(double seconds) {
-  return std::chrono::duration_cast<async::Duration>(std::chrono::duration<double>(seconds));
-}
-
-uint32_t window(const EngineOptions& options) {
-  return static_cast<uint32_t>(options.pp_size + options.async_batch_depth);
-}
-
-uint32_t max_batch_tokens(const EngineOptions& options) {
-  const auto size = static_cast<uint32_t>(options.chunked_prefill_size);
-  return sched::most_prompt_tokens(*sched::parse_chunking(options.chunking), size) +
-         static_cast<uint32_t>(options.max_running_requests);
-}
 
 }  // namespace
 
@@ -113,6 +96,7 @@ Result<void> LocalEngine::load() {
   if (device.has_error()) return device.error();
   node.device = *device;
   node.cuda_graphs = options_.cuda_graphs;
+  node.divide_gpu = options_.divide_gpu;
   node.nccl = options_.nccl;
   node.cpu_isa = options_.cpu_isa;
   node.quantization = options_.quantization;
@@ -181,6 +165,8 @@ Result<void> LocalEngine::call_nodes(const std::vector<cluster::Assignment>& ass
   options.assignments = assignments;
   options.config = config_;
   options.require_channels = options_.nccl == "on";
+  options.transfer_timeout =
+      std::chrono::duration_cast<std::chrono::milliseconds>(duration_of(options_.nccl_timeout_s));
   auto coordinator = std::make_unique<cluster::Coordinator>(head_thread_.runtime(), options);
   coordinator->on_waiting([this](const std::string& what) { front_.set_awaited(what); });
   RETURN_IF_ERROR(coordinator->open());
@@ -250,28 +236,7 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
   if (context < wanted) {
     log::warn("the KV cache holds {} tokens: requests are limited to them instead of {}", context, wanted);
   }
-  sched::HeadOptions head;
-  head.scheduler = {page_size,
-                    page_count,
-                    static_cast<uint32_t>(options_.max_running_requests),
-                    window(options_),
-                    static_cast<uint32_t>(options_.chunked_prefill_size),
-                    context,
-                    static_cast<uint32_t>(options_.pp_size),
-                    static_cast<uint32_t>(config_.vocab_size)};
-  head.scheduler.chunking = *sched::parse_chunking(options_.chunking);
-  head.scheduler.chunk_smoothing = options_.chunk_smoothing;
-  head.scheduler.policy = *sched::parse_queue_policy(options_.schedule_policy);
-  head.scheduler.share_prefixes = options_.radix_cache;
-  head.scheduler.host_page_count = host_page_count(page_count);
-  head.scheduler.has_store = options_.storage.enabled();
-  head.scheduler.write_policy = *cache::parse_write_policy(options_.write_policy);
-  head.scheduler.prefetch_policy = *sched::parse_prefetch_policy(options_.prefetch_policy);
-  if (head.scheduler.prefetch_policy == sched::PrefetchPolicy::kTimeout) {
-    head.prefetch_timeout = duration_of(options_.prefetch_timeout_s);
-  }
-  head.queue_timeout = duration_of(options_.queue_timeout_s);
-  head.run_timeout = duration_of(options_.run_timeout_s);
+  sched::HeadOptions head = head_options(options_, config_, page_count, host_page_count(page_count), context);
   if (!coordinator_ && node_->on_host()) {
     head.scheduler.processors = Machine().processors();
     head.scheduler.stage_threads = static_cast<uint32_t>(threads_per_stage(options_.threads, options_.pp_size));
@@ -279,9 +244,7 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
   head.model = model_info();
   head.model.context_length = context;
   head.model.kv_token_capacity = capacity;
-  head.max_queued = static_cast<uint32_t>(options_.max_queued_requests);
-  head.heartbeat = kHeartbeat;
-  head.watchdog = duration_of(options_.watchdog_timeout_s);
+
   const sched::StageBounds bounds{.slot_count = head.scheduler.max_running,
                                   .page_size = page_size,
                                   .page_count = page_count,

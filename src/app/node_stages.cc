@@ -72,7 +72,8 @@ Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const NodeStagesOpti
                         "--device cpu",
                         node.dtype);
     }
-    return make_gpu_backend(index, {.graphs = node.cuda_graphs, .channels = node.nccl != "off"});
+    return make_gpu_backend(stage_count, index,
+                            {.graphs = node.cuda_graphs, .channels = node.nccl != "off", .divide = node.divide_gpu});
   }
   const auto isa = wanted_isa(node.cpu_isa);
   if (isa.has_error()) return isa.error();

@@ -25,6 +25,7 @@ class Host final : public cluster::StageHost {
         threads_(options.threads),
         device_(options.device),
         cuda_graphs_(options.cuda_graphs),
+        divide_gpu_(options.divide_gpu),
         nccl_(options.nccl),
         cpu_isa_(options.cpu_isa),
         storage_(options.storage) {}
@@ -51,6 +52,7 @@ class Host final : public cluster::StageHost {
       if (device.has_error()) return device.error();
       options.device = *device;
       options.cuda_graphs = cuda_graphs_;
+      options.divide_gpu = divide_gpu_;
       options.nccl = nccl_;
       options.cpu_isa = assignment.cpu_isa == "auto" ? cpu_isa_ : assignment.cpu_isa;
       options.quantization = assignment.quantization;
@@ -97,6 +99,7 @@ class Host final : public cluster::StageHost {
   const int32_t threads_;
   const std::string device_;
   const bool cuda_graphs_;
+  const bool divide_gpu_;
   const std::string nccl_;
   const std::string cpu_isa_;  // where the head does not say
   std::unique_ptr<NodeStages> node_;
@@ -122,6 +125,8 @@ Result<void> run_worker(const ServeFlags& flags) {
   options.node_rank = static_cast<uint32_t>(flags.cluster.node_rank);
   options.node_count = static_cast<uint32_t>(flags.cluster.node_count);
   options.config = *config;
+  options.transfer_timeout =
+      std::chrono::duration_cast<std::chrono::milliseconds>(duration_of(flags.engine.nccl_timeout_s));
   cluster::Member member(control.runtime(), options, host);
   async::TaskGroup tasks(control.runtime());
   asio::post(control.context(), [&] { tasks.spawn("member", member.run()); });

@@ -24,7 +24,10 @@ std::string obstacle_between(const tensor::ChannelSupport& sender, const tensor:
 bool ChannelChoice::choose(StageId to, const tensor::ChannelSupport& sender, const tensor::ChannelSupport& receiver) {
   const bool expected = !sender.device.empty() || !receiver.device.empty();
   if (!expected && !required_) return false;
-  const std::string obstacle = obstacle_between(sender, receiver);
+  std::string obstacle = obstacle_between(sender, receiver);
+  if (const auto found = given_up_.find(to); obstacle.empty() && found != given_up_.end()) {
+    obstacle = fmt::format("{} is there and cannot connect: {}", sender.protocol, found->second);
+  }
   std::string told =
       fmt::format("activations from stage {} to stage {} go {}", to.value() - 1, to.value(),
                   obstacle.empty() ? "from device to device, by " + sender.protocol : "through the hosts: " + obstacle);
@@ -35,6 +38,10 @@ bool ChannelChoice::choose(StageId to, const tensor::ChannelSupport& sender, con
   if (before != told) log::info("{}", told);
   before = std::move(told);
   return obstacle.empty();
+}
+
+void ChannelChoice::give_up(StageId to, const std::string& reason) {
+  if (!required_) given_up_.emplace(to, reason);
 }
 
 }  // namespace millrace::cluster

@@ -17,10 +17,16 @@ class ChannelChoice {
   /// Of the link to stage `to` from the one before, with what both devices have to offer. Throws ErrorException
   /// (kUnavailable).
   [[nodiscard]] bool choose(StageId to, const tensor::ChannelSupport& sender, const tensor::ChannelSupport& receiver);
+  /// The channel to stage `to` was chosen and could not be opened: the hosts carry its activations from now on, unless
+  /// channels are required.
+  void give_up(StageId to, const std::string& reason);
+  /// One of its nodes is new: what was given up may be tried again.
+  void forget(StageId to) { given_up_.erase(to); }
 
  private:
   const bool required_;
-  std::map<StageId, std::string> told_;  // what the log says of a link
+  std::map<StageId, std::string> given_up_;  // why
+  std::map<StageId, std::string> told_;      // what the log says of a link
 };
 
 }  // namespace millrace::cluster

@@ -121,6 +121,7 @@ asio::awaitable<void> Coordinator::serve_node(std::shared_ptr<ControlConnection>
       node = Node{};
       node.connection = connection;
       node.ring_port = hello->ring_port;
+      forget_channels(hello->node_rank);
       log::info("{} is there, from {}", reports_.name(hello->node_rank), connection->peer());
       connection->send(options_.assignments[hello->node_rank]);
       co_await listen_to(hello->node_rank, connection);
@@ -171,6 +172,7 @@ void Coordinator::handle(uint32_t rank, const Message& message) {
     if (stopped->generation == node.joined) {
       node.joined = Generation(0);
       node.formed = false;
+      if (stopped->lost_channel != StageId(0)) channel_choice_.give_up(stopped->lost_channel, stopped->reason);
       lose(rank, stopped->reason);
     }
   } else if (const auto* report = std::get_if<LinkReport>(&message)) {
@@ -240,6 +242,12 @@ std::vector<bool> Coordinator::choose_channels() {
   return channels;
 }
 
+/// Of a node that has come anew, with whatever network and libraries.
+void Coordinator::forget_channels(uint32_t rank) {
+  channel_choice_.forget(StageId(options_.assignments[rank].first_stage));
+  if (rank + 1 < nodes_.size()) channel_choice_.forget(StageId(options_.assignments[rank + 1].first_stage));
+}
+
 void Coordinator::send_forms(Generation generation) {
   for (uint32_t rank = 1; rank < nodes_.size(); ++rank) {
     Form form{generation, pages_, {}, ring_listener_->endpoint().port};
@@ -267,13 +275,17 @@ asio::awaitable<void> Coordinator::accept_output_link(Generation generation, asy
 asio::awaitable<void> Coordinator::connect_next_node(Generation generation, async::TimePoint deadline, Links& links) {
   const Assignment& own = options_.assignments.front();
   const StageId from = last_local_stage();
-  const auto hello = link_hello(own, options_.config, generation, from, StageId(from.value() + 1));
+  const StageId to(from.value() + 1);
+  const auto hello = link_hello(own, options_.config, generation, from, to);
   const comm::TcpEndpoint next{nodes_[1].connection->peer_host(), nodes_[1].ring_port};
   auto link =
       co_await comm::connect_link(runtime_, *stage_links_, next, hello, link_options(own, options_.config), deadline);
   if (channels_[0] && !link.has_error()) {
-    link =
-        co_await stages_->add_channel(std::move(*link), channel_options(generation, from, StageId(from.value() + 1)));
+    link = co_await stages_->add_channel(std::move(*link),
+                                         channel_options(generation, from, to, options_.transfer_timeout));
+    if (link.has_error() && link.error().code != ErrorCode::kAborted) {
+      channel_choice_.give_up(to, link.error().message);
+    }
   }
   links.sender = std::move(link);
   changed_.notify_all();
@@ -289,7 +301,8 @@ asio::awaitable<void> Coordinator::until_joined(Generation generation, async::Ti
     if (links.receiver && links.sender && late == nodes_.end()) co_return;
     // The links end by themselves at the deadline, and say more.
     const bool channels = std::find(channels_.begin(), channels_.end(), true) != channels_.end();
-    const bool changed = co_await changed_.wait_until(deadline + 1s + (channels ? kChannelTimeout : 0s));
+    const bool changed =
+        co_await changed_.wait_until(deadline + 1s + (channels ? open_timeout(options_.transfer_timeout) : 0s));
     if (!changed) {
       const auto rank = static_cast<uint32_t>(late - nodes_.begin());
       throw ErrorException(

@@ -26,6 +26,7 @@ struct CoordinatorOptions {
   ControlTiming timing;
   async::Duration form_timeout = std::chrono::seconds(5);
   bool require_channels = false;  ///< form no ring whose activations between devices go through the hosts
+  std::chrono::milliseconds transfer_timeout = std::chrono::seconds(60);  ///< of channels
 };
 
 /// Brings the nodes of a ring together, on the node of the head: hears their hellos, tells each what to load, and forms
@@ -91,6 +92,7 @@ class Coordinator final : public sched::RingFormer {
   void send_forms(Generation generation);
   /// Per link between nodes, by the rank of its sender: whether a channel takes the activations.
   [[nodiscard]] std::vector<bool> choose_channels();
+  void forget_channels(uint32_t rank);
   [[nodiscard]] StageId last_local_stage() const;
 
   async::Runtime& runtime_;

@@ -145,13 +145,14 @@ void Member::end_generation(const std::string& reason) {
 
 asio::awaitable<void> Member::join(Form form) {
   std::string reason;
+  lost_channel_ = StageId(0);
   try {
     reason = co_await run_generation(form);
   } catch (const std::exception& failure) {
     reason = failure.what();
   }
   log::info("generation {} has ended: {}", form.generation.value(), reason);
-  if (connection_) connection_->send(Stopped{form.generation, reason});
+  if (connection_) connection_->send(Stopped{form.generation, reason, lost_channel_});
 }
 
 asio::awaitable<std::string> Member::run_generation(Form form) {
@@ -194,7 +195,9 @@ asio::awaitable<void> Member::accept_upstream(Form form, async::TimePoint deadli
   auto link =
       co_await listener_->accept_link(*upstream_links_, hello, link_options(*assignment_, options_.config), deadline);
   if (form.channel_in && !link.has_error()) {
-    link = co_await stages_->add_channel(std::move(*link), channel_options(form.generation, before, first));
+    link = co_await stages_->add_channel(std::move(*link),
+                                         channel_options(form.generation, before, first, options_.transfer_timeout));
+    if (link.has_error() && link.error().code != ErrorCode::kAborted) lost_channel_ = first;
   }
   links.receiver = std::move(link);
   linking_.notify_all();
@@ -210,8 +213,10 @@ asio::awaitable<void> Member::connect_downstream(Form form, async::TimePoint dea
   auto link = co_await comm::connect_link(runtime_, *downstream_links_, next, hello,
                                           link_options(*assignment_, options_.config), deadline);
   if (form.channel_out && !link.has_error()) {
+    const StageId next_stage(last.value() + 1);
     link = co_await stages_->add_channel(std::move(*link),
-                                         channel_options(form.generation, last, StageId(last.value() + 1)));
+                                         channel_options(form.generation, last, next_stage, options_.transfer_timeout));
+    if (link.has_error() && link.error().code != ErrorCode::kAborted) lost_channel_ = next_stage;
   }
   links.sender = std::move(link);
   linking_.notify_all();

@@ -34,6 +34,7 @@ struct MemberOptions {
   model::ModelConfig config;
   ControlTiming timing;
   async::Duration form_timeout = std::chrono::seconds(5);
+  std::chrono::milliseconds transfer_timeout = std::chrono::seconds(60);  ///< of channels
 };
 
 /// A node other than the head's: finds the coordinator, however late that starts, loads what it is told, joins
@@ -79,6 +80,7 @@ class Member {
   async::WaitList stop_signal_;
   async::WaitList linking_;              // a link stands or has failed, or the generation shall end
   std::string end_reason_;               // set: the generation under way shall end
+  StageId lost_channel_{0};              // of that generation, as Stopped says
   bool stopping_ = false;
 };
 

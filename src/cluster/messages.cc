@@ -95,17 +95,24 @@ void get(ByteReader& in, Form& form) {
 void put(ByteWriter& out, const Formed& formed) { out.put(formed.generation); }
 void get(ByteReader& in, Formed& formed) { formed.generation = in.get<Generation>(); }
 
-template <class End>
-  requires std::same_as<End, Stop> || std::same_as<End, Stopped>
-void put(ByteWriter& out, const End& end) {
-  out.put(end.generation);
-  out.put_string(end.reason);
+void put(ByteWriter& out, const Stop& stop) {
+  out.put(stop.generation);
+  out.put_string(stop.reason);
 }
-template <class End>
-  requires std::same_as<End, Stop> || std::same_as<End, Stopped>
-void get(ByteReader& in, End& end) {
-  end.generation = in.get<Generation>();
-  end.reason = in.get_string();
+void get(ByteReader& in, Stop& stop) {
+  stop.generation = in.get<Generation>();
+  stop.reason = in.get_string();
+}
+
+void put(ByteWriter& out, const Stopped& stopped) {
+  out.put(stopped.generation);
+  out.put_string(stopped.reason);
+  out.put(stopped.lost_channel);
+}
+void get(ByteReader& in, Stopped& stopped) {
+  stopped.generation = in.get<Generation>();
+  stopped.reason = in.get_string();
+  stopped.lost_channel = in.get<StageId>();
 }
 
 void put(ByteWriter&, const Ping&) {}

@@ -16,7 +16,7 @@
 /// What the coordinator (on the node of the head) and the other nodes say to each other, besides the ring.
 namespace millrace::cluster {
 
-inline constexpr uint32_t kProtocolVersion = 5;
+inline constexpr uint32_t kProtocolVersion = 6;
 
 /// Node → coordinator, first on a connection.
 struct Hello {
@@ -84,6 +84,7 @@ struct Stop {
 struct Stopped {
   Generation generation;
   std::string reason;
+  StageId lost_channel{0};  ///< the channel to this stage could not be opened; 0: none
 };
 
 /// Node → coordinator, once a second while there are any: the link ends on the node; names stay behind.

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "cluster/messages.h"
@@ -11,8 +12,10 @@
 
 namespace millrace::cluster {
 
-/// How long the ends of a channel wait for each other.
-inline constexpr std::chrono::seconds kChannelTimeout{30};
+/// How long the ends of a channel wait for each other, where transfers may take so long.
+[[nodiscard]] inline std::chrono::milliseconds open_timeout(std::chrono::milliseconds transfer_timeout) {
+  return std::min<std::chrono::milliseconds>(std::chrono::seconds(30), transfer_timeout);
+}
 
 /// The hello of the link from stage `from` to `to` in one generation, as both ends derive it from what they hold.
 [[nodiscard]] inline comm::LinkHello link_hello(const Assignment& assignment, const model::ModelConfig& config,
@@ -42,8 +45,9 @@ inline constexpr std::chrono::seconds kChannelTimeout{30};
 
 /// The channel beside the link from stage `from` to `to`, where there is one. Its ends load libraries and find the
 /// way to each other, which takes longer than a TCP link.
-[[nodiscard]] inline sched::DeviceLinkOptions channel_options(Generation generation, StageId from, StageId to) {
-  return {generation, fmt::format("stage {} -> stage {}", from.value(), to.value()), kChannelTimeout};
+[[nodiscard]] inline sched::DeviceLinkOptions channel_options(Generation generation, StageId from, StageId to,
+                                                              std::chrono::milliseconds transfer_timeout) {
+  return {generation, from, to, open_timeout(transfer_timeout), transfer_timeout};
 }
 
 /// The shape of the ring that an assignment describes, once the size of the pools is known.

@@ -55,17 +55,17 @@ void CpuKvCache::store(PageId id, int32_t layer, int32_t head, int32_t offset, c
   }
 }
 
-void CpuKvCache::read_page(PageId id, std::span<std::byte> into) const {
-  CHECK(into.size() == page_bytes_, "a page of {} bytes into {}", page_bytes_, into.size());
-  std::memcpy(into.data(), page(id), page_bytes_);
+void CpuKvCache::read_pages(std::span<const tensor::PagePlace> pages) const {
+  for (const tensor::PagePlace& place : pages) std::memcpy(place.host, page(place.page), page_bytes_);
 }
 
-void CpuKvCache::write_layer(PageId id, int32_t layer, std::span<const std::byte> from) {
-  CHECK(from.size() == page_bytes_, "a page of {} bytes from {}", page_bytes_, from.size());
+void CpuKvCache::write_layer(int32_t layer, std::span<const tensor::PagePlace> pages) {
   CHECK(layer >= 0 && layer < shape_.layer_count, "layer {} of {}", layer, shape_.layer_count);
   const size_t layer_bytes = page_bytes_ / static_cast<size_t>(shape_.layer_count);
   const size_t offset = static_cast<size_t>(layer) * layer_bytes;
-  std::memcpy(page(id) + offset, from.data() + offset, layer_bytes);
+  for (const tensor::PagePlace& place : pages) {
+    std::memcpy(page(place.page) + offset, place.host + offset, layer_bytes);
+  }
 }
 
 void CpuKvCache::clear_values(std::byte* group, int32_t first) const {

@@ -123,7 +123,8 @@ size_t partial_bytes(int32_t head_count, int32_t padded_dim, const BatchBounds& 
 /// The most rows of a sequence that are worth dividing by splits: more make blocks enough.
 int32_t split_rows_wanted(const BatchBounds& bounds) {
   constexpr int32_t kMostRows = 16;
-  if (bounds.context <= kSplitKeys) return 0;
+  constexpr int32_t kMostSequences = 65535;  // of a grid's second and third dimension
+  if (bounds.context <= kSplitKeys || bounds.sequences > kMostSequences) return 0;
   return bounds.sequence_rows < kMostRows ? bounds.sequence_rows : kMostRows;
 }
 
@@ -141,14 +142,14 @@ void launch_attention(cudaStream_t stream, Attention a, const BatchBounds& bound
                                                                    a.split_rows * a.split_bound * kDim);
     const dim3 splits(a.split_bound, ceil_div(virtual_rows, kWarpRows) * kv_heads, sequences);
     constexpr size_t kShared = kStages * HeadTile<kDim>::kStageBytes + HeadTile<kDim>::kQueryBytes;
-    launch(split_kernel<kDim, kStages>, {"attention over splits", splits, dim3(kLanes), kShared}, stream, a);
-    launch(merge_kernel<kDim>, {"attention merge", dim3(virtual_rows * kv_heads, sequences), dim3(kLanes)}, stream, a);
+    launch<split_kernel<kDim, kStages>>({"attention over splits", splits, dim3(kLanes), kShared}, stream, a);
+    launch<merge_kernel<kDim>>({"attention merge", dim3(virtual_rows * kv_heads, sequences), dim3(kLanes)}, stream, a);
     if (bounds.sequence_rows <= a.split_rows) return;
   }
   const int32_t tiles = bounds.rows * a.group / (kWarps * kWarpRows) + bounds.sequences;
-  launch(tile_kernel<kDim, kWarps>,
-         {"attention", dim3(tiles, a.cache.kv_head_count), dim3(kWarps * kLanes), tile_shared_bytes<kDim, kWarps>()},
-         stream, a);
+  launch<tile_kernel<kDim, kWarps>>(
+      {"attention", dim3(tiles, a.cache.kv_head_count), dim3(kWarps * kLanes), tile_shared_bytes<kDim, kWarps>()},
+      stream, a);
 }
 
 int32_t padded_dim(int32_t head_dim) {

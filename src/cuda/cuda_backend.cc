@@ -54,10 +54,12 @@ class CallAgain final : public Replay {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(const CudaOptions& options) : options_(options), device_(options.device) {}
+  explicit CudaBackend(const CudaOptions& options) : options_(options), device_(options) {}
   ~CudaBackend() override { device_.poller.finish(); }
 
-  std::string description() const override { return "cuda " + describe_device(device_.ordinal); }
+  std::string description() const override {
+    return "cuda " + describe_device(device_.ordinal) + device_.division.text;
+  }
   DType compute_dtype() const override { return DType::kBF16; }
   std::string kv_format() const override { return "bf16 cuda " + architecture(device_.ordinal); }
   DType hidden_dtype() const override { return DType::kF32; }

@@ -10,6 +10,10 @@ struct CudaOptions {
   int device = 0;
   bool graphs = true;    ///< replay decode steps as CUDA graphs
   bool channels = true;  ///< offer channels to devices of other processes
+  /// Run on one of several equal parts of the GPU's multiprocessors. Where that cannot be, on all of them, and the
+  /// backend's description says why.
+  int part = 0;
+  int part_count = 1;
 };
 
 /// A Backend on a GPU: computes in bf16, keeps the residual stream in f32. It owns streams, scratch and one thread that

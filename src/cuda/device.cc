@@ -2,10 +2,16 @@
 
 #include <fmt/core.h>
 
+#include <stdexcept>
+
 #include "cuda/error.h"
+#include "cuda/kernels.h"
 
 namespace millrace::cuda {
 namespace {
+
+/// The first architecture with the instructions that the ops are made of.
+constexpr int kLeastMajor = 8;
 
 int made_current(int ordinal) {
   check(cudaSetDevice(ordinal), "cudaSetDevice");
@@ -18,9 +24,32 @@ cudaDeviceProp properties(int ordinal) {
   return found;
 }
 
+/// A GPU that the ops can run on, made current.
+int checked(int ordinal) {
+  made_current(ordinal);  // says what is wrong with the number
+  if (properties(ordinal).major < kLeastMajor) {
+    throw std::runtime_error(fmt::format("CUDA: device {} is {}, wanted compute capability {}.0 or later", ordinal,
+                                         describe_device(ordinal), kLeastMajor));
+  }
+  return ordinal;
+}
+
 }  // namespace
 
-Device::Device(int number) : ordinal(made_current(number)), poller(number) {}
+Division divide_device(int ordinal, int part, int part_count) {
+  if (part_count <= 1) return {};
+  auto partition = Partition::make(ordinal, part, part_count);
+  if (partition.has_error()) return {nullptr, fmt::format(", not divided: {}", partition.error().message)};
+  std::string text = fmt::format(", part {} of {}, {} SMs", part + 1, part_count, (*partition)->multiprocessors());
+  return {std::move(*partition), std::move(text)};
+}
+
+Device::Device(const CudaOptions& options)
+    : ordinal(checked(options.device)),
+      division(divide_device(ordinal, options.part, options.part_count)),
+      poller(ordinal) {
+  load_kernels();
+}
 
 void Device::make_current() const {
   (void)made_current(ordinal);
@@ -49,14 +78,25 @@ Result<std::vector<GpuInfo>> list_gpus() {
   }
   if (outcome != cudaSuccess) return make_error(ErrorCode::kUnavailable, "CUDA: {}", describe_error(outcome));
   std::vector<GpuInfo> gpus;
+  bool any_fits = false;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
-    size_t free = 0;
-    size_t total = 0;
-    check(cudaSetDevice(ordinal), "cudaSetDevice");
-    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-    gpus.push_back({describe_device(ordinal), total, free});
+    const cudaDeviceProp found = properties(ordinal);
+    any_fits = any_fits || found.major >= kLeastMajor;
+    gpus.push_back({describe_device(ordinal), found.totalGlobalMem});
+  }
+  if (!any_fits) {
+    return make_error(ErrorCode::kUnavailable, "{}; wanted compute capability {}.0 or later", gpus.front().description,
+                      kLeastMajor);
   }
   return gpus;
+}
+
+uint64_t free_bytes(int ordinal) {
+  size_t free = 0;
+  size_t total = 0;
+  made_current(ordinal);
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return free;
 }
 
 std::string unique_name(int ordinal) {

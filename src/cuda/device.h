@@ -7,21 +7,32 @@
 #include "cuda/incoming.h"
 #include "cuda/memory.h"
 #include "cuda/module.h"
+#include "cuda/partition.h"
 
 /// What the parts of one backend share. Private to this folder.
 namespace millrace::cuda {
 
+/// Which part of a GPU a backend has; without a partition, all of it.
+struct Division {
+  std::unique_ptr<const Partition> partition;
+  std::string text;  ///< ", part 1 of 4, 32 SMs", or why there is none; empty where none was asked for
+};
+/// Part `part` of `part_count` of a GPU that is current.
+[[nodiscard]] Division divide_device(int ordinal, int part, int part_count);
+
 /// One backend's place on a GPU: its streams, its scratch, and who tells when work is complete.
 struct Device {
-  explicit Device(int number);
+  explicit Device(const CudaOptions& options);
   /// For the calling thread, before it calls the runtime.
   void make_current() const;
 
   const int ordinal;
-  Stream compute;
-  Stream load;    ///< pages from the host
-  Stream store;   ///< pages to the host
-  Stream set_up;  ///< weights and memory, at start-up
+  const Division division;
+  const Stream compute{{.partition = division.partition.get()}};
+  // Copies of pages take few multiprocessors and shall not wait until a product leaves some.
+  const Stream load{{.urgent = true, .partition = division.partition.get()}};   ///< pages from the host
+  const Stream store{{.urgent = true, .partition = division.partition.get()}};  ///< pages to the host
+  const Stream set_up{{.partition = division.partition.get()}};                 ///< weights and memory, at start-up
   EventPool events{16};
   GrowingBuffer product_scratch;
   GrowingBuffer attention_scratch;
@@ -37,8 +48,9 @@ struct Device {
   [[nodiscard]] std::byte* scratch(GrowingBuffer& buffer, size_t bytes);
 };
 
-/// Module::list_gpus.
+/// Module's.
 [[nodiscard]] Result<std::vector<GpuInfo>> list_gpus();
+[[nodiscard]] uint64_t free_bytes(int ordinal);
 /// A name that no other GPU has, on any host.
 [[nodiscard]] std::string unique_name(int ordinal);
 /// "NVIDIA H200, sm_90, 132 SMs", and "sm_90".

@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(kThreads)
 
 void embed(cudaStream_t stream, const void* table, int32_t vocab, int32_t width, const int32_t* tokens, int32_t rows,
            float* hidden) {
-  launch(embed_kernel, {"embed", dim3(rows), dim3(kThreads)}, stream, static_cast<const uint16_t*>(table), vocab, width,
-         tokens, hidden);
+  launch<embed_kernel>({"embed", dim3(rows), dim3(kThreads)}, stream, static_cast<const uint16_t*>(table), vocab, width,
+                       tokens, hidden);
 }
 
 }  // namespace millrace::cuda

@@ -32,8 +32,8 @@ void gather_rows(cudaStream_t stream, const void* in, size_t row_bytes, const in
   if (row_bytes % sizeof(uint16_t) != 0) {
     throw std::invalid_argument("gather_rows: rows of " + std::to_string(row_bytes) + " bytes, wanted an even number");
   }
-  launch(gather_rows_kernel, {"gather_rows", dim3(count), dim3(kThreads)}, stream, static_cast<const std::byte*>(in),
-         row_bytes, rows, static_cast<std::byte*>(out));
+  launch<gather_rows_kernel>({"gather_rows", dim3(count), dim3(kThreads)}, stream, static_cast<const std::byte*>(in),
+                             row_bytes, rows, static_cast<std::byte*>(out));
 }
 
 }  // namespace millrace::cuda

@@ -1,9 +1,15 @@
 #include "cuda/graph_cache.h"
 
+#include <bit>
+
 #include "base/check.h"
 #include "cuda/error.h"
 
 namespace millrace::cuda {
+
+int32_t GraphCache::bucket(int32_t rows) {
+  return rows > 0 && rows <= kMaxRows ? static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(rows))) : rows;
+}
 
 GraphCache::~GraphCache() {
   clear();

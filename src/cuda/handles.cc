@@ -3,11 +3,20 @@
 #include <utility>
 
 #include "cuda/error.h"
+#include "cuda/partition.h"
 
 namespace millrace::cuda {
 
-Stream::Stream() {
-  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+Stream::Stream(const StreamOptions& options) {
+  int least = 0;
+  int greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  const int priority = options.urgent ? greatest : least;
+  if (options.partition != nullptr) {
+    stream_ = options.partition->make_stream(priority);
+  } else {
+    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority), "cudaStreamCreate");
+  }
 }
 Stream::~Stream() {
   (void)cudaStreamDestroy(stream_);

@@ -8,10 +8,17 @@
 /// Owners of the runtime's handles. Each is made while its device is current.
 namespace millrace::cuda {
 
+class Partition;
+
+struct StreamOptions {
+  bool urgent = false;                   ///< its kernels' blocks go before those that wait on other streams
+  const Partition* partition = nullptr;  ///< where its kernels run; null: everywhere
+};
+
 /// A stream that waits for no other one.
 class Stream {
  public:
-  Stream();
+  explicit Stream(const StreamOptions& options = {});
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;

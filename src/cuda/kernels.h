@@ -16,6 +16,10 @@
 /// std::invalid_argument.
 namespace millrace::cuda {
 
+/// Loads every kernel onto the current device, at start-up: a driver that loads one when it is first launched may wait
+/// for what runs, and so for a receive whose data never comes. Throws where the device cannot run one.
+void load_kernels();
+
 /// A ragged batch, all in device memory; contract: tensor::BatchLayout. Rows from row_begin[*sequence_count] on belong
 /// to nobody: ops that look at sequences leave them alone, the others compute something harmless.
 struct DeviceBatch {
@@ -54,6 +58,20 @@ struct DeviceKvCache {
 [[nodiscard]] constexpr size_t kv_page_bytes(const DeviceKvCache& cache) {
   return kv_layer_bytes(cache) * static_cast<size_t>(cache.layer_count);
 }
+
+/// Which way pages are copied: from the cache to the host, or from there.
+enum class PageWay : int32_t { kToHost, kToDevice };
+/// Pages of a cache and the place of each in pinned memory of the host, 16-byte aligned and laid out as the page. They
+/// travel with the launch, so they need not outlive the call.
+struct PagePairs {
+  static constexpr int32_t kMost = 256;
+  int32_t count = 0;
+  uint32_t page[kMost] = {};
+  void* host[kMost] = {};
+};
+/// Layers [first_layer, first_layer + layer_count) of all the pages in one launch, which takes few multiprocessors.
+void copy_pages(cudaStream_t stream, PageWay way, const DeviceKvCache& cache, int32_t first_layer, int32_t layer_count,
+                const PagePairs& pairs);
 
 /// A packed weight: bf16 fragments [panel of 64 rows][step of 64 inputs][row tile 4][input tile 4][lane 32][8], in the
 /// register order of the A side of mma m16n8k16; rows and inputs beyond the matrix are zeros. Rows are features; with

@@ -1,9 +1,16 @@
 #include "cuda/kv_cache.h"
 
+#include <algorithm>
+
 #include "base/check.h"
-#include "cuda/error.h"
 
 namespace millrace::cuda {
+namespace {
+
+/// Of the words that copy_pages moves.
+constexpr size_t kPlaceAlignment = 16;
+
+}  // namespace
 
 CudaKvCache::CudaKvCache(Device& device, const tensor::KvCacheShape& shape)
     : device_(device),
@@ -17,20 +24,27 @@ CudaKvCache::CudaKvCache(Device& device, const tensor::KvCacheShape& shape)
   layout_.data = pages_.data();
 }
 
-void CudaKvCache::read_page(PageId page, std::span<std::byte> into) const {
-  CHECK(into.size() == page_bytes(), "a page of {} bytes into {}", page_bytes(), into.size());
-  check(cudaMemcpyAsync(into.data(), pages_.data() + page.value() * page_bytes(), page_bytes(), cudaMemcpyDefault,
-                        device_.store.get()),
-        "cudaMemcpyAsync");
+void CudaKvCache::read_pages(std::span<const tensor::PagePlace> pages) const {
+  copy(device_.store, PageWay::kToHost, 0, shape_.layer_count, pages);
 }
 
-void CudaKvCache::write_layer(PageId page, int32_t layer, std::span<const std::byte> from) {
-  CHECK(from.size() == page_bytes(), "a page of {} bytes from {}", page_bytes(), from.size());
-  const size_t layer_bytes = kv_layer_bytes(layout_);
-  const size_t offset = static_cast<size_t>(layer) * layer_bytes;
-  check(cudaMemcpyAsync(pages_.data() + page.value() * page_bytes() + offset, from.data() + offset, layer_bytes,
-                        cudaMemcpyDefault, device_.load.get()),
-        "cudaMemcpyAsync");
+void CudaKvCache::write_layer(int32_t layer, std::span<const tensor::PagePlace> pages) {
+  CHECK(layer >= 0 && layer < shape_.layer_count, "layer {} of {}", layer, shape_.layer_count);
+  copy(device_.load, PageWay::kToDevice, layer, 1, pages);
+}
+
+void CudaKvCache::copy(const Stream& stream, PageWay way, int32_t first_layer, int32_t layer_count,
+                       std::span<const tensor::PagePlace> pages) const {
+  for (size_t begin = 0; begin < pages.size(); begin += PagePairs::kMost) {
+    PagePairs pairs;
+    for (const auto& [page, host] : pages.subspan(begin, std::min<size_t>(PagePairs::kMost, pages.size() - begin))) {
+      CHECK(page.value() < static_cast<uint32_t>(shape_.page_count), "page {} of {}", page.value(), shape_.page_count);
+      CHECK(reinterpret_cast<uintptr_t>(host) % kPlaceAlignment == 0, "a place of pages at an odd address");
+      pairs.page[pairs.count] = page.value();
+      pairs.host[pairs.count++] = host;
+    }
+    copy_pages(stream.get(), way, layout_, first_layer, layer_count, pairs);
+  }
 }
 
 }  // namespace millrace::cuda

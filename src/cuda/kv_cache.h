@@ -6,17 +6,21 @@
 
 namespace millrace::cuda {
 
-/// Pages one after another, so that a page is one copy, and a layer of a page is another.
+/// Pages one after another, and in each its layers. However many pages go to the host, or a layer of them comes from
+/// there, one launch of copy_pages takes up to PagePairs::kMost of them.
 class CudaKvCache final : public tensor::KvCache {
  public:
   CudaKvCache(Device& device, const tensor::KvCacheShape& shape);
   [[nodiscard]] const tensor::KvCacheShape& shape() const override { return shape_; }
   [[nodiscard]] size_t page_bytes() const override { return kv_page_bytes(layout_); }
-  void read_page(PageId page, std::span<std::byte> into) const override;
-  void write_layer(PageId page, int32_t layer, std::span<const std::byte> from) override;
+  void read_pages(std::span<const tensor::PagePlace> pages) const override;
+  void write_layer(int32_t layer, std::span<const tensor::PagePlace> pages) override;
   [[nodiscard]] const DeviceKvCache& layout() const { return layout_; }
 
  private:
+  void copy(const Stream& stream, PageWay way, int32_t first_layer, int32_t layer_count,
+            std::span<const tensor::PagePlace> pages) const;
+
   Device& device_;
   const tensor::KvCacheShape shape_;
   DeviceKvCache layout_;

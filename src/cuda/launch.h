@@ -11,6 +11,8 @@
 
 #ifdef MILLRACE_EMULATED_CUDA
 #include "cuda/emulator/device.h"
+#else
+#include "cuda/shared_limits.h"
 #endif
 
 namespace millrace::cuda {
@@ -38,11 +40,17 @@ inline std::byte* shared_memory() {
 }
 
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream, Arguments... arguments) {
-  if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
+void launch_kernel(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream,
+                   Arguments... arguments) {
   emulator::emulated_enqueue(stream, [=] {
     emulator::run({shape.name, shape.grid, shape.block, shape.shared_bytes, [=] { kernel(arguments...); }});
   });
+}
+
+template <auto kKernel, class... Arguments>
+void launch(const LaunchShape& shape, cudaStream_t stream, Arguments... arguments) {
+  if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
+  launch_kernel(kKernel, shape, stream, arguments...);
 }
 
 #else
@@ -58,17 +66,24 @@ inline void check_launch(const char* kernel, const char* step, cudaError_t statu
   throw std::runtime_error(std::string("CUDA kernel ") + kernel + ": " + step + ": " + cudaGetErrorString(status));
 }
 
-template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream, Arguments... arguments) {
-  if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
-  constexpr size_t kSharedWithoutAsking = 48 * 1024;
-  const auto* entry = reinterpret_cast<const void*>(kernel);
-  if (shape.shared_bytes > kSharedWithoutAsking) {
+/// Lets `entry` have more shared memory than every kernel may.
+inline void allow_shared(const void* entry, const LaunchShape& shape, SharedLimits& limits) {
+  int device = 0;
+  check_launch(shape.name, "cudaGetDevice", cudaGetDevice(&device));
+  limits.want(device, shape.shared_bytes, [&] {
     const std::string step = std::to_string(shape.shared_bytes) + " bytes of shared memory";
     check_launch(
         shape.name, step.c_str(),
         cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes)));
-  }
+  });
+}
+
+template <class... Parameters, class... Arguments>
+void launch_kernel(void (*kernel)(Parameters...), SharedLimits& limits, const LaunchShape& shape, cudaStream_t stream,
+                   Arguments... arguments) {
+  constexpr size_t kSharedWithoutAsking = 48 * 1024;
+  const auto* entry = reinterpret_cast<const void*>(kernel);
+  if (shape.shared_bytes > kSharedWithoutAsking) allow_shared(entry, shape, limits);
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
@@ -79,6 +94,26 @@ void launch(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_
     check_launch(shape.name, "launch", cudaLaunchKernelExC(&config, entry, pointers));
   };
   pass(arguments...);
+}
+
+/// A kernel that something launches; they are known before main begins.
+struct KernelEntry {
+  explicit KernelEntry(const void* its_function) : function(its_function), before(newest) { newest = this; }
+  const void* const function;
+  const KernelEntry* const before;
+  static inline const KernelEntry* newest = nullptr;
+};
+template <auto kKernel>
+struct Known {
+  static inline const KernelEntry entry{reinterpret_cast<const void*>(kKernel)};
+};
+
+template <auto kKernel, class... Arguments>
+void launch(const LaunchShape& shape, cudaStream_t stream, Arguments... arguments) {
+  static SharedLimits limits;  // of this kernel
+  (void)&Known<kKernel>::entry;
+  if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
+  launch_kernel(kKernel, limits, shape, stream, arguments...);
 }
 
 #endif

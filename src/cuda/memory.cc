@@ -40,7 +40,7 @@ tensor::Buffer allocate_device(int device, size_t bytes, const Stream& stream) {
 tensor::Buffer allocate_pinned(size_t bytes) {
   if (bytes == 0) return {};
   void* data = nullptr;
-  check(cudaHostAlloc(&data, bytes, cudaHostAllocPortable), "cudaHostAlloc");
+  check(cudaHostAlloc(&data, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc");
   std::memset(data, 0, bytes);
   return {data, bytes, [](void* memory) { (void)cudaFreeHost(memory); }};
 }

@@ -8,7 +8,7 @@ namespace millrace::cuda {
 /// Memory of device `device`; zeroed when the call returns. Throws when it is short, naming what was wanted and what is
 /// left. Waits, as does freeing it.
 [[nodiscard]] tensor::Buffer allocate_device(int device, size_t bytes, const Stream& stream);
-/// Pinned memory of the host, zeroed.
+/// Pinned memory of the host, zeroed; kernels reach it at the same address.
 [[nodiscard]] tensor::Buffer allocate_pinned(size_t bytes);
 
 /// Device memory that only grows, at least to twice its size: what it was before stays valid for work in flight. Its

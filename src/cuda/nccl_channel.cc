@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -12,7 +11,7 @@
 
 #include "base/check.h"
 #include "cuda/error.h"
-#include "cuda/nccl_library.h"
+#include "cuda/nccl_end.h"
 
 namespace millrace::cuda {
 namespace {
@@ -21,8 +20,6 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 using Handler = tensor::DeviceChannel::Handler;
 
-constexpr int kSender = 0;
-constexpr int kReceiver = 1;
 /// Looks without a pause after something has moved; beyond them the thread sleeps between looks.
 constexpr int kBriskLooks = 200;
 constexpr auto kNap = 10us;
@@ -44,13 +41,13 @@ class NcclChannel final : public tensor::DeviceChannel {
     abort("the channel is closed");
     thread_.join();
   }
-  void send(std::span<const std::byte> from, Handler done) override {
+  void send(std::span<const std::byte> from, std::string what, Handler done) override {
     CHECK(options_.sending, "{}: a send at the receiving end", options_.name);
-    want({const_cast<std::byte*>(from.data()), from.size(), nullptr, {}, std::move(done)});
+    want({{const_cast<std::byte*>(from.data()), from.size()}, std::move(what), nullptr, {}, std::move(done)});
   }
-  void receive(std::span<std::byte> into, Handler launched, Handler done) override {
+  void receive(std::span<std::byte> into, std::string what, Handler launched, Handler done) override {
     CHECK(!options_.sending, "{}: a receive at the sending end", options_.name);
-    want({into.data(), into.size(), nullptr, std::move(launched), std::move(done)});
+    want({into, std::move(what), nullptr, std::move(launched), std::move(done)});
   }
   void abort(std::string reason) override {
     const std::lock_guard lock(mutex_);
@@ -60,24 +57,25 @@ class NcclChannel final : public tensor::DeviceChannel {
 
  private:
   struct Transfer {
-    std::byte* memory = nullptr;
-    size_t bytes = 0;
+    std::span<std::byte> memory;
+    std::string what;
     std::shared_ptr<const Event> event;  // behind it on the stream; null: not launched
     Handler launched;
     Handler done;
   };
   void want(Transfer transfer);
   void run();
+  [[nodiscard]] std::exception_ptr run_to_the_end(bool& opened);
   void open();
-  void exchange_id();
-  void serve();
+  void exchange_id(Clock::time_point deadline);
+  [[noreturn]] void serve();
   void launch(Transfer transfer);
-  void settle(std::optional<Clock::time_point> deadline);
+  void settle(const std::optional<Clock::time_point>& open_deadline);
   [[nodiscard]] std::optional<Transfer> next_wanted();
   [[nodiscard]] bool complete_oldest();
-  [[nodiscard]] ncclResult_t state();
-  [[noreturn]] void fail(const char* what, ncclResult_t result);
+  void check_oldest() const;
   void throw_if_aborted();
+  void wait_for_abort();
   void end(const std::exception_ptr& failure);
   void pause(int& looks) const {
     if (++looks > kBriskLooks) std::this_thread::sleep_for(kNap);
@@ -92,9 +90,9 @@ class NcclChannel final : public tensor::DeviceChannel {
   std::optional<std::string> abort_reason_;
   std::exception_ptr ended_;  // set: nothing is taken any more
   // The thread's own.
-  std::optional<Stream> stream_;
-  ncclComm_t comm_ = nullptr;
+  std::optional<NcclEnd> end_;
   std::deque<Transfer> under_way_;  // oldest first; the newest may not have been launched
+  Clock::time_point oldest_since_;  // when the first of them became the oldest
   std::thread thread_;
 };
 
@@ -112,21 +110,8 @@ void NcclChannel::want(Transfer transfer) {
 }
 
 void NcclChannel::run() {
-  std::exception_ptr failure;
   bool opened = false;
-  try {
-    device_.make_current();
-    stream_.emplace();
-    open();
-    opened = true;
-    options_.opened(nullptr);
-    serve();
-  } catch (const Aborted&) {
-    failure = std::current_exception();
-    options_.lost = nullptr;
-  } catch (const std::exception& error) {
-    failure = std::make_exception_ptr(std::runtime_error(options_.name + ": " + error.what()));
-  }
+  const std::exception_ptr failure = run_to_the_end(opened);
   end(failure);
   if (!opened) {
     options_.opened(failure);
@@ -135,33 +120,49 @@ void NcclChannel::run() {
   }
 }
 
+/// Why the channel has ended; `lost` is gone when it was told to.
+std::exception_ptr NcclChannel::run_to_the_end(bool& opened) {
+  try {
+    try {
+      device_.make_current();
+      end_.emplace(nccl_, options_.sending);
+      open();
+      opened = true;
+      options_.opened(nullptr);
+      serve();
+    } catch (const NcclFailure&) {
+      wait_for_abort();
+      throw_if_aborted();
+      throw;
+    }
+  } catch (const Aborted&) {
+    options_.lost = nullptr;
+    return std::current_exception();
+  } catch (const std::exception& error) {
+    return std::make_exception_ptr(std::runtime_error(options_.name + ": " + error.what()));
+  }
+}
+
 void NcclChannel::open() {
-  CHECK(options_.id.size() == sizeof(ncclUniqueId), "a channel's id of {} bytes", options_.id.size());
   const auto deadline = Clock::now() + options_.open_timeout;
-  ncclUniqueId id;
-  std::memcpy(&id, options_.id.data(), sizeof(id));
-  comm_ = begin_communicator(nccl_, id, options_.sending ? kSender : kReceiver, 2);
+  end_->begin(options_.id);
   settle(deadline);
-  exchange_id();
+  exchange_id(deadline);
 }
 
 /// The first transfer makes the connections, and shows that bytes come through.
-void NcclChannel::exchange_id() {
-  const auto deadline = Clock::now() + options_.open_timeout;
-  const tensor::Buffer memory = allocate_device(device_.ordinal, options_.id.size(), *stream_);
+void NcclChannel::exchange_id(Clock::time_point deadline) {
+  const tensor::Buffer memory = allocate_device(device_.ordinal, options_.id.size(), end_->stream());
   const auto copy = [&](void* to, const void* from) {
-    check(cudaMemcpyAsync(to, from, options_.id.size(), cudaMemcpyDefault, stream_->get()), "cudaMemcpyAsync");
-    stream_->synchronize();
+    check(cudaMemcpyAsync(to, from, options_.id.size(), cudaMemcpyDefault, end_->stream().get()), "cudaMemcpyAsync");
+    end_->stream().synchronize();
   };
   if (options_.sending) copy(memory.data(), options_.id.data());
-  const ncclResult_t result =
-      options_.sending ? nccl_.send(memory.data(), memory.bytes(), ncclChar, kReceiver, comm_, stream_->get())
-                       : nccl_.recv(memory.data(), memory.bytes(), ncclChar, kSender, comm_, stream_->get());
-  if (result != ncclSuccess && result != ncclInProgress) fail("the first transfer", result);
   try {
+    end_->transfer({memory.data(), memory.bytes()});
     settle(deadline);
     Event event;
-    event.record(*stream_);
+    event.record(end_->stream());
     int looks = 0;
     for (cudaError_t outcome = cudaErrorNotReady; outcome == cudaErrorNotReady; pause(looks)) {
       settle(deadline);
@@ -169,9 +170,7 @@ void NcclChannel::exchange_id() {
       if (outcome != cudaErrorNotReady) check(outcome, "the first transfer");
     }
   } catch (...) {
-    // The device may write to `memory` until the communicator is gone.
-    (void)nccl_.comm_abort(std::exchange(comm_, nullptr));
-    (void)cudaStreamSynchronize(stream_->get());
+    end_->abort();  // until then the device may write to `memory`
     throw;
   }
   if (options_.sending) return;
@@ -181,17 +180,16 @@ void NcclChannel::exchange_id() {
 }
 
 /// Returns when what was called last is under way on the device.
-void NcclChannel::settle(std::optional<Clock::time_point> deadline) {
+void NcclChannel::settle(const std::optional<Clock::time_point>& open_deadline) {
   for (int looks = 0;; pause(looks)) {
     throw_if_aborted();
-    const ncclResult_t found = state();
-    if (found == ncclSuccess) return;
-    if (found != ncclInProgress) fail("the communicator", found);
-    if (deadline && Clock::now() > *deadline) {
+    if (end_->settled()) return;
+    if (open_deadline && Clock::now() > *open_deadline) {
       throw std::runtime_error(
-          fmt::format("NCCL: the other end is not there after {} ms", options_.open_timeout.count()));
+          fmt::format("NCCL: {} is not there after {} ms", options_.peer, options_.open_timeout.count()));
     }
     (void)complete_oldest();
+    check_oldest();
   }
 }
 
@@ -201,8 +199,8 @@ void NcclChannel::serve() {
     const bool launches = next.has_value();
     if (launches) launch(std::move(*next));
     if (complete_oldest() || launches) looks = 0;
-    const ncclResult_t found = state();
-    if (found != ncclSuccess) fail("the communicator", found);
+    (void)end_->settled();
+    check_oldest();
   }
 }
 
@@ -220,22 +218,20 @@ std::optional<NcclChannel::Transfer> NcclChannel::next_wanted() {
 }
 
 void NcclChannel::launch(Transfer transfer) {
+  if (under_way_.empty()) oldest_since_ = Clock::now();
   under_way_.push_back(std::move(transfer));
   Transfer& newest = under_way_.back();
-  const ncclResult_t result = options_.sending
-                                  ? nccl_.send(newest.memory, newest.bytes, ncclChar, kReceiver, comm_, stream_->get())
-                                  : nccl_.recv(newest.memory, newest.bytes, ncclChar, kSender, comm_, stream_->get());
-  if (result != ncclSuccess && result != ncclInProgress) fail(options_.sending ? "ncclSend" : "ncclRecv", result);
+  end_->transfer(newest.memory);
   // Not before: until then nothing of it is on the stream.
   settle({});
   Event event = device_.events.take();
-  event.record(*stream_);
+  event.record(end_->stream());
   newest.event = std::shared_ptr<Event>(new Event(std::move(event)), [&pool = device_.events](Event* spent) {
     pool.give_back(std::move(*spent));
     delete spent;
   });
   if (options_.sending) return;
-  device_.incoming.expect({newest.memory, newest.bytes}, newest.event);
+  device_.incoming.expect(newest.memory, newest.event);
   newest.launched(nullptr);
   newest.launched = nullptr;
 }
@@ -247,24 +243,26 @@ bool NcclChannel::complete_oldest() {
   check(outcome, "a transfer between devices");
   const Transfer oldest = std::move(under_way_.front());
   under_way_.pop_front();
-  if (!options_.sending) device_.incoming.forget(oldest.memory);
+  oldest_since_ = Clock::now();
+  if (!options_.sending) device_.incoming.forget(oldest.memory.data());
   oldest.done(nullptr);
   return true;
 }
 
-ncclResult_t NcclChannel::state() {
-  ncclResult_t found = ncclSuccess;
-  const ncclResult_t result = nccl_.comm_get_async_error(comm_, &found);
-  return result == ncclSuccess ? found : result;
+/// Transfers are complete in their order, so the oldest alone can be late.
+void NcclChannel::check_oldest() const {
+  if (under_way_.empty() || Clock::now() - oldest_since_ < options_.transfer_timeout) return;
+  const Transfer& oldest = under_way_.front();
+  const std::string awaited = fmt::format("{} ({} bytes)", oldest.what, oldest.memory.size());
+  const auto timeout_ms = options_.transfer_timeout.count();
+  throw std::runtime_error(
+      options_.sending ? fmt::format("NCCL: {} has not taken {} within {} ms", options_.peer, awaited, timeout_ms)
+                       : fmt::format("NCCL: {} has not sent {} within {} ms", options_.peer, awaited, timeout_ms));
 }
 
-void NcclChannel::fail(const char* what, ncclResult_t result) {
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kGrace, [this] { return abort_reason_.has_value(); });
-  }
-  throw_if_aborted();
-  throw std::runtime_error(fmt::format("NCCL: {}: {}", what, describe_nccl(nccl_, result, comm_)));
+void NcclChannel::wait_for_abort() {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kGrace, [this] { return abort_reason_.has_value(); });
 }
 
 void NcclChannel::throw_if_aborted() {
@@ -274,8 +272,7 @@ void NcclChannel::throw_if_aborted() {
 
 /// Nothing is reported before the device has let go of all memory.
 void NcclChannel::end(const std::exception_ptr& failure) {
-  if (comm_ != nullptr) (void)nccl_.comm_abort(comm_);
-  if (stream_) (void)cudaStreamSynchronize(stream_->get());
+  end_.reset();
   std::deque<Transfer> left = std::move(under_way_);
   {
     const std::lock_guard lock(mutex_);
@@ -284,30 +281,13 @@ void NcclChannel::end(const std::exception_ptr& failure) {
     wanted_.clear();
   }
   for (const Transfer& transfer : left) {
-    if (!options_.sending) device_.incoming.forget(transfer.memory);
+    if (!options_.sending) device_.incoming.forget(transfer.memory.data());
     if (transfer.launched) transfer.launched(failure);
     transfer.done(failure);
   }
 }
 
 }  // namespace
-
-tensor::ChannelSupport nccl_support(int device) {
-  const auto library = nccl_library();
-  if (library.has_error()) return {unique_name(device), "", library.error().message};
-  return {unique_name(device), "NCCL " + (*library)->version, ""};
-}
-
-std::vector<std::byte> make_nccl_id() {
-  const NcclLibrary& nccl = *nccl_library().value();
-  ncclUniqueId id;
-  const ncclResult_t result = nccl.get_unique_id(&id);
-  if (result != ncclSuccess) {
-    throw std::runtime_error("NCCL: ncclGetUniqueId: " + describe_nccl(nccl, result, nullptr));
-  }
-  const auto* begin = reinterpret_cast<const std::byte*>(&id);
-  return {begin, begin + sizeof(id)};
-}
 
 std::unique_ptr<tensor::DeviceChannel> open_nccl_channel(Device& device, tensor::ChannelOptions options) {
   return std::make_unique<NcclChannel>(device, *nccl_library().value(), std::move(options));

@@ -65,16 +65,16 @@ size_t packed_weight_bytes(int32_t out_features, int32_t in_features, bool gate_
 
 void pack_weight(cudaStream_t stream, const void* source, SourceType type, int32_t rows, int32_t in_features,
                  int32_t first_feature, PackAs as, void* packed) {
-  launch(pack_weight_kernel, {"pack_weight", dim3(rows), dim3(kThreads)}, stream, source, type, in_features,
-         first_feature, as, static_cast<uint16_t*>(packed));
+  launch<pack_weight_kernel>({"pack_weight", dim3(rows), dim3(kThreads)}, stream, source, type, in_features,
+                             first_feature, as, static_cast<uint16_t*>(packed));
 }
 
 void convert_to_bf16(cudaStream_t stream, const void* source, SourceType type, size_t count, void* bf16) {
   constexpr size_t kMostBlocks = 65536;
   const size_t blocks = (count + kThreads - 1) / kThreads;
-  launch(convert_kernel,
-         {"convert_to_bf16", dim3(static_cast<uint32_t>(blocks < kMostBlocks ? blocks : kMostBlocks)), dim3(kThreads)},
-         stream, source, type, count, static_cast<uint16_t*>(bf16));
+  launch<convert_kernel>(
+      {"convert_to_bf16", dim3(static_cast<uint32_t>(blocks < kMostBlocks ? blocks : kMostBlocks)), dim3(kThreads)},
+      stream, source, type, count, static_cast<uint16_t*>(bf16));
 }
 
 }  // namespace millrace::cuda

@@ -36,9 +36,11 @@ size_t placed_bytes(size_t sequences, size_t pages) {
 
 tensor::PlacedBatch place_batch(Submissions& submissions, const tensor::BatchLayout& batch) {
   const size_t count = batch.sequence_count();
+  // What is padded alike lies at the same addresses, so that one graph reads it.
+  const size_t bound = std::max(count, static_cast<size_t>(batch.padded_sequences));
   const auto pages = batch.pages.first(static_cast<size_t>(batch.page_begin.back()));
-  const auto [row_begin, prefix, page_begin, page_ids] = Offsets(count);
-  const std::byte* at = submissions.upload(placed_bytes(count, pages.size()), [&](std::byte* to) {
+  const auto [row_begin, prefix, page_begin, page_ids] = Offsets(bound);
+  const std::byte* at = submissions.upload(placed_bytes(bound, pages.size()), [&](std::byte* to) {
     const auto put = [to](size_t offset, auto values) {
       if (!values.empty()) std::memcpy(to + offset, values.data(), values.size_bytes());
     };
@@ -52,7 +54,7 @@ tensor::PlacedBatch place_batch(Submissions& submissions, const tensor::BatchLay
   const auto ints = [at](size_t offset) { return reinterpret_cast<const int32_t*>(at + offset); };
   CudaBatch placed{
       {ints(0), ints(row_begin), ints(prefix), ints(page_begin), reinterpret_cast<const uint32_t*>(at + page_ids)},
-      {batch.row_count(), static_cast<int32_t>(count), 0, kLeastContext}};
+      {batch.row_count(), static_cast<int32_t>(bound), 0, kLeastContext}};
   for (size_t s = 0; s < count; ++s) {
     const int32_t rows = batch.row_begin[s + 1] - batch.row_begin[s];
     const int32_t context = batch.prefix[s] + rows;

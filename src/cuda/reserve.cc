@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "cuda/graph_cache.h"
 #include "cuda/place_batch.h"
 #include "cuda/sampling.h"
 #include "cuda/weights.h"
@@ -35,11 +36,12 @@ size_t most_product_scratch(const tensor::WorkBounds& bounds) {
 size_t most_attention_scratch(const tensor::WorkBounds& bounds) {
   const tensor::KvCacheShape& shape = bounds.cache;
   const DeviceKvCache cache{nullptr, shape.layer_count, shape.kv_head_count, shape.head_dim, shape.page_size};
+  const int32_t sequences = GraphCache::bucket(bounds.sequences);
   size_t most = 0;
   for (const tensor::AttentionShape& attention : bounds.attention) {
     const AttentionSizes sizes{attention.head_count, attention.scale, attention.sliding_window};
     for (int32_t rows = bounds.rows; rows > 0; rows /= 2) {
-      const BatchBounds batch{bounds.rows, bounds.sequences, rows, context_bound(bounds.context)};
+      const BatchBounds batch{bounds.rows, sequences, rows, context_bound(bounds.context)};
       most = std::max(most, attention_workspace_bytes(sizes, cache, batch));
     }
   }
@@ -50,12 +52,13 @@ size_t most_attention_scratch(const tensor::WorkBounds& bounds) {
 
 void reserve_scratch(Device& device, Submissions& submissions, const tensor::WorkBounds& bounds) {
   const auto rows = static_cast<size_t>(bounds.rows);
-  const auto sequences = static_cast<size_t>(bounds.sequences);
+  const auto sequences = static_cast<size_t>(GraphCache::bucket(bounds.sequences));
   const auto context = static_cast<size_t>(bounds.context);
   const auto page_size = static_cast<size_t>(bounds.cache.page_size);
   (void)device.scratch(device.product_scratch, most_product_scratch(bounds));
   (void)device.scratch(device.attention_scratch, most_attention_scratch(bounds));
-  const size_t batch = placed_bytes(sequences, sequences * ((context + page_size - 1) / page_size));
+  const size_t batch_pages = static_cast<size_t>(bounds.sequences) * ((context + page_size - 1) / page_size);
+  const size_t batch = placed_bytes(sequences, batch_pages);
   std::vector<size_t> uploads(kBatchUploads, std::max(batch, rows * sizeof(int32_t)));
   std::vector<size_t> downloads;
   if (bounds.logit_rows > 0) {

@@ -111,8 +111,7 @@ void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, 
                      const float* q_norm, const float* k_norm, float norm_epsilon, const DeviceBatch& batch,
                      const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* q) {
   const int32_t units = ceil_div(head_count + cache.kv_head_count, kBlockHeads);
-  launch(
-      rotary_store_kv_kernel,
+  launch<rotary_store_kv_kernel>(
       {"rotary_store_kv", dim3(bounds.rows, units), dim3(kThreads), rotary.rotary_dim * sizeof(float)}, stream,
       Rotation{qkv, head_count, rotary, q_norm, k_norm, norm_epsilon, batch, cache, layer, static_cast<uint16_t*>(q)});
 }

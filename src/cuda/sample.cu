@@ -183,9 +183,9 @@ void check_sampler(const char* op, int32_t vocab, const SampleOutputs& outputs) 
 void sample(cudaStream_t stream, const float* logits, int64_t stride, int32_t vocab, int32_t rows,
             const SampleInputs& inputs, const SampleOutputs& outputs, void* workspace) {
   check_sampler("sample", vocab, outputs);
-  launch(sample_kernel,
-         {"sample", dim3(rows < kMostSlots ? rows : kMostSlots), dim3(kSamplerThreads), sizeof(SamplerShared)}, stream,
-         logits, stride, vocab, rows, inputs, outputs, workspace);
+  launch<sample_kernel>(
+      {"sample", dim3(rows < kMostSlots ? rows : kMostSlots), dim3(kSamplerThreads), sizeof(SamplerShared)}, stream,
+      logits, stride, vocab, rows, inputs, outputs, workspace);
 }
 
 }  // namespace millrace::cuda

@@ -25,21 +25,24 @@ bool is_decode(const tensor::BatchLayout& batch) {
 
 /// The rows that alone go on from the last layer's keys and values.
 struct StageModel::Tails {
-  std::vector<int32_t> row_numbers;
+  std::vector<int32_t> row_numbers;   // -1 for padding
   std::vector<int32_t> row_begin{0};  // [sequences + 1]
   std::vector<int32_t> prefix;        // [sequences]
   tensor::PlacedIndices rows;
   tensor::PlacedBatch batch;
-  Matrix hidden;  // [row_numbers, hidden]
+  Matrix hidden;      // [row_numbers, hidden]
+  int64_t count = 0;  // of its rows, without padding
 };
 
 /// One forward, placed.
 struct StageModel::Pass {
   std::span<const std::shared_ptr<tensor::LayerGate>> loads;
-  Matrix hidden;
+  bool replays = false;
+  Matrix hidden;  // with padding
   tensor::PlacedBatch batch;
   tensor::PlacedIndices tokens;
   std::optional<Tails> tails;
+  std::vector<TokenId> padded_tokens;  // where there is padding
 };
 
 Result<std::unique_ptr<StageModel>> StageModel::load(const Checkpoint& checkpoint, const ModelConfig& config,
@@ -148,17 +151,40 @@ Matrix StageModel::forward(const ForwardInput& input) {
         input.hidden.cols, tensor::to_string(backend_.hidden_dtype()), rows, config_.hidden_size);
   CHECK(!span_.first || static_cast<int64_t>(input.tokens.size()) == rows, "{} tokens for {} rows", input.tokens.size(),
         rows);
-  Pass pass{.loads = input.loads, .hidden = input.hidden};
-  pass.batch = backend_.place(input.batch);
-  if (span_.first) pass.tokens = backend_.place(input.tokens);
-  if (!input.tails.empty() && span_.layers.size() > 0) place_tails(input, pass);
-  if (is_decode(input.batch) && input.loads.empty()) {
-    replay_->run({input.hidden.data, rows, pass.tails ? pass.tails->hidden.rows : -1}, pass.batch,
+  Pass pass{.loads = input.loads, .replays = is_decode(input.batch) && input.loads.empty(), .hidden = input.hidden};
+  place(input, pass);
+  if (pass.replays) {
+    replay_->run({pass.hidden.data, pass.hidden.rows, pass.tails ? pass.tails->hidden.rows : -1}, pass.batch,
                  [&] { run_layers(pass); });
   } else {
     run_layers(pass);
   }
-  return pass.tails ? pass.tails->hidden : input.hidden;
+  if (!pass.tails) return input.hidden;
+  Matrix kept = pass.tails->hidden;
+  kept.rows = pass.tails->count;
+  return kept;
+}
+
+int32_t StageModel::padded_rows(int32_t rows, int32_t most) const {
+  return std::max(rows, std::min(replay_->padded_rows(rows), most));
+}
+
+void StageModel::place(const ForwardInput& input, Pass& pass) {
+  tensor::BatchLayout batch = input.batch;
+  std::span<const TokenId> tokens = input.tokens;
+  if (pass.replays) {
+    // The hidden rows behind the batch's are of the same buffer, and nobody's.
+    const int32_t rows = padded_rows(batch.row_count(), limits_.max_batch_tokens);
+    pass.hidden.rows = batch.padded_rows = batch.padded_sequences = rows;
+    if (span_.first && static_cast<size_t>(rows) > tokens.size()) {
+      pass.padded_tokens.assign(tokens.begin(), tokens.end());
+      pass.padded_tokens.resize(static_cast<size_t>(rows), -1);  // in no table: zeros
+      tokens = pass.padded_tokens;
+    }
+  }
+  pass.batch = backend_.place(batch);
+  if (span_.first) pass.tokens = backend_.place(tokens);
+  if (!input.tails.empty() && span_.layers.size() > 0) place_tails(input, pass);
 }
 
 void StageModel::run_layers(const Pass& pass) {
@@ -222,12 +248,19 @@ void StageModel::place_tails(const ForwardInput& input, Pass& pass) {
     tails.row_begin.push_back(static_cast<int32_t>(tails.row_numbers.size()));
     tails.prefix.push_back(input.batch.prefix[s] + (end - begin) - input.tails[s]);
   }
-  const auto count = static_cast<int64_t>(tails.row_numbers.size());
-  CHECK(count <= limits_.max_tail_rows, "{} rows go on, wanted at most {}", count, limits_.max_tail_rows);
-  tails.hidden = {activations_.tail_hidden.data(), backend_.hidden_dtype(), count, config_.hidden_size};
-  if (count == 0) return;
+  tails.count = static_cast<int64_t>(tails.row_numbers.size());
+  CHECK(tails.count <= limits_.max_tail_rows, "{} rows go on, wanted at most {}", tails.count, limits_.max_tail_rows);
+  tails.hidden = {activations_.tail_hidden.data(), backend_.hidden_dtype(), tails.count, config_.hidden_size};
+  if (tails.count == 0) return;
+  tensor::BatchLayout batch{tails.row_begin, tails.prefix, input.batch.page_begin, input.batch.pages};
+  if (pass.replays) {
+    batch.padded_rows = padded_rows(static_cast<int32_t>(tails.count), limits_.max_tail_rows);
+    batch.padded_sequences = pass.batch.layout.padded_sequences;
+    tails.row_numbers.resize(static_cast<size_t>(batch.padded_rows), -1);
+    tails.hidden.rows = batch.padded_rows;
+  }
   tails.rows = backend_.place(tails.row_numbers);
-  tails.batch = backend_.place({tails.row_begin, tails.prefix, input.batch.page_begin, input.batch.pages});
+  tails.batch = backend_.place(batch);
 }
 
 /// The rest of the last layer for the last rows of each sequence.

@@ -26,7 +26,8 @@ struct ForwardInput {
   std::span<const TokenId> tokens;    ///< [T], first stage only
   const tensor::BatchLayout& batch;   ///< of T rows
   /// Hidden dtype, computed in place: the first stage writes it from the tokens, the others find in it what the stage
-  /// before sent. On return it holds what goes on to the next stage, or into `logits`.
+  /// before sent. On return it holds what goes on to the next stage, or into `logits`. In a buffer from
+  /// allocate_hidden, whose rows behind these may be written to.
   tensor::Matrix hidden;              // [T, hidden]
   /// Copies under way into pages of the batch: a layer's attention comes after their copies of that layer.
   std::span<const std::shared_ptr<tensor::LayerGate>> loads = {};
@@ -96,6 +97,9 @@ class StageModel {
   [[nodiscard]] tensor::KvCacheShape cache_shape(int32_t page_size, int32_t page_count) const;
   struct Tails;
   struct Pass;
+  /// What a replay pads `rows` to, where the buffers hold `most`.
+  [[nodiscard]] int32_t padded_rows(int32_t rows, int32_t most) const;
+  void place(const ForwardInput& input, Pass& pass);
   void place_tails(const ForwardInput& input, Pass& pass);
   void run_layers(const Pass& pass);
   [[nodiscard]] tensor::Matrix project_qkv(const LayerWeights& layer, int32_t index, const Pass& pass);

@@ -19,13 +19,23 @@ constexpr PlanId kIdNumber{UINT64_MAX};
 /// Ids that are longer are not of this program.
 constexpr size_t kIdBytes = 128;
 
+std::string name_of(const DeviceLinkOptions& options) {
+  return fmt::format("stage {} -> stage {}", options.from.value(), options.to.value());
+}
+
+std::string activations_of(PlanId plan) {
+  return fmt::format("the activations of plan {}", plan.value());
+}
+
 tensor::ChannelOptions channel_options(const DeviceLinkOptions& options, bool sending, std::vector<std::byte> id,
                                        const async::Event& opened) {
   tensor::ChannelOptions channel;
   channel.sending = sending;
   channel.id = std::move(id);
-  channel.name = options.name;
+  channel.name = name_of(options);
+  channel.peer = fmt::format("stage {}", (sending ? options.to : options.from).value());
   channel.open_timeout = options.open_timeout;
+  channel.transfer_timeout = options.transfer_timeout;
   channel.opened = [opened](std::exception_ptr failure) { opened.set(std::move(failure)); };
   return channel;
 }
@@ -56,7 +66,8 @@ class DeviceSender final : public comm::LinkSender {
     const async::Event released(runtime_);
     messages_.fetch_add(1, std::memory_order_relaxed);
     bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
-    channel_->send(bytes, [released](std::exception_ptr failure) { released.set(std::move(failure)); });
+    channel_->send(bytes, activations_of(plan),
+                   [released](std::exception_ptr failure) { released.set(std::move(failure)); });
     return comm::Work(released);
   }
   void close(std::string reason) override {
@@ -121,7 +132,8 @@ void DeviceReceiver::post(PlanId plan, std::span<std::byte> target) {
   const auto arrival = std::make_shared<comm::Arrival>(runtime_);
   const Posted& posted = posts_.emplace_back(plan, target, async::Event(runtime_), arrival);
   channel_->receive(
-      target, [launched = posted.launched](std::exception_ptr failure) { launched.set(std::move(failure)); },
+      target, activations_of(plan),
+      [launched = posted.launched](std::exception_ptr failure) { launched.set(std::move(failure)); },
       [arrival, &runtime = runtime_](std::exception_ptr failure) {
         asio::post(runtime.executor(), [arrival, &runtime, failure = std::move(failure)] {
           arrival->at = runtime.now();
@@ -174,7 +186,7 @@ asio::awaitable<std::unique_ptr<comm::LinkReceiver>> open_device_receiver(async:
   const auto found = first.payload.bytes();
   if (first.plan != kIdNumber || found.size() != kIdBytes) {
     throw ErrorException(make_error(ErrorCode::kData, "{}: {} bytes of plan {} came where a channel's id was wanted",
-                                    options.name, found.size(), first.plan.value()));
+                                    name_of(options), found.size(), first.plan.value()));
   }
   const async::Event opened(runtime);
   tensor::ChannelOptions channel = channel_options(options, false, {found.begin(), found.end()}, opened);

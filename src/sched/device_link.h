@@ -18,8 +18,10 @@ namespace millrace::sched {
 
 struct DeviceLinkOptions {
   Generation generation;
-  std::string name;  ///< "stage 0 -> stage 1"
+  StageId from;
+  StageId to;
   std::chrono::milliseconds open_timeout{30'000};
+  std::chrono::milliseconds transfer_timeout{60'000};  ///< tensor::ChannelOptions
 };
 
 /// Return when both ends of the channel are there. On the Runtime of the link's end, which outlives the result, as does

@@ -2,6 +2,7 @@
 
 #include <boost/asio/post.hpp>
 #include <boost/system/system_error.hpp>
+#include <optional>
 
 #include "base/check.h"
 #include "tensor/backend.h"
@@ -103,15 +104,17 @@ asio::awaitable<Result<std::unique_ptr<End>>> LocalStages::open_beside(Host& hos
   asio::post(host.runtime.executor(), [&host, opening] {
     host.openings.spawn("open a channel", open_and_tell(host.runtime, *host.runner->channel_backend(), opening));
   });
-  std::string failure;
+  std::optional<Error> failure;
   try {
     co_await opening->done.wait();
   } catch (const boost::system::system_error& cancelled) {
-    failure = "the generation has ended";
+    failure = Error{ErrorCode::kAborted, "the generation has ended"};
+  } catch (const ErrorException& hosts_ended) {
+    failure = Error{ErrorCode::kAborted, hosts_ended.what()};
   } catch (const std::exception& error) {
-    failure = error.what();
+    failure = Error{ErrorCode::kUnavailable, error.what()};
   }
-  if (!failure.empty()) co_return Error{ErrorCode::kUnavailable, failure};
+  if (failure) co_return *failure;
   co_return std::move(opening->opened);
 }
 

@@ -37,8 +37,9 @@ class LocalStages {
   /// What the first stage's device, and the last one's, have to offer as an end of a channel.
   [[nodiscard]] tensor::ChannelSupport first_channels();
   [[nodiscard]] tensor::ChannelSupport last_channels();
-  /// Before start(): a link to a neighbour elsewhere, with a channel beside it that takes the activations. Ends with an
-  /// error when that cannot be opened, or stop() comes first.
+  /// Before start(): a link to a neighbour elsewhere, with a channel beside it that takes the activations. Ends with
+  /// kUnavailable when that cannot be opened, kAborted when the wait is cancelled, or stop() or the end of the link
+  /// itself comes first.
   [[nodiscard]] asio::awaitable<Result<std::unique_ptr<comm::LinkReceiver>>> add_channel(
       std::unique_ptr<comm::LinkReceiver> upstream, DeviceLinkOptions options);
   [[nodiscard]] asio::awaitable<Result<std::unique_ptr<comm::LinkSender>>> add_channel(

@@ -135,17 +135,22 @@ async::Event ModelRunner::begin_load(std::vector<PageId> device, std::vector<Hos
   const async::Event done(runtime_);
   const auto gate = loads_.emplace_back(model_->backend().make_layer_gate());
   model_->backend().submit_copy(
-      tensor::CopyDirection::kToDevice,
-      [this, gate, device = std::move(device), host = std::move(host)] { load_layers(device, host, *gate); },
+      tensor::CopyDirection::kToDevice, [this, gate, pages = places_of(device, host)] { load_layers(pages, *gate); },
       [done](std::exception_ptr failure) { done.set(std::move(failure)); });
   return done;
 }
 
-void ModelRunner::load_layers(const std::vector<PageId>& device, const std::vector<HostPageId>& host,
-                              tensor::LayerGate& gate) {
+std::vector<tensor::PagePlace> ModelRunner::places_of(std::span<const PageId> device,
+                                                      std::span<const HostPageId> host) {
+  std::vector<tensor::PagePlace> places;
+  for (size_t i = 0; i < device.size(); ++i) places.push_back({device[i], host_page(host[i]).data()});
+  return places;
+}
+
+void ModelRunner::load_layers(std::span<const tensor::PagePlace> pages, tensor::LayerGate& gate) {
   try {
     for (int32_t layer = 0; layer < model_->span().layers.size(); ++layer) {
-      for (size_t i = 0; i < device.size(); ++i) model_->cache().write_layer(device[i], layer, host_page(host[i]));
+      model_->cache().write_layer(layer, pages);
       gate.open(layer);
     }
   } catch (...) {
@@ -157,10 +162,7 @@ void ModelRunner::load_layers(const std::vector<PageId>& device, const std::vect
 asio::awaitable<void> ModelRunner::store_pages(std::span<const PageId> device, std::span<const HostPageId> host) {
   const async::Event done(runtime_);
   model_->backend().submit_copy(
-      tensor::CopyDirection::kToHost,
-      [&] {
-        for (size_t i = 0; i < device.size(); ++i) model_->cache().read_page(device[i], host_page(host[i]));
-      },
+      tensor::CopyDirection::kToHost, [&] { model_->cache().read_pages(places_of(device, host)); },
       [done](std::exception_ptr failure) { done.set(std::move(failure)); });
   co_await done.wait();
 }

@@ -39,7 +39,9 @@ class ModelRunner final : public StageRunner {
 
  private:
   using LayerGates = std::vector<std::shared_ptr<tensor::LayerGate>>;
-  void load_layers(const std::vector<PageId>& device, const std::vector<HostPageId>& host, tensor::LayerGate& gate);
+  void load_layers(std::span<const tensor::PagePlace> pages, tensor::LayerGate& gate);
+  [[nodiscard]] std::vector<tensor::PagePlace> places_of(std::span<const PageId> device,
+                                                         std::span<const HostPageId> host);
   struct LogitRows;
   struct Drawn;
   void compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,

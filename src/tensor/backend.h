@@ -77,6 +77,12 @@ struct KvCacheShape {
   int32_t page_count = 0;
 };
 
+/// A page of a cache and its place on the host: [page_bytes] in memory from Backend::allocate_host.
+struct PagePlace {
+  PageId page;
+  std::byte* host = nullptr;
+};
+
 /// The paged KV cache of a stage's layers, in the backend's own layout. Pages are opaque bytes to everyone else.
 class KvCache {
  public:
@@ -84,10 +90,10 @@ class KvCache {
   [[nodiscard]] virtual const KvCacheShape& shape() const = 0;
   /// Bytes of one page over all layers of the stage.
   [[nodiscard]] virtual size_t page_bytes() const = 0;
-  /// Copies inside Backend::submit_copy only: of a page into `into`, and of one layer of a page out of `from`, a whole
-  /// page as read_page fills it; [page_bytes] each. Nothing else may touch what is copied meanwhile.
-  virtual void read_page(PageId page, std::span<std::byte> into) const = 0;
-  virtual void write_layer(PageId page, int32_t layer, std::span<const std::byte> from) = 0;
+  /// Copies inside Backend::submit_copy only: of pages to their places, and of one layer of pages from places that
+  /// read_pages has filled. `pages` is read during the call; nothing else may touch what is copied meanwhile.
+  virtual void read_pages(std::span<const PagePlace> pages) const = 0;
+  virtual void write_layer(int32_t layer, std::span<const PagePlace> pages) = 0;
 };
 
 enum class CopyDirection : uint8_t { kToDevice, kToHost };
@@ -111,7 +117,11 @@ struct BatchLayout {
   std::span<const int32_t> prefix;      // [sequences]
   std::span<const int32_t> page_begin;  // [sequences + 1]
   std::span<const PageId> pages;        // [page_begin.back()]
-  [[nodiscard]] int32_t row_count() const { return row_begin.back(); }
+  /// What a batch inside Replay::run is padded to, so that it launches what others launch: rows behind the last
+  /// sequence's, which belong to nobody, and as many sequences at most; 0: not at all.
+  int32_t padded_rows = 0;
+  int32_t padded_sequences = 0;
+  [[nodiscard]] int32_t row_count() const { return padded_rows > 0 ? padded_rows : row_begin.back(); }
   [[nodiscard]] size_t sequence_count() const { return prefix.size(); }
 };
 
@@ -145,7 +155,7 @@ struct RotaryTable {
 /// of place, launch the same.
 struct ReplayKey {
   const std::byte* hidden = nullptr;
-  int64_t row_count = 0;
+  int64_t row_count = 0;  ///< with padding, as the next
   int64_t tail_count = 0;
   friend auto operator<=>(const ReplayKey&, const ReplayKey&) = default;
 };
@@ -155,6 +165,8 @@ struct ReplayKey {
 class Replay {
  public:
   virtual ~Replay() = default;
+  /// The rows, padding included, that serve a batch of `rows` in run().
+  [[nodiscard]] virtual int32_t padded_rows(int32_t rows) const { return rows; }
   /// Inside submitted work: what `ops` does for `batch`. `ops` neither places nor copies to or from the host.
   virtual void run(const ReplayKey& key, const PlacedBatch& batch, const std::function<void()>& ops) = 0;
 };

@@ -22,25 +22,29 @@ struct ChannelSupport {
 struct ChannelOptions {
   bool sending = false;       ///< which end this is
   std::vector<std::byte> id;  ///< Backend::make_channel_id of the sending end, the same on both
-  std::string name;           ///< of the link, for errors
+  std::string name;           ///< of the link, for errors: "stage 0 -> stage 1"
+  std::string peer;           ///< who is at the other end, for errors: "stage 1"
   std::chrono::milliseconds open_timeout{30'000};
+  /// Of each transfer, from its launch or the end of the one before; a channel with one that is later ends.
+  std::chrono::milliseconds transfer_timeout{60'000};
   /// Each is called on a thread of the channel's. Once: both ends are there, or why they are not.
   std::function<void(std::exception_ptr)> opened;
   /// At most once, after `opened` without a failure, unless abort() comes first: the channel has ended by itself.
   std::function<void(std::exception_ptr)> lost;
 };
 
-/// One end of a channel. What is sent nth lands in what is received nth, which has its size. From any thread; nothing
-/// here blocks but the destructor, which aborts: then no memory of the user's is touched any more.
+/// One end of a channel. What is sent nth lands in what is received nth, which has its size; `what` it is, errors say.
+/// From any thread; nothing here blocks but the destructor, which aborts: then no memory of the user's is touched any
+/// more.
 class DeviceChannel {
  public:
   using Handler = std::function<void(std::exception_ptr)>;
   virtual ~DeviceChannel() = default;
   /// `from` holds what to send when the call is made, and stays as it is until `done`.
-  virtual void send(std::span<const std::byte> from, Handler done) = 0;
+  virtual void send(std::span<const std::byte> from, std::string what, Handler done) = 0;
   /// `launched`: ops may be submitted that read `into` (Backend::copy_in); they come after what arrives. `done`: it has
   /// arrived. Each is called once, with a failure when the channel ends before.
-  virtual void receive(std::span<std::byte> into, Handler launched, Handler done) = 0;
+  virtual void receive(std::span<std::byte> into, std::string what, Handler launched, Handler done) = 0;
   /// Ends what is under way with `reason`, and all that follows.
   virtual void abort(std::string reason) = 0;
 };

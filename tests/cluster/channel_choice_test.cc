@@ -25,6 +25,21 @@ TEST_CASE("a channel needs two different devices and one protocol; else the host
   REQUIRE_FALSE(choice.choose(StageId(1), host, host));
 }
 
+TEST_CASE("a channel that could not be opened is not chosen again before one of its nodes is new") {
+  const ChannelSupport first{"GPU-1", "NCCL 2.28.9", ""};
+  const ChannelSupport second{"GPU-2", "NCCL 2.28.9", ""};
+  ChannelChoice choice(false);
+  REQUIRE(choice.choose(StageId(1), first, second));
+  choice.give_up(StageId(1), "the network lets nobody through");
+  REQUIRE_FALSE(choice.choose(StageId(1), first, second));
+  REQUIRE(choice.choose(StageId(2), first, second));
+  choice.forget(StageId(1));
+  REQUIRE(choice.choose(StageId(1), first, second));
+  ChannelChoice required(true);
+  required.give_up(StageId(1), "the network lets nobody through");
+  REQUIRE(required.choose(StageId(1), first, second));
+}
+
 TEST_CASE("where channels are required, what stands against one is an error that says what") {
   const ChannelSupport first{"GPU-1", "NCCL 2.28.9", ""};
   const ChannelSupport second{"GPU-2", "NCCL 2.28.9", ""};

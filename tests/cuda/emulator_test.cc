@@ -10,7 +10,7 @@ using namespace millrace::test;
 namespace {
 
 void run(void (*kernel)(int*), int threads, size_t shared_bytes, int* out) {
-  cuda::launch(kernel, {"probe", dim3(2), dim3(static_cast<uint32_t>(threads)), shared_bytes}, nullptr, out);
+  cuda::launch_kernel(kernel, {"probe", dim3(2), dim3(static_cast<uint32_t>(threads)), shared_bytes}, nullptr, out);
 }
 
 void reverse_block(int* out) {
@@ -124,8 +124,8 @@ TEST_CASE("mma and ldmatrix multiply matrices") {
   const DeviceArray<uint16_t> device_a(bf16_bits(a));
   const DeviceArray<uint16_t> device_b(bf16_bits(b));
   const DeviceArray<float> d(128, 0xFF);
-  cuda::launch(multiply_fragments, {"multiply", dim3(1), dim3(32), 768}, nullptr,
-               Fragments{device_a.get(), device_b.get(), d.get()});
+  cuda::launch_kernel(multiply_fragments, {"multiply", dim3(1), dim3(32), 768}, nullptr,
+                      Fragments{device_a.get(), device_b.get(), d.get()});
   check_close(d.values(), reference::matmul(a, b, {}, 16, 8), 1e-6, 1e-5);
 }
 

@@ -7,18 +7,24 @@
 
 using namespace millrace;
 
-TEST_CASE("stages and graphs and links change no bit of what is drawn") {
+TEST_CASE("stages and graphs and links change no bit of what is drawn, nor does the padding of graphs of any page") {
+  constexpr size_t kSequences = 3;  // a graph has four rows
+  constexpr uint32_t kHostPages = 2 * kSequences * test::DecodeRig::kPagesEach;
   std::vector<test::DecodeRig::Drawn> drawn;
+  std::vector<std::vector<std::byte>> pages;
   for (const auto& [stages, graphs] : {std::pair{1, false}, std::pair{1, true}, std::pair{2, true}}) {
     const bool to_host = stages == 2;
     std::vector<std::unique_ptr<tensor::Backend>> backends;
     for (int s = 0; s < stages; ++s) backends.push_back(cuda::make_backend({.device = 0, .graphs = graphs}));
-    test::DecodeRig rig(std::move(backends), {.activations_to_host = to_host, .sequence_count = 2});
+    test::DecodeRig rig(std::move(backends),
+                        {.host_page_count = kHostPages, .activations_to_host = to_host, .sequence_count = kSequences});
     rig.prefill();
-    for (int i = 0; i < 5; ++i) rig.decode();
+    for (const size_t count : {3, 3, 3, 2, 3, 1}) rig.decode(count);
     drawn.push_back(rig.drawn());
+    pages.push_back(rig.pages());
   }
-  REQUIRE(drawn[0][0].size() == 6);
+  REQUIRE(drawn[0][0].size() == 7);
+  REQUIRE(pages[1] == pages[0]);
   for (const auto& other : drawn) {
     for (size_t s = 0; s < other.size(); ++s) {
       for (size_t i = 0; i < other[s].size(); ++i) {

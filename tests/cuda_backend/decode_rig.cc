@@ -8,8 +8,6 @@
 namespace millrace::test {
 namespace {
 
-constexpr int32_t kPagesEach = 20;
-
 /// Greedy, random, and with all that needs lists on the device.
 tensor::SamplingParams sampling_of(size_t sequence) {
   if (sequence % 3 == 0) return {.temperature = 0.0f, .top_logprobs = 2};
@@ -35,7 +33,7 @@ DecodeRig::DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, con
   const auto sequences = static_cast<int32_t>(options.sequence_count);
   for (size_t s = 0; s < spans.size(); ++s) {
     auto model = model::StageModel::load(*checkpoint_, config, spans[s], *backends_[s],
-                                         {.max_batch_tokens = 256, .max_logit_rows = 2, .max_tail_rows = sequences})
+                                         {.max_batch_tokens = 1024, .max_logit_rows = 2, .max_tail_rows = sequences})
                      .value();
     model->reserve(sequences, kPagesEach * options.page_size, options.page_size);
     model->allocate_cache(options.page_size, 2 * sequences * kPagesEach);
@@ -61,9 +59,9 @@ void DecodeRig::prefill() {
   run(prompts);
 }
 
-void DecodeRig::decode() {
+void DecodeRig::decode(size_t count) {
   std::vector<std::vector<TokenId>> tokens;
-  for (const auto& drawn : drawn_) tokens.push_back({drawn.back().token});
+  for (const auto& drawn : std::span(drawn_).first(count)) tokens.push_back({drawn.back().token});
   run(tokens);
 }
 
@@ -127,6 +125,24 @@ void DecodeRig::move_pages(const std::function<void()>& before_load) {
     if (before_load) before_load();
     asio::post(thread_.context(), asio::use_future([&] { (void)runner->begin_load(to, host); })).get();
   }
+}
+
+std::vector<std::byte> DecodeRig::pages() {
+  std::vector<PageId> device;
+  std::vector<HostPageId> host;
+  for (uint32_t page = 0; page < 2 * pages_.size() * kPagesEach; ++page) {
+    device.emplace_back(page);
+    host.emplace_back(page);
+  }
+  std::vector<std::byte> all;
+  for (const auto& runner : runners_) {
+    asio::co_spawn(thread_.context(), runner->store_pages(device, host), asio::use_future).get();
+    for (const HostPageId page : host) {
+      const auto bytes = runner->host_page(page);
+      all.insert(all.end(), bytes.begin(), bytes.end());
+    }
+  }
+  return all;
 }
 
 }  // namespace millrace::test

@@ -24,17 +24,21 @@ class DecodeRig {
   };
   /// Everything that was drawn: [sequences, steps].
   using Drawn = std::vector<std::vector<tensor::SampleResult>>;
+  static constexpr int32_t kPagesEach = 20;
 
   DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, const Options& options);
 
   /// Computes the prompts, each of another length, and draws one token each.
   void prefill();
-  /// One token more for each sequence. Throws what a run throws.
-  void decode();
+  /// One token more for each sequence, or the first `count` of them. Throws what a run throws.
+  void decode() { decode(drawn_.size()); }
+  void decode(size_t count);
   [[nodiscard]] const Drawn& drawn() const { return drawn_; }
   /// Copies the full device pages of all stages and sequences to the host tier and back to others, which are used from
   /// then on; the loads are awaited layer by layer by the next step alone. Calls `before_load` in between.
   void move_pages(const std::function<void()>& before_load = {});
+  /// All pages of all stages, read through the host tier, which has kPagesEach · 2 for each sequence.
+  [[nodiscard]] std::vector<std::byte> pages();
 
  private:
   void run(const std::vector<std::vector<TokenId>>& tokens);

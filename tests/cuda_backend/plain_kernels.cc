@@ -187,19 +187,6 @@ void rms_norm(cudaStream_t stream, const float* hidden, const float* weight, flo
   });
 }
 
-void gather_rows(cudaStream_t stream, const void* in, size_t row_bytes, const int32_t* rows, int32_t count, void* out) {
-  emulator::emulated_enqueue(stream, [=] {
-    for (int32_t i = 0; i < count; ++i) {
-      std::byte* to = static_cast<std::byte*>(out) + static_cast<size_t>(i) * row_bytes;
-      if (rows[i] < 0) {
-        std::memset(to, 0, row_bytes);
-      } else {
-        std::memcpy(to, static_cast<const std::byte*>(in) + static_cast<size_t>(rows[i]) * row_bytes, row_bytes);
-      }
-    }
-  });
-}
-
 size_t matmul_workspace_bytes(int32_t, int32_t, bool, int32_t rows) {
   return static_cast<size_t>(rows);
 }

@@ -6,6 +6,7 @@
 
 #include "cuda/cuda_backend.h"
 #include "cuda/emulator/fake_runtime.h"
+#include "cuda/kernels.h"
 #include "cuda_backend/decode_rig.h"
 
 #if __has_feature(thread_sanitizer)
@@ -82,6 +83,32 @@ TEST_CASE("graphs, stages, and links change nothing in what is drawn") {
   }
 }
 
+TEST_CASE("steps of other sizes are padded to a graph that is there, and change no page but their own") {
+  const CleanRuntime clean;
+  constexpr size_t kSequences = 8;
+  constexpr uint32_t kHostPages = 2 * kSequences * DecodeRig::kPagesEach;
+  std::vector<DecodeRig::Drawn> drawn;
+  std::vector<std::vector<std::byte>> pages;
+  for (const size_t stages : {1, 2}) {
+    for (const bool graphs : {false, true}) {
+      CAPTURE(stages, graphs);
+      DecodeRig rig = make_rig(stages, graphs, {.host_page_count = kHostPages, .sequence_count = kSequences});
+      rig.prefill();
+      for (int i = 0; i < 4; ++i) rig.decode();  // two output buffers, each of which runs once and is captured
+      emulator::reset();
+      for (const size_t count : {7, 5, 6, 8, 5, 7}) rig.decode(count);
+      REQUIRE(emulator::counts().graph_launches == (graphs ? 6 * stages : 0));
+      REQUIRE(emulator::counts().creations == 0);
+      rig.decode(3);  // padded to four, and launched one by one
+      REQUIRE(emulator::counts().graph_launches == (graphs ? 6 * stages : 0));
+      drawn.push_back(rig.drawn());
+      pages.push_back(rig.pages());
+    }
+  }
+  REQUIRE((same(drawn[1], drawn[0]) && same(drawn[2], drawn[0]) && same(drawn[3], drawn[0])));
+  REQUIRE((pages[1] == pages[0] && pages[3] == pages[2]));
+}
+
 TEST_CASE("work that is late changes nothing") {
   const CleanRuntime clean;
   const DecodeRig::Drawn wanted = wanted_draws();
@@ -109,9 +136,42 @@ TEST_CASE("pages go to the host and come back, layer by layer, beside the work t
   }
 }
 
+TEST_CASE("pages are copied by a launch for all of them, and loaded by one per layer") {
+  const CleanRuntime clean;
+  constexpr uint64_t kLayers = 3;
+  constexpr int32_t kPages = 300;
+  static_assert(kPages > cuda::PagePairs::kMost && kPages <= 2 * cuda::PagePairs::kMost);
+  const auto backend = cuda::make_backend({});
+  const auto cache = backend->make_kv_cache({kLayers, 1, 8, 2, kPages});
+  const tensor::Buffer host = backend->allocate_host(kPages * cache->page_bytes());
+  std::vector<tensor::PagePlace> places;
+  for (uint32_t i = 0; i < kPages; ++i) places.push_back({PageId(i), host.data() + i * cache->page_bytes()});
+  const auto launches_of = [&](tensor::CopyDirection direction, size_t count) {
+    const auto pages = std::span(places).first(count);
+    emulator::reset();
+    std::promise<void> done;
+    backend->submit_copy(
+        direction,
+        [&] {
+          if (direction == tensor::CopyDirection::kToHost) return cache->read_pages(pages);
+          for (int32_t layer = 0; layer < static_cast<int32_t>(kLayers); ++layer) cache->write_layer(layer, pages);
+        },
+        [&](const std::exception_ptr&) { done.set_value(); });
+    done.get_future().get();
+    REQUIRE(emulator::counts().copies == 0);
+    return emulator::counts().launches;
+  };
+  REQUIRE(launches_of(tensor::CopyDirection::kToHost, 1) == 1);
+  REQUIRE(launches_of(tensor::CopyDirection::kToHost, 200) == 1);
+  REQUIRE(launches_of(tensor::CopyDirection::kToHost, kPages) == 2);
+  REQUIRE(launches_of(tensor::CopyDirection::kToDevice, 200) == kLayers);
+  REQUIRE(launches_of(tensor::CopyDirection::kToDevice, kPages) == 2 * kLayers);
+  REQUIRE(launches_of(tensor::CopyDirection::kToDevice, 0) == 0);
+}
+
 TEST_CASE("a load that fails fails the run that waits for it") {
   const CleanRuntime clean;
-  for (const uint64_t nth : {1, 3, 9}) {
+  for (const uint64_t nth : {1, 3, 6}) {
     CAPTURE(nth);
     DecodeRig rig = make_rig(1, true, {.page_size = 4, .host_page_count = 64});
     rig.prefill();

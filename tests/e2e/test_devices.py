@@ -92,6 +92,23 @@ def test_the_answer_does_not_depend_on_stages_gpus_or_graphs():
     assert answers[0]["text"] and answers[1:] == answers[:1] * 2
 
 
+def test_stages_on_parts_of_a_gpu_say_the_same():
+    with serve("--device", "cuda") as server:
+        wanted = completion(server)
+    with serve("--device", "cuda", "--divide-gpu", "--pp-size", 4, gpus=2) as server:
+        assert completion(server) == wanted
+        for stage, part in enumerate((1, 1, 2, 2)):
+            assert re.search(rf"stage {stage}: .* 4 SMs, part {part} of 2, 2 SMs", server.log())
+
+
+def test_a_driver_without_green_contexts_gives_every_stage_the_whole_gpu_and_is_named():
+    with serve("--device", "cuda", "--divide-gpu", "--pp-size", 2,
+               environment=["MILLRACE_EMULATED_DRIVER=12020"]) as server:
+        assert completion(server)["text"]
+        assert ("4 SMs, not divided: the driver, which is for CUDA 12.2, has no cuDeviceGetDevResource, which came with "
+                "12.4") in server.log()
+
+
 def test_prefixes_go_to_the_host_tier_and_come_back():
     """A cache too small for both prompts: the first one's pages come back from the host, and say the same."""
     first = {**GREEDY, "prompt": [7 + i % 400 for i in range(700)]}
@@ -188,12 +205,29 @@ def test_a_node_that_dies_under_load_ends_the_requests_and_the_next_ring_serves(
 
 
 @needs_nccl
+def test_a_transfer_that_never_comes_ends_its_request_at_the_deadline_and_the_next_ring_serves():
+    timeout = ["--nccl-timeout", 1]
+    body = {**GREEDY, "ignore_eos": True}
+    with GpuRing(*timeout, node_environment=["MILLRACE_FAKE_NCCL_SILENT_TRANSFER=60"],
+                 node_flags=[*GPU, *timeout]) as ring:
+        ring.wait_until_whole()
+        answers = [ring.server.post("/v1/completions", body) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [200, 503]
+        wait_until(lambda: ring.server.get("/health").status_code == 200, "a new ring")
+        assert completion(ring.server, body) == answers[0].json()["choices"][0]
+        reasons = ring.server.log() + ring.nodes[1].log()
+        assert re.search(r"stage 1 -> stage 2: NCCL: stage [12] has not (sent|taken) the activations of plan \d+ ", reasons)
+
+
+@needs_nccl
 @pytest.mark.parametrize("environment,flags,reason", [
     (["MILLRACE_NCCL_LIBRARY=/nowhere/libnccl.so"], GPU, "at the receiver, NCCL does not load: /nowhere/libnccl.so"),
     (["MILLRACE_EMULATED_FIRST_SERIAL=0"], GPU, "both stages are on one device, GPU-00"),
     (["MILLRACE_FAKE_NCCL_VERSION=22105"], GPU, ", the receiver NCCL 2.21.5"),
     (["MILLRACE_FAKE_NCCL_VERSION=21003"], GPU, "is NCCL 2.10.3, wanted 2.18.0 or later"),
     ([], [*GPU, "--nccl", "off"], "at the receiver, --nccl off"),
+    (["MILLRACE_FAKE_NCCL_UNREACHABLE=1"], GPU,
+     " is there and cannot connect: stage 1 -> stage 2: NCCL: the communicator: unhandled system error"),
     ([], ["--device", "cpu"], "the receiver computes in memory of its host"),
 ])
 def test_without_a_channel_activations_go_through_the_hosts_and_the_reason_is_told(environment, flags, reason):

@@ -70,26 +70,21 @@ void write_sharded(const test::TemporaryFolder& folder, const ModelConfig& confi
 
 constexpr StageLimits kLimits{.max_batch_tokens = 8, .max_logit_rows = 4};
 
-/// Copies a layer of two pages when the forward pass asks for it, and no sooner.
+/// Copies a layer of pages when the forward pass asks for it, and no sooner.
 class LazyGate final : public tensor::LayerGate {
  public:
-  LazyGate(tensor::KvCache& cache, PageId first, const std::vector<std::byte>& pages)
-      : cache_(cache), first_(first), pages_(pages) {}
+  LazyGate(tensor::KvCache& cache, std::vector<tensor::PagePlace> pages) : cache_(cache), pages_(std::move(pages)) {}
   void open(int32_t) override {}
   void fail() override {}
   void pass(int32_t layer) override {
     passed.push_back(layer);
-    const size_t bytes = cache_.page_bytes();
-    for (uint32_t i = 0; i < 2; ++i) {
-      cache_.write_layer(PageId(first_.value() + i), layer, std::span(pages_).subspan(i * bytes, bytes));
-    }
+    cache_.write_layer(layer, pages_);
   }
   std::vector<int32_t> passed;
 
  private:
   tensor::KvCache& cache_;
-  const PageId first_;
-  const std::vector<std::byte>& pages_;
+  const std::vector<tensor::PagePlace> pages_;
 };
 
 }  // namespace
@@ -121,15 +116,14 @@ TEST_CASE("a layer's attention comes after the copies of that layer and needs no
   const std::vector<TokenId> next{5, 6};
   (void)forward({PageId(0), PageId(1)}, 0, {tokens, none, {}});
   std::vector<std::byte> stored(2 * model->cache().page_bytes());
-  for (uint32_t i = 0; i < 2; ++i) {
-    model->cache().read_page(PageId(i),
-                             std::span(stored).subspan(i * model->cache().page_bytes(), model->cache().page_bytes()));
-  }
+  const std::vector<tensor::PagePlace> places{{PageId(0), stored.data()},
+                                              {PageId(1), stored.data() + model->cache().page_bytes()}};
+  model->cache().read_pages(places);
   const auto wanted = forward({PageId(0), PageId(1), PageId(2)}, 8, {next, none, {}});
 
   const std::vector<TokenId> others{9, 9, 9, 9, 9, 9, 9, 9};
   (void)forward({PageId(0), PageId(1)}, 0, {others, none, {}});
-  const auto gate = std::make_shared<LazyGate>(model->cache(), PageId(0), stored);
+  const auto gate = std::make_shared<LazyGate>(model->cache(), places);
   const std::vector<std::shared_ptr<tensor::LayerGate>> loads{gate};
   REQUIRE(forward({PageId(0), PageId(1), PageId(2)}, 8, {next, none, {}, loads}) == wanted);
   REQUIRE(gate->passed == std::vector<int32_t>{0, 1, 2, 3, 4});

@@ -112,8 +112,12 @@ sockaddr_un address_of(const std::string& place) {
   return address;
 }
 
-/// Both ranks meet, or the state says why not.
+/// Both ranks meet, or the state says why not; MILLRACE_FAKE_NCCL_UNREACHABLE is a network that lets nobody through.
 void meet(Shared& shared) {
+  if (std::getenv("MILLRACE_FAKE_NCCL_UNREACHABLE") != nullptr) {
+    shared.state = ncclSystemError;
+    return;
+  }
   const sockaddr_un address = address_of(shared.place);
   if (shared.rank == 0) {
     std::unique_ptr<Descriptor> listening;
@@ -138,7 +142,15 @@ void meet(Shared& shared) {
   shared.state = shared.peer->fd >= 0 ? ncclSuccess : ncclSystemError;
 }
 
+/// Whether this is the transfer of this process that MILLRACE_FAKE_NCCL_SILENT_TRANSFER counts down to.
+bool is_silent() {
+  static const char* const given = std::getenv("MILLRACE_FAKE_NCCL_SILENT_TRANSFER");
+  static std::atomic<int> left{given == nullptr ? 0 : std::atoi(given)};
+  return left > 0 && left.fetch_sub(1) == 1;
+}
+
 void run_transfer(Shared& shared, const Call& call) {
+  if (is_silent()) return shared.hang();
   uint64_t size = call.bytes;
   std::byte taken{};
   if (call.sends) {

@@ -16,6 +16,7 @@ struct Counts {
   uint64_t launches = 0;          ///< of kernels, one by one
   uint64_t copies = 0;
   uint64_t graph_launches = 0;
+  uint64_t divided_streams = 0;  ///< created on a part of a GPU
 };
 [[nodiscard]] Counts counts();
 
@@ -30,5 +31,8 @@ void fail_call(uint64_t nth);
 void fail_event(uint64_t nth, bool sticks);
 /// GPUs of this machine; 0: there is no driver.
 void set_device_count(int count);
+/// Of every GPU: 4 if nothing else is said, of compute capability 9.0 (90).
+void set_multiprocessors(int count);
+void set_capability(int capability);
 
 }  // namespace millrace::emulator

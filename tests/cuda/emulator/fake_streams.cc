@@ -1,0 +1,184 @@
+// Streams, events, copies and graphs of the fake runtime.
+
+#include <cstring>
+#include <utility>
+
+#include "cuda/emulator/fake_memory.h"
+#include "cuda/emulator/fake_state.h"
+
+namespace millrace::emulator {
+namespace {
+
+constexpr int kLeastPriority = 0;
+constexpr int kGreatestPriority = -5;
+
+cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream) {
+  Place source{};
+  Place target{};
+  if (!find_place(from, bytes, source) || !find_place(to, bytes, target)) return cudaErrorInvalidValue;
+  const bool pageable = source == Place::kPageable || target == Place::kPageable;
+  if (pageable && stream->capturing()) return cudaErrorStreamCaptureUnsupported;
+  ++state().copies;
+  if (source == Place::kPageable) {
+    // The runtime has read pageable memory when the call returns.
+    const auto* begin = static_cast<const std::byte*>(from);
+    stream->enqueue(
+        [to, bytes = std::vector<std::byte>(begin, begin + bytes)] { std::memcpy(to, bytes.data(), bytes.size()); });
+  } else {
+    stream->enqueue([to, from, bytes] { std::memcpy(to, from, bytes); });
+  }
+  if (target != Place::kPageable) return cudaSuccess;
+  ++state().synchronisations;
+  return stream->mark()->wait();
+}
+
+}  // namespace
+
+CUstream_st* make_stream() {
+  ++state().creations;
+  auto* const stream = new CUstream_st;
+  const std::lock_guard lock(state().streams_mutex);
+  state().streams.insert(stream);
+  return stream;
+}
+
+}  // namespace millrace::emulator
+
+using namespace millrace::emulator;
+
+extern "C" {
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = kLeastPriority;
+  *greatest = kGreatestPriority;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
+  if (const cudaError_t error = before_other(); error != cudaSuccess) return returned(error);
+  const bool known = priority <= kLeastPriority && priority >= kGreatestPriority;
+  if (flags != cudaStreamNonBlocking || !known) return returned(cudaErrorInvalidValue);
+  *stream = make_stream();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  {
+    const std::lock_guard lock(state().streams_mutex);
+    state().streams.erase(stream);
+    state().divided.erase(stream);
+  }
+  delete stream;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (const cudaError_t error = before_other(); error != cudaSuccess) return returned(error);
+  ++state().synchronisations;
+  return returned(stream->mark()->wait());
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
+  if (const cudaError_t error = before_work(stream); error != cudaSuccess) return returned(error);
+  const std::lock_guard lock(event->mutex);
+  if (event->signal) stream->enqueue([signal = event->signal] { (void)signal->wait(); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
+  if ((flags & cudaEventDisableTiming) == 0) return returned(cudaErrorInvalidValue);  // none here measures time
+  ++state().creations;
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (const cudaError_t error = before_work(stream); error != cudaSuccess) return returned(error);
+  auto signal = std::make_shared<Signal>();
+  const cudaError_t outcome = is_nth(state().events_to_failure) ? cudaErrorIllegalAddress : cudaSuccess;
+  stream->enqueue([signal, outcome, sticks = state().event_failure_sticks.load()] {
+    if (outcome != cudaSuccess && sticks) state().stuck = outcome;
+    signal->set(outcome);
+  });
+  const std::lock_guard lock(event->mutex);
+  event->signal = std::move(signal);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (state().stuck != cudaSuccess) return returned(static_cast<cudaError_t>(state().stuck.load()));
+  const std::lock_guard lock(event->mutex);
+  return returned(event->signal ? event->signal->query() : cudaSuccess);
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (const cudaError_t error = before_other(); error != cudaSuccess) return returned(error);
+  ++state().synchronisations;
+  std::shared_ptr<Signal> signal;
+  {
+    const std::lock_guard lock(event->mutex);
+    signal = event->signal;
+  }
+  return returned(signal ? signal->wait() : cudaSuccess);
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  if (const cudaError_t error = before_work(stream); error != cudaSuccess) return returned(error);
+  if (kind != cudaMemcpyDefault) return returned(cudaErrorInvalidMemcpyDirection);  // addresses say the direction
+  return returned(copy(to, from, bytes, stream));
+}
+
+cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
+  if (const cudaError_t error = before_work(stream); error != cudaSuccess) return returned(error);
+  Place place{};
+  if (!find_place(data, bytes, place) || place != Place::kDevice) return returned(cudaErrorInvalidValue);
+  stream->enqueue([data, value, bytes] { std::memset(data, value, bytes); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  if (const cudaError_t error = before_work(stream); error != cudaSuccess) return returned(error);
+  if (mode != cudaStreamCaptureModeThreadLocal || stream->capturing()) return returned(cudaErrorIllegalState);
+  stream->begin_capture();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  if (!stream->capturing()) return returned(cudaErrorIllegalState);
+  ++state().creations;
+  *graph = new CUgraph_st{stream->end_capture()};
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  if (const cudaError_t error = before_other(); error != cudaSuccess) return returned(error);
+  ++state().creations;
+  *executable = new CUgraphExec_st{graph->work};
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  if (const cudaError_t error = before_work(stream); error != cudaSuccess) return returned(error);
+  ++state().graph_launches;
+  stream->enqueue([work = executable->work] {
+    for (const Work& each : *work) each();
+  });
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete executable;
+  return cudaSuccess;
+}
+
+}  // extern "C"
