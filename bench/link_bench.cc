@@ -1,6 +1,7 @@
 #include <arpa/inet.h>
 #include <fmt/core.h>
 #include <netinet/tcp.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -19,8 +20,9 @@
 #include "comm/in_process_link.h"
 #include "comm/tcp_link.h"
 
-/// How long a plan takes between two threads and how fast activations go, over a link within the process, a TCP link
-/// and plain blocking sockets. The kinds of link take turns, so that a noisy machine treats them alike.
+/// How long a plan takes between two threads and how fast activations go, over a link within the process, a TCP link,
+/// plain blocking sockets, and plain sockets that are polled, as any event loop has to. The kinds of link take turns,
+/// so that a noisy machine treats them alike.
 namespace {
 
 using namespace millrace;
@@ -58,7 +60,7 @@ class Wire {
 };
 
 /// A header with the length, then the payload, by blocking calls: what any transport can be held to.
-class PlainSockets final : public Wire {
+class PlainSockets : public Wire {
  public:
   PlainSockets() {
     const int listener = socket(AF_INET, SOCK_STREAM, 0);
@@ -116,6 +118,16 @@ class PlainSockets final : public Wire {
     peer.join();
   }
 
+ protected:
+  virtual void receive(int descriptor, std::span<std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t count = ::recv(descriptor, bytes.data(), bytes.size(), 0);
+      CHECK(count > 0);
+      bytes = bytes.subspan(static_cast<size_t>(count));
+    }
+  }
+  [[nodiscard]] std::array<int, 2> descriptors() const { return {here_, there_}; }
+
  private:
   static void send(int descriptor, std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
@@ -124,17 +136,41 @@ class PlainSockets final : public Wire {
       bytes = bytes.subspan(static_cast<size_t>(count));
     }
   }
-  static void receive(int descriptor, std::span<std::byte> bytes) {
+
+  int here_ = -1;
+  int there_ = -1;
+  std::vector<std::byte> buffer_;
+};
+
+/// The same, but whoever receives waits in epoll: what an event loop cannot do without.
+class PolledSockets final : public PlainSockets {
+ public:
+  PolledSockets() {
+    for (size_t i = 0; i < polls_.size(); ++i) {
+      polls_[i] = epoll_create1(0);
+      epoll_event event{};
+      event.events = EPOLLIN;
+      CHECK(polls_[i] >= 0 && epoll_ctl(polls_[i], EPOLL_CTL_ADD, descriptors()[i], &event) == 0);
+    }
+  }
+  ~PolledSockets() override {
+    for (const int poll : polls_) close(poll);
+  }
+
+ protected:
+  void receive(int descriptor, std::span<std::byte> bytes) override {
+    const int poll = polls_[descriptor == descriptors()[0] ? 0 : 1];
     while (!bytes.empty()) {
-      const ssize_t count = ::recv(descriptor, bytes.data(), bytes.size(), 0);
+      epoll_event event{};
+      CHECK(epoll_wait(poll, &event, 1, -1) == 1);
+      const ssize_t count = ::recv(descriptor, bytes.data(), bytes.size(), MSG_DONTWAIT);
       CHECK(count > 0);
       bytes = bytes.subspan(static_cast<size_t>(count));
     }
   }
 
-  int here_ = -1;
-  int there_ = -1;
-  std::vector<std::byte> buffer_;
+ private:
+  std::array<int, 2> polls_{-1, -1};
 };
 
 /// Runs `task` on the thread and waits for it.
@@ -301,18 +337,23 @@ void report(const std::vector<Figures>& all, const BenchOptions& options) {
     };
     fmt::print("{:>14}  {:>30}  {:>30}\n", each.name, cell(each.round_trip_us), cell(each.gigabytes_per_s));
   }
-  fmt::print("medians (least to most) of {} rounds; TCP / plain sockets: {:.2f} of the throughput, {:.2f} of the "
-             "latency\n",
-             options.rounds, all[1].gigabytes_per_s.at(0.5) / all[2].gigabytes_per_s.at(0.5),
-             all[1].round_trip_us.at(0.5) / all[2].round_trip_us.at(0.5));
+  fmt::print("medians (least to most) of {} rounds\n", options.rounds);
+  for (const size_t other : {size_t{2}, size_t{3}}) {
+    const auto ratio = [&](Series Figures::* figure) {
+      return (all[1].*figure).at(0.5) / (all[other].*figure).at(0.5);
+    };
+    fmt::print("TCP link / {}: {:.2f} of the throughput, {:.2f} of the latency\n", all[other].name,
+               ratio(&Figures::gigabytes_per_s), ratio(&Figures::round_trip_us));
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   BenchOptions options;
-  CLI::App app("link_bench: latency of plans and throughput of activations over links within a process, TCP links on "
-               "loopback, and plain blocking sockets.");
+  CLI::App app(
+      "link_bench: latency of plans and throughput of activations over links within a process, TCP links on "
+      "loopback, and plain sockets, blocking and polled.");
   app.add_option("--plan-bytes", options.plan_bytes, "size of a plan")->capture_default_str();
   app.add_option("--plan-count", options.plan_count, "plans there and back per round")->capture_default_str();
   app.add_option("--tensor-bytes", options.tensor_bytes, "size of a tensor")->capture_default_str();
@@ -325,6 +366,7 @@ int main(int argc, char** argv) {
   all.push_back({"in process", std::make_unique<InProcessWire>(), {}, {}});
   all.push_back({"TCP link", std::make_unique<TcpWire>(), {}, {}});
   all.push_back({"plain sockets", std::make_unique<PlainSockets>(), {}, {}});
+  all.push_back({"polled sockets", std::make_unique<PolledSockets>(), {}, {}});
   const std::vector<std::byte> tensor(options.tensor_bytes, std::byte{1});
   for (size_t round = 0; round <= options.rounds; ++round) {
     for (Figures& each : all) {

@@ -153,6 +153,7 @@ std::vector<cluster::Assignment> LocalEngine::assignments(const std::vector<mode
     assignment.dtype = options_.dtype;
     assignment.cpu_isa = options_.cpu_isa;
     assignment.quantization = options_.quantization;
+    assignment.watchdog_ns = duration_of(options_.watchdog_timeout_s).count();
     assignment.has_store = options_.storage.enabled();
     assigned.push_back(std::move(assignment));
   }
@@ -252,7 +253,7 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
                                   .vocab_size = static_cast<uint32_t>(config_.vocab_size),
                                   .host_page_count = head.scheduler.host_page_count};
 
-  const sched::RingShape shape{static_cast<uint32_t>(options_.pp_size), head.scheduler.window, bounds};
+  const sched::RingShape shape{static_cast<uint32_t>(options_.pp_size), head.scheduler.window, bounds, head.watchdog};
   async::Runtime& runtime = head_thread_.runtime();
   RETURN_IF_ERROR(node_->make_stages(runtime, shape, drawable_vocab_));
   if (coordinator_) {

@@ -32,6 +32,15 @@ class Channel {
     return true;
   }
 
+  /// As try_send(), but a receiver that waits goes on within the call (WaitList::resume_one). The channel must outlive
+  /// that.
+  [[nodiscard]] bool hand_over(T value) {
+    if (closed_ || queue_.size() >= capacity_) return false;
+    queue_.push_back(std::move(value));
+    not_empty_.resume_one();
+    return true;
+  }
+
   /// The next value; nothing once the channel is closed and drained.
   [[nodiscard]] asio::awaitable<std::optional<T>> receive() {
     while (queue_.empty() && !closed_) co_await not_empty_.wait();

@@ -21,7 +21,7 @@ void Event::set(std::exception_ptr failure) const {
     if (state->done) return;
     state->done = true;
     state->failure = failure;
-    state->done_signal.notify_all();
+    state->done_signal.resume_all();
   });
 }
 

@@ -76,7 +76,7 @@ class Mailbox {
         const std::lock_guard guard(state->mutex);
         state->wake_posted = false;
       }
-      state->not_empty.notify_all();
+      state->not_empty.resume_all();
     });
   }
 

@@ -26,10 +26,8 @@ asio::awaitable<bool> WaitList::wait_impl(std::optional<TimePoint> deadline) {
       });
     }
   };
-  const bool notified =
-      co_await asio::async_initiate<const asio::use_awaitable_t<>, void(boost::system::error_code, bool)>(
-          initiation, asio::use_awaitable);
-  co_return notified;
+  return asio::async_initiate<const asio::use_awaitable_t<>, void(boost::system::error_code, bool)>(
+      initiation, asio::use_awaitable);
 }
 
 void WaitList::notify_one() {
@@ -40,10 +38,19 @@ void WaitList::notify_all() {
   while (head_ != nullptr) finish(*head_, Outcome::kNotified);
 }
 
-void WaitList::finish(Node& node, Outcome outcome) {
+void WaitList::resume_one() {
+  if (head_ != nullptr) finish(*head_, Outcome::kNotified, When::kNow);
+}
+
+void WaitList::resume_all() {
+  if (head_ == tail_) return resume_one();
+  notify_all();
+}
+
+void WaitList::finish(Node& node, Outcome outcome, When when) {
   unlink(node);
   if (node.timer) runtime_.disarm(*node.timer);
-  node.complete(outcome);
+  node.complete(outcome, when);
 }
 
 void WaitList::link(Node& node) {

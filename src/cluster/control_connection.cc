@@ -29,8 +29,7 @@ ControlConnection::ControlConnection(async::Runtime& runtime, asio::ip::tcp::soc
       tasks_(runtime, [this](const std::string&, std::exception_ptr error) { end(async::describe(error)); }),
       incoming_signal_(runtime),
       outgoing_signal_(runtime),
-      ended_signal_(runtime),
-      last_heard_(runtime.now()) {
+      ended_signal_(runtime) {
   error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   const auto endpoint = socket_.remote_endpoint(ignored);
@@ -93,7 +92,7 @@ asio::awaitable<void> ControlConnection::read_messages() {
     std::vector<std::byte> bytes(length);
     co_await asio::async_read(socket_, asio::buffer(bytes), redirect_error(use_awaitable, failure));
     if (failure) continue;
-    last_heard_ = runtime_.now();
+    ++heard_;
     auto message = decode(bytes);
     if (message.has_error()) {
       end(message.error().message);
@@ -128,12 +127,19 @@ asio::awaitable<void> ControlConnection::write_messages() {
 }
 
 asio::awaitable<void> ControlConnection::watch() {
+  uint64_t heard = 0;
+  async::TimePoint heard_at = runtime_.now();
+  // Counted in ticks, so that a thread which was itself held up hears what came meanwhile before it judges.
+  int quiet_ticks = 0;
   while (!ended_) {
     (void)co_await ended_signal_.wait_until(runtime_.now() + timing_.ping_interval);
     if (ended_) co_return;
-    const async::Duration silence = runtime_.now() - last_heard_;
-    if (silence > timing_.silence_limit) {
-      end(fmt::format("silent for {:.1f} s", std::chrono::duration<double>(silence).count()));
+    const async::TimePoint now = runtime_.now();
+    if (std::exchange(heard, heard_) != heard_) {
+      heard_at = now;
+      quiet_ticks = 0;
+    } else if (++quiet_ticks * timing_.ping_interval >= timing_.silence_limit) {
+      end(fmt::format("silent for {:.1f} s", std::chrono::duration<double>(now - heard_at).count()));
       co_return;
     }
     send(Ping{});

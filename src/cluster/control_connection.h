@@ -59,7 +59,7 @@ class ControlConnection {
   std::string end_reason_;
   bool closing_ = false;
   bool ended_ = false;
-  async::TimePoint last_heard_;
+  uint64_t heard_ = 0;  // messages, pings too
 };
 
 }  // namespace millrace::cluster

@@ -39,6 +39,7 @@ void put(ByteWriter& out, const Assignment& assignment) {
   out.put_string(assignment.dtype);
   out.put_string(assignment.cpu_isa);
   out.put_string(assignment.quantization);
+  out.put(assignment.watchdog_ns);
   out.put(assignment.has_store);
 }
 void get(ByteReader& in, Assignment& assignment) {
@@ -55,6 +56,7 @@ void get(ByteReader& in, Assignment& assignment) {
   assignment.dtype = in.get_string();
   assignment.cpu_isa = in.get_string();
   assignment.quantization = in.get_string();
+  assignment.watchdog_ns = in.get<int64_t>();
   assignment.has_store = in.get_bool();
 }
 

@@ -53,9 +53,11 @@ namespace millrace::cluster {
 /// The shape of the ring that an assignment describes, once the size of the pools is known.
 [[nodiscard]] inline sched::RingShape ring_shape(const Assignment& assignment, const model::ModelConfig& config,
                                                  PoolSizes pages) {
-  return {assignment.stage_count, assignment.window,
+  return {assignment.stage_count,
+          assignment.window,
           {assignment.max_running, assignment.page_size, pages.device, assignment.max_batch_tokens,
-           static_cast<uint32_t>(config.vocab_size), pages.host}};
+           static_cast<uint32_t>(config.vocab_size), pages.host},
+          async::Duration(assignment.watchdog_ns)};
 }
 
 }  // namespace millrace::cluster

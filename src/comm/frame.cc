@@ -10,24 +10,39 @@ namespace {
 constexpr uint32_t kMagic = 0x4B4C524D;  // "MRLK"
 constexpr size_t kChecksumOffset = 12;
 
-constexpr std::array<uint32_t, 256> make_crc_table() {
-  std::array<uint32_t, 256> table{};
-  for (uint32_t i = 0; i < table.size(); ++i) {
+using CrcTable = std::array<uint32_t, 256>;
+
+/// The remainder of each byte with 0, 1, … 7 zero bytes behind it, so that eight bytes are taken at once.
+constexpr std::array<CrcTable, 8> make_crc_tables() {
+  std::array<CrcTable, 8> tables{};
+  for (uint32_t i = 0; i < 256; ++i) {
     uint32_t value = i;
     for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) != 0 ? 0x82F63B78u : 0u);
-    table[i] = value;
+    tables[0][i] = value;
   }
-  return table;
+  for (size_t zeros = 1; zeros < tables.size(); ++zeros) {
+    for (size_t i = 0; i < 256; ++i) {
+      const uint32_t shorter = tables[zeros - 1][i];
+      tables[zeros][i] = (shorter >> 8) ^ tables[0][shorter & 0xFFu];
+    }
+  }
+  return tables;
 }
 
 /// CRC-32C of a header whose checksum field counts as zero.
 uint32_t header_checksum(std::span<const std::byte, kFrameHeaderBytes> bytes) {
-  static constexpr auto kTable = make_crc_table();
+  static constexpr auto kTables = make_crc_tables();
+  static_assert(kFrameHeaderBytes % sizeof(uint64_t) == 0);
+  FrameHeaderBytes header;
+  std::memcpy(header.data(), bytes.data(), header.size());
+  std::memset(header.data() + kChecksumOffset, 0, sizeof(uint32_t));
   uint32_t crc = 0xFFFFFFFFu;
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    const bool is_checksum = i >= kChecksumOffset && i < kChecksumOffset + sizeof(uint32_t);
-    const auto byte = is_checksum ? uint8_t{0} : static_cast<uint8_t>(bytes[i]);
-    crc = (crc >> 8) ^ kTable[(crc ^ byte) & 0xFFu];
+  for (size_t offset = 0; offset < header.size(); offset += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, header.data() + offset, sizeof word);
+    word ^= crc;
+    crc = 0;
+    for (size_t i = 0; i < sizeof word; ++i) crc ^= kTables[7 - i][(word >> (8 * i)) & 0xFFu];
   }
   return ~crc;
 }

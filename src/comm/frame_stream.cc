@@ -17,6 +17,8 @@ constexpr size_t kReadBufferBytes = size_t{16} << 10;
 constexpr size_t kPieceBytes = size_t{1} << 20;
 /// Frames up to this size are written by push() itself.
 constexpr size_t kSmallBytes = size_t{64} << 10;
+/// So much goes over a path that was quick before it is looked at again; a fraction of what a slow one may hold.
+constexpr size_t kUnaskedBytes = size_t{8} << 10;
 /// A link that is slow enough to be held back carries a few kilobytes meanwhile.
 constexpr async::Duration kBudgetPause = std::chrono::milliseconds(2);
 
@@ -31,9 +33,13 @@ FrameReader::FrameReader(tcp::socket& socket, FrameLimits limits, LinkCounters& 
     : socket_(socket), limits_(limits), counters_(counters), buffer_(kReadBufferBytes) {}
 
 asio::awaitable<FrameHeader> FrameReader::read_header() {
-  FrameHeaderBytes bytes;
-  co_await read(bytes);
-  const auto header = decode_header(bytes);
+  while (buffered_.size() < kFrameHeaderBytes) {
+    const std::span<std::byte> room = begin_fill();
+    const size_t count = co_await socket_.async_read_some(asio::buffer(room.data(), room.size()), asio::use_awaitable);
+    end_fill(count);
+  }
+  const auto header = decode_header(buffered_.first<kFrameHeaderBytes>());
+  buffered_ = buffered_.subspan(kFrameHeaderBytes);
   if (header.has_error()) throw ErrorException(header.error());
   const auto allowed = limits_.check(*header);
   if (allowed.has_error()) throw ErrorException(allowed.error());
@@ -48,11 +54,17 @@ asio::awaitable<void> FrameReader::read(std::span<std::byte> target) {
       continue;
     }
     if (buffered_.empty()) co_await fill_buffer();
-    const size_t count = std::min(buffered_.size(), target.size());
-    std::memcpy(target.data(), buffered_.data(), count);
-    buffered_ = buffered_.subspan(count);
-    target = target.subspan(count);
+    const std::span<std::byte> part = target.first(std::min(buffered_.size(), target.size()));
+    (void)take(part);
+    target = target.subspan(part.size());
   }
+}
+
+bool FrameReader::take(std::span<std::byte> target) {
+  if (target.size() > buffered_.size()) return false;
+  if (!target.empty()) std::memcpy(target.data(), buffered_.data(), target.size());
+  buffered_ = buffered_.subspan(target.size());
+  return true;
 }
 
 asio::awaitable<void> FrameReader::skip(uint64_t count) {
@@ -65,14 +77,25 @@ asio::awaitable<void> FrameReader::skip(uint64_t count) {
 }
 
 asio::awaitable<void> FrameReader::fill_buffer() {
-  const size_t count = co_await socket_.async_read_some(asio::buffer(buffer_), asio::use_awaitable);
+  const std::span<std::byte> room = begin_fill();
+  const size_t count = co_await socket_.async_read_some(asio::buffer(room.data(), room.size()), asio::use_awaitable);
+  end_fill(count);
+}
+
+std::span<std::byte> FrameReader::begin_fill() {
+  if (!buffered_.empty()) std::memmove(buffer_.data(), buffered_.data(), buffered_.size());
+  buffered_ = std::span(buffer_).first(buffered_.size());
+  return std::span(buffer_).subspan(buffered_.size());
+}
+
+void FrameReader::end_fill(size_t count) {
   add(counters_.bytes_received, count);
   // The socket may have been closed between the read and this: the target is not to be touched then.
   if (!socket_.is_open()) throw boost::system::system_error(asio::error::operation_aborted);
-  buffered_ = std::span(buffer_).first(count);
+  buffered_ = std::span(buffer_).first(buffered_.size() + count);
 }
 
-/// What the socket holds, after which the executor has done other work.
+/// What the socket holds; unless that is all, the executor has done other work after it.
 asio::awaitable<size_t> FrameReader::read_into(std::span<std::byte> target) {
   for (;;) {
     boost::system::error_code failure;
@@ -83,7 +106,7 @@ asio::awaitable<size_t> FrameReader::read_into(std::span<std::byte> target) {
     }
     if (failure) throw boost::system::system_error(failure);
     add(counters_.bytes_received, count);
-    co_await asio::post(socket_.get_executor(), asio::use_awaitable);
+    if (count < target.size()) co_await asio::post(socket_.get_executor(), asio::use_awaitable);
     co_return count;
   }
 }
@@ -137,9 +160,9 @@ asio::awaitable<void> FrameWriter::run() {
 }
 
 boost::system::error_code FrameWriter::write_piece() {
-  const size_t budget = send_budget(socket_.native_handle());
-  if (budget == 0) return asio::error::no_buffer_space;
   const Frame& frame = queue_.front();
+  const size_t budget = budget_for(kFrameHeaderBytes + frame.payload.bytes().size() - written_);
+  if (budget == 0) return asio::error::no_buffer_space;
   const size_t header_written = std::min(written_, kFrameHeaderBytes);
   const std::span<const std::byte> payload = frame.payload.bytes().subspan(written_ - header_written);
   const std::array<asio::const_buffer, 2> buffers = {
@@ -149,6 +172,7 @@ boost::system::error_code FrameWriter::write_piece() {
   const size_t count = socket_.send(buffers, 0, failure);
   if (failure) return failure;
   add(counters_.bytes_sent, count);
+  unasked_ -= std::min(unasked_, count);
   written_ += count;
   if (written_ < kFrameHeaderBytes + frame.payload.bytes().size()) return {};
   const auto kind = static_cast<size_t>(frame.kind);
@@ -157,6 +181,13 @@ boost::system::error_code FrameWriter::write_piece() {
   written_ = 0;
   queue_.pop_front();
   return {};
+}
+
+size_t FrameWriter::budget_for(size_t wanted) {
+  if (wanted <= unasked_) return wanted;
+  const size_t budget = send_budget(socket_.native_handle());
+  unasked_ = budget == kUnboundedBudget ? kUnaskedBytes : 0;
+  return budget;
 }
 
 }  // namespace millrace::comm

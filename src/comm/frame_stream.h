@@ -36,11 +36,17 @@ class FrameReader {
   [[nodiscard]] asio::awaitable<FrameHeader> read_header();
   /// The next bytes, which belong to the payload.
   [[nodiscard]] asio::awaitable<void> read(std::span<std::byte> target);
+  /// As read(), of bytes that have come with the header; false, and nothing is read, if they have not.
+  [[nodiscard]] bool take(std::span<std::byte> target);
   /// Reads past the next `count` bytes.
   [[nodiscard]] asio::awaitable<void> skip(uint64_t count);
 
  private:
   [[nodiscard]] asio::awaitable<void> fill_buffer();
+  /// What fill_buffer() does before and after it waits; in the way of every message, which a coroutine of its own
+  /// slows.
+  [[nodiscard]] std::span<std::byte> begin_fill();
+  void end_fill(size_t count);
   [[nodiscard]] asio::awaitable<size_t> read_into(std::span<std::byte> target);
   tcp::socket& socket_;
   const FrameLimits limits_;
@@ -82,12 +88,15 @@ class FrameWriter {
   };
   /// no_buffer_space: the link is slow, and has enough under way.
   [[nodiscard]] boost::system::error_code write_piece();
+  /// Bytes of the next `wanted` that may be handed to the kernel now.
+  [[nodiscard]] size_t budget_for(size_t wanted);
 
   async::Runtime& runtime_;
   tcp::socket& socket_;
   LinkCounters& counters_;
   std::deque<Frame> queue_;
   size_t written_ = 0;  // of the first frame
+  size_t unasked_ = 0;  // bytes that may go before the kernel is asked how quick the path is
   std::array<size_t, kFrameKindCount> waiting_{};
   bool finishing_ = false;
   bool abandoned_ = false;

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 
 namespace millrace::comm {
 namespace {
@@ -22,12 +21,11 @@ constexpr int kLevelTcp = 6;  // IPPROTO_TCP, whose header defines another tcp_i
 }  // namespace
 
 size_t send_budget(int socket) {
-  constexpr size_t kUnbounded = std::numeric_limits<size_t>::max();
   tcp_info info{};
   socklen_t size = sizeof info;
   int bytes = 0;
-  if (getsockopt(socket, kLevelTcp, TCP_INFO, &info, &size) != 0) return kUnbounded;
-  if (info.tcpi_rtt < info.tcpi_min_rtt + kQuickUs || ioctl(socket, SIOCOUTQ, &bytes) != 0) return kUnbounded;
+  if (getsockopt(socket, kLevelTcp, TCP_INFO, &info, &size) != 0) return kUnboundedBudget;
+  if (info.tcpi_rtt < info.tcpi_min_rtt + kQuickUs || ioctl(socket, SIOCOUTQ, &bytes) != 0) return kUnboundedBudget;
   const uint64_t queued_us = info.tcpi_rtt - info.tcpi_min_rtt;
   const auto under_way = static_cast<uint64_t>(bytes);
   const uint64_t allowed = std::max(under_way * kMostQueuedUs / queued_us, kLeastBytes);

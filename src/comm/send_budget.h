@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 
 namespace millrace::comm {
+
+inline constexpr size_t kUnboundedBudget = std::numeric_limits<size_t>::max();
 
 /// Bytes that may be handed to a connected TCP socket now. Once what is under way waits in queues along the path, which
 /// shows in the round trips, it is bounded to about a quarter of a second's worth, whatever the congestion control

@@ -124,39 +124,39 @@ asio::awaitable<void> TcpEnd::read_control(Self) {
   std::exception_ptr failure;
   try {
     FrameReader reader(control_, FrameLimits(Lane::kControl, options_, !sending_), counters_);
-    bool more = true;
-    while (more && !ended_) more = co_await read_control_frame(reader);
+    co_await read_frames(reader);
   } catch (...) {
     failure = std::current_exception();
   }
   if (failure) end(describe_failure(failure));
 }
 
-asio::awaitable<bool> TcpEnd::read_control_frame(FrameReader& reader) {
-  const FrameHeader header = co_await reader.read_header();
-  switch (header.kind) {
-    case FrameKind::kPing:
+asio::awaitable<void> TcpEnd::read_frames(FrameReader& reader) {
+  while (!ended_) {
+    const FrameHeader header = co_await reader.read_header();
+    if (header.kind == FrameKind::kPing) {
       answer_ping(header);
-      break;
-    case FrameKind::kPong: {
-      const auto sent = static_cast<int64_t>(header.number);
-      const int64_t now = runtime_.now().time_since_epoch().count();
-      if (sent > 0 && sent <= now) counters_.round_trip_ns.store(now - sent, std::memory_order_relaxed);
-      break;
-    }
-    case FrameKind::kGoodbye: {
-      std::vector<std::byte> text(header.payload_bytes);
-      co_await reader.read(text);
+    } else if (header.kind == FrameKind::kPong) {
+      note_round_trip(header);
+    } else {
+      std::vector<std::byte> bytes(header.payload_bytes);
+      if (!reader.take(bytes)) co_await reader.read(bytes);
+      if (header.kind != FrameKind::kGoodbye) {
+        receive_message(header, std::move(bytes));
+        continue;
+      }
       heard_goodbye_ = true;
-      const bool ends = handle_goodbye(sanitize_reason(text));
+      const bool ends = handle_goodbye(sanitize_reason(bytes));
       if (ends) end(reason_);
-      co_return false;
+      co_return;
     }
-    default:
-      co_await receive_message(header, reader);
-      break;
   }
-  co_return true;
+}
+
+void TcpEnd::note_round_trip(const FrameHeader& pong) {
+  const auto sent = static_cast<int64_t>(pong.number);
+  const int64_t now = runtime_.now().time_since_epoch().count();
+  if (sent > 0 && sent <= now) counters_.round_trip_ns.store(now - sent, std::memory_order_relaxed);
 }
 
 void TcpEnd::answer_ping(const FrameHeader& ping) {

@@ -50,8 +50,8 @@ class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
  protected:
   /// Starts the coroutine of the data lane.
   virtual void start_data() = 0;
-  /// A plan or an output, whose payload follows in `reader`.
-  [[nodiscard]] virtual asio::awaitable<void> receive_message(FrameHeader header, FrameReader& reader) = 0;
+  /// A plan or an output has come. Throws ErrorException (kData) for one that cannot be.
+  virtual void receive_message(const FrameHeader& header, std::vector<std::byte> bytes) = 0;
   /// The peer says goodbye on the control lane. Returns whether that ends the link, or more is to come.
   virtual bool handle_goodbye(const std::string& reason) = 0;
   /// The sockets are closed: lets go of everything that waits.
@@ -92,7 +92,8 @@ class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
   void start(LanePair lanes);
   [[nodiscard]] asio::awaitable<void> write_control(Self);
   [[nodiscard]] asio::awaitable<void> read_control(Self);
-  [[nodiscard]] asio::awaitable<bool> read_control_frame(FrameReader& reader);
+  [[nodiscard]] asio::awaitable<void> read_frames(FrameReader& reader);
+  void note_round_trip(const FrameHeader& pong);
   [[nodiscard]] asio::awaitable<void> keep_heartbeat(Self);
   void answer_ping(const FrameHeader& ping);
   void try_goodbye();

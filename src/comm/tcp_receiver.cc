@@ -33,11 +33,12 @@ class TcpReceiveEnd final : public TcpEnd {
   [[nodiscard]] asio::awaitable<void> read_data(std::shared_ptr<TcpEnd>);
   [[nodiscard]] asio::awaitable<void> read_activations();
   [[nodiscard]] asio::awaitable<std::optional<Posted>> next_posted();
-  [[nodiscard]] asio::awaitable<void> receive_message(FrameHeader header, FrameReader& reader) override;
+  void receive_message(const FrameHeader& header, std::vector<std::byte> bytes) override;
   bool handle_goodbye(const std::string& reason) override;
   void handle_end() override;
   /// False for a message of an older generation. Throws for one of a newer.
   [[nodiscard]] bool check_generation(const FrameHeader& header);
+  /// The last that happens for a frame: whoever waits for it goes on within the call.
   void deliver(const FrameHeader& header, Payload payload);
   Inbox& inbox(MessageKind kind) { return inboxes_[static_cast<size_t>(kind)]; }
 
@@ -91,11 +92,8 @@ void TcpReceiveEnd::handle_end() {
   posted_.notify_all();
 }
 
-asio::awaitable<void> TcpReceiveEnd::receive_message(FrameHeader header, FrameReader& reader) {
-  std::vector<std::byte> bytes(header.payload_bytes);
-  co_await reader.read(bytes);
-  const bool current = check_generation(header);
-  if (current) deliver(header, Payload::own(std::move(bytes)));
+void TcpReceiveEnd::receive_message(const FrameHeader& header, std::vector<std::byte> bytes) {
+  if (check_generation(header)) deliver(header, Payload::own(std::move(bytes)));
 }
 
 asio::awaitable<void> TcpReceiveEnd::read_data(std::shared_ptr<TcpEnd>) {
@@ -150,7 +148,7 @@ void TcpReceiveEnd::deliver(const FrameHeader& header, Payload payload) {
   counters_.messages_received.fetch_add(1, std::memory_order_relaxed);
   const auto kind = static_cast<MessageKind>(header.kind);
   Message message{kind, header.generation, PlanId(header.number), std::move(payload), runtime_.now()};
-  if (!inbox(kind).try_send(std::move(message))) {
+  if (!inbox(kind).hand_over(std::move(message))) {
     end(fmt::format("more {} messages from {} wait than the window allows", to_string(kind), peer_));
   }
 }

@@ -18,7 +18,7 @@ class TcpSendEnd final : public TcpEnd {
  private:
   void start_data() override { spawn("writes data", write_data(shared_from_this())); }
   [[nodiscard]] asio::awaitable<void> write_data(std::shared_ptr<TcpEnd>);
-  asio::awaitable<void> receive_message(FrameHeader, FrameReader&) override { co_return; }
+  void receive_message(const FrameHeader&, std::vector<std::byte>) override {}
   bool handle_goodbye(const std::string& reason) override {
     end(closing_ ? reason_ : fmt::format("{} closed the link: {}", peer_, reason));
     return true;

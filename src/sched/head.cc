@@ -15,9 +15,11 @@ int64_t microseconds(async::Duration duration) {
 int64_t nanoseconds(async::TimePoint at) { return at.time_since_epoch().count(); }
 /// How often the requests are looked through for those past a time limit.
 constexpr async::Duration kExpiryInterval = std::chrono::milliseconds(100);
-/// How often an idle head asks for news of copies between tiers.
 /// Outputs between two tellings of what the cost model has learnt.
 constexpr uint64_t kCostsInterval = 16;
+/// A stage that is late with a plan says so itself at the watchdog's time; the head breaks the ring so much later.
+constexpr async::Duration kWatchdogGrace = std::chrono::seconds(1);
+/// How often an idle head asks for news of copies between tiers.
 constexpr async::Duration kCopyPoll = std::chrono::milliseconds(2);
 
 /// Adds a later event to an earlier one that the client has not taken yet.
@@ -283,7 +285,8 @@ void Head::send(Plan plan, async::TimePoint begin) {
 async::TimePoint Head::next_deadline() const {
   const bool limited =
       options_.queue_timeout.count() > 0 || options_.run_timeout.count() > 0 || options_.prefetch_timeout.count() > 0;
-  const async::TimePoint due = sent_.empty() ? last_output_ + heartbeat() : sent_.front() + options_.watchdog;
+  const async::TimePoint due =
+      sent_.empty() ? last_output_ + heartbeat() : sent_.front() + options_.watchdog + kWatchdogGrace;
   return (limited && !clients_.empty()) || !flushes_.empty() ? std::min(due, last_expiry_ + kExpiryInterval) : due;
 }
 
@@ -328,9 +331,13 @@ void Head::send_heartbeat_if_due() {
 }
 
 void Head::check_watchdog() {
-  if (to_first_stage_ == nullptr || sent_.empty() || runtime_.now() < sent_.front() + options_.watchdog) return;
-  break_ring(fmt::format("plan {} has been under way for {} s", next_plan_.value() - sent_.size(),
-                         microseconds(runtime_.now() - sent_.front()) / 1000000));
+  if (to_first_stage_ == nullptr || sent_.empty()) return;
+  const async::Duration under_way = runtime_.now() - sent_.front();
+  if (under_way < options_.watchdog + kWatchdogGrace) return;
+  break_ring(
+      fmt::format("plan {} has been under way for {:.1f} s, and no stage says that it is running it "
+                  "(--watchdog-timeout)",
+                  next_plan_.value() - sent_.size(), microseconds(under_way) / 1e6));
 }
 
 asio::awaitable<void> Head::receive_outputs(Generation generation,

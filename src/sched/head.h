@@ -22,7 +22,7 @@ struct HeadOptions {
   ModelInfo model;
   uint32_t max_queued = 0;                      ///< requests that may wait; more are kExhausted
   async::Duration heartbeat{};                  ///< an idle ring gets an empty plan so often
-  async::Duration watchdog{};                   ///< a plan that takes longer breaks the ring
+  async::Duration watchdog{};                   ///< a plan that takes longer, and a second, breaks the ring
   async::Duration queue_timeout{};              ///< a request that waits longer ends with kTimeout; 0: none
   async::Duration prefetch_timeout{};           ///< a request waits for its prefetch no longer; 0: no limit
   bool audit = false;                           ///< CHECKs the scheduler's invariants after every event; for simulation

@@ -18,6 +18,7 @@ struct RingShape {
   uint32_t stage_count = 1;
   size_t window = 1;       ///< plans in flight at most
   StageBounds bounds;
+  async::Duration watchdog{};  ///< as StageLoopOptions says
   /// Joins neighbours in one process: sender's Runtime, receiver's Runtime, messages of a kind that may wait.
   std::function<comm::Link(async::Runtime&, async::Runtime&, size_t)> make_link = comm::make_in_process_link;
 };

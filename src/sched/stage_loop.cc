@@ -12,6 +12,9 @@ namespace {
 constexpr size_t kMaxUnsentReports = 1024;
 
 int64_t nanoseconds(async::TimePoint at) { return at.time_since_epoch().count(); }
+double seconds(async::Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
 
 }  // namespace
 
@@ -30,6 +33,10 @@ StageLoop::StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRun
   runner_.set_output_memory(downstream_->reads_device() ? StageRunner::Memory::kDevice : StageRunner::Memory::kHost);
 }
 
+StageLoop::~StageLoop() {
+  if (watch_) runtime_.disarm(*watch_);
+}
+
 asio::awaitable<void> StageLoop::run() {
   tasks_.spawn("receive plans", receive_plans());
   tasks_.spawn("execute plans", execute_plans());
@@ -45,6 +52,24 @@ void StageLoop::fail(const std::string& reason) {
   batch_queue_.close();
   upstream_->close(reason);
   downstream_->close(reason);
+}
+
+void StageLoop::watch() {
+  if (watch_ || options_.watchdog.count() == 0) return;
+  watch_ = runtime_.arm(running_->arrived + options_.watchdog, [this] {
+    watch_.reset();
+    check_watchdog();
+  });
+}
+
+// A plan whose activations have not come is late elsewhere.
+void StageLoop::check_watchdog() {
+  if (!running_ || (running_->arrival && !running_->arrival->event.is_set())) return;
+  const async::TimePoint now = runtime_.now();
+  if (now < running_->arrived + options_.watchdog) return watch();
+  fail(fmt::format("stage {} has been running plan {} for {:.1f} s, and it came {:.1f} s ago (--watchdog-timeout)",
+                   options_.stage.value(), running_->plan.value(), seconds(now - running_->begun),
+                   seconds(now - running_->arrived)));
 }
 
 asio::awaitable<void> StageLoop::receive_plans() {
@@ -90,7 +115,10 @@ asio::awaitable<void> StageLoop::execute(Plan plan, async::TimePoint arrived) {
   if (!options_.first) input = co_await inputs_.receive(plan);
   StageReport report{options_.stage, plan.id, nanoseconds(arrived)};
   report.input_ns = options_.first ? report.plan_ns : nanoseconds(arrival_of(input));
-  report.begin_ns = nanoseconds(runtime_.now());
+  const async::TimePoint begun = runtime_.now();
+  report.begin_ns = nanoseconds(begun);
+  running_ = Running{plan.id, arrived, begun, input.arrival};
+  watch();
   auto result = co_await runner_.run(*batch, input.payload.bytes());
   if (input.arrival) {
     // The run came after them on the device. Where they have not come, its result means nothing.
@@ -98,6 +126,7 @@ asio::awaitable<void> StageLoop::execute(Plan plan, async::TimePoint arrived) {
     report.input_ns = nanoseconds(input.arrival->at);
     report.begin_ns = std::max(report.begin_ns, report.input_ns);
   }
+  running_.reset();
   input = {};
   inputs_.release();
   copies_.store(plan.copies);

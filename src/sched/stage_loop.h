@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "async/channel.h"
 #include "async/task_group.h"
@@ -19,6 +20,7 @@ struct StageLoopOptions {
   bool last = false;
   StageBounds bounds;
   size_t window = 1;  ///< plans that can be in flight: the bound of the batch queue
+  async::Duration watchdog{};  ///< a run that goes on so long after its plan came fails the stage; 0: none does
 };
 
 /// One stage in one generation of the ring: receives plans and passes them on at once, runs them in order, sends
@@ -29,6 +31,7 @@ class StageLoop {
  public:
   StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRunner& runner,
             std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream);
+  ~StageLoop();
 
   [[nodiscard]] asio::awaitable<void> run();
   /// Ends run(); what waits for a neighbour ends with `reason`. A run under way on the device is awaited.
@@ -41,12 +44,20 @@ class StageLoop {
     Plan plan;
     async::TimePoint arrived;
   };
+  struct Running {
+    PlanId plan;
+    async::TimePoint arrived;
+    async::TimePoint begun;
+    std::shared_ptr<comm::Arrival> arrival;  // as in Message
+  };
   [[nodiscard]] asio::awaitable<void> receive_plans();
   [[nodiscard]] asio::awaitable<void> execute_plans();
   [[nodiscard]] asio::awaitable<void> execute(Plan plan, async::TimePoint arrived);
   void send_output(Plan plan, std::vector<SliceOutput> slices);
   [[nodiscard]] async::TimePoint arrival_of(const comm::Message& message) const;
   void fail(const std::string& reason);
+  void watch();
+  void check_watchdog();
 
   async::Runtime& runtime_;
   const StageLoopOptions options_;
@@ -61,6 +72,8 @@ class StageLoop {
   std::vector<StageReport> unsent_reports_;  // ride on the next plan that passes
   comm::Work previous_send_;
   std::string end_reason_;
+  std::optional<Running> running_;
+  std::optional<async::TimerId> watch_;  // one timer for all plans: it looks again when the present one will be late
 };
 
 }  // namespace millrace::sched

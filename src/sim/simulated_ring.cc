@@ -41,7 +41,7 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
   }
   sched::HeadOptions head = options.head;
   head.model.stage_count = options.stage_count;
-  sched::RingShape shape{options.stage_count, scheduler.window, bounds};
+  sched::RingShape shape{options.stage_count, scheduler.window, bounds, head.watchdog};
   shape.make_link = [links = options.links](async::Runtime& sender, async::Runtime& receiver, size_t capacity) {
     return make_simulated_link(links, sender, receiver, capacity);
   };

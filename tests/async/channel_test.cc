@@ -121,3 +121,25 @@ TEST_CASE("a cancelled receive takes nothing from the channel") {
   };
   test::run_to_end(context, script(runtime));
 }
+
+TEST_CASE("a value handed over is taken within the call, within the channel's bound") {
+  asio::io_context context(1);
+  RealRuntime runtime(context);
+  auto script = [](Runtime& rt) -> asio::awaitable<void> {
+    Channel<int> channel(rt, 2);
+    REQUIRE(channel.hand_over(1));
+    REQUIRE(channel.hand_over(2));
+    REQUIRE_FALSE(channel.hand_over(3));
+    std::vector<int> got;
+    TaskGroup group(rt);
+    group.spawn("consumer", consume(channel, got));
+    co_await sleep_for(rt, 1ms);
+    REQUIRE(got == std::vector<int>{1, 2});
+    REQUIRE(channel.hand_over(4));
+    REQUIRE(got == std::vector<int>{1, 2, 4});
+    channel.close();
+    co_await group.join();
+    REQUIRE_FALSE(channel.hand_over(5));
+  };
+  test::run_to_end(context, script(runtime));
+}

@@ -49,6 +49,33 @@ TEST_CASE("notify_one wakes waiters in the order in which they came, notify_all 
   test::run_to_end(f.context, script(f, list, order, group));
 }
 
+TEST_CASE("who waits alone goes on within resume_one and resume_all, several after it") {
+  Fixture f;
+  WaitList list(f.runtime);
+  std::vector<int> order;
+  TaskGroup group(f.runtime);
+  auto script = [](Fixture& fixture, WaitList& waiters, std::vector<int>& seen,
+                   TaskGroup& tasks) -> asio::awaitable<void> {
+    waiters.resume_one();  // without a waiter: nothing
+    waiters.resume_all();
+    for (int i = 0; i < 4; ++i) tasks.spawn("waiter", note_when_notified(waiters, seen, i));
+    co_await settle(fixture.runtime);
+    waiters.resume_one();
+    REQUIRE(seen == std::vector<int>{0});
+    waiters.resume_all();
+    REQUIRE_FALSE(waiters.has_waiters());
+    REQUIRE(seen == std::vector<int>{0});
+    co_await settle(fixture.runtime);
+    REQUIRE(seen == std::vector<int>{0, 1, 2, 3});
+    tasks.spawn("last", note_when_notified(waiters, seen, 4));
+    co_await settle(fixture.runtime);
+    waiters.resume_all();
+    REQUIRE(seen.back() == 4);
+    co_await tasks.join();
+  };
+  test::run_to_end(f.context, script(f, list, order, group));
+}
+
 TEST_CASE("wait_until tells a notification from a deadline") {
   Fixture f;
   auto script = [](Fixture& fixture) -> asio::awaitable<void> {

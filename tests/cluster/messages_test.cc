@@ -52,6 +52,7 @@ TEST_CASE("what a node shall load, and what it then has, survive the wire") {
   assignment.dtype = "bf16";
   assignment.cpu_isa = "avx2";
   assignment.quantization = "w8";
+  assignment.watchdog_ns = int64_t{7} << 40;
   assignment.has_store = true;
   REQUIRE(std::get<Assignment>(*decode(encode(assignment))) == assignment);
   const Loaded loaded = std::get<Loaded>(

@@ -1,6 +1,7 @@
 #include "comm/frame.h"
 
 #include <catch2/catch.hpp>
+#include <cstring>
 
 #include "comm/tcp_support.h"
 
@@ -25,6 +26,15 @@ TEST_CASE("a frame header survives the wire, and no flipped bit does") {
     flipped[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
     REQUIRE(decode_header(flipped).has_error());
   }
+}
+
+TEST_CASE("a frame header carries the CRC-32C of its bytes, as others compute it") {
+  FrameHeader header{kProtocolVersion, FrameKind::kActivations, 0, Generation(7), 0x123456789ABCDEF0, 1u << 30};
+  header.version = 2;  // as the checksum below was computed
+  const FrameHeaderBytes bytes = encode_header(header);
+  uint32_t checksum = 0;
+  std::memcpy(&checksum, bytes.data() + 12, sizeof checksum);
+  REQUIRE(checksum == 0x79F41E1D);
 }
 
 TEST_CASE("a frame header's faults are named") {

@@ -92,8 +92,9 @@ class Ring:
     def wait_until_whole(self):
         return wait_until(lambda: self.health() == 200, "the ring forming again")
 
-    def open_files(self):
-        return len(os.listdir(f"/proc/{self.server.process.pid}/fd"))
+    def open_files(self, rank=0):
+        process = self.nodes[rank].process if rank else self.server.process
+        return len(os.listdir(f"/proc/{process.pid}/fd"))
 
     def stop_node(self, rank):
         self.nodes[rank].signal(signal.SIGSTOP)

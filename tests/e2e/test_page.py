@@ -11,7 +11,7 @@ import time
 import httpx
 import pytest
 from browser import Browser, find_chromium
-from millrace_ring import free_port
+from millrace_ring import Ring, free_port
 from millrace_server import BUILD, MillraceServer, run_binary, wait_until
 
 LOAD = BUILD / "bench" / "load"
@@ -71,6 +71,29 @@ def test_page_says_when_the_server_is_gone():
         server.end()
         wait_until(lambda: "no answer" in text_of(page, "broken"), "the reason on the page")
         assert page.evaluate("getComputedStyle(document.getElementById('broken')).display") == "block"
+
+
+@needs_chromium
+def test_page_says_why_the_ring_is_broken_and_goes_on_when_it_is_whole():
+    with Ring(2, 2) as ring, Browser() as page:
+        page.open(ring.server.url + "/")
+        wait_until(lambda: text_of(page, "state") == "serving", "the page's state")
+        ring.stop_node(1)
+        try:
+            page.evaluate("document.getElementById('text').value = 'Call me'; document.getElementById('send').click()")
+            wait_until(lambda: text_of(page, "state") == "not ready", "the page noticing")
+            assert text_of(page, "broken").startswith("the ring is broken: "), text_of(page, "broken")
+            wait_until(lambda: page.evaluate("reply_in_flight === null"), "the reply's end")
+            assert "the ring is broken" in page.evaluate("document.querySelector('.failed')?.innerText ?? ''")
+        finally:
+            ring.continue_node(1)
+        wait_until(lambda: text_of(page, "state") == "serving", "the ring forming again")
+        assert text_of(page, "broken") == ""
+        page.evaluate("document.getElementById('text').value = 'Call me'; document.getElementById('send').click()")
+        wait_until(lambda: page.evaluate("reply_in_flight === null"), "the reply's end")
+        assert page.evaluate("document.querySelectorAll('.assistant').length") == 1
+        assert page.evaluate("document.querySelectorAll('.failed').length") == 1
+        assert page.errors == []
 
 
 @needs_chromium

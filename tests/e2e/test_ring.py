@@ -123,6 +123,26 @@ def test_a_silent_node_is_noticed_and_taken_back(ring, pp1, rank):
     same_answers(ring, pp1)
 
 
+def test_a_head_that_was_stopped_ends_requests_and_goes_on(ring, pp1):
+    ring.wait_until_whole()
+    stream = Stream(ring)
+    wait_until(lambda: len(stream.events) > 2, "the stream")
+
+    def losses():
+        return [node.log().count(" is gone: silent for ") for node in ring.nodes.values()]
+
+    before = losses()
+    ring.server.process.send_signal(signal.SIGSTOP)
+    try:
+        wait_until(lambda: all(now > then for now, then in zip(losses(), before)), "the nodes noticing")
+    finally:
+        ring.server.process.send_signal(signal.SIGCONT)
+    finished, message = stream.end()
+    assert finished or "the ring is broken" in message
+    ring.wait_until_whole()
+    same_answers(ring, pp1)
+
+
 def test_rounds_of_deaths_leak_nothing(ring, pp1):
     ring.wait_until_whole()
     completion(ring.server, GREEDY)
@@ -130,12 +150,19 @@ def test_rounds_of_deaths_leak_nothing(ring, pp1):
     before = ring.open_files()
     for number in range(ROUNDS):
         rank = 1 + number % 2
+        held = ring.open_files(rank)
         streams = [Stream(ring, max_tokens=100) for _ in range(3)]
-        ring.nodes[rank].kill()
-        ring.start_node(rank)
+        if number % 4 < 2:
+            ring.nodes[rank].kill()
+            ring.start_node(rank)
+        else:
+            ring.stop_node(rank)
+            ring.wait_until_broken()
+            ring.continue_node(rank)
         for stream in streams:
             stream.end()
         ring.wait_until_whole()
+        wait_until(lambda: ring.open_files(rank) <= held, "the node having no more files open than before")
         completion(ring.server, {**GREEDY, "max_tokens": 5})
     load = ring.server.get("/load").json()
     assert load["running"] == 0 and load["waiting"] == 0

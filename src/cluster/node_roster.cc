@@ -1,0 +1,200 @@
+#include "cluster/node_roster.h"
+
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "base/log.h"
+
+namespace millrace::cluster {
+namespace {
+
+using namespace std::chrono_literals;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+/// So often the log names what is still missing.
+constexpr async::Duration kReminder = 5s;
+
+}  // namespace
+
+NodeRoster::NodeRoster(async::Runtime& runtime, const std::vector<Assignment>& assignments,
+                       const model::ModelConfig& config, ControlTiming timing)
+    : runtime_(runtime),
+      assignments_(assignments),
+      config_(config),
+      timing_(timing),
+      tasks_(runtime),
+      changed_(runtime),
+      nodes_(assignments.size()),
+      reports_(assignments) {}
+
+Result<void> NodeRoster::listen(const comm::TcpEndpoint& address) {
+  error_code failure;
+  tcp::resolver resolver(runtime_.executor());
+  const auto found = resolver.resolve(address.host, std::to_string(address.port), tcp::resolver::passive, failure);
+  if (failure) {
+    return make_error(ErrorCode::kInvalidArgument, "--dist-init-addr {}: {}", address.to_string(), failure.message());
+  }
+  const tcp::endpoint endpoint = found.begin()->endpoint();
+  acceptor_ = std::make_unique<tcp::acceptor>(runtime_.executor());
+  acceptor_->open(endpoint.protocol(), failure);
+  if (!failure) acceptor_->set_option(asio::socket_base::reuse_address(true), failure);
+  if (!failure) acceptor_->bind(endpoint, failure);
+  if (!failure) acceptor_->listen(asio::socket_base::max_listen_connections, failure);
+  if (failure) {
+    return make_error(ErrorCode::kUnavailable, "--dist-init-addr {}: {}", address.to_string(), failure.message());
+  }
+  return {};
+}
+
+asio::awaitable<void> NodeRoster::serve() {
+  tasks_.spawn("accept nodes", accept_nodes());
+  while (!interrupted_) co_await changed_.wait();
+  error_code ignored;
+  acceptor_->close(ignored);
+  for (Node& node : nodes_) {
+    if (node.connection) node.connection->close("the head is stopping");
+  }
+  co_await tasks_.join();
+}
+
+void NodeRoster::interrupt() {
+  interrupted_ = true;
+  changed_.notify_all();
+}
+
+void NodeRoster::check_interrupted() const {
+  if (interrupted_) throw ErrorException(Error{ErrorCode::kAborted, "the head is stopping"});
+}
+
+asio::awaitable<void> NodeRoster::accept_nodes() {
+  while (!interrupted_) {
+    tcp::socket socket(runtime_.executor());
+    error_code failure;
+    co_await acceptor_->async_accept(socket, asio::redirect_error(asio::use_awaitable, failure));
+    if (interrupted_) co_return;
+    if (failure) {
+      co_await async::sleep_for(runtime_, 100ms);  // out of descriptors, say
+      continue;
+    }
+    auto connection = std::make_shared<ControlConnection>(runtime_, std::move(socket), timing_);
+    tasks_.spawn("serve node", serve_node(std::move(connection)));
+  }
+}
+
+std::string NodeRoster::refusal(const Hello& hello) const {
+  if (hello.protocol != kProtocolVersion) {
+    return fmt::format("it speaks protocol {}, wanted {}", hello.protocol, kProtocolVersion);
+  }
+  if (hello.node_count != nodes_.size()) {
+    return fmt::format("it was started with --nnodes {}, the head with {}", hello.node_count, nodes_.size());
+  }
+  if (hello.node_rank == 0 || hello.node_rank >= nodes_.size()) {
+    return fmt::format("its --node-rank is {}, wanted 1 to {}", hello.node_rank, nodes_.size() - 1);
+  }
+  const model::Fingerprint wanted = model::fingerprint(config_);
+  if (hello.config != wanted) {
+    return fmt::format("its model has fingerprint {}, the head's {}", hello.config.to_string(), wanted.to_string());
+  }
+  if (const auto& taken = nodes_[hello.node_rank].connection) {
+    return fmt::format("node rank {} is connected already, from {}", hello.node_rank, taken->peer());
+  }
+  return {};
+}
+
+asio::awaitable<void> NodeRoster::serve_node(std::shared_ptr<ControlConnection> connection) {
+  connection->start();
+  std::string problem;
+  try {
+    const Message first = co_await connection->receive();
+    const auto* hello = std::get_if<Hello>(&first);
+    problem = hello != nullptr ? refusal(*hello) : "it did not say hello";
+    if (problem.empty()) {
+      Node& node = nodes_[hello->node_rank];
+      node = Node{};
+      node.connection = connection;
+      node.ring_port = hello->ring_port;
+      if (on_arrival_) on_arrival_(hello->node_rank);
+      log::info("{} is there, from {}", reports_.name(hello->node_rank), connection->peer());
+      connection->send(assignments_[hello->node_rank]);
+      co_await listen_to(hello->node_rank, connection);
+    }
+  } catch (const std::exception& failure) {
+    problem = failure.what();
+  }
+  if (!problem.empty()) log::warn("a node at {} was refused: {}", connection->peer(), problem);
+  connection->close(problem);
+  co_await connection->join();
+}
+
+asio::awaitable<void> NodeRoster::listen_to(uint32_t rank, std::shared_ptr<ControlConnection> connection) {
+  std::string reason;
+  try {
+    for (;;) {
+      const Message message = co_await connection->receive();
+      handle(rank, message);
+    }
+  } catch (const std::exception& failure) {
+    reason = failure.what();
+  }
+  const bool took_part = nodes_[rank].joined != Generation(0);
+  nodes_[rank] = Node{};
+  reports_.set_links(rank, {});
+  reports_.set_compute(rank, {});
+  if (!interrupted_) log::warn("{} is gone: {}", reports_.name(rank), reason);
+  if (took_part) lose(rank, reason);
+  changed_.notify_all();
+}
+
+void NodeRoster::handle(uint32_t rank, const Message& message) {
+  Node& node = nodes_[rank];
+  if (const auto* loaded = std::get_if<Loaded>(&message)) {
+    if (required_pages_ > loaded->page_capacity) {
+      node.connection->close(fmt::format("its memory holds {} pages of KV cache, the ring was made for {}",
+                                         loaded->page_capacity, required_pages_));
+      return;
+    }
+    node.page_capacity = loaded->page_capacity;
+    node.first_channels = loaded->first;
+    node.last_channels = loaded->last;
+    reports_.set_compute(rank, loaded->compute);
+    log::info("{} has loaded its layers and has room for {} pages", reports_.name(rank), loaded->page_capacity);
+  } else if (const auto* formed = std::get_if<Formed>(&message)) {
+    if (formed->generation == node.joined) node.formed = true;
+  } else if (const auto* stopped = std::get_if<Stopped>(&message)) {
+    if (stopped->generation == node.joined) {
+      node.joined = Generation(0);
+      node.formed = false;
+      if (stopped->lost_channel != StageId(0) && on_lost_channel_) {
+        on_lost_channel_(stopped->lost_channel, stopped->reason);
+      }
+      lose(rank, stopped->reason);
+    }
+  } else if (const auto* report = std::get_if<LinkReport>(&message)) {
+    reports_.set_links(rank, report->links);
+    return;
+  }
+  changed_.notify_all();
+}
+
+void NodeRoster::lose(uint32_t rank, const std::string& reason) {
+  lost_ = fmt::format("{}: {}", reports_.name(rank), reason);
+  if (on_lost_) on_lost_(lost_);
+}
+
+asio::awaitable<void> NodeRoster::until_all(bool (*ready)(const Node&), const char* what) {
+  for (;;) {
+    std::string missing;
+    for (uint32_t rank = 1; rank < nodes_.size(); ++rank) {
+      if (!ready(nodes_[rank])) missing += (missing.empty() ? "" : ", ") + reports_.name(rank);
+    }
+    check_interrupted();
+    if (on_waiting_) on_waiting_(missing.empty() ? missing : "forming: waiting for " + missing);
+    if (missing.empty()) co_return;
+    const async::TimePoint reminder = runtime_.now() + kReminder;
+    const bool changed = co_await changed_.wait_until(reminder);
+    if (!changed) log::info("waiting for {} to {}", missing, what);
+  }
+}
+
+}  // namespace millrace::cluster

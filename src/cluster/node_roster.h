@@ -1,0 +1,100 @@
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/control_connection.h"
+#include "cluster/messages.h"
+#include "cluster/node_reports.h"
+#include "comm/tcp_link.h"
+#include "model/config.h"
+
+namespace millrace::cluster {
+
+/// The nodes of a ring as they come and go: hears their hellos, refuses by name those that do not fit, tells each what
+/// to load, and keeps what each has said since. The first is the coordinator's own and always there. Owned by the
+/// coordinator, on its Runtime.
+class NodeRoster {
+ public:
+  struct Node {
+    std::shared_ptr<ControlConnection> connection;  // null: not there, or the coordinator's own
+    uint16_t ring_port = 0;
+    std::optional<uint64_t> page_capacity;  // set: loaded
+    tensor::ChannelSupport first_channels;  // as Loaded says
+    tensor::ChannelSupport last_channels;
+    Generation joined{0};  // asked to join this generation; 0: none
+    bool formed = false;
+  };
+
+  /// `assignments`, by rank, and `config` outlive it.
+  NodeRoster(async::Runtime& runtime, const std::vector<Assignment>& assignments, const model::ModelConfig& config,
+             ControlTiming timing);
+
+  /// Errors: the address cannot be bound.
+  [[nodiscard]] Result<void> listen(const comm::TcpEndpoint& address);
+  /// Until interrupt(): hears nodes. Returns when none is connected any more.
+  [[nodiscard]] asio::awaitable<void> serve();
+  /// Ends serve() and every wait here.
+  void interrupt();
+  /// Throws kAborted after interrupt().
+  void check_interrupted() const;
+
+  /// Called when a node that takes part is lost, with what happened.
+  void on_lost(std::function<void(const std::string& reason)> callback) { on_lost_ = std::move(callback); }
+  /// Called with "forming: waiting for node 1 of 2 (stages 1 to 1)" whenever that has changed; empty: for nobody.
+  void on_waiting(std::function<void(const std::string& what)> callback) { on_waiting_ = std::move(callback); }
+  /// Called when a node has come, which may be another one than before.
+  void on_arrival(std::function<void(uint32_t rank)> callback) { on_arrival_ = std::move(callback); }
+  /// Called when a node could not open the channel to `stage`.
+  void on_lost_channel(std::function<void(StageId stage, const std::string& reason)> callback) {
+    on_lost_channel_ = std::move(callback);
+  }
+  /// From now on a node has to hold so many pages.
+  void require_pages(uint64_t pages) { required_pages_ = pages; }
+
+  /// Until all nodes but the first are `ready`; the log names the others as those that are waited for to do `what`.
+  [[nodiscard]] asio::awaitable<void> until_all(bool (*ready)(const Node&), const char* what);
+  /// Until something has changed here or notify() is called; false when `deadline` came first.
+  [[nodiscard]] asio::awaitable<bool> wait_for_change(async::TimePoint deadline) {
+    return changed_.wait_until(deadline);
+  }
+  void notify() { changed_.notify_all(); }
+
+  [[nodiscard]] std::vector<Node>& nodes() { return nodes_; }
+  /// A node that took part and is lost since forget_lost(), and why; empty: none.
+  [[nodiscard]] const std::string& lost() const { return lost_; }
+  void forget_lost() { lost_.clear(); }
+  [[nodiscard]] NodeReports& reports() { return reports_; }
+  [[nodiscard]] const NodeReports& reports() const { return reports_; }
+
+ private:
+  [[nodiscard]] asio::awaitable<void> accept_nodes();
+  [[nodiscard]] asio::awaitable<void> serve_node(std::shared_ptr<ControlConnection> connection);
+  [[nodiscard]] asio::awaitable<void> listen_to(uint32_t rank, std::shared_ptr<ControlConnection> connection);
+  [[nodiscard]] std::string refusal(const Hello& hello) const;
+  void handle(uint32_t rank, const Message& message);
+  void lose(uint32_t rank, const std::string& reason);
+
+  async::Runtime& runtime_;
+  const std::vector<Assignment>& assignments_;
+  const model::ModelConfig& config_;
+  const ControlTiming timing_;
+  std::unique_ptr<asio::ip::tcp::acceptor> acceptor_;
+  async::TaskGroup tasks_;
+  async::WaitList changed_;
+  std::vector<Node> nodes_;  // by rank; of the first, what its last stage offers
+  NodeReports reports_;
+  std::function<void(const std::string&)> on_lost_;
+  std::function<void(const std::string&)> on_waiting_;
+  std::function<void(uint32_t)> on_arrival_;
+  std::function<void(StageId, const std::string&)> on_lost_channel_;
+  uint64_t required_pages_ = 0;
+  std::string lost_;
+  bool interrupted_ = false;
+};
+
+}  // namespace millrace::cluster

@@ -1,0 +1,97 @@
+#include "cluster/control_connection.h"
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <catch2/catch.hpp>
+#include <future>
+#include <thread>
+
+#include "async/real_runtime.h"
+
+using namespace millrace;
+using namespace millrace::cluster;
+using namespace std::chrono_literals;
+using asio::ip::tcp;
+
+namespace {
+
+/// One end of a control connection, with the thread that serves it and no other.
+class End {
+ public:
+  explicit End(ControlTiming timing) : timing_(timing) {}
+  ~End() {
+    asio::post(thread_.context(), [this] {
+      connection_->close("the test is over");
+      tasks_.spawn("join", connection_->join());
+    });
+    thread_.join();
+  }
+
+  void start(tcp::socket& connected) {
+    tcp::socket socket(thread_.runtime().executor(), tcp::v4(), connected.release());
+    connection_ = std::make_shared<ControlConnection>(thread_.runtime(), std::move(socket), timing_);
+    asio::post(thread_.context(), [this] { connection_->start(); });
+  }
+  void send(const Message& message) {
+    asio::post(thread_.context(), [this, message] { connection_->send(message); });
+  }
+  /// What comes next, or why nothing does.
+  std::string receive() {
+    std::promise<std::string> text;
+    asio::post(thread_.context(), [&] { tasks_.spawn("receive", receive_into(text)); });
+    return text.get_future().get();
+  }
+  /// Lets nothing else happen on the thread for `duration`.
+  void hold_up(async::Duration duration) {
+    asio::post(thread_.context(), [duration] { std::this_thread::sleep_for(duration); });
+  }
+
+ private:
+  asio::awaitable<void> receive_into(std::promise<std::string>& text) {
+    std::string found;
+    try {
+      const Message message = co_await connection_->receive();
+      found = std::get<Stop>(message).reason;
+    } catch (const ErrorException& failure) {
+      found = failure.error().message;
+    }
+    text.set_value(found);
+  }
+
+  const ControlTiming timing_;
+  async::IoThread thread_{"control"};
+  async::TaskGroup tasks_{thread_.runtime()};
+  std::shared_ptr<ControlConnection> connection_;
+};
+
+std::pair<tcp::socket, tcp::socket> connected_pair(asio::io_context& context) {
+  tcp::acceptor acceptor(context, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
+  tcp::socket here(context);
+  here.connect(acceptor.local_endpoint());
+  return {std::move(here), acceptor.accept()};
+}
+
+}  // namespace
+
+TEST_CASE("an end that was held up itself for longer than a peer may be silent hears the peer before it judges") {
+  asio::io_context context;
+  auto [left, right] = connected_pair(context);
+  End held(ControlTiming{});
+  End other(ControlTiming{.silence_limit = 1h});
+  held.start(left);
+  other.start(right);
+  other.send(Stop{Generation(1), "first"});
+  REQUIRE(held.receive() == "first");
+  held.hold_up(ControlTiming{}.silence_limit + 500ms);
+  other.send(Stop{Generation(1), "second"});
+  REQUIRE(held.receive() == "second");
+}
+
+TEST_CASE("an end whose peer says nothing ends with how long that was") {
+  asio::io_context context;
+  auto [left, right] = connected_pair(context);
+  End end(ControlTiming{});
+  end.start(left);
+  const std::string reason = end.receive();
+  REQUIRE(reason.starts_with("silent for "));
+}
