@@ -15,6 +15,8 @@ constexpr uint32_t kAlignment = 64;
 constexpr uint32_t kLeastPart = 4;
 /// The target never falls below this part of what --chunked-prefill-size takes.
 constexpr double kLeastTarget = 0.125;
+/// Nor rises above this multiple of it.
+constexpr double kMostTarget = 4;
 /// The published profile goes beyond the size by this part of it.
 constexpr uint32_t kPublishedOvershoot = 4;
 /// Samples kept for the published fit.
@@ -108,10 +110,10 @@ void Chunker::begin(const BatchShape& decodes, const std::vector<uint32_t>& back
   target_us_ = held_us_ = balanced_target(backlog);
 }
 
-// The target is what the largest chunk takes at a prompt's start, or less when the backlog is too small to fill the
-// pipeline with chunks of that time: k equal chunks of a backlog of R finish after (P − 1 + k)·(c + R/k), which is
-// least for R/k = √(R·c/(P − 1)). While prompts wait the target does not fall again: the pipeline has paid for its
-// filling by chunks of that time, and shorter ones afterwards would only pay c more often.
+// k equal chunks of a backlog of R finish after (P − 1 + k)·(c + R/k), which is least for R/k = √(R·c/(P − 1)). Where
+// the largest chunk takes less at a prompt's start, chunks can't all take that time; its geometric mean with the
+// largest chunk's pays c less often than equal ones would, and they differ little. While prompts wait the target does
+// not fall: the pipeline has paid for its filling by chunks of that time, and shorter ones would only pay c more often.
 double Chunker::balanced_target(const std::vector<uint32_t>& backlog) const {
   BatchShape largest;
   largest.add_prefill(0, options_.size);
@@ -126,9 +128,10 @@ double Chunker::balanced_target(const std::vector<uint32_t>& backlog) const {
     prompt.add_prefill(0, length);
     total += costs_.slowest_us(prompt) - fixed;
     wanted = fixed + std::sqrt(total * fixed / filling);
-    if (wanted >= most) return most;
+    if (wanted >= kMostTarget * kMostTarget * most) break;
   }
-  return std::min(std::max({wanted, held_us_, kLeastTarget * most}), most);
+  if (wanted > most) wanted = std::sqrt(wanted * most);
+  return std::clamp(std::max(wanted, held_us_), kLeastTarget * most, kMostTarget * most);
 }
 
 uint32_t Chunker::aligned(double tokens) const {

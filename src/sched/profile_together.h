@@ -24,7 +24,9 @@ class ProfileTogether {
   ProfileTogether(const Shapes& shapes, size_t stage_count, size_t window, const SharedMachine& machine);
 
   /// Plans of one burst, on as many stages.
-  [[nodiscard]] static uint32_t plans_per_burst(size_t stage_count) { return 2 * static_cast<uint32_t>(stage_count) + 2; }
+  [[nodiscard]] static uint32_t plans_per_burst(size_t stage_count) {
+    return 2 * static_cast<uint32_t>(stage_count) + 2;
+  }
   [[nodiscard]] bool finished() const { return next_burst_ == bursts_.size(); }
   /// The next plan is not the first of its burst: it may be made while others are in flight.
   [[nodiscard]] bool goes_along() const { return next_place_ > 0; }
@@ -53,10 +55,10 @@ class ProfileTogether {
   const size_t stage_count_;
   const size_t window_;
   const SharedMachine machine_;
-  std::vector<Burst> bursts_;   // round by round
-  size_t kinds_ = 0;            // bursts of a round
+  std::vector<Burst> bursts_;  // round by round
+  size_t kinds_ = 0;           // bursts of a round
   size_t next_burst_ = 0;
-  uint32_t next_place_ = 0;     // in that burst
+  uint32_t next_place_ = 0;  // in that burst
 };
 
 }  // namespace millrace::sched

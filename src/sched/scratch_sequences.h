@@ -6,8 +6,8 @@
 
 namespace millrace::sched {
 
-/// Sequences of no request, on which the plans of the start's profile compute: slots from 0 on, pages from 0 on. Used by
-/// the scheduler while nothing else runs.
+/// Sequences of no request, on which the plans of the start's profile compute: slots from 0 on, pages from 0 on. Used
+/// by the scheduler while nothing else runs.
 class ScratchSequences {
  public:
   /// vocab_size: ids that every stage knows.
@@ -26,7 +26,7 @@ class ScratchSequences {
  private:
   struct Scratch {
     uint32_t length = 0;
-    uint32_t announced = 0;     // of its pages
+    uint32_t announced = 0;  // of its pages
     std::vector<PageId> pages;
     uint64_t table_digest = 0;
   };

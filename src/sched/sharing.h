@@ -21,7 +21,7 @@ class Sharing {
     std::optional<BatchShape> shape;  ///< none: others had it beside them, and there is nothing to learn from it
     int64_t begin_ns = 0;             ///< on a clock that all stages share
     int64_t end_ns = 0;
-    double prompt_share = 0;          ///< of its work
+    double prompt_share = 0;  ///< of its work
   };
   struct Alone {
     StageId stage;

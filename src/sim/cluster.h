@@ -21,7 +21,7 @@ struct Cluster {
   sched::CostCoefficients output_head;  ///< of the last stage besides
   std::vector<double> slowness;         ///< factor per stage; the last one serves the rest
   std::vector<sched::CostCoefficients> measured_stages;  ///< whole stages instead of layers: pp_size is their number
-  std::optional<sched::SharedMachine> machine;  ///< that all stages compute on; none: each has its own
+  std::optional<sched::SharedMachine> machine;           ///< that all stages compute on; none: each has its own
   double jitter = 0;
   double activation_bytes_per_token = 0;
   double link_bytes_per_second = 0;

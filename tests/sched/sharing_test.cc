@@ -93,8 +93,8 @@ TEST_CASE("what neighbours took of a run is their part of it times the contentio
   (void)sharing.add(run);
   const auto alone = sharing.add(beside);
   REQUIRE(alone.size() == 2);
-  const double taken = contention.prompt_by_prompt * alone[0].beside_prompt +
-                       contention.prompt_by_other * alone[0].beside_other;
+  const double taken =
+      contention.prompt_by_prompt * alone[0].beside_prompt + contention.prompt_by_other * alone[0].beside_other;
   REQUIRE(alone[0].processor_us == Approx(100));
   REQUIRE(alone[0].processor_us - alone[0].run_us == Approx(taken * alone[0].processor_us));
   REQUIRE(alone[0].run_us == Approx(60 + 40 / 1.4));

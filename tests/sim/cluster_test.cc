@@ -99,7 +99,8 @@ TEST_CASE("the way through the head takes its time, and so does a client's to it
   options.output_length = 11;
   const auto decode = [&](const std::string& more) {
     const auto cluster = Cluster::parse(R"({"stages":[{"per_token_us":1,"per_decode_us":1000}],"page_size":16,
-                                            "page_count":100,"max_running":4,"context_length":1600)" + more + "}");
+                                            "page_count":100,"max_running":4,"context_length":1600)" +
+                                        more + "}");
     REQUIRE(cluster.has_value());
     return run_experiment(*cluster, {1, 0, sched::Chunking::kFixed, 1000}, make_workload(options), 1)->makespan_s;
   };
@@ -113,7 +114,8 @@ TEST_CASE("the way through the head takes its time, and so does a client's to it
   const Setting setting{2, 0, sched::Chunking::kFixed, 1000};
   const double prompt_by_prompt_s = run_experiment(measured(), setting, workload, 1)->makespan_s;
   workload.client_latency_s = 0.25;
-  REQUIRE(run_experiment(measured(), setting, workload, 1)->makespan_s == Approx(prompt_by_prompt_s + 0.75).margin(1e-6));
+  REQUIRE(run_experiment(measured(), setting, workload, 1)->makespan_s ==
+          Approx(prompt_by_prompt_s + 0.75).margin(1e-6));
 }
 
 TEST_CASE("a limit of concurrency holds requests back") {
@@ -161,8 +163,8 @@ TEST_CASE("the requests of a load run are replayed") {
   REQUIRE(closed->max_concurrency == 3);
   REQUIRE(closed->arrivals[0].at_s == 0);
   // Those that had to wait for another's end come when one has ended, not when they did.
-  const auto waited = load(
-      R"({"max_concurrency":2,"input_lens":[5,6,7],"output_lens":[1,1,1],"start_times":[1.5,1.25,9]})");
+  const auto waited =
+      load(R"({"max_concurrency":2,"input_lens":[5,6,7],"output_lens":[1,1,1],"start_times":[1.5,1.25,9]})");
   REQUIRE(waited->arrivals[0].input_length == 6);
   REQUIRE(waited->arrivals[1].at_s == 0.25);
   REQUIRE(waited->arrivals[2].at_s == 0.25);
