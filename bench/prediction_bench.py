@@ -18,7 +18,6 @@ import json
 import random
 import subprocess
 import tempfile
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -65,7 +64,8 @@ def measure(options, rings, describe, folder):
         for load, chunking in order_of(options, number):
             ring = rings[chunking]
             path = folder / f"{ring.name}-{load}-{number}.json".replace(" ", "")
-            cluster = describe(path.with_suffix(".cluster.json"))
+            # A server of fixed chunks can't describe itself before it has served.
+            cluster = describe(path.with_suffix(".cluster.json")) if number > 0 else None
             seed = 100 * number + options.loads.index(load)  # no prompt twice
             result = run_load(options, ring, load, seed, path)
             if number > 0:
@@ -119,19 +119,11 @@ def bench(options, pp_size, folder):
         if options.describe == "start":
             start.write_text(fetch(timed.url + "/cost_model"))
 
-        known = [start]
-
         def describe(path):
             if options.describe == "start":
                 return start
-            try:
-                path.write_text(fetch(timed.url + "/cost_model"))
-                known.append(path)
-            except urllib.error.HTTPError as error:
-                if error.code != 503 or not known[-1].exists():
-                    raise
-                print(f"pp {pp_size}: no description now, {known[-1].name} stands for {path.name}", flush=True)
-            return known[-1]
+            path.write_text(fetch(timed.url + "/cost_model"))
+            return path
 
         runs = measure(options, rings, describe, folder)
     return report(options, pp_size, runs, folder)

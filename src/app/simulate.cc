@@ -129,9 +129,9 @@ Result<void> write_file(const std::filesystem::path& path, const std::string& co
 Result<void> simulate(const SimulateFlags& flags) {
   const auto cluster = sim::Cluster::load(flags.cluster);
   if (cluster.has_error()) return cluster.error();
-  const auto workload =
-      flags.requests.empty() ? sim::make_workload(flags.workload) : sim::load_workload(flags.requests);
+  auto workload = flags.requests.empty() ? sim::make_workload(flags.workload) : sim::load_workload(flags.requests);
   if (workload.has_error()) return workload.error();
+  workload->client_latency_s = 1e-3 * flags.client_latency_ms;
   for (const sim::Arrival& arrival : workload->arrivals) {
     if (uint64_t{arrival.input_length} + arrival.output_length > cluster->context_length) {
       return make_error(ErrorCode::kInvalidArgument, "a request of {} + {} tokens does not fit the context of {}",

@@ -25,6 +25,7 @@ struct SimulateFlags {
   bool plain_batch_queue = false;  ///< decode is not spread over the window
   sim::WorkloadOptions workload;
   std::filesystem::path requests;  ///< of bench/load, instead of workload's; empty: none
+  double client_latency_ms = 1;    ///< with a limit of concurrency: Workload::client_latency_s
   sim::ServiceGoal goal;
   std::filesystem::path result_file;  ///< the table as JSON; empty: none
   std::filesystem::path plot;   ///< empty: none

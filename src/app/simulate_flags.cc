@@ -67,6 +67,11 @@ void add_simulate_flags(CLI::App& command, SimulateFlags& flags) {
   add_setting_flags(command, flags);
   add_workload_flags(command, flags.workload);
   command
+      .add_option("--client-latency-ms", flags.client_latency_ms,
+                  "With --max-concurrency: from a request's last token to the next request's being queued")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command
       .add_option("--requests", flags.requests,
                   "Result file of bench/load: its requests, instead of the flags that describe some")
       ->check(CLI::ExistingFile);

@@ -10,10 +10,13 @@ namespace millrace::sched {
 namespace {
 
 constexpr uint32_t kAlignment = 64;
-/// No chunk but a prompt's last is smaller than this part of the first.
+/// Published: no chunk but a prompt's last is smaller than this part of the size. Balanced: nor than this part of what
+/// it would be without decode beside it.
 constexpr uint32_t kLeastPart = 4;
 /// The target never falls below this part of what --chunked-prefill-size takes.
 constexpr double kLeastTarget = 0.125;
+/// Nor rises above this multiple of it.
+constexpr double kMostTarget = 4;
 /// The published profile goes beyond the size by this part of it.
 constexpr uint32_t kPublishedOvershoot = 4;
 /// Samples kept for the published fit.
@@ -101,14 +104,16 @@ void Chunker::begin(const BatchShape& decodes, const std::vector<uint32_t>& back
   shape_ = decodes;
   tokens_left_ = options_.size;
   cut_any_ = false;
-  if (!balances()) return;
-  target_us_ = balanced_target(backlog);
-  first_chunk_ = std::max(aligned(costs_.chunk_for({}, 0, target_us_)), alignment_);
+  target_us_ = 0;
+  if (backlog.empty()) held_us_ = 0;
+  if (!balances() || backlog.empty()) return;
+  target_us_ = held_us_ = balanced_target(backlog);
 }
 
-// The target is what the largest chunk takes at a prompt's start, or less when the backlog is too small to fill the
-// pipeline with chunks of that time: k equal chunks of a backlog of R finish after (P − 1 + k)·(c + R/k), which is
-// least for R/k = √(R·c/(P − 1)).
+// k equal chunks of a backlog of R finish after (P − 1 + k)·(c + R/k), which is least for R/k = √(R·c/(P − 1)). Where
+// the largest chunk takes less at a prompt's start, chunks can't all take that time; its geometric mean with the
+// largest chunk's pays c less often than equal ones would, and they differ little. While prompts wait the target does
+// not fall: the pipeline has paid for its filling by chunks of that time, and shorter ones would only pay c more often.
 double Chunker::balanced_target(const std::vector<uint32_t>& backlog) const {
   BatchShape largest;
   largest.add_prefill(0, options_.size);
@@ -123,9 +128,10 @@ double Chunker::balanced_target(const std::vector<uint32_t>& backlog) const {
     prompt.add_prefill(0, length);
     total += costs_.slowest_us(prompt) - fixed;
     wanted = fixed + std::sqrt(total * fixed / filling);
-    if (wanted >= most) return most;
+    if (wanted >= kMostTarget * kMostTarget * most) break;
   }
-  return std::max(wanted, kLeastTarget * most);
+  if (wanted > most) wanted = std::sqrt(wanted * most);
+  return std::clamp(std::max(wanted, held_us_), kLeastTarget * most, kMostTarget * most);
 }
 
 uint32_t Chunker::aligned(double tokens) const {
@@ -139,11 +145,17 @@ uint32_t Chunker::published_size(uint32_t prefix) const {
   return std::max(aligned(std::max(smoothed, static_cast<double>(options_.size) / kLeastPart)), alignment_);
 }
 
+double Chunker::target_us(const Prompt& prompt) const {
+  if (prompt.last_target_us == 0) return target_us_;
+  return prompt.last_target_us + options_.smoothing * (target_us_ - prompt.last_target_us);
+}
+
+// No part of the first chunk is a bound: behind a long prefix it would take many times the target.
 uint32_t Chunker::balanced_chunk(const Prompt& prompt) const {
-  double chunk = costs_.chunk_for(shape_, prompt.prefix, target_us_);
+  const double target = cut_any_ ? target_us_ : target_us(prompt);
+  double chunk = costs_.chunk_for(shape_, prompt.prefix, target);
   if (cut_any_) return chunk >= prompt.left ? prompt.left : aligned(chunk);
-  if (prompt.last_chunk > 0) chunk = prompt.last_chunk + options_.smoothing * (chunk - prompt.last_chunk);
-  chunk = std::max(chunk, static_cast<double>(first_chunk_) / kLeastPart);
+  chunk = std::max(chunk, costs_.chunk_for({}, prompt.prefix, target) / kLeastPart);
   return chunk >= prompt.left ? prompt.left : std::max(aligned(chunk), alignment_);
 }
 

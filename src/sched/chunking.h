@@ -19,7 +19,7 @@ enum class Chunking : uint8_t {
 struct ChunkingOptions {
   Chunking mode = Chunking::kFixed;
   uint32_t size = 0;        ///< most prompt tokens in a micro-batch: --chunked-prefill-size
-  double smoothing = 0.75;  ///< how far a chunk follows what is computed: 1 entirely
+  double smoothing = 0.75;  ///< how far a chunk follows what is computed, balanced: in time, 1 entirely
   uint32_t page_size = 64;  ///< chunks end at multiples of max(page_size, 64), where the size is large enough
   uint32_t stage_count = 1;
 };
@@ -55,13 +55,15 @@ class Chunker {
 
   /// A prompt as it stands when the next chunk is cut.
   struct Prompt {
-    uint32_t prefix = 0;      ///< tokens that earlier chunks hold
-    uint32_t left = 0;        ///< tokens after it, at least 1
-    uint32_t last_chunk = 0;  ///< the chunk before; 0: none
+    uint32_t prefix = 0;        ///< tokens that earlier chunks hold
+    uint32_t left = 0;          ///< tokens after it, at least 1
+    double last_target_us = 0;  ///< target_us() of the chunk before; 0: none
   };
 
   /// Starts a micro-batch that holds `decodes` already. `backlog`: lengths of the prompts not entirely prefilled.
   void begin(const BatchShape& decodes, const std::vector<uint32_t>& backlog);
+  /// The time that a micro-batch is to take whose first chunk is cut from `prompt`; 0: chunks are not cut by time.
+  [[nodiscard]] double target_us(const Prompt& prompt) const;
   /// Tokens of `prompt` that fit the micro-batch; 0: it is full. The first chunk always fits, beside any decodes.
   [[nodiscard]] uint32_t fit(const Prompt& prompt) const;
   void add_chunk(const Prompt& prompt, uint32_t tokens);
@@ -83,12 +85,12 @@ class Chunker {
   CostModel costs_;
   std::vector<std::pair<double, double>> profile_samples_;  // of stage 0: (length, µs)
   std::optional<QuadraticFit> published_;
+  double held_us_ = 0;  // the largest target since prompts wait without a break
 
   // The micro-batch that is being put together.
   BatchShape shape_;
   uint32_t tokens_left_ = 0;
   double target_us_ = 0;
-  uint32_t first_chunk_ = 0;  // what a prompt starts with under target_us_
   bool cut_any_ = false;      // add_chunk() has been called
 };
 

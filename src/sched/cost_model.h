@@ -1,11 +1,12 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <limits>
+#include <optional>
 #include <vector>
 
 #include "base/ids.h"
+#include "sched/least_squares.h"
+#include "sched/shared_machine.h"
 
 namespace millrace::sched {
 
@@ -36,6 +37,8 @@ struct CostCoefficients {
   /// Tokens x of a chunk after `prefix` tokens for which shape and chunk together take `target_us`; 0 when the shape
   /// alone takes as long.
   [[nodiscard]] double chunk_for(const BatchShape& shape, uint32_t prefix, double target_us) const;
+  /// More prompt tokens take longer: else it is not known what they cost.
+  [[nodiscard]] bool grows() const { return per_token_us > 0 || per_pair_us > 0; }
 };
 
 /// One stage's coefficients from its timings: recursive least squares of the relative error with exponential
@@ -54,20 +57,16 @@ class CostFit {
   /// False: too few timings, or predictions have been too far off lately; coefficients() must not be relied on.
   [[nodiscard]] bool usable() const;
   [[nodiscard]] const CostCoefficients& coefficients() const { return coefficients_; }
-  /// At the machine's speed in the last timings: coefficients() are a mean over hundreds. The terms of prompt tokens
-  /// and the others have a speed each, since products and reading memory don't slow down together.
-  [[nodiscard]] CostCoefficients coefficients_lately() const;
+  /// At the machine's speed in the last timings: coefficients() are a mean over hundreds.
+  [[nodiscard]] CostCoefficients coefficients_lately() const { return lately_.apply(coefficients_); }
+  /// What stands for them while they are not usable: those of the start's profile, without one those that the fit had
+  /// when it first started over, at the speed of the timings since. Nothing: there were none.
+  [[nodiscard]] std::optional<CostCoefficients> stand_in() const;
   /// Mean of |measured / predicted − 1| over the last timings.
   [[nodiscard]] double relative_error() const { return relative_error_; }
 
  private:
-  using Vector = std::array<double, kCostTerms>;
-  struct Information {
-    std::array<Vector, kCostTerms> products{};  // Σ w·φ·φᵀ
-    Vector targets{};                           // Σ w·φ·t
-    void add(const Information& other, double weight);
-    void add(const BatchShape& shape, double run_us);
-  };
+  using Information = NonNegativeLeastSquares<kCostTerms>;
 
   /// Time measured over time predicted in the last timings, each counted by the share that one kind of work had in it.
   struct Slowness {
@@ -76,9 +75,22 @@ class CostFit {
     void add(double share, double run, double predicted);
     [[nodiscard]] double ratio() const { return predicted_us > 0 ? run_us / predicted_us : 1; }
   };
+  /// How fast the machine was lately by some coefficients. The terms of prompt tokens and the others have a speed each,
+  /// since products and reading memory don't slow down together.
+  struct Speeds {
+    Slowness prompt;
+    Slowness other;
+    void add(const CostCoefficients& coefficients, const BatchShape& shape, double run_us);
+    [[nodiscard]] CostCoefficients apply(const CostCoefficients& coefficients) const;
+  };
+  struct Known {
+    CostCoefficients coefficients;
+    Speeds since;
+  };
 
+  static void add(const BatchShape& shape, double run_us, Information& information);
+  void start_over();
   void solve();
-  [[nodiscard]] static bool solve_subset(const Information& all, unsigned subset, Vector& solution);
 
   Information recent_;
   Information anchor_;
@@ -86,8 +98,8 @@ class CostFit {
   uint64_t observations_ = 0;
   double outlier_share_ = 0;  // of the last timings
   double relative_error_ = 0;
-  Slowness prompt_slowness_;
-  Slowness other_slowness_;
+  Speeds lately_;
+  std::optional<Known> before_;  // of anchor(); without one, of the first start over
 };
 
 /// The cost of a micro-batch on every stage. Owned by the scheduler.
@@ -98,19 +110,20 @@ class CostModel {
   void anchor();
   /// Whether every stage heard of so far can be predicted, and there is one.
   [[nodiscard]] bool usable() const;
+  /// Of a stage's time for a micro-batch, the part that its prompt tokens take; 0 as long as nothing is known of it.
+  [[nodiscard]] double prompt_share(StageId stage, const BatchShape& shape) const;
   /// The time that the slowest stage takes.
   [[nodiscard]] double slowest_us(const BatchShape& shape) const;
   /// The largest chunk with which no stage takes longer than `target_us`.
   [[nodiscard]] double chunk_for(const BatchShape& shape, uint32_t prefix, double target_us) const;
   /// Time from one step of a sequence to its next when the decode steps `all` go in `groups` micro-batches of equal
   /// size, and a micro-batch is under way for `transit_us` besides its runs: the way through all stages, the turns of
-  /// all groups on the slowest, or all runs on processors for `at_once` of them, whichever is longest.
+  /// all groups on the slowest, or all runs on the machine that the stages share, whichever is longest.
   [[nodiscard]] double round_us(const BatchShape& all, uint32_t groups, double transit_us,
-                                double at_once = kAnyNumber) const;
+                                const std::optional<SharedMachine>& machine = {}) const;
   /// The largest number of micro-batches, up to `most`, whose round is within 2 % of the shortest.
   [[nodiscard]] uint32_t decode_groups(const BatchShape& all, uint32_t most, double transit_us,
-                                       double at_once = kAnyNumber) const;
-  static constexpr double kAnyNumber = std::numeric_limits<double>::infinity();
+                                       const std::optional<SharedMachine>& machine = {}) const;
   [[nodiscard]] const std::vector<CostFit>& stages() const { return stages_; }
 
  private:

@@ -436,11 +436,14 @@ void Head::publish_costs() {
                   .max_running = scheduler.max_running,
                   .context_length = scheduler.context_length,
                   .processors = scheduler.processors,
-                  .stage_threads = scheduler.stage_threads};
+                  .stage_threads = scheduler.stage_threads,
+                  .contention = scheduler_.contention()};
   if (!scheduler_.profiling()) {
     for (const CostFit& stage : scheduler_.costs_alone().stages()) {
-      if (!stage.usable()) break;
-      costs.stages.push_back(stage.coefficients_lately());
+      const auto known = stage.usable() ? stage.coefficients_lately() : stage.stand_in();
+      if (!known) break;
+      if (!stage.usable()) costs.stand_ins.emplace_back(static_cast<uint32_t>(costs.stages.size()));
+      costs.stages.push_back(*known);
       costs.relative_errors.push_back(stage.relative_error());
     }
     if (costs.stages.size() < scheduler.stage_count) {

@@ -7,11 +7,12 @@ namespace {
 
 constexpr uint32_t kPromptOfDecodes = 16;
 constexpr uint32_t kMostDecodes = 32;
-constexpr uint32_t kTokenKinds = 32;
+/// The shortest prompt timed, as a part of the largest chunk: 1 / kShortestPart.
+constexpr uint32_t kShortestPart = 4;
 
 }  // namespace
 
-Profile::Profile(const ProfileBounds& bounds) : bounds_(bounds) {
+Profile::Profile(const ProfileBounds& bounds) : bounds_(bounds), scratch_(bounds.page_size, bounds.vocab_size) {
   add_prefills();
   add_decodes();
   for (size_t round = 0; round < kRounds; ++round) {
@@ -20,19 +21,26 @@ Profile::Profile(const ProfileBounds& bounds) : bounds_(bounds) {
       if (round == 0 || (steps_[step].counts && !steps_[step].once)) order_.push_back(step);
     }
   }
+  if (bounds.stage_count > 1 && bounds.machine) add_bursts();
+}
+
+uint32_t Profile::longest_prompt() const {
+  return std::max(1u, std::min(bounds_.chunk_size, bounds_.context_length - 1));
 }
 
 // Chunks after a prefix are as long as half the largest, as far as one sequence goes; they go on from the prompt before
 // them, which is the largest in every round.
 void Profile::add_prefills() {
-  const uint32_t longest = std::max(1u, std::min(bounds_.chunk_size, bounds_.context_length - 1));
+  const uint32_t longest = longest_prompt();
   const uint32_t longest_sample = std::min(bounds_.longest_sample, bounds_.context_length - 1);
   steps_.push_back({.tokens = longest, .fresh = true, .counts = false});
   for (uint32_t sample = 1; sample <= bounds_.prompt_samples; ++sample) {
     const uint64_t length = uint64_t{longest_sample} * sample / bounds_.prompt_samples;
     steps_.push_back({.tokens = std::max(1u, static_cast<uint32_t>(length)), .fresh = true, .once = true});
   }
-  for (const uint32_t part : {4u, 2u, 1u}) steps_.push_back({.tokens = std::max(1u, longest / part), .fresh = true});
+  for (const uint32_t part : {kShortestPart, 2u, 1u}) {
+    steps_.push_back({.tokens = std::max(1u, longest / part), .fresh = true});
+  }
   const uint32_t half = std::max(1u, longest / 2);
   uint32_t length = longest;
   for (int chunk = 0; chunk < 3 && length + half + 2 < bounds_.context_length; ++chunk) {
@@ -50,81 +58,87 @@ void Profile::add_decodes() {
   const uint32_t pages_each = (prompt + 2 + bounds_.page_size - 1) / bounds_.page_size;
   const uint32_t most =
       std::min({bounds_.max_running, kMostDecodes, bounds_.chunk_size / prompt, bounds_.page_count / pages_each});
+  if (prompt + 2 >= bounds_.context_length) return;
+  decode_prompt_ = prompt;
+  most_decodes_ = most;
   for (const uint32_t count : {most, most / 2}) {
-    if (count == 0 || prompt + 2 >= bounds_.context_length) continue;
+    if (count == 0) continue;
     steps_.push_back({.sequences = count, .tokens = prompt, .fresh = true});
     for (int step = 0; step < 2; ++step) steps_.push_back({.sequences = count, .tokens = 1});
   }
 }
 
+// Shapes that were timed alone: the shortest of the prompts, and the fewer of the decodes, if a burst of them has room.
+void Profile::add_bursts() {
+  ProfileTogether::Shapes shapes{.prompt_tokens = std::max(1u, longest_prompt() / kShortestPart)};
+  const uint32_t longest = decode_prompt_ + ProfileTogether::plans_per_burst(bounds_.stage_count);
+  const auto pages = [&](uint32_t tokens) { return (tokens + bounds_.page_size - 1) / bounds_.page_size; };
+  const uint32_t count = most_decodes_ / 2;
+  const uint64_t wanted = uint64_t{count} * pages(longest) + pages(shapes.prompt_tokens);
+  if (longest < bounds_.context_length && count < bounds_.max_running && wanted <= bounds_.page_count) {
+    shapes.decode_count = count;
+    shapes.decode_prompt = decode_prompt_;
+  }
+  together_.emplace(shapes, bounds_.stage_count, bounds_.window, *bounds_.machine);
+}
+
 std::optional<Plan> Profile::next(uint64_t id) {
-  if (next_step_ > order_.size()) return std::nullopt;
-  if (run_us_ > kLongEnoughUs && std::ranges::binary_search(rounds_, next_step_)) order_.resize(next_step_);
+  if (closed_) return std::nullopt;
+  if (run_us_ > kLongEnoughUs) {
+    if (std::ranges::binary_search(rounds_, next_step_)) order_.resize(next_step_);
+    if (together_) together_->stop_after_round();
+  }
+  if (!alone_ended()) {
+    ids_.push_back(id);
+    return next_alone();
+  }
+  if (together_ && !together_->finished()) return together_->next(id, scratch_);
+  closed_ = true;
   Plan plan;
-  if (next_step_ == order_.size()) {
-    ++next_step_;
-    close_all(plan);
-    return plan;
-  }
-  ids_.push_back(id);
-  const Step& step = steps_[order_[next_step_++]];
-  if (step.fresh) {
-    close_all(plan);
-    for (uint32_t slot = 0; slot < step.sequences; ++slot) {
-      plan.opens.push_back({.slot = SlotId(slot), .prompt_length = step.tokens});
-      open_.emplace_back();
-    }
-  }
-  for (uint32_t slot = 0; slot < step.sequences; ++slot) append(plan, slot, step.tokens);
+  scratch_.close_all(plan);
   return plan;
 }
 
-void Profile::record(uint64_t plan, StageId stage, const BatchShape& shape, double run_us) {
-  const auto found = std::ranges::lower_bound(ids_, plan);
-  if (found == ids_.end() || *found != plan) return;
-  run_us_ += run_us;
-  std::vector<Timing>& best = steps_[order_[static_cast<size_t>(found - ids_.begin())]].best;
-  if (best.size() <= stage.value()) best.resize(stage.value() + 1);
-  Timing& timing = best[stage.value()];
-  if (timing.run_us == 0 || run_us < timing.run_us) timing = {stage, shape, run_us};
+Plan Profile::next_alone() {
+  Plan plan;
+  const Step& step = steps_[order_[next_step_++]];
+  if (step.fresh) {
+    scratch_.close_all(plan);
+    for (uint32_t slot = 0; slot < step.sequences; ++slot) scratch_.open(plan, step.tokens);
+  }
+  for (uint32_t slot = 0; slot < step.sequences; ++slot) scratch_.append(plan, slot, step.tokens);
+  return plan;
 }
 
-std::vector<Profile::Timing> Profile::timings() const {
-  std::vector<Timing> all;
+void Profile::record(const StageReport& report, const BatchShape& shape) {
+  const double run_us = static_cast<double>(report.run_ns()) * 1e-3;
+  const auto found = std::ranges::lower_bound(ids_, report.plan.value());
+  if (found == ids_.end() || *found != report.plan.value()) {
+    if (together_) together_->record(report, shape);
+    return;
+  }
+  run_us_ += run_us;
+  std::vector<ProfileTiming>& best = steps_[order_[static_cast<size_t>(found - ids_.begin())]].best;
+  const size_t stage = report.stage.value();
+  if (best.size() <= stage) best.resize(stage + 1);
+  ProfileTiming& timing = best[stage];
+  if (timing.run_us == 0 || run_us < timing.run_us) timing = {report.stage, shape, run_us};
+}
+
+std::vector<ProfileTiming> Profile::timings() const {
+  std::vector<ProfileTiming> all;
   for (const size_t index : order_) {
     const Step& step = steps_[index];
     if (!step.counts) continue;
-    for (const Timing& timing : step.best) {
+    for (const ProfileTiming& timing : step.best) {
       if (timing.run_us > 0) all.push_back(timing);
     }
   }
   return all;
 }
 
-void Profile::close_all(Plan& plan) {
-  for (uint32_t slot = 0; slot < open_.size(); ++slot) plan.closes.emplace_back(slot);
-  open_.clear();
-  used_pages_ = 0;
-}
-
-void Profile::append(Plan& plan, uint32_t slot, uint32_t tokens) {
-  Scratch& sequence = open_[slot];
-  PlanSlice slice;
-  slice.slot = SlotId(slot);
-  slice.prefix = sequence.length;
-  slice.token_count = tokens;
-  slice.sample = true;
-  sequence.length += tokens;
-  for (; sequence.page_count * bounds_.page_size < sequence.length; ++sequence.page_count) {
-    const PageId page(used_pages_++);
-    plan.new_pages.push_back(page);
-    sequence.table_digest = sched::table_digest(sequence.table_digest, page);
-    ++slice.new_page_count;
-  }
-  const uint32_t token_kinds = std::clamp(bounds_.vocab_size, 1u, kTokenKinds);
-  for (uint32_t i = 0; i < tokens; ++i) plan.tokens.push_back(static_cast<TokenId>(i % token_kinds));
-  plan.digest = plan_digest(plan.digest, slice, sequence.table_digest);
-  plan.slices.push_back(slice);
+Contention Profile::contention(const CostModel& costs) const {
+  return together_ ? together_->contention(timings(), costs) : Contention{};
 }
 
 }  // namespace millrace::sched

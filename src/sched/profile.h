@@ -3,8 +3,7 @@
 #include <optional>
 #include <vector>
 
-#include "sched/cost_model.h"
-#include "sched/plan.h"
+#include "sched/profile_together.h"
 
 namespace millrace::sched {
 
@@ -17,14 +16,17 @@ struct ProfileBounds {
   uint32_t prompt_samples = 0;  ///< prompts of so many lengths, evenly up to longest_sample, besides
   uint32_t longest_sample = 0;
   uint32_t vocab_size = 0;      ///< ids that every stage knows
+  uint32_t stage_count = 1;
+  uint32_t window = 1;
+  std::optional<SharedMachine> machine;  ///< that all stages compute on
 };
 
 /// The plans that time every stage before the first request: prompts of several lengths, chunks after a prefix, decode
 /// steps of one and of many sequences, on scratch sequences whose slots are closed again. The largest comes first, to
 /// touch all memory, and does not count; the others are run in up to kRounds rounds, of which the shortest time counts:
 /// what else goes on beside a stage only makes it slower. After kFewestRounds none begins once the stages have run for
-/// kLongEnoughUs in all, since clients wait. Ordinary plans, so that the stages know nothing of it. Used by the
-/// scheduler while nothing else runs.
+/// kLongEnoughUs in all, since clients wait. Then, where several stages share a machine, all of them are timed at once.
+/// Ordinary plans, so that the stages know nothing of it. Used by the scheduler while nothing else runs.
 class Profile {
  public:
   explicit Profile(const ProfileBounds& bounds);
@@ -32,17 +34,16 @@ class Profile {
   /// The next plan, whose id will be `plan`. The last one is empty: it closes the scratch sequences, and brings the
   /// last timings home.
   [[nodiscard]] std::optional<Plan> next(uint64_t plan);
-  [[nodiscard]] bool finished() const { return next_step_ > order_.size(); }
+  /// The next plan may be made while others are in flight.
+  [[nodiscard]] bool goes_along() const { return alone_ended() && together_ && together_->goes_along(); }
+  [[nodiscard]] bool finished() const { return closed_; }
 
   /// A stage's time for a plan; plans of others are ignored.
-  void record(uint64_t plan, StageId stage, const BatchShape& shape, double run_us);
-  struct Timing {
-    StageId stage;
-    BatchShape shape;
-    double run_us = 0;
-  };
-  /// What was measured: every round's, with the shortest time of all rounds.
-  [[nodiscard]] std::vector<Timing> timings() const;
+  void record(const StageReport& report, const BatchShape& shape);
+  /// What was measured of stages alone: every round's, with the shortest time of all rounds.
+  [[nodiscard]] std::vector<ProfileTiming> timings() const;
+  /// What stages take from each other; `costs` has learnt timings(). Nothing where no two share a machine.
+  [[nodiscard]] Contention contention(const CostModel& costs) const;
 
   static constexpr size_t kRounds = 3;
   static constexpr size_t kFewestRounds = 2;
@@ -55,28 +56,28 @@ class Profile {
     bool fresh = false;           // on new sequences; else the next tokens of those that are open
     bool counts = true;
     bool once = false;            // in the first round only
-    std::vector<Timing> best{};   // by stage
-  };
-  struct Scratch {
-    uint32_t length = 0;
-    uint32_t page_count = 0;
-    uint64_t table_digest = 0;
+    std::vector<ProfileTiming> best{};  // by stage
   };
 
   void add_prefills();
   void add_decodes();
-  void close_all(Plan& plan);
-  void append(Plan& plan, uint32_t slot, uint32_t tokens);
+  void add_bursts();
+  [[nodiscard]] uint32_t longest_prompt() const;
+  [[nodiscard]] bool alone_ended() const { return next_step_ == order_.size(); }
+  [[nodiscard]] Plan next_alone();
 
   const ProfileBounds bounds_;
   std::vector<Step> steps_;
   std::vector<size_t> order_;  // of steps_, as they are run
   std::vector<size_t> rounds_;  // where in order_ those begin that may be left out
   size_t next_step_ = 0;       // of order_
+  uint32_t decode_prompt_ = 0;  // tokens of the sequences of the decode steps
+  uint32_t most_decodes_ = 0;
+  std::optional<ProfileTogether> together_;
+  bool closed_ = false;        // the last plan has been made
   double run_us_ = 0;          // of all plans on all stages
-  std::vector<uint64_t> ids_;  // of the plans made, ascending
-  std::vector<Scratch> open_;  // by slot
-  uint32_t used_pages_ = 0;
+  std::vector<uint64_t> ids_;  // of the plans of order_, ascending
+  ScratchSequences scratch_;
 };
 
 }  // namespace millrace::sched

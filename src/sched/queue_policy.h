@@ -16,7 +16,8 @@ enum class QueuePolicy : uint8_t {
   kLongestPrefix,  ///< most tokens found in the cache first
 };
 
-/// A waiting sequence that has been overtaken so often goes before everyone, whatever the policy: nothing starves.
+/// A sequence that has been overtaken so often, in the queue or between its chunks, goes before everyone, whatever the
+/// policy: nothing starves.
 inline constexpr uint32_t kMaxBypasses = 64;
 
 /// Whether `a` goes before `b` under the policy; neither before the other: the earlier one does.

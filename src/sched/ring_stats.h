@@ -78,8 +78,10 @@ struct PlanSent {
 
 /// What micro-batches cost as far as the head has learnt it, and what bounds them.
 struct RingCosts {
-  /// Alone, at the speed of the last timings; empty until every stage can be predicted.
+  /// Alone, at the speed of the last timings; empty until something is known of every stage.
   std::vector<CostCoefficients> stages;  // [stage_count]
+  /// Of stages whose refit is of no use now: what was known before stands for it.
+  std::vector<StageId> stand_ins;
   std::vector<double> relative_errors;   // [stage_count] mean |measured / predicted - 1| lately
   uint32_t page_size = 0;
   uint32_t page_count = 0;
@@ -87,6 +89,7 @@ struct RingCosts {
   uint32_t context_length = 0;
   uint32_t processors = 0;     ///< that all stages share; 0: unknown, or several machines
   uint32_t stage_threads = 1;  ///< that a stage computes with, where processors is not 0
+  Contention contention;       ///< between stages that compute at the same time
 };
 
 /// Watches a ring: the head's thread tells it what happens, any thread reads. A plan's record is complete when the

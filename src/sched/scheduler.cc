@@ -13,6 +13,12 @@ constexpr uint32_t kPublishedSamples = 128;
 /// Reports of older plans are of no use.
 constexpr size_t kMaxShapes = 1024;
 
+/// The machine that several stages compute on, if they do.
+std::optional<SharedMachine> machine_of(const SchedulerOptions& options, const Contention& contention) {
+  if (options.processors == 0 || options.stage_count < 2) return std::nullopt;
+  return SharedMachine{options.processors, options.stage_threads, contention};
+}
+
 ProfileBounds profile_bounds(const SchedulerOptions& options) {
   return {options.page_size,
           options.page_count,
@@ -21,18 +27,15 @@ ProfileBounds profile_bounds(const SchedulerOptions& options) {
           options.context_length,
           options.chunking == Chunking::kPublished ? kPublishedSamples : 0,
           most_prompt_tokens(options.chunking, options.chunked_prefill_size),
-          options.vocab_size};
+          options.vocab_size,
+          options.stage_count,
+          options.window,
+          machine_of(options, {})};
 }
 
 cache::PrefixCacheOptions cache_options(const SchedulerOptions& options) {
   return {options.page_size, options.page_count,  options.share_prefixes, options.host_page_count,
           options.has_store, options.stage_count, options.write_policy};
-}
-
-std::optional<Sharing> sharing_of(const SchedulerOptions& options) {
-  const uint64_t wanted = uint64_t{options.stage_count} * options.stage_threads;
-  if (options.processors == 0 || wanted <= options.processors) return std::nullopt;
-  return Sharing(options.stage_count, options.window, options.processors, options.stage_threads);
 }
 
 GenerateEvent faulty(const Sequence& sequence, tensor::LogitFault fault) {
@@ -66,7 +69,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
         uint64_t{options.page_count} * options.page_size);
   for (uint32_t slot = options.max_running; slot-- > 0;) free_slots_.emplace_back(slot);
   if (options.chunking != Chunking::kFixed) profile_.emplace(profile_bounds(options));
-  sharing_ = sharing_of(options);
+  share_machine({});
 }
 
 size_t Scheduler::pages_for(size_t tokens) const { return (tokens + options_.page_size - 1) / options_.page_size; }
@@ -112,7 +115,7 @@ void Scheduler::leave(Sequence& sequence) {
   sequence.announced_pages = 0;
   sequence.table_digest = 0;
   sequence.scheduled = 0;
-  sequence.last_chunk = 0;
+  sequence.last_target_us = 0;
   sequence.running = false;
   pending_closes_.push_back(sequence.slot);
   free_slots_.push_back(sequence.slot);
@@ -148,7 +151,7 @@ std::vector<SequenceId> Scheduler::lose_ring() {
   shapes_.clear();
   plan_count_ = 0;
   if (profile_) profile_.emplace(profile_bounds(options_));
-  sharing_ = sharing_of(options_);
+  share_machine(contention());
   CHECK(free_slots_.size() == options_.max_running, "{} of {} slots are free without a ring", free_slots_.size(),
         options_.max_running);
   CHECK(cache_.available_pages() == cache_.page_count(), "{} of {} pages are free without a ring",
@@ -219,28 +222,36 @@ void Scheduler::observe(const std::vector<StageReport>& reports) {
 }
 
 void Scheduler::observe(const StageReport& report, const std::optional<BatchShape>& shape) {
-  const double run_us = static_cast<double>(report.run_ns()) * 1e-3;
   if (profile_) {
-    if (shape) profile_->record(report.plan.value(), report.stage, *shape, run_us);
+    if (shape) profile_->record(report, *shape);
     return;
   }
-  if (shape) chunker_.observe(report.stage, *shape, run_us);
+  if (shape) chunker_.observe(report.stage, *shape, static_cast<double>(report.run_ns()) * 1e-3);
   if (!sharing_) return;
+  const double prompt_share = costs_alone_.prompt_share(report.stage, shape.value_or(BatchShape{}));
   for (const Sharing::Alone& alone :
-       sharing_->add({report.stage, report.plan.value(), shape, report.begin_ns, report.end_ns})) {
+       sharing_->add({report.stage, report.plan.value(), shape, report.begin_ns, report.end_ns, prompt_share})) {
     costs_alone_.observe(alone.stage, alone.shape, alone.run_us);
   }
 }
 
-// Its plans ran one at a time, so that their times are those of stages alone.
+// The first of its plans ran one at a time, so that their times are those of stages alone.
 void Scheduler::finish_profile() {
   for (const auto& [stage, shape, run_us] : profile_->timings()) {
     chunker_.learn(stage, shape, run_us);
     costs_alone_.learn(stage, shape, run_us);
   }
+  const Contention found = profile_->contention(costs_alone_);
   profile_.reset();
   chunker_.finish_profile();
   costs_alone_.anchor();
+  share_machine(found);
+}
+
+void Scheduler::share_machine(const Contention& contention) {
+  machine_ = machine_of(options_, contention);
+  sharing_.reset();
+  if (machine_) sharing_.emplace(options_.stage_count, options_.window, *machine_);
 }
 
 // A run that waits for its pages to come from the host says nothing of what computing costs.

@@ -100,6 +100,8 @@ class Scheduler {
   [[nodiscard]] const CostModel& costs() const { return chunker_.costs(); }
   /// The same, but for what stages on the same processors take from each other.
   [[nodiscard]] const CostModel& costs_alone() const { return sharing_ ? costs_alone_ : costs(); }
+  /// That, beyond their shares of the processors, as the start's profile found it.
+  [[nodiscard]] Contention contention() const { return machine_ ? machine_->contention : Contention{}; }
   [[nodiscard]] size_t waiting_count() const { return waiting_.size(); }
   [[nodiscard]] size_t running_count() const { return running_.size(); }
   /// Pages that can be had: free, or cached and in nobody's use.
@@ -138,6 +140,7 @@ class Scheduler {
   void refresh_matches();
   [[nodiscard]] bool awaits_prefetch(const Sequence& sequence) const;
   [[nodiscard]] bool take_chunk(Plan& plan, Sequence& sequence);
+  [[nodiscard]] bool take_first_chunk(Plan& plan, const Sequence* begun);
   [[nodiscard]] size_t pages_wanted(Sequence& candidate, std::span<Sequence* const> others) const;
   [[nodiscard]] bool has_room(Sequence& candidate) const;
   [[nodiscard]] bool admit(Plan& plan, Sequence& sequence);
@@ -154,6 +157,7 @@ class Scheduler {
   void observe(const std::vector<StageReport>& reports);
   void observe(const StageReport& report, const std::optional<BatchShape>& shape);
   void finish_profile();
+  void share_machine(const Contention& contention);
   [[nodiscard]] std::optional<GenerateEvent> book(Sequence& sequence, const SliceOutput& slice);
   void book_scores(Sequence& sequence, const SliceOutput& slice);
   [[nodiscard]] std::optional<FinishReason> finish_reason(const Sequence& sequence) const;
@@ -163,8 +167,9 @@ class Scheduler {
   const SchedulerOptions options_;
   cache::PrefixCache cache_;
   Chunker chunker_;
-  std::optional<Sharing> sharing_;  // where the stages want more processors than there are
-  CostModel costs_alone_;           // with sharing_
+  std::optional<SharedMachine> machine_;  // where several stages are on one
+  std::optional<Sharing> sharing_;        // on that machine
+  CostModel costs_alone_;                 // with sharing_
   NewTokenRatio new_token_ratio_;
   std::optional<Profile> profile_;                     // until every stage has been timed
   std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;

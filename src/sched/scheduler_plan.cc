@@ -41,9 +41,9 @@ void Scheduler::finish_plan(Plan& plan) {
   record_shape(plan);
 }
 
-// One plan at a time, so that no stage computes beside another on the same cores.
+// One plan at a time, so that no stage computes beside another on the same cores, but where that is to be timed.
 std::optional<Plan> Scheduler::next_of_profile() {
-  if (!in_flight_.empty()) return std::nullopt;
+  if (!in_flight_.empty() && !profile_->goes_along()) return std::nullopt;
   auto plan = profile_->next(plan_count_);
   if (!plan) return std::nullopt;
   in_flight_.emplace_back();
@@ -91,7 +91,7 @@ uint32_t Scheduler::decode_plans(const BatchShape& decodes) const {
   const CostModel& costs = costs_alone();
   if (!costs.usable()) return options_.window;
   const uint32_t most = std::min(options_.window, std::max(static_cast<uint32_t>(decodes.decode_count), 1U));
-  return costs.decode_groups(decodes, most, transit_us_, sharing_ ? sharing_->at_once() : CostModel::kAnyNumber);
+  return costs.decode_groups(decodes, most, transit_us_, machine_);
 }
 
 bool Scheduler::prefill_pending() const {
@@ -207,34 +207,43 @@ void Scheduler::plan_prefills(Plan& plan) {
   const std::vector<Sequence*> begun = begun_prompts();
   plan_short_prompts(plan, begun);
   for (Sequence* sequence : begun) {
+    while (take_first_chunk(plan, sequence)) {
+    }
     if (sequence->running && sequence->prefilling() && !take_chunk(plan, *sequence)) return;
   }
-  while (!waiting_.empty()) {
-    const auto place = next_waiting();
-    if (!place) return;
-    Sequence& candidate = *waiting_[*place];
-    (void)match(candidate);
-    if (chunker_.fit(prompt_of(candidate)) == 0 || candidate.in_flight > 0 || !has_room(candidate)) return;
-    if (!admit(plan, candidate) || !take_chunk(plan, candidate)) return;
+  while (take_first_chunk(plan, nullptr)) {
   }
+}
+
+// Of the next of the queue; before the chunk of a begun prompt only if it has a larger priority. False: not now.
+bool Scheduler::take_first_chunk(Plan& plan, const Sequence* begun) {
+  if (begun != nullptr && options_.policy != QueuePolicy::kPriority) return false;
+  const auto place = next_waiting();
+  if (!place) return false;
+  Sequence& candidate = *waiting_[*place];
+  if (begun != nullptr && !higher_priority(candidate, *begun)) return false;
+  (void)match(candidate);
+  if (chunker_.fit(prompt_of(candidate)) == 0 || candidate.in_flight > 0 || !has_room(candidate)) return false;
+  return admit(plan, candidate) && take_chunk(plan, candidate);
 }
 
 Chunker::Prompt Scheduler::prompt_of(const Sequence& sequence) {
   const uint32_t prefix = sequence.computed();
-  return {prefix, static_cast<uint32_t>(sequence.tokens.size()) - prefix, sequence.last_chunk};
+  return {prefix, static_cast<uint32_t>(sequence.tokens.size()) - prefix, sequence.last_target_us};
 }
 
 bool Scheduler::take_chunk(Plan& plan, Sequence& sequence) {
-  const uint32_t count = chunker_.fit(prompt_of(sequence));
+  const Chunker::Prompt prompt = prompt_of(sequence);
+  const uint32_t count = chunker_.fit(prompt);
   if (count == 0) return false;
-  chunker_.add_chunk(prompt_of(sequence), count);
+  sequence.last_target_us = chunker_.target_us(prompt);
+  chunker_.add_chunk(prompt, count);
   add_slice(plan, sequence, count);
-  sequence.last_chunk = count;
   return true;
 }
 
 // While a long prompt has its turn, short ones go along in a part of the micro-batch, begun ones first, then out of the
-// queue; each overtaking is counted, and the one that has been overtaken too often ends it.
+// queue; each overtaking is counted, and one that has been overtaken too often lets nobody past.
 void Scheduler::plan_short_prompts(Plan& plan, const std::vector<Sequence*>& begun) {
   uint32_t budget = options_.chunked_prefill_size / kShortPromptPart;
   if (begun.empty() || begun.front()->unscheduled() <= budget) return;
@@ -247,11 +256,13 @@ void Scheduler::plan_short_prompts(Plan& plan, const std::vector<Sequence*>& beg
   for (Sequence* sequence : begun) {
     if (chunker_.fits_whole(prompt_of(*sequence), budget)) go_along(*sequence);
   }
-  for (size_t place = 0; place < waiting_.size() && budget > 0;) {
+  bool lets_past = true;
+  for (size_t place = 0; place < waiting_.size() && budget > 0 && lets_past;) {
     Sequence& candidate = *waiting_[place];
     (void)match(candidate);
-    if (waiting_.front()->bypasses >= kMaxBypasses && place > 0) return;
-    if (!chunker_.fits_whole(prompt_of(candidate), budget) || candidate.in_flight > 0 || awaits_prefetch(candidate)) {
+    const bool ready = !awaits_prefetch(candidate);
+    if (!ready || candidate.in_flight > 0 || !chunker_.fits_whole(prompt_of(candidate), budget)) {
+      lets_past = !ready || candidate.bypasses < kMaxBypasses;
       ++place;
       continue;
     }
@@ -313,6 +324,10 @@ bool Scheduler::admit(Plan& plan, Sequence& sequence) {
   cache_.stop_prefetch(sequence.id);
   const auto place = std::ranges::find(waiting_, &sequence) - waiting_.begin();
   take_from_queue(waiting_, static_cast<size_t>(place));
+  // Begun prompts of smaller priority are overtaken as well: their chunks come after this one's.
+  for (Sequence* other : running_) {
+    if (other->prefilling() && higher_priority(sequence, *other)) ++other->bypasses;
+  }
   sequence.running = true;
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();

@@ -28,8 +28,8 @@ struct Sequence {
   bool awaits_prefetch = false;  ///< not admitted before its prefetch has ended
   std::vector<tensor::TokenLogprobs> prompt_scores;
   bool prompt_scored = false;           ///< delivered, so that a recomputation after retraction does not score again
-  uint32_t last_chunk = 0;              ///< tokens of its prompt's last chunk; 0: none since it was opened
-  uint32_t bypasses = 0;                ///< how often it has been overtaken in the queue
+  double last_target_us = 0;            ///< Chunker::target_us of its prompt's last chunk; 0: none since it was opened
+  uint32_t bypasses = 0;                ///< how often it has been overtaken, or sent back for a larger priority
   uint64_t last_planned = 0;            ///< turn of its last slice: who waits longest decodes first
 
   [[nodiscard]] uint32_t prompt_length() const { return static_cast<uint32_t>(request.prompt.size()); }

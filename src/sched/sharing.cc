@@ -2,14 +2,25 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 
 namespace millrace::sched {
+namespace {
 
-Sharing::Sharing(size_t stage_count, size_t window, uint32_t processors, uint32_t threads)
-    : window_(window), processors_per_run_(static_cast<double>(processors) / threads), stages_(stage_count) {
-  CHECK(stage_count > 0 && window > 0 && processors > 0 && threads > 0);
+/// From `at_ns` on, so many runs more go on beside one, with such a sum of prompt shares.
+struct Change {
+  int64_t at_ns = 0;
+  int runs = 0;
+  double prompt_share = 0;
+};
+
+}  // namespace
+
+Sharing::Sharing(size_t stage_count, size_t window, const SharedMachine& machine)
+    : window_(window), machine_(machine), stages_(stage_count) {
+  CHECK(stage_count > 0 && window > 0 && machine.processors > 0 && machine.threads > 0);
 }
 
 std::vector<Sharing::Alone> Sharing::add(const Run& run) {
@@ -19,39 +30,65 @@ std::vector<Sharing::Alone> Sharing::add(const Run& run) {
   uint64_t known = std::numeric_limits<uint64_t>::max();
   for (const Stage& stage : stages_) known = std::min(known, stage.next_plan);
   std::vector<Alone> settled;
+  settle(known, settled);
+  forget_settled();
+  return settled;
+}
+
+std::vector<Sharing::Alone> Sharing::finish() {
+  std::vector<Alone> settled;
+  settle(std::numeric_limits<uint64_t>::max(), settled);
+  forget_settled();
+  return settled;
+}
+
+void Sharing::settle(uint64_t known, std::vector<Alone>& settled) {
   for (Stage& stage : stages_) {
     for (; stage.settled < stage.runs.size(); ++stage.settled) {
       const Run& next = stage.runs[stage.settled];
       // The plan a window later was made when this one had come back.
       if (next.plan + window_ > known) break;
-      if (next.shape) settled.push_back({next.stage, *next.shape, alone_us(next)});
+      if (next.shape) settled.push_back(alone(next));
     }
   }
-  forget_settled();
-  return settled;
 }
 
-double Sharing::alone_us(const Run& run) const {
-  std::vector<std::pair<int64_t, int>> changes;  // when so many runs more go on beside it
+Sharing::Alone Sharing::alone(const Run& run) const {
+  std::vector<Change> changes;
   for (const Stage& stage : stages_) {
     for (const Run& other : stage.runs) {
       if (&stage == &stages_[run.stage.value()] || other.end_ns <= run.begin_ns) continue;
       if (other.begin_ns >= run.end_ns) break;
-      changes.emplace_back(std::max(other.begin_ns, run.begin_ns), 1);
-      changes.emplace_back(std::min(other.end_ns, run.end_ns), -1);
+      changes.push_back({std::max(other.begin_ns, run.begin_ns), 1, other.prompt_share});
+      changes.push_back({std::min(other.end_ns, run.end_ns), -1, -other.prompt_share});
     }
   }
-  changes.emplace_back(run.end_ns, 0);
-  std::ranges::sort(changes);
-  double work_ns = 0;
+  changes.push_back({run.end_ns});
+  std::ranges::sort(changes, {}, [](const Change& change) { return std::pair(change.at_ns, -change.runs); });
+  Alone found{run.stage, *run.shape, 0, run.prompt_share};
   int running = 1;
+  double prompt_shares = 0;
   int64_t since = run.begin_ns;
-  for (const auto& [at, change] : changes) {
-    work_ns += static_cast<double>(at - since) * std::min(1.0, processors_per_run_ / running);
-    since = at;
-    running += change;
+  for (const Change& change : changes) {
+    const auto count = static_cast<size_t>(running);
+    const double us = 1e-3 * static_cast<double>(change.at_ns - since) * machine_.processor_share(count);
+    const double part = machine_.beside_share(count);
+    const double prompts = part * prompt_shares;
+    const double others = part * (running - 1) - prompts;
+    const double alone_us = us / machine_.contention.slowdown(run.prompt_share, prompts + others, prompts);
+    found.processor_us += us;
+    found.run_us += alone_us;
+    found.beside_prompt += prompts * alone_us;
+    found.beside_other += others * alone_us;
+    since = change.at_ns;
+    running += change.runs;
+    prompt_shares += change.prompt_share;
   }
-  return work_ns * 1e-3;
+  if (found.processor_us > 0) {
+    found.beside_prompt /= found.processor_us;
+    found.beside_other /= found.processor_us;
+  }
+  return found;
 }
 
 void Sharing::forget_settled() {

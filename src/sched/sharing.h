@@ -6,35 +6,43 @@
 #include <vector>
 
 #include "sched/cost_model.h"
+#include "sched/shared_machine.h"
 
 namespace millrace::sched {
 
-/// What the runs of stages that compute on the same processors would have taken alone. When k of them run with t
-/// threads each on n processors, each goes on at the rate min(1, n / (k·t)): alone, a run takes the integral of that
-/// rate over its time. The simulator slows stages down by the same rule. Plain data of the scheduler.
+/// What the runs of stages on one machine would have taken alone: the integral, over a run's time, of the rate at which
+/// it went on beside those that ran then (docs/scheduling.md). The simulator slows stages down by the same rule. Plain
+/// data.
 class Sharing {
  public:
   struct Run {
     StageId stage;
     uint64_t plan = 0;
-    std::optional<BatchShape> shape;  ///< none: it took processors, and there is nothing to learn from it
+    std::optional<BatchShape> shape;  ///< none: others had it beside them, and there is nothing to learn from it
     int64_t begin_ns = 0;             ///< on a clock that all stages share
     int64_t end_ns = 0;
+    double prompt_share = 0;  ///< of its work
   };
   struct Alone {
     StageId stage;
     BatchShape shape;
     double run_us = 0;
+    double prompt_share = 0;
+    double processor_us = 0;  ///< its time with the processors that it wants: run_us and what neighbours took of it
+    /// Neighbours on average over that time, by kind of work, each divided by the run's slowdown then:
+    /// processor_us − run_us is the sum over the kinds of contention · beside · processor_us.
+    double beside_prompt = 0;
+    double beside_other = 0;
   };
 
   /// window: plans that can be in flight.
-  Sharing(size_t stage_count, size_t window, uint32_t processors, uint32_t threads);
+  Sharing(size_t stage_count, size_t window, const SharedMachine& machine);
 
-  /// Runs that go on at full speed at the same time.
-  [[nodiscard]] double at_once() const { return processors_per_run_; }
   /// Each stage's runs come in the order of their plans. Returns those whose neighbours are all known by now: those of
   /// the plans that were in flight at the same time.
   [[nodiscard]] std::vector<Alone> add(const Run& run);
+  /// All others, when no more runs come.
+  [[nodiscard]] std::vector<Alone> finish();
 
  private:
   struct Stage {
@@ -42,11 +50,12 @@ class Sharing {
     size_t settled = 0;      // of them
     uint64_t next_plan = 0;  // all before it are known
   };
-  [[nodiscard]] double alone_us(const Run& run) const;
+  void settle(uint64_t known, std::vector<Alone>& settled);
+  [[nodiscard]] Alone alone(const Run& run) const;
   void forget_settled();
 
   size_t window_;
-  double processors_per_run_;
+  SharedMachine machine_;
   std::vector<Stage> stages_;
 };
 

@@ -72,7 +72,28 @@ Result<void> read_stages(element value, std::vector<sched::CostCoefficients>& st
   return {};
 }
 
-Result<void> read_scalar(std::string_view name, element value, Cluster& cluster) {
+Result<void> read_contention(element value, sched::Contention& contention) {
+  object fields;
+  if (value.get(fields) != simdjson::SUCCESS) return Error{ErrorCode::kData, "contention: wanted an object"};
+  for (const auto field : fields) {
+    const auto found = number(fmt::format("contention.{}", std::string_view(field.key)), field.value);
+    if (found.has_error()) return found.error();
+    if (field.key == "prompt_by_prompt") {
+      contention.prompt_by_prompt = *found;
+    } else if (field.key == "prompt_by_other") {
+      contention.prompt_by_other = *found;
+    } else if (field.key == "other_by_prompt") {
+      contention.other_by_prompt = *found;
+    } else if (field.key == "other_by_other") {
+      contention.other_by_other = *found;
+    } else {
+      return make_error(ErrorCode::kData, "contention.{}: unknown", field.key);
+    }
+  }
+  return {};
+}
+
+Result<void> read_scalar(std::string_view name, element value, Cluster& cluster, sched::SharedMachine& shared) {
   const auto found = number(name, value);
   if (found.has_error()) return found.error();
   if (name == "layers") {
@@ -85,10 +106,12 @@ Result<void> read_scalar(std::string_view name, element value, Cluster& cluster)
     cluster.link_bytes_per_second = *found * 1e9;
   } else if (name == "link_latency_us") {
     cluster.link_latency_us = *found;
+  } else if (name == "head_latency_us") {
+    cluster.head_latency_us = *found;
   } else if (name == "processors") {
-    cluster.processors = static_cast<uint32_t>(*found);
+    shared.processors = static_cast<uint32_t>(*found);
   } else if (name == "threads") {
-    cluster.threads = static_cast<uint32_t>(*found);
+    shared.threads = static_cast<uint32_t>(*found);
   } else if (name == "page_size") {
     cluster.page_size = static_cast<uint32_t>(*found);
   } else if (name == "page_count") {
@@ -103,11 +126,12 @@ Result<void> read_scalar(std::string_view name, element value, Cluster& cluster)
   return {};
 }
 
-Result<void> read_field(std::string_view name, element value, Cluster& cluster) {
+Result<void> read_field(std::string_view name, element value, Cluster& cluster, sched::SharedMachine& shared) {
   if (name == "layer") return read_cost(name, value, cluster.layer);
   if (name == "stage") return read_cost(name, value, cluster.stage);
   if (name == "output_head") return read_cost(name, value, cluster.output_head);
   if (name == "stages") return read_stages(value, cluster.measured_stages);
+  if (name == "contention") return read_contention(value, shared.contention);
   if (name == "slowness") return read_slowness(value, cluster.slowness);
   if (name == "name" || name == "about") {
     std::string_view text;
@@ -115,7 +139,7 @@ Result<void> read_field(std::string_view name, element value, Cluster& cluster) 
     if (name == "name") cluster.name = text;
     return {};
   }
-  return read_scalar(name, value, cluster);
+  return read_scalar(name, value, cluster, shared);
 }
 
 }  // namespace
@@ -125,13 +149,15 @@ Result<Cluster> Cluster::parse(const std::string& json) {
   object fields;
   if (parser.parse(json).get(fields) != simdjson::SUCCESS) return Error{ErrorCode::kData, "not a JSON object"};
   Cluster cluster;
-  for (const auto field : fields) RETURN_IF_ERROR(read_field(field.key, field.value, cluster));
+  sched::SharedMachine shared{.processors = 0};  // 0: it is not said of what
+  for (const auto field : fields) RETURN_IF_ERROR(read_field(field.key, field.value, cluster, shared));
   if ((cluster.layers < 1) == cluster.measured_stages.empty()) {
     return Error{ErrorCode::kData, "wanted either layers, at least 1, or stages"};
   }
-  if (cluster.page_size < 1 || cluster.page_count < 1 || cluster.max_running < 1 || cluster.threads < 1) {
+  if (cluster.page_size < 1 || cluster.page_count < 1 || cluster.max_running < 1 || shared.threads < 1) {
     return Error{ErrorCode::kData, "page_size, page_count, max_running, threads: wanted at least 1 of each"};
   }
+  if (shared.processors > 0) cluster.machine = shared;
   const uint64_t capacity = uint64_t{cluster.page_size} * cluster.page_count;
   if (cluster.context_length == 0 || cluster.context_length > capacity) {
     return make_error(ErrorCode::kData, "context_length {}: wanted 1 to what the pages hold, {}",
@@ -193,7 +219,6 @@ void Cluster::join(std::vector<StageCost>& joined) const {
   const auto row_bytes = static_cast<size_t>(activation_bytes_per_token);
   for (StageCost& each : joined) {
     each.jitter = jitter;
-    each.threads = threads;
     each.input_row_bytes = &each == &joined.front() ? 0 : row_bytes;
     each.output_row_bytes = &each == &joined.back() ? 0 : row_bytes;
   }

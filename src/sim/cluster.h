@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,12 +21,12 @@ struct Cluster {
   sched::CostCoefficients output_head;  ///< of the last stage besides
   std::vector<double> slowness;         ///< factor per stage; the last one serves the rest
   std::vector<sched::CostCoefficients> measured_stages;  ///< whole stages instead of layers: pp_size is their number
-  uint32_t processors = 0;  ///< of the one machine that all stages compute on; 0: each has its own
-  uint32_t threads = 1;     ///< that a stage computes with
+  std::optional<sched::SharedMachine> machine;           ///< that all stages compute on; none: each has its own
   double jitter = 0;
   double activation_bytes_per_token = 0;
   double link_bytes_per_second = 0;
   double link_latency_us = 0;
+  std::optional<double> head_latency_us;  ///< last stage to first, through the head; none: two links
   uint32_t page_size = 64;
   uint32_t page_count = 0;
   uint32_t max_running = 64;

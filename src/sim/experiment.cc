@@ -30,14 +30,20 @@ SimulatedRingOptions ring_options(const Cluster& cluster, const Setting& setting
   scheduler.chunk_smoothing = setting.smoothing;
   scheduler.policy = setting.policy;
   scheduler.spread_decodes = setting.spread_decodes;
-  scheduler.processors = cluster.processors;
-  scheduler.stage_threads = cluster.threads;
+  if (cluster.machine) {
+    scheduler.processors = cluster.machine->processors;
+    scheduler.stage_threads = cluster.machine->threads;
+  }
   options.head.max_queued = 1u << 20;
   options.head.heartbeat = 10s;
   options.head.watchdog = std::chrono::hours(1000);
   options.links.bytes_per_second = cluster.link_bytes_per_second;
   options.links.latency = duration_of(cluster.link_latency_us * 1e-6);
   options.links.keeps_bytes = false;
+  if (cluster.head_latency_us) {
+    options.head_links = options.links;
+    options.head_links->latency = duration_of(0.5e-6 * *cluster.head_latency_us);
+  }
   return options;
 }
 
@@ -101,6 +107,7 @@ class Clients {
 
   asio::awaitable<void> send(size_t index, TimePoint start) {
     co_await send_one(runtime_, engine_, workload_.arrivals[index], index, start, results_[index]);
+    if (workload_.client_latency_s > 0) co_await async::sleep_for(runtime_, duration_of(workload_.client_latency_s));
     --running_;
     one_ended_.notify_one();
   }
@@ -143,11 +150,11 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& s
   const auto row_bytes = static_cast<size_t>(cluster.activation_bytes_per_token);
   const size_t most_rows = sched::most_prompt_tokens(setting.chunking, setting.chunk_size) + cluster.max_running;
   const std::shared_ptr<std::byte[]> scratch = std::make_shared_for_overwrite<std::byte[]>(most_rows * (row_bytes + 1));
-  Processors processors(cluster.processors);
+  Processors processors(cluster.machine.value_or(sched::SharedMachine{}));
   options.make_runner = [&](async::Runtime& runtime, StageId stage) {
     return std::make_unique<TimedRunner>(
         runtime, stage, (*stages)[stage.value()], scratch, [&world] { return world.random(); }, result.trace,
-        cluster.processors > 0 ? &processors : nullptr);
+        cluster.machine ? &processors : nullptr);
   };
   SimulatedRing ring(world, options);
   TimePoint time{};

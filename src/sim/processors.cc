@@ -8,25 +8,33 @@ namespace millrace::sim {
 /// A job among those that compute, also when its coroutine is destroyed before the work is done.
 class Processors::Registration {
  public:
-  Registration(Processors& home, Job& job) : home_(home), job_(job) { home_.jobs_.push_back(&job); }
+  Registration(Processors& home, Job& job) : home_(home), job_(job) {
+    home_.jobs_.push_back(&job);
+    home_.prompt_shares_ += job.prompt_share;
+  }
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
-  ~Registration() { std::erase(home_.jobs_, &job_); }
+  ~Registration() {
+    std::erase(home_.jobs_, &job_);
+    home_.prompt_shares_ = home_.jobs_.empty() ? 0 : home_.prompt_shares_ - job_.prompt_share;
+  }
 
  private:
   Processors& home_;
   Job& job_;
 };
 
-double Processors::rate() const {
-  uint64_t wanted = 0;
-  for (const Job* job : jobs_) wanted += job->threads;
-  return wanted <= count_ ? 1 : static_cast<double>(count_) / static_cast<double>(wanted);
+double Processors::rate(const Job& job) const {
+  const size_t running = jobs_.size();
+  const double part = machine_.beside_share(running);
+  const double neighbours = part * static_cast<double>(running - 1);
+  const double prompt_shares = part * (prompt_shares_ - job.prompt_share);
+  return machine_.processor_share(running) / machine_.contention.slowdown(job.prompt_share, neighbours, prompt_shares);
 }
 
 void Processors::settle(async::TimePoint now) {
-  const double done_ns = static_cast<double>((now - settled_).count()) * rate();
-  for (Job* job : jobs_) job->left_ns -= done_ns;
+  const double passed_ns = static_cast<double>((now - settled_).count());
+  for (Job* job : jobs_) job->left_ns -= passed_ns * rate(*job);
   settled_ = now;
 }
 
@@ -36,15 +44,14 @@ void Processors::wake_others(const Job& changed) {
   }
 }
 
-asio::awaitable<void> Processors::compute(async::Runtime& runtime, async::Duration work, uint32_t threads) {
+asio::awaitable<void> Processors::compute(async::Runtime& runtime, async::Duration work, double prompt_share) {
   settle(runtime.now());
-  Job job{async::WaitList(runtime), static_cast<double>(work.count()), threads};
+  Job job{async::WaitList(runtime), static_cast<double>(work.count()), prompt_share};
   {
-    const double rate_without = rate();
     const Registration registration(*this, job);
-    if (rate() != rate_without) wake_others(job);
+    wake_others(job);
     while (job.left_ns > 0.5) {
-      const async::Duration wait(static_cast<int64_t>(std::ceil(job.left_ns / rate())));
+      const async::Duration wait(static_cast<int64_t>(std::ceil(job.left_ns / rate(job))));
       (void)co_await job.rate_changed.wait_until(runtime.now() + wait);
       settle(runtime.now());
     }

@@ -1,38 +1,41 @@
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "async/wait_list.h"
+#include "sched/shared_machine.h"
 
 namespace millrace::sim {
 
-/// Processors that the stages of one machine compute on. As long as no more threads want to run than there are
-/// processors each runs at full speed; beyond that all are slowed down alike (processor sharing). For virtual time
-/// only: the stages' Runtimes are threads of one VirtualWorld. Outlives those who compute.
+/// The processors of a machine that several stages compute on. Those who compute at the same time go on at the rate of
+/// sched::SharedMachine: beyond as many threads as processors all are slowed down alike, and each by what its
+/// neighbours do. For virtual time only: the stages' Runtimes are threads of one VirtualWorld. Outlives those who
+/// compute.
 class Processors {
  public:
-  explicit Processors(uint32_t count) : count_(count) {}
+  explicit Processors(const sched::SharedMachine& machine) : machine_(machine) {}
   Processors(const Processors&) = delete;
   Processors& operator=(const Processors&) = delete;
 
-  /// Returns when `work`, the time that the caller's `threads` threads need when nobody disturbs them, is done.
-  [[nodiscard]] asio::awaitable<void> compute(async::Runtime& runtime, async::Duration work, uint32_t threads);
+  /// Returns when `work`, the time that the caller needs when nobody disturbs it, is done; `prompt_share` of it is for
+  /// prompt tokens.
+  [[nodiscard]] asio::awaitable<void> compute(async::Runtime& runtime, async::Duration work, double prompt_share);
 
  private:
   struct Job {
     async::WaitList rate_changed;
     double left_ns = 0;
-    uint32_t threads = 1;
+    double prompt_share = 0;
   };
   class Registration;
 
-  [[nodiscard]] double rate() const;
+  [[nodiscard]] double rate(const Job& job) const;
   void settle(async::TimePoint now);
   void wake_others(const Job& changed);
 
-  const uint32_t count_;
+  const sched::SharedMachine machine_;
   std::vector<Job*> jobs_;      // those that compute
+  double prompt_shares_ = 0;    // their sum
   async::TimePoint settled_{};  // until when their left_ns counts
 };
 

@@ -42,8 +42,10 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
   sched::HeadOptions head = options.head;
   head.model.stage_count = options.stage_count;
   sched::RingShape shape{options.stage_count, scheduler.window, bounds, head.watchdog};
-  shape.make_link = [links = options.links](async::Runtime& sender, async::Runtime& receiver, size_t capacity) {
-    return make_simulated_link(links, sender, receiver, capacity);
+  shape.make_link = [links = options.links, head_links = options.head_links.value_or(options.links), &head_runtime](
+                        async::Runtime& sender, async::Runtime& receiver, size_t capacity) {
+    const bool of_head = &sender == &head_runtime || &receiver == &head_runtime;
+    return make_simulated_link(of_head ? head_links : links, sender, receiver, capacity);
   };
   stages_ = std::make_unique<sched::LocalStages>(head_runtime, std::move(runtimes), runners, StageId(0), shape);
   former_ = std::make_unique<sched::InProcessFormer>(head_runtime, *stages_, shape);

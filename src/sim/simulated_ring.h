@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "async/virtual_runtime.h"
@@ -18,6 +19,7 @@ struct SimulatedRingOptions {
   std::vector<SimulatedCost> costs;      ///< per stage; the last one serves the rest
   std::function<void(StageId)> fault;    ///< asked before each run of a stage; may throw
   SimulatedLinkOptions links;
+  std::optional<SimulatedLinkOptions> head_links;  ///< those to the first stage and back from the last, if they differ
   /// Makes the stages' page stores, if there are any.
   std::function<std::unique_ptr<cache::PageStore>(async::Runtime&, StageId)> make_store;
   /// Makes the stages' runners instead of those of `model`.

@@ -34,7 +34,8 @@ asio::awaitable<sched::StageRunner::Result> TimedRunner::run(const sched::StageB
   const async::TimePoint start = runtime_.now();
   const async::Duration work(static_cast<int64_t>(us * 1e3));
   if (processors_ != nullptr) {
-    co_await processors_->compute(runtime_, work, cost_.threads);
+    const double whole = cost_.coefficients.predict_us(shape);
+    co_await processors_->compute(runtime_, work, whole > 0 ? cost_.coefficients.prompt_us(shape) / whole : 0);
   } else {
     co_await async::sleep_for(runtime_, work);
   }

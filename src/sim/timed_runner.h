@@ -15,7 +15,6 @@ namespace millrace::sim {
 struct StageCost {
   sched::CostCoefficients coefficients;
   double jitter = 0;                ///< each run takes 1 to 1 + jitter times as long
-  uint32_t threads = 1;             ///< that it computes with
   size_t input_row_bytes = 0;       ///< 0 on the first stage
   size_t output_row_bytes = 0;      ///< 0 on the last
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "base/random.h"
 
@@ -39,15 +40,19 @@ Result<Workload> read_workload(simdjson::dom::object fields) {
   uint64_t limit = 0;
   if (fields["max_concurrency"].get(limit) == simdjson::SUCCESS)
     workload.max_concurrency = static_cast<uint32_t>(limit);
+  const double first_s = workload.max_concurrency > 0 ? std::ranges::min(*starts) : 0;
+  double last_s = 0;
+  const size_t on_time = workload.max_concurrency > 0 ? std::min<size_t>(limit, inputs->size()) : inputs->size();
   for (size_t i = 0; i < inputs->size(); ++i) {
     if ((*inputs)[i] < 1 || (*outputs)[i] < 1) {
       return make_error(ErrorCode::kData, "request {}: {} tokens in and {} out, wanted one of each: did it fail?", i,
                         (*inputs)[i], (*outputs)[i]);
     }
-    workload.arrivals.push_back({workload.max_concurrency == 0 ? (*starts)[i] : 0, static_cast<uint32_t>((*inputs)[i]),
-                                 static_cast<uint32_t>((*outputs)[i])});
+    const double at_s = i < on_time ? (*starts)[i] - first_s : last_s;
+    last_s = std::max(last_s, at_s);
+    workload.arrivals.push_back({at_s, static_cast<uint32_t>((*inputs)[i]), static_cast<uint32_t>((*outputs)[i])});
   }
-  std::ranges::sort(workload.arrivals, {}, &Arrival::at_s);
+  std::ranges::sort(std::span(workload.arrivals).first(on_time), {}, &Arrival::at_s);
   return workload;
 }
 
@@ -68,7 +73,7 @@ Result<Workload> load_workload(const std::filesystem::path& result_file) {
 }
 
 Workload make_workload(const WorkloadOptions& options) {
-  Workload workload{std::vector<Arrival>(options.requests), options.max_concurrency};
+  Workload workload{std::vector<Arrival>(options.requests), options.max_concurrency, 0};
   uint64_t draws = 0;
   const auto dice = [&] { return uniform_at(options.seed, draws++); };
   const auto vary = [&](uint32_t length) {

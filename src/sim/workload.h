@@ -34,13 +34,15 @@ struct Arrival {
 struct Workload {
   std::vector<Arrival> arrivals;  ///< in order
   uint32_t max_concurrency = 0;   ///< as WorkloadOptions
+  double client_latency_s = 0;    ///< with it: from a request's last token to the next request's being queued
 };
 
 /// The same for equal options.
 [[nodiscard]] Workload make_workload(const WorkloadOptions& options);
 
-/// The requests that a run of bench/load sent, from its result file: their lengths, in their order, with its limit of
-/// concurrency; without one, at the times at which they were sent. Errors name the file and the field.
+/// The requests that a run of bench/load sent, from its result file: their lengths, in their order, at the times at
+/// which they were sent; with a limit of concurrency, those that had to wait for none are. Errors name the file and the
+/// field.
 [[nodiscard]] Result<Workload> load_workload(const std::filesystem::path& result_file);
 
 }  // namespace millrace::sim

@@ -26,6 +26,9 @@ def test_a_served_load_is_replayed_over_the_servers_own_description(tmp_path):
     description = json.loads(cluster.read_text())
     assert len(description["stages"]) == 2 and all(stage["per_token_us"] > 0 for stage in description["stages"])
     assert description["processors"] > 0 and description["page_count"] > 0
+    assert set(description["contention"]) == {"prompt_by_prompt", "prompt_by_other", "other_by_prompt", "other_by_other"}
+    assert all(0 <= part <= 1 for part in description["contention"].values())
+    assert description["head_latency_us"] > 0
 
     rows = tmp_path / "rows.json"
     simulated = run_binary("simulate", "--cluster", cluster, "--requests", run, "--chunking", "fixed,balanced",

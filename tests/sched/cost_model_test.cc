@@ -197,8 +197,12 @@ TEST_CASE("decode is divided as its fixed cost, the stages and the way between t
   REQUIRE(even.decode_groups(decodes, 8, 2000) == 6);
   REQUIRE(even.decode_groups(decodes, 8, 1e9) == 8);
   // Two processors for the four: what two groups leave no time of, four would take twice.
-  REQUIRE(even.decode_groups(decodes, 8, 0, 2) == 2);
-  REQUIRE(even.round_us(decodes, 4, 0, 2) == Approx(4 * 4 * 1040 / 2).epsilon(0.01));
+  const SharedMachine two{2, 1, {}};
+  REQUIRE(even.decode_groups(decodes, 8, 0, two) == 2);
+  REQUIRE(even.round_us(decodes, 4, 0, two) == Approx(4 * 4 * 1040 / 2).epsilon(0.01));
+  // Processors enough, but two at once take as long as one after the other: more groups only read weights more often.
+  const SharedMachine slow_memory{4, 1, {.other_by_other = 1}};
+  REQUIRE(even.decode_groups(decodes, 8, 0, slow_memory) == 1);
   // One stage as long as all others: turns of several groups on it take longer than the way of one.
   const CostModel uneven = model_of({4000, 100}, 10);
   REQUIRE(uneven.decode_groups(decodes, 8, 0) == 1);
@@ -207,4 +211,23 @@ TEST_CASE("decode is divided as its fixed cost, the stages and the way between t
   REQUIRE(rows.decode_groups(decodes, 8, 0) >= 2);
   REQUIRE(even.round_us(decodes, 4, 0) == Approx(4 * 1040).epsilon(0.01));
   REQUIRE(even.round_us(decodes, 1, 500) == Approx(500 + 4 * 1160).epsilon(0.01));
+}
+
+TEST_CASE("while no fit predicts a stage, what was known before stands for it, at the speed of the last timings") {
+  REQUIRE_FALSE(CostFit().stand_in().has_value());
+  CostFit fit = fitted(30, 0);
+  fit.anchor();
+  BatchShape prompt;
+  prompt.add_prefill(0, 2000);
+  BatchShape decode;
+  for (int n = 0; n < 20; ++n) decode.add_decode(4000);
+  REQUIRE(fit.stand_in()->predict_us(prompt) == Approx(kTruth.predict_us(prompt)).epsilon(0.01));
+  // Ten times as slow at decode, and nothing else is seen for hours: the fit starts over and knows no prompt any more.
+  for (int i = 0; i < 500; ++i) fit.observe(decode, 10 * kTruth.predict_us(decode));
+  REQUIRE_FALSE(fit.usable());
+  REQUIRE(fit.stand_in()->predict_us(prompt) > 0.8 * kTruth.predict_us(prompt));
+  // A timing counts for at most three times what was foreseen.
+  const double decode_us = fit.stand_in()->predict_us(decode);
+  REQUIRE(decode_us > 2.5 * kTruth.predict_us(decode));
+  REQUIRE(decode_us < 3.1 * kTruth.predict_us(decode));
 }

@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <deque>
 
 #include "sched/profile.h"
 #include "sched/scheduler.h"
@@ -107,6 +108,27 @@ TEST_CASE("nothing starves behind an endless stream of those that go first") {
   }
 }
 
+TEST_CASE("a begun prompt does not starve between its chunks either") {
+  auto options = options_with(QueuePolicy::kPriority);
+  options.max_running = 4;
+  Scheduler scheduler(options);
+  scheduler.add(SequenceId(1), request(100, 1, 0));
+  (void)answer(scheduler, *scheduler.next());
+  REQUIRE(scheduler.running_count() == 1);
+  uint64_t next = 2;
+  bool ended = false;
+  for (; next < 1000 && !ended;) {
+    // Each has as many tokens as a micro-batch, no page in common with another, and a larger priority.
+    GenerateRequest favourite = request(16, 1, 5);
+    favourite.prompt.front() = static_cast<TokenId>(next);
+    scheduler.add(SequenceId(next++), std::move(favourite));
+    for (const SequenceUpdate& update : answer(scheduler, *scheduler.next())) ended |= update.id == SequenceId(1);
+  }
+  REQUIRE(ended);
+  REQUIRE(next > kMaxBypasses);  // else nobody was preferred
+  REQUIRE(next < kMaxBypasses + 20);
+}
+
 TEST_CASE("short prompts go along with a long one, begun or waiting behind others") {
   auto options = options_with(QueuePolicy::kFcfs);
   options.max_running = 8;
@@ -189,6 +211,48 @@ TEST_CASE("the profile's plans keep the bounds and end with every slot closed") 
   REQUIRE(longest == (options.chunking == Chunking::kPublished ? 20 : 16));  // the published one goes to 1.25 times
   REQUIRE(open == 0);
   REQUIRE(run_out(scheduler) == std::vector<uint64_t>{1});
+}
+
+TEST_CASE("stages of one machine are timed at once besides, and every plan keeps the bounds") {
+  auto options = options_with(QueuePolicy::kFcfs);
+  options.chunking = Chunking::kBalanced;
+  options.max_running = GENERATE(1u, 2u, 4u, 40u);
+  options.page_count = GENERATE(32u, 300u);
+  options.chunked_prefill_size = 64;
+  options.stage_count = 4;
+  options.window = 6;
+  options.processors = 2;
+  Scheduler scheduler(options);
+  std::deque<Plan> in_flight;
+  size_t most_in_flight = 0;
+  int open = 0;
+  uint64_t id = 0;
+  while (scheduler.profiling()) {
+    while (in_flight.size() < options.window) {
+      auto plan = scheduler.next();
+      if (!plan) break;
+      plan->id = PlanId(id++);
+      open += static_cast<int>(plan->opens.size()) - static_cast<int>(plan->closes.size());
+      REQUIRE(open <= static_cast<int>(options.max_running));
+      REQUIRE(plan->tokens.size() <= options.chunked_prefill_size);
+      for (const PageId page : plan->new_pages) REQUIRE(page.value() < options.page_count);
+      in_flight.push_back(std::move(*plan));
+    }
+    REQUIRE_FALSE(in_flight.empty());
+    most_in_flight = std::max(most_in_flight, in_flight.size());
+    PlanOutput output;
+    output.id = in_flight.front().id;
+    for (size_t i = 0; i < in_flight.front().slices.size(); ++i)
+      output.slices.emplace_back().sample.emplace().token = 1;
+    for (uint32_t stage = 0; stage < options.stage_count; ++stage) {
+      const auto begin = static_cast<int64_t>(1000 * (output.id.value() + stage));
+      output.reports.push_back({StageId(stage), output.id, 0, 0, begin, begin + 1000});
+    }
+    (void)scheduler.complete(output);
+    in_flight.pop_front();
+  }
+  REQUIRE(open == 0);
+  REQUIRE(most_in_flight == options.window);
 }
 
 TEST_CASE("the profile of a slow ring ends after fewer rounds") {

@@ -56,7 +56,7 @@ TEST_CASE("measured stages serve as they are, and as no other ring") {
                Catch::Contains("stages[1].per_tok"));
   const Cluster cluster = measured();
   REQUIRE_THAT(cluster.divide(3).error().message, Catch::Contains("2 measured stages"));
-  const Workload one{{{0, 1000, 1}}};
+  const Workload one{{{0, 1000, 1}}, 0, 0};
   const auto result = run_experiment(cluster, {2, 0, sched::Chunking::kFixed, 1000}, one, 1);
   REQUIRE(result->makespan_s == Approx(0.040).margin(1e-6));
   REQUIRE(run_experiment(measured(R"(,"slowness":[2])"), {2, 0, sched::Chunking::kFixed, 1000}, one, 1)->makespan_s ==
@@ -66,7 +66,7 @@ TEST_CASE("measured stages serve as they are, and as no other ring") {
 TEST_CASE("stages that share processors are slowed down by each other only") {
   // Four prompts of a chunk each. The second stage takes 30 ms for each: with a processor of its own it ends at 10 + 4
   // x 30.
-  const Workload four{{{0, 1000, 1}, {0, 1000, 1}, {0, 1000, 1}, {0, 1000, 1}}};
+  const Workload four{{{0, 1000, 1}, {0, 1000, 1}, {0, 1000, 1}, {0, 1000, 1}}, 0, 0};
   const Setting setting{2, 0, sched::Chunking::kFixed, 1000};
   const auto time_with = [&](const std::string& more) {
     return run_experiment(measured(more), setting, four, 1)->makespan_s;
@@ -75,6 +75,47 @@ TEST_CASE("stages that share processors are slowed down by each other only") {
   REQUIRE(time_with(R"(,"processors":2)") == Approx(0.130).margin(1e-6));
   REQUIRE(time_with(R"(,"processors":1)") == Approx(0.160).margin(1e-6));  // all the work, one after the other
   REQUIRE(time_with(R"(,"processors":3,"threads":2)") > 0.1301);
+}
+
+TEST_CASE("stages on one machine are slowed down by what the others do") {
+  const Workload four{{{0, 1000, 1}, {0, 1000, 1}, {0, 1000, 1}, {0, 1000, 1}}, 0, 0};
+  const Setting setting{2, 0, sched::Chunking::kFixed, 1000};
+  const auto time_with = [&](const std::string& more) {
+    return run_experiment(measured(more), setting, four, 1)->makespan_s;
+  };
+  const std::string machine = R"(,"processors":2,"contention":)";
+  // The second stage has the first beside it three times, which needs 15 ms for its 10, and loses 5 of them.
+  REQUIRE(time_with(machine + R"({"prompt_by_prompt":0.5})") == Approx(0.010 + 4 * 0.030 + 3 * 0.005).margin(1e-5));
+  REQUIRE(time_with(machine + R"({"other_by_other":0.5,"prompt_by_other":0.5})") == Approx(0.130).margin(1e-6));
+  const auto message = [](const std::string& json) { return Cluster::parse(json).error().message; };
+  REQUIRE(message(R"({"contention":{"prompt":1}})") == "contention.prompt: unknown");
+  REQUIRE_THAT(message(R"({"contention":{"prompt_by_other":-1}})"), Catch::Contains("contention.prompt_by_other"));
+}
+
+TEST_CASE("the way through the head takes its time, and so does a client's to its next request") {
+  WorkloadOptions options;
+  options.requests = 1;
+  options.input_length = 16;
+  options.output_length = 11;
+  const auto decode = [&](const std::string& more) {
+    const auto cluster = Cluster::parse(R"({"stages":[{"per_token_us":1,"per_decode_us":1000}],"page_size":16,
+                                            "page_count":100,"max_running":4,"context_length":1600)" +
+                                        more + "}");
+    REQUIRE(cluster.has_value());
+    return run_experiment(*cluster, {1, 0, sched::Chunking::kFixed, 1000}, make_workload(options), 1)->makespan_s;
+  };
+  REQUIRE(decode("") == Approx(0.010016).margin(1e-6));
+  REQUIRE(decode(R"(,"head_latency_us":500)") == Approx(0.010016 + 11 * 0.0005).margin(1e-6));
+
+  options.requests = 4;
+  options.output_length = 1;
+  options.max_concurrency = 1;
+  Workload workload = make_workload(options);
+  const Setting setting{2, 0, sched::Chunking::kFixed, 1000};
+  const double prompt_by_prompt_s = run_experiment(measured(), setting, workload, 1)->makespan_s;
+  workload.client_latency_s = 0.25;
+  REQUIRE(run_experiment(measured(), setting, workload, 1)->makespan_s ==
+          Approx(prompt_by_prompt_s + 0.75).margin(1e-6));
 }
 
 TEST_CASE("a limit of concurrency holds requests back") {
@@ -121,6 +162,12 @@ TEST_CASE("the requests of a load run are replayed") {
   const auto closed = load(R"({"max_concurrency":3,"input_lens":[5],"output_lens":[1],"start_times":[0.5]})");
   REQUIRE(closed->max_concurrency == 3);
   REQUIRE(closed->arrivals[0].at_s == 0);
+  // Those that had to wait for another's end come when one has ended, not when they did.
+  const auto waited =
+      load(R"({"max_concurrency":2,"input_lens":[5,6,7],"output_lens":[1,1,1],"start_times":[1.5,1.25,9]})");
+  REQUIRE(waited->arrivals[0].input_length == 6);
+  REQUIRE(waited->arrivals[1].at_s == 0.25);
+  REQUIRE(waited->arrivals[2].at_s == 0.25);
   REQUIRE_THAT(load(R"({"input_lens":[5],"output_lens":[1,2],"start_times":[0]})").error().message,
                Catch::Contains("1, 2 and 1 entries"));
   REQUIRE_THAT(load(R"({"input_lens":[5],"output_lens":[0],"start_times":[0]})").error().message,
@@ -138,6 +185,20 @@ TEST_CASE("balanced chunks are faster than fixed and published ones on the descr
   const double balanced = time_of(cluster, {8, 2, sched::Chunking::kBalanced, 24576}, workload);
   REQUIRE(published < fixed);
   REQUIRE(balanced < 0.9 * published);
+}
+
+TEST_CASE("where attention is nearly all there is, balanced chunks are faster at every depth of the window") {
+  Cluster cluster = h20();
+  cluster.layer = {430, 0.4708, 3.0158e-5, 0.5, 0.0008};
+  cluster.stage = {.fixed_us = 400};
+  cluster.jitter = 0.026;
+  WorkloadOptions workload;
+  workload.requests = 16;
+  for (const int32_t depth : {0, 2}) {
+    const double published = time_of(cluster, {8, depth, sched::Chunking::kPublished, 24576}, workload);
+    const double balanced = time_of(cluster, {8, depth, sched::Chunking::kBalanced, 24576}, workload);
+    REQUIRE(balanced < 0.96 * published);
+  }
 }
 
 TEST_CASE("a window deeper than the stages does not slow decode down") {

@@ -33,52 +33,75 @@ std::vector<Job> mixed_jobs() {
   return jobs;
 }
 
+/// A ring of kStages stages that share `machine`; each of the ring's stages costs cost_of.
+sched::RingCosts learnt_costs(const sched::SharedMachine& machine) {
+  sim::SimulatedRingOptions options;
+  options.stage_count = kStages;
+  options.model.vocab_size = 50;
+  sched::SchedulerOptions& scheduler = options.head.scheduler;
+  scheduler.page_size = 16;
+  scheduler.page_count = 1000;
+  scheduler.max_running = 16;
+  scheduler.window = kStages;
+  scheduler.chunked_prefill_size = 256;
+  scheduler.context_length = 1000;
+  scheduler.stage_count = kStages;
+  scheduler.chunking = sched::Chunking::kBalanced;
+  scheduler.processors = machine.processors;
+  options.head.max_queued = 1000;
+  options.head.heartbeat = 1s;
+  options.head.watchdog = 100s;
+  sim::Trace trace;
+  sim::Processors shared(machine);
+  const auto scratch = std::make_shared<std::byte[]>(1000);
+  options.make_runner = [&](async::Runtime& runtime, StageId stage) {
+    sim::StageCost cost{.coefficients = cost_of(stage)};
+    if (stage != StageId(0)) cost.input_row_bytes = 1;
+    if (stage.value() + 1 < kStages) cost.output_row_bytes = 1;
+    return std::make_unique<sim::TimedRunner>(
+        runtime, stage, cost, scratch, [] { return uint64_t{0}; }, trace, &shared);
+  };
+  auto jobs = mixed_jobs();
+  World world(machine.processors);
+  world.start(options, jobs);
+  world.run_to_end();
+  sched::RingCosts costs = world.head().ring_stats()->costs();
+  world.stop();
+  return costs;
+}
+
+void require_costs_of_stages_alone(const sched::RingCosts& costs) {
+  REQUIRE(costs.stages.size() == kStages);
+  REQUIRE(costs.stand_ins.empty());
+  for (uint32_t stage = 0; stage < kStages; ++stage) {
+    INFO("stage " << stage << " of " << kStages);
+    sched::BatchShape prompt;
+    prompt.add_prefill(0, 256);
+    sched::BatchShape decode;
+    for (int i = 0; i < 8; ++i) decode.add_decode(300);
+    const sched::CostCoefficients truth = cost_of(StageId(stage));
+    REQUIRE(costs.stages[stage].predict_us(prompt) == Approx(truth.predict_us(prompt)).epsilon(0.01));
+    REQUIRE(costs.stages[stage].predict_us(decode) == Approx(truth.predict_us(decode)).epsilon(0.01));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("a ring whose stages share processors learns what each costs alone") {
-  for (const uint32_t processors : {1u, 2u, 3u}) {
-    sim::SimulatedRingOptions options;
-    options.stage_count = kStages;
-    options.model.vocab_size = 50;
-    sched::SchedulerOptions& scheduler = options.head.scheduler;
-    scheduler.page_size = 16;
-    scheduler.page_count = 1000;
-    scheduler.max_running = 16;
-    scheduler.window = kStages;
-    scheduler.chunked_prefill_size = 256;
-    scheduler.context_length = 1000;
-    scheduler.stage_count = kStages;
-    scheduler.chunking = sched::Chunking::kBalanced;
-    scheduler.processors = processors;
-    options.head.max_queued = 1000;
-    options.head.heartbeat = 1s;
-    options.head.watchdog = 100s;
-    sim::Trace trace;
-    sim::Processors shared(processors);
-    const auto scratch = std::make_shared<std::byte[]>(1000);
-    options.make_runner = [&](async::Runtime& runtime, StageId stage) {
-      sim::StageCost cost{.coefficients = cost_of(stage)};
-      if (stage != StageId(0)) cost.input_row_bytes = 1;
-      if (stage.value() + 1 < kStages) cost.output_row_bytes = 1;
-      return std::make_unique<sim::TimedRunner>(
-          runtime, stage, cost, scratch, [] { return uint64_t{0}; }, trace, &shared);
-    };
-    auto jobs = mixed_jobs();
-    World world(processors);
-    world.start(options, jobs);
-    world.run_to_end();
-    const sched::RingCosts costs = world.head().ring_stats()->costs();
-    REQUIRE(costs.stages.size() == kStages);
-    for (uint32_t stage = 0; stage < kStages; ++stage) {
-      INFO("stage " << stage << " of " << kStages << " on " << processors << " processors");
-      sched::BatchShape prompt;
-      prompt.add_prefill(0, 256);
-      sched::BatchShape decode;
-      for (int i = 0; i < 8; ++i) decode.add_decode(300);
-      const sched::CostCoefficients truth = cost_of(StageId(stage));
-      REQUIRE(costs.stages[stage].predict_us(prompt) == Approx(truth.predict_us(prompt)).epsilon(0.01));
-      REQUIRE(costs.stages[stage].predict_us(decode) == Approx(truth.predict_us(decode)).epsilon(0.01));
-    }
-    world.stop();
-  }
+  const uint32_t processors = GENERATE(1u, 2u, 3u);
+  const sched::RingCosts costs = learnt_costs({processors, 1, {}});
+  require_costs_of_stages_alone(costs);
+  REQUIRE(costs.contention.prompt_by_prompt < 0.01);
+  REQUIRE(costs.contention.other_by_other < 0.01);
+}
+
+TEST_CASE("it learns besides what they take from each other on processors of their own") {
+  const uint32_t processors = GENERATE(2u, 3u, 4u, 8u);
+  const sched::Contention truth{0.4, 0.15, 0.3, 0.6};
+  const sched::RingCosts costs = learnt_costs({processors, 1, truth});
+  REQUIRE(costs.contention.prompt_by_prompt == Approx(truth.prompt_by_prompt).epsilon(0.03));
+  REQUIRE(costs.contention.prompt_by_other == Approx(truth.prompt_by_other).epsilon(0.1));
+  REQUIRE(costs.contention.other_by_prompt == Approx(truth.other_by_prompt).epsilon(0.05));
+  REQUIRE(costs.contention.other_by_other == Approx(truth.other_by_other).epsilon(0.05));
+  require_costs_of_stages_alone(costs);
 }

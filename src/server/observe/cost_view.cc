@@ -17,6 +17,39 @@ void write_stages(JsonWriter& json, const sched::RingCosts& costs) {
   json.end_array();
 }
 
+/// What the description rests on.
+std::string about(const sched::RingCosts& costs, uint64_t plans) {
+  double error = 0;
+  for (const double each : costs.relative_errors) error = std::max(error, each);
+  std::string text =
+      fmt::format("Measured after {} micro-batches; mean error of the predictions lately {:.1f} %", plans, 100 * error);
+  if (costs.stand_ins.empty()) return text;
+  text += "; of stage ";
+  for (const StageId stage : costs.stand_ins) {
+    text += fmt::format("{}{}", stage == costs.stand_ins.front() ? "" : ", ", stage.value());
+  }
+  return text + " what was known before, at the speed of the last timings, since no refit predicts them";
+}
+
+void write_contention(JsonWriter& json, const sched::Contention& contention) {
+  json.key("contention").begin_object();
+  json.member("prompt_by_prompt", contention.prompt_by_prompt).member("prompt_by_other", contention.prompt_by_other);
+  json.member("other_by_prompt", contention.other_by_prompt).member("other_by_other", contention.other_by_other);
+  json.end_object();
+}
+
+/// The way from the last stage through the head to the first stage: both links, booking an output, making a plan.
+void write_head(JsonWriter& json, const sched::RingTotals& totals) {
+  double us = 0;
+  for (const sched::LinkTotals& link : {totals.links.front(), totals.links.back()}) {
+    if (link.timed > 0) us += static_cast<double>(link.latency_ns) / static_cast<double>(link.timed) / 1e3;
+  }
+  if (totals.plans > 0) {
+    us += static_cast<double>(totals.schedule_ns + totals.book_ns) / static_cast<double>(totals.plans) / 1e3;
+  }
+  json.member("head_latency_us", us);
+}
+
 /// Of the links from stage to stage. How long a transfer takes holds its size already: no rate beside it.
 void write_links(JsonWriter& json, const sched::RingTotals& totals) {
   sched::LinkTotals inner;
@@ -36,15 +69,14 @@ void write_links(JsonWriter& json, const sched::RingTotals& totals) {
 
 void append_cost_view(std::string& out, const sched::RingCosts& costs, const sched::RingSnapshot& ring,
                       const std::string& model_name) {
-  double error = 0;
-  for (const double each : costs.relative_errors) error = std::max(error, each);
   JsonWriter json(out);
   json.begin_object().member("name", fmt::format("{}, pp {}", model_name, costs.stages.size()));
-  json.member("about", fmt::format("Measured after {} micro-batches; mean error of the predictions lately {:.1f} %",
-                                   ring.since_start.plans, 100 * error));
+  json.member("about", about(costs, ring.since_start.plans));
   write_stages(json, costs);
   write_links(json, ring.since_start);
+  write_head(json, ring.since_start);
   json.member("processors", costs.processors).member("threads", costs.stage_threads);
+  write_contention(json, costs.contention);
   json.member("page_size", costs.page_size).member("page_count", costs.page_count);
   json.member("max_running", costs.max_running).member("context_length", costs.context_length).end_object();
 }

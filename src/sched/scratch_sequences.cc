@@ -1,0 +1,50 @@
+#include "sched/scratch_sequences.h"
+
+#include <algorithm>
+
+namespace millrace::sched {
+namespace {
+
+constexpr uint32_t kTokenKinds = 32;
+
+}  // namespace
+
+void ScratchSequences::close_all(Plan& plan) {
+  for (uint32_t slot = 0; slot < open_.size(); ++slot) plan.closes.emplace_back(slot);
+  open_.clear();
+  used_pages_ = 0;
+}
+
+void ScratchSequences::open(Plan& plan, uint32_t prompt_length) {
+  plan.opens.push_back({.slot = SlotId(static_cast<uint32_t>(open_.size())), .prompt_length = prompt_length});
+  open_.emplace_back();
+}
+
+void ScratchSequences::reopen(Plan& plan, uint32_t slot, uint32_t prompt_length) {
+  plan.closes.emplace_back(slot);
+  plan.opens.push_back({.slot = SlotId(slot), .prompt_length = prompt_length});
+  open_[slot] = {.pages = std::move(open_[slot].pages)};
+}
+
+void ScratchSequences::append(Plan& plan, uint32_t slot, uint32_t tokens) {
+  Scratch& sequence = open_[slot];
+  PlanSlice slice;
+  slice.slot = SlotId(slot);
+  slice.prefix = sequence.length;
+  slice.token_count = tokens;
+  slice.sample = true;
+  sequence.length += tokens;
+  for (; sequence.announced * page_size_ < sequence.length; ++sequence.announced) {
+    if (sequence.announced == sequence.pages.size()) sequence.pages.emplace_back(used_pages_++);
+    const PageId page = sequence.pages[sequence.announced];
+    plan.new_pages.push_back(page);
+    sequence.table_digest = sched::table_digest(sequence.table_digest, page);
+    ++slice.new_page_count;
+  }
+  const uint32_t token_kinds = std::clamp(vocab_size_, 1u, kTokenKinds);
+  for (uint32_t i = 0; i < tokens; ++i) plan.tokens.push_back(static_cast<TokenId>(i % token_kinds));
+  plan.digest = plan_digest(plan.digest, slice, sequence.table_digest);
+  plan.slices.push_back(slice);
+}
+
+}  // namespace millrace::sched

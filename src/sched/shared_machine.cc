@@ -1,0 +1,29 @@
+#include "sched/shared_machine.h"
+
+#include <algorithm>
+
+namespace millrace::sched {
+
+double Contention::slowdown(double prompt_share, double neighbours, double prompt_shares) const {
+  const double others = neighbours - prompt_shares;
+  return 1 + prompt_share * (prompt_by_prompt * prompt_shares + prompt_by_other * others) +
+         (1 - prompt_share) * (other_by_prompt * prompt_shares + other_by_other * others);
+}
+
+double SharedMachine::processor_share(size_t running) const {
+  return std::min(1.0, at_full_speed() / static_cast<double>(running));
+}
+
+double SharedMachine::beside_share(size_t running) const {
+  if (running < 2) return 0;
+  const double count = static_cast<double>(running);
+  return (std::clamp(at_full_speed(), 1.0, count) - 1) / (count - 1);
+}
+
+double SharedMachine::decode_at_once(size_t running) const {
+  const double count = static_cast<double>(running);
+  const double at_once = std::min(at_full_speed(), count);
+  return at_once / contention.slowdown(0, beside_share(running) * (count - 1), 0);
+}
+
+}  // namespace millrace::sched
