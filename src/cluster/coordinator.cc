@@ -146,6 +146,7 @@ asio::awaitable<void> Coordinator::listen_to(uint32_t rank, std::shared_ptr<Cont
   const bool took_part = nodes_[rank].joined != Generation(0);
   nodes_[rank] = Node{};
   reports_.set_links(rank, {});
+  reports_.set_stores(rank, {});
   reports_.set_compute(rank, {});
   if (!interrupted_) log::warn("{} is gone: {}", reports_.name(rank), reason);
   if (took_part) lose(rank, reason);
@@ -160,7 +161,14 @@ void Coordinator::handle(uint32_t rank, const Message& message) {
                                          loaded->page_capacity, pages_.device));
       return;
     }
+    if (!fingerprint_.empty() && loaded->stages != stages_of_[rank]) {
+      node.connection->close(
+          "its weights, or what it computes with, are others than when the ring opened its page stores: start the head "
+          "again");
+      return;
+    }
     node.page_capacity = loaded->page_capacity;
+    node.stages = loaded->stages;
     node.first_channels = loaded->first;
     node.last_channels = loaded->last;
     reports_.set_compute(rank, loaded->compute);
@@ -175,6 +183,9 @@ void Coordinator::handle(uint32_t rank, const Message& message) {
     }
   } else if (const auto* report = std::get_if<LinkReport>(&message)) {
     reports_.set_links(rank, report->links);
+    return;
+  } else if (const auto* stores = std::get_if<StoreReport>(&message)) {
+    reports_.set_stores(rank, stores->stores);
     return;
   }
   changed_.notify_all();
@@ -210,12 +221,20 @@ asio::awaitable<void> Coordinator::until_all(bool (*ready)(const Node&), const c
   }
 }
 
-asio::awaitable<uint64_t> Coordinator::all_loaded(std::string compute) {
+asio::awaitable<Coordinator::LoadedRing> Coordinator::all_loaded(std::string compute, std::vector<std::string> stages) {
   reports_.set_compute(0, compute);
   co_await until_all([](const Node& node) { return node.page_capacity.has_value(); }, "come and load");
-  uint64_t least = UINT64_MAX;
-  for (uint32_t rank = 1; rank < nodes_.size(); ++rank) least = std::min(least, *nodes_[rank].page_capacity);
-  co_return least;
+  LoadedRing ring{UINT64_MAX, {}};
+  stages_of_.assign(1, stages);
+  for (uint32_t rank = 1; rank < nodes_.size(); ++rank) {
+    const Node& node = nodes_[rank];
+    ring.page_capacity = std::min(ring.page_capacity, *node.page_capacity);
+    stages_of_.push_back(node.stages);
+    stages.insert(stages.end(), node.stages.begin(), node.stages.end());
+  }
+  if (!stages.empty()) fingerprint_ = model::fingerprint(stages).to_string();
+  ring.fingerprint = fingerprint_;
+  co_return ring;
 }
 
 void Coordinator::set_local(sched::LocalStages& stages, PoolSizes pages) {
@@ -249,6 +268,7 @@ void Coordinator::send_forms(Generation generation) {
     }
     form.channel_in = channels_[rank - 1];
     form.channel_out = rank + 1 < nodes_.size() && channels_[rank];
+    form.fingerprint = fingerprint_;
     nodes_[rank].joined = generation;
     nodes_[rank].connection->send(form);
   }

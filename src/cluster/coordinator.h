@@ -40,9 +40,13 @@ class Coordinator final : public sched::RingFormer {
   [[nodiscard]] Result<void> open();
   /// On the Runtime: serves nodes until interrupt().
   [[nodiscard]] asio::awaitable<void> serve();
-  /// Returns when every node has loaded its stages: the pages that the smallest of them holds. `compute`: of this node;
-  /// one that computes otherwise is named in the log. Throws when interrupted.
-  [[nodiscard]] asio::awaitable<uint64_t> all_loaded(std::string compute);
+  struct LoadedRing {
+    uint64_t page_capacity = 0;  ///< pages that the smallest of the other nodes holds
+    std::string fingerprint;     ///< with a store: of all stages
+  };
+  /// Returns when every node has loaded its stages. `compute` and `stages`: of this node, as in Loaded; one that
+  /// computes otherwise is named in the log. Throws when interrupted.
+  [[nodiscard]] asio::awaitable<LoadedRing> all_loaded(std::string compute, std::vector<std::string> stages);
   /// Before the first form(): the stages of this node, which stay the caller's, and the size of the pools.
   void set_local(sched::LocalStages& stages, PoolSizes pages);
   /// Called when a node that takes part is lost, with what happened.
@@ -52,6 +56,8 @@ class Coordinator final : public sched::RingFormer {
 
   /// From any thread: both ends of every TCP link of the ring, those of other nodes as they reported them last.
   [[nodiscard]] std::vector<comm::LinkStats> link_stats() const;
+  /// From any thread: of the stages of other nodes, as those reported them last.
+  [[nodiscard]] std::vector<cache::StageStoreStats> store_stats() const { return reports_.stores(); }
   /// From any thread: by rank.
   [[nodiscard]] std::vector<NodeInfo> nodes() const { return reports_.nodes(); }
 
@@ -66,6 +72,7 @@ class Coordinator final : public sched::RingFormer {
     std::optional<uint64_t> page_capacity;          // set: loaded
     tensor::ChannelSupport first_channels;          // as Loaded says
     tensor::ChannelSupport last_channels;
+    std::vector<std::string> stages;                // as Loaded says
     Generation joined{0};                           // asked to join this generation; 0: none
     bool formed = false;
   };
@@ -105,6 +112,8 @@ class Coordinator final : public sched::RingFormer {
   std::vector<Node> nodes_;  // by rank; of the first, what its last stage offers
   sched::LocalStages* stages_ = nullptr;
   PoolSizes pages_;
+  std::string fingerprint_;                          // of the ring, once all have loaded; empty: there is no store
+  std::vector<std::vector<std::string>> stages_of_;  // by rank: what it was made from
   std::function<void(const std::string&)> on_lost_;
   std::function<void(const std::string&)> on_waiting_;
   std::vector<bool> channels_;  // of the newest generation, by the rank of the sender
