@@ -107,7 +107,7 @@ def model_with_other_first_layer(folder):
 
 
 def test_stages_whose_own_layers_are_equal_share_no_pages_of_models_that_differ_elsewhere(plain, tmp_path):
-    other = model_with_other_first_layer(tmp_path / "other")
+    other = model_with_other_first_layer(tmp_path / "other" / MODEL.name)
     flags = ("--page-size", "16", "--pp-size", "2", "--enable-hierarchical-cache", "--hicache-storage-backend", "file",
              "--hicache-storage-path", str(tmp_path / "pages"), "--hicache-storage-prefetch-policy", "wait_complete")
     with MillraceServer(*flags) as server:
