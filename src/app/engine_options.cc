@@ -1,5 +1,7 @@
 #include "app/engine_options.h"
 
+#include <random>
+
 namespace millrace::app {
 namespace {
 
@@ -40,6 +42,9 @@ sched::HeadOptions head_options(const EngineOptions& options, const model::Model
   head.scheduler.share_prefixes = options.radix_cache;
   head.scheduler.host_page_count = host_page_count;
   head.scheduler.has_store = options.storage.enabled();
+  // Nodes outlive heads, and know by the ids of copies which head asked them last.
+  std::random_device random;
+  head.scheduler.first_copy = (uint64_t{random()} << 31 | random()) + 1;
   head.scheduler.write_policy = *cache::parse_write_policy(options.write_policy);
   head.scheduler.prefetch_policy = *sched::parse_prefetch_policy(options.prefetch_policy);
   if (head.scheduler.prefetch_policy == sched::PrefetchPolicy::kTimeout) {

@@ -71,6 +71,15 @@ std::vector<comm::LinkStats> LocalEngine::link_stats() const {
   return coordinator_ ? coordinator_->link_stats() : std::vector<comm::LinkStats>();
 }
 
+std::vector<cache::StageStoreStats> LocalEngine::store_stats() const {
+  const std::lock_guard lock(interrupt_mutex_);
+  std::vector<cache::StageStoreStats> all;
+  if (stages_ != nullptr) all = stages_->store_stats();
+  if (!coordinator_) return all;
+  for (const cache::StageStoreStats& each : coordinator_->store_stats()) all.push_back(each);
+  return all;
+}
+
 std::vector<cluster::NodeInfo> LocalEngine::nodes() const {
   const std::lock_guard lock(interrupt_mutex_);
   if (coordinator_) return coordinator_->nodes();
@@ -109,12 +118,20 @@ Result<void> LocalEngine::load() {
   const auto ranges = layer_ranges(node);
   if (ranges.has_error()) return ranges.error();
   const auto assigned = assignments(*ranges);
+  const auto layers_of = [](const cluster::Assignment& node) {
+    return node.layers.back().end - node.layers.front().begin;
+  };
+  for (const cluster::Assignment& each : assigned) {
+    const double own_layers = std::max(1, layers_of(assigned.front()));
+    largest_node_ = std::max(largest_node_, layers_of(each) / own_layers);
+  }
   if (assigned.size() > 1) RETURN_IF_ERROR(call_nodes(assigned));
   node.spans = model::stage_spans(*ranges);
   node.spans.resize(assigned.front().layers.size());
   auto loaded = NodeStages::load(*checkpoint_, config_, node);
   if (loaded.has_error()) return loaded.error();
   node_ = std::move(*loaded);
+  if (options_.storage.enabled()) fingerprint_ = model::fingerprint(node_->contents()).to_string();
   const std::lock_guard lock(interrupt_mutex_);
   compute_ = node_->compute();
   return {};
@@ -179,20 +196,20 @@ Result<void> LocalEngine::call_nodes(const std::vector<cluster::Assignment>& ass
   return {};
 }
 
-asio::awaitable<void> LocalEngine::least_pages(std::promise<Result<uint64_t>>& pages) {
-  Result<uint64_t> least = Error{};
+asio::awaitable<void> LocalEngine::hear_of_nodes(std::promise<Result<LoadedRing>>& loaded) {
+  Result<LoadedRing> ring = Error{};
   try {
-    least = co_await coordinator_->all_loaded(node_->compute());
+    ring = co_await coordinator_->all_loaded(node_->compute(), node_->contents());
   } catch (const ErrorException& failure) {
-    least = failure.error();
+    ring = failure.error();
   }
-  pages.set_value(std::move(least));
+  loaded.set_value(std::move(ring));
 }
 
-Result<uint64_t> LocalEngine::wait_for_nodes() {
-  std::promise<Result<uint64_t>> pages;
-  asio::post(head_thread_.context(), [&] { head_tasks_.spawn("wait for nodes", least_pages(pages)); });
-  return pages.get_future().get();
+Result<LocalEngine::LoadedRing> LocalEngine::wait_for_nodes() {
+  std::promise<Result<LoadedRing>> loaded;
+  asio::post(head_thread_.context(), [&] { head_tasks_.spawn("wait for nodes", hear_of_nodes(loaded)); });
+  return loaded.get_future().get();
 }
 
 Result<uint32_t> LocalEngine::page_count() {
@@ -203,9 +220,10 @@ Result<uint32_t> LocalEngine::page_count() {
   if (options_.radix_cache) useful *= kCachedPerRunning;
   uint64_t capacity = node_->page_capacity(options_.memory_fraction);
   if (coordinator_) {
-    const auto least = wait_for_nodes();
-    if (least.has_error()) return least.error();
-    capacity = std::min(capacity, *least);
+    const auto ring = wait_for_nodes();
+    if (ring.has_error()) return ring.error();
+    capacity = std::min(capacity, ring->page_capacity);
+    fingerprint_ = ring->fingerprint;
   }
   if (options_.hierarchical_cache && options_.host_cache_gb <= 0 && node_->on_host()) {
     capacity = static_cast<uint64_t>(static_cast<double>(capacity) / (1 + options_.host_cache_ratio));
@@ -223,9 +241,9 @@ Result<uint32_t> LocalEngine::page_count() {
 
 uint32_t LocalEngine::host_page_count(uint32_t page_count) const {
   if (!options_.hierarchical_cache) return 0;
-  const double pages = options_.host_cache_gb > 0
-                           ? options_.host_cache_gb * 1e9 / static_cast<double>(node_->page_bytes(options_.page_size))
-                           : options_.host_cache_ratio * page_count;
+  const double pages = options_.host_cache_gb > 0 ? options_.host_cache_gb * 1e9 / largest_node_ /
+                                                        static_cast<double>(node_->page_bytes(options_.page_size))
+                                                  : options_.host_cache_ratio * page_count;
   return static_cast<uint32_t>(std::clamp(pages, 1.0, 0x1p31));
 }
 
@@ -255,7 +273,11 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
 
   const sched::RingShape shape{static_cast<uint32_t>(options_.pp_size), head.scheduler.window, bounds, head.watchdog};
   async::Runtime& runtime = head_thread_.runtime();
-  RETURN_IF_ERROR(node_->make_stages(runtime, shape, drawable_vocab_));
+  RETURN_IF_ERROR(node_->make_stages(runtime, shape, drawable_vocab_, fingerprint_));
+  {
+    const std::lock_guard lock(interrupt_mutex_);
+    stages_ = &node_->stages();
+  }
   if (coordinator_) {
     ring_ = std::make_unique<sched::Ring>(runtime, head, *coordinator_);
     asio::post(head_thread_.context(), [this, pages = cluster::PoolSizes{page_count, head.scheduler.host_page_count}] {

@@ -45,6 +45,8 @@ class LocalEngine {
   void interrupt();
   /// From any thread: both ends of every TCP link of the ring.
   [[nodiscard]] std::vector<comm::LinkStats> link_stats() const;
+  /// From any thread: what the page stores of all stages count, those of other nodes as they reported them last.
+  [[nodiscard]] std::vector<cache::StageStoreStats> store_stats() const;
   /// From any thread: the nodes of the ring, by rank; none before they are known.
   [[nodiscard]] std::vector<cluster::NodeInfo> nodes() const;
   /// From the first moment; not ready, and says why, until the ring turns.
@@ -58,8 +60,9 @@ class LocalEngine {
   [[nodiscard]] std::vector<cluster::Assignment> assignments(const std::vector<model::LayerRange>& ranges) const;
   [[nodiscard]] Result<void> call_nodes(const std::vector<cluster::Assignment>& assignments);
   [[nodiscard]] sched::ModelInfo model_info() const;
-  [[nodiscard]] asio::awaitable<void> least_pages(std::promise<Result<uint64_t>>& pages);
-  [[nodiscard]] Result<uint64_t> wait_for_nodes();
+  using LoadedRing = cluster::Coordinator::LoadedRing;
+  [[nodiscard]] asio::awaitable<void> hear_of_nodes(std::promise<Result<LoadedRing>>& loaded);
+  [[nodiscard]] Result<LoadedRing> wait_for_nodes();
   [[nodiscard]] Result<uint32_t> page_count();
   [[nodiscard]] uint32_t host_page_count(uint32_t page_count) const;
   [[nodiscard]] Result<void> start_ring(uint32_t page_count);
@@ -72,8 +75,11 @@ class LocalEngine {
   mutable std::mutex interrupt_mutex_;
   bool interrupted_ = false;                              // guarded by interrupt_mutex_
   std::string compute_;                                   // of this node, once loaded; guarded by interrupt_mutex_
+  const sched::LocalStages* stages_ = nullptr;            // of this node, once made; guarded by interrupt_mutex_
   std::unique_ptr<model::Checkpoint> checkpoint_;
   std::unique_ptr<NodeStages> node_;
+  std::string fingerprint_;  // of all stages of the ring; empty: there is no store
+  double largest_node_ = 1;  // layers of the node that has most, per layer of this one
   async::IoThread head_thread_{"head"};
   async::TaskGroup head_tasks_{head_thread_.runtime()};
   std::unique_ptr<cluster::Coordinator> coordinator_;    // null with one node; made under interrupt_mutex_

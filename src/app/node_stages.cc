@@ -204,6 +204,16 @@ Result<void> NodeStages::check_room(uint64_t page_count) const {
   return {};
 }
 
+Result<void> NodeStages::check_host_room(uint64_t host_page_count) const {
+  const double wanted = static_cast<double>(host_page_count) * static_cast<double>(page_bytes(options_.page_size));
+  const uint64_t available = Machine().available_memory();
+  if (wanted <= static_cast<double>(available)) return {};
+  return make_error(ErrorCode::kExhausted,
+                    "a host tier of {} pages of {} tokens takes {:.1f} MB, {:.1f} MB of memory are available: "
+                    "--hicache-size GB or a smaller --hicache-ratio says how many",
+                    host_page_count, options_.page_size, wanted / 1e6, megabytes(available));
+}
+
 Result<void> NodeStages::check_weights_fit(const tensor::Backend& backend, size_t index) const {
   const tensor::DeviceMemory memory = backend.memory();
   const uint64_t wanted =
@@ -215,8 +225,18 @@ Result<void> NodeStages::check_weights_fit(const tensor::Backend& backend, size_
                     megabytes(wanted - memory.available_bytes));
 }
 
-Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingShape& shape, uint32_t drawable_vocab) {
+std::vector<std::string> NodeStages::contents() const {
+  std::vector<std::string> texts;
+  for (const Part& part : parts_) {
+    if (!part.fingerprint.empty()) texts.push_back(fmt::format("{} {}", part.fingerprint, part.backend->kv_format()));
+  }
+  return texts;
+}
+
+Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingShape& shape, uint32_t drawable_vocab,
+                                     const std::string& fingerprint) {
   RETURN_IF_ERROR(check_room(shape.bounds.page_count));
+  RETURN_IF_ERROR(check_host_room(shape.bounds.host_page_count));
   std::vector<async::Runtime*> runtimes;
   std::vector<sched::LocalStages::RunnerFactory> runners;
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -224,10 +244,9 @@ Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingS
     part.model->allocate_cache(static_cast<int32_t>(shape.bounds.page_size),
                                static_cast<int32_t>(shape.bounds.page_count));
     const model::LayerRange& layers = options_.spans[i].layers;
-    auto store =
-        open_page_store(part.thread->runtime(), options_.storage,
-                        {part.fingerprint, static_cast<uint32_t>(layers.begin), static_cast<uint32_t>(layers.end),
-                         part.backend->kv_format(), shape.bounds.page_size, part.model->cache().page_bytes()});
+    auto store = open_page_store(part.thread->runtime(), options_.storage,
+                                 {fingerprint, static_cast<uint32_t>(layers.begin), static_cast<uint32_t>(layers.end),
+                                  part.backend->kv_format(), shape.bounds.page_size, part.model->cache().page_bytes()});
     if (store.has_error()) return store.error();
     part.store = std::move(*store);
     runtimes.push_back(&part.thread->runtime());
@@ -238,7 +257,12 @@ Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingS
       return std::make_unique<sched::ModelRunner>(stage_runtime, std::move(part.model), runner, std::move(part.store));
     });
   }
-  stages_ = std::make_unique<sched::LocalStages>(control, std::move(runtimes), runners, options_.first, shape);
+  try {
+    stages_ = std::make_unique<sched::LocalStages>(control, std::move(runtimes), runners, options_.first, shape);
+  } catch (const std::exception& short_of_memory) {
+    return make_error(ErrorCode::kExhausted, "memory for {} host pages and activations: {}",
+                      shape.bounds.host_page_count, short_of_memory.what());
+  }
   return {};
 }
 

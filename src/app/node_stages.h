@@ -66,14 +66,18 @@ class NodeStages {
   [[nodiscard]] tensor::ChannelSupport last_channels() const;
   /// Pages, over all stages of the node, in `fraction` of the memory that is available now; 0: the device's default.
   [[nodiscard]] uint64_t page_capacity(double fraction) const;
-  /// Whether so many pages have room on the devices; an error says how much is missing. Memory of the host is given out
-  /// page by page, as it is used: there is room.
+  /// Whether so many pages have room on the devices, and in memory of the host if they are of the host tier; an error
+  /// says how much is missing. Caches in memory of the host get it page by page, as it is used: there is room.
   [[nodiscard]] Result<void> check_room(uint64_t page_count) const;
+  [[nodiscard]] Result<void> check_host_room(uint64_t host_page_count) const;
   /// Bytes of such a page over all stages of the node.
   [[nodiscard]] uint64_t page_bytes(int32_t page_size) const;
-  /// Once: allocates the caches, opens the stores and makes the loops' host. `control` outlives it.
+  /// With a store: per stage what the content of its pages follows from, its weights and how it computes.
+  [[nodiscard]] std::vector<std::string> contents() const;
+  /// Once: allocates the caches, opens the stores and makes the loops' host. `control` outlives it. `fingerprint`: of
+  /// the contents() of all stages of the ring, since a page follows from the layers before it too.
   [[nodiscard]] Result<void> make_stages(async::Runtime& control, const sched::RingShape& shape,
-                                         uint32_t drawable_vocab);
+                                         uint32_t drawable_vocab, const std::string& fingerprint);
   [[nodiscard]] bool made() const { return stages_ != nullptr; }
   [[nodiscard]] sched::LocalStages& stages() { return *stages_; }
   [[nodiscard]] async::IoThread& first_thread() { return *parts_.front().thread; }

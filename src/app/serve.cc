@@ -138,8 +138,9 @@ Result<void> serve(const ServeFlags& flags) {
   service.chat_template = std::move(*chat_template);
   server::ServerOptions options = flags.server;
   options.served_model_name = model_name(flags);
-  service.extra_metrics = [links = engine->get()](std::string& out) {
-    server::append_link_metrics(out, links->link_stats());
+  service.extra_metrics = [parts = engine->get()](std::string& out) {
+    server::append_link_metrics(out, parts->link_stats());
+    server::append_store_metrics(out, parts->store_stats());
   };
   service.extra_info = [nodes = engine->get()](JsonWriter& json) { write_nodes(json, nodes->nodes()); };
   server::observe(service, options);

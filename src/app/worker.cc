@@ -71,19 +71,27 @@ class Host final : public cluster::StageHost {
     if (!capacity_) {
       capacity_ = node_->page_capacity(assignment.memory_fraction);
     }
-    return cluster::Loaded{*capacity_, node_->compute(), node_->first_channels(), node_->last_channels()};
+    return cluster::Loaded{*capacity_, node_->compute(), node_->first_channels(), node_->last_channels(),
+                           node_->contents()};
   }
 
-  Result<sched::LocalStages*> stages(const cluster::Assignment& assignment, cluster::PoolSizes pages) override {
+  Result<sched::LocalStages*> stages(const cluster::Assignment& assignment, cluster::PoolSizes pages,
+                                     const std::string& fingerprint) override {
     if (node_->made() && pages != pages_) {
       return make_error(ErrorCode::kData,
                         "the ring wants {} pages and {} on the host, this node has made {} and {}: start it again",
                         pages.device, pages.host, pages_.device, pages_.host);
     }
+    if (node_->made() && fingerprint != fingerprint_) {
+      return make_error(ErrorCode::kData,
+                        "the ring has fingerprint {}, this node has opened its page store for {}: start it again",
+                        fingerprint, fingerprint_);
+    }
     if (!node_->made()) {
       RETURN_IF_ERROR(node_->make_stages(control_, cluster::ring_shape(assignment, config_, pages),
-                                         assignment.drawable_vocab));
+                                         assignment.drawable_vocab, fingerprint));
       pages_ = pages;
+      fingerprint_ = fingerprint;
     }
     return &node_->stages();
   }
@@ -107,6 +115,7 @@ class Host final : public cluster::StageHost {
   std::optional<uint64_t> capacity_;
   const StorageOptions storage_;
   cluster::PoolSizes pages_;
+  std::string fingerprint_;  // of the ring
 };
 
 }  // namespace

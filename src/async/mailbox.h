@@ -34,6 +34,12 @@ class Mailbox {
     wake(std::move(lock));
   }
 
+  /// From any thread.
+  [[nodiscard]] bool closed() const {
+    const std::lock_guard lock(state_->mutex);
+    return state_->closed;
+  }
+
   /// On the receiver's executor: the next value; nothing once closed and drained.
   [[nodiscard]] asio::awaitable<std::optional<T>> receive() const {
     const auto state = state_;

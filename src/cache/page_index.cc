@@ -151,11 +151,6 @@ void PageIndex::merge(std::span<const StoredPage> found, int64_t begin_ns) {
   for (const StoredPage& page : found) place(page.key, page.bytes, page.used_ns);
 }
 
-uint64_t PageIndex::bytes() const {
-  const std::lock_guard lock(mutex_);
-  return bytes_;
-}
-
 size_t PageIndex::page_count() const {
   const std::lock_guard lock(mutex_);
   return pages_.size();

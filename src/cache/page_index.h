@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -58,7 +59,7 @@ class PageIndex {
   /// server has been writing for long without a trace is given up. O(n log n).
   void merge(std::span<const StoredPage> found, int64_t begin_ns);
 
-  [[nodiscard]] uint64_t bytes() const;
+  [[nodiscard]] uint64_t bytes() const { return bytes_; }
   [[nodiscard]] size_t page_count() const;
   /// The wall clock, made strictly increasing, so that no two uses tie.
   [[nodiscard]] int64_t now_ns();
@@ -83,7 +84,7 @@ class PageIndex {
   Pages pages_;
   std::set<std::pair<int64_t, PageKey>> by_use_;  // those that can be removed
   std::vector<PageKey> touched_;
-  uint64_t bytes_ = 0;
+  std::atomic<uint64_t> bytes_{0};  // written with mutex_ held; a metric must not wait for a merge
   uint64_t under_way_ = 0;  // of bytes_
   uint64_t reserved_ = 0;
   int64_t last_ns_ = 0;

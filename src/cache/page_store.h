@@ -10,6 +10,7 @@
 
 #include "async/runtime.h"
 #include "base/result.h"
+#include "cache/cache_counts.h"
 #include "cache/page_key.h"
 
 /// The third tier of the KV cache: pages by content, outside the process. docs/cache.md holds the contract.
@@ -24,22 +25,6 @@ struct StoreIdentity {
   uint32_t page_size = 0;  ///< tokens
   size_t page_bytes = 0;
   friend bool operator==(const StoreIdentity&, const StoreIdentity&) = default;
-};
-
-/// Counts since the store was opened, except `bytes_stored`.
-struct StoreStats {
-  uint64_t hits = 0;
-  uint64_t misses = 0;         ///< gets that gave nothing, whatever the reason
-  uint64_t corrupt = 0;        ///< pages found truncated, too long or altered, and deleted
-  uint64_t foreign = 0;        ///< sound pages of another identity, key or version under our name, deleted
-  uint64_t refused = 0;        ///< puts that stored nothing, whatever the reason
-  uint64_t written = 0;
-  uint64_t already_there = 0;  ///< puts of a page that the store had
-  uint64_t evicted = 0;
-  uint64_t errors = 0;         ///< what the system or the server would not do, besides "there is no such page"
-  uint64_t bytes_read = 0;     ///< of hits, without headers
-  uint64_t bytes_written = 0;  ///< of written pages, without headers
-  uint64_t bytes_stored = 0;   ///< now, of this identity, with headers; 0 where the store cannot know
 };
 
 /// One stage's way to stored pages. get, put and exists are called on the Runtime's executor, any number at once; the

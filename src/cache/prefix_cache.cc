@@ -13,9 +13,14 @@ std::optional<WritePolicy> parse_write_policy(std::string_view name) {
 }
 
 PrefixCache::PrefixCache(const PrefixCacheOptions& options)
-    : options_(options), pool_(options.page_count), host_pool_(options.host_page_count), tree_(options.page_size) {
+    : options_(options),
+      pool_(options.page_count),
+      host_pool_(options.host_page_count),
+      tree_(options.page_size),
+      next_copy_(options.first_copy) {
   CHECK(options.share_prefixes || options.host_page_count == 0, "host pages without shared prefixes");
   CHECK(options.host_page_count > 0 || !options.has_store, "a store without host pages");
+  if (options.host_page_count > 0) ask_what_is_held();
 }
 
 RadixTree::Match PrefixCache::match(std::string_view salt, std::span<const TokenId> tokens) const {
@@ -171,30 +176,48 @@ size_t PrefixCache::solely_held(const PageHolding& holding) const {
   return holding.node == kNoNode ? own : own + tree_.solely_locked(holding.node);
 }
 
-bool PrefixCache::flush() {
-  if (tree_.locked() || copies_under_way() || has_copies()) return false;
+void PrefixCache::forget_everything() {
   std::vector<PageId> device;
   std::vector<HostPageId> host;
   tree_.clear(device, host);
   pool_.release(device);
   host_pool_.release(host);
+}
+
+// While the stages are asked what they hold nothing else is under way, and of nothing it does not matter.
+bool PrefixCache::flush() {
+  const bool copies = copies_under_way() || has_copies();
+  if (tree_.locked() || (copies && !verifying())) return false;
+  forget_everything();
   return true;
 }
 
+// A host page that the tree knows was filled on all stages before the ring broke, and nothing has been writing to it
+// since: only copies whose pages are not in the tree yet write to the host.
 void PrefixCache::lose_ring() {
+  while (!prefetches_.empty()) end_prefetch(prefetches_.begin()->first);
+  for (const auto& [id, way] : under_way_) {
+    if (way.copy.kind == CopyKind::kStore || way.copy.kind == CopyKind::kFetch) host_pool_.release(way.copy.host);
+  }
+  for (const auto& [page, given_up] : persisting_) {
+    if (given_up) host_pool_.release(std::span(&page, 1));
+  }
   std::vector<PageId> device;
   std::vector<HostPageId> host;
-  tree_.clear(device, host);
+  tree_.forget_device(device, host);
+  host_pool_.release(host);
   pool_ = PagePool(options_.page_count);
-  host_pool_ = HostPagePool(options_.host_page_count);
   to_store_.clear();
   copies_.clear();
   under_way_.clear();
-  prefetches_.clear();
+  fetching_.clear();
+  after_fetches_.clear();
   storing_.clear();
   persisting_.clear();
   saving_pages_ = 0;
   prefetch_pages_ = 0;
+  verifying_ = 0;
+  if (options_.host_page_count > 0) ask_what_is_held();
 }
 
 void PrefixCache::check_invariants(std::span<const PageHolding* const> holders) const {

@@ -32,6 +32,7 @@ struct PrefixCacheOptions {
   bool has_store = false;        ///< stages have a store behind their host tier
   uint32_t stage_count = 1;
   WritePolicy write_policy = WritePolicy::kWriteThrough;
+  uint64_t first_copy = 1;  ///< id of the first copy; where stages outlive heads, so large that no other head has it
 };
 
 /// What a sequence holds: its pages in order, of which the tree knows the first `known_pages`. Plain data that only
@@ -69,9 +70,9 @@ class PrefixCache {
 
   /// Pages that can be had: free, or in the tree and in nobody's use.
   [[nodiscard]] size_t available_pages() const { return pool_.free_count() + tree_.evictable_device_pages(); }
-  /// available_pages() once the match is in use.
+  /// available_pages() once the match is in use. O(pages of the match that nobody uses).
   [[nodiscard]] size_t available_beside(const RadixTree::Match& match) const {
-    return available_pages() - match.unlocked_device_pages;
+    return available_pages() - (match.device_pages == 0 ? 0 : tree_.evictable_above(match.device_node));
   }
   /// Pages that only `holding` keeps from being available.
   [[nodiscard]] size_t solely_held(const PageHolding& holding) const;
@@ -85,7 +86,7 @@ class PrefixCache {
   /// It waits no longer. What has not been asked of the store is not; what is under way ends as if nobody cared.
   void stop_prefetch(SequenceId id);
 
-  /// Copies for the next plan to carry, in order.
+  /// Copies for the next plan to carry, in order; what is too much for it is left for the one after.
   [[nodiscard]] std::vector<PageCopy> take_copies();
   [[nodiscard]] bool has_copies() const { return !copies_.empty() || !to_store_.empty(); }
   [[nodiscard]] bool copies_under_way() const { return !under_way_.empty(); }
@@ -94,8 +95,11 @@ class PrefixCache {
 
   /// Forgets all prefixes. False, and nothing happens, while any is in use or copied.
   [[nodiscard]] bool flush();
-  /// The stages have lost everything, and so have the holders. The latter hold nothing any more.
+  /// The ring has broken. Nobody holds anything any more, and the stages forget what is on their devices. Whether all
+  /// still hold their host pages is asked with the next ring's first plans; until they have answered, verifying() is
+  /// true and nothing may be matched, acquired or prefetched.
   void lose_ring();
+  [[nodiscard]] bool verifying() const { return verifying_ > 0; }
 
   [[nodiscard]] const PrefixCacheCounts& counts() const { return counts_; }
   [[nodiscard]] size_t page_count() const { return pool_.page_count(); }
@@ -118,6 +122,7 @@ class PrefixCache {
     NodeId anchor = kNoNode;      // the last known page before, locked
     std::vector<TokenId> tokens;  // [keys, page_size]
     std::vector<PageKey> keys;
+    size_t found = 0;    // of the keys, from the first on: what the store has
     bool wanted = true;  // its request still waits
   };
 
@@ -135,6 +140,11 @@ class PrefixCache {
   void finish_persist(const UnderWay& way);
   void finish_probe(const UnderWay& way);
   void finish_fetch(const UnderWay& way);
+  void ask_what_is_held();
+  void finish_hold(const UnderWay& way);
+  void forget_everything();
+  void skip_known(Prefetch& prefetch);
+  void fetch(SequenceId id);
   void end_prefetch(SequenceId id);
   [[nodiscard]] NodeId root_of(std::string_view salt);
   void set_key(NodeId node, const PageHolding& holding, std::span<const TokenId> tokens);
@@ -148,11 +158,15 @@ class PrefixCache {
   std::deque<PageCopy> copies_;   // not yet sent
   std::unordered_map<CopyId, UnderWay> under_way_;
   std::unordered_map<SequenceId, Prefetch> prefetches_;
+  std::unordered_set<PageKey> fetching_;   // that fetches are bringing
+  std::vector<SequenceId> after_fetches_;  // prefetches that want a page of those, and go on when one has ended
   std::unordered_set<NodeId> storing_;               // nodes whose store is noted or under way
   std::unordered_map<HostPageId, bool> persisting_;  // true: the tree has given it up; free when the copy ends
-  CopyId next_copy_{1};
+  CopyId next_copy_;
+  CopyId last_hold_{0};  // that a plan has carried
   size_t saving_pages_ = 0;
   size_t prefetch_pages_ = 0;  // host pages that fetches fill
+  size_t verifying_ = 0;       // questions what is held that wait for answers
   PrefixCacheCounts counts_;
 };
 

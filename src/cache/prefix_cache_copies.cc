@@ -11,6 +11,10 @@ namespace {
 constexpr size_t kPrefetchPart = 2;
 /// Part of the host pages that may wait to be written to the store.
 constexpr size_t kPersistPart = 4;
+/// Pages of the copies that one plan carries, about, but for loads: a plan is one message, and its size is bounded.
+constexpr size_t kPagesPerPlan = 32768;
+/// Pages of one prompt that the store is asked for.
+constexpr size_t kMostProbed = 65536;
 
 }  // namespace
 
@@ -67,8 +71,18 @@ void PrefixCache::store(const std::vector<NodeId>& nodes) {
 
 std::vector<PageCopy> PrefixCache::take_copies() {
   if (!to_store_.empty()) store(std::exchange(to_store_, {}));
-  std::vector<PageCopy> taken(std::make_move_iterator(copies_.begin()), std::make_move_iterator(copies_.end()));
-  copies_.clear();
+  std::vector<PageCopy> taken;
+  size_t pages = 0;
+  for (PageCopy& copy : std::exchange(copies_, {})) {
+    const bool fits = copy.kind == CopyKind::kLoad || pages < kPagesPerPlan;
+    if (fits && copy.kind != CopyKind::kLoad) pages += copy.page_count();
+    if (fits && copy.kind == CopyKind::kHold) copy.since = std::exchange(last_hold_, copy.id);
+    if (fits) {
+      taken.push_back(std::move(copy));
+    } else {
+      copies_.push_back(std::move(copy));
+    }
+  }
   return taken;
 }
 
@@ -97,6 +111,7 @@ void PrefixCache::finish(const UnderWay& way) {
     case CopyKind::kPersist: finish_persist(way); break;
     case CopyKind::kProbe: finish_probe(way); break;
     case CopyKind::kFetch: finish_fetch(way); break;
+    case CopyKind::kHold: finish_hold(way); break;
   }
 }
 
@@ -154,7 +169,7 @@ void PrefixCache::prefetch(SequenceId id, std::string_view salt, std::span<const
   if (!options_.has_store) return;
   const RadixTree::Match match = tree_.match(salt, tokens);
   const size_t known = size_t{match.pages} * options_.page_size;
-  const size_t pages = (tokens.size() - known) / options_.page_size;
+  const size_t pages = std::min((tokens.size() - known) / options_.page_size, kMostProbed);
   if (pages == 0) return;
   Prefetch prefetch;
   prefetch.anchor = match.node == kNoNode ? root_of(salt) : match.node;
@@ -179,6 +194,10 @@ void PrefixCache::stop_prefetch(SequenceId id) {
   const auto found = prefetches_.find(id);
   if (found == prefetches_.end()) return;
   found->second.wanted = false;
+  if (std::erase(after_fetches_, id) > 0) {
+    end_prefetch(id);
+    return;
+  }
   const auto unsent = std::ranges::find_if(copies_, [&](const PageCopy& copy) {
     return copy.kind == CopyKind::kProbe && under_way_.at(copy.id).request == id;
   });
@@ -195,10 +214,34 @@ void PrefixCache::end_prefetch(SequenceId id) {
 }
 
 void PrefixCache::finish_probe(const UnderWay& way) {
-  Prefetch& prefetch = prefetches_.at(way.request);
+  prefetches_.at(way.request).found = way.done;
+  fetch(way.request);
+}
+
+// What has become known since the prompt was looked up.
+void PrefixCache::skip_known(Prefetch& prefetch) {
+  const size_t page_size = options_.page_size;
+  const NodeId node = tree_.follow(prefetch.anchor, std::span(prefetch.tokens).first(prefetch.found * page_size));
+  const auto known = static_cast<std::ptrdiff_t>(tree_.depth(node) - tree_.depth(prefetch.anchor));
+  if (known == 0) return;
+  tree_.extend_lock(std::exchange(prefetch.anchor, node), node);
+  prefetch.keys.erase(prefetch.keys.begin(), prefetch.keys.begin() + known);
+  prefetch.tokens.erase(prefetch.tokens.begin(),
+                        prefetch.tokens.begin() + known * static_cast<std::ptrdiff_t>(page_size));
+  prefetch.found -= static_cast<size_t>(known);
+}
+
+// Pages that several prompts share are brought once: whoever wants what is under way already goes on behind it.
+void PrefixCache::fetch(SequenceId id) {
+  Prefetch& prefetch = prefetches_.at(id);
+  skip_known(prefetch);
+  if (prefetch.wanted && prefetch.found > 0 && fetching_.contains(prefetch.keys.front())) {
+    after_fetches_.push_back(id);
+    return;
+  }
   PageCopy copy{.kind = CopyKind::kFetch};
   const size_t most = options_.host_page_count / kPrefetchPart;
-  while (prefetch.wanted && copy.host.size() < way.done && prefetch_pages_ < most) {
+  while (prefetch.wanted && copy.host.size() < prefetch.found && prefetch_pages_ < most) {
     const auto page = take_host_page();
     if (!page) break;
     copy.keys.push_back(prefetch.keys[copy.host.size()]);
@@ -206,10 +249,11 @@ void PrefixCache::finish_probe(const UnderWay& way) {
     ++prefetch_pages_;
   }
   if (copy.host.empty()) {
-    end_prefetch(way.request);
-  } else {
-    ask(std::move(copy), {}, false, way.request);
+    end_prefetch(id);
+    return;
   }
+  fetching_.insert(copy.keys.begin(), copy.keys.end());
+  ask(std::move(copy), {}, false, id);
 }
 
 void PrefixCache::finish_fetch(const UnderWay& way) {
@@ -228,7 +272,27 @@ void PrefixCache::finish_fetch(const UnderWay& way) {
   }
   prefetch_pages_ -= way.copy.host.size();
   counts_.fetched_pages += way.done;
+  for (const PageKey& key : way.copy.keys) fetching_.erase(key);
   end_prefetch(way.request);
+  for (const SequenceId id : std::exchange(after_fetches_, {})) fetch(id);
+}
+
+// Also when nothing is known: who answers the next time must have been there from now on.
+void PrefixCache::ask_what_is_held() {
+  const std::vector<HostPageId> pages = tree_.host_pages();
+  std::span<const HostPageId> left(pages);
+  do {
+    const auto part = left.first(std::min(left.size(), kPagesPerPlan));
+    ask({.kind = CopyKind::kHold, .host = {part.begin(), part.end()}}, {});
+    left = left.subspan(part.size());
+    ++verifying_;
+  } while (!left.empty());
+}
+
+// A stage that was started anew holds nothing, and then the others hold it for nothing.
+void PrefixCache::finish_hold(const UnderWay& way) {
+  --verifying_;
+  if (way.done < way.copy.page_count()) forget_everything();
 }
 
 }  // namespace millrace::cache

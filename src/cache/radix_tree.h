@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -33,11 +34,12 @@ class RadixTree {
     NodeId device_node = kNoNode;  ///< the last of the pages on the device; the salt's root if there are none
     NodeId node = kNoNode;         ///< the last page on any tier
     uint32_t device_pages = 0;
-    uint32_t pages = 0;                  ///< on any tier; those after device_pages are on the host only
-    uint32_t unlocked_device_pages = 0;  ///< of device_pages: locking the match makes them no longer evictable
+    uint32_t pages = 0;  ///< on any tier; those after device_pages are on the host only
   };
   /// The longest known prefix of `tokens` in whole pages. O(pages matched). The nodes are kNoNode for an unknown salt.
   [[nodiscard]] Match match(std::string_view salt, std::span<const TokenId> tokens) const;
+  /// The last page on any tier that `tokens`, which come after `node`, lead to. O(pages between).
+  [[nodiscard]] NodeId follow(NodeId node, std::span<const TokenId> tokens) const;
 
   /// The root of a salt, made if it is new; lock it before anything else is called.
   [[nodiscard]] NodeId root(std::string_view salt);
@@ -86,9 +88,16 @@ class RadixTree {
   [[nodiscard]] NodeId device_victim_above(NodeId node) const;
   /// Forgets everything, locked or not.
   void clear(std::vector<PageId>& device, std::vector<HostPageId>& host);
+  /// Forgets what the device holds, and with it what can't be reached by host pages alone; no copy is under way any
+  /// more. Nothing is locked.
+  void forget_device(std::vector<PageId>& device, std::vector<HostPageId>& host);
+  /// All host pages, in no order.
+  [[nodiscard]] std::vector<HostPageId> host_pages() const;
 
   /// Device pages that evict_device could free.
   [[nodiscard]] size_t evictable_device_pages() const { return evictable_device_pages_; }
+  /// Those of them that locking `node`, which is on the device or a root, would keep. O(those).
+  [[nodiscard]] size_t evictable_above(NodeId node) const;
   [[nodiscard]] size_t device_page_count() const { return device_page_count_; }
   [[nodiscard]] size_t host_page_count() const { return host_page_count_; }
   /// Nodes that hold pages.
@@ -120,7 +129,16 @@ class RadixTree {
     uint64_t host_rank = 0;
     const std::string* salt = nullptr;  // of a root: its key in roots_
   };
-  using Order = std::set<std::pair<uint64_t, NodeId>>;
+  /// Of one use the deepest page goes first: what is before it is of use without it, not the other way round.
+  struct Place {
+    uint64_t rank;
+    uint32_t depth;
+    NodeId id;
+    friend bool operator<(const Place& a, const Place& b) {
+      return std::tie(a.rank, b.depth, a.id) < std::tie(b.rank, a.depth, b.id);
+    }
+  };
+  using Order = std::set<Place>;
 
   [[nodiscard]] Node& at(NodeId id) { return nodes_[id.value()]; }
   [[nodiscard]] const Node& at(NodeId id) const { return nodes_[id.value()]; }

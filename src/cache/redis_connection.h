@@ -1,18 +1,15 @@
 #pragma once
 
-#include <sys/uio.h>
-
 #include <array>
 #include <cstddef>
 #include <deque>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cache/page_store.h"
-#include "cache/tls_client.h"
+#include "cache/redis_socket.h"
 
 namespace millrace::cache {
 
@@ -26,19 +23,14 @@ struct RedisReply {
 };
 
 /// One connection that speaks the Redis protocol (RESP 2): commands are queued, sent together, and answered in order.
-/// Payloads go from and to the caller's memory. Used on one thread, which it blocks, but never for longer than
-/// `timeout_ms` without progress.
+/// Payloads go from and to the caller's memory. Used on one thread, which it blocks as RedisSocket does.
 ///
-/// Everything throws ErrorException: kUnavailable when the connection fails, kTimeout when the server is silent, kData
-/// when it does not speak the protocol, kInvalidArgument when it refuses the password or the database, or as TlsClient
-/// says. The connection is of no use afterwards.
+/// Everything throws ErrorException: as RedisSocket says, kData when the server does not speak the protocol,
+/// kInvalidArgument when it refuses the password or the database. The connection is of no use afterwards.
 class RedisConnection {
  public:
   /// Connects, authenticates, selects the database and hears that the server is ready.
   explicit RedisConnection(const RedisStoreOptions& options);
-  ~RedisConnection();
-  RedisConnection(const RedisConnection&) = delete;
-  RedisConnection& operator=(const RedisConnection&) = delete;
 
   void queue(std::initializer_list<std::string_view> words);
   /// As above, with `value`, the parts of one string, behind the first two words. The parts must live until send() has
@@ -49,14 +41,7 @@ class RedisConnection {
   [[nodiscard]] RedisReply receive(std::array<std::span<std::byte>, 2> into = {});
 
  private:
-  void open_socket(const RedisStoreOptions& options);
-  void connect_to(const struct sockaddr* address, unsigned length, int family);
   void introduce(const RedisStoreOptions& options);
-  void wait_for(short events, const char* what) const;
-  void send_plain();
-  void send_encrypted();
-  /// At least one byte of what the server sends.
-  [[nodiscard]] size_t receive_some(std::span<std::byte> into);
   void fill();
   [[nodiscard]] std::string read_line();
   void read_bulk(uint64_t bytes, std::array<std::span<std::byte>, 2> into);
@@ -64,9 +49,7 @@ class RedisConnection {
   void drop(uint64_t bytes);
   [[nodiscard]] size_t buffered() const { return end_ - begin_; }
 
-  const int timeout_ms_;
-  int socket_ = -1;
-  std::unique_ptr<TlsClient> tls_;
+  RedisSocket socket_;
   std::deque<std::string> texts_;  // what pieces_ of the queued commands point to, besides payloads
   std::vector<iovec> pieces_;
   std::vector<std::byte> buffer_;

@@ -53,13 +53,24 @@ std::vector<comm::LinkStats> Coordinator::link_stats() const {
   return all;
 }
 
-asio::awaitable<uint64_t> Coordinator::all_loaded(std::string compute) {
+asio::awaitable<Coordinator::LoadedRing> Coordinator::all_loaded(std::string compute, std::vector<std::string> stages) {
   roster_.reports().set_compute(0, compute);
   co_await roster_.until_all([](const Node& node) { return node.page_capacity.has_value(); }, "come and load");
   const std::vector<Node>& nodes = roster_.nodes();
-  uint64_t least = UINT64_MAX;
-  for (uint32_t rank = 1; rank < nodes.size(); ++rank) least = std::min(least, *nodes[rank].page_capacity);
-  co_return least;
+  LoadedRing ring{UINT64_MAX, {}};
+  std::vector<std::vector<std::string>> by_rank = {stages};
+  for (uint32_t rank = 1; rank < nodes.size(); ++rank) {
+    const Node& node = nodes[rank];
+    ring.page_capacity = std::min(ring.page_capacity, *node.page_capacity);
+    by_rank.push_back(node.stages);
+    stages.insert(stages.end(), node.stages.begin(), node.stages.end());
+  }
+  if (!stages.empty()) {
+    fingerprint_ = model::fingerprint(stages).to_string();
+    roster_.require_stages(std::move(by_rank));
+  }
+  ring.fingerprint = fingerprint_;
+  co_return ring;
 }
 
 void Coordinator::set_local(sched::LocalStages& stages, PoolSizes pages) {
@@ -98,6 +109,7 @@ void Coordinator::send_forms(Generation generation) {
     }
     form.channel_in = channels_[rank - 1];
     form.channel_out = rank + 1 < nodes.size() && channels_[rank];
+    form.fingerprint = fingerprint_;
     nodes[rank].joined = generation;
     nodes[rank].connection->send(form);
   }

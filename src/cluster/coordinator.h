@@ -35,9 +35,13 @@ class Coordinator final : public sched::RingFormer {
   [[nodiscard]] Result<void> open();
   /// On the Runtime: serves nodes until interrupt().
   [[nodiscard]] asio::awaitable<void> serve();
-  /// Returns when every node has loaded its stages: the pages that the smallest of them holds. `compute`: of this node;
-  /// one that computes otherwise is named in the log. Throws when interrupted.
-  [[nodiscard]] asio::awaitable<uint64_t> all_loaded(std::string compute);
+  struct LoadedRing {
+    uint64_t page_capacity = 0;  ///< pages that the smallest of the other nodes holds
+    std::string fingerprint;     ///< with a store: of all stages
+  };
+  /// Returns when every node has loaded its stages. `compute` and `stages`: of this node, as in Loaded; one that
+  /// computes otherwise is named in the log. Throws when interrupted.
+  [[nodiscard]] asio::awaitable<LoadedRing> all_loaded(std::string compute, std::vector<std::string> stages);
   /// Before the first form(): the stages of this node, which stay the caller's, and the size of the pools.
   void set_local(sched::LocalStages& stages, PoolSizes pages);
   /// Called when a node that takes part is lost, with what happened.
@@ -47,6 +51,8 @@ class Coordinator final : public sched::RingFormer {
 
   /// From any thread: both ends of every TCP link of the ring, those of other nodes as they reported them last.
   [[nodiscard]] std::vector<comm::LinkStats> link_stats() const;
+  /// From any thread: of the stages of other nodes, as those reported them last.
+  [[nodiscard]] std::vector<cache::StageStoreStats> store_stats() const { return roster_.reports().stores(); }
   /// From any thread: by rank.
   [[nodiscard]] std::vector<NodeInfo> nodes() const { return roster_.reports().nodes(); }
 
@@ -83,6 +89,7 @@ class Coordinator final : public sched::RingFormer {
   std::unique_ptr<comm::TcpLinkGroup> stage_links_;
   sched::LocalStages* stages_ = nullptr;
   PoolSizes pages_;
+  std::string fingerprint_;     // of the ring, once all have loaded; empty: there is no store
   std::vector<bool> channels_;  // of the newest generation, by the rank of the sender
   ChannelChoice channel_choice_;
   mutable std::mutex stats_mutex_;

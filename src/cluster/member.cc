@@ -111,6 +111,8 @@ asio::awaitable<void> Member::report_links(std::shared_ptr<ControlConnection> co
     LinkReport report{upstream_links_->stats()};
     for (comm::LinkStats& link : downstream_links_->stats()) report.links.push_back(std::move(link));
     connection->send(report);
+    StoreReport stores{stages_ == nullptr ? std::vector<cache::StageStoreStats>() : stages_->store_stats()};
+    if (!stores.stores.empty()) connection->send(std::move(stores));
   }
 }
 
@@ -157,7 +159,7 @@ asio::awaitable<void> Member::join(Form form) {
 
 asio::awaitable<std::string> Member::run_generation(Form form) {
   if (!assignment_) throw ErrorException(Error{ErrorCode::kData, "asked to join before anything was assigned"});
-  const auto stages = host_.stages(*assignment_, form.pages);
+  const auto stages = host_.stages(*assignment_, form.pages, form.fingerprint);
   if (stages.has_error()) throw ErrorException(stages.error());
   if (stages_ != *stages) {
     stages_ = *stages;

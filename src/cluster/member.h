@@ -21,9 +21,10 @@ class StageHost {
   /// Loads what the assignment says, unless just that is loaded already. Blocks: called on a thread of its own, never
   /// while stages run.
   [[nodiscard]] virtual Result<Loaded> load(const Assignment& assignment) = 0;
-  /// After load(), on the Member's Runtime, which becomes the control Runtime: the stages with pools of so many pages.
-  /// A later call with the same count gives the same stages.
-  [[nodiscard]] virtual Result<sched::LocalStages*> stages(const Assignment& assignment, PoolSizes pages) = 0;
+  /// After load(), on the Member's Runtime, which becomes the control Runtime: the stages with pools of so many pages,
+  /// in a ring with this fingerprint. A later call with the same ones gives the same stages.
+  [[nodiscard]] virtual Result<sched::LocalStages*> stages(const Assignment& assignment, PoolSizes pages,
+                                                           const std::string& fingerprint) = 0;
 };
 
 struct MemberOptions {

@@ -66,6 +66,8 @@ void put(ByteWriter& out, const Loaded& loaded) {
   for (const tensor::ChannelSupport* end : {&loaded.first, &loaded.last}) {
     for (const std::string* text : {&end->device, &end->protocol, &end->missing}) out.put_string(*text);
   }
+  out.put(static_cast<uint32_t>(loaded.stages.size()));
+  for (const std::string& stage : loaded.stages) out.put_string(stage);
 }
 void get(ByteReader& in, Loaded& loaded) {
   loaded.page_capacity = in.get<uint64_t>();
@@ -73,6 +75,8 @@ void get(ByteReader& in, Loaded& loaded) {
   for (tensor::ChannelSupport* end : {&loaded.first, &loaded.last}) {
     for (std::string* text : {&end->device, &end->protocol, &end->missing}) *text = in.get_string();
   }
+  loaded.stages.resize(in.get_count(sizeof(uint32_t)));
+  for (std::string& stage : loaded.stages) stage = in.get_string();
 }
 
 void put(ByteWriter& out, const Form& form) {
@@ -83,6 +87,7 @@ void put(ByteWriter& out, const Form& form) {
   out.put(form.next_port);
   out.put(form.channel_in);
   out.put(form.channel_out);
+  out.put_string(form.fingerprint);
 }
 void get(ByteReader& in, Form& form) {
   form.generation = in.get<Generation>();
@@ -92,6 +97,7 @@ void get(ByteReader& in, Form& form) {
   form.next_port = in.get<uint16_t>();
   form.channel_in = in.get_bool();
   form.channel_out = in.get_bool();
+  form.fingerprint = in.get_string();
 }
 
 void put(ByteWriter& out, const Formed& formed) { out.put(formed.generation); }
@@ -147,6 +153,21 @@ void get(ByteReader& in, LinkReport& report) {
                               &link.messages_dropped, &link.send_queue_high_water})
       *counter = in.get<uint64_t>();
     link.round_trip_ns = in.get<int64_t>();
+  }
+}
+
+void put(ByteWriter& out, const StoreReport& report) {
+  out.put(static_cast<uint32_t>(report.stores.size()));
+  for (const cache::StageStoreStats& each : report.stores) {
+    out.put(each.stage);
+    for (const cache::StoreCounter& counter : cache::kStoreCounters) out.put(each.store.*counter.value);
+  }
+}
+void get(ByteReader& in, StoreReport& report) {
+  report.stores.resize(in.get_count(sizeof(uint32_t) + cache::kStoreCounters.size() * sizeof(uint64_t)));
+  for (cache::StageStoreStats& each : report.stores) {
+    each.stage = in.get<StageId>();
+    for (const cache::StoreCounter& counter : cache::kStoreCounters) each.store.*counter.value = in.get<uint64_t>();
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "cache/cache_counts.h"
 #include "comm/link.h"
 #include "model/fingerprint.h"
 #include "model/layer_range.h"
@@ -53,6 +54,7 @@ struct Loaded {
   std::string compute;          ///< what its numbers come from: dtype, device, instruction set
   tensor::ChannelSupport first;  ///< of its first stage's device, where activations come in
   tensor::ChannelSupport last;   ///< of its last stage's, where they go out
+  std::vector<std::string> stages;  ///< with a store: per stage, what the content of its pages follows from
 };
 
 /// Pages of each stage, the same in every generation of one head.
@@ -70,6 +72,7 @@ struct Form {
   uint16_t next_port = 0;
   bool channel_in = false;   ///< activations come over a channel from device to device
   bool channel_out = false;  ///< and go so
+  std::string fingerprint;   ///< with a store: of all stages of the ring, bound into every stored page
 };
 
 /// Node → coordinator: its part of the generation runs.
@@ -93,6 +96,11 @@ struct LinkReport {
   std::vector<comm::LinkStats> links;
 };
 
+/// Node → coordinator, as often: what the page stores of its stages count, if there are any.
+struct StoreReport {
+  std::vector<cache::StageStoreStats> stores;
+};
+
 /// Both ways: the sender lives.
 struct Ping {};
 
@@ -101,7 +109,8 @@ struct Goodbye {
   std::string reason;
 };
 
-using Message = std::variant<Hello, Assignment, Loaded, Form, Formed, Stop, Stopped, Ping, Goodbye, LinkReport>;
+using Message =
+    std::variant<Hello, Assignment, Loaded, Form, Formed, Stop, Stopped, Ping, Goodbye, LinkReport, StoreReport>;
 
 [[nodiscard]] std::vector<std::byte> encode(const Message& message);
 /// kData for anything but one whole message.

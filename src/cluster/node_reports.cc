@@ -5,7 +5,7 @@
 namespace millrace::cluster {
 
 NodeReports::NodeReports(const std::vector<Assignment>& assignments)
-    : links_(assignments.size()), warned_of_(assignments.size()) {
+    : links_(assignments.size()), stores_(assignments.size()), warned_of_(assignments.size()) {
   for (const Assignment& assignment : assignments) {
     nodes_.push_back({.rank = static_cast<uint32_t>(nodes_.size()),
                       .first_stage = assignment.first_stage,
@@ -42,6 +42,18 @@ void NodeReports::warn_if_unequal(uint32_t rank) {
 void NodeReports::set_links(uint32_t rank, std::vector<comm::LinkStats> links) {
   const std::lock_guard lock(mutex_);
   links_[rank] = std::move(links);
+}
+
+void NodeReports::set_stores(uint32_t rank, std::vector<cache::StageStoreStats> stores) {
+  const std::lock_guard lock(mutex_);
+  stores_[rank] = std::move(stores);
+}
+
+std::vector<cache::StageStoreStats> NodeReports::stores() const {
+  std::vector<cache::StageStoreStats> all;
+  const std::lock_guard lock(mutex_);
+  for (const auto& stores : stores_) all.insert(all.end(), stores.begin(), stores.end());
+  return all;
 }
 
 std::vector<NodeInfo> NodeReports::nodes() const {

@@ -28,11 +28,15 @@ class NodeReports {
   /// Its ends of the ring's links.
   void set_links(uint32_t rank, std::vector<comm::LinkStats> links);
 
+  /// What the page stores of its stages count.
+  void set_stores(uint32_t rank, std::vector<cache::StageStoreStats> stores);
+
   /// "node 1 of 2 (stages 1 to 1)"
   [[nodiscard]] std::string name(uint32_t rank) const;
   /// By rank.
   [[nodiscard]] std::vector<NodeInfo> nodes() const;
   [[nodiscard]] std::vector<comm::LinkStats> links() const;
+  [[nodiscard]] std::vector<cache::StageStoreStats> stores() const;
 
  private:
   void warn_if_unequal(uint32_t rank);
@@ -40,6 +44,7 @@ class NodeReports {
   mutable std::mutex mutex_;
   std::vector<NodeInfo> nodes_;                      // by rank
   std::vector<std::vector<comm::LinkStats>> links_;  // by rank
+  std::vector<std::vector<cache::StageStoreStats>> stores_;  // by rank
   std::vector<std::string> warned_of_;               // by rank: what a difference was logged for last
 };
 

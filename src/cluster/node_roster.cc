@@ -140,6 +140,7 @@ asio::awaitable<void> NodeRoster::listen_to(uint32_t rank, std::shared_ptr<Contr
   const bool took_part = nodes_[rank].joined != Generation(0);
   nodes_[rank] = Node{};
   reports_.set_links(rank, {});
+  reports_.set_stores(rank, {});
   reports_.set_compute(rank, {});
   if (!interrupted_) log::warn("{} is gone: {}", reports_.name(rank), reason);
   if (took_part) lose(rank, reason);
@@ -154,7 +155,14 @@ void NodeRoster::handle(uint32_t rank, const Message& message) {
                                          loaded->page_capacity, required_pages_));
       return;
     }
+    if (!required_stages_.empty() && loaded->stages != required_stages_[rank]) {
+      node.connection->close(
+          "its weights, or what it computes with, are others than when the ring opened its page stores: start the head "
+          "again");
+      return;
+    }
     node.page_capacity = loaded->page_capacity;
+    node.stages = loaded->stages;
     node.first_channels = loaded->first;
     node.last_channels = loaded->last;
     reports_.set_compute(rank, loaded->compute);
@@ -172,6 +180,9 @@ void NodeRoster::handle(uint32_t rank, const Message& message) {
     }
   } else if (const auto* report = std::get_if<LinkReport>(&message)) {
     reports_.set_links(rank, report->links);
+    return;
+  } else if (const auto* stores = std::get_if<StoreReport>(&message)) {
+    reports_.set_stores(rank, stores->stores);
     return;
   }
   changed_.notify_all();

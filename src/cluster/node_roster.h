@@ -26,6 +26,7 @@ class NodeRoster {
     std::optional<uint64_t> page_capacity;  // set: loaded
     tensor::ChannelSupport first_channels;  // as Loaded says
     tensor::ChannelSupport last_channels;
+    std::vector<std::string> stages;        // as Loaded says
     Generation joined{0};  // asked to join this generation; 0: none
     bool formed = false;
   };
@@ -55,6 +56,9 @@ class NodeRoster {
   }
   /// From now on a node has to hold so many pages.
   void require_pages(uint64_t pages) { required_pages_ = pages; }
+
+  /// From now on the stages of a node have to be made from the same as these, by rank.
+  void require_stages(std::vector<std::vector<std::string>> stages) { required_stages_ = std::move(stages); }
 
   /// Until all nodes but the first are `ready`; the log names the others as those that are waited for to do `what`.
   [[nodiscard]] asio::awaitable<void> until_all(bool (*ready)(const Node&), const char* what);
@@ -93,6 +97,7 @@ class NodeRoster {
   std::function<void(uint32_t)> on_arrival_;
   std::function<void(StageId, const std::string&)> on_lost_channel_;
   uint64_t required_pages_ = 0;
+  std::vector<std::vector<std::string>> required_stages_;  // empty: any
   std::string lost_;
   bool interrupted_ = false;
 };

@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <bit>
-#include <cstring>
 #include <span>
 
 #include "model/tensor_list.h"
@@ -12,7 +13,7 @@
 namespace millrace::model {
 namespace {
 
-/// Two independent chains of multiply and xor-shift over 64-bit words.
+/// Two independent chains of multiply and xor-shift over 64-bit words; of bytes the words are their XXH3-128.
 class Hash {
  public:
   void add(uint64_t word) {
@@ -21,14 +22,10 @@ class Hash {
   }
   void add(double value) { add(std::bit_cast<uint64_t>(value)); }
   void add(std::span<const std::byte> bytes) {
+    const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
     add(static_cast<uint64_t>(bytes.size()));
-    while (!bytes.empty()) {
-      uint64_t word = 0;
-      const size_t count = std::min(bytes.size(), sizeof word);
-      std::memcpy(&word, bytes.data(), count);
-      add(word);
-      bytes = bytes.subspan(count);
-    }
+    add(uint64_t{hash.high64});
+    add(uint64_t{hash.low64});
   }
   void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
   [[nodiscard]] Fingerprint finish() const { return {mix(high_, low_ | 1), mix(low_, high_ | 1)}; }
@@ -66,18 +63,11 @@ void add_config(Hash& hash, const ModelConfig& config) {
   add_rope(hash, config.rope, config.head_dim);
 }
 
-void add_sample(Hash& hash, std::span<const std::byte> data) {
-  constexpr size_t kSampleBytes = 512;
-  const size_t count = std::min(kSampleBytes, data.size());
-  for (const size_t begin : {size_t{0}, (data.size() - count) / 2, data.size() - count})
-    hash.add(data.subspan(begin, count));
-}
-
 void add_tensor(Hash& hash, const tensor::HostTensor& tensor) {
   hash.add(std::string_view(tensor.name));
   add_integer(hash, static_cast<int64_t>(tensor.dtype));
   for (size_t axis = 0; axis < tensor.shape.rank(); ++axis) add_integer(hash, tensor.shape[axis]);
-  add_sample(hash, {tensor.data, tensor.bytes()});
+  hash.add(std::span<const std::byte>(tensor.data, tensor.bytes()));
 }
 
 void add_tensor(Hash& hash, const tensor::W8Matrix& matrix) {
@@ -85,8 +75,8 @@ void add_tensor(Hash& hash, const tensor::W8Matrix& matrix) {
   hash.add(std::string_view("w8"));
   for (const int64_t side : {matrix.rows, matrix.cols}) add_integer(hash, side);
   const auto values = static_cast<size_t>(matrix.rows * matrix.cols);
-  add_sample(hash, {matrix.values, values});
-  add_sample(hash, {matrix.scales, matrix.bytes() - values});
+  hash.add(std::span<const std::byte>(matrix.values, values));
+  hash.add(std::span<const std::byte>(matrix.scales, matrix.bytes() - values));
 }
 
 }  // namespace
@@ -109,12 +99,20 @@ Result<Fingerprint> fingerprint(const Checkpoint& checkpoint, const ModelConfig&
       const Result<tensor::W8Matrix> matrix = checkpoint.find_w8(spec.name, spec.shape);
       if (!matrix) return matrix.error();
       add_tensor(hash, *matrix);
-      continue;
+    } else {
+      const Result<tensor::HostTensor> tensor = checkpoint.find(spec.name, spec.shape);
+      if (!tensor) return tensor.error();
+      add_tensor(hash, *tensor);
     }
-    const Result<tensor::HostTensor> tensor = checkpoint.find(spec.name, spec.shape);
-    if (!tensor) return tensor.error();
-    add_tensor(hash, *tensor);
+    checkpoint.release(spec.name);
   }
+  return hash.finish();
+}
+
+Fingerprint fingerprint(std::span<const std::string> stages) {
+  Hash hash;
+  add_integer(hash, static_cast<int64_t>(stages.size()));
+  for (const std::string& stage : stages) hash.add(std::string_view(stage));
   return hash.finish();
 }
 

@@ -2,6 +2,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "base/result.h"
@@ -21,8 +22,10 @@ struct Fingerprint {
 
 /// Of everything in config.json that the forward pass depends on: equal on all stages of a ring.
 [[nodiscard]] Fingerprint fingerprint(const ModelConfig& config);
-/// Of the config, the span, and the name, dtype, shape and some bytes (of the beginning, the middle and the end) of
-/// each of the span's tensors. Touches no other tensor. Errors: those of Checkpoint::find.
+/// Of the config, the span, and the name, dtype, shape and every byte of each of the span's tensors, which it reads and
+/// lets go of. Touches no other tensor. Errors: those of Checkpoint::find.
 [[nodiscard]] Result<Fingerprint> fingerprint(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span);
+/// Of all stages of a ring, from a text about each, in order.
+[[nodiscard]] Fingerprint fingerprint(std::span<const std::string> stages);
 
 }  // namespace millrace::model

@@ -21,6 +21,8 @@ constexpr uint64_t kCostsInterval = 16;
 constexpr async::Duration kWatchdogGrace = std::chrono::seconds(1);
 /// How often an idle head asks for news of copies between tiers.
 constexpr async::Duration kCopyPoll = std::chrono::milliseconds(2);
+/// How long past its deadline a flush waits for copies that no request wants any more.
+constexpr async::Duration kCopyPatience = std::chrono::seconds(5);
 
 /// Adds a later event to an earlier one that the client has not taken yet.
 void merge(GenerateEvent& into, GenerateEvent later) {
@@ -191,21 +193,31 @@ asio::awaitable<Result<void>> Head::flush_cache(async::Runtime& runtime, async::
   async::Mailbox<Result<void>> answer(runtime, 1);
   Result<void> result = Error{ErrorCode::kUnavailable, "the server is shutting down"};
   if (!controls_.try_push(Flush{runtime_.now() + patience, answer})) co_return result;
-  auto answered = co_await answer.receive();
+  std::optional<Result<void>> answered;
+  try {
+    answered = co_await answer.receive();
+  } catch (...) {
+    answer.close();  // whoever asked has gone, and the head need not do it any more
+    throw;
+  }
   if (answered) result = std::move(*answered);
   co_return result;
 }
 
-// Copies under way end by themselves and soon; only requests are worth a refusal.
+// Copies under way end by themselves and soon, unless a store hangs; requests are worth a refusal at once.
 void Head::answer_flushes() {
   if (flushes_.empty()) return;
+  const async::TimePoint now = runtime_.now();
   std::vector<Flush> waiting;
   for (Flush& flush : flushes_) {
+    if (flush.answer.closed()) continue;
     if (scheduler_.flush_cache()) {
       (void)flush.answer.try_push({});
-    } else if (!scheduler_.empty() && runtime_.now() >= flush.deadline) {
+    } else if (!scheduler_.empty() && now >= flush.deadline) {
       (void)flush.answer.try_push(make_error(ErrorCode::kConflict, "{} requests run and {} wait",
                                              scheduler_.running_count(), scheduler_.waiting_count()));
+    } else if (now >= flush.deadline + kCopyPatience) {
+      (void)flush.answer.try_push(Error{ErrorCode::kConflict, "pages are still being copied between the tiers"});
     } else {
       waiting.push_back(std::move(flush));
     }
@@ -247,9 +259,9 @@ asio::awaitable<void> Head::take_turns() {
   }
 }
 
-// Those in the queue may give up meanwhile.
+// Those in the queue may give up meanwhile, and whoever wants a flush.
 asio::awaitable<void> Head::wait_for_ring() {
-  if (clients_.empty() || options_.queue_timeout.count() == 0) {
+  if (flushes_.empty() && (clients_.empty() || options_.queue_timeout.count() == 0)) {
     co_await wake_.wait();
     co_return;
   }
@@ -355,13 +367,21 @@ asio::awaitable<void> Head::receive_outputs(Generation generation,
   if (generation == generation_) break_ring(reason);
 }
 
+void Head::acknowledge(const std::vector<cache::CopyAck>& acks) {
+  const cache::PrefixCache& cache = scheduler_.cache();
+  const size_t asked = cache.verifying() ? cache.cached_host_pages() : 0;
+  const auto booked = scheduler_.acknowledge(acks);
+  if (booked.has_error()) throw ErrorException(booked.error());
+  if (asked == 0 || cache.verifying()) return;
+  log::info("after the break the stages hold {} of {} host pages", cache.cached_host_pages(), asked);
+}
+
 void Head::book(const comm::Message& message) {
   last_output_ = runtime_.now();
   auto output = PlanOutput::decode(message.payload.bytes());
   if (output.has_error()) throw ErrorException(output.error());
   sent_.pop_front();
-  const auto booked = scheduler_.acknowledge(output->acks);
-  if (booked.has_error()) throw ErrorException(booked.error());
+  acknowledge(output->acks);
   const bool profiled_before = !scheduler_.profiling();
   std::vector<SequenceUpdate> updates = scheduler_.complete(*output);
   {

@@ -96,6 +96,7 @@ class Head final : public Engine {
   [[nodiscard]] asio::awaitable<void> receive_outputs(Generation generation,
                                                       std::unique_ptr<comm::LinkReceiver> from_last_stage);
   void book(const comm::Message& message);
+  void acknowledge(const std::vector<cache::CopyAck>& acks);
   [[nodiscard]] asio::awaitable<void> receive_controls();
   void handle(Submission submission);
   void handle(Abort abort);

@@ -95,6 +95,15 @@ tensor::ChannelSupport LocalStages::last_channels() {
   return channels_of(*hosts_.back()->runner);
 }
 
+std::vector<cache::StageStoreStats> LocalStages::store_stats() const {
+  std::vector<cache::StageStoreStats> all;
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    const cache::PageStore* const store = hosts_[i]->runner->store();
+    if (store != nullptr) all.push_back({StageId(first_.value() + static_cast<uint32_t>(i)), store->stats()});
+  }
+  return all;
+}
+
 template <class End>
 asio::awaitable<Result<std::unique_ptr<End>>> LocalStages::open_beside(Host& host, std::unique_ptr<End> hosts,
                                                                        DeviceLinkOptions options) {

@@ -45,6 +45,8 @@ class LocalStages {
       std::unique_ptr<comm::LinkReceiver> upstream, DeviceLinkOptions options);
   [[nodiscard]] asio::awaitable<Result<std::unique_ptr<comm::LinkSender>>> add_channel(
       std::unique_ptr<comm::LinkSender> downstream, DeviceLinkOptions options);
+  /// From any thread: of the stages that have a page store.
+  [[nodiscard]] std::vector<cache::StageStoreStats> store_stats() const;
   /// Starts a generation; the one before has been joined. `upstream` belongs to the first stage's Runtime, `downstream`
   /// to the last one's.
   void start(std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream);

@@ -16,7 +16,7 @@ constexpr uint32_t kPlanMagic = 0x4E414C50;    // "PLAN"
 constexpr uint32_t kOutputMagic = 0x5054554F;  // "OUTP"
 // Smallest encodings, which bound the counts that a hostile message may claim.
 constexpr size_t kOpenBytes = 48;
-constexpr size_t kCopyBytes = 21;
+constexpr size_t kCopyBytes = 29;
 constexpr size_t kSliceBytes = 25;
 constexpr size_t kBiasBytes = 8;
 constexpr size_t kLogprobsBytes = 16;
@@ -167,6 +167,7 @@ void put_copy(ByteWriter& out, const cache::PageCopy& copy) {
   out.put_array(std::span(copy.device));
   out.put_array(std::span(copy.host));
   out.put_array(std::span(copy.keys));
+  out.put(copy.since);
 }
 
 cache::PageCopy get_copy(ByteReader& in) {
@@ -176,6 +177,7 @@ cache::PageCopy get_copy(ByteReader& in) {
   copy.device = in.get_array<PageId>();
   copy.host = in.get_array<HostPageId>();
   copy.keys = in.get_array<cache::PageKey>();
+  copy.since = in.get<cache::CopyId>();
   return copy;
 }
 
@@ -184,8 +186,9 @@ Result<void> consistent(const cache::PageCopy& copy) {
   const auto kind = static_cast<uint8_t>(copy.kind);
   if (kind >= cache::kCopyKinds) return make_error(ErrorCode::kData, "plan: a copy of kind {}", kind);
   const bool has_device = copy.kind == CopyKind::kLoad || copy.kind == CopyKind::kStore;
+  const bool has_keys = !has_device && copy.kind != CopyKind::kHold;
   const size_t count = copy.page_count();
-  if (copy.device.size() != (has_device ? count : 0) || copy.keys.size() != (has_device ? 0 : count) ||
+  if (copy.device.size() != (has_device ? count : 0) || copy.keys.size() != (has_keys ? count : 0) ||
       copy.host.size() != (copy.kind == CopyKind::kProbe ? 0 : count)) {
     return make_error(ErrorCode::kData, "plan: a copy of kind {} with {} device pages, {} host pages, {} keys", kind,
                       copy.device.size(), copy.host.size(), copy.keys.size());

@@ -35,7 +35,7 @@ ProfileBounds profile_bounds(const SchedulerOptions& options) {
 
 cache::PrefixCacheOptions cache_options(const SchedulerOptions& options) {
   return {options.page_size, options.page_count,  options.share_prefixes, options.host_page_count,
-          options.has_store, options.stage_count, options.write_policy};
+          options.has_store, options.stage_count, options.write_policy,   options.first_copy};
 }
 
 GenerateEvent faulty(const Sequence& sequence, tensor::LogitFault fault) {
@@ -96,7 +96,7 @@ void Scheduler::add(SequenceId id, GenerateRequest request) {
 }
 
 void Scheduler::prefetch(Sequence& sequence) {
-  if (sequence.wants_scores()) return;
+  if (sequence.wants_scores() || cache_.verifying()) return;
   cache_.prefetch(sequence.id, sequence.request.cache_salt, sequence.reusable_tokens(), sequence.holding);
   sequence.awaits_prefetch = options_.prefetch_policy != PrefetchPolicy::kBestEffort;
 }
@@ -173,7 +173,11 @@ std::vector<SequenceId> Scheduler::pause(PauseMode mode) {
 }
 
 Result<void> Scheduler::acknowledge(const std::vector<cache::CopyAck>& acks) {
+  const bool was_verifying = cache_.verifying();
   for (const cache::CopyAck& ack : acks) RETURN_IF_ERROR(cache_.acknowledge(ack));
+  if (was_verifying && !cache_.verifying()) {
+    for (Sequence* sequence : waiting_) prefetch(*sequence);
+  }
   return {};
 }
 

@@ -46,6 +46,7 @@ struct SchedulerOptions {
   PrefetchPolicy prefetch_policy = PrefetchPolicy::kBestEffort;
   uint32_t processors = 0;     ///< that all stages share; 0: unknown, or they are on several machines
   uint32_t stage_threads = 1;  ///< that each of them computes with
+  uint64_t first_copy = 1;     ///< cache::PrefixCacheOptions::first_copy
 };
 
 /// News of one sequence for its client.

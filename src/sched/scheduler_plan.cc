@@ -18,7 +18,7 @@ constexpr size_t kMatchesPerTurn = 16;
 
 std::optional<Plan> Scheduler::next() {
   if (profile_) return next_of_profile();
-  if (paused_) return std::nullopt;
+  if (paused_ || cache_.verifying()) return std::nullopt;
   ++turn_;
   Plan plan;
   in_flight_.emplace_back();
@@ -286,7 +286,12 @@ size_t Scheduler::pages_wanted(Sequence& candidate, std::span<Sequence* const> o
 }
 
 bool Scheduler::has_room(Sequence& candidate) const {
-  return !free_slots_.empty() && cache_.available_beside(match(candidate)) >= pages_wanted(candidate, running_);
+  if (free_slots_.empty()) return false;
+  const size_t wanted = pages_wanted(candidate, running_);
+  const size_t available = cache_.available_pages();
+  // How much of the match nobody uses yet is counted only where it matters.
+  return available >= wanted + match(candidate).device_pages ||
+         (available >= wanted && cache_.available_beside(match(candidate)) >= wanted);
 }
 
 // Under the priority policy, running sequences of smaller priority than the next of the queue go back to it, least rank

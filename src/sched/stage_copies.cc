@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/log.h"
+
 namespace millrace::sched {
 namespace {
 
@@ -14,14 +16,28 @@ constexpr size_t kPagesAtOnce = 16;
 
 StageCopies::StageCopies(async::Runtime& runtime, StageId stage, StageRunner& runner, async::TaskGroup& tasks,
                          uint32_t host_page_count)
-    : runtime_(runtime), stage_(stage), runner_(runner), tasks_(tasks), held_(host_page_count) {}
+    : runtime_(runtime), stage_(stage), runner_(runner), tasks_(tasks), tier_(runner.host_tier()) {
+  tier_.held.resize(host_page_count);
+}
 
 void StageCopies::check_held(const cache::PageCopy& copy) const {
   for (const HostPageId page : copy.host) {
-    if (held_[page.value()]) continue;
+    if (tier_.held[page.value()]) continue;
     throw ErrorException(
         make_error(ErrorCode::kData, "copy {} reads host page {}, which holds nothing", copy.id.value(), page.value()));
   }
+}
+
+void StageCopies::set_held(const cache::PageCopy& copy, size_t count, bool held) {
+  for (size_t i = 0; i < count; ++i) tier_.held[copy.host[i].value()] = held;
+}
+
+// Who was not there for a while holds what has been given out again since, for all it knows.
+void StageCopies::answer_hold(const cache::PageCopy& copy) {
+  if (tier_.last_hold != copy.since) tier_.held.assign(tier_.held.size(), false);
+  tier_.last_hold = copy.id;
+  const auto missing = std::ranges::find_if(copy.host, [this](HostPageId page) { return !tier_.held[page.value()]; });
+  acknowledge(copy, static_cast<size_t>(missing - copy.host.begin()));
 }
 
 void StageCopies::acknowledge(const cache::PageCopy& copy, size_t done) {
@@ -36,11 +52,16 @@ void StageCopies::take_acks(std::vector<cache::CopyAck>& into) {
 void StageCopies::start(const std::vector<cache::PageCopy>& copies) {
   for (const cache::PageCopy& copy : copies) {
     if (copy.kind == CopyKind::kLoad || copy.kind == CopyKind::kStore) continue;
+    if (copy.kind == CopyKind::kHold) {
+      answer_hold(copy);
+      continue;
+    }
     if (runner_.store() == nullptr) {
       throw ErrorException(
           make_error(ErrorCode::kData, "copy {} wants a page store, this stage has none", copy.id.value()));
     }
     if (copy.kind == CopyKind::kPersist) check_held(copy);
+    if (copy.kind == CopyKind::kFetch) set_held(copy, copy.host.size(), false);
     tasks_.spawn("page store", run_with_page_store(copy));
   }
 }
@@ -60,35 +81,40 @@ asio::awaitable<void> StageCopies::finish_load(cache::PageCopy copy, async::Even
 
 void StageCopies::store(const std::vector<cache::PageCopy>& copies) {
   for (const cache::PageCopy& copy : copies) {
-    if (copy.kind == CopyKind::kStore) tasks_.spawn("store pages", run_store(copy));
+    if (copy.kind != CopyKind::kStore) continue;
+    set_held(copy, copy.host.size(), false);
+    tasks_.spawn("store pages", run_store(copy));
   }
 }
 
 asio::awaitable<void> StageCopies::run_store(cache::PageCopy copy) {
   co_await runner_.store_pages(copy.device, copy.host);
-  for (const HostPageId page : copy.host) held_[page.value()] = true;
+  set_held(copy, copy.host.size(), true);
   acknowledge(copy, copy.page_count());
 }
 
 asio::awaitable<void> StageCopies::run_with_page_store(cache::PageCopy copy) {
   Batch batch{copy, 0, copy.page_count()};
-  async::TaskGroup workers(runtime_);
+  // A store does not throw; but if memory runs out, say, no page counts as good.
+  async::TaskGroup workers(runtime_, [&batch](const std::string&, std::exception_ptr failure) {
+    batch.good = 0;
+    log::error("copy {} with the page store: {}", batch.copy.id.value(), async::describe(failure));
+  });
   for (size_t i = 0; i < std::min(kPagesAtOnce, copy.page_count()); ++i) workers.spawn("page", work_on(batch));
   co_await workers.join();
-  if (copy.kind == CopyKind::kFetch) {
-    for (size_t i = 0; i < batch.good; ++i) held_[copy.host[i].value()] = true;
-  }
+  if (copy.kind == CopyKind::kFetch) set_held(copy, batch.good, true);
   acknowledge(copy, batch.good);
 }
 
 // Behind the first page that is missing nothing is of use, but a page that can't be written says nothing of the others.
 asio::awaitable<void> StageCopies::work_on(Batch& batch) {
   const size_t count = batch.copy.page_count();
-  while (batch.next < (batch.copy.kind == CopyKind::kPersist ? count : batch.good)) {
+  while (!stopping_ && batch.next < (batch.copy.kind == CopyKind::kPersist ? count : batch.good)) {
     const size_t index = batch.next++;
     const bool is_good = co_await do_one(batch.copy, index);
     if (!is_good) batch.good = std::min(batch.good, index);
   }
+  if (stopping_) batch.good = std::min(batch.good, batch.next);
 }
 
 asio::awaitable<bool> StageCopies::do_one(const cache::PageCopy& copy, size_t index) {

@@ -17,13 +17,15 @@ class StageCopies {
   StageCopies(async::Runtime& runtime, StageId stage, StageRunner& runner, async::TaskGroup& tasks,
               uint32_t host_page_count);
 
-  /// Starts the persists, probes and fetches of a plan that has come: they wait for no other plan.
+  /// Answers a plan's question what is held, and starts its persists, probes and fetches: they wait for no other plan.
   void start(const std::vector<cache::PageCopy>& copies);
   /// Begins a plan's loads, when the plans before it have run and before it does. A host page that holds nothing is
   /// kData.
   void load(const std::vector<cache::PageCopy>& copies);
   /// Starts the stores of a plan whose slices have run.
   void store(const std::vector<cache::PageCopy>& copies);
+  /// The generation ends: what has not been begun with the page store is not begun any more.
+  void stop() { stopping_ = true; }
   /// Appends what has been completed since the last call.
   void take_acks(std::vector<cache::CopyAck>& into);
 
@@ -40,13 +42,16 @@ class StageCopies {
   [[nodiscard]] asio::awaitable<void> work_on(Batch& batch);
   [[nodiscard]] asio::awaitable<bool> do_one(const cache::PageCopy& copy, size_t index);
   void check_held(const cache::PageCopy& copy) const;
+  void set_held(const cache::PageCopy& copy, size_t count, bool held);
+  void answer_hold(const cache::PageCopy& copy);
   void acknowledge(const cache::PageCopy& copy, size_t done);
 
   async::Runtime& runtime_;
   const StageId stage_;
   StageRunner& runner_;
   async::TaskGroup& tasks_;
-  std::vector<bool> held_;  // host pages that a store or fetch has filled
+  StageRunner::HostTier& tier_;  // a page is not held while something is written to it
+  bool stopping_ = false;
   std::vector<cache::CopyAck> acks_;
 };
 

@@ -50,6 +50,7 @@ async::TimePoint StageLoop::arrival_of(const comm::Message& message) const {
 void StageLoop::fail(const std::string& reason) {
   if (end_reason_.empty()) end_reason_ = reason;
   batch_queue_.close();
+  copies_.stop();
   upstream_->close(reason);
   downstream_->close(reason);
 }

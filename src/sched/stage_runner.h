@@ -52,8 +52,18 @@ class StageRunner {
                                                           std::span<const HostPageId> host);
   /// A page of the host tier.
   [[nodiscard]] virtual std::span<std::byte> host_page(HostPageId page);
+  /// What is known of the pages of the host tier. Kept by the stage loops, one after another; it lives as long as the
+  /// pages' memory.
+  struct HostTier {
+    std::vector<bool> held;      // what a store or a fetch has filled
+    cache::CopyId last_hold{0};  // the head's question after them that was answered last
+  };
+  [[nodiscard]] HostTier& host_tier() { return host_tier_; }
   /// The page store behind the host tier; null: there is none.
   [[nodiscard]] virtual cache::PageStore* store() { return nullptr; }
+
+ private:
+  HostTier host_tier_;
 };
 
 }  // namespace millrace::sched

@@ -121,17 +121,22 @@ asio::awaitable<bool> Api::handle(HttpRequest request, Connection& connection) {
     co_await generate(request, match.route, connection, record);
   } else {
     if (!response && match.route == Route::kFlushCache) {
-      response = co_await answer_flush(std::move(request.body));
+      response = co_await answer_flush(std::move(request.body), connection);
     } else if (!response && is_heavy(request, match.route)) {
       co_await run_elsewhere([&] { response = answer_safely(request, match); });
     } else if (!response) {
       response = answer_safely(request, match);
     }
-    record.status = response->status;
-    decorate(*response, request.request_id);
-    const bool without_body = request.method == Method::kHead;
-    const bool sent = co_await connection.send(*response, without_body, record.keep_alive, record.http11);
-    record.keep_alive = record.keep_alive && sent;
+    if (response) {
+      record.status = response->status;
+      decorate(*response, request.request_id);
+      const bool without_body = request.method == Method::kHead;
+      const bool sent = co_await connection.send(*response, without_body, record.keep_alive, record.http11);
+      record.keep_alive = record.keep_alive && sent;
+    } else {
+      record.status = 499;
+      record.keep_alive = false;
+    }
   }
   finish(record, match.name);
   co_return record.keep_alive;

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "async/wait_list.h"
 #include "server/generator.h"
 #include "server/metrics.h"
 #include "server/prepare.h"
@@ -40,7 +41,10 @@ class Api {
   [[nodiscard]] HttpResponse answer_detokenize(const HttpRequest& request) const;
   [[nodiscard]] HttpResponse answer_apply_template(const HttpRequest& request) const;
   [[nodiscard]] HttpResponse answer_abort(const HttpRequest& request);
-  [[nodiscard]] asio::awaitable<HttpResponse> answer_flush(std::string body);
+  /// Nothing when the client has gone before the cache could be flushed.
+  [[nodiscard]] asio::awaitable<std::optional<HttpResponse>> answer_flush(std::string body, Connection& connection);
+  [[nodiscard]] asio::awaitable<void> flush(async::Duration patience, std::optional<Result<void>>& outcome,
+                                            async::WaitList& ended);
   [[nodiscard]] HttpResponse answer_pause(const HttpRequest& request);
   [[nodiscard]] HttpResponse answer_continue();
   [[nodiscard]] HttpResponse not_ready() const;

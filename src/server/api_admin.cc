@@ -1,5 +1,11 @@
 #include <fmt/format.h>
 
+#include <boost/asio/cancellation_state.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/system/system_error.hpp>
+#include <exception>
+
+#include "async/task_group.h"
 #include "server/api.h"
 #include "server/openapi.h"
 
@@ -154,12 +160,43 @@ HttpResponse Api::answer_abort(const HttpRequest& request) {
   return response;
 }
 
-asio::awaitable<HttpResponse> Api::answer_flush(std::string body) {
+asio::awaitable<void> Api::flush(async::Duration patience, std::optional<Result<void>>& outcome,
+                                 async::WaitList& ended) {
+  Result<void> result;
+  try {
+    result = co_await service_.engine->flush_cache(runtime_, patience);
+  } catch (const boost::system::system_error& failure) {
+    if (failure.code() == asio::error::operation_aborted) throw;
+    result = make_error(ErrorCode::kInternal, "the engine failed: {}", failure.what());
+  } catch (const std::exception& failure) {
+    result = make_error(ErrorCode::kInternal, "the engine failed: {}", failure.what());
+  }
+  outcome = std::move(result);
+  ended.notify_all();
+}
+
+asio::awaitable<std::optional<HttpResponse>> Api::answer_flush(std::string body, Connection& connection) {
   const auto parsed = openai::parse_flush_request(body);
   if (parsed.has_error()) co_return error_response(parsed.error());
   const auto patience = std::chrono::duration_cast<async::Duration>(std::chrono::duration<double>(parsed->timeout_s));
-  const auto flushed = co_await service_.engine->flush_cache(runtime_, patience);
-  if (flushed.has_error()) co_return error_response(openai::to_api_error(flushed.error(), ""));
+  std::optional<Result<void>> outcome;
+  async::WaitList ended(runtime_);
+  async::TaskGroup tasks(runtime_);
+  tasks.spawn("flush the cache", flush(patience, outcome, ended));
+  tasks.spawn("disconnect watcher", connection.watch([&ended] { ended.notify_all(); }));
+  std::exception_ptr cancelled;
+  try {
+    while (!outcome && !connection.peer_gone()) co_await ended.wait();
+  } catch (...) {
+    cancelled = std::current_exception();
+  }
+  co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
+  tasks.cancel();
+  co_await tasks.join();
+  co_await asio::this_coro::reset_cancellation_state(asio::enable_terminal_cancellation());
+  if (cancelled) std::rethrow_exception(cancelled);
+  if (!outcome) co_return std::nullopt;
+  if (outcome->has_error()) co_return error_response(openai::to_api_error(outcome->error(), ""));
   HttpResponse response;
   JsonWriter(response.body).begin_object().member("flushed", true).end_object();
   co_return response;

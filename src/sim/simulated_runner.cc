@@ -1,5 +1,6 @@
 #include "sim/simulated_runner.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -133,9 +134,25 @@ async::Duration SimulatedRunner::cost(const sched::StageBatch& batch) {
   return async::Duration(static_cast<int64_t>(us * 1000.0 * (1.0 + cost.jitter * chance())));
 }
 
+void SimulatedRunner::ask_for_fault() {
+  try {
+    fault_();
+  } catch (const StageDeath&) {
+    if (!other_process_) {
+      other_process_.emplace(OtherProcess{pages_, host_pages_, {std::vector<bool>(bounds_.host_page_count), {}}});
+      std::ranges::generate(other_process_->pages, random_);
+      std::ranges::generate(other_process_->host_pages, random_);
+    }
+    std::swap(pages_, other_process_->pages);
+    std::swap(host_pages_, other_process_->host_pages);
+    std::swap(host_tier(), other_process_->host_tier);
+    throw;
+  }
+}
+
 asio::awaitable<sched::StageRunner::Result> SimulatedRunner::run(const sched::StageBatch& batch,
                                                                  std::span<const std::byte> input) {
-  if (fault_) fault_();
+  if (fault_) ask_for_fault();
   // The input is read before and written after the time that the run takes, as a device would overlap both.
   std::vector<uint64_t> hidden(batch.tokens.size());
   if (stage_.first) {

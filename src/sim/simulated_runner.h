@@ -3,6 +3,8 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <stdexcept>
 #include <vector>
 
 #include "async/runtime.h"
@@ -29,6 +31,12 @@ struct SimulatedStage {
   SimulatedCost cost;
 };
 
+/// Thrown by a runner's `fault`: another process takes the place of the stage's, with other memory; and the next time
+/// the one that was there before, as it was.
+struct StageDeath : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 /// A StageRunner that runs a SimulatedModel's layers over pages of its own and takes virtual time. `random` gives the
 /// jitter; `fault`, if set, is asked before each run and may throw.
 class SimulatedRunner final : public sched::StageRunner {
@@ -51,6 +59,7 @@ class SimulatedRunner final : public sched::StageRunner {
   [[nodiscard]] cache::PageStore* store() override { return store_.get(); }
 
  private:
+  void ask_for_fault();
   [[nodiscard]] std::span<uint64_t> host_cells(HostPageId page);
   [[nodiscard]] double chance();
   void load_layer(int32_t layer, const std::vector<PageId>& device, const std::vector<HostPageId>& host, bool for_real);
@@ -67,6 +76,12 @@ class SimulatedRunner final : public sched::StageRunner {
   const sched::StageBounds bounds_;
   std::function<uint64_t()> random_;
   std::function<void()> fault_;
+  struct OtherProcess {
+    std::vector<uint64_t> pages;
+    std::vector<uint64_t> host_pages;
+    HostTier host_tier;
+  };
+  std::optional<OtherProcess> other_process_;
   std::vector<uint64_t> pages_;                       // [layers of the stage, page_count, page_size]
   std::vector<uint64_t> host_pages_;                  // [host_page_count, layers of the stage, page_size]
   std::unique_ptr<cache::PageStore> store_;

@@ -1,6 +1,8 @@
 #include "cache/prefix_cache.h"
 
 #include <catch2/catch.hpp>
+#include <deque>
+#include <map>
 #include <numeric>
 
 using namespace millrace;
@@ -66,6 +68,219 @@ TEST_CASE("a page on its way to the store keeps its place on the host") {
   REQUIRE(cache.match("", prompt(0, 2)).pages == 2);
   REQUIRE(cache.match("", prompt(6, 2)).pages == 0);
   REQUIRE(cache.match("", prompt(7, 2)).pages == 2);
+}
+
+TEST_CASE("what a match takes from the pages that can be had is what nobody uses now, not when it was looked up") {
+  PrefixCache cache({.page_size = kPageSize, .page_count = 8});
+  (void)use(cache, prompt(1, 4));
+  const RadixTree::Match match = cache.match("", prompt(1, 4));
+  REQUIRE(cache.available_beside(match) == 4);
+  PageHolding first;
+  REQUIRE(cache.acquire(first, "", match, 8));
+  REQUIRE(cache.available_pages() == 0);
+  REQUIRE(cache.available_beside(match) == 0);
+  cache.release(first);
+  REQUIRE(cache.available_beside(match) == 4);
+}
+
+namespace {
+
+/// A cache with a store behind it, whose copies are answered one by one.
+struct Fetching {
+  Fetching() : cache({.page_size = kPageSize, .page_count = 16, .host_page_count = 32, .has_store = true}) {
+    run_copies(cache);
+  }
+
+  void want(uint64_t id, const std::vector<TokenId>& tokens) {
+    cache.prefetch(SequenceId(id), "", tokens, holdings[id]);
+    collect();
+  }
+  /// Answers the oldest copy, which has to be of this kind, with `done` good pages; how many it was of.
+  size_t answer(CopyKind kind, size_t done) {
+    REQUIRE_FALSE(copies.empty());
+    const PageCopy copy = copies.front();
+    copies.pop_front();
+    REQUIRE(copy.kind == kind);
+    REQUIRE_FALSE(cache.acknowledge({StageId(0), copy.id, static_cast<uint32_t>(done)}).has_error());
+    collect();
+    cache.check_invariants({});
+    return copy.page_count();
+  }
+  [[nodiscard]] size_t known(const std::vector<TokenId>& tokens) const { return cache.match("", tokens).pages; }
+
+  PrefixCache cache;
+  std::map<uint64_t, PageHolding> holdings;
+  std::deque<PageCopy> copies;
+
+ private:
+  void collect() {
+    for (PageCopy& copy : cache.take_copies()) copies.push_back(std::move(copy));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("pages that several waiting prompts share are fetched once") {
+  Fetching world;
+  const auto whole = prompt(1, 6);
+  const std::vector<TokenId> part(whole.begin(), whole.begin() + 4 * kPageSize);
+  world.want(1, part);
+  world.want(2, whole);
+  world.want(3, part);
+  for (const size_t pages : {4, 6, 4}) REQUIRE(world.answer(CopyKind::kProbe, pages) == pages);
+  REQUIRE(world.copies.size() == 1);
+  for (const uint64_t id : {1, 2, 3}) REQUIRE(world.cache.prefetching(SequenceId(id)));
+  REQUIRE(world.answer(CopyKind::kFetch, 4) == 4);
+  REQUIRE(world.known(whole) == 4);
+  REQUIRE_FALSE(world.cache.prefetching(SequenceId(3)));
+  REQUIRE(world.cache.prefetching(SequenceId(2)));
+  REQUIRE(world.answer(CopyKind::kFetch, 2) == 2);
+  REQUIRE(world.known(whole) == 6);
+  REQUIRE(world.cache.counts().fetched_pages == 6);
+  REQUIRE(world.copies.empty());
+  REQUIRE(world.cache.flush());
+}
+
+TEST_CASE("who waits for another's fetch tries what that did not bring, or goes without a trace") {
+  Fetching world;
+  const auto tokens = prompt(1, 5);
+  for (const uint64_t id : {1, 2, 3}) world.want(id, tokens);
+  for (int i = 0; i < 3; ++i) (void)world.answer(CopyKind::kProbe, 5);
+  world.cache.stop_prefetch(SequenceId(3));
+  REQUIRE_FALSE(world.cache.prefetching(SequenceId(3)));
+  REQUIRE(world.answer(CopyKind::kFetch, 2) == 5);
+  REQUIRE(world.known(tokens) == 2);
+  REQUIRE_FALSE(world.cache.prefetching(SequenceId(1)));
+  REQUIRE(world.answer(CopyKind::kFetch, 0) == 3);
+  REQUIRE(world.known(tokens) == 2);
+  REQUIRE(world.copies.empty());
+  REQUIRE(world.cache.flush());
+}
+
+TEST_CASE("what has been computed since the store was asked is not fetched") {
+  Fetching world;
+  const auto tokens = prompt(1, 5);
+  world.want(1, tokens);
+  (void)use(world.cache, {tokens.begin(), tokens.begin() + 3 * kPageSize});
+  REQUIRE(world.answer(CopyKind::kProbe, 5) == 5);
+  REQUIRE(world.answer(CopyKind::kFetch, 2) == 2);
+  REQUIRE(world.known(tokens) == 5);
+  (void)use(world.cache, tokens);
+  world.want(2, prompt(2, 2));
+  (void)use(world.cache, prompt(2, 2));
+  REQUIRE(world.answer(CopyKind::kProbe, 2) == 2);
+  REQUIRE(world.copies.empty());
+  REQUIRE_FALSE(world.cache.prefetching(SequenceId(2)));
+}
+
+namespace {
+
+/// Two prompts on the host and one on the device only; then the ring breaks.
+PrefixCache broken_cache() {
+  PrefixCache cache({.page_size = kPageSize, .page_count = 16, .host_page_count = 6, .stage_count = 2});
+  for (const int32_t number : {1, 2, 3}) {
+    const auto tokens = prompt(number, 2);
+    PageHolding holding;
+    REQUIRE(cache.acquire(holding, "", cache.match("", tokens), 2));
+    cache.publish(holding, tokens);
+    for (const PageCopy& copy : cache.take_copies()) {
+      for (const uint32_t stage : {0, 1}) {
+        const auto done = static_cast<uint32_t>(copy.page_count());
+        if (number < 3) REQUIRE_FALSE(cache.acknowledge({StageId(stage), copy.id, done}).has_error());
+      }
+    }
+    cache.release(holding);
+  }
+  REQUIRE(cache.copies_under_way());
+  cache.lose_ring();
+  cache.check_invariants({});
+  REQUIRE(cache.cached_pages() == 0);
+  REQUIRE(cache.available_pages() == 16);
+  return cache;
+}
+
+}  // namespace
+
+TEST_CASE("host pages outlive a break when every stage says that it holds them all") {
+  for (const uint32_t held : {0, 3, 4}) {
+    CAPTURE(held);
+    PrefixCache cache = broken_cache();
+    REQUIRE(cache.verifying());
+    const auto copies = cache.take_copies();
+    REQUIRE(copies.size() == 1);
+    REQUIRE(copies[0].kind == CopyKind::kHold);
+    REQUIRE(copies[0].page_count() == 4);
+    REQUIRE(copies[0].since != CopyId(0));  // the question after nothing, which was asked at the start
+    REQUIRE_FALSE(cache.acknowledge({StageId(0), copies[0].id, held}).has_error());
+    REQUIRE(cache.verifying());
+    REQUIRE_FALSE(cache.acknowledge({StageId(1), copies[0].id, 4}).has_error());
+    REQUIRE_FALSE(cache.verifying());
+    cache.check_invariants({});
+    REQUIRE(cache.cached_host_pages() == (held == 4 ? 4 : 0));
+    for (const int32_t number : {1, 2}) REQUIRE(cache.match("", prompt(number, 2)).pages == (held == 4 ? 2 : 0));
+    REQUIRE(cache.match("", prompt(3, 2)).pages == 0);
+  }
+}
+
+TEST_CASE("a break while the stages are asked makes the next ring's be asked, and a flush needs no answer") {
+  PrefixCache cache = broken_cache();
+  const CopyId first = cache.take_copies().front().id;
+  cache.lose_ring();
+  REQUIRE(cache.verifying());
+  REQUIRE(cache.acknowledge({StageId(0), first, 4}).has_error());
+  const auto copies = cache.take_copies();
+  REQUIRE(copies.size() == 1);
+  REQUIRE(copies[0].since == first);
+  REQUIRE(cache.flush());
+  REQUIRE(cache.cached_host_pages() == 0);
+  for (const uint32_t stage : {0, 1}) REQUIRE_FALSE(cache.acknowledge({StageId(stage), copies[0].id, 4}).has_error());
+  REQUIRE_FALSE(cache.verifying());
+  REQUIRE(cache.cached_host_pages() == 0);
+}
+
+TEST_CASE("no plan has to carry more copies than fit its message, and none is left behind") {
+  PrefixCache cache({.page_size = 1, .page_count = 300'000, .host_page_count = 200'000, .has_store = true});
+  std::vector<TokenId> tokens(20'000);
+  std::map<uint64_t, PageHolding> holdings;
+  for (uint64_t id = 1; id <= 10; ++id) {
+    std::iota(tokens.begin(), tokens.end(), static_cast<TokenId>(id * 20'000));
+    cache.prefetch(SequenceId(id), "", tokens, holdings[id]);
+  }
+  std::vector<TokenId> longest(100'000, 7);
+  cache.prefetch(SequenceId(11), "", longest, holdings[11]);
+  size_t copies = 0;
+  size_t plans = 0;
+  for (; cache.has_copies(); ++plans) {
+    size_t keys = 0;
+    for (const PageCopy& copy : cache.take_copies()) {
+      keys += copy.keys.size();
+      ++copies;
+      REQUIRE_FALSE(cache.acknowledge({StageId(0), copy.id, 0}).has_error());
+    }
+    REQUIRE(keys * sizeof(PageKey) < size_t{4} << 20);
+  }
+  REQUIRE(copies == 12);  // and a question what is held
+  REQUIRE(plans > 3);
+
+  std::vector<PageHolding> held(1);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  tokens.resize(100'000, 9);
+  REQUIRE(cache.acquire(held[0], "", cache.match("", tokens), tokens.size()));
+  cache.publish(held[0], tokens);
+  run_copies(cache);
+  cache.release(held[0]);
+  REQUIRE(cache.cached_host_pages() == tokens.size());
+  cache.lose_ring();
+  size_t asked = 0;
+  for (; cache.verifying(); ++plans) {
+    const auto questions = cache.take_copies();
+    REQUIRE(questions.size() == 1);
+    asked += questions[0].page_count();
+    REQUIRE_FALSE(
+        cache.acknowledge({StageId(0), questions[0].id, static_cast<uint32_t>(questions[0].page_count())}).has_error());
+  }
+  REQUIRE(asked == tokens.size());
+  REQUIRE(cache.match("", tokens).pages == tokens.size());
 }
 
 TEST_CASE("keys hashed for the store are those of the pages that are computed later") {

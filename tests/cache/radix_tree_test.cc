@@ -118,6 +118,47 @@ TEST_CASE("a page that leaves every tier takes what is below it along") {
   tree.check_invariants();
 }
 
+TEST_CASE("of the host pages of one use the last goes first, wherever its device page is") {
+  RadixTree tree(1);
+  const NodeId leaf = insert_all(tree, "", sequence_of({1, 2, 3, 4}), 1, 10);
+  std::vector<NodeId> path;
+  for (NodeId node = leaf; tree.depth(node) > 0; node = tree.parent(node)) path.push_back(node);
+  for (const NodeId node : path) tree.set_host(node, HostPageId(tree.depth(node)));
+  tree.lock(leaf);
+  tree.unlock(leaf);
+  REQUIRE(evicted(tree, 2) == std::vector{PageId(13), PageId(12)});
+  std::vector<HostPageId> host;
+  tree.evict_host(3, host);
+  REQUIRE(host == std::vector{HostPageId(4), HostPageId(3), HostPageId(2)});
+  REQUIRE(tree.match("", sequence_of({1, 2, 3, 4})).pages == 2);
+  tree.check_invariants();
+}
+
+TEST_CASE("evictable pages above a node are those that its lock would keep") {
+  RadixTree tree(1);
+  const NodeId leaf = insert_all(tree, "", sequence_of({1, 2, 3, 4}), 1, 10);
+  const NodeId branch = insert_all(tree, "", sequence_of({1, 2, 9}), 1, 20);
+  REQUIRE(tree.evictable_above(leaf) == 4);
+  tree.pin(tree.parent(leaf));
+  REQUIRE(tree.evictable_above(leaf) == 3);
+  tree.lock(branch);
+  REQUIRE(tree.evictable_above(leaf) == 1);
+  REQUIRE(tree.evictable_above(branch) == 0);
+  const size_t before = tree.evictable_device_pages();
+  tree.lock(leaf);
+  REQUIRE(tree.evictable_device_pages() == before - 1);
+}
+
+TEST_CASE("tokens lead from a page to the last that is known behind it") {
+  RadixTree tree(2);
+  const NodeId leaf = insert_all(tree, "", sequence_of({1, 2, 3, 4}), 2, 10);
+  const NodeId below = tree.insert_host(leaf, sequence_of({5, 6}), HostPageId(1));
+  const NodeId first = tree.parent(leaf);
+  REQUIRE(tree.follow(first, sequence_of({3, 4, 5, 6, 7, 8})) == below);
+  REQUIRE(tree.follow(first, sequence_of({3, 4, 5})) == leaf);
+  REQUIRE(tree.follow(first, sequence_of({4, 3, 5, 6})) == first);
+}
+
 namespace {
 
 /// The tree, and beside it the plainest account of the same: which prefixes have which pages.
@@ -134,7 +175,9 @@ class Mirror {
       case 4: evict_device(); break;
       case 5: evict_host(); break;
       case 6: unlock(); break;
-      default: break;
+      default:
+        if (dice(10) == 0) forget_device();
+        break;
     }
     compare();
     tree_.check_invariants();
@@ -231,6 +274,27 @@ class Mirror {
     const size_t which = dice(static_cast<uint32_t>(locks_.size()));
     tree_.unlock(locks_[which]);
     locks_.erase(locks_.begin() + static_cast<std::ptrdiff_t>(which));
+  }
+  void forget_device() {
+    while (!locks_.empty()) unlock();
+    std::map<Key, Place> kept;
+    for (const auto& [key, place] : places_) {  // prefixes come before what they begin
+      Key before = key;
+      before.second.resize(key.second.size() - page_size_);
+      if (place.host && (before.second.empty() || kept.contains(before))) kept[key] = {{}, place.host};
+    }
+    std::vector<PageId> device;
+    std::vector<HostPageId> host;
+    const size_t device_before = tree_.device_page_count();
+    const size_t host_before = tree_.host_page_count();
+    tree_.forget_device(device, host);
+    REQUIRE(device.size() == device_before);
+    REQUIRE(host.size() == host_before - kept.size());
+    places_ = std::move(kept);
+    REQUIRE(tree_.node_count() == places_.size());
+    std::vector<HostPageId> left = tree_.host_pages();
+    for (const auto& [key, place] : places_) REQUIRE(std::erase(left, *place.host) == 1);
+    REQUIRE(left.empty());
   }
   void compare() {
     const std::string salt = random_salt();

@@ -101,8 +101,9 @@ void Head::run(asio::awaitable<void> scenario) {
   done.get_future().get();
 }
 
-/// A node of rank 1 that says hello, says that it has loaded, and hears the first Form.
-asio::awaitable<std::shared_ptr<ControlConnection>> join_as_node(Head& head, std::string compute = "bf16 cpu avx2") {
+/// A node of rank 1 that says hello and that it has loaded.
+asio::awaitable<std::shared_ptr<ControlConnection>> join_as_node(Head& head, std::string compute = "bf16 cpu avx2",
+                                                                 std::string stage = "weights") {
   tcp::socket socket(head.runtime().executor());
   const tcp::endpoint there(asio::ip::address_v4::loopback(), head.options().address.port);
   co_await socket.async_connect(there, asio::use_awaitable);
@@ -111,7 +112,7 @@ asio::awaitable<std::shared_ptr<ControlConnection>> join_as_node(Head& head, std
   node->send(Hello{kProtocolVersion, 1, 2, model::fingerprint(head.options().config), 1});
   const Message assignment = co_await node->receive();
   REQUIRE(std::get<Assignment>(assignment) == head.options().assignments[1]);
-  node->send(Loaded{kPages, compute, {}, {}});
+  node->send(Loaded{kPages, compute, {}, {}, {stage}});
   co_return node;
 }
 
@@ -130,6 +131,7 @@ asio::awaitable<std::string> failure_to_form(Head& head, Generation generation) 
 asio::awaitable<void> leave_when_asked_to_join(std::shared_ptr<ControlConnection> node) {
   const Message form = co_await node->receive();
   REQUIRE(std::get<Form>(form).pages.device == kPages);
+  REQUIRE(std::get<Form>(form).fingerprint.size() == 32);
   node->close("out of power");
   co_await node->join();
 }
@@ -142,8 +144,9 @@ asio::awaitable<void> stop_when_asked_to_join(std::shared_ptr<ControlConnection>
 asio::awaitable<void> lose_nodes_while_links_form(Head& head) {
   async::TaskGroup nodes(head.runtime());
   auto node = co_await join_as_node(head);
-  const uint64_t pages = co_await head.coordinator().all_loaded("bf16 cpu avx512");
-  REQUIRE(pages == kPages);
+  const auto ring = co_await head.coordinator().all_loaded("bf16 cpu avx512", {"own weights"});
+  REQUIRE(ring.page_capacity == kPages);
+  REQUIRE(ring.fingerprint == model::fingerprint(std::vector<std::string>{"own weights", "weights"}).to_string());
   const auto compute = [&head](size_t rank) { return head.coordinator().nodes().at(rank).compute; };
   REQUIRE(compute(0) == "bf16 cpu avx512");
   REQUIRE(compute(1) == "bf16 cpu avx2");
@@ -161,6 +164,30 @@ asio::awaitable<void> lose_nodes_while_links_form(Head& head) {
   co_await nodes.join();
   node->close("the test is over");
   co_await node->join();
+}
+
+/// What a node hears that comes with this instead of the weights it had when the ring was made.
+asio::awaitable<std::string> refusal_of(Head& head, std::string stage) {
+  const auto node = co_await join_as_node(head, "bf16 cpu avx2", std::move(stage));
+  std::string reason;
+  try {
+    (void)co_await node->receive();
+  } catch (const std::exception& failure) {
+    reason = failure.what();
+  }
+  node->close("the test is over");
+  co_await node->join();
+  co_return reason;
+}
+
+asio::awaitable<void> come_back_with_other_weights(Head& head) {
+  const auto node = co_await join_as_node(head);
+  (void)co_await head.coordinator().all_loaded("bf16 cpu avx2", {"own weights"});
+  node->close("it is started anew");
+  co_await node->join();
+  while (!head.coordinator().nodes().at(1).compute.empty()) co_await async::sleep_for(head.runtime(), 1ms);
+  const std::string reason = co_await refusal_of(head, "fine-tuned weights");
+  REQUIRE_THAT(reason, Catch::Contains("start the head again"));
 }
 
 asio::awaitable<void> interrupt_later(Head& head) {
@@ -182,6 +209,11 @@ asio::awaitable<void> interrupt_a_wait(Head& head) {
 TEST_CASE("a generation is given up as soon as a node of it is gone, whatever the links wait for") {
   Head head;
   head.run(lose_nodes_while_links_form(head));
+}
+
+TEST_CASE("a node that comes back with other weights than the page stores were opened for is refused") {
+  Head head;
+  head.run(come_back_with_other_weights(head));
 }
 
 TEST_CASE("a wait for nodes names the missing and can be interrupted") {

@@ -1,6 +1,7 @@
 #include "cluster/messages.h"
 
 #include <catch2/catch.hpp>
+#include <cstring>
 
 using namespace millrace;
 using namespace millrace::cluster;
@@ -44,6 +45,23 @@ TEST_CASE("a report of links survives the wire, but for the names") {
   REQUIRE_FALSE(links[1].sending);
 }
 
+TEST_CASE("what a node's page stores count survives the wire, each count in its place") {
+  StoreReport report;
+  for (uint32_t stage = 0; stage < 2; ++stage) {
+    cache::StageStoreStats& stats = report.stores.emplace_back(cache::StageStoreStats{StageId(stage + 5), {}});
+    uint64_t value = uint64_t{stage} << 40;
+    for (const cache::StoreCounter& counter : cache::kStoreCounters) stats.store.*counter.value = ++value;
+  }
+  const auto read = std::get<StoreReport>(*decode(encode(report))).stores;
+  REQUIRE(read.size() == 2);
+  for (size_t i = 0; i < 2; ++i) {
+    REQUIRE(read[i].stage == report.stores[i].stage);
+    REQUIRE(std::memcmp(&read[i].store, &report.stores[i].store, sizeof(cache::StoreStats)) == 0);
+  }
+  REQUIRE(read[0].store.hits == 1);
+  REQUIRE(read[0].store.bytes_stored == sizeof(cache::StoreStats) / sizeof(uint64_t));
+}
+
 TEST_CASE("what a node shall load, and what it then has, survive the wire") {
   Assignment assignment;
   assignment.ring_id = uint64_t{7} << 40;
@@ -55,8 +73,8 @@ TEST_CASE("what a node shall load, and what it then has, survive the wire") {
   assignment.watchdog_ns = int64_t{7} << 40;
   assignment.has_store = true;
   REQUIRE(std::get<Assignment>(*decode(encode(assignment))) == assignment);
-  const Loaded loaded = std::get<Loaded>(
-      *decode(encode(Loaded{123, "bf16 cpu avx2", {"GPU-1", "NCCL 2.28.9", ""}, {"GPU-2", "", "--nccl off"}})));
+  const Loaded loaded = std::get<Loaded>(*decode(encode(Loaded{
+      123, "bf16 cpu avx2", {"GPU-1", "NCCL 2.28.9", ""}, {"GPU-2", "", "--nccl off"}, {"first", "", "third"}})));
   REQUIRE(loaded.page_capacity == 123);
   REQUIRE(loaded.compute == "bf16 cpu avx2");
   REQUIRE(loaded.first.device == "GPU-1");
@@ -64,16 +82,18 @@ TEST_CASE("what a node shall load, and what it then has, survive the wire") {
   REQUIRE(loaded.first.missing.empty());
   REQUIRE(loaded.last.device == "GPU-2");
   REQUIRE(loaded.last.missing == "--nccl off");
+  REQUIRE(loaded.stages == std::vector<std::string>{"first", "", "third"});
 }
 
 TEST_CASE("how a node joins a generation survives the wire") {
-  const auto form = std::get<Form>(*decode(encode(Form{Generation(4), {10, 20}, "host", 7, true, false})));
+  const auto form = std::get<Form>(*decode(encode(Form{Generation(4), {10, 20}, "host", 7, true, false, "0a1b"})));
   REQUIRE(form.generation == Generation(4));
   REQUIRE(form.pages == PoolSizes{10, 20});
   REQUIRE(form.next_host == "host");
   REQUIRE(form.next_port == 7);
   REQUIRE(form.channel_in);
   REQUIRE_FALSE(form.channel_out);
+  REQUIRE(form.fingerprint == "0a1b");
 }
 
 TEST_CASE("a cut, an overlong or a boastful message is refused") {

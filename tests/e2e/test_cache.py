@@ -1,5 +1,8 @@
 """The prefix cache and its tiers, as clients see them: the same words from every tier, and the hits reported."""
 
+import json
+import re
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -91,8 +94,59 @@ def wait_for_persisted(server):
                "writing every page to the store")
 
 
+def model_with_other_first_layer(folder):
+    """The shipped model without what its first layer's feed-forward adds."""
+    shutil.copytree(MODEL, folder)
+    weights = folder / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    size = int.from_bytes(data[:8], "little")
+    begin, end = json.loads(data[8:8 + size])["model.layers.0.mlp.down_proj.weight"]["data_offsets"]
+    data[8 + size + begin:8 + size + end] = bytes(end - begin)
+    weights.write_bytes(data)
+    return folder
+
+
+def test_stages_whose_own_layers_are_equal_share_no_pages_of_models_that_differ_elsewhere(plain, tmp_path):
+    other = model_with_other_first_layer(tmp_path / "other" / MODEL.name)
+    flags = ("--page-size", "16", "--pp-size", "2", "--enable-hierarchical-cache", "--hicache-storage-backend", "file",
+             "--hicache-storage-path", str(tmp_path / "pages"), "--hicache-storage-prefetch-policy", "wait_complete")
+    with MillraceServer(*flags) as server:
+        assert texts(server) == plain
+        wait_for_persisted(server)
+    with MillraceServer(*flags, model=other) as server:
+        computed = [ask(server, prompt) for prompt in PROMPTS]
+        assert [text for text, _ in computed] != plain
+        assert all(cached == 0 for _, cached in computed)
+        wait_for_persisted(server)
+        assert httpx.post(f"{server.url}/flush_cache").status_code == 200
+        fetched = [ask(server, prompt) for prompt in PROMPTS]
+        assert [text for text, _ in fetched] == [text for text, _ in computed]
+        assert all(cached > 0 for _, cached in fetched)
+
+
+def test_host_pages_outlive_a_broken_link_but_not_a_dead_node(plain):
+    flags = ("--page-size", 16, "--enable-hierarchical-cache", "--hicache-ratio", 4)
+    with Ring(2, 2, *flags, node_flags=("--enable-hierarchical-cache",)) as ring:
+        assert texts(ring.server) == plain
+        wait_until(lambda: metric(ring.server, "kv_cache_host_pages") == metric(ring.server, "kv_cache_cached_pages") > 0,
+                   "every page going to the host")
+        ring.stop_node(1)
+        ring.wait_until_broken()
+        ring.continue_node(1)
+        ring.wait_until_whole()
+        answers = [ask(ring.server, prompt) for prompt in PROMPTS]
+        assert [text for text, _ in answers] == plain
+        assert all(cached > 0 for _, cached in answers)
+        assert metric(ring.server, "kv_cache_host_hit_pages_total") > 0
+        ring.nodes[1].kill()
+        ring.wait_until_broken()
+        ring.start_node(1)
+        ring.wait_until_whole()
+        assert [ask(ring.server, prompt) for prompt in PROMPTS] == [(text, 0) for text in plain]
+
+
 def test_tiers_over_two_nodes_survive_a_death(plain, tmp_path):
-    """What was on device and host is forgotten with the ring; the store has it still."""
+    """What was on device and host is forgotten with the node; the store has it still."""
     flags = ("--enable-hierarchical-cache", "--hicache-storage-backend", "file", "--hicache-storage-path",
              str(tmp_path / "pages"), "--hicache-storage-prefetch-policy", "wait_complete")
     with Ring(2, 2, "--page-size", 16, *flags, node_flags=flags) as ring:
@@ -106,6 +160,8 @@ def test_tiers_over_two_nodes_survive_a_death(plain, tmp_path):
         answers = [ask(ring.server, prompt) for prompt in PROMPTS]
         assert [text for text, _ in answers] == plain
         assert all(cached > 0 for _, cached in answers)
+        for stage in range(2):
+            wait_until(lambda: ring.server.metric("millrace:page_store_hits_total", stage=stage) > 0, "the stage's report")
 
 
 def test_damaged_pages_in_the_store_are_misses(plain, tmp_path):
@@ -123,6 +179,8 @@ def test_damaged_pages_in_the_store_are_misses(plain, tmp_path):
         path.write_bytes(data)
     with MillraceServer(*flags) as server:
         assert [ask(server, prompt) for prompt in PROMPTS] == [(text, 0) for text in plain]
+        assert server.metric("millrace:page_store_corrupt_total", stage=0) > 0
+        assert server.metric("millrace:page_store_hits_total") == 0
 
 
 def test_a_flush_is_refused_while_requests_run_unless_it_may_wait():
@@ -178,6 +236,12 @@ def test_administrators_have_a_key_of_their_own():
         def flush(key):
             return httpx.post(f"{server.url}/flush_cache", headers={"Authorization": f"Bearer {key}"}).status_code
         assert (flush("user"), flush("root")) == (401, 200)
+
+
+def test_a_host_tier_larger_than_memory_is_refused_with_both_sizes():
+    result = run_binary("serve", "--model-path", MODEL, "--port", 0, "--enable-hierarchical-cache", "--hicache-size", 5000)
+    assert result.returncode != 0
+    assert re.search(r"a host tier of \d+ pages of \d+ tokens takes \d{7}\.\d MB, \d+\.\d MB of memory are available", result.stderr)
 
 
 @pytest.mark.parametrize("flags, message", [

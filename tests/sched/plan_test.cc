@@ -27,6 +27,14 @@ Plan sample_plan() {
   plan.tokens = {10, 20, 30, 40, 50, 60};
   plan.new_pages = {PageId(9), PageId(8)};
   plan.reports = {{StageId(1), PlanId(40), 1000, 1100, 1200, 1193, 77}};
+  cache::PageKey key;
+  for (size_t i = 0; i < key.bytes.size(); ++i) key.bytes[i] = static_cast<uint8_t>(i + 1);
+  plan.copies = {{cache::CopyId(5), cache::CopyKind::kLoad, {PageId(3), PageId(4)}, {HostPageId(6), HostPageId(7)}, {}},
+                 {cache::CopyId(6), cache::CopyKind::kFetch, {}, {HostPageId(8)}, {key}},
+                 {cache::CopyId(7), cache::CopyKind::kProbe, {}, {}, {key, {}}},
+                 {cache::CopyId(8), cache::CopyKind::kHold, {}, {HostPageId(1), HostPageId(0)}, {}, cache::CopyId(2)}};
+  plan.digest = 0x123456789ABCDEF0u;
+  plan.acks = {{StageId(2), cache::CopyId(4), 9}};
   return plan;
 }
 
@@ -65,6 +73,20 @@ TEST_CASE("a plan survives its wire form") {
   REQUIRE(read->new_pages == plan.new_pages);
   REQUIRE(read->reports[0].run_ns() == -7);
   REQUIRE(read->reports[0].sent_bytes == 77);
+  REQUIRE(read->digest == plan.digest);
+  REQUIRE(read->acks.size() == 1);
+  REQUIRE(read->acks[0].stage == StageId(2));
+  REQUIRE(read->acks[0].copy == cache::CopyId(4));
+  REQUIRE(read->acks[0].done == 9);
+  REQUIRE(read->copies.size() == plan.copies.size());
+  for (size_t i = 0; i < plan.copies.size(); ++i) {
+    REQUIRE(read->copies[i].id == plan.copies[i].id);
+    REQUIRE(read->copies[i].kind == plan.copies[i].kind);
+    REQUIRE(read->copies[i].device == plan.copies[i].device);
+    REQUIRE(read->copies[i].host == plan.copies[i].host);
+    REQUIRE(read->copies[i].keys == plan.copies[i].keys);
+    REQUIRE(read->copies[i].since == plan.copies[i].since);
+  }
 }
 
 TEST_CASE("an output survives its wire form") {
@@ -125,4 +147,28 @@ TEST_CASE("a plan whose parts disagree is refused with both numbers") {
   plan = sample_plan();
   plan.new_pages.push_back(PageId(1));
   REQUIRE(Plan::decode(plan.encode()).error().message == "plan: 3 new pages, its slices want 2");
+}
+
+TEST_CASE("a copy has just the pages and keys that its kind wants") {
+  using cache::CopyKind;
+  for (uint8_t kind = 0; kind < cache::kCopyKinds; ++kind) {
+    const bool device = CopyKind(kind) == CopyKind::kLoad || CopyKind(kind) == CopyKind::kStore;
+    const bool host = CopyKind(kind) != CopyKind::kProbe;
+    const bool keys = !device && CopyKind(kind) != CopyKind::kHold;
+    for (int given = 0; given < 8; ++given) {
+      CAPTURE(int{kind}, given);
+      Plan plan;
+      cache::PageCopy& copy = plan.copies.emplace_back();
+      copy.kind = CopyKind(kind);
+      if ((given & 1) != 0) copy.device = {PageId(1)};
+      if ((given & 2) != 0) copy.host = {HostPageId(1)};
+      if ((given & 4) != 0) copy.keys = {{}};
+      const bool empty = given == 0;
+      const bool right = device == ((given & 1) != 0) && host == ((given & 2) != 0) && keys == ((given & 4) != 0);
+      REQUIRE(Plan::decode(plan.encode()).has_value() == (empty || right));
+    }
+  }
+  Plan plan;
+  plan.copies.emplace_back().kind = CopyKind(cache::kCopyKinds);
+  REQUIRE(Plan::decode(plan.encode()).error().message == "plan: a copy of kind 6");
 }

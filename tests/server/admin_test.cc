@@ -1,12 +1,15 @@
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <stdexcept>
+#include <thread>
 
 #include "server/test_server.h"
 
 using namespace millrace;
 using namespace millrace::test;
+using namespace std::chrono_literals;
 
 TEST_CASE("The small endpoints answer") {
   TestServer server;
@@ -203,6 +206,33 @@ TEST_CASE("Every answer has a request id: the client's, or one of its own") {
   Client garbage(server.port);
   garbage.send("NONSENSE\r\n\r\n");
   CHECK(garbage.read().header("X-Request-Id").size() == 32);
+}
+
+namespace {
+
+/// Polls until so many flushes hang in the engine; false after ten seconds.
+bool wait_until_hanging(const FakeEngine& engine, int count) {
+  for (int i = 0; i < 2000 && engine.hanging_flushes != count; ++i) std::this_thread::sleep_for(5ms);
+  return engine.hanging_flushes == count;
+}
+
+}  // namespace
+
+TEST_CASE("A flush that waits ends with its client, and with the server") {
+  TestServer server;
+  CHECK(server.post("/flush_cache", "{}").status == 200);
+  server.engine.flush_hangs = true;
+  Client client(server.port);
+  client.send(post_bytes("/flush_cache", R"({"timeout":3600})"));
+  REQUIRE(wait_until_hanging(server.engine, 1));
+  client.close();
+  REQUIRE(wait_until_hanging(server.engine, 0));
+  Client other(server.port);
+  other.send(post_bytes("/flush_cache", R"({"timeout":3600})"));
+  REQUIRE(wait_until_hanging(server.engine, 1));
+  server.front->stop(50ms);
+  CHECK(server.engine.hanging_flushes == 0);
+  CHECK(server.engine.flushes == 1);
 }
 
 TEST_CASE("A request can be aborted by its id") {

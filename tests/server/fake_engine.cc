@@ -7,6 +7,8 @@
 #include <cmath>
 #include <thread>
 
+#include "async/wait_list.h"
+
 namespace millrace::test {
 
 using namespace std::chrono_literals;
@@ -175,9 +177,18 @@ std::vector<sched::GenerateRequest> FakeEngine::seen() const {
   return seen_;
 }
 
-asio::awaitable<Result<void>> FakeEngine::flush_cache(async::Runtime&, async::Duration patience) {
+asio::awaitable<Result<void>> FakeEngine::flush_cache(async::Runtime& runtime, async::Duration patience) {
   last_patience = patience;
   Result<void> result;
+  if (flush_hangs) {
+    ++hanging_flushes;
+    try {
+      co_await async::sleep_for(runtime, 1h);
+    } catch (...) {
+      --hanging_flushes;
+      throw;
+    }
+  }
   if (live > 0) {
     result = make_error(ErrorCode::kConflict, "{} requests run and 0 wait", live.load());
   } else {

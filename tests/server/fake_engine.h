@@ -64,6 +64,8 @@ class FakeEngine final : public sched::Engine {
   std::atomic<int> destroyed_early{0};  ///< streams destroyed before their last event
   std::atomic<uint64_t> events{0};      ///< events handed out
   std::atomic<int> flushes{0};          ///< that succeeded
+  std::atomic<bool> flush_hangs{false};
+  std::atomic<int> hanging_flushes{0};
   async::Duration last_patience{};      ///< of the flush asked for last
   std::optional<sched::PauseMode> paused;
 

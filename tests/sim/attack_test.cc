@@ -72,6 +72,7 @@ TEST_CASE("cramped rings under aborts, pauses and clients that leave give everyo
   uint64_t preemptions = 0;
   uint64_t aborted = 0;
   uint64_t whole = 0;
+  uint64_t flushed = 0;
   const uint64_t seeds = test::repetitions(400);
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     INFO("seed " << seed);
@@ -87,7 +88,9 @@ TEST_CASE("cramped rings under aborts, pauses and clients that leave give everyo
       world.spawn(leave_early(world.client_thread(), world.head(), leaving[i], patience));
     }
     world.spawn(interfere(world.client_thread(), world.head(), Dice(seed + 1'000'000), jobs.size()));
+    world.spawn(flush_now_and_then(world.client_thread(), world.head(), Dice(seed + 2'000'000), flushed));
     world.run_to_end();
+    world.flush_to_nothing();
     preemptions += world.head().status().preemptions;
     for (const Job& job : jobs) {
       const auto wanted = expected_tokens(job, options);
@@ -108,6 +111,7 @@ TEST_CASE("cramped rings under aborts, pauses and clients that leave give everyo
   REQUIRE(preemptions > 2 * seeds);
   REQUIRE(aborted > seeds);
   REQUIRE(whole > seeds);
+  REQUIRE(flushed > seeds / 4);
 }
 
 namespace {

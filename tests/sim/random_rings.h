@@ -1,6 +1,7 @@
 #pragma once
 
 #include <catch2/catch.hpp>
+#include <new>
 
 #include "base/random.h"
 #include "sim/simulated_ring.h"
@@ -90,7 +91,9 @@ inline void add_store(Dice& dice, sim::SimulatedRingOptions& ring, double failur
     sim::SimulatedStoreOptions options;
     options.delay = [own, slowest](sim::StoreCall, size_t) { return slowest * own->range(0, 100) / 100; };
     options.fails = [own, failure_rate, is_failing = stage == failing](sim::StoreCall) {
-      return is_failing && own->chance(failure_rate);
+      const bool fails = is_failing && own->chance(failure_rate);
+      if (fails && own->chance(0.1)) throw std::bad_alloc();
+      return fails;
     };
     return sim::make_simulated_store(runtime, identity, shelf, options);
   };
@@ -165,6 +168,22 @@ inline std::vector<TokenId> expected_tokens(const Job& job, const sim::Simulated
   return tokens;
 }
 
+inline asio::awaitable<void> flush(async::Runtime& runtime, sched::Engine& engine, async::Duration patience,
+                                   std::optional<Result<void>>& answer) {
+  answer = co_await engine.flush_cache(runtime, patience);
+}
+
+/// Asks for flushes at any moment, willing to wait for some; how many were carried out.
+inline asio::awaitable<void> flush_now_and_then(async::Runtime& runtime, sched::Engine& engine, Dice dice,
+                                                uint64_t& flushed) {
+  co_await async::sleep_for(runtime, kProfileEnd);
+  for (uint32_t rounds = dice.range(0, 6); rounds > 0; --rounds) {
+    co_await async::sleep_for(runtime, std::chrono::microseconds(dice.range(0, 60'000)));
+    const auto answer = co_await engine.flush_cache(runtime, std::chrono::microseconds(dice.range(0, 5000)));
+    if (!answer.has_error()) ++flushed;
+  }
+}
+
 /// A ring in virtual time and the clients of some jobs.
 class World {
  public:
@@ -190,6 +209,18 @@ class World {
     const sched::EngineStatus status = head().status();
     REQUIRE(status.running == 0);
     REQUIRE(status.waiting == 0);
+    REQUIRE(status.free_pages == status.total_pages);
+  }
+  /// Once nobody wants anything any more, everything can be forgotten, and nothing is left then.
+  void flush_to_nothing() {
+    std::optional<Result<void>> answer;
+    spawn(flush(*client_thread_, head(), 0s, answer));
+    world_.run(now() + 4s);
+    REQUIRE(answer.has_value());
+    REQUIRE_FALSE(answer->has_error());
+    const sched::EngineStatus status = head().status();
+    REQUIRE(status.cached_pages == 0);
+    REQUIRE(status.cached_host_pages == 0);
     REQUIRE(status.free_pages == status.total_pages);
   }
   void stop() {

@@ -37,4 +37,16 @@ void append_link_metrics(std::string& out, const std::vector<comm::LinkStats>& l
         [](Link link) { return seconds(link.round_trip_ns); });
 }
 
+void append_store_metrics(std::string& out, const std::vector<cache::StageStoreStats>& stores) {
+  if (stores.empty()) return;
+  MetricWriter writer(out);
+  for (const cache::StoreCounter& counter : cache::kStoreCounters) {
+    const std::string name = fmt::format("page_store_{}", counter.name);
+    writer.describe(name, counter.name.ends_with("_total") ? "counter" : "gauge", counter.help);
+    for (const cache::StageStoreStats& each : stores) {
+      writer.sample(name, fmt::format("stage=\"{}\"", each.stage.value()), each.store.*counter.value);
+    }
+  }
+}
+
 }  // namespace millrace::server

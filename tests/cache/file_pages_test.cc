@@ -1,0 +1,155 @@
+#include "cache/file_pages.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <optional>
+
+#include "cache/store_support.h"
+
+using namespace millrace;
+using namespace millrace::cache;
+using namespace millrace::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+using Kind = IoCall::Kind;
+
+/// Makes the calls at once, remembers which, and may let one kind fail or move few bytes at a time.
+class ScriptedIo final : public FileIo {
+ public:
+  void serve(StoreQueue&, const Begin&) override {}
+
+  std::vector<Kind> calls;
+  std::optional<Kind> failing;
+  size_t most_bytes = SIZE_MAX;  ///< of one write
+
+ private:
+  bool start(IoCall& call) override {
+    calls.push_back(call.kind);
+    const bool fails = failing == call.kind;
+    // A file that cannot be closed well is closed all the same.
+    const int64_t result = fails && call.kind != Kind::kClose ? -1 : carry_out(call);
+    call.result = fails ? -EIO : result < 0 ? -int64_t{errno} : result;
+    return true;
+  }
+  int64_t carry_out(const IoCall& call) const {
+    switch (call.kind) {
+      case Kind::kOpen: return openat(call.folder, call.path, call.flags, 0666);
+      case Kind::kRead:
+        return preadv(call.file, call.parts.data(), static_cast<int>(call.parts.size()),
+                      static_cast<off_t>(call.offset));
+      case Kind::kWrite:
+        return pwrite(call.file, call.parts[0].iov_base, std::min(call.parts[0].iov_len, most_bytes),
+                      static_cast<off_t>(call.offset));
+      case Kind::kSync: return fdatasync(call.file);
+      case Kind::kClose: return ::close(call.file);
+      case Kind::kRename: return renameat(call.folder, call.path, call.folder, call.new_path);
+      case Kind::kUnlink: return unlinkat(call.folder, call.path, 0);
+      case Kind::kStat: break;
+    }
+    return statx(call.folder, call.path, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_SIZE | STATX_MTIME, call.status);
+  }
+};
+
+/// The pages of an identity in a folder of their own.
+struct Pages {
+  Pages()
+      : options{.path = folder.path(), .max_bytes = 10 * kRecordBytes},
+        pages(StoreFolder::open(folder.path(), make_identity()).value(), make_identity(), options, form, counters) {}
+
+  bool put(uint64_t number) {
+    bool ok = false;
+    put_one(pages, io, number, ok);
+    return ok;
+  }
+  bool get(uint64_t number) {
+    bool ok = false;
+    get_one(pages, io, number, ok);
+    return ok;
+  }
+  /// What lies in the folder besides what writers need.
+  [[nodiscard]] size_t files() const {
+    size_t count = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
+      const fs::path kind = entry.path().extension();
+      const bool is_ours = kind == ".lock" || kind == ".news" || kind == ".txt";
+      count += entry.is_regular_file() && !is_ours ? 1 : 0;
+    }
+    return count;
+  }
+
+  TempFolder folder;
+  const FileStoreOptions options;
+  const RecordForm form{make_identity()};
+  StoreCounters counters;
+  FilePages pages;
+  ScriptedIo io;
+
+ private:
+  static IoRoot put_one(FilePages& pages, FileIo& io, uint64_t number, bool& ok) {
+    const std::vector<std::byte> page = make_page(number);
+    ok = co_await pages.put(io, make_key(number), page);
+  }
+  static IoRoot get_one(FilePages& pages, FileIo& io, uint64_t number, bool& ok) {
+    std::vector<std::byte> into(kPageBytes);
+    const bool hit = co_await pages.get(io, make_key(number), into);
+    ok = hit && into == make_page(number);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a page is written aside, synced and closed before it gets its name") {
+  Pages world;
+  world.io.most_bytes = 5000;
+  REQUIRE(world.put(1));
+  const std::vector<Kind> wanted{Kind::kStat,  Kind::kOpen, Kind::kWrite, Kind::kWrite,
+                                 Kind::kWrite, Kind::kSync, Kind::kClose, Kind::kRename};
+  REQUIRE(world.io.calls == wanted);
+  REQUIRE(world.get(1));
+  REQUIRE(world.files() == 1);
+}
+
+TEST_CASE("whichever step of a put fails, nothing is left of it, and the next put succeeds") {
+  for (const Kind kind : {Kind::kOpen, Kind::kWrite, Kind::kSync, Kind::kClose, Kind::kRename}) {
+    CAPTURE(static_cast<int>(kind));
+    Pages world;
+    {
+      const CapturedLog log;
+      world.io.failing = kind;
+      REQUIRE_FALSE(world.put(1));
+      REQUIRE_FALSE(world.put(2));
+      REQUIRE(log.count("Input/output error") == 1);
+    }
+    REQUIRE(world.counters.errors == 2);
+    REQUIRE(world.files() == 0);
+    REQUIRE(world.pages.index().bytes() == 0);
+    REQUIRE(world.pages.index().try_reserve(10 * kRecordBytes));
+    world.pages.index().release(10 * kRecordBytes);
+    world.io.failing.reset();
+    REQUIRE(world.put(1));
+    REQUIRE(world.get(1));
+  }
+}
+
+TEST_CASE("a victim that cannot be removed keeps its place, and the put that wants it is refused") {
+  Pages world;
+  for (uint64_t number = 0; number < 10; ++number) REQUIRE(world.put(number));
+  {
+    const CapturedLog log;
+    world.io.failing = Kind::kUnlink;
+    REQUIRE_FALSE(world.put(10));
+    REQUIRE(log.count("evicting") == 1);
+  }
+  world.io.failing.reset();
+  REQUIRE(world.files() == 10);
+  REQUIRE(world.pages.index().bytes() == 10 * kRecordBytes);
+  REQUIRE(world.put(10));
+  REQUIRE(world.files() == 10);
+  REQUIRE_FALSE(world.get(0));
+  REQUIRE(world.counters.evicted == 1);
+}

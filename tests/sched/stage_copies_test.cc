@@ -1,0 +1,193 @@
+#include "sched/stage_copies.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <new>
+
+#include "async/virtual_runtime.h"
+#include "sim/simulated_store.h"
+
+using namespace millrace;
+using namespace millrace::sched;
+using namespace std::chrono_literals;
+using cache::CopyId;
+using cache::CopyKind;
+using cache::PageCopy;
+
+namespace {
+
+constexpr uint32_t kHostPages = 64;
+constexpr size_t kPageBytes = 16;
+
+/// Host pages, a store behind them, and copies that take a millisecond.
+class HostOnlyRunner final : public StageRunner {
+ public:
+  HostOnlyRunner(async::Runtime& runtime, const sim::SimulatedStoreOptions& options)
+      : runtime_(runtime),
+        pages_(kHostPages * kPageBytes),
+        store_(sim::make_simulated_store(runtime, {"model", 0, 1, "u8", 1, kPageBytes},
+                                         std::make_shared<sim::StoreShelf>(kHostPages), options)) {}
+  [[nodiscard]] size_t output_row_bytes() const override { return 0; }
+  [[nodiscard]] size_t input_row_bytes() const override { return 0; }
+  [[nodiscard]] asio::awaitable<Result> run(const StageBatch&, std::span<const std::byte>) override {
+    co_return Result{};
+  }
+  [[nodiscard]] async::Event begin_load(std::vector<PageId>, std::vector<HostPageId>) override {
+    const async::Event loaded(runtime_);
+    runtime_.arm(runtime_.now() + 1ms, [loaded] { loaded.set(); });
+    return loaded;
+  }
+  [[nodiscard]] asio::awaitable<void> store_pages(std::span<const PageId>, std::span<const HostPageId>) override {
+    co_await async::sleep_for(runtime_, 1ms);
+  }
+  [[nodiscard]] std::span<std::byte> host_page(HostPageId page) override {
+    return std::span(pages_).subspan(page.value() * kPageBytes, kPageBytes);
+  }
+  [[nodiscard]] cache::PageStore* store() override { return store_.get(); }
+
+ private:
+  async::Runtime& runtime_;
+  std::vector<std::byte> pages_;
+  std::unique_ptr<cache::PageStore> store_;
+};
+
+/// One stage's copies, and how often they are asked for what they have done.
+struct Stage {
+  explicit Stage(sim::SimulatedStoreOptions options = {}) : runner(runtime, options) {}
+
+  /// Runs until nothing is under way; pages good of the copies done since the last call, by copy.
+  std::map<CopyId, uint32_t> settle() {
+    world.run();
+    std::vector<cache::CopyAck> acks;
+    copies.take_acks(acks);
+    std::map<CopyId, uint32_t> done;
+    for (const cache::CopyAck& ack : acks) {
+      REQUIRE(ack.stage == StageId(3));
+      REQUIRE(done.emplace(ack.copy, ack.done).second);
+    }
+    return done;
+  }
+  uint32_t ask(uint64_t id, uint64_t since, std::vector<HostPageId> pages) {
+    copies.start({{.id = CopyId(id), .kind = CopyKind::kHold, .host = std::move(pages), .since = CopyId(since)}});
+    return settle().at(CopyId(id));
+  }
+
+  async::VirtualWorld world{1};
+  async::Runtime& runtime = world.add_thread();
+  HostOnlyRunner runner;
+  async::TaskGroup tasks{runtime};
+  StageCopies copies{runtime, StageId(3), runner, tasks, kHostPages};
+};
+
+std::vector<HostPageId> host_pages(uint32_t first, uint32_t count) {
+  std::vector<HostPageId> pages;
+  for (uint32_t i = 0; i < count; ++i) pages.emplace_back(first + i);
+  return pages;
+}
+
+PageCopy store_of(uint64_t id, const std::vector<HostPageId>& host) {
+  return {.id = CopyId(id), .kind = CopyKind::kStore, .device = std::vector<PageId>(host.size()), .host = host};
+}
+
+PageCopy with_keys(uint64_t id, CopyKind kind, const std::vector<HostPageId>& host) {
+  PageCopy copy{.id = CopyId(id), .kind = kind, .host = host};
+  for (const HostPageId page : host) copy.keys.emplace_back().bytes[0] = static_cast<uint8_t>(page.value());
+  return copy;
+}
+
+std::string refusal(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const ErrorException& failure) {
+    REQUIRE(failure.error().code == ErrorCode::kData);
+    return failure.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a stage holds the host pages that it has filled, for as long as it was there for every question") {
+  Stage stage;
+  REQUIRE(stage.ask(1, 0, {}) == 0);
+  stage.copies.store({store_of(2, host_pages(4, 3))});
+  REQUIRE(stage.settle() == std::map<CopyId, uint32_t>{{CopyId(2), 3}});
+  REQUIRE(stage.ask(3, 1, host_pages(4, 3)) == 3);
+  REQUIRE(stage.ask(5, 3, {HostPageId(5), HostPageId(4), HostPageId(9), HostPageId(6)}) == 2);
+  // The next generation's copies, in the same process.
+  async::TaskGroup tasks(stage.runtime);
+  StageCopies next(stage.runtime, StageId(3), stage.runner, tasks, kHostPages);
+  std::vector<cache::CopyAck> acks;
+  next.start({{.id = CopyId(6), .kind = CopyKind::kHold, .host = host_pages(4, 3), .since = CopyId(5)}});
+  next.take_acks(acks);
+  REQUIRE(acks.at(0).done == 3);
+  // Another process has answered question 7 in its place.
+  REQUIRE(stage.ask(8, 7, host_pages(4, 3)) == 0);
+  REQUIRE(stage.ask(9, 8, host_pages(4, 3)) == 0);
+}
+
+TEST_CASE("a host page is not read before it is filled, nor while it is filled anew") {
+  Stage stage;
+  const auto load = [&](uint64_t id) {
+    return refusal([&] {
+      stage.copies.load({{.id = CopyId(id), .kind = CopyKind::kLoad, .device = {PageId(0)}, .host = {HostPageId(7)}}});
+    });
+  };
+  const auto persist = [&](uint64_t id) {
+    return refusal([&] { stage.copies.start({with_keys(id, CopyKind::kPersist, {HostPageId(7)})}); });
+  };
+  REQUIRE(load(1) == "copy 1 reads host page 7, which holds nothing");
+  stage.copies.store({store_of(2, {HostPageId(7)})});
+  REQUIRE(load(3) == "copy 3 reads host page 7, which holds nothing");
+  (void)stage.settle();
+  REQUIRE(load(4).empty());
+  REQUIRE(persist(5).empty());
+  REQUIRE(stage.settle().size() == 2);
+  stage.copies.start({with_keys(6, CopyKind::kFetch, {HostPageId(7)})});
+  REQUIRE(persist(7) == "copy 7 reads host page 7, which holds nothing");
+  REQUIRE(stage.settle().at(CopyId(6)) == 1);
+  REQUIRE(load(8).empty());
+  (void)stage.settle();
+}
+
+TEST_CASE("of a fetch only the pages before the first that is missing are held") {
+  Stage stage;
+  stage.copies.store({store_of(1, host_pages(0, 3))});
+  (void)stage.settle();
+  stage.copies.start({with_keys(2, CopyKind::kPersist, host_pages(0, 3))});
+  REQUIRE(stage.settle().at(CopyId(2)) == 3);
+  PageCopy fetch = with_keys(3, CopyKind::kFetch, host_pages(10, 5));
+  for (uint8_t i = 0; i < 5; ++i) fetch.keys[i].bytes[0] = i == 2 ? 77 : i % 3;  // 0 1 - 0 1
+  stage.copies.start({fetch});
+  REQUIRE(stage.settle().at(CopyId(3)) == 2);
+  REQUIRE(stage.ask(4, 0, host_pages(10, 5)) == 2);
+  REQUIRE(stage.ask(5, 4, host_pages(13, 2)) == 0);
+}
+
+TEST_CASE("at the end of a generation nothing more is begun with the store, and what was not done is not good") {
+  Stage stage({.delay = [](sim::StoreCall, size_t) { return async::Duration(1s); }});
+  stage.copies.store({store_of(1, host_pages(0, 40))});
+  (void)stage.settle();
+  stage.copies.start({with_keys(2, CopyKind::kPersist, host_pages(0, 40))});
+  stage.world.run(stage.world.now() + 500ms);
+  stage.copies.stop();
+  REQUIRE(stage.settle().at(CopyId(2)) == 16);
+  REQUIRE(stage.runner.store()->stats().written == 16);
+  stage.copies.start({with_keys(3, CopyKind::kFetch, host_pages(40, 16))});
+  REQUIRE(stage.settle().at(CopyId(3)) == 0);
+}
+
+TEST_CASE("pages whose work with the store ends in an exception are not good") {
+  int calls = 0;
+  Stage stage({.fails = [&calls](sim::StoreCall) -> bool {
+    if (++calls == 45) throw std::bad_alloc();
+    return false;
+  }});
+  stage.copies.store({store_of(1, host_pages(0, 40))});
+  (void)stage.settle();
+  stage.copies.start({with_keys(2, CopyKind::kPersist, host_pages(0, 40))});
+  REQUIRE(stage.settle().at(CopyId(2)) == 40);
+  stage.copies.start({with_keys(3, CopyKind::kFetch, host_pages(0, 20))});
+  REQUIRE(stage.settle().at(CopyId(3)) == 0);
+  REQUIRE(stage.runner.host_tier().held[0] == false);
+}
