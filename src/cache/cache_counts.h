@@ -24,10 +24,10 @@ struct PrefixCacheCounts {
 /// Counts since the store was opened, except `bytes_stored`.
 struct StoreStats {
   uint64_t hits = 0;
-  uint64_t misses = 0;         ///< gets that gave nothing, whatever the reason
-  uint64_t corrupt = 0;        ///< pages found truncated, too long or altered, and deleted
-  uint64_t foreign = 0;        ///< sound pages of another identity, key or version under our name, deleted
-  uint64_t refused = 0;        ///< puts that stored nothing, whatever the reason
+  uint64_t misses = 0;   ///< gets that gave nothing, whatever the reason
+  uint64_t corrupt = 0;  ///< pages found truncated, too long or altered, and deleted
+  uint64_t foreign = 0;  ///< sound pages of another identity, key or version under our name, deleted
+  uint64_t refused = 0;  ///< puts that stored nothing, whatever the reason
   uint64_t written = 0;
   uint64_t already_there = 0;  ///< puts of a page that the store had
   uint64_t evicted = 0;
@@ -40,7 +40,7 @@ struct StoreStats {
 /// The same as a table, for whoever passes all of them on: under which name, and what it counts.
 struct StoreCounter {
   std::string_view name;
-  uint64_t StoreStats::*value;
+  uint64_t StoreStats::* value;
   std::string_view help;
 };
 inline constexpr std::array<StoreCounter, 12> kStoreCounters = {{

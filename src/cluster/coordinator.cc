@@ -19,8 +19,7 @@ Coordinator::Coordinator(async::Runtime& runtime, CoordinatorOptions options)
       head_links_(runtime),
       channel_choice_(options_.require_channels) {
   roster_.on_arrival([this](uint32_t rank) { forget_channels(rank); });
-  roster_.on_lost_channel(
-      [this](StageId stage, const std::string& reason) { channel_choice_.give_up(stage, reason); });
+  roster_.on_lost_channel([this](StageId stage, const std::string& reason) { channel_choice_.give_up(stage, reason); });
 }
 
 Coordinator::~Coordinator() = default;
@@ -155,7 +154,8 @@ asio::awaitable<void> Coordinator::until_joined(Generation generation, async::Ti
     if (links.receiver && links.sender && late == nodes.end()) co_return;
     // The links end by themselves at the deadline, and say more.
     const bool channels = std::find(channels_.begin(), channels_.end(), true) != channels_.end();
-    const bool changed = co_await roster_.wait_for_change(deadline + 1s + (channels ? open_timeout(options_.transfer_timeout) : 0s));
+    const bool changed =
+        co_await roster_.wait_for_change(deadline + 1s + (channels ? open_timeout(options_.transfer_timeout) : 0s));
     if (!changed) {
       const auto rank = static_cast<uint32_t>(late - nodes.begin());
       throw ErrorException(make_error(ErrorCode::kTimeout, "{} did not join generation {}",

@@ -26,8 +26,8 @@ class NodeRoster {
     std::optional<uint64_t> page_capacity;  // set: loaded
     tensor::ChannelSupport first_channels;  // as Loaded says
     tensor::ChannelSupport last_channels;
-    std::vector<std::string> stages;        // as Loaded says
-    Generation joined{0};  // asked to join this generation; 0: none
+    std::vector<std::string> stages;  // as Loaded says
+    Generation joined{0};             // asked to join this generation; 0: none
     bool formed = false;
   };
 
