@@ -21,6 +21,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import json
+import random
 import statistics
 import subprocess
 import sys
@@ -122,10 +123,11 @@ def main():
     for load in options.loads:
         load_flags(load)
     print(f"{'load':<14}{'figure':<20}{'first':<26}{'second':<26}first against second", flush=True)
+    first_seed = 1000 * random.randrange(1_000_000)  # else a server that was compared before knows the prompts
     for index, load in enumerate(options.loads):
         rounds = []
         for turn in range(options.rounds + 1):
-            seed = 1000 * (index + 1) + turn
+            seed = first_seed + 1000 * (index + 1) + turn
             pair = [measure(options, url, load, seed) for url in (options.first, options.second)]
             if turn > 0:
                 rounds.append(pair)
