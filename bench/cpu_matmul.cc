@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <optional>
 #include <random>
 
 #include "cpu_bench.h"
@@ -91,13 +92,48 @@ Weights make_weights(tensor::Backend& backend, WeightFormat format, const Shape&
   return weights;
 }
 
-void run_own(const BenchOptions& options, cpu::Isa isa, int threads, const Shape& shape) {
+/// One line of the table: what held the weights, and the time at each row count.
+struct Row {
+  std::string name;
+  double weight_bytes = 0.0;
+  std::vector<Timing> timings;
+};
+
+void print_rows(const Shape& shape, const std::vector<Row>& rows) {
+  for (const Row& row : rows) {
+    fmt::print("{:<24}", row.name);
+    for (size_t m = 0; m < row.timings.size(); ++m)
+      print_figure(kRowCounts[m], shape, row.weight_bytes, row.timings[m]);
+    fmt::print("\n");
+  }
+  for (size_t other = 1; other < rows.size(); ++other) {
+    fmt::print("{:<24}", other == 1 ? "  times of the first over" : fmt::format("  over row {}", other + 1));
+    for (size_t m = 0; m < rows[0].timings.size(); ++m) {
+      fmt::print("{:>13.2f}", rows[0].timings[m].median / rows[other].timings[m].median);
+    }
+    fmt::print("\n");
+  }
+}
+
+/// All formats in turns, and oneDNN's product where `peer` asks for it and there is one.
+void run_shape(const BenchOptions& options, cpu::Isa isa, int threads, const Shape& shape, bool peer) {
   const auto backend = cpu::make_backend({.threads = threads, .compute_dtype = options.dtype, .isa = isa});
   std::vector<Weights> formats;
-  for (const WeightFormat format : options.weights) formats.push_back(make_weights(*backend, format, shape));
-  std::vector<std::vector<Timing>> timings;  // [row counts][formats]
+  std::vector<Row> table;
+  for (const WeightFormat format : options.weights) {
+    formats.push_back(make_weights(*backend, format, shape));
+    table.push_back({.name = fmt::format("{} {}, {}T", cpu::to_string(isa), name_of(format, options.dtype), threads),
+                     .weight_bytes = formats.back().bytes});
+  }
+#if defined(MILLRACE_HAS_DNNL)
+  const double bytes = 2.0 * static_cast<double>(shape.in * shape.out);
+  auto peer_weight = peer ? random_elements(shape.in * shape.out, tensor::DType::kBF16) : std::vector<std::byte>{};
+  if (peer) table.push_back({.name = "oneDNN bf16, 1T", .weight_bytes = bytes});
+#else
+  (void)peer;
+#endif
   for (const int64_t rows : kRowCounts) {
-    const auto x_bytes = random_elements(rows * shape.in, options.dtype);
+    auto x_bytes = random_elements(rows * shape.in, options.dtype);
     const auto x = backend->allocate(x_bytes.size());
     const auto out = backend->allocate(static_cast<size_t>(rows * shape.out) * 4);
     const tensor::Matrix left{x.data(), options.dtype, rows, shape.in};
@@ -106,34 +142,21 @@ void run_own(const BenchOptions& options, cpu::Isa isa, int threads, const Shape
     for (Weights& weights : formats) {
       bodies.emplace_back([&] { backend->matmul(left, weights.take(), nullptr, right); });
     }
+#if defined(MILLRACE_HAS_DNNL)
+    std::optional<DnnlProduct> product;
+    if (peer) {
+      product.emplace(rows, shape.in, shape.out, x_bytes, peer_weight, static_cast<size_t>(kWeightBytes / bytes) + 1);
+      bodies.emplace_back([&] { product->run(); });
+    }
+#endif
     backend->run_and_wait([&] {
       backend->copy_to_device(x_bytes, x.data());
-      timings.push_back(measure_in_turns(rows >= 512 ? std::min(options.runs, 5) : options.runs, bodies));
+      const auto timings = measure_in_turns(rows >= 512 ? std::min(options.runs, 5) : options.runs, bodies);
+      for (size_t i = 0; i < table.size(); ++i) table[i].timings.push_back(timings[i]);
     });
   }
-  for (size_t i = 0; i < formats.size(); ++i) {
-    const std::string_view held = name_of(formats[i].format, options.dtype);
-    fmt::print("{:<24}", fmt::format("{} {}, {}T", cpu::to_string(isa), held, threads));
-    for (size_t m = 0; m < timings.size(); ++m) print_figure(kRowCounts[m], shape, formats[i].bytes, timings[m][i]);
-    fmt::print("\n");
-  }
-  if (formats.size() < 2) return;
-  fmt::print("{:<24}", "  first / last, times");
-  for (const auto& each : timings) fmt::print("{:>13.2f}", each.front().median / each.back().median);
-  fmt::print("\n");
+  print_rows(shape, table);
 }
-
-#if defined(MILLRACE_HAS_DNNL)
-void run_dnnl(const BenchOptions& options, const Shape& shape) {
-  fmt::print("{:<24}", "oneDNN bf16, 1T");
-  for (const int64_t rows : kRowCounts) {
-    DnnlProduct product(rows, shape.in, shape.out);
-    print_figure(rows, shape, 2.0 * static_cast<double>(shape.in * shape.out),
-                 measure(rows >= 512 ? std::min(options.runs, 5) : options.runs, [&] { product.run(); }));
-  }
-  fmt::print("\n");
-}
-#endif
 
 }  // namespace
 
@@ -144,10 +167,10 @@ int main(int argc, char** argv) {
   for (const Shape& shape : kShapes) {
     print_header(fmt::format("\nK={} N={}", shape.in, shape.out).c_str());
     for (const cpu::Isa isa : options.isas) {
-      for (const int threads : options.threads) run_own(options, isa, threads, shape);
+      for (const int threads : options.threads) {
+        const bool peer = isa == options.isas.back() && threads == 1 && options.dtype == tensor::DType::kBF16;
+        run_shape(options, isa, threads, shape, peer);
+      }
     }
-#if defined(MILLRACE_HAS_DNNL)
-    run_dnnl(options, shape);
-#endif
   }
 }

@@ -6,9 +6,10 @@ ring (/cost_model). Then bench/load runs loads heavy in prefill, heavy in decode
 (or `long`: a few prompts of many chunks), on each server in turn, --rounds times after one turn that does not count; and
 the simulator replays the very requests of each run over that description. Printed: what was measured, predicted /
 measured, and the time against that of the first chunking; medians and, in brackets, the least and the most; at the end
-the ratios as a table for docs/simulation.md. The description is taken before each run (--describe run), or once, before
-the first (start): a machine whose speed wanders is then told from a prediction that is wrong. What ran before a load
-leaves its mark on the description: --shuffle draws the order anew for every round, so that it is not always the same.
+the ratios as tables for docs/simulation.md. The description is taken before each run (--describe run), or once, before
+the first (start), and in either case once more after the run: what is foreseen wrong before and right afterwards is the
+machine's wandering speed, what is wrong both times is the simulator's doing. What ran before a load leaves its mark on
+the description: --shuffle draws the order anew for every round, so that it is not always the same.
 Needs the machine for itself."""
 
 import argparse
@@ -23,7 +24,7 @@ from pathlib import Path
 
 from ring_bench import ROOT, Ring, spread
 
-Run = collections.namedtuple("Run", "path result cluster")
+Run = collections.namedtuple("Run", "path result before after")  # and the descriptions of before and after it
 LOADS = {
     "prefill": ["--num-prompts", "8", "--max-concurrency", "4", "--input-len", "1500", "--output-len", "2"],
     "decode": ["--num-prompts", "32", "--max-concurrency", "16", "--input-len", "32", "--output-len", "64"],
@@ -32,10 +33,10 @@ LOADS = {
 }
 FIGURES = {  # of bench/load's result file, of the simulator's
     "time, s": ("duration", "duration", 1),
-    "TTFT median, ms": ("median_ttft_ms", "p50_ttft_ms", 0),
-    "TPOT median, ms": ("median_tpot_ms", "p50_tpot_ms", 1),
+    "TTFT mean, ms": ("mean_ttft_ms", "mean_ttft_ms", 0),  # its median lies between those who came first and the others
+    "TPOT mean, ms": ("mean_tpot_ms", "mean_tpot_ms", 1),
 }
-TABLE_HEAD = ["| predicted / measured | time | TTFT, median | TPOT, median |", "|---|---|---|---|"]
+MOMENTS = ("before", "after")
 
 
 def fetch(url):
@@ -65,11 +66,12 @@ def measure(options, rings, describe, folder):
             ring = rings[chunking]
             path = folder / f"{ring.name}-{load}-{number}.json".replace(" ", "")
             # A server of fixed chunks can't describe itself before it has served.
-            cluster = describe(path.with_suffix(".cluster.json")) if number > 0 else None
+            before = describe(path.with_suffix(".before.json")) if number > 0 else None
             seed = 100 * number + options.loads.index(load)  # no prompt twice
             result = run_load(options, ring, load, seed, path)
             if number > 0:
-                runs[load, chunking].append(Run(path, result, cluster))
+                after = describe(path.with_suffix(".after.json"), anew=True)
+                runs[load, chunking].append(Run(path, result, before, after))
     return runs
 
 
@@ -81,30 +83,38 @@ def order_of(options, number):
 
 
 def report(options, pp_size, runs, folder):
-    """Prints what was measured and foreseen; returns the rows of the table."""
-    rows = []
+    """Prints what was measured and foreseen; returns the rows of the tables, by moment."""
+    rows = {moment: [] for moment in MOMENTS}
     for (load, chunking), measured in runs.items():
-        predicted = [simulate(options, chunking, run.cluster, run.path, folder / "row.json") for run in measured]
         print(f"pp {pp_size}, {chunking}, {load}")
-        cells = []
+        label = f"pp {pp_size}, {load}" + (f", {chunking}" if len(options.chunkings) > 1 else "")
+        predicted = {moment: foreseen(options, chunking, measured, moment, folder) for moment in MOMENTS}
+        cells = {moment: [] for moment in MOMENTS}
         for name, (real, simulated, digits) in FIGURES.items():
             values = [run.result[real] for run in measured]
-            ratios = [row[simulated] / value for row, value in zip(predicted, values) if value > 0]
-            # Two tokens have one gap between them, which shows prefill and not decode.
-            cells.append(spread(ratios, 2) if ratios and not (real == "median_tpot_ms" and load == "prefill") else "")
-            if ratios:
-                print(f"  {name:16} {spread(values, digits):28} predicted / measured {spread(ratios, 3)}")
+            print(f"  {name:16} {spread(values, digits):28}", end="")
+            for moment in MOMENTS:
+                ratios = [row[simulated] / value for row, value in zip(predicted[moment], values) if value > 0]
+                # Two tokens have one gap between them, which shows prefill and not decode.
+                shown = ratios and not (real == "mean_tpot_ms" and load == "prefill")
+                cells[moment].append(spread(ratios, 2) if shown else "")
+                print(f" {moment} {spread(ratios, 3) if ratios else '':24}", end="")
+            print()
         if chunking != options.chunkings[0]:
             base = options.chunkings[0]
             first = runs[load, base]
             ratios = [own.result["duration"] / other.result["duration"] for own, other in zip(measured, first)]
-            foreseen = [simulate(options, base, run.cluster, run.path, folder / "row.json") for run in first]
-            ours = [own["duration"] / other["duration"] for own, other in zip(predicted, foreseen)]
+            others = foreseen(options, base, first, "before", folder)
+            ours = [own["duration"] / other["duration"] for own, other in zip(predicted["before"], others)]
             print(f"  time against {base}: {spread(ratios, 3)}, predicted {spread(ours, 3)}")
         print(end="", flush=True)
-        label = f"pp {pp_size}, {load}" + (f", {chunking}" if len(options.chunkings) > 1 else "")
-        rows.append("| " + " | ".join([label, *cells]) + " |")
+        for moment in MOMENTS:
+            rows[moment].append("| " + " | ".join([label, *cells[moment]]) + " |")
     return rows
+
+
+def foreseen(options, chunking, measured, moment, folder):
+    return [simulate(options, chunking, getattr(run, moment), run.path, folder / "row.json") for run in measured]
 
 
 def bench(options, pp_size, folder):
@@ -119,8 +129,8 @@ def bench(options, pp_size, folder):
         if options.describe == "start":
             start.write_text(fetch(timed.url + "/cost_model"))
 
-        def describe(path):
-            if options.describe == "start":
+        def describe(path, anew=False):
+            if options.describe == "start" and not anew:
                 return start
             path.write_text(fetch(timed.url + "/cost_model"))
             return path
@@ -155,8 +165,11 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        rows = [row for pp_size in options.pp_sizes for row in bench(options, pp_size, folder)]
-    print("", *TABLE_HEAD, *rows, sep="\n")
+        tables = [bench(options, pp_size, folder) for pp_size in options.pp_sizes]
+    for moment in MOMENTS:
+        rows = [row for table in tables for row in table[moment]]
+        print(f"\n| predicted from {moment} the run / measured | time | TTFT, mean | TPOT, mean |", "|---|---|---|---|",
+              *rows, sep="\n")
 
 
 if __name__ == "__main__":

@@ -94,6 +94,7 @@ void write_row(JsonWriter& json, const SimulateFlags& flags, const sim::Setting&
   json.member("plans", result.plans).member("bubble_ratio", result.bubble_ratio);
   json.member("cached_share", result.cached_share);
   if (efficiency > 0) json.member("efficiency", efficiency);
+  json.member("mean_ttft_ms", 1e3 * result.mean_ttft_s()).member("mean_tpot_ms", 1e3 * result.mean_tpot_s());
   for (const double quantile : {0.5, 0.9, 0.99}) {
     json.member(fmt::format("p{:g}_ttft_ms", 100 * quantile), 1e3 * result.ttft_s(quantile));
     json.member(fmt::format("p{:g}_tpot_ms", 100 * quantile), 1e3 * result.tpot_s(quantile));

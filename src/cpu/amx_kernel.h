@@ -1,12 +1,11 @@
 #pragma once
 
-// Products and attention on tile registers (AMX). Included only by kernels.cc.
+// Products on tile registers (AMX). Included only by kernels.cc.
 //
 // One tile instruction sums 32 elements of a row with 16 columns in an order of its own, so every path must cut the
 // summed dimension at the same places: at 32 elements for products and scores, at the 16 keys of a group for values.
 // Panels and heads are padded to whole tiles (Kernels::step_multiple, head_multiple).
 
-#include "cpu/attention_kernel.h"
 #include "cpu/product_kernel.h"
 #include "cpu/w8_kernel.h"
 
@@ -15,7 +14,7 @@ namespace {
 
 constexpr int64_t kTileSteps = 16;
 
-/// Tiles 0-3: sums; 4, 5: left rows; 6, 7: columns. Attention's value tiles are half as deep.
+/// Tiles 0-3: sums; 4, 5: left rows; 6, 7: columns.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -27,15 +26,6 @@ struct alignas(64) TileConfig {
 MILLRACE_INLINE void configure_product(int rows) {
   TileConfig config;
   for (int tile = 0; tile < 6; ++tile) config.rows[tile] = static_cast<uint8_t>(rows);
-  _tile_loadconfig(&config);
-}
-
-/// `rows` of left tile 4 and of the sums; tile 5 holds probabilities of 16 keys, tile 7 as many values.
-MILLRACE_INLINE void configure_attention(int rows) {
-  TileConfig config;
-  for (int tile = 0; tile < 6; ++tile) config.rows[tile] = static_cast<uint8_t>(rows);
-  config.row_bytes[5] = 32;
-  config.rows[7] = 8;
   _tile_loadconfig(&config);
 }
 
@@ -239,80 +229,6 @@ void product_w8_amx(const ProductTask& task) {
                               scratch);
     tile_rows(task, step, count, scratch, nullptr, step == 0 && !task.accumulate);
   }
-  _tile_release();
-}
-
-/// Scores of up to 16 query rows with the four groups of keys.
-MILLRACE_INLINE void tile_scores(const AttentionRows& rows, const KeyBlock& block, int row) {
-  const size_t stride = static_cast<size_t>(rows.padded_dim) * 2;
-  const char* q = reinterpret_cast<const char*>(rows.q) + static_cast<size_t>(row) * stride;
-  clear_sums();
-  for (int channel = 0; channel < rows.padded_dim; channel += 32) {
-    const size_t at = static_cast<size_t>(channel) * 32;  // bytes: 16 keys of 2 per channel
-    _tile_loadd(4, q + channel * 2, stride);
-    _tile_loadd(6, block.k[0] + at, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(6, block.k[1] + at, 64);
-    _tile_dpbf16ps(1, 4, 6);
-    _tile_loadd(6, block.k[2] + at, 64);
-    _tile_dpbf16ps(2, 4, 6);
-    _tile_loadd(6, block.k[3] + at, 64);
-    _tile_dpbf16ps(3, 4, 6);
-  }
-  float* scores = rows.scores + row * kBlockKeys;
-  _tile_stored(0, scores, kBlockKeys * 4);
-  _tile_stored(1, scores + 16, kBlockKeys * 4);
-  _tile_stored(2, scores + 32, kBlockKeys * 4);
-  _tile_stored(3, scores + 48, kBlockKeys * 4);
-}
-
-/// Adds probabilities times values to the accumulators of up to 16 rows, 32 channels at a time.
-MILLRACE_INLINE void tile_values(const AttentionRows& rows, const KeyBlock& block, int row) {
-  const size_t stride = static_cast<size_t>(rows.padded_dim) * 4;  // of accumulators and of a step of values
-  const char* p = reinterpret_cast<const char*>(rows.scores + row * kBlockKeys);
-  for (int channel = 0; channel < rows.padded_dim; channel += 32) {
-    float* acc = rows.state.acc + row * rows.padded_dim + channel;
-    const size_t at = static_cast<size_t>(channel) * 4;
-    _tile_loadd(0, acc, stride);
-    _tile_loadd(1, acc + 16, stride);
-    for (int group = 0; group < kBlockGroups; ++group) {
-      _tile_loadd(5, p + group * 32, kBlockKeys * 4);
-      _tile_loadd(7, block.v[group] + at, stride);
-      _tile_dpbf16ps(0, 5, 7);
-      _tile_loadd(7, block.v[group] + at + 64, stride);
-      _tile_dpbf16ps(1, 5, 7);
-    }
-    _tile_stored(0, acc, stride);
-    _tile_stored(1, acc + 16, stride);
-  }
-}
-
-void attention_block_amx(const AttentionRows& rows, const KeyBlock& block) {
-  const auto group_bytes = static_cast<size_t>(kGroupKeys * rows.padded_dim * 2);
-  for (int group = 0; group < kBlockGroups; ++group) {
-    for (size_t line = 0; line < group_bytes; line += 64) {
-      __builtin_prefetch(block.next_k[group] + line);
-      __builtin_prefetch(block.next_v[group] + line);
-    }
-  }
-  int configured = 0;
-  const auto for_tiles = [&](auto body) __attribute__((always_inline)) {
-    for (int row = 0; row < rows.rows; row += kTileHeight) {
-      const int height = rows.rows - row < kTileHeight ? rows.rows - row : kTileHeight;
-      if (height != configured) configure_attention(height);
-      configured = height;
-      body(row);
-    }
-  };
-  for_tiles([&](int row) __attribute__((always_inline)) { tile_scores(rows, block, row); });
-  float factor[kMaxAttentionRows];
-  soften_block<Bf16Format>(rows, block.first_key, factor);
-  for (int row = 0; row < rows.rows; ++row) {
-    if (factor[row] == 1.0f) continue;
-    float* acc = rows.state.acc + row * rows.padded_dim;
-    for (int i = 0; i < rows.padded_dim; i += kLanes) store(acc + i, load(acc + i) * factor[row]);
-  }
-  for_tiles([&](int row) __attribute__((always_inline)) { tile_values(rows, block, row); });
   _tile_release();
 }
 

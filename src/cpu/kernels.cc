@@ -10,6 +10,7 @@
 #include "cpu/vocabulary_kernels.h"
 #include "cpu/w8_kernel.h"
 #if defined(__AMX_BF16__)
+#include "cpu/amx_attention_kernel.h"
 #include "cpu/amx_int8_kernel.h"
 #include "cpu/amx_kernel.h"
 #endif

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "sim/simulated_ring.h"
 
@@ -137,6 +138,27 @@ double quantile_of(std::vector<double> values, double quantile) {
   return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
 }
 
+/// 0 of none.
+double mean_of(const std::vector<double>& values) {
+  return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+std::vector<double> ttfts_of(const std::vector<RequestResult>& requests, std::optional<bool> is_long) {
+  std::vector<double> values;
+  for (const RequestResult& request : requests) {
+    if (request.ok && is_long.value_or(request.is_long) == request.is_long) values.push_back(request.ttft_s);
+  }
+  return values;
+}
+
+std::vector<double> tpots_of(const std::vector<RequestResult>& requests) {
+  std::vector<double> values;
+  for (const RequestResult& request : requests) {
+    if (request.ok && request.tpot_s > 0) values.push_back(request.tpot_s);
+  }
+  return values;
+}
+
 }  // namespace
 
 Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& setting, const Workload& workload,
@@ -192,19 +214,19 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& s
 }
 
 double ExperimentResult::ttft_s(double quantile, std::optional<bool> is_long) const {
-  std::vector<double> values;
-  for (const RequestResult& request : requests) {
-    if (request.ok && is_long.value_or(request.is_long) == request.is_long) values.push_back(request.ttft_s);
-  }
-  return quantile_of(std::move(values), quantile);
+  return quantile_of(ttfts_of(requests, is_long), quantile);
 }
 
 double ExperimentResult::tpot_s(double quantile) const {
-  std::vector<double> values;
-  for (const RequestResult& request : requests) {
-    if (request.ok && request.tpot_s > 0) values.push_back(request.tpot_s);
-  }
-  return quantile_of(std::move(values), quantile);
+  return quantile_of(tpots_of(requests), quantile);
+}
+
+double ExperimentResult::mean_ttft_s() const {
+  return mean_of(ttfts_of(requests, {}));
+}
+
+double ExperimentResult::mean_tpot_s() const {
+  return mean_of(tpots_of(requests));
 }
 
 double ExperimentResult::goodput(const ServiceGoal& goal) const {

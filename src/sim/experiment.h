@@ -52,6 +52,8 @@ struct ExperimentResult {
   /// The `quantile` (0 to 1) over the requests that ended well, of those only long or only short when asked.
   [[nodiscard]] double ttft_s(double quantile, std::optional<bool> is_long = {}) const;
   [[nodiscard]] double tpot_s(double quantile) const;
+  [[nodiscard]] double mean_ttft_s() const;
+  [[nodiscard]] double mean_tpot_s() const;
   /// Requests per second that meet the goal.
   [[nodiscard]] double goodput(const ServiceGoal& goal) const;
 };
