@@ -21,90 +21,132 @@ MILLRACE_INLINE void configure_attention(int rows) {
 
 /// Asks for what a tile of `lines` lines of the next block will hold.
 template <bool kPrefetch>
-MILLRACE_INLINE void ask_for_tile(const std::byte* tile, int lines, size_t stride) {
+MILLRACE_INLINE void ask_for_tile(const char* tile, int lines, size_t stride) {
   if constexpr (kPrefetch) {
     for (int line = 0; line < lines; ++line) __builtin_prefetch(tile + static_cast<size_t>(line) * stride);
   }
 }
 
-/// Scores of up to 16 query rows with the four groups of keys.
+/// Up to 16 rows from `row` against one block. Tiles 0 to 3 hold the sums.
 template <bool kPrefetch>
-MILLRACE_INLINE void tile_scores(const AttentionRows& rows, const KeyBlock& block, int row) {
-  const size_t stride = static_cast<size_t>(rows.padded_dim) * 2;
-  const char* q = reinterpret_cast<const char*>(rows.q) + static_cast<size_t>(row) * stride;
-  clear_sums();
-  for (int channel = 0; channel < rows.padded_dim; channel += 32) {
-    const size_t at = static_cast<size_t>(channel) * 32;  // bytes: 16 keys of 2 per channel
-    _tile_loadd(4, q + channel * 2, stride);
-    const auto score = [&](auto sum) __attribute__((always_inline)) {
-      constexpr int kGroup = decltype(sum)::value;
-      ask_for_tile<kPrefetch>(block.next_k[kGroup] + at, 16, 64);
-      _tile_loadd(6, block.k[kGroup] + at, 64);
-      _tile_dpbf16ps(kGroup, 4, 6);
-    };
-    score(std::integral_constant<int, 0>());
-    score(std::integral_constant<int, 1>());
-    score(std::integral_constant<int, 2>());
-    score(std::integral_constant<int, 3>());
-  }
-  float* scores = rows.scores + row * kBlockKeys;
-  _tile_stored(0, scores, kBlockKeys * 4);
-  _tile_stored(1, scores + 16, kBlockKeys * 4);
-  _tile_stored(2, scores + 32, kBlockKeys * 4);
-  _tile_stored(3, scores + 48, kBlockKeys * 4);
-}
+struct AttentionTile {
+  const AttentionRows& rows;
+  const KeyBlock& block;
+  int row;
 
-/// Adds probabilities times values to the accumulators of up to 16 rows, 32 channels at a time.
-template <bool kPrefetch>
-MILLRACE_INLINE void tile_values(const AttentionRows& rows, const KeyBlock& block, int row) {
-  const size_t stride = static_cast<size_t>(rows.padded_dim) * 4;  // of accumulators and of a step of values
-  const char* p = reinterpret_cast<const char*>(rows.scores + row * kBlockKeys);
-  for (int channel = 0; channel < rows.padded_dim; channel += 32) {
-    float* acc = rows.state.acc + row * rows.padded_dim + channel;
+  [[nodiscard]] const char* k(int group) const { return reinterpret_cast<const char*>(block.k[group]); }
+  [[nodiscard]] const char* v(int group) const { return reinterpret_cast<const char*>(block.v[group]); }
+  [[nodiscard]] const char* next_k(int group) const { return reinterpret_cast<const char*>(block.next_k[group]); }
+  [[nodiscard]] const char* next_v(int group) const { return reinterpret_cast<const char*>(block.next_v[group]); }
+
+  /// Queries times the four groups of keys, 32 channels at a time.
+  MILLRACE_INLINE void score() const {
+    const size_t stride = static_cast<size_t>(rows.padded_dim) * 2;
+    const char* const q = reinterpret_cast<const char*>(rows.q) + static_cast<size_t>(row) * stride;
+    clear_sums();
+    for (int channel = 0; channel < rows.padded_dim; channel += 32) {
+      const size_t at = static_cast<size_t>(channel) * 32;  // bytes: 16 keys of 2 per channel
+      _tile_loadd(4, q + channel * 2, stride);
+      ask_for_tile<kPrefetch>(next_k(0) + at, 16, 64);
+      _tile_loadd(6, k(0) + at, 64);
+      _tile_dpbf16ps(0, 4, 6);
+      ask_for_tile<kPrefetch>(next_k(1) + at, 16, 64);
+      _tile_loadd(6, k(1) + at, 64);
+      _tile_dpbf16ps(1, 4, 6);
+      ask_for_tile<kPrefetch>(next_k(2) + at, 16, 64);
+      _tile_loadd(6, k(2) + at, 64);
+      _tile_dpbf16ps(2, 4, 6);
+      ask_for_tile<kPrefetch>(next_k(3) + at, 16, 64);
+      _tile_loadd(6, k(3) + at, 64);
+      _tile_dpbf16ps(3, 4, 6);
+    }
+    float* const scores = rows.scores + row * kBlockKeys;
+    _tile_stored(0, scores, kBlockKeys * 4);
+    _tile_stored(1, scores + 16, kBlockKeys * 4);
+    _tile_stored(2, scores + 32, kBlockKeys * 4);
+    _tile_stored(3, scores + 48, kBlockKeys * 4);
+  }
+
+  /// Adds probabilities times values to the accumulators, 64 channels at a time and the 32 that may be left.
+  MILLRACE_INLINE void add_values() const {
+    int channel = 0;
+    for (; channel + 64 <= rows.padded_dim; channel += 64) add_values_to<true>(channel);
+    if (channel < rows.padded_dim) add_values_to<false>(channel);
+  }
+
+  template <bool kWide>
+  MILLRACE_INLINE void add_values_to(int channel) const {
+    const size_t stride = static_cast<size_t>(rows.padded_dim) * 4;  // of accumulators and of a step of values
+    const char* const p = reinterpret_cast<const char*>(rows.scores + row * kBlockKeys);
+    float* const acc = rows.state.acc + row * rows.padded_dim + channel;
     const size_t at = static_cast<size_t>(channel) * 4;
     _tile_loadd(0, acc, stride);
     _tile_loadd(1, acc + 16, stride);
+    if constexpr (kWide) {
+      _tile_loadd(2, acc + 32, stride);
+      _tile_loadd(3, acc + 48, stride);
+    }
     for (int group = 0; group < kBlockGroups; ++group) {
-      ask_for_tile<kPrefetch>(block.next_v[group] + at, 8, stride);
+      const char* const values = v(group) + at;
+      const char* const next = next_v(group) + at;
       _tile_loadd(5, p + group * 32, kBlockKeys * 4);
-      _tile_loadd(7, block.v[group] + at, stride);
+      ask_for_tile<kPrefetch>(next, 8, stride);
+      _tile_loadd(7, values, stride);
       _tile_dpbf16ps(0, 5, 7);
-      ask_for_tile<kPrefetch>(block.next_v[group] + at + 64, 8, stride);
-      _tile_loadd(7, block.v[group] + at + 64, stride);
+      ask_for_tile<kPrefetch>(next + 64, 8, stride);
+      _tile_loadd(7, values + 64, stride);
       _tile_dpbf16ps(1, 5, 7);
+      if constexpr (kWide) {
+        ask_for_tile<kPrefetch>(next + 128, 8, stride);
+        _tile_loadd(7, values + 128, stride);
+        _tile_dpbf16ps(2, 5, 7);
+        ask_for_tile<kPrefetch>(next + 192, 8, stride);
+        _tile_loadd(7, values + 192, stride);
+        _tile_dpbf16ps(3, 5, 7);
+      }
     }
     _tile_stored(0, acc, stride);
     _tile_stored(1, acc + 16, stride);
+    if constexpr (kWide) {
+      _tile_stored(2, acc + 32, stride);
+      _tile_stored(3, acc + 48, stride);
+    }
   }
-}
+};
 
-void attention_block_amx(const AttentionRows& rows, const KeyBlock& block) {
-  int configured = 0;
-  const auto configure = [&](int row) __attribute__((always_inline)) {
-    const int height = rows.rows - row < kTileHeight ? rows.rows - row : kTileHeight;
-    if (height != configured) configure_attention(height);
-    configured = height;
-  };
-  configure(0);
-  tile_scores<true>(rows, block, 0);
-  for (int row = kTileHeight; row < rows.rows; row += kTileHeight) {
-    configure(row);
-    tile_scores<false>(rows, block, row);
-  }
+/// Softmax of all rows, and their accumulators brought to the new maxima.
+MILLRACE_INLINE void soften_tiles(const AttentionRows& rows, int32_t first_key) {
   float factor[kMaxAttentionRows];
-  soften_block<Bf16Format>(rows, block.first_key, factor);
+  soften_rows<Bf16Format>(rows, first_key, factor);
   for (int row = 0; row < rows.rows; ++row) {
     if (factor[row] == 1.0f) continue;
     float* acc = rows.state.acc + row * rows.padded_dim;
     for (int i = 0; i < rows.padded_dim; i += kLanes) store(acc + i, load(acc + i) * factor[row]);
   }
-  configure(0);
-  tile_values<true>(rows, block, 0);
-  for (int row = kTileHeight; row < rows.rows; row += kTileHeight) {
-    configure(row);
-    tile_values<false>(rows, block, row);
-  }
-  _tile_release();
+}
+
+/// Calls body for the 16 rows from each multiple of 16, and for what is left in a shape of its own.
+template <class Body>
+MILLRACE_INLINE void for_tile_rows(int count, const Body& body) {
+  const int whole = count / kTileHeight * kTileHeight;
+  body(0, std::true_type());
+  for (int row = kTileHeight; row < whole; row += kTileHeight) body(row, std::false_type());
+  if (whole == 0 || whole == count) return;
+  configure_attention(count - whole);
+  body(whole, std::false_type());
+  configure_attention(kTileHeight);
+}
+
+void attention_block_amx(const AttentionRows& rows, const KeyBlock& block) {
+  if (block.opens) configure_attention(rows.rows < kTileHeight ? rows.rows : kTileHeight);
+  for_tile_rows(rows.rows, [&](int row, auto first) __attribute__((always_inline)) {
+    AttentionTile<decltype(first)::value>{rows, block, row}.score();
+  });
+  soften_tiles(rows, block.first_key);
+  for_tile_rows(rows.rows, [&](int row, auto first) __attribute__((always_inline)) {
+    AttentionTile<decltype(first)::value>{rows, block, row}.add_values();
+  });
+  if (block.closes) _tile_release();
 }
 
 }  // namespace

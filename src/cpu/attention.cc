@@ -187,6 +187,8 @@ void walk_split(const Op& op, const Unit& unit, const AttentionRows& rows, int32
   KeyBlock next = locate(op, unit, begin, space);
   for (int32_t key = begin; key < end; key += kBlockKeys) {
     KeyBlock block = next;
+    block.opens = key == begin;
+    block.closes = key + kBlockKeys >= end;
     if (key + kBlockKeys < end) next = locate(op, unit, key + kBlockKeys, space);
     for (int g = 0; g < kBlockGroups; ++g) {
       block.next_k[g] = next.k[g];

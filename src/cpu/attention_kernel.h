@@ -9,6 +9,8 @@ namespace {
 
 /// The running maximum before any visible key; finite, so that differences of maxima are never NaN.
 constexpr float kNoMax = -1e30f;
+/// Scores and maxima are held in units of ln 2, so that probabilities are powers of 2.
+constexpr float kLog2E = 1.44269504088896341f;
 
 /// Scores of query rows against the block; the first rows ask for the next block's keys on the way.
 template <class Format, int R, bool kPrefetch>
@@ -49,20 +51,21 @@ MILLRACE_INLINE float soften_row(const AttentionRows& rows, int row, int32_t fir
     const Ints key = lane + (first_key + v * kLanes);
     return (key <= position) & (key >= oldest);
   };
+  const float scale = rows.scale * kLog2E;
   Vec score[kVecs];
   for (int v = 0; v < kVecs; ++v) {
-    score[v] = load(scores + v * kLanes) * rows.scale;
+    score[v] = load(scores + v * kLanes) * scale;
     if constexpr (!kAllVisible) score[v] = visible(v) ? score[v] : splat(kNoMax);
   }
   const float old_max = rows.state.max[row];
   const float block_max = lane_max(max(max(score[0], score[1]), max(score[2], score[3])));
   const float new_max = block_max > old_max ? block_max : old_max;
-  // Mostly the maximum stays, and e^0 is exactly 1.
-  const float factor = new_max == old_max ? 1.0f : exp(splat(old_max - new_max))[0];
+  // Mostly the maximum stays, and 2^0 is exactly 1.
+  const float factor = new_max == old_max ? 1.0f : exp2_nonpositive(splat(old_max - new_max))[0];
   float* sum = rows.state.sum + row * kLanes;
   Vec total = load(sum) * factor;
   for (int v = 0; v < kVecs; ++v) {
-    Vec p = exp(score[v] - new_max);
+    Vec p = exp2_nonpositive(score[v] - new_max);
     if constexpr (!kAllVisible) p = visible(v) ? p : Vec{};
     total = total + p;
     Format::store_left(reinterpret_cast<std::byte*>(scores) + static_cast<size_t>(v * kLanes) *
@@ -74,7 +77,7 @@ MILLRACE_INLINE float soften_row(const AttentionRows& rows, int row, int32_t fir
 }
 
 template <class Format>
-MILLRACE_INLINE void soften_block(const AttentionRows& rows, int32_t first_key, float* factor) {
+MILLRACE_INLINE void soften_rows(const AttentionRows& rows, int32_t first_key, float* factor) {
   for (int row = 0; row < rows.rows; ++row) {
     const int32_t position = rows.position[row];
     const bool all_visible = first_key + kBlockKeys - 1 <= position &&
@@ -134,7 +137,7 @@ void attention_block(const AttentionRows& rows, const KeyBlock& block) {
     row == 0 ? score_rows<Format, R, true>(rows, block, row) : score_rows<Format, R, false>(rows, block, row);
   });
   float factor[kMaxAttentionRows];
-  soften_block<Format>(rows, block.first_key, factor);
+  soften_rows<Format>(rows, block.first_key, factor);
   for_row_tiles(rows.rows, [&](auto count, int row) {
     constexpr int R = decltype(count)::kCount;
     row == 0 ? gather_channels<Format, R, true>(rows, block, factor, row, 0)
@@ -145,8 +148,8 @@ void attention_block(const AttentionRows& rows, const KeyBlock& block) {
 void attention_merge(int rows, int padded_dim, const AttentionState& into, const AttentionState& from) {
   for (int row = 0; row < rows; ++row) {
     const float new_max = into.max[row] > from.max[row] ? into.max[row] : from.max[row];
-    const Vec keep = exp(splat(into.max[row] - new_max));
-    const Vec add = exp(splat(from.max[row] - new_max));
+    const Vec keep = exp2_nonpositive(splat(into.max[row] - new_max));
+    const Vec add = exp2_nonpositive(splat(from.max[row] - new_max));
     into.max[row] = new_max;
     float* sum = into.sum + row * kLanes;
     store(sum, load(sum) * keep + load(from.sum + row * kLanes) * add);

@@ -81,6 +81,8 @@ struct AttentionRows {
 /// [16 keys as steps][padded_dim]. All are readable, V groups hold finite values even where no key is.
 struct KeyBlock {
   int32_t first_key = 0;
+  bool opens = true;   ///< the first of a walk with these rows
+  bool closes = true;  ///< the last; in between no other kernel runs on this thread
   const std::byte* k[kBlockGroups] = {};
   const std::byte* v[kBlockGroups] = {};
   const std::byte* next_k[kBlockGroups] = {};  // to prefetch

@@ -111,6 +111,32 @@ MILLRACE_INLINE Vec exp(Vec x) {
   return x < splat(-87.3f) ? Vec{} : value;
 }
 
+/// 2^x to about 2 ulp for x from -126 to 0; 0 below, exactly 1 at 0, NaN of NaN. The polynomial is our own fit to 2^x
+/// on [0, 1], the least largest relative error (8e-8) of those that are 1 at 0.
+MILLRACE_INLINE Vec exp2_nonpositive(Vec x) {
+  const auto fraction_power = [](Vec r) __attribute__((always_inline)) {
+    Vec p = splat(1.8671300495e-3f);
+    p = fma(p, r, splat(9.0170307085e-3f));
+    p = fma(p, r, splat(5.5799912661e-2f));
+    p = fma(p, r, splat(2.4016444385e-1f));
+    p = fma(p, r, splat(6.9315129519e-1f));
+    return fma(p, r, splat(1.0f));
+  };
+#if defined(__AVX512DQ__)
+  constexpr int kFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+  const auto power = reinterpret_cast<__m512>(x);
+  const __mmask16 kept = _mm512_cmp_ps_mask(power, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+  const Vec r = reinterpret_cast<Vec>(_mm512_reduce_ps(power, kFloor));
+  return reinterpret_cast<Vec>(_mm512_maskz_scalef_ps(kept, reinterpret_cast<__m512>(fraction_power(r)), power));
+#else
+  const Vec bounded = x < splat(-126.0f) ? splat(-126.0f) : x;
+  const Vec whole = (bounded - splat(0.5f)) + splat(12582912.0f) - splat(12582912.0f);
+  const Ints exponent = (__builtin_convertvector(whole, Ints) + 127) << 23;
+  const Vec value = fraction_power(bounded - whole) * reinterpret_cast<Vec>(exponent);
+  return x < splat(-126.0f) ? Vec{} : value;
+#endif
+}
+
 /// 1 / x to about 1 ulp where both are normal numbers.
 MILLRACE_INLINE Vec reciprocal(Vec x) {
 #if defined(__AVX512F__)
