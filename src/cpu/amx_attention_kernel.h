@@ -19,14 +19,6 @@ MILLRACE_INLINE void configure_attention(int rows) {
   _tile_loadconfig(&config);
 }
 
-/// Asks for what a tile of `lines` lines of the next block will hold.
-template <bool kPrefetch>
-MILLRACE_INLINE void ask_for_tile(const char* tile, int lines, size_t stride) {
-  if constexpr (kPrefetch) {
-    for (int line = 0; line < lines; ++line) __builtin_prefetch(tile + static_cast<size_t>(line) * stride);
-  }
-}
-
 /// Up to 16 rows from `row` against one block. Tiles 0 to 3 hold the sums.
 template <bool kPrefetch>
 struct AttentionTile {
@@ -47,16 +39,16 @@ struct AttentionTile {
     for (int channel = 0; channel < rows.padded_dim; channel += 32) {
       const size_t at = static_cast<size_t>(channel) * 32;  // bytes: 16 keys of 2 per channel
       _tile_loadd(4, q + channel * 2, stride);
-      ask_for_tile<kPrefetch>(next_k(0) + at, 16, 64);
+      if constexpr (kPrefetch) ask_for_tile(next_k(0) + at, 16, 64);
       _tile_loadd(6, k(0) + at, 64);
       _tile_dpbf16ps(0, 4, 6);
-      ask_for_tile<kPrefetch>(next_k(1) + at, 16, 64);
+      if constexpr (kPrefetch) ask_for_tile(next_k(1) + at, 16, 64);
       _tile_loadd(6, k(1) + at, 64);
       _tile_dpbf16ps(1, 4, 6);
-      ask_for_tile<kPrefetch>(next_k(2) + at, 16, 64);
+      if constexpr (kPrefetch) ask_for_tile(next_k(2) + at, 16, 64);
       _tile_loadd(6, k(2) + at, 64);
       _tile_dpbf16ps(2, 4, 6);
-      ask_for_tile<kPrefetch>(next_k(3) + at, 16, 64);
+      if constexpr (kPrefetch) ask_for_tile(next_k(3) + at, 16, 64);
       _tile_loadd(6, k(3) + at, 64);
       _tile_dpbf16ps(3, 4, 6);
     }
@@ -90,17 +82,17 @@ struct AttentionTile {
       const char* const values = v(group) + at;
       const char* const next = next_v(group) + at;
       _tile_loadd(5, p + group * 32, kBlockKeys * 4);
-      ask_for_tile<kPrefetch>(next, 8, stride);
+      if constexpr (kPrefetch) ask_for_tile(next, 8, stride);
       _tile_loadd(7, values, stride);
       _tile_dpbf16ps(0, 5, 7);
-      ask_for_tile<kPrefetch>(next + 64, 8, stride);
+      if constexpr (kPrefetch) ask_for_tile(next + 64, 8, stride);
       _tile_loadd(7, values + 64, stride);
       _tile_dpbf16ps(1, 5, 7);
       if constexpr (kWide) {
-        ask_for_tile<kPrefetch>(next + 128, 8, stride);
+        if constexpr (kPrefetch) ask_for_tile(next + 128, 8, stride);
         _tile_loadd(7, values + 128, stride);
         _tile_dpbf16ps(2, 5, 7);
-        ask_for_tile<kPrefetch>(next + 192, 8, stride);
+        if constexpr (kPrefetch) ask_for_tile(next + 192, 8, stride);
         _tile_loadd(7, values + 192, stride);
         _tile_dpbf16ps(3, 5, 7);
       }

@@ -13,6 +13,7 @@ namespace millrace::cpu {
 namespace {
 
 constexpr int64_t kTileSteps = 16;
+constexpr size_t kTileBytes = kTileHeight * 64;
 
 /// Tiles 0-3: sums; 4, 5: left rows; 6, 7: columns.
 struct alignas(64) TileConfig {
@@ -43,9 +44,9 @@ struct LeftTiles {
 MILLRACE_INLINE LeftTiles left_tiles(const ProductTask& task, int row, int64_t step) {
   const auto* left = reinterpret_cast<const char*>(task.left);
   if (!task.tiled_left) return {left + static_cast<size_t>(row) * task.left_stride + step * 4, task.left_stride, 64};
-  return {
-      left + static_cast<size_t>(row / kTileHeight) * task.left_stride + static_cast<size_t>(step / kTileSteps) * 1024,
-      64, 1024};
+  return {left + static_cast<size_t>(row / kTileHeight) * task.left_stride +
+              static_cast<size_t>(step / kTileSteps) * kTileBytes,
+          64, kTileBytes};
 }
 
 /// Tiles 0 to 3 hold the sums of up to 16 rows by 64 columns.
@@ -101,6 +102,12 @@ MILLRACE_INLINE void tile_row(LeftTiles left, const char* panel, int64_t steps, 
   store_sums(c);
 }
 
+/// Asks for the lines of a tile that will be loaded soon.
+MILLRACE_INLINE void ask_for_tile(const char* tile, int lines, size_t stride) {
+#pragma clang loop unroll(full)
+  for (int line = 0; line < lines; ++line) __builtin_prefetch(tile + static_cast<size_t>(line) * stride);
+}
+
 /// Steps that many rows pass over at a time: 128 KB of a panel, which the second-level cache keeps beside the rows.
 constexpr int64_t kSquareSteps = 512;
 constexpr int kSquareRows = 2 * kTileHeight;
@@ -116,9 +123,11 @@ struct Ahead {
   }
 };
 
-/// 32 rows by 32 columns, so that a tile that is loaded is multiplied twice; added to c unless `fresh`.
-MILLRACE_INLINE void tile_square(LeftTiles upper, LeftTiles lower, const char* b, int64_t steps, float* c, bool fresh,
-                                 Ahead& ahead) {
+/// 32 tiled rows by 32 columns, so that a tile that is loaded is multiplied twice; added to c unless `fresh`. Each tile
+/// is asked for a step before it is loaded: on a core whose other thread is busy, tiles from the second level would
+/// cost more than the products do.
+MILLRACE_INLINE void tile_square(const char* upper, const char* lower, const char* b, int64_t steps, float* c,
+                                 bool fresh, Ahead& ahead) {
   float* const below = c + kTileHeight * kPanelColumns;
   if (fresh) {
     clear_sums();
@@ -128,19 +137,24 @@ MILLRACE_INLINE void tile_square(LeftTiles upper, LeftTiles lower, const char* b
     _tile_loadd(2, below, kSumStride);
     _tile_loadd(3, below + 16, kSumStride);
   }
+  constexpr size_t kPanelTile = kTileSteps * kPanelStride;
   for (int64_t step = 0; step < steps; step += kTileSteps) {
     ahead.ask();
     _tile_loadd(6, b, kPanelStride);
-    _tile_loadd(4, upper.data, upper.row_stride);
-    _tile_loadd(7, b + 64, kPanelStride);
+    _tile_loadd(4, upper, 64);
     _tile_dpbf16ps(0, 4, 6);
+    ask_for_tile(upper + kTileBytes, kTileHeight, 64);
+    _tile_loadd(7, b + 64, kPanelStride);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, lower.data, lower.row_stride);
+    ask_for_tile(b + kPanelTile, kTileHeight, kPanelStride);
+    _tile_loadd(5, lower, 64);
     _tile_dpbf16ps(2, 5, 6);
+    ask_for_tile(lower + kTileBytes, kTileHeight, 64);
     _tile_dpbf16ps(3, 5, 7);
-    upper.data += upper.tile_stride;
-    lower.data += lower.tile_stride;
-    b += kTileSteps * kPanelStride;
+    ask_for_tile(b + kPanelTile + 64, kTileHeight, kPanelStride);
+    upper += kTileBytes;
+    lower += kTileBytes;
+    b += kPanelTile;
   }
   _tile_stored(0, c, kSumStride);
   _tile_stored(1, c + 16, kSumStride);
@@ -160,8 +174,8 @@ MILLRACE_INLINE void tile_rows(const ProductTask& task, int64_t step, int64_t co
   }
   for (int column = 0; column < kPanelColumns; column += 32) {
     for (int row = 0; row < squares; row += kSquareRows) {
-      tile_square(left_tiles(task, row, step), left_tiles(task, row + kTileHeight, step), panel + column * 4, count,
-                  task.c + row * kPanelColumns + column, fresh, ahead);
+      tile_square(left_tiles(task, row, step).data, left_tiles(task, row + kTileHeight, step).data, panel + column * 4,
+                  count, task.c + row * kPanelColumns + column, fresh, ahead);
     }
   }
   for (int row = squares; row < task.rows; row += kTileHeight) {
