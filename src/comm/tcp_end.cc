@@ -274,7 +274,7 @@ LinkStats TcpEnd::stats() const {
   return stats;
 }
 
-void tune_socket(tcp::socket& socket, const TcpLinkOptions& options) {
+void tune_socket(tcp::socket& socket, Lane lane, const TcpLinkOptions& options) {
   const auto set = [&socket](int level, int name, int value) {
     (void)setsockopt(socket.native_handle(), level, name, &value, sizeof value);
   };
@@ -285,7 +285,8 @@ void tune_socket(tcp::socket& socket, const TcpLinkOptions& options) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(std::max<int64_t>(1, silence_s)));
   set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(2 * silence_ms));
+  // A data lane may find no room at its receiver for as long as nobody posts, which the kernel counts too.
+  if (lane == Lane::kControl) set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(2 * silence_ms));
   if (options.socket_buffer_bytes > 0) {
     set(SOL_SOCKET, SO_SNDBUF, options.socket_buffer_bytes);
     set(SOL_SOCKET, SO_RCVBUF, options.socket_buffer_bytes);

@@ -101,8 +101,8 @@ class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
   async::WaitList ended_signal_;
 };
 
-/// Options of every socket of a link; errors are ignored, since all of them only tune.
-void tune_socket(tcp::socket& socket, const TcpLinkOptions& options);
+/// Options of a link's socket; errors are ignored, since all of them only tune.
+void tune_socket(tcp::socket& socket, Lane lane, const TcpLinkOptions& options);
 
 /// The ends as their users see them. kUnavailable when the home has been shut down.
 [[nodiscard]] Result<std::unique_ptr<LinkSender>> make_tcp_sender(TcpLinkGroup& home, const LinkHello& hello,
