@@ -85,6 +85,7 @@ class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
   async::TimePoint close_deadline_;  // of closing_
   tcp::socket control_;
   tcp::socket data_;
+  SilenceWatch silence_;  // of the peer, on both lanes
   FrameWriter control_writer_;
 
  private:
@@ -95,6 +96,7 @@ class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
   [[nodiscard]] asio::awaitable<void> read_frames(FrameReader& reader);
   void note_round_trip(const FrameHeader& pong);
   [[nodiscard]] asio::awaitable<void> keep_heartbeat(Self);
+  void send_ping(async::TimePoint now);
   void answer_ping(const FrameHeader& ping);
   void try_goodbye();
 
