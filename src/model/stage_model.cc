@@ -120,7 +120,8 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
 }
 
 void StageModel::allocate_cache(int32_t page_size, int32_t page_count) {
-  CHECK(!cache_, "the cache is allocated once");
+  cache_.reset();
+  replay_ = backend_.make_replay();  // what was recorded names the old cache
   cache_ = backend_.make_kv_cache(cache_shape(page_size, page_count));
 }
 
