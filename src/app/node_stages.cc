@@ -274,7 +274,10 @@ Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingS
 
 void NodeStages::unmake_stages() {
   join();
-  for (Part& part : parts_) part.model = std::exchange(part.runner, nullptr)->release_model();
+  for (Part& part : parts_) {
+    part.model = std::exchange(part.runner, nullptr)->release_model();
+    part.model->free_cache();
+  }
   stages_.reset();
   for (size_t i = 0; i < parts_.size(); ++i) parts_[i].thread = std::make_unique<async::IoThread>(stage_name(i));
 }

@@ -53,6 +53,7 @@ class StageModel {
   void reserve(int32_t sequences, int32_t context, int32_t page_size);
   /// Before the first forward, and between any two: the cache is new then, and what the one before held is gone.
   void allocate_cache(int32_t page_size, int32_t page_count);
+  void free_cache();
 
   /// Computes the stage's layers for a batch of at most max_batch_tokens rows; their keys and values go to the pages.
   /// Returns what goes on: `hidden`, or the rows that `tails` names, in order, valid until the next forward.
