@@ -1,7 +1,6 @@
 #include "app/page_storage.h"
 
 #include <charconv>
-#include <cmath>
 
 namespace millrace::app {
 namespace {
@@ -15,7 +14,7 @@ Result<std::unique_ptr<cache::PageStore>> open_redis(async::Runtime& runtime, co
   redis.user = options.user;
   redis.password = options.password;
   redis.db = options.db;
-  redis.ttl_s = static_cast<int64_t>(std::ceil(options.ttl_s));  // 0 would be for ever
+  redis.ttl_s = static_cast<int64_t>(options.ttl_s);
   redis.tls = options.tls;
   redis.tls.enabled = options.wants_tls();
   std::string_view address = options.address;
