@@ -80,6 +80,11 @@ std::vector<cache::StageStoreStats> LocalEngine::store_stats() const {
   return all;
 }
 
+std::optional<uint64_t> LocalEngine::control_refusals() const {
+  const std::lock_guard lock(interrupt_mutex_);
+  return coordinator_ ? std::optional(coordinator_->refusals()) : std::nullopt;
+}
+
 std::vector<cluster::NodeInfo> LocalEngine::nodes() const {
   const std::lock_guard lock(interrupt_mutex_);
   if (coordinator_) return coordinator_->nodes();

@@ -4,6 +4,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,8 @@ class LocalEngine {
   [[nodiscard]] std::vector<comm::LinkStats> link_stats() const;
   /// From any thread: what the page stores of all stages count, those of other nodes as they reported them last.
   [[nodiscard]] std::vector<cache::StageStoreStats> store_stats() const;
+  /// From any thread, with several nodes: connections to the control port that were refused or turned away.
+  [[nodiscard]] std::optional<uint64_t> control_refusals() const;
   /// From any thread: the nodes of the ring, by rank; none before they are known.
   [[nodiscard]] std::vector<cluster::NodeInfo> nodes() const;
   /// From the first moment; not ready, and says why, until the ring turns.

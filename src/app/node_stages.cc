@@ -10,7 +10,6 @@
 #include "base/machine.h"
 #include "cpu/cpu_backend.h"
 #include "model/tensor_list.h"
-#include "sched/model_runner.h"
 
 namespace millrace::app {
 namespace {
@@ -101,12 +100,16 @@ void NodeStages::join() {
   for (Part& part : parts_) part.thread->join();
 }
 
+std::string NodeStages::stage_name(size_t index) const {
+  return fmt::format("stage {}", options_.first.value() + index);
+}
+
 Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
   const model::StageLimits limits{options_.max_batch_tokens, std::min(options_.max_running, kMaxLogitRows),
                                   options_.max_running};
   for (size_t i = 0; i < options_.spans.size(); ++i) {
     const model::StageSpan& span = options_.spans[i];
-    const std::string name = fmt::format("stage {}", options_.first.value() + i);
+    const std::string name = stage_name(i);
     Part part;
     auto backend = make_stage_backend(options_, static_cast<int32_t>(options_.spans.size()), static_cast<int32_t>(i));
     if (backend.has_error()) return backend.error();
@@ -254,7 +257,10 @@ Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingS
                                              .host_page_count = shape.bounds.host_page_count,
                                              .activations_to_host = i + 1 == parts_.size()};
     runners.push_back([&part, runner](async::Runtime& stage_runtime) {
-      return std::make_unique<sched::ModelRunner>(stage_runtime, std::move(part.model), runner, std::move(part.store));
+      auto made =
+          std::make_unique<sched::ModelRunner>(stage_runtime, std::move(part.model), runner, std::move(part.store));
+      part.runner = made.get();
+      return made;
     });
   }
   try {
@@ -264,6 +270,16 @@ Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingS
                       shape.bounds.host_page_count, short_of_memory.what());
   }
   return {};
+}
+
+void NodeStages::unmake_stages() {
+  join();
+  for (Part& part : parts_) {
+    part.model = std::exchange(part.runner, nullptr)->release_model();
+    part.model->free_cache();
+  }
+  stages_.reset();
+  for (size_t i = 0; i < parts_.size(); ++i) parts_[i].thread = std::make_unique<async::IoThread>(stage_name(i));
 }
 
 }  // namespace millrace::app

@@ -11,6 +11,7 @@
 #include "model/stage_model.h"
 #include "app/page_storage.h"
 #include "sched/local_stages.h"
+#include "sched/model_runner.h"
 #include "tensor/backend.h"
 
 namespace millrace::app {
@@ -74,14 +75,15 @@ class NodeStages {
   [[nodiscard]] uint64_t page_bytes(int32_t page_size) const;
   /// With a store: per stage what the content of its pages follows from, its weights and how it computes.
   [[nodiscard]] std::vector<std::string> contents() const;
-  /// Once: allocates the caches, opens the stores and makes the loops' host. `control` outlives it. `fingerprint`: of
-  /// the contents() of all stages of the ring, since a page follows from the layers before it too.
+  /// Allocates the caches, opens the stores and makes the loops' host. `control` outlives it. `fingerprint`: of the
+  /// contents() of all stages of the ring, since a page follows from the layers before it too.
   [[nodiscard]] Result<void> make_stages(async::Runtime& control, const sched::RingShape& shape,
                                          uint32_t drawable_vocab, const std::string& fingerprint);
+  /// Undoes make_stages(), but for the weights: it may be called anew, with another shape. No loop runs. Blocks until
+  /// the links that end have done so.
+  void unmake_stages();
   [[nodiscard]] bool made() const { return stages_ != nullptr; }
   [[nodiscard]] sched::LocalStages& stages() { return *stages_; }
-  [[nodiscard]] async::IoThread& first_thread() { return *parts_.front().thread; }
-  [[nodiscard]] async::IoThread& last_thread() { return *parts_.back().thread; }
   /// Waits until the stages' threads have no work left.
   void join();
 
@@ -89,12 +91,14 @@ class NodeStages {
   struct Part {
     std::unique_ptr<tensor::Backend> backend;
     std::unique_ptr<model::StageModel> model;  // until the runner takes it, as the store
+    sched::ModelRunner* runner = nullptr;      // of stages_
     std::unique_ptr<cache::PageStore> store;
     std::unique_ptr<async::IoThread> thread;
     std::string fingerprint;  // when there is a store
   };
 
   NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options);
+  [[nodiscard]] std::string stage_name(size_t index) const;
   [[nodiscard]] Result<void> load_all(const model::Checkpoint& checkpoint);
   [[nodiscard]] Result<void> check_weights_fit(const tensor::Backend& backend, size_t index) const;
   /// Memory of devices by name, shared by the stages on each.

@@ -140,6 +140,7 @@ Result<void> serve(const ServeFlags& flags) {
   options.served_model_name = model_name(flags);
   service.extra_metrics = [parts = engine->get()](std::string& out) {
     server::append_link_metrics(out, parts->link_stats());
+    server::append_control_metrics(out, parts->control_refusals());
     server::append_store_metrics(out, parts->store_stats());
   };
   service.extra_info = [nodes = engine->get()](JsonWriter& json) { write_nodes(json, nodes->nodes()); };

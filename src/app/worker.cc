@@ -36,62 +36,36 @@ class Host final : public cluster::StageHost {
                         "the ring keeps pages in a store: start this node with --enable-hierarchical-cache and "
                         "--hicache-storage-backend too");
     }
-    cluster::Assignment same_weights = assignment;
-    if (loaded_) same_weights.ring_id = loaded_->ring_id;
-    if (!node_ || same_weights != loaded_) {
+    if (!node_ || what_weights_follow_from(assignment) != what_weights_follow_from(*loaded_)) {
       node_.reset();
       capacity_.reset();
-      NodeStagesOptions options;
-      for (const model::LayerRange& range : assignment.layers) {
-        const bool last = range.end == config_.layer_count;
-        options.spans.push_back({range, range.begin == 0, last});
-      }
-      options.first = StageId(assignment.first_stage);
-      options.dtype = assignment.dtype;
-      const auto device = choose_device(device_, assignment.dtype);
-      if (device.has_error()) return device.error();
-      options.device = *device;
-      options.cuda_graphs = cuda_graphs_;
-      options.divide_gpu = divide_gpu_;
-      options.nccl = nccl_;
-      options.cpu_isa = assignment.cpu_isa == "auto" ? cpu_isa_ : assignment.cpu_isa;
-      options.quantization = assignment.quantization;
-      options.threads = threads_;
-      options.max_batch_tokens = static_cast<int32_t>(assignment.max_batch_tokens);
-      options.max_running = static_cast<int32_t>(assignment.max_running);
-      options.page_size = static_cast<int32_t>(assignment.page_size);
-      options.context_length = config_.context_length();
-      if (assignment.has_store) options.storage = storage_;
-      auto node = NodeStages::load(checkpoint_, config_, options);
+      auto node = load_node(assignment);
       if (node.has_error()) return node.error();
       node_ = std::move(*node);
+    } else if (assignment.memory_fraction != loaded_->memory_fraction) {
+      unmake();
+      capacity_.reset();
     }
     loaded_ = assignment;
     // Measured once: afterwards the caches themselves take the memory.
-    if (!capacity_) {
-      capacity_ = node_->page_capacity(assignment.memory_fraction);
-    }
+    if (!capacity_) capacity_ = node_->page_capacity(assignment.memory_fraction);
     return cluster::Loaded{*capacity_, node_->compute(), node_->first_channels(), node_->last_channels(),
                            node_->contents()};
   }
 
   Result<sched::LocalStages*> stages(const cluster::Assignment& assignment, cluster::PoolSizes pages,
                                      const std::string& fingerprint) override {
-    if (node_->made() && pages != pages_) {
-      return make_error(ErrorCode::kData,
-                        "the ring wants {} pages and {} on the host, this node has made {} and {}: start it again",
-                        pages.device, pages.host, pages_.device, pages_.host);
-    }
-    if (node_->made() && fingerprint != fingerprint_) {
-      return make_error(ErrorCode::kData,
-                        "the ring has fingerprint {}, this node has opened its page store for {}: start it again",
-                        fingerprint, fingerprint_);
-    }
+    if (!node_) return make_error(ErrorCode::kInternal, "nothing is loaded");
+    const Purpose purpose{what_loops_follow_from(assignment), pages, fingerprint};
+    if (purpose != made_for_) unmake();
     if (!node_->made()) {
-      RETURN_IF_ERROR(node_->make_stages(control_, cluster::ring_shape(assignment, config_, pages),
-                                         assignment.drawable_vocab, fingerprint));
-      pages_ = pages;
-      fingerprint_ = fingerprint;
+      const auto made = node_->make_stages(control_, cluster::ring_shape(assignment, config_, pages),
+                                           assignment.drawable_vocab, fingerprint);
+      if (made.has_error()) {
+        node_.reset();  // some of its stages may be made and others not
+        return made.error();
+      }
+      made_for_ = purpose;
     }
     return &node_->stages();
   }
@@ -101,6 +75,60 @@ class Host final : public cluster::StageHost {
   }
 
  private:
+  /// What the stages have been made for.
+  struct Purpose {
+    cluster::Assignment assignment;
+    cluster::PoolSizes pages;
+    std::string fingerprint;
+    friend bool operator==(const Purpose&, const Purpose&) = default;
+  };
+
+  /// What the loops around the weights are made from, which is all but the head's identity and what it has decided
+  /// on already.
+  static cluster::Assignment what_loops_follow_from(cluster::Assignment assignment) {
+    assignment.ring_id = 0;
+    assignment.memory_fraction = 0;
+    return assignment;
+  }
+  static cluster::Assignment what_weights_follow_from(cluster::Assignment assignment) {
+    assignment = what_loops_follow_from(std::move(assignment));
+    assignment.stage_count = 0;
+    assignment.window = 0;
+    assignment.drawable_vocab = 0;
+    assignment.watchdog_ns = 0;
+    return assignment;
+  }
+
+  Result<std::unique_ptr<NodeStages>> load_node(const cluster::Assignment& assignment) {
+    NodeStagesOptions options;
+    for (const model::LayerRange& range : assignment.layers) {
+      const bool last = range.end == config_.layer_count;
+      options.spans.push_back({range, range.begin == 0, last});
+    }
+    options.first = StageId(assignment.first_stage);
+    options.dtype = assignment.dtype;
+    const auto device = choose_device(device_, assignment.dtype);
+    if (device.has_error()) return device.error();
+    options.device = *device;
+    options.cuda_graphs = cuda_graphs_;
+    options.divide_gpu = divide_gpu_;
+    options.nccl = nccl_;
+    options.cpu_isa = assignment.cpu_isa == "auto" ? cpu_isa_ : assignment.cpu_isa;
+    options.quantization = assignment.quantization;
+    options.threads = threads_;
+    options.max_batch_tokens = static_cast<int32_t>(assignment.max_batch_tokens);
+    options.max_running = static_cast<int32_t>(assignment.max_running);
+    options.page_size = static_cast<int32_t>(assignment.page_size);
+    options.context_length = config_.context_length();
+    if (assignment.has_store) options.storage = storage_;
+    return NodeStages::load(checkpoint_, config_, options);
+  }
+
+  void unmake() {
+    if (node_->made()) node_->unmake_stages();
+    made_for_.reset();
+  }
+
   async::Runtime& control_;
   const model::ModelConfig& config_;
   const model::Checkpoint& checkpoint_;
@@ -111,11 +139,10 @@ class Host final : public cluster::StageHost {
   const std::string nccl_;
   const std::string cpu_isa_;  // where the head does not say
   std::unique_ptr<NodeStages> node_;
-  std::optional<cluster::Assignment> loaded_;
+  std::optional<cluster::Assignment> loaded_;  // set with node_
   std::optional<uint64_t> capacity_;
   const StorageOptions storage_;
-  cluster::PoolSizes pages_;
-  std::string fingerprint_;  // of the ring
+  std::optional<Purpose> made_for_;
 };
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 
+#include "comm/frame.h"
+
 namespace millrace::cluster {
 namespace {
 
@@ -16,8 +18,9 @@ using boost::system::error_code;
 constexpr uint32_t kMaxMessageBytes = 1u << 20;
 constexpr size_t kMaxQueued = 1024;
 
-std::string address_of(const asio::ip::tcp::endpoint& endpoint) {
-  return endpoint.address().to_string() + ":" + std::to_string(endpoint.port());
+/// Text of a peer, who may be anybody, made fit for a log.
+std::string legible(const std::string& text) {
+  return comm::sanitize_reason(std::as_bytes(std::span(text)));
 }
 
 }  // namespace
@@ -29,12 +32,13 @@ ControlConnection::ControlConnection(async::Runtime& runtime, asio::ip::tcp::soc
       tasks_(runtime, [this](const std::string&, std::exception_ptr error) { end(async::describe(error)); }),
       incoming_signal_(runtime),
       outgoing_signal_(runtime),
-      ended_signal_(runtime) {
+      ended_signal_(runtime),
+      silence_(runtime, timing.silence_limit) {
   error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   const auto endpoint = socket_.remote_endpoint(ignored);
-  peer_ = address_of(endpoint);
   peer_host_ = endpoint.address().to_string();
+  peer_ = comm::TcpEndpoint{peer_host_, endpoint.port()}.to_string();
 }
 
 ControlConnection::~ControlConnection() = default;
@@ -67,6 +71,7 @@ void ControlConnection::close(const std::string& reason) {
   if (ended_ || closing_) return;
   send(Goodbye{reason});
   closing_ = true;
+  close_deadline_ = runtime_.now() + timing_.silence_limit;
   end_reason_ = reason;
 }
 
@@ -92,12 +97,13 @@ asio::awaitable<void> ControlConnection::read_messages() {
     std::vector<std::byte> bytes(length);
     co_await asio::async_read(socket_, asio::buffer(bytes), redirect_error(use_awaitable, failure));
     if (failure) continue;
-    ++heard_;
+    silence_.hear();
     auto message = decode(bytes);
     if (message.has_error()) {
       end(message.error().message);
     } else if (const auto* goodbye = std::get_if<Goodbye>(&*message)) {
-      end(goodbye->reason);
+      heard_goodbye_ = true;
+      end(legible(goodbye->reason));
     } else if (!std::holds_alternative<Ping>(*message)) {
       if (incoming_.size() >= kMaxQueued) end("it sends more than can be taken");
       incoming_.push_back(std::move(*message));
@@ -127,22 +133,22 @@ asio::awaitable<void> ControlConnection::write_messages() {
 }
 
 asio::awaitable<void> ControlConnection::watch() {
-  uint64_t heard = 0;
-  async::TimePoint heard_at = runtime_.now();
-  // Counted in ticks, so that a thread which was itself held up hears what came meanwhile before it judges.
-  int quiet_ticks = 0;
+  silence_.hear();
+  async::TimePoint next_ping = runtime_.now() + timing_.ping_interval;
   while (!ended_) {
-    (void)co_await ended_signal_.wait_until(runtime_.now() + timing_.ping_interval);
-    if (ended_) co_return;
     const async::TimePoint now = runtime_.now();
-    if (std::exchange(heard, heard_) != heard_) {
-      heard_at = now;
-      quiet_ticks = 0;
-    } else if (++quiet_ticks * timing_.ping_interval >= timing_.silence_limit) {
-      end(fmt::format("silent for {:.1f} s", std::chrono::duration<double>(now - heard_at).count()));
-      co_return;
+    if (now >= next_ping) {
+      send(Ping{});
+      next_ping = now + timing_.ping_interval;
     }
-    send(Ping{});
+    const async::TimePoint wake = std::min(next_ping, silence_.next_look());
+    (void)co_await ended_signal_.wait_until(wake);
+    if (ended_) co_return;
+    if (closing_ && runtime_.now() >= close_deadline_) {
+      end(end_reason_);
+    } else if (silence_.has_lasted(wake)) {
+      end(fmt::format("silent for {:.1f} s", std::chrono::duration<double>(silence_.length()).count()));
+    }
   }
 }
 

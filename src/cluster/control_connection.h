@@ -9,6 +9,7 @@
 #include "async/task_group.h"
 #include "async/wait_list.h"
 #include "cluster/messages.h"
+#include "comm/silence_watch.h"
 
 namespace millrace::cluster {
 
@@ -33,8 +34,10 @@ class ControlConnection {
   /// The next message that is not a ping. Throws ErrorException (kUnavailable, with the reason) when the connection has
   /// ended and everything that came before is taken.
   [[nodiscard]] asio::awaitable<Message> receive();
-  /// Ends the connection: what is queued is written if it can be at once, a Goodbye last.
+  /// Ends the connection: what is queued is written, a Goodbye last, if the peer takes it within the silence limit.
   void close(const std::string& reason);
+  /// Whether the peer has ended it, with a reason.
+  [[nodiscard]] bool heard_goodbye() const { return heard_goodbye_; }
   [[nodiscard]] asio::awaitable<void> join() { co_await tasks_.join(); }
   [[nodiscard]] const std::string& peer() const { return peer_; }
   [[nodiscard]] std::string peer_host() const { return peer_host_; }
@@ -57,9 +60,11 @@ class ControlConnection {
   std::deque<Message> incoming_;
   std::deque<std::vector<std::byte>> outgoing_;
   std::string end_reason_;
+  bool heard_goodbye_ = false;
   bool closing_ = false;
+  async::TimePoint close_deadline_;  // of closing_
   bool ended_ = false;
-  uint64_t heard_ = 0;  // messages, pings too
+  comm::SilenceWatch silence_;
 };
 
 }  // namespace millrace::cluster

@@ -46,8 +46,8 @@ std::vector<comm::LinkStats> Coordinator::link_stats() const {
   std::vector<comm::LinkStats> all = head_links_.stats();
   for (comm::LinkStats& link : roster_.reports().links()) all.push_back(std::move(link));
   const std::lock_guard lock(stats_mutex_);
-  if (stage_links_) {
-    for (comm::LinkStats& link : stage_links_->stats()) all.push_back(std::move(link));
+  if (stages_ != nullptr) {
+    for (comm::LinkStats& link : stages_->downstream_links().stats()) all.push_back(std::move(link));
   }
   return all;
 }
@@ -73,12 +73,11 @@ asio::awaitable<Coordinator::LoadedRing> Coordinator::all_loaded(std::string com
 }
 
 void Coordinator::set_local(sched::LocalStages& stages, PoolSizes pages) {
-  stages_ = &stages;
   pages_ = pages;
   roster_.require_pages(pages.device);
   roster_.nodes().front().last_channels = stages.last_channels();
   const std::lock_guard lock(stats_mutex_);
-  stage_links_ = std::make_unique<comm::TcpLinkGroup>(stages.last_runtime());
+  stages_ = &stages;
 }
 
 std::vector<bool> Coordinator::choose_channels() {
@@ -130,8 +129,8 @@ asio::awaitable<void> Coordinator::connect_next_node(Generation generation, comm
   const StageId from = last_local_stage();
   const StageId to(from.value() + 1);
   const auto hello = link_hello(own, options_.config, generation, from, to);
-  auto link =
-      co_await comm::connect_link(runtime_, *stage_links_, next, hello, link_options(own, options_.config), deadline);
+  auto link = co_await comm::connect_link(runtime_, stages_->downstream_links(), next, hello,
+                                          link_options(own, options_.config), deadline);
   if (channels_[0] && !link.has_error()) {
     link = co_await stages_->add_channel(std::move(*link),
                                          channel_options(generation, from, to, options_.transfer_timeout));
@@ -157,9 +156,9 @@ asio::awaitable<void> Coordinator::until_joined(Generation generation, async::Ti
     const bool changed =
         co_await roster_.wait_for_change(deadline + 1s + (channels ? open_timeout(options_.transfer_timeout) : 0s));
     if (!changed) {
-      const auto rank = static_cast<uint32_t>(late - nodes.begin());
-      throw ErrorException(make_error(ErrorCode::kTimeout, "{} did not join generation {}",
-                                      roster_.reports().name(rank), generation.value()));
+      const std::string who =
+          late == nodes.end() ? "the head's node" : roster_.reports().name(static_cast<uint32_t>(late - nodes.begin()));
+      throw ErrorException(make_error(ErrorCode::kTimeout, "{} did not join generation {}", who, generation.value()));
     }
   }
 }

@@ -53,6 +53,8 @@ class Coordinator final : public sched::RingFormer {
   [[nodiscard]] std::vector<comm::LinkStats> link_stats() const;
   /// From any thread: of the stages of other nodes, as those reported them last.
   [[nodiscard]] std::vector<cache::StageStoreStats> store_stats() const { return roster_.reports().stores(); }
+  /// From any thread: connections to the control port that were refused or turned away.
+  [[nodiscard]] uint64_t refusals() const { return roster_.reports().refusals(); }
   /// From any thread: by rank.
   [[nodiscard]] std::vector<NodeInfo> nodes() const { return roster_.reports().nodes(); }
 
@@ -84,10 +86,8 @@ class Coordinator final : public sched::RingFormer {
   const CoordinatorOptions options_;
   NodeRoster roster_;
   std::unique_ptr<comm::TcpListener> ring_listener_;
-  comm::TcpLinkGroup head_links_;                       // the link from the last stage ends here
-  // The link to the next node begins here; made under stats_mutex_.
-  std::unique_ptr<comm::TcpLinkGroup> stage_links_;
-  sched::LocalStages* stages_ = nullptr;
+  comm::TcpLinkGroup head_links_;         // the link from the last stage ends here
+  sched::LocalStages* stages_ = nullptr;  // set under stats_mutex_
   PoolSizes pages_;
   std::string fingerprint_;     // of the ring, once all have loaded; empty: there is no store
   std::vector<bool> channels_;  // of the newest generation, by the rank of the sender

@@ -4,6 +4,7 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "async/deadline.h"
 #include "base/log.h"
 #include "cluster/node_link.h"
 
@@ -15,7 +16,9 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr async::Duration kRetry = 250ms;
-constexpr async::Duration kReminder = 5s;
+/// Between tries at a head that refuses this node; also how often the log says that it waits.
+constexpr async::Duration kMaxRetry = 5s;
+constexpr async::Duration kConnectTimeout = 5s;
 constexpr async::Duration kReportInterval = 1s;
 
 }  // namespace
@@ -30,41 +33,35 @@ Member::Member(async::Runtime& runtime, MemberOptions options, StageHost& host)
 
 void Member::stop() {
   stopping_ = true;
+  error_code ignored;
+  if (connecting_ != nullptr) connecting_->close(ignored);
   if (connection_) connection_->close("the node is stopping");
   end_generation("the node is stopping");
   stop_signal_.notify_all();
 }
 
 asio::awaitable<void> Member::run() {
-  auto listener = comm::TcpListener::open(runtime_, {options_.listen_host, 0});
-  if (listener.has_error()) throw ErrorException(listener.error());
-  listener_ = std::move(*listener);
+  async::Duration delay = kRetry;
   while (!stopping_) {
     tcp::socket socket = co_await find_coordinator();
     if (stopping_) break;
     const std::string reason = co_await serve(std::move(socket));
-    if (!stopping_) log::warn("the head at {} is gone: {}", options_.coordinator.to_string(), reason);
-    if (!stopping_) (void)co_await stop_signal_.wait_until(runtime_.now() + kRetry);
+    if (stopping_) break;
+    log::warn("the head at {} is gone: {}", options_.coordinator.to_string(), reason);
+    delay = turned_away_ ? std::min(2 * delay, kMaxRetry) : kRetry;
+    (void)co_await stop_signal_.wait_until(runtime_.now() + delay);
   }
-  co_await listener_->shutdown();
 }
 
 asio::awaitable<tcp::socket> Member::find_coordinator() {
   tcp::socket socket(runtime_.executor());
-  tcp::resolver resolver(runtime_.executor());
   async::TimePoint reminder = runtime_.now();
   while (!stopping_) {
-    error_code failure;
-    const auto found = co_await resolver.async_resolve(options_.coordinator.host,
-                                                       std::to_string(options_.coordinator.port),
-                                                       asio::redirect_error(asio::use_awaitable, failure));
-    if (!failure) {
-      co_await asio::async_connect(socket, found, asio::redirect_error(asio::use_awaitable, failure));
-      if (!failure) break;
-    }
+    const error_code failure = co_await connect(socket);
+    if (!failure || stopping_) break;
     if (runtime_.now() >= reminder) {
       log::info("waiting for the head at {}: {}", options_.coordinator.to_string(), failure.message());
-      reminder = runtime_.now() + kReminder;
+      reminder = runtime_.now() + kMaxRetry;
     }
     socket = tcp::socket(runtime_.executor());
     (void)co_await stop_signal_.wait_until(runtime_.now() + kRetry);
@@ -72,7 +69,35 @@ asio::awaitable<tcp::socket> Member::find_coordinator() {
   co_return socket;
 }
 
+/// One try, which stop() ends too.
+asio::awaitable<error_code> Member::connect(tcp::socket& socket) {
+  tcp::resolver resolver(runtime_.executor());
+  error_code failure;
+  const async::Deadline deadline(runtime_, runtime_.now() + kConnectTimeout, [&] {
+    error_code ignored;
+    resolver.cancel();
+    socket.close(ignored);
+  });
+  const auto found =
+      co_await resolver.async_resolve(options_.coordinator.host, std::to_string(options_.coordinator.port),
+                                      asio::redirect_error(asio::use_awaitable, failure));
+  if (!failure && !stopping_) {
+    connecting_ = &socket;
+    co_await asio::async_connect(socket, found, asio::redirect_error(asio::use_awaitable, failure));
+    connecting_ = nullptr;
+  }
+  co_return deadline.passed() ? error_code(asio::error::timed_out) : failure;
+}
+
 asio::awaitable<std::string> Member::serve(tcp::socket socket) {
+  has_joined_ = false;
+  turned_away_ = false;
+  // The node before comes to the address that the head sees, so by the same protocol.
+  error_code ignored;
+  const bool by_v6 = socket.local_endpoint(ignored).protocol() == tcp::v6();
+  auto listener = comm::TcpListener::open(runtime_, {by_v6 ? "::" : "0.0.0.0", 0});
+  if (listener.has_error()) co_return listener.error().message;
+  listener_ = std::move(*listener);
   connection_ = std::make_shared<ControlConnection>(runtime_, std::move(socket), options_.timing);
   connection_->start();
   connection_->send(Hello{kProtocolVersion, options_.node_rank, options_.node_count,
@@ -83,60 +108,78 @@ asio::awaitable<std::string> Member::serve(tcp::socket socket) {
   try {
     for (;;) {
       Message message = co_await connection_->receive();
-      if (auto* assignment = std::get_if<Assignment>(&message)) {
-        tasks_.spawn("load", load(std::move(*assignment)));
-      } else if (auto* form = std::get_if<Form>(&message)) {
-        end_reason_.clear();
-        tasks_.spawn("join a generation", join(std::move(*form)));
-      } else if (const auto* stop = std::get_if<Stop>(&message)) {
-        end_generation(stop->reason);
-      }
+      handle(std::move(message));
     }
   } catch (const std::exception& failure) {
     reason = failure.what();
   }
+  turned_away_ = !has_joined_ && (turned_away_ || connection_->heard_goodbye());
   end_generation("the head is gone: " + reason);
   reports.cancel();
   co_await reports.join();
   co_await tasks_.join();
   co_await connection_->join();
   connection_.reset();
+  co_await listener_->shutdown();
   co_return reason;
+}
+
+void Member::handle(Message message) {
+  if (auto* assignment = std::get_if<Assignment>(&message)) {
+    tasks_.spawn("load", load(std::move(*assignment)));
+  } else if (auto* form = std::get_if<Form>(&message)) {
+    end_reason_.clear();
+    tasks_.spawn("join a generation", join(std::move(*form)));
+  } else if (const auto* stop = std::get_if<Stop>(&message)) {
+    end_generation(stop->reason);
+  }
 }
 
 asio::awaitable<void> Member::report_links(std::shared_ptr<ControlConnection> connection) {
   for (;;) {
     co_await async::sleep_for(runtime_, kReportInterval);
-    if (!upstream_links_) continue;
-    LinkReport report{upstream_links_->stats()};
-    for (comm::LinkStats& link : downstream_links_->stats()) report.links.push_back(std::move(link));
+    if (stages_ == nullptr) continue;
+    LinkReport report{stages_->upstream_links().stats()};
+    for (comm::LinkStats& link : stages_->downstream_links().stats()) report.links.push_back(std::move(link));
     connection->send(report);
-    StoreReport stores{stages_ == nullptr ? std::vector<cache::StageStoreStats>() : stages_->store_stats()};
+    StoreReport stores{stages_->store_stats()};
     if (!stores.stores.empty()) connection->send(std::move(stores));
   }
 }
 
-asio::awaitable<void> Member::load(Assignment assignment) {
-  if (assignment_ != assignment) stages_ = nullptr;
-  assignment_ = assignment;
-  Result<Loaded> loaded = Error{};
+/// Runs `work` on the loader's thread, whatever happens here meanwhile; an exception becomes an error.
+template <class T>
+asio::awaitable<Result<T>> Member::on_loader(std::function<Result<T>()> work) {
+  Result<T> result = Error{};
   const async::Event done(runtime_);
   asio::post(loader_.context(), [&] {
     try {
-      loaded = host_.load(assignment);
-      done.set();
-    } catch (...) {
-      done.set(std::current_exception());
+      result = work();
+    } catch (const std::exception& failure) {
+      result = Error{ErrorCode::kInternal, failure.what()};
     }
+    done.set();
   });
-  co_await done.wait();
-  if (!connection_) co_return;
+  co_await done.wait_uncancelled();
+  co_return std::move(result);
+}
+
+asio::awaitable<void> Member::load(Assignment assignment) {
+  stages_ = nullptr;
+  assignment_ = assignment;
+  const auto loaded = co_await on_loader<Loaded>([this, assignment] { return host_.load(assignment); });
   if (loaded.has_error()) {
-    log::error("{}", loaded.error().message);
-    connection_->close(loaded.error().message);
-    co_return;
+    leave(loaded.error().message);
+  } else {
+    connection_->send(*loaded);
   }
-  connection_->send(*loaded);
+}
+
+/// This node cannot do what it was asked to.
+void Member::leave(const std::string& reason) {
+  log::error("{}", reason);
+  turned_away_ = true;
+  connection_->close(reason);
 }
 
 void Member::end_generation(const std::string& reason) {
@@ -159,13 +202,14 @@ asio::awaitable<void> Member::join(Form form) {
 
 asio::awaitable<std::string> Member::run_generation(Form form) {
   if (!assignment_) throw ErrorException(Error{ErrorCode::kData, "asked to join before anything was assigned"});
-  const auto stages = host_.stages(*assignment_, form.pages, form.fingerprint);
-  if (stages.has_error()) throw ErrorException(stages.error());
-  if (stages_ != *stages) {
-    stages_ = *stages;
-    upstream_links_ = std::make_unique<comm::TcpLinkGroup>(stages_->first_runtime());
-    downstream_links_ = std::make_unique<comm::TcpLinkGroup>(stages_->last_runtime());
+  stages_ = nullptr;
+  const auto stages =
+      co_await on_loader<sched::LocalStages*>([&] { return host_.stages(*assignment_, form.pages, form.fingerprint); });
+  if (stages.has_error()) {
+    leave(stages.error().message);
+    throw ErrorException(stages.error());
   }
+  stages_ = *stages;
   Links links = co_await link_up(form);
   if (!end_reason_.empty()) co_return end_reason_;
   if (links.receiver->has_error()) throw ErrorException(links.receiver->error());
@@ -173,6 +217,7 @@ asio::awaitable<std::string> Member::run_generation(Form form) {
   stages_->start(std::move(**links.receiver), std::move(**links.sender));
   log::info("joined generation {}", form.generation.value());
   connection_->send(Formed{form.generation});
+  has_joined_ = true;
   co_await stages_->join();
   co_return stages_->end_reason();
 }
@@ -194,8 +239,8 @@ asio::awaitable<void> Member::accept_upstream(Form form, async::TimePoint deadli
   const StageId first(assignment_->first_stage);
   const StageId before(first.value() - 1);
   const auto hello = link_hello(*assignment_, options_.config, form.generation, before, first);
-  auto link =
-      co_await listener_->accept_link(*upstream_links_, hello, link_options(*assignment_, options_.config), deadline);
+  auto link = co_await listener_->accept_link(stages_->upstream_links(), hello,
+                                              link_options(*assignment_, options_.config), deadline);
   if (form.channel_in && !link.has_error()) {
     link = co_await stages_->add_channel(std::move(*link),
                                          channel_options(form.generation, before, first, options_.transfer_timeout));
@@ -212,7 +257,7 @@ asio::awaitable<void> Member::connect_downstream(Form form, async::TimePoint dea
                                 to_head ? comm::kHeadPlace : StageId(last.value() + 1));
   // The head is where the coordinator is; the other nodes are where the coordinator sees them.
   const comm::TcpEndpoint next{to_head ? options_.coordinator.host : form.next_host, form.next_port};
-  auto link = co_await comm::connect_link(runtime_, *downstream_links_, next, hello,
+  auto link = co_await comm::connect_link(runtime_, stages_->downstream_links(), next, hello,
                                           link_options(*assignment_, options_.config), deadline);
   if (form.channel_out && !link.has_error()) {
     const StageId next_stage(last.value() + 1);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,22 +15,21 @@
 
 namespace millrace::cluster {
 
-/// The stages that a node hosts, as its Member sees them.
+/// The stages that a node hosts, as its Member sees them. Its functions block: they are called on a thread of its own,
+/// one at a time, never while stages run.
 class StageHost {
  public:
   virtual ~StageHost() = default;
-  /// Loads what the assignment says, unless just that is loaded already. Blocks: called on a thread of its own, never
-  /// while stages run.
+  /// Loads the weights that the assignment wants, unless it holds just those already.
   [[nodiscard]] virtual Result<Loaded> load(const Assignment& assignment) = 0;
-  /// After load(), on the Member's Runtime, which becomes the control Runtime: the stages with pools of so many pages,
-  /// in a ring with this fingerprint. A later call with the same ones gives the same stages.
+  /// After load(): the stages, whose control Runtime is the Member's, with pools of so many pages, in a ring with this
+  /// fingerprint. The same arguments give the same stages; others make them anew, around the same weights.
   [[nodiscard]] virtual Result<sched::LocalStages*> stages(const Assignment& assignment, PoolSizes pages,
                                                            const std::string& fingerprint) = 0;
 };
 
 struct MemberOptions {
-  comm::TcpEndpoint coordinator;   ///< --dist-init-addr
-  std::string listen_host = "0.0.0.0";
+  comm::TcpEndpoint coordinator;  ///< --dist-init-addr
   uint32_t node_rank = 1;
   uint32_t node_count = 2;
   model::ModelConfig config;
@@ -44,7 +44,7 @@ class Member {
  public:
   Member(async::Runtime& runtime, MemberOptions options, StageHost& host);
 
-  /// Runs until stop(). Throws ErrorException when the coordinator refuses this node for good.
+  /// Runs until stop(). A coordinator that refuses this node is asked again, less and less often.
   [[nodiscard]] asio::awaitable<void> run();
   /// On the Runtime: leaves.
   void stop();
@@ -57,8 +57,13 @@ class Member {
   };
 
   [[nodiscard]] asio::awaitable<asio::ip::tcp::socket> find_coordinator();
+  [[nodiscard]] asio::awaitable<boost::system::error_code> connect(asio::ip::tcp::socket& socket);
   [[nodiscard]] asio::awaitable<std::string> serve(asio::ip::tcp::socket socket);
+  void handle(Message message);
+  void leave(const std::string& reason);
   [[nodiscard]] asio::awaitable<void> report_links(std::shared_ptr<ControlConnection> connection);
+  template <class T>
+  [[nodiscard]] asio::awaitable<Result<T>> on_loader(std::function<Result<T>()> work);
   [[nodiscard]] asio::awaitable<void> load(Assignment assignment);
   [[nodiscard]] asio::awaitable<void> join(Form form);
   [[nodiscard]] asio::awaitable<std::string> run_generation(Form form);
@@ -70,18 +75,19 @@ class Member {
   async::Runtime& runtime_;
   const MemberOptions options_;
   StageHost& host_;
-  std::unique_ptr<comm::TcpListener> listener_;
-  std::unique_ptr<comm::TcpLinkGroup> upstream_links_;
-  std::unique_ptr<comm::TcpLinkGroup> downstream_links_;
+  asio::ip::tcp::socket* connecting_ = nullptr;  // to the coordinator
+  std::unique_ptr<comm::TcpListener> listener_;  // for the link from the node before; while there is a connection
   async::IoThread loader_{"loader"};
   std::shared_ptr<ControlConnection> connection_;
   std::optional<Assignment> assignment_;
-  sched::LocalStages* stages_ = nullptr;
+  sched::LocalStages* stages_ = nullptr;  // null while the host has them
   async::TaskGroup tasks_;               // of the connection: loading, the generation
   async::WaitList stop_signal_;
   async::WaitList linking_;              // a link stands or has failed, or the generation shall end
   std::string end_reason_;               // set: the generation under way shall end
   StageId lost_channel_{0};              // of that generation, as Stopped says
+  bool has_joined_ = false;              // a generation, on this connection
+  bool turned_away_ = false;             // by the head, or unable to do what it asks for
   bool stopping_ = false;
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -31,6 +32,10 @@ class NodeReports {
   /// What the page stores of its stages count.
   void set_stores(uint32_t rank, std::vector<cache::StageStoreStats> stores);
 
+  /// A connection to the control port was refused or turned away.
+  void count_refusal() { ++refusals_; }
+  [[nodiscard]] uint64_t refusals() const { return refusals_; }
+
   /// "node 1 of 2 (stages 1 to 1)"
   [[nodiscard]] std::string name(uint32_t rank) const;
   /// By rank.
@@ -41,6 +46,7 @@ class NodeReports {
  private:
   void warn_if_unequal(uint32_t rank);
 
+  std::atomic<uint64_t> refusals_ = 0;
   mutable std::mutex mutex_;
   std::vector<NodeInfo> nodes_;                      // by rank
   std::vector<std::vector<comm::LinkStats>> links_;  // by rank

@@ -3,6 +3,7 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "async/deadline.h"
 #include "base/log.h"
 
 namespace millrace::cluster {
@@ -12,6 +13,8 @@ using namespace std::chrono_literals;
 using asio::ip::tcp;
 using boost::system::error_code;
 
+/// After an accept that failed, for want of descriptors most likely.
+constexpr async::Duration kAcceptRetry = 1s;
 /// So often the log names what is still missing.
 constexpr async::Duration kReminder = 5s;
 
@@ -55,6 +58,7 @@ asio::awaitable<void> NodeRoster::serve() {
   for (Node& node : nodes_) {
     if (node.connection) node.connection->close("the head is stopping");
   }
+  for (const auto& stranger : strangers_) stranger->close("the head is stopping");
   co_await tasks_.join();
 }
 
@@ -74,10 +78,22 @@ asio::awaitable<void> NodeRoster::accept_nodes() {
     co_await acceptor_->async_accept(socket, asio::redirect_error(asio::use_awaitable, failure));
     if (interrupted_) co_return;
     if (failure) {
-      co_await async::sleep_for(runtime_, 100ms);  // out of descriptors, say
+      log::warn("a node cannot be heard: {}", failure.message());
+      co_await async::sleep_for(runtime_, kAcceptRetry);
       continue;
     }
     auto connection = std::make_shared<ControlConnection>(runtime_, std::move(socket), timing_);
+    const bool full = strangers_.size() >= kMaxStrangers;
+    if (full && !turns_away_) {
+      log::warn("{} is turned away, as are others from now on: {} connections have not said hello yet",
+                connection->peer(), strangers_.size());
+    }
+    turns_away_ = full;
+    if (full) {
+      reports_.count_refusal();
+      continue;
+    }
+    strangers_.push_back(connection);
     tasks_.spawn("serve node", serve_node(std::move(connection)));
   }
 }
@@ -102,14 +118,23 @@ std::string NodeRoster::refusal(const Hello& hello) const {
   return {};
 }
 
+asio::awaitable<Message> NodeRoster::first_message(std::shared_ptr<ControlConnection> connection) {
+  const async::Deadline deadline(runtime_, runtime_.now() + kHelloTimeout, [&connection] {
+    connection->close(fmt::format("no hello came within {} s", kHelloTimeout / 1s));
+  });
+  Message message = co_await connection->receive();
+  co_return message;
+}
+
 asio::awaitable<void> NodeRoster::serve_node(std::shared_ptr<ControlConnection> connection) {
   connection->start();
   std::string problem;
   try {
-    const Message first = co_await connection->receive();
+    const Message first = co_await first_message(connection);
     const auto* hello = std::get_if<Hello>(&first);
     problem = hello != nullptr ? refusal(*hello) : "it did not say hello";
     if (problem.empty()) {
+      strangers_.remove(connection);
       Node& node = nodes_[hello->node_rank];
       node = Node{};
       node.connection = connection;
@@ -122,9 +147,13 @@ asio::awaitable<void> NodeRoster::serve_node(std::shared_ptr<ControlConnection> 
   } catch (const std::exception& failure) {
     problem = failure.what();
   }
-  if (!problem.empty()) log::warn("a node at {} was refused: {}", connection->peer(), problem);
+  if (!problem.empty() && !interrupted_) {
+    log::warn("a node at {} was refused: {}", connection->peer(), problem);
+    reports_.count_refusal();
+  }
   connection->close(problem);
   co_await connection->join();
+  strangers_.remove(connection);
 }
 
 asio::awaitable<void> NodeRoster::listen_to(uint32_t rank, std::shared_ptr<ControlConnection> connection) {
@@ -150,11 +179,7 @@ asio::awaitable<void> NodeRoster::listen_to(uint32_t rank, std::shared_ptr<Contr
 void NodeRoster::handle(uint32_t rank, const Message& message) {
   Node& node = nodes_[rank];
   if (const auto* loaded = std::get_if<Loaded>(&message)) {
-    if (required_pages_ > loaded->page_capacity) {
-      node.connection->close(fmt::format("its memory holds {} pages of KV cache, the ring was made for {}",
-                                         loaded->page_capacity, required_pages_));
-      return;
-    }
+    if (!check_room(node, loaded->page_capacity)) return;
     if (!required_stages_.empty() && loaded->stages != required_stages_[rank]) {
       node.connection->close(
           "its weights, or what it computes with, are others than when the ring opened its page stores: start the head "
@@ -186,6 +211,20 @@ void NodeRoster::handle(uint32_t rank, const Message& message) {
     return;
   }
   changed_.notify_all();
+}
+
+void NodeRoster::require_pages(uint64_t pages) {
+  required_pages_ = pages;
+  for (Node& node : nodes_) {
+    if (node.page_capacity && !check_room(node, *node.page_capacity)) node.page_capacity.reset();
+  }
+}
+
+bool NodeRoster::check_room(Node& node, uint64_t page_capacity) const {
+  if (page_capacity >= required_pages_) return true;
+  node.connection->close(
+      fmt::format("its memory holds {} pages of KV cache, the ring was made for {}", page_capacity, required_pages_));
+  return false;
 }
 
 void NodeRoster::lose(uint32_t rank, const std::string& reason) {

@@ -2,6 +2,7 @@
 
 #include <boost/asio/ip/tcp.hpp>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,6 +32,10 @@ class NodeRoster {
     bool formed = false;
   };
 
+  /// Connections that have not said hello: how many there may be, and for how long.
+  static constexpr size_t kMaxStrangers = 64;
+  static constexpr async::Duration kHelloTimeout = std::chrono::seconds(2);
+
   /// `assignments`, by rank, and `config` outlive it.
   NodeRoster(async::Runtime& runtime, const std::vector<Assignment>& assignments, const model::ModelConfig& config,
              ControlTiming timing);
@@ -54,8 +59,8 @@ class NodeRoster {
   void on_lost_channel(std::function<void(StageId stage, const std::string& reason)> callback) {
     on_lost_channel_ = std::move(callback);
   }
-  /// From now on a node has to hold so many pages.
-  void require_pages(uint64_t pages) { required_pages_ = pages; }
+  /// From now on a node has to hold so many pages; one that has come and does not is told to go.
+  void require_pages(uint64_t pages);
 
   /// From now on the stages of a node have to be made from the same as these, by rank.
   void require_stages(std::vector<std::vector<std::string>> stages) { required_stages_ = std::move(stages); }
@@ -78,9 +83,11 @@ class NodeRoster {
  private:
   [[nodiscard]] asio::awaitable<void> accept_nodes();
   [[nodiscard]] asio::awaitable<void> serve_node(std::shared_ptr<ControlConnection> connection);
+  [[nodiscard]] asio::awaitable<Message> first_message(std::shared_ptr<ControlConnection> connection);
   [[nodiscard]] asio::awaitable<void> listen_to(uint32_t rank, std::shared_ptr<ControlConnection> connection);
   [[nodiscard]] std::string refusal(const Hello& hello) const;
   void handle(uint32_t rank, const Message& message);
+  [[nodiscard]] bool check_room(Node& node, uint64_t page_capacity) const;
   void lose(uint32_t rank, const std::string& reason);
 
   async::Runtime& runtime_;
@@ -89,6 +96,8 @@ class NodeRoster {
   const ControlTiming timing_;
   std::unique_ptr<asio::ip::tcp::acceptor> acceptor_;
   async::TaskGroup tasks_;
+  std::list<std::shared_ptr<ControlConnection>> strangers_;  // that have not said hello
+  bool turns_away_ = false;                                  // as many as may be are there, and the log says so
   async::WaitList changed_;
   std::vector<Node> nodes_;  // by rank; of the first, what its last stage offers
   NodeReports reports_;

@@ -29,8 +29,8 @@ void add(std::atomic<uint64_t>& counter, uint64_t count) {
 
 }  // namespace
 
-FrameReader::FrameReader(tcp::socket& socket, FrameLimits limits, LinkCounters& counters)
-    : socket_(socket), limits_(limits), counters_(counters), buffer_(kReadBufferBytes) {}
+FrameReader::FrameReader(tcp::socket& socket, FrameLimits limits, LinkCounters& counters, SilenceWatch& silence)
+    : socket_(socket), limits_(limits), counters_(counters), silence_(silence), buffer_(kReadBufferBytes) {}
 
 asio::awaitable<FrameHeader> FrameReader::read_header() {
   while (buffered_.size() < kFrameHeaderBytes) {
@@ -88,8 +88,13 @@ std::span<std::byte> FrameReader::begin_fill() {
   return std::span(buffer_).subspan(buffered_.size());
 }
 
-void FrameReader::end_fill(size_t count) {
+void FrameReader::count_received(size_t count) {
   add(counters_.bytes_received, count);
+  silence_.hear();
+}
+
+void FrameReader::end_fill(size_t count) {
+  count_received(count);
   // The socket may have been closed between the read and this: the target is not to be touched then.
   if (!socket_.is_open()) throw boost::system::system_error(asio::error::operation_aborted);
   buffered_ = std::span(buffer_).first(buffered_.size() + count);
@@ -105,7 +110,7 @@ asio::awaitable<size_t> FrameReader::read_into(std::span<std::byte> target) {
       continue;
     }
     if (failure) throw boost::system::system_error(failure);
-    add(counters_.bytes_received, count);
+    count_received(count);
     if (count < target.size()) co_await asio::post(socket_.get_executor(), asio::use_awaitable);
     co_return count;
   }

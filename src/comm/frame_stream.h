@@ -7,6 +7,7 @@
 
 #include "async/wait_list.h"
 #include "comm/frame.h"
+#include "comm/silence_watch.h"
 
 /// Frames on a connected socket, in and out. Both parts live on the socket's executor and throw
 /// boost::system::system_error when the connection fails.
@@ -30,7 +31,7 @@ struct LinkCounters {
 /// calls on the non-blocking socket: once that is closed, nothing is written to a target any more.
 class FrameReader {
  public:
-  FrameReader(tcp::socket& socket, FrameLimits limits, LinkCounters& counters);
+  FrameReader(tcp::socket& socket, FrameLimits limits, LinkCounters& counters, SilenceWatch& silence);
 
   /// The next header, checked against the limits. Throws ErrorException (kData) for a malformed one.
   [[nodiscard]] asio::awaitable<FrameHeader> read_header();
@@ -47,10 +48,12 @@ class FrameReader {
   /// slows.
   [[nodiscard]] std::span<std::byte> begin_fill();
   void end_fill(size_t count);
+  void count_received(size_t count);
   [[nodiscard]] asio::awaitable<size_t> read_into(std::span<std::byte> target);
   tcp::socket& socket_;
   const FrameLimits limits_;
   LinkCounters& counters_;
+  SilenceWatch& silence_;
   std::vector<std::byte> buffer_;
   std::span<const std::byte> buffered_;  // of buffer_: received and not yet read
 };

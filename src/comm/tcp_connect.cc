@@ -48,7 +48,7 @@ class Connector {
  private:
   using Endpoints = std::vector<tcp::endpoint>;
   [[nodiscard]] asio::awaitable<Endpoints> resolve();
-  [[nodiscard]] asio::awaitable<void> connect(tcp::socket& socket, const Endpoints& endpoints);
+  [[nodiscard]] asio::awaitable<void> connect(tcp::socket& socket, Lane lane, const Endpoints& endpoints);
   [[nodiscard]] asio::awaitable<void> present(tcp::socket& socket, Lane lane, uint64_t attempt);
   [[nodiscard]] asio::awaitable<std::optional<AttemptFailure>> read_verdict(tcp::socket& socket);
 
@@ -71,7 +71,7 @@ asio::awaitable<Connector::Endpoints> Connector::resolve() {
   co_return endpoints;
 }
 
-asio::awaitable<void> Connector::connect(tcp::socket& socket, const Endpoints& endpoints) {
+asio::awaitable<void> Connector::connect(tcp::socket& socket, Lane lane, const Endpoints& endpoints) {
   std::exception_ptr failure;
   for (const tcp::endpoint& endpoint : endpoints) {
     failure = nullptr;
@@ -79,7 +79,7 @@ asio::awaitable<void> Connector::connect(tcp::socket& socket, const Endpoints& e
       boost::system::error_code ignored;
       socket.close(ignored);
       socket.open(endpoint.protocol());
-      tune_socket(socket, options_);
+      tune_socket(socket, lane, options_);
       co_await socket.async_connect(endpoint, asio::use_awaitable);
       co_return;
     } catch (const boost::system::system_error&) {
@@ -110,9 +110,9 @@ asio::awaitable<Attempt> Connector::run() {
   try {
     const Endpoints endpoints = co_await resolve();
     const uint64_t attempt = random_word();
-    co_await connect(control_, endpoints);
+    co_await connect(control_, Lane::kControl, endpoints);
     co_await present(control_, Lane::kControl, attempt);
-    co_await connect(data_, endpoints);
+    co_await connect(data_, Lane::kData, endpoints);
     co_await present(data_, Lane::kData, attempt);
     auto failure = co_await read_verdict(control_);
     if (!failure) failure = co_await read_verdict(data_);
@@ -137,7 +137,7 @@ asio::awaitable<Result<std::unique_ptr<LinkSender>>> connect_link(async::Runtime
     Attempt attempt = AttemptFailure{};
     bool late = false;
     {
-      const Deadline closing(runtime, deadline, [&connector] { connector.cancel(); });
+      const async::Deadline closing(runtime, deadline, [&connector] { connector.cancel(); });
       attempt = co_await connector.run();
       late = closing.passed();
     }

@@ -72,6 +72,7 @@ TcpEnd::TcpEnd(TcpLinkGroup& home, const LinkHello& hello, const TcpLinkOptions&
       sending_(sending),
       control_(runtime_.executor()),
       data_(runtime_.executor()),
+      silence_(runtime_, options.silence),
       control_writer_(runtime_, control_, counters_),
       ended_signal_(runtime_) {}
 
@@ -123,7 +124,7 @@ asio::awaitable<void> TcpEnd::write_control(Self) {
 asio::awaitable<void> TcpEnd::read_control(Self) {
   std::exception_ptr failure;
   try {
-    FrameReader reader(control_, FrameLimits(Lane::kControl, options_, !sending_), counters_);
+    FrameReader reader(control_, FrameLimits(Lane::kControl, options_, !sending_), counters_, silence_);
     co_await read_frames(reader);
   } catch (...) {
     failure = std::current_exception();
@@ -169,29 +170,31 @@ void TcpEnd::answer_ping(const FrameHeader& ping) {
 }
 
 asio::awaitable<void> TcpEnd::keep_heartbeat(Self) {
-  uint64_t heard = 0;
-  async::TimePoint heard_at = runtime_.now();
-  // Counted in ticks, so that a thread which was itself held up hears what came meanwhile before it judges.
-  int quiet_ticks = 0;
+  silence_.hear();  // as of now: the handshake is over
+  async::TimePoint next_ping = runtime_.now();
   while (!ended_) {
-    if (!control_writer_.finished() && control_writer_.waiting() == 0) {
-      const auto now = static_cast<uint64_t>(runtime_.now().time_since_epoch().count());
-      control_writer_.push(header_of(FrameKind::kPing, now, 0));
-    }
-    (void)co_await ended_signal_.wait_until(runtime_.now() + options_.heartbeat);
-    if (ended_) co_return;
     const async::TimePoint now = runtime_.now();
-    const uint64_t received = counters_.bytes_received.load(std::memory_order_relaxed);
-    if (closing_ && now >= close_deadline_) {
+    if (now >= next_ping) {
+      send_ping(now);
+      next_ping = now + options_.heartbeat;
+    }
+    async::TimePoint wake = next_ping;
+    if (closing_) wake = std::min(wake, close_deadline_);
+    if (!heard_goodbye_) wake = std::min(wake, silence_.next_look());
+    (void)co_await ended_signal_.wait_until(wake);
+    if (ended_) co_return;
+    if (closing_ && runtime_.now() >= close_deadline_) {
       end(fmt::format("{} (what was sent before could not be delivered within {:.1f} s)", reason_,
                       seconds(options_.linger)));
-    } else if (std::exchange(heard, received) != received) {
-      heard_at = now;
-      quiet_ticks = 0;
-    } else if (!heard_goodbye_ && ++quiet_ticks * options_.heartbeat >= options_.silence) {
-      end(fmt::format("{} has been silent for {:.1f} s", peer_, seconds(now - heard_at)));
+    } else if (!heard_goodbye_ && silence_.has_lasted(wake)) {
+      end(fmt::format("{} has been silent for {:.1f} s", peer_, seconds(silence_.length())));
     }
   }
+}
+
+void TcpEnd::send_ping(async::TimePoint now) {
+  if (control_writer_.finished() || control_writer_.waiting() > 0) return;
+  control_writer_.push(header_of(FrameKind::kPing, static_cast<uint64_t>(now.time_since_epoch().count()), 0));
 }
 
 void TcpEnd::begin_closing() {
@@ -274,7 +277,7 @@ LinkStats TcpEnd::stats() const {
   return stats;
 }
 
-void tune_socket(tcp::socket& socket, const TcpLinkOptions& options) {
+void tune_socket(tcp::socket& socket, Lane lane, const TcpLinkOptions& options) {
   const auto set = [&socket](int level, int name, int value) {
     (void)setsockopt(socket.native_handle(), level, name, &value, sizeof value);
   };
@@ -285,7 +288,8 @@ void tune_socket(tcp::socket& socket, const TcpLinkOptions& options) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(std::max<int64_t>(1, silence_s)));
   set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(2 * silence_ms));
+  // A data lane may find no room at its receiver for as long as nobody posts, which the kernel counts too.
+  if (lane == Lane::kControl) set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(2 * silence_ms));
   if (options.socket_buffer_bytes > 0) {
     set(SOL_SOCKET, SO_SNDBUF, options.socket_buffer_bytes);
     set(SOL_SOCKET, SO_RCVBUF, options.socket_buffer_bytes);

@@ -85,6 +85,7 @@ class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
   async::TimePoint close_deadline_;  // of closing_
   tcp::socket control_;
   tcp::socket data_;
+  SilenceWatch silence_;  // of the peer, on both lanes
   FrameWriter control_writer_;
 
  private:
@@ -95,14 +96,15 @@ class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
   [[nodiscard]] asio::awaitable<void> read_frames(FrameReader& reader);
   void note_round_trip(const FrameHeader& pong);
   [[nodiscard]] asio::awaitable<void> keep_heartbeat(Self);
+  void send_ping(async::TimePoint now);
   void answer_ping(const FrameHeader& ping);
   void try_goodbye();
 
   async::WaitList ended_signal_;
 };
 
-/// Options of every socket of a link; errors are ignored, since all of them only tune.
-void tune_socket(tcp::socket& socket, const TcpLinkOptions& options);
+/// Options of a link's socket; errors are ignored, since all of them only tune.
+void tune_socket(tcp::socket& socket, Lane lane, const TcpLinkOptions& options);
 
 /// The ends as their users see them. kUnavailable when the home has been shut down.
 [[nodiscard]] Result<std::unique_ptr<LinkSender>> make_tcp_sender(TcpLinkGroup& home, const LinkHello& hello,

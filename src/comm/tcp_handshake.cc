@@ -35,10 +35,4 @@ std::vector<std::byte> encode_refusal(const HelloDifference& difference) {
   return bytes;
 }
 
-Deadline::Deadline(async::Runtime& runtime, async::TimePoint when, std::function<void()> action)
-    : runtime_(runtime), timer_(runtime.arm(when, [this, action = std::move(action)] {
-        passed_ = true;
-        action();
-      })) {}
-
 }  // namespace millrace::comm

@@ -1,7 +1,6 @@
 #pragma once
 
-#include <functional>
-
+#include "async/deadline.h"
 #include "comm/tcp_end.h"
 
 /// How two ends find each other: the connecting side presents a hello on each lane, the listening side answers each
@@ -17,20 +16,5 @@ struct HandshakeFrame {
 
 [[nodiscard]] std::vector<std::byte> encode_welcome();
 [[nodiscard]] std::vector<std::byte> encode_refusal(const HelloDifference& difference);
-
-/// Calls `action` at `when` unless destroyed before: closes what a coroutine waits for.
-class Deadline {
- public:
-  Deadline(async::Runtime& runtime, async::TimePoint when, std::function<void()> action);
-  Deadline(const Deadline&) = delete;
-  Deadline& operator=(const Deadline&) = delete;
-  ~Deadline() { runtime_.disarm(timer_); }
-  [[nodiscard]] bool passed() const { return passed_; }
-
- private:
-  async::Runtime& runtime_;
-  bool passed_ = false;
-  async::TimerId timer_;
-};
 
 }  // namespace millrace::comm

@@ -148,7 +148,7 @@ asio::awaitable<void> TcpListener::State::greet(tcp::socket socket) {
 }
 
 asio::awaitable<Result<LaneHello>> TcpListener::State::read_hello(tcp::socket& socket, async::TimePoint deadline) {
-  const Deadline closing(runtime_, deadline, [&socket] {
+  const async::Deadline closing(runtime_, deadline, [&socket] {
     boost::system::error_code ignored;
     socket.close(ignored);
   });
@@ -200,8 +200,8 @@ asio::awaitable<Result<LanePair>> TcpListener::State::wait_for(LinkHello hello, 
   while (!closed_) {
     if (expectation.complete()) {
       auto& [control, data] = expectation.lanes;
-      tune_socket(*control, options);
-      tune_socket(*data, options);
+      tune_socket(*control, Lane::kControl, options);
+      tune_socket(*data, Lane::kData, options);
       const std::vector<std::byte> welcome = encode_welcome();
       const bool welcomed = try_answer(*control, welcome) && try_answer(*data, welcome);
       if (welcomed) co_return LanePair(std::move(*control), std::move(*data));

@@ -112,7 +112,7 @@ asio::awaitable<void> TcpReceiveEnd::read_data(std::shared_ptr<TcpEnd>) {
 }
 
 asio::awaitable<void> TcpReceiveEnd::read_activations() {
-  FrameReader reader(data_, FrameLimits(Lane::kData, options_, true), counters_);
+  FrameReader reader(data_, FrameLimits(Lane::kData, options_, true), counters_, silence_);
   while (!ended_) {
     const FrameHeader header = co_await reader.read_header();
     if (header.kind == FrameKind::kGoodbye) co_return;

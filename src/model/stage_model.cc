@@ -120,8 +120,13 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
 }
 
 void StageModel::allocate_cache(int32_t page_size, int32_t page_count) {
-  CHECK(!cache_, "the cache is allocated once");
+  free_cache();
   cache_ = backend_.make_kv_cache(cache_shape(page_size, page_count));
+}
+
+void StageModel::free_cache() {
+  replay_ = backend_.make_replay();  // what was recorded names the cache
+  cache_.reset();
 }
 
 tensor::KvCache& StageModel::cache() const {

@@ -51,8 +51,9 @@ class StageModel {
   /// Takes the device's scratch for everything within the limits and sequences of up to `context` tokens; before the
   /// memory that is left is divided into pages.
   void reserve(int32_t sequences, int32_t context, int32_t page_size);
-  /// Once, before the first forward.
+  /// Before the first forward, and between any two: the cache is new then, and what the one before held is gone.
   void allocate_cache(int32_t page_size, int32_t page_count);
+  void free_cache();
 
   /// Computes the stage's layers for a batch of at most max_batch_tokens rows; their keys and values go to the pages.
   /// Returns what goes on: `hidden`, or the rows that `tails` names, in order, valid until the next forward.

@@ -11,7 +11,12 @@ namespace millrace::sched {
 
 LocalStages::LocalStages(async::Runtime& control, std::vector<async::Runtime*> stage_runtimes,
                          const std::vector<RunnerFactory>& runners, StageId first, const RingShape& shape)
-    : control_(control), first_(first), shape_(shape), ended_(control) {
+    : control_(control),
+      first_(first),
+      shape_(shape),
+      upstream_links_(*stage_runtimes.front()),
+      downstream_links_(*stage_runtimes.back()),
+      ended_(control) {
   CHECK(!runners.empty() && stage_runtimes.size() == runners.size());
   for (size_t i = 0; i < runners.size(); ++i) {
     hosts_.push_back(std::make_unique<Host>(*stage_runtimes[i], runners[i](*stage_runtimes[i])));

@@ -8,6 +8,7 @@
 #include "async/task_group.h"
 #include "base/result.h"
 #include "comm/in_process_link.h"
+#include "comm/tcp_link.h"
 #include "sched/device_link.h"
 #include "sched/stage_loop.h"
 
@@ -56,6 +57,9 @@ class LocalStages {
   void stop(const std::string& reason);
   /// Why the loop that ended first did.
   [[nodiscard]] const std::string& end_reason() const { return end_reason_; }
+  /// Where the TCP links to neighbours elsewhere live, on the first and on the last stage's Runtime.
+  [[nodiscard]] comm::TcpLinkGroup& upstream_links() { return upstream_links_; }
+  [[nodiscard]] comm::TcpLinkGroup& downstream_links() { return downstream_links_; }
   [[nodiscard]] async::Runtime& first_runtime() { return hosts_.front()->runtime; }
   [[nodiscard]] async::Runtime& last_runtime() { return hosts_.back()->runtime; }
 
@@ -78,6 +82,8 @@ class LocalStages {
   const StageId first_;
   const RingShape shape_;
   std::vector<std::unique_ptr<Host>> hosts_;
+  comm::TcpLinkGroup upstream_links_;
+  comm::TcpLinkGroup downstream_links_;
   size_t running_ = 0;           // loops that have not ended; on the control Runtime
   std::string end_reason_;
   async::WaitList ended_;

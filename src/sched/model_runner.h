@@ -25,6 +25,9 @@ class ModelRunner final : public StageRunner {
   ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, const Options& options,
               std::unique_ptr<cache::PageStore> store);
 
+  /// The model back, for another runner; this one has run its last.
+  [[nodiscard]] std::unique_ptr<model::StageModel> release_model() { return std::move(model_); }
+
   [[nodiscard]] size_t output_row_bytes() const override { return model_->span().last ? 0 : row_bytes_; }
   [[nodiscard]] size_t input_row_bytes() const override { return model_->span().first ? 0 : row_bytes_; }
   [[nodiscard]] asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) override;

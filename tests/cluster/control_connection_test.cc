@@ -1,7 +1,9 @@
 #include "cluster/control_connection.h"
 
+#include <atomic>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
 #include <catch2/catch.hpp>
 #include <future>
 #include <thread>
@@ -85,6 +87,42 @@ TEST_CASE("an end that was held up itself for longer than a peer may be silent h
   held.hold_up(ControlTiming{}.silence_limit + 500ms);
   other.send(Stop{Generation(1), "second"});
   REQUIRE(held.receive() == "second");
+}
+
+TEST_CASE("a goodbye of anybody is fit for a log") {
+  asio::io_context context;
+  auto [left, right] = connected_pair(context);
+  End end(ControlTiming{});
+  End other(ControlTiming{});
+  end.start(left);
+  other.start(right);
+  other.send(Goodbye{"over\n2026-01-01 error \x1b[31mforged" + std::string(5000, '.')});
+  const std::string reason = end.receive();
+  REQUIRE_THAT(reason, Catch::StartsWith("over?2026-01-01 error ?[31mforged..."));
+  REQUIRE(reason.size() == 1024);
+}
+
+TEST_CASE("an end closes although its peer sends pings and takes nothing") {
+  asio::io_context context;
+  auto [left, right] = connected_pair(context);
+  std::atomic<bool> over = false;
+  std::thread peer([&over, &peers = right] {
+    const std::vector<std::byte> ping = encode(Ping{});
+    const auto length = static_cast<uint32_t>(ping.size());
+    boost::system::error_code failure;
+    while (!over && !failure) {
+      asio::write(peers, std::array<asio::const_buffer, 2>{asio::buffer(&length, sizeof length), asio::buffer(ping)},
+                  failure);
+      std::this_thread::sleep_for(50ms);
+    }
+  });
+  {
+    End end(ControlTiming{});
+    end.start(left);
+    for (int i = 0; i < 64; ++i) end.send(Stop{Generation(1), std::string(500'000, '.')});
+  }  // closes, and waits until that has been done
+  over = true;
+  peer.join();
 }
 
 TEST_CASE("an end whose peer says nothing ends with how long that was") {

@@ -28,6 +28,7 @@ class Head {
   [[nodiscard]] const CoordinatorOptions& options() const { return options_; }
   /// What the start would say that it waits for.
   [[nodiscard]] const std::string& awaited() const { return awaited_; }
+  void want_pages(uint32_t pages) { coordinator_->set_local(*stages_, {pages, 0}); }
   void run(asio::awaitable<void> scenario);
 
  private:
@@ -101,14 +102,19 @@ void Head::run(asio::awaitable<void> scenario) {
   done.get_future().get();
 }
 
-/// A node of rank 1 that says hello and that it has loaded.
-asio::awaitable<std::shared_ptr<ControlConnection>> join_as_node(Head& head, std::string compute = "bf16 cpu avx2",
-                                                                 std::string stage = "weights") {
+asio::awaitable<std::shared_ptr<ControlConnection>> connect_to(Head& head) {
   tcp::socket socket(head.runtime().executor());
   const tcp::endpoint there(asio::ip::address_v4::loopback(), head.options().address.port);
   co_await socket.async_connect(there, asio::use_awaitable);
-  auto node = std::make_shared<ControlConnection>(head.runtime(), std::move(socket), ControlTiming{});
-  node->start();
+  auto connection = std::make_shared<ControlConnection>(head.runtime(), std::move(socket), ControlTiming{});
+  connection->start();
+  co_return connection;
+}
+
+/// A node of rank 1 that says hello and that it has loaded.
+asio::awaitable<std::shared_ptr<ControlConnection>> join_as_node(Head& head, std::string compute = "bf16 cpu avx2",
+                                                                 std::string stage = "weights") {
+  auto node = co_await connect_to(head);
   node->send(Hello{kProtocolVersion, 1, 2, model::fingerprint(head.options().config), 1});
   const Message assignment = co_await node->receive();
   REQUIRE(std::get<Assignment>(assignment) == head.options().assignments[1]);
@@ -190,6 +196,45 @@ asio::awaitable<void> come_back_with_other_weights(Head& head) {
   REQUIRE_THAT(reason, Catch::Contains("start the head again"));
 }
 
+asio::awaitable<std::string> end_of(std::shared_ptr<ControlConnection> connection) {
+  std::string reason;
+  try {
+    (void)co_await connection->receive();
+  } catch (const std::exception& failure) {
+    reason = failure.what();
+  }
+  connection->close("the test is over");
+  co_await connection->join();
+  co_return reason;
+}
+
+/// Strangers send pings, as a connection does, and never say who they are.
+asio::awaitable<void> crowd_the_port(Head& head) {
+  std::vector<std::shared_ptr<ControlConnection>> strangers;
+  for (size_t i = 0; i < NodeRoster::kMaxStrangers; ++i) {
+    auto stranger = co_await connect_to(head);
+    strangers.push_back(std::move(stranger));
+  }
+  const auto one_too_many = co_await connect_to(head);
+  const std::string turned_away = co_await end_of(one_too_many);
+  REQUIRE_THAT(turned_away, Catch::StartsWith("connection lost: "));
+  for (const auto& stranger : strangers) {
+    const std::string reason = co_await end_of(stranger);
+    REQUIRE(reason == "no hello came within 2 s");
+  }
+  const auto node = co_await join_as_node(head);
+  node->close("the test is over");
+  co_await node->join();
+}
+
+asio::awaitable<void> want_more_pages(Head& head) {
+  const auto node = co_await join_as_node(head);
+  (void)co_await head.coordinator().all_loaded("bf16 cpu avx2", {});
+  head.want_pages(2 * kPages);
+  const std::string reason = co_await end_of(node);
+  REQUIRE(reason == "its memory holds 10 pages of KV cache, the ring was made for 20");
+}
+
 asio::awaitable<void> interrupt_later(Head& head) {
   while (head.awaited().empty()) co_await async::sleep_for(head.runtime(), 1ms);
   REQUIRE(head.awaited() == "forming: waiting for node 1 of 2 (stages 1 to 1)");
@@ -214,6 +259,16 @@ TEST_CASE("a generation is given up as soon as a node of it is gone, whatever th
 TEST_CASE("a node that comes back with other weights than the page stores were opened for is refused") {
   Head head;
   head.run(come_back_with_other_weights(head));
+}
+
+TEST_CASE("connections that do not say hello are bounded in number and time, and keep no node away") {
+  Head head;
+  head.run(crowd_the_port(head));
+}
+
+TEST_CASE("a node that came before the size of the pools was known, and is too small, is told to go") {
+  Head head;
+  head.run(want_more_pages(head));
 }
 
 TEST_CASE("a wait for nodes names the missing and can be interrupted") {

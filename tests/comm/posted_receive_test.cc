@@ -78,6 +78,21 @@ asio::awaitable<void> post_late(TcpWorld& world) {
   co_await tasks.join();
 }
 
+/// For longer than the kernel may take a peer without room for a dead one.
+asio::awaitable<void> post_very_late(TcpWorld& world) {
+  TcpLinkOptions options = patient_options();
+  options.silence = 500ms;
+  options.heartbeat = 50ms;
+  options.socket_buffer_bytes = 64 << 10;
+  Link link = co_await world.make_link(options);
+  const auto tensor = numbered_bytes(kBig, 6);
+  Work work = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(1), tensor);
+  co_await async::sleep_for(world.runtime, 8 * options.silence);
+  const auto received = co_await receive_activations(*link.receiver, PlanId(1), kBig);
+  REQUIRE(same_bytes(received, tensor));
+  co_await work.commit();
+}
+
 asio::awaitable<void> refuse(TcpWorld& world, PlanId posted_plan, size_t posted_size, std::string wanted) {
   std::vector<std::byte> memory(posted_size, std::byte{7});
   const std::vector<std::byte> before = memory;
@@ -202,6 +217,11 @@ TEST_CASE("TCP: activations posted early arrive where they shall lie") {
 TEST_CASE("TCP: activations that nobody has posted a receive for wait at the sender") {
   TcpWorld world;
   world.run(post_late(world));
+}
+
+TEST_CASE("TCP: activations wait at the sender for longer than a peer may be silent") {
+  TcpWorld world;
+  world.run(post_very_late(world));
 }
 
 TEST_CASE("TCP: activations of another plan or size than posted end the link by name") {

@@ -63,8 +63,8 @@ class Ring:
     def start_node(self, rank, model=MODEL):
         self.nodes[rank] = Node(self, rank, model)
 
-    def start_head(self):
-        self.server = MillraceServer(*self.head_flags, host=self.http_host, prefix=self.prefix(0))
+    def start_head(self, *flags):
+        self.server = MillraceServer(*self.head_flags, *flags, host=self.http_host, prefix=self.prefix(0))
         self.server.__enter__()
 
     def __enter__(self):

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 
@@ -193,10 +194,26 @@ def test_the_head_measures_and_every_node_takes_its_division(pp1):
 def test_nodes_outlive_the_head(pp1):
     with Ring(2, 2) as ring:
         completion(ring.server, GREEDY)
+        for other_flags in ([], ["--max-total-tokens", 8192], ["--watchdog-timeout", 77],
+                            ["--pp-async-batch-depth", 1, "--mem-fraction-static", 0.1, "--enable-hierarchical-cache"]):
+            ring.server.end()
+            ring.start_head(*other_flags)
+            same_answers(ring, pp1)
+            assert ring.nodes[1].log().count("MB of weights") == 1, ring.nodes[1].log()
         ring.server.end()
-        ring.start_head()
+        ring.start_head("--page-size", 32)
         same_answers(ring, pp1)
-        assert ring.nodes[1].log().count("MB of weights") == 1, ring.nodes[1].log()
+        assert ring.nodes[1].log().count("MB of weights") == 2, ring.nodes[1].log()
+
+
+def test_a_ring_by_ipv6(pp1):
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as failure:
+        pytest.skip(f"no IPv6 here: {failure}")
+    with Ring(3, 3, host="[::1]") as ring:
+        same_answers(ring, pp1)
 
 
 def test_start_order_does_not_matter_and_the_missing_are_named(pp1):
@@ -246,6 +263,7 @@ def test_a_node_that_does_not_fit_is_refused_by_name(tmp_path):
         ring.start_node(1, model=other)
         wait_until(lambda: "its model has fingerprint" in ring.server.log(), "the refusal")
         wait_until(lambda: "its model has fingerprint" in ring.nodes[1].log(), "the node hearing it")
+        assert ring.server.metric("millrace:control_refused_total") >= 1
         ring.nodes[1].kill()
         ring.start_node(1)
         ring.wait_until_whole()

@@ -37,6 +37,12 @@ void append_link_metrics(std::string& out, const std::vector<comm::LinkStats>& l
         [](Link link) { return seconds(link.round_trip_ns); });
 }
 
+void append_control_metrics(std::string& out, std::optional<uint64_t> refusals) {
+  if (!refusals) return;
+  MetricWriter(out).single("control_refused_total", "counter",
+                           "Connections to --dist-init-addr that were refused or turned away.", *refusals);
+}
+
 void append_store_metrics(std::string& out, const std::vector<cache::StageStoreStats>& stores) {
   if (stores.empty()) return;
   MetricWriter writer(out);

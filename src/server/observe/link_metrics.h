@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,7 +12,9 @@ namespace millrace::server {
 
 /// Appends what /metrics says about the ends of TCP links, in Prometheus' text form; nothing when there is none.
 void append_link_metrics(std::string& out, const std::vector<comm::LinkStats>& links);
-/// The same of the stages' page stores.
+/// What came to the port where the head's node hears the others; nothing when there is no such port.
+void append_control_metrics(std::string& out, std::optional<uint64_t> refusals);
+/// Of the stages' page stores; nothing when there is none.
 void append_store_metrics(std::string& out, const std::vector<cache::StageStoreStats>& stores);
 
 }  // namespace millrace::server

@@ -1,0 +1,311 @@
+#include "cluster/member.h"
+
+#include <sys/socket.h>
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <catch2/catch.hpp>
+#include <future>
+
+#include "cluster/node_link.h"
+#include "comm/tcp_handshake.h"
+#include "sim/simulated_runner.h"
+#include "support/paths.h"
+
+using namespace millrace;
+using namespace millrace::cluster;
+using namespace std::chrono_literals;
+using asio::ip::tcp;
+
+namespace {
+
+constexpr uint32_t kPages = 10;
+
+/// Stage 1 of 3.
+Assignment middle_stage(uint64_t ring_id) {
+  Assignment assignment;
+  assignment.ring_id = ring_id;
+  assignment.first_stage = 1;
+  assignment.stage_count = 3;
+  assignment.layers = {{1, 2}};
+  assignment.page_size = 4;
+  assignment.max_batch_tokens = 16;
+  assignment.max_running = 4;
+  assignment.window = 2;
+  return assignment;
+}
+
+/// A simulated stage that stays the same, whatever is asked for; or what goes wrong instead.
+class PlayedHost final : public StageHost {
+ public:
+  PlayedHost(async::Runtime& runtime, const model::ModelConfig& config) : runtime_(runtime), config_(config) {}
+
+  Result<Loaded> load(const Assignment&) override {
+    if (!load_failure.empty()) throw std::runtime_error(load_failure);
+    return Loaded{kPages, "bf16 cpu avx2", {}, {}, {}};
+  }
+  Result<sched::LocalStages*> stages(const Assignment& assignment, PoolSizes pages, const std::string&) override {
+    if (!stages_failure.empty()) return Error{ErrorCode::kExhausted, stages_failure};
+    if (!stages_) {
+      const sched::RingShape shape = ring_shape(assignment, config_, pages);
+      sim::SimulatedStage stage;
+      stage.layer_begin = 1;
+      stage.layer_end = 2;
+      const sched::LocalStages::RunnerFactory runner = [stage, shape](async::Runtime& home) {
+        return std::make_unique<sim::SimulatedRunner>(home, sim::SimulatedModel{4, 50}, stage, shape.bounds,
+                                                      [] { return uint64_t{0}; });
+      };
+      stages_ = std::make_unique<sched::LocalStages>(runtime_, std::vector{&runtime_}, std::vector{runner},
+                                                     StageId(assignment.first_stage), shape);
+    }
+    return stages_.get();
+  }
+
+  std::string load_failure;
+  std::string stages_failure;
+
+ private:
+  async::Runtime& runtime_;
+  const model::ModelConfig& config_;
+  std::unique_ptr<sched::LocalStages> stages_;
+};
+
+/// A Member whose head is the test, and the thread of both.
+class Node {
+ public:
+  explicit Node(const asio::ip::address& address = asio::ip::address_v4::loopback())
+      : config_(*model::read_config(test::source_dir() / "tests/golden/llama-tied")),
+        acceptor_(thread_.context(), tcp::endpoint(address, 0)),
+        host_(thread_.runtime(), config_) {
+    MemberOptions options;
+    options.coordinator = {address.to_string(), acceptor_.local_endpoint().port()};
+    options.node_count = 3;
+    options.config = config_;
+    member_ = std::make_unique<Member>(thread_.runtime(), options, host_);
+  }
+  ~Node() { thread_.join(); }
+
+  /// Runs the Member until `scenario`, which plays its head, is over.
+  void run(asio::awaitable<void> scenario) {
+    std::promise<void> done;
+    asio::post(thread_.context(), [&] {
+      tasks_.spawn("member", member_->run());
+      tasks_.spawn("scenario", play(std::move(scenario), done));
+    });
+    done.get_future().get();
+  }
+
+  [[nodiscard]] async::Runtime& runtime() { return thread_.runtime(); }
+  [[nodiscard]] const model::ModelConfig& config() const { return config_; }
+  [[nodiscard]] tcp::acceptor& acceptor() { return acceptor_; }
+  [[nodiscard]] PlayedHost& host() { return host_; }
+  [[nodiscard]] comm::TcpLinkGroup& links() { return links_; }
+
+ private:
+  asio::awaitable<void> play(asio::awaitable<void> scenario, std::promise<void>& done) {
+    std::exception_ptr failure;
+    try {
+      co_await std::move(scenario);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    member_->stop();
+    acceptor_.close();
+    co_await links_.shutdown();
+    failure ? done.set_exception(failure) : done.set_value();
+  }
+
+  const model::ModelConfig config_;
+  async::IoThread thread_{"node"};
+  async::TaskGroup tasks_{thread_.runtime()};
+  comm::TcpLinkGroup links_{thread_.runtime()};
+  tcp::acceptor acceptor_;
+  PlayedHost host_;
+  std::unique_ptr<Member> member_;
+};
+
+/// The Member's next connection and what it says first.
+asio::awaitable<std::pair<std::shared_ptr<ControlConnection>, Hello>> hear(Node& node) {
+  tcp::socket socket = co_await node.acceptor().async_accept(asio::use_awaitable);
+  auto connection = std::make_shared<ControlConnection>(node.runtime(), std::move(socket), ControlTiming{});
+  connection->start();
+  const Message hello = co_await connection->receive();
+  co_return std::pair(std::move(connection), std::get<Hello>(hello));
+}
+
+/// The next message of its kind; reports may come in between.
+template <class T>
+asio::awaitable<T> next(std::shared_ptr<ControlConnection> connection) {
+  for (;;) {
+    const Message message = co_await connection->receive();
+    if (const T* wanted = std::get_if<T>(&message)) co_return *wanted;
+  }
+}
+
+asio::awaitable<void> end(std::shared_ptr<ControlConnection> connection) {
+  connection->close("the test is over");
+  co_await connection->join();
+}
+
+/// Why the Member ends its connection.
+asio::awaitable<std::string> end_of(std::shared_ptr<ControlConnection> connection) {
+  std::string reason;
+  try {
+    for (;;) (void)co_await connection->receive();
+  } catch (const ErrorException& failure) {
+    reason = failure.error().message;
+  }
+  co_await end(connection);
+  co_return reason;
+}
+
+asio::awaitable<void> fail_to_load(Node& node) {
+  node.host().load_failure = "std::bad_alloc";
+  const auto [connection, hello] = co_await hear(node);
+  connection->send(middle_stage(1));
+  const std::string reason = co_await end_of(connection);
+  REQUIRE(reason == "std::bad_alloc");
+}
+
+asio::awaitable<void> fail_to_make_stages(Node& node) {
+  node.host().stages_failure = "memory for 10 host pages is missing";
+  const auto [connection, hello] = co_await hear(node);
+  connection->send(middle_stage(1));
+  const Loaded loaded = co_await next<Loaded>(connection);
+  REQUIRE(loaded.page_capacity == kPages);
+  connection->send(Form{Generation(1), {kPages, 0}, "127.0.0.1", 1});
+  const std::string reason = co_await end_of(connection);
+  REQUIRE(reason == node.host().stages_failure);
+}
+
+/// Stage 2, spoken by hand: takes a link, lives on, and never ends it.
+class Successor {
+ public:
+  explicit Successor(Node& node)
+      : acceptor_(node.acceptor().get_executor(), tcp::endpoint(asio::ip::address_v4::loopback(), 0)) {}
+  [[nodiscard]] uint16_t port() const { return acceptor_.local_endpoint().port(); }
+
+  asio::awaitable<void> take_link() {
+    for (size_t lane = 0; lane < comm::kLaneCount; ++lane) {
+      tcp::socket socket = co_await acceptor_.async_accept(asio::use_awaitable);
+      (void)co_await comm::read_handshake(socket);
+      lanes_.push_back(std::move(socket));
+    }
+    const auto welcome = comm::encode_welcome();
+    for (tcp::socket& lane : lanes_) co_await asio::async_write(lane, asio::buffer(welcome), asio::use_awaitable);
+  }
+  asio::awaitable<void> live(async::Runtime& runtime) {
+    for (;;) {
+      const auto ping = comm::encode_header({comm::kProtocolVersion, comm::FrameKind::kPing, 0, Generation(1), 1, 0});
+      co_await asio::async_write(lanes_[0], asio::buffer(ping), asio::use_awaitable);
+      co_await async::sleep_for(runtime, 100ms);
+    }
+  }
+
+ private:
+  tcp::acceptor acceptor_;
+  std::vector<tcp::socket> lanes_;  // control first, as the sender connects them
+};
+
+/// Has the Member load and join generation 1 between stage 0, which is given back, and `successor`.
+asio::awaitable<std::unique_ptr<comm::LinkSender>> form(Node& node, std::shared_ptr<ControlConnection> connection,
+                                                        uint16_t ring_port, uint64_t ring_id, Successor& successor) {
+  const Assignment assignment = middle_stage(ring_id);
+  connection->send(assignment);
+  (void)co_await next<Loaded>(connection);
+  connection->send(Form{Generation(1), {kPages, 0}, "127.0.0.1", successor.port()});
+  async::TaskGroup linking(node.runtime());
+  linking.spawn("take the link", successor.take_link());
+  auto upstream =
+      co_await comm::connect_link(node.runtime(), node.links(), {"127.0.0.1", ring_port},
+                                  link_hello(assignment, node.config(), Generation(1), StageId(0), StageId(1)),
+                                  link_options(assignment, node.config()), node.runtime().now() + 60s);
+  co_await linking.join();
+  const Formed formed = co_await next<Formed>(connection);
+  REQUIRE(formed.generation == Generation(1));
+  co_return std::move(upstream.value());
+}
+
+asio::awaitable<void> change_heads_while_a_link_ends(Node& node) {
+  Successor first(node);
+  Successor second(node);
+  async::TaskGroup living(node.runtime());
+  const auto [old_head, old_hello] = co_await hear(node);
+  const auto upstream = co_await form(node, old_head, old_hello.ring_port, 1, first);
+  living.spawn("live", first.live(node.runtime()));
+  co_await end(old_head);
+  const auto [new_head, new_hello] = co_await hear(node);
+  const auto again = co_await form(node, new_head, new_hello.ring_port, 2, second);
+  living.cancel();
+  co_await living.join();
+  co_await end(new_head);
+}
+
+asio::awaitable<void> find_the_ring_port(Node& node) {
+  const auto [connection, hello] = co_await hear(node);
+  tcp::socket neighbour(node.runtime().executor());
+  co_await neighbour.async_connect(tcp::endpoint(node.acceptor().local_endpoint().address(), hello.ring_port),
+                                   asio::use_awaitable);
+  co_await end(connection);
+}
+
+/// Whether this machine has such an address.
+bool can_listen_on(const asio::ip::address& address) {
+  asio::io_context context;
+  tcp::acceptor acceptor(context);
+  boost::system::error_code failure;
+  acceptor.open(address.is_v6() ? tcp::v6() : tcp::v4(), failure);
+  if (!failure) acceptor.bind(tcp::endpoint(address, 0), failure);
+  return !failure;
+}
+
+asio::awaitable<void> only_wait(Node& node) {
+  co_await async::sleep_for(node.runtime(), 300ms);  // for the Member to be connecting
+}
+
+/// Fills the backlog of the head's port, which then answers nobody: the kernel drops what comes.
+std::vector<tcp::socket> fill_backlog(asio::io_context& context, tcp::acceptor& acceptor) {
+  REQUIRE(::listen(acceptor.native_handle(), 0) == 0);
+  std::vector<tcp::socket> waiting;
+  for (int i = 0; i < 16; ++i) {
+    tcp::socket& socket = waiting.emplace_back(context, tcp::v4());
+    socket.native_non_blocking(true);
+    const tcp::endpoint there = acceptor.local_endpoint();
+    (void)::connect(socket.native_handle(), there.data(), static_cast<socklen_t>(there.size()));
+  }
+  return waiting;
+}
+
+}  // namespace
+
+TEST_CASE("a node that cannot load says why and leaves, also when that is an exception") {
+  Node node;
+  node.run(fail_to_load(node));
+}
+
+TEST_CASE("a node that cannot make its stages says why and leaves") {
+  Node node;
+  node.run(fail_to_make_stages(node));
+}
+
+TEST_CASE("a node joins another head's ring while a link of the last one still ends") {
+  Node node;
+  node.run(change_heads_while_a_link_ends(node));
+}
+
+TEST_CASE("the node before finds a node by the protocol by which that has come to the head") {
+  Node node;
+  node.run(find_the_ring_port(node));
+  const auto loopback_v6 = asio::ip::make_address("::1");
+  if (!can_listen_on(loopback_v6)) return;
+  Node by_v6(loopback_v6);
+  by_v6.run(find_the_ring_port(by_v6));
+}
+
+TEST_CASE("a node whose head neither answers nor refuses can be stopped") {
+  Node node;
+  asio::io_context context;
+  const auto waiting = fill_backlog(context, node.acceptor());
+  node.run(only_wait(node));
+}
