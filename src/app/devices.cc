@@ -1,10 +1,13 @@
 #include "app/devices.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 
 #include "base/log.h"
 #include "base/machine.h"
@@ -57,6 +60,27 @@ double gigabytes(uint64_t bytes) {
   return static_cast<double>(bytes) / 1e9;
 }
 
+/// Of the process: it is all of it that a device is lost to.
+struct LostDevice {
+  std::mutex mutex;
+  std::optional<std::string> reason;
+};
+
+LostDevice& lost() {
+  static LostDevice first;
+  return first;
+}
+
+void lose_device(const std::string& reason) {
+  {
+    const std::lock_guard lock(lost().mutex);
+    if (lost().reason) return;
+    lost().reason = reason;
+  }
+  log::error("{}: the process ends", reason);
+  (void)kill(getpid(), SIGTERM);
+}
+
 }  // namespace
 
 Result<DeviceKind> choose_device(const std::string& device, const std::string& dtype) {
@@ -86,12 +110,17 @@ Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(int32_t stage_count, i
   if (gpus.has_error()) return gpus.error();
   const auto gpu_count = static_cast<int32_t>(gpus->size());
   const int32_t gpu = index % gpu_count;
-  cuda::CudaOptions backend{.device = gpu, .graphs = options.graphs, .channels = options.channels};
+  cuda::CudaOptions backend{.device = gpu, .graphs = options.graphs, .channels = options.channels, .lost = lose_device};
   if (options.divide) {
     backend.part = index / gpu_count;
     backend.part_count = (stage_count - gpu + gpu_count - 1) / gpu_count;
   }
   return (*module)->make_backend(backend);
+}
+
+std::optional<std::string> lost_device() {
+  const std::lock_guard lock(lost().mutex);
+  return lost().reason;
 }
 
 std::string describe_devices() {

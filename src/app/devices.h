@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -23,6 +24,9 @@ struct GpuOptions {
 /// cannot be used.
 [[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(int32_t stage_count, int32_t index,
                                                                         const GpuOptions& options);
+/// Of a GPU that was lost to this process, whose kernels or whose hardware failed, why; the process then gets a
+/// SIGTERM, since only another one can use that GPU again.
+[[nodiscard]] std::optional<std::string> lost_device();
 /// A line per device, for `millrace devices`; where there is no GPU, why.
 [[nodiscard]] std::string describe_devices();
 

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "app/devices.h"
 #include "app/signals.h"
 #include "app/worker.h"
 #include "model/generation_config.h"
@@ -18,6 +19,8 @@ namespace millrace::app {
 namespace {
 
 using namespace std::chrono_literals;
+/// For the clients of requests that a lost device has ended to hear of it.
+constexpr auto kLastWords = 1s;
 using ChatTemplatePtr = std::shared_ptr<const text::ChatTemplate>;
 
 Result<std::string> read_file(const std::filesystem::path& path) {
@@ -100,6 +103,10 @@ Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, c
   while (!ready && !signals.wait_for(1ms)) ready = engine.engine().status().ready;
   if (ready) log::info("ready");
   const int received = signals.wait();
+  if (const auto reason = lost_device()) {
+    front.stop(kLastWords);
+    return Error{ErrorCode::kUnavailable, *reason};
+  }
   log::info("{}: draining for up to {} s", signal_name(received),
             static_cast<double>(flags.drain_timeout.count()) / 1000);
   const bool can_end = flags.drain_timeout > 0ms;

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "app/devices.h"
 #include "app/node_stages.h"
 #include "app/signals.h"
 #include "async/real_runtime.h"
@@ -171,6 +172,7 @@ Result<void> run_worker(const ServeFlags& flags) {
   asio::post(control.context(), [&] { member.stop(); });
   control.join();
   host.join();
+  if (const auto reason = lost_device()) return Error{ErrorCode::kUnavailable, *reason};
   log::info("stopped");
   return {};
 }

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "tensor/backend.h"
 
@@ -14,6 +16,9 @@ struct CudaOptions {
   /// backend's description says why.
   int part = 0;
   int part_count = 1;
+  /// Called once, on a thread of the backend's, after a failure that the device does not recover from: whatever this
+  /// process asks of it from now on fails. What failed has been told before.
+  std::function<void(const std::string& reason)> lost;
 };
 
 /// A Backend on a GPU: computes in bf16, keeps the residual stream in f32. It owns streams, scratch and one thread that

@@ -47,7 +47,7 @@ Division divide_device(int ordinal, int part, int part_count) {
 Device::Device(const CudaOptions& options)
     : ordinal(checked(options.device)),
       division(divide_device(ordinal, options.part, options.part_count)),
-      poller(ordinal) {
+      poller(ordinal, options.lost) {
   load_kernels();
 }
 

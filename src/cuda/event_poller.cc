@@ -1,5 +1,6 @@
 #include "cuda/event_poller.h"
 
+#include <fmt/core.h>
 #include <sys/prctl.h>
 
 #include <chrono>
@@ -27,7 +28,8 @@ std::exception_ptr failure_of(cudaError_t outcome) {
 
 }  // namespace
 
-EventPoller::EventPoller(int device) : device_(device), thread_([this] { poll_loop(); }) {}
+EventPoller::EventPoller(int device, Lost lost)
+    : device_(device), lost_(std::move(lost)), thread_([this] { poll_loop(); }) {}
 
 void EventPoller::finish() {
   if (!thread_.joinable()) return;
@@ -73,12 +75,26 @@ bool EventPoller::complete_some(std::unique_lock<std::mutex>& lock) {
     any = true;
     lock.unlock();
     std::exception_ptr failure = complete.unmarked ? std::move(complete.unmarked) : failure_of(outcome);
+    const bool failed = failure != nullptr;
     complete.done(std::move(failure));
     complete.done = nullptr;
+    if (failed) tell_if_lost();
     if (complete.event) events_.give_back(std::move(*complete.event));
     lock.lock();
   }
   return any;
+}
+
+/// A fault of a kernel or of the device ends its context: every later call returns the error, in this process.
+void EventPoller::tell_if_lost() {
+  size_t free = 0;
+  size_t total = 0;
+  if (!lost_) return;
+  const cudaError_t outcome = cudaMemGetInfo(&free, &total);
+  if (outcome == cudaSuccess) return;
+  (void)cudaGetLastError();
+  std::exchange(lost_, nullptr)(
+      fmt::format("device {} is of no use to this process any more: {}", device_, describe_error(outcome)));
 }
 
 void EventPoller::poll_loop() {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "cuda/handles.h"
@@ -15,8 +16,7 @@ namespace millrace::cuda {
 
 /// Tells when submitted work is complete: one thread asks the events of what is pending, and sleeps while nothing is.
 /// A callback gets null only if its event has come to pass without an error, so a fault never looks like success.
-/// Owned by a backend; watch() from any thread. The destructor
-/// finishes it.
+/// Owned by a backend; watch() from any thread. The destructor finishes it.
 class EventPoller {
  public:
   /// Streams whose work completes in order, each with a queue.
@@ -24,8 +24,11 @@ class EventPoller {
   /// More pending work is a programmer error, since the window of plans is far smaller.
   static constexpr size_t kMaxPending = 4096;
   using Callback = std::function<void(std::exception_ptr)>;
+  using Lost = std::function<void(const std::string& reason)>;
 
-  explicit EventPoller(int device);
+  /// `lost` is called on the poller's thread, once at most, behind the callback of a failure after which the device
+  /// answers with errors only; may be empty.
+  EventPoller(int device, Lost lost);
   ~EventPoller() { finish(); }
   EventPoller(const EventPoller&) = delete;
   EventPoller& operator=(const EventPoller&) = delete;
@@ -47,7 +50,10 @@ class EventPoller {
   /// One look at the oldest of each lane; whether any was complete.
   [[nodiscard]] bool complete_some(std::unique_lock<std::mutex>& lock);
 
+  void tell_if_lost();
+
   const int device_;
+  Lost lost_;  // empty once it was called
   EventPool events_{8};
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -73,7 +73,8 @@ ncclComm_t begin_communicator(const NcclLibrary& nccl, const ncclUniqueId& id, i
   config.maxCTAs = kMaxBlocks;
   ncclComm_t comm = nullptr;
   const ncclResult_t result = nccl.comm_init_rank_config(&comm, rank_count, id, rank, &config);
-  if (result == ncclSuccess || result == ncclInProgress) return comm;
+  // One that has failed by now is there as well, to be asked why and to be aborted.
+  if (result == ncclSuccess || result == ncclInProgress || comm != nullptr) return comm;
   throw std::runtime_error("NCCL: ncclCommInitRankConfig: " + describe_nccl(nccl, result, nullptr));
 }
 

@@ -32,7 +32,7 @@ struct NcclLibrary {
 [[nodiscard]] std::string describe_nccl(const NcclLibrary& nccl, ncclResult_t result, ncclComm_t comm);
 
 /// Begins a communicator that never blocks the host: what is called returns at once and is under way when its state is
-/// no longer ncclInProgress. Throws std::runtime_error.
+/// no longer ncclInProgress; its state also says that it has failed. Throws std::runtime_error where there is none.
 [[nodiscard]] ncclComm_t begin_communicator(const NcclLibrary& nccl, const ncclUniqueId& id, int rank, int rank_count);
 
 }  // namespace millrace::cuda

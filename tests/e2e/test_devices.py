@@ -136,6 +136,39 @@ def test_a_device_failure_ends_the_requests_in_flight_and_the_ring_forms_again(f
         assert completion(server, body) == answers[0].json()["choices"][0]
 
 
+@pytest.mark.parametrize("flags", [[], ["--pp-size", 2]])
+def test_a_gpu_that_answers_with_errors_only_ends_the_process_behind_the_request(flags):
+    """No other process has to do with the fault, so one that is started again can use the GPU."""
+    environment = ["MILLRACE_EMULATED_FAILING_EVENT=400", "MILLRACE_EMULATED_FAILURE_STICKS=1"]
+    with serve("--device", "cuda", "--disable-radix-cache", *flags, environment=environment) as server:
+        body = {**GREEDY, "max_tokens": 20, "ignore_eos": True}
+        answers = [server.post("/v1/completions", body)]
+        while answers[-1].status_code == 200 and len(answers) < 100:
+            answers.append(server.post("/v1/completions", body))
+        assert answers[-1].status_code == 503 and "illegal memory access" in answers[-1].text, answers[-1].text
+        assert server.wait() == 1
+        reason = "device 0 is of no use to this process any more: an illegal memory access was encountered"
+        assert re.search(rf"^millrace: {reason}", server.log(), re.MULTILINE)
+
+
+@needs_nccl
+def test_a_node_whose_gpu_is_lost_ends_and_the_ring_forms_again_when_it_is_back():
+    body = {**GREEDY, "max_tokens": 20, "ignore_eos": True}
+    environment = ["MILLRACE_EMULATED_FAILING_EVENT=1000", "MILLRACE_EMULATED_FAILURE_STICKS=1"]
+    with GpuRing(node_environment=environment) as ring:
+        ring.wait_until_whole()
+        answers = [ring.server.post("/v1/completions", body)]
+        while answers[-1].status_code == 200 and len(answers) < 100:
+            answers.append(ring.server.post("/v1/completions", body))
+        assert answers[-1].status_code == 503, answers[-1].text
+        assert ring.nodes[1].process.wait(PATIENCE_S) == 1
+        ring.wait_until_broken()
+        ring.node_environment = ()
+        ring.start_node(1)
+        ring.wait_until_whole()
+        assert completion(ring.server, body) == answers[0].json()["choices"][0]
+
+
 @pytest.mark.parametrize("mib,flags,reason", [
     (4, [], "stage 0: its weights take "),
     (1024, ["--max-total-tokens", 10_000_000], "cuda 0: a KV cache of 8192 pages of 64 tokens takes "),

@@ -75,13 +75,16 @@ CUresult device_get(CUdevice* device, int ordinal) {
   return CUDA_SUCCESS;
 }
 
-CUresult device_get_dev_resource(CUdevice device, CUdevResource* resource, CUdevResourceType) {
+CUresult device_get_dev_resource(CUdevice device, CUdevResource* resource, CUdevResourceType type) {
+  if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
   *resource = make_resource(static_cast<unsigned>(state().multiprocessors), {.device = device});
   return CUDA_SUCCESS;
 }
 
 CUresult split_by_count(CUdevResource* result, unsigned* groups, const CUdevResource* input, CUdevResource*, unsigned,
                         unsigned least) {
+  if (input->type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+  if (least > input->sm.smCount) return CUDA_ERROR_INVALID_VALUE;
   const unsigned each = (std::max(least, 1u) + granularity() - 1) / granularity() * granularity();
   const unsigned possible = input->sm.smCount / each;
   if (result == nullptr) {
@@ -104,9 +107,9 @@ CUresult generate_desc(CUdevResourceDesc* description, CUdevResource* resources,
   return CUDA_SUCCESS;
 }
 
-CUresult green_ctx_create(CUgreenCtx* context, CUdevResourceDesc description, CUdevice, unsigned flags) {
-  if (flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
+CUresult green_ctx_create(CUgreenCtx* context, CUdevResourceDesc description, CUdevice device, unsigned flags) {
   const PartName name = description->name;
+  if (flags != CU_GREEN_CTX_DEFAULT_STREAM || device != name.device) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(parts().mutex);
   const bool overlaps = std::ranges::any_of(parts().in_use, [name](const CUgreenCtx_st* other) {
     return other->name.device == name.device && (other->name.division != name.division || other->name == name);
@@ -128,7 +131,7 @@ CUresult green_ctx_destroy(CUgreenCtx context) {
 
 CUresult green_ctx_stream_create(CUstream* stream, CUgreenCtx context, unsigned flags, int) {
   if (flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
-  *stream = make_stream();
+  *stream = make_stream(context->name.device);
   ++state().divided_streams;
   const std::lock_guard lock(state().streams_mutex);
   state().divided[*stream] = context;

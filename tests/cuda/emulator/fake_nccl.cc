@@ -112,12 +112,8 @@ sockaddr_un address_of(const std::string& place) {
   return address;
 }
 
-/// Both ranks meet, or the state says why not; MILLRACE_FAKE_NCCL_UNREACHABLE is a network that lets nobody through.
+/// Both ranks meet, or the state says why not.
 void meet(Shared& shared) {
-  if (std::getenv("MILLRACE_FAKE_NCCL_UNREACHABLE") != nullptr) {
-    shared.state = ncclSystemError;
-    return;
-  }
   const sockaddr_un address = address_of(shared.place);
   if (shared.rank == 0) {
     std::unique_ptr<Descriptor> listening;
@@ -205,7 +201,11 @@ ncclResult_t launch(ncclComm_t comm, std::vector<Call> calls) {
   return ncclInProgress;
 }
 
-ncclResult_t add(ncclComm_t comm, const Call& call) {
+ncclResult_t add(ncclComm_t comm, ncclDataType_t type, int peer, const Call& call) {
+  const Shared& shared = *comm->shared;
+  const bool known = peer >= 0 && peer < shared.rank_count && (peer != shared.rank || group_depth > 0);
+  if (type != ncclChar || !known || call.memory == nullptr) return ncclInvalidArgument;
+  if (shared.state == ncclInProgress) return ncclInvalidArgument;
   if (group_depth == 0) return launch(comm, {call});
   group_calls.emplace_back(comm, call);
   return ncclSuccess;
@@ -236,13 +236,23 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 
+// MILLRACE_FAKE_NCCL_UNREACHABLE is a network that lets nobody through, which shows while the call is made: it then
+// returns the communicator and its failure.
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int rank_count, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  *comm = nullptr;
+  const ncclConfig_t initial = NCCL_CONFIG_INITIALIZER;
+  if (config->size != initial.size || config->magic != initial.magic) return ncclInvalidArgument;
   if (config->blocking != 0) return ncclInvalidArgument;  // the code under test never blocks
+  if (rank < 0 || rank >= rank_count) return ncclInvalidArgument;
   *comm = new ncclComm;
   const auto shared = (*comm)->shared;
   shared->rank = rank;
   shared->rank_count = rank_count;
   shared->place = id.internal;
+  if (std::getenv("MILLRACE_FAKE_NCCL_UNREACHABLE") != nullptr) {
+    shared->state = ncclSystemError;
+    return ncclSystemError;
+  }
   (*comm)->helper = std::thread([shared] {
     if (shared->rank_count == 1) {
       shared->state = ncclSuccess;
@@ -260,18 +270,19 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->shared->aborted = true;
-  comm->helper.join();
+  if (comm->helper.joinable()) comm->helper.join();
   if (comm->shared->peer) (void)shutdown(comm->shared->peer->fd, SHUT_RDWR);
   delete comm;
   return ncclSuccess;
 }
 
-ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t, int, ncclComm_t comm, cudaStream_t stream) {
-  return add(comm, {true, static_cast<std::byte*>(const_cast<void*>(from)), count, stream});
+ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return add(comm, type, peer, {true, static_cast<std::byte*>(const_cast<void*>(from)), count, stream});
 }
 
-ncclResult_t ncclRecv(void* into, size_t count, ncclDataType_t, int, ncclComm_t comm, cudaStream_t stream) {
-  return add(comm, {false, static_cast<std::byte*>(into), count, stream});
+ncclResult_t ncclRecv(void* into, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  return add(comm, type, peer, {false, static_cast<std::byte*>(into), count, stream});
 }
 
 ncclResult_t ncclGroupStart() {

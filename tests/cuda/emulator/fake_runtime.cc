@@ -14,7 +14,7 @@ namespace millrace::emulator {
 namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
-thread_local int current_device = 0;
+thread_local int device_of_thread = 0;
 
 void wait_for_all_streams() {
   std::vector<std::shared_ptr<Signal>> signals;
@@ -25,6 +25,13 @@ void wait_for_all_streams() {
     }
   }
   for (const auto& signal : signals) (void)signal->wait();
+}
+
+/// It waits for the device, which a thread that captures may not. After an error that sticks, memory goes all the same.
+cudaError_t before_freeing() {
+  if (!thread_captures()) return cudaSuccess;
+  spoil_captures();
+  return cudaErrorStreamCaptureUnsupported;
 }
 
 }  // namespace
@@ -44,15 +51,24 @@ bool is_nth(std::atomic<int64_t>& countdown) {
   return countdown.load() > 0 && countdown.fetch_sub(1) == 1;
 }
 
+int current_device() {
+  return device_of_thread;
+}
+
 cudaError_t before_work(cudaStream_t stream) {
   if (state().stuck != cudaSuccess) return static_cast<cudaError_t>(state().stuck.load());
   if (stream == nullptr) return cudaErrorInvalidValue;  // the code under test uses streams of its own only
-  return is_nth(state().calls_to_failure) ? cudaErrorLaunchOutOfResources : cudaSuccess;
+  if (stream->capturing() && stream->spoilt()) return cudaErrorStreamCaptureInvalidated;
+  if (!is_nth(state().calls_to_failure)) return cudaSuccess;
+  if (stream->capturing()) stream->spoil_capture();
+  return cudaErrorLaunchOutOfResources;
 }
 
 cudaError_t before_other() {
   if (state().stuck != cudaSuccess) return static_cast<cudaError_t>(state().stuck.load());
-  return thread_captures() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+  if (!thread_captures()) return cudaSuccess;
+  spoil_captures();
+  return cudaErrorStreamCaptureUnsupported;
 }
 
 Counts counts() {
@@ -100,7 +116,8 @@ void set_capability(int capability) {
 }
 
 void emulated_enqueue(cudaStream_t stream, std::function<void()> work) {
-  const cudaError_t error = before_work(stream);
+  cudaError_t error = before_work(stream);
+  if (error == cudaSuccess && stream->device != current_device()) error = cudaErrorInvalidResourceHandle;
   if (error != cudaSuccess) throw std::runtime_error(std::string("a launch: ") + cudaGetErrorString(error));
   ++state().launches;
   stream->enqueue([work = std::move(work)] {
@@ -145,12 +162,13 @@ cudaError_t cudaDriverGetVersion(int* version) {
 
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= state().device_count) return returned(cudaErrorInvalidDevice);
-  current_device = device;
+  device_of_thread = device;
   return cudaSuccess;
 }
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-  *free = free_bytes(current_device);
+  if (state().stuck != cudaSuccess) return returned(static_cast<cudaError_t>(state().stuck.load()));
+  *free = free_bytes(current_device());
   *total = device_bytes();
   return cudaSuccess;
 }
@@ -158,11 +176,12 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   if (const cudaError_t error = before_other(); error != cudaSuccess) return returned(error);
   ++state().allocations;
-  *data = allocate_device(current_device, bytes);
+  *data = allocate_device(current_device(), bytes);
   return returned(*data == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
 }
 
 cudaError_t cudaFree(void* data) {
+  if (const cudaError_t error = before_freeing(); error != cudaSuccess) return returned(error);
   ++state().allocations;
   ++state().synchronisations;
   wait_for_all_streams();
@@ -177,6 +196,7 @@ cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned int) {
 }
 
 cudaError_t cudaFreeHost(void* data) {
+  if (const cudaError_t error = before_freeing(); error != cudaSuccess) return returned(error);
   ++state().allocations;
   ++state().synchronisations;
   wait_for_all_streams();
@@ -194,6 +214,10 @@ const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorLaunchOutOfResources: return "too many resources requested for launch";
     case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
+    case cudaErrorInvalidResourceHandle: return "invalid resource handle";
+    case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
+    case cudaErrorStreamCaptureIsolation: return "dependency created on uncaptured work in another stream";
     default: return "another error";
   }
 }

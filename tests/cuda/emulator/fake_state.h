@@ -19,7 +19,8 @@ namespace millrace::emulator {
 
 /// What a process starts with, where no test can call in: MILLRACE_EMULATED_GPUS, the first one's serial number in
 /// MILLRACE_EMULATED_FIRST_SERIAL, the version of the driver in MILLRACE_EMULATED_DRIVER, and
-/// MILLRACE_EMULATED_FAILING_CALL and …_EVENT for fail_call and fail_event.
+/// MILLRACE_EMULATED_FAILING_CALL and …_EVENT for fail_call and fail_event, whose error sticks with
+/// MILLRACE_EMULATED_FAILURE_STICKS=1.
 inline int initial(const char* name, int otherwise) {
   const char* given = std::getenv(name);
   return given == nullptr ? otherwise : std::atoi(given);
@@ -31,7 +32,7 @@ struct State {
   // 0: none is to fail
   std::atomic<int64_t> calls_to_failure{initial("MILLRACE_EMULATED_FAILING_CALL", 0)};
   std::atomic<int64_t> events_to_failure{initial("MILLRACE_EMULATED_FAILING_EVENT", 0)};
-  std::atomic<bool> event_failure_sticks{false};
+  std::atomic<bool> event_failure_sticks{initial("MILLRACE_EMULATED_FAILURE_STICKS", 0) != 0};
   std::atomic<int> stuck{cudaSuccess};
   std::atomic<int> device_count{initial("MILLRACE_EMULATED_GPUS", 1)};
   std::atomic<int> capability{90};
@@ -47,11 +48,13 @@ struct State {
 cudaError_t returned(cudaError_t error);
 /// Whether the nth event of a countdown is this one.
 [[nodiscard]] bool is_nth(std::atomic<int64_t>& countdown);
-/// What a call that brings work to a stream ends in before it does anything.
+/// The calling thread's.
+[[nodiscard]] int current_device();
+/// What a call that brings work to a stream ends in before it does anything. In a graph that is being captured, an
+/// error spoils all of it.
 [[nodiscard]] cudaError_t before_work(cudaStream_t stream);
 /// The same for calls that must not happen while this thread captures.
 [[nodiscard]] cudaError_t before_other();
-/// A new stream of the current device.
-[[nodiscard]] CUstream_st* make_stream();
+[[nodiscard]] CUstream_st* make_stream(int device);
 
 }  // namespace millrace::emulator

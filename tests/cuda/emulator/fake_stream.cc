@@ -13,8 +13,9 @@
 namespace millrace::emulator {
 namespace {
 
-thread_local int captures_of_thread = 0;
+thread_local std::vector<CUstream_st*> captures_of_thread;
 std::atomic<uint64_t> stream_count{0};
+std::atomic<uint64_t> capture_count{0};
 
 // Not std::atomic::wait: its bookkeeping would order the waiter before the waker.
 void wait_while(const std::atomic<uint32_t>& word, uint32_t value) {
@@ -30,7 +31,11 @@ void wake(std::atomic<uint32_t>& word) {
 Delays delays;
 
 bool thread_captures() {
-  return captures_of_thread > 0;
+  return !captures_of_thread.empty();
+}
+
+void spoil_captures() {
+  for (CUstream_st* stream : captures_of_thread) stream->spoil_capture();
 }
 
 void Signal::set(cudaError_t outcome) {
@@ -53,7 +58,7 @@ using millrace::emulator::Signal;
 using millrace::emulator::Work;
 using millrace::emulator::WorkList;
 
-CUstream_st::CUstream_st() : newest_(new Task) {
+CUstream_st::CUstream_st(int its_device) : device(its_device), newest_(new Task) {
   thread_ = std::thread([this, first = newest_, number = ++millrace::emulator::stream_count]() mutable {
     std::minstd_rand random(static_cast<uint32_t>(millrace::emulator::delays.seed + number));
     for (Task* done = first;;) {
@@ -102,12 +107,16 @@ void CUstream_st::enqueue(Work work) {
 
 void CUstream_st::begin_capture() {
   captured_ = std::make_unique<WorkList>();
-  ++millrace::emulator::captures_of_thread;
+  capturer_ = std::this_thread::get_id();
+  capture_number_ = ++millrace::emulator::capture_count;
+  spoilt_ = false;
+  millrace::emulator::captures_of_thread.push_back(this);
 }
 
 std::unique_ptr<WorkList> CUstream_st::end_capture() {
-  --millrace::emulator::captures_of_thread;
-  return std::move(captured_);
+  std::erase(millrace::emulator::captures_of_thread, this);
+  auto captured = std::move(captured_);
+  return spoilt_ ? nullptr : std::move(captured);
 }
 
 std::shared_ptr<Signal> CUstream_st::mark() {

@@ -31,6 +31,8 @@ using WorkList = std::vector<Work>;
 
 /// Whether the calling thread is capturing a stream.
 [[nodiscard]] bool thread_captures();
+/// A call that may not happen meanwhile has happened: the graphs that this thread captures are of no use.
+void spoil_captures();
 
 /// How long work waits before it runs.
 struct Delays {
@@ -44,15 +46,23 @@ extern Delays delays;
 /// A stream: work runs in order on its thread.
 struct CUstream_st {
  public:
-  CUstream_st();
+  explicit CUstream_st(int its_device);
   ~CUstream_st();
   /// Runs `work` later, or adds it to the graph that is being captured.
   void enqueue(millrace::emulator::Work work);
   [[nodiscard]] bool capturing() const { return captured_ != nullptr; }
   void begin_capture();
+  /// Null: the capture was spoilt.
   [[nodiscard]] std::unique_ptr<millrace::emulator::WorkList> end_capture();
+  void spoil_capture() { spoilt_ = true; }
+  /// Of the capture under way, while it is.
+  [[nodiscard]] bool spoilt() const { return spoilt_; }
+  [[nodiscard]] std::thread::id capturer() const { return capturer_; }
+  [[nodiscard]] uint64_t capture_number() const { return capture_number_; }
   /// Set when all work so far has run.
   [[nodiscard]] std::shared_ptr<millrace::emulator::Signal> mark();
+
+  const int device;
 
  private:
   struct Task {
@@ -64,13 +74,20 @@ struct CUstream_st {
   std::mutex submit_mutex_;  // among submitters; the stream's thread never takes it
   Task* newest_;             // guarded by submit_mutex_
   std::atomic<uint32_t> submitted_{0};
+  // Of the thread that captures.
   std::unique_ptr<millrace::emulator::WorkList> captured_;
+  std::thread::id capturer_;
+  uint64_t capture_number_ = 0;
+  bool spoilt_ = false;
   std::thread thread_;
 };
 
 struct CUevent_st {
+  explicit CUevent_st(int its_device) : device(its_device) {}
+  const int device;
   std::mutex mutex;
-  std::shared_ptr<millrace::emulator::Signal> signal;  // of the last record; null: none
+  std::shared_ptr<millrace::emulator::Signal> signal;  // of the last record; null: none, or a captured one
+  uint64_t capture_number = 0;                         // of the graph that the last record is a part of; 0: of none
 };
 
 struct CUgraph_st {

@@ -17,7 +17,10 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream) 
   Place target{};
   if (!find_place(from, bytes, source) || !find_place(to, bytes, target)) return cudaErrorInvalidValue;
   const bool pageable = source == Place::kPageable || target == Place::kPageable;
-  if (pageable && stream->capturing()) return cudaErrorStreamCaptureUnsupported;
+  if (pageable && stream->capturing()) {
+    stream->spoil_capture();
+    return cudaErrorStreamCaptureUnsupported;
+  }
   ++state().copies;
   if (source == Place::kPageable) {
     // The runtime has read pageable memory when the call returns.
@@ -34,9 +37,9 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream) 
 
 }  // namespace
 
-CUstream_st* make_stream() {
+CUstream_st* make_stream(int device) {
   ++state().creations;
-  auto* const stream = new CUstream_st;
+  auto* const stream = new CUstream_st(device);
   const std::lock_guard lock(state().streams_mutex);
   state().streams.insert(stream);
   return stream;
@@ -58,7 +61,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flag
   if (const cudaError_t error = before_other(); error != cudaSuccess) return returned(error);
   const bool known = priority <= kLeastPriority && priority >= kGreatestPriority;
   if (flags != cudaStreamNonBlocking || !known) return returned(cudaErrorInvalidValue);
-  *stream = make_stream();
+  *stream = make_stream(current_device());
   return cudaSuccess;
 }
 
@@ -81,6 +84,12 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
   if (const cudaError_t error = before_work(stream); error != cudaSuccess) return returned(error);
   const std::lock_guard lock(event->mutex);
+  const uint64_t capture = stream->capturing() ? stream->capture_number() : 0;
+  if (event->capture_number != capture) {
+    // A graph waits for nothing outside of itself; and no stream here joins the capture of another.
+    if (capture != 0) stream->spoil_capture();
+    return returned(cudaErrorStreamCaptureIsolation);
+  }
   if (event->signal) stream->enqueue([signal = event->signal] { (void)signal->wait(); });
   return cudaSuccess;
 }
@@ -88,7 +97,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
   if ((flags & cudaEventDisableTiming) == 0) return returned(cudaErrorInvalidValue);  // none here measures time
   ++state().creations;
-  *event = new CUevent_st;
+  *event = new CUevent_st(current_device());
   return cudaSuccess;
 }
 
@@ -99,6 +108,13 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (const cudaError_t error = before_work(stream); error != cudaSuccess) return returned(error);
+  if (event->device != stream->device) return returned(cudaErrorInvalidResourceHandle);
+  if (stream->capturing()) {
+    const std::lock_guard lock(event->mutex);
+    event->signal = nullptr;
+    event->capture_number = stream->capture_number();
+    return cudaSuccess;
+  }
   auto signal = std::make_shared<Signal>();
   const cudaError_t outcome = is_nth(state().events_to_failure) ? cudaErrorIllegalAddress : cudaSuccess;
   stream->enqueue([signal, outcome, sticks = state().event_failure_sticks.load()] {
@@ -107,12 +123,14 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   });
   const std::lock_guard lock(event->mutex);
   event->signal = std::move(signal);
+  event->capture_number = 0;
   return cudaSuccess;
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (state().stuck != cudaSuccess) return returned(static_cast<cudaError_t>(state().stuck.load()));
   const std::lock_guard lock(event->mutex);
+  if (event->capture_number != 0) return returned(cudaErrorCapturedEvent);
   return returned(event->signal ? event->signal->query() : cudaSuccess);
 }
 
@@ -122,6 +140,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   std::shared_ptr<Signal> signal;
   {
     const std::lock_guard lock(event->mutex);
+    if (event->capture_number != 0) return returned(cudaErrorCapturedEvent);
     signal = event->signal;
   }
   return returned(signal ? signal->wait() : cudaSuccess);
@@ -149,9 +168,13 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = nullptr;
   if (!stream->capturing()) return returned(cudaErrorIllegalState);
+  if (stream->capturer() != std::this_thread::get_id()) return returned(cudaErrorStreamCaptureWrongThread);
+  auto work = stream->end_capture();
+  if (work == nullptr) return returned(cudaErrorStreamCaptureInvalidated);
   ++state().creations;
-  *graph = new CUgraph_st{stream->end_capture()};
+  *graph = new CUgraph_st{std::move(work)};
   return cudaSuccess;
 }
 
