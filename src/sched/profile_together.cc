@@ -9,6 +9,9 @@ namespace {
 
 /// The fit asks how much a run was slowed down, which what it finds says: so it is repeated.
 constexpr int kFitRounds = 12;
+/// So many rounds are run unless they take kLongestNs: of fewer the median is no protection.
+constexpr size_t kFewestRounds = 3;
+constexpr int64_t kLongestNs = 12'000'000'000;
 
 /// So many plans have every stage at work beside all others at some time.
 uint32_t crowd_size(size_t stage_count) {
@@ -56,7 +59,7 @@ bool ProfileTogether::finished() const {
   if (next_step_ > 0 || rounds_.empty()) return false;
   int64_t taken_ns = 0;
   for (const Round& round : rounds_) taken_ns += round.length_ns();
-  return rounds_.size() == kMostRounds || taken_ns >= kLongEnoughNs;
+  return rounds_.size() == kMostRounds || taken_ns >= (rounds_.size() < kFewestRounds ? kLongestNs : kLongEnoughNs);
 }
 
 Plan ProfileTogether::next(uint64_t id, ScratchSequences& sequences) {

@@ -36,7 +36,7 @@ class ProfileTogether {
   [[nodiscard]] Contention contention(const CostModel& costs) const;
 
   static constexpr size_t kMostRounds = 5;
-  /// No round begins once they have taken so long: clients wait.
+  /// Beyond the fewest, no round begins once they have taken so long: clients wait.
   static constexpr int64_t kLongEnoughNs = 4'000'000'000;
 
  private:
