@@ -11,7 +11,7 @@ namespace {
 constexpr int kFitRounds = 12;
 /// So many rounds are run unless they take kLongestNs: of fewer the median is no protection.
 constexpr size_t kFewestRounds = 3;
-constexpr int64_t kLongestNs = 12'000'000'000;
+constexpr int64_t kLongestNs = 6'000'000'000;
 
 /// So many plans have every stage at work beside all others at some time.
 uint32_t crowd_size(size_t stage_count) {
