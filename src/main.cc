@@ -31,6 +31,7 @@ Result<int> run(const app::DevicesFlags&) {
 }
 
 Result<int> run(const app::SimulateFlags& flags) {
+  log::configure(log::Level::kWarn, false);  // how long things took in virtual time is in the table
   RETURN_IF_ERROR(app::simulate(flags));
   return 0;
 }

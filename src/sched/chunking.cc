@@ -166,7 +166,10 @@ uint32_t Chunker::budget_for(const Prompt& prompt) const {
 
 uint32_t Chunker::fit(const Prompt& prompt) const {
   CHECK(prompt.left > 0);
-  return std::min({balances() ? balanced_chunk(prompt) : prompt.left, prompt.left, budget_for(prompt)});
+  const uint32_t most = std::min(prompt.left, budget_for(prompt));
+  if (!balances()) return most;
+  const uint32_t chunk = std::min(most, balanced_chunk(prompt));
+  return chunk < prompt.left ? aligned(chunk) : chunk;
 }
 
 void Chunker::add_chunk(const Prompt& prompt, uint32_t tokens) {

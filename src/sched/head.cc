@@ -8,63 +8,20 @@
 namespace millrace::sched {
 namespace {
 
-int64_t microseconds(async::Duration duration) {
-  return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+double seconds(async::Duration duration) {
+  return std::chrono::duration<double>(duration).count();
 }
 
 int64_t nanoseconds(async::TimePoint at) { return at.time_since_epoch().count(); }
-/// How often the requests are looked through for those past a time limit.
-constexpr async::Duration kExpiryInterval = std::chrono::milliseconds(100);
+
 /// Outputs between two tellings of what the cost model has learnt.
 constexpr uint64_t kCostsInterval = 16;
 /// A stage that is late with a plan says so itself at the watchdog's time; the head breaks the ring so much later.
 constexpr async::Duration kWatchdogGrace = std::chrono::seconds(1);
 /// How often an idle head asks for news of copies between tiers.
 constexpr async::Duration kCopyPoll = std::chrono::milliseconds(2);
-/// How long past its deadline a flush waits for copies that no request wants any more.
-constexpr async::Duration kCopyPatience = std::chrono::seconds(5);
-
-/// Adds a later event to an earlier one that the client has not taken yet.
-void merge(GenerateEvent& into, GenerateEvent later) {
-  into.tokens.insert(into.tokens.end(), later.tokens.begin(), later.tokens.end());
-  into.logprobs.insert(into.logprobs.end(), std::make_move_iterator(later.logprobs.begin()),
-                       std::make_move_iterator(later.logprobs.end()));
-  if (!later.prompt_logprobs.empty()) into.prompt_logprobs = std::move(later.prompt_logprobs);
-  into.finish = later.finish;
-  into.error = std::move(later.error);
-  into.timings = later.timings;
-  into.cached_tokens = later.cached_tokens;
-}
 
 }  // namespace
-
-/// The client's end. The mailbox holds at most one event per token, which the request's max_tokens bounds.
-class Head::Stream final : public TokenStream {
- public:
-  Stream(Head& head, SequenceId id, Events events) : head_(head), id_(id), events_(std::move(events)) {}
-  ~Stream() override {
-    if (!ended_) (void)head_.controls_.try_push(Abort{id_});
-  }
-
-  asio::awaitable<GenerateEvent> next() override {
-    CHECK(!ended_, "a token stream was read past its last event");
-    auto event = co_await events_.receive();
-    CHECK(event.has_value());
-    while (!event->last()) {
-      auto later = events_.try_receive();
-      if (!later) break;
-      merge(*event, std::move(*later));
-    }
-    ended_ = event->last();
-    co_return std::move(*event);
-  }
-
- private:
-  Head& head_;
-  const SequenceId id_;
-  Events events_;
-  bool ended_ = false;
-};
 
 Head::Head(async::Runtime& runtime, HeadOptions options)
     : runtime_(runtime),
@@ -95,6 +52,8 @@ void Head::attach(Generation generation, std::unique_ptr<comm::LinkSender> to_fi
   next_plan_ = PlanId(0);
   to_first_stage_ = std::move(to_first_stage);
   last_output_ = runtime_.now();
+  profile_begin_ = last_output_;
+  profile_together_.reset();
   tasks_.spawn("head outputs", receive_outputs(generation, std::move(from_last_stage)));
   stats_.ring_attached(generation, nanoseconds(last_output_));
   send(scheduler_.empty_plan(), last_output_);
@@ -112,130 +71,6 @@ EngineStatus Head::status() const {
   EngineStatus status = status_;
   status.waiting += submitted_unseen_;
   return status;
-}
-
-Result<std::unique_ptr<TokenStream>> Head::submit(GenerateRequest request, async::Runtime& client) {
-  RETURN_IF_ERROR(scheduler_.admissible(request));
-  const SequenceId id{next_sequence_.fetch_add(1)};
-  Events events(client, size_t{request.max_tokens} + 2);
-  {
-    const std::lock_guard lock(mutex_);
-    if (!status_.ready) return make_error(ErrorCode::kUnavailable, "not ready: {}", status_.reason);
-    if (status_.waiting + submitted_unseen_ >= options_.max_queued) {
-      return make_error(ErrorCode::kExhausted, "the queue is full: {} requests are waiting (--max-queued-requests)",
-                        status_.waiting + submitted_unseen_);
-    }
-    if (!by_id_.emplace(request.id, id).second) {
-      return make_error(ErrorCode::kConflict, "request id '{}' is in use by a request in flight", request.id);
-    }
-    ++submitted_unseen_;
-  }
-  auto stream = std::make_unique<Stream>(*this, id, events);
-  if (!controls_.try_push(Submission{id, std::move(request), events, runtime_.now()})) {
-    return Error{ErrorCode::kUnavailable, "the server is shutting down"};
-  }
-  return std::unique_ptr<TokenStream>(std::move(stream));
-}
-
-bool Head::abort(const std::string& request_id) {
-  const std::lock_guard lock(mutex_);
-  const auto found = by_id_.find(request_id);
-  return found != by_id_.end() && controls_.try_push(Abort{found->second});
-}
-
-asio::awaitable<void> Head::receive_controls() {
-  for (;;) {
-    auto control = co_await controls_.receive();
-    if (!control) co_return;
-    std::visit([this](auto& what) { handle(std::move(what)); }, *control);
-    publish();
-    wake_.notify_all();
-  }
-}
-
-void Head::handle(Submission submission) {
-  {
-    const std::lock_guard lock(mutex_);
-    --submitted_unseen_;
-  }
-  clients_.emplace(submission.id, Client{submission.request.id, submission.events, submission.submitted, {}});
-  if (stopping_) {
-    end({submission.id}, {ErrorCode::kUnavailable, "the server is shutting down"});
-    return;
-  }
-  stats_.request_came(nanoseconds(submission.submitted));
-  scheduler_.add(submission.id, std::move(submission.request));
-}
-
-void Head::handle(Abort abort) {
-  if (!scheduler_.abort(abort.id)) return;
-  GenerateEvent event;
-  event.finish = FinishReason::kAbort;
-  deliver({abort.id, std::move(event)});
-}
-
-void Head::handle(Pause pause) {
-  for (const SequenceId id : scheduler_.pause(pause.mode)) {
-    GenerateEvent event;
-    event.finish = FinishReason::kAbort;
-    deliver({id, std::move(event)});
-  }
-}
-
-void Head::handle(Resume) { scheduler_.resume(); }
-
-void Head::handle(Flush flush) {
-  flushes_.push_back(std::move(flush));
-  answer_flushes();
-}
-
-asio::awaitable<Result<void>> Head::flush_cache(async::Runtime& runtime, async::Duration patience) {
-  async::Mailbox<Result<void>> answer(runtime, 1);
-  Result<void> result = Error{ErrorCode::kUnavailable, "the server is shutting down"};
-  if (!controls_.try_push(Flush{runtime_.now() + patience, answer})) co_return result;
-  std::optional<Result<void>> answered;
-  try {
-    answered = co_await answer.receive();
-  } catch (...) {
-    answer.close();  // whoever asked has gone, and the head need not do it any more
-    throw;
-  }
-  if (answered) result = std::move(*answered);
-  co_return result;
-}
-
-// Copies under way end by themselves and soon, unless a store hangs; requests are worth a refusal at once.
-void Head::answer_flushes() {
-  if (flushes_.empty()) return;
-  const async::TimePoint now = runtime_.now();
-  std::vector<Flush> waiting;
-  for (Flush& flush : flushes_) {
-    if (flush.answer.closed()) continue;
-    if (scheduler_.flush_cache()) {
-      (void)flush.answer.try_push({});
-    } else if (!scheduler_.empty() && now >= flush.deadline) {
-      (void)flush.answer.try_push(make_error(ErrorCode::kConflict, "{} requests run and {} wait",
-                                             scheduler_.running_count(), scheduler_.waiting_count()));
-    } else if (now >= flush.deadline + kCopyPatience) {
-      (void)flush.answer.try_push(Error{ErrorCode::kConflict, "pages are still being copied between the tiers"});
-    } else {
-      waiting.push_back(std::move(flush));
-    }
-  }
-  flushes_ = std::move(waiting);
-}
-
-void Head::handle(Stop) {
-  stopping_ = true;
-  set_not_ready("the server is shutting down");
-  controls_.close();
-  for (const Flush& flush : flushes_) flush.answer.close();
-  flushes_.clear();
-  std::vector<SequenceId> everyone;
-  for (const auto& [id, client] : clients_) everyone.push_back(id);
-  for (const SequenceId id : everyone) scheduler_.abort(id);
-  end(everyone, {ErrorCode::kAborted, "the server is shutting down"});
-  break_ring("the head has stopped");
 }
 
 asio::awaitable<void> Head::take_turns() {
@@ -259,9 +94,8 @@ asio::awaitable<void> Head::take_turns() {
   }
 }
 
-// Those in the queue may give up meanwhile, and whoever wants a flush.
 asio::awaitable<void> Head::wait_for_ring() {
-  if (flushes_.empty() && (clients_.empty() || options_.queue_timeout.count() == 0)) {
+  if (!awaits_expiry()) {
     co_await wake_.wait();
     co_return;
   }
@@ -290,46 +124,15 @@ void Head::send(Plan plan, async::TimePoint begin) {
   const async::TimePoint now = runtime_.now();
   sent_.push_back(now);
   stats_.plan_sent(plan, {nanoseconds(begin), nanoseconds(now), static_cast<uint32_t>(scheduler_.running_count()),
-                          static_cast<uint32_t>(scheduler_.waiting_count()), scheduler_.free_pages(), bytes.size()});
+                          static_cast<uint32_t>(scheduler_.waiting_count()), scheduler_.free_pages(), bytes.size(),
+                          scheduler_.profiling()});
   to_first_stage_->send(comm::MessageKind::kPlan, generation_, plan.id, std::move(bytes));
 }
 
 async::TimePoint Head::next_deadline() const {
-  const bool limited =
-      options_.queue_timeout.count() > 0 || options_.run_timeout.count() > 0 || options_.prefetch_timeout.count() > 0;
   const async::TimePoint due =
       sent_.empty() ? last_output_ + heartbeat() : sent_.front() + options_.watchdog + kWatchdogGrace;
-  return (limited && !clients_.empty()) || !flushes_.empty() ? std::min(due, last_expiry_ + kExpiryInterval) : due;
-}
-
-void Head::end_the_late() {
-  const async::TimePoint now = runtime_.now();
-  if (now < last_expiry_ + kExpiryInterval) return;
-  last_expiry_ = now;
-  answer_flushes();
-  const auto is_late = [now](async::Duration limit, async::TimePoint since) {
-    return limit.count() > 0 && now > since + limit;
-  };
-  std::vector<SequenceId> waited;
-  std::vector<SequenceId> ran;
-  for (const auto& [id, client] : clients_) {
-    if (!client.planned && is_late(options_.queue_timeout, client.submitted)) waited.push_back(id);
-    if (!client.planned && is_late(options_.prefetch_timeout, client.submitted))
-      scheduler_.stop_waiting_for_prefetch(id);
-    if (client.planned && is_late(options_.run_timeout, *client.planned)) ran.push_back(id);
-  }
-  end_late(std::move(waited), fmt::format("the request waited {} s in the queue (--queue-timeout)",
-                                          microseconds(options_.queue_timeout) / 1e6));
-  end_late(std::move(ran),
-           fmt::format("the request ran for {} s (--run-timeout)", microseconds(options_.run_timeout) / 1e6));
-}
-
-void Head::end_late(std::vector<SequenceId> late, const std::string& message) {
-  if (late.empty()) return;
-  std::ranges::sort(late);
-  for (const SequenceId id : late) scheduler_.abort(id);
-  publish();
-  end(late, {ErrorCode::kTimeout, message});
+  return awaits_expiry() ? std::min(due, last_expiry_ + kExpiryInterval) : due;
 }
 
 // Acknowledgements of copies come with outputs only.
@@ -349,7 +152,7 @@ void Head::check_watchdog() {
   break_ring(
       fmt::format("plan {} has been under way for {:.1f} s, and no stage says that it is running it "
                   "(--watchdog-timeout)",
-                  next_plan_.value() - sent_.size(), microseconds(under_way) / 1e6));
+                  next_plan_.value() - sent_.size(), seconds(under_way)));
 }
 
 asio::awaitable<void> Head::receive_outputs(Generation generation,
@@ -380,9 +183,12 @@ void Head::book(const comm::Message& message) {
   last_output_ = runtime_.now();
   auto output = PlanOutput::decode(message.payload.bytes());
   if (output.has_error()) throw ErrorException(output.error());
+  const auto expected = scheduler_.check(*output);
+  if (expected.has_error()) throw ErrorException(expected.error());
   sent_.pop_front();
   acknowledge(output->acks);
   const bool profiled_before = !scheduler_.profiling();
+  if (!profile_together_ && scheduler_.profiling_together()) profile_together_ = last_output_;
   std::vector<SequenceUpdate> updates = scheduler_.complete(*output);
   {
     const std::lock_guard lock(mutex_);
@@ -394,34 +200,24 @@ void Head::book(const comm::Message& message) {
   stats_.output_booked(*output, message.payload.bytes().size(), nanoseconds(last_output_), nanoseconds(runtime_.now()));
   scheduler_.set_transit(stats_.transit_us());
   const bool profile_ended = !profiled_before && !scheduler_.profiling();
-  if (profile_ended || ++outputs_booked_ % kCostsInterval == 0) publish_costs();
+  if (profile_ended) tell_profile();
+  const bool may_pause = scheduler_.in_flight_plans() == 0;
+  if (profile_ended || may_pause || ++outputs_booked_ % kCostsInterval == 0) publish_costs();
   wake_.notify_all();
 }
 
-void Head::deliver(SequenceUpdate update) {
-  const auto found = clients_.find(update.id);
-  if (found == clients_.end()) return;
-  Client& client = found->second;
-  if (client.planned) {
-    update.event.timings.queued_us = microseconds(*client.planned - client.submitted);
-    update.event.timings.prefill_us = microseconds(runtime_.now() - *client.planned);
+void Head::tell_profile() {
+  const double whole_s = seconds(last_output_ - profile_begin_);
+  if (!profile_together_) {
+    log::info("the stages have been timed in {:.1f} s", whole_s);
+    return;
   }
-  const bool last = update.event.last();
-  if (last) {  // before the client hears of it, who may use the id again at once
-    const std::lock_guard lock(mutex_);
-    by_id_.erase(client.request_id);
-  }
-  // A client that has gone drops its mailbox; nobody misses the event.
-  (void)client.events.try_push(std::move(update.event));
-  if (last) clients_.erase(found);
-}
-
-void Head::end(const std::vector<SequenceId>& ids, const Error& error) {
-  for (const SequenceId id : ids) {
-    GenerateEvent event;
-    event.error = error;
-    deliver({id, std::move(event)});
-  }
+  const Contention found = scheduler_.contention();
+  log::info(
+      "the stages have been timed in {:.1f} s, {:.1f} s of it beside each other: contention {:.2f} prompt by prompt, "
+      "{:.2f} prompt by other, {:.2f} other by prompt, {:.2f} other by other",
+      whole_s, seconds(last_output_ - *profile_together_), found.prompt_by_prompt, found.prompt_by_other,
+      found.other_by_prompt, found.other_by_other);
 }
 
 void Head::set_not_ready(const std::string& reason) {

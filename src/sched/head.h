@@ -89,8 +89,12 @@ class Head final : public Engine {
     Events events;
     async::TimePoint submitted;
     std::optional<async::TimePoint> planned;
+    Timings timings;  // as of the first token, or of now as long as there is none
+    bool has_token = false;
   };
   class Stream;
+  /// How often the requests are looked through for those past a time limit.
+  static constexpr async::Duration kExpiryInterval = std::chrono::milliseconds(100);
 
   [[nodiscard]] asio::awaitable<void> take_turns();
   [[nodiscard]] asio::awaitable<void> receive_outputs(Generation generation,
@@ -106,6 +110,7 @@ class Head final : public Engine {
   void answer_flushes();
   void handle(Stop stop);
   [[nodiscard]] asio::awaitable<void> wait_for_ring();
+  [[nodiscard]] bool awaits_expiry() const;
   [[nodiscard]] bool send_next_plan();
   void send(Plan plan, async::TimePoint begin);
   [[nodiscard]] async::Duration heartbeat() const;
@@ -114,6 +119,7 @@ class Head final : public Engine {
   void end_the_late();
   void end_late(std::vector<SequenceId> late, const std::string& message);
   [[nodiscard]] async::TimePoint next_deadline() const;
+  void tell_profile();
   void deliver(SequenceUpdate update);
   void end(const std::vector<SequenceId>& ids, const Error& error);
   void set_not_ready(const std::string& reason);
@@ -139,6 +145,8 @@ class Head final : public Engine {
   std::vector<Flush> flushes_;         // not yet answered
   async::TimePoint last_output_;
   async::TimePoint last_expiry_;       // when time limits were looked at
+  async::TimePoint profile_begin_;
+  std::optional<async::TimePoint> profile_together_;  // when the stages began to be timed beside each other
   std::string break_reason_;
   bool stopping_ = false;
 

@@ -9,6 +9,11 @@ constexpr uint32_t kPromptOfDecodes = 16;
 constexpr uint32_t kMostDecodes = 32;
 /// The shortest prompt timed, as a part of the largest chunk: 1 / kShortestPart.
 constexpr uint32_t kShortestPart = 4;
+/// A prompt that is timed beside others takes the slowest stage about so long alone, but has at least so many tokens.
+constexpr double kCrowdRunUs = 150'000;
+constexpr uint32_t kLeastCrowdPrompt = 128;
+/// Tokens that the sequences of the decode steps timed beside others begin with.
+constexpr uint32_t kCrowdDecodePrompt = 4;
 
 }  // namespace
 
@@ -21,7 +26,6 @@ Profile::Profile(const ProfileBounds& bounds) : bounds_(bounds), scratch_(bounds
       if (round == 0 || (steps_[step].counts && !steps_[step].once)) order_.push_back(step);
     }
   }
-  if (bounds.stage_count > 1 && bounds.machine) add_bursts();
 }
 
 uint32_t Profile::longest_prompt() const {
@@ -59,7 +63,6 @@ void Profile::add_decodes() {
   const uint32_t most =
       std::min({bounds_.max_running, kMostDecodes, bounds_.chunk_size / prompt, bounds_.page_count / pages_each});
   if (prompt + 2 >= bounds_.context_length) return;
-  decode_prompt_ = prompt;
   most_decodes_ = most;
   for (const uint32_t count : {most, most / 2}) {
     if (count == 0) continue;
@@ -68,30 +71,42 @@ void Profile::add_decodes() {
   }
 }
 
-// Shapes that were timed alone: the shortest of the prompts, and the fewer of the decodes, if a burst of them has room.
-void Profile::add_bursts() {
-  ProfileTogether::Shapes shapes{.prompt_tokens = std::max(1u, longest_prompt() / kShortestPart)};
-  const uint32_t longest = decode_prompt_ + ProfileTogether::plans_per_burst(bounds_.stage_count);
-  const auto pages = [&](uint32_t tokens) { return (tokens + bounds_.page_size - 1) / bounds_.page_size; };
-  const uint32_t count = most_decodes_ / 2;
+// Of the prompts timed alone at such a length, the slowest stage's.
+double Profile::slowest_us(uint32_t prompt_tokens) const {
+  double slowest = 0;
+  for (const Step& step : steps_) {
+    if (!step.counts || !step.fresh || step.sequences != 1 || step.tokens != prompt_tokens) continue;
+    for (const ProfileTiming& timing : step.best) slowest = std::max(slowest, timing.run_us);
+  }
+  return slowest;
+}
+
+// A prompt of the shortest length timed alone, or of less where that takes long; decode steps if there is room for
+// them.
+void Profile::begin_together() {
+  const uint32_t shortest = std::max(1u, longest_prompt() / kShortestPart);
+  const double part = std::min(1.0, kCrowdRunUs / std::max(slowest_us(shortest), 1.0));
+  const auto tokens = static_cast<uint32_t>(part * shortest);
+  ProfileTogether::Shapes shapes{.prompt_tokens = std::clamp(tokens, std::min(shortest, kLeastCrowdPrompt), shortest)};
+  const uint32_t longest = ProfileTogether::longest_decode(kCrowdDecodePrompt, bounds_.stage_count);
+  const auto pages = [&](uint32_t length) { return (length + bounds_.page_size - 1) / bounds_.page_size; };
+  const uint32_t count = std::min(most_decodes_ / 2, bounds_.chunk_size / kCrowdDecodePrompt);
   const uint64_t wanted = uint64_t{count} * pages(longest) + pages(shapes.prompt_tokens);
   if (longest < bounds_.context_length && count < bounds_.max_running && wanted <= bounds_.page_count) {
     shapes.decode_count = count;
-    shapes.decode_prompt = decode_prompt_;
+    shapes.decode_prompt = kCrowdDecodePrompt;
   }
   together_.emplace(shapes, bounds_.stage_count, bounds_.window, *bounds_.machine);
 }
 
 std::optional<Plan> Profile::next(uint64_t id) {
   if (closed_) return std::nullopt;
-  if (run_us_ > kLongEnoughUs) {
-    if (std::ranges::binary_search(rounds_, next_step_)) order_.resize(next_step_);
-    if (together_) together_->stop_after_round();
-  }
+  if (run_us_ > kLongEnoughUs && std::ranges::binary_search(rounds_, next_step_)) order_.resize(next_step_);
   if (!alone_ended()) {
     ids_.push_back(id);
     return next_alone();
   }
+  if (!together_ && bounds_.stage_count > 1 && bounds_.machine) begin_together();
   if (together_ && !together_->finished()) return together_->next(id, scratch_);
   closed_ = true;
   Plan plan;
@@ -138,7 +153,7 @@ std::vector<ProfileTiming> Profile::timings() const {
 }
 
 Contention Profile::contention(const CostModel& costs) const {
-  return together_ ? together_->contention(timings(), costs) : Contention{};
+  return together_ ? together_->contention(costs) : Contention{};
 }
 
 }  // namespace millrace::sched

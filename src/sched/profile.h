@@ -25,8 +25,9 @@ struct ProfileBounds {
 /// steps of one and of many sequences, on scratch sequences whose slots are closed again. The largest comes first, to
 /// touch all memory, and does not count; the others are run in up to kRounds rounds, of which the shortest time counts:
 /// what else goes on beside a stage only makes it slower. After kFewestRounds none begins once the stages have run for
-/// kLongEnoughUs in all, since clients wait. Then, where several stages share a machine, all of them are timed at once.
-/// Ordinary plans, so that the stages know nothing of it. Used by the scheduler while nothing else runs.
+/// kLongEnoughUs in all, since clients wait. Then, where several stages share a machine, all of them are timed at once
+/// (ProfileTogether). Ordinary plans, so that the stages know nothing of it. Used by the scheduler while nothing else
+/// runs.
 class Profile {
  public:
   explicit Profile(const ProfileBounds& bounds);
@@ -35,7 +36,9 @@ class Profile {
   /// last timings home.
   [[nodiscard]] std::optional<Plan> next(uint64_t plan);
   /// The next plan may be made while others are in flight.
-  [[nodiscard]] bool goes_along() const { return alone_ended() && together_ && together_->goes_along(); }
+  [[nodiscard]] bool goes_along() const { return together_ && together_->goes_along(); }
+  /// Stages are timed beside each other now, or have been.
+  [[nodiscard]] bool times_together() const { return together_.has_value(); }
   [[nodiscard]] bool finished() const { return closed_; }
 
   /// A stage's time for a plan; plans of others are ignored.
@@ -61,7 +64,8 @@ class Profile {
 
   void add_prefills();
   void add_decodes();
-  void add_bursts();
+  void begin_together();
+  [[nodiscard]] double slowest_us(uint32_t prompt_tokens) const;
   [[nodiscard]] uint32_t longest_prompt() const;
   [[nodiscard]] bool alone_ended() const { return next_step_ == order_.size(); }
   [[nodiscard]] Plan next_alone();
@@ -70,8 +74,7 @@ class Profile {
   std::vector<Step> steps_;
   std::vector<size_t> order_;  // of steps_, as they are run
   std::vector<size_t> rounds_;  // where in order_ those begin that may be left out
-  size_t next_step_ = 0;       // of order_
-  uint32_t decode_prompt_ = 0;  // tokens of the sequences of the decode steps
+  size_t next_step_ = 0;        // of order_
   uint32_t most_decodes_ = 0;
   std::optional<ProfileTogether> together_;
   bool closed_ = false;        // the last plan has been made

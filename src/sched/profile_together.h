@@ -9,12 +9,13 @@
 
 namespace millrace::sched {
 
-/// The plans that time the stages of one machine while all of them compute: bursts of plans in flight at once, of
-/// prompts, of decode steps, and of both in turns, of shapes that Profile has timed on each stage alone. Of kRounds
-/// rounds of each burst the quicker one counts. Part of Profile.
+/// The plans that time the stages of one machine while all of them compute: crowds of plans in flight at once, of
+/// prompts, of decode steps, and of both in turns. Between them the same plans run one at a time, so that what a run
+/// takes alone and beside others is known of the same moments: whatever else the machine does then slows down both. A
+/// round is all of that; of the rounds' results the median counts. Part of Profile.
 class ProfileTogether {
  public:
-  /// What the plans are made of. decode_count 0: no room for decode steps, the bursts are of prompts only.
+  /// What the plans are made of. decode_count 0: no room for decode steps, the crowds are of prompts only.
   struct Shapes {
     uint32_t prompt_tokens = 0;
     uint32_t decode_count = 0;
@@ -23,42 +24,52 @@ class ProfileTogether {
 
   ProfileTogether(const Shapes& shapes, size_t stage_count, size_t window, const SharedMachine& machine);
 
-  /// Plans of one burst, on as many stages.
-  [[nodiscard]] static uint32_t plans_per_burst(size_t stage_count) {
-    return 2 * static_cast<uint32_t>(stage_count) + 2;
-  }
-  [[nodiscard]] bool finished() const { return next_burst_ == bursts_.size(); }
-  /// The next plan is not the first of its burst: it may be made while others are in flight.
-  [[nodiscard]] bool goes_along() const { return next_place_ > 0; }
-  /// No burst of the rounds that have not begun is run; the first round's always are.
-  void stop_after_round();
+  /// Tokens of a decoding sequence at the end of a round, on as many stages.
+  [[nodiscard]] static uint32_t longest_decode(uint32_t decode_prompt, size_t stage_count);
+  [[nodiscard]] bool finished() const;
+  /// The next plan may be made while others are in flight.
+  [[nodiscard]] bool goes_along() const { return !steps_[next_step_].waits; }
   [[nodiscard]] Plan next(uint64_t plan, ScratchSequences& sequences);
   void record(const StageReport& report, const BatchShape& shape);
 
-  /// What the runs took from each other beyond their shares of the processors; `alone`: the same shapes, timed stage by
-  /// stage; `costs`: what was learnt of them.
-  [[nodiscard]] Contention contention(const std::vector<ProfileTiming>& alone, const CostModel& costs) const;
+  /// What the runs took from each other beyond their shares of the processors; `costs`: what is known of them.
+  [[nodiscard]] Contention contention(const CostModel& costs) const;
+
+  static constexpr size_t kMostRounds = 5;
+  /// Beyond the fewest, no round begins once they have taken so long: clients wait.
+  static constexpr int64_t kLongEnoughNs = 4'000'000'000;
 
  private:
-  enum class Kind : uint8_t { kPrompts, kDecodes, kBoth };
-  struct Burst {
-    Kind kind = Kind::kPrompts;
-    uint64_t first_plan = 0;
-    std::vector<Sharing::Run> runs{};  // in the order of their reports
+  enum class Work : uint8_t { kOpen, kPrompt, kDecode };
+  struct Step {
+    Work work = Work::kPrompt;
+    bool alone = true;
+    bool waits = true;  // until nothing is in flight
+  };
+  struct TimedRun {
+    size_t step = 0;
+    Sharing::Run run;
+  };
+  struct Round {
+    std::vector<uint64_t> plans;  // by step
+    std::vector<TimedRun> runs;   // in the order of their reports
     [[nodiscard]] int64_t length_ns() const;
   };
-  static constexpr size_t kRounds = 2;
 
-  [[nodiscard]] std::vector<const Burst*> quickest() const;
+  void add_alone(Work work) { steps_.push_back({work}); }
+  void add_crowd(const std::vector<Work>& works);
+  void append(Work work, Plan& plan, ScratchSequences& sequences);
+  [[nodiscard]] double alone_us(const Round& round, Work work, StageId stage) const;
+  [[nodiscard]] Contention contention_of(const Round& round, const CostModel& costs) const;
 
   const Shapes shapes_;
   const size_t stage_count_;
   const size_t window_;
   const SharedMachine machine_;
-  std::vector<Burst> bursts_;  // round by round
-  size_t kinds_ = 0;           // bursts of a round
-  size_t next_burst_ = 0;
-  uint32_t next_place_ = 0;  // in that burst
+  std::vector<Step> steps_;  // of a round
+  std::vector<Round> rounds_;
+  size_t next_step_ = 0;
+  bool has_prompt_ = false;  // a prompt's slot is open in this round
 };
 
 }  // namespace millrace::sched

@@ -52,6 +52,7 @@ RingStats::RingStats(size_t stage_count, size_t window)
       window_(window),
       clocks_(stage_count_),
       since_start_(stage_count_),
+      profile_(stage_count_),
       occupancy_ns_(window + 1) {
   for (Bucket& bucket : buckets_) bucket.totals = RingTotals(stage_count_);
 }
@@ -71,7 +72,7 @@ void RingStats::ring_attached(Generation generation, int64_t now_ns) {
 void RingStats::ring_broken(int64_t now_ns) {
   pending_.clear();
   previous_.reset();
-  set_in_flight(0, now_ns);
+  set_in_flight(0, now_ns, false);
 }
 
 void RingStats::request_came(int64_t at_ns) {
@@ -83,6 +84,7 @@ void RingStats::plan_sent(const Plan& plan, const PlanSent& sent) {
   if (pending_.size() >= kMaxPending) pending_.pop_front();
   Pending& pending = pending_.emplace_back();
   pending.plan_bytes = sent.bytes;
+  pending.profile = sent.profile;
   PlanRecord& record = pending.record;
   record.plan = plan.id;
   record.sent_ns = sent.sent_ns;
@@ -103,7 +105,7 @@ void RingStats::plan_sent(const Plan& plan, const PlanSent& sent) {
   record.waiting = sent.waiting;
   record.free_pages = sent.free_pages;
   record.in_flight = in_flight_ + 1;
-  set_in_flight(in_flight_ + 1, sent.sent_ns);
+  set_in_flight(in_flight_ + 1, sent.sent_ns, sent.profile);
 }
 
 RingStats::Pending* RingStats::find(PlanId plan) {
@@ -132,7 +134,7 @@ void RingStats::output_booked(const PlanOutput& output, uint64_t bytes, int64_t 
       const bool reported = pending->record.stages[last].known;
       last_left_ns_ = reported ? pending->reports[last].end_ns - clocks_.offset_ns(last) : arrived_ns;
       output_came_ = true;
-      set_in_flight(in_flight_ - 1, arrived_ns);
+      set_in_flight(in_flight_ - 1, arrived_ns, pending->profile);
     }
   }
   while (!pending_.empty() && pending_.front().complete()) {
@@ -148,7 +150,7 @@ void RingStats::complete(Pending& pending, int64_t now_ns) {
   set_spans(pending);
   if (previous_) explain_waits(*previous_, record);
   previous_ = record;
-  count_stages(record, now_ns);
+  count_stages(pending, now_ns);
   const std::lock_guard lock(mutex_);
   record.number = next_number_++;
   if (records_.size() >= kMaxRecords) records_.pop_front();
@@ -189,9 +191,8 @@ void RingStats::count_output(const Pending& pending, const PlanOutput& output, u
   found.links.back() = {1, output_bytes, 0, 0};
 
   const std::lock_guard lock(mutex_);
-  since_start_ += found;
-  bucket(record.booked_ns) += found;
-  if (record.sequences == 0) return;
+  add(found, pending.profile, record.booked_ns);
+  if (record.sequences == 0 || pending.profile) return;
   const double latency_s = static_cast<double>(record.output_ns - record.sent_ns) * 1e-9;
   const auto place = std::ranges::lower_bound(kRingLatencyBounds, latency_s) - kRingLatencyBounds.begin();
   ++latency_counts_[static_cast<size_t>(place)];
@@ -200,7 +201,8 @@ void RingStats::count_output(const Pending& pending, const PlanOutput& output, u
   ++token_counts_[static_cast<size_t>(std::ranges::lower_bound(kTokenCountBounds, tokens) - kTokenCountBounds.begin())];
 }
 
-void RingStats::count_stages(const PlanRecord& record, int64_t now_ns) {
+void RingStats::count_stages(const Pending& pending, int64_t now_ns) {
+  const PlanRecord& record = pending.record;
   RingTotals found(stage_count_);
   int64_t left_ns = record.sent_ns;
   for (size_t s = 0; s < stage_count_; ++s) {
@@ -212,15 +214,23 @@ void RingStats::count_stages(const PlanRecord& record, int64_t now_ns) {
   }
   found.links.back() = {0, 0, 1, std::max<int64_t>(record.output_ns - left_ns, 0)};
   const std::lock_guard lock(mutex_);
+  add(found, pending.profile, now_ns);
+}
+
+void RingStats::add(const RingTotals& found, bool profile, int64_t now_ns) {
+  if (profile) {
+    profile_ += found;
+    return;
+  }
   since_start_ += found;
   bucket(now_ns) += found;
 }
 
-void RingStats::set_in_flight(uint32_t in_flight, int64_t now_ns) {
+void RingStats::set_in_flight(uint32_t in_flight, int64_t now_ns, bool profile) {
   const int64_t passed = now_ns - std::exchange(in_flight_since_, now_ns);
   const std::lock_guard lock(mutex_);
-  if (generations_ > 0 && in_flight_ < occupancy_ns_.size()) occupancy_ns_[in_flight_] += passed;
-  if (in_flight_ > 0) {
+  if (generations_ > 0 && !profile && in_flight_ < occupancy_ns_.size()) occupancy_ns_[in_flight_] += passed;
+  if (in_flight_ > 0 && !profile) {
     for (RingTotals* totals : {&since_start_, &bucket(now_ns)}) {
       totals->in_use_ns += passed;
       totals->occupied_ns += passed * in_flight_;
@@ -257,6 +267,7 @@ RingSnapshot RingStats::snapshot(int64_t now_ns) const {
   snapshot.in_flight = in_flight_;
   snapshot.generations = generations_;
   snapshot.since_start = since_start_;
+  snapshot.profile = profile_;
   for (const Bucket& found : buckets_) {
     if (found.second >= oldest) snapshot.recent += found.totals;
   }

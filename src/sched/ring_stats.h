@@ -58,6 +58,7 @@ struct RingSnapshot {
   uint32_t in_flight = 0;
   uint64_t generations = 0;                 ///< rings that have been attached
   RingTotals since_start;
+  RingTotals profile;  ///< of the plans that timed the stages at the start, which no other has
   RingTotals recent;
   int64_t recent_ns = 0;                    ///< the time that `recent` covers: RingStats::kRecentNs or less
   std::vector<int64_t> occupancy_ns;        // [window + 1] time with so many plans in flight
@@ -74,6 +75,7 @@ struct PlanSent {
   uint32_t waiting = 0;
   uint64_t free_pages = 0;
   uint64_t bytes = 0;       ///< of the message
+  bool profile = false;     ///< it times the stages, and serves no request
 };
 
 /// What micro-batches cost as far as the head has learnt it, and what bounds them.
@@ -130,6 +132,7 @@ class RingStats {
     std::vector<StageReport> reports;  // [stage_count], in order once complete
     size_t report_count = 0;
     uint64_t plan_bytes = 0;
+    bool profile = false;
     bool has_output = false;
     [[nodiscard]] bool complete() const {
       return has_output && (record.sequences == 0 || report_count == reports.size());
@@ -145,8 +148,9 @@ class RingStats {
   void complete(Pending& pending, int64_t now_ns);
   void set_spans(Pending& pending) const;
   void count_output(const Pending& pending, const PlanOutput& output, uint64_t output_bytes);
-  void count_stages(const PlanRecord& record, int64_t now_ns);
-  void set_in_flight(uint32_t in_flight, int64_t now_ns);
+  void count_stages(const Pending& pending, int64_t now_ns);
+  void add(const RingTotals& found, bool profile, int64_t now_ns);
+  void set_in_flight(uint32_t in_flight, int64_t now_ns, bool profile);
   [[nodiscard]] RingTotals& bucket(int64_t now_ns);
 
   const size_t stage_count_;
@@ -171,6 +175,7 @@ class RingStats {
   uint64_t next_number_ = 1;
   std::deque<PlanRecord> records_;          // complete ones, at most kMaxRecords
   RingTotals since_start_;
+  RingTotals profile_;
   std::array<Bucket, kRecentNs / 1'000'000'000> buckets_;  // one per second
   int64_t attached_ns_ = 0;                 // the first ring
   std::vector<int64_t> occupancy_ns_;

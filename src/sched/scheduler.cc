@@ -1,7 +1,6 @@
 #include "sched/scheduler.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/check.h"
 
@@ -36,16 +35,6 @@ ProfileBounds profile_bounds(const SchedulerOptions& options) {
 cache::PrefixCacheOptions cache_options(const SchedulerOptions& options) {
   return {options.page_size, options.page_count,  options.share_prefixes, options.host_page_count,
           options.has_store, options.stage_count, options.write_policy,   options.first_copy};
-}
-
-GenerateEvent faulty(const Sequence& sequence, tensor::LogitFault fault) {
-  GenerateEvent event;
-  event.error =
-      make_error(ErrorCode::kInternal,
-                 "the model gives no distribution for this sequence of {} tokens: its logits hold {} (a broken "
-                 "checkpoint, or an overflow)",
-                 sequence.tokens.size(), tensor::to_string(fault));
-  return event;
 }
 
 }  // namespace
@@ -163,7 +152,7 @@ std::vector<SequenceId> Scheduler::pause(PauseMode mode) {
   paused_ = true;
   std::vector<SequenceId> ended;
   if (mode == PauseMode::kRetract) {
-    while (!running_.empty()) retract(*running_.back());
+    while (!running_.empty()) send_back(*running_.back());
   } else if (mode == PauseMode::kAbort) {
     for (const auto& [id, sequence] : sequences_) ended.push_back(id);
     std::sort(ended.begin(), ended.end());
@@ -191,51 +180,6 @@ void Scheduler::check_invariants() const {
   CHECK(running_.size() + waiting_.size() == sequences_.size());
   for (const Sequence* sequence : running_) {
     CHECK(sequence->scheduled <= sequence->tokens.size() && sequence->in_flight <= in_flight_.size());
-  }
-}
-
-std::vector<SequenceUpdate> Scheduler::complete(const PlanOutput& output) {
-  CHECK(!in_flight_.empty(), "an output without a plan in flight");
-  const InFlight plan = std::move(in_flight_.front());
-  in_flight_.pop_front();
-  CHECK(output.slices.size() == plan.slice_count, "plan {}: {} slices in its output, {} planned", output.id.value(),
-        output.slices.size(), plan.slice_count);
-  observe(output.reports);
-  if (profile_ && profile_->finished() && in_flight_.empty()) {
-    finish_profile();
-  }
-  std::vector<SequenceUpdate> updates;
-  for (size_t i = 0; i < plan.sequences.size(); ++i) {
-    const auto found = sequences_.find(plan.sequences[i]);
-    if (found == sequences_.end()) continue;
-    auto event = book(*found->second, output.slices[i]);
-    if (!event) continue;
-    if (event->last()) remove(*found->second);
-    updates.push_back({plan.sequences[i], std::move(*event)});
-  }
-  return updates;
-}
-
-void Scheduler::observe(const std::vector<StageReport>& reports) {
-  const uint64_t oldest = plan_count_ - shapes_.size();
-  for (const StageReport& report : reports) {
-    const uint64_t plan = report.plan.value();
-    if (plan < oldest || plan >= plan_count_ || report.stage.value() >= options_.stage_count) continue;
-    observe(report, shapes_[plan - oldest]);
-  }
-}
-
-void Scheduler::observe(const StageReport& report, const std::optional<BatchShape>& shape) {
-  if (profile_) {
-    if (shape) profile_->record(report, *shape);
-    return;
-  }
-  if (shape) chunker_.observe(report.stage, *shape, static_cast<double>(report.run_ns()) * 1e-3);
-  if (!sharing_) return;
-  const double prompt_share = costs_alone_.prompt_share(report.stage, shape.value_or(BatchShape{}));
-  for (const Sharing::Alone& alone :
-       sharing_->add({report.stage, report.plan.value(), shape, report.begin_ns, report.end_ns, prompt_share})) {
-    costs_alone_.observe(alone.stage, alone.shape, alone.run_us);
   }
 }
 
@@ -272,52 +216,8 @@ void Scheduler::record_shape(const Plan& plan) {
     shapes_.back().reset();
   }
   if (shapes_.size() > kMaxShapes) shapes_.pop_front();
-  in_flight_.back().slice_count = plan.slices.size();
+  in_flight_.back().slices = plan.slices;
   ++plan_count_;
-}
-
-std::optional<GenerateEvent> Scheduler::book(Sequence& sequence, const SliceOutput& slice) {
-  CHECK(sequence.in_flight > 0);
-  --sequence.in_flight;
-  if (slice.fault != tensor::LogitFault::kNone) return faulty(sequence, slice.fault);
-  book_scores(sequence, slice);
-  const bool scored = sequence.request.max_tokens == 0 && sequence.running && sequence.in_flight == 0 &&
-                      sequence.unscheduled() == 0;
-  if (!slice.sample && !scored) return std::nullopt;
-  GenerateEvent event;
-  event.cached_tokens = sequence.cached_tokens.value_or(0);
-  if (slice.sample) {
-    sequence.tokens.push_back(slice.sample->token);
-    event.tokens.push_back(slice.sample->token);
-    if (sequence.request.sampling.top_logprobs >= 0) event.logprobs.push_back(slice.sample->logprobs);
-    event.finish = finish_reason(sequence);
-  } else {
-    event.finish = FinishReason::kLength;
-  }
-  if (sequence.wants_scores()) {
-    event.prompt_logprobs = std::move(sequence.prompt_scores);
-    sequence.prompt_scored = true;
-  }
-  return event;
-}
-
-void Scheduler::book_scores(Sequence& sequence, const SliceOutput& slice) {
-  if (!sequence.wants_scores() || !sequence.running) return;
-  if (sequence.prompt_scores.empty()) {
-    sequence.prompt_scores.push_back({.token = sequence.request.prompt.front(), .logprob = std::nanf("")});
-  }
-  sequence.prompt_scores.insert(sequence.prompt_scores.end(), slice.scores.begin(), slice.scores.end());
-}
-
-std::optional<FinishReason> Scheduler::finish_reason(const Sequence& sequence) const {
-  const auto& stops = sequence.request.sampling.stop_token_ids;
-  if (sequence.output_count() >= sequence.request.sampling.min_tokens &&
-      std::find(stops.begin(), stops.end(), sequence.tokens.back()) != stops.end()) {
-    return FinishReason::kStop;
-  }
-  if (sequence.output_count() >= sequence.request.max_tokens) return FinishReason::kLength;
-  if (sequence.tokens.size() >= options_.context_length) return FinishReason::kLength;
-  return std::nullopt;
 }
 
 }  // namespace millrace::sched

@@ -85,6 +85,8 @@ class Scheduler {
   [[nodiscard]] std::optional<Plan> next();
   /// A plan without slices, which carries what else has to be told.
   [[nodiscard]] Plan empty_plan();
+  /// Whether `output` answers the oldest plan in flight, slice by slice; kData: what it has, and what was wanted.
+  [[nodiscard]] Result<void> check(const PlanOutput& output) const;
   /// Books the output of the oldest plan in flight.
   [[nodiscard]] std::vector<SequenceUpdate> complete(const PlanOutput& output);
   /// Books what the stages say of page copies; kData when they say what can't be.
@@ -98,6 +100,8 @@ class Scheduler {
   [[nodiscard]] const std::vector<SequenceId>& newest_plan() const { return in_flight_.back().sequences; }
   /// The stages are being timed by scratch sequences; requests wait.
   [[nodiscard]] bool profiling() const { return profile_.has_value(); }
+  /// Beside each other, by now.
+  [[nodiscard]] bool profiling_together() const { return profile_ && profile_->times_together(); }
   [[nodiscard]] const CostModel& costs() const { return chunker_.costs(); }
   /// The same, but for what stages on the same processors take from each other.
   [[nodiscard]] const CostModel& costs_alone() const { return sharing_ ? costs_alone_ : costs(); }
@@ -114,15 +118,13 @@ class Scheduler {
   void check_invariants() const;
   [[nodiscard]] size_t in_flight_plans() const { return in_flight_.size(); }
   [[nodiscard]] bool empty() const { return sequences_.empty(); }
-  /// Slots whose closing still has to travel; an idle head sends an empty plan for them.
-  [[nodiscard]] bool closes_pending() const { return !pending_closes_.empty(); }
-  /// Sequences sent back to the queue for want of pages, since the start.
+  /// Sequences sent back to the queue for want of pages or slots, since the start.
   [[nodiscard]] uint64_t retraction_count() const { return retraction_count_; }
 
  private:
   struct InFlight {
     std::vector<SequenceId> sequences;  // as the slices; empty for a plan of the profile
-    size_t slice_count = 0;
+    std::vector<PlanSlice> slices;
   };
 
   [[nodiscard]] std::optional<Plan> next_of_profile();
@@ -151,6 +153,7 @@ class Scheduler {
   [[nodiscard]] bool reserve_decode_page(Sequence& sequence);
   [[nodiscard]] Sequence* victim(Sequence& needy);
   void retract(Sequence& sequence);
+  void send_back(Sequence& sequence);
   void finish_plan(Plan& plan);
   void prefetch(Sequence& sequence);
   void leave(Sequence& sequence);

@@ -172,10 +172,14 @@ Sequence* Scheduler::victim(Sequence& needy) {
 }
 
 void Scheduler::retract(Sequence& sequence) {
+  send_back(sequence);
+  ++retraction_count_;
+}
+
+void Scheduler::send_back(Sequence& sequence) {
   leave(sequence);
   sequence.prompt_scores.clear();
   waiting_.push_front(&sequence);
-  ++retraction_count_;
 }
 
 std::vector<uint32_t> Scheduler::backlog() const {

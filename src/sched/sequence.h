@@ -40,8 +40,8 @@ struct Sequence {
   /// What a cache may supply: the last token is always computed, since a token is drawn from it.
   [[nodiscard]] std::span<const TokenId> reusable_tokens() const { return std::span(tokens).first(tokens.size() - 1); }
   [[nodiscard]] bool wants_scores() const { return request.prompt_top_logprobs >= 0 && !prompt_scored; }
-  /// All but the token drawn last is in the cache: the next step is a decode step.
   [[nodiscard]] bool prefilling() const { return running && unscheduled() > 0 && !decoding(); }
+  /// All but the token drawn last is in the cache: the next step is a decode step.
   [[nodiscard]] bool decoding() const { return running && output_count() > 0 && scheduled + 1 >= tokens.size(); }
 };
 

@@ -3,6 +3,7 @@
 #include <simdjson.h>
 
 #include <fstream>
+#include <limits>
 #include <sstream>
 
 #include "model/layer_range.h"
@@ -27,6 +28,17 @@ Result<double> number(std::string_view name, element value) {
     return make_error(ErrorCode::kData, "{}: wanted a number that is not negative", name);
   }
   return found;
+}
+
+template <class Integer>
+Result<void> read_integer(std::string_view name, element value, Integer& into) {
+  constexpr uint64_t most = std::numeric_limits<Integer>::max();
+  uint64_t found = 0;
+  if (value.get(found) != simdjson::SUCCESS || found > most) {
+    return make_error(ErrorCode::kData, "{}: wanted a whole number from 0 to {}", name, most);
+  }
+  into = static_cast<Integer>(found);
+  return {};
 }
 
 Result<void> read_cost(std::string_view name, element value, sched::CostCoefficients& cost) {
@@ -94,11 +106,16 @@ Result<void> read_contention(element value, sched::Contention& contention) {
 }
 
 Result<void> read_scalar(std::string_view name, element value, Cluster& cluster, sched::SharedMachine& shared) {
+  if (name == "layers") return read_integer(name, value, cluster.layers);
+  if (name == "processors") return read_integer(name, value, shared.processors);
+  if (name == "threads") return read_integer(name, value, shared.threads);
+  if (name == "page_size") return read_integer(name, value, cluster.page_size);
+  if (name == "page_count") return read_integer(name, value, cluster.page_count);
+  if (name == "max_running") return read_integer(name, value, cluster.max_running);
+  if (name == "context_length") return read_integer(name, value, cluster.context_length);
   const auto found = number(name, value);
   if (found.has_error()) return found.error();
-  if (name == "layers") {
-    cluster.layers = static_cast<int32_t>(*found);
-  } else if (name == "jitter") {
+  if (name == "jitter") {
     cluster.jitter = *found;
   } else if (name == "activation_bytes_per_token") {
     cluster.activation_bytes_per_token = *found;
@@ -108,18 +125,6 @@ Result<void> read_scalar(std::string_view name, element value, Cluster& cluster,
     cluster.link_latency_us = *found;
   } else if (name == "head_latency_us") {
     cluster.head_latency_us = *found;
-  } else if (name == "processors") {
-    shared.processors = static_cast<uint32_t>(*found);
-  } else if (name == "threads") {
-    shared.threads = static_cast<uint32_t>(*found);
-  } else if (name == "page_size") {
-    cluster.page_size = static_cast<uint32_t>(*found);
-  } else if (name == "page_count") {
-    cluster.page_count = static_cast<uint32_t>(*found);
-  } else if (name == "max_running") {
-    cluster.max_running = static_cast<uint32_t>(*found);
-  } else if (name == "context_length") {
-    cluster.context_length = static_cast<uint32_t>(*found);
   } else {
     return make_error(ErrorCode::kData, "{}: unknown", name);
   }
@@ -156,6 +161,12 @@ Result<Cluster> Cluster::parse(const std::string& json) {
   }
   if (cluster.page_size < 1 || cluster.page_count < 1 || cluster.max_running < 1 || shared.threads < 1) {
     return Error{ErrorCode::kData, "page_size, page_count, max_running, threads: wanted at least 1 of each"};
+  }
+  const sched::Contention& taken = shared.contention;
+  const double contention =
+      taken.prompt_by_prompt + taken.prompt_by_other + taken.other_by_prompt + taken.other_by_other;
+  if (shared.processors == 0 && contention > 0) {
+    return Error{ErrorCode::kData, "contention: wanted processors beside it, of the machine that the stages share"};
   }
   if (shared.processors > 0) cluster.machine = shared;
   const uint64_t capacity = uint64_t{cluster.page_size} * cluster.page_count;

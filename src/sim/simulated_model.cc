@@ -17,9 +17,22 @@ uint64_t SimulatedModel::attend(uint64_t context, uint64_t key_value) { return m
 
 uint64_t SimulatedModel::embed(TokenId token) { return mix(static_cast<uint64_t>(token), 17); }
 
-TokenId SimulatedModel::token_of(uint64_t hidden) const { return static_cast<TokenId>(hidden % vocab_size); }
+TokenId SimulatedModel::draw(uint64_t hidden, const tensor::SampleSpec& spec) const {
+  uint64_t drawn = mix(mix(hidden, spec.params->seed), spec.position);
+  drawn = mix(drawn, spec.output_count);
+  for (const TokenId token : spec.prompt) drawn = mix(drawn, static_cast<uint64_t>(token));
+  drawn = mix(drawn, spec.output.size());
+  for (const TokenId token : spec.output) drawn = mix(drawn, static_cast<uint64_t>(token));
+  return static_cast<TokenId>(drawn % vocab_size);
+}
 
-std::vector<TokenId> SimulatedModel::generate(std::span<const TokenId> prompt, size_t count) const {
+tensor::TokenLogprobs SimulatedModel::score(uint64_t hidden, TokenId token) const {
+  const uint64_t found = mix(hidden, static_cast<uint64_t>(token));
+  return {token, -static_cast<float>(found % 4096) / 256, static_cast<int32_t>(found % vocab_size) + 1, {}};
+}
+
+SimulatedModel::Continuation SimulatedModel::generate(std::span<const TokenId> prompt, size_t count,
+                                                      const tensor::SamplingParams& sampling) const {
   std::vector<uint64_t> contexts(static_cast<size_t>(layer_count), 0);
   uint64_t hidden = 0;
   const auto feed = [&](TokenId token) {
@@ -30,13 +43,23 @@ std::vector<TokenId> SimulatedModel::generate(std::span<const TokenId> prompt, s
       hidden = mix(hidden, context);
     }
   };
-  for (const TokenId token : prompt) feed(token);
-  std::vector<TokenId> output;
-  while (output.size() < count) {
-    output.push_back(token_of(hidden));
-    feed(output.back());
+  Continuation found;
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    if (i > 0) found.prompt_scores.push_back(score(hidden, prompt[i]));
+    feed(prompt[i]);
   }
-  return output;
+  while (found.tokens.size() < count) {
+    tensor::SampleSpec spec{
+        &sampling, prompt.size() + found.tokens.size(), static_cast<uint32_t>(found.tokens.size()), {}, {}};
+    if (sampling.needs_history()) {
+      spec.prompt = prompt;
+      spec.output = found.tokens;
+    }
+    found.tokens.push_back(draw(hidden, spec));
+    found.scores.push_back(score(hidden, found.tokens.back()));
+    feed(found.tokens.back());
+  }
+  return found;
 }
 
 }  // namespace millrace::sim

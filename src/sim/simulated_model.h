@@ -5,12 +5,13 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "tensor/sampling.h"
 
 namespace millrace::sim {
 
 /// A model of hashes instead of numbers: each layer writes a value per token into its KV and reads all earlier ones, so
 /// that a wrong page, a missing token or a wrong order changes every token that follows. What a row yields depends on
-/// its tokens alone, not on stages, chunks or batches.
+/// its tokens alone, not on stages, chunks or batches; what is drawn from it on all that a draw may depend on besides.
 struct SimulatedModel {
   int32_t layer_count = 4;
   uint32_t vocab_size = 1000;
@@ -21,10 +22,19 @@ struct SimulatedModel {
   /// Adds the KV of the next position to a running value over the context.
   [[nodiscard]] static uint64_t attend(uint64_t context, uint64_t key_value);
   [[nodiscard]] static uint64_t embed(TokenId token);
-  [[nodiscard]] TokenId token_of(uint64_t hidden) const;
+  [[nodiscard]] TokenId draw(uint64_t hidden, const tensor::SampleSpec& spec) const;
+  /// How likely a row finds it that `token` comes next.
+  [[nodiscard]] tensor::TokenLogprobs score(uint64_t hidden, TokenId token) const;
 
-  /// The continuation of `prompt` by `count` tokens, computed without pages, plans or stages.
-  [[nodiscard]] std::vector<TokenId> generate(std::span<const TokenId> prompt, size_t count) const;
+  /// Computed without pages, plans or stages.
+  struct Continuation {
+    std::vector<TokenId> tokens;
+    std::vector<tensor::TokenLogprobs> scores;         // [tokens]
+    std::vector<tensor::TokenLogprobs> prompt_scores;  // [prompt - 1] of each token after the first
+  };
+  /// `prompt` and `count` tokens after it.
+  [[nodiscard]] Continuation generate(std::span<const TokenId> prompt, size_t count,
+                                      const tensor::SamplingParams& sampling) const;
 };
 
 }  // namespace millrace::sim

@@ -167,12 +167,29 @@ asio::awaitable<sched::StageRunner::Result> SimulatedRunner::run(const sched::St
     result.activations = std::as_bytes(std::span(buffer));
     co_return result;
   }
-  for (size_t sequence = 0; sequence < batch.slices.size(); ++sequence) {
-    sched::SliceOutput& output = result.outputs.emplace_back();
-    const auto row_end = static_cast<size_t>(batch.layout.row_begin[sequence + 1]);
-    if (batch.slices[sequence].sample) output.sample.emplace().token = model_.token_of(hidden[row_end - 1]);
-  }
+  result.outputs = outputs(batch, hidden);
   co_return result;
+}
+
+std::vector<sched::SliceOutput> SimulatedRunner::outputs(const sched::StageBatch& batch,
+                                                         std::span<const uint64_t> hidden) const {
+  std::vector<sched::SliceOutput> outputs;
+  size_t samples = 0;
+  size_t row = 0;
+  for (const sched::PlanSlice& slice : batch.slices) {
+    sched::SliceOutput& output = outputs.emplace_back();
+    const size_t end = row + slice.token_count;
+    if (slice.sample) {
+      const tensor::SampleSpec& spec = batch.sample_specs.at(samples++);
+      const TokenId drawn = output.sample.emplace().token = model_.draw(hidden[end - 1], spec);
+      if (spec.params->top_logprobs >= 0) output.sample->logprobs = model_.score(hidden[end - 1], drawn);
+    }
+    for (; row < end; ++row) {
+      const TokenId next = row + 1 < end ? batch.tokens[row + 1] : slice.next_token;
+      if (slice.score_top >= 0 && next >= 0) output.scores.push_back(model_.score(hidden[row], next));
+    }
+  }
+  return outputs;
 }
 
 }  // namespace millrace::sim

@@ -66,6 +66,8 @@ class SimulatedRunner final : public sched::StageRunner {
   void run_layer(int32_t layer, const sched::StageBatch& batch, std::vector<uint64_t>& hidden);
   [[nodiscard]] asio::awaitable<void> run_layers(const sched::StageBatch& batch, std::span<const std::byte> input,
                                                  std::vector<uint64_t>& hidden);
+  [[nodiscard]] std::vector<sched::SliceOutput> outputs(const sched::StageBatch& batch,
+                                                        std::span<const uint64_t> hidden) const;
   [[nodiscard]] uint64_t& cell(int32_t layer, PageId page, uint32_t offset);
   [[nodiscard]] async::Duration cost(const sched::StageBatch& batch);
   [[nodiscard]] async::Duration copy_time(size_t page_count);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <span>
 
 #include "base/random.h"
@@ -11,38 +12,61 @@
 namespace millrace::sim {
 namespace {
 
-Result<std::vector<double>> numbers(simdjson::dom::object fields, std::string_view name) {
+template <class T>
+Result<std::vector<T>> read_array(simdjson::dom::object fields, std::string_view name, std::string_view wanted) {
   simdjson::dom::array list;
   if (fields[name].get(list) != simdjson::SUCCESS) return make_error(ErrorCode::kData, "{}: wanted an array", name);
-  std::vector<double> values;
+  std::vector<T> values;
   for (const simdjson::dom::element entry : list) {
     if (entry.get(values.emplace_back()) != simdjson::SUCCESS || values.back() < 0) {
-      return make_error(ErrorCode::kData, "{}[{}]: wanted a number that is not negative", name, values.size() - 1);
+      return make_error(ErrorCode::kData, "{}[{}]: wanted {}", name, values.size() - 1, wanted);
     }
   }
   return values;
 }
 
+Result<std::vector<int64_t>> read_lengths(simdjson::dom::object fields, std::string_view name) {
+  auto lengths = read_array<int64_t>(fields, name, "a whole number that is not negative");
+  if (lengths.has_error()) return lengths;
+  for (size_t i = 0; i < lengths->size(); ++i) {
+    if ((*lengths)[i] > std::numeric_limits<int32_t>::max()) {
+      return make_error(ErrorCode::kData, "{}[{}]: {} tokens, wanted at most {}", name, i, (*lengths)[i],
+                        std::numeric_limits<int32_t>::max());
+    }
+  }
+  return lengths;
+}
+
+Result<uint32_t> read_limit(simdjson::dom::object fields) {
+  simdjson::dom::element value;
+  if (fields["max_concurrency"].get(value) != simdjson::SUCCESS || value.is_null()) return 0;
+  uint64_t limit = 0;
+  if (value.get(limit) != simdjson::SUCCESS || limit > std::numeric_limits<uint32_t>::max()) {
+    return make_error(ErrorCode::kData, "max_concurrency: wanted a whole number from 0 to {}, or none",
+                      std::numeric_limits<uint32_t>::max());
+  }
+  return static_cast<uint32_t>(limit);
+}
+
 Result<Workload> read_workload(simdjson::dom::object fields) {
-  const auto inputs = numbers(fields, "input_lens");
+  const auto inputs = read_lengths(fields, "input_lens");
   if (inputs.has_error()) return inputs.error();
-  const auto outputs = numbers(fields, "output_lens");
+  const auto outputs = read_lengths(fields, "output_lens");
   if (outputs.has_error()) return outputs.error();
-  const auto starts = numbers(fields, "start_times");
+  const auto starts = read_array<double>(fields, "start_times", "a number that is not negative");
   if (starts.has_error()) return starts.error();
+  const auto limit = read_limit(fields);
+  if (limit.has_error()) return limit.error();
   if (inputs->empty() || inputs->size() != outputs->size() || inputs->size() != starts->size()) {
     return make_error(ErrorCode::kData,
                       "input_lens, output_lens, start_times: {}, {} and {} entries, wanted as many of "
                       "each, at least 1",
                       inputs->size(), outputs->size(), starts->size());
   }
-  Workload workload;
-  uint64_t limit = 0;
-  if (fields["max_concurrency"].get(limit) == simdjson::SUCCESS)
-    workload.max_concurrency = static_cast<uint32_t>(limit);
-  const double first_s = workload.max_concurrency > 0 ? std::ranges::min(*starts) : 0;
+  Workload workload{.max_concurrency = *limit};
+  const double first_s = *limit > 0 ? std::ranges::min(*starts) : 0;
   double last_s = 0;
-  const size_t on_time = workload.max_concurrency > 0 ? std::min<size_t>(limit, inputs->size()) : inputs->size();
+  const size_t on_time = *limit > 0 ? std::min<size_t>(*limit, inputs->size()) : inputs->size();
   for (size_t i = 0; i < inputs->size(); ++i) {
     if ((*inputs)[i] < 1 || (*outputs)[i] < 1) {
       return make_error(ErrorCode::kData, "request {}: {} tokens in and {} out, wanted one of each: did it fail?", i,

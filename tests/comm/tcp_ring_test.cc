@@ -198,7 +198,8 @@ TEST_CASE("TCP: a ring of TCP links yields the model's own tokens, also after it
     for (uint32_t i = 0; i < answers.size(); ++i) {
       const sched::GenerateRequest request = request_of(first + i);
       REQUIRE_FALSE(answers[i].error.has_value());
-      REQUIRE(answers[i].tokens == TcpRing::model().generate(request.prompt, request.max_tokens));
+      REQUIRE(answers[i].tokens ==
+              TcpRing::model().generate(request.prompt, request.max_tokens, request.sampling).tokens);
     }
     REQUIRE(ring.stats().size() >= 2);
     ring.break_once();

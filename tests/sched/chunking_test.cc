@@ -147,6 +147,18 @@ TEST_CASE("what decode takes of a micro-batch, a chunk leaves") {
   REQUIRE(chunker.fit({kPrompt, kPrompt, 0}) >= alone / 4 / 64 * 64);
 }
 
+TEST_CASE("balanced chunks end at aligned places beside short prompts too") {
+  Chunker chunker = chunker_of(Chunking::kBalanced);
+  chunker.begin({}, std::vector<uint32_t>(16, kPrompt));
+  chunker.add_short({0, 100, 0});
+  const Chunker::Prompt first{0, 16320, 0};
+  const uint32_t chunk = chunker.fit(first);
+  REQUIRE(chunk > 0);
+  REQUIRE(chunk % 64 == 0);
+  chunker.add_chunk(first, chunk);
+  REQUIRE(chunker.fit({0, kPrompt, 0}) % 64 == 0);
+}
+
 TEST_CASE("without timings balanced chunks are fixed chunks") {
   Chunker chunker({Chunking::kBalanced, 1000, 0.75, 64, 4});
   chunker.begin({}, {5000});

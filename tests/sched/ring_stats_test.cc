@@ -156,6 +156,30 @@ TEST_CASE("reports are matched to their plans, however late they come, and the s
   REQUIRE(found.since_start.links[2].bytes == 20 + 50 + 60);
 }
 
+TEST_CASE("plans that time the stages are in no sum of what was served") {
+  RingStats stats(1, 2);
+  stats.ring_attached(Generation(1), 0);
+  stats.plan_sent(plan_of(0, 500, 0), {1, 2, 0, 0, 8, 30, true});
+  stats.output_booked(output_of(0, {report_of(0, 0, {3, 3, 3, 50})}), 5, 60, 61);
+  stats.request_came(70);
+  stats.plan_sent(plan_of(1, 10, 0), {80, 82, 1, 0, 7, 100});
+  stats.output_booked(output_of(1, {report_of(0, 1, {83, 83, 84, 90})}), 5, 91, 92);
+  const RingSnapshot found = stats.snapshot(100);
+  REQUIRE(found.profile.plans == 1);
+  REQUIRE(found.profile.prefill_tokens == 500);
+  REQUIRE(found.profile.stages[0].busy_ns == 47);
+  REQUIRE(found.profile.links[0].bytes == 30);
+  for (const RingTotals& served : {found.since_start, found.recent}) {
+    REQUIRE(served.plans == 1);
+    REQUIRE(served.prefill_tokens == 10);
+    REQUIRE(served.stages[0].busy_ns == 6);
+    REQUIRE(served.links[0].bytes == 100);
+    REQUIRE(served.in_use_ns == 91 - 82);
+  }
+  REQUIRE(found.latency_sum_ns == 91 - 82);
+  REQUIRE(std::ranges::count(found.token_counts, 1u) == 1);
+}
+
 TEST_CASE("a broken ring forgets what was in flight, and strange reports do no harm") {
   RingStats stats(1, 4);
   stats.ring_attached(Generation(1), 0);

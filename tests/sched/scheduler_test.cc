@@ -26,14 +26,19 @@ GenerateRequest request(size_t prompt, uint32_t max_tokens) {
   return made;
 }
 
-/// Answers a plan: every sampled slice draws `token`.
-std::vector<SequenceUpdate> answer(Scheduler& scheduler, const Plan& plan, TokenId token) {
+/// What answers a plan: every sampled slice draws `token`, every row whose successor is known has a score.
+PlanOutput output_of(const Plan& plan, TokenId token) {
   PlanOutput output;
   for (const PlanSlice& slice : plan.slices) {
     SliceOutput& made = output.slices.emplace_back();
     if (slice.sample) made.sample.emplace().token = token;
+    if (slice.score_top >= 0) made.scores.resize(slice.token_count - (slice.next_token < 0 ? 1 : 0));
   }
-  return scheduler.complete(output);
+  return output;
+}
+
+std::vector<SequenceUpdate> answer(Scheduler& scheduler, const Plan& plan, TokenId token) {
+  return scheduler.complete(output_of(plan, token));
 }
 
 }  // namespace
@@ -86,6 +91,83 @@ TEST_CASE("a sequence whose logits give no distribution ends with an error, what
   REQUIRE(updates[0].event.tokens == std::vector<TokenId>{9});
   REQUIRE(scheduler.abort(SequenceId(2)));
   REQUIRE(scheduler.free_pages() == options.page_count);
+}
+
+TEST_CASE("a prompt that is sent back while its last chunk is in flight is scored all the same, and once") {
+  auto options = small_options();
+  options.window = 2;
+  options.policy = QueuePolicy::kPriority;
+  options.max_running = 1;
+  Scheduler scheduler(options);
+  GenerateRequest scored = request(20, 5);
+  scored.prompt_top_logprobs = 0;
+  scheduler.add(SequenceId(1), std::move(scored));
+  const auto first = scheduler.next();
+  const auto last = scheduler.next();
+  REQUIRE(last->slices[0].sample);
+  const bool paused = GENERATE(true, false);
+  GenerateRequest preferred = request(4, 1);
+  preferred.priority = 1;
+  std::deque<Plan> in_flight{*first, *last};
+  if (paused) {
+    REQUIRE(scheduler.pause(PauseMode::kRetract).empty());
+    scheduler.resume();
+  } else {
+    scheduler.add(SequenceId(2), std::move(preferred));
+  }
+  std::vector<TokenId> tokens;
+  size_t scores = 0;
+  for (int turn = 0; turn < 50 && !scheduler.empty(); ++turn) {
+    while (in_flight.size() < options.window) {
+      auto plan = scheduler.next();
+      if (!plan) break;
+      in_flight.push_back(std::move(*plan));
+    }
+    REQUIRE_FALSE(in_flight.empty());
+    for (const SequenceUpdate& update : answer(scheduler, in_flight.front(), 9)) {
+      if (update.id != SequenceId(1)) continue;
+      tokens.insert(tokens.end(), update.event.tokens.begin(), update.event.tokens.end());
+      if (tokens.size() > 1) REQUIRE(update.event.prompt_logprobs.empty());
+      scores += update.event.prompt_logprobs.size();
+    }
+    in_flight.pop_front();
+  }
+  REQUIRE(scheduler.empty());
+  REQUIRE(tokens == std::vector<TokenId>(5, 9));
+  REQUIRE(scores == 20);
+  REQUIRE(scheduler.retraction_count() == (paused ? 0 : 1));  // a pause is no want of room
+}
+
+TEST_CASE("an output that does not answer the oldest plan is told from one that does") {
+  auto options = small_options();
+  options.window = 2;
+  Scheduler scheduler(options);
+  REQUIRE(scheduler.check({}).error().code == ErrorCode::kData);
+  GenerateRequest scored = request(20, 5);
+  scored.prompt_top_logprobs = 0;
+  scheduler.add(SequenceId(1), std::move(scored));
+  const auto first = scheduler.next();
+  const auto last = scheduler.next();
+  const PlanOutput good = output_of(*first, 9);
+  REQUIRE_FALSE(scheduler.check(good).has_error());
+  const auto message = [&](auto change) {
+    PlanOutput bad = good;
+    change(bad);
+    return scheduler.check(bad).error().message;
+  };
+  REQUIRE(message([](PlanOutput& output) { output.id = PlanId(1); }) == "an output of plan 1, wanted that of plan 0");
+  REQUIRE(message([](PlanOutput& output) { output.slices.clear(); }) == "plan 0: 0 slices in its output, 1 planned");
+  REQUIRE(message([](PlanOutput& output) { output.slices[0].sample.emplace(); }) ==
+          "plan 0, slice 0: a token and 16 scores, wanted none and 16");
+  REQUIRE(message([](PlanOutput& output) { output.slices[0].scores.pop_back(); }) ==
+          "plan 0, slice 0: no token and 15 scores, wanted none and 16");
+  (void)scheduler.complete(good);
+  PlanOutput second = output_of(*last, 9);
+  second.id = PlanId(1);
+  REQUIRE_FALSE(scheduler.check(second).has_error());
+  second.slices[0].fault = tensor::LogitFault::kNan;
+  second.slices[0].sample.reset();
+  REQUIRE_FALSE(scheduler.check(second).has_error());
 }
 
 TEST_CASE("prefill and decode mix in one plan, and a sequence decodes one step at a time") {

@@ -35,6 +35,10 @@ TEST_CASE("a description is read whole, and what is wrong with it is named") {
   REQUIRE(message(R"({"layer":{"per_tokens_us":1}})") == "layer.per_tokens_us: unknown");
   REQUIRE(message(R"({"jitter":-1})") == "jitter: wanted a number that is not negative");
   REQUIRE_THAT(message(R"({"layers":4,"page_count":2,"context_length":1000})"), Catch::Contains("1000"));
+  REQUIRE(message(R"({"layers":2.5})") == "layers: wanted a whole number from 0 to 2147483647");
+  REQUIRE(message(R"({"page_count":1e12})") == "page_count: wanted a whole number from 0 to 4294967295");
+  REQUIRE_THAT(message(R"({"layers":2,"page_count":2,"context_length":9,"contention":{"prompt_by_prompt":0.1}})"),
+               Catch::Contains("contention: wanted processors"));
 }
 
 namespace {
@@ -172,6 +176,12 @@ TEST_CASE("the requests of a load run are replayed") {
                Catch::Contains("1, 2 and 1 entries"));
   REQUIRE_THAT(load(R"({"input_lens":[5],"output_lens":[0],"start_times":[0]})").error().message,
                Catch::Contains("did it fail?"));
+  REQUIRE_THAT(load(R"({"input_lens":[5],"output_lens":[1.5],"start_times":[0]})").error().message,
+               Catch::Contains("output_lens[0]: wanted a whole number"));
+  REQUIRE_THAT(load(R"({"input_lens":[3000000000],"output_lens":[1],"start_times":[0]})").error().message,
+               Catch::Contains("input_lens[0]: 3000000000 tokens"));
+  REQUIRE_THAT(load(R"({"max_concurrency":"4","input_lens":[5],"output_lens":[1],"start_times":[0]})").error().message,
+               Catch::Contains("max_concurrency"));
   REQUIRE_THAT(load("nonsense").error().message, Catch::Contains(path.string()));
   std::filesystem::remove(path);
 }

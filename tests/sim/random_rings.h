@@ -1,6 +1,7 @@
 #pragma once
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <new>
 
 #include "base/random.h"
@@ -21,6 +22,9 @@ struct Job {
   async::Duration arrival{};
   std::optional<size_t> leave_after;  ///< destroys its stream after so many tokens
   std::vector<TokenId> tokens;
+  std::vector<tensor::TokenLogprobs> scores;
+  std::vector<tensor::TokenLogprobs> prompt_scores;
+  sched::Timings timings;
   std::optional<async::TimePoint> first_token;
   uint32_t cached_tokens = 0;
   int endings = 0;
@@ -42,7 +46,10 @@ inline asio::awaitable<void> act_as_client(async::Runtime& runtime, sched::Engin
     const sched::GenerateEvent event = co_await (*stream)->next();
     if (!job.first_token && !event.tokens.empty()) job.first_token = runtime.now();
     job.tokens.insert(job.tokens.end(), event.tokens.begin(), event.tokens.end());
+    job.scores.insert(job.scores.end(), event.logprobs.begin(), event.logprobs.end());
+    job.prompt_scores.insert(job.prompt_scores.end(), event.prompt_logprobs.begin(), event.prompt_logprobs.end());
     job.cached_tokens = event.cached_tokens;
+    job.timings = event.timings;
     if (event.last()) {
       ++job.endings;
       job.finish = event.finish;
@@ -151,21 +158,69 @@ inline std::vector<Job> random_jobs(Dice& dice) {
     job.request.max_tokens = dice.range(1, 40);
     job.request.priority = static_cast<int32_t>(dice.range(0, 2));
     if (dice.chance(0.3)) job.request.sampling.stop_token_ids = {7, 11};
+    if (dice.chance(0.3)) job.request.sampling.min_tokens = dice.range(0, 10);
+    if (dice.chance(0.3)) job.request.sampling.repetition_penalty = 1.5F;  // draws depend on all that came before
+    job.request.sampling.seed = dice.range(0, 1000);
+    if (dice.chance(0.2)) job.request.sampling.top_logprobs = 0;
+    if (dice.chance(0.2)) job.request.prompt_top_logprobs = 0;
+    if (job.request.prompt_top_logprobs == 0 && dice.chance(0.2)) job.request.max_tokens = 0;
     if (dice.chance(0.3)) job.leave_after = dice.range(1, 10);
     job.arrival = kProfileEnd + std::chrono::microseconds(dice.range(2000, last_arrival_us));
   }
   return jobs;
 }
 
+/// A job that draws five tokens after `prompt`.
+inline Job job_at(async::Duration arrival, std::vector<TokenId> prompt) {
+  Job job;
+  job.request.id = std::to_string(arrival.count());
+  job.request.prompt = std::move(prompt);
+  job.request.max_tokens = 5;
+  job.arrival = arrival;
+  return job;
+}
+
 /// What `job` must yield if nothing goes wrong, from the model alone.
-inline std::vector<TokenId> expected_tokens(const Job& job, const sim::SimulatedRingOptions& ring) {
-  const size_t room = ring.head.scheduler.context_length - job.request.prompt.size();
-  auto tokens = ring.model.generate(job.request.prompt, std::min<size_t>(job.request.max_tokens, room));
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const auto& stops = job.request.sampling.stop_token_ids;
+inline sim::SimulatedModel::Continuation expected_answer(const Job& job, const sim::SimulatedRingOptions& ring) {
+  const sched::GenerateRequest& request = job.request;
+  const size_t room = ring.head.scheduler.context_length - request.prompt.size();
+  auto answer = ring.model.generate(request.prompt, std::min<size_t>(request.max_tokens, room), request.sampling);
+  std::vector<TokenId>& tokens = answer.tokens;
+  for (size_t i = std::max(request.sampling.min_tokens, 1U) - 1; i < tokens.size(); ++i) {
+    const auto& stops = request.sampling.stop_token_ids;
     if (std::find(stops.begin(), stops.end(), tokens[i]) != stops.end()) tokens.resize(i + 1);
   }
-  return tokens;
+  return answer;
+}
+
+inline std::vector<TokenId> expected_tokens(const Job& job, const sim::SimulatedRingOptions& ring) {
+  return expected_answer(job, ring).tokens;
+}
+
+inline void require_scores(std::span<const tensor::TokenLogprobs> found,
+                           std::span<const tensor::TokenLogprobs> wanted) {
+  REQUIRE(found.size() == wanted.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    REQUIRE(found[i].token == wanted[i].token);
+    REQUIRE(found[i].logprob == wanted[i].logprob);
+    REQUIRE(found[i].rank == wanted[i].rank);
+  }
+}
+
+/// All tokens, and the scores where asked for, once.
+inline void require_whole_answer(const Job& job, const sim::SimulatedRingOptions& ring) {
+  auto wanted = expected_answer(job, ring);
+  REQUIRE(job.tokens == wanted.tokens);
+  wanted.scores.resize(job.request.sampling.top_logprobs >= 0 ? job.tokens.size() : 0);
+  require_scores(job.scores, wanted.scores);
+  if (job.request.prompt_top_logprobs < 0) {
+    REQUIRE(job.prompt_scores.empty());
+    return;
+  }
+  REQUIRE_FALSE(job.prompt_scores.empty());
+  REQUIRE(job.prompt_scores.front().token == job.request.prompt.front());
+  REQUIRE(std::isnan(job.prompt_scores.front().logprob));
+  require_scores(std::span(job.prompt_scores).subspan(1), wanted.prompt_scores);
 }
 
 inline asio::awaitable<void> flush(async::Runtime& runtime, sched::Engine& engine, async::Duration patience,

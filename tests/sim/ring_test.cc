@@ -84,7 +84,7 @@ TEST_CASE("random rings give every request the model's own tokens, once, and lea
       } else {
         REQUIRE(job.endings == 1);
         REQUIRE_FALSE(job.error.has_value());
-        REQUIRE(job.tokens == wanted);
+        require_whole_answer(job, options);
       }
     }
   }
@@ -92,7 +92,7 @@ TEST_CASE("random rings give every request the model's own tokens, once, and lea
   REQUIRE(host_hits > seeds / 3);
   REQUIRE(fetched > seeds / 100);
   REQUIRE(flushed > seeds / 2);
-  REQUIRE(plans > 100 * seeds);
+  REQUIRE(plans > 80 * seeds);
   REQUIRE(preemptions > seeds / 15);  // else the pools were too large to test anything
 }
 
@@ -220,7 +220,7 @@ TEST_CASE("after breaks the ring forms again by itself, the queue survives, and 
     world.run_to_end();
     REQUIRE(world.head().status().ready);
     for (const Job& job : ended(jobs)) {
-      if (!job.error) REQUIRE(job.tokens == expected_tokens(job, options));
+      if (!job.error) require_whole_answer(job, options);
     }
     host_hits += world.head().status().cache.host_hit_pages;
     world.flush_to_nothing();
@@ -231,16 +231,6 @@ TEST_CASE("after breaks the ring forms again by itself, the queue survives, and 
 }
 
 namespace {
-
-/// A job that draws five tokens after `prompt`.
-Job job_at(async::Duration arrival, std::vector<TokenId> prompt) {
-  Job job;
-  job.request.id = std::to_string(arrival.count());
-  job.request.prompt = std::move(prompt);
-  job.request.max_tokens = 5;
-  job.arrival = arrival;
-  return job;
-}
 
 /// A random ring with a roomy host tier that gets every page.
 sim::SimulatedRingOptions roomy_ring(Dice& dice) {
@@ -337,7 +327,8 @@ TEST_CASE("a lost link ends what runs with one clear error, and the ring forms a
     REQUIRE(world.head().status().ready);
     for (const Job& job : ended(jobs)) {
       if (job.error) REQUIRE(job.error->message.find("cable pulled") != std::string::npos);
-      else REQUIRE(job.tokens == expected_tokens(job, options));
+      else
+        require_whole_answer(job, options);
     }
     world.stop();
   }
@@ -363,7 +354,7 @@ TEST_CASE("pauses of every kind change nobody's tokens") {
     for (const Job& job : ended(jobs)) {
       const bool aborted = job.finish == sched::FinishReason::kAbort;
       REQUIRE((!aborted || mode == sched::PauseMode::kAbort));
-      if (!aborted) REQUIRE(job.tokens == expected_tokens(job, options));
+      if (!aborted) require_whole_answer(job, options);
     }
     world.stop();
   }

@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <functional>
 
 #include "sim/random_rings.h"
 #include "sim/timed_runner.h"
@@ -33,8 +34,16 @@ std::vector<Job> mixed_jobs() {
   return jobs;
 }
 
-/// A ring of kStages stages that share `machine`; each of the ring's stages costs cost_of.
-sched::RingCosts learnt_costs(const sched::SharedMachine& machine) {
+/// A ring of kStages stages that share `machine`; each of the ring's stages costs cost_of, and each run up to `jitter`
+/// of that besides, as `chance` (0 to 1) says at the time.
+struct TimedRing {
+  sched::SharedMachine machine;
+  double jitter = 0;
+  std::function<double(async::TimePoint)> chance = [](async::TimePoint) { return 0.0; };
+};
+
+/// What the head has learnt when `jobs` have been served.
+sched::RingCosts learnt_costs(const TimedRing& timed, std::vector<Job> jobs) {
   sim::SimulatedRingOptions options;
   options.stage_count = kStages;
   options.model.vocab_size = 50;
@@ -47,22 +56,24 @@ sched::RingCosts learnt_costs(const sched::SharedMachine& machine) {
   scheduler.context_length = 1000;
   scheduler.stage_count = kStages;
   scheduler.chunking = sched::Chunking::kBalanced;
-  scheduler.processors = machine.processors;
+  scheduler.processors = timed.machine.processors;
   options.head.max_queued = 1000;
   options.head.heartbeat = 1s;
   options.head.watchdog = 100s;
   sim::Trace trace;
-  sim::Processors shared(machine);
+  sim::Processors shared(timed.machine);
   const auto scratch = std::make_shared<std::byte[]>(1000);
   options.make_runner = [&](async::Runtime& runtime, StageId stage) {
-    sim::StageCost cost{.coefficients = cost_of(stage)};
+    sim::StageCost cost{.coefficients = cost_of(stage), .jitter = timed.jitter};
     if (stage != StageId(0)) cost.input_row_bytes = 1;
     if (stage.value() + 1 < kStages) cost.output_row_bytes = 1;
-    return std::make_unique<sim::TimedRunner>(
-        runtime, stage, cost, scratch, [] { return uint64_t{0}; }, trace, &shared);
+    const auto random = [&] {
+      const auto bits = static_cast<uint64_t>(timed.chance(runtime.now()) * 0x1.0p53);
+      return std::min(bits, (uint64_t{1} << 53) - 1) << 11;
+    };
+    return std::make_unique<sim::TimedRunner>(runtime, stage, cost, scratch, random, trace, &shared);
   };
-  auto jobs = mixed_jobs();
-  World world(machine.processors);
+  World world(timed.machine.processors);
   world.start(options, jobs);
   world.run_to_end();
   sched::RingCosts costs = world.head().ring_stats()->costs();
@@ -89,7 +100,7 @@ void require_costs_of_stages_alone(const sched::RingCosts& costs) {
 
 TEST_CASE("a ring whose stages share processors learns what each costs alone") {
   const uint32_t processors = GENERATE(1u, 2u, 3u);
-  const sched::RingCosts costs = learnt_costs({processors, 1, {}});
+  const sched::RingCosts costs = learnt_costs({.machine = {processors, 1, {}}}, mixed_jobs());
   require_costs_of_stages_alone(costs);
   REQUIRE(costs.contention.prompt_by_prompt < 0.01);
   REQUIRE(costs.contention.other_by_other < 0.01);
@@ -98,10 +109,44 @@ TEST_CASE("a ring whose stages share processors learns what each costs alone") {
 TEST_CASE("it learns besides what they take from each other on processors of their own") {
   const uint32_t processors = GENERATE(2u, 3u, 4u, 8u);
   const sched::Contention truth{0.4, 0.15, 0.3, 0.6};
-  const sched::RingCosts costs = learnt_costs({processors, 1, truth});
+  const sched::RingCosts costs = learnt_costs({.machine = {processors, 1, truth}}, mixed_jobs());
   REQUIRE(costs.contention.prompt_by_prompt == Approx(truth.prompt_by_prompt).epsilon(0.03));
   REQUIRE(costs.contention.prompt_by_other == Approx(truth.prompt_by_other).epsilon(0.1));
   REQUIRE(costs.contention.other_by_prompt == Approx(truth.other_by_prompt).epsilon(0.05));
   REQUIRE(costs.contention.other_by_other == Approx(truth.other_by_other).epsilon(0.05));
   require_costs_of_stages_alone(costs);
+}
+
+TEST_CASE("runs that take now longer and now shorter are not taken for runs that disturb each other") {
+  const sched::Contention truth{0.4, 0.15, 0.3, 0.6};
+  constexpr uint64_t kStarts = 40;
+  sched::Contention mean;
+  for (uint64_t seed = 0; seed < kStarts; ++seed) {
+    uint64_t draws = 0;
+    const auto chance = [&](async::TimePoint) { return uniform_at(seed, draws++); };
+    const auto found = learnt_costs({.machine = {4, 1, truth}, .jitter = 0.3, .chance = chance}, {}).contention;
+    mean.prompt_by_prompt += found.prompt_by_prompt / kStarts;
+    mean.prompt_by_other += found.prompt_by_other / kStarts;
+    mean.other_by_prompt += found.other_by_prompt / kStarts;
+    mean.other_by_other += found.other_by_other / kStarts;
+  }
+  REQUIRE(mean.prompt_by_prompt == Approx(truth.prompt_by_prompt).margin(0.05));
+  REQUIRE(mean.prompt_by_other == Approx(truth.prompt_by_other).margin(0.1));
+  REQUIRE(mean.other_by_prompt == Approx(truth.other_by_prompt).margin(0.05));
+  REQUIRE(mean.other_by_other == Approx(truth.other_by_other).margin(0.05));
+}
+
+TEST_CASE("a machine that is slow for a part of the start says nothing of what its stages take from each other") {
+  const sched::Contention truth{0.4, 0.15, 0.3, 0.6};
+  for (async::Duration begin = 0ms; begin < 60ms; begin += 3ms) {
+    INFO("slow from " << begin.count() << " ns on");
+    const auto chance = [&](async::TimePoint now) {
+      const async::Duration at = now.time_since_epoch();
+      return at >= begin && at < begin + 10ms ? 1.0 : 0.0;
+    };
+    const auto found = learnt_costs({.machine = {4, 1, truth}, .jitter = 1, .chance = chance}, {}).contention;
+    REQUIRE(found.prompt_by_prompt == Approx(truth.prompt_by_prompt).margin(0.1));
+    REQUIRE(found.other_by_prompt == Approx(truth.other_by_prompt).margin(0.1));
+    REQUIRE(found.other_by_other == Approx(truth.other_by_other).margin(0.1));
+  }
 }

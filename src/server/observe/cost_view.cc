@@ -71,10 +71,12 @@ void append_cost_view(std::string& out, const sched::RingCosts& costs, const sch
                       const std::string& model_name) {
   JsonWriter json(out);
   json.begin_object().member("name", fmt::format("{}, pp {}", model_name, costs.stages.size()));
-  json.member("about", about(costs, ring.since_start.plans));
+  sched::RingTotals totals = ring.since_start;
+  totals += ring.profile;
+  json.member("about", about(costs, totals.plans));
   write_stages(json, costs);
-  write_links(json, ring.since_start);
-  write_head(json, ring.since_start);
+  write_links(json, totals);
+  write_head(json, totals);
   json.member("processors", costs.processors).member("threads", costs.stage_threads);
   write_contention(json, costs.contention);
   json.member("page_size", costs.page_size).member("page_count", costs.page_count);

@@ -1,0 +1,142 @@
+// What comes back for a plan: whether it answers it, the tokens and scores it brings, what its runs say of the costs.
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "sched/scheduler.h"
+
+namespace millrace::sched {
+namespace {
+
+/// Rows of the slice whose successor is known and whose score was asked for.
+size_t scores_of(const PlanSlice& slice) {
+  return slice.score_top < 0 ? 0 : slice.token_count - (slice.next_token < 0 ? 1 : 0);
+}
+
+GenerateEvent faulty(const Sequence& sequence, tensor::LogitFault fault) {
+  GenerateEvent event;
+  event.error =
+      make_error(ErrorCode::kInternal,
+                 "the model gives no distribution for this sequence of {} tokens: its logits hold {} (a broken "
+                 "checkpoint, or an overflow)",
+                 sequence.tokens.size(), tensor::to_string(fault));
+  return event;
+}
+
+}  // namespace
+
+Result<void> Scheduler::check(const PlanOutput& output) const {
+  const auto id = output.id.value();
+  if (in_flight_.empty()) return make_error(ErrorCode::kData, "an output of plan {}, where none is in flight", id);
+  const uint64_t oldest = plan_count_ - in_flight_.size();
+  const std::vector<PlanSlice>& planned = in_flight_.front().slices;
+  if (id != oldest) return make_error(ErrorCode::kData, "an output of plan {}, wanted that of plan {}", id, oldest);
+  if (output.slices.size() != planned.size()) {
+    return make_error(ErrorCode::kData, "plan {}: {} slices in its output, {} planned", id, output.slices.size(),
+                      planned.size());
+  }
+  for (size_t i = 0; i < planned.size(); ++i) {
+    const SliceOutput& found = output.slices[i];
+    if (found.fault != tensor::LogitFault::kNone) continue;
+    const size_t scores = scores_of(planned[i]);
+    if (found.sample.has_value() != planned[i].sample || found.scores.size() != scores) {
+      return make_error(ErrorCode::kData, "plan {}, slice {}: {} and {} scores, wanted {} and {}", id, i,
+                        found.sample ? "a token" : "no token", found.scores.size(), planned[i].sample ? "one" : "none",
+                        scores);
+    }
+  }
+  return {};
+}
+
+std::vector<SequenceUpdate> Scheduler::complete(const PlanOutput& output) {
+  CHECK(!in_flight_.empty(), "an output without a plan in flight");
+  const InFlight plan = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  CHECK(output.slices.size() == plan.slices.size(), "plan {}: {} slices in its output, {} planned", output.id.value(),
+        output.slices.size(), plan.slices.size());
+  observe(output.reports);
+  if (profile_ && profile_->finished() && in_flight_.empty()) {
+    finish_profile();
+  }
+  std::vector<SequenceUpdate> updates;
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const auto found = sequences_.find(plan.sequences[i]);
+    if (found == sequences_.end()) continue;
+    auto event = book(*found->second, output.slices[i]);
+    if (!event) continue;
+    if (event->last()) remove(*found->second);
+    updates.push_back({plan.sequences[i], std::move(*event)});
+  }
+  return updates;
+}
+
+void Scheduler::observe(const std::vector<StageReport>& reports) {
+  const uint64_t oldest = plan_count_ - shapes_.size();
+  for (const StageReport& report : reports) {
+    const uint64_t plan = report.plan.value();
+    if (plan < oldest || plan >= plan_count_ || report.stage.value() >= options_.stage_count) continue;
+    observe(report, shapes_[plan - oldest]);
+  }
+}
+
+void Scheduler::observe(const StageReport& report, const std::optional<BatchShape>& shape) {
+  if (profile_) {
+    if (shape) profile_->record(report, *shape);
+    return;
+  }
+  if (shape) chunker_.observe(report.stage, *shape, static_cast<double>(report.run_ns()) * 1e-3);
+  if (!sharing_) return;
+  const double prompt_share = costs_alone_.prompt_share(report.stage, shape.value_or(BatchShape{}));
+  for (const Sharing::Alone& alone :
+       sharing_->add({report.stage, report.plan.value(), shape, report.begin_ns, report.end_ns, prompt_share})) {
+    costs_alone_.observe(alone.stage, alone.shape, alone.run_us);
+  }
+}
+
+std::optional<GenerateEvent> Scheduler::book(Sequence& sequence, const SliceOutput& slice) {
+  CHECK(sequence.in_flight > 0);
+  --sequence.in_flight;
+  if (slice.fault != tensor::LogitFault::kNone) return faulty(sequence, slice.fault);
+  // Sent back meanwhile, it has lost the scores of its prompt: they are computed again, and the same token after them.
+  if (sequence.wants_scores() && !sequence.running) return std::nullopt;
+  book_scores(sequence, slice);
+  const bool scored =
+      sequence.request.max_tokens == 0 && sequence.running && sequence.in_flight == 0 && sequence.unscheduled() == 0;
+  if (!slice.sample && !scored) return std::nullopt;
+  GenerateEvent event;
+  event.cached_tokens = sequence.cached_tokens.value_or(0);
+  if (slice.sample) {
+    sequence.tokens.push_back(slice.sample->token);
+    event.tokens.push_back(slice.sample->token);
+    if (sequence.request.sampling.top_logprobs >= 0) event.logprobs.push_back(slice.sample->logprobs);
+    event.finish = finish_reason(sequence);
+  } else {
+    event.finish = FinishReason::kLength;
+  }
+  if (sequence.wants_scores()) {
+    event.prompt_logprobs = std::move(sequence.prompt_scores);
+    sequence.prompt_scored = true;
+  }
+  return event;
+}
+
+void Scheduler::book_scores(Sequence& sequence, const SliceOutput& slice) {
+  if (!sequence.wants_scores()) return;
+  if (sequence.prompt_scores.empty()) {
+    sequence.prompt_scores.push_back({.token = sequence.request.prompt.front(), .logprob = std::nanf("")});
+  }
+  sequence.prompt_scores.insert(sequence.prompt_scores.end(), slice.scores.begin(), slice.scores.end());
+}
+
+std::optional<FinishReason> Scheduler::finish_reason(const Sequence& sequence) const {
+  const auto& stops = sequence.request.sampling.stop_token_ids;
+  if (sequence.output_count() >= sequence.request.sampling.min_tokens &&
+      std::find(stops.begin(), stops.end(), sequence.tokens.back()) != stops.end()) {
+    return FinishReason::kStop;
+  }
+  if (sequence.output_count() >= sequence.request.max_tokens) return FinishReason::kLength;
+  if (sequence.tokens.size() >= options_.context_length) return FinishReason::kLength;
+  return std::nullopt;
+}
+
+}  // namespace millrace::sched
