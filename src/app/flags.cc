@@ -257,10 +257,16 @@ void add_server_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
   server::ServerOptions& server = flags.server;
   serve.add_option("--host", server.host, "Address to listen on")->capture_default_str();
   serve.add_option("--port", server.port, "Port to listen on; 0: any free one")->capture_default_str();
+  // An empty key would leave open what was meant to be closed.
+  const auto is_key = [](const std::string& text) { return std::string(text.empty() ? "the key is empty" : ""); };
   serve.add_option("--api-key", server.api_key, "Wanted from clients as 'Authorization: Bearer KEY'")
+      ->check(is_key)
       ->envname("MILLRACE_API_KEY");
-  serve.add_option("--admin-api-key", server.admin_api_key,
-                   "Wanted instead for /flush_cache, /pause_generation and /continue_generation")
+  serve
+      .add_option("--admin-api-key", server.admin_api_key,
+                  "Opens every route; wanted for /flush_cache, /pause_generation, /continue_generation, "
+                  "/start_profile, /stop_profile and abort_all")
+      ->check(is_key)
       ->envname("MILLRACE_ADMIN_API_KEY");
   serve.add_option("--profile-dir", server.profile_dir, "Folder that /start_profile writes traces to")
       ->capture_default_str();
