@@ -94,6 +94,14 @@ def test_unknown_flag():
     check_refusal(run_binary("serve", "--model-path", MODEL, "--no-such-flag"), "--no-such-flag")
     check_refusal(run_binary("serve", "--model-path", MODEL, "--pp-size", "zero"), "--pp-size")
     check_refusal(run_binary("serve"), "--model-path")
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--api-key", ""), "--api-key", "empty")
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--admin-api-key", ""), "--admin-api-key", "empty")
+
+
+def test_an_empty_template_is_refused(tmp_path):
+    template = tmp_path / "empty.jinja"
+    template.write_text("")
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--port", 0, "--chat-template", template), template, "empty")
 
 
 def test_missing_model_folder(tmp_path):
