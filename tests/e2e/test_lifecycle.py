@@ -94,6 +94,9 @@ def test_unknown_flag():
     check_refusal(run_binary("serve", "--model-path", MODEL, "--no-such-flag"), "--no-such-flag")
     check_refusal(run_binary("serve", "--model-path", MODEL, "--pp-size", "zero"), "--pp-size")
     check_refusal(run_binary("serve"), "--model-path")
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--port", 70000), "--port", 65535)
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--mem-fraction-static", "nan"), "--mem-fraction-static", "nan")
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--header-timeout", 0), "--header-timeout", "0.01")
     check_refusal(run_binary("serve", "--model-path", MODEL, "--api-key", ""), "--api-key", "empty")
     check_refusal(run_binary("serve", "--model-path", MODEL, "--admin-api-key", ""), "--admin-api-key", "empty")
 
