@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "app/launcher_env.h"
+#include "app/number_range.h"
 
 namespace millrace::app {
 namespace {
@@ -59,7 +60,7 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags) {
       .add_option("--nccl-timeout", engine.nccl_timeout_s,
                   "Seconds that one transfer between GPUs of different nodes may take, the wait for the other node's "
                   "result included; the same on every node")
-      ->check(CLI::Range(0.001, 1e6))
+      ->check(number_range(0.001, 1e6))
       ->capture_default_str();
   serve
       .add_option("--cpu-isa", engine.cpu_isa,
@@ -148,7 +149,7 @@ void add_scheduler_flags(CLI::App& serve, EngineOptions& engine) {
   serve.add_flag_callback("--enable-dynamic-chunking", [&engine] { engine.chunking = "balanced"; },
                           "The same as --chunking balanced");
   serve.add_option("--dynamic-chunking-smoothing", engine.chunk_smoothing, "How far a chunk follows what is computed")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_range(0.0, 1.0))
       ->capture_default_str();
   serve
       .add_option("--schedule-policy", engine.schedule_policy,
@@ -156,10 +157,10 @@ void add_scheduler_flags(CLI::App& serve, EngineOptions& engine) {
       ->check(CLI::IsMember({"fcfs", "lpm", "priority", "shortest"}))
       ->capture_default_str();
   serve.add_option("--queue-timeout", engine.queue_timeout_s, "Seconds that a request may wait for its start; 0: any")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(number_range(0.0, 1e6))
       ->capture_default_str();
   serve.add_option("--run-timeout", engine.run_timeout_s, "Seconds that a request may run; 0: any")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(number_range(0.0, 1e6))
       ->capture_default_str();
   serve.add_option("--max-running-requests", engine.max_running_requests, "Requests that run at once")
       ->check(CLI::Range(1, 65536))
@@ -176,10 +177,11 @@ void add_scheduler_flags(CLI::App& serve, EngineOptions& engine) {
       .add_option("--mem-fraction-static", engine.memory_fraction,
                   "Part of the memory available at start, beside weights and scratch, that the KV cache may take "
                   "(default: 0.9 on a GPU, 0.5 on the CPU)")
-      ->check(CLI::Range(0.001, 0.99));
-  serve.add_option("--watchdog-timeout", engine.watchdog_timeout_s,
-                   "Seconds that a micro-batch may take before the ring counts as broken")
-      ->check(CLI::Range(1.0, 86400.0))
+      ->check(number_range(0.001, 0.99));
+  serve
+      .add_option("--watchdog-timeout", engine.watchdog_timeout_s,
+                  "Seconds that a micro-batch may take before the ring counts as broken")
+      ->check(number_range(1.0, 86400.0))
       ->capture_default_str();
 }
 
@@ -190,10 +192,10 @@ void add_cache_flags(CLI::App& serve, EngineOptions& engine) {
   serve.add_flag("--enable-hierarchical-cache", engine.hierarchical_cache,
                  "Keep prefixes in host memory when they leave the device");
   serve.add_option("--hicache-ratio", engine.host_cache_ratio, "Host pages per device page")
-      ->check(CLI::Range(0.01, 1000.0))
+      ->check(number_range(0.01, 1000.0))
       ->capture_default_str();
   serve.add_option("--hicache-size", engine.host_cache_gb, "GB of host pages per node, instead of --hicache-ratio")
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(number_range(0.0, 1e6));
   serve
       .add_option("--hicache-write-policy", engine.write_policy,
                   "When pages go to the host: write_through, write_through_selective, write_back")
@@ -203,7 +205,7 @@ void add_cache_flags(CLI::App& serve, EngineOptions& engine) {
       ->check(CLI::IsMember({"file", "redis"}));
   serve.add_option("--hicache-storage-path", storage.path, "file: the directory; may be shared");
   serve.add_option("--hicache-storage-size", storage.size_gb, "file: GB that one stage's pages may take")
-      ->check(CLI::Range(0.001, 1e6))
+      ->check(number_range(0.001, 1e6))
       ->capture_default_str();
   serve.add_option("--hicache-storage-address", storage.address,
                    "redis: HOST:PORT, rediss://HOST:PORT for TLS, or the path of a socket");
@@ -220,7 +222,7 @@ void add_cache_flags(CLI::App& serve, EngineOptions& engine) {
       ->envname("MILLRACE_STORAGE_PASSWORD");
   serve.add_option("--hicache-storage-db", storage.db, "redis: number of the database")->check(CLI::Range(0, 1 << 20));
   serve.add_option("--hicache-storage-ttl", storage.ttl_s, "redis: seconds that an unused page lives; 0: any")
-      ->check(CLI::Range(0.0, 1e9));
+      ->check(number_range(0.0, 1e9));
   serve
       .add_option("--hicache-storage-prefetch-policy", engine.prefetch_policy,
                   "How long a request waits for its pages from the store: best_effort (not at all), wait_complete, "
@@ -228,7 +230,7 @@ void add_cache_flags(CLI::App& serve, EngineOptions& engine) {
       ->check(CLI::IsMember({"best_effort", "wait_complete", "timeout"}))
       ->capture_default_str();
   serve.add_option("--hicache-prefetch-timeout", engine.prefetch_timeout_s, "Seconds, for the policy timeout")
-      ->check(CLI::Range(0.001, 3600.0))
+      ->check(number_range(0.001, 3600.0))
       ->capture_default_str();
 }
 
@@ -256,18 +258,26 @@ std::string contradiction(const EngineOptions& engine) {
 void add_server_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
   server::ServerOptions& server = flags.server;
   serve.add_option("--host", server.host, "Address to listen on")->capture_default_str();
-  serve.add_option("--port", server.port, "Port to listen on; 0: any free one")->capture_default_str();
+  serve.add_option("--port", server.port, "Port to listen on; 0: any free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  // An empty key would leave open what was meant to be closed.
+  const auto is_key = [](const std::string& text) { return std::string(text.empty() ? "the key is empty" : ""); };
   serve.add_option("--api-key", server.api_key, "Wanted from clients as 'Authorization: Bearer KEY'")
+      ->check(is_key)
       ->envname("MILLRACE_API_KEY");
-  serve.add_option("--admin-api-key", server.admin_api_key,
-                   "Wanted instead for /flush_cache, /pause_generation and /continue_generation")
+  serve
+      .add_option("--admin-api-key", server.admin_api_key,
+                  "Opens every route; wanted for /flush_cache, /pause_generation, /continue_generation, "
+                  "/start_profile, /stop_profile and abort_all")
+      ->check(is_key)
       ->envname("MILLRACE_ADMIN_API_KEY");
   serve.add_option("--profile-dir", server.profile_dir, "Folder that /start_profile writes traces to")
       ->capture_default_str();
   serve.add_option("--cors-origin", server.cors_origin, "Origin whose pages may call; empty: none")
       ->capture_default_str();
   serve.add_option("--drain-timeout", raw.drain_timeout_s, "Seconds that running requests get after SIGTERM")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(number_range(0.0, 86400.0))
       ->capture_default_str();
   serve.add_flag("--allow-request-chat-template", server.allow_request_chat_template,
                  "Let requests bring a chat template of their own");
@@ -296,7 +306,7 @@ void add_limit_flags(CLI::App& serve, server::ServerOptions& server, RawFlags& r
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   const auto seconds = [&serve](const char* name, double& value, const char* text) {
-    serve.add_option(name, value, text)->check(CLI::Range(0.01, 86400.0))->capture_default_str();
+    serve.add_option(name, value, text)->check(number_range(0.01, 86400.0))->capture_default_str();
   };
   seconds("--header-timeout", raw.header_timeout_s, "Seconds for a request's header to arrive; beyond: 408");
   seconds("--body-timeout", raw.body_timeout_s, "Seconds for its body to arrive; beyond: 408");

@@ -22,6 +22,7 @@ using namespace std::chrono_literals;
 /// For the clients of requests that a lost device has ended to hear of it.
 constexpr auto kLastWords = 1s;
 using ChatTemplatePtr = std::shared_ptr<const text::ChatTemplate>;
+using SpecialTokens = text::ChatTemplate::SpecialTokens;
 
 Result<std::string> read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -31,23 +32,36 @@ Result<std::string> read_file(const std::filesystem::path& path) {
   return std::move(content).str();
 }
 
+/// Those that the model's tokenizer_config.json names, if there is one.
+Result<SpecialTokens> load_special_tokens(const std::filesystem::path& folder) {
+  const auto config = read_file(folder / "tokenizer_config.json");
+  if (config.has_error()) return SpecialTokens();
+  auto tokens = text::ChatTemplate::tokens_of(*config);
+  if (tokens.has_error()) return make_error(tokens.error().code, "{}: {}", folder.string(), tokens.error().message);
+  return tokens;
+}
+
 /// The template of --chat-template, or the model's own; null when the model has none.
-Result<ChatTemplatePtr> load_chat_template(const ServeFlags& flags) {
-  const std::filesystem::path& folder = flags.engine.model_path;
+Result<ChatTemplatePtr> load_chat_template(const ServeFlags& flags, const SpecialTokens& tokens) {
   if (!flags.chat_template.empty()) {
     const auto source = read_file(flags.chat_template);
     if (source.has_error())
       return make_error(ErrorCode::kInvalidArgument, "--chat-template {}", source.error().message);
-    const auto config = read_file(folder / "tokenizer_config.json");
-    return text::ChatTemplate::from_source(*source, config.has_value() ? *config : std::string());
+    if (source->empty())
+      return make_error(ErrorCode::kInvalidArgument, "--chat-template {}: the file is empty", flags.chat_template);
+    auto given = text::ChatTemplate::with_tokens(*source, tokens);
+    if (given.has_error())
+      return make_error(given.error().code, "--chat-template {}: {}", flags.chat_template, given.error().message);
+    return given;
   }
-  auto own = text::ChatTemplate::load(folder);
+  auto own = text::ChatTemplate::load(flags.engine.model_path);
   if (own.has_error() && own.error().code == ErrorCode::kNotFound) return ChatTemplatePtr();
   return own;
 }
 
 Result<server::GenerationDefaults> generation_defaults(const std::filesystem::path& folder,
-                                                       const model::ModelConfig& config) {
+                                                       const model::ModelConfig& config,
+                                                       const text::Tokenizer& tokenizer) {
   const auto suggested = model::read_generation_config(folder);
   if (suggested.has_error()) return suggested.error();
   server::GenerationDefaults defaults;
@@ -57,6 +71,8 @@ Result<server::GenerationDefaults> generation_defaults(const std::filesystem::pa
   defaults.top_k = suggested->top_k.value_or(defaults.top_k);
   defaults.repetition_penalty = suggested->repetition_penalty.value_or(defaults.repetition_penalty);
   defaults.eos_token_ids = suggested->eos_token_ids.empty() ? config.eos_token_ids : suggested->eos_token_ids;
+  // What ends a turn is often known to the tokenizer alone.
+  if (tokenizer.eos_id()) defaults.eos_token_ids.push_back(*tokenizer.eos_id());
   return defaults;
 }
 
@@ -91,7 +107,9 @@ Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, c
                  const std::string& model) {
   const auto port = front.start();
   if (port.has_error()) return port.error();
-  log::info("listening on http://{}:{} (model '{}')", flags.server.host, *port, model);
+  const std::string& host = flags.server.host;
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  log::info("listening on http://{}:{} (model '{}')", is_ipv6 ? '[' + host + ']' : host, *port, model);
   signals.on_first([&engine] { engine.interrupt(); });
   const auto started = engine.start();
   signals.on_first({});
@@ -131,9 +149,11 @@ Result<void> serve(const ServeFlags& flags) {
   raise_descriptor_limit(flags.server.max_connections);
   auto tokenizer = text::Tokenizer::load(folder);
   if (tokenizer.has_error()) return tokenizer.error();
-  auto chat_template = load_chat_template(flags);
+  const auto special_tokens = load_special_tokens(folder);
+  if (special_tokens.has_error()) return special_tokens.error();
+  auto chat_template = load_chat_template(flags, *special_tokens);
   if (chat_template.has_error()) return chat_template.error();
-  auto defaults = generation_defaults(folder, *config);
+  auto defaults = generation_defaults(folder, *config, **tokenizer);
   if (defaults.has_error()) return defaults.error();
   auto engine = LocalEngine::create(flags.engine, flags.cluster, (*tokenizer)->vocab_size());
   if (engine.has_error()) return engine.error();
@@ -143,6 +163,7 @@ Result<void> serve(const ServeFlags& flags) {
   service.tokenizer = *tokenizer;
   service.defaults = std::move(*defaults);
   service.chat_template = std::move(*chat_template);
+  service.special_tokens = *special_tokens;
   server::ServerOptions options = flags.server;
   options.served_model_name = model_name(flags);
   service.extra_metrics = [parts = engine->get()](std::string& out) {

@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 
+#include "app/number_range.h"
 #include "app/simulate.h"
 
 namespace millrace::app {
@@ -23,7 +24,7 @@ void add_setting_flags(CLI::App& command, SimulateFlags& flags) {
       ->capture_default_str();
   command.add_option("--dynamic-chunking-smoothing", flags.smoothings, "How far a chunk follows what is computed")
       ->delimiter(',')
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_range(0.0, 1.0))
       ->capture_default_str();
   command.add_option("--pp-async-batch-depth", flags.async_batch_depths, "Micro-batches in flight beyond one per stage")
       ->delimiter(',')
@@ -39,7 +40,7 @@ void add_setting_flags(CLI::App& command, SimulateFlags& flags) {
 void add_workload_flags(CLI::App& command, sim::WorkloadOptions& workload) {
   command.add_option("--num-prompts", workload.requests, "Requests")->capture_default_str();
   command.add_option("--request-rate", workload.rate_per_s, "Poisson arrivals per second; 0: all at once")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(number_range(0.0, 1e6))
       ->capture_default_str();
   command.add_option("--input-len", workload.input_length, "Prompt tokens")->capture_default_str();
   command.add_option("--output-len", workload.output_length, "Tokens to draw")->capture_default_str();
@@ -51,10 +52,10 @@ void add_workload_flags(CLI::App& command, sim::WorkloadOptions& workload) {
   command.add_option("--max-concurrency", workload.max_concurrency, "Requests under way at once; 0: no limit")
       ->capture_default_str();
   command.add_option("--length-spread", workload.spread, "Lengths vary by up to this part to either side")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_range(0.0, 1.0))
       ->capture_default_str();
   command.add_option("--long-share", workload.long_share, "Part of the requests that are long")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_range(0.0, 1.0))
       ->capture_default_str();
   command.add_option("--long-input-len", workload.long_input_length, "Prompt tokens of those")->capture_default_str();
   command.add_option("--seed", workload.seed, "Of arrivals, lengths, jitter and the order of events")
@@ -69,7 +70,7 @@ void add_simulate_flags(CLI::App& command, SimulateFlags& flags) {
   command
       .add_option("--client-latency-ms", flags.client_latency_ms,
                   "With --max-concurrency: from a request's last token to the next request's being queued")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(number_range(0.0, 1e6))
       ->capture_default_str();
   command
       .add_option("--requests", flags.requests,

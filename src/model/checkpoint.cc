@@ -124,6 +124,13 @@ void Checkpoint::release(std::string_view name) const {
   }
 }
 
+std::vector<std::string_view> Checkpoint::names() const {
+  if (single_) return single_->names();
+  std::vector<std::string_view> names;
+  for (const auto& [name, file] : shard_of_) names.push_back(name);
+  return names;
+}
+
 bool Checkpoint::contains(std::string_view name) const {
   return single_ ? single_->contains(name) : shard_of_.contains(std::string(name));
 }

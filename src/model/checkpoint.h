@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "base/result.h"
 #include "model/quantization.h"
@@ -34,6 +35,8 @@ class Checkpoint {
   void release(std::string_view name) const;
   /// Listed in the index, or held by the single file.
   [[nodiscard]] bool contains(std::string_view name) const;
+  /// Of all tensors, in any order.
+  [[nodiscard]] std::vector<std::string_view> names() const;
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
 
  private:

@@ -82,7 +82,45 @@ void read_dimensions(FieldReader& fields, Family family, ModelConfig& config) {
                      kLargestWidth);
 }
 
+/// What changes the arithmetic of the families that have it. A member that is absent, null, false, 0, 1 or empty
+/// changes nothing.
+constexpr std::array<std::string_view, 22> kOtherArithmetic{"attention_multiplier",
+                                                            "attn_logit_softcapping",
+                                                            "attn_temperature_tuning",
+                                                            "clip_qkv",
+                                                            "dim_model_base",
+                                                            "embedding_multiplier",
+                                                            "final_logit_softcapping",
+                                                            "logit_scale",
+                                                            "logits_scaling",
+                                                            "moe_intermediate_size",
+                                                            "n_routed_experts",
+                                                            "no_rope_layers",
+                                                            "num_experts",
+                                                            "num_local_experts",
+                                                            "qk_layernorm",
+                                                            "query_pre_attn_scalar",
+                                                            "residual_multiplier",
+                                                            "scale_depth",
+                                                            "scale_emb",
+                                                            "use_mrope",
+                                                            "use_parallel_residual",
+                                                            "use_qk_norm"};
+
+bool changes_nothing(simdjson::dom::element value) {
+  if (value.is_null()) return true;
+  if (value.is_bool()) return !value.get_bool().value_unsafe();
+  if (value.is_array()) return value.get_array().value_unsafe().size() == 0;
+  double number = 0;
+  return value.get_double().get(number) == simdjson::SUCCESS && (number == 0.0 || number == 1.0);
+}
+
 void refuse_unsupported(FieldReader& fields) {
+  for (const std::string_view key : kOtherArithmetic) {
+    const auto value = fields.find(key);
+    if (value && !changes_nothing(*value))
+      fields.fail_with("{} {} is not computed here, wanted a model without it", key, shown(*value));
+  }
   const std::string activation = fields.text_or("hidden_act", "silu");
   if (activation != "silu") fields.fail_with("hidden_act '{}' is not supported, wanted 'silu'", activation);
   if (fields.flag_or("mlp_bias", false)) fields.fail("mlp_bias true is not supported, wanted false");
@@ -102,8 +140,8 @@ void read_biases(FieldReader& fields, Family family, ModelConfig& config) {
 
 /// The window of the layers that slide, 0 where none may.
 int32_t read_window(FieldReader& fields, Family family) {
-  // An absent field is Mistral 7B v0.1, whose default is 4096; an explicit null is a later Mistral without a window.
-  const int32_t fallback = family == Family::kMistral && !fields.names("sliding_window") ? 4096 : 0;
+  // The families' default, which Mistral 7B v0.1 leaves out; an explicit null is a later Mistral without a window.
+  const int32_t fallback = fields.names("sliding_window") ? 0 : 4096;
   const int32_t window = fields.integer_or("sliding_window", fallback, 1, kLargestPosition);
   const bool used = family == Family::kMistral || fields.flag_or("use_sliding_window", false);
   return used ? window : 0;

@@ -22,6 +22,7 @@ class FieldReader {
   FieldReader(std::string place, simdjson::dom::object object) : place_(std::move(place)), object_(object) {}
 
   [[nodiscard]] bool has(std::string_view key) const;
+  [[nodiscard]] std::optional<simdjson::dom::element> find(std::string_view key) const;
   /// Present, even when null.
   [[nodiscard]] bool names(std::string_view key) const;
   int32_t integer(std::string_view key, int32_t low, int32_t high);
@@ -53,7 +54,6 @@ class FieldReader {
   [[nodiscard]] const std::string& place() const { return place_; }
 
  private:
-  [[nodiscard]] std::optional<simdjson::dom::element> find(std::string_view key) const;
   void fail_found(std::string_view key, simdjson::dom::element found, std::string_view wanted);
 
   std::string place_;

@@ -44,13 +44,14 @@ std::string_view stored_name(tensor::DType dtype) {
 }
 
 Result<std::vector<Source>> find_sources(const Checkpoint& checkpoint, const ModelConfig& config) {
+  const StageSpan whole{.layers = {0, config.layer_count}, .first = true, .last = true};
   std::vector<Source> sources;
-  for (const TensorSpec& spec :
-       stage_tensors(config, {.layers = {0, config.layer_count}, .first = true, .last = true})) {
+  for (const TensorSpec& spec : stage_tensors(config, whole)) {
     auto tensor = checkpoint.find(spec.name, spec.shape);
     if (!tensor) return tensor.error();
     sources.push_back({std::move(*tensor), spec.projection});
   }
+  RETURN_IF_ERROR(refuse_unknown_tensors(checkpoint, config, whole));
   return sources;
 }
 

@@ -167,6 +167,12 @@ Result<StoredTensor> SafetensorsFile::find_stored(std::string_view name) const {
   return StoredTensor{entry.dtype, entry.shape, mapping_->bytes().subspan(entry.begin, entry.end - entry.begin)};
 }
 
+std::vector<std::string_view> SafetensorsFile::names() const {
+  std::vector<std::string_view> names;
+  for (const auto& [name, entry] : entries_) names.push_back(name);
+  return names;
+}
+
 void SafetensorsFile::release(std::string_view name) const {
   if (const auto stored = find_stored(name)) mapping_->release(stored->bytes);
 }

@@ -41,6 +41,7 @@ class SafetensorsFile {
   void release(std::string_view name) const;
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] size_t tensor_count() const { return entries_.size(); }
+  [[nodiscard]] std::vector<std::string_view> names() const;
 
  private:
   struct Entry {

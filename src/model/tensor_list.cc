@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+#include <unordered_set>
+
 #include "base/check.h"
 
 namespace millrace::model {
@@ -36,6 +39,19 @@ void add_layer(const ModelConfig& config, int32_t layer, std::vector<TensorSpec>
   add("mlp.down_proj.weight", {hidden, intermediate});
 }
 
+/// Whether a tensor is of the span's layers, or of its head. Rotary tables that old checkpoints hold are computed anew.
+bool is_of_span(std::string_view name, StageSpan span) {
+  constexpr std::string_view kLayers = "model.layers.";
+  constexpr std::string_view kHead = "lm_head.";
+  if (name.starts_with(kHead)) return span.last && name.substr(kHead.size()) != "weight";
+  if (!name.starts_with(kLayers)) return false;
+  const std::string_view rest = name.substr(kLayers.size());
+  int32_t layer = 0;
+  const auto [end, failure] = std::from_chars(rest.data(), rest.data() + rest.size(), layer);
+  const bool is_inside = failure == std::errc() && span.layers.begin <= layer && layer < span.layers.end;
+  return is_inside && !std::string_view(end, rest.data() + rest.size()).starts_with(".self_attn.rotary_emb.");
+}
+
 }  // namespace
 
 std::string layer_tensor_name(int32_t layer, std::string_view part) {
@@ -59,6 +75,22 @@ std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span)
       specs.push_back({std::string(head_name(config)), table, !config.tied_embeddings});
   }
   return specs;
+}
+
+Result<void> refuse_unknown_tensors(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span) {
+  std::unordered_set<std::string> known;
+  for (const TensorSpec& spec : stage_tensors(config, span)) {
+    known.insert(spec.name);
+    if (config.quantization != Quantization::kNone && spec.projection) known.insert(scale_name(spec.name));
+  }
+  std::string_view unknown;  // the first in the order of names
+  for (const std::string_view name : checkpoint.names()) {
+    if (!is_of_span(name, span) || known.contains(std::string(name))) continue;
+    if (unknown.empty() || name < unknown) unknown = name;
+  }
+  if (unknown.empty()) return {};
+  return make_error(ErrorCode::kData, "{}: tensor '{}' has no part in the {} that config.json describes",
+                    checkpoint.folder().string(), unknown, config.architecture);
 }
 
 bool stored_in_w8(const Checkpoint& checkpoint, const ModelConfig& config, const TensorSpec& spec) {

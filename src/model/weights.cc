@@ -171,6 +171,7 @@ Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfi
                       backend.description());
   Loader loader(checkpoint, backend, config.quantization, progress);
   RETURN_IF_ERROR(loader.resolve(config, stage_tensors(config, span)));
+  RETURN_IF_ERROR(refuse_unknown_tensors(checkpoint, config, span));
   StageWeights weights;
   weights.checkpoint_bytes = loader.total_bytes();
   if (span.first) {

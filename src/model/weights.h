@@ -46,8 +46,8 @@ struct StageWeights {
 };
 
 /// Every tensor of the span is found and its shape checked before the first is packed, so that a bad checkpoint fails
-/// at once. Nothing outside the span is touched. Errors: those of Checkpoint::find; kInvalidArgument when the backend
-/// lacks what the config's quantization wants.
+/// at once. Nothing outside the span is touched. Errors: those of Checkpoint::find; kData for a tensor of the span that
+/// the config gives no meaning to; kInvalidArgument when the backend lacks what the config's quantization wants.
 [[nodiscard]] Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config,
                                                 StageSpan span, tensor::Backend& backend, const ProgressFn& progress);
 

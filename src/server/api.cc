@@ -38,6 +38,14 @@ bool is_probe(std::string_view route) {
   return route == "/health" || route == "/ping" || route == "/metrics" || route == "/load";
 }
 
+/// An empty key is nobody's.
+bool bears(const HttpRequest& head, std::string_view key) {
+  constexpr std::string_view kScheme = "bearer ";
+  const std::string_view given = head.authorization;
+  return !key.empty() && boost::algorithm::istarts_with(given, kScheme) &&
+         equal_in_constant_time(given.substr(kScheme.size()), key);
+}
+
 bool is_printable(char c) { return c > 0x20 && c < 0x7f; }
 
 /// Fit to come back in a header.
@@ -64,15 +72,15 @@ Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& s
 
 Api::~Api() { worker_.join(); }
 
+bool Api::is_authorised(const HttpRequest& head, bool as_admin) const {
+  if (bears(head, options_.admin_api_key)) return true;
+  if (as_admin && !options_.admin_api_key.empty()) return false;
+  return options_.api_key.empty() || bears(head, options_.api_key);
+}
+
 std::optional<HttpResponse> Api::check(const HttpRequest& head, const RouteMatch& match) const {
-  const bool wants_admin = match.is_admin() && !options_.admin_api_key.empty();
-  const std::string& wanted = wants_admin ? options_.admin_api_key : options_.api_key;
-  if (!wanted.empty() && !match.is_public()) {
-    constexpr std::string_view kScheme = "bearer ";
-    const std::string_view given = head.authorization;
-    const bool authorised =
-        boost::algorithm::istarts_with(given, kScheme) && equal_in_constant_time(given.substr(kScheme.size()), wanted);
-    if (!authorised) return error_response({401, "the API key is missing or wrong", ""});
+  if (!match.is_public() && !is_authorised(head, match.is_admin())) {
+    return error_response({401, "the API key is missing or wrong", ""});
   }
   if (match.route == Route::kNotFound) {
     return error_response({404, fmt::format("no such route: {}", head.path.substr(0, 256)), ""});
@@ -225,18 +233,22 @@ asio::awaitable<void> Api::run_elsewhere(std::function<void()> work) {
   co_await asio::this_coro::reset_cancellation_state(asio::enable_terminal_cancellation());
 }
 
+std::optional<ApiError> Api::check_in_flight() const {
+  if (in_flight() < options_.max_requests_in_flight) return std::nullopt;
+  return ApiError{429, fmt::format("{} requests are in flight already (--max-requests-in-flight)", in_flight()), ""};
+}
+
 asio::awaitable<void> Api::generate(HttpRequest& request, Route route, Connection& connection,
                                     RequestRecord& record) {
   std::optional<Prepared> prepared;
-  if (generator_.in_flight() >= options_.max_requests_in_flight) {
-    const std::string reason =
-        fmt::format("{} requests are in flight already (--max-requests-in-flight)", generator_.in_flight());
-    prepared = ApiError{429, reason, ""};
-  } else if (is_heavy(request, route)) {
+  std::optional<ApiError> busy = check_in_flight();
+  if (!busy && is_heavy(request, route)) {
     co_await run_elsewhere([&] { prepared = prepare_safely(request, route); });
-  } else {
+    busy = check_in_flight();
+  } else if (!busy) {
     prepared = prepare_safely(request, route);
   }
+  if (busy) prepared = *std::move(busy);
   request.body = std::string();
   if (prepared->has_value() && generator_.is_active((*prepared)->info.id)) {
     GenerationSpec& spec = **prepared;

@@ -33,6 +33,8 @@ class Api {
  private:
   using Prepared = openai::ApiResult<GenerationSpec>;
 
+  /// The admin's key opens every route, and those of the admin are opened by no other where there is one.
+  [[nodiscard]] bool is_authorised(const HttpRequest& head, bool as_admin) const;
   [[nodiscard]] std::optional<HttpResponse> check(const HttpRequest& head, const RouteMatch& match) const;
   [[nodiscard]] HttpResponse answer(const HttpRequest& request, const RouteMatch& match);
   [[nodiscard]] HttpResponse answer_models(const RouteMatch& match) const;
@@ -54,6 +56,8 @@ class Api {
   /// Frees the request's body once it is parsed.
   asio::awaitable<void> generate(HttpRequest& request, Route route, Connection& connection,
                                  RequestRecord& record);
+  /// 429 when no further generation may begin.
+  [[nodiscard]] std::optional<openai::ApiError> check_in_flight() const;
   [[nodiscard]] Prepared prepare(const HttpRequest& request, Route route) const;
   /// Runs `work` on the worker thread and waits for it, also when cancelled.
   asio::awaitable<void> run_elsewhere(std::function<void()> work);

@@ -150,6 +150,9 @@ HttpResponse Api::answer_apply_template(const HttpRequest& request) const {
 HttpResponse Api::answer_abort(const HttpRequest& request) {
   auto parsed = openai::parse_abort_request(request.body);
   if (parsed.has_error()) return error_response(parsed.error());
+  if (parsed->all && !is_authorised(request, true)) {
+    return error_response({401, "abort_all: the admin's API key is missing", "abort_all"});
+  }
   const size_t count = parsed->all ? generator_.abort_all() : generator_.abort(parsed->request_id);
   if (count == 0 && !parsed->all) {
     return error_response({404, fmt::format("no request '{}' is in flight", parsed->request_id.substr(0, 256)),

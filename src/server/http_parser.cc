@@ -25,6 +25,13 @@ Method to_method(http::verb verb) {
 
 constexpr size_t kShortestChunkedEnd = 5;
 
+/// Bytes of them at the start.
+size_t empty_lines(std::string_view text) {
+  size_t length = 0;
+  while (text.substr(length, 2) == "\r\n") length += 2;
+  return length;
+}
+
 std::string to_std_string(boost::beast::string_view text) { return std::string(text.data(), text.size()); }
 
 }  // namespace
@@ -46,6 +53,10 @@ HttpParser::State HttpParser::feed(std::string& buffer) {
   auto& parser = impl_->parser;
   size_t consumed = 0;
   State state = State::kNeedMore;
+  if (!parser.got_some()) {
+    buffer.erase(0, empty_lines(buffer));  // some clients end a body so
+    if (buffer == "\r") return state;
+  }
   while (consumed < buffer.size() && !parser.is_done()) {
     // Beast looks at a last chunk's "0\r\n" again and asserts that the five bytes of an end are there by then.
     if (parser.is_header_done() && parser.chunked() && buffer.size() - consumed < kShortestChunkedEnd) break;
@@ -73,7 +84,13 @@ HttpParser::State HttpParser::feed(std::string& buffer) {
   }
   buffer.erase(0, consumed);
   if (state == State::kHead) return state;
-  return parser.is_done() ? State::kDone : State::kNeedMore;
+  if (parser.is_done()) return State::kDone;
+  // Of a body everything is taken, except the beginning of a chunk's header or of the trailer.
+  if (parser.is_header_done() && buffer.size() > limits_.header_bytes) {
+    return fail(431, fmt::format("a chunk's header or the trailer is longer than {} bytes (--max-header-kib)",
+                                 limits_.header_bytes));
+  }
+  return State::kNeedMore;
 }
 
 HttpParser::State HttpParser::fail(unsigned status, std::string message) {

@@ -47,6 +47,10 @@ class Writer {
 
   void gauge(std::string_view name, std::string_view help, double value) { both("gauge", name, help, value); }
   void counter(std::string_view name, std::string_view help, double value) { both("counter", name, help, value); }
+  /// A family that vLLM has not.
+  void own(std::string_view type, std::string_view name, std::string_view help, uint64_t value) {
+    one("millrace:", type, name, help, static_cast<double>(value));
+  }
   void histogram(std::string_view name, std::string_view help, const Histogram& values) {
     for (const std::string_view prefix : {"vllm:", "millrace:"}) {
       const std::string full = fmt::format("{}{}", prefix, name);
@@ -65,11 +69,12 @@ class Writer {
 
  private:
   void both(std::string_view type, std::string_view name, std::string_view help, double value) {
-    for (const std::string_view prefix : {"vllm:", "millrace:"}) {
-      const std::string full = fmt::format("{}{}", prefix, name);
-      describe(full, type, help);
-      sample(full, "", value);
-    }
+    for (const std::string_view prefix : {"vllm:", "millrace:"}) one(prefix, type, name, help, value);
+  }
+  void one(std::string_view prefix, std::string_view type, std::string_view name, std::string_view help, double value) {
+    const std::string full = fmt::format("{}{}", prefix, name);
+    describe(full, type, help);
+    sample(full, "", value);
   }
   std::string labels_;
   std::string out_;
@@ -107,9 +112,7 @@ Metrics::Metrics()
 namespace {
 
 void write_cache_counts(Writer& writer, const cache::PrefixCacheCounts& counts) {
-  const auto pages = [&](std::string_view name, std::string_view help, uint64_t count) {
-    writer.counter(name, help, static_cast<double>(count));
-  };
+  const auto pages = [&](auto name, auto help, uint64_t count) { writer.own("counter", name, help, count); };
   pages("kv_cache_device_hit_pages_total", "Prompt pages found on the device.", counts.device_hit_pages);
   pages("kv_cache_host_hit_pages_total", "Prompt pages found on the host and loaded.", counts.host_hit_pages);
   pages("kv_cache_missed_pages_total", "Prompt pages that had to be computed.", counts.missed_pages);
@@ -139,10 +142,8 @@ std::string Metrics::render(std::string_view model_name, const sched::EngineStat
   writer.counter("prefix_cache_queries_total", "Prompt tokens looked up in the cache.",
                  static_cast<double>(prompt_tokens));
   writer.counter("prefix_cache_hits_total", "Prompt tokens found in the cache.", static_cast<double>(cached_tokens));
-  writer.gauge("kv_cache_cached_pages", "Pages on the device that hold known prefixes.",
-               static_cast<double>(status.cached_pages));
-  writer.gauge("kv_cache_host_pages", "Pages on the host that hold known prefixes.",
-               static_cast<double>(status.cached_host_pages));
+  writer.own("gauge", "kv_cache_cached_pages", "Pages on the device that hold known prefixes.", status.cached_pages);
+  writer.own("gauge", "kv_cache_host_pages", "Pages on the host that hold known prefixes.", status.cached_host_pages);
   write_cache_counts(writer, status.cache);
   for (const std::string_view name : {"vllm:request_success_total", "millrace:request_success_total"}) {
     writer.describe(name, "counter", "Choices that ended well, by reason.");

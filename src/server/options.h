@@ -12,7 +12,7 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 30000;                       ///< 0: the operating system chooses
   std::string served_model_name = "default";
-  std::string admin_api_key;                   ///< wanted instead of api_key by routes that change the server
+  std::string admin_api_key;                   ///< opens every route; wanted by those that change the server
   std::string api_key;                         ///< empty: no authorisation
   std::string profile_dir = ".";               ///< where /start_profile writes
   std::string cors_origin = "*";               ///< empty: no CORS headers

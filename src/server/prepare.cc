@@ -91,7 +91,7 @@ ApiResult<std::string> Preparer::render(const openai::Conversation& conversation
   const text::ChatTemplate* chosen = service_.chat_template.get();
   std::shared_ptr<const text::ChatTemplate> own;
   if (!conversation.chat_template.empty()) {
-    auto compiled = text::ChatTemplate::from_source(conversation.chat_template);
+    auto compiled = text::ChatTemplate::with_tokens(conversation.chat_template, service_.special_tokens);
     if (compiled.has_error()) return bad_request("chat_template", "chat_template: {}", compiled.error().message);
     own = std::move(*compiled);
     chosen = own.get();
@@ -153,15 +153,22 @@ uint32_t Preparer::longest_prompt(const openai::CommonRequest& request, uint32_t
   return output < context ? context - output : 1;
 }
 
+std::optional<ApiError> Preparer::check_vocabulary(const std::vector<TokenId>& ids, const PromptPlace& place) const {
+  const auto vocab_size = static_cast<int64_t>(service_.engine->model_info().vocab_size);
+  const auto unknown = std::ranges::find_if(ids, [vocab_size](TokenId id) { return id >= vocab_size; });
+  if (unknown == ids.end()) return std::nullopt;
+  return bad_request(place.param, "{}: token {} ('{}') of the tokenizer is outside the model's vocabulary of {} tokens",
+                     place.name, *unknown, service_.tokenizer->id_to_token(*unknown), vocab_size);
+}
+
 ApiResult<uint32_t> Preparer::token_budget(const openai::CommonRequest& request, size_t prompt_tokens,
-                                           std::string_view prompt_param, bool chat) const {
+                                           const PromptPlace& place, bool chat) const {
   const uint32_t context = service_.engine->model_info().context_length;
-  if (prompt_tokens == 0) return bad_request(prompt_param, "{}: it has no tokens, wanted at least 1", prompt_param);
+  if (prompt_tokens == 0) return bad_request(place.param, "{}: it has no tokens, wanted at least 1", place.name);
   const bool scoring = request.max_tokens == 0u;
   if (prompt_tokens > context || (prompt_tokens == context && !scoring)) {
-    return bad_request(prompt_param,
-                       "{}: found {} tokens, which leaves no room in the model's context of {} tokens", prompt_param,
-                       prompt_tokens, context);
+    return bad_request(place.param, "{}: found {} tokens, which leaves no room in the model's context of {} tokens",
+                       place.name, prompt_tokens, context);
   }
   const auto room = static_cast<uint32_t>(context - prompt_tokens);
   if (!request.max_tokens) return chat ? room : std::min(kDefaultMaxTokens, room);
@@ -221,8 +228,12 @@ ApiResult<GenerationSpec> Preparer::finish(const openai::CommonRequest& request,
   const uint64_t seed = request.seed ? *request.seed : random_.next();
   const bool chat = spec.info.kind == openai::ResponseKind::kChat;
   for (const PreparedPrompt& prompt : spec.prompts) {
-    auto budget = token_budget(request, prompt.ids.size(), prompt_param, chat);
+    const auto index = &prompt - spec.prompts.data();
+    const PromptPlace place{prompt_param, spec.prompts.size() == 1 ? std::string(prompt_param)
+                                                                   : fmt::format("{}[{}]", prompt_param, index)};
+    auto budget = token_budget(request, prompt.ids.size(), place, chat);
     if (budget.has_error()) return budget.error();
+    if (auto unknown = check_vocabulary(prompt.ids, place)) return *unknown;
     if (request.min_tokens > *budget) {
       return bad_request("min_tokens", "min_tokens: found {}, wanted at most max_tokens {}", request.min_tokens,
                          *budget);

@@ -59,12 +59,20 @@ class Preparer {
   [[nodiscard]] openai::RequestLimits limits() const;
 
  private:
+  /// How errors name a prompt: the field, and the one of several prompts.
+  struct PromptPlace {
+    std::string_view param;
+    std::string name;
+  };
   [[nodiscard]] openai::ApiResult<GenerationSpec> finish(const openai::CommonRequest& request, GenerationSpec spec,
                                                          std::string_view prompt_param,
                                                          const std::string& header_id) const;
-  /// Resolves max_tokens against the context; `unset` is what silence means.
+  /// A tokenizer may know more tokens than the model.
+  [[nodiscard]] std::optional<openai::ApiError> check_vocabulary(const std::vector<TokenId>& ids,
+                                                                 const PromptPlace& place) const;
+  /// Resolves max_tokens against the context.
   [[nodiscard]] openai::ApiResult<uint32_t> token_budget(const openai::CommonRequest& request, size_t prompt_tokens,
-                                                         std::string_view prompt_param, bool chat) const;
+                                                         const PromptPlace& place, bool chat) const;
   /// Tokens of a prompt that truncate_prompt_tokens leaves.
   [[nodiscard]] uint32_t longest_prompt(const openai::CommonRequest& request, uint32_t default_max_tokens) const;
   [[nodiscard]] tensor::SamplingParams sampling(const openai::CommonRequest& request) const;

@@ -53,9 +53,10 @@ struct RouteMatch {
   [[nodiscard]] bool is_public() const {
     return route == Route::kHealth || route == Route::kPreflight || (extra != nullptr && extra->is_public);
   }
-  /// It changes what other clients see.
+  /// It changes what other clients see, or writes to the server's disk.
   [[nodiscard]] bool is_admin() const {
-    return route == Route::kFlushCache || route == Route::kPauseGeneration || route == Route::kContinueGeneration;
+    return route == Route::kFlushCache || route == Route::kPauseGeneration || route == Route::kContinueGeneration ||
+           (extra != nullptr && extra->is_admin);
   }
 };
 

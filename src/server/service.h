@@ -41,6 +41,7 @@ struct ExtraRoute {
   std::function<HttpResponse(const HttpRequest&)> answer;
   bool is_public = false;  ///< answered without the API key
   RouteDoc doc = {};
+  bool is_admin = false;  ///< wants the admin's key where there is one
 };
 
 /// What the front serves. The engine outlives the server.
@@ -48,6 +49,7 @@ struct Service {
   sched::Engine* engine = nullptr;
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatTemplate> chat_template;  ///< null: the model has none, chat requests are refused
+  text::ChatTemplate::SpecialTokens special_tokens;         ///< for a request's own template
   GenerationDefaults defaults;
   std::vector<ExtraRoute> extra_routes;
   /// Appends further metrics in Prometheus' text form; may be empty. Called on the front's thread.

@@ -54,6 +54,24 @@ void cut_after_final_message(const Value& messages, std::string& rendered) {
   rendered.resize(at + (keeps_spaces ? text.size() : stripped.size()));
 }
 
+constexpr size_t kConfigHeapBytes = size_t{256} << 20;
+
+Value parse_config(std::string_view json, jinja::Heap& heap) {
+  const Value config = jinja::parse_json(json, "tokenizer_config.json", heap);
+  if (!config.is(Kind::kDict)) jinja::fail("tokenizer_config.json: not an object");
+  return config;
+}
+
+ChatTemplate::SpecialTokens named_tokens(const Value& config) {
+  ChatTemplate::SpecialTokens tokens;
+  for (const auto& [key, value] : config.entries().entries) {
+    if (!key.string().ends_with("_token")) continue;
+    const Value* content = value.is(Kind::kDict) ? value.entries().find("content") : &value;
+    if (content != nullptr && content->is(Kind::kString)) tokens[key.string()] = content->string();
+  }
+  return tokens;
+}
+
 Error to_error(ErrorCode code, const TemplateError& error) {
   if (error.line == 0) return Error{code, "chat template: " + error.message};
   return Error{code, fmt::format("chat template, line {}: {}", error.line, error.message)};
@@ -85,19 +103,35 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_source(std::strin
   }
 }
 
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::with_tokens(std::string_view source, SpecialTokens tokens) {
+  try {
+    std::shared_ptr<ChatTemplate> made(new ChatTemplate());
+    made->add_template(std::string(kDefaultName), source);
+    made->special_tokens_ = std::move(tokens);
+    return std::shared_ptr<const ChatTemplate>(std::move(made));
+  } catch (const TemplateError& error) {
+    return to_error(ErrorCode::kData, error);
+  }
+}
+
+Result<ChatTemplate::SpecialTokens> ChatTemplate::tokens_of(std::string_view config_json) {
+  if (config_json.empty()) return SpecialTokens();
+  try {
+    jinja::Heap heap(kConfigHeapBytes);
+    return named_tokens(parse_config(config_json, heap));
+  } catch (const TemplateError& error) {
+    return to_error(ErrorCode::kData, error);
+  }
+}
+
 void ChatTemplate::add_template(std::string name, std::string_view source) {
   templates_[std::move(name)] = jinja::parse_template(source);
 }
 
 void ChatTemplate::read_config(std::string_view config_json, bool with_templates) {
-  jinja::Heap heap(size_t{256} << 20);
-  const Value config = jinja::parse_json(config_json, "tokenizer_config.json", heap);
-  if (!config.is(Kind::kDict)) jinja::fail("tokenizer_config.json: not an object");
-  for (const auto& [key, value] : config.entries().entries) {
-    if (!key.string().ends_with("_token")) continue;
-    const Value* content = value.is(Kind::kDict) ? value.entries().find("content") : &value;
-    if (content != nullptr && content->is(Kind::kString)) special_tokens_[key.string()] = content->string();
-  }
+  jinja::Heap heap(kConfigHeapBytes);
+  const Value config = parse_config(config_json, heap);
+  special_tokens_ = named_tokens(config);
   const Value* templates = config.entries().find("chat_template");
   if (!with_templates || templates == nullptr) return;
   if (templates->is(Kind::kString)) return add_template(std::string(kDefaultName), templates->string());

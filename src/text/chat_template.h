@@ -43,13 +43,16 @@ class ChatTemplate {
   /// `source` may be empty if the config has a template; `config_json` may be empty if `source` is not.
   static Result<std::shared_ptr<const ChatTemplate>> from_source(std::string_view source,
                                                                  std::string_view config_json = {});
+  /// A template of its own with a model's special tokens. Errors: kData.
+  static Result<std::shared_ptr<const ChatTemplate>> with_tokens(std::string_view source, SpecialTokens tokens);
+  /// Those that the text of a tokenizer_config.json names; none if it is empty. Errors: kData.
+  static Result<SpecialTokens> tokens_of(std::string_view config_json);
   ~ChatTemplate();
 
   /// Errors: kInvalidArgument, with the template's line where there is one: input that is not JSON, a template that
   /// raises an exception (roles that do not alternate), a limit.
   [[nodiscard]] Result<std::string> render(const ChatInput& input) const;
 
-  [[nodiscard]] const SpecialTokens& special_tokens() const { return special_tokens_; }
   [[nodiscard]] std::vector<std::string> template_names() const;
 
  private:

@@ -31,6 +31,32 @@ std::string_view rewritten_escape(char letter, bool in_class, std::string_view p
   }
 }
 
+bool is_script(std::string_view name) {
+  const std::string probe = "\\p{sc:" + std::string(name) + "}";
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(probe.data()), probe.size(), PCRE2_UTF | PCRE2_UCP,
+                                   &error, &offset, nullptr);
+  const bool is_known = code != nullptr;
+  pcre2_code_free(code);
+  return is_known;
+}
+
+/// `\p{Han}` for that script's own characters, as Oniguruma takes it; PCRE2 adds those that it shares with others.
+/// Empty for any other escape.
+std::string rewritten_script(std::string_view escape) {
+  const size_t end = escape.find('}');
+  if (!(escape.starts_with("\\p{") || escape.starts_with("\\P{")) || end == std::string_view::npos) return {};
+  std::string_view name = escape.substr(3, end - 3);
+  std::string out(escape.substr(0, 3));
+  if (name.starts_with('^')) {
+    out += '^';
+    name.remove_prefix(1);
+  }
+  if (!is_script(name)) return {};
+  return out.append("sc:").append(name).append("}");
+}
+
 /// Oniguruma's spelling to PCRE2's.
 std::string translate(std::string_view pattern) {
   std::string out;
@@ -38,6 +64,11 @@ std::string translate(std::string_view pattern) {
   size_t class_start = 0;
   for (size_t i = 0; i < pattern.size(); ++i) {
     const char c = pattern[i];
+    if (const std::string script = rewritten_script(pattern.substr(i)); !script.empty()) {
+      out += script;
+      i = pattern.find('}', i);
+      continue;
+    }
     if (c == '\\' && i + 1 < pattern.size()) {
       const std::string_view replacement = rewritten_escape(pattern[i + 1], in_class, pattern);
       if (replacement.empty()) {
@@ -102,8 +133,13 @@ Regex Regex::compile(std::string_view pattern) {
 Regex Regex::literal(std::string_view text) { return Regex(compile_code(text, text, PCRE2_UTF | PCRE2_LITERAL)); }
 
 std::optional<Regex::Match> Regex::find(std::string_view subject, size_t from, RegexScratch& scratch) const {
-  const int rc = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), from,
-                             PCRE2_NO_UTF_CHECK, scratch.data_.get(), scratch.context_.get());
+  const auto match = [&](uint32_t options) {
+    return pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), from,
+                       PCRE2_NO_UTF_CHECK | options, scratch.data_.get(), scratch.context_.get());
+  };
+  int rc = match(0);
+  // The interpreter keeps its backtracking on the heap, which holds more.
+  if (rc == PCRE2_ERROR_JIT_STACKLIMIT) rc = match(PCRE2_NO_JIT);
   if (rc < 0) return std::nullopt;
   const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(scratch.data_.get());
   // \K in a lookahead may put the start behind the end.

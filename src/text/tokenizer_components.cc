@@ -143,7 +143,7 @@ void add_pre_tokenizer(element json, TokenizerParts& parts, int depth) {
   } else if (type == "Punctuation") {
     pre_tokenizer.add(regex_split(kPunctuationPattern, parse_behavior(json, "Isolated")));
   } else if (type == "Whitespace") {
-    pre_tokenizer.add(regex_split("\\w+|(?:(?!\\w)\\S)+", SplitBehavior::kRemoved, true));
+    pre_tokenizer.add(regex_split("\\w+|[^\\w\\s]+", SplitBehavior::kRemoved, true));
   } else if (type == "WhitespaceSplit") {
     pre_tokenizer.add(regex_split("\\s", SplitBehavior::kRemoved));
   } else {

@@ -1,5 +1,6 @@
 """The endpoints through the official client and by hand."""
 
+import openai
 import pytest
 from millrace_server import MODEL
 from prompts import GREEDY, MESSAGES, PROMPT, PROMPTS, SEEDED
@@ -30,6 +31,17 @@ def test_chat(client):
     assert answer.choices[0].message.role == "assistant"
     assert answer.choices[0].message.content is not None
     assert 1 <= answer.usage.completion_tokens <= 12
+
+
+def test_tools_that_are_turned_off_change_nothing(client4):
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
+    request = {"model": MODEL.name, "messages": MESSAGES, "max_completion_tokens": 12, **GREEDY}
+    plain = client4.chat.completions.create(**request)
+    off = client4.chat.completions.create(**request, tools=tools, tool_choice="none")
+    assert off.choices[0].message.content == plain.choices[0].message.content
+    assert off.usage.prompt_tokens == plain.usage.prompt_tokens
+    with pytest.raises(openai.BadRequestError, match="tools: not supported"):
+        client4.chat.completions.create(**request, tools=tools)
 
 
 def test_max_tokens_is_kept_exactly(client4):

@@ -237,6 +237,10 @@ def test_administrators_have_a_key_of_their_own():
             return httpx.post(f"{server.url}/flush_cache", headers={"Authorization": f"Bearer {key}"}).status_code
         assert (flush("user"), flush("root")) == (401, 200)
 
+        def stop_profile(key):
+            return httpx.post(f"{server.url}/stop_profile", headers={"Authorization": f"Bearer {key}"}).status_code
+        assert (stop_profile("user"), stop_profile("root")) == (401, 409)
+
 
 def test_a_host_tier_larger_than_memory_is_refused_with_both_sizes():
     result = run_binary("serve", "--model-path", MODEL, "--port", 0, "--enable-hierarchical-cache", "--hicache-size", 5000)

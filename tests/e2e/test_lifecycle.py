@@ -94,6 +94,17 @@ def test_unknown_flag():
     check_refusal(run_binary("serve", "--model-path", MODEL, "--no-such-flag"), "--no-such-flag")
     check_refusal(run_binary("serve", "--model-path", MODEL, "--pp-size", "zero"), "--pp-size")
     check_refusal(run_binary("serve"), "--model-path")
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--port", 70000), "--port", 65535)
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--mem-fraction-static", "nan"), "--mem-fraction-static", "nan")
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--header-timeout", 0), "--header-timeout", "0.01")
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--api-key", ""), "--api-key", "empty")
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--admin-api-key", ""), "--admin-api-key", "empty")
+
+
+def test_an_empty_template_is_refused(tmp_path):
+    template = tmp_path / "empty.jinja"
+    template.write_text("")
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--port", 0, "--chat-template", template), template, "empty")
 
 
 def test_missing_model_folder(tmp_path):

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from millrace_server import MillraceServer
+from millrace_server import MillraceServer, wait_until
+from prompts import PROMPT
 
 EXAMPLES = int(os.environ.get("MILLRACE_SCHEMATHESIS_EXAMPLES", "10"))
 CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance",
@@ -29,6 +30,9 @@ def run_schemathesis(server, folder, checks, *more):
 
 def test_the_server_does_what_its_document_says(tmp_path):
     with MillraceServer("--max-body-mib", 1, "--profile-dir", tmp_path) as server:
+        # /cost_model answers once there is something to tell.
+        server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 32, "ignore_eos": True})
+        wait_until(lambda: server.get("/cost_model").status_code == 200, "a measured ring")
         # A pause would hold up every request after it.
         run_schemathesis(server, tmp_path, CHECKS, "--exclude-path", "/pause_generation", "--phases", "coverage,fuzzing")
         assert server.get("/health").status_code == 200

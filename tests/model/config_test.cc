@@ -113,6 +113,9 @@ TEST_CASE("each family has its own switches") {
                                         {"use_sliding_window", "true"},
                                         {"max_window_layers", "3"}});
     REQUIRE(sliding.sliding_windows == std::vector{0, 0, 0, 32});
+    const ModelConfig silent =
+        parsed({{"architectures", qwen2}, {"use_sliding_window", "true"}, {"max_window_layers", "3"}});
+    REQUIRE(silent.sliding_windows == std::vector{0, 0, 0, 4096});
   }
   SECTION("layer_types goes before max_window_layers") {
     const ModelConfig config =
@@ -162,6 +165,18 @@ TEST_CASE("a config that cannot be computed is refused by name") {
           "config.json: partial_rotary_factor below 1 is not supported by these families");
   REQUIRE(refused({{"rope_parameters", R"({"full_attention":{"rope_theta":1e6}})"}}) ==
           "config.json: rope_parameters differs by layer type ('full_attention'), which is not supported");
+}
+
+TEST_CASE("members of other families' arithmetic are refused by name, unless they change nothing") {
+  REQUIRE(refused({{"final_logit_softcapping", "30.0"}}) ==
+          "config.json: final_logit_softcapping 30.0 is not computed here, wanted a model without it");
+  REQUIRE(refused({{"use_qk_norm", "true"}}) ==
+          "config.json: use_qk_norm true is not computed here, wanted a model without it");
+  REQUIRE(refused({{"no_rope_layers", "[1,0]"}}) ==
+          "config.json: no_rope_layers [1,0] is not computed here, wanted a model without it");
+  for (const char* nothing : {"null", "0", "1.0"})
+    REQUIRE(parsed({{"attn_logit_softcapping", nothing}, {"residual_multiplier", nothing}}) == parsed());
+  REQUIRE(parsed({{"use_mrope", "false"}, {"no_rope_layers", "[]"}}) == parsed());
 }
 
 TEST_CASE("numbers of a config are checked, alone and against each other") {

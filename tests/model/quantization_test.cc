@@ -115,6 +115,20 @@ TEST_CASE("what lies beside the weights comes along, other weights do not") {
   REQUIRE_FALSE(std::filesystem::exists(written.path() / "new/model.safetensors.index.json"));
 }
 
+TEST_CASE("a checkpoint that holds more than its config says is not rounded") {
+  const TemporaryFolder source;
+  const TemporaryFolder written;
+  std::filesystem::copy(family_folder("qwen2"), source.path(), std::filesystem::copy_options::recursive);
+  std::string config = read_text(source.path() / "config.json");
+  const std::string family = "Qwen2ForCausalLM";
+  config.replace(config.find(family), family.size(), "LlamaForCausalLM");
+  source.write("config.json", config);
+  const auto refused = model::quantize_checkpoint(source.path(), written.path() / "new");
+  REQUIRE(refused.has_error());
+  REQUIRE_THAT(refused.error().message, Catch::Contains("self_attn.k_proj.bias' has no part in the LlamaForCausalLM"));
+  REQUIRE_FALSE(std::filesystem::exists(written.path() / "new"));
+}
+
 TEST_CASE("nothing is overwritten, and nothing rounded twice") {
   const TemporaryFolder written;
   const std::filesystem::path source = family_folder("llama-tied");

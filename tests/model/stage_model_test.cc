@@ -343,3 +343,27 @@ TEST_CASE("the fingerprint of a ring follows from every stage and their order") 
   const std::vector<std::vector<std::string>> others{{"b", "a"}, {"ab"}, {"a", "b", ""}, {"a", "c"}, {"a"}, {}};
   for (const auto& other : others) REQUIRE(print(other) != first);
 }
+
+TEST_CASE("a checkpoint that holds more for a layer than its config says is refused by name") {
+  const ModelConfig config = small_config();
+  const auto message = [&](const std::string& name, StageSpan span) {
+    std::vector<test::TensorToWrite> tensors = test::RandomModel(config, 15).tensors();
+    tensors.push_back({name, {2}, {1, 2}});
+    const test::TemporaryFolder folder;
+    folder.write("model.safetensors", test::safetensors_text(tensors));
+    const auto checkpoint = Checkpoint::open(folder.path()).value();
+    const auto backend = f32_backend();
+    const auto model = StageModel::load(*checkpoint, config, span, *backend, kLimits);
+    return model ? std::string("loaded") : model.error().message.substr(folder.path().string().size());
+  };
+  const StageSpan first{.layers = {0, 3}, .first = true};
+  const StageSpan last{.layers = {3, 5}, .last = true};
+  const std::string bias = "model.layers.2.self_attn.q_proj.bias";
+  REQUIRE(message(bias, first) ==
+          ": tensor '" + bias + "' has no part in the LlamaForCausalLM that config.json describes");
+  REQUIRE(message(bias, last) == "loaded");
+  REQUIRE(message("lm_head.bias", last).starts_with(": tensor 'lm_head.bias' has no part"));
+  for (const char* harmless : {"model.layers.2.self_attn.rotary_emb.inv_freq", "model.layers.5.mlp.gate_proj.weight",
+                               "model.rotary_emb.inv_freq", "vision.layers.0.weight"})
+    REQUIRE(message(harmless, first) == "loaded");
+}

@@ -97,6 +97,33 @@ TEST_CASE("The API key guards all but health") {
   CHECK(server.post("/v1/completions", R"({"prompt":"p"})", "authorization: bearer secret\r\n").status == 200);
 }
 
+TEST_CASE("The admin's key opens all, and alone what others would notice") {
+  server::ServerOptions options;
+  options.api_key = "user";
+  options.admin_api_key = "root";
+  TestServer server(options);
+  const std::string user = "Authorization: Bearer user\r\n";
+  const std::string root = "Authorization: Bearer root\r\n";
+  CHECK(server.get("/v1/models", user).status == 200);
+  CHECK(server.get("/v1/models", root).status == 200);
+  CHECK(server.get("/v1/models").status == 401);
+  CHECK(server.post("/flush_cache", "{}", user).status == 401);
+  CHECK(server.post("/flush_cache", "{}", root).status == 200);
+  CHECK(server.post("/abort_request", R"({"request_id":"none"})", user).status == 404);
+  CHECK(server.post("/abort_request", R"({"abort_all":true})", user).status == 401);
+  CHECK(server.post("/abort_request", R"({"abort_all":true})", root).status == 200);
+}
+
+TEST_CASE("Without an admin's key the other one opens all") {
+  server::ServerOptions options;
+  options.api_key = "user";
+  TestServer server(options);
+  const std::string user = "Authorization: Bearer user\r\n";
+  CHECK(server.post("/flush_cache", "{}", user).status == 200);
+  CHECK(server.post("/abort_request", R"({"abort_all":true})", user).status == 200);
+  CHECK(server.post("/abort_request", R"({"abort_all":true})", "Authorization: Bearer \r\n").status == 401);
+}
+
 TEST_CASE("Browsers may ask first") {
   TestServer server;
   Client client(server.port);
@@ -130,6 +157,8 @@ TEST_CASE("Metrics count requests and tokens under both names") {
     INFO(line);
     CHECK(reply.body.find(line) != std::string::npos);
   }
+  CHECK(reply.body.find("\nmillrace:kv_cache_cached_pages{") != std::string::npos);
+  CHECK(reply.body.find("vllm:kv_cache_cached_pages") == std::string::npos);
 }
 
 TEST_CASE("The engine's refusals keep their meaning") {
@@ -285,4 +314,33 @@ TEST_CASE("More requests than allowed at once are refused") {
   CHECK(ParsedJson(server.get("/load").body).integer("/server_load") == 1);
   CHECK(ParsedJson(server.post("/abort_request", R"({"abort_all":true})").body).integer("/aborted") == 1);
   CHECK(client.read().events().back() == "[DONE]");
+}
+
+namespace {
+
+/// How many completions were refused as too many.
+int refused_as_busy(const TestServer& server) {
+  const std::string metrics = server.get("/metrics").body;
+  for (int count = 9; count > 0; --count) {
+    const std::string line = fmt::format("route=\"/v1/completions\",status=\"429\"}} {}\n", count);
+    if (metrics.find(line) != std::string::npos) return count;
+  }
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("Requests that are prepared elsewhere keep to the same limit") {
+  server::ServerOptions options;
+  options.max_requests_in_flight = 1;
+  TestServer server(options);
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab", .hangs = true}; };
+  const std::string json = fmt::format(R"({{"prompt":"{}","truncate_prompt_tokens":7}})", std::string(1'000'000, 'x'));
+  Client first(server.port);
+  Client second(server.port);
+  Client third(server.port);
+  for (Client* client : {&first, &second, &third}) client->send(post_bytes("/v1/completions", json));
+  for (int i = 0; i < 2000 && server.engine.live + refused_as_busy(server) < 3; ++i) std::this_thread::sleep_for(5ms);
+  CHECK(server.engine.live == 1);
+  CHECK(refused_as_busy(server) == 2);
 }

@@ -129,5 +129,7 @@ TEST_CASE("A request's own template is used where it is allowed") {
   TestServer server(options);
   const ParsedJson json(server.post("/apply-template", body(R"("chat_template":"<{{ messages[0].content }}>")")).body);
   CHECK(json.string("/prompt") == "<hi>");
+  const ParsedJson begun(server.post("/apply-template", body(R"("chat_template":"{{ bos_token }}!")")).body);
+  CHECK(begun.string("/prompt") == "<bos>!");
   CHECK(server.chat(body(R"("chat_template":"{% if %}")")).status == 400);
 }

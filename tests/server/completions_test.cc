@@ -239,3 +239,16 @@ TEST_CASE("The context limits prompt and output") {
   CHECK(ParsedJson(fitting(R"(,"max_tokens":600)").body).string("/error/param") == "max_tokens");
   CHECK(server.complete(R"({"prompt":""})").status == 400);
 }
+
+TEST_CASE("A token of the tokenizer that the model lacks is a bad request") {
+  TestServer server;
+  server.engine.info.vocab_size = FakeEngine::kEos;
+  const HttpReply reply = server.complete(R"({"prompt":["a","a<eos>"]})");
+  CHECK(reply.status == 400);
+  const ParsedJson json(reply.body);
+  CHECK(json.string("/error/param") == "prompt");
+  CHECK_THAT(json.string("/error/message"), Catch::StartsWith("prompt[1]: token 257 ('<eos>')"));
+  CHECK(server.chat(R"({"messages":[{"role":"user","content":"<eos>"}]})").status == 400);
+  CHECK(server.engine.seen().empty());
+  CHECK(server.complete(R"({"prompt":"a<bos>"})").status == 200);
+}

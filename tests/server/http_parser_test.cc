@@ -100,3 +100,28 @@ TEST_CASE("Percent escapes and secret comparison") {
   CHECK_FALSE(equal_in_constant_time("", "key"));
   CHECK_FALSE(equal_in_constant_time("key", ""));
 }
+
+TEST_CASE("A chunk's header and the trailer are as long as a header, at most") {
+  const std::string head = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (const std::string& begin : {std::string("5;x="), std::string("5\r\nabcde\r\n5;x="), std::string("0\r\nX: ")}) {
+    for (const size_t piece : {7u, 100u, 100'000u}) {
+      INFO(begin << " in pieces of " << piece);
+      HttpParser parser({.header_bytes = 1024, .body_bytes = 100});
+      std::string rest;
+      CHECK(feed_all(parser, head + begin + std::string(100'000, 'y'), piece, rest) == HttpParser::State::kFailed);
+      CHECK(parser.failure().status == 431);
+      HttpParser patient({.header_bytes = 1024, .body_bytes = 100});
+      rest.clear();
+      CHECK(feed_all(patient, head + begin + std::string(500, 'y'), piece, rest) == HttpParser::State::kNeedMore);
+    }
+  }
+}
+
+TEST_CASE("Empty lines before a request are skipped") {
+  for (const size_t piece : {1u, 2u, 3u, 100u}) {
+    HttpParser parser({});
+    std::string rest;
+    CHECK(feed_all(parser, "\r\n\r\nGET /x HTTP/1.1\r\n\r\n", piece, rest) == HttpParser::State::kDone);
+    CHECK(parser.take().path == "/x");
+  }
+}

@@ -142,6 +142,26 @@ TEST_CASE("The schemas take and refuse what the parser does, field by field") {
   }
 }
 
+TEST_CASE("The schemas say when tools may be named") {
+  const ParsedJson openapi = document();
+  const std::pair<const char*, bool> cases[] = {
+      {R"("tools":[{}],"tool_choice":"none")", true},      {R"("tools":[{}],"tool_choice":"auto")", false},
+      {R"("tools":[{}],"function_call":"none")", false},   {R"("tools":5,"tool_choice":"none")", false},
+      {R"("tools":[],"tool_choice":"auto")", true},        {R"("tools":[{}],"tool_choice":null)", false},
+      {R"("functions":[{}],"function_call":"none")", true}};
+  for (const auto& [members, accepted] : cases) {
+    const std::string body = fmt::format(R"({{"messages":[{{"role":"user","content":"c"}}],{}}})", members);
+    INFO(body);
+    simdjson::dom::parser parser;
+    const simdjson::dom::element parsed = parser.parse(body);
+    for (const char* name : {"ChatCompletionRequest", "TokenizeRequest", "TemplateRequest"}) {
+      CHECK(matches(parsed, openapi.at(fmt::format("/components/schemas/{}", name)), openapi.at("")) == accepted);
+    }
+    CHECK(openai::parse_chat_request(body, kLimits).has_value() == accepted);
+    CHECK(openai::parse_tokenize_request(body, kLimits).has_value() == accepted);
+  }
+}
+
 TEST_CASE("Every route is in the document, and nothing else") {
   TestServer server;
   const ParsedJson openapi(server.get("/openapi.json").body);

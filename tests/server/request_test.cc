@@ -88,6 +88,13 @@ TEST_CASE("Relations between fields are checked") {
   CHECK(completion_outcome(R"("stream":true,"stream_options":{"include_usage":true})") == "ok");
   CHECK(completion_outcome(R"("stream":true,"stream_options":{"include_usage":1})") == "stream_options.include_usage");
   CHECK(completion_outcome(R"("max_tokens":2,"min_tokens":3)") == "min_tokens");
+  const auto ids = [](size_t count) {
+    std::string list = "[1";
+    for (size_t i = 1; i < count; ++i) list += ",1";
+    return "\"stop_token_ids\":" + list + "]";
+  };
+  CHECK(completion_outcome(ids(4096)) == "ok");
+  CHECK(completion_outcome(ids(4097)) == "stop_token_ids");
   CHECK(completion_outcome(R"("max_tokens":0,"echo":true)") == "ok");
   CHECK(completion_outcome(R"("stream":true,"prompt_logprobs":1)") == "prompt_logprobs");
   CHECK(chat_outcome(R"("top_logprobs":3)") == "top_logprobs");
@@ -97,6 +104,11 @@ TEST_CASE("Relations between fields are checked") {
   CHECK(chat_outcome(R"("tools":[{"type":"function"}])") == "tools");
   CHECK(chat_outcome(R"("tool_choice":"required")") == "tool_choice");
   CHECK(chat_outcome(R"("tool_choice":"none")") == "ok");
+  CHECK(chat_outcome(R"("tools":[{"type":"function"}],"tool_choice":"none")") == "ok");
+  CHECK(chat_outcome(R"("tool_choice":"none","functions":[{"name":"f"}],"function_call":"none")") == "ok");
+  CHECK(chat_outcome(R"("tools":[{"type":"function"}],"tool_choice":"auto")") == "tools");
+  CHECK(chat_outcome(R"("functions":[{"name":"f"}],"tool_choice":"none")") == "functions");
+  CHECK(chat_outcome(R"("tools":{"type":"function"},"tool_choice":"none")") == "tools");
   CHECK(chat_outcome(R"("chat_template":"x")") == "chat_template");
   CHECK(chat_outcome(R"("chat_template_kwargs":[])") == "chat_template_kwargs");
   CHECK(chat_outcome(R"("continue_final_message":true)") == "continue_final_message");
@@ -148,6 +160,19 @@ TEST_CASE("Of repeated members the last counts") {
   CHECK(parsed->prompts.size() == 1);
   CHECK(parsed->stop == std::vector<std::string>{"y"});
   CHECK(parsed->stop_token_ids == std::vector<TokenId>{2});
+}
+
+TEST_CASE("Of repeated contents of a message the last counts") {
+  const auto parsed = parse_chat_request(
+      R"({"messages":[{"role":"user","content":"a","content":[{"type":"text","text":"b"}]}]})", kLimits);
+  REQUIRE(parsed.has_value());
+  CHECK(parsed->conversation.messages[0].content == "b");
+}
+
+TEST_CASE("What changes the prompt is refused where prompts are only rendered, too") {
+  const std::string body = R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function"}]})";
+  CHECK(parse_tokenize_request(body, kLimits).error().param == "tools");
+  CHECK(parse_template_request(body, kLimits).error().param == "tools");
 }
 
 TEST_CASE("Bodies that are not a JSON object are refused") {

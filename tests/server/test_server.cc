@@ -46,6 +46,7 @@ TestServer::TestServer(server::ServerOptions options) {
       "[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}{{ extra }}");
   REQUIRE(chat_template.has_value());
   service.chat_template = *chat_template;
+  service.special_tokens = {{"bos_token", "<bos>"}};
   service.defaults.temperature = 0.7f;
   service.defaults.eos_token_ids = {FakeEngine::kEos};
   front = std::make_unique<server::Server>(std::move(options), std::move(service));

@@ -295,3 +295,13 @@ TEST_CASE("the Llama class's add_bos_token decides about the beginning") {
         std::vector<TokenId>{0});
   CHECK(encode(R"({"added_tokens_decoder": {"7": {"content": "a", "special": false}}})") == std::vector<TokenId>{0});
 }
+
+TEST_CASE("a word of any length is one word to the pre-tokenizer") {
+  const auto tokenizer = Tokenizer::from_json(
+      R"({"model": {"vocab": {"!": 0, "a": 1, "!!": 2}, "merges": ["! !"]}, "pre_tokenizer": {"type": "Whitespace"}})");
+  REQUIRE(tokenizer.has_value());
+  for (const size_t length : {3u, 1u << 20}) {
+    const auto ids = (*tokenizer)->encode(std::string(length, '!') + "a " + std::string(length, '!'), false);
+    CHECK(ids.size() == 2 * (length / 2 + length % 2) + 1);
+  }
+}

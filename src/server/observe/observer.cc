@@ -137,11 +137,18 @@ void observe(Service& service, const ServerOptions& options) {
                     {"What the live page shows; ?since=N: only micro-batches above number N", "", "AnyObject"}});
   routes.push_back({Method::kGet, "/cost_model", [=](const HttpRequest&) { return observer->cost_model(); }, false,
                     {"The ring as a cluster that `millrace simulate` reads", "", "AnyObject"}});
-  routes.push_back({Method::kPost, "/start_profile",
-                    [=](const HttpRequest& request) { return observer->start_profile(request); }, false,
-                    {"Begin to write a trace", "ProfileRequest", "ProfileStarted", true}});
-  routes.push_back({Method::kPost, "/stop_profile", [=](const HttpRequest&) { return observer->stop_profile(); }, false,
-                    {"End the trace", "", "ProfileStopped"}});
+  routes.push_back({Method::kPost,
+                    "/start_profile",
+                    [=](const HttpRequest& request) { return observer->start_profile(request); },
+                    false,
+                    {"Begin to write a trace", "ProfileRequest", "ProfileStarted", true},
+                    true});
+  routes.push_back({Method::kPost,
+                    "/stop_profile",
+                    [=](const HttpRequest&) { return observer->stop_profile(); },
+                    false,
+                    {"End the trace", "", "ProfileStopped"},
+                    true});
   service.extra_metrics = [=, others = std::move(service.extra_metrics)](std::string& out) {
     if (others) others(out);
     observer->append_metrics(out);

@@ -11,6 +11,7 @@ namespace {
 constexpr int64_t kMaxLogprobs = 20;
 constexpr size_t kMaxStops = 4;
 constexpr size_t kMaxLogitBias = 4096;
+constexpr size_t kMaxStopTokenIds = 4096;  // each of n choices carries them
 constexpr double kMaxBias = 100;
 constexpr double kLeastRepetitionPenalty = 0.001;  // logits divided by less may overflow
 constexpr size_t kMaxIdLength = 256;
@@ -35,6 +36,13 @@ Refusal read_stop(std::string_view name, Json value, const RequestLimits&, Commo
                                      [](const std::string& text) { return text.empty(); });
   if (has_empty) return bad_request(name, "{}: a stop string is empty", name);
   return std::nullopt;
+}
+
+Refusal read_stop_token_ids(std::string_view name, Json value, const RequestLimits& limits, CommonRequest& request) {
+  if (Refusal refusal = read_token_ids(name, value, limits.vocab_size, request.stop_token_ids)) return refusal;
+  const size_t count = request.stop_token_ids.size();
+  if (count <= kMaxStopTokenIds) return std::nullopt;
+  return bad_request(name, "{}: found {} ids, wanted at most {}", name, count, kMaxStopTokenIds);
 }
 
 Refusal read_logit_bias(std::string_view name, Json value, const RequestLimits& limits, CommonRequest& request) {
@@ -185,10 +193,11 @@ constexpr std::array kCommonFields = {
         "seed", read_seed,
         [](SchemaWriter& s) { s.integer(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()); }},
     Field<Common>{"stop", read_stop, describe_stop},
-    Field<Common>{
-        "stop_token_ids",
-        [](Name n, Json v, const Limits& l, Common& r) { return read_token_ids(n, v, l.vocab_size, r.stop_token_ids); },
-        [](SchemaWriter& s) { s.token_ids(s.limits().vocab_size); }},
+    Field<Common>{"stop_token_ids", read_stop_token_ids,
+                  [](SchemaWriter& s) {
+                    s.token_ids(s.limits().vocab_size);
+                    s.json().member("maxItems", kMaxStopTokenIds);
+                  }},
     Field<Common>{"logit_bias", read_logit_bias, describe_logit_bias, "Token ids, and what their logits gain"},
     integer_field<Common, &Common::prompt_logprobs, 0, kMaxLogprobs>("prompt_logprobs", "Not with stream"),
     integer_field<Common, &Common::min_tokens, 0, kInt32Max>("min_tokens",

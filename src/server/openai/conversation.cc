@@ -34,6 +34,7 @@ Refusal read_content(const std::string& place, Json value, std::string& content)
     if (!value.is_string()) return wrong_type(place, value, "a string or an array of text parts");
     return read_string(place, value, content);
   }
+  content.clear();
   bool first = true;
   for (const Json part : parts) {
     if (!first) content += '\n';

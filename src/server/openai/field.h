@@ -140,6 +140,8 @@ class Document {
 [[nodiscard]] Refusal check_unsupported(simdjson::dom::object object);
 /// The members that check_unsupported looks at, with the values that it lets pass.
 void describe_unsupported(SchemaWriter& schema);
+/// "allOf", a sibling of their "properties": which of them others turn off.
+void describe_switches(SchemaWriter& schema);
 [[nodiscard]] std::span<const Field<Conversation>> conversation_fields();
 /// One of the messages.
 void describe_message(SchemaWriter& schema);

@@ -101,6 +101,7 @@ ApiResult<TokenizeRequest> parse_tokenize_request(const std::string& body, const
   TokenizeFields fields;
   Conversation conversation;
   if (Refusal refusal = document.parse(body)) return *refusal;
+  if (Refusal refusal = check_unsupported(document.object())) return *refusal;
   if (Refusal refusal = read_members<TokenizeFields>(document.object(), limits, fields, kTokenizeFields)) {
     return *refusal;
   }
@@ -171,8 +172,11 @@ void describe_small_requests(SchemaWriter& schema) {
                         R"({"required":["messages"],"properties":{"messages":{"type":"array"}}}])");
   json.key("properties").begin_object();
   describe_members<TokenizeFields>(schema, kTokenizeFields);
+  describe_unsupported(schema);
   describe_members<Conversation>(schema, conversation_fields());
-  json.end_object().end_object();
+  json.end_object();
+  describe_switches(schema);
+  json.end_object();
   open("DetokenizeRequest");
   json.key("required").raw(R"(["tokens"])").key("properties").begin_object();
   describe_members<DetokenizeRequest>(schema, kDetokenizeFields, "tokens");
@@ -181,7 +185,9 @@ void describe_small_requests(SchemaWriter& schema) {
   json.key("required").raw(R"(["messages"])").key("properties").begin_object();
   describe_unsupported(schema);
   describe_members<Conversation>(schema, conversation_fields(), "messages");
-  json.end_object().end_object();
+  json.end_object();
+  describe_switches(schema);
+  json.end_object();
   open("AbortRequest");
   json.key("anyOf").raw(R"([{"required":["request_id"],"properties":{"request_id":{"type":"string","minLength":1}}},)"
                         R"({"required":["rid"],"properties":{"rid":{"type":"string","minLength":1}}},)"

@@ -18,13 +18,38 @@ bool asks_for_nothing(Json value) {
 }
 
 constexpr int64_t kMaxBestOf = 1024;
-constexpr std::array<std::string_view, 28> kUnsupported = {
-    "tools",          "functions",        "suffix",          "audio",           "structured_outputs",
-    "guided_json",    "guided_regex",     "guided_choice",   "guided_grammar",  "guided_decoding_backend",
-    "json_schema",    "regex",            "ebnf",            "grammar",         "structural_tag",
-    "lora_path",      "lora_request",     "lora",            "use_beam_search", "logits_processors",
-    "bad_words",      "allowed_token_ids", "prompt_embeds",  "input_embeds",    "custom_logit_processor",
-    "kv_transfer_params", "documents",     "web_search_options"};
+/// What names functions for the model, and the member that may turn them off: then they have no effect.
+struct Switched {
+  std::string_view name;
+  std::string_view choice;
+};
+constexpr std::array kSwitched = {Switched{"tools", "tool_choice"}, Switched{"functions", "function_call"}};
+constexpr std::array<std::string_view, 26> kUnsupported = {"suffix",
+                                                           "audio",
+                                                           "structured_outputs",
+                                                           "guided_json",
+                                                           "guided_regex",
+                                                           "guided_choice",
+                                                           "guided_grammar",
+                                                           "guided_decoding_backend",
+                                                           "json_schema",
+                                                           "regex",
+                                                           "ebnf",
+                                                           "grammar",
+                                                           "structural_tag",
+                                                           "lora_path",
+                                                           "lora_request",
+                                                           "lora",
+                                                           "use_beam_search",
+                                                           "logits_processors",
+                                                           "bad_words",
+                                                           "allowed_token_ids",
+                                                           "prompt_embeds",
+                                                           "input_embeds",
+                                                           "custom_logit_processor",
+                                                           "kv_transfer_params",
+                                                           "documents",
+                                                           "web_search_options"};
 
 Refusal check_response_format(Json value) {
   simdjson::dom::object object;
@@ -36,6 +61,16 @@ Refusal check_response_format(Json value) {
   if (type == "text") return std::nullopt;
   return bad_request("response_format", "response_format: type '{}' is not supported, only 'text' is",
                      type.substr(0, 64));
+}
+
+Refusal check_switched(const Switched& switched, Json value, simdjson::dom::object object) {
+  if (asks_for_nothing(value)) return std::nullopt;
+  std::string_view choice;
+  const bool is_off = object[switched.choice].get_string().get(choice) == simdjson::SUCCESS && choice == "none";
+  if (is_off && value.is_array()) return std::nullopt;
+  if (is_off) return wrong_type(switched.name, value, "an array");
+  return bad_request(switched.name, "{}: not supported by this server, unless {} is 'none'", switched.name,
+                     switched.choice);
 }
 
 Refusal check_choice_word(std::string_view name, Json value) {
@@ -72,6 +107,9 @@ Refusal check_unsupported(simdjson::dom::object object) {
     if (key == "modalities") refusal = check_modalities(value);
     if (key == "n") (void)value.get_int64().get(n);
     if (key == "best_of") refusal = read_integer(key, value, 1, kMaxBestOf, best_of.emplace());
+    for (const Switched& switched : kSwitched) {
+      if (key == switched.name && !refusal) refusal = check_switched(switched, value, object);
+    }
     if (refusal) return refusal;
     for (const std::string_view name : kUnsupported) {
       if (name == key && !asks_for_nothing(value)) {
@@ -92,6 +130,11 @@ void describe_unsupported(SchemaWriter& schema) {
     json.key(name).begin_object().member("description", "Not supported: only what asks for nothing passes");
     json.key("enum").raw(R"([null,false,"",[],{}])").end_object();
   }
+  for (const Switched& switched : kSwitched) {
+    json.key(switched.name).begin_object();
+    json.member("description", fmt::format("Without effect, and allowed only where {} is none", switched.choice));
+    json.key("anyOf").raw(R"([{"type":"array"},{"enum":[null,false,"",{}]}])").end_object();
+  }
   schema.set_nullable(true);
   json.key("response_format").begin_object();
   schema.type("object");
@@ -106,6 +149,18 @@ void describe_unsupported(SchemaWriter& schema) {
   json.key("items").raw(R"({"const":"text"})").end_object().key("best_of").begin_object();
   schema.integer(1, kMaxBestOf);
   json.member("description", "The same as n").end_object();
+}
+
+void describe_switches(SchemaWriter& schema) {
+  JsonWriter& json = schema.json();
+  json.key("allOf").begin_array();
+  for (const Switched& switched : kSwitched) {
+    json.begin_object().key("anyOf").begin_array().begin_object().key("properties").begin_object();
+    json.key(switched.name).raw(R"({"enum":[null,false,"",[],{}]})").end_object().end_object().begin_object();
+    json.key("required").begin_array().value(switched.choice).end_array().key("properties").begin_object();
+    json.key(switched.choice).raw(R"({"const":"none"})").end_object().end_object().end_array().end_object();
+  }
+  json.end_array();
 }
 
 }  // namespace millrace::server::openai

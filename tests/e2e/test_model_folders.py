@@ -1,0 +1,73 @@
+"""Model folders as people have them: files that say different things, or too much."""
+
+import json
+import shutil
+
+import pytest
+from millrace_server import MODEL, MillraceServer, run_binary
+from prompts import PROMPT
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A copy of the model whose files a test may change."""
+    copy = tmp_path / MODEL.name
+    shutil.copytree(MODEL, copy)
+    return copy
+
+
+def change(path, **members):
+    """Sets members of a JSON file; None takes one away."""
+    content = json.loads(path.read_text())
+    content.update(members)
+    path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+
+
+def test_a_token_that_only_the_tokenizer_has_hurts_nobody(folder):
+    vocab_size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    tokens = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    pad = dict(tokens[0], id=vocab_size, content="<pad>", special=True)
+    change(folder / "tokenizer.json", added_tokens=[*tokens, pad])
+    with MillraceServer("--pp-size", 2, model=folder) as server:
+        refused = server.post("/v1/completions", {"prompt": "a <pad>", "max_tokens": 2})
+        assert refused.status_code == 400
+        assert "<pad>" in refused.json()["error"]["message"] and str(vocab_size) in refused.json()["error"]["message"]
+        assert server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2}).status_code == 200
+        assert server.metric("millrace:ring_generations_total") == 1
+
+
+def test_what_the_tokenizer_calls_its_end_ends_an_answer(folder):
+    """Fine-tuned models often name the end of a turn in tokenizer_config.json alone."""
+    tokens = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    end, other = list(tokens)[300:302]
+    change(folder / "tokenizer_config.json", eos_token=end)
+    change(folder / "generation_config.json", eos_token_id=tokens[other])
+    with MillraceServer(model=folder) as server:
+        for token in (end, other):
+            bias = {str(tokens[token]): 100}
+            body = {"prompt": PROMPT, "max_tokens": 5, "temperature": 0, "logit_bias": bias}
+            choice = server.post("/v1/completions", body).json()["choices"][0]
+            assert (choice["finish_reason"], choice["stop_reason"], choice["text"]) == ("stop", tokens[token], "")
+            choice = server.post("/v1/completions", {**body, "ignore_eos": True}).json()["choices"][0]
+            assert choice["finish_reason"] == "length"
+
+
+def test_a_request_with_its_own_template_has_the_special_tokens_of_a_model_without_one(folder):
+    change(folder / "tokenizer_config.json", chat_template=None)
+    messages = [{"role": "user", "content": "hi"}]
+    with MillraceServer("--allow-request-chat-template", model=folder) as server:
+        assert server.post("/apply-template", {"messages": messages}).status_code == 400
+        own = server.post("/apply-template", {"messages": messages, "chat_template": "{{ bos_token }}{{ messages[0].content }}"})
+        assert own.json()["prompt"] == "<|endoftext|>hi"
+
+
+@pytest.mark.parametrize("members, message", [
+    ({"final_logit_softcapping": 30}, "final_logit_softcapping 30 is not computed here"),
+    ({"rope_scaling": {"rope_type": "mrope", "mrope_section": [1, 1]}}, "'mrope' is not one of"),
+    ({"architectures": ["Gemma2ForCausalLM"]}, "architecture 'Gemma2ForCausalLM' is not known"),
+    ({"attention_bias": True}, "has no tensor 'model.layers.0.self_attn.q_proj.bias'"),
+])
+def test_a_config_that_wants_another_computation_is_refused(folder, members, message):
+    change(folder / "config.json", **members)
+    result = run_binary("serve", "--model-path", folder, "--port", 0)
+    assert result.returncode == 1 and message in result.stderr, result.stderr
