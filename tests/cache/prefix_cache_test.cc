@@ -173,6 +173,68 @@ TEST_CASE("what has been computed since the store was asked is not fetched") {
   REQUIRE_FALSE(world.cache.prefetching(SequenceId(2)));
 }
 
+TEST_CASE("fetches fill half of the host tier at most, and what they did not bring leaves room for others") {
+  Fetching world;
+  for (uint64_t round = 0; round < 5; ++round) {
+    const uint64_t first = 3 * round;
+    for (uint64_t id = first; id < first + 3; ++id) world.want(id, prompt(static_cast<int32_t>(id), 10));
+    for (int i = 0; i < 3; ++i) REQUIRE(world.answer(CopyKind::kProbe, 10) == 10);
+    REQUIRE(world.copies.size() == 2);
+    REQUIRE_FALSE(world.cache.prefetching(SequenceId(first + 2)));
+    REQUIRE(world.answer(CopyKind::kFetch, 0) == 10);
+    REQUIRE(world.answer(CopyKind::kFetch, 1) == 6);
+    REQUIRE(world.cache.counts().fetched_pages == round + 1);
+    REQUIRE(world.copies.empty());
+  }
+  REQUIRE(world.cache.cached_host_pages() == 5);
+}
+
+TEST_CASE("for a request that waits no longer the store is not asked, and nothing is fetched") {
+  Fetching world;
+  const auto tokens = prompt(1, 5);
+  PageHolding holding;
+  world.cache.prefetch(SequenceId(1), "", tokens, holding);
+  world.cache.stop_prefetch(SequenceId(1));
+  REQUIRE_FALSE(world.cache.has_copies());
+  REQUIRE_FALSE(world.cache.copies_under_way());
+  world.want(2, tokens);
+  world.cache.stop_prefetch(SequenceId(2));
+  REQUIRE(world.answer(CopyKind::kProbe, 5) == 5);
+  REQUIRE(world.copies.empty());
+  REQUIRE_FALSE(world.cache.prefetching(SequenceId(2)));
+  // What is under way ends, and is of use to the next.
+  world.want(3, tokens);
+  (void)world.answer(CopyKind::kProbe, 5);
+  world.cache.stop_prefetch(SequenceId(3));
+  REQUIRE(world.answer(CopyKind::kFetch, 5) == 5);
+  REQUIRE_FALSE(world.cache.prefetching(SequenceId(3)));
+  REQUIRE(world.known(tokens) == 5);
+  REQUIRE(world.cache.flush());
+}
+
+TEST_CASE("what is computed behind fetched pages is stored under the key of the whole prefix") {
+  Fetching world;
+  const auto tokens = prompt(1, 4);
+  PageKey wanted = root_key("");
+  for (size_t i = 0; i < 4; ++i) wanted = child_key(wanted, std::span(tokens).subspan(i * kPageSize, kPageSize));
+  world.want(1, {tokens.begin(), tokens.begin() + 3 * kPageSize});
+  (void)world.answer(CopyKind::kProbe, 3);
+  (void)world.answer(CopyKind::kFetch, 3);
+  PageHolding holding;
+  REQUIRE(world.cache.acquire(holding, "", world.cache.match("", tokens), 4));
+  world.cache.publish(holding, tokens);
+  std::vector<PageKey> keys;
+  while (world.cache.has_copies()) {
+    for (const PageCopy& copy : world.cache.take_copies()) {
+      keys.insert(keys.end(), copy.keys.begin(), copy.keys.end());
+      const auto done = static_cast<uint32_t>(copy.page_count());
+      REQUIRE_FALSE(world.cache.acknowledge({StageId(0), copy.id, done}).has_error());
+    }
+  }
+  REQUIRE(keys == std::vector<PageKey>{wanted});
+  world.cache.release(holding);
+}
+
 namespace {
 
 /// Two prompts on the host and one on the device only; then the ring breaks.
