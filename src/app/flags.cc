@@ -249,6 +249,9 @@ std::string contradiction(const EngineOptions& engine) {
   if (storage.backend == "redis" && storage.address.empty()) {
     return "--hicache-storage-backend redis needs --hicache-storage-address HOST:PORT";
   }
+  if (storage.backend == "redis") {
+    if (const auto redis = redis_options(storage); redis.has_error()) return redis.error().message;
+  }
   if (storage.tls != cache::TlsOptions{} && !storage.wants_tls()) {
     return "--hicache-storage-tls-… needs --hicache-storage-address rediss://HOST:PORT";
   }

@@ -1,5 +1,4 @@
 #include "app/node_stages.h"
-#include "model/fingerprint.h"
 
 #include <algorithm>
 #include <map>
@@ -122,8 +121,9 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
     RETURN_IF_ERROR(check_weights_fit(*part.backend, i));
     LoadProgress progress(name);
     try {
-      auto loaded = model::StageModel::load(checkpoint, config_, span, *part.backend, limits,
-                                            [&](const model::LoadProgress& done) { progress.update(done); });
+      const model::LoadOptions loading{.progress = [&](const model::LoadProgress& done) { progress.update(done); },
+                                       .with_fingerprint = options_.storage.enabled()};
+      auto loaded = model::StageModel::load(checkpoint, config_, span, *part.backend, limits, loading);
       if (loaded.has_error()) return loaded.error();
       part.model = std::move(*loaded);
       part.model->reserve(options_.max_running, options_.context_length, options_.page_size);
@@ -133,11 +133,7 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
       return make_error(ErrorCode::kExhausted, "{}: {}", name, short_of_memory.what());
     }
     part.thread = std::make_unique<async::IoThread>(name);
-    if (options_.storage.enabled()) {
-      const auto fingerprint = model::fingerprint(checkpoint, config_, span);
-      if (fingerprint.has_error()) return fingerprint.error();
-      part.fingerprint = fingerprint->to_string();
-    }
+    if (const auto& fingerprint = part.model->fingerprint()) part.fingerprint = fingerprint->to_string();
     log::info("{}: layers {} to {}{}{}, {:.1f} MB of weights on {}", name, span.layers.begin, span.layers.end - 1,
               span.first ? ", embedding" : "", span.last ? ", output head" : "",
               static_cast<double>(part.model->checkpoint_bytes()) / 1e6, part.backend->description());

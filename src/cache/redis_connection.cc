@@ -26,7 +26,9 @@ int64_t parse_integer(std::string_view text) {
 
 std::string redis_name(const RedisStoreOptions& options) {
   if (options.host.starts_with('/')) return fmt::format("redis://{}/{}", options.host, options.db);
-  return fmt::format("redis{}://{}:{}/{}", options.tls.enabled ? "s" : "", options.host, options.port, options.db);
+  const bool is_v6 = options.host.find(':') != std::string::npos;
+  return fmt::format("redis{}://{}{}{}:{}/{}", options.tls.enabled ? "s" : "", is_v6 ? "[" : "", options.host,
+                     is_v6 ? "]" : "", options.port, options.db);
 }
 
 RedisConnection::RedisConnection(const RedisStoreOptions& options) : socket_(options), buffer_(kBufferBytes) {

@@ -12,8 +12,8 @@
 namespace millrace::cache {
 
 /// The bytes of a connection to a Redis server, over TCP, a Unix socket or TLS. Used on one thread, which it blocks,
-/// but never for longer than `timeout_ms` without progress. Everything throws ErrorException: kUnavailable when the
-/// connection fails or ends, kTimeout when nothing moves, or as TlsClient says.
+/// but for no longer than `timeout_ms` without progress, or than the system's resolver needs. Everything throws
+/// ErrorException: kUnavailable when the connection fails or ends, kTimeout when nothing moves, or as TlsClient says.
 class RedisSocket {
  public:
   explicit RedisSocket(const RedisStoreOptions& options);

@@ -8,7 +8,7 @@
 #include <bit>
 #include <span>
 
-#include "model/tensor_list.h"
+#include "base/check.h"
 
 namespace millrace::model {
 namespace {
@@ -63,20 +63,22 @@ void add_config(Hash& hash, const ModelConfig& config) {
   add_rope(hash, config.rope, config.head_dim);
 }
 
-void add_tensor(Hash& hash, const tensor::HostTensor& tensor) {
-  hash.add(std::string_view(tensor.name));
+Fingerprint fingerprint_of(const tensor::HostTensor& tensor) {
+  Hash hash;
   add_integer(hash, static_cast<int64_t>(tensor.dtype));
   for (size_t axis = 0; axis < tensor.shape.rank(); ++axis) add_integer(hash, tensor.shape[axis]);
   hash.add(std::span<const std::byte>(tensor.data, tensor.bytes()));
+  return hash.finish();
 }
 
-void add_tensor(Hash& hash, const tensor::W8Matrix& matrix) {
-  hash.add(std::string_view(matrix.name));
+Fingerprint fingerprint_of(const tensor::W8Matrix& matrix) {
+  Hash hash;
   hash.add(std::string_view("w8"));
   for (const int64_t side : {matrix.rows, matrix.cols}) add_integer(hash, side);
   const auto values = static_cast<size_t>(matrix.rows * matrix.cols);
   hash.add(std::span<const std::byte>(matrix.values, values));
   hash.add(std::span<const std::byte>(matrix.scales, matrix.bytes() - values));
+  return hash.finish();
 }
 
 }  // namespace
@@ -89,30 +91,33 @@ Fingerprint fingerprint(const ModelConfig& config) {
   return hash.finish();
 }
 
-Result<Fingerprint> fingerprint(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span) {
-  Hash hash;
-  add_config(hash, config);
-  add_integer(hash, span.layers.begin);
-  add_integer(hash, span.layers.end);
-  for (const TensorSpec& spec : stage_tensors(config, span)) {
-    if (stored_in_w8(checkpoint, config, spec)) {
-      const Result<tensor::W8Matrix> matrix = checkpoint.find_w8(spec.name, spec.shape);
-      if (!matrix) return matrix.error();
-      add_tensor(hash, *matrix);
-    } else {
-      const Result<tensor::HostTensor> tensor = checkpoint.find(spec.name, spec.shape);
-      if (!tensor) return tensor.error();
-      add_tensor(hash, *tensor);
-    }
-    checkpoint.release(spec.name);
-  }
-  return hash.finish();
-}
-
 Fingerprint fingerprint(std::span<const std::string> stages) {
   Hash hash;
   add_integer(hash, static_cast<int64_t>(stages.size()));
   for (const std::string& stage : stages) hash.add(std::string_view(stage));
+  return hash.finish();
+}
+
+void WeightsFingerprint::add(const tensor::HostTensor& tensor) {
+  const bool is_new = tensors_.emplace(tensor.name, fingerprint_of(tensor)).second;
+  CHECK(is_new, "tensor '{}' is added twice", tensor.name);
+}
+
+void WeightsFingerprint::add(const tensor::W8Matrix& matrix) {
+  const bool is_new = tensors_.emplace(matrix.name, fingerprint_of(matrix)).second;
+  CHECK(is_new, "tensor '{}' is added twice", matrix.name);
+}
+
+Fingerprint WeightsFingerprint::finish(const ModelConfig& config, StageSpan span) const {
+  Hash hash;
+  add_config(hash, config);
+  add_integer(hash, span.layers.begin);
+  add_integer(hash, span.layers.end);
+  for (const auto& [name, tensor] : tensors_) {
+    hash.add(std::string_view(name));
+    hash.add(tensor.high);
+    hash.add(tensor.low);
+  }
   return hash.finish();
 }
 

@@ -2,13 +2,14 @@
 
 #include <compare>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 
-#include "base/result.h"
-#include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/layer_range.h"
+#include "tensor/host_tensor.h"
+#include "tensor/w8.h"
 
 namespace millrace::model {
 
@@ -22,10 +23,21 @@ struct Fingerprint {
 
 /// Of everything in config.json that the forward pass depends on: equal on all stages of a ring.
 [[nodiscard]] Fingerprint fingerprint(const ModelConfig& config);
-/// Of the config, the span, and the name, dtype, shape and every byte of each of the span's tensors, which it reads and
-/// lets go of. Touches no other tensor. Errors: those of Checkpoint::find.
-[[nodiscard]] Result<Fingerprint> fingerprint(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span);
 /// Of all stages of a ring, from a text about each, in order.
 [[nodiscard]] Fingerprint fingerprint(std::span<const std::string> stages);
+
+/// Gathers the fingerprint of a stage's weights from its tensors, in whatever order they are packed, so that their
+/// bytes are read from the disk once. Owned by whoever loads them, on one thread.
+class WeightsFingerprint {
+ public:
+  /// Once each, while its bytes can be read.
+  void add(const tensor::HostTensor& tensor);
+  void add(const tensor::W8Matrix& matrix);
+  /// Of the config, the span, and the name, dtype, shape and every byte of each tensor added.
+  [[nodiscard]] Fingerprint finish(const ModelConfig& config, StageSpan span) const;
+
+ private:
+  std::map<std::string, Fingerprint> tensors_;  // by name
+};
 
 }  // namespace millrace::model

@@ -47,10 +47,10 @@ struct StageModel::Pass {
 
 Result<std::unique_ptr<StageModel>> StageModel::load(const Checkpoint& checkpoint, const ModelConfig& config,
                                                      StageSpan span, tensor::Backend& backend, StageLimits limits,
-                                                     const ProgressFn& progress) {
+                                                     const LoadOptions& options) {
   CHECK(limits.max_batch_tokens > 0, "max_batch_tokens {}", limits.max_batch_tokens);
   CHECK(!span.last || limits.max_logit_rows > 0, "max_logit_rows {}", limits.max_logit_rows);
-  Result<StageWeights> weights = load_weights(checkpoint, config, span, backend, progress);
+  Result<StageWeights> weights = load_weights(checkpoint, config, span, backend, options);
   if (!weights) return weights.error();
   return std::unique_ptr<StageModel>(new StageModel(config, span, backend, limits, std::move(*weights)));
 }

@@ -43,10 +43,9 @@ struct ForwardInput {
 class StageModel {
  public:
   /// Errors: those of Checkpoint::find. Throws what the backend throws when memory is short.
-  [[nodiscard]] static Result<std::unique_ptr<StageModel>> load(const Checkpoint& checkpoint,
-                                                                const ModelConfig& config, StageSpan span,
-                                                                tensor::Backend& backend, StageLimits limits,
-                                                                const ProgressFn& progress = {});
+  [[nodiscard]] static Result<std::unique_ptr<StageModel>> load(const Checkpoint& checkpoint, const ModelConfig& config,
+                                                                StageSpan span, tensor::Backend& backend,
+                                                                StageLimits limits, const LoadOptions& options = {});
 
   /// Takes the device's scratch for everything within the limits and sequences of up to `context` tokens; before the
   /// memory that is left is divided into pages.
@@ -75,6 +74,8 @@ class StageModel {
   [[nodiscard]] tensor::KvCache& cache() const;
   /// Bytes of the stage's weights as stored in the checkpoint.
   [[nodiscard]] uint64_t checkpoint_bytes() const { return weights_.checkpoint_bytes; }
+  /// Of the stage's weights, if it was loaded with it.
+  [[nodiscard]] const std::optional<Fingerprint>& fingerprint() const { return weights_.fingerprint; }
 
  private:
   /// Scratch of one forward; each is overwritten by every layer.

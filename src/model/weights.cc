@@ -17,8 +17,8 @@ using tensor::W8Storage;
 /// Hands out the tensors of a span and keeps count.
 class Loader {
  public:
-  Loader(const Checkpoint& checkpoint, tensor::Backend& backend, Quantization quantization, const ProgressFn& progress)
-      : checkpoint_(checkpoint), backend_(backend), quantization_(quantization), progress_(progress) {}
+  Loader(const Checkpoint& checkpoint, tensor::Backend& backend, Quantization quantization, const LoadOptions& options)
+      : checkpoint_(checkpoint), backend_(backend), quantization_(quantization), options_(options) {}
 
   Result<void> resolve(const ModelConfig& config, const std::vector<TensorSpec>& specs) {
     for (const TensorSpec& spec : specs) {
@@ -75,7 +75,6 @@ class Loader {
       for (const std::string& name : names) parts.push_back(tensor(name));
       weight = backend_.pack(parts);
     }
-    for (const std::string& name : names) checkpoint_.release(name);  // the head may be the embedding, counted before
     return weight;
   }
 
@@ -93,15 +92,23 @@ class Loader {
     return weight;
   }
 
-  /// Marks a tensor as done: what the backend made of it is its own, and memory need not hold it twice.
+  /// Marks a tensor as done: what the backend made of it is its own, and memory need not hold it twice. It is hashed
+  /// while it is there.
   void count(std::string_view name) {
-    checkpoint_.release(name);
+    const Entry& done = entry(name);
+    if (options_.with_fingerprint) {
+      done.matrix ? fingerprint_.add(*done.matrix) : fingerprint_.add(done.tensor);
+    }
+    release(name);
     ++state_.tensors_done;
-    state_.bytes_done += entry(name).bytes;
+    state_.bytes_done += done.bytes;
     report();
   }
+  void release(std::string_view name) const { checkpoint_.release(name); }
 
   [[nodiscard]] uint64_t total_bytes() const { return state_.bytes_total; }
+  /// Of what has been counted.
+  [[nodiscard]] const WeightsFingerprint& fingerprint() const { return fingerprint_; }
 
  private:
   /// A tensor, or a matrix that is stored in 8 bits.
@@ -130,15 +137,16 @@ class Loader {
   }
 
   void report() const {
-    if (progress_) progress_(state_);
+    if (options_.progress) options_.progress(state_);
   }
 
   const Checkpoint& checkpoint_;
   tensor::Backend& backend_;
   const Quantization quantization_;
-  const ProgressFn& progress_;
+  const LoadOptions& options_;
   std::unordered_map<std::string, Entry> entries_;
   LoadProgress state_;
+  WeightsFingerprint fingerprint_;
 };
 
 LayerWeights load_layer(Loader& loader, const ModelConfig& config, int32_t layer) {
@@ -165,11 +173,11 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int32_t layer
 }  // namespace
 
 Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span,
-                                  tensor::Backend& backend, const ProgressFn& progress) {
+                                  tensor::Backend& backend, const LoadOptions& options) {
   if (config.quantization != Quantization::kNone && !backend.packs_w8())
     return make_error(ErrorCode::kInvalidArgument, "{} cannot hold weights of 8 bits (quantization w8)",
                       backend.description());
-  Loader loader(checkpoint, backend, config.quantization, progress);
+  Loader loader(checkpoint, backend, config.quantization, options);
   RETURN_IF_ERROR(loader.resolve(config, stage_tensors(config, span)));
   RETURN_IF_ERROR(refuse_unknown_tensors(checkpoint, config, span));
   StageWeights weights;
@@ -181,11 +189,15 @@ Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfi
   if (span.last) {
     // The largest tensor first: while it is packed, memory holds it twice.
     weights.head = loader.pack_uncounted({std::string(head_name(config))});
-    if (!(span.first && config.tied_embeddings)) loader.count(head_name(config));
+    if (span.first && config.tied_embeddings)
+      loader.release(head_name(config));  // counted as the embedding
+    else
+      loader.count(head_name(config));
     weights.final_norm = loader.vector({std::string(kFinalNormName)});
   }
   for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer)
     weights.layers.push_back(load_layer(loader, config, layer));
+  if (options.with_fingerprint) weights.fingerprint = loader.fingerprint().finish(config, span);
   return weights;
 }
 

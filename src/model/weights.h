@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/result.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
+#include "model/fingerprint.h"
 #include "model/layer_range.h"
 #include "tensor/backend.h"
 
@@ -22,6 +24,11 @@ struct LoadProgress {
 };
 /// Called on the loading thread after each step; may be empty.
 using ProgressFn = std::function<void(const LoadProgress&)>;
+
+struct LoadOptions {
+  ProgressFn progress;
+  bool with_fingerprint = false;  ///< takes StageWeights::fingerprint, which costs a hash of all bytes
+};
 
 /// One decoder layer on the device; what a family lacks is null.
 struct LayerWeights {
@@ -43,12 +50,13 @@ struct StageWeights {
   std::unique_ptr<tensor::DeviceVector> final_norm;   // [hidden], last stage
   std::unique_ptr<tensor::PackedWeight> head;         // [vocab, hidden], last stage
   uint64_t checkpoint_bytes = 0;                      ///< of the span's tensors, as stored
+  std::optional<Fingerprint> fingerprint;             ///< of the config, the span and its tensors, if it was asked for
 };
 
 /// Every tensor of the span is found and its shape checked before the first is packed, so that a bad checkpoint fails
 /// at once. Nothing outside the span is touched. Errors: those of Checkpoint::find; kData for a tensor of the span that
 /// the config gives no meaning to; kInvalidArgument when the backend lacks what the config's quantization wants.
-[[nodiscard]] Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config,
-                                                StageSpan span, tensor::Backend& backend, const ProgressFn& progress);
+[[nodiscard]] Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span,
+                                                tensor::Backend& backend, const LoadOptions& options);
 
 }  // namespace millrace::model

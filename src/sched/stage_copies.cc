@@ -9,7 +9,7 @@ namespace {
 
 using cache::CopyKind;
 
-/// Pages of one copy that are with the page store at a time; it bounds what all copies have there.
+/// Pages of one copy that are with the page store at a time; what copies have there together is the store's to bound.
 constexpr size_t kPagesAtOnce = 16;
 
 }  // namespace

@@ -94,6 +94,11 @@ TEST_CASE("of what is told of a page the latest counts") {
   REQUIRE(index.bytes() == 0);
   REQUIRE(index.try_reserve(1000));
   REQUIRE(index.has_room());
+  index.add({make_key(1), 10, 90});
+  index.add({make_key(2), 10, 80});
+  index.add({make_key(1), 10, 70});
+  REQUIRE(index.take_victim()->key == make_key(2));
+  REQUIRE(index.take_victim()->key == make_key(1));
 }
 
 TEST_CASE("uses are handed out once, and not of pages that are gone") {

@@ -70,6 +70,83 @@ TEST_CASE("a page on its way to the store keeps its place on the host") {
   REQUIRE(cache.match("", prompt(7, 2)).pages == 2);
 }
 
+TEST_CASE("a host page that the tree has lost is not given out again before the store has it") {
+  PrefixCache cache({.page_size = kPageSize, .page_count = 2, .host_page_count = 1, .has_store = true});
+  run_copies(cache);
+  const auto compute = [&](const std::vector<TokenId>& tokens) {
+    PageHolding holding;
+    REQUIRE(cache.acquire(holding, "", cache.match("", tokens), tokens.size() / kPageSize));
+    cache.publish(holding, tokens);
+    auto copies = cache.take_copies();
+    cache.release(holding);
+    cache.check_invariants({});
+    return copies;
+  };
+  const auto end = [&](const std::vector<PageCopy>& copies, CopyKind kind) {
+    REQUIRE(copies.size() == 1);
+    REQUIRE(copies[0].kind == kind);
+    REQUIRE_FALSE(cache.acknowledge({StageId(0), copies[0].id, 1}).has_error());
+    return cache.take_copies();
+  };
+  const auto tokens = prompt(2, 2);
+  const auto filling = compute(prompt(1, 1));
+  REQUIRE(compute({tokens.begin(), tokens.begin() + kPageSize}).empty());  // the host has no room for it
+  REQUIRE(end(end(filling, CopyKind::kStore), CopyKind::kPersist).empty());
+  const auto persist = end(compute(tokens), CopyKind::kStore);
+  REQUIRE(compute(prompt(3, 2)).empty());
+  REQUIRE(cache.match("", tokens).pages == 0);
+  REQUIRE(cache.cached_host_pages() == 0);
+  REQUIRE(end(persist, CopyKind::kPersist).empty());
+  REQUIRE(end(compute(prompt(4, 1)), CopyKind::kStore).size() == 1);
+}
+
+TEST_CASE("a flush is refused while a page is held or copied, and forgets every tier else") {
+  PrefixCache cache({.page_size = kPageSize, .page_count = 4, .host_page_count = 4});
+  run_copies(cache);
+  const auto tokens = prompt(1, 2);
+  PageHolding holding;
+  REQUIRE(cache.acquire(holding, "", cache.match("", tokens), 2));
+  cache.publish(holding, tokens);
+  run_copies(cache);
+  REQUIRE_FALSE(cache.flush());
+  REQUIRE(cache.match("", tokens).pages == 2);
+  cache.release(holding);
+  REQUIRE(cache.flush());
+  REQUIRE(cache.match("", tokens).pages == 0);
+  REQUIRE(cache.cached_host_pages() == 0);
+  REQUIRE(cache.acquire(holding, "", cache.match("", tokens), 2));
+  cache.publish(holding, tokens);
+  cache.release(holding);
+  REQUIRE_FALSE(cache.flush());  // the pages are to be stored
+  const auto copies = cache.take_copies();
+  REQUIRE_FALSE(cache.flush());  // they are being stored
+  REQUIRE_FALSE(cache.acknowledge({StageId(0), copies.at(0).id, 2}).has_error());
+  REQUIRE(cache.flush());
+  cache.check_invariants({});
+}
+
+TEST_CASE("pages that a stage could not store are promised to nobody") {
+  PrefixCache cache(
+      {.page_size = kPageSize, .page_count = 2, .host_page_count = 2, .write_policy = WritePolicy::kWriteBack});
+  run_copies(cache);
+  REQUIRE(use(cache, prompt(1, 2)) == 0);
+  PageHolding holding;
+  for (const uint32_t done : {0, 1, 2}) {
+    REQUIRE_FALSE(cache.acquire(holding, "", cache.match("", prompt(2, 2)), 2));
+    const auto copies = cache.take_copies();
+    REQUIRE(copies.size() == 1);
+    const auto count = static_cast<uint32_t>(copies[0].page_count());
+    REQUIRE(count == (done < 2 ? 2 : 1));
+    REQUIRE(cache.saving());
+    REQUIRE_FALSE(cache.acknowledge({StageId(0), copies[0].id, std::min(done, count)}).has_error());
+    REQUIRE_FALSE(cache.saving());
+    cache.check_invariants({});
+  }
+  REQUIRE(cache.acquire(holding, "", cache.match("", prompt(2, 2)), 2));
+  REQUIRE(cache.cached_host_pages() == 2);
+  cache.release(holding);
+}
+
 TEST_CASE("what a match takes from the pages that can be had is what nobody uses now, not when it was looked up") {
   PrefixCache cache({.page_size = kPageSize, .page_count = 8});
   (void)use(cache, prompt(1, 4));
@@ -173,6 +250,68 @@ TEST_CASE("what has been computed since the store was asked is not fetched") {
   REQUIRE_FALSE(world.cache.prefetching(SequenceId(2)));
 }
 
+TEST_CASE("fetches fill half of the host tier at most, and what they did not bring leaves room for others") {
+  Fetching world;
+  for (uint64_t round = 0; round < 5; ++round) {
+    const uint64_t first = 3 * round;
+    for (uint64_t id = first; id < first + 3; ++id) world.want(id, prompt(static_cast<int32_t>(id), 10));
+    for (int i = 0; i < 3; ++i) REQUIRE(world.answer(CopyKind::kProbe, 10) == 10);
+    REQUIRE(world.copies.size() == 2);
+    REQUIRE_FALSE(world.cache.prefetching(SequenceId(first + 2)));
+    REQUIRE(world.answer(CopyKind::kFetch, 0) == 10);
+    REQUIRE(world.answer(CopyKind::kFetch, 1) == 6);
+    REQUIRE(world.cache.counts().fetched_pages == round + 1);
+    REQUIRE(world.copies.empty());
+  }
+  REQUIRE(world.cache.cached_host_pages() == 5);
+}
+
+TEST_CASE("for a request that waits no longer the store is not asked, and nothing is fetched") {
+  Fetching world;
+  const auto tokens = prompt(1, 5);
+  PageHolding holding;
+  world.cache.prefetch(SequenceId(1), "", tokens, holding);
+  world.cache.stop_prefetch(SequenceId(1));
+  REQUIRE_FALSE(world.cache.has_copies());
+  REQUIRE_FALSE(world.cache.copies_under_way());
+  world.want(2, tokens);
+  world.cache.stop_prefetch(SequenceId(2));
+  REQUIRE(world.answer(CopyKind::kProbe, 5) == 5);
+  REQUIRE(world.copies.empty());
+  REQUIRE_FALSE(world.cache.prefetching(SequenceId(2)));
+  // What is under way ends, and is of use to the next.
+  world.want(3, tokens);
+  (void)world.answer(CopyKind::kProbe, 5);
+  world.cache.stop_prefetch(SequenceId(3));
+  REQUIRE(world.answer(CopyKind::kFetch, 5) == 5);
+  REQUIRE_FALSE(world.cache.prefetching(SequenceId(3)));
+  REQUIRE(world.known(tokens) == 5);
+  REQUIRE(world.cache.flush());
+}
+
+TEST_CASE("what is computed behind fetched pages is stored under the key of the whole prefix") {
+  Fetching world;
+  const auto tokens = prompt(1, 4);
+  PageKey wanted = root_key("");
+  for (size_t i = 0; i < 4; ++i) wanted = child_key(wanted, std::span(tokens).subspan(i * kPageSize, kPageSize));
+  world.want(1, {tokens.begin(), tokens.begin() + 3 * kPageSize});
+  (void)world.answer(CopyKind::kProbe, 3);
+  (void)world.answer(CopyKind::kFetch, 3);
+  PageHolding holding;
+  REQUIRE(world.cache.acquire(holding, "", world.cache.match("", tokens), 4));
+  world.cache.publish(holding, tokens);
+  std::vector<PageKey> keys;
+  while (world.cache.has_copies()) {
+    for (const PageCopy& copy : world.cache.take_copies()) {
+      keys.insert(keys.end(), copy.keys.begin(), copy.keys.end());
+      const auto done = static_cast<uint32_t>(copy.page_count());
+      REQUIRE_FALSE(world.cache.acknowledge({StageId(0), copy.id, done}).has_error());
+    }
+  }
+  REQUIRE(keys == std::vector<PageKey>{wanted});
+  world.cache.release(holding);
+}
+
 namespace {
 
 /// Two prompts on the host and one on the device only; then the ring breaks.
@@ -220,6 +359,29 @@ TEST_CASE("host pages outlive a break when every stage says that it holds them a
     for (const int32_t number : {1, 2}) REQUIRE(cache.match("", prompt(number, 2)).pages == (held == 4 ? 2 : 0));
     REQUIRE(cache.match("", prompt(3, 2)).pages == 0);
   }
+}
+
+TEST_CASE("a break gives back the host pages of every copy under way") {
+  Fetching world;
+  for (const uint64_t id : {1, 2}) world.want(id, prompt(static_cast<int32_t>(id), 4));
+  (void)world.answer(CopyKind::kProbe, 4);  // the first is being fetched, the second asked after
+  const auto tokens = prompt(3, 2);
+  PageHolding holding;
+  REQUIRE(world.cache.acquire(holding, "", world.cache.match("", tokens), 2));
+  world.cache.publish(holding, tokens);
+  REQUIRE(world.cache.take_copies().at(0).kind == CopyKind::kStore);
+  world.cache.release(holding);
+  world.cache.lose_ring();
+  world.cache.check_invariants({});
+  for (const uint64_t id : {1, 2}) REQUIRE_FALSE(world.cache.prefetching(SequenceId(id)));
+  run_copies(world.cache);
+  REQUIRE_FALSE(world.cache.verifying());
+  // All of the host tier can be had again: half of it for a fetch.
+  world.copies.clear();
+  world.want(4, prompt(4, 40));
+  (void)world.answer(CopyKind::kProbe, 40);
+  REQUIRE(world.answer(CopyKind::kFetch, 16) == 16);
+  REQUIRE(world.cache.cached_host_pages() == 16);
 }
 
 TEST_CASE("a break while the stages are asked makes the next ring's be asked, and a flush needs no answer") {

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <thread>
@@ -105,6 +106,27 @@ TEST_CASE("a writer that was told more than is kept knows that it has missed som
   const auto learned = hearer->news().learn();
   REQUIRE_FALSE(learned.missed);
   REQUIRE(learned.news.size() == 1);
+}
+
+TEST_CASE("news that are overwritten while they are read are missed, not taken for others") {
+  const TempFolder temp;
+  const auto folder = StoreFolder::open(temp.path(), make_identity()).value();
+  constexpr uint64_t kEnd = 10 * FolderNews::kKept;
+  std::atomic<uint64_t> told{0};
+  size_t failures = 0;
+  std::thread teller([&] {
+    for (; told < kEnd; ++told) failures += folder->news().tell(news_of(told)) == 0 ? 0 : 1;
+  });
+  size_t out_of_order = 0;
+  while (told < kEnd) {
+    FolderNews hearer(folder->descriptor(), "hearer");
+    const auto news = hearer.learn().news;
+    for (size_t i = 1; i < news.size(); ++i) out_of_order += news[i].at_ns == news[i - 1].at_ns + 1 ? 0 : 1;
+    fs::remove(folder->path() + "/" + hearer.name());
+  }
+  teller.join();
+  REQUIRE(failures == 0);
+  REQUIRE(out_of_order == 0);
 }
 
 TEST_CASE("a server that has missed news reads the folder") {

@@ -255,6 +255,8 @@ def test_a_host_tier_larger_than_memory_is_refused_with_both_sizes():
     (("--enable-hierarchical-cache", "--hicache-storage-backend", "redis"), "needs --hicache-storage-address"),
     (("--enable-hierarchical-cache", "--hicache-storage-backend", "redis", "--hicache-storage-address", "localhost:6379",
       "--hicache-storage-tls-insecure"), "rediss://HOST:PORT"),
+    (("--enable-hierarchical-cache", "--hicache-storage-backend", "redis", "--hicache-storage-address", "::1"),
+     "'::1' is not HOST:PORT, [ADDRESS]:PORT"),
 ])
 def test_flags_that_contradict_each_other_are_refused(flags, message):
     result = run_binary("serve", "--model-path", MODEL, *flags)

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "cpu/cpu_backend.h"
-#include "model/fingerprint.h"
 #include "model/random_model.h"
 #include "model/tensor_list.h"
 #include "model/test_pipeline.h"
@@ -241,8 +240,9 @@ TEST_CASE("a stage needs the shards of its own layers only") {
   const auto backend = f32_backend();
   const StageSpan middle{.layers = {2, 4}, .first = false, .last = false};
   std::vector<LoadProgress> steps;
-  const auto stage = StageModel::load(*checkpoint, config, middle, *backend, kLimits,
-                                      [&](const LoadProgress& step) { steps.push_back(step); });
+  const auto stage = StageModel::load(
+      *checkpoint, config, middle, *backend, kLimits,
+      {.progress = [&](const LoadProgress& step) { steps.push_back(step); }, .with_fingerprint = true});
   REQUIRE(stage.has_value());
   REQUIRE((*stage)->checkpoint_bytes() == parameter_count(config, middle) * 4);
   REQUIRE(steps.front().tensors_done == 0);
@@ -250,7 +250,7 @@ TEST_CASE("a stage needs the shards of its own layers only") {
   REQUIRE(steps.back().tensors_done == 18);
   REQUIRE(steps.back().bytes_done == steps.back().bytes_total);
   REQUIRE(steps.back().bytes_total == (*stage)->checkpoint_bytes());
-  REQUIRE(fingerprint(*checkpoint, config, middle).has_value());
+  REQUIRE((*stage)->fingerprint().has_value());
 
   const auto wider = StageModel::load(*checkpoint, config, {.layers = {2, 5}, .first = false, .last = false}, *backend,
                                       kLimits);
@@ -273,7 +273,7 @@ TEST_CASE("a checkpoint that contradicts its config is refused before anything i
     const auto checkpoint = Checkpoint::open(folder.path()).value();
     size_t done = 0;
     const auto stage = StageModel::load(*checkpoint, claimed, {.layers = {0, claimed.layer_count}}, *backend, kLimits,
-                                        [&](const LoadProgress& step) { done = step.tensors_done; });
+                                        {.progress = [&](const LoadProgress& step) { done = step.tensors_done; }});
     REQUIRE(done == 0);
     return stage.error().message;
   };
@@ -303,45 +303,6 @@ TEST_CASE("parameters and page bytes are counted from the config") {
   config.qkv_bias = config.output_bias = config.qk_norm = true;
   REQUIRE(parameter_count(config) == 5 * (layer + 80 + 24 + 16) + 24 + 50 * 24);
   REQUIRE(kv_page_bytes(config, {1, 3}, 16, tensor::DType::kBF16) == 2u * 16 * 2 * 16 * 2);
-}
-
-TEST_CASE("a fingerprint tells weights, configs and spans apart") {
-  const ModelConfig config = small_config();
-  std::vector<test::TensorToWrite> tensors = test::RandomModel(config, 15).tensors();
-  const auto print = [&](const ModelConfig& claimed, StageSpan span) {
-    const test::TemporaryFolder folder;
-    folder.write("model.safetensors", test::safetensors_text(tensors));
-    return fingerprint(*Checkpoint::open(folder.path()).value(), claimed, span).value();
-  };
-  const StageSpan whole{.layers = {0, 5}};
-  const Fingerprint first = print(config, whole);
-  REQUIRE(print(config, whole) == first);
-  REQUIRE(first.to_string().size() == 32);
-  REQUIRE(print(config, {.layers = {0, 4}}) != first);
-  ModelConfig other = config;
-  other.norm_epsilon = 1e-6f;
-  REQUIRE(print(other, whole) != first);
-  REQUIRE(fingerprint(other) != fingerprint(config));
-  other = config;
-  other.rope.theta = 20000.0;
-  REQUIRE(fingerprint(other) != fingerprint(config));
-  // One number of an embedding is enough, wherever it lies.
-  const auto largest = std::ranges::max_element(tensors, {}, [](const auto& tensor) { return tensor.values.size(); });
-  REQUIRE(largest->values.size() > 1000);
-  for (const size_t part : {1, 2, 3, 5, 7}) {
-    float& value = largest->values[largest->values.size() / part - 1];
-    const float before = std::exchange(value, value + 1.0f);
-    REQUIRE(print(config, whole) != first);
-    value = before;
-  }
-}
-
-TEST_CASE("the fingerprint of a ring follows from every stage and their order") {
-  const auto print = [](std::vector<std::string> stages) { return fingerprint(stages); };
-  const Fingerprint first = print({"a", "b"});
-  REQUIRE(print({"a", "b"}) == first);
-  const std::vector<std::vector<std::string>> others{{"b", "a"}, {"ab"}, {"a", "b", ""}, {"a", "c"}, {"a"}, {}};
-  for (const auto& other : others) REQUIRE(print(other) != first);
 }
 
 TEST_CASE("a checkpoint that holds more for a layer than its config says is refused by name") {

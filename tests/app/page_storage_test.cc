@@ -1,0 +1,38 @@
+#include "app/page_storage.h"
+
+#include <catch2/catch.hpp>
+
+using namespace millrace;
+using namespace millrace::app;
+
+TEST_CASE("the address of a Redis server is a name, an address of either kind, or a path") {
+  struct Sample {
+    std::string address;
+    std::string host;
+    uint16_t port;
+  };
+  for (const Sample& sample : std::vector<Sample>{{"cache.example:7000", "cache.example", 7000},
+                                                  {"cache.example", "cache.example", 6379},
+                                                  {"redis://10.0.0.9:1", "10.0.0.9", 1},
+                                                  {"rediss://10.0.0.9", "10.0.0.9", 6379},
+                                                  {"[::1]:7000", "::1", 7000},
+                                                  {"rediss://[fe80::2]", "fe80::2", 6379},
+                                                  {"/run/a:b.sock", "/run/a:b.sock", 6379}}) {
+    CAPTURE(sample.address);
+    const auto options = redis_options({.backend = "redis", .address = sample.address});
+    REQUIRE(options.has_value());
+    REQUIRE(options->host == sample.host);
+    REQUIRE(options->port == sample.port);
+    REQUIRE(options->tls.enabled == sample.address.starts_with("rediss://"));
+  }
+}
+
+TEST_CASE("what is no address of a Redis server is refused with the flag and the text") {
+  for (const std::string address : {"", ":6379", "host:", "host:0", "host:65536", "host:6379/0", "host: 1", "::1",
+                                    "fe80::2:6379", "[::1", "[]:6379", "[::1]6379", "[::1]:", "rediss://"}) {
+    CAPTURE(address);
+    const auto options = redis_options({.backend = "redis", .address = address});
+    REQUIRE(options.has_error());
+    REQUIRE(options.error().message.starts_with("--hicache-storage-address: '" + address + "' is not HOST:PORT"));
+  }
+}

@@ -1,0 +1,108 @@
+#include "model/fingerprint.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "cpu/cpu_backend.h"
+#include "model/random_model.h"
+#include "model/stage_model.h"
+#include "model/tensor_list.h"
+
+using namespace millrace;
+using namespace millrace::model;
+
+namespace {
+
+ModelConfig small_config(bool tied_embeddings) {
+  ModelConfig config;
+  config.architecture = "Qwen2ForCausalLM";
+  config.vocab_size = 20;
+  config.hidden_size = 16;
+  config.intermediate_size = 24;
+  config.layer_count = 3;
+  config.head_count = 2;
+  config.kv_head_count = 1;
+  config.head_dim = 8;
+  config.max_position = 64;
+  config.norm_epsilon = 1e-5f;
+  config.tied_embeddings = tied_embeddings;
+  config.qkv_bias = config.output_bias = config.qk_norm = true;
+  config.sliding_windows.assign(3, 0);
+  return config;
+}
+
+Fingerprint loaded(const std::vector<test::TensorToWrite>& tensors, const ModelConfig& config, StageSpan span,
+                   tensor::DType dtype = tensor::DType::kF32) {
+  const test::TemporaryFolder folder;
+  folder.write("model.safetensors", test::safetensors_text(tensors));
+  const auto checkpoint = Checkpoint::open(folder.path()).value();
+  const auto backend = cpu::make_backend({.threads = 1, .compute_dtype = dtype});
+  const StageLimits limits{.max_batch_tokens = 1, .max_logit_rows = 1};
+  const auto stage = StageModel::load(*checkpoint, config, span, *backend, limits, {.with_fingerprint = true}).value();
+  return stage->fingerprint().value();
+}
+
+constexpr StageSpan kWhole{{0, 3}, true, true};
+
+}  // namespace
+
+TEST_CASE("a stage's fingerprint changes with each of its tensors, and with no other") {
+  for (const bool tied_embeddings : {true, false}) {
+    const ModelConfig config = small_config(tied_embeddings);
+    const auto tensors = test::RandomModel(config, 1).tensors();
+    for (const StageSpan& span : {kWhole, StageSpan{{0, 1}, true, false}, StageSpan{{1, 3}, false, true}}) {
+      CAPTURE(tied_embeddings, span.layers.begin, span.layers.end);
+      const Fingerprint wanted = loaded(tensors, config, span);
+      std::set<std::string> own;
+      for (const TensorSpec& spec : stage_tensors(config, span)) own.insert(spec.name);
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        auto changed = tensors;
+        changed[i].values.back() += 1;
+        CAPTURE(tensors[i].name);
+        REQUIRE((loaded(changed, config, span) != wanted) == own.contains(tensors[i].name));
+      }
+    }
+  }
+}
+
+TEST_CASE("a fingerprint tells which tensor holds what, and what is computed with it, but not how") {
+  const ModelConfig config = small_config(false);
+  const auto tensors = test::RandomModel(config, 2).tensors();
+  const Fingerprint wanted = loaded(tensors, config, kWhole);
+  REQUIRE(loaded(tensors, config, kWhole, tensor::DType::kBF16) == wanted);
+  REQUIRE(wanted.to_string().size() == 32);
+  const auto named = [](std::vector<test::TensorToWrite>& all, const std::string& name) {
+    return std::ranges::find(all, name, &test::TensorToWrite::name);
+  };
+  auto swapped = tensors;
+  std::swap(named(swapped, "model.layers.0.mlp.gate_proj.weight")->values,
+            named(swapped, "model.layers.0.mlp.up_proj.weight")->values);
+  REQUIRE(loaded(swapped, config, kWhole) != wanted);
+  // One number is enough, wherever it lies.
+  for (const size_t part : {1, 2, 3, 5, 7}) {
+    auto changed = tensors;
+    std::vector<float>& values = named(changed, std::string(kEmbeddingName))->values;
+    values[values.size() / part - 1] += 1;
+    REQUIRE(loaded(changed, config, kWhole) != wanted);
+  }
+  ModelConfig other = config;
+  other.norm_epsilon = 1e-6f;
+  REQUIRE(loaded(tensors, other, kWhole) != wanted);
+  REQUIRE(fingerprint(other) != fingerprint(config));
+  other = config;
+  other.rope.theta *= 2;
+  REQUIRE(loaded(tensors, other, kWhole) != wanted);
+  REQUIRE(fingerprint(other) != fingerprint(config));
+  other = config;
+  other.sliding_windows[1] = 8;
+  REQUIRE(loaded(tensors, other, kWhole) != wanted);
+}
+
+TEST_CASE("the fingerprint of a ring follows from every stage and their order") {
+  const auto print = [](std::vector<std::string> stages) { return fingerprint(stages); };
+  const Fingerprint first = print({"a", "b"});
+  REQUIRE(print({"a", "b"}) == first);
+  const std::vector<std::vector<std::string>> others{{"b", "a"}, {"ab"}, {"a", "b", ""}, {"a", "c"}, {"a"}, {}};
+  for (const auto& other : others) REQUIRE(print(other) != first);
+}
