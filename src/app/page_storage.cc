@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 namespace millrace::app {
 namespace {
@@ -38,7 +39,7 @@ Result<cache::RedisStoreOptions> redis_options(const StorageOptions& options) {
   redis.user = options.user;
   redis.password = options.password;
   redis.db = options.db;
-  redis.ttl_s = static_cast<int64_t>(options.ttl_s);
+  redis.ttl_s = static_cast<int64_t>(std::ceil(options.ttl_s));  // 0 would be for ever
   redis.tls = options.tls;
   redis.tls.enabled = options.wants_tls();
   std::string_view place = options.address;

@@ -117,9 +117,10 @@ IoTask<int64_t> FilePages::read_all(FileIo& io, int file, PageHeader& header, st
 IoTask<bool> FilePages::get(FileIo& io, const PageKey& key, std::span<std::byte> into) {
   const std::string name = StoreFolder::page_name(key);
   const auto folder = this->folder();
+  const int64_t begin_ns = index_.now_ns();
   const int64_t opened = co_await io.open(folder->descriptor(), name.c_str(), O_RDONLY | O_NOFOLLOW);
   if (opened == -ENOENT) {
-    index_.forget(key);
+    index_.forget(key, begin_ns);  // a put may have ended meanwhile
     co_return false;
   }
   if (opened < 0) {

@@ -36,3 +36,13 @@ TEST_CASE("what is no address of a Redis server is refused with the flag and the
     REQUIRE(options.error().message.starts_with("--hicache-storage-address: '" + address + "' is not HOST:PORT"));
   }
 }
+
+TEST_CASE("a time to live is rounded up to seconds, so that a short one is not for ever") {
+  const auto seconds = [](double given) {
+    return redis_options({.backend = "redis", .address = "cache.example", .ttl_s = given})->ttl_s;
+  };
+  REQUIRE(seconds(0) == 0);
+  REQUIRE(seconds(0.25) == 1);
+  REQUIRE(seconds(1) == 1);
+  REQUIRE(seconds(59.5) == 60);
+}

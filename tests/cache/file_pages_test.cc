@@ -8,7 +8,9 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <cerrno>
+#include <functional>
 #include <optional>
+#include <utility>
 
 #include "cache/store_support.h"
 #include "support/skip.h"
@@ -31,6 +33,7 @@ class ScriptedIo final : public FileIo {
   std::optional<Kind> failing;
   size_t most_bytes = SIZE_MAX;   ///< of one read or write
   uint64_t ends_at = UINT64_MAX;  ///< where reads find the end of any file
+  std::function<void()> after_open;  ///< once, before the caller hears of it
 
  private:
   bool start(IoCall& call) override {
@@ -39,6 +42,7 @@ class ScriptedIo final : public FileIo {
     // A file that cannot be closed well is closed all the same.
     const int64_t result = fails && call.kind != Kind::kClose ? -1 : carry_out(call);
     call.result = fails ? -EIO : result < 0 ? -int64_t{errno} : result;
+    if (call.kind == Kind::kOpen && after_open) std::exchange(after_open, nullptr)();
     return true;
   }
   int64_t carry_out(const IoCall& call) const {
@@ -167,6 +171,14 @@ TEST_CASE("whichever step of a put fails, nothing is left of it, and the next pu
     REQUIRE(world.put(1));
     REQUIRE(world.get(1));
   }
+}
+
+TEST_CASE("a get that misses forgets nothing of a put that has ended meanwhile") {
+  Pages world;
+  world.io.after_open = [&world] { REQUIRE(world.put(1)); };
+  REQUIRE_FALSE(world.get(1));
+  REQUIRE(world.pages.index().bytes() == kRecordBytes);
+  REQUIRE(world.get(1));
 }
 
 TEST_CASE("a victim that cannot be removed keeps its place, and the put that wants it is refused") {
