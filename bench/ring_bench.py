@@ -12,7 +12,8 @@
   flags       a server with each --with FLAGS against one without
 
 All servers of a comparison run at once, idle but for the one that is measured; they take turns, --rounds times, after
-one turn that does not count, with prompts that no cache knows. Prints medians and, in brackets, the least and the most.
+one turn that does not count, with prompts that no cache knows. Prints medians and, in brackets, the least and the most;
+each turn on standard error.
 The load generator shares the cores with the servers: it takes about 4 us per token."""
 
 import argparse
@@ -156,6 +157,7 @@ def measure(rings, load, rounds):
     for number in range(rounds + 1):
         for ring in rings:
             speed = ring.tokens_per_second(load, number)
+            print(f"  {load}, turn {number}, {ring.name}: {speed:.0f} tokens/s", file=sys.stderr, flush=True)
             if number > 0:
                 values[ring.name].append(speed)
     return values

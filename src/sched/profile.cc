@@ -1,55 +1,102 @@
 #include "sched/profile.h"
 
 #include <algorithm>
+#include <array>
 
 namespace millrace::sched {
 namespace {
 
-constexpr uint32_t kPromptOfDecodes = 16;
+/// Tokens of the plans that say how long the others may be. The first touches the weights, so that its timing says
+/// nothing; those of one token let the stages report what came before, since all but the last do so a plan later.
+constexpr std::array<uint32_t, 6> kProbes = {16, 16, 64, 1, 256, 1};
+/// A probe is left out if it would take more of the budget than this.
+constexpr double kMostOfBudget = 1.0 / 4;
+/// Chunks after a prefix, of half the longest prompt: the prefix in longest prompts.
+constexpr std::array<uint32_t, 2> kPrefixes = {4, 8};
+/// What the prompts of a round take, in longest prompts: their tokens, and as much again as one of attention.
+constexpr double kRoundPrompts = 1.0 / 4 + 1.0 / 2 + 1 + 2.0 / 2 + 1;
+constexpr double kRoundPlans = 13;
+/// So much tells what tokens cost from what reading the weights does, whatever it takes.
+constexpr uint32_t kLeastLongest = 64;
+constexpr uint32_t kPromptOfDecodes = 4;
 constexpr uint32_t kMostDecodes = 32;
-/// The shortest prompt timed, as a part of the largest chunk: 1 / kShortestPart.
-constexpr uint32_t kShortestPart = 4;
 /// A prompt that is timed beside others takes the slowest stage about so long alone, but has at least so many tokens.
-constexpr double kCrowdRunUs = 150'000;
-constexpr uint32_t kLeastCrowdPrompt = 128;
-/// Tokens that the sequences of the decode steps timed beside others begin with.
-constexpr uint32_t kCrowdDecodePrompt = 4;
+constexpr double kCrowdRunUs = 100'000;
+constexpr uint32_t kLeastCrowdPrompt = 32;
 
 }  // namespace
 
-Profile::Profile(const ProfileBounds& bounds) : bounds_(bounds), scratch_(bounds.page_size, bounds.vocab_size) {
-  add_prefills();
-  add_decodes();
-  for (size_t round = 0; round < kRounds; ++round) {
-    if (round >= kFewestRounds) rounds_.push_back(order_.size());
-    for (size_t step = 0; step < steps_.size(); ++step) {
-      if (round == 0 || (steps_[step].counts && !steps_[step].once)) order_.push_back(step);
+Profile::Profile(const ProfileBounds& bounds) : bounds_(bounds), scratch_(bounds.page_size, bounds.vocab_size) {}
+
+// Of what is run alone: the next probe, or the next round. Nothing: that was all.
+void Profile::extend() {
+  if (rounds_ == 0) {
+    if (const uint32_t tokens = next_probe(); tokens > 0) {
+      steps_.push_back({.tokens = tokens, .fresh = true, .counts = false});
+      order_.push_back(probes_++);
+      return;
     }
+    longest_ = affordable_prompt();
+    add_prefills();
+    add_decodes();
+  } else if (rounds_ == kRounds || run_us_ + round_us_ > kBudgetUs) {
+    return;
   }
+  for (size_t step = probes_; step < steps_.size(); ++step) {
+    if (rounds_ == 0 || !steps_[step].once) order_.push_back(step);
+  }
+  ++rounds_;
+  round_us_ = 0;
 }
 
-uint32_t Profile::longest_prompt() const {
-  return std::max(1u, std::min(bounds_.chunk_size, bounds_.context_length - 1));
+// Tokens; 0: no other probe is worth its time.
+uint32_t Profile::next_probe() const {
+  const uint32_t most = std::min(bounds_.chunk_size, bounds_.context_length - 1);
+  if (probes_ == kProbes.size() || kProbes[probes_] > most) return 0;
+  return probes_ <= 1 || probed_us(1, kProbes[probes_]) <= kMostOfBudget * kBudgetUs ? kProbes[probes_] : 0;
 }
 
-// Chunks after a prefix are as long as half the largest, as far as one sequence goes; they go on from the prompt before
-// them, which is the largest in every round.
+// What plans of so many prompt tokens take all stages one after the other, by the shortest and the longest probe that
+// each has reported: longer prompts cost no more per token, but for their attention.
+double Profile::probed_us(double plans, double tokens) const {
+  double us = 0;
+  for (const auto& [shortest, longest] : probed_) {
+    if (longest.tokens == 0) continue;
+    const double more = longest.tokens - shortest.tokens;
+    const double token_us = more > 0 ? std::max(0.0, longest.us - shortest.us) / more : longest.us / longest.tokens;
+    us += plans * std::max(0.0, shortest.us - token_us * shortest.tokens) + token_us * tokens;
+  }
+  return us;
+}
+
+// The longest prompt, by halves of the largest chunk, with which the budget is kept.
+uint32_t Profile::affordable_prompt() const {
+  uint32_t longest = std::max(1u, std::min(bounds_.chunk_size, bounds_.context_length - 1));
+  const auto expected_us = [&] {
+    const double decode_tokens = 1.5 * most_decodes(longest) * kPromptOfDecodes;
+    return probed_us(kRoundPlans, kRoundPrompts * longest + decode_tokens);
+  };
+  while (longest / 2 >= kLeastLongest && run_us_ + expected_us() > kBudgetUs) longest /= 2;
+  return longest;
+}
+
+// The decode steps go on from the chunk after the longest prefix.
 void Profile::add_prefills() {
-  const uint32_t longest = longest_prompt();
   const uint32_t longest_sample = std::min(bounds_.longest_sample, bounds_.context_length - 1);
-  steps_.push_back({.tokens = longest, .fresh = true, .counts = false});
   for (uint32_t sample = 1; sample <= bounds_.prompt_samples; ++sample) {
     const uint64_t length = uint64_t{longest_sample} * sample / bounds_.prompt_samples;
     steps_.push_back({.tokens = std::max(1u, static_cast<uint32_t>(length)), .fresh = true, .once = true});
   }
-  for (const uint32_t part : {kShortestPart, 2u, 1u}) {
-    steps_.push_back({.tokens = std::max(1u, longest / part), .fresh = true});
+  for (const uint32_t part : {4u, 2u, 1u}) {
+    steps_.push_back({.tokens = std::max(1u, longest_ / part), .fresh = true});
   }
-  const uint32_t half = std::max(1u, longest / 2);
-  uint32_t length = longest;
-  for (int chunk = 0; chunk < 3 && length + half + 2 < bounds_.context_length; ++chunk) {
-    steps_.push_back({.tokens = half});
-    length += half;
+  const uint32_t half = std::max(1u, longest_ / 2);
+  uint32_t length = longest_;
+  for (const uint32_t times : kPrefixes) {
+    if (half + 2 >= bounds_.context_length) break;
+    const uint32_t prefix = std::min<uint64_t>(uint64_t{times} * longest_, bounds_.context_length - half - 2);
+    steps_.push_back({.tokens = half, .behind = prefix, .fresh = true});
+    length = prefix + half;
   }
   for (int step = 0; step < 2 && length + 1 < bounds_.context_length; ++step) {
     steps_.push_back({.tokens = 1});
@@ -57,16 +104,18 @@ void Profile::add_prefills() {
   }
 }
 
+// Sequences that decode at once. Their prompts go in one chunk, which is no longer than the longest prompt.
+uint32_t Profile::most_decodes(uint32_t longest) const {
+  const uint32_t pages_each = (kPromptOfDecodes + 2 + bounds_.page_size - 1) / bounds_.page_size;
+  if (kPromptOfDecodes + 2 >= bounds_.context_length) return 0;
+  return std::min({bounds_.max_running, kMostDecodes, longest / kPromptOfDecodes, bounds_.page_count / pages_each});
+}
+
 void Profile::add_decodes() {
-  const uint32_t prompt = std::min({kPromptOfDecodes, bounds_.chunk_size, std::max(1u, bounds_.context_length / 2)});
-  const uint32_t pages_each = (prompt + 2 + bounds_.page_size - 1) / bounds_.page_size;
-  const uint32_t most =
-      std::min({bounds_.max_running, kMostDecodes, bounds_.chunk_size / prompt, bounds_.page_count / pages_each});
-  if (prompt + 2 >= bounds_.context_length) return;
-  most_decodes_ = most;
+  const uint32_t most = most_decodes(longest_);
   for (const uint32_t count : {most, most / 2}) {
     if (count == 0) continue;
-    steps_.push_back({.sequences = count, .tokens = prompt, .fresh = true});
+    steps_.push_back({.sequences = count, .tokens = kPromptOfDecodes, .fresh = true});
     for (int step = 0; step < 2; ++step) steps_.push_back({.sequences = count, .tokens = 1});
   }
 }
@@ -81,28 +130,30 @@ double Profile::slowest_us(uint32_t prompt_tokens) const {
   return slowest;
 }
 
-// A prompt of the shortest length timed alone, or of less where that takes long; decode steps if there is room for
+// A prompt of half the longest one timed alone, or of less where that takes long; decode steps if there is room for
 // them.
 void Profile::begin_together() {
-  const uint32_t shortest = std::max(1u, longest_prompt() / kShortestPart);
-  const double part = std::min(1.0, kCrowdRunUs / std::max(slowest_us(shortest), 1.0));
-  const auto tokens = static_cast<uint32_t>(part * shortest);
-  ProfileTogether::Shapes shapes{.prompt_tokens = std::clamp(tokens, std::min(shortest, kLeastCrowdPrompt), shortest)};
-  const uint32_t longest = ProfileTogether::longest_decode(kCrowdDecodePrompt, bounds_.stage_count);
-  const auto pages = [&](uint32_t length) { return (length + bounds_.page_size - 1) / bounds_.page_size; };
-  const uint32_t count = std::min(most_decodes_ / 2, bounds_.chunk_size / kCrowdDecodePrompt);
-  const uint64_t wanted = uint64_t{count} * pages(longest) + pages(shapes.prompt_tokens);
-  if (longest < bounds_.context_length && count < bounds_.max_running && wanted <= bounds_.page_count) {
+  const uint32_t half = std::max(1u, longest_ / 2);
+  const double part = std::min(1.0, kCrowdRunUs / std::max(slowest_us(half), 1.0));
+  const auto tokens = static_cast<uint32_t>(part * half);
+  ProfileTogether::Shapes shapes{.prompt_tokens = std::clamp(tokens, std::min(half, kLeastCrowdPrompt), half)};
+  const uint32_t length = ProfileTogether::longest_decode(kPromptOfDecodes, bounds_.stage_count);
+  const auto pages = [&](uint32_t tokens_of_one) {
+    return (tokens_of_one + bounds_.page_size - 1) / bounds_.page_size;
+  };
+  const uint32_t count = most_decodes(longest_) / 2;
+  const uint64_t wanted = uint64_t{count} * pages(length) + pages(shapes.prompt_tokens);
+  if (length < bounds_.context_length && count < bounds_.max_running && wanted <= bounds_.page_count) {
     shapes.decode_count = count;
-    shapes.decode_prompt = kCrowdDecodePrompt;
+    shapes.decode_prompt = kPromptOfDecodes;
   }
   together_.emplace(shapes, bounds_.stage_count, bounds_.window, *bounds_.machine);
 }
 
 std::optional<Plan> Profile::next(uint64_t id) {
   if (closed_) return std::nullopt;
-  if (run_us_ > kLongEnoughUs && std::ranges::binary_search(rounds_, next_step_)) order_.resize(next_step_);
-  if (!alone_ended()) {
+  if (next_step_ == order_.size() && !together_) extend();
+  if (next_step_ < order_.size()) {
     ids_.push_back(id);
     return next_alone();
   }
@@ -119,7 +170,7 @@ Plan Profile::next_alone() {
   const Step& step = steps_[order_[next_step_++]];
   if (step.fresh) {
     scratch_.close_all(plan);
-    for (uint32_t slot = 0; slot < step.sequences; ++slot) scratch_.open(plan, step.tokens);
+    for (uint32_t slot = 0; slot < step.sequences; ++slot) scratch_.open_behind(plan, step.behind, step.tokens);
   }
   for (uint32_t slot = 0; slot < step.sequences; ++slot) scratch_.append(plan, slot, step.tokens);
   return plan;
@@ -132,23 +183,39 @@ void Profile::record(const StageReport& report, const BatchShape& shape) {
     if (together_) together_->record(report, shape);
     return;
   }
+  Step& step = steps_[order_[static_cast<size_t>(found - ids_.begin())]];
   run_us_ += run_us;
-  std::vector<ProfileTiming>& best = steps_[order_[static_cast<size_t>(found - ids_.begin())]].best;
   const size_t stage = report.stage.value();
+  if (const size_t index = order_[static_cast<size_t>(found - ids_.begin())]; index > 0 && index < probes_) {
+    if (probed_.size() <= stage) probed_.resize(stage + 1);
+    auto& [shortest, longest] = probed_[stage];
+    if (shortest.tokens == 0 || step.tokens <= shortest.tokens) shortest = {step.tokens, run_us};
+    if (step.tokens >= longest.tokens) longest = {step.tokens, run_us};
+  }
+  if (rounds_ > 0 && !step.once) round_us_ += run_us;
+  std::vector<ProfileTiming>& best = step.best;
   if (best.size() <= stage) best.resize(stage + 1);
   ProfileTiming& timing = best[stage];
   if (timing.run_us == 0 || run_us < timing.run_us) timing = {report.stage, shape, run_us};
 }
 
+// A decode step after one of the same sequences is a repetition: the shorter time counts for both.
 std::vector<ProfileTiming> Profile::timings() const {
   std::vector<ProfileTiming> all;
   for (const size_t index : order_) {
     const Step& step = steps_[index];
     if (!step.counts) continue;
-    for (const ProfileTiming& timing : step.best) {
+    const Step* other = nullptr;
+    if (index > 0 && steps_[index - 1].repeats(step)) other = &steps_[index - 1];
+    if (index + 1 < steps_.size() && step.repeats(steps_[index + 1])) other = &steps_[index + 1];
+    for (size_t stage = 0; stage < step.best.size(); ++stage) {
+      ProfileTiming timing = step.best[stage];
+      if (other != nullptr && stage < other->best.size() && other->best[stage].run_us > 0)
+        timing.run_us = std::min(timing.run_us, other->best[stage].run_us);
       if (timing.run_us > 0) all.push_back(timing);
     }
   }
+  bound_outliers(all);
   return all;
 }
 

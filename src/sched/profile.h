@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "sched/profile_together.h"
@@ -22,12 +23,12 @@ struct ProfileBounds {
 };
 
 /// The plans that time every stage before the first request: prompts of several lengths, chunks after a prefix, decode
-/// steps of one and of many sequences, on scratch sequences whose slots are closed again. The largest comes first, to
-/// touch all memory, and does not count; the others are run in up to kRounds rounds, of which the shortest time counts:
-/// what else goes on beside a stage only makes it slower. After kFewestRounds none begins once the stages have run for
-/// kLongEnoughUs in all, since clients wait. Then, where several stages share a machine, all of them are timed at once
-/// (ProfileTogether). Ordinary plans, so that the stages know nothing of it. Used by the scheduler while nothing else
-/// runs.
+/// steps of one and of many sequences, on scratch sequences whose slots are closed again. Clients wait meanwhile: short
+/// prompts go first, touch the memory, and say how long the others may be for the rounds to fit into kBudgetUs, the
+/// largest chunk, a half of it, a quarter and so on. There are up to kRounds rounds of the same plans, as long as
+/// another one fits, and the shortest time of each counts: what else goes on beside a stage only makes it slower. Then,
+/// where several stages share a machine, all are timed at once (ProfileTogether). Ordinary plans, so that the stages
+/// know nothing of it. Used by the scheduler while nothing else runs.
 class Profile {
  public:
   explicit Profile(const ProfileBounds& bounds);
@@ -43,42 +44,56 @@ class Profile {
 
   /// A stage's time for a plan; plans of others are ignored.
   void record(const StageReport& report, const BatchShape& shape);
-  /// What was measured of stages alone: every round's, with the shortest time of all rounds.
+  /// What was measured of stages alone: every round's, with the shortest time of all rounds, outliers bounded.
   [[nodiscard]] std::vector<ProfileTiming> timings() const;
   /// What stages take from each other; `costs` has learnt timings(). Nothing where no two share a machine.
   [[nodiscard]] Contention contention(const CostModel& costs) const;
 
   static constexpr size_t kRounds = 3;
-  static constexpr size_t kFewestRounds = 2;
-  static constexpr double kLongEnoughUs = 5e6;
+  /// Of all stages one after the other, timed alone.
+  static constexpr double kBudgetUs = 8e6;
 
  private:
   struct Step {
     uint32_t sequences = 1;
     uint32_t tokens = 0;          // of each
+    uint32_t behind = 0;          // of a prefix that is cached, if it is fresh
     bool fresh = false;           // on new sequences; else the next tokens of those that are open
     bool counts = true;
     bool once = false;            // in the first round only
     std::vector<ProfileTiming> best{};  // by stage
+    [[nodiscard]] bool repeats(const Step& other) const {
+      return !fresh && !other.fresh && tokens == 1 && other.tokens == 1 && sequences == other.sequences;
+    }
+  };
+  struct Probed {
+    uint32_t tokens = 0;
+    double us = 0;
   };
 
+  void extend();
+  [[nodiscard]] uint32_t next_probe() const;
+  [[nodiscard]] double probed_us(double plans, double tokens) const;
+  [[nodiscard]] uint32_t affordable_prompt() const;
+  [[nodiscard]] uint32_t most_decodes(uint32_t longest) const;
   void add_prefills();
   void add_decodes();
   void begin_together();
   [[nodiscard]] double slowest_us(uint32_t prompt_tokens) const;
-  [[nodiscard]] uint32_t longest_prompt() const;
-  [[nodiscard]] bool alone_ended() const { return next_step_ == order_.size(); }
   [[nodiscard]] Plan next_alone();
 
   const ProfileBounds bounds_;
-  std::vector<Step> steps_;
+  std::vector<Step> steps_;    // the probes, then those of the rounds
   std::vector<size_t> order_;  // of steps_, as they are run
-  std::vector<size_t> rounds_;  // where in order_ those begin that may be left out
-  size_t next_step_ = 0;        // of order_
-  uint32_t most_decodes_ = 0;
+  size_t next_step_ = 0;       // of order_
+  size_t probes_ = 0;
+  std::vector<std::pair<Probed, Probed>> probed_;  // by stage: the shortest, the longest
+  size_t rounds_ = 0;                              // begun
+  double round_us_ = 0;                            // of what the next round would repeat of this one, on all stages
+  double run_us_ = 0;                              // of all plans on all stages
+  uint32_t longest_ = 0;                           // of the prompts timed
   std::optional<ProfileTogether> together_;
   bool closed_ = false;        // the last plan has been made
-  double run_us_ = 0;          // of all plans on all stages
   std::vector<uint64_t> ids_;  // of the plans of order_, ascending
   ScratchSequences scratch_;
 };

@@ -2,26 +2,23 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 
 namespace millrace::sched {
 namespace {
 
-/// The fit asks how much a run was slowed down, which what it finds says: so it is repeated.
-constexpr int kFitRounds = 12;
-/// So many rounds are run unless they take kLongestNs: of fewer the median is no protection.
-constexpr size_t kFewestRounds = 3;
-constexpr int64_t kLongestNs = 6'000'000'000;
+/// The fit asks how much a run was slowed down, and how far off each run is, which what it finds says: so it is
+/// repeated.
+constexpr int kFitPasses = 12;
+/// Runs further off than this share of their time count in inverse proportion.
+constexpr double kNear = 0.05;
+/// For each term one such run that lost nothing: a term that no run has much of stays small.
+constexpr double kNothingLost = 0.5;
 
 /// So many plans have every stage at work beside all others at some time.
 uint32_t crowd_size(size_t stage_count) {
   return static_cast<uint32_t>(stage_count) + 2;
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 }  // namespace
@@ -55,11 +52,12 @@ uint32_t ProfileTogether::longest_decode(uint32_t decode_prompt, size_t stage_co
   return decode_prompt + 3 + size + (size + 1) / 2;
 }
 
+// Another round goes only if it will have ended in time.
 bool ProfileTogether::finished() const {
   if (next_step_ > 0 || rounds_.empty()) return false;
-  int64_t taken_ns = 0;
+  int64_t taken_ns = rounds_.back().length_ns();
   for (const Round& round : rounds_) taken_ns += round.length_ns();
-  return rounds_.size() == kMostRounds || taken_ns >= (rounds_.size() < kFewestRounds ? kLongestNs : kLongEnoughNs);
+  return rounds_.size() == kMostRounds || taken_ns > kBudgetNs;
 }
 
 Plan ProfileTogether::next(uint64_t id, ScratchSequences& sequences) {
@@ -129,29 +127,25 @@ double ProfileTogether::alone_us(const Round& round, Work work, StageId stage) c
 }
 
 // Of its time with the processors that it wants, a run lost 1 − alone / time to its neighbours, which is the sum of
-// contention · beside over the kinds of work (Sharing::Alone).
-Contention ProfileTogether::contention_of(const Round& round, const CostModel& costs) const {
+// contention · beside over the kinds of work (Sharing::Alone). The smallest sum of distances to all runs of all rounds
+// (iteratively reweighted least squares): what else the machine does now and then is not to count.
+Contention ProfileTogether::contention(const CostModel& costs) const {
   SharedMachine machine = machine_;
   machine.contention = {};
-  for (int pass = 0; pass < kFitRounds; ++pass) {
+  for (int pass = 0; pass < kFitPasses; ++pass) {
     NonNegativeLeastSquares<4> fit;
-    Sharing sharing(stage_count_, window_, machine);
-    const auto take = [&](const std::vector<Sharing::Alone>& settled) {
-      for (const Sharing::Alone& run : settled) {
-        const double known_us = alone_us(round, run.shape.decode_count > 0 ? Work::kDecode : Work::kPrompt, run.stage);
-        if (known_us <= 0 || run.processor_us <= 0 || run.beside_prompt + run.beside_other <= 0) continue;
-        const double prompt = run.prompt_share;
-        fit.add({prompt * run.beside_prompt, prompt * run.beside_other, (1 - prompt) * run.beside_prompt,
-                 (1 - prompt) * run.beside_other},
-                1 - known_us / run.processor_us, 1);
-      }
-    };
-    for (const TimedRun& timed : round.runs) {
-      Sharing::Run run = timed.run;
-      run.prompt_share = costs.prompt_share(run.stage, *run.shape);
-      take(sharing.add(run));
+    for (size_t term = 0; term < 4; ++term) {
+      std::array<double, 4> one{};
+      one[term] = kNothingLost;
+      fit.add(one, 0, 1 / kNear);
     }
-    take(sharing.finish());
+    for (const Round& round : rounds_) {
+      if (round.runs.size() < steps_.size() * stage_count_) continue;
+      for (const Loss& loss : losses_of(round, costs, machine)) {
+        const double off = pass > 0 ? std::abs(loss.part - loss.by(machine.contention)) : 0;
+        fit.add(loss.beside, loss.part, 1 / std::max(off, kNear));
+      }
+    }
     const auto found = fit.solve();
     const auto bounded = [&](size_t term) { return std::min(found[term], kMostContention); };
     machine.contention = {bounded(0), bounded(1), bounded(2), bounded(3)};
@@ -159,18 +153,32 @@ Contention ProfileTogether::contention_of(const Round& round, const CostModel& c
   return machine.contention;
 }
 
-Contention ProfileTogether::contention(const CostModel& costs) const {
-  std::array<std::vector<double>, 4> found;
-  for (const Round& round : rounds_) {
-    if (round.runs.size() < steps_.size() * stage_count_) continue;
-    const Contention one = contention_of(round, costs);
-    found[0].push_back(one.prompt_by_prompt);
-    found[1].push_back(one.prompt_by_other);
-    found[2].push_back(one.other_by_prompt);
-    found[3].push_back(one.other_by_other);
+std::vector<ProfileTogether::Loss> ProfileTogether::losses_of(const Round& round, const CostModel& costs,
+                                                              const SharedMachine& machine) const {
+  std::vector<Loss> losses;
+  Sharing sharing(stage_count_, window_, machine);
+  const auto take = [&](const std::vector<Sharing::Alone>& settled) {
+    for (const Sharing::Alone& run : settled) {
+      const double known_us = alone_us(round, run.shape.decode_count > 0 ? Work::kDecode : Work::kPrompt, run.stage);
+      if (known_us <= 0 || run.processor_us <= 0 || run.beside_prompt + run.beside_other <= 0) continue;
+      const double prompt = run.prompt_share;
+      losses.push_back({{prompt * run.beside_prompt, prompt * run.beside_other, (1 - prompt) * run.beside_prompt,
+                         (1 - prompt) * run.beside_other},
+                        1 - known_us / run.processor_us});
+    }
+  };
+  for (const TimedRun& timed : round.runs) {
+    Sharing::Run run = timed.run;
+    run.prompt_share = costs.prompt_share(run.stage, *run.shape);
+    take(sharing.add(run));
   }
-  if (found[0].empty()) return {};
-  return {median(found[0]), median(found[1]), median(found[2]), median(found[3])};
+  take(sharing.finish());
+  return losses;
+}
+
+double ProfileTogether::Loss::by(const Contention& contention) const {
+  return beside[0] * contention.prompt_by_prompt + beside[1] * contention.prompt_by_other +
+         beside[2] * contention.other_by_prompt + beside[3] * contention.other_by_other;
 }
 
 }  // namespace millrace::sched

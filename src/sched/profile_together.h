@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -12,7 +13,7 @@ namespace millrace::sched {
 /// The plans that time the stages of one machine while all of them compute: crowds of plans in flight at once, of
 /// prompts, of decode steps, and of both in turns. Between them the same plans run one at a time, so that what a run
 /// takes alone and beside others is known of the same moments: whatever else the machine does then slows down both. A
-/// round is all of that; of the rounds' results the median counts. Part of Profile.
+/// round is all of that. Part of Profile.
 class ProfileTogether {
  public:
   /// What the plans are made of. decode_count 0: no room for decode steps, the crowds are of prompts only.
@@ -36,8 +37,8 @@ class ProfileTogether {
   [[nodiscard]] Contention contention(const CostModel& costs) const;
 
   static constexpr size_t kMostRounds = 5;
-  /// Beyond the fewest, no round begins once they have taken so long: clients wait.
-  static constexpr int64_t kLongEnoughNs = 4'000'000'000;
+  /// Of all rounds but the first, which is always run: clients wait.
+  static constexpr int64_t kBudgetNs = 4'000'000'000;
 
  private:
   enum class Work : uint8_t { kOpen, kPrompt, kDecode };
@@ -56,11 +57,19 @@ class ProfileTogether {
     [[nodiscard]] int64_t length_ns() const;
   };
 
+  /// What a run lost of its time to what ran beside it.
+  struct Loss {
+    std::array<double, 4> beside{};  // by the terms of Contention
+    double part = 0;
+    [[nodiscard]] double by(const Contention& contention) const;
+  };
+
   void add_alone(Work work) { steps_.push_back({work}); }
   void add_crowd(const std::vector<Work>& works);
   void append(Work work, Plan& plan, ScratchSequences& sequences);
   [[nodiscard]] double alone_us(const Round& round, Work work, StageId stage) const;
-  [[nodiscard]] Contention contention_of(const Round& round, const CostModel& costs) const;
+  [[nodiscard]] std::vector<Loss> losses_of(const Round& round, const CostModel& costs,
+                                            const SharedMachine& machine) const;
 
   const Shapes shapes_;
   const size_t stage_count_;

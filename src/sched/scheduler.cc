@@ -1,6 +1,7 @@
 #include "sched/scheduler.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 
@@ -9,6 +10,7 @@ namespace {
 
 /// Prompts that the published algorithm times on its first stage.
 constexpr uint32_t kPublishedSamples = 128;
+constexpr int64_t kMostTokenIds = int64_t{std::numeric_limits<TokenId>::max()} + 1;
 /// Reports of older plans are of no use.
 constexpr size_t kMaxShapes = 1024;
 
@@ -69,6 +71,13 @@ Result<void> Scheduler::admissible(const GenerateRequest& request) const {
   if (request.prompt.size() > most) {
     return make_error(ErrorCode::kInvalidArgument, "the prompt has {} tokens, a context of {} leaves room for {}",
                       request.prompt.size(), options_.context_length, most);
+  }
+  const auto known = options_.vocab_size > 0 ? static_cast<int64_t>(options_.vocab_size) : kMostTokenIds;
+  const auto unknown =
+      std::ranges::find_if(request.prompt, [known](TokenId token) { return token < 0 || token >= known; });
+  if (unknown != request.prompt.end()) {
+    return make_error(ErrorCode::kInvalidArgument, "the prompt has token {}, the model knows those from 0 to {}",
+                      *unknown, known - 1);
   }
   return {};
 }

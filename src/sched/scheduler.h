@@ -33,7 +33,7 @@ struct SchedulerOptions {
   uint32_t chunked_prefill_size = 0;  ///< prompt tokens per plan
   uint32_t context_length = 0;        ///< prompt + output, at most what the pages hold: one sequence always fits
   uint32_t stage_count = 1;
-  uint32_t vocab_size = 1;            ///< ids that the model knows, for the plans that time the stages
+  uint32_t vocab_size = 0;  ///< ids that every stage knows; 0: any
   Chunking chunking = Chunking::kFixed;
   double chunk_smoothing = 0.75;      ///< how far a chunk follows what is computed
   QueuePolicy policy = QueuePolicy::kFcfs;

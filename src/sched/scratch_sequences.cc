@@ -20,12 +20,22 @@ void ScratchSequences::open(Plan& plan, uint32_t prompt_length) {
   open_.emplace_back();
 }
 
+void ScratchSequences::open_behind(Plan& plan, uint32_t prefix, uint32_t tokens) {
+  const uint32_t page_count = full_pages_ > 0 ? prefix / page_size_ : 0;
+  open(plan, page_count * page_size_ + tokens);
+  plan.opens.back().cached_length = page_count * page_size_;
+  Scratch& sequence = open_.back();
+  sequence.length = page_count * page_size_;
+  for (uint32_t i = 0; i < page_count; ++i) sequence.pages.emplace_back(i % full_pages_);
+}
+
 void ScratchSequences::reopen(Plan& plan, uint32_t slot, uint32_t prompt_length) {
   plan.closes.emplace_back(slot);
   plan.opens.push_back({.slot = SlotId(slot), .prompt_length = prompt_length});
   open_[slot] = {.pages = std::move(open_[slot].pages)};
 }
 
+// The first sequence has the first pages, in order.
 void ScratchSequences::append(Plan& plan, uint32_t slot, uint32_t tokens) {
   Scratch& sequence = open_[slot];
   PlanSlice slice;
@@ -41,6 +51,7 @@ void ScratchSequences::append(Plan& plan, uint32_t slot, uint32_t tokens) {
     sequence.table_digest = sched::table_digest(sequence.table_digest, page);
     ++slice.new_page_count;
   }
+  if (slot == 0 && slice.prefix == 0) full_pages_ = std::max(full_pages_, sequence.length / page_size_);
   const uint32_t token_kinds = std::clamp(vocab_size_, 1u, kTokenKinds);
   for (uint32_t i = 0; i < tokens; ++i) plan.tokens.push_back(static_cast<TokenId>(i % token_kinds));
   plan.digest = plan_digest(plan.digest, slice, sequence.table_digest);

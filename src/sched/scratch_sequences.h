@@ -17,6 +17,9 @@ class ScratchSequences {
   void close_all(Plan& plan);
   /// The plan opens one more, whose prompt has so many tokens.
   void open(Plan& plan, uint32_t prompt_length);
+  /// As open(), behind a cached prefix of about so many tokens: pages that have been full, repeated as often as it
+  /// takes, since only what it costs to read them counts. None have been: there is no prefix.
+  void open_behind(Plan& plan, uint32_t prefix, uint32_t tokens);
   /// The plan closes one and opens another in its slot, which has its pages. Those of plans in flight may be the same:
   /// every stage runs plans in order.
   void reopen(Plan& plan, uint32_t slot, uint32_t prompt_length);
@@ -35,6 +38,7 @@ class ScratchSequences {
   const uint32_t vocab_size_;
   std::vector<Scratch> open_;  // by slot
   uint32_t used_pages_ = 0;
+  uint32_t full_pages_ = 0;  // the first so many have been full at some time
 };
 
 }  // namespace millrace::sched

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 #include <deque>
+#include <limits>
 
 #include "sched/profile.h"
 #include "sched/scheduler.h"
@@ -162,6 +163,22 @@ TEST_CASE("admission leaves room for the tokens that running requests are expect
   REQUIRE(careful.retraction_count() < careless.retraction_count());
 }
 
+TEST_CASE("a prompt with a token that the model does not know is refused") {
+  auto options = options_with(QueuePolicy::kFcfs);
+  const auto refusal = [&](uint32_t vocab_size, TokenId token) -> std::string {
+    options.vocab_size = vocab_size;
+    GenerateRequest made = request(3, 1);
+    made.prompt.push_back(token);
+    const auto found = Scheduler(options).admissible(made);
+    return found.has_error() ? found.error().message : "";
+  };
+  REQUIRE(refusal(50, 49).empty());
+  REQUIRE(refusal(50, 50) == "the prompt has token 50, the model knows those from 0 to 49");
+  REQUIRE(refusal(50, -1) == "the prompt has token -1, the model knows those from 0 to 49");
+  REQUIRE(refusal(0, std::numeric_limits<TokenId>::max()).empty());
+  REQUIRE_FALSE(refusal(0, -1).empty());
+}
+
 TEST_CASE("pause stands still, sends back or ends, and resume goes on") {
   auto options = options_with(QueuePolicy::kFcfs);
   options.max_running = 2;
@@ -255,34 +272,99 @@ TEST_CASE("stages of one machine are timed at once besides, and every plan keeps
   REQUIRE(most_in_flight == options.window);
 }
 
-TEST_CASE("the profile of a slow ring ends after fewer rounds") {
-  const auto plans_of = [](int64_t run_us) {
-    auto options = options_with(QueuePolicy::kFcfs);
-    options.chunking = Chunking::kBalanced;
-    options.max_running = 4;
-    Scheduler scheduler(options);
-    uint64_t plans = 0;
-    for (; scheduler.profiling(); ++plans) {
-      const auto plan = scheduler.next();
-      REQUIRE(plan.has_value());
-      PlanOutput output;
-      output.slices.resize(plan->slices.size());
-      output.reports.push_back({StageId(0), PlanId(plans), 0, 0, 0, run_us * 1000});
-      (void)scheduler.complete(output);
+struct Profiled {
+  size_t longest = 0;  // tokens of a plan
+  uint64_t plans = 0;
+  double us = 0;
+};
+
+// The profile of two stages, one of which takes so long per token, the other a third of it.
+Profiled profiled(Scheduler& scheduler, double token_us) {
+  Profiled result;
+  for (; scheduler.profiling(); ++result.plans) {
+    const auto plan = scheduler.next();
+    REQUIRE(plan.has_value());
+    result.longest = std::max(result.longest, plan->tokens.size());
+    PlanOutput output;
+    output.slices.resize(plan->slices.size());
+    for (const uint32_t stage : {0u, 1u}) {
+      const double us = 20 + token_us * static_cast<double>(plan->tokens.size()) / (stage == 0 ? 1 : 3);
+      output.reports.push_back({StageId(stage), PlanId(result.plans), 0, 0, 0, static_cast<int64_t>(us * 1e3)});
+      result.us += plan->tokens.empty() ? 0 : us;
     }
-    REQUIRE(scheduler.costs().stages().size() == 1);
-    return plans;
-  };
-  const uint64_t fast = plans_of(1000);
-  const uint64_t slow = plans_of(1'000'000);
-  // The warm-up and the closing plan come once.
-  REQUIRE(Profile::kFewestRounds * (fast - 2) == Profile::kRounds * (slow - 2));
+    (void)scheduler.complete(output);
+  }
+  return result;
+}
+
+TEST_CASE("the profile takes prompts as long as its time allows") {
+  auto options = options_with(QueuePolicy::kFcfs);
+  options.chunking = Chunking::kBalanced;
+  options.chunked_prefill_size = 2048;
+  options.page_count = 512;
+  options.page_size = 16;
+  options.context_length = 8192;
+  options.max_running = 32;
+  options.stage_count = 2;
+  const auto [token_us, longest] =
+      GENERATE(table<double, size_t>({{1, 2048}, {300, 2048}, {1000, 1024}, {3000, 256}, {20'000, 64}, {1e6, 64}}));
+  CAPTURE(token_us);
+  Scheduler scheduler(options);
+  const Profiled found = profiled(scheduler, token_us);
+  REQUIRE(found.longest == longest);
+  if (token_us <= 3000) REQUIRE(found.us <= Profile::kBudgetUs);
+  REQUIRE(scheduler.costs().usable());
+  BatchShape shape;
+  shape.add_prefill(100, 64);
+  REQUIRE(scheduler.costs().slowest_us(shape) == Approx(20 + 64 * token_us).epsilon(0.02));
+}
+
+TEST_CASE("a profile of one round is not led astray by runs that something else held up") {
+  const BatchShape decode{.decode_count = 8, .decode_context = 800};
+  const BatchShape prompt{.prefill_tokens = 128, .prefill_pairs = 128 * 128};
+  const BatchShape behind{.prefill_tokens = 64, .prefill_pairs = 64 * 64 + 2 * 64 * 192};
+  const CostCoefficients truth{5000, 400, 0.05, 300, 0.5};
+  std::vector<ProfileTiming> timings;
+  for (int i = 1; i <= 4; ++i) {
+    for (BatchShape shape : {decode, prompt, behind}) {
+      shape.prefill_tokens *= i;
+      shape.prefill_pairs *= i * i;
+      shape.decode_count *= i;
+      timings.push_back({StageId(0), shape, truth.predict_us(shape)});
+      timings.push_back({StageId(1), shape, 2 * truth.predict_us(shape)});
+    }
+  }
+  auto disturbed = timings;
+  for (const size_t index : {3u, 7u, 12u, 18u}) disturbed[index].run_us *= 7;
+  bound_outliers(disturbed);
+  for (size_t i = 0; i < timings.size(); ++i) {
+    REQUIRE(disturbed[i].run_us <= Approx(1.5 * timings[i].run_us).epsilon(0.05));
+    REQUIRE(disturbed[i].run_us >= timings[i].run_us);
+  }
+}
+
+TEST_CASE("the profile of a slow ring ends after fewer rounds") {
+  const auto options = [] {
+    auto made = options_with(QueuePolicy::kFcfs);
+    made.chunking = Chunking::kBalanced;
+    made.max_running = 4;
+    made.stage_count = 2;
+    return made;
+  }();
+  Scheduler fast(options);
+  Scheduler slow(options);
+  const uint64_t fast_plans = profiled(fast, 1000).plans;
+  const uint64_t slow_plans = profiled(slow, 1e6).plans;
+  constexpr uint64_t kOnce = 3;  // two probes, the closing plan
+  REQUIRE(slow_plans > kOnce);
+  REQUIRE(fast_plans - kOnce == Profile::kRounds * (slow_plans - kOnce));
 }
 
 TEST_CASE("the profile believes the shortest of its rounds, and not the first touch of memory") {
   auto options = options_with(QueuePolicy::kFcfs);
   options.chunking = Chunking::kBalanced;
   options.max_running = 4;
+  options.context_length = 200;  // 13 plans a round
   Scheduler scheduler(options);
   uint64_t id = 7;  // the ring has had other plans
   for (uint64_t i = 0; i < id; ++i) (void)answer(scheduler, scheduler.empty_plan());

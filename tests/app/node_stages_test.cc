@@ -1,0 +1,46 @@
+#include "app/node_stages.h"
+
+#include <catch2/catch.hpp>
+
+#include "model/checkpoint.h"
+#include "support/paths.h"
+
+using namespace millrace;
+
+namespace {
+
+app::NodeStagesOptions two_stages(const model::ModelConfig& config) {
+  app::NodeStagesOptions options;
+  options.spans = model::stage_spans(model::divide_layers(config.layer_count, 2).value());
+  options.threads = 1;
+  options.max_batch_tokens = 64;
+  options.page_size = 16;
+  options.context_length = 128;
+  options.max_running = 2;
+  options.storage.backend = "file";
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("what stored pages follow from tells weights, layers and number formats apart") {
+  const auto checkpoint = model::Checkpoint::open(test::source_dir() / "tests/golden/qwen2").value();
+  const model::ModelConfig config = model::read_config(checkpoint->folder()).value();
+  const auto contents = [&](const app::NodeStagesOptions& options) {
+    return app::NodeStages::load(*checkpoint, config, options).value()->contents();
+  };
+  app::NodeStagesOptions options = two_stages(config);
+  options.dtype = "f32";
+  const auto exact = contents(options);
+  REQUIRE(exact.size() == 2);
+  REQUIRE(exact[0] != exact[1]);
+  REQUIRE(contents(options) == exact);
+
+  options.dtype = "bf16";
+  const auto rounded = contents(options);
+  REQUIRE(rounded[0] != exact[0]);
+  REQUIRE(rounded[1] != exact[1]);
+
+  options.storage.backend = "";
+  REQUIRE(contents(options).empty());
+}
