@@ -63,6 +63,7 @@ Result<void> LocalEngine::start() {
 void LocalEngine::interrupt() {
   const std::lock_guard lock(interrupt_mutex_);
   interrupted_ = true;
+  interruption_.request_stop();
   if (coordinator_) asio::post(head_thread_.context(), [this] { coordinator_->interrupt(); });
 }
 
@@ -192,7 +193,9 @@ Result<void> LocalEngine::call_nodes(const std::vector<cluster::Assignment>& ass
       std::chrono::duration_cast<std::chrono::milliseconds>(duration_of(options_.nccl_timeout_s));
   auto coordinator = std::make_unique<cluster::Coordinator>(head_thread_.runtime(), options);
   coordinator->on_waiting([this](const std::string& what) { front_.set_awaited(what); });
-  RETURN_IF_ERROR(coordinator->open());
+  front_.set_awaited("starting: waiting for this host to be found at " + place_.address.to_string());
+  RETURN_IF_ERROR(coordinator->open(interruption_.get_token()));
+  front_.set_awaited("starting: the model is being loaded");
   const std::lock_guard lock(interrupt_mutex_);
   if (interrupted_) return Error{ErrorCode::kAborted, "interrupted"};
   coordinator_ = std::move(coordinator);

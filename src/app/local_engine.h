@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,7 @@ class LocalEngine {
   double largest_node_ = 1;  // layers of the node that has most, per layer of this one
   async::IoThread head_thread_{"head"};
   async::TaskGroup head_tasks_{head_thread_.runtime()};
+  std::stop_source interruption_;                        // of the lookup of this node's own name
   std::unique_ptr<cluster::Coordinator> coordinator_;    // null with one node; made under interrupt_mutex_
   std::unique_ptr<sched::InProcessFormer> former_;       // null with several
   std::unique_ptr<sched::Ring> ring_;

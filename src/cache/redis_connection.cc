@@ -31,7 +31,8 @@ std::string redis_name(const RedisStoreOptions& options) {
                      is_v6 ? "]" : "", options.port, options.db);
 }
 
-RedisConnection::RedisConnection(const RedisStoreOptions& options) : socket_(options), buffer_(kBufferBytes) {
+RedisConnection::RedisConnection(const RedisStoreOptions& options, async::NameLookup& host)
+    : socket_(options, host), buffer_(kBufferBytes) {
   introduce(options);
 }
 

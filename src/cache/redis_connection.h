@@ -30,7 +30,7 @@ struct RedisReply {
 class RedisConnection {
  public:
   /// Connects, authenticates, selects the database and hears that the server is ready.
-  explicit RedisConnection(const RedisStoreOptions& options);
+  RedisConnection(const RedisStoreOptions& options, async::NameLookup& host);
 
   void queue(std::initializer_list<std::string_view> words);
   /// As above, with `value`, the parts of one string, behind the first two words. The parts must live until send() has

@@ -1,6 +1,5 @@
 #include "cache/redis_socket.h"
 
-#include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -28,9 +27,9 @@ constexpr size_t kMaxPieces = 1024;  // of one system call
 
 }  // namespace
 
-RedisSocket::RedisSocket(const RedisStoreOptions& options) : timeout_ms_(options.timeout_ms) {
+RedisSocket::RedisSocket(const RedisStoreOptions& options, async::NameLookup& host) : timeout_ms_(options.timeout_ms) {
   try {
-    open(options);
+    open(options, host);
     if (options.tls.enabled) {
       tls_ = std::make_unique<TlsClient>(socket_, options.host, options.tls,
                                          [this](short events, const char* what) { wait_for(events, what); });
@@ -60,7 +59,7 @@ void RedisSocket::connect_to(const sockaddr* address, unsigned length, int famil
   if (failure != 0) fail_with_errno("connecting");
 }
 
-void RedisSocket::open(const RedisStoreOptions& options) {
+void RedisSocket::open(const RedisStoreOptions& options, async::NameLookup& host) {
   if (options.host.starts_with('/')) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -68,16 +67,11 @@ void RedisSocket::open(const RedisStoreOptions& options) {
     connect_to(reinterpret_cast<const sockaddr*>(&address), sizeof address, AF_UNIX);
     return;
   }
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int failure = getaddrinfo(options.host.c_str(), std::to_string(options.port).c_str(), &hints, &found);
-  if (failure != 0) fail(ErrorCode::kUnavailable, fmt::format("resolving: {}", gai_strerror(failure)));
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
+  const async::SocketAddresses found = host.wait_for(std::chrono::milliseconds(timeout_ms_)).value();
   std::optional<ErrorException> last;
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+  for (const async::SocketAddress& each : found) {
     try {
-      connect_to(each->ai_addr, each->ai_addrlen, each->ai_family);
+      connect_to(each.get(), each.size, each.get()->sa_family);
       const int on = 1;
       setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
       return;

@@ -6,17 +6,19 @@
 #include <memory>
 #include <span>
 
+#include "async/name_lookup.h"
 #include "cache/page_store.h"
 #include "cache/tls_client.h"
 
 namespace millrace::cache {
 
 /// The bytes of a connection to a Redis server, over TCP, a Unix socket or TLS. Used on one thread, which it blocks,
-/// but for no longer than `timeout_ms` without progress, or than the system's resolver needs. Everything throws
-/// ErrorException: kUnavailable when the connection fails or ends, kTimeout when nothing moves, or as TlsClient says.
+/// but for no longer than `timeout_ms` without progress. Everything throws ErrorException: kUnavailable when the
+/// connection fails or ends, kTimeout when nothing moves, or as TlsClient says.
 class RedisSocket {
  public:
-  explicit RedisSocket(const RedisStoreOptions& options);
+  /// `host`: of the options, unless that is the path of a Unix socket.
+  RedisSocket(const RedisStoreOptions& options, async::NameLookup& host);
   ~RedisSocket();
   RedisSocket(const RedisSocket&) = delete;
   RedisSocket& operator=(const RedisSocket&) = delete;
@@ -27,7 +29,7 @@ class RedisSocket {
   [[nodiscard]] size_t receive_some(std::span<std::byte> into);
 
  private:
-  void open(const RedisStoreOptions& options);
+  void open(const RedisStoreOptions& options, async::NameLookup& host);
   void connect_to(const struct sockaddr* address, unsigned length, int family);
   void wait_for(short events, const char* what) const;
   void send_plain(std::span<iovec> pieces);

@@ -31,6 +31,7 @@ class RedisStore final : public QueuedStore {
   RedisStore(async::Runtime& runtime, const StoreIdentity& identity, const RedisStoreOptions& options)
       : QueuedStore(runtime, identity, options.max_queued_puts),
         options_(options),
+        host_(options.host, options.port),
         name_(redis_name(options)),
         prefix_(fmt::format("millrace:{}:", hash_of(identity).hex())),
         ttl_(std::to_string(options.ttl_s)),
@@ -55,6 +56,7 @@ class RedisStore final : public QueuedStore {
   [[nodiscard]] std::string key_of(const PageKey& key) const { return prefix_ + key.hex(); }
 
   const RedisStoreOptions options_;
+  async::NameLookup host_;
   const std::string name_;
   const std::string prefix_;
   const std::string ttl_;
@@ -72,7 +74,7 @@ class RedisStore final : public QueuedStore {
 
 Result<void> RedisStore::start() {
   try {
-    const RedisConnection probe(options_);
+    const RedisConnection probe(options_, host_);
     log::info("page store {}: connected; {} connections, keys {}*", name_, options_.threads, prefix_);
   } catch (const ErrorException& failure) {
     if (failure.error().code == ErrorCode::kInvalidArgument) {
@@ -114,7 +116,7 @@ void RedisStore::carry_out(std::unique_ptr<RedisConnection>& connection, Batch& 
   for (std::erase(batch, nullptr); !batch.empty(); std::erase(batch, nullptr)) {
     const bool is_new = !connection;
     try {
-      if (!connection) connection = std::make_unique<RedisConnection>(options_);
+      if (!connection) connection = std::make_unique<RedisConnection>(options_, host_);
       if (batch.front()->kind == StoreOp::Kind::kPut) {
         write(*connection, batch);
       } else {
@@ -275,7 +277,7 @@ void RedisStore::recover() {
     lock.unlock();
     bool answers = true;
     try {
-      const RedisConnection probe(options_);
+      const RedisConnection probe(options_, host_);
     } catch (const ErrorException& failure) {
       answers = false;
       // What waiting cannot mend is worth saying again.

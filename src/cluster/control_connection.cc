@@ -18,6 +18,12 @@ using boost::system::error_code;
 constexpr uint32_t kMaxMessageBytes = 1u << 20;
 constexpr size_t kMaxQueued = 1024;
 
+/// As other hosts know it: a listener at [::] sees IPv4 as part of IPv6, which they may not have.
+asio::ip::address plain(const asio::ip::address& address) {
+  if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
+  return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
+}
+
 /// Text of a peer, who may be anybody, made fit for a log.
 std::string legible(const std::string& text) {
   return comm::sanitize_reason(std::as_bytes(std::span(text)));
@@ -37,7 +43,7 @@ ControlConnection::ControlConnection(async::Runtime& runtime, asio::ip::tcp::soc
   error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   const auto endpoint = socket_.remote_endpoint(ignored);
-  peer_host_ = endpoint.address().to_string();
+  peer_host_ = plain(endpoint.address()).to_string();
   peer_ = comm::TcpEndpoint{peer_host_, endpoint.port()}.to_string();
 }
 

@@ -40,7 +40,8 @@ class ControlConnection {
   [[nodiscard]] bool heard_goodbye() const { return heard_goodbye_; }
   [[nodiscard]] asio::awaitable<void> join() { co_await tasks_.join(); }
   [[nodiscard]] const std::string& peer() const { return peer_; }
-  [[nodiscard]] std::string peer_host() const { return peer_host_; }
+  /// Where other hosts find the peer.
+  [[nodiscard]] const std::string& peer_host() const { return peer_host_; }
 
  private:
   [[nodiscard]] asio::awaitable<void> read_messages();

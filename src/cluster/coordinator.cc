@@ -24,9 +24,10 @@ Coordinator::Coordinator(async::Runtime& runtime, CoordinatorOptions options)
 
 Coordinator::~Coordinator() = default;
 
-Result<void> Coordinator::open() {
-  RETURN_IF_ERROR(roster_.listen(options_.address));
-  auto listener = comm::TcpListener::open(runtime_, {options_.address.host, 0});
+Result<void> Coordinator::open(const std::stop_token& stop) {
+  RETURN_IF_ERROR(roster_.listen(options_.address, stop));
+  // Where the nodes have found the coordinator, the last of them finds the head.
+  auto listener = comm::TcpListener::open(runtime_, {roster_.listening_host(), 0});
   if (listener.has_error()) return listener.error();
   ring_listener_ = std::move(*listener);
   return {};

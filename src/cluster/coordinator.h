@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,8 @@ class Coordinator final : public sched::RingFormer {
   Coordinator(async::Runtime& runtime, CoordinatorOptions options);
   ~Coordinator() override;
 
-  /// Listens. Errors: the address cannot be bound.
-  [[nodiscard]] Result<void> open();
+  /// Listens, as listen_as_head.
+  [[nodiscard]] Result<void> open(const std::stop_token& stop = {});
   /// On the Runtime: serves nodes until interrupt().
   [[nodiscard]] asio::awaitable<void> serve();
   struct LoadedRing {

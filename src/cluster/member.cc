@@ -3,6 +3,7 @@
 #include <boost/asio/connect.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <cstring>
 
 #include "async/deadline.h"
 #include "base/log.h"
@@ -19,6 +20,8 @@ constexpr async::Duration kRetry = 250ms;
 /// Between tries at a head that refuses this node; also how often the log says that it waits.
 constexpr async::Duration kMaxRetry = 5s;
 constexpr async::Duration kConnectTimeout = 5s;
+/// Between looks at a lookup under way, whose thread can wake nobody here.
+constexpr async::Duration kLookupInterval = 10ms;
 constexpr async::Duration kReportInterval = 1s;
 
 }  // namespace
@@ -27,6 +30,7 @@ Member::Member(async::Runtime& runtime, MemberOptions options, StageHost& host)
     : runtime_(runtime),
       options_(std::move(options)),
       host_(host),
+      coordinator_name_(options_.coordinator.host, options_.coordinator.port),
       tasks_(runtime),
       stop_signal_(runtime),
       linking_(runtime) {}
@@ -45,9 +49,9 @@ asio::awaitable<void> Member::run() {
   while (!stopping_) {
     tcp::socket socket = co_await find_coordinator();
     if (stopping_) break;
-    const std::string reason = co_await serve(std::move(socket));
+    const std::string end = co_await serve(std::move(socket));
     if (stopping_) break;
-    log::warn("the head at {} is gone: {}", options_.coordinator.to_string(), reason);
+    log::warn("the head at {} {}", options_.coordinator.to_string(), end);
     delay = turned_away_ ? std::min(2 * delay, kMaxRetry) : kRetry;
     (void)co_await stop_signal_.wait_until(runtime_.now() + delay);
   }
@@ -57,10 +61,10 @@ asio::awaitable<tcp::socket> Member::find_coordinator() {
   tcp::socket socket(runtime_.executor());
   async::TimePoint reminder = runtime_.now();
   while (!stopping_) {
-    const error_code failure = co_await connect(socket);
-    if (!failure || stopping_) break;
+    const auto connected = co_await connect(socket);
+    if (connected.has_value() || stopping_) break;
     if (runtime_.now() >= reminder) {
-      log::info("waiting for the head at {}: {}", options_.coordinator.to_string(), failure.message());
+      log::info("waiting for the head at {}: {}", options_.coordinator.to_string(), connected.error().message);
       reminder = runtime_.now() + kMaxRetry;
     }
     socket = tcp::socket(runtime_.executor());
@@ -69,26 +73,43 @@ asio::awaitable<tcp::socket> Member::find_coordinator() {
   co_return socket;
 }
 
-/// One try, which stop() ends too.
-asio::awaitable<error_code> Member::connect(tcp::socket& socket) {
-  tcp::resolver resolver(runtime_.executor());
-  error_code failure;
-  const async::Deadline deadline(runtime_, runtime_.now() + kConnectTimeout, [&] {
-    error_code ignored;
-    resolver.cancel();
-    socket.close(ignored);
-  });
-  const auto found =
-      co_await resolver.async_resolve(options_.coordinator.host, std::to_string(options_.coordinator.port),
-                                      asio::redirect_error(asio::use_awaitable, failure));
-  if (!failure && !stopping_) {
-    connecting_ = &socket;
-    co_await asio::async_connect(socket, found, asio::redirect_error(asio::use_awaitable, failure));
-    connecting_ = nullptr;
+/// Its addresses, or why there are none yet; a resolver that takes long is heard at a later call.
+asio::awaitable<Result<std::vector<tcp::endpoint>>> Member::look_up_coordinator() {
+  const async::TimePoint deadline = runtime_.now() + kConnectTimeout;
+  auto found = coordinator_name_.wait_for(0ms);
+  while (found.has_error() && found.error().code == ErrorCode::kTimeout && !stopping_ && runtime_.now() < deadline) {
+    (void)co_await stop_signal_.wait_until(runtime_.now() + kLookupInterval);
+    found = coordinator_name_.wait_for(0ms);
   }
-  co_return deadline.passed() ? error_code(asio::error::timed_out) : failure;
+  if (found.has_error()) co_return found.error();
+  std::vector<tcp::endpoint> endpoints;
+  for (const async::SocketAddress& address : *found) {
+    tcp::endpoint& endpoint = endpoints.emplace_back();
+    endpoint.resize(address.size);
+    std::memcpy(endpoint.data(), address.get(), address.size);
+  }
+  co_return endpoints;
 }
 
+/// One try, which stop() ends too.
+asio::awaitable<Result<void>> Member::connect(tcp::socket& socket) {
+  const auto endpoints = co_await look_up_coordinator();
+  if (endpoints.has_error()) co_return endpoints.error();
+  if (stopping_) co_return Error{ErrorCode::kAborted, "the node is stopping"};
+  error_code failure;
+  const async::Deadline deadline(runtime_, runtime_.now() + kConnectTimeout, [&socket] {
+    error_code ignored;
+    socket.close(ignored);
+  });
+  connecting_ = &socket;
+  co_await asio::async_connect(socket, *endpoints, asio::redirect_error(asio::use_awaitable, failure));
+  connecting_ = nullptr;
+  if (deadline.passed()) failure = asio::error::timed_out;
+  if (failure) co_return Error{ErrorCode::kUnavailable, failure.message()};
+  co_return Result<void>();
+}
+
+/// Returns how it ended: "is gone: …".
 asio::awaitable<std::string> Member::serve(tcp::socket socket) {
   has_joined_ = false;
   turned_away_ = false;
@@ -96,7 +117,7 @@ asio::awaitable<std::string> Member::serve(tcp::socket socket) {
   error_code ignored;
   const bool by_v6 = socket.local_endpoint(ignored).protocol() == tcp::v6();
   auto listener = comm::TcpListener::open(runtime_, {by_v6 ? "::" : "0.0.0.0", 0});
-  if (listener.has_error()) co_return listener.error().message;
+  if (listener.has_error()) co_return "is left: " + listener.error().message;
   listener_ = std::move(*listener);
   connection_ = std::make_shared<ControlConnection>(runtime_, std::move(socket), options_.timing);
   connection_->start();
@@ -113,6 +134,7 @@ asio::awaitable<std::string> Member::serve(tcp::socket socket) {
   } catch (const std::exception& failure) {
     reason = failure.what();
   }
+  const char* end = connection_->heard_goodbye() ? "ends the connection" : turned_away_ ? "is left" : "is gone";
   turned_away_ = !has_joined_ && (turned_away_ || connection_->heard_goodbye());
   end_generation("the head is gone: " + reason);
   reports.cancel();
@@ -121,7 +143,7 @@ asio::awaitable<std::string> Member::serve(tcp::socket socket) {
   co_await connection_->join();
   connection_.reset();
   co_await listener_->shutdown();
-  co_return reason;
+  co_return fmt::format("{}: {}", end, reason);
 }
 
 void Member::handle(Message message) {
@@ -255,8 +277,8 @@ asio::awaitable<void> Member::connect_downstream(Form form, async::TimePoint dea
   const bool to_head = last.value() + 1 == assignment_->stage_count;
   const auto hello = link_hello(*assignment_, options_.config, form.generation, last,
                                 to_head ? comm::kHeadPlace : StageId(last.value() + 1));
-  // The head is where the coordinator is; the other nodes are where the coordinator sees them.
-  const comm::TcpEndpoint next{to_head ? options_.coordinator.host : form.next_host, form.next_port};
+  // The head is where this node has found the coordinator; the other nodes are where the coordinator sees them.
+  const comm::TcpEndpoint next{to_head ? connection_->peer_host() : form.next_host, form.next_port};
   auto link = co_await comm::connect_link(runtime_, stages_->downstream_links(), next, hello,
                                           link_options(*assignment_, options_.config), deadline);
   if (form.channel_out && !link.has_error()) {

@@ -5,7 +5,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "async/name_lookup.h"
 #include "async/real_runtime.h"
 #include "cluster/control_connection.h"
 #include "cluster/messages.h"
@@ -57,7 +59,8 @@ class Member {
   };
 
   [[nodiscard]] asio::awaitable<asio::ip::tcp::socket> find_coordinator();
-  [[nodiscard]] asio::awaitable<boost::system::error_code> connect(asio::ip::tcp::socket& socket);
+  [[nodiscard]] asio::awaitable<Result<std::vector<asio::ip::tcp::endpoint>>> look_up_coordinator();
+  [[nodiscard]] asio::awaitable<Result<void>> connect(asio::ip::tcp::socket& socket);
   [[nodiscard]] asio::awaitable<std::string> serve(asio::ip::tcp::socket socket);
   void handle(Message message);
   void leave(const std::string& reason);
@@ -75,6 +78,7 @@ class Member {
   async::Runtime& runtime_;
   const MemberOptions options_;
   StageHost& host_;
+  async::NameLookup coordinator_name_;           // of each try anew, since a host may get another address
   asio::ip::tcp::socket* connecting_ = nullptr;  // to the coordinator
   std::unique_ptr<comm::TcpListener> listener_;  // for the link from the node before; while there is a connection
   async::IoThread loader_{"loader"};

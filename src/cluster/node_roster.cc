@@ -5,6 +5,7 @@
 
 #include "async/deadline.h"
 #include "base/log.h"
+#include "cluster/head_address.h"
 
 namespace millrace::cluster {
 namespace {
@@ -31,22 +32,10 @@ NodeRoster::NodeRoster(async::Runtime& runtime, const std::vector<Assignment>& a
       nodes_(assignments.size()),
       reports_(assignments) {}
 
-Result<void> NodeRoster::listen(const comm::TcpEndpoint& address) {
-  error_code failure;
-  tcp::resolver resolver(runtime_.executor());
-  const auto found = resolver.resolve(address.host, std::to_string(address.port), tcp::resolver::passive, failure);
-  if (failure) {
-    return make_error(ErrorCode::kInvalidArgument, "--dist-init-addr {}: {}", address.to_string(), failure.message());
-  }
-  const tcp::endpoint endpoint = found.begin()->endpoint();
-  acceptor_ = std::make_unique<tcp::acceptor>(runtime_.executor());
-  acceptor_->open(endpoint.protocol(), failure);
-  if (!failure) acceptor_->set_option(asio::socket_base::reuse_address(true), failure);
-  if (!failure) acceptor_->bind(endpoint, failure);
-  if (!failure) acceptor_->listen(asio::socket_base::max_listen_connections, failure);
-  if (failure) {
-    return make_error(ErrorCode::kUnavailable, "--dist-init-addr {}: {}", address.to_string(), failure.message());
-  }
+Result<void> NodeRoster::listen(const comm::TcpEndpoint& address, const std::stop_token& stop) {
+  auto listening = listen_as_head(runtime_.executor(), address, stop);
+  if (listening.has_error()) return listening.error();
+  acceptor_ = std::move(*listening);
   return {};
 }
 

@@ -5,6 +5,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -40,8 +41,10 @@ class NodeRoster {
   NodeRoster(async::Runtime& runtime, const std::vector<Assignment>& assignments, const model::ModelConfig& config,
              ControlTiming timing);
 
-  /// Errors: the address cannot be bound.
-  [[nodiscard]] Result<void> listen(const comm::TcpEndpoint& address);
+  /// As listen_as_head.
+  [[nodiscard]] Result<void> listen(const comm::TcpEndpoint& address, const std::stop_token& stop);
+  /// After listen(): the address that was bound.
+  [[nodiscard]] std::string listening_host() const { return acceptor_->local_endpoint().address().to_string(); }
   /// Until interrupt(): hears nodes. Returns when none is connected any more.
   [[nodiscard]] asio::awaitable<void> serve();
   /// Ends serve() and every wait here.

@@ -113,7 +113,8 @@ class LinkReceiver {
   /// The next message of `kind`. Throws ErrorException (kUnavailable, with the reason) once the link is closed and the
   /// inbox drained.
   [[nodiscard]] virtual asio::awaitable<Message> receive(MessageKind kind) = 0;
-  /// Drops what is in the inboxes; every receive, also one under way, ends with `reason`. The sender is told nothing.
+  /// Drops what is in the inboxes; every receive, also one under way, ends with `reason`. Over TCP the sender's end
+  /// closes with it; within a process nothing tells the sender.
   virtual void close(std::string reason) = 0;
   /// From any thread. Links within a process count nothing.
   [[nodiscard]] virtual LinkStats stats() const { return {}; }

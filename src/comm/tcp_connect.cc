@@ -1,4 +1,4 @@
-#include <boost/asio/connect.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/system/system_error.hpp>
@@ -26,70 +26,60 @@ uint64_t random_word() {
   return (uint64_t{device()} << 32) | device();
 }
 
+AttemptFailure as_failure(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const boost::system::system_error& error) {
+    const std::string what = error.code() == asio::error::eof ? "closed the connection" : error.code().message();
+    return {Error{ErrorCode::kUnavailable, what}};
+  } catch (const ErrorException& error) {
+    return {error.error()};
+  }
+}
+
 /// One try at one link. The sockets are members, so that the deadline can close them.
 class Connector {
  public:
-  Connector(async::Runtime& runtime, const TcpEndpoint& endpoint, const LinkHello& hello, const TcpLinkOptions& options)
+  Connector(async::Runtime& runtime, const tcp::endpoint& endpoint, const LinkHello& hello,
+            const TcpLinkOptions& options)
       : endpoint_(endpoint),
         hello_(hello),
         options_(options),
-        resolver_(runtime.executor()),
         control_(runtime.executor()),
         data_(runtime.executor()) {}
 
   [[nodiscard]] asio::awaitable<Attempt> run();
   void cancel() {
     boost::system::error_code ignored;
-    resolver_.cancel();
     control_.close(ignored);
     data_.close(ignored);
   }
 
  private:
-  using Endpoints = std::vector<tcp::endpoint>;
-  [[nodiscard]] asio::awaitable<Endpoints> resolve();
-  [[nodiscard]] asio::awaitable<void> connect(tcp::socket& socket, Lane lane, const Endpoints& endpoints);
+  [[nodiscard]] asio::awaitable<void> connect();
   [[nodiscard]] asio::awaitable<void> present(tcp::socket& socket, Lane lane, uint64_t attempt);
+  [[nodiscard]] asio::awaitable<void> hear_verdict(tcp::socket& socket);
   [[nodiscard]] asio::awaitable<std::optional<AttemptFailure>> read_verdict(tcp::socket& socket);
 
-  const TcpEndpoint& endpoint_;
+  const tcp::endpoint endpoint_;
   const LinkHello& hello_;
   const TcpLinkOptions& options_;
-  tcp::resolver resolver_;
   tcp::socket control_;
   tcp::socket data_;
+  std::optional<AttemptFailure> failure_;  // the first that either lane met with
 };
 
-asio::awaitable<Connector::Endpoints> Connector::resolve() {
-  boost::system::error_code not_numeric;
-  const auto address = asio::ip::make_address(endpoint_.host, not_numeric);
-  if (!not_numeric) co_return Endpoints{{address, endpoint_.port}};
-  const auto found =
-      co_await resolver_.async_resolve(endpoint_.host, std::to_string(endpoint_.port), asio::use_awaitable);
-  Endpoints endpoints;
-  for (const auto& each : found) endpoints.push_back(each.endpoint());
-  co_return endpoints;
-}
-
-asio::awaitable<void> Connector::connect(tcp::socket& socket, Lane lane, const Endpoints& endpoints) {
-  std::exception_ptr failure;
-  for (const tcp::endpoint& endpoint : endpoints) {
-    failure = nullptr;
-    try {
-      boost::system::error_code ignored;
-      socket.close(ignored);
-      socket.open(endpoint.protocol());
-      tune_socket(socket, lane, options_);
-      co_await socket.async_connect(endpoint, asio::use_awaitable);
-      co_return;
-    } catch (const boost::system::system_error&) {
-      failure = std::current_exception();
-    }
-  }
-  if (failure) std::rethrow_exception(failure);
+/// Presents the hello on both lanes.
+asio::awaitable<void> Connector::connect() {
+  const uint64_t attempt = random_word();
+  co_await present(control_, Lane::kControl, attempt);
+  co_await present(data_, Lane::kData, attempt);
 }
 
 asio::awaitable<void> Connector::present(tcp::socket& socket, Lane lane, uint64_t attempt) {
+  socket.open(endpoint_.protocol());
+  tune_socket(socket, lane, options_);
+  co_await socket.async_connect(endpoint_, asio::use_awaitable);
   const auto bytes = encode_hello({hello_, lane, attempt});
   co_await asio::async_write(socket, asio::buffer(bytes), asio::use_awaitable);
 }
@@ -106,24 +96,29 @@ asio::awaitable<std::optional<AttemptFailure>> Connector::read_verdict(tcp::sock
                            try_again};
 }
 
-asio::awaitable<Attempt> Connector::run() {
+/// A lane that is refused or lost ends the attempt on both: the listener may hold the other and wait for this one.
+asio::awaitable<void> Connector::hear_verdict(tcp::socket& socket) {
+  std::optional<AttemptFailure> failure;
   try {
-    const Endpoints endpoints = co_await resolve();
-    const uint64_t attempt = random_word();
-    co_await connect(control_, Lane::kControl, endpoints);
-    co_await present(control_, Lane::kControl, attempt);
-    co_await connect(data_, Lane::kData, endpoints);
-    co_await present(data_, Lane::kData, attempt);
-    auto failure = co_await read_verdict(control_);
-    if (!failure) failure = co_await read_verdict(data_);
-    if (failure) co_return std::move(*failure);
-    co_return LanePair(std::move(control_), std::move(data_));
-  } catch (const boost::system::system_error& error) {
-    const std::string what = error.code() == asio::error::eof ? "closed the connection" : error.code().message();
-    co_return AttemptFailure{Error{ErrorCode::kUnavailable, what}};
-  } catch (const ErrorException& error) {
-    co_return AttemptFailure{error.error()};
+    failure = co_await read_verdict(socket);
+  } catch (...) {
+    failure = as_failure(std::current_exception());
   }
+  if (!failure || failure_) co_return;
+  failure_ = std::move(failure);
+  cancel();
+}
+
+asio::awaitable<Attempt> Connector::run() {
+  using asio::experimental::awaitable_operators::operator&&;
+  try {
+    co_await connect();
+    co_await (hear_verdict(control_) && hear_verdict(data_));
+    if (!failure_) co_return LanePair(std::move(control_), std::move(data_));
+  } catch (...) {
+    failure_ = as_failure(std::current_exception());
+  }
+  co_return std::move(*failure_);
 }
 
 }  // namespace
@@ -131,9 +126,15 @@ asio::awaitable<Attempt> Connector::run() {
 asio::awaitable<Result<std::unique_ptr<LinkSender>>> connect_link(async::Runtime& runtime, TcpLinkGroup& home,
                                                                   TcpEndpoint endpoint, LinkHello hello,
                                                                   TcpLinkOptions options, async::TimePoint deadline) {
+  boost::system::error_code no_address;
+  const auto address = asio::ip::make_address(endpoint.host, no_address);
+  if (no_address) {
+    co_return make_error(ErrorCode::kInvalidArgument, "link {} with {}: '{}' is no address", link_name(hello),
+                         endpoint.to_string(), endpoint.host);
+  }
   Error last{ErrorCode::kTimeout, "no answer"};
   while (runtime.now() < deadline) {
-    Connector connector(runtime, endpoint, hello, options);
+    Connector connector(runtime, {address, endpoint.port}, hello, options);
     Attempt attempt = AttemptFailure{};
     bool late = false;
     {

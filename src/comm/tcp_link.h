@@ -36,7 +36,7 @@ struct LinkHello {
 };
 
 struct TcpEndpoint {
-  std::string host;
+  std::string host;  ///< a name, or an address; here addresses only
   uint16_t port = 0;
   [[nodiscard]] std::string to_string() const;  ///< host:port, [host]:port when host has colons
 };
@@ -84,7 +84,7 @@ struct TcpListenerOptions {
 /// Runtime has run out of work.
 class TcpListener {
  public:
-  /// From any thread. `endpoint`: an address of this host, or a name of one; port 0 lets the system pick.
+  /// From any thread. `endpoint`: an address of this host; port 0 lets the system pick.
   [[nodiscard]] static Result<std::unique_ptr<TcpListener>> open(async::Runtime& runtime, const TcpEndpoint& endpoint,
                                                                  TcpListenerOptions options = {});
   ~TcpListener();
@@ -110,7 +110,8 @@ class TcpListener {
 
 /// Connects both lanes, on `runtime`, and presents `hello`; tries again while nobody listens there or nobody expects
 /// the link yet. The sender is used on `home`'s Runtime, which need not be `runtime`. Errors: kTimeout at `deadline`,
-/// with the last failure; kInvalidArgument with the peer's reason when it refuses a hello that can never match.
+/// with the last failure; kInvalidArgument for an endpoint that is no address, and with the peer's reason when it
+/// refuses a hello that can never match.
 [[nodiscard]] asio::awaitable<Result<std::unique_ptr<LinkSender>>> connect_link(
     async::Runtime& runtime, TcpLinkGroup& home, TcpEndpoint endpoint, LinkHello hello, TcpLinkOptions options,
     async::TimePoint deadline);

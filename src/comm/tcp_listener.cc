@@ -2,6 +2,7 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/system/system_error.hpp>
+#include <deque>
 #include <list>
 
 #include "base/log.h"
@@ -14,6 +15,8 @@ using namespace std::chrono_literals;
 
 /// After an accept that failed, for want of file descriptors most likely.
 constexpr async::Duration kAcceptRetryDelay = 100ms;
+/// Attempts at one link of which half is there: the sender's newest, and a few that it has left behind.
+constexpr size_t kMaxAttempts = 8;
 
 std::string peer_name(const tcp::socket& socket) {
   boost::system::error_code failure;
@@ -62,10 +65,17 @@ class TcpListener::State {
   /// One accept_link that waits; lives in its coroutine.
   struct Expectation {
     Expectation(async::Runtime& runtime, const LinkHello& its_hello) : hello(its_hello), changed(runtime) {}
-    [[nodiscard]] bool complete() const { return lanes[0] && lanes[1]; }
+    using Lanes = std::array<std::optional<tcp::socket>, kLaneCount>;
+    struct Attempt {
+      uint64_t id = 0;
+      Lanes lanes;
+    };
+    void add(const LaneHello& lane, tcp::socket socket);
+    /// The lanes of an attempt of which both have come.
+    [[nodiscard]] std::optional<Lanes> take_complete();
+
     const LinkHello hello;
-    uint64_t attempt = 0;
-    std::array<std::optional<tcp::socket>, kLaneCount> lanes;
+    std::deque<Attempt> attempts;  // in the order in which they came; none takes anything from another
     std::string last_refusal;
     async::WaitList changed;
   };
@@ -87,10 +97,27 @@ class TcpListener::State {
   async::WaitList changed_;            // an expectation has come or gone, or the listener is closed
 };
 
+void TcpListener::State::Expectation::add(const LaneHello& lane, tcp::socket socket) {
+  auto attempt = std::ranges::find(attempts, lane.attempt, &Attempt::id);
+  if (attempt == attempts.end()) {
+    if (attempts.size() >= kMaxAttempts) attempts.pop_front();
+    attempt = attempts.insert(attempts.end(), Attempt{lane.attempt, {}});
+  }
+  attempt->lanes[static_cast<size_t>(lane.lane)] = std::move(socket);
+  changed.notify_all();
+}
+
+std::optional<TcpListener::State::Expectation::Lanes> TcpListener::State::Expectation::take_complete() {
+  const auto complete =
+      std::ranges::find_if(attempts, [](const Attempt& each) { return each.lanes[0] && each.lanes[1]; });
+  if (complete == attempts.end()) return std::nullopt;
+  std::optional<Lanes> lanes = std::move(complete->lanes);
+  attempts.erase(complete);
+  return lanes;
+}
+
 void TcpListener::State::listen(const TcpEndpoint& endpoint) {
-  tcp::resolver resolver(runtime_.executor());
-  const auto found = resolver.resolve(endpoint.host, std::to_string(endpoint.port), tcp::resolver::passive);
-  const tcp::endpoint local = found.begin()->endpoint();
+  const tcp::endpoint local(asio::ip::make_address(endpoint.host), endpoint.port);
   acceptor_.open(local.protocol());
   acceptor_.set_option(tcp::acceptor::reuse_address(true));
   acceptor_.bind(local);
@@ -141,10 +168,7 @@ asio::awaitable<void> TcpListener::State::greet(tcp::socket socket) {
     refuse(socket, peer, why_not(hello->hello));
     co_return;
   }
-  // A sender that tries anew leaves its earlier lanes behind.
-  if (std::exchange(expectation->attempt, hello->attempt) != hello->attempt) expectation->lanes = {};
-  expectation->lanes[static_cast<size_t>(hello->lane)] = std::move(socket);
-  expectation->changed.notify_all();
+  expectation->add(*hello, std::move(socket));
 }
 
 asio::awaitable<Result<LaneHello>> TcpListener::State::read_hello(tcp::socket& socket, async::TimePoint deadline) {
@@ -198,14 +222,14 @@ asio::awaitable<Result<LanePair>> TcpListener::State::wait_for(LinkHello hello, 
   const Listed<Expectation> listed(expectations_, expectation);
   changed_.notify_all();
   while (!closed_) {
-    if (expectation.complete()) {
-      auto& [control, data] = expectation.lanes;
+    if (auto lanes = expectation.take_complete()) {
+      auto& [control, data] = *lanes;
       tune_socket(*control, Lane::kControl, options);
       tune_socket(*data, Lane::kData, options);
       const std::vector<std::byte> welcome = encode_welcome();
       const bool welcomed = try_answer(*control, welcome) && try_answer(*data, welcome);
       if (welcomed) co_return LanePair(std::move(*control), std::move(*data));
-      expectation.lanes = {};
+      continue;
     }
     if (runtime_.now() >= deadline) {
       co_return make_error(ErrorCode::kTimeout, "nobody came for the link {}{}{}", link_name(hello),

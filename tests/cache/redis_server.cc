@@ -101,7 +101,7 @@ void RedisServer::start() {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   for (;;) {
     try {
-      const cache::RedisConnection probe(options());
+      const cache::RedisConnection probe = connect(options());
       return;
     } catch (const ErrorException& failure) {
       INFO(failure.what());
@@ -110,6 +110,11 @@ void RedisServer::start() {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+}
+
+cache::RedisConnection RedisServer::connect(const cache::RedisStoreOptions& options) {
+  async::NameLookup host(options.host, options.port);
+  return {options, host};
 }
 
 void RedisServer::send_signal(int signal) const {
@@ -134,14 +139,14 @@ cache::RedisStoreOptions RedisServer::options() const {
 }
 
 cache::RedisReply RedisServer::ask(std::initializer_list<std::string_view> words, std::span<std::byte> into) const {
-  cache::RedisConnection connection(options());
+  cache::RedisConnection connection = connect(options());
   connection.queue(words);
   connection.send();
   return connection.receive({into, {}});
 }
 
 void RedisServer::set(const std::string& key, std::span<const std::byte> value) const {
-  cache::RedisConnection connection(options());
+  cache::RedisConnection connection = connect(options());
   connection.queue_value({"SET", key}, {value, {}});
   connection.send();
   REQUIRE(connection.receive().text == "OK");

@@ -53,6 +53,7 @@ class RedisServer {
   void await_end();
 
   [[nodiscard]] cache::RedisStoreOptions options() const;
+  [[nodiscard]] static cache::RedisConnection connect(const cache::RedisStoreOptions& options);
   [[nodiscard]] std::string socket_path() const { return folder_.path() + "/socket"; }
   /// One command, on a connection of its own to database 0.
   cache::RedisReply ask(std::initializer_list<std::string_view> words, std::span<std::byte> into = {}) const;

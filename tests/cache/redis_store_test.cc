@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "cache/page_record.h"
 #include "cache/redis_server.h"
+#include "support/hanging_lookup.h"
 #include "support/skip.h"
 
 using namespace millrace;
@@ -147,7 +148,7 @@ TEST_CASE("password, database and time to live do what they say") {
   REQUIRE(world.put(*store, 1));
   REQUIRE(server.ask({"EXISTS", key_text(1)}).integer == 0);  // of database 0
   const auto ttl = [&] {
-    RedisConnection connection(options);
+    RedisConnection connection = RedisServer::connect(options);
     connection.queue({"TTL", key_text(1)});
     connection.queue({"EXPIRE", key_text(1), "100"});
     connection.send();
@@ -235,6 +236,27 @@ TEST_CASE("a server that is not there at start is used when it comes") {
   server.start();
   REQUIRE(eventually([&] { return world.put(*store, 1); }));
   REQUIRE(world.get(*store, 1));
+}
+
+TEST_CASE("a server whose name is not looked up in time is used later, and keeps nobody from stopping meanwhile") {
+  if (!RedisServer::installed()) SKIP_TEST(kNotInstalled);
+  RedisServer server;
+  server.start();
+  HangingLookup resolver("redis.example");
+  StoreWorld world;
+  auto options = server.options();
+  options.host = "redis.example";
+  options.timeout_ms = 100;
+  const CapturedLog log;
+  {
+    const auto given_up = open_store(world, options);
+    REQUIRE_FALSE(world.put(*given_up, 1));
+    REQUIRE(log.count("the name 'redis.example' has not been looked up yet; every get misses") == 1);
+  }
+  const auto store = open_store(world, options);
+  REQUIRE_FALSE(world.put(*store, 1));
+  resolver.answer_as("127.0.0.1");
+  REQUIRE(eventually([&] { return world.put(*store, 1); }));
 }
 
 TEST_CASE("a server that is full refuses puts, and the store says so once") {

@@ -1,6 +1,7 @@
 #include "cluster/control_connection.h"
 
 #include <atomic>
+#include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
@@ -132,4 +133,23 @@ TEST_CASE("an end whose peer says nothing ends with how long that was") {
   end.start(left);
   const std::string reason = end.receive();
   REQUIRE(reason.starts_with("silent for "));
+}
+
+TEST_CASE("a peer that comes to a listener for both protocols is known by the one it has come by") {
+  asio::io_context context;
+  async::RealRuntime runtime(context);
+  tcp::acceptor acceptor(context);
+  boost::system::error_code failure;
+  acceptor.open(tcp::v6(), failure);
+  if (!failure) acceptor.set_option(asio::ip::v6_only(false), failure);
+  if (!failure) acceptor.bind(tcp::endpoint(tcp::v6(), 0), failure);
+  if (failure) return;  // no IPv6 here
+  acceptor.listen();
+  const uint16_t port = acceptor.local_endpoint().port();
+  for (const std::string host : {"127.0.0.1", "::1"}) {
+    tcp::socket here(context);
+    here.connect(tcp::endpoint(asio::ip::make_address(host), port));
+    const ControlConnection connection(runtime, acceptor.accept(), ControlTiming{});
+    REQUIRE(connection.peer_host() == host);
+  }
 }

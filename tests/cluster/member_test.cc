@@ -9,30 +9,25 @@
 #include <future>
 
 #include "cluster/node_link.h"
+#include "cluster/support.h"
 #include "comm/tcp_handshake.h"
-#include "sim/simulated_runner.h"
+#include "support/hanging_lookup.h"
 #include "support/paths.h"
 
 using namespace millrace;
 using namespace millrace::cluster;
 using namespace std::chrono_literals;
 using asio::ip::tcp;
+using test::end;
+using test::end_of;
+using test::kPages;
 
 namespace {
 
-constexpr uint32_t kPages = 10;
-
 /// Stage 1 of 3.
 Assignment middle_stage(uint64_t ring_id) {
-  Assignment assignment;
+  Assignment assignment = test::one_stage(1, 3, 1);
   assignment.ring_id = ring_id;
-  assignment.first_stage = 1;
-  assignment.stage_count = 3;
-  assignment.layers = {{1, 2}};
-  assignment.page_size = 4;
-  assignment.max_batch_tokens = 16;
-  assignment.max_running = 4;
-  assignment.window = 2;
   return assignment;
 }
 
@@ -47,18 +42,7 @@ class PlayedHost final : public StageHost {
   }
   Result<sched::LocalStages*> stages(const Assignment& assignment, PoolSizes pages, const std::string&) override {
     if (!stages_failure.empty()) return Error{ErrorCode::kExhausted, stages_failure};
-    if (!stages_) {
-      const sched::RingShape shape = ring_shape(assignment, config_, pages);
-      sim::SimulatedStage stage;
-      stage.layer_begin = 1;
-      stage.layer_end = 2;
-      const sched::LocalStages::RunnerFactory runner = [stage, shape](async::Runtime& home) {
-        return std::make_unique<sim::SimulatedRunner>(home, sim::SimulatedModel{4, 50}, stage, shape.bounds,
-                                                      [] { return uint64_t{0}; });
-      };
-      stages_ = std::make_unique<sched::LocalStages>(runtime_, std::vector{&runtime_}, std::vector{runner},
-                                                     StageId(assignment.first_stage), shape);
-    }
+    if (!stages_) stages_ = test::simulated_stage(runtime_, assignment, config_, pages);
     return stages_.get();
   }
 
@@ -74,12 +58,13 @@ class PlayedHost final : public StageHost {
 /// A Member whose head is the test, and the thread of both.
 class Node {
  public:
-  explicit Node(const asio::ip::address& address = asio::ip::address_v4::loopback())
+  /// `name`: by which the Member knows the head, if not by its address.
+  explicit Node(const asio::ip::address& address = asio::ip::address_v4::loopback(), const std::string& name = {})
       : config_(*model::read_config(test::source_dir() / "tests/golden/llama-tied")),
         acceptor_(thread_.context(), tcp::endpoint(address, 0)),
         host_(thread_.runtime(), config_) {
     MemberOptions options;
-    options.coordinator = {address.to_string(), acceptor_.local_endpoint().port()};
+    options.coordinator = {name.empty() ? address.to_string() : name, acceptor_.local_endpoint().port()};
     options.node_count = 3;
     options.config = config_;
     member_ = std::make_unique<Member>(thread_.runtime(), options, host_);
@@ -126,9 +111,10 @@ class Node {
 };
 
 /// The Member's next connection and what it says first.
-asio::awaitable<std::pair<std::shared_ptr<ControlConnection>, Hello>> hear(Node& node) {
-  tcp::socket socket = co_await node.acceptor().async_accept(asio::use_awaitable);
-  auto connection = std::make_shared<ControlConnection>(node.runtime(), std::move(socket), ControlTiming{});
+asio::awaitable<std::pair<std::shared_ptr<ControlConnection>, Hello>> hear(async::Runtime& runtime,
+                                                                           tcp::acceptor& acceptor) {
+  tcp::socket socket = co_await acceptor.async_accept(asio::use_awaitable);
+  auto connection = std::make_shared<ControlConnection>(runtime, std::move(socket), ControlTiming{});
   connection->start();
   const Message hello = co_await connection->receive();
   co_return std::pair(std::move(connection), std::get<Hello>(hello));
@@ -143,26 +129,9 @@ asio::awaitable<T> next(std::shared_ptr<ControlConnection> connection) {
   }
 }
 
-asio::awaitable<void> end(std::shared_ptr<ControlConnection> connection) {
-  connection->close("the test is over");
-  co_await connection->join();
-}
-
-/// Why the Member ends its connection.
-asio::awaitable<std::string> end_of(std::shared_ptr<ControlConnection> connection) {
-  std::string reason;
-  try {
-    for (;;) (void)co_await connection->receive();
-  } catch (const ErrorException& failure) {
-    reason = failure.error().message;
-  }
-  co_await end(connection);
-  co_return reason;
-}
-
 asio::awaitable<void> fail_to_load(Node& node) {
   node.host().load_failure = "std::bad_alloc";
-  const auto [connection, hello] = co_await hear(node);
+  const auto [connection, hello] = co_await hear(node.runtime(), node.acceptor());
   connection->send(middle_stage(1));
   const std::string reason = co_await end_of(connection);
   REQUIRE(reason == "std::bad_alloc");
@@ -170,7 +139,7 @@ asio::awaitable<void> fail_to_load(Node& node) {
 
 asio::awaitable<void> fail_to_make_stages(Node& node) {
   node.host().stages_failure = "memory for 10 host pages is missing";
-  const auto [connection, hello] = co_await hear(node);
+  const auto [connection, hello] = co_await hear(node.runtime(), node.acceptor());
   connection->send(middle_stage(1));
   const Loaded loaded = co_await next<Loaded>(connection);
   REQUIRE(loaded.page_capacity == kPages);
@@ -231,11 +200,11 @@ asio::awaitable<void> change_heads_while_a_link_ends(Node& node) {
   Successor first(node);
   Successor second(node);
   async::TaskGroup living(node.runtime());
-  const auto [old_head, old_hello] = co_await hear(node);
+  const auto [old_head, old_hello] = co_await hear(node.runtime(), node.acceptor());
   const auto upstream = co_await form(node, old_head, old_hello.ring_port, 1, first);
   living.spawn("live", first.live(node.runtime()));
   co_await end(old_head);
-  const auto [new_head, new_hello] = co_await hear(node);
+  const auto [new_head, new_hello] = co_await hear(node.runtime(), node.acceptor());
   const auto again = co_await form(node, new_head, new_hello.ring_port, 2, second);
   living.cancel();
   co_await living.join();
@@ -243,7 +212,7 @@ asio::awaitable<void> change_heads_while_a_link_ends(Node& node) {
 }
 
 asio::awaitable<void> find_the_ring_port(Node& node) {
-  const auto [connection, hello] = co_await hear(node);
+  const auto [connection, hello] = co_await hear(node.runtime(), node.acceptor());
   tcp::socket neighbour(node.runtime().executor());
   co_await neighbour.async_connect(tcp::endpoint(node.acceptor().local_endpoint().address(), hello.ring_port),
                                    asio::use_awaitable);
@@ -262,6 +231,22 @@ bool can_listen_on(const asio::ip::address& address) {
 
 asio::awaitable<void> only_wait(Node& node) {
   co_await async::sleep_for(node.runtime(), 300ms);  // for the Member to be connecting
+}
+
+asio::awaitable<void> wait_for_lookups(Node& node, test::HangingLookup& resolver, size_t count) {
+  while (resolver.count() < count) co_await async::sleep_for(node.runtime(), 1ms);
+}
+
+/// The resolver is slow at first; later the name means another host.
+asio::awaitable<void> move_the_head(Node& node, test::HangingLookup& resolver, tcp::acceptor& elsewhere) {
+  co_await wait_for_lookups(node, resolver, 1);
+  resolver.answer_as("127.0.0.1");
+  const auto [first, first_hello] = co_await hear(node.runtime(), node.acceptor());
+  resolver.answer_as("127.0.0.2");
+  co_await end(first);
+  const auto [second, second_hello] = co_await hear(node.runtime(), elsewhere);
+  REQUIRE(second_hello.config == first_hello.config);
+  co_await end(second);
 }
 
 /// Fills the backlog of the head's port, which then answers nobody: the kernel drops what comes.
@@ -301,6 +286,20 @@ TEST_CASE("the node before finds a node by the protocol by which that has come t
   if (!can_listen_on(loopback_v6)) return;
   Node by_v6(loopback_v6);
   by_v6.run(find_the_ring_port(by_v6));
+}
+
+TEST_CASE("a node can be stopped while the name of its head is looked up, however long that takes") {
+  test::HangingLookup resolver("head.example");
+  Node node(asio::ip::address_v4::loopback(), "head.example");
+  node.run(wait_for_lookups(node, resolver, 1));
+}
+
+TEST_CASE("a node looks its head up anew at each try, and finds it where it is then") {
+  test::HangingLookup resolver("head.example");
+  Node node(asio::ip::address_v4::loopback(), "head.example");
+  const tcp::endpoint moved(asio::ip::make_address("127.0.0.2"), node.acceptor().local_endpoint().port());
+  tcp::acceptor elsewhere(node.runtime().executor(), moved);
+  node.run(move_the_head(node, resolver, elsewhere));
 }
 
 TEST_CASE("a node whose head neither answers nor refuses can be stopped") {

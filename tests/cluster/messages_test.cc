@@ -3,8 +3,11 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
+#include "support/hex.h"
+
 using namespace millrace;
 using namespace millrace::cluster;
+using test::hex_of;
 
 namespace {
 
@@ -107,4 +110,43 @@ TEST_CASE("a cut, an overlong or a boastful message is refused") {
   bytes.push_back(std::byte{0});
   REQUIRE(decode(bytes).has_error());
   REQUIRE(decode(std::vector{std::byte{200}}).error().message == "cluster message of unknown kind 200");
+}
+
+TEST_CASE("messages have the bytes that docs/wire.md says") {
+  const auto bytes_of = [](const Message& message) { return hex_of(encode(message)); };
+  REQUIRE(bytes_of(Hello{6, 1, 2, {0x0102030405060708, 0x1112131415161718}, 0x7594}) ==
+          hex_of("00 06000000 01000000 02000000 0807060504030201 1817161514131211 9475"));
+  Assignment assignment;
+  assignment.ring_id = 1;
+  assignment.first_stage = 2;
+  assignment.stage_count = 3;
+  assignment.layers = {{4, 5}};
+  assignment.page_size = 6;
+  assignment.max_batch_tokens = 7;
+  assignment.max_running = 8;
+  assignment.window = 9;
+  assignment.drawable_vocab = 10;
+  assignment.memory_fraction = 0.5;
+  assignment.dtype = "b";
+  assignment.cpu_isa = "a";
+  assignment.quantization = "n";
+  assignment.watchdog_ns = 11;
+  assignment.has_store = true;
+  REQUIRE(bytes_of(assignment) == hex_of(R"(01 0100000000000000 02000000 03000000 01000000 04000000 05000000
+      06000000 07000000 08000000 09000000 0a000000 000000000000e03f 01000000 62 01000000 61 01000000 6e
+      0b00000000000000 01)"));
+  REQUIRE(bytes_of(Loaded{1, "c", {"d", "p", ""}, {"", "", "m"}, {"s"}}) == hex_of(R"(02 0100000000000000
+      01000000 63 01000000 64 01000000 70 00000000 00000000 00000000 01000000 6d 01000000 01000000 73)"));
+  REQUIRE(bytes_of(Form{Generation(1), {2, 3}, "h", 4, true, false, "f"}) ==
+          hex_of("03 01000000 02000000 03000000 01000000 68 0400 01 00 01000000 66"));
+  REQUIRE(bytes_of(Formed{Generation(1)}) == hex_of("04 01000000"));
+  REQUIRE(bytes_of(Stop{Generation(1), "r"}) == hex_of("05 01000000 01000000 72"));
+  REQUIRE(bytes_of(Stopped{Generation(1), "r", StageId(2)}) == hex_of("06 01000000 01000000 72 02000000"));
+  REQUIRE(bytes_of(Ping{}) == "07");
+  REQUIRE(bytes_of(Goodbye{"r"}) == hex_of("08 01000000 72"));
+  REQUIRE(bytes_of(LinkReport{{some_link()}}) == hex_of(R"(09 01000000 03000000 ffffffff 01 0100000000000000
+      0200000000000000 0300000000000000 0400000000000000 0500000000000000 0000000000000010 f9ffffffffffffff)"));
+  StoreReport stores;
+  stores.stores.emplace_back(cache::StageStoreStats{StageId(2), {}}).store.misses = 3;
+  REQUIRE(bytes_of(stores) == hex_of("0a 01000000 02000000 0000000000000000 0300000000000000") + std::string(160, '0'));
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "comm/tcp_support.h"
+#include "support/hex.h"
 
 using namespace millrace;
 using namespace millrace::comm;
@@ -83,6 +84,16 @@ TEST_CASE("a hello survives the wire, and a wrong length does not") {
   REQUIRE(decoded->lane == Lane::kData);
   REQUIRE(decoded->attempt == 42);
   REQUIRE(decode_hello(*header, payload.first(payload.size() - 1)).has_error());
+}
+
+TEST_CASE("a hello has the bytes that docs/wire.md says") {
+  LinkHello hello = test::sample_hello();
+  hello.to = kHeadPlace;
+  std::string bytes = test::hex_of(encode_hello({hello, Lane::kData, 0x0102}));
+  bytes.replace(24, 8, "________");  // the checksum, which another test computes
+  REQUIRE(bytes == test::hex_of(R"(4d524c4b 02 06 0000 03000000 ________ 0000000000000000 3500000000000000
+      3412000000000000 0201000000000000 01 00000000 ffffffff 0700000000000000 0800000000000000 10000000 18000000
+      00100000)"));
 }
 
 TEST_CASE("every difference between two hellos has a name") {

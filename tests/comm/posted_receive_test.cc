@@ -178,6 +178,20 @@ asio::awaitable<void> deliver_what_has_come(TcpWorld& world) {
   REQUIRE(reason == "the head has stopped");
 }
 
+/// Nobody ever has room for what was sent: both ends give up, and the memory is the sender's again.
+asio::awaitable<void> give_up_delivery(TcpWorld& world) {
+  auto options = patient_options();
+  options.linger = 200ms;
+  Link link = co_await world.make_link(options);
+  const auto tensor = numbered_bytes(kBig, 10);
+  Work work = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(1), tensor);
+  link.sender->close("the stage has failed");
+  const std::string reason = co_await failure_of(*link.receiver, MessageKind::kActivations);
+  REQUIRE_THAT(reason, Catch::StartsWith("the stage has failed"));
+  co_await work.commit();
+  while (!world.group.stats().empty()) co_await async::sleep_for(world.runtime, 1ms);
+}
+
 /// The reason of an end comes while nobody has room for activations; these come when somebody has, and the silence of
 /// the sender's control lane in between is no sign of death.
 asio::awaitable<void> say_goodbye_before_data(TcpWorld& world) {
@@ -246,6 +260,11 @@ TEST_CASE("TCP: memory posted to a generation that ended serves the next one") {
 TEST_CASE("TCP: the reason of an end does not wait for activations that nobody has room for") {
   TcpWorld world;
   world.run(say_goodbye_before_data(world));
+}
+
+TEST_CASE("TCP: a closed link that cannot deliver what was sent ends all the same") {
+  TcpWorld world;
+  world.run(give_up_delivery(world));
 }
 
 TEST_CASE("TCP: activations that have come whole outlive the link") {

@@ -21,7 +21,7 @@ class Node:
     def __init__(self, ring, rank, model):
         self.output = []
         command = [str(BINARY), "serve", "--model-path", str(model), "--nnodes", str(ring.node_count), "--node-rank",
-                   str(rank), "--dist-init-addr", ring.address, "--threads", "1", *map(str, ring.node_flags)]
+                   str(rank), "--dist-init-addr", ring.address_for(rank), "--threads", "1", *map(str, ring.node_flags)]
         self.process = subprocess.Popen(ring.prefix(rank) + command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                         stdin=subprocess.DEVNULL, text=True, errors="replace")
         self.reader = threading.Thread(target=self._read, daemon=True)
@@ -52,9 +52,13 @@ class Ring:
         self.http_host = http_host
         self.address = f"{host}:{free_port()}"
         self.head_flags = ["--pp-size", pp_size, "--nnodes", node_count, "--node-rank", 0, "--dist-init-addr",
-                           self.address, "--threads", 1, *flags]
+                           self.address_for(0), "--threads", 1, *flags]
         self.nodes = {}
         self.server = None
+
+    def address_for(self, rank):
+        """What a node is told of where the head is."""
+        return self.address
 
     def prefix(self, rank):
         """What a node's command begins with."""

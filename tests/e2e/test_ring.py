@@ -11,7 +11,7 @@ import threading
 
 import httpx
 import pytest
-from millrace_ring import Ring
+from millrace_ring import Node, Ring
 from millrace_server import MODEL, PATIENCE_S, run_binary, wait_until
 from prompts import PROMPT
 
@@ -267,6 +267,26 @@ def test_a_node_that_does_not_fit_is_refused_by_name(tmp_path):
         ring.nodes[1].kill()
         ring.start_node(1)
         ring.wait_until_whole()
+
+
+def test_a_second_head_or_node_of_one_place_is_told_who_is_there(pp1):
+    with Ring(2, 2) as ring:
+        second = run_binary("serve", "--model-path", MODEL, "--port", 0, *ring.head_flags)
+        assert second.returncode == 1
+        wanted = f"millrace: --dist-init-addr {ring.address}: another head, or another program, listens there already"
+        assert second.stderr.splitlines()[-1] == wanted
+        twin = Node(ring, 1, MODEL)
+        try:
+            wanted = "node rank 1 is connected already, from 127.0.0.1:"
+            wait_until(lambda: f"the head at {ring.address} ends the connection: {wanted}" in twin.log(), "the refusal")
+            wait_until(lambda: wanted in ring.server.log(), "the head saying so")
+            assert ring.health() == 200
+            ring.nodes[1].kill()
+            wait_until(lambda: "joined generation" in twin.log(), "the second taking the place of the first")
+            ring.wait_until_whole()
+            same_answers(ring, pp1)
+        finally:
+            twin.kill()
 
 
 def compute_of_nodes(ring):

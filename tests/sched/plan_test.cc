@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/random.h"
+#include "support/hex.h"
 
 using namespace millrace;
 using namespace millrace::sched;
@@ -171,4 +172,53 @@ TEST_CASE("a copy has just the pages and keys that its kind wants") {
   Plan plan;
   plan.copies.emplace_back().kind = CopyKind(cache::kCopyKinds);
   REQUIRE(Plan::decode(plan.encode()).error().message == "plan: a copy of kind 6");
+}
+
+TEST_CASE("a plan has the bytes that docs/wire.md says") {
+  Plan plan = sample_plan();
+  tensor::SamplingParams& sampling = plan.opens.front().sampling;
+  sampling = {};
+  sampling.temperature = 0.25f;
+  sampling.top_p = 0.5f;
+  sampling.min_p = 0.125f;
+  sampling.top_k = 40;
+  sampling.repetition_penalty = 1.5f;
+  sampling.frequency_penalty = 2;
+  sampling.presence_penalty = -2;
+  sampling.seed = 0xFEDCBA9876543210u;
+  sampling.logit_bias = {{11, -3.5f}};
+  sampling.top_logprobs = 4;
+  sampling.min_tokens = 2;
+  sampling.stop_token_ids = {3};
+  plan.copies.resize(2);
+  REQUIRE(test::hex_of(plan.encode()) == test::hex_of(R"(
+      504c414e 2900000000000000 03000000
+      02000000 07000000 02000000
+      01000000  02000000 05000000 00000000 00000000
+        0000803e 0000003f 0000003e 28000000 0000c03f 00000040 000000c0 1032547698badcfe
+        01000000 0b000000 000060c0 04000000 02000000 01000000 03000000
+      02000000  02000000 00000000 05000000 02000000 01 01000000 ffffffff
+                04000000 82000000 01000000 00000000 01 ffffffff ffffffff
+      06000000 0a000000 14000000 1e000000 28000000 32000000 3c000000
+      02000000 09000000 08000000
+      02000000  0500000000000000 00 02000000 03000000 04000000 02000000 06000000 07000000 00000000 0000000000000000
+                0600000000000000 04 00000000 01000000 08000000 01000000
+                0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20 0000000000000000
+      f0debc9a78563412
+      01000000  01000000 2800000000000000 e803000000000000 4c04000000000000 b004000000000000 a904000000000000
+                4d00000000000000
+      01000000  02000000 0400000000000000 09000000)"));
+}
+
+TEST_CASE("an output has the bytes that docs/wire.md says") {
+  REQUIRE(test::hex_of(sample_output().encode()) == test::hex_of(R"(
+      4f555450 2900000000000000 03000000
+      04000000
+        00 01 63000000  63000000 000000bf 02000000 02000000 62000000 000080be 63000000 000000bf  00000000
+        00 00 02000000  05000000 000080bf 03000000 00000000  06000000 000000c0 01000000 01000000 06000000 000000c0
+        00 00 00000000
+        03 00 00000000
+      01000000  00000000 2900000000000000 0100000000000000 0200000000000000 0300000000000000 0400000000000000
+                0500000000000000
+      00000000)"));
 }

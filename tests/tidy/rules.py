@@ -35,6 +35,10 @@ PURE = re.compile(r"src/sched/(scheduler|cost_model|chunking|queue_policy|profil
                   r"src/cache/(radix_tree|page_pool|tree)\w*\.(h|cc)")
 IMPURE_INCLUDE = re.compile(r"boost/asio|cuda|chrono$|ctime$|sys/time|^time\.h|^async/")
 
+# What waits, forms and ends the ring goes by time that nobody sets: a clock that jumps would break it.
+STEADY = re.compile(r"src/(async|comm|cluster|sched)/.*")
+SETTABLE_CLOCK = re.compile(r"\b(system_clock|utc_clock|CLOCK_REALTIME|gettimeofday)\b")
+
 DETACHED_HOME = "src/async/"
 
 
@@ -149,6 +153,16 @@ def pure_code(files, _):
                     waiting.append((target, way + [target]))
 
 
+def steady_time(files, _):
+    for path, text in files.items():
+        if not is_cpp(path) or not STEADY.fullmatch(path):
+            continue
+        for number, line in enumerate(strip_all(text).split("\n"), 1):
+            found = SETTABLE_CLOCK.search(line)
+            if found:
+                yield f"{path}:{number}: '{found[0]}' may jump; async::Runtime and steady_clock do not"
+
+
 RULES = {
     "files have at most 500 lines": file_length,
     "functions have at most 70 lines": function_length,
@@ -159,4 +173,5 @@ RULES = {
     "include paths are relative to src, tests or bench": include_paths,
     "folders include along the arrows": include_arrows,
     "what decides includes neither Asio nor CUDA nor a clock": pure_code,
+    "what keeps the ring goes by no clock that can be set": steady_time,
 }

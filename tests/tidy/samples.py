@@ -40,4 +40,9 @@ SAMPLES = [
       "src/sched/request.h": "#include <boost/asio/post.hpp>\n",
       "src/sched/head.cc": "#include <chrono>\n", "src/cache/radix_tree.h": "#include <chrono>\n"},
      ["src/sched/scheduler.cc", "src/cache/radix_tree.h"]),
+    ("what keeps the ring goes by no clock that can be set",
+     {"src/comm/a.cc": "// system_clock\nauto t = std::chrono::system_clock::now();\n",
+      "src/sched/a.cc": "auto t = std::chrono::steady_clock::now();\n",
+      "src/server/a.cc": "auto t = std::chrono::system_clock::now();\n"},
+     ["src/comm/a.cc:2"]),
 ]

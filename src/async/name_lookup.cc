@@ -1,0 +1,79 @@
+#include "async/name_lookup.h"
+
+#include <netdb.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <optional>
+#include <system_error>
+#include <thread>
+
+namespace millrace::async {
+namespace {
+
+/// Blocks for as long as the resolver likes, unless `flags` has AI_NUMERICHOST.
+Result<SocketAddresses> ask_resolver(const std::string& host, uint16_t port, int flags) {
+  addrinfo hints{};
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int failure = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (failure != 0) {
+    return make_error(ErrorCode::kUnavailable, "the name '{}' cannot be looked up: {}", host,
+                      failure == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(failure));
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, freeaddrinfo);
+  SocketAddresses addresses;
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    SocketAddress& address = addresses.emplace_back();
+    address.size = each->ai_addrlen;
+    std::memcpy(&address.storage, each->ai_addr, each->ai_addrlen);
+  }
+  return addresses;
+}
+
+}  // namespace
+
+struct NameLookup::Flight {
+  std::mutex mutex;
+  std::condition_variable_any answered;
+  std::optional<Result<SocketAddresses>> answer;  // guarded by mutex
+};
+
+std::shared_ptr<NameLookup::Flight> NameLookup::join_flight() {
+  const std::lock_guard lock(mutex_);
+  if (!flight_) {
+    auto flight = std::make_shared<Flight>();
+    std::thread([flight, host = host_, port = port_] {
+      auto answer = ask_resolver(host, port, 0);
+      const std::lock_guard answering(flight->mutex);
+      flight->answer = std::move(answer);
+      flight->answered.notify_all();
+    }).detach();
+    flight_ = std::move(flight);
+  }
+  return flight_;
+}
+
+Result<SocketAddresses> NameLookup::wait_for(std::chrono::milliseconds patience, const std::stop_token& stop) {
+  if (auto numeric = ask_resolver(host_, port_, AI_NUMERICHOST)) return numeric;
+  std::shared_ptr<Flight> flight;
+  try {
+    flight = join_flight();
+  } catch (const std::system_error& failure) {
+    return make_error(ErrorCode::kUnavailable, "the name '{}' cannot be looked up: no thread for it: {}", host_,
+                      failure.what());
+  }
+  std::unique_lock waiting(flight->mutex);
+  (void)flight->answered.wait_for(waiting, stop, patience, [&flight] { return flight->answer.has_value(); });
+  if (!flight->answer) {
+    const auto code = stop.stop_requested() ? ErrorCode::kAborted : ErrorCode::kTimeout;
+    return make_error(code, "the name '{}' has not been looked up yet", host_);
+  }
+  const std::lock_guard lock(mutex_);
+  if (flight_ == flight) flight_.reset();
+  return *flight->answer;
+}
+
+}  // namespace millrace::async

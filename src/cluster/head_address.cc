@@ -1,0 +1,105 @@
+#include "cluster/head_address.h"
+
+#include <condition_variable>
+#include <cstring>
+#include <optional>
+
+#include "async/name_lookup.h"
+#include "base/log.h"
+
+namespace millrace::cluster {
+namespace {
+
+using namespace std::chrono_literals;
+using asio::ip::tcp;
+using boost::system::error_code;
+using Clock = std::chrono::steady_clock;
+using AcceptorPtr = std::unique_ptr<tcp::acceptor>;
+
+constexpr auto kPatience = 60s;
+constexpr auto kRetry = 500ms;
+/// The resolver gives up by itself long before.
+constexpr auto kLookupPatience = 24h;
+
+void pause(const std::stop_token& stop, Clock::duration duration) {
+  std::mutex mutex;
+  std::condition_variable_any never;
+  std::unique_lock lock(mutex);
+  (void)never.wait_for(lock, stop, duration, [] { return false; });
+}
+
+bool is_address(const std::string& host) {
+  error_code failure;
+  (void)asio::ip::make_address(host, failure);
+  return !failure;
+}
+
+Result<AcceptorPtr> listen(const asio::any_io_executor& executor, const tcp::endpoint& endpoint) {
+  error_code failure;
+  auto acceptor = std::make_unique<tcp::acceptor>(executor);
+  acceptor->open(endpoint.protocol(), failure);
+  if (!failure) acceptor->set_option(asio::socket_base::reuse_address(true), failure);
+  if (!failure) acceptor->bind(endpoint, failure);
+  if (!failure) acceptor->listen(asio::socket_base::max_listen_connections, failure);
+  if (!failure) return acceptor;
+  if (failure == asio::error::address_in_use) {
+    return make_error(ErrorCode::kConflict, "another head, or another program, listens there already");
+  }
+  if (failure != boost::system::errc::address_not_available) {
+    return Error{ErrorCode::kInvalidArgument, failure.message()};
+  }
+  return make_error(ErrorCode::kUnavailable, "{} is no address of this host; node 0 has to run on the one that has it",
+                    endpoint.address().to_string());
+}
+
+/// kUnavailable: that may pass.
+Result<AcceptorPtr> try_once(const asio::any_io_executor& executor, async::NameLookup& name,
+                             const std::stop_token& stop) {
+  const auto found = name.wait_for(kLookupPatience, stop);
+  if (found.has_error()) return found.error();
+  std::optional<Error> problem;
+  for (const async::SocketAddress& address : *found) {
+    tcp::endpoint endpoint;
+    endpoint.resize(address.size);
+    std::memcpy(endpoint.data(), address.get(), address.size);
+    auto listening = listen(executor, endpoint);
+    // Where one is taken there is a head; at another of its addresses this one would be a second.
+    if (listening.has_value() || listening.error().code == ErrorCode::kConflict) return listening;
+    if (!problem || listening.error().code == ErrorCode::kUnavailable) problem = listening.error();
+  }
+  return *problem;
+}
+
+void warn_of_loopback(const comm::TcpEndpoint& address, const tcp::acceptor& acceptor) {
+  const asio::ip::address found = acceptor.local_endpoint().address();
+  if (!found.is_loopback() || is_address(address.host) || address.host == "localhost") return;
+  log::warn("--dist-init-addr {} is {} on this host: nodes on other hosts will not get through to it",
+            address.to_string(), found.to_string());
+}
+
+}  // namespace
+
+Result<AcceptorPtr> listen_as_head(const asio::any_io_executor& executor, const comm::TcpEndpoint& address,
+                                   const std::stop_token& stop) {
+  async::NameLookup name(address.host, address.port);
+  const Clock::time_point deadline = Clock::now() + (is_address(address.host) ? 0s : kPatience);
+  for (bool told = false;; told = true) {
+    auto listening = try_once(executor, name, stop);
+    if (listening.has_value()) {
+      warn_of_loopback(address, **listening);
+      return listening;
+    }
+    const Error& problem = listening.error();
+    const bool tries_again = problem.code == ErrorCode::kUnavailable && Clock::now() < deadline;
+    if (stop.stop_requested() || !tries_again) {
+      return make_error(stop.stop_requested() ? ErrorCode::kAborted : problem.code, "--dist-init-addr {}: {}",
+                        address.to_string(), problem.message);
+    }
+    if (!told) {
+      log::warn("--dist-init-addr {}: {}; trying again for {} s", address.to_string(), problem.message, kPatience / 1s);
+    }
+    pause(stop, kRetry);
+  }
+}
+
+}  // namespace millrace::cluster

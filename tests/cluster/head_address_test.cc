@@ -1,0 +1,68 @@
+#include "cluster/head_address.h"
+
+#include <boost/asio/io_context.hpp>
+#include <catch2/catch.hpp>
+#include <future>
+#include <thread>
+
+#include "support/hanging_lookup.h"
+
+using namespace millrace;
+using namespace millrace::cluster;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr const char* kName = "head.example";
+constexpr const char* kElsewhere = "192.0.2.1";  // of no host: set aside for documents
+
+/// Returns when the resolver has been asked so often since.
+void await_lookups(const test::HangingLookup& resolver, size_t count) {
+  const size_t before = resolver.count();
+  while (resolver.count() < before + count) std::this_thread::sleep_for(1ms);
+}
+
+}  // namespace
+
+TEST_CASE("a second head at one address is told so, as is one whose address is another host's") {
+  asio::io_context context;
+  const auto first = listen_as_head(context.get_executor(), {"127.0.0.1", 0}, {});
+  const uint16_t port = (*first)->local_endpoint().port();
+  const auto second = listen_as_head(context.get_executor(), {"127.0.0.1", port}, {});
+  REQUIRE(second.error().message == fmt::format("--dist-init-addr 127.0.0.1:{}: another head, or another program, "
+                                                "listens there already",
+                                                port));
+  const auto misplaced = listen_as_head(context.get_executor(), {kElsewhere, port}, {});
+  REQUIRE(misplaced.error().message == fmt::format("--dist-init-addr 192.0.2.1:{}: 192.0.2.1 is no address of this "
+                                                   "host; node 0 has to run on the one that has it",
+                                                   port));
+}
+
+TEST_CASE("a head whose name is not known yet, or still means another host, listens when it means this one") {
+  test::HangingLookup resolver(kName);
+  asio::io_context context;
+  auto listening =
+      std::async(std::launch::async, [&] { return listen_as_head(context.get_executor(), {kName, 0}, {}); });
+  resolver.answer_as("");
+  await_lookups(resolver, 2);
+  resolver.answer_as(kElsewhere);
+  await_lookups(resolver, 2);
+  resolver.answer_as("127.0.0.1");
+  const auto found = listening.get();
+  REQUIRE((*found)->local_endpoint().address().to_string() == "127.0.0.1");
+}
+
+TEST_CASE("a head can be stopped while its own name is looked up, and between two tries") {
+  test::HangingLookup resolver(kName);
+  asio::io_context context;
+  std::stop_source stop;
+  const bool answers = GENERATE(false, true);
+  if (answers) resolver.answer_as("");
+  auto listening = std::async(std::launch::async,
+                              [&] { return listen_as_head(context.get_executor(), {kName, 1}, stop.get_token()); });
+  while (resolver.count() < (answers ? 2 : 1)) std::this_thread::sleep_for(1ms);
+  stop.request_stop();
+  const auto result = listening.get();
+  REQUIRE(result.error().code == ErrorCode::kAborted);
+  REQUIRE_THAT(result.error().message, Catch::StartsWith("--dist-init-addr head.example:1: the name 'head.example' "));
+}

@@ -1,0 +1,137 @@
+#include "cluster/node_roster.h"
+
+#include <catch2/catch.hpp>
+
+#include "cluster/played_head.h"
+#include "cluster/support.h"
+
+using namespace millrace;
+using namespace millrace::cluster;
+using namespace std::chrono_literals;
+using test::connect_to;
+using test::end;
+using test::end_of;
+using test::join_as_node;
+using test::PlayedHead;
+
+namespace {
+
+/// What a node hears that comes with this instead of the weights it had when the ring was made.
+asio::awaitable<std::string> refusal_of(PlayedHead& head, std::string stage) {
+  const auto node = co_await join_as_node(head, "bf16 cpu avx2", std::move(stage));
+  const std::string reason = co_await end_of(node);
+  co_return reason;
+}
+
+asio::awaitable<void> come_back_with_other_weights(PlayedHead& head) {
+  const auto node = co_await join_as_node(head);
+  (void)co_await head.coordinator().all_loaded("bf16 cpu avx2", {"own weights"});
+  node->close("it is started anew");
+  co_await node->join();
+  while (!head.coordinator().nodes().at(1).compute.empty()) co_await async::sleep_for(head.runtime(), 1ms);
+  const std::string reason = co_await refusal_of(head, "fine-tuned weights");
+  REQUIRE_THAT(reason, Catch::Contains("start the head again"));
+}
+
+/// Strangers send pings, as a connection does, and never say who they are.
+asio::awaitable<void> crowd_the_port(PlayedHead& head) {
+  std::vector<std::shared_ptr<ControlConnection>> strangers;
+  for (size_t i = 0; i < NodeRoster::kMaxStrangers; ++i) {
+    auto stranger = co_await connect_to(head);
+    strangers.push_back(std::move(stranger));
+  }
+  const auto one_too_many = co_await connect_to(head);
+  const std::string turned_away = co_await end_of(one_too_many);
+  REQUIRE_THAT(turned_away, Catch::StartsWith("connection lost: "));
+  for (const auto& stranger : strangers) {
+    const std::string reason = co_await end_of(stranger);
+    REQUIRE(reason == "no hello came within 2 s");
+  }
+  const auto node = co_await join_as_node(head);
+  co_await end(node);
+}
+
+/// What the head answers to this hello.
+asio::awaitable<std::string> answer_to(PlayedHead& head, Message first) {
+  const auto node = co_await connect_to(head);
+  node->send(first);
+  const std::string reason = co_await end_of(node);
+  co_return reason;
+}
+
+asio::awaitable<void> expect_answer(PlayedHead& head, Message first, std::string wanted) {
+  const std::string reason = co_await answer_to(head, first);
+  REQUIRE(reason == wanted);
+}
+
+asio::awaitable<void> come_as_somebody_else(PlayedHead& head) {
+  const Hello fitting{kProtocolVersion, 1, 2, model::fingerprint(head.options().config), 1};
+  Hello hello = fitting;
+  hello.protocol = 99;
+  co_await expect_answer(head, hello, fmt::format("it speaks protocol 99, wanted {}", kProtocolVersion));
+  hello = fitting;
+  hello.node_count = 3;
+  co_await expect_answer(head, hello, "it was started with --nnodes 3, the head with 2");
+  for (const uint32_t rank : {0, 2}) {
+    hello = fitting;
+    hello.node_rank = rank;
+    co_await expect_answer(head, hello, fmt::format("its --node-rank is {}, wanted 1 to 1", rank));
+  }
+  hello = fitting;
+  hello.config.high = 0;
+  hello.config.low = 10;
+  co_await expect_answer(
+      head, hello,
+      "its model has fingerprint 0000000000000000000000000000000a, the head's " + fitting.config.to_string());
+  co_await expect_answer(head, Stop{}, "it did not say hello");
+  REQUIRE(head.coordinator().refusals() == 6);
+}
+
+/// The second of two with one rank goes, and takes nothing from the first; when that goes, it is welcome.
+asio::awaitable<void> come_twice(PlayedHead& head) {
+  const auto first = co_await join_as_node(head);
+  (void)co_await head.coordinator().all_loaded("bf16 cpu avx2", {});
+  const std::string reason =
+      co_await answer_to(head, Hello{kProtocolVersion, 1, 2, model::fingerprint(head.options().config), 1});
+  REQUIRE_THAT(reason, Catch::StartsWith("node rank 1 is connected already, from 127.0.0.1:"));
+  REQUIRE(head.coordinator().nodes().at(1).compute == "bf16 cpu avx2");
+  co_await end(first);
+  while (!head.coordinator().nodes().at(1).compute.empty()) co_await async::sleep_for(head.runtime(), 1ms);
+  const auto second = co_await join_as_node(head);
+  co_await end(second);
+}
+
+asio::awaitable<void> want_more_pages(PlayedHead& head) {
+  const auto node = co_await join_as_node(head);
+  (void)co_await head.coordinator().all_loaded("bf16 cpu avx2", {});
+  head.want_pages(2 * test::kPages);
+  const std::string reason = co_await end_of(node);
+  REQUIRE(reason == "its memory holds 10 pages of KV cache, the ring was made for 20");
+}
+
+}  // namespace
+
+TEST_CASE("a node that comes back with other weights than the page stores were opened for is refused") {
+  PlayedHead head;
+  head.run(come_back_with_other_weights(head));
+}
+
+TEST_CASE("connections that do not say hello are bounded in number and time, and keep no node away") {
+  PlayedHead head;
+  head.run(crowd_the_port(head));
+}
+
+TEST_CASE("a node of another protocol, ring size, rank or model hears what is wrong") {
+  PlayedHead head;
+  head.run(come_as_somebody_else(head));
+}
+
+TEST_CASE("of two nodes with one rank the second is told who is there") {
+  PlayedHead head;
+  head.run(come_twice(head));
+}
+
+TEST_CASE("a node that came before the size of the pools was known, and is too small, is told to go") {
+  PlayedHead head;
+  head.run(want_more_pages(head));
+}
