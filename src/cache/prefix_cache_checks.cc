@@ -29,6 +29,14 @@ class Census {
   std::vector<std::string_view> found_;
 };
 
+/// A page under another one's key would come back from the store as that one.
+void check_keys(const RadixTree& tree, std::span<const PageKey> keys, const PageHolding& holding) {
+  for (NodeId node = holding.node; node != kNoNode && tree.depth(node) > 0; node = tree.parent(node)) {
+    CHECK(keys[node.value()] == child_key(keys[tree.parent(node).value()], tree.tokens(node)),
+          "node {} at depth {} has the key of another page", node.value(), tree.depth(node));
+  }
+}
+
 }  // namespace
 
 size_t PrefixCache::wanted_prefetches() const {
@@ -40,6 +48,9 @@ void PrefixCache::check_invariants(std::span<const PageHolding* const> holders) 
   check_device_pages(holders);
   check_host_pages();
   check_copies();
+  for (const PageHolding* holder : holders) {
+    if (options_.has_store) check_keys(tree_, keys_, *holder);
+  }
   const RadixTree::Keeps keeps = tree_.keeps();
   const auto holding = std::ranges::count_if(holders, [](const auto* holder) { return holder->node != kNoNode; });
   CHECK(keeps.locks == static_cast<size_t>(holding) + prefetches_.size(), "{} locks of {} holders and {} prefetches",
@@ -93,6 +104,12 @@ void PrefixCache::check_copies() const {
     if (kind == CopyKind::kFetch) fetching += way.copy.host.size();
     if (kind == CopyKind::kFetch || kind == CopyKind::kProbe) ++asking;
     if (kind == CopyKind::kHold) ++verifying;
+  }
+  for (const auto& [id, prefetch] : prefetches_) {
+    const auto first_page =
+        std::span<const TokenId>(prefetch.tokens).first(prefetch.keys.empty() ? 0 : options_.page_size);
+    CHECK(prefetch.keys.empty() || prefetch.keys.front() == child_key(keys_[prefetch.anchor.value()], first_page),
+          "sequence {} asks the store for other pages than its own", id.value());
   }
   const RadixTree::Keeps keeps = tree_.keeps();
   const auto given_up = std::ranges::count_if(persisting_, [](const auto& entry) { return entry.second; });
