@@ -383,8 +383,9 @@ TEST_CASE("pauses of every kind stop everybody for their time and change nobody'
     World world(seed);
     world.start(options, jobs);
     world.run_until(kProfileEnd + std::chrono::microseconds(dice.range(2000, 20000)));
+    const async::Duration paused = world.now().time_since_epoch();
     world.head().pause(mode);
-    world.run_until(world.now().time_since_epoch() + 500ms);  // what was in flight has come back
+    world.run_until(paused + 500ms);  // what was in flight has come back
     const std::vector<size_t> before = tokens_so_far(jobs);
     const sched::EngineStatus status = world.head().status();
     stopped += status.running + status.waiting;
@@ -392,6 +393,10 @@ TEST_CASE("pauses of every kind stop everybody for their time and change nobody'
     REQUIRE(world.head().status().paused);
     REQUIRE(tokens_so_far(jobs) == before);
     REQUIRE(world.head().status().running == status.running);
+    for (const Job& job : jobs) {
+      const bool is_over = job.endings == 1 || job.left || job.refused;
+      REQUIRE((mode != sched::PauseMode::kAbort || job.arrival > paused || is_over));
+    }
     if (mode != sched::PauseMode::kInPlace) {
       REQUIRE(status.running == 0);
       REQUIRE(world.head().status().free_pages == world.head().status().total_pages);
