@@ -37,6 +37,25 @@ TEST_CASE("a request past its time limit ends with an error that names the limit
   world.stop();
 }
 
+TEST_CASE("the queue takes as many requests as it may hold, and the next is refused") {
+  Dice dice(5);
+  auto options = random_ring(dice);
+  options.costs = {{.fixed_us = 10000}};
+  options.head.scheduler.max_running = 1;
+  options.head.scheduler.chunking = sched::Chunking::kFixed;
+  options.head.max_queued = 2;
+  std::vector<Job> jobs;
+  for (size_t i = 0; i < 4; ++i) jobs.push_back(job_at(1s + i * 5ms, {1, 2, 3}));
+  World world(5);
+  world.start(options, jobs);
+  world.run_to_end();
+  for (size_t i = 0; i < 3; ++i) REQUIRE(jobs[i].tokens == expected_tokens(jobs[i], options));
+  REQUIRE(jobs[3].refused);
+  REQUIRE(jobs[3].error->code == ErrorCode::kExhausted);
+  REQUIRE(jobs[3].error->message == "the queue is full: 2 requests are waiting (--max-queued-requests)");
+  world.stop();
+}
+
 TEST_CASE("an idle ring is ready after its first empty plan and keeps its heartbeat") {
   Dice dice(1);
   auto options = random_ring(dice);
