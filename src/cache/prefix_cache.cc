@@ -220,27 +220,4 @@ void PrefixCache::lose_ring() {
   if (options_.host_page_count > 0) ask_what_is_held();
 }
 
-void PrefixCache::check_invariants(std::span<const PageHolding* const> holders) const {
-  tree_.check_invariants();
-  size_t own = 0;
-  for (const PageHolding* holding : holders) {
-    own += holding->pages.size() - holding->known_pages;
-    NodeId node = holding->node;
-    for (size_t i = holding->known_pages; i-- > 0; node = tree_.parent(node)) {
-      own += tree_.device_page(node) != holding->pages[i] ? 1 : 0;
-    }
-  }
-  CHECK(pool_.free_count() + tree_.device_page_count() + own == pool_.page_count(),
-        "{} free, {} in the tree, {} with sequences, of {}", pool_.free_count(), tree_.device_page_count(), own,
-        pool_.page_count());
-  size_t copied = 0;
-  for (const auto& [id, way] : under_way_) {
-    if (way.copy.kind == CopyKind::kStore || way.copy.kind == CopyKind::kFetch) copied += way.copy.host.size();
-  }
-  for (const auto& [page, given_up] : persisting_) copied += given_up ? 1 : 0;
-  CHECK(host_pool_.free_count() + tree_.host_page_count() + copied == host_pool_.page_count(),
-        "{} host pages free, {} in the tree, {} being filled, of {}", host_pool_.free_count(), tree_.host_page_count(),
-        copied, host_pool_.page_count());
-}
-
 }  // namespace millrace::cache

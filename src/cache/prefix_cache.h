@@ -83,6 +83,8 @@ class PrefixCache {
   /// `holding` will be the request's, and keeps the keys.
   void prefetch(SequenceId id, std::string_view salt, std::span<const TokenId> tokens, PageHolding& holding);
   [[nodiscard]] bool prefetching(SequenceId id) const { return prefetches_.contains(id); }
+  /// Prefetches whose requests wait, as far as is known here. O(prefetches); for simulation.
+  [[nodiscard]] size_t wanted_prefetches() const;
   /// It waits no longer. What has not been asked of the store is not; what is under way ends as if nobody cared.
   void stop_prefetch(SequenceId id);
 
@@ -106,7 +108,8 @@ class PrefixCache {
   [[nodiscard]] size_t cached_pages() const { return tree_.device_page_count(); }
   [[nodiscard]] size_t host_page_count() const { return host_pool_.page_count(); }
   [[nodiscard]] size_t cached_host_pages() const { return tree_.host_page_count(); }
-  /// CHECKs that every page is somewhere exactly once, given what all holders hold. O(pages); for simulation.
+  /// CHECKs that every page is somewhere exactly once, given what all holders hold, and that nothing is counted or kept
+  /// but for them and for copies under way. O(pages); for simulation.
   void check_invariants(std::span<const PageHolding* const> holders) const;
 
  private:
@@ -148,6 +151,9 @@ class PrefixCache {
   void end_prefetch(SequenceId id);
   [[nodiscard]] NodeId root_of(std::string_view salt);
   void set_key(NodeId node, const PageHolding& holding, std::span<const TokenId> tokens);
+  void check_device_pages(std::span<const PageHolding* const> holders) const;
+  void check_host_pages() const;
+  void check_copies() const;
 
   const PrefixCacheOptions options_;
   PagePool pool_;

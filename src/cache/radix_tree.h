@@ -91,7 +91,8 @@ class RadixTree {
   /// Forgets what the device holds, and with it what can't be reached by host pages alone; no copy is under way any
   /// more. Nothing is locked.
   void forget_device(std::vector<PageId>& device, std::vector<HostPageId>& host);
-  /// All host pages, in no order.
+  /// All pages of a tier, in no order.
+  [[nodiscard]] std::vector<PageId> device_pages() const;
   [[nodiscard]] std::vector<HostPageId> host_pages() const;
 
   /// Device pages that evict_device could free.
@@ -105,6 +106,13 @@ class RadixTree {
   [[nodiscard]] bool locked() const { return locks_ > 0; }
   /// Changes whenever a match may have changed.
   [[nodiscard]] uint64_t version() const { return version_; }
+  /// What keeps nodes. O(nodes); for tests and simulation.
+  struct Keeps {
+    size_t locks = 0;
+    size_t pins = 0;
+    size_t host_pins = 0;
+  };
+  [[nodiscard]] Keeps keeps() const;
   /// CHECKs every invariant. O(nodes log nodes); for tests and simulation.
   void check_invariants() const;
 

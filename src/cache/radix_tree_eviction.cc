@@ -128,12 +128,30 @@ void RadixTree::forget_device(std::vector<PageId>& device, std::vector<HostPageI
   ++version_;
 }
 
+std::vector<PageId> RadixTree::device_pages() const {
+  std::vector<PageId> pages;
+  for (const Node& node : nodes_) {
+    if (node.device != kNoPage) pages.push_back(node.device);
+  }
+  return pages;
+}
+
 std::vector<HostPageId> RadixTree::host_pages() const {
   std::vector<HostPageId> pages;
   for (const Node& node : nodes_) {
     if (node.host != kNoHostPage) pages.push_back(node.host);
   }
   return pages;
+}
+
+// A node that has gone from the host has taken its pins there along.
+RadixTree::Keeps RadixTree::keeps() const {
+  Keeps keeps{.locks = locks_};
+  for (const Node& node : nodes_) {
+    keeps.pins += node.pins;
+    if (node.host != kNoHostPage) keeps.host_pins += node.host_pins;
+  }
+  return keeps;
 }
 
 void RadixTree::check_invariants() const {

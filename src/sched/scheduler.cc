@@ -184,11 +184,50 @@ void Scheduler::check_invariants() const {
   for (const Sequence* sequence : running_) holders.push_back(&sequence->holding);
   for (const Sequence* sequence : waiting_) CHECK(sequence->holding.pages.empty() && !sequence->running);
   cache_.check_invariants(holders);
+  const auto awaited = std::ranges::count_if(waiting_, [this](const auto* one) { return cache_.prefetching(one->id); });
+  CHECK(cache_.wanted_prefetches() <= static_cast<size_t>(awaited), "{} prefetches, of which {} wait",
+        cache_.wanted_prefetches(), awaited);
+  std::vector<bool> taken(options_.max_running);
+  const auto take = [&taken](SlotId slot) {
+    CHECK(!taken[slot.value()], "slot {} is in use twice", slot.value());
+    taken[slot.value()] = true;
+  };
+  for (const SlotId slot : free_slots_) take(slot);
+  for (const Sequence* sequence : running_) {
+    CHECK(sequence->running && sequence->scheduled <= sequence->tokens.size());
+    take(sequence->slot);
+  }
   CHECK(running_.size() + free_slots_.size() == options_.max_running, "{} slots in use, {} free, of {}",
         running_.size(), free_slots_.size(), options_.max_running);
   CHECK(running_.size() + waiting_.size() == sequences_.size());
-  for (const Sequence* sequence : running_) {
-    CHECK(sequence->scheduled <= sequence->tokens.size() && sequence->in_flight <= in_flight_.size());
+  check_in_flight();
+}
+
+// The slices of a sequence follow each other, up to what is scheduled of it while it runs, and only the last one draws:
+// a decode step waits for the token before it.
+void Scheduler::check_in_flight() const {
+  CHECK(in_flight_.size() <= options_.window, "{} plans in flight in a window of {}", in_flight_.size(),
+        options_.window);
+  struct Found {
+    uint32_t count = 0;
+    uint32_t end = 0;
+    bool draws = false;
+  };
+  std::unordered_map<SequenceId, Found> found;
+  for (const InFlight& plan : in_flight_) {
+    for (size_t i = 0; i < plan.sequences.size(); ++i) {
+      const PlanSlice& slice = plan.slices[i];
+      Found& last = found[plan.sequences[i]];
+      CHECK(last.count == 0 || (slice.prefix == last.end && !last.draws),
+            "sequence {}: a slice at {} after one that ends at {}", plan.sequences[i].value(), slice.prefix, last.end);
+      last = {last.count + 1, slice.prefix + slice.token_count, slice.sample};
+    }
+  }
+  for (const auto& [id, sequence] : sequences_) {
+    const Found last = found[id];
+    CHECK(sequence->in_flight == last.count, "sequence {} is in {} plans in flight, noted {}", id.value(), last.count,
+          sequence->in_flight);
+    CHECK(!sequence->running || last.count == 0 || last.end == sequence->scheduled);
   }
 }
 

@@ -167,6 +167,7 @@ class Scheduler {
   [[nodiscard]] std::optional<FinishReason> finish_reason(const Sequence& sequence) const;
   [[nodiscard]] size_t pages_for(size_t tokens) const;
   [[nodiscard]] uint64_t tokens_to_come(const Sequence& sequence) const;
+  void check_in_flight() const;
 
   const SchedulerOptions options_;
   cache::PrefixCache cache_;

@@ -1,6 +1,27 @@
 #include "sim/simulated_model.h"
 
+#include <bit>
+
 namespace millrace::sim {
+namespace {
+
+/// Of all that a request says of how its tokens are drawn.
+uint64_t digest(const tensor::SamplingParams& params) {
+  uint64_t digest = SimulatedModel::mix(params.seed, params.min_tokens);
+  for (const float value : {params.temperature, params.top_p, params.min_p, params.repetition_penalty,
+                            params.frequency_penalty, params.presence_penalty}) {
+    digest = SimulatedModel::mix(digest, std::bit_cast<uint32_t>(value));
+  }
+  digest = SimulatedModel::mix(digest, static_cast<uint64_t>(params.top_k));
+  for (const auto& [token, bias] : params.logit_bias) {
+    digest =
+        SimulatedModel::mix(SimulatedModel::mix(digest, static_cast<uint64_t>(token)), std::bit_cast<uint32_t>(bias));
+  }
+  for (const TokenId token : params.stop_token_ids) digest = SimulatedModel::mix(digest, static_cast<uint64_t>(token));
+  return digest;
+}
+
+}  // namespace
 
 uint64_t SimulatedModel::mix(uint64_t a, uint64_t b) {
   uint64_t x = (a ^ (b * 0x9E3779B97F4A7C15ull)) + 0xD1B54A32D192ED03ull;
@@ -18,7 +39,7 @@ uint64_t SimulatedModel::attend(uint64_t context, uint64_t key_value) { return m
 uint64_t SimulatedModel::embed(TokenId token) { return mix(static_cast<uint64_t>(token), 17); }
 
 TokenId SimulatedModel::draw(uint64_t hidden, const tensor::SampleSpec& spec) const {
-  uint64_t drawn = mix(mix(hidden, spec.params->seed), spec.position);
+  uint64_t drawn = mix(mix(hidden, digest(*spec.params)), spec.position);
   drawn = mix(drawn, spec.output_count);
   for (const TokenId token : spec.prompt) drawn = mix(drawn, static_cast<uint64_t>(token));
   drawn = mix(drawn, spec.output.size());
@@ -26,13 +47,24 @@ TokenId SimulatedModel::draw(uint64_t hidden, const tensor::SampleSpec& spec) co
   return static_cast<TokenId>(drawn % vocab_size);
 }
 
-tensor::TokenLogprobs SimulatedModel::score(uint64_t hidden, TokenId token) const {
+bool SimulatedModel::faulty(uint64_t hidden) const {
+  return faulty_one_in > 0 && mix(hidden, 5) % faulty_one_in == 0;
+}
+
+tensor::TokenLogprobs SimulatedModel::score(uint64_t hidden, TokenId token, int32_t top) const {
   const uint64_t found = mix(hidden, static_cast<uint64_t>(token));
-  return {token, -static_cast<float>(found % 4096) / 256, static_cast<int32_t>(found % vocab_size) + 1, {}};
+  tensor::TokenLogprobs score{
+      token, -static_cast<float>(found % 4096) / 256, static_cast<int32_t>(found % vocab_size) + 1, {}};
+  for (int32_t rank = 0; rank < top; ++rank) {
+    const uint64_t other = mix(hidden, ~static_cast<uint64_t>(rank));
+    score.top.emplace_back(static_cast<TokenId>(other % vocab_size), -static_cast<float>(rank));
+  }
+  return score;
 }
 
 SimulatedModel::Continuation SimulatedModel::generate(std::span<const TokenId> prompt, size_t count,
-                                                      const tensor::SamplingParams& sampling) const {
+                                                      const tensor::SamplingParams& sampling,
+                                                      int32_t prompt_top) const {
   std::vector<uint64_t> contexts(static_cast<size_t>(layer_count), 0);
   uint64_t hidden = 0;
   const auto feed = [&](TokenId token) {
@@ -45,10 +77,12 @@ SimulatedModel::Continuation SimulatedModel::generate(std::span<const TokenId> p
   };
   Continuation found;
   for (size_t i = 0; i < prompt.size(); ++i) {
-    if (i > 0) found.prompt_scores.push_back(score(hidden, prompt[i]));
+    if (i > 0) found.prompt_scores.push_back(score(hidden, prompt[i], prompt_top));
     feed(prompt[i]);
   }
   while (found.tokens.size() < count) {
+    found.faulty = faulty(hidden);
+    if (found.faulty) break;
     tensor::SampleSpec spec{
         &sampling, prompt.size() + found.tokens.size(), static_cast<uint32_t>(found.tokens.size()), {}, {}};
     if (sampling.needs_history()) {
@@ -56,7 +90,7 @@ SimulatedModel::Continuation SimulatedModel::generate(std::span<const TokenId> p
       spec.output = found.tokens;
     }
     found.tokens.push_back(draw(hidden, spec));
-    found.scores.push_back(score(hidden, found.tokens.back()));
+    found.scores.push_back(score(hidden, found.tokens.back(), sampling.top_logprobs));
     feed(found.tokens.back());
   }
   return found;

@@ -15,6 +15,7 @@ namespace millrace::sim {
 struct SimulatedModel {
   int32_t layer_count = 4;
   uint32_t vocab_size = 1000;
+  uint32_t faulty_one_in = 0;  ///< after one row of so many nothing can be drawn, as from logits of NaN; 0: after none
 
   [[nodiscard]] static uint64_t mix(uint64_t a, uint64_t b);
   /// What a layer stores for a token whose hidden value is `hidden`.
@@ -23,18 +24,22 @@ struct SimulatedModel {
   [[nodiscard]] static uint64_t attend(uint64_t context, uint64_t key_value);
   [[nodiscard]] static uint64_t embed(TokenId token);
   [[nodiscard]] TokenId draw(uint64_t hidden, const tensor::SampleSpec& spec) const;
-  /// How likely a row finds it that `token` comes next.
-  [[nodiscard]] tensor::TokenLogprobs score(uint64_t hidden, TokenId token) const;
+  /// Nothing can be drawn after this row.
+  [[nodiscard]] bool faulty(uint64_t hidden) const;
+  /// How likely a row finds it that `token` comes next, and `top` alternatives.
+  [[nodiscard]] tensor::TokenLogprobs score(uint64_t hidden, TokenId token, int32_t top) const;
 
   /// Computed without pages, plans or stages.
   struct Continuation {
     std::vector<TokenId> tokens;
     std::vector<tensor::TokenLogprobs> scores;         // [tokens]
     std::vector<tensor::TokenLogprobs> prompt_scores;  // [prompt - 1] of each token after the first
+    bool faulty = false;                               ///< nothing can be drawn after those tokens
   };
-  /// `prompt` and `count` tokens after it.
+  /// `prompt` and `count` tokens after it, or as many as can be drawn; `prompt_top` alternatives to those of the
+  /// prompt.
   [[nodiscard]] Continuation generate(std::span<const TokenId> prompt, size_t count,
-                                      const tensor::SamplingParams& sampling) const;
+                                      const tensor::SamplingParams& sampling, int32_t prompt_top = 0) const;
 };
 
 }  // namespace millrace::sim

@@ -171,6 +171,17 @@ asio::awaitable<sched::StageRunner::Result> SimulatedRunner::run(const sched::St
   co_return result;
 }
 
+namespace {
+
+tensor::SampleResult sample(const SimulatedModel& model, uint64_t hidden, const tensor::SampleSpec& spec) {
+  tensor::SampleResult drawn{.token = model.draw(hidden, spec)};
+  const int32_t top = spec.params->top_logprobs;
+  if (top >= 0) drawn.logprobs = model.score(hidden, drawn.token, top);
+  return drawn;
+}
+
+}  // namespace
+
 std::vector<sched::SliceOutput> SimulatedRunner::outputs(const sched::StageBatch& batch,
                                                          std::span<const uint64_t> hidden) const {
   std::vector<sched::SliceOutput> outputs;
@@ -181,12 +192,17 @@ std::vector<sched::SliceOutput> SimulatedRunner::outputs(const sched::StageBatch
     const size_t end = row + slice.token_count;
     if (slice.sample) {
       const tensor::SampleSpec& spec = batch.sample_specs.at(samples++);
-      const TokenId drawn = output.sample.emplace().token = model_.draw(hidden[end - 1], spec);
-      if (spec.params->top_logprobs >= 0) output.sample->logprobs = model_.score(hidden[end - 1], drawn);
+      if (model_.faulty(hidden[end - 1])) {
+        output.fault = tensor::LogitFault::kNan;
+      } else {
+        output.sample = sample(model_, hidden[end - 1], spec);
+      }
     }
     for (; row < end; ++row) {
       const TokenId next = row + 1 < end ? batch.tokens[row + 1] : slice.next_token;
-      if (slice.score_top >= 0 && next >= 0) output.scores.push_back(model_.score(hidden[row], next));
+      if (slice.score_top >= 0 && next >= 0) {
+        output.scores.push_back(model_.score(hidden[row], next, slice.score_top));
+      }
     }
   }
   return outputs;

@@ -185,7 +185,7 @@ TEST_CASE("prefill and decode mix in one plan, and a sequence decodes one step a
   REQUIRE_FALSE(scheduler.next().has_value());
 }
 
-TEST_CASE("decode is spread over the window") {
+TEST_CASE("decode is spread over the window, and those who have waited longest go first") {
   auto options = small_options();
   options.window = 3;
   Scheduler scheduler(options);
@@ -193,13 +193,31 @@ TEST_CASE("decode is spread over the window") {
   const auto prefill = scheduler.next();
   REQUIRE(prefill->slices.size() == 5);
   (void)answer(scheduler, *prefill, 9);
-  const auto a = scheduler.next();
-  const auto b = scheduler.next();
-  const auto c = scheduler.next();
-  REQUIRE(a->slices.size() == 2);
-  REQUIRE(b->slices.size() == 2);
-  REQUIRE(c->slices.size() == 1);
+  const auto next_of = [&](const std::vector<uint64_t>& ids) {
+    const auto plan = scheduler.next();
+    std::vector<uint64_t> found;
+    for (const SequenceId id : scheduler.newest_plan()) found.push_back(id.value());
+    REQUIRE(found == ids);
+    return *plan;
+  };
+  const std::vector<Plan> plans{next_of({1, 2}), next_of({3, 4}), next_of({5})};
   REQUIRE_FALSE(scheduler.next().has_value());
+  (void)answer(scheduler, plans[0], 9);
+  (void)answer(scheduler, plans[1], 9);
+  (void)next_of({1, 2});
+  (void)answer(scheduler, plans[2], 9);
+  (void)next_of({3, 4});
+  (void)next_of({5});
+}
+
+TEST_CASE("what running requests are expected to draw falls over 600 plans, and is back at once when pages ran out") {
+  NewTokenRatio ratio(0.7);
+  for (int plan = 0; plan < 300; ++plan) ratio.after_plan();
+  REQUIRE(ratio.value() == Approx(0.7 * (1 + 0.14) / 2));
+  for (int plan = 0; plan < 700; ++plan) ratio.after_plan();
+  REQUIRE(ratio.value() == Approx(0.7 * 0.14));
+  ratio.after_retraction();
+  REQUIRE(ratio.value() == 0.7);
 }
 
 namespace {
@@ -251,6 +269,42 @@ TEST_CASE("once costs are known, decode goes in as many plans as make its round 
   REQUIRE(spread_of_eight(0) == std::vector<size_t>{4, 4});
   // Two more plans fill the time that the others are on their way.
   REQUIRE(spread_of_eight(2000) == std::vector<size_t>{2, 2, 2, 2});
+}
+
+TEST_CASE("a run that waits for pages from the host says nothing of what computing costs") {
+  auto options = small_options();
+  options.page_count = 8;
+  options.context_length = 32;
+  options.host_page_count = 64;
+  Scheduler scheduler(options);
+  uint64_t plans = 0;
+  bool has_loaded = false;
+  const auto book = [&](const Plan& plan, int64_t us) {
+    std::vector<cache::CopyAck> acks;
+    for (const cache::PageCopy& copy : plan.copies) {
+      has_loaded |= copy.kind == cache::CopyKind::kLoad;
+      acks.push_back({StageId(0), copy.id, static_cast<uint32_t>(copy.page_count())});
+    }
+    REQUIRE_FALSE(scheduler.acknowledge(acks).has_error());
+    PlanOutput output = output_of(plan, 9);
+    if (!plan.slices.empty()) output.reports = {{.plan = PlanId(plans), .end_ns = us * 1000}};
+    ++plans;
+    (void)scheduler.complete(output);
+  };
+  const auto serve = [&](const GenerateRequest& asked, int64_t us) {
+    scheduler.add(SequenceId(plans), asked);
+    while (!scheduler.empty()) book(*scheduler.next(), us);
+    return scheduler.costs().stages().front().relative_error();
+  };
+  book(scheduler.empty_plan(), 0);  // which asks for host pages that are held
+  const GenerateRequest first = request(16, 1);
+  double error = serve(first, 260);
+  for (uint32_t other = 1; other < 12; ++other) error = serve(request(4 + other, 1), 100 + 10 * (4 + other));
+  REQUIRE(error < 0.01);
+  REQUIRE_FALSE(has_loaded);
+  REQUIRE(serve(first, 500) == error);
+  REQUIRE(has_loaded);
+  REQUIRE(serve(request(16, 1), 500) > error);
 }
 
 TEST_CASE("ends: length, stop token, full context, abort") {

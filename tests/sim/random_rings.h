@@ -1,87 +1,18 @@
 #pragma once
 
-#include <catch2/catch.hpp>
-#include <cmath>
 #include <new>
 
-#include "base/random.h"
-#include "sim/simulated_ring.h"
+#include "sim/jobs.h"
 #include "sim/simulated_store.h"
 
-/// Random rings, their clients, and what the clients must get.
+/// Random rings, and what is asked of them.
 namespace millrace::test {
-
-using namespace std::chrono_literals;
-
-/// The stages have been timed by then, and the ring is ready.
-inline constexpr async::Duration kProfileEnd = 1s;
-
-/// What one client asked for and what came of it.
-struct Job {
-  sched::GenerateRequest request;
-  async::Duration arrival{};
-  std::optional<size_t> leave_after;  ///< destroys its stream after so many tokens
-  std::vector<TokenId> tokens;
-  std::vector<tensor::TokenLogprobs> scores;
-  std::vector<tensor::TokenLogprobs> prompt_scores;
-  sched::Timings timings;
-  std::optional<async::TimePoint> first_token;
-  uint32_t cached_tokens = 0;
-  int endings = 0;
-  std::optional<sched::FinishReason> finish;
-  std::optional<Error> error;
-  bool refused = false;
-  bool left = false;
-};
-
-inline asio::awaitable<void> act_as_client(async::Runtime& runtime, sched::Engine& engine, Job& job) {
-  co_await async::sleep_for(runtime, job.arrival);
-  auto stream = engine.submit(job.request, runtime);
-  if (stream.has_error()) {
-    job.refused = true;
-    job.error = stream.error();
-    co_return;
-  }
-  for (;;) {
-    const sched::GenerateEvent event = co_await (*stream)->next();
-    if (!job.first_token && !event.tokens.empty()) job.first_token = runtime.now();
-    job.tokens.insert(job.tokens.end(), event.tokens.begin(), event.tokens.end());
-    job.scores.insert(job.scores.end(), event.logprobs.begin(), event.logprobs.end());
-    job.prompt_scores.insert(job.prompt_scores.end(), event.prompt_logprobs.begin(), event.prompt_logprobs.end());
-    job.cached_tokens = event.cached_tokens;
-    job.timings = event.timings;
-    if (event.last()) {
-      ++job.endings;
-      job.finish = event.finish;
-      job.error = event.error;
-      co_return;
-    }
-    if (job.leave_after && job.tokens.size() >= *job.leave_after) {
-      job.left = true;
-      co_return;
-    }
-  }
-}
-
-/// A reproducible source of choices for one seed.
-class Dice {
- public:
-  explicit Dice(uint64_t seed) : seed_(seed) {}
-  uint32_t range(uint32_t low, uint32_t high) {
-    return low + static_cast<uint32_t>(uniform_at(seed_, draws_++) * (high - low + 1));
-  }
-  bool chance(double probability) { return uniform_at(seed_, draws_++) < probability; }
-
- private:
-  uint64_t seed_;
-  uint64_t draws_ = 0;
-};
 
 /// Puts a store behind the host tier: slow, failing on some stages, and outliving the ring's generations.
 inline void add_store(Dice& dice, sim::SimulatedRingOptions& ring, double failure_rate) {
   ring.head.scheduler.has_store = true;
   ring.head.scheduler.prefetch_policy = static_cast<sched::PrefetchPolicy>(dice.range(0, 2));
-  ring.head.prefetch_timeout = 300ms;
+  if (ring.head.scheduler.prefetch_policy == sched::PrefetchPolicy::kTimeout) ring.head.prefetch_timeout = 300ms;
   const auto shelf = std::make_shared<sim::StoreShelf>(failure_rate == 0 ? 1000 : dice.range(4, 400));
   const uint64_t seed = dice.range(0, 1u << 30);
   const StageId failing(dice.range(0, ring.stage_count));  // one past the last: none
@@ -106,16 +37,19 @@ inline void add_store(Dice& dice, sim::SimulatedRingOptions& ring, double failur
   };
 }
 
+/// Of all random rings, but for rows that fail.
+inline constexpr sim::SimulatedModel kRandomModel{.vocab_size = 50};
+
 inline sim::SimulatedRingOptions random_ring(Dice& dice) {
   sim::SimulatedRingOptions ring;
   ring.stage_count = dice.range(1, 4);
-  ring.model.vocab_size = 50;
+  ring.model = kRandomModel;
   for (uint32_t i = 0; i < ring.stage_count; ++i) {
     ring.costs.push_back({static_cast<double>(dice.range(10, 200)), static_cast<double>(dice.range(0, 10)), 0.01, 1.0});
   }
   sched::SchedulerOptions& scheduler = ring.head.scheduler;
-  scheduler.page_size = 1u << dice.range(0, 3);
-  scheduler.page_count = dice.range(64, 200) / scheduler.page_size;
+  scheduler.page_size = 1u << (dice.chance(0.9) ? dice.range(0, 3) : dice.range(4, 6));
+  scheduler.page_count = std::max(dice.range(64, 200) / scheduler.page_size, 2U);
   scheduler.max_running = dice.range(1, 8);
   scheduler.window = ring.stage_count + dice.range(0, 2);
   scheduler.chunked_prefill_size = dice.range(1, 32);
@@ -136,6 +70,7 @@ inline sim::SimulatedRingOptions random_ring(Dice& dice) {
     ring.links.bytes_per_second = dice.range(1, 100) * 1e6;
     ring.links.latency = std::chrono::microseconds(dice.range(0, 300));
   }
+  scheduler.first_copy = (uint64_t{dice.range(0, 1u << 30)} << 32) + 1;
   ring.head.audit = true;
   ring.head.max_queued = 64;
   ring.head.heartbeat = 1s;
@@ -143,84 +78,143 @@ inline sim::SimulatedRingOptions random_ring(Dice& dice) {
   return ring;
 }
 
+/// A random ring with what is asked for less often: contexts that many prompts don't fit, chunks larger than any
+/// prompt, queues of a few, stages that share processors, decode that is not spread, rows that fail.
+inline sim::SimulatedRingOptions strange_ring(Dice& dice) {
+  auto ring = random_ring(dice);
+  sched::SchedulerOptions& scheduler = ring.head.scheduler;
+  const uint32_t all_tokens = scheduler.page_count * scheduler.page_size;
+  if (dice.chance(0.2)) scheduler.context_length = dice.range(2, std::min(160U, all_tokens));
+  if (dice.chance(0.2)) scheduler.chunked_prefill_size = dice.range(33, 128);
+  if (dice.chance(0.1)) scheduler.window += dice.range(3, 8);
+  scheduler.spread_decodes = dice.chance(0.9);
+  if (dice.chance(0.3)) {
+    scheduler.processors = dice.range(1, 8);
+    scheduler.stage_threads = dice.range(1, 4);
+  }
+  if (dice.chance(0.1)) ring.head.max_queued = dice.range(1, 4);
+  if (dice.chance(0.1)) ring.model.faulty_one_in = dice.range(20, 200);
+  return ring;
+}
+
+/// A random ring with a roomy host tier that gets every page.
+inline sim::SimulatedRingOptions roomy_ring(Dice& dice) {
+  auto options = random_ring(dice);
+  sched::SchedulerOptions& scheduler = options.head.scheduler;
+  scheduler.share_prefixes = true;
+  scheduler.host_page_count = 4 * scheduler.page_count;
+  scheduler.write_policy = cache::WritePolicy::kWriteThrough;
+  scheduler.has_store = false;
+  options.make_store = {};
+  return options;
+}
+
+/// Such a ring with pages of one token and a store that takes `put` for each.
+inline sim::SimulatedRingOptions ring_with_slow_puts(Dice& dice, async::Duration put) {
+  auto options = roomy_ring(dice);
+  options.head.scheduler.page_size = 1;
+  options.head.scheduler.page_count = 200;
+  options.head.scheduler.host_page_count = 800;
+  options.head.scheduler.chunking = sched::Chunking::kFixed;
+  options.head.scheduler.chunked_prefill_size = 64;
+  options.head.scheduler.has_store = true;
+  options.head.scheduler.prefetch_policy = sched::PrefetchPolicy::kBestEffort;
+  const auto shelf = std::make_shared<sim::StoreShelf>(1000);
+  options.make_store = [=, page_size = options.head.scheduler.page_size, model = options.model,
+                        stages = options.stage_count](async::Runtime& runtime, StageId stage) {
+    const auto layers = [&](uint32_t end) { return static_cast<size_t>(model.layer_count) * end / stages; };
+    cache::StoreIdentity identity{"model", stage.value(), stage.value() + 1, "u64", page_size, 0};
+    identity.page_bytes = (layers(stage.value() + 1) - layers(stage.value())) * page_size * sizeof(uint64_t);
+    return sim::make_simulated_store(runtime, identity, shelf, {.delay = [put](sim::StoreCall call, size_t) {
+                                       return call == sim::StoreCall::kPut ? put : async::Duration{};
+                                     }});
+  };
+  return options;
+}
+
+/// What a draw may depend on besides the tokens before it.
+inline tensor::SamplingParams random_sampling(Dice& dice) {
+  tensor::SamplingParams sampling;
+  if (dice.chance(0.3)) sampling.stop_token_ids = {7, 11};
+  if (dice.chance(0.3)) sampling.min_tokens = dice.range(0, 10);
+  if (dice.chance(0.3)) sampling.repetition_penalty = 1.5F;
+  if (dice.chance(0.1)) sampling.frequency_penalty = 0.5F;
+  if (dice.chance(0.1)) sampling.presence_penalty = -0.5F;
+  if (dice.chance(0.5)) sampling.temperature = 0.5F * static_cast<float>(dice.range(0, 3));
+  if (dice.chance(0.2)) sampling.top_k = static_cast<int32_t>(dice.range(1, 50));
+  if (dice.chance(0.2)) sampling.top_p = 0.9F;
+  if (dice.chance(0.1)) sampling.min_p = 0.1F;
+  if (dice.chance(0.1)) sampling.logit_bias = {{static_cast<TokenId>(dice.range(0, 49)), 2.0F}};
+  if (dice.chance(0.3)) sampling.top_logprobs = static_cast<int32_t>(dice.range(0, 3));
+  sampling.seed = dice.range(0, 1000);
+  return sampling;
+}
+
+/// Begins `job` with another's prompt and what it was or will be answered: a conversation that goes on, or an answer
+/// that is wanted of two while it is drawn.
+inline void go_on_from(Dice& dice, const Job& before, Job& job) {
+  const sched::GenerateRequest& request = before.request;
+  job.request.prompt = request.prompt;
+  const auto answer = kRandomModel.generate(request.prompt, dice.range(0, 20), request.sampling).tokens;
+  job.request.prompt.insert(job.request.prompt.end(), answer.begin(), answer.end());
+  job.request.prompt.resize(std::min<size_t>(job.request.prompt.size(), 39));
+  job.request.cache_salt = request.cache_salt;
+  job.arrival = before.arrival + std::chrono::microseconds(dice.range(0, 50'000));
+}
+
+inline Job random_job(Dice& dice, const std::vector<TokenId>& common, const std::vector<Job>& others) {
+  Job job;
+  job.request.sampling = random_sampling(dice);
+  if (!others.empty() && dice.chance(0.25)) {
+    go_on_from(dice, others[dice.range(0, static_cast<uint32_t>(others.size()) - 1)], job);
+  } else if (dice.chance(0.1)) {  // pages that are alike, one behind the other
+    job.request.prompt.assign(dice.range(0, 39), static_cast<TokenId>(dice.range(0, 49)));
+  } else if (dice.chance(0.6)) {
+    job.request.prompt.assign(common.begin(), common.begin() + dice.range(0, 30));
+  }
+  for (uint32_t i = dice.range(1, 40 - static_cast<uint32_t>(job.request.prompt.size())); i > 0; --i)
+    job.request.prompt.push_back(static_cast<TokenId>(dice.range(0, 49)));
+  if (dice.chance(0.1)) job.request.cache_salt = "other";
+  job.request.max_tokens = dice.chance(0.05) ? INT32_MAX : dice.range(1, 40);
+  job.request.priority = static_cast<int32_t>(dice.range(0, 3)) - 1;
+  if (dice.chance(0.2)) job.request.prompt_top_logprobs = static_cast<int32_t>(dice.range(0, 2));
+  if (job.request.prompt_top_logprobs >= 0 && dice.chance(0.2)) job.request.max_tokens = 0;
+  if (dice.chance(0.3)) job.leave_after = dice.range(1, 10);
+  if (dice.chance(0.2)) job.dawdle = std::chrono::microseconds(dice.range(0, 5000));
+  return job;
+}
+
 inline std::vector<Job> random_jobs(Dice& dice) {
-  std::vector<Job> jobs(dice.range(1, 12));
-  int next_id = 0;
+  std::vector<Job> jobs;
   const uint32_t last_arrival_us = dice.chance(0.5) ? 12'000 : 300'000;
   std::vector<TokenId> common(30);  // what many prompts begin with
   for (TokenId& token : common) token = static_cast<TokenId>(dice.range(0, 49));
-  for (Job& job : jobs) {
-    job.request.id = std::to_string(next_id++);
-    if (dice.chance(0.6)) job.request.prompt.assign(common.begin(), common.begin() + dice.range(0, 30));
-    if (dice.chance(0.1)) job.request.cache_salt = "other";
-    for (uint32_t i = dice.range(1, 40 - static_cast<uint32_t>(job.request.prompt.size())); i > 0; --i)
-      job.request.prompt.push_back(static_cast<TokenId>(dice.range(0, 49)));
-    job.request.max_tokens = dice.range(1, 40);
-    job.request.priority = static_cast<int32_t>(dice.range(0, 2));
-    if (dice.chance(0.3)) job.request.sampling.stop_token_ids = {7, 11};
-    if (dice.chance(0.3)) job.request.sampling.min_tokens = dice.range(0, 10);
-    if (dice.chance(0.3)) job.request.sampling.repetition_penalty = 1.5F;  // draws depend on all that came before
-    job.request.sampling.seed = dice.range(0, 1000);
-    if (dice.chance(0.2)) job.request.sampling.top_logprobs = 0;
-    if (dice.chance(0.2)) job.request.prompt_top_logprobs = 0;
-    if (job.request.prompt_top_logprobs == 0 && dice.chance(0.2)) job.request.max_tokens = 0;
-    if (dice.chance(0.3)) job.leave_after = dice.range(1, 10);
-    job.arrival = kProfileEnd + std::chrono::microseconds(dice.range(2000, last_arrival_us));
+  for (uint32_t count = dice.range(1, 12); jobs.size() < count;) {
+    Job job;
+    if (!jobs.empty() && dice.chance(0.1)) {  // another choice of the same request
+      job = jobs.back();
+      job.request.sampling.seed = dice.range(0, 1000);
+    } else {
+      job = random_job(dice, common, jobs);
+    }
+    job.request.id = std::to_string(jobs.size());
+    if (dice.chance(0.05) || job.request.cache_salt.starts_with("alone")) {
+      job.request.cache_salt = "alone " + job.request.id;
+    }
+    if (job.arrival == async::Duration{}) {
+      job.arrival = kProfileEnd + std::chrono::microseconds(dice.range(2000, last_arrival_us));
+    }
+    jobs.push_back(std::move(job));
   }
   return jobs;
 }
 
-/// A job that draws five tokens after `prompt`.
-inline Job job_at(async::Duration arrival, std::vector<TokenId> prompt) {
-  Job job;
-  job.request.id = std::to_string(arrival.count());
-  job.request.prompt = std::move(prompt);
-  job.request.max_tokens = 5;
-  job.arrival = arrival;
-  return job;
-}
-
-/// What `job` must yield if nothing goes wrong, from the model alone.
-inline sim::SimulatedModel::Continuation expected_answer(const Job& job, const sim::SimulatedRingOptions& ring) {
-  const sched::GenerateRequest& request = job.request;
-  const size_t room = ring.head.scheduler.context_length - request.prompt.size();
-  auto answer = ring.model.generate(request.prompt, std::min<size_t>(request.max_tokens, room), request.sampling);
-  std::vector<TokenId>& tokens = answer.tokens;
-  for (size_t i = std::max(request.sampling.min_tokens, 1U) - 1; i < tokens.size(); ++i) {
-    const auto& stops = request.sampling.stop_token_ids;
-    if (std::find(stops.begin(), stops.end(), tokens[i]) != stops.end()) tokens.resize(i + 1);
+/// The same requests `at_another_time`; those that share with nobody do not share with these either.
+inline std::vector<Job> asked_again(std::vector<Job> jobs, std::string_view at_another_time) {
+  for (Job& job : jobs) {
+    if (job.request.cache_salt.starts_with("alone")) job.request.cache_salt += at_another_time;
   }
-  return answer;
-}
-
-inline std::vector<TokenId> expected_tokens(const Job& job, const sim::SimulatedRingOptions& ring) {
-  return expected_answer(job, ring).tokens;
-}
-
-inline void require_scores(std::span<const tensor::TokenLogprobs> found,
-                           std::span<const tensor::TokenLogprobs> wanted) {
-  REQUIRE(found.size() == wanted.size());
-  for (size_t i = 0; i < found.size(); ++i) {
-    REQUIRE(found[i].token == wanted[i].token);
-    REQUIRE(found[i].logprob == wanted[i].logprob);
-    REQUIRE(found[i].rank == wanted[i].rank);
-  }
-}
-
-/// All tokens, and the scores where asked for, once.
-inline void require_whole_answer(const Job& job, const sim::SimulatedRingOptions& ring) {
-  auto wanted = expected_answer(job, ring);
-  REQUIRE(job.tokens == wanted.tokens);
-  wanted.scores.resize(job.request.sampling.top_logprobs >= 0 ? job.tokens.size() : 0);
-  require_scores(job.scores, wanted.scores);
-  if (job.request.prompt_top_logprobs < 0) {
-    REQUIRE(job.prompt_scores.empty());
-    return;
-  }
-  REQUIRE_FALSE(job.prompt_scores.empty());
-  REQUIRE(job.prompt_scores.front().token == job.request.prompt.front());
-  REQUIRE(std::isnan(job.prompt_scores.front().logprob));
-  require_scores(std::span(job.prompt_scores).subspan(1), wanted.prompt_scores);
+  return jobs;
 }
 
 inline asio::awaitable<void> flush(async::Runtime& runtime, sched::Engine& engine, async::Duration patience,
@@ -252,6 +246,7 @@ class World {
     client_thread_ = &world_.add_thread();
     clients_.emplace(*client_thread_);
     for (Job& job : jobs) clients_->spawn("client", act_as_client(*client_thread_, head(), job));
+    jobs_ = &jobs;
   }
   [[nodiscard]] async::Runtime& client_thread() { return *client_thread_; }
   /// Beside the clients, on their thread; run_to_end() waits for it.
@@ -265,6 +260,7 @@ class World {
     REQUIRE(status.running == 0);
     REQUIRE(status.waiting == 0);
     REQUIRE(status.free_pages == status.total_pages);
+    for (const Job& job : *jobs_) REQUIRE_FALSE(head().abort(job.request.id));  // nothing goes by these ids any more
   }
   /// Once nobody wants anything any more, everything can be forgotten, and nothing is left then.
   void flush_to_nothing() {
@@ -282,6 +278,7 @@ class World {
     ring_->stop();
     world_.run();
     REQUIRE(ring_->stopped());
+    REQUIRE(clients_->size() == 0);
   }
   [[nodiscard]] uint64_t trace_hash() const { return world_.trace_hash(); }
   [[nodiscard]] uint64_t draw() { return world_.random(); }
@@ -291,6 +288,7 @@ class World {
   async::VirtualWorld world_;
   std::optional<sim::SimulatedRing> ring_;
   async::Runtime* client_thread_ = nullptr;
+  const std::vector<Job>* jobs_ = nullptr;
   std::optional<async::TaskGroup> clients_;
 };
 

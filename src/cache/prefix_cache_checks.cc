@@ -1,0 +1,128 @@
+// What must hold of the account between any two calls; for simulation.
+#include <algorithm>
+#include <string_view>
+
+#include "base/check.h"
+#include "cache/prefix_cache.h"
+
+namespace millrace::cache {
+namespace {
+
+/// Where each page of a pool is: in one place, and in one only.
+template <class PageIdType>
+class Census {
+ public:
+  explicit Census(size_t page_count) : found_(page_count) {}
+  void add(PageIdType page, std::string_view where) {
+    CHECK(page.value() < found_.size(), "page {} of a pool of {} is {}", page.value(), found_.size(), where);
+    CHECK(found_[page.value()].empty(), "page {} is {} and {}", page.value(), found_[page.value()], where);
+    found_[page.value()] = where;
+  }
+  void add(std::span<const PageIdType> pages, std::string_view where) {
+    for (const PageIdType page : pages) add(page, where);
+  }
+  void end() const {
+    for (size_t page = 0; page < found_.size(); ++page) CHECK(!found_[page].empty(), "page {} is lost", page);
+  }
+
+ private:
+  std::vector<std::string_view> found_;
+};
+
+/// A page under another one's key would come back from the store as that one.
+void check_keys(const RadixTree& tree, std::span<const PageKey> keys, const PageHolding& holding) {
+  for (NodeId node = holding.node; node != kNoNode && tree.depth(node) > 0; node = tree.parent(node)) {
+    CHECK(keys[node.value()] == child_key(keys[tree.parent(node).value()], tree.tokens(node)),
+          "node {} at depth {} has the key of another page", node.value(), tree.depth(node));
+  }
+}
+
+}  // namespace
+
+size_t PrefixCache::wanted_prefetches() const {
+  return static_cast<size_t>(std::ranges::count_if(prefetches_, [](const auto& entry) { return entry.second.wanted; }));
+}
+
+void PrefixCache::check_invariants(std::span<const PageHolding* const> holders) const {
+  tree_.check_invariants();
+  check_device_pages(holders);
+  check_host_pages();
+  check_copies();
+  for (const PageHolding* holder : holders) {
+    if (options_.has_store) check_keys(tree_, keys_, *holder);
+  }
+  const RadixTree::Keeps keeps = tree_.keeps();
+  const auto holding = std::ranges::count_if(holders, [](const auto* holder) { return holder->node != kNoNode; });
+  CHECK(keeps.locks == static_cast<size_t>(holding) + prefetches_.size(), "{} locks of {} holders and {} prefetches",
+        keeps.locks, holding, prefetches_.size());
+}
+
+void PrefixCache::check_device_pages(std::span<const PageHolding* const> holders) const {
+  Census<PageId> census(pool_.page_count());
+  census.add(pool_.free_pages(), "free");
+  census.add(tree_.device_pages(), "in the tree");
+  for (const PageHolding* holding : holders) {
+    census.add(std::span(holding->pages).subspan(holding->known_pages), "with a sequence");
+    NodeId node = holding->node;
+    for (size_t i = holding->known_pages; i-- > 0; node = tree_.parent(node)) {
+      if (tree_.device_page(node) != holding->pages[i]) census.add(holding->pages[i], "beside the tree");
+    }
+  }
+  census.end();
+}
+
+void PrefixCache::check_host_pages() const {
+  Census<HostPageId> census(host_pool_.page_count());
+  census.add(host_pool_.free_pages(), "free");
+  census.add(tree_.host_pages(), "in the tree");
+  for (const auto& [id, way] : under_way_) {
+    if (way.copy.kind == CopyKind::kStore || way.copy.kind == CopyKind::kFetch)
+      census.add(way.copy.host, "being filled");
+  }
+  for (const auto& [page, given_up] : persisting_) {
+    if (given_up) census.add(page, "on its way to the store");
+  }
+  census.end();
+}
+
+// What is counted and kept for the sake of copies is that of those under way, so that nothing is kept for ever.
+void PrefixCache::check_copies() const {
+  size_t pinned = to_store_.size();
+  size_t storing = to_store_.size();
+  size_t saving = 0;
+  size_t persisting = 0;
+  size_t fetching = 0;
+  size_t asking = after_fetches_.size();
+  size_t verifying = 0;
+  for (const auto& [id, way] : under_way_) {
+    CHECK(way.acks_wanted > 0 && way.acks_wanted <= options_.stage_count && way.done <= way.copy.page_count());
+    const CopyKind kind = way.copy.kind;
+    if (kind == CopyKind::kLoad || kind == CopyKind::kStore) pinned += way.nodes.size();
+    if (kind == CopyKind::kStore) storing += way.nodes.size();
+    if (way.frees_device) saving += way.nodes.size();
+    if (kind == CopyKind::kPersist) persisting += way.copy.host.size();
+    if (kind == CopyKind::kFetch) fetching += way.copy.host.size();
+    if (kind == CopyKind::kFetch || kind == CopyKind::kProbe) ++asking;
+    if (kind == CopyKind::kHold) ++verifying;
+  }
+  for (const auto& [id, prefetch] : prefetches_) {
+    const auto first_page =
+        std::span<const TokenId>(prefetch.tokens).first(prefetch.keys.empty() ? 0 : options_.page_size);
+    CHECK(prefetch.keys.empty() || prefetch.keys.front() == child_key(keys_[prefetch.anchor.value()], first_page),
+          "sequence {} asks the store for other pages than its own", id.value());
+  }
+  const RadixTree::Keeps keeps = tree_.keeps();
+  const auto given_up = std::ranges::count_if(persisting_, [](const auto& entry) { return entry.second; });
+  CHECK(keeps.pins == pinned, "{} pins for {} nodes", keeps.pins, pinned);
+  CHECK(keeps.host_pins + static_cast<size_t>(given_up) == persisting_.size() && persisting_.size() == persisting,
+        "{} pins and {} pages given up, for {} pages on their way to the store, noted {}", keeps.host_pins, given_up,
+        persisting, persisting_.size());
+  CHECK(storing_.size() == storing && saving_pages_ == saving, "{} nodes stored and {} saved, noted {} and {}", storing,
+        saving, storing_.size(), saving_pages_);
+  CHECK(prefetch_pages_ == fetching && fetching_.size() == fetching, "{} pages fetched, noted {} and {}", fetching,
+        prefetch_pages_, fetching_.size());
+  CHECK(prefetches_.size() == asking, "{} prefetches, {} under way", prefetches_.size(), asking);
+  CHECK(verifying_ == verifying, "{} questions what is held, noted {}", verifying, verifying_);
+}
+
+}  // namespace millrace::cache

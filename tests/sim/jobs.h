@@ -1,0 +1,192 @@
+#pragma once
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "async/task_group.h"
+#include "base/random.h"
+#include "sim/simulated_ring.h"
+
+/// Clients of rings in virtual time, and what they must get.
+namespace millrace::test {
+
+using namespace std::chrono_literals;
+
+/// The stages have been timed by then, and the ring is ready.
+inline constexpr async::Duration kProfileEnd = 2s;
+
+/// What one client asked for and what came of it.
+struct Job {
+  sched::GenerateRequest request;
+  async::Duration arrival{};
+  std::optional<size_t> leave_after;  ///< destroys its stream after so many tokens
+  async::Duration dawdle{};           ///< from what it hears to when it listens again
+  std::vector<TokenId> tokens;
+  std::vector<tensor::TokenLogprobs> scores;
+  std::vector<tensor::TokenLogprobs> prompt_scores;
+  sched::Timings timings;
+  std::optional<async::TimePoint> first_token;
+  uint32_t cached_tokens = 0;
+  int endings = 0;
+  std::optional<sched::FinishReason> finish;
+  std::optional<Error> error;
+  bool refused = false;
+  bool left = false;
+};
+
+inline asio::awaitable<void> act_as_client(async::Runtime& runtime, sched::Engine& engine, Job& job) {
+  co_await async::sleep_for(runtime, job.arrival);
+  auto stream = engine.submit(job.request, runtime);
+  if (stream.has_error()) {
+    job.refused = true;
+    job.error = stream.error();
+    co_return;
+  }
+  for (;;) {
+    const sched::GenerateEvent event = co_await (*stream)->next();
+    if (!job.first_token && !event.tokens.empty()) job.first_token = runtime.now();
+    job.tokens.insert(job.tokens.end(), event.tokens.begin(), event.tokens.end());
+    job.scores.insert(job.scores.end(), event.logprobs.begin(), event.logprobs.end());
+    job.prompt_scores.insert(job.prompt_scores.end(), event.prompt_logprobs.begin(), event.prompt_logprobs.end());
+    job.cached_tokens = event.cached_tokens;
+    job.timings = event.timings;
+    if (event.last()) {
+      ++job.endings;
+      job.finish = event.finish;
+      job.error = event.error;
+      co_return;
+    }
+    if (job.leave_after && job.tokens.size() >= *job.leave_after) {
+      job.left = true;
+      co_return;
+    }
+    if (job.dawdle.count() > 0) co_await async::sleep_for(runtime, job.dawdle);
+  }
+}
+
+/// A reproducible source of choices for one seed.
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : seed_(seed) {}
+  uint32_t range(uint32_t low, uint32_t high) {
+    return low + static_cast<uint32_t>(uniform_at(seed_, draws_++) * (high - low + 1));
+  }
+  bool chance(double probability) { return uniform_at(seed_, draws_++) < probability; }
+
+ private:
+  uint64_t seed_;
+  uint64_t draws_ = 0;
+};
+
+/// A job that draws five tokens after `prompt`.
+inline Job job_at(async::Duration arrival, std::vector<TokenId> prompt) {
+  Job job;
+  job.request.id = std::to_string(arrival.count());
+  job.request.prompt = std::move(prompt);
+  job.request.max_tokens = 5;
+  job.arrival = arrival;
+  return job;
+}
+
+/// What `job` must yield if nothing goes wrong, from the model alone.
+struct Answer {
+  sim::SimulatedModel::Continuation whole;
+  sched::FinishReason finish = sched::FinishReason::kLength;  ///< unless it is faulty
+};
+
+inline Answer expected_answer(const Job& job, const sim::SimulatedRingOptions& ring) {
+  const sched::GenerateRequest& request = job.request;
+  const size_t room = ring.head.scheduler.context_length - request.prompt.size();
+  Answer answer{ring.model.generate(request.prompt, std::min<size_t>(request.max_tokens, room), request.sampling,
+                                    request.prompt_top_logprobs)};
+  std::vector<TokenId>& tokens = answer.whole.tokens;
+  const auto& stops = request.sampling.stop_token_ids;
+  for (size_t i = std::max(request.sampling.min_tokens, 1U) - 1; i < tokens.size(); ++i) {
+    if (std::ranges::find(stops, tokens[i]) == stops.end()) continue;
+    tokens.resize(i + 1);
+    answer.finish = sched::FinishReason::kStop;
+    answer.whole.faulty = false;
+  }
+  return answer;
+}
+
+inline std::vector<TokenId> expected_tokens(const Job& job, const sim::SimulatedRingOptions& ring) {
+  return expected_answer(job, ring).whole.tokens;
+}
+
+inline void require_scores(std::span<const tensor::TokenLogprobs> found,
+                           std::span<const tensor::TokenLogprobs> wanted) {
+  REQUIRE(found.size() == wanted.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    REQUIRE(found[i].token == wanted[i].token);
+    REQUIRE(found[i].logprob == wanted[i].logprob);
+    REQUIRE(found[i].rank == wanted[i].rank);
+    REQUIRE(found[i].top == wanted[i].top);
+  }
+}
+
+/// Whether it fits the context, beside one token if it draws any.
+inline bool admissible(const Job& job, const sim::SimulatedRingOptions& ring) {
+  return job.request.prompt.size() + (job.request.max_tokens > 0 ? 1 : 0) <= ring.head.scheduler.context_length;
+}
+
+/// Whole pages, of others' prompts and answers alone, and never the last token; none where they may not be shared.
+inline void require_cached_tokens(const Job& job, const sched::SchedulerOptions& scheduler) {
+  REQUIRE(job.cached_tokens % scheduler.page_size == 0);
+  REQUIRE(job.cached_tokens < job.request.prompt.size());
+  const bool shares = scheduler.share_prefixes && job.request.prompt_top_logprobs < 0 &&
+                      job.request.cache_salt.find("alone") == std::string::npos;
+  REQUIRE((shares || job.cached_tokens == 0));
+}
+
+/// All tokens, and the scores where asked for, once; or as many as the model gives, and the reason.
+inline void require_whole_answer(const Job& job, const sim::SimulatedRingOptions& ring) {
+  auto [wanted, finish] = expected_answer(job, ring);
+  REQUIRE(job.endings == 1);
+  REQUIRE(job.tokens == wanted.tokens);
+  if (wanted.faulty) {
+    REQUIRE(job.error->code == ErrorCode::kInternal);
+    REQUIRE(job.error->message.find("no distribution") != std::string::npos);
+  } else {
+    REQUIRE_FALSE(job.error.has_value());
+    REQUIRE(job.finish == finish);
+    require_cached_tokens(job, ring.head.scheduler);
+  }
+  wanted.scores.resize(job.request.sampling.top_logprobs >= 0 ? job.tokens.size() : 0);
+  require_scores(job.scores, wanted.scores);
+  if (job.request.prompt_top_logprobs < 0 || (wanted.faulty && wanted.tokens.empty())) {
+    REQUIRE(job.prompt_scores.empty());
+    return;
+  }
+  REQUIRE_FALSE(job.prompt_scores.empty());
+  REQUIRE(job.prompt_scores.front().token == job.request.prompt.front());
+  REQUIRE(std::isnan(job.prompt_scores.front().logprob));
+  require_scores(std::span(job.prompt_scores).subspan(1), wanted.prompt_scores);
+}
+
+/// What came of a job that was cut short.
+inline void require_begin_of_answer(const Job& job, const sim::SimulatedRingOptions& ring) {
+  const std::vector<TokenId> wanted = expected_tokens(job, ring);
+  REQUIRE(job.tokens.size() <= wanted.size());
+  REQUIRE(std::equal(job.tokens.begin(), job.tokens.end(), wanted.begin()));
+}
+
+/// The clients whose requests ended while they listened: neither refused nor left.
+inline std::vector<Job> ended(const std::vector<Job>& jobs) {
+  std::vector<Job> chosen;
+  for (const Job& job : jobs) {
+    if (job.left || job.refused) continue;
+    REQUIRE(job.endings == 1);
+    REQUIRE(job.error.has_value() != job.finish.has_value());
+    chosen.push_back(job);
+  }
+  return chosen;
+}
+
+/// Whether the job ended with an error that says so.
+inline bool failed_with(const Job& job, std::string_view what) {
+  return job.error && job.error->message.find(what) != std::string::npos;
+}
+
+}  // namespace millrace::test

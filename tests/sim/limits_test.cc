@@ -1,0 +1,169 @@
+#include <catch2/catch.hpp>
+
+#include "sim/random_rings.h"
+
+/// What the head gives up on, and what it says then.
+using namespace millrace;
+using namespace millrace::test;
+using namespace std::chrono_literals;
+
+TEST_CASE("a request past its time limit ends with an error that names the limit") {
+  Dice dice(5);
+  auto options = random_ring(dice);
+  options.make_store = {};
+  options.head.scheduler.has_store = false;
+  options.head.scheduler.host_page_count = 0;
+  options.costs = {{.fixed_us = 10000}};
+  options.head.scheduler.max_running = 1;
+  options.head.scheduler.chunking = sched::Chunking::kFixed;
+  options.head.queue_timeout = 500ms;
+  options.head.run_timeout = 800ms;
+  std::vector<Job> jobs(3);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    jobs[i].request.id = std::to_string(i);
+    jobs[i].request.prompt = {1, 2, 3};
+    jobs[i].request.max_tokens = i == 0 ? 1000 : 5;
+    jobs[i].arrival = 1s + i * 1ms;
+  }
+  options.head.scheduler.page_size = 8;
+  options.head.scheduler.page_count = 1000;
+  options.head.scheduler.context_length = 4000;
+  World world(5);
+  world.start(options, jobs);
+  world.run_to_end();
+  REQUIRE(jobs[0].error->message.find("--run-timeout") != std::string::npos);
+  REQUIRE(jobs[1].error->code == ErrorCode::kTimeout);
+  REQUIRE(jobs[1].error->message.find("--queue-timeout") != std::string::npos);
+  world.stop();
+}
+
+TEST_CASE("the queue takes as many requests as it may hold, and the next is refused") {
+  Dice dice(5);
+  auto options = random_ring(dice);
+  options.costs = {{.fixed_us = 10000}};
+  options.head.scheduler.max_running = 1;
+  options.head.scheduler.chunking = sched::Chunking::kFixed;
+  options.head.max_queued = 2;
+  std::vector<Job> jobs;
+  for (size_t i = 0; i < 4; ++i) jobs.push_back(job_at(1s + i * 5ms, {1, 2, 3}));
+  World world(5);
+  world.start(options, jobs);
+  world.run_to_end();
+  for (size_t i = 0; i < 3; ++i) REQUIRE(jobs[i].tokens == expected_tokens(jobs[i], options));
+  REQUIRE(jobs[3].refused);
+  REQUIRE(jobs[3].error->code == ErrorCode::kExhausted);
+  REQUIRE(jobs[3].error->message == "the queue is full: 2 requests are waiting (--max-queued-requests)");
+  world.stop();
+}
+
+TEST_CASE("an idle ring is ready after its first empty plan and keeps its heartbeat") {
+  Dice dice(1);
+  auto options = random_ring(dice);
+  options.head.scheduler.chunking = sched::Chunking::kFixed;
+  std::vector<Job> none;
+  World world(1);
+  world.start(options, none);
+  REQUIRE_FALSE(world.head().status().ready);
+  world.run_until(1ms);
+  REQUIRE(world.head().status().ready);
+  const uint64_t before = world.step_count();
+  world.run_until(10s);
+  REQUIRE(world.step_count() > before);
+  REQUIRE(world.head().status().ready);
+  world.stop();
+}
+
+TEST_CASE("a stage that never answers is named by the watchdog, and its plan") {
+  for (uint32_t late = 0; late < 3; ++late) {
+    INFO("stage " << late);
+    Dice dice(3);
+    auto options = random_ring(dice);
+    options.stage_count = options.head.scheduler.stage_count = 3;
+    options.head.scheduler.window = 4;
+    options.head.scheduler.chunking = sched::Chunking::kFixed;  // else the profile would not end
+    options.head.scheduler.has_store = false;
+    options.make_store = nullptr;
+    options.costs.assign(3, options.costs.front());
+    options.costs[late].fixed_us = 1e12;
+    options.head.queue_timeout = 300s;  // the stage never ends, so no ring forms for those who have not begun
+    std::vector<Job> jobs = random_jobs(dice);
+    for (Job& job : jobs) job.leave_after.reset();
+    World world(3);
+    world.start(options, jobs);
+    world.run_to_end(1000s);
+    const std::string named = fmt::format("the ring is broken: stage {} has been running plan ", late);
+    int ran_count = 0;
+    for (const Job& job : jobs) {
+      if (job.refused) continue;
+      const bool ran = job.error->message.starts_with(named);
+      ran_count += ran ? 1 : 0;
+      REQUIRE((ran || job.error->code == ErrorCode::kTimeout));
+    }
+    REQUIRE(ran_count > 0);
+    world.stop();
+  }
+}
+
+TEST_CASE("a plan that is late between the stages is named by the head's watchdog") {
+  Dice dice(3);
+  auto options = random_ring(dice);
+  options.links.latency = 1000s;
+  std::vector<Job> none;
+  World world(1);
+  world.start(options, none);
+  world.run_until(105s);
+  const std::string reason = world.head().status().reason;
+  REQUIRE(reason ==
+          "the ring is broken: plan 0 has been under way for 101.0 s, and no stage says that it is running it "
+          "(--watchdog-timeout)");
+  world.stop();
+}
+
+TEST_CASE("a flush that may wait is answered in time, also while there is no ring") {
+  Dice dice(3);
+  auto options = roomy_ring(dice);
+  options.head.scheduler.chunking = sched::Chunking::kFixed;
+  options.head.scheduler.max_running = 1;
+  options.costs = {{.fixed_us = 1e12}};
+  std::vector<Job> jobs{job_at(1s, {1, 2, 3}), job_at(2s, {4, 5, 6})};
+  World world(3);
+  world.start(options, jobs);
+  world.run_until(200s);
+  REQUIRE_FALSE(world.head().status().ready);  // the stage never ends, so no ring forms for the one that waits
+  REQUIRE(world.head().status().waiting == 1);
+  std::optional<Result<void>> answer;
+  const async::Duration asked = world.now().time_since_epoch();
+  world.spawn(flush(world.client_thread(), world.head(), 3s, answer));
+  world.run_until(asked + 2s);
+  REQUIRE_FALSE(answer.has_value());
+  world.run_until(asked + 4s);
+  REQUIRE(answer->error().code == ErrorCode::kConflict);
+  world.stop();
+}
+
+TEST_CASE(
+    "a flush that finds pages on their way to the store is refused 5 s later, and carried out when they are there") {
+  Dice dice(1);
+  auto options = ring_with_slow_puts(dice, 10s);
+  std::vector<Job> jobs{job_at(2s, {1, 2, 3})};
+  World world(1);
+  world.start(options, jobs);
+  world.run_until(3s);
+  REQUIRE(jobs[0].endings == 1);
+  std::optional<Result<void>> refused;
+  std::optional<Result<void>> patient;
+  world.spawn(flush(world.client_thread(), world.head(), 0s, refused));
+  world.spawn(flush(world.client_thread(), world.head(), 30s, patient));
+  world.run_until(7900ms);
+  REQUIRE_FALSE(refused.has_value());
+  world.run_until(8200ms);
+  REQUIRE(refused->error().code == ErrorCode::kConflict);
+  REQUIRE(refused->error().message.find("still being copied") != std::string::npos);
+  REQUIRE(world.head().status().cached_host_pages == 7);
+  world.run_until(11900ms);
+  REQUIRE_FALSE(patient.has_value());
+  world.run_until(12500ms);
+  REQUIRE_FALSE(patient->has_error());
+  REQUIRE(world.head().status().cached_host_pages == 0);
+  world.stop();
+}
