@@ -23,6 +23,7 @@ struct RawFlags {
   double drain_timeout_s = 30;
   std::string log_level = "info";
   size_t max_body_mib = 16;
+  size_t max_bodies_mib = 512;
 };
 
 void add_model_flags(CLI::App& serve, ServeFlags& flags) {
@@ -305,6 +306,11 @@ void add_limit_flags(CLI::App& serve, server::ServerOptions& server, RawFlags& r
   serve.add_option("--max-body-mib", raw.max_body_mib, "Largest request body, MiB; beyond: 413")
       ->check(CLI::Range(size_t{1}, size_t{4096}))
       ->capture_default_str();
+  serve
+      .add_option("--max-bodies-mib", raw.max_bodies_mib,
+                  "Request bodies of all connections together, MiB, without the first 64 KiB of each; beyond: 503")
+      ->check(CLI::Range(size_t{1}, size_t{1} << 24))
+      ->capture_default_str();
   serve.add_option("--max-header-kib", raw.max_header_kib, "Largest request header, KiB; beyond: 431")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
@@ -327,6 +333,7 @@ void apply(const RawFlags& raw, ServeFlags& flags) {
   flags.log_level = log::parse_level(raw.log_level).value();
   server::ServerOptions& server = flags.server;
   server.max_body_bytes = raw.max_body_mib << 20;
+  server.max_bodies_bytes = raw.max_bodies_mib << 20;
   server.max_header_bytes = raw.max_header_kib << 10;
   server.header_timeout = to_ms(raw.header_timeout_s);
   server.body_timeout = to_ms(raw.body_timeout_s);

@@ -121,6 +121,7 @@ Result<void> LocalEngine::load() {
   node.page_size = options_.page_size;
   node.context_length = static_cast<int32_t>(front_.model_info().context_length);
   node.storage = options_.storage;
+  node.interrupted = &interrupted_;
   const auto ranges = layer_ranges(node);
   if (ranges.has_error()) return ranges.error();
   const auto assigned = assignments(*ranges);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <filesystem>
 #include <future>
 #include <memory>
@@ -43,7 +44,7 @@ class LocalEngine {
   /// Once: loads the weights, waits for the other nodes and starts the ring; the engine is ready a moment later. Errors
   /// name the tensor or flag at fault; kAborted after interrupt().
   [[nodiscard]] Result<void> start();
-  /// From any thread: ends a wait for other nodes.
+  /// From any thread: ends loading, or a wait for other nodes.
   void interrupt();
   /// From any thread: both ends of every TCP link of the ring.
   [[nodiscard]] std::vector<comm::LinkStats> link_stats() const;
@@ -77,7 +78,7 @@ class LocalEngine {
   const uint32_t drawable_vocab_;
   StartingEngine front_;
   mutable std::mutex interrupt_mutex_;
-  bool interrupted_ = false;                              // guarded by interrupt_mutex_
+  std::atomic<bool> interrupted_ = false;                 // set under interrupt_mutex_
   std::string compute_;                                   // of this node, once loaded; guarded by interrupt_mutex_
   const sched::LocalStages* stages_ = nullptr;            // of this node, once made; guarded by interrupt_mutex_
   std::unique_ptr<model::Checkpoint> checkpoint_;

@@ -103,6 +103,11 @@ std::string NodeStages::stage_name(size_t index) const {
   return fmt::format("stage {}", options_.first.value() + index);
 }
 
+void NodeStages::check_interrupted() const {
+  if (options_.interrupted == nullptr || !*options_.interrupted) return;
+  throw ErrorException(Error{ErrorCode::kAborted, "loading was interrupted"});
+}
+
 Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
   const model::StageLimits limits{options_.max_batch_tokens, std::min(options_.max_running, kMaxLogitRows),
                                   options_.max_running};
@@ -121,14 +126,18 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
     RETURN_IF_ERROR(check_weights_fit(*part.backend, i));
     LoadProgress progress(name);
     try {
-      const model::LoadOptions loading{.progress = [&](const model::LoadProgress& done) { progress.update(done); },
-                                       .with_fingerprint = options_.storage.enabled()};
+      const auto report = [&](const model::LoadProgress& done) {
+        check_interrupted();
+        progress.update(done);
+      };
+      const model::LoadOptions loading{.progress = report, .with_fingerprint = options_.storage.enabled()};
       auto loaded = model::StageModel::load(checkpoint, config_, span, *part.backend, limits, loading);
       if (loaded.has_error()) return loaded.error();
       part.model = std::move(*loaded);
       part.model->reserve(options_.max_running, options_.context_length, options_.page_size);
-    } catch (const ErrorException&) {
-      throw;
+    } catch (const ErrorException& failure) {
+      if (failure.error().code != ErrorCode::kAborted) throw;
+      return failure.error();
     } catch (const std::runtime_error& short_of_memory) {
       return make_error(ErrorCode::kExhausted, "{}: {}", name, short_of_memory.what());
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -33,6 +34,7 @@ struct NodeStagesOptions {
   int32_t context_length = 0;  ///< tokens of the longest sequence
   int32_t max_running = 0;
   StorageOptions storage;
+  const std::atomic<bool>* interrupted = nullptr;  ///< once it is true, loading ends between two tensors
 };
 
 /// Threads that one of `stage_count` stages on this node computes with; `threads` over all of them, 0: one per CPU.
@@ -50,7 +52,8 @@ struct NodeStagesOptions {
 /// destructor joins their threads, so the loops must have ended.
 class NodeStages {
  public:
-  /// Loads the weights and shows the progress. `checkpoint` outlives the stages. Errors name the tensor or flag.
+  /// Loads the weights and shows the progress. `checkpoint` outlives the stages. Errors name the tensor or flag;
+  /// kAborted when it was interrupted.
   [[nodiscard]] static Result<std::unique_ptr<NodeStages>> load(const model::Checkpoint& checkpoint,
                                                                 const model::ModelConfig& config,
                                                                 const NodeStagesOptions& options);
@@ -99,6 +102,8 @@ class NodeStages {
 
   NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options);
   [[nodiscard]] std::string stage_name(size_t index) const;
+  /// Throws kAborted where nobody waits for the stages any more.
+  void check_interrupted() const;
   [[nodiscard]] Result<void> load_all(const model::Checkpoint& checkpoint);
   [[nodiscard]] Result<void> check_weights_fit(const tensor::Backend& backend, size_t index) const;
   /// Memory of devices by name, shared by the stages on each.

@@ -2,12 +2,10 @@
 
 #include <sys/resource.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "app/devices.h"
 #include "app/signals.h"
 #include "app/worker.h"
+#include "base/text_file.h"
 #include "model/generation_config.h"
 #include "server/observe/link_metrics.h"
 #include "server/observe/observer.h"
@@ -24,18 +22,10 @@ constexpr auto kLastWords = 1s;
 using ChatTemplatePtr = std::shared_ptr<const text::ChatTemplate>;
 using SpecialTokens = text::ChatTemplate::SpecialTokens;
 
-Result<std::string> read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream content;
-  content << file.rdbuf();
-  if (!file) return make_error(ErrorCode::kNotFound, "{}: cannot be read", path.string());
-  return std::move(content).str();
-}
-
 /// Those that the model's tokenizer_config.json names, if there is one.
 Result<SpecialTokens> load_special_tokens(const std::filesystem::path& folder) {
-  const auto config = read_file(folder / "tokenizer_config.json");
-  if (config.has_error()) return SpecialTokens();
+  const auto config = read_optional_text_file(folder / "tokenizer_config.json");
+  if (config.has_error()) return config.error();
   auto tokens = text::ChatTemplate::tokens_of(*config);
   if (tokens.has_error()) return make_error(tokens.error().code, "{}: {}", folder.string(), tokens.error().message);
   return tokens;
@@ -44,7 +34,7 @@ Result<SpecialTokens> load_special_tokens(const std::filesystem::path& folder) {
 /// The template of --chat-template, or the model's own; null when the model has none.
 Result<ChatTemplatePtr> load_chat_template(const ServeFlags& flags, const SpecialTokens& tokens) {
   if (!flags.chat_template.empty()) {
-    const auto source = read_file(flags.chat_template);
+    const auto source = read_text_file(flags.chat_template);
     if (source.has_error())
       return make_error(ErrorCode::kInvalidArgument, "--chat-template {}", source.error().message);
     if (source->empty())

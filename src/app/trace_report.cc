@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <iterator>
-#include <sstream>
 
+#include "base/text_file.h"
 #include "sched/bubbles.h"
 
 namespace millrace::app {
@@ -187,11 +186,9 @@ std::string format_report(const RecordedRing& ring, const TraceSummary& summary)
 }
 
 Result<std::string> report_trace(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::stringstream content;
-  content << stream.rdbuf();
-  if (!stream) return make_error(ErrorCode::kNotFound, "{}: cannot be read", file.string());
-  auto ring = read_trace(std::move(content).str());
+  auto content = read_text_file(file);
+  if (content.has_error()) return content.error();
+  auto ring = read_trace(std::move(*content));
   if (ring.has_error()) return make_error(ErrorCode::kData, "{}: {}", file.string(), ring.error().message);
   return format_report(*ring, summarize(*ring));
 }

@@ -1,5 +1,6 @@
 #include "app/worker.h"
 
+#include <atomic>
 #include <optional>
 
 #include "app/devices.h"
@@ -19,7 +20,7 @@ namespace {
 class Host final : public cluster::StageHost {
  public:
   Host(async::Runtime& control, const model::ModelConfig& config, const model::Checkpoint& checkpoint,
-       const EngineOptions& options)
+       const EngineOptions& options, const std::atomic<bool>& interrupted)
       : control_(control),
         config_(config),
         checkpoint_(checkpoint),
@@ -29,7 +30,8 @@ class Host final : public cluster::StageHost {
         divide_gpu_(options.divide_gpu),
         nccl_(options.nccl),
         cpu_isa_(options.cpu_isa),
-        storage_(options.storage) {}
+        storage_(options.storage),
+        interrupted_(interrupted) {}
 
   Result<cluster::Loaded> load(const cluster::Assignment& assignment) override {
     if (assignment.has_store && !storage_.enabled()) {
@@ -122,6 +124,7 @@ class Host final : public cluster::StageHost {
     options.page_size = static_cast<int32_t>(assignment.page_size);
     options.context_length = config_.context_length();
     if (assignment.has_store) options.storage = storage_;
+    options.interrupted = &interrupted_;
     return NodeStages::load(checkpoint_, config_, options);
   }
 
@@ -143,6 +146,7 @@ class Host final : public cluster::StageHost {
   std::optional<cluster::Assignment> loaded_;  // set with node_
   std::optional<uint64_t> capacity_;
   const StorageOptions storage_;
+  const std::atomic<bool>& interrupted_;
   std::optional<Purpose> made_for_;
 };
 
@@ -156,7 +160,8 @@ Result<void> run_worker(const ServeFlags& flags) {
   if (checkpoint.has_error()) return checkpoint.error();
 
   async::IoThread control("control");
-  Host host(control.runtime(), *config, **checkpoint, flags.engine);
+  std::atomic<bool> interrupted = false;
+  Host host(control.runtime(), *config, **checkpoint, flags.engine, interrupted);
   cluster::MemberOptions options;
   options.coordinator = flags.cluster.address;
   options.node_rank = static_cast<uint32_t>(flags.cluster.node_rank);
@@ -169,6 +174,7 @@ Result<void> run_worker(const ServeFlags& flags) {
   asio::post(control.context(), [&] { tasks.spawn("member", member.run()); });
 
   log::info("{}: leaving the ring", signal_name(signals.wait()));
+  interrupted = true;
   asio::post(control.context(), [&] { member.stop(); });
   control.join();
   host.join();

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <system_error>
 
+#include "base/text_file.h"
+
 namespace millrace::model {
 namespace {
 
@@ -27,8 +29,7 @@ std::string reason(int error) { return std::generic_category().message(error); }
 Result<size_t> open_regular(const std::filesystem::path& path, const Descriptor& file) {
   if (file.fd < 0) {
     const int error = errno;
-    return make_error(error == ENOENT ? ErrorCode::kNotFound : ErrorCode::kData, "{}: cannot be opened: {}",
-                      path.string(), reason(error));
+    return make_error(code_of_failed_open(path, error), "{}: cannot be opened: {}", path.string(), reason(error));
   }
   struct stat status {};
   if (::fstat(file.fd, &status) != 0)

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <unordered_set>
 
@@ -39,17 +41,23 @@ void add_layer(const ModelConfig& config, int32_t layer, std::vector<TensorSpec>
   add("mlp.down_proj.weight", {hidden, intermediate});
 }
 
-/// Whether a tensor is of the span's layers, or of its head. Rotary tables that old checkpoints hold are computed anew.
+/// Of a layer, and derived from config.json, so that what a checkpoint holds of them counts nowhere: old checkpoints of
+/// Llama have the first, those of some trainers the others.
+constexpr std::array<std::string_view, 3> kDerived = {
+    ".self_attn.rotary_emb.inv_freq", ".self_attn.rotary_emb.cos_cached", ".self_attn.rotary_emb.sin_cached"};
+
+/// Whether a tensor is of the span's layers, or of its embedding, last norm or head beside the weight.
 bool is_of_span(std::string_view name, StageSpan span) {
   constexpr std::string_view kLayers = "model.layers.";
-  constexpr std::string_view kHead = "lm_head.";
-  if (name.starts_with(kHead)) return span.last && name.substr(kHead.size()) != "weight";
+  if (name.starts_with("model.embed_tokens.")) return span.first && name != kEmbeddingName;
+  if (name.starts_with("model.norm.")) return span.last && name != kFinalNormName;
+  if (name.starts_with("lm_head.")) return span.last && name != "lm_head.weight";
   if (!name.starts_with(kLayers)) return false;
   const std::string_view rest = name.substr(kLayers.size());
   int32_t layer = 0;
   const auto [end, failure] = std::from_chars(rest.data(), rest.data() + rest.size(), layer);
-  const bool is_inside = failure == std::errc() && span.layers.begin <= layer && layer < span.layers.end;
-  return is_inside && !std::string_view(end, rest.data() + rest.size()).starts_with(".self_attn.rotary_emb.");
+  if (failure != std::errc() || layer < span.layers.begin || layer >= span.layers.end) return false;
+  return std::ranges::find(kDerived, std::string_view(end, rest.data() + rest.size())) == kDerived.end();
 }
 
 }  // namespace

@@ -30,8 +30,8 @@ inline constexpr std::string_view kFinalNormName = "model.norm.weight";
 /// Every tensor of the span once, in the order in which it is loaded.
 [[nodiscard]] std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span);
 
-/// A checkpoint that holds more for a layer or the head than its config.json gives a meaning to wants other arithmetic:
-/// kData, with the tensor's name. Only what is of the span is looked at.
+/// A checkpoint that holds more for a layer, the embedding or the head than its config.json gives a meaning to wants
+/// other arithmetic: kData, with the tensor's name. Only what is of the span is looked at; rotary tables may be there.
 [[nodiscard]] Result<void> refuse_unknown_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
                                                   StageSpan span);
 

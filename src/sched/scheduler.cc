@@ -85,7 +85,8 @@ Result<void> Scheduler::admissible(const GenerateRequest& request) const {
 void Scheduler::add(SequenceId id, GenerateRequest request) {
   auto sequence = std::make_unique<Sequence>();
   sequence->id = id;
-  sequence->tokens = request.prompt;
+  sequence->prompt_length = static_cast<uint32_t>(request.prompt.size());
+  sequence->tokens = std::move(request.prompt);
   sequence->request = std::move(request);
   waiting_.push_back(sequence.get());
   prefetch(*sequence);

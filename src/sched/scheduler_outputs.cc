@@ -123,7 +123,7 @@ std::optional<GenerateEvent> Scheduler::book(Sequence& sequence, const SliceOutp
 void Scheduler::book_scores(Sequence& sequence, const SliceOutput& slice) {
   if (!sequence.wants_scores()) return;
   if (sequence.prompt_scores.empty()) {
-    sequence.prompt_scores.push_back({.token = sequence.request.prompt.front(), .logprob = std::nanf("")});
+    sequence.prompt_scores.push_back({.token = sequence.tokens.front(), .logprob = std::nanf("")});
   }
   sequence.prompt_scores.insert(sequence.prompt_scores.end(), slice.scores.begin(), slice.scores.end());
 }

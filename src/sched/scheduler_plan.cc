@@ -343,7 +343,7 @@ bool Scheduler::admit(Plan& plan, Sequence& sequence) {
   running_.push_back(&sequence);
   sequence.scheduled = known.pages * options_.page_size;
   if (!sequence.cached_tokens) sequence.cached_tokens = sequence.scheduled;
-  SequenceOpen open{sequence.slot, sequence.prompt_length(), sequence.scheduled, {}, sequence.request.sampling};
+  SequenceOpen open{sequence.slot, sequence.prompt_length, sequence.scheduled, {}, sequence.request.sampling};
   if (open.sampling.needs_history()) {
     open.history.assign(sequence.tokens.begin(), sequence.tokens.begin() + sequence.scheduled);
   }

@@ -12,8 +12,9 @@ namespace millrace::sched {
 /// A request on its way through the scheduler, which owns it; plain data.
 struct Sequence {
   SequenceId id;
-  GenerateRequest request;
+  GenerateRequest request;              ///< without its prompt, which has become the beginning of `tokens`
   std::vector<TokenId> tokens;          ///< prompt, then what was drawn
+  uint32_t prompt_length = 0;
   uint32_t scheduled = 0;               ///< tokens that have been put into plans since it was opened
   uint32_t in_flight = 0;               ///< plans that carry it and whose output has not come back
   bool running = false;                 ///< holds a slot and pages
@@ -32,8 +33,7 @@ struct Sequence {
   uint32_t bypasses = 0;                ///< how often it has been overtaken, or sent back for a larger priority
   uint64_t last_planned = 0;            ///< turn of its last slice: who waits longest decodes first
 
-  [[nodiscard]] uint32_t prompt_length() const { return static_cast<uint32_t>(request.prompt.size()); }
-  [[nodiscard]] uint32_t output_count() const { return static_cast<uint32_t>(tokens.size()) - prompt_length(); }
+  [[nodiscard]] uint32_t output_count() const { return static_cast<uint32_t>(tokens.size()) - prompt_length; }
   /// Tokens in the cache, or in plans that will put them there; while it waits, those that it would find there.
   [[nodiscard]] uint32_t computed() const { return running ? scheduled : match_tokens; }
   [[nodiscard]] uint32_t unscheduled() const { return static_cast<uint32_t>(tokens.size()) - scheduled; }

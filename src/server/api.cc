@@ -35,7 +35,7 @@ ApiError internal_error(const std::exception& failure) {
 }
 
 bool is_probe(std::string_view route) {
-  return route == "/health" || route == "/ping" || route == "/metrics" || route == "/load";
+  return route == "/health" || route == "/ping" || route == "/metrics" || route == "/load" || route == "/live";
 }
 
 /// An empty key is nobody's.
@@ -61,10 +61,11 @@ std::string loggable(std::string id) {
 
 }  // namespace
 
-Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& service)
+Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& service, const BodyBudget& bodies)
     : runtime_(runtime),
       options_(options),
       service_(service),
+      bodies_(bodies),
       created_s_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
                      .count()),
       preparer_(options, service, random_),
@@ -129,13 +130,14 @@ asio::awaitable<bool> Api::handle(HttpRequest request, Connection& connection) {
     co_await generate(request, match.route, connection, record);
   } else {
     if (!response && match.route == Route::kFlushCache) {
-      response = co_await answer_flush(std::move(request.body), connection);
+      response = co_await answer_flush(request, connection);
     } else if (!response && is_heavy(request, match.route)) {
       co_await run_elsewhere([&] { response = answer_safely(request, match); });
     } else if (!response) {
       response = answer_safely(request, match);
     }
     if (response) {
+      trade_body(request, match, *response);
       record.status = response->status;
       decorate(*response, request.request_id);
       const bool without_body = request.method == Method::kHead;
@@ -216,6 +218,16 @@ bool Api::is_heavy(const HttpRequest& request, Route route) {
   }
 }
 
+void Api::trade_body(HttpRequest& request, const RouteMatch& match, HttpResponse& response) {
+  request.body = std::string();
+  // What fills the server must be seen then above all.
+  const size_t bytes = match.route == Route::kMetrics ? 0 : response.body.size();
+  if (request.body_share.resize(bytes)) return;
+  request.body_share = {};
+  response =
+      error_response({503, fmt::format("there is no room for an answer of {} bytes (--max-bodies-mib)", bytes), ""});
+}
+
 asio::awaitable<void> Api::run_elsewhere(std::function<void()> work) {
   const async::Event done(runtime_);
   asio::post(worker_, [&work, done] {
@@ -249,7 +261,7 @@ asio::awaitable<void> Api::generate(HttpRequest& request, Route route, Connectio
     prepared = prepare_safely(request, route);
   }
   if (busy) prepared = *std::move(busy);
-  request.body = std::string();
+  request.free_body();
   if (prepared->has_value() && generator_.is_active((*prepared)->info.id)) {
     GenerationSpec& spec = **prepared;
     if (spec.has_own_id) {

@@ -16,13 +16,15 @@ namespace millrace::server {
 /// bodies (parsing, rendering, tokenising) happens on a thread of its own, so that running streams keep flowing.
 class Api {
  public:
-  Api(async::Runtime& runtime, const ServerOptions& options, const Service& service);
+  Api(async::Runtime& runtime, const ServerOptions& options, const Service& service, const BodyBudget& bodies);
   ~Api();
 
   /// What can be refused from the head alone: unknown routes, wrong methods, missing authorisation.
   [[nodiscard]] std::optional<HttpResponse> check_head(const HttpRequest& head) const;
   /// Answers one request; true when the connection may carry another.
   [[nodiscard]] asio::awaitable<bool> handle(HttpRequest request, Connection& connection);
+  /// What a connection beyond the limit is told, of which so many are open; counts it.
+  [[nodiscard]] HttpResponse turn_away(size_t connection_count);
   /// Sends what read_request gave instead of a request, and logs it.
   [[nodiscard]] asio::awaitable<void> refuse(HttpResponse response, Connection& connection);
 
@@ -44,7 +46,7 @@ class Api {
   [[nodiscard]] HttpResponse answer_apply_template(const HttpRequest& request) const;
   [[nodiscard]] HttpResponse answer_abort(const HttpRequest& request);
   /// Nothing when the client has gone before the cache could be flushed.
-  [[nodiscard]] asio::awaitable<std::optional<HttpResponse>> answer_flush(std::string body, Connection& connection);
+  [[nodiscard]] asio::awaitable<std::optional<HttpResponse>> answer_flush(HttpRequest& request, Connection& connection);
   [[nodiscard]] asio::awaitable<void> flush(async::Duration patience, std::optional<Result<void>>& outcome,
                                             async::WaitList& ended);
   [[nodiscard]] HttpResponse answer_pause(const HttpRequest& request);
@@ -65,12 +67,15 @@ class Api {
   [[nodiscard]] HttpResponse answer_safely(const HttpRequest& request, const RouteMatch& match);
   [[nodiscard]] Prepared prepare_safely(const HttpRequest& request, Route route) const;
   [[nodiscard]] static bool is_heavy(const HttpRequest& request, Route route);
+  /// The answer takes the body's place in the budget: it may be larger, and stays until the client has taken it.
+  static void trade_body(HttpRequest& request, const RouteMatch& match, HttpResponse& response);
   void decorate(HttpResponse& response, const std::string& request_id) const;
   void finish(const RequestRecord& record, std::string_view route);
 
   async::Runtime& runtime_;
   const ServerOptions& options_;
   const Service& service_;
+  const BodyBudget& bodies_;
   const int64_t created_s_;
   Metrics metrics_;
   RandomSource random_;

@@ -72,6 +72,14 @@ HttpResponse Api::answer(const HttpRequest& request, const RouteMatch& match) {
   return error_response({500, fmt::format("{} has no answer", match.name), ""});
 }
 
+HttpResponse Api::turn_away(size_t connection_count) {
+  HttpResponse response =
+      error_response({503, fmt::format("{} connections are open already (--max-connections)", connection_count), ""});
+  decorate(response, random_.hex_id());
+  metrics_.count_http("refused", response.status);
+  return response;
+}
+
 HttpResponse Api::answer_models(const RouteMatch& match) const {
   HttpResponse response;
   JsonWriter json(response.body);
@@ -132,7 +140,12 @@ HttpResponse Api::answer_detokenize(const HttpRequest& request) const {
   if (parsed.has_error()) return error_response(parsed.error());
   if (auto unknown = preparer_.check_model(parsed->model)) return error_response(*unknown);
   HttpResponse response;
-  const std::string text = service_.tokenizer->decode(parsed->tokens, parsed->skip_special_tokens);
+  const size_t most = options_.max_body_bytes;
+  const std::string text = service_.tokenizer->decode(parsed->tokens, parsed->skip_special_tokens, most);
+  if (text.size() > most) {
+    return error_response(
+        {413, fmt::format("the text of the tokens is longer than {} bytes (--max-body-mib)", most), "tokens"});
+  }
   JsonWriter(response.body).begin_object().member("prompt", text).end_object();
   return response;
 }
@@ -178,8 +191,9 @@ asio::awaitable<void> Api::flush(async::Duration patience, std::optional<Result<
   ended.notify_all();
 }
 
-asio::awaitable<std::optional<HttpResponse>> Api::answer_flush(std::string body, Connection& connection) {
-  const auto parsed = openai::parse_flush_request(body);
+asio::awaitable<std::optional<HttpResponse>> Api::answer_flush(HttpRequest& request, Connection& connection) {
+  const auto parsed = openai::parse_flush_request(request.body);
+  request.free_body();  // it may be long until the answer
   if (parsed.has_error()) co_return error_response(parsed.error());
   const auto patience = std::chrono::duration_cast<async::Duration>(std::chrono::duration<double>(parsed->timeout_s));
   std::optional<Result<void>> outcome;
@@ -243,7 +257,8 @@ HttpResponse Api::answer_server_info() const {
   json.member("cached_host_pages", status.cached_host_pages).member("host_pages", status.host_pages).end_object();
   json.key("limits").begin_object().member("max_connections", options_.max_connections);
   json.member("max_requests_in_flight", options_.max_requests_in_flight).member("max_choices", options_.max_choices);
-  json.member("max_body_bytes", options_.max_body_bytes).end_object();
+  json.member("max_body_bytes", options_.max_body_bytes);
+  json.member("max_bodies_bytes", options_.max_bodies_bytes).end_object();
   json.member("requests_in_flight", in_flight()).member("connections", connection_count_);
   if (service_.extra_info) service_.extra_info(json);
   json.end_object();
@@ -254,7 +269,8 @@ HttpResponse Api::answer_metrics() const {
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
   response.body =
-      metrics_.render(options_.served_model_name, service_.engine->status(), in_flight(), connection_count_);
+      metrics_.render(options_.served_model_name, service_.engine->status(),
+                      {.in_flight = in_flight(), .connections = connection_count_, .body_bytes = bodies_.held()});
   if (service_.extra_metrics) service_.extra_metrics(response.body);
   return response;
 }

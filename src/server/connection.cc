@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
@@ -29,8 +30,8 @@ bool would_block(const error_code& failure) {
 
 }  // namespace
 
-Connection::Connection(async::Runtime& runtime, tcp::socket socket, const ServerOptions& options)
-    : socket_(std::move(socket)), options_(options), deadline_(runtime, [this] {
+Connection::Connection(async::Runtime& runtime, tcp::socket socket, const ServerOptions& options, BodyBudget& bodies)
+    : socket_(std::move(socket)), options_(options), bodies_(bodies), deadline_(runtime, [this] {
         timed_out_ = true;
         error_code ignored;
         socket_.cancel(ignored);
@@ -97,8 +98,15 @@ std::string Connection::late(bool in_body) const {
                      std::chrono::duration<double>(in_body ? options_.body_timeout : options_.header_timeout).count());
 }
 
+HttpResponse Connection::no_room() const {
+  return refusal(503,
+                 fmt::format("request bodies take {} of {} bytes: there is no room for this one (--max-bodies-mib)",
+                             bodies_.held(), bodies_.limit()));
+}
+
 asio::awaitable<Connection::Incoming> Connection::parse_request(const Gatekeeper& gatekeeper) {
   HttpParser parser({options_.max_header_bytes, options_.max_body_bytes});
+  BodyBudget::Share share(bodies_);
   deadline_.expire_after(options_.header_timeout);
   for (;;) {
     const HttpParser::State state = parser.feed(buffer_);
@@ -106,11 +114,19 @@ asio::awaitable<Connection::Incoming> Connection::parse_request(const Gatekeeper
       deadline_.expire_never();
       co_return Incoming{{}, refusal(parser.failure().status, parser.failure().message)};
     }
+    if (!share.resize(parser.body_bytes())) {
+      deadline_.expire_never();
+      co_return Incoming{{}, no_room()};
+    }
     if (state == HttpParser::State::kDone) break;
     if (state == HttpParser::State::kHead) {
       if (auto response = gatekeeper(parser.head()); response && !parser.complete()) {
         deadline_.expire_never();
         co_return Incoming{{}, std::move(response)};
+      }
+      if (!bodies_.has_room(parser.announced_body_bytes())) {
+        deadline_.expire_never();
+        co_return Incoming{{}, no_room()};
       }
       deadline_.expire_after(options_.body_timeout);
       if (parser.head().expects_continue && buffer_.empty() && !parser.complete()) {
@@ -127,7 +143,9 @@ asio::awaitable<Connection::Incoming> Connection::parse_request(const Gatekeeper
     if (more == Fill::kClosed) co_return Incoming{};
   }
   deadline_.expire_never();
-  co_return Incoming{parser.take(), {}};
+  HttpRequest request = parser.take();
+  request.body_share = std::move(share);
+  co_return Incoming{std::move(request), {}};
 }
 
 asio::awaitable<bool> Connection::write_all(std::string_view bytes) {
@@ -154,10 +172,12 @@ asio::awaitable<bool> Connection::write_all(std::string_view bytes) {
 asio::awaitable<bool> Connection::send(const HttpResponse& response, bool without_body, bool keep_alive,
                                        bool http11) {
   std::string bytes;
-  bytes.reserve(512 + response.body.size());
+  bytes.reserve(512 + std::min(response.body.size(), kReadBytes));
   append_head(bytes, response, BodyFraming::kLength, response.body.size(), keep_alive, http11);
-  if (!without_body) bytes += response.body;
-  const bool sent = co_await write_all(bytes);
+  const bool is_large = response.body.size() > kReadBytes;
+  if (!without_body && !is_large) bytes += response.body;
+  bool sent = co_await write_all(bytes);
+  if (sent && !without_body && is_large) sent = co_await write_all(response.body);
   co_return sent;
 }
 

@@ -26,7 +26,7 @@ class Connection {
   /// Looks at a request before its body is read; a response ends the connection without reading it.
   using Gatekeeper = std::function<std::optional<HttpResponse>(const HttpRequest& head)>;
 
-  Connection(async::Runtime& runtime, asio::ip::tcp::socket socket, const ServerOptions& options);
+  Connection(async::Runtime& runtime, asio::ip::tcp::socket socket, const ServerOptions& options, BodyBudget& bodies);
 
   [[nodiscard]] asio::awaitable<Incoming> read_request(const Gatekeeper& gatekeeper);
 
@@ -51,6 +51,8 @@ class Connection {
   enum class Fill { kBytes, kClosed, kTimeout };
 
   asio::awaitable<Incoming> parse_request(const Gatekeeper& gatekeeper);
+  /// What a request is told whose body, or the rest of it, would be too much beside those of others.
+  [[nodiscard]] HttpResponse no_room() const;
   asio::awaitable<Fill> wait_for_first_byte();
   asio::awaitable<Fill> fill();
   /// What a request that takes too long is told.
@@ -61,6 +63,7 @@ class Connection {
 
   asio::ip::tcp::socket socket_;
   const ServerOptions& options_;
+  BodyBudget& bodies_;
   LazyTimer deadline_;
   std::string buffer_;  ///< read and not yet parsed: at most max_pipelined_bytes, or one read's worth of a body
   std::string frame_;   ///< the stream chunk being written

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/body_budget.h"
+
 namespace millrace::server {
 
 enum class Method : uint8_t { kGet, kHead, kPost, kPut, kPatch, kDelete, kOptions, kOther };
@@ -22,9 +24,15 @@ struct HttpRequest {
   std::string content_encoding;
   std::string request_id;    ///< X-Request-Id
   std::string body;
+  BodyBudget::Share body_share;  ///< what the body takes of the front's budget
   bool http11 = true;
   bool keep_alive = true;
   bool expects_continue = false;
+
+  void free_body() {
+    body = std::string();
+    body_share = {};
+  }
 };
 
 struct HttpResponse {

@@ -49,6 +49,14 @@ HttpParser::~HttpParser() = default;
 
 bool HttpParser::complete() const { return impl_->parser.is_done(); }
 
+size_t HttpParser::announced_body_bytes() const {
+  return impl_->parser.content_length().value_or(0);
+}
+
+size_t HttpParser::body_bytes() const {
+  return impl_->parser.get().body().size();
+}
+
 HttpParser::State HttpParser::feed(std::string& buffer) {
   auto& parser = impl_->parser;
   size_t consumed = 0;

@@ -36,6 +36,10 @@ class HttpParser {
   [[nodiscard]] const Failure& failure() const { return failure_; }
   /// The header section was complete and said that no body follows, or the body has been read.
   [[nodiscard]] bool complete() const;
+  /// Bytes of the body that the header announced; 0 where it didn't say.
+  [[nodiscard]] size_t announced_body_bytes() const;
+  /// Bytes of the body that are there.
+  [[nodiscard]] size_t body_bytes() const;
   [[nodiscard]] bool head_complete() const { return head_reported_; }
   [[nodiscard]] HttpRequest take();
 

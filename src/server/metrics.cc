@@ -127,8 +127,8 @@ void write_cache_counts(Writer& writer, const cache::PrefixCacheCounts& counts) 
 
 }  // namespace
 
-std::string Metrics::render(std::string_view model_name, const sched::EngineStatus& status, size_t in_flight,
-                            size_t connections) const {
+std::string Metrics::render(std::string_view model_name, const sched::EngineStatus& status,
+                            const FrontLoad& load) const {
   Writer writer(model_name);
   writer.gauge("num_requests_running", "Sequences that are being computed.", status.running);
   writer.gauge("num_requests_waiting", "Sequences that wait to be scheduled.", status.waiting);
@@ -169,9 +169,10 @@ std::string Metrics::render(std::string_view model_name, const sched::EngineStat
   writer.describe("millrace:client_disconnects_total", "counter", "Requests whose client went away.");
   writer.sample("millrace:client_disconnects_total", "", static_cast<double>(disconnects));
   writer.describe("millrace:http_generations_in_flight", "gauge", "Generation requests that are being answered.");
-  writer.sample("millrace:http_generations_in_flight", "", static_cast<double>(in_flight));
-  writer.describe("millrace:http_connections", "gauge", "Open client connections.");
-  writer.sample("millrace:http_connections", "", static_cast<double>(connections));
+  writer.sample("millrace:http_generations_in_flight", "", static_cast<double>(load.in_flight));
+  writer.own("gauge", "http_connections", "Open client connections.", load.connections);
+  writer.own("gauge", "http_body_bytes", "Bytes of requests' bodies, without the first 64 KiB of each.",
+             load.body_bytes);
   writer.describe("millrace:engine_ready", "gauge", "1 when the engine accepts requests.");
   writer.sample("millrace:engine_ready", "", status.ready ? 1 : 0);
   return writer.take();

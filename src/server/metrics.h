@@ -28,6 +28,13 @@ class Histogram {
   double sum_ = 0;
 };
 
+/// What the front holds at the moment.
+struct FrontLoad {
+  size_t in_flight = 0;  ///< generations
+  size_t connections = 0;
+  size_t body_bytes = 0;  ///< as BodyBudget counts them
+};
+
 /// model_name="…", as a label.
 [[nodiscard]] std::string model_label(std::string_view model_name);
 
@@ -54,7 +61,7 @@ class Metrics {
 
   /// Prometheus' text form. Every family that vLLM has comes under both prefixes, "vllm:" and "millrace:".
   [[nodiscard]] std::string render(std::string_view model_name, const sched::EngineStatus& status,
-                                   size_t in_flight, size_t connections) const;
+                                   const FrontLoad& load) const;
 
  private:
   std::map<std::pair<std::string, unsigned>, uint64_t> http_requests_;

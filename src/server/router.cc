@@ -52,6 +52,9 @@ std::span<const RouteEntry> routes() { return kRoutes; }
 RouteMatch match_route(const HttpRequest& request, std::span<const ExtraRoute> extra_routes) {
   const Method wanted = request.method == Method::kHead ? Method::kGet : request.method;
   RouteMatch match;
+  if (request.method == Method::kOptions && request.path == "*") {
+    return {.route = Route::kPreflight, .name = "*", .allowed = "GET, HEAD, POST, OPTIONS"};
+  }
   for (const RouteEntry& entry : kRoutes) {
     if (entry.path != request.path) continue;
     match.name = entry.path;

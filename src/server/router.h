@@ -30,7 +30,7 @@ enum class Route : uint8_t {
   kOpenapi,
   kEmbeddings,  ///< refused
   kExtra,
-  kPreflight,  ///< OPTIONS of any known path
+  kPreflight,  ///< OPTIONS of any known path, or of "*"
   kNotFound,
   kMethodNotAllowed,
 };

@@ -23,8 +23,9 @@ using boost::system::error_code;
 using std::chrono::milliseconds;
 
 Error cannot_listen(const ServerOptions& options, std::string_view what, const error_code& failure) {
-  return make_error(ErrorCode::kUnavailable, "cannot listen on {}:{}: {}: {}", options.host, options.port, what,
-                    failure.message());
+  const bool is_ipv6 = options.host.find(':') != std::string::npos;
+  return make_error(ErrorCode::kUnavailable, "cannot listen on {}:{}: {}: {}",
+                    is_ipv6 ? '[' + options.host + ']' : options.host, options.port, what, failure.message());
 }
 
 }  // namespace
@@ -34,7 +35,7 @@ Error cannot_listen(const ServerOptions& options, std::string_view what, const e
 class Server::Front {
  public:
   Front(ServerOptions options, Service service)
-      : options_(std::move(options)), service_(std::move(service)), api_(runtime(), options_, service_) {
+      : options_(std::move(options)), service_(std::move(service)), api_(runtime(), options_, service_, bodies_) {
     CHECK(service_.engine != nullptr && service_.tokenizer != nullptr, "a service needs an engine and a tokenizer");
   }
 
@@ -51,6 +52,7 @@ class Server::Front {
 
   const ServerOptions options_;
   const Service service_;
+  BodyBudget bodies_{options_.max_bodies_bytes};
   async::IoThread thread_{"http"};
   tcp::acceptor acceptor_{thread_.context()};
   async::TaskGroup control_{runtime()};
@@ -111,8 +113,7 @@ asio::awaitable<void> Server::Front::accept_connections() {
 }
 
 void Server::Front::turn_away(tcp::socket socket) {
-  const std::string reason = fmt::format("{} connections are open already (--max-connections)", sessions_.size());
-  const HttpResponse response = openai::error_response({503, reason, ""});
+  const HttpResponse response = api_.turn_away(sessions_.size());
   std::string bytes;
   append_head(bytes, response, BodyFraming::kLength, response.body.size(), false, true);
   bytes += response.body;
@@ -123,7 +124,7 @@ void Server::Front::turn_away(tcp::socket socket) {
 }
 
 asio::awaitable<void> Server::Front::serve(tcp::socket socket) {
-  Connection connection(runtime(), std::move(socket), options_);
+  Connection connection(runtime(), std::move(socket), options_, bodies_);
   const auto place = connections_.insert(connections_.end(), &connection);
   api_.set_connection_count(connections_.size());
   const Connection::Gatekeeper gatekeeper = [this](const HttpRequest& head) { return api_.check_head(head); };

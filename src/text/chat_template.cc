@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
-#include <fstream>
-#include <sstream>
-
+#include "base/text_file.h"
 #include "text/jinja_builtins.h"
 #include "text/jinja_eval.h"
 #include "text/jinja_json.h"
@@ -20,13 +18,6 @@ using jinja::Value;
 
 constexpr std::string_view kDefaultName = "default";
 constexpr std::string_view kToolName = "tool_use";
-
-std::string read_optional(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  if (file) content << file.rdbuf();
-  return std::move(content).str();
-}
 
 /// The text of the last message that continue_final_message continues.
 std::string final_text(const Value& messages) {
@@ -83,9 +74,11 @@ ChatTemplate::ChatTemplate() = default;
 ChatTemplate::~ChatTemplate() = default;
 
 Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(const std::filesystem::path& model_dir) {
-  const std::string source = read_optional(model_dir / "chat_template.jinja");
-  const std::string config = read_optional(model_dir / "tokenizer_config.json");
-  auto made = from_source(source, config);
+  const auto source = read_optional_text_file(model_dir / "chat_template.jinja");
+  if (source.has_error()) return source.error();
+  const auto config = read_optional_text_file(model_dir / "tokenizer_config.json");
+  if (config.has_error()) return config.error();
+  auto made = from_source(*source, *config);
   if (made.has_error()) return Error{made.error().code, model_dir.string() + ": " + made.error().message};
   return made;
 }

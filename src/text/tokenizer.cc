@@ -1,10 +1,9 @@
 #include "text/tokenizer.h"
 
-#include <fstream>
 #include <mutex>
-#include <sstream>
 
 #include "base/check.h"
+#include "base/text_file.h"
 #include "base/utf8.h"
 #include "text/tokenizer_parts.h"
 
@@ -14,14 +13,6 @@ namespace {
 /// A borrowed scratch above this is freed instead of kept, so that one long prompt does not hold its memory for ever.
 constexpr size_t kKeptSymbols = size_t{1} << 16;
 constexpr size_t kMaxIdleScratches = 8;
-
-Result<std::string> read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return make_error(ErrorCode::kNotFound, "{}: cannot be opened", path.string());
-  std::ostringstream content;
-  content << file.rdbuf();
-  return std::move(content).str();
-}
 
 }  // namespace
 
@@ -67,10 +58,11 @@ Tokenizer::Tokenizer(TokenizerParts parts)
 Tokenizer::~Tokenizer() = default;
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::filesystem::path& model_dir) {
-  const auto json = read_file(model_dir / "tokenizer.json");
+  const auto json = read_text_file(model_dir / "tokenizer.json");
   if (json.has_error()) return json.error();
-  const auto config = read_file(model_dir / "tokenizer_config.json");
-  auto made = from_json(*json, config.has_value() ? std::string_view(*config) : std::string_view());
+  const auto config = read_optional_text_file(model_dir / "tokenizer_config.json");
+  if (config.has_error()) return config.error();
+  auto made = from_json(*json, *config);
   if (made.has_error()) return Error{made.error().code, model_dir.string() + "/" + made.error().message};
   return made;
 }
@@ -134,10 +126,13 @@ void Tokenizer::encode_gap(std::string_view gap, bool at_text_start, bool skip_s
   }
 }
 
-std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
+std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens, size_t most) const {
   std::string bytes;
   DecodeState state;
-  for (const TokenId id : ids) append_bytes(id, skip_special_tokens, state, bytes);
+  for (const TokenId id : ids) {
+    append_bytes(id, skip_special_tokens, state, bytes);
+    if (bytes.size() > most) break;
+  }
   if (simdjson::validate_utf8(bytes.data(), bytes.size())) return bytes;
   return replace_invalid_utf8(bytes);
 }

@@ -34,8 +34,10 @@ class Tokenizer {
   [[nodiscard]] std::vector<TokenId> encode(std::string_view text, bool add_special_tokens,
                                             bool parse_special = true) const;
 
-  /// Always valid UTF-8. Ids outside the vocabulary (padded rows of an embedding) give nothing.
-  [[nodiscard]] std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
+  /// Always valid UTF-8. Ids outside the vocabulary (padded rows of an embedding) give nothing. A text longer than
+  /// `most` bytes ends soon behind them.
+  [[nodiscard]] std::string decode(std::span<const TokenId> ids, bool skip_special_tokens,
+                                   size_t most = std::string::npos) const;
 
   /// How far a decode has come: the start of a text is spelt differently in some vocabularies.
   struct DecodeState {

@@ -285,6 +285,14 @@ TEST_CASE("a model of three ids is timed, divided and served like any other") {
   require_same(replies[1], replies[0]);
 }
 
+TEST_CASE("loading ends when it is interrupted") {
+  const auto options = options_for("llama-tied", 2);
+  auto engine = app::LocalEngine::create(options, {}, 512).value();
+  engine->interrupt();
+  REQUIRE(engine->start().error().code == ErrorCode::kAborted);
+  REQUIRE_FALSE(engine->engine().status().ready);
+}
+
 TEST_CASE("what cannot be served is refused with the reason") {
   auto options = options_for("llama-tied", 1);
   options.context_length = 64;

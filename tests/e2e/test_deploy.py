@@ -6,11 +6,23 @@ import shutil
 import subprocess
 
 import pytest
-from millrace_server import BINARY, ROOT, run_binary
+from millrace_ring import Ring
+from millrace_server import BINARY, MODEL, ROOT, run_binary, wait_until
 from prompts import PROMPT
 
 DEPLOY = ROOT / "deploy"
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
+
+
+LABELS = set("stage cause from to end sender receiver in_flight phase work route status refused".split())
+
+
+def expanded(word):
+    """a_{b,c}_d: a_b_d and a_c_d."""
+    braces = re.search(r"\{(.*?)\}", word)
+    if not braces:
+        return [word]
+    return [word[:braces.start()] + each + word[braces.end():] for each in braces.group(1).split(",")]
 
 
 def known_flags():
@@ -33,6 +45,42 @@ def test_the_dashboard_shows_what_is_exported(pp4):
     assert named <= samples
     places = [tuple(panel["gridPos"][key] for key in "xy") for panel in board["panels"]]
     assert len(set(places)) == len(places)
+
+
+@pytest.mark.skipif(MODEL.name != "books-4m", reason="the example is of the model that ships")
+def test_the_answer_in_the_readme_has_the_form_of_the_servers(pp4):
+    def forms(text):
+        """The kinds of events, whatever the words; tokens that come together share an event."""
+        found = set()
+        for line in re.findall(r"^data: (\{.*\})$", text, re.MULTILINE):
+            event = json.loads(line)
+            assert re.fullmatch(r"cmpl-[0-9a-f]{32}", event.pop("id")) and event.pop("created") > 0
+            event["choices"][0]["text"] = bool(event["choices"][0]["text"])
+            found.add(json.dumps(event))
+        return found
+
+    readme = (ROOT / "README.md").read_text()
+    body = json.loads(re.search(r"-d '(\{.*?\})'", readme).group(1))
+    shown = forms(readme)
+    assert len(shown) == 2
+    assert forms(pp4.post("/v1/completions", body).text) == shown
+
+
+def test_the_list_of_metrics_is_whole_and_true(tmp_path):
+    """With a TCP link and a page store, so that everything there is has something to say."""
+    store = ("--enable-hierarchical-cache", "--hicache-storage-backend", "file", "--hicache-storage-path", tmp_path)
+    with Ring(2, 2, *store, node_flags=store) as ring:
+        assert ring.server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 4}).status_code == 200
+        wait_until(lambda: "page_store_hits_total" in ring.server.get("/metrics").text, "the stores' counters")
+        exported = set(re.findall(r"^# TYPE (\S+)", ring.server.get("/metrics").text, re.MULTILINE))
+    text = (ROOT / "docs" / "observing.md").read_text()
+    text = text[text.index("## /metrics"):]
+    text = text[:text.index("\n## ", 1)]
+    words = {word for quoted in re.findall(r"`([\w{},]+)`", text) for word in expanded(quoted)}
+    both = {name.removeprefix("vllm:") for name in exported if name.startswith("vllm:")}
+    own = {name.removeprefix("millrace:") for name in exported if name.startswith("millrace:")} - both
+    assert own - words == set(), "not in docs/observing.md"
+    assert words - own - both - LABELS == set(), "not in /metrics"
 
 
 @pytest.mark.parametrize("name", ["millrace.service", "Containerfile"])

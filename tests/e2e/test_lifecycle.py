@@ -1,6 +1,7 @@
 """Starting, ending, and clients that go away."""
 
 import json
+import signal
 import socket
 
 import httpx
@@ -64,6 +65,7 @@ def test_the_log_is_json_lines_on_demand_and_holds_no_prompt():
         body = {"prompt": secret, "max_tokens": 3, "ignore_eos": True, "request_id": "two\nlines"}
         assert server.post("/v1/completions", body).status_code == 200
         httpx.get(server.url + "/nowhere", headers={"X-Request-Id": "mine"}, timeout=PATIENCE_S)
+        assert [server.get(probe).status_code for probe in ("/health", "/metrics", "/load", "/live")] == [200] * 4
         server.terminate()
         assert server.wait() == 0
     lines = [json.loads(line) for line in server.output]
@@ -78,6 +80,22 @@ def test_sigterm_ends_an_idle_server():
     with MillraceServer() as server:
         server.terminate()
         assert server.wait() == 0, server.log()
+
+
+def test_a_second_signal_ends_at_once():
+    """Before the drain is over, which a client holds up that takes nothing of its answer."""
+    body = json.dumps({**LONG, "n": 64, "ignore_eos": True, "stream": True}).encode()
+    with MillraceServer("--drain-timeout", 86400, "--write-timeout", 86400) as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, port = server.url.removeprefix("http://").rsplit(":", 1)
+        client.connect((host, int(port)))
+        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        wait_until(lambda: server.get("/load").json()["server_load"] == 1, "the start of the request")
+        server.process.send_signal(signal.SIGINT)
+        wait_until(lambda: "SIGINT: draining" in server.log(), "the drain")
+        server.terminate()
+        assert server.wait() == -signal.SIGTERM
 
 
 def check_refusal(result, *wanted):
@@ -124,6 +142,19 @@ def test_model_with_a_bad_file(tmp_path, name, fault):
     if fault == "truncated":
         content = (MODEL / name).read_bytes()
         (tmp_path / name).write_bytes(content[:len(content) // 2])
+    check_refusal(run_binary("serve", "--model-path", tmp_path, "--port", 0), name)
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "chat_template.jinja", "generation_config.json"])
+@pytest.mark.parametrize("fault", ["folder", "link to nothing"])
+def test_a_file_that_may_be_missing_but_not_unreadable(tmp_path, name, fault):
+    for path in MODEL.iterdir():
+        if path.name != name:
+            (tmp_path / path.name).symlink_to(path)
+    if fault == "folder":
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).symlink_to("nothing")
     check_refusal(run_binary("serve", "--model-path", tmp_path, "--port", 0), name)
 
 

@@ -1,5 +1,7 @@
 #include "model/stage_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -317,14 +319,24 @@ TEST_CASE("a checkpoint that holds more for a layer than its config says is refu
     const auto model = StageModel::load(*checkpoint, config, span, *backend, kLimits);
     return model ? std::string("loaded") : model.error().message.substr(folder.path().string().size());
   };
-  const StageSpan first{.layers = {0, 3}, .first = true};
-  const StageSpan last{.layers = {3, 5}, .last = true};
+  const StageSpan first{.layers = {0, 3}, .first = true, .last = false};
+  const StageSpan last{.layers = {3, 5}, .first = false, .last = true};
   const std::string bias = "model.layers.2.self_attn.q_proj.bias";
   REQUIRE(message(bias, first) ==
           ": tensor '" + bias + "' has no part in the LlamaForCausalLM that config.json describes");
   REQUIRE(message(bias, last) == "loaded");
-  REQUIRE(message("lm_head.bias", last).starts_with(": tensor 'lm_head.bias' has no part"));
-  for (const char* harmless : {"model.layers.2.self_attn.rotary_emb.inv_freq", "model.layers.5.mlp.gate_proj.weight",
-                               "model.rotary_emb.inv_freq", "vision.layers.0.weight"})
+  const auto refusal = [](const std::string& name) { return fmt::format(": tensor '{}' has no part", name); };
+  for (const char* other : {"lm_head.bias", "model.norm.bias", "model.layers.4.self_attn.o_proj.bias"})
+    REQUIRE(message(other, last).starts_with(refusal(other)));
+  for (const char* other :
+       {"model.embed_tokens.bias", "model.layers.2.mlp.up_proj.bias", "model.layers.2.self_attn.masked_bias",
+        "model.layers.2.self_attn.k_scale", "model.layers.2.self_attn.rotary_emb.scaling",
+        "model.layers.2.self_attn.q_norm.weight", "model.layers.2.input_layernorm.bias"})
+    REQUIRE(message(other, first).starts_with(refusal(other)));
+  REQUIRE(message("model.embed_tokens.bias", last) == "loaded");
+  for (const char* harmless :
+       {"model.layers.2.self_attn.rotary_emb.inv_freq", "model.layers.2.self_attn.rotary_emb.cos_cached",
+        "model.layers.2.self_attn.rotary_emb.sin_cached", "model.layers.5.mlp.gate_proj.weight", "model.norm.bias",
+        "lm_head.bias", "model.rotary_emb.inv_freq", "vision.layers.0.weight"})
     REQUIRE(message(harmless, first) == "loaded");
 }

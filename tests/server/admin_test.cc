@@ -134,6 +134,10 @@ TEST_CASE("Browsers may ask first") {
   CHECK(reply.header("Access-Control-Allow-Methods") == "POST, OPTIONS");
   CHECK(reply.header("Access-Control-Allow-Headers") == "Authorization, *");
   CHECK(client.get("/health").header("Access-Control-Allow-Origin") == "*");
+  client.send("OPTIONS * HTTP/1.1\r\n\r\n");
+  CHECK(client.read().header("Allow") == "GET, HEAD, POST, OPTIONS");
+  client.send("OPTIONS /nowhere HTTP/1.1\r\n\r\n");
+  CHECK(client.read().status == 404);
 }
 
 TEST_CASE("Metrics count requests and tokens under both names") {

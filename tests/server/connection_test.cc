@@ -154,8 +154,11 @@ TEST_CASE("Connections beyond the limit are turned away") {
   CHECK(first.get("/version").status == 200);
   CHECK(second.get("/version").status == 200);
   Client third(server.port);
-  CHECK(third.read().status == 503);
+  const HttpReply reply = third.read();
+  CHECK(reply.status == 503);
+  CHECK(!reply.header("X-Request-Id").empty());
   CHECK(third.at_end());
+  CHECK_THAT(first.get("/metrics").body, Catch::Contains(R"(route="refused",status="503"} 1)"));
   first.close();
   for (int i = 0; i < 200; ++i) {
     Client again(server.port);

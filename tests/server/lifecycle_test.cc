@@ -24,15 +24,18 @@ TEST_CASE("A port in use is a clear error") {
   CHECK_THAT(started.error().message, Catch::Contains(std::to_string(server.port)) && Catch::Contains("in use"));
 }
 
-TEST_CASE("A host that does not exist is a clear error") {
+TEST_CASE("A host that does not exist, or is somebody else's, is a clear error") {
   FakeEngine engine;
-  server::ServerOptions options;
-  options.host = "256.256.256.256";
   server::Service service;
   service.engine = &engine;
   service.tokenizer = byte_tokenizer();
-  server::Server server(options, service);
-  CHECK(server.start().has_error());
+  server::ServerOptions options;
+  options.host = "256.256.256.256";
+  CHECK_THAT(server::Server(options, service).start().error().message, Catch::Contains("'256.256.256.256'"));
+  options.host = "2001:db8::1";  // for documents only
+  options.port = 7;
+  CHECK_THAT(server::Server(options, service).start().error().message,
+             Catch::StartsWith("cannot listen on [2001:db8::1]:7: "));
 }
 
 TEST_CASE("Stopping lets a running stream end and closes idle connections") {

@@ -88,11 +88,16 @@ TEST_CASE("Relations between fields are checked") {
   CHECK(completion_outcome(R"("stream":true,"stream_options":{"include_usage":true})") == "ok");
   CHECK(completion_outcome(R"("stream":true,"stream_options":{"include_usage":1})") == "stream_options.include_usage");
   CHECK(completion_outcome(R"("max_tokens":2,"min_tokens":3)") == "min_tokens");
+  CHECK(parse_completion_request(R"({"prompt":"p","n":65})", kLimits).error().message ==
+        "n: found 65, wanted at most 64 (--max-choices)");
   const auto ids = [](size_t count) {
     std::string list = "[1";
     for (size_t i = 1; i < count; ++i) list += ",1";
     return "\"stop_token_ids\":" + list + "]";
   };
+  const auto stop = [](size_t length) { return fmt::format("\"stop\":[\"{}\"]", std::string(length, 'x')); };
+  CHECK(completion_outcome(stop(1024)) == "ok");
+  CHECK(completion_outcome(stop(1025)) == "stop");
   CHECK(completion_outcome(ids(4096)) == "ok");
   CHECK(completion_outcome(ids(4097)) == "stop_token_ids");
   CHECK(completion_outcome(R"("max_tokens":0,"echo":true)") == "ok");

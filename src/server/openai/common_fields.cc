@@ -10,11 +10,20 @@ namespace {
 
 constexpr int64_t kMaxLogprobs = 20;
 constexpr size_t kMaxStops = 4;
+constexpr size_t kMaxStopLength = 1024;  // each of n choices has its own automaton of them
 constexpr size_t kMaxLogitBias = 4096;
 constexpr size_t kMaxStopTokenIds = 4096;  // each of n choices carries them
 constexpr double kMaxBias = 100;
 constexpr double kLeastRepetitionPenalty = 0.001;  // logits divided by less may overflow
 constexpr size_t kMaxIdLength = 256;
+
+Refusal read_n(std::string_view name, Json value, const RequestLimits& limits, CommonRequest& request) {
+  const auto most = static_cast<int64_t>(limits.max_choices);
+  int64_t n = 0;
+  const bool is_too_many = value.get_int64().get(n) == simdjson::SUCCESS && n > most;
+  if (is_too_many) return bad_request(name, "{}: found {}, wanted at most {} (--max-choices)", name, n, most);
+  return read_int(name, value, 1, most, request.n);
+}
 
 Refusal read_stop(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
   request.stop.clear();
@@ -32,9 +41,14 @@ Refusal read_stop(std::string_view name, Json value, const RequestLimits&, Commo
       if (Refusal refusal = read_string(name, item, request.stop.emplace_back())) return refusal;
     }
   }
-  const bool has_empty = std::any_of(request.stop.begin(), request.stop.end(),
-                                     [](const std::string& text) { return text.empty(); });
-  if (has_empty) return bad_request(name, "{}: a stop string is empty", name);
+  for (const std::string& stop : request.stop) {
+    const size_t length = text::count_code_points(stop);
+    if (length == 0) return bad_request(name, "{}: a stop string is empty", name);
+    if (length > kMaxStopLength) {
+      return bad_request(name, "{}: found a stop string of {} characters, wanted at most {}", name, length,
+                         kMaxStopLength);
+    }
+  }
   return std::nullopt;
 }
 
@@ -125,9 +139,14 @@ Refusal read_seed(std::string_view name, Json value, const RequestLimits&, Commo
 void describe_stop(SchemaWriter& schema) {
   JsonWriter& json = schema.json();
   json.key("anyOf").begin_array();
-  json.begin_object().member("type", "string").member("minLength", 1).end_object();
+  const auto string = [&json] {
+    json.begin_object().member("type", "string").member("minLength", 1).member("maxLength", kMaxStopLength);
+    json.end_object();
+  };
+  string();
   json.begin_object().member("type", "array").member("maxItems", kMaxStops).key("items");
-  json.begin_object().member("type", "string").member("minLength", 1).end_object().end_object();
+  string();
+  json.end_object();
   json.begin_object().member("type", "null").end_object().end_array();
 }
 
@@ -177,11 +196,7 @@ constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 
 constexpr std::array kCommonFields = {
     string_field<Common, &Common::model>("model", "The name that /v1/models gives, or nothing"),
-    Field<Common>{"n",
-                  [](Name n, Json v, const Limits& l, Common& r) {
-                    return read_int(n, v, 1, static_cast<int64_t>(l.max_choices), r.n);
-                  },
-                  [](SchemaWriter& s) { s.integer(1, static_cast<int64_t>(s.limits().max_choices)); }},
+    Field<Common>{"n", read_n, [](SchemaWriter& s) { s.integer(1, static_cast<int64_t>(s.limits().max_choices)); }},
     number_field<Common, &Common::temperature, 0.0, 2.0>("temperature"),
     number_field<Common, &Common::top_p, 0.0, 1.0, true>("top_p"),
     number_field<Common, &Common::min_p, 0.0, 1.0>("min_p"),
@@ -210,7 +225,8 @@ constexpr std::array kCommonFields = {
                   "Keeps the last so many; -1: as many as the context holds beside max_tokens"},
     flag_field<Common, &Common::add_special_tokens>("add_special_tokens",
                                                     "Default true for a completion, false for a chat"),
-    integer_field<Common, &Common::priority, kInt32Min, kInt32Max>("priority", "Larger goes first"),
+    integer_field<Common, &Common::priority, kInt32Min, kInt32Max>(
+        "priority", "Larger goes first, with --schedule-policy priority"),
     short_string_field<&Common::request_id>("request_id", "Part of the response's id"),
     short_string_field<&Common::cache_salt>("cache_salt", "Prefixes are shared between requests of equal salt"),
     flag_field<Common, &Common::stream>("stream"),
