@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <exception>
+#include <utility>
 
 #include "base/check.h"
 #include "cuda/error.h"
@@ -104,10 +105,13 @@ void GraphCache::launch(Graph& graph) {
 void GraphCache::give_up(Graph& graph, const std::string& reason) {
   graph.given_up = true;
   ++failures_;
-  if (!warn_) return;
-  warn_(fmt::format("device {}: decode steps of up to {} rows and {} tokens of context run without a graph: {}{}",
-                    device_.ordinal, graph.key.ops.row_count, graph.key.context, reason,
-                    failures_ == kMostFailures ? "; no further graph is tried" : ""));
+  std::string what =
+      fmt::format("device {}: decode steps of up to {} rows and {} tokens of context run without a graph: {}{}",
+                  device_.ordinal, graph.key.ops.row_count, graph.key.context, reason,
+                  failures_ == kMostFailures ? "; no further graph is tried" : "");
+  if (!warn_ || what == told_) return;  // each output buffer has a graph of its own
+  told_ = std::move(what);
+  warn_(told_);
 }
 
 }  // namespace millrace::cuda

@@ -61,6 +61,7 @@ class GraphCache final : public tensor::Replay {
   uint64_t moves_ = 0;  // Device::moves of the graphs
   const Warn warn_;
   int failures_ = 0;  // since a graph was made
+  std::string told_;  // last
 };
 
 }  // namespace millrace::cuda
