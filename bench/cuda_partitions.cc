@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <memory>
 #include <random>
 #include <semaphore>
@@ -257,6 +258,7 @@ int main(int argc, char** argv) {
                options.layers, options.prompts, options.parts, options.prompt_tokens, options.chunk);
     return 1;
   }
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // whoever ends it early keeps what has been measured
   try {
     const std::vector<uint16_t> numbers = random_numbers(options);
     const double pipeline = measure_pipeline(options, numbers);

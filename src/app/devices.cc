@@ -60,6 +60,16 @@ double gigabytes(uint64_t bytes) {
   return static_cast<double>(bytes) / 1e9;
 }
 
+/// "79.2 of 85.0 GB of memory free", or why it cannot be used now: another process may have it for itself.
+std::string memory_of(const cuda::Module& module, int device, uint64_t total_bytes) {
+  try {
+    return fmt::format("{:.1f} of {:.1f} GB of memory free", gigabytes(module.free_bytes(device)),
+                       gigabytes(total_bytes));
+  } catch (const std::exception& failure) {
+    return fmt::format("{:.1f} GB of memory; of no use now: {}", gigabytes(total_bytes), failure.what());
+  }
+}
+
 /// Of the process: it is all of it that a device is lost to.
 struct LostDevice {
   std::mutex mutex;
@@ -110,7 +120,11 @@ Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(int32_t stage_count, i
   if (gpus.has_error()) return gpus.error();
   const auto gpu_count = static_cast<int32_t>(gpus->size());
   const int32_t gpu = index % gpu_count;
-  cuda::CudaOptions backend{.device = gpu, .graphs = options.graphs, .channels = options.channels, .lost = lose_device};
+  cuda::CudaOptions backend{.device = gpu,
+                            .graphs = options.graphs,
+                            .channels = options.channels,
+                            .lost = lose_device,
+                            .warn = [](const std::string& what) { log::warn("{}", what); }};
   if (options.divide) {
     backend.part = index / gpu_count;
     backend.part_count = (stage_count - gpu + gpu_count - 1) / gpu_count;
@@ -133,8 +147,8 @@ std::string describe_devices() {
   if (gpus.has_error()) return text + fmt::format("cuda    none: {}\n", gpus.error().message);
   for (size_t i = 0; i < gpus->size(); ++i) {
     const cuda::GpuInfo& gpu = (*gpus)[i];
-    text += fmt::format("cuda {}  {}; {:.1f} of {:.1f} GB of memory free\n", i, gpu.description,
-                        gigabytes((*load_module())->free_bytes(static_cast<int>(i))), gigabytes(gpu.total_bytes));
+    text += fmt::format("cuda {}  {}; {}\n", i, gpu.description,
+                        memory_of(**load_module(), static_cast<int>(i), gpu.total_bytes));
   }
   return text;
 }

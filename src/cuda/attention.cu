@@ -128,8 +128,19 @@ int32_t split_rows_wanted(const BatchBounds& bounds) {
   return bounds.sequence_rows < kMostRows ? bounds.sequence_rows : kMostRows;
 }
 
-template <int kDim, int kStages, int kWarps>
+/// What the widest heads leave room for.
+template <int kDim>
+struct Blocks {
+  static constexpr int kStages = kDim > 128 ? 2 : 3;  ///< of split_kernel
+  static constexpr int kWarps = kDim > 128 ? 2 : 4;   ///< of tile_kernel
+  static constexpr size_t kSplitBytes = kStages * HeadTile<kDim>::kStageBytes + HeadTile<kDim>::kQueryBytes;
+  static constexpr size_t kTileBytes = tile_shared_bytes<kDim, kWarps>();
+  static constexpr size_t kMostBytes = kSplitBytes > kTileBytes ? kSplitBytes : kTileBytes;
+};
+
+template <int kDim>
 void launch_attention(cudaStream_t stream, Attention a, const BatchBounds& bounds, void* workspace) {
+  using Block = Blocks<kDim>;
   a.split_bound = ceil_div(bounds.context, kSplitKeys);
   a.split_rows = split_rows_wanted(bounds);
   while (partial_bytes(a.head_count, kDim, bounds, a.split_rows) > kMostPartialBytes) a.split_rows /= 2;
@@ -141,15 +152,14 @@ void launch_attention(cudaStream_t stream, Attention a, const BatchBounds& bound
     a.partial_sums = reinterpret_cast<float2*>(a.partial_acc + static_cast<size_t>(bounds.sequences) * a.head_count *
                                                                    a.split_rows * a.split_bound * kDim);
     const dim3 splits(a.split_bound, ceil_div(virtual_rows, kWarpRows) * kv_heads, sequences);
-    constexpr size_t kShared = kStages * HeadTile<kDim>::kStageBytes + HeadTile<kDim>::kQueryBytes;
-    launch<split_kernel<kDim, kStages>>({"attention over splits", splits, dim3(kLanes), kShared}, stream, a);
+    launch<split_kernel<kDim, Block::kStages>>({"attention over splits", splits, dim3(kLanes), Block::kSplitBytes},
+                                               stream, a);
     launch<merge_kernel<kDim>>({"attention merge", dim3(virtual_rows * kv_heads, sequences), dim3(kLanes)}, stream, a);
     if (bounds.sequence_rows <= a.split_rows) return;
   }
-  const int32_t tiles = bounds.rows * a.group / (kWarps * kWarpRows) + bounds.sequences;
-  launch<tile_kernel<kDim, kWarps>>(
-      {"attention", dim3(tiles, a.cache.kv_head_count), dim3(kWarps * kLanes), tile_shared_bytes<kDim, kWarps>()},
-      stream, a);
+  const int32_t tiles = bounds.rows * a.group / (Block::kWarps * kWarpRows) + bounds.sequences;
+  launch<tile_kernel<kDim, Block::kWarps>>(
+      {"attention", dim3(tiles, a.cache.kv_head_count), dim3(Block::kWarps * kLanes), Block::kTileBytes}, stream, a);
 }
 
 int32_t padded_dim(int32_t head_dim) {
@@ -161,6 +171,15 @@ int32_t padded_dim(int32_t head_dim) {
 size_t attention_workspace_bytes(const AttentionSizes& sizes, const DeviceKvCache& cache, const BatchBounds& bounds) {
   const size_t bytes = partial_bytes(sizes.head_count, padded_dim(cache.head_dim), bounds, split_rows_wanted(bounds));
   return bytes < kMostPartialBytes ? bytes : kMostPartialBytes;
+}
+
+size_t attention_shared_bytes(int32_t head_dim) {
+  switch (padded_dim(head_dim)) {
+    case 64: return Blocks<64>::kMostBytes;
+    case 96: return Blocks<96>::kMostBytes;
+    case 128: return Blocks<128>::kMostBytes;
+    default: return Blocks<256>::kMostBytes;
+  }
 }
 
 void attention(cudaStream_t stream, const void* q, const AttentionSizes& sizes, const DeviceBatch& batch,
@@ -180,10 +199,10 @@ void attention(cudaStream_t stream, const void* q, const AttentionSizes& sizes, 
                     .cache = cache,
                     .layer = layer};
   switch (padded_dim(cache.head_dim)) {
-    case 64: return launch_attention<64, 3, 4>(stream, a, bounds, workspace);
-    case 96: return launch_attention<96, 3, 4>(stream, a, bounds, workspace);
-    case 128: return launch_attention<128, 3, 4>(stream, a, bounds, workspace);
-    default: return launch_attention<256, 2, 2>(stream, a, bounds, workspace);
+    case 64: return launch_attention<64>(stream, a, bounds, workspace);
+    case 96: return launch_attention<96>(stream, a, bounds, workspace);
+    case 128: return launch_attention<128>(stream, a, bounds, workspace);
+    default: return launch_attention<256>(stream, a, bounds, workspace);
   }
 }
 

@@ -101,7 +101,7 @@ class CudaBackend final : public Backend {
   void submit_copy(CopyDirection direction, std::function<void()> work, CompletionHandler done) override;
   std::unique_ptr<Replay> make_replay() override {
     if (!options_.graphs) return std::make_unique<CallAgain>();
-    return std::make_unique<GraphCache>(device_, submissions_);
+    return std::make_unique<GraphCache>(device_, submissions_, options_.warn);
   }
   std::shared_ptr<LayerGate> make_layer_gate() override { return std::make_shared<CudaLayerGate>(device_); }
 

@@ -19,6 +19,8 @@ struct CudaOptions {
   /// Called once, on a thread of the backend's, after a failure that the device does not recover from: whatever this
   /// process asks of it from now on fails. What failed has been told before.
   std::function<void(const std::string& reason)> lost;
+  /// Called with what is worth a line in the log, as steps that go slower than they could, on a thread that submits.
+  std::function<void(const std::string& what)> warn;
 };
 
 /// A Backend on a GPU: computes in bf16, keeps the residual stream in f32. It owns streams, scratch and one thread that

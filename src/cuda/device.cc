@@ -12,6 +12,8 @@ namespace {
 
 /// The first architecture with the instructions that the ops are made of.
 constexpr int kLeastMajor = 8;
+/// Drivers of one major version serve all runtimes of it.
+constexpr int kLeastDriver = CUDART_VERSION / 1000 * 1000;
 
 int made_current(int ordinal) {
   check(cudaSetDevice(ordinal), "cudaSetDevice");
@@ -34,12 +36,31 @@ int checked(int ordinal) {
   return ordinal;
 }
 
+/// That a part does what the whole GPU does: memory, a kernel and an event that are not its own. Throws.
+void try_out(int ordinal, const Partition& part) {
+  constexpr size_t kCount = 64;
+  const Stream stream{{.partition = &part}};
+  const tensor::Buffer floats = allocate_device(ordinal, kCount * sizeof(float), stream);
+  const tensor::Buffer halves = allocate_device(ordinal, kCount * sizeof(uint16_t), stream);
+  const Event done;
+  convert_to_bf16(stream.get(), floats.data(), SourceType::kF32, kCount, halves.data());
+  done.record(stream);
+  check(cudaStreamWaitEvent(stream.get(), done.get(), 0), "cudaStreamWaitEvent");
+  stream.synchronize();
+  check(cudaEventQuery(done.get()), "cudaEventQuery");
+}
+
 }  // namespace
 
 Division divide_device(int ordinal, int part, int part_count) {
   if (part_count <= 1) return {};
   auto partition = Partition::make(ordinal, part, part_count);
   if (partition.has_error()) return {nullptr, fmt::format(", not divided: {}", partition.error().message)};
+  try {
+    try_out(ordinal, **partition);
+  } catch (const std::runtime_error& error) {
+    return {nullptr, fmt::format(", not divided: {}", error.what())};
+  }
   std::string text = fmt::format(", part {} of {}, {} SMs", part + 1, part_count, (*partition)->multiprocessors());
   return {std::move(*partition), std::move(text)};
 }
@@ -71,7 +92,7 @@ Result<std::vector<GpuInfo>> list_gpus() {
   const cudaError_t outcome = cudaGetDeviceCount(&count);
   if (outcome == cudaErrorInsufficientDriver) {
     return make_error(ErrorCode::kUnavailable, "the CUDA driver is for CUDA {}, wanted {} or later", version(driver),
-                      version(CUDART_VERSION));
+                      version(kLeastDriver));
   }
   if (outcome == cudaErrorNoDevice || (outcome == cudaSuccess && count == 0)) {
     return make_error(ErrorCode::kUnavailable, "a CUDA driver, but no GPU that it can use");

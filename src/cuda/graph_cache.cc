@@ -1,69 +1,117 @@
 #include "cuda/graph_cache.h"
 
+#include <fmt/core.h>
+
 #include <bit>
+#include <exception>
+#include <utility>
 
 #include "base/check.h"
 #include "cuda/error.h"
 
 namespace millrace::cuda {
+namespace {
+
+struct DestroyCaptured {
+  void operator()(cudaGraph_t graph) const { (void)cudaGraphDestroy(graph); }
+};
+
+}  // namespace
 
 int32_t GraphCache::bucket(int32_t rows) {
   return rows > 0 && rows <= kMaxRows ? static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(rows))) : rows;
 }
 
-GraphCache::~GraphCache() {
-  clear();
-}
-
-void GraphCache::clear() {
-  for (const Graph& graph : graphs_) {
-    if (graph.executable != nullptr) (void)cudaGraphExecDestroy(graph.executable);
-  }
-  graphs_.clear();
-  by_key_.clear();
-}
-
 void GraphCache::run(const tensor::ReplayKey& key, const tensor::PlacedBatch& batch, const std::function<void()>& ops) {
   CHECK(submissions_.inside(), "a replay outside submitted work");
   if (key.row_count > kMaxRows) return ops();
-  if (moves_ != device_.moves) clear();
+  if (moves_ != device_.moves) {
+    by_key_.clear();
+    graphs_.clear();
+  }
   moves_ = device_.moves;
   const Key whole{key, static_cast<const CudaBatch*>(batch.placed)->bounds.context};
   const auto found = by_key_.find(whole);
   if (found == by_key_.end()) {
     ops();
-    if (moves_ != device_.moves) return;  // the scratch has grown: this time does not count
-    graphs_.push_front({whole, nullptr});
-    by_key_[whole] = graphs_.begin();
-    if (graphs_.size() <= kMaxGraphs) return;
-    if (graphs_.back().executable != nullptr) (void)cudaGraphExecDestroy(graphs_.back().executable);
-    by_key_.erase(graphs_.back().key);
-    graphs_.pop_back();
+    if (moves_ == device_.moves) remember(whole);  // else the scratch has grown: this time does not count
     return;
   }
   graphs_.splice(graphs_.begin(), graphs_, found->second);
   Graph& graph = graphs_.front();
-  if (graph.executable == nullptr) graph.executable = capture(ops);
-  check(cudaGraphLaunch(graph.executable, device_.compute.get()), "cudaGraphLaunch");
+  if (graph.executable != nullptr) return launch(graph);
+  if (graph.given_up || failures_ >= kMostFailures) return ops();
+  make(graph, ops);
 }
 
-cudaGraphExec_t GraphCache::capture(const std::function<void()>& ops) {
+void GraphCache::remember(const Key& key) {
+  graphs_.push_front({key, nullptr});
+  by_key_[key] = graphs_.begin();
+  if (graphs_.size() <= kMaxGraphs) return;
+  by_key_.erase(graphs_.back().key);
+  graphs_.pop_back();
+}
+
+/// The ops as a graph that is ready on the device. Whatever fails, the stream takes work again, and none was done.
+GraphCache::Executable GraphCache::capture(const std::function<void()>& ops) const {
   const cudaStream_t stream = device_.compute.get();
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-  cudaGraph_t graph = nullptr;
+  std::exception_ptr failure;
   try {
     ops();
   } catch (...) {
-    if (cudaStreamEndCapture(stream, &graph) == cudaSuccess && graph != nullptr) (void)cudaGraphDestroy(graph);
-    (void)cudaGetLastError();
-    throw;
+    failure = std::current_exception();
   }
-  check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-  cudaGraphExec_t executable = nullptr;
-  const cudaError_t outcome = cudaGraphInstantiate(&executable, graph, 0);
-  (void)cudaGraphDestroy(graph);
-  check(outcome, "cudaGraphInstantiate");
+  cudaGraph_t made = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(stream, &made);
+  const std::unique_ptr<CUgraph_st, DestroyCaptured> captured(made);
+  if (failure) {
+    (void)cudaGetLastError();  // of the end, which follows from what has failed
+    std::rethrow_exception(failure);
+  }
+  check(ended, "cudaStreamEndCapture");
+  cudaGraphExec_t instance = nullptr;
+  check(cudaGraphInstantiate(&instance, captured.get(), 0), "cudaGraphInstantiate");
+  Executable executable(instance);
+  check(cudaGraphUpload(instance, stream), "cudaGraphUpload");
   return executable;
+}
+
+/// Captures and launches; the ops run as they come where that cannot be.
+void GraphCache::make(Graph& graph, const std::function<void()>& ops) {
+  std::string reason;
+  try {
+    graph.executable = capture(ops);
+  } catch (const std::exception& error) {
+    reason = error.what();
+  }
+  if (graph.executable != nullptr) {
+    failures_ = 0;
+    return launch(graph);
+  }
+  ops();  // where these fail too, the graph was not the matter
+  give_up(graph, reason);
+}
+
+void GraphCache::launch(Graph& graph) {
+  const cudaError_t outcome = cudaGraphLaunch(graph.executable.get(), device_.compute.get());
+  if (outcome == cudaSuccess) return;
+  // What of it has begun is not known, and the ops give other sums when they run twice: this work fails.
+  graph.executable.reset();
+  give_up(graph, "cudaGraphLaunch: " + describe_error(outcome));
+  check(outcome, "cudaGraphLaunch");
+}
+
+void GraphCache::give_up(Graph& graph, const std::string& reason) {
+  graph.given_up = true;
+  ++failures_;
+  std::string what =
+      fmt::format("device {}: decode steps of up to {} rows and {} tokens of context run without a graph: {}{}",
+                  device_.ordinal, graph.key.ops.row_count, graph.key.context, reason,
+                  failures_ == kMostFailures ? "; no further graph is tried" : "");
+  if (!warn_ || what == told_) return;  // each output buffer has a graph of its own
+  told_ = std::move(what);
+  warn_(told_);
 }
 
 }  // namespace millrace::cuda

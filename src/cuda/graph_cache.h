@@ -1,7 +1,10 @@
 #pragma once
 
+#include <functional>
 #include <list>
 #include <map>
+#include <memory>
+#include <string>
 
 #include "cuda/submissions.h"
 #include "tensor/backend.h"
@@ -10,15 +13,20 @@ namespace millrace::cuda {
 
 /// Decode steps as graphs: ops of a key run as they come the first time, are captured the second, and are replayed from
 /// then on over what the placed batch holds. Batches are padded to a power of two of rows, so there are few keys; the
-/// graph that was used least recently goes when there are too many all the same.
+/// graph that was used least recently goes when there are too many all the same. A key whose graph cannot be made stays
+/// with its ops as they come.
 class GraphCache final : public tensor::Replay {
  public:
   /// Larger batches spend little of their time on launches.
   static constexpr int64_t kMaxRows = 128;
   static constexpr size_t kMaxGraphs = 128;
+  /// When so many in a row could not be made, no further one is tried.
+  static constexpr int kMostFailures = 4;
+  using Warn = std::function<void(const std::string& what)>;
 
-  GraphCache(Device& device, const Submissions& submissions) : device_(device), submissions_(submissions) {}
-  ~GraphCache() override;
+  /// `warn`, which may be empty, is told of each graph that there is none of, and why.
+  GraphCache(Device& device, const Submissions& submissions, Warn warn)
+      : device_(device), submissions_(submissions), warn_(std::move(warn)) {}
   /// What rows of a batch are padded to. Tiles of products have such sizes, so padding costs them next to nothing.
   [[nodiscard]] static int32_t bucket(int32_t rows);
   [[nodiscard]] int32_t padded_rows(int32_t rows) const override { return bucket(rows); }
@@ -30,19 +38,30 @@ class GraphCache final : public tensor::Replay {
     int32_t context = 0;  // BatchBounds::context
     friend auto operator<=>(const Key&, const Key&) = default;
   };
+  struct Destroy {
+    void operator()(cudaGraphExec_t executable) const { (void)cudaGraphExecDestroy(executable); }
+  };
+  using Executable = std::unique_ptr<CUgraphExec_st, Destroy>;
   struct Graph {
     Key key;
-    cudaGraphExec_t executable = nullptr;  // null: the ops have run once
+    Executable executable;  // null: the ops have run once, or there will be no graph
+    bool given_up = false;
   };
   using Graphs = std::list<Graph>;  // most recently used first
-  void clear();
-  [[nodiscard]] cudaGraphExec_t capture(const std::function<void()>& ops);
+  void remember(const Key& key);
+  [[nodiscard]] Executable capture(const std::function<void()>& ops) const;
+  void make(Graph& graph, const std::function<void()>& ops);
+  void launch(Graph& graph);
+  void give_up(Graph& graph, const std::string& reason);
 
   Device& device_;
   const Submissions& submissions_;
   Graphs graphs_;
   std::map<Key, Graphs::iterator> by_key_;
   uint64_t moves_ = 0;  // Device::moves of the graphs
+  const Warn warn_;
+  int failures_ = 0;  // since a graph was made
+  std::string told_;  // last
 };
 
 }  // namespace millrace::cuda

@@ -136,6 +136,8 @@ struct AttentionSizes {
 /// Scratch of attention for batches within `bounds`; it need not be zero.
 [[nodiscard]] size_t attention_workspace_bytes(const AttentionSizes& sizes, const DeviceKvCache& cache,
                                                const BatchBounds& bounds);
+/// Dynamic shared memory that a block of attention takes for heads of so many channels; not every device has so much.
+[[nodiscard]] size_t attention_shared_bytes(int32_t head_dim);
 /// out (bf16) [rows, heads·head_dim]: causal attention over the sequence's pages, own position included.
 void attention(cudaStream_t stream, const void* q, const AttentionSizes& sizes, const DeviceBatch& batch,
                const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* out, void* workspace);

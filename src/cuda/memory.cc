@@ -14,6 +14,10 @@ namespace {
 
 constexpr size_t kLeast = 64 << 10;
 
+double megabytes(size_t bytes) {
+  return static_cast<double>(bytes) / 1e6;
+}
+
 }  // namespace
 
 tensor::Buffer allocate_device(int device, size_t bytes, const Stream& stream) {
@@ -25,7 +29,6 @@ tensor::Buffer allocate_device(int device, size_t bytes, const Stream& stream) {
     size_t free = 0;
     size_t total = 0;
     (void)cudaMemGetInfo(&free, &total);
-    const auto megabytes = [](size_t count) { return static_cast<double>(count) / 1e6; };
     const std::string missing =
         bytes > free ? fmt::format(", {:.1f} MB are missing", megabytes(bytes - free)) : std::string();
     throw std::runtime_error(fmt::format("CUDA: cudaMalloc of {:.1f} MB, device {} has {:.1f} MB left{}: {}",
@@ -40,7 +43,12 @@ tensor::Buffer allocate_device(int device, size_t bytes, const Stream& stream) {
 tensor::Buffer allocate_pinned(size_t bytes) {
   if (bytes == 0) return {};
   void* data = nullptr;
-  check(cudaHostAlloc(&data, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc");
+  const cudaError_t outcome = cudaHostAlloc(&data, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+  if (outcome != cudaSuccess) {
+    (void)cudaGetLastError();
+    throw std::runtime_error(fmt::format("CUDA: cudaHostAlloc of {:.1f} MB of the host's memory: {}", megabytes(bytes),
+                                         describe_error(outcome)));
+  }
   std::memset(data, 0, bytes);
   return {data, bytes, [](void* memory) { (void)cudaFreeHost(memory); }};
 }

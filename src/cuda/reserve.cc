@@ -1,8 +1,12 @@
 #include "cuda/reserve.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
+#include <stdexcept>
 
+#include "cuda/error.h"
 #include "cuda/graph_cache.h"
 #include "cuda/place_batch.h"
 #include "cuda/sampling.h"
@@ -48,9 +52,24 @@ size_t most_attention_scratch(const tensor::WorkBounds& bounds) {
   return most;
 }
 
+/// At the start, not when the first prompt comes.
+void check_shared_memory(const Device& device, const tensor::WorkBounds& bounds) {
+  if (bounds.attention.empty()) return;
+  int most = 0;
+  check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.ordinal),
+        "cudaDeviceGetAttribute");
+  const size_t wanted = attention_shared_bytes(bounds.cache.head_dim);
+  if (wanted <= static_cast<size_t>(most)) return;
+  throw std::runtime_error(
+      fmt::format("CUDA: attention over heads of {} channels takes {} bytes of shared memory per block, device {} ({}) "
+                  "has {}",
+                  bounds.cache.head_dim, wanted, device.ordinal, describe_device(device.ordinal), most));
+}
+
 }  // namespace
 
 void reserve_scratch(Device& device, Submissions& submissions, const tensor::WorkBounds& bounds) {
+  check_shared_memory(device, bounds);
   const auto rows = static_cast<size_t>(bounds.rows);
   const auto sequences = static_cast<size_t>(GraphCache::bucket(bounds.sequences));
   const auto context = static_cast<size_t>(bounds.context);

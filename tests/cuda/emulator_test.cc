@@ -140,6 +140,17 @@ TEST_CASE("the emulator notices threads that part at barriers and collectives") 
   REQUIRE_THROWS_WITH(run(reverse_block, 40, 160, out.get()), Contains("40 threads per block"));
 }
 
+TEST_CASE("the emulator notices launches that are larger than any device takes") {
+  const auto launch = [](const dim3& grid, size_t shared_bytes) {
+    const DeviceArray<int> out(1);
+    cuda::launch_kernel(shuffle_lanes, {"probe", grid, dim3(32), shared_bytes}, nullptr, out.get());
+  };
+  launch(dim3(1), 227 << 10);
+  REQUIRE_THROWS_WITH(launch(dim3(1), (227 << 10) + 1), "probe: 232449 bytes of shared memory, wanted at most 232448");
+  REQUIRE_THROWS_WITH(launch(dim3(1, 65536), 0), Catch::Contains("probe: a grid of (1, 65536, 1), wanted at most"));
+  REQUIRE_THROWS_WITH(launch(dim3(1, 1, 65536), 0), Catch::Contains("probe: a grid of (1, 1, 65536), wanted at most"));
+}
+
 TEST_CASE("the emulator shows what barriers and waits are for") {
   const DeviceArray<int> races(1);
   for (uint64_t seed = 1; seed <= 20; ++seed) {

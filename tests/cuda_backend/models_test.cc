@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "cuda/cuda_backend.h"
+#include "cuda/emulator/fake_runtime.h"
 #include "cuda_backend/families.h"
 
 using namespace millrace;
@@ -12,6 +14,24 @@ namespace {
 /// Of a prompt and its continuation: each costs 10 to 100 ms.
 constexpr size_t kMostTokens = 40;
 
+/// A GPU of another compute capability, as long as it lives.
+struct OtherGpu {
+  explicit OtherGpu(int capability) { emulator::set_capability(capability); }
+  ~OtherGpu() { emulator::set_capability(90); }
+  OtherGpu(const OtherGpu&) = delete;
+  OtherGpu& operator=(const OtherGpu&) = delete;
+};
+
+void reserve_heads_of(int32_t channels) {
+  const tensor::AttentionShape attention{.head_count = 1, .kv_head_count = 1, .head_dim = channels, .scale = 1.0f};
+  cuda::make_backend({})->reserve({.rows = 1,
+                                   .sequences = 1,
+                                   .context = 64,
+                                   .cache = {1, 1, channels, 16, 0},
+                                   .weights = {},
+                                   .attention = std::span(&attention, 1)});
+}
+
 }  // namespace
 
 TEST_CASE("the CUDA ops compute every family near the reference") {
@@ -19,4 +39,13 @@ TEST_CASE("the CUDA ops compute every family near the reference") {
   std::erase_if(family.prompts, [](const auto& prompt) { return prompt.sequence().size() > kMostTokens; });
   REQUIRE_FALSE(family.prompts.empty());
   test::require_agreement(family);
+}
+
+TEST_CASE("heads that a GPU's shared memory is too small for are refused before any prompt comes") {
+  reserve_heads_of(256);
+  const OtherGpu gpu(89);
+  reserve_heads_of(128);
+  REQUIRE_THROWS_WITH(reserve_heads_of(129),
+                      "CUDA: attention over heads of 129 channels takes 117248 bytes of shared memory per block, "
+                      "device 0 (Emulated GPU, sm_89, 4 SMs) has 101376");
 }

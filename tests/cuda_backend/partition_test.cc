@@ -40,7 +40,7 @@ TEST_CASE("four stages run on four disjoint parts of a GPU and draw what they dr
   const DecodeRig::Drawn wanted = drawn_with(1);
   REQUIRE(emulator::counts().divided_streams == 0);
   const DecodeRig::Drawn divided = drawn_with(4);  // parts that overlap would be an error
-  REQUIRE(emulator::counts().divided_streams == 4 * 4);
+  REQUIRE(emulator::counts().divided_streams == 4 * 5);  // one of each to try it out
   for (size_t s = 0; s < wanted.size(); ++s) {
     REQUIRE(std::ranges::equal(divided[s], wanted[s], {}, &tensor::SampleResult::token, &tensor::SampleResult::token));
   }
@@ -59,6 +59,24 @@ TEST_CASE("a GPU that does not divide so is taken whole, and the backend says wh
   REQUIRE(whole->description() ==
           "cuda Emulated GPU, sm_90, 4 SMs, not divided: 4 multiprocessors do not make 5 equal parts");
   REQUIRE(emulator::counts().divided_streams == 0);
+}
+
+TEST_CASE("a part that does not work as the whole GPU does is not taken") {
+  const LargeGpu gpu;
+  const DecodeRig::Drawn wanted = drawn_with(1);
+  for (uint64_t nth = 1; nth <= 5; ++nth) {
+    CAPTURE(nth);
+    emulator::fail_call(nth);
+    REQUIRE_THAT(cuda::make_backend({.part = 1, .part_count = 4})->description(),
+                 Catch::StartsWith("cuda Emulated GPU, sm_90, 132 SMs, not divided: ") &&
+                     Catch::Contains("too many resources requested for launch"));
+  }
+  emulator::fail_call(1);
+  const DecodeRig::Drawn drawn = drawn_with(4);  // the first has all of it, beside parts
+  for (size_t s = 0; s < wanted.size(); ++s) {
+    REQUIRE(std::ranges::equal(drawn[s], wanted[s], {}, &tensor::SampleResult::token, &tensor::SampleResult::token));
+  }
+  emulator::reset();
 }
 
 TEST_CASE("a GPU that is too old for the ops is refused by name") {

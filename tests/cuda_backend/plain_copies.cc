@@ -2,7 +2,9 @@
 
 #include <cstring>
 
+#include "base/check.h"
 #include "cuda/emulator/emulator.h"
+#include "cuda/emulator/fake_memory.h"
 #include "cuda/kernels.h"
 
 namespace millrace::cuda {
@@ -24,6 +26,11 @@ void gather_rows(cudaStream_t stream, const void* in, size_t row_bytes, const in
 
 void copy_pages(cudaStream_t stream, PageWay way, const DeviceKvCache& cache, int32_t first_layer, int32_t layer_count,
                 const PagePairs& pairs) {
+  for (int32_t i = 0; i < pairs.count; ++i) {
+    emulator::Place place{};
+    CHECK(emulator::find_place(pairs.host[i], kv_page_bytes(cache), place) && place == emulator::Place::kPinned,
+          "a place of a page that no kernel reaches");
+  }
   emulator::emulated_enqueue(stream, [=] {
     const size_t offset = static_cast<size_t>(first_layer) * kv_layer_bytes(cache);
     const size_t bytes = static_cast<size_t>(layer_count) * kv_layer_bytes(cache);

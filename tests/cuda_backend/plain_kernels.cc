@@ -253,6 +253,10 @@ void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, 
   });
 }
 
+size_t attention_shared_bytes(int32_t) {
+  return 0;
+}
+
 size_t attention_workspace_bytes(const AttentionSizes&, const DeviceKvCache&, const BatchBounds& bounds) {
   return static_cast<size_t>(bounds.rows);
 }

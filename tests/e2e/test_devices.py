@@ -49,6 +49,14 @@ def test_devices_lists_the_processor_and_every_gpu():
     assert [line.split(";")[0] for line in gpus] == [f"cuda {i}  Emulated GPU, sm_90, 4 SMs" for i in (0, 1)]
 
 
+def test_a_gpu_that_another_process_has_for_itself_keeps_no_other_from_the_list():
+    listed = run("devices", MILLRACE_CUDA_MODULE=EMULATED, MILLRACE_EMULATED_GPUS=3, MILLRACE_EMULATED_BUSY_GPU=1)
+    assert listed.returncode == 0, listed.stderr
+    first, busy, last = listed.stdout.splitlines()[1:]
+    assert "memory free" in first and "memory free" in last
+    assert busy.startswith("cuda 1  Emulated GPU") and "of no use now: CUDA: cudaSetDevice: CUDA-capable" in busy
+
+
 @pytest.mark.parametrize("module,gpus,reason", [
     ("/nowhere/at_all.so", 1, "no CUDA module: /nowhere/at_all.so does not exist"),
     (__file__, 1, "the CUDA module does not load: "),
@@ -60,6 +68,13 @@ def test_without_a_gpu_the_reason_is_told(module, gpus, reason):
     assert refused.returncode == 1
     assert f"--device cuda: {reason}" in refused.stderr
     assert f"cuda    none: {reason}" in run("devices", **environment).stdout
+
+
+def test_a_driver_that_is_too_old_is_told_with_what_would_do():
+    refused = run("serve", "--model-path", MODEL, "--port", 0, "--device", "cuda", MILLRACE_CUDA_MODULE=EMULATED,
+                  MILLRACE_EMULATED_DRIVER=11080)
+    assert refused.returncode == 1
+    assert re.search(r"--device cuda: the CUDA driver is for CUDA 11\.8, wanted 1[2-9]\.0 or later", refused.stderr)
 
 
 @pytest.mark.skipif(not REAL.exists() or has_driver(), reason="there is no module, or there is a driver")
@@ -90,6 +105,15 @@ def test_the_answer_does_not_depend_on_stages_gpus_or_graphs():
         with serve("--device", "cuda", *flags, gpus=gpus) as server:
             answers.append(completion(server))
     assert answers[0]["text"] and answers[1:] == answers[:1] * 2
+
+
+def test_a_gpu_that_makes_no_graphs_gives_the_same_answer_and_the_log_says_why():
+    with serve("--device", "cuda") as server:
+        wanted = completion(server)
+    with serve("--device", "cuda", environment=["MILLRACE_EMULATED_REFUSED_GRAPHS=1"]) as server:
+        assert completion(server) == wanted
+        assert re.search(r"device 0: decode steps of up to \d+ rows and \d+ tokens of context run without a graph: CUDA: "
+                         r"cudaStreamBeginCapture: operation not supported", server.log())
 
 
 def test_stages_on_parts_of_a_gpu_say_the_same():

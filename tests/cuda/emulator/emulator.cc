@@ -32,6 +32,9 @@ constexpr size_t kStackBytes = 32 * 1024;
 #endif
 constexpr size_t kStackShift = 17 * 64;
 constexpr uint32_t kMostThreads = 1024;
+constexpr uint32_t kMostAlongX = 0x7FFFFFFF;
+constexpr uint32_t kMostAlongOthers = 65535;
+constexpr size_t kMostSharedBytes = 227 << 10;  // of compute capability 9.0
 constexpr uint32_t kFullMask = 0xFFFFFFFFu;
 /// What shared memory holds before anything is written: NaNs in every floating-point type.
 constexpr int kUnwritten = 0xFF;
@@ -216,6 +219,18 @@ void run_block(const Launch& launch, uint3 index, const Stacks& stacks, Order& o
   if (!block.fault.empty()) throw KernelFault(block.fault);
 }
 
+void check_limits(const Launch& launch) {
+  const dim3& grid = launch.grid;
+  if (grid.x > kMostAlongX || grid.y > kMostAlongOthers || grid.z > kMostAlongOthers) {
+    throw KernelFault(fmt::format("{}: a grid of ({}, {}, {}), wanted at most ({}, {}, {})", launch.name, grid.x,
+                                  grid.y, grid.z, kMostAlongX, kMostAlongOthers, kMostAlongOthers));
+  }
+  if (launch.shared_bytes > kMostSharedBytes) {
+    throw KernelFault(fmt::format("{}: {} bytes of shared memory, wanted at most {}", launch.name, launch.shared_bytes,
+                                  kMostSharedBytes));
+  }
+}
+
 }  // namespace
 
 Thread& current_thread() {
@@ -283,6 +298,7 @@ void synchronize_warp(const char* operation, uint32_t mask, const void* in, void
 }
 
 void run(const Launch& launch) {
+  check_limits(launch);
   const size_t threads = size_t{launch.block.x} * launch.block.y * launch.block.z;
   if (threads == 0 || threads > kMostThreads || threads % kWarpLanes != 0) {
     throw KernelFault(

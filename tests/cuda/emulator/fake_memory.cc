@@ -10,6 +10,7 @@ namespace {
 
 constexpr size_t kAlignment = 256;
 constexpr int kNoise = 0xCD;
+constexpr size_t kMostPinnedBytes = size_t{8} << 30;
 
 struct Allocation {
   size_t bytes = 0;
@@ -53,6 +54,7 @@ void* allocate_device(int device, size_t bytes) {
 }
 
 void* allocate_pinned(size_t bytes) {
+  if (bytes > kMostPinnedBytes) return nullptr;
   const std::lock_guard lock(registry().mutex);
   return allocate(bytes, Place::kPinned, 0);
 }

@@ -11,7 +11,7 @@ enum class Place : uint8_t { kPageable, kPinned, kDevice };
 /// Memory of each device: MILLRACE_EMULATED_GPU_MIB, or a GiB.
 [[nodiscard]] size_t device_bytes();
 
-/// Null when the device has not so much left. The content is noise.
+/// Null when the device has not so much left, or nobody would pin so much at once. The content is noise.
 [[nodiscard]] void* allocate_device(int device, size_t bytes);
 [[nodiscard]] void* allocate_pinned(size_t bytes);
 /// False: nobody allocated that there.

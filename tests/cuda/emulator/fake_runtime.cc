@@ -13,6 +13,9 @@
 namespace millrace::emulator {
 namespace {
 
+/// The first that a runtime of a toolkit with all that the backend uses works over.
+constexpr int kLeastDriver = 12000;
+
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int device_of_thread = 0;
 
@@ -25,6 +28,13 @@ void wait_for_all_streams() {
     }
   }
   for (const auto& signal : signals) (void)signal->wait();
+}
+
+/// What a kernel may be allowed, by the CUDA programming guide's table of compute capabilities.
+int shared_bytes_per_block() {
+  const int capability = state().capability;
+  if (capability == 80 || capability == 87) return 163 << 10;
+  return capability == 86 || capability == 89 ? 99 << 10 : 227 << 10;
 }
 
 /// It waits for the device, which a thread that captures may not. After an error that sticks, memory goes all the same.
@@ -59,9 +69,14 @@ cudaError_t before_work(cudaStream_t stream) {
   if (state().stuck != cudaSuccess) return static_cast<cudaError_t>(state().stuck.load());
   if (stream == nullptr) return cudaErrorInvalidValue;  // the code under test uses streams of its own only
   if (stream->capturing() && stream->spoilt()) return cudaErrorStreamCaptureInvalidated;
-  if (!is_nth(state().calls_to_failure)) return cudaSuccess;
-  if (stream->capturing()) stream->spoil_capture();
-  return cudaErrorLaunchOutOfResources;
+  cudaError_t outcome = is_nth(state().calls_to_failure) ? cudaErrorLaunchOutOfResources : cudaSuccess;
+  if (stream->capturing() && outcome == cudaSuccess) outcome = before_graph_call();
+  if (stream->capturing() && outcome != cudaSuccess) stream->spoil_capture();
+  return outcome;
+}
+
+cudaError_t before_graph_call() {
+  return is_nth(state().graph_calls_to_failure) ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 
 cudaError_t before_other() {
@@ -74,17 +89,24 @@ cudaError_t before_other() {
 Counts counts() {
   State& all = state();
   return {all.allocations, all.creations,      all.synchronisations, all.launches,
-          all.copies,      all.graph_launches, all.divided_streams};
+          all.copies,      all.graph_launches, all.divided_streams,  all.captures};
+}
+
+int64_t live_graphs() {
+  return state().live_graphs;
 }
 
 void reset() {
   State& all = state();
   for (auto* counter : {&all.allocations, &all.creations, &all.synchronisations, &all.launches, &all.copies,
-                        &all.graph_launches, &all.divided_streams}) {
+                        &all.graph_launches, &all.divided_streams, &all.captures}) {
     *counter = 0;
   }
   all.calls_to_failure = 0;
   all.events_to_failure = 0;
+  all.graph_calls_to_failure = 0;
+  all.graph_launches_to_failure = 0;
+  all.graphs_refused = false;
   all.stuck = cudaSuccess;
   delays.most_us = 0;
 }
@@ -96,6 +118,18 @@ void delay_randomly(uint64_t seed, std::chrono::microseconds most) {
 
 void fail_call(uint64_t nth) {
   state().calls_to_failure = static_cast<int64_t>(nth);
+}
+
+void fail_graph_call(uint64_t nth) {
+  state().graph_calls_to_failure = static_cast<int64_t>(nth);
+}
+
+void fail_graph_launch(uint64_t nth) {
+  state().graph_launches_to_failure = static_cast<int64_t>(nth);
+}
+
+void refuse_graphs() {
+  state().graphs_refused = true;
 }
 
 void fail_event(uint64_t nth, bool sticks) {
@@ -138,7 +172,8 @@ extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = state().device_count;
-  return returned(*count == 0 ? cudaErrorInsufficientDriver : cudaSuccess);
+  const bool served = *count > 0 && state().driver_version >= kLeastDriver;
+  return returned(served ? cudaSuccess : cudaErrorInsufficientDriver);
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
@@ -151,7 +186,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->minor = state().capability % 10;
   properties->multiProcessorCount = state().multiprocessors;
   properties->totalGlobalMem = device_bytes();
-  properties->sharedMemPerBlockOptin = 232448;
+  properties->sharedMemPerBlockOptin = static_cast<size_t>(shared_bytes_per_block());
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  if (device < 0 || device >= state().device_count) return returned(cudaErrorInvalidDevice);
+  if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin) return returned(cudaErrorInvalidValue);
+  *value = shared_bytes_per_block();
   return cudaSuccess;
 }
 
@@ -161,7 +203,9 @@ cudaError_t cudaDriverGetVersion(int* version) {
 }
 
 cudaError_t cudaSetDevice(int device) {
+  static const int busy = initial("MILLRACE_EMULATED_BUSY_GPU", -1);
   if (device < 0 || device >= state().device_count) return returned(cudaErrorInvalidDevice);
+  if (device == busy) return returned(cudaErrorDevicesUnavailable);
   device_of_thread = device;
   return cudaSuccess;
 }
@@ -192,7 +236,7 @@ cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned int) {
   if (const cudaError_t error = before_other(); error != cudaSuccess) return returned(error);
   ++state().allocations;
   *data = allocate_pinned(bytes);
-  return cudaSuccess;
+  return returned(*data == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
 }
 
 cudaError_t cudaFreeHost(void* data) {
@@ -218,6 +262,8 @@ const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
     case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
     case cudaErrorStreamCaptureIsolation: return "dependency created on uncaptured work in another stream";
+    case cudaErrorNotSupported: return "operation not supported";
+    case cudaErrorDevicesUnavailable: return "CUDA-capable device(s) is/are busy or unavailable";
     default: return "another error";
   }
 }
@@ -229,6 +275,7 @@ const char* cudaGetErrorName(cudaError_t error) {
     case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
     case cudaErrorLaunchOutOfResources: return "cudaErrorLaunchOutOfResources";
     case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
+    case cudaErrorNotSupported: return "cudaErrorNotSupported";
     default: return "cudaErrorUnknown";
   }
 }

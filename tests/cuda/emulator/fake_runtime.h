@@ -17,8 +17,11 @@ struct Counts {
   uint64_t copies = 0;
   uint64_t graph_launches = 0;
   uint64_t divided_streams = 0;  ///< created on a part of a GPU
+  uint64_t captures = 0;         ///< begun
 };
 [[nodiscard]] Counts counts();
+/// Graphs, executable or not, that nobody has destroyed yet.
+[[nodiscard]] int64_t live_graphs();
 
 /// Counts from zero again, ends delays and injected failures, forgets an error that stuck.
 void reset();
@@ -26,6 +29,13 @@ void reset();
 void delay_randomly(uint64_t seed, std::chrono::microseconds most);
 /// The nth call from now on (from 1) that brings work to a stream returns cudaErrorLaunchOutOfResources.
 void fail_call(uint64_t nth);
+/// The nth call from now on (from 1) that a graph is made by fails: one that begins, fills or ends a capture,
+/// instantiates what was captured or uploads that. What it leaves behind is what the real one leaves.
+void fail_graph_call(uint64_t nth);
+/// The nth launch of a graph from now on fails, and nothing of it runs.
+void fail_graph_launch(uint64_t nth);
+/// From now on no stream can be captured, as with a driver that cannot.
+void refuse_graphs();
 /// The nth event that is recorded from now on (from 1) ends in cudaErrorIllegalAddress; with `sticks`, so does every
 /// call after it, as on a real device.
 void fail_event(uint64_t nth, bool sticks);

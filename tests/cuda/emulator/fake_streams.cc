@@ -163,6 +163,9 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t st
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   if (const cudaError_t error = before_work(stream); error != cudaSuccess) return returned(error);
   if (mode != cudaStreamCaptureModeThreadLocal || stream->capturing()) return returned(cudaErrorIllegalState);
+  if (state().graphs_refused) return returned(cudaErrorNotSupported);
+  if (const cudaError_t error = before_graph_call(); error != cudaSuccess) return returned(error);
+  ++state().captures;
   stream->begin_capture();
   return cudaSuccess;
 }
@@ -173,20 +176,32 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   if (stream->capturer() != std::this_thread::get_id()) return returned(cudaErrorStreamCaptureWrongThread);
   auto work = stream->end_capture();
   if (work == nullptr) return returned(cudaErrorStreamCaptureInvalidated);
+  if (const cudaError_t error = before_graph_call(); error != cudaSuccess) return returned(error);
   ++state().creations;
+  ++state().live_graphs;
   *graph = new CUgraph_st{std::move(work)};
   return cudaSuccess;
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
   if (const cudaError_t error = before_other(); error != cudaSuccess) return returned(error);
+  if (graph == nullptr) return returned(cudaErrorInvalidValue);
+  if (const cudaError_t error = before_graph_call(); error != cudaSuccess) return returned(error);
   ++state().creations;
+  ++state().live_graphs;
   *executable = new CUgraphExec_st{graph->work};
   return cudaSuccess;
 }
 
+cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream) {
+  if (const cudaError_t error = before_work(stream); error != cudaSuccess) return returned(error);
+  if (executable == nullptr || stream->capturing()) return returned(cudaErrorInvalidValue);
+  return returned(before_graph_call());
+}
+
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   if (const cudaError_t error = before_work(stream); error != cudaSuccess) return returned(error);
+  if (is_nth(state().graph_launches_to_failure)) return returned(cudaErrorMemoryAllocation);
   ++state().graph_launches;
   stream->enqueue([work = executable->work] {
     for (const Work& each : *work) each();
@@ -195,11 +210,13 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  --state().live_graphs;
   delete graph;
   return cudaSuccess;
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  --state().live_graphs;
   delete executable;
   return cudaSuccess;
 }

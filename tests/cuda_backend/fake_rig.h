@@ -1,0 +1,61 @@
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/cuda_backend.h"
+#include "cuda/emulator/fake_runtime.h"
+#include "cuda_backend/decode_rig.h"
+
+/// Rigs over the fake runtime, and whether two have drawn the same.
+namespace millrace::test {
+
+/// Ends what a test has asked of the fake runtime, also when the test fails.
+struct CleanRuntime {
+  CleanRuntime() { emulator::reset(); }
+  ~CleanRuntime() { emulator::reset(); }
+  CleanRuntime(const CleanRuntime&) = delete;
+  CleanRuntime& operator=(const CleanRuntime&) = delete;
+};
+
+inline DecodeRig make_rig(size_t stages, bool graphs, const DecodeRig::Options& options,
+                          const std::function<void(const std::string&)>& warn = {}) {
+  std::vector<std::unique_ptr<tensor::Backend>> backends;
+  for (size_t s = 0; s < stages; ++s) {
+    backends.push_back(cuda::make_backend({.device = 0, .graphs = graphs, .warn = warn}));
+  }
+  return {std::move(backends), options};
+}
+
+inline DecodeRig::Drawn generate(DecodeRig& rig, size_t steps) {
+  rig.prefill();
+  for (size_t i = 0; i < steps; ++i) rig.decode();
+  return rig.drawn();
+}
+
+inline bool same(const tensor::SampleResult& a, const tensor::SampleResult& b) {
+  return a.fault == b.fault && a.token == b.token && a.logprobs.token == b.logprobs.token &&
+         a.logprobs.logprob == b.logprobs.logprob && a.logprobs.rank == b.logprobs.rank &&
+         a.logprobs.top == b.logprobs.top;
+}
+
+inline bool same(const DecodeRig::Drawn& a, const DecodeRig::Drawn& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(),
+                      [](const auto& left, const auto& right) { return same(left, right); });
+  });
+}
+
+inline constexpr size_t kSteps = 12;
+
+/// What every other way must give: one stage, each op launched by itself.
+inline DecodeRig::Drawn wanted_draws() {
+  DecodeRig rig = make_rig(1, false, {});
+  return generate(rig, kSteps);
+}
+
+}  // namespace millrace::test

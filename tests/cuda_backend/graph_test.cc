@@ -1,0 +1,105 @@
+// Graphs that cannot be made: the ops run as they come, the stream goes on, and nothing of the attempt is left.
+
+#include <catch2/catch.hpp>
+
+#include "cuda/graph_cache.h"
+#include "cuda_backend/fake_rig.h"
+
+using namespace millrace;
+using namespace millrace::test;
+
+TEST_CASE("a graph that fails at whatever call leaves its steps to the ops, says why, and leaves nothing behind") {
+  const CleanRuntime clean;
+  const DecodeRig::Drawn wanted = wanted_draws();
+  emulator::reset();
+  uint64_t graph_launches = 0;
+  {
+    DecodeRig rig = make_rig(1, true, {});
+    REQUIRE(same(generate(rig, kSteps), wanted));
+    graph_launches = emulator::counts().graph_launches;
+    REQUIRE(emulator::live_graphs() == 2);
+  }
+  std::vector<std::string> reasons = {""};
+  for (uint64_t nth = 1; reasons.back().find("cudaGraphUpload") == std::string::npos; ++nth) {
+    CAPTURE(nth);
+    emulator::reset();
+    std::vector<std::string> warned;
+    {
+      DecodeRig rig = make_rig(1, true, {}, [&](const std::string& what) { warned.push_back(what); });
+      emulator::fail_graph_call(nth);
+      REQUIRE(same(generate(rig, kSteps), wanted));
+      REQUIRE(emulator::counts().graph_launches == graph_launches / 2);  // of the other output buffer
+      REQUIRE(emulator::live_graphs() == 1);
+    }
+    REQUIRE(emulator::live_graphs() == 0);
+    REQUIRE(warned.size() == 1);
+    REQUIRE_THAT(warned[0], Catch::StartsWith("device 0: decode steps of up to 4 rows and 512 tokens of context run "
+                                              "without a graph: ") &&
+                                Catch::Contains("out of memory"));
+    reasons.push_back(warned[0]);
+  }
+  for (const char* call :
+       {"cudaStreamBeginCapture", "a launch", "cudaStreamEndCapture", "cudaGraphInstantiate", "cudaGraphUpload"}) {
+    CAPTURE(call);
+    REQUIRE(std::ranges::count_if(reasons, [&](const auto& reason) { return reason.find(call) != std::string::npos; }) >
+            0);
+  }
+}
+
+TEST_CASE("where no graph can be made, the attempts end after a few, and every step is as ever") {
+  const CleanRuntime clean;
+  static_assert(cuda::GraphCache::kMostFailures == 4);
+  constexpr size_t kSequences = 8;
+  std::vector<DecodeRig::Drawn> drawn;
+  std::vector<std::string> warned;
+  for (const bool graphs : {false, true}) {
+    DecodeRig rig =
+        make_rig(1, graphs, {.sequence_count = kSequences}, [&](const std::string& what) { warned.push_back(what); });
+    emulator::refuse_graphs();
+    rig.prefill();
+    for (const size_t count : {8, 4, 2, 1}) {
+      for (int i = 0; i < 6; ++i) rig.decode(count);  // two output buffers, each of which runs once before its graph
+    }
+    drawn.push_back(rig.drawn());
+  }
+  REQUIRE(same(drawn[1], drawn[0]));
+  REQUIRE(emulator::counts().captures == 0);
+  REQUIRE(emulator::counts().graph_launches == 0);
+  REQUIRE(warned.size() == 3);  // two buffers for 8 rows and two for 4, of which the last ends the attempts
+  REQUIRE_THAT(warned.front(),
+               Catch::EndsWith("cudaStreamBeginCapture: operation not supported (cudaErrorNotSupported)"));
+  REQUIRE_THAT(warned.back(), Catch::EndsWith("; no further graph is tried"));
+}
+
+TEST_CASE("failures that are not in a row do not end the attempts") {
+  const CleanRuntime clean;
+  size_t warned = 0;
+  DecodeRig rig = make_rig(1, true, {.sequence_count = 8}, [&](const std::string&) { ++warned; });
+  rig.prefill();
+  static_assert(cuda::GraphCache::kMostFailures == 4);
+  for (const size_t count : {1, 2, 4, 8}) {
+    const uint64_t launches = emulator::counts().graph_launches;
+    emulator::fail_graph_call(1);
+    for (int i = 0; i < 6; ++i) rig.decode(count);
+    REQUIRE(emulator::counts().graph_launches == launches + 2);  // of the other output buffer
+  }
+  REQUIRE(warned == 4);
+}
+
+TEST_CASE("a graph that was made and is not launched fails that step alone; the ops take its place") {
+  const CleanRuntime clean;
+  const DecodeRig::Drawn wanted = wanted_draws();
+  std::vector<std::string> warned;
+  DecodeRig rig = make_rig(1, true, {}, [&](const std::string& what) { warned.push_back(what); });
+  rig.prefill();
+  for (int i = 0; i < 4; ++i) rig.decode();
+  const uint64_t launches = emulator::counts().graph_launches;
+  emulator::fail_graph_launch(1);
+  REQUIRE_THROWS_WITH(rig.decode(), "CUDA: cudaGraphLaunch: out of memory (cudaErrorMemoryAllocation)");
+  while (rig.drawn()[0].size() < wanted[0].size()) rig.decode();
+  REQUIRE(same(rig.drawn(), wanted));
+  REQUIRE(warned.size() == 1);
+  REQUIRE_THAT(warned[0], Catch::Contains("cudaGraphLaunch: out of memory"));
+  REQUIRE(emulator::counts().graph_launches == launches + (kSteps - 4) / 2);
+  REQUIRE(emulator::live_graphs() == 1);
+}
