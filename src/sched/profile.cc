@@ -8,7 +8,8 @@ namespace {
 
 /// Tokens of the plans that say how long the others may be. The first touches the weights, so that its timing says
 /// nothing; those of one token let the stages report what came before, since all but the last do so a plan later.
-constexpr std::array<uint32_t, 6> kProbes = {16, 16, 64, 1, 256, 1};
+constexpr std::array<uint32_t, 7> kProbes = {16, 16, 1, 64, 1, 256, 1};
+constexpr size_t kFewestProbes = 3;
 /// A probe is left out if it would take more of the budget than this.
 constexpr double kMostOfBudget = 1.0 / 4;
 /// Chunks after a prefix, of half the longest prompt: the prefix in longest prompts.
@@ -53,7 +54,7 @@ void Profile::extend() {
 uint32_t Profile::next_probe() const {
   const uint32_t most = std::min(bounds_.chunk_size, bounds_.context_length - 1);
   if (probes_ == kProbes.size() || kProbes[probes_] > most) return 0;
-  return probes_ <= 1 || probed_us(1, kProbes[probes_]) <= kMostOfBudget * kBudgetUs ? kProbes[probes_] : 0;
+  return probes_ < kFewestProbes || probed_us(1, kProbes[probes_]) <= kMostOfBudget * kBudgetUs ? kProbes[probes_] : 0;
 }
 
 // What plans of so many prompt tokens take all stages one after the other, by the shortest and the longest probe that

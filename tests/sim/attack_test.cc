@@ -126,10 +126,12 @@ void besiege(World& world, uint64_t seed, Dice& dice, const sim::SimulatedRingOp
   world.stop();
 }
 
-/// Limits that some requests exceed.
-void limit_times(Dice& dice, sim::SimulatedRingOptions& options) {
+/// With limits of time that some requests exceed.
+sim::SimulatedRingOptions impatient_ring(Dice& dice) {
+  auto options = cramped_ring(dice);
   if (dice.chance(0.2)) options.head.queue_timeout = std::chrono::milliseconds(dice.range(1, 300));
   if (dice.chance(0.2)) options.head.run_timeout = std::chrono::milliseconds(dice.range(1, 300));
+  return options;
 }
 
 }  // namespace
@@ -140,8 +142,7 @@ TEST_CASE("cramped rings under aborts, pauses and clients that leave give everyo
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     INFO("seed " << seed);
     Dice dice(seed);
-    auto options = cramped_ring(dice);
-    limit_times(dice, options);
+    auto options = impatient_ring(dice);
     auto jobs = greedy_jobs(dice);
     World world(seed);
     besiege(world, seed, dice, options, jobs, 10ms, casualties);
@@ -161,8 +162,7 @@ TEST_CASE("rings that break under aborts, pauses and clients that leave form aga
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     INFO("seed " << seed);
     Dice dice(seed);
-    auto options = cramped_ring(dice);
-    limit_times(dice, options);
+    auto options = impatient_ring(dice);
     auto jobs = greedy_jobs(dice);
     for (Job& job : jobs) job.arrival += std::chrono::milliseconds(dice.range(0, 1000));
     const StageId victim(dice.range(0, options.stage_count - 1));
