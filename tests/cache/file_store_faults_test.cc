@@ -3,9 +3,11 @@
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <fstream>
 #include <optional>
 
@@ -44,8 +46,13 @@ class SmallDisk {
   }
   [[nodiscard]] bool mounted() const { return mounted_; }
   [[nodiscard]] std::string path() const { return folder_.path(); }
-  [[nodiscard]] bool make_read_only(bool read_only) const {
-    return mount(nullptr, path().c_str(), nullptr, MS_REMOUNT | (read_only ? MS_RDONLY : 0), nullptr) == 0;
+  /// Waits while a file counts as being written: one closed through a ring does for a moment, as does one being dated.
+  void make_read_only(bool read_only) const {
+    const unsigned long flags = MS_REMOUNT | (read_only ? MS_RDONLY : 0);
+    wait_until([&] { return mount(nullptr, path().c_str(), nullptr, flags, nullptr) == 0 || errno != EBUSY; });
+    struct statvfs now{};
+    REQUIRE(statvfs(path().c_str(), &now) == 0);
+    REQUIRE(((now.f_flag & ST_RDONLY) != 0) == read_only);
   }
 
  private:
@@ -123,7 +130,7 @@ TEST_CASE("a directory that becomes read-only refuses puts and still gives pages
   StoreWorld world;
   const auto store = open_store(world, disk.path(), true);
   REQUIRE(world.put_all(*store, 0, 10) == 10);
-  REQUIRE(disk.make_read_only(true));
+  disk.make_read_only(true);
   {
     const CapturedLog log;
     REQUIRE(world.put_all(*store, 10, 20) == 0);
@@ -137,7 +144,7 @@ TEST_CASE("a directory that becomes read-only refuses puts and still gives pages
     REQUIRE_THAT(second.error().message, Catch::Contains(disk.path()) && Catch::Contains("Read-only file system"));
   }
   REQUIRE(store->stats().refused == 20);
-  REQUIRE(disk.make_read_only(false));
+  disk.make_read_only(false);
   REQUIRE(world.put(*store, 10));
 }
 
@@ -149,10 +156,10 @@ TEST_CASE("a corrupt page that cannot be deleted stays a miss") {
   const auto store = open_store(world, disk.path(), true);
   REQUIRE(world.put(*store, 1));
   fs::resize_file(page_file(disk.path(), 1), 1000);
-  REQUIRE(disk.make_read_only(true));
+  disk.make_read_only(true);
   for (int i = 0; i < 3; ++i) REQUIRE_FALSE(world.get(*store, 1));
   REQUIRE(store->stats().corrupt == 3);
-  REQUIRE(disk.make_read_only(false));
+  disk.make_read_only(false);
 }
 
 TEST_CASE("a directory removed while the store runs, or a part of it, is made anew") {
