@@ -33,12 +33,11 @@ struct PageCopy {
   [[nodiscard]] size_t page_count() const { return kind == CopyKind::kProbe ? keys.size() : host.size(); }
 };
 
-/// A stage is through with a copy: its first `done` pages are good on this stage.
+/// A copy has ended: its first `done` pages are good, on the stage that says so and on all before it.
 struct CopyAck {
-  StageId stage;
   CopyId copy;
   uint32_t done = 0;
-  static constexpr size_t kWireBytes = 16;
+  static constexpr size_t kWireBytes = 12;
 };
 
 }  // namespace millrace::cache

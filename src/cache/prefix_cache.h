@@ -30,7 +30,6 @@ struct PrefixCacheOptions {
   bool share_prefixes = true;    ///< false: every page belongs to one sequence
   uint32_t host_page_count = 0;  ///< 0: no host tier
   bool has_store = false;        ///< stages have a store behind their host tier
-  uint32_t stage_count = 1;
   WritePolicy write_policy = WritePolicy::kWriteThrough;
   uint64_t first_copy = 1;  ///< id of the first copy; where stages outlive heads, so large that no other head has it
 };
@@ -92,7 +91,7 @@ class PrefixCache {
   [[nodiscard]] std::vector<PageCopy> take_copies();
   [[nodiscard]] bool has_copies() const { return !copies_.empty() || !to_store_.empty(); }
   [[nodiscard]] bool copies_under_way() const { return !under_way_.empty(); }
-  /// A stage's word on a copy; acks of copies that are not under way are kData.
+  /// All stages are through with a copy; acks of copies that are not under way are kData.
   [[nodiscard]] Result<void> acknowledge(const CopyAck& ack);
 
   /// Forgets all prefixes. False, and nothing happens, while any is in use or copied.
@@ -115,8 +114,7 @@ class PrefixCache {
  private:
   struct UnderWay {
     PageCopy copy;
-    uint32_t acks_wanted = 0;
-    uint32_t done = 0;          // pages good on every stage that has answered
+    uint32_t done = 0;          // pages good on every stage, once all have answered
     std::vector<NodeId> nodes;  // pinned on the device (load, store) or on the host (persist)
     bool frees_device = false;  // a store for the sake of the device pages
     SequenceId request;         // of a probe or fetch

@@ -38,8 +38,7 @@ void PrefixCache::set_key(NodeId node, const PageHolding& holding, std::span<con
 void PrefixCache::ask(PageCopy copy, std::vector<NodeId> nodes, bool frees_device, SequenceId request) {
   copy.id = next_copy_;
   next_copy_ = CopyId(next_copy_.value() + 1);
-  const auto most = static_cast<uint32_t>(copy.page_count());
-  UnderWay way{copy, options_.stage_count, most, std::move(nodes), frees_device, request};
+  UnderWay way{copy, 0, std::move(nodes), frees_device, request};
   under_way_.emplace(copy.id, std::move(way));
   copies_.push_back(std::move(copy));
 }
@@ -89,13 +88,11 @@ std::vector<PageCopy> PrefixCache::take_copies() {
 Result<void> PrefixCache::acknowledge(const CopyAck& ack) {
   const auto found = under_way_.find(ack.copy);
   if (found == under_way_.end() || ack.done > found->second.copy.page_count()) {
-    return make_error(ErrorCode::kData, "stage {} acknowledges {} pages of copy {}, which is not under way",
-                      ack.stage.value(), ack.done, ack.copy.value());
+    return make_error(ErrorCode::kData, "{} pages of copy {} are acknowledged, which is not under way", ack.done,
+                      ack.copy.value());
   }
-  UnderWay& way = found->second;
-  way.done = std::min(way.done, ack.done);
-  if (--way.acks_wanted > 0) return {};
-  const UnderWay finished = std::move(way);
+  UnderWay finished = std::move(found->second);
+  finished.done = ack.done;
   under_way_.erase(found);
   finish(finished);
   return {};

@@ -56,7 +56,7 @@ void store(FrameHeaderBytes& bytes, size_t offset, T value) {
 
 std::string_view to_string(FrameKind kind) {
   constexpr std::array<std::string_view, kFrameKindCount> kNames = {
-      "plan", "activations", "output", "ping", "pong", "goodbye", "hello", "welcome", "refusal"};
+      "plan", "activations", "output", "ping", "pong", "goodbye", "hello", "welcome", "refusal", "acks"};
   const auto index = static_cast<size_t>(kind);
   return index < kNames.size() ? kNames[index] : "unknown";
 }
@@ -113,6 +113,7 @@ FrameLimits::FrameLimits(Lane lane, const TcpLinkOptions& options, bool receivin
   } else {
     allow(FrameKind::kPlan, options.max_plan_bytes);
     allow(FrameKind::kOutput, options.max_output_bytes);
+    allow(FrameKind::kAcks, options.max_ack_bytes);
   }
 }
 

@@ -14,9 +14,34 @@
 /// The wire form of what TCP links carry (docs/wire.md): plain functions over bytes, which may be hostile.
 namespace millrace::comm {
 
-/// The first three are MessageKinds of the same value.
-enum class FrameKind : uint8_t { kPlan, kActivations, kOutput, kPing, kPong, kGoodbye, kHello, kWelcome, kRefusal };
-inline constexpr size_t kFrameKindCount = 9;
+enum class FrameKind : uint8_t {
+  kPlan,
+  kActivations,
+  kOutput,
+  kPing,
+  kPong,
+  kGoodbye,
+  kHello,
+  kWelcome,
+  kRefusal,
+  kAcks,
+};
+inline constexpr size_t kFrameKindCount = 10;
+[[nodiscard]] constexpr FrameKind frame_kind_of(MessageKind kind) {
+  constexpr std::array kKinds = {FrameKind::kPlan, FrameKind::kActivations, FrameKind::kOutput, FrameKind::kAcks};
+  static_assert(kKinds.size() == kMessageKindCount);
+  return kKinds[static_cast<size_t>(kind)];
+}
+/// Nothing for what the link itself has to say.
+[[nodiscard]] constexpr std::optional<MessageKind> message_kind_of(FrameKind kind) {
+  switch (kind) {
+    case FrameKind::kPlan: return MessageKind::kPlan;
+    case FrameKind::kActivations: return MessageKind::kActivations;
+    case FrameKind::kOutput: return MessageKind::kOutput;
+    case FrameKind::kAcks: return MessageKind::kAcks;
+    default: return std::nullopt;
+  }
+}
 [[nodiscard]] std::string_view to_string(FrameKind kind);
 
 enum class Lane : uint8_t { kControl, kData };

@@ -180,9 +180,8 @@ boost::system::error_code FrameWriter::write_piece() {
   unasked_ -= std::min(unasked_, count);
   written_ += count;
   if (written_ < kFrameHeaderBytes + frame.payload.bytes().size()) return {};
-  const auto kind = static_cast<size_t>(frame.kind);
-  if (kind < kMessageKindCount) add(counters_.messages_sent, 1);
-  --waiting_[kind];
+  if (message_kind_of(frame.kind)) add(counters_.messages_sent, 1);
+  --waiting_[static_cast<size_t>(frame.kind)];
   written_ = 0;
   queue_.pop_front();
   return {};

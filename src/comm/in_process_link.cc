@@ -13,8 +13,8 @@ namespace {
 class Inboxes {
  public:
   Inboxes(async::Runtime& receiver, size_t capacity)
-      : inboxes_{async::Mailbox<Message>(receiver, capacity), async::Mailbox<Message>(receiver, capacity),
-                 async::Mailbox<Message>(receiver, capacity)} {}
+      : inboxes_{inbox(receiver, MessageKind::kPlan, capacity), inbox(receiver, MessageKind::kActivations, capacity),
+                 inbox(receiver, MessageKind::kOutput, capacity), inbox(receiver, MessageKind::kAcks, capacity)} {}
 
   void push(Message message) {
     const MessageKind kind = message.kind;
@@ -45,6 +45,9 @@ class Inboxes {
   }
 
  private:
+  static async::Mailbox<Message> inbox(async::Runtime& receiver, MessageKind kind, size_t capacity) {
+    return {receiver, most_waiting(kind, capacity)};
+  }
   async::Mailbox<Message>& of(MessageKind kind) { return inboxes_[static_cast<size_t>(kind)]; }
   std::string reason() {
     const std::lock_guard lock(mutex_);

@@ -1,5 +1,9 @@
 #include "comm/link.h"
 
+#include <algorithm>
+
+#include "base/result.h"
+
 namespace millrace::comm {
 
 std::string_view to_string(MessageKind kind) {
@@ -7,8 +11,14 @@ std::string_view to_string(MessageKind kind) {
     case MessageKind::kPlan: return "plan";
     case MessageKind::kActivations: return "activations";
     case MessageKind::kOutput: return "output";
+    case MessageKind::kAcks: return "acks";
   }
   return "unknown";
+}
+
+size_t most_waiting(MessageKind kind, size_t window) {
+  constexpr size_t kMostAcks = 65536;
+  return kind == MessageKind::kAcks ? std::max(kMostAcks, window) : window;
 }
 
 Payload Payload::own(std::vector<std::byte> bytes) {
@@ -37,6 +47,14 @@ asio::awaitable<void> Work::commit() {
   if (!released_) co_return;
   const async::Event released = *std::exchange(released_, std::nullopt);
   co_await released.wait();
+}
+
+asio::awaitable<std::optional<Message>> receive_until_closed(LinkReceiver& receiver, MessageKind kind) {
+  try {
+    co_return co_await receiver.receive(kind);
+  } catch (const ErrorException&) {
+    co_return std::nullopt;
+  }
 }
 
 }  // namespace millrace::comm

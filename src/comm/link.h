@@ -14,11 +14,14 @@
 /// One direction of the ring between two neighbours.
 namespace millrace::comm {
 
-enum class MessageKind : uint8_t { kPlan, kActivations, kOutput };
+enum class MessageKind : uint8_t { kPlan, kActivations, kOutput, kAcks };
 /// The head's place among the ends of links; stages have their own ids.
 inline constexpr StageId kHeadPlace{0xFFFFFFFF};
-inline constexpr size_t kMessageKindCount = 3;
+inline constexpr size_t kMessageKindCount = 4;
 [[nodiscard]] std::string_view to_string(MessageKind kind);
+/// Messages of a kind that may wait at either end; one more breaks the link. `window`: of what belongs to plans.
+/// Acknowledgements of copies belong to none, and are as many as there are copies.
+[[nodiscard]] size_t most_waiting(MessageKind kind, size_t window);
 
 /// The counters of one end of a link since it was made.
 struct LinkStats {
@@ -29,7 +32,7 @@ struct LinkStats {
   bool open = true;
   uint64_t bytes_sent = 0;                ///< on the wire, with headers and heartbeats
   uint64_t bytes_received = 0;
-  uint64_t messages_sent = 0;             ///< plans, activations, outputs
+  uint64_t messages_sent = 0;  ///< all but heartbeats
   uint64_t messages_received = 0;
   uint64_t messages_dropped = 0;          ///< of an older generation
   uint64_t send_queue_high_water = 0;     ///< messages of one kind that waited to be sent, at most
@@ -119,6 +122,9 @@ class LinkReceiver {
   /// From any thread. Links within a process count nothing.
   [[nodiscard]] virtual LinkStats stats() const { return {}; }
 };
+
+/// The next message of `kind`; nothing once the link is closed and the inbox drained. For who need not know why.
+[[nodiscard]] asio::awaitable<std::optional<Message>> receive_until_closed(LinkReceiver& receiver, MessageKind kind);
 
 struct Link {
   std::unique_ptr<LinkSender> sender;

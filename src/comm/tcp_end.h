@@ -50,7 +50,7 @@ class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
  protected:
   /// Starts the coroutine of the data lane.
   virtual void start_data() = 0;
-  /// A plan or an output has come. Throws ErrorException (kData) for one that cannot be.
+  /// A message has come. Throws ErrorException (kData) for one that cannot be.
   virtual void receive_message(const FrameHeader& header, std::vector<std::byte> bytes) = 0;
   /// The peer says goodbye on the control lane. Returns whether that ends the link, or more is to come.
   virtual bool handle_goodbye(const std::string& reason) = 0;

@@ -12,13 +12,13 @@
 #include "base/result.h"
 #include "comm/link.h"
 
-/// Links over TCP: a control lane (plans, outputs, heartbeats) and a data lane (activations), a connection each.
+/// Links over TCP: a data lane (activations) and a control lane (everything else), a connection each.
 /// docs/wire.md is their contract. The Runtimes named here are real ones: sockets need an io_context.
 namespace millrace::comm {
 
 class TcpEnd;
 
-inline constexpr uint8_t kProtocolVersion = 2;
+inline constexpr uint8_t kProtocolVersion = 3;
 
 /// What both ends of a link must agree on. Every field is compared, and a difference refused by its name.
 struct LinkHello {
@@ -42,9 +42,10 @@ struct TcpEndpoint {
 };
 
 struct TcpLinkOptions {
-  size_t window = 1;                            ///< messages of a kind that may wait at either end; more break the link
+  size_t window = 1;  ///< messages of a plan's kinds that may wait at either end; more break the link
   uint64_t max_plan_bytes = uint64_t{16} << 20;
   uint64_t max_output_bytes = uint64_t{64} << 20;
+  uint64_t max_ack_bytes = uint64_t{1} << 20;
   uint64_t max_activation_bytes = uint64_t{1} << 30;
   async::Duration heartbeat = std::chrono::milliseconds(250);
   async::Duration silence = std::chrono::milliseconds(1500);  ///< a peer that is silent for longer breaks the link

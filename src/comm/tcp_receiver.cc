@@ -15,7 +15,8 @@ class TcpReceiveEnd final : public TcpEnd {
   TcpReceiveEnd(TcpLinkGroup& home, const LinkHello& hello, const TcpLinkOptions& options,
                 const std::string& peer_address)
       : TcpEnd(home, hello, options, peer_address, false),
-        inboxes_{Inbox(runtime_, options.window), Inbox(runtime_, options.window), Inbox(runtime_, options.window)},
+        inboxes_{make_inbox(MessageKind::kPlan), make_inbox(MessageKind::kActivations),
+                 make_inbox(MessageKind::kOutput), make_inbox(MessageKind::kAcks)},
         posted_(runtime_) {}
 
   void post(PlanId plan, std::span<std::byte> target);
@@ -40,6 +41,7 @@ class TcpReceiveEnd final : public TcpEnd {
   [[nodiscard]] bool check_generation(const FrameHeader& header);
   /// The last that happens for a frame: whoever waits for it goes on within the call.
   void deliver(const FrameHeader& header, Payload payload);
+  [[nodiscard]] Inbox make_inbox(MessageKind kind) { return {runtime_, most_waiting(kind, options_.window)}; }
   Inbox& inbox(MessageKind kind) { return inboxes_[static_cast<size_t>(kind)]; }
 
   std::array<Inbox, kMessageKindCount> inboxes_;
@@ -81,8 +83,7 @@ void TcpReceiveEnd::close(std::string reason) {
 bool TcpReceiveEnd::handle_goodbye(const std::string& reason) {
   set_reason(reason);
   begin_closing();
-  inbox(MessageKind::kPlan).close();
-  inbox(MessageKind::kOutput).close();
+  for (const MessageKind kind : {MessageKind::kPlan, MessageKind::kOutput, MessageKind::kAcks}) inbox(kind).close();
   return data_ended_;
 }
 
@@ -146,7 +147,7 @@ bool TcpReceiveEnd::check_generation(const FrameHeader& header) {
 void TcpReceiveEnd::deliver(const FrameHeader& header, Payload payload) {
   if (ended_) return;
   counters_.messages_received.fetch_add(1, std::memory_order_relaxed);
-  const auto kind = static_cast<MessageKind>(header.kind);
+  const MessageKind kind = *message_kind_of(header.kind);
   Message message{kind, header.generation, PlanId(header.number), std::move(payload), runtime_.now()};
   if (!inbox(kind).hand_over(std::move(message))) {
     end(fmt::format("more {} messages from {} wait than the window allows", to_string(kind), peer_));

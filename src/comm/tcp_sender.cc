@@ -5,7 +5,7 @@
 namespace millrace::comm {
 namespace {
 
-/// The sending end: plans and outputs go to the control lane, activations to the data lane.
+/// The sending end: activations go to the data lane, everything else to the control lane.
 class TcpSendEnd final : public TcpEnd {
  public:
   TcpSendEnd(TcpLinkGroup& home, const LinkHello& hello, const TcpLinkOptions& options, const std::string& peer_address)
@@ -32,9 +32,9 @@ class TcpSendEnd final : public TcpEnd {
 void TcpSendEnd::send(MessageKind kind, Generation generation, PlanId plan, Payload payload, bool borrowed) {
   if (ended_ || closing_) return;
   FrameWriter& writer = writer_of(kind);
-  const auto frame_kind = static_cast<FrameKind>(kind);
+  const FrameKind frame_kind = frame_kind_of(kind);
   const size_t waiting = writer.waiting(frame_kind);
-  if (waiting >= options_.window) {
+  if (waiting >= most_waiting(kind, options_.window)) {
     end(fmt::format("more {} messages wait to be sent to {} than the window allows", to_string(kind), peer_));
     return;
   }

@@ -18,8 +18,6 @@ int64_t nanoseconds(async::TimePoint at) { return at.time_since_epoch().count();
 constexpr uint64_t kCostsInterval = 16;
 /// A stage that is late with a plan says so itself at the watchdog's time; the head breaks the ring so much later.
 constexpr async::Duration kWatchdogGrace = std::chrono::seconds(1);
-/// How often an idle head asks for news of copies between tiers.
-constexpr async::Duration kCopyPoll = std::chrono::milliseconds(2);
 
 }  // namespace
 
@@ -54,7 +52,9 @@ void Head::attach(Generation generation, std::unique_ptr<comm::LinkSender> to_fi
   last_output_ = runtime_.now();
   profile_begin_ = last_output_;
   profile_together_.reset();
-  tasks_.spawn("head outputs", receive_outputs(generation, std::move(from_last_stage)));
+  const std::shared_ptr<comm::LinkReceiver> answers = std::move(from_last_stage);
+  tasks_.spawn("head outputs", receive_outputs(generation, answers));
+  tasks_.spawn("head acks", receive_acks(generation, answers));
   stats_.ring_attached(generation, nanoseconds(last_output_));
   send(scheduler_.empty_plan(), last_output_);
   wake_.notify_all();
@@ -131,17 +131,12 @@ void Head::send(Plan plan, async::TimePoint begin) {
 
 async::TimePoint Head::next_deadline() const {
   const async::TimePoint due =
-      sent_.empty() ? last_output_ + heartbeat() : sent_.front() + options_.watchdog + kWatchdogGrace;
+      sent_.empty() ? last_output_ + options_.heartbeat : sent_.front() + options_.watchdog + kWatchdogGrace;
   return awaits_expiry() ? std::min(due, last_expiry_ + kExpiryInterval) : due;
 }
 
-// Acknowledgements of copies come with outputs only.
-async::Duration Head::heartbeat() const {
-  return scheduler_.cache().copies_under_way() ? std::min(kCopyPoll, options_.heartbeat) : options_.heartbeat;
-}
-
 void Head::send_heartbeat_if_due() {
-  if (to_first_stage_ == nullptr || !sent_.empty() || runtime_.now() < last_output_ + heartbeat()) return;
+  if (to_first_stage_ == nullptr || !sent_.empty() || runtime_.now() < last_output_ + options_.heartbeat) return;
   send(scheduler_.empty_plan(), runtime_.now());
 }
 
@@ -156,7 +151,7 @@ void Head::check_watchdog() {
 }
 
 asio::awaitable<void> Head::receive_outputs(Generation generation,
-                                            std::unique_ptr<comm::LinkReceiver> from_last_stage) {
+                                            std::shared_ptr<comm::LinkReceiver> from_last_stage) {
   std::string reason;
   try {
     for (;;) {
@@ -170,13 +165,29 @@ asio::awaitable<void> Head::receive_outputs(Generation generation,
   if (generation == generation_) break_ring(reason);
 }
 
-void Head::acknowledge(const std::vector<cache::CopyAck>& acks) {
+// Why the link has ended is for receive_outputs() to say, when all outputs have been booked.
+asio::awaitable<void> Head::receive_acks(Generation generation, std::shared_ptr<comm::LinkReceiver> from_last_stage) {
+  for (;;) {
+    const auto message = co_await comm::receive_until_closed(*from_last_stage, comm::MessageKind::kAcks);
+    if (!message || generation != generation_ || to_first_stage_ == nullptr) co_return;
+    if (message->generation != generation) continue;
+    const auto booked = acknowledge(*message);
+    if (booked.has_error()) break_ring(booked.error().message);
+  }
+}
+
+Result<void> Head::acknowledge(const comm::Message& message) {
+  const auto acks = decode_acks(message.payload.bytes());
+  if (acks.has_error()) return acks.error();
   const cache::PrefixCache& cache = scheduler_.cache();
   const size_t asked = cache.verifying() ? cache.cached_host_pages() : 0;
-  const auto booked = scheduler_.acknowledge(acks);
-  if (booked.has_error()) throw ErrorException(booked.error());
-  if (asked == 0 || cache.verifying()) return;
-  log::info("after the break the stages hold {} of {} host pages", cache.cached_host_pages(), asked);
+  RETURN_IF_ERROR(scheduler_.acknowledge(*acks));
+  if (asked > 0 && !cache.verifying()) {
+    log::info("after the break the stages hold {} of {} host pages", cache.cached_host_pages(), asked);
+  }
+  publish();
+  wake_.notify_all();
+  return {};
 }
 
 void Head::book(const comm::Message& message) {
@@ -186,7 +197,6 @@ void Head::book(const comm::Message& message) {
   const auto expected = scheduler_.check(*output);
   if (expected.has_error()) throw ErrorException(expected.error());
   sent_.pop_front();
-  acknowledge(output->acks);
   const bool profiled_before = !scheduler_.profiling();
   if (!profile_together_ && scheduler_.profiling_together()) profile_together_ = last_output_;
   std::vector<SequenceUpdate> updates = scheduler_.complete(*output);

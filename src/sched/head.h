@@ -98,9 +98,11 @@ class Head final : public Engine {
 
   [[nodiscard]] asio::awaitable<void> take_turns();
   [[nodiscard]] asio::awaitable<void> receive_outputs(Generation generation,
-                                                      std::unique_ptr<comm::LinkReceiver> from_last_stage);
+                                                      std::shared_ptr<comm::LinkReceiver> from_last_stage);
+  [[nodiscard]] asio::awaitable<void> receive_acks(Generation generation,
+                                                   std::shared_ptr<comm::LinkReceiver> from_last_stage);
   void book(const comm::Message& message);
-  void acknowledge(const std::vector<cache::CopyAck>& acks);
+  [[nodiscard]] Result<void> acknowledge(const comm::Message& message);
   [[nodiscard]] asio::awaitable<void> receive_controls();
   void handle(Submission submission);
   void handle(Abort abort);
@@ -113,7 +115,6 @@ class Head final : public Engine {
   [[nodiscard]] bool awaits_expiry() const;
   [[nodiscard]] bool send_next_plan();
   void send(Plan plan, async::TimePoint begin);
-  [[nodiscard]] async::Duration heartbeat() const;
   void send_heartbeat_if_due();
   void check_watchdog();
   void end_the_late();

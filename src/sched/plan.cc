@@ -14,6 +14,7 @@ using tensor::TokenLogprobs;
 
 constexpr uint32_t kPlanMagic = 0x4E414C50;    // "PLAN"
 constexpr uint32_t kOutputMagic = 0x5054554F;  // "OUTP"
+constexpr uint32_t kAcksMagic = 0x534B4341;    // "ACKS"
 // Smallest encodings, which bound the counts that a hostile message may claim.
 constexpr size_t kOpenBytes = 48;
 constexpr size_t kCopyBytes = 29;
@@ -142,25 +143,6 @@ std::vector<StageReport> get_reports(ByteReader& in) {
   return reports;
 }
 
-void put_acks(ByteWriter& out, const std::vector<cache::CopyAck>& acks) {
-  out.put(static_cast<uint32_t>(acks.size()));
-  for (const cache::CopyAck& ack : acks) {
-    out.put(ack.stage);
-    out.put(ack.copy);
-    out.put(ack.done);
-  }
-}
-
-std::vector<cache::CopyAck> get_acks(ByteReader& in) {
-  std::vector<cache::CopyAck> acks(in.get_count(cache::CopyAck::kWireBytes));
-  for (cache::CopyAck& ack : acks) {
-    ack.stage = in.get<StageId>();
-    ack.copy = in.get<cache::CopyId>();
-    ack.done = in.get<uint32_t>();
-  }
-  return acks;
-}
-
 void put_copy(ByteWriter& out, const cache::PageCopy& copy) {
   out.put(copy.id);
   out.put(copy.kind);
@@ -252,7 +234,6 @@ std::vector<std::byte> Plan::encode() const {
   for (const cache::PageCopy& copy : copies) put_copy(out, copy);
   out.put(digest);
   put_reports(out, reports);
-  put_acks(out, acks);
   return out.take();
 }
 
@@ -279,7 +260,6 @@ Result<Plan> Plan::decode(std::span<const std::byte> bytes) {
   for (cache::PageCopy& copy : plan.copies) copy = get_copy(in);
   plan.digest = in.get<uint64_t>();
   plan.reports = get_reports(in);
-  plan.acks = get_acks(in);
   if (!in.finished()) return make_error(ErrorCode::kData, "plan: malformed message of {} bytes", bytes.size());
   return consistent(std::move(plan));
 }
@@ -301,7 +281,6 @@ std::vector<std::byte> PlanOutput::encode() const {
     for (const TokenLogprobs& score : slice.scores) put_logprobs(out, score);
   }
   put_reports(out, reports);
-  put_acks(out, acks);
   return out.take();
 }
 
@@ -326,9 +305,31 @@ Result<PlanOutput> PlanOutput::decode(std::span<const std::byte> bytes) {
     for (TokenLogprobs& score : slice.scores) score = get_logprobs(in);
   }
   output.reports = get_reports(in);
-  output.acks = get_acks(in);
   if (!in.finished()) return make_error(ErrorCode::kData, "output: malformed message of {} bytes", bytes.size());
   return output;
+}
+
+std::vector<std::byte> encode_acks(std::span<const cache::CopyAck> acks) {
+  ByteWriter out;
+  out.put(kAcksMagic);
+  out.put(static_cast<uint32_t>(acks.size()));
+  for (const cache::CopyAck& ack : acks) {
+    out.put(ack.copy);
+    out.put(ack.done);
+  }
+  return out.take();
+}
+
+Result<std::vector<cache::CopyAck>> decode_acks(std::span<const std::byte> bytes) {
+  ByteReader in(bytes);
+  if (in.get<uint32_t>() != kAcksMagic) return Error{ErrorCode::kData, "acks: wrong magic number"};
+  std::vector<cache::CopyAck> acks(in.get_count(cache::CopyAck::kWireBytes));
+  for (cache::CopyAck& ack : acks) {
+    ack.copy = in.get<cache::CopyId>();
+    ack.done = in.get<uint32_t>();
+  }
+  if (!in.finished()) return make_error(ErrorCode::kData, "acks: malformed message of {} bytes", bytes.size());
+  return acks;
 }
 
 }  // namespace millrace::sched

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,8 +58,7 @@ struct Plan {
   std::vector<PageId> new_pages;      // [Σ new_page_count]
   std::vector<cache::PageCopy> copies;  ///< loads take effect after `opens`, before `slices`; stores after `slices`
   uint64_t digest = 0;                  ///< of the slices' page tables as the head knows them (table_digest)
-  std::vector<StageReport> reports;   ///< folded in by the stages on the way
-  std::vector<cache::CopyAck> acks;   ///< likewise
+  std::vector<StageReport> reports;     ///< folded in by the stages on the way
 
   [[nodiscard]] std::vector<std::byte> encode() const;
   /// kData when the bytes are not a plan, or its parts contradict one another.
@@ -78,11 +78,14 @@ struct PlanOutput {
   Generation generation;
   std::vector<SliceOutput> slices;  ///< as in the plan
   std::vector<StageReport> reports;
-  std::vector<cache::CopyAck> acks;
 
   [[nodiscard]] std::vector<std::byte> encode() const;
   [[nodiscard]] static Result<PlanOutput> decode(std::span<const std::byte> bytes);
 };
+
+/// What a stage tells the next one, and the last stage the head, as soon as it is so; it does not wait for plans.
+[[nodiscard]] std::vector<std::byte> encode_acks(std::span<const cache::CopyAck> acks);
+[[nodiscard]] Result<std::vector<cache::CopyAck>> decode_acks(std::span<const std::byte> bytes);
 
 /// Digests by which head and stages notice that they no longer mean the same pages: of a sequence's page table after
 /// `page` is appended, and of a plan after a slice of a sequence with such a table. Both begin with 0.

@@ -35,8 +35,8 @@ ProfileBounds profile_bounds(const SchedulerOptions& options) {
 }
 
 cache::PrefixCacheOptions cache_options(const SchedulerOptions& options) {
-  return {options.page_size, options.page_count,  options.share_prefixes, options.host_page_count,
-          options.has_store, options.stage_count, options.write_policy,   options.first_copy};
+  return {options.page_size, options.page_count,   options.share_prefixes, options.host_page_count,
+          options.has_store, options.write_policy, options.first_copy};
 }
 
 }  // namespace

@@ -11,12 +11,16 @@ using cache::CopyKind;
 
 /// Pages of one copy that are with the page store at a time; what copies have there together is the store's to bound.
 constexpr size_t kPagesAtOnce = 16;
+/// Acknowledgements that travel together; links bound the bytes of a message.
+constexpr size_t kAcksPerMessage = 65536;
+/// Copies with which not all stages up to this one are through. The head asks for some with each plan and request.
+constexpr size_t kMostWords = size_t{1} << 20;
 
 }  // namespace
 
-StageCopies::StageCopies(async::Runtime& runtime, StageId stage, StageRunner& runner, async::TaskGroup& tasks,
+StageCopies::StageCopies(async::Runtime& runtime, bool first, StageRunner& runner, async::TaskGroup& tasks,
                          uint32_t host_page_count)
-    : runtime_(runtime), stage_(stage), runner_(runner), tasks_(tasks), tier_(runner.host_tier()) {
+    : runtime_(runtime), first_(first), runner_(runner), tasks_(tasks), tier_(runner.host_tier()), acked_(runtime) {
   tier_.held.resize(host_page_count);
 }
 
@@ -41,12 +45,44 @@ void StageCopies::answer_hold(const cache::PageCopy& copy) {
 }
 
 void StageCopies::acknowledge(const cache::PageCopy& copy, size_t done) {
-  acks_.push_back({stage_, copy.id, static_cast<uint32_t>(done)});
+  const cache::CopyAck ack{copy.id, static_cast<uint32_t>(done)};
+  first_ ? send(ack) : take_word(ack, true);
 }
 
-void StageCopies::take_acks(std::vector<cache::CopyAck>& into) {
-  into.insert(into.end(), acks_.begin(), acks_.end());
-  acks_.clear();
+void StageCopies::fold(std::span<const cache::CopyAck> acks) {
+  for (const cache::CopyAck& ack : acks) take_word(ack, false);
+}
+
+void StageCopies::take_word(const cache::CopyAck& ack, bool own) {
+  const auto [other, is_first_word] = words_.try_emplace(ack.copy, ack.done, own);
+  if (is_first_word && words_.size() <= kMostWords) return;
+  if (is_first_word) throw ErrorException(make_error(ErrorCode::kData, "over {} copies have not ended", kMostWords));
+  if (other->second.own == own) {
+    throw ErrorException(make_error(ErrorCode::kData, "copy {} is acknowledged twice", ack.copy.value()));
+  }
+  const uint32_t done = std::min(ack.done, other->second.done);
+  words_.erase(other);
+  send({ack.copy, done});
+}
+
+void StageCopies::send(const cache::CopyAck& ack) {
+  acks_.push_back(ack);
+  acked_.notify_all();
+}
+
+void StageCopies::stop() {
+  stopping_ = true;
+  acked_.notify_all();
+}
+
+asio::awaitable<std::vector<cache::CopyAck>> StageCopies::next_acks() {
+  while (acks_.empty() && !stopping_) co_await acked_.wait();
+  if (stopping_) co_return std::vector<cache::CopyAck>{};
+  const size_t count = std::min(acks_.size(), kAcksPerMessage);
+  const auto end = acks_.begin() + static_cast<std::ptrdiff_t>(count);
+  std::vector<cache::CopyAck> taken(acks_.begin(), end);
+  acks_.erase(acks_.begin(), end);
+  co_return taken;
 }
 
 void StageCopies::start(const std::vector<cache::PageCopy>& copies) {

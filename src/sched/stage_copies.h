@@ -1,6 +1,6 @@
 #pragma once
 
-#include <functional>
+#include <unordered_map>
 #include <vector>
 
 #include "async/task_group.h"
@@ -10,11 +10,13 @@
 namespace millrace::sched {
 
 /// The copies between tiers that plans ask of one stage, in one generation of the ring. They go on beside the plans and
-/// are acknowledged when they are done; runs wait for the loads begun before them. Owned by the stage loop, on its
-/// thread; what it starts belongs to the loop's task group, so that no copy outlives its generation.
+/// are acknowledged when they are done here and on all stages before; runs wait for the loads begun before them. Owned
+/// by the stage loop, on its thread; what it starts belongs to the loop's task group, so that no copy outlives its
+/// generation.
 class StageCopies {
  public:
-  StageCopies(async::Runtime& runtime, StageId stage, StageRunner& runner, async::TaskGroup& tasks,
+  /// `first`: no stage before this one has to be through with a copy too.
+  StageCopies(async::Runtime& runtime, bool first, StageRunner& runner, async::TaskGroup& tasks,
               uint32_t host_page_count);
 
   /// Answers a plan's question what is held, and starts its persists, probes and fetches: they wait for no other plan.
@@ -25,9 +27,11 @@ class StageCopies {
   /// Starts the stores of a plan whose slices have run.
   void store(const std::vector<cache::PageCopy>& copies);
   /// The generation ends: what has not been begun with the page store is not begun any more.
-  void stop() { stopping_ = true; }
-  /// Appends what has been completed since the last call.
-  void take_acks(std::vector<cache::CopyAck>& into);
+  void stop();
+  /// The stage before is through with these copies, whose plan may still be on its way. kData for one named twice.
+  void fold(std::span<const cache::CopyAck> acks);
+  /// What has ended since the last call, here and on all stages before. Waits for some; nothing after stop().
+  [[nodiscard]] asio::awaitable<std::vector<cache::CopyAck>> next_acks();
 
  private:
   /// Copies of one kind with the store, several at once.
@@ -45,14 +49,23 @@ class StageCopies {
   void set_held(const cache::PageCopy& copy, size_t count, bool held);
   void answer_hold(const cache::PageCopy& copy);
   void acknowledge(const cache::PageCopy& copy, size_t done);
+  /// One of the two words on a copy, this stage's and that of those before.
+  void take_word(const cache::CopyAck& ack, bool own);
+  void send(const cache::CopyAck& ack);
 
+  struct Word {
+    uint32_t done;
+    bool own;
+  };
   async::Runtime& runtime_;
-  const StageId stage_;
+  const bool first_;
   StageRunner& runner_;
   async::TaskGroup& tasks_;
   StageRunner::HostTier& tier_;  // a page is not held while something is written to it
   bool stopping_ = false;
-  std::vector<cache::CopyAck> acks_;
+  std::unordered_map<cache::CopyId, Word> words_;  // of copies that lack the other word
+  std::vector<cache::CopyAck> acks_;               // to be sent
+  async::WaitList acked_;
 };
 
 }  // namespace millrace::sched

@@ -28,7 +28,7 @@ StageLoop::StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRun
       inputs_(*upstream_, runner, options.bounds),
       table_(options.bounds, options.last),
       tasks_(runtime, [this](const std::string&, std::exception_ptr error) { fail(async::describe(error)); }),
-      copies_(runtime, options.stage, runner, tasks_, options.bounds.host_page_count),
+      copies_(runtime, options.first, runner, tasks_, options.bounds.host_page_count),
       batch_queue_(runtime, options.window) {
   runner_.set_output_memory(downstream_->reads_device() ? StageRunner::Memory::kDevice : StageRunner::Memory::kHost);
 }
@@ -40,6 +40,8 @@ StageLoop::~StageLoop() {
 asio::awaitable<void> StageLoop::run() {
   tasks_.spawn("receive plans", receive_plans());
   tasks_.spawn("execute plans", execute_plans());
+  tasks_.spawn("send acks", send_acks());
+  if (!options_.first) tasks_.spawn("receive acks", receive_acks());
   co_await tasks_.join();
 }
 
@@ -86,12 +88,29 @@ asio::awaitable<void> StageLoop::receive_plans() {
     if (usable.has_error()) throw ErrorException(usable.error());
     if (!plan->slices.empty()) inputs_.expect(*plan);
     copies_.start(plan->copies);
-    if (!options_.last) {
-      copies_.take_acks(plan->acks);
-      downstream_->send(comm::MessageKind::kPlan, plan->generation, plan->id, plan->encode());
-    }
+    generation_ = plan->generation;
+    if (!options_.last) downstream_->send(comm::MessageKind::kPlan, plan->generation, plan->id, plan->encode());
     const bool queued = co_await batch_queue_.send({std::move(*plan), arrived});
     if (!queued) co_return;
+  }
+}
+
+// Whoever receives plans learns why the link ends.
+asio::awaitable<void> StageLoop::receive_acks() {
+  for (;;) {
+    const auto message = co_await comm::receive_until_closed(*upstream_, comm::MessageKind::kAcks);
+    if (!message) co_return;
+    const auto acks = decode_acks(message->payload.bytes());
+    if (acks.has_error()) throw ErrorException(acks.error());
+    copies_.fold(*acks);
+  }
+}
+
+asio::awaitable<void> StageLoop::send_acks() {
+  for (;;) {
+    const std::vector<cache::CopyAck> acks = co_await copies_.next_acks();
+    if (acks.empty()) co_return;
+    downstream_->send(comm::MessageKind::kAcks, generation_, PlanId(0), encode_acks(acks));
   }
 }
 
@@ -147,13 +166,11 @@ asio::awaitable<void> StageLoop::execute(Plan plan, async::TimePoint arrived) {
 }
 
 void StageLoop::send_output(Plan plan, std::vector<SliceOutput> slices) {
-  copies_.take_acks(plan.acks);
   PlanOutput output;
   output.id = plan.id;
   output.generation = plan.generation;
   output.slices = std::move(slices);
   output.reports = std::move(plan.reports);
-  output.acks = std::move(plan.acks);
   downstream_->send(comm::MessageKind::kOutput, plan.generation, plan.id, output.encode());
 }
 

@@ -52,6 +52,8 @@ class StageLoop {
   };
   [[nodiscard]] asio::awaitable<void> receive_plans();
   [[nodiscard]] asio::awaitable<void> execute_plans();
+  [[nodiscard]] asio::awaitable<void> receive_acks();
+  [[nodiscard]] asio::awaitable<void> send_acks();
   [[nodiscard]] asio::awaitable<void> execute(Plan plan, async::TimePoint arrived);
   void send_output(Plan plan, std::vector<SliceOutput> slices);
   [[nodiscard]] async::TimePoint arrival_of(const comm::Message& message) const;
@@ -71,6 +73,7 @@ class StageLoop {
   async::Channel<QueuedPlan> batch_queue_;
   std::vector<StageReport> unsent_reports_;  // ride on the next plan that passes
   comm::Work previous_send_;
+  Generation generation_;  // of the plans
   std::string end_reason_;
   std::optional<Running> running_;
   std::optional<async::TimerId> watch_;  // one timer for all plans: it looks again when the present one will be late

@@ -25,7 +25,7 @@ void run_copies(PrefixCache& cache) {
     for (const PageCopy& copy : cache.take_copies()) {
       if (copy.kind == CopyKind::kPersist) continue;
       const auto done = static_cast<uint32_t>(copy.page_count());
-      REQUIRE_FALSE(cache.acknowledge({StageId(0), copy.id, done}).has_error());
+      REQUIRE_FALSE(cache.acknowledge({copy.id, done}).has_error());
     }
   }
 }
@@ -85,7 +85,7 @@ TEST_CASE("a host page that the tree has lost is not given out again before the 
   const auto end = [&](const std::vector<PageCopy>& copies, CopyKind kind) {
     REQUIRE(copies.size() == 1);
     REQUIRE(copies[0].kind == kind);
-    REQUIRE_FALSE(cache.acknowledge({StageId(0), copies[0].id, 1}).has_error());
+    REQUIRE_FALSE(cache.acknowledge({copies[0].id, 1}).has_error());
     return cache.take_copies();
   };
   const auto tokens = prompt(2, 2);
@@ -120,7 +120,7 @@ TEST_CASE("a flush is refused while a page is held or copied, and forgets every 
   REQUIRE_FALSE(cache.flush());  // the pages are to be stored
   const auto copies = cache.take_copies();
   REQUIRE_FALSE(cache.flush());  // they are being stored
-  REQUIRE_FALSE(cache.acknowledge({StageId(0), copies.at(0).id, 2}).has_error());
+  REQUIRE_FALSE(cache.acknowledge({copies.at(0).id, 2}).has_error());
   REQUIRE(cache.flush());
   cache.check_invariants({});
 }
@@ -138,7 +138,7 @@ TEST_CASE("pages that a stage could not store are promised to nobody") {
     const auto count = static_cast<uint32_t>(copies[0].page_count());
     REQUIRE(count == (done < 2 ? 2 : 1));
     REQUIRE(cache.saving());
-    REQUIRE_FALSE(cache.acknowledge({StageId(0), copies[0].id, std::min(done, count)}).has_error());
+    REQUIRE_FALSE(cache.acknowledge({copies[0].id, std::min(done, count)}).has_error());
     REQUIRE_FALSE(cache.saving());
     cache.check_invariants({});
   }
@@ -178,7 +178,7 @@ struct Fetching {
     const PageCopy copy = copies.front();
     copies.pop_front();
     REQUIRE(copy.kind == kind);
-    REQUIRE_FALSE(cache.acknowledge({StageId(0), copy.id, static_cast<uint32_t>(done)}).has_error());
+    REQUIRE_FALSE(cache.acknowledge({copy.id, static_cast<uint32_t>(done)}).has_error());
     collect();
     cache.check_invariants({});
     return copy.page_count();
@@ -305,7 +305,7 @@ TEST_CASE("what is computed behind fetched pages is stored under the key of the 
     for (const PageCopy& copy : world.cache.take_copies()) {
       keys.insert(keys.end(), copy.keys.begin(), copy.keys.end());
       const auto done = static_cast<uint32_t>(copy.page_count());
-      REQUIRE_FALSE(world.cache.acknowledge({StageId(0), copy.id, done}).has_error());
+      REQUIRE_FALSE(world.cache.acknowledge({copy.id, done}).has_error());
     }
   }
   REQUIRE(keys == std::vector<PageKey>{wanted});
@@ -316,17 +316,15 @@ namespace {
 
 /// Two prompts on the host and one on the device only; then the ring breaks.
 PrefixCache broken_cache() {
-  PrefixCache cache({.page_size = kPageSize, .page_count = 16, .host_page_count = 6, .stage_count = 2});
+  PrefixCache cache({.page_size = kPageSize, .page_count = 16, .host_page_count = 6});
   for (const int32_t number : {1, 2, 3}) {
     const auto tokens = prompt(number, 2);
     PageHolding holding;
     REQUIRE(cache.acquire(holding, "", cache.match("", tokens), 2));
     cache.publish(holding, tokens);
     for (const PageCopy& copy : cache.take_copies()) {
-      for (const uint32_t stage : {0, 1}) {
-        const auto done = static_cast<uint32_t>(copy.page_count());
-        if (number < 3) REQUIRE_FALSE(cache.acknowledge({StageId(stage), copy.id, done}).has_error());
-      }
+      const auto done = static_cast<uint32_t>(copy.page_count());
+      if (number < 3) REQUIRE_FALSE(cache.acknowledge({copy.id, done}).has_error());
     }
     cache.release(holding);
   }
@@ -350,9 +348,7 @@ TEST_CASE("host pages outlive a break when every stage says that it holds them a
     REQUIRE(copies[0].kind == CopyKind::kHold);
     REQUIRE(copies[0].page_count() == 4);
     REQUIRE(copies[0].since != CopyId(0));  // the question after nothing, which was asked at the start
-    REQUIRE_FALSE(cache.acknowledge({StageId(0), copies[0].id, held}).has_error());
-    REQUIRE(cache.verifying());
-    REQUIRE_FALSE(cache.acknowledge({StageId(1), copies[0].id, 4}).has_error());
+    REQUIRE_FALSE(cache.acknowledge({copies[0].id, held}).has_error());
     REQUIRE_FALSE(cache.verifying());
     cache.check_invariants({});
     REQUIRE(cache.cached_host_pages() == (held == 4 ? 4 : 0));
@@ -389,13 +385,13 @@ TEST_CASE("a break while the stages are asked makes the next ring's be asked, an
   const CopyId first = cache.take_copies().front().id;
   cache.lose_ring();
   REQUIRE(cache.verifying());
-  REQUIRE(cache.acknowledge({StageId(0), first, 4}).has_error());
+  REQUIRE(cache.acknowledge({first, 4}).has_error());
   const auto copies = cache.take_copies();
   REQUIRE(copies.size() == 1);
   REQUIRE(copies[0].since == first);
   REQUIRE(cache.flush());
   REQUIRE(cache.cached_host_pages() == 0);
-  for (const uint32_t stage : {0, 1}) REQUIRE_FALSE(cache.acknowledge({StageId(stage), copies[0].id, 4}).has_error());
+  REQUIRE_FALSE(cache.acknowledge({copies[0].id, 4}).has_error());
   REQUIRE_FALSE(cache.verifying());
   REQUIRE(cache.cached_host_pages() == 0);
 }
@@ -417,7 +413,7 @@ TEST_CASE("no plan has to carry more copies than fit its message, and none is le
     for (const PageCopy& copy : cache.take_copies()) {
       keys += copy.keys.size();
       ++copies;
-      REQUIRE_FALSE(cache.acknowledge({StageId(0), copy.id, 0}).has_error());
+      REQUIRE_FALSE(cache.acknowledge({copy.id, 0}).has_error());
     }
     REQUIRE(keys * sizeof(PageKey) < size_t{4} << 20);
   }
@@ -438,8 +434,7 @@ TEST_CASE("no plan has to carry more copies than fit its message, and none is le
     const auto questions = cache.take_copies();
     REQUIRE(questions.size() == 1);
     asked += questions[0].page_count();
-    REQUIRE_FALSE(
-        cache.acknowledge({StageId(0), questions[0].id, static_cast<uint32_t>(questions[0].page_count())}).has_error());
+    REQUIRE_FALSE(cache.acknowledge({questions[0].id, static_cast<uint32_t>(questions[0].page_count())}).has_error());
   }
   REQUIRE(asked == tokens.size());
   REQUIRE(cache.match("", tokens).pages == tokens.size());
@@ -462,7 +457,7 @@ TEST_CASE("keys hashed for the store are those of the pages that are computed la
       for (const PageCopy& copy : cache.take_copies()) {
         keys.insert(keys.end(), copy.keys.begin(), copy.keys.end());
         const auto done = static_cast<uint32_t>(copy.page_count());
-        REQUIRE_FALSE(cache.acknowledge({StageId(0), copy.id, done}).has_error());
+        REQUIRE_FALSE(cache.acknowledge({copy.id, done}).has_error());
       }
     }
     return keys;

@@ -45,15 +45,27 @@ TEST_CASE("a frame header's faults are named") {
           fmt::format("frame of protocol 9, wanted {}", kProtocolVersion));
   REQUIRE(decode_header(encode_header(header), true)->version == 9);
   header.version = kProtocolVersion;
-  header.kind = static_cast<FrameKind>(9);
-  REQUIRE(decode_header(encode_header(header)).error().message == "frame of unknown kind 9");
+  header.kind = static_cast<FrameKind>(10);
+  REQUIRE(decode_header(encode_header(header)).error().message == "frame of unknown kind 10");
   REQUIRE_THAT(decode_header(FrameHeaderBytes{}).error().message, Catch::Contains("frame begins with 00000000"));
+}
+
+TEST_CASE("what another version says in a handshake has the same kind") {
+  REQUIRE(static_cast<int>(FrameKind::kGoodbye) == 5);
+  REQUIRE(static_cast<int>(FrameKind::kHello) == 6);
+  REQUIRE(static_cast<int>(FrameKind::kRefusal) == 8);
+  for (size_t i = 0; i < kMessageKindCount; ++i) {
+    const auto kind = static_cast<MessageKind>(i);
+    REQUIRE(message_kind_of(frame_kind_of(kind)) == kind);
+    REQUIRE(to_string(frame_kind_of(kind)) == to_string(kind));
+  }
 }
 
 TEST_CASE("each lane has its kinds and their limits") {
   TcpLinkOptions options;
   options.max_plan_bytes = 100;
   options.max_activation_bytes = 1000;
+  options.max_ack_bytes = 10;
   const FrameLimits control(Lane::kControl, options, true);
   const FrameLimits data(Lane::kData, options, true);
   const FrameLimits answers(Lane::kControl, options, false);
@@ -61,6 +73,9 @@ TEST_CASE("each lane has its kinds and their limits") {
   REQUIRE(control.check(header(FrameKind::kPlan, 100)).has_value());
   REQUIRE(control.check(header(FrameKind::kPlan, 101)).error().message ==
           "plan frame of 101 bytes, at most 100 are allowed");
+  REQUIRE(control.check(header(FrameKind::kAcks, 10)).has_value());
+  REQUIRE(control.check(header(FrameKind::kAcks, 11)).has_error());
+  REQUIRE(data.check(header(FrameKind::kAcks, 1)).has_error());
   REQUIRE(control.check(header(FrameKind::kPing, 1)).has_error());
   REQUIRE(control.check(header(FrameKind::kActivations, 1)).has_error());
   REQUIRE(data.check(header(FrameKind::kActivations, 1000)).has_value());
@@ -91,7 +106,7 @@ TEST_CASE("a hello has the bytes that docs/wire.md says") {
   hello.to = kHeadPlace;
   std::string bytes = test::hex_of(encode_hello({hello, Lane::kData, 0x0102}));
   bytes.replace(24, 8, "________");  // the checksum, which another test computes
-  REQUIRE(bytes == test::hex_of(R"(4d524c4b 02 06 0000 03000000 ________ 0000000000000000 3500000000000000
+  REQUIRE(bytes == test::hex_of(R"(4d524c4b 03 06 0000 03000000 ________ 0000000000000000 3500000000000000
       3412000000000000 0201000000000000 01 00000000 ffffffff 0700000000000000 0800000000000000 10000000 18000000
       00100000)"));
 }

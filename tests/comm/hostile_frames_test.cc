@@ -70,7 +70,7 @@ asio::awaitable<void> meet_a_hostile_peer(test::TcpWorld& world, uint64_t seed) 
     co_await asio::async_write(lanes[i], asio::buffer(hello), asio::use_awaitable);
   }
   TcpLinkOptions options = test::patient_options(64);
-  options.max_plan_bytes = options.max_output_bytes = options.max_activation_bytes = 2900;
+  options.max_plan_bytes = options.max_output_bytes = options.max_activation_bytes = options.max_ack_bytes = 2900;
   const auto receiver =
       co_await world.listener->accept_link(world.group, test::sample_hello(), options, world.soon());
   REQUIRE(receiver.has_value());
@@ -83,7 +83,8 @@ asio::awaitable<void> meet_a_hostile_peer(test::TcpWorld& world, uint64_t seed) 
                                asio::redirect_error(asio::use_awaitable, failure));
   }
   for (tcp::socket& lane : lanes) lane.close();
-  for (const MessageKind kind : {MessageKind::kPlan, MessageKind::kActivations, MessageKind::kOutput}) {
+  for (const MessageKind kind :
+       {MessageKind::kPlan, MessageKind::kActivations, MessageKind::kOutput, MessageKind::kAcks}) {
     std::string reason;
     while (reason.empty()) reason = co_await test::failure_of(**receiver, kind);
   }

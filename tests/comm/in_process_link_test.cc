@@ -117,9 +117,13 @@ TEST_CASE("more messages than the window allows break the link by name") {
   async::RealRuntime runtime(context);
   auto script = [](async::Runtime& rt) -> asio::awaitable<void> {
     Link link = make_in_process_link(rt, rt, 2);
+    for (int i = 0; i < 100; ++i) link.sender->send(MessageKind::kAcks, Generation(1), PlanId(0), {});
     for (uint64_t i = 0; i < 3; ++i) link.sender->send(MessageKind::kPlan, Generation(1), PlanId(i), {});
+    for (int i = 0; i < 100; ++i)
+      REQUIRE((co_await comm::receive_until_closed(*link.receiver, MessageKind::kAcks)).has_value());
     (void)co_await link.receiver->receive(MessageKind::kPlan);
     (void)co_await link.receiver->receive(MessageKind::kPlan);
+    REQUIRE_FALSE((co_await comm::receive_until_closed(*link.receiver, MessageKind::kAcks)).has_value());
     const std::string reason = co_await failure_of(*link.receiver, MessageKind::kPlan);
     REQUIRE(reason == "more plan messages wait than the window allows");
   };

@@ -28,11 +28,14 @@ asio::awaitable<void> keep_order(TcpWorld& world) {
   link.sender->send(MessageKind::kActivations, kGeneration, PlanId(1), bytes_of("early"));
   link.sender->send(MessageKind::kPlan, kGeneration, PlanId(1), bytes_of("one"));
   link.sender->send(MessageKind::kOutput, kGeneration, PlanId(9), bytes_of("out"));
+  link.sender->send(MessageKind::kAcks, kGeneration, PlanId(0), bytes_of("acks"));
   link.sender->send(MessageKind::kPlan, kGeneration, PlanId(2), {});
+  const Message acks = co_await link.receiver->receive(MessageKind::kAcks);
   const Message one = co_await link.receiver->receive(MessageKind::kPlan);
   const Message two = co_await link.receiver->receive(MessageKind::kPlan);
   const Message output = co_await link.receiver->receive(MessageKind::kOutput);
   const auto early = co_await receive_activations(*link.receiver, PlanId(1), 5);
+  REQUIRE(text_of(acks) == "acks");
   REQUIRE(text_of(one) == "one");
   REQUIRE(two.plan == PlanId(2));
   REQUIRE(two.payload.bytes().empty());
@@ -203,9 +206,12 @@ asio::awaitable<void> refuse_to_queue_without_bound(TcpWorld& world) {
 asio::awaitable<void> refuse_a_flood(TcpWorld& world) {
   auto options = patient_options(2);
   Link link = co_await world.make_link(options);
+  for (int i = 0; i < 1000; ++i)
+    link.sender->send(MessageKind::kAcks, kGeneration, PlanId(0), {});  // belong to no plan
+  while (link.receiver->stats().messages_received < 1000) co_await async::sleep_for(world.runtime, 1ms);
   for (uint64_t i = 0; i < 3; ++i) {
     link.sender->send(MessageKind::kPlan, kGeneration, PlanId(i), {});
-    while (link.sender->stats().messages_sent <= i) co_await async::sleep_for(world.runtime, 1ms);
+    while (link.sender->stats().messages_sent <= 1000 + i) co_await async::sleep_for(world.runtime, 1ms);
   }
   while (link.receiver->stats().open) co_await async::sleep_for(world.runtime, 1ms);
   (void)co_await link.receiver->receive(MessageKind::kPlan);

@@ -44,7 +44,7 @@ void check_frames(std::span<const std::byte> input, const FrameLimits& limits, u
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span input(reinterpret_cast<const std::byte*>(data), size);
   TcpLinkOptions options;
-  options.max_plan_bytes = options.max_output_bytes = options.max_activation_bytes = 4096;
+  options.max_plan_bytes = options.max_output_bytes = options.max_activation_bytes = options.max_ack_bytes = 4096;
   for (const Lane lane : {Lane::kControl, Lane::kData}) {
     for (const bool receiving : {false, true}) check_frames(input, FrameLimits(lane, options, receiving), 4096);
   }

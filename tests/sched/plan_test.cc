@@ -35,7 +35,6 @@ Plan sample_plan() {
                  {cache::CopyId(7), cache::CopyKind::kProbe, {}, {}, {key, {}}},
                  {cache::CopyId(8), cache::CopyKind::kHold, {}, {HostPageId(1), HostPageId(0)}, {}, cache::CopyId(2)}};
   plan.digest = 0x123456789ABCDEF0u;
-  plan.acks = {{StageId(2), cache::CopyId(4), 9}};
   return plan;
 }
 
@@ -75,10 +74,6 @@ TEST_CASE("a plan survives its wire form") {
   REQUIRE(read->reports[0].run_ns() == -7);
   REQUIRE(read->reports[0].sent_bytes == 77);
   REQUIRE(read->digest == plan.digest);
-  REQUIRE(read->acks.size() == 1);
-  REQUIRE(read->acks[0].stage == StageId(2));
-  REQUIRE(read->acks[0].copy == cache::CopyId(4));
-  REQUIRE(read->acks[0].done == 9);
   REQUIRE(read->copies.size() == plan.copies.size());
   for (size_t i = 0; i < plan.copies.size(); ++i) {
     REQUIRE(read->copies[i].id == plan.copies[i].id);
@@ -104,6 +99,24 @@ TEST_CASE("an output survives its wire form") {
   PlanOutput unknown = sample_output();
   unknown.slices[0].fault = static_cast<tensor::LogitFault>(4);
   REQUIRE(PlanOutput::decode(unknown.encode()).error().message == "output: a fault of unknown kind 4");
+}
+
+TEST_CASE("acknowledgements survive their wire form") {
+  const std::vector<cache::CopyAck> acks{{cache::CopyId(4), 9}, {cache::CopyId(uint64_t{1} << 40), 0}};
+  const auto bytes = encode_acks(acks);
+  const auto read = decode_acks(bytes);
+  REQUIRE(read.has_value());
+  REQUIRE(read->size() == 2);
+  REQUIRE(read->at(0).copy == acks[0].copy);
+  REQUIRE(read->at(0).done == 9);
+  REQUIRE(read->at(1).copy == acks[1].copy);
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    REQUIRE(decode_acks(std::span(bytes).first(length)).has_error());
+  }
+  auto longer = bytes;
+  longer.push_back(std::byte{0});
+  REQUIRE(decode_acks(longer).error().message == "acks: malformed message of 33 bytes");
+  REQUIRE(decode_acks(sample_plan().encode()).error().message == "acks: wrong magic number");
 }
 
 TEST_CASE("every truncation of a message is refused") {
@@ -206,8 +219,7 @@ TEST_CASE("a plan has the bytes that docs/wire.md says") {
                 0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20 0000000000000000
       f0debc9a78563412
       01000000  01000000 2800000000000000 e803000000000000 4c04000000000000 b004000000000000 a904000000000000
-                4d00000000000000
-      01000000  02000000 0400000000000000 09000000)"));
+                4d00000000000000)"));
 }
 
 TEST_CASE("an output has the bytes that docs/wire.md says") {
@@ -219,6 +231,11 @@ TEST_CASE("an output has the bytes that docs/wire.md says") {
         00 00 00000000
         03 00 00000000
       01000000  00000000 2900000000000000 0100000000000000 0200000000000000 0300000000000000 0400000000000000
-                0500000000000000
-      00000000)"));
+                0500000000000000)"));
+}
+
+TEST_CASE("acknowledgements have the bytes that docs/wire.md says") {
+  const std::vector<cache::CopyAck> acks{{cache::CopyId(4), 9}, {cache::CopyId(5), 0}};
+  REQUIRE(test::hex_of(encode_acks(acks)) == test::hex_of(R"(
+      41434b53 02000000  0400000000000000 09000000  0500000000000000 00000000)"));
 }

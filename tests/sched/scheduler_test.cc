@@ -283,7 +283,7 @@ TEST_CASE("a run that waits for pages from the host says nothing of what computi
     std::vector<cache::CopyAck> acks;
     for (const cache::PageCopy& copy : plan.copies) {
       has_loaded |= copy.kind == cache::CopyKind::kLoad;
-      acks.push_back({StageId(0), copy.id, static_cast<uint32_t>(copy.page_count())});
+      acks.push_back({copy.id, static_cast<uint32_t>(copy.page_count())});
     }
     REQUIRE_FALSE(scheduler.acknowledge(acks).has_error());
     PlanOutput output = output_of(plan, 9);

@@ -51,21 +51,28 @@ class HostOnlyRunner final : public StageRunner {
   std::unique_ptr<cache::PageStore> store_;
 };
 
-/// One stage's copies, and how often they are asked for what they have done.
+/// One stage's copies, and what it says of them.
 struct Stage {
-  explicit Stage(sim::SimulatedStoreOptions options = {}) : runner(runtime, options) {}
+  explicit Stage(sim::SimulatedStoreOptions options = {}, bool first = true)
+      : runner(runtime, options), copies(runtime, first, runner, tasks, kHostPages) {
+    tasks.spawn("listen", listen(copies));
+  }
+  ~Stage() {
+    copies.stop();
+    world.run();
+  }
 
-  /// Runs until nothing is under way; pages good of the copies done since the last call, by copy.
+  asio::awaitable<void> listen(StageCopies& heard) {
+    for (;;) {
+      const auto acks = co_await heard.next_acks();
+      if (acks.empty()) co_return;
+      for (const cache::CopyAck& ack : acks) REQUIRE(said.emplace(ack.copy, ack.done).second);
+    }
+  }
+  /// Runs until nothing is under way; pages good of the copies that have ended since the last call, by copy.
   std::map<CopyId, uint32_t> settle() {
     world.run();
-    std::vector<cache::CopyAck> acks;
-    copies.take_acks(acks);
-    std::map<CopyId, uint32_t> done;
-    for (const cache::CopyAck& ack : acks) {
-      REQUIRE(ack.stage == StageId(3));
-      REQUIRE(done.emplace(ack.copy, ack.done).second);
-    }
-    return done;
+    return std::exchange(said, {});
   }
   uint32_t ask(uint64_t id, uint64_t since, std::vector<HostPageId> pages) {
     copies.start({{.id = CopyId(id), .kind = CopyKind::kHold, .host = std::move(pages), .since = CopyId(since)}});
@@ -76,7 +83,8 @@ struct Stage {
   async::Runtime& runtime = world.add_thread();
   HostOnlyRunner runner;
   async::TaskGroup tasks{runtime};
-  StageCopies copies{runtime, StageId(3), runner, tasks, kHostPages};
+  StageCopies copies;
+  std::map<CopyId, uint32_t> said;
 };
 
 std::vector<HostPageId> host_pages(uint32_t first, uint32_t count) {
@@ -115,12 +123,11 @@ TEST_CASE("a stage holds the host pages that it has filled, for as long as it wa
   REQUIRE(stage.ask(3, 1, host_pages(4, 3)) == 3);
   REQUIRE(stage.ask(5, 3, {HostPageId(5), HostPageId(4), HostPageId(9), HostPageId(6)}) == 2);
   // The next generation's copies, in the same process.
-  async::TaskGroup tasks(stage.runtime);
-  StageCopies next(stage.runtime, StageId(3), stage.runner, tasks, kHostPages);
-  std::vector<cache::CopyAck> acks;
+  StageCopies next(stage.runtime, true, stage.runner, stage.tasks, kHostPages);
+  stage.tasks.spawn("listen", stage.listen(next));
   next.start({{.id = CopyId(6), .kind = CopyKind::kHold, .host = host_pages(4, 3), .since = CopyId(5)}});
-  next.take_acks(acks);
-  REQUIRE(acks.at(0).done == 3);
+  REQUIRE(stage.settle() == std::map<CopyId, uint32_t>{{CopyId(6), 3}});
+  next.stop();
   // Another process has answered question 7 in its place.
   REQUIRE(stage.ask(8, 7, host_pages(4, 3)) == 0);
   REQUIRE(stage.ask(9, 8, host_pages(4, 3)) == 0);
@@ -171,10 +178,35 @@ TEST_CASE("at the end of a generation nothing more is begun with the store, and 
   stage.copies.start({with_keys(2, CopyKind::kPersist, host_pages(0, 40))});
   stage.world.run(stage.world.now() + 500ms);
   stage.copies.stop();
-  REQUIRE(stage.settle().at(CopyId(2)) == 16);
+  REQUIRE(stage.settle().empty());  // whom should it tell?
   REQUIRE(stage.runner.store()->stats().written == 16);
   stage.copies.start({with_keys(3, CopyKind::kFetch, host_pages(40, 16))});
-  REQUIRE(stage.settle().at(CopyId(3)) == 0);
+  (void)stage.settle();
+  REQUIRE(stage.runner.store()->stats().hits == 0);
+}
+
+TEST_CASE("a copy has ended when it has on the stages before too, with the pages that are good on all") {
+  Stage stage({}, false);
+  stage.copies.start({{.id = CopyId(1), .kind = CopyKind::kHold}});
+  stage.copies.store({store_of(2, host_pages(0, 3)), store_of(3, host_pages(3, 3))});
+  REQUIRE(stage.settle().empty());
+  const std::vector<cache::CopyAck> before{{CopyId(3), 2}, {CopyId(1), 0}, {CopyId(4), 9}};
+  stage.copies.fold(before);
+  REQUIRE(stage.settle() == std::map<CopyId, uint32_t>{{CopyId(1), 0}, {CopyId(3), 2}});
+  stage.copies.start(
+      {with_keys(4, CopyKind::kProbe, host_pages(0, 5))});  // its plan came behind the stage before's word
+  stage.copies.fold(std::vector<cache::CopyAck>{{CopyId(2), 3}});
+  REQUIRE(stage.settle() == std::map<CopyId, uint32_t>{{CopyId(2), 3}, {CopyId(4), 0}});
+}
+
+TEST_CASE("a stage that acknowledges what nobody asked for, or twice, ends the ring") {
+  Stage stage({}, false);
+  const std::vector<cache::CopyAck> ack{{CopyId(1), 1}};
+  stage.copies.fold(ack);
+  REQUIRE(refusal([&] { stage.copies.fold(ack); }) == "copy 1 is acknowledged twice");
+  std::vector<cache::CopyAck> many;
+  for (uint64_t i = 0; i <= uint64_t{1} << 20; ++i) many.push_back({CopyId(i + 2), 0});
+  REQUIRE(refusal([&] { stage.copies.fold(many); }) == "over 1048576 copies have not ended");
 }
 
 TEST_CASE("pages whose work with the store ends in an exception are not good") {

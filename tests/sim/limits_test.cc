@@ -152,11 +152,12 @@ TEST_CASE(
   REQUIRE(jobs[0].endings == 1);
   std::optional<Result<void>> refused;
   std::optional<Result<void>> patient;
+  const async::Duration asked = world.now().time_since_epoch();
   world.spawn(flush(world.client_thread(), world.head(), 0s, refused));
   world.spawn(flush(world.client_thread(), world.head(), 30s, patient));
-  world.run_until(7900ms);
+  world.run_until(asked + 4900ms);
   REQUIRE_FALSE(refused.has_value());
-  world.run_until(8200ms);
+  world.run_until(asked + 5200ms);
   REQUIRE(refused->error().code == ErrorCode::kConflict);
   REQUIRE(refused->error().message.find("still being copied") != std::string::npos);
   REQUIRE(world.head().status().cached_host_pages == 7);
@@ -165,5 +166,28 @@ TEST_CASE(
   world.run_until(12500ms);
   REQUIRE_FALSE(patient->has_error());
   REQUIRE(world.head().status().cached_host_pages == 0);
+  world.stop();
+}
+
+TEST_CASE("what a store answers does not wait behind the plans that the stages compute") {
+  Dice dice(1);
+  auto options = ring_with_slow_puts(dice, 0s, 4);
+  sched::SchedulerOptions& scheduler = options.head.scheduler;
+  options.costs = {{.fixed_us = 100'000}};
+  options.links = {};
+  scheduler.window = 8;
+  scheduler.max_running = 4;
+  scheduler.context_length = 200;
+  scheduler.chunked_prefill_size = 16;
+  scheduler.prefetch_policy = sched::PrefetchPolicy::kWaitComplete;
+  std::vector<TokenId> longer(160);
+  for (size_t i = 0; i < longer.size(); ++i) longer[i] = static_cast<TokenId>(i % 7 + 1);
+  std::vector<Job> jobs{job_at(2s, longer), job_at(2700ms, {3, 2, 1})};
+  World world(1);
+  world.start(options, jobs);
+  world.run_to_end();
+  REQUIRE(jobs[1].tokens == expected_tokens(jobs[1], options));
+  // The probe goes with the next plan, the request with the one after; the ring is eight plans long.
+  REQUIRE(jobs[1].timings.queued_us <= 200'000);
   world.stop();
 }

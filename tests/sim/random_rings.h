@@ -109,9 +109,10 @@ inline sim::SimulatedRingOptions roomy_ring(Dice& dice) {
   return options;
 }
 
-/// Such a ring with pages of one token and a store that takes `put` for each.
-inline sim::SimulatedRingOptions ring_with_slow_puts(Dice& dice, async::Duration put) {
+/// Such a ring with pages of one token and a store that takes `put` for each; of so many stages, if it matters.
+inline sim::SimulatedRingOptions ring_with_slow_puts(Dice& dice, async::Duration put, uint32_t stage_count = 0) {
   auto options = roomy_ring(dice);
+  if (stage_count > 0) options.stage_count = options.head.scheduler.stage_count = stage_count;
   options.head.scheduler.page_size = 1;
   options.head.scheduler.page_count = 200;
   options.head.scheduler.host_page_count = 800;
