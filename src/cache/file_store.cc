@@ -20,7 +20,7 @@ constexpr int kScanShare = 50;
 constexpr Clock::duration kSettleTime = 10min;
 constexpr int kMaxThreads = 256;
 
-/// Workers serve the queue, each through a FileIo of its own; one more thread keeps the folder.
+/// Workers serve the queues, each through a FileIo of its own; one more thread keeps the folder.
 class FileStore final : public QueuedStore {
  public:
   FileStore(async::Runtime& runtime, const StoreIdentity& identity, const FileStoreOptions& options,
@@ -30,14 +30,17 @@ class FileStore final : public QueuedStore {
         settled_at_(Clock::now() + std::min<Clock::duration>(kSettleTime, options.abandoned_after)) {
     const std::string engine = make_workers(options);
     pages_.rescan();
-    log::info("page store {}: {} pages, {} of {} bytes; {} workers, {}", pages_.path(), pages_.index().page_count(),
-              pages_.index().bytes(), options.max_bytes, workers_.size(), engine);
-    for (const auto& io : workers_) threads_.emplace_back([this, &io] { io->serve(queue_, begin_); });
+    log::info("page store {}: {} pages, {} of {} bytes; {} workers for reads, as many for writes, {}", pages_.path(),
+              pages_.index().page_count(), pages_.index().bytes(), options.max_bytes, options.threads, engine);
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      StoreQueue& queue = i % 2 == 0 ? read_queue_ : put_queue_;
+      threads_.emplace_back([this, &queue, &io = *workers_[i]] { io.serve(queue, begin_); });
+    }
     keeper_ = std::thread([this] { keep(); });
   }
 
   ~FileStore() override {
-    close_queue(threads_.size());
+    close_queues(threads_.size() / 2);
     for (std::thread& thread : threads_) thread.join();
     {
       const std::lock_guard lock(mutex_);
@@ -63,7 +66,7 @@ class FileStore final : public QueuedStore {
   mutable FilePages pages_;
   const Clock::time_point settled_at_;
   const FileIo::Begin begin_ = [this](FileIo& io, StoreOpPtr op) { run(io, std::move(op)); };
-  std::vector<std::unique_ptr<FileIo>> workers_;
+  std::vector<std::unique_ptr<FileIo>> workers_;  // for reads and for puts in turns
   std::vector<std::thread> threads_;
   const std::unique_ptr<FileIo> keeper_io_ = make_blocking_io();
   std::mutex mutex_;
@@ -74,13 +77,14 @@ class FileStore final : public QueuedStore {
 
 std::string FileStore::make_workers(const FileStoreOptions& options) {
   std::string why_not = "it is switched off";
-  for (int i = 0; i < options.threads && options.use_io_uring; ++i) {
+  const size_t count = 2 * static_cast<size_t>(options.threads);
+  while (workers_.size() < count && options.use_io_uring) {
     auto io = make_uring_io(why_not);
     if (!io) break;
     workers_.push_back(std::move(io));
   }
-  if (!workers_.empty()) return "io_uring";
-  for (int i = 0; i < options.threads; ++i) workers_.push_back(make_blocking_io());
+  if (workers_.size() == count) return "io_uring";
+  while (workers_.size() < count) workers_.push_back(make_blocking_io());
   return fmt::format("blocking calls (no io_uring: {})", why_not);
 }
 

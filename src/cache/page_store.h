@@ -51,7 +51,7 @@ class PageStore {
 struct FileStoreOptions {
   std::string path;            ///< made when absent; may be shared by stages, servers and hosts
   uint64_t max_bytes = 0;      ///< of this identity's pages and abandoned ones, with their headers; at least one page
-  int threads = 4;             ///< workers
+  int threads = 4;             ///< workers for reads, and as many for writes
   size_t max_queued_puts = 256;
   bool use_io_uring = true;    ///< where the kernel allows it
   std::chrono::seconds abandoned_after = std::chrono::days(1);  ///< pages of identities unused for so long make way
@@ -76,7 +76,7 @@ struct RedisStoreOptions {
   int db = 0;
   int64_t ttl_s = 0;               ///< of a page since its last use; 0: for ever
   int timeout_ms = 1000;           ///< without progress, after which the server counts as dead
-  int threads = 4;                 ///< connections
+  int threads = 4;                 ///< connections for reads, and as many for writes
   size_t max_queued_puts = 256;
 };
 

@@ -14,8 +14,6 @@
 namespace millrace::cache {
 namespace {
 
-constexpr uint32_t kReadsPerPut = 8;
-
 void add_tokens(int descriptor, uint64_t count) {
   // Fails only when the counter would pass 2^64 - 2.
   [[maybe_unused]] const ssize_t written = write(descriptor, &count, sizeof count);
@@ -23,8 +21,7 @@ void add_tokens(int descriptor, uint64_t count) {
 
 }  // namespace
 
-StoreQueue::StoreQueue(size_t max_puts)
-    : max_puts_(max_puts), wake_(eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC | EFD_NONBLOCK)) {
+StoreQueue::StoreQueue(size_t most) : most_(most), wake_(eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC | EFD_NONBLOCK)) {
   CHECK(wake_ >= 0, "eventfd: errno {}", errno);
 }
 
@@ -35,36 +32,27 @@ StoreQueue::~StoreQueue() {
 bool StoreQueue::try_push(StoreOpPtr op) {
   {
     const std::lock_guard lock(mutex_);
-    const bool is_put = op->kind == StoreOp::Kind::kPut;
-    auto& queue = is_put ? puts_ : reads_;
-    if (closed_.load() || queue.size() >= (is_put ? max_puts_ : kMaxReads)) return false;
-    queue.push_back(std::move(op));
+    if (closed_.load() || waiting_.size() >= most_) return false;
+    waiting_.push_back(std::move(op));
   }
   add_tokens(wake_, 1);
   return true;
 }
 
-std::deque<StoreOpPtr>& StoreQueue::next_queue() {
-  const bool takes_put = !puts_.empty() && (reads_.empty() || ++turn_ % kReadsPerPut == 0);
-  return takes_put ? puts_ : reads_;
-}
-
 StoreOpPtr StoreQueue::try_pop() {
   const std::lock_guard lock(mutex_);
-  auto& queue = next_queue();
-  if (queue.empty()) return nullptr;
-  StoreOpPtr op = std::move(queue.front());
-  queue.pop_front();
+  if (waiting_.empty()) return nullptr;
+  StoreOpPtr op = std::move(waiting_.front());
+  waiting_.pop_front();
   return op;
 }
 
 std::vector<StoreOpPtr> StoreQueue::try_pop_batch(size_t most, size_t workers) {
   const std::lock_guard lock(mutex_);
-  auto& queue = next_queue();
-  const size_t count = std::min(most, (queue.size() + workers - 1) / workers);
-  const auto end = queue.begin() + static_cast<std::ptrdiff_t>(count);
-  std::vector<StoreOpPtr> batch(std::make_move_iterator(queue.begin()), std::make_move_iterator(end));
-  queue.erase(queue.begin(), end);
+  const size_t count = std::min(most, (waiting_.size() + workers - 1) / workers);
+  const auto end = waiting_.begin() + static_cast<std::ptrdiff_t>(count);
+  std::vector<StoreOpPtr> batch(std::make_move_iterator(waiting_.begin()), std::make_move_iterator(end));
+  waiting_.erase(waiting_.begin(), end);
   return batch;
 }
 
@@ -80,10 +68,8 @@ std::vector<StoreOpPtr> StoreQueue::close(size_t workers) {
   {
     const std::lock_guard lock(mutex_);
     closed_.store(true);
-    for (auto* queue : {&reads_, &puts_}) {
-      rest.insert(rest.end(), std::make_move_iterator(queue->begin()), std::make_move_iterator(queue->end()));
-      queue->clear();
-    }
+    rest.assign(std::make_move_iterator(waiting_.begin()), std::make_move_iterator(waiting_.end()));
+    waiting_.clear();
   }
   add_tokens(wake_, workers);
   return rest;
@@ -106,7 +92,7 @@ StoreStats StoreCounters::snapshot() const {
 }
 
 QueuedStore::QueuedStore(async::Runtime& runtime, const StoreIdentity& identity, size_t max_queued_puts)
-    : form_(identity), queue_(max_queued_puts), runtime_(runtime) {}
+    : form_(identity), put_queue_(max_queued_puts), runtime_(runtime) {}
 
 asio::awaitable<bool> QueuedStore::get(PageKey key, std::span<std::byte> into) {
   CHECK(into.size() == form_.page_bytes(), "a buffer of {} bytes for a page of {}", into.size(), form_.page_bytes());
@@ -124,7 +110,8 @@ asio::awaitable<bool> QueuedStore::exists(PageKey key) {
 
 asio::awaitable<bool> QueuedStore::run(StoreOp op) {
   const auto shared = std::make_shared<StoreOp>(std::move(op));
-  if (unwell_.load() || !queue_.try_push(shared)) {
+  StoreQueue& queue = shared->kind == StoreOp::Kind::kPut ? put_queue_ : read_queue_;
+  if (unwell_.load() || !queue.try_push(shared)) {
     count(*shared, false);
     co_return false;
   }
@@ -146,8 +133,10 @@ void QueuedStore::finish(const StoreOpPtr& op, bool ok) {
   op->done.set();
 }
 
-void QueuedStore::close_queue(size_t workers) {
-  for (const StoreOpPtr& op : queue_.close(workers)) finish(op, false);
+void QueuedStore::close_queues(size_t workers) {
+  for (StoreQueue* queue : {&read_queue_, &put_queue_}) {
+    for (const StoreOpPtr& op : queue->close(workers)) finish(op, false);
+  }
 }
 
 }  // namespace millrace::cache

@@ -24,13 +24,10 @@ struct StoreOp {
 };
 using StoreOpPtr = std::shared_ptr<StoreOp>;
 
-/// From the Runtime's thread to the workers. Gets go before puts, since somebody waits for them, but a put is never
-/// passed by more than a few. Full, it refuses: puts soon, because they hold their caller's pages.
+/// From the Runtime's thread to the workers that serve it. Full, it refuses.
 class StoreQueue {
  public:
-  static constexpr size_t kMaxReads = 65536;
-
-  explicit StoreQueue(size_t max_puts);
+  explicit StoreQueue(size_t most);
   ~StoreQueue();
   StoreQueue(const StoreQueue&) = delete;
   StoreQueue& operator=(const StoreQueue&) = delete;
@@ -39,7 +36,7 @@ class StoreQueue {
   [[nodiscard]] bool try_push(StoreOpPtr op);
   /// Null when empty or closed.
   [[nodiscard]] StoreOpPtr try_pop();
-  /// Up to `most` operations, all puts or none, but no more than one worker's share of what waits for `workers`.
+  /// Up to `most` operations, but no more than one worker's share of what waits for `workers`.
   [[nodiscard]] std::vector<StoreOpPtr> try_pop_batch(size_t most, size_t workers);
   /// Readable while there are tokens: one per push, and one per worker after close().
   [[nodiscard]] int wake_descriptor() const { return wake_; }
@@ -50,15 +47,11 @@ class StoreQueue {
   [[nodiscard]] bool closed() const { return closed_.load(); }
 
  private:
-  [[nodiscard]] std::deque<StoreOpPtr>& next_queue();  // with mutex_ held; empty when both are
-
-  const size_t max_puts_;
+  const size_t most_;
   const int wake_;
   std::atomic<bool> closed_{false};
   std::mutex mutex_;
-  std::deque<StoreOpPtr> reads_;  // gets and exists
-  std::deque<StoreOpPtr> puts_;
-  uint32_t turn_ = 0;
+  std::deque<StoreOpPtr> waiting_;
 };
 
 struct StoreCounters {
@@ -67,10 +60,14 @@ struct StoreCounters {
   [[nodiscard]] StoreStats snapshot() const;
 };
 
-/// What stores with worker threads share: the Runtime's side of every operation, and the counting. A derived class owns
-/// the workers, which pop() and finish(); it closes the queue and joins them in its destructor.
+/// What stores with worker threads share: the Runtime's side of every operation, and the counting. Reads and puts have
+/// workers of their own, since somebody waits for a read and a put may take long. A derived class owns the workers,
+/// which pop and finish(); it closes the queues and joins them in its destructor.
 class QueuedStore : public PageStore {
  public:
+  /// Gets and probes that may wait; puts fewer, because they hold their caller's pages.
+  static constexpr size_t kMaxQueuedReads = 65536;
+
   QueuedStore(async::Runtime& runtime, const StoreIdentity& identity, size_t max_queued_puts);
 
   [[nodiscard]] asio::awaitable<bool> get(PageKey key, std::span<std::byte> into) final;
@@ -81,11 +78,12 @@ class QueuedStore : public PageStore {
  protected:
   /// On a worker: counts the outcome and lets the caller go on.
   void finish(const StoreOpPtr& op, bool ok);
-  /// Ends the queue; what waited in it is answered with false.
-  void close_queue(size_t workers);
+  /// Ends the queues, each with so many workers; what waited is answered with false.
+  void close_queues(size_t workers);
 
   const RecordForm form_;
-  StoreQueue queue_;
+  StoreQueue read_queue_{kMaxQueuedReads};  // gets and exists
+  StoreQueue put_queue_;
   StoreCounters counters_;
   std::atomic<bool> unwell_{false};  // answers at once, without the workers
 

@@ -24,7 +24,7 @@ constexpr size_t kBatchBytes = size_t{16} << 20;
 constexpr size_t kMaxBatch = 64;
 constexpr int kMaxThreads = 256;
 
-/// Workers, each with a connection of its own, serve the queue in batches: the commands of a batch are sent together.
+/// Workers, each with a connection of its own, serve the queues in batches: the commands of a batch are sent together.
 /// When the server does not answer, operations fail at once until one more thread has reached it again.
 class RedisStore final : public QueuedStore {
  public:
@@ -43,7 +43,7 @@ class RedisStore final : public QueuedStore {
 
  private:
   using Batch = std::vector<StoreOpPtr>;
-  void serve();
+  void serve(StoreQueue& queue);
   void carry_out(std::unique_ptr<RedisConnection>& connection, Batch& batch);
   void read(RedisConnection& connection, Batch& batch);
   void write(RedisConnection& connection, Batch& batch);
@@ -75,7 +75,8 @@ class RedisStore final : public QueuedStore {
 Result<void> RedisStore::start() {
   try {
     const RedisConnection probe(options_, host_);
-    log::info("page store {}: connected; {} connections, keys {}*", name_, options_.threads, prefix_);
+    log::info("page store {}: connected; {} connections for reads, as many for writes, keys {}*", name_,
+              options_.threads, prefix_);
   } catch (const ErrorException& failure) {
     if (failure.error().code == ErrorCode::kInvalidArgument) {
       return make_error(ErrorCode::kInvalidArgument, "page store {}: {}", name_, failure.what());
@@ -83,12 +84,15 @@ Result<void> RedisStore::start() {
     trip(failure.error());
   }
   threads_.emplace_back([this] { recover(); });
-  for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { serve(); });
+  for (int i = 0; i < options_.threads; ++i) {
+    threads_.emplace_back([this] { serve(read_queue_); });
+    threads_.emplace_back([this] { serve(put_queue_); });
+  }
   return {};
 }
 
 RedisStore::~RedisStore() {
-  close_queue(threads_.size());
+  close_queues(static_cast<size_t>(options_.threads));
   {
     const std::lock_guard lock(mutex_);
     closing_ = true;
@@ -97,11 +101,11 @@ RedisStore::~RedisStore() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void RedisStore::serve() {
+void RedisStore::serve(StoreQueue& queue) {
   std::unique_ptr<RedisConnection> connection;
-  while (!queue_.closed()) {
-    if (!queue_.wait(-1)) continue;
-    Batch batch = queue_.try_pop_batch(batch_, static_cast<size_t>(options_.threads));
+  while (!queue.closed()) {
+    if (!queue.wait(-1)) continue;
+    Batch batch = queue.try_pop_batch(batch_, static_cast<size_t>(options_.threads));
     if (batch.empty()) continue;
     if (unwell_.load()) {
       connection.reset();
