@@ -29,6 +29,7 @@ import time
 from pathlib import Path
 
 import cache_overhead
+import machine_load
 
 ROOT = Path(__file__).resolve().parents[1]
 TIERS = {"device": "kv_cache_device_hit_pages_total", "host": "kv_cache_host_hit_pages_total",
@@ -226,6 +227,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--serve-flags", type=str.split, default=[], help="more flags for every server, in one string")
     options = parser.parse_args()
+    machine_load.tell_at_exit()
     options.input_len = options.input_len or (160 if options.what == "multi-turn" else 64)
     states = options.states or ["plain", *TIERS]
     for program in (options.build / "millrace", options.build / "bench" / "load"):

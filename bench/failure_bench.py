@@ -19,6 +19,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import machine_load
+
 from ring_bench import LISTENING, ROOT, START_PATIENCE_S, free_port, spread
 
 POLL_S = 0.005
@@ -107,6 +109,7 @@ def main():
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=10)
     options = parser.parse_args()
+    machine_load.tell_at_exit()
     if options.nodes < 2:
         parser.error(f"--nodes {options.nodes}: wanted at least 2, since the head's stays")
     times = {(rank, how): [] for rank in range(1, options.nodes) for how in ("killed", "stopped")}

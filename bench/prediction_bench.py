@@ -22,6 +22,7 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
+import machine_load
 from ring_bench import ROOT, Ring, spread
 
 Run = collections.namedtuple("Run", "path result before after")  # and the descriptions of before and after it
@@ -159,6 +160,7 @@ def main():
     parser.add_argument("--serve-flags", type=str.split, default=[], help="more flags for every server, in one string")
     parser.add_argument("--keep", type=Path, help="folder for the descriptions and the result files")
     options = parser.parse_args()
+    machine_load.tell_at_exit()
     for program in (options.build / "millrace", options.build / "bench" / "load"):
         if not program.exists():
             parser.error(f"{program} is not built")

@@ -31,6 +31,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import machine_load
 from ring_network import NETWORKS, two_namespaces
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -245,6 +246,7 @@ def main():
                         help="between the namespaces: netem, relay (bench/slow_link), or the rate without the delay")
     parser.add_argument("--serve-flags", type=str.split, default=[], help="more flags for every server, in one string")
     options = parser.parse_args()
+    machine_load.tell_at_exit()
     for program in (options.build / "millrace", options.build / "bench" / "load", options.build / "bench" / "slow_link"):
         if not program.exists():
             parser.error(f"{program} is not built")

@@ -22,6 +22,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import machine_load
+
 PATIENCE_S = 300
 
 
@@ -106,6 +108,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--drop-caches", action="store_true", help="before each start, as root")
     options = parser.parse_args(sys.argv[1:split])
+    machine_load.tell_at_exit()
     commands = split_commands(sys.argv[split + 1:])
     if not commands:
         parser.error("no command after --")

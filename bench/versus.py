@@ -29,6 +29,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import machine_load
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -120,6 +122,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder (default: build)")
     options = parser.parse_args()
+    machine_load.tell_at_exit()
     for load in options.loads:
         load_flags(load)
     print(f"{'load':<14}{'figure':<20}{'first':<26}{'second':<26}first against second", flush=True)
