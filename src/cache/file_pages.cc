@@ -64,11 +64,11 @@ std::shared_ptr<StoreFolder> FilePages::folder() const {
   return folder_;
 }
 
-void FilePages::fault(const char* step, const std::string& name, int64_t error) {
+void FilePages::fault(const StoreFolder& folder, const char* step, const std::string& name, int64_t error) {
   ++counters_.errors;
   if (error == -ENOENT) {
+    if (folder.is_gone()) return;  // that has a line of its own
     lacks_parts_ = true;
-    if (folder()->is_gone()) return;  // that has a line of its own
   }
   log_.warn(fmt::format("{} {}", step, error), "page store {}: {} {}: {}", path_, step, name,
             std::strerror(static_cast<int>(-error)));
@@ -79,7 +79,7 @@ IoTask<bool> FilePages::exists(FileIo& io, const PageKey& key) {
   const auto folder = this->folder();
   struct statx status{};
   const int64_t result = co_await io.stat(folder->descriptor(), name.c_str(), status);
-  if (result < 0 && result != -ENOENT) fault("looking for", name, result);
+  if (result < 0 && result != -ENOENT) fault(*folder, "looking for", name, result);
   co_return result == 0 && S_ISREG(status.stx_mode) && status.stx_size == form_.record_bytes();
 }
 
@@ -124,7 +124,7 @@ IoTask<bool> FilePages::get(FileIo& io, const PageKey& key, std::span<std::byte>
     co_return false;
   }
   if (opened < 0) {
-    fault("opening", name, opened);
+    fault(*folder, "opening", name, opened);
     co_return false;
   }
   const auto file = static_cast<int>(opened);
@@ -132,7 +132,7 @@ IoTask<bool> FilePages::get(FileIo& io, const PageKey& key, std::span<std::byte>
   const int64_t found_bytes = co_await read_all(io, file, *header, into);
   co_await io.close(file);
   if (found_bytes < 0) {
-    fault("reading", name, found_bytes);
+    fault(*folder, "reading", name, found_bytes);
     co_return false;
   }
   const RecordVerdict verdict = form_.check(*header, key, into, static_cast<uint64_t>(found_bytes));
@@ -156,7 +156,7 @@ IoTask<bool> FilePages::discard(FileIo& io, const PageKey& key, RecordVerdict ve
   const int64_t at_ns = index_.now_ns();
   const int64_t result = co_await io.unlink(folder->descriptor(), name.c_str());
   if (result == 0) (void)tell(key, PageNews::Kind::kGone, at_ns);
-  if (result < 0 && result != -ENOENT) fault("deleting", name, result);
+  if (result < 0 && result != -ENOENT) fault(*folder, "deleting", name, result);
   co_return result == 0;
 }
 
@@ -211,7 +211,7 @@ IoTask<bool> FilePages::write_record(FileIo& io, const PageKey& key, std::span<c
   const std::unique_ptr<PageHeader> header = form_.make_header(key, page);
   const int64_t opened = co_await io.open(folder, temp.c_str(), O_WRONLY | O_CREAT | O_EXCL);
   if (opened < 0) {
-    fault("making", temp, opened);
+    fault(*pinned, "making", temp, opened);
     co_return false;
   }
   const auto file = static_cast<int>(opened);
@@ -228,7 +228,7 @@ IoTask<bool> FilePages::write_record(FileIo& io, const PageKey& key, std::span<c
     result = co_await io.rename(folder, temp.c_str(), name.c_str());
   }
   if (result == 0) co_return true;
-  fault(step, temp, result);
+  fault(*pinned, step, temp, result);
   co_await io.unlink(folder, temp.c_str());
   co_return false;
 }

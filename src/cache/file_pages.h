@@ -55,7 +55,7 @@ class FilePages {
   void remove_abandoned();
   /// False when the other servers could not be told.
   bool tell(const PageKey& key, PageNews::Kind kind, int64_t at_ns);
-  void fault(const char* step, const std::string& name, int64_t error);
+  void fault(const StoreFolder& folder, const char* step, const std::string& name, int64_t error);
   /// Stays usable while the caller holds it, whatever becomes of the store's own.
   [[nodiscard]] std::shared_ptr<StoreFolder> folder() const;
 

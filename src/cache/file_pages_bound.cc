@@ -51,7 +51,7 @@ IoTask<bool> FilePages::make_room(FileIo& io) {
     }
     if (result < 0 && result != -ENOENT) {
       index_.add(*victim);
-      fault("evicting", name, result);
+      fault(*folder, "evicting", name, result);
       co_return false;
     }
   }
@@ -61,7 +61,7 @@ IoTask<bool> FilePages::make_room(FileIo& io) {
 bool FilePages::tell(const PageKey& key, PageNews::Kind kind, int64_t at_ns) {
   const auto folder = this->folder();
   const int error = folder->news().tell({key, at_ns, form_.record_bytes(), kind});
-  if (error != 0) fault("telling others in", folder->news().name(), -int64_t{error});
+  if (error != 0) fault(*folder, "telling others in", folder->news().name(), -int64_t{error});
   return error == 0;
 }
 
@@ -86,7 +86,7 @@ void FilePages::write_uses() {
     const std::string name = StoreFolder::page_name(page.key);
     const timespec times[2] = {{0, UTIME_OMIT}, {page.used_ns / 1'000'000'000, page.used_ns % 1'000'000'000}};
     if (utimensat(folder->descriptor(), name.c_str(), times, AT_SYMLINK_NOFOLLOW) != 0 && errno != ENOENT) {
-      fault("dating", name, -int64_t{errno});
+      fault(*folder, "dating", name, -int64_t{errno});
     }
   }
 }

@@ -11,8 +11,12 @@ namespace {
 
 /// Weight that an observation keeps from one to the next: about 500 count.
 constexpr double kForgetting = 0.998;
-/// The anchor counts as much as so many recent observations.
-constexpr double kAnchorWeight = 25;
+/// The memory of each term counts as much as so many recent observations.
+constexpr double kMemoryWeight = 5;
+/// Weight that it keeps from one timing made of that term alone to the next: about 50 count.
+constexpr double kMemoryForgetting = 0.98;
+/// A timing of which a term is a smaller part says more of the noise than of that term.
+constexpr double kLeastPartToTell = 0.1;
 constexpr uint64_t kFewestObservations = 8;
 constexpr double kOutlierRatio = 3;
 /// Of the last timings: reached by eight outliers in a row, and by every third timing's being one.
@@ -43,6 +47,11 @@ double CostCoefficients::predict_us(const BatchShape& shape) const {
   return fixed_us + prompt_us(shape) + per_decode_us * shape.decode_count + per_context_us * shape.decode_context;
 }
 
+std::array<double, kCostTerms> CostCoefficients::parts_us(const BatchShape& shape) const {
+  return {fixed_us, per_token_us * shape.prefill_tokens, per_pair_us * shape.prefill_pairs,
+          per_decode_us * shape.decode_count, per_context_us * shape.decode_context};
+}
+
 // The positive root of a·x² + (b + 2·a·L)·x = target − t(shape), in the form that is stable for a → 0.
 double CostCoefficients::chunk_for(const BatchShape& shape, uint32_t prefix, double target_us) const {
   const double room = target_us - predict_us(shape);
@@ -53,9 +62,9 @@ double CostCoefficients::chunk_for(const BatchShape& shape, uint32_t prefix, dou
 }
 
 // Weighted by 1/t², so that the error which is least is the relative one.
-void CostFit::add(const BatchShape& shape, double run_us, Information& information) {
+void CostFit::add(const BatchShape& shape, double run_us, double weight, Information& information) {
   information.add({1, shape.prefill_tokens, shape.prefill_pairs, shape.decode_count, shape.decode_context}, run_us,
-                  1 / (run_us * run_us));
+                  weight / (run_us * run_us));
 }
 
 void CostFit::observe(const BatchShape& shape, double run_us) {
@@ -75,9 +84,30 @@ void CostFit::observe(const BatchShape& shape, double run_us) {
     } else {
       relative_error_ = kErrorMemory * relative_error_ + (1 - kErrorMemory) * std::abs(run_us / predicted - 1);
       lately_.add(coefficients_, shape, run_us);
+      remember(shape, run_us);
     }
   }
   learn(shape, run_us);
+}
+
+// What a timing tells of a term's relative size grows as the square of that term's part in it: so much of the memory of
+// the term makes way for it.
+void CostFit::remember(const BatchShape& shape, double run_us) {
+  std::array<double, kCostTerms> told = coefficients_.parts_us(shape);
+  const double least = kLeastPartToTell * coefficients_.predict_us(shape);
+  double all = 0;
+  for (double& part : told) {
+    part = part < least ? 0 : part * part;
+    all += part;
+  }
+  for (size_t term = 0; term < kCostTerms; ++term) {
+    if (told[term] == 0) continue;
+    const double kept = std::pow(kMemoryForgetting, told[term] / all);
+    Information renewed;
+    renewed.add(memory_[term], kept);
+    add(shape, run_us, (1 - kept) * kMemoryWeight, renewed);
+    memory_[term] = renewed;
+  }
 }
 
 // So many outliers are none, but another stage: what was learnt of the old one is dropped.
@@ -92,7 +122,7 @@ void CostFit::learn(const BatchShape& shape, double run_us) {
   if (!(run_us > 0)) return;
   Information decayed;
   decayed.add(recent_, kForgetting);
-  add(shape, run_us, decayed);
+  add(shape, run_us, 1, decayed);
   recent_ = decayed;
   ++observations_;
   solve();
@@ -100,8 +130,10 @@ void CostFit::learn(const BatchShape& shape, double run_us) {
 
 void CostFit::anchor() {
   if (observations_ == 0) return;
-  anchor_ = {};
-  anchor_.add(recent_, kAnchorWeight / static_cast<double>(observations_));
+  for (Information& memory : memory_) {
+    memory = {};
+    memory.add(recent_, kMemoryWeight / static_cast<double>(observations_));
+  }
   if (coefficients_.grows()) before_ = {coefficients_, {}};
 }
 
@@ -136,7 +168,7 @@ bool CostFit::usable() const {
 
 void CostFit::solve() {
   Information all = recent_;
-  all.add(anchor_, 1);
+  for (const Information& memory : memory_) all.add(memory, 1);
   const Information::Vector found = all.solve();
   coefficients_ = {found[0], found[1], found[2], found[3], found[4]};
 }

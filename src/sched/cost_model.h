@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -32,6 +33,8 @@ struct CostCoefficients {
   double per_context_us = 0;
 
   [[nodiscard]] double predict_us(const BatchShape& shape) const;
+  /// What each coefficient has in that, in their order.
+  [[nodiscard]] std::array<double, kCostTerms> parts_us(const BatchShape& shape) const;
   /// The part of it that prompt tokens take.
   [[nodiscard]] double prompt_us(const BatchShape& shape) const;
   /// Tokens x of a chunk after `prefix` tokens for which shape and chunk together take `target_us`; 0 when the shape
@@ -42,8 +45,9 @@ struct CostCoefficients {
 };
 
 /// One stage's coefficients from its timings: recursive least squares of the relative error with exponential
-/// forgetting, kept in information form, so that the coefficients are the best non-negative ones. What was measured at
-/// start-up stays as an anchor: hours of decode alone don't unlearn prefill. Plain data of the scheduler.
+/// forgetting, kept in information form, so that the coefficients are the best non-negative ones. Beside it each term
+/// has a memory, at first of the start's profile, that only timings made of that term renew: hours of decode alone
+/// don't unlearn prefill, and a profile that was disturbed does not stay for ever. Plain data of the scheduler.
 class CostFit {
  public:
   /// Takes in one timing of the start's profile. All of them count: the first few determine so little that the next
@@ -52,7 +56,7 @@ class CostFit {
   /// Takes in one timing; an outlier is dropped, unless so many lately show that the stage, or one kind of its
   /// work, has changed: then it starts over.
   void observe(const BatchShape& shape, double run_us);
-  /// What has been observed so far never fades out entirely.
+  /// What has been observed so far, of any kind of work, fades out only as more of that kind is observed.
   void anchor();
   /// False: too few timings, or predictions have been too far off lately; coefficients() must not be relied on.
   [[nodiscard]] bool usable() const;
@@ -88,12 +92,13 @@ class CostFit {
     Speeds since;
   };
 
-  static void add(const BatchShape& shape, double run_us, Information& information);
+  static void add(const BatchShape& shape, double run_us, double weight, Information& information);
+  void remember(const BatchShape& shape, double run_us);
   void start_over();
   void solve();
 
   Information recent_;
-  Information anchor_;
+  std::array<Information, kCostTerms> memory_;  // as the coefficients
   CostCoefficients coefficients_;
   uint64_t observations_ = 0;
   double outlier_share_ = 0;  // of the last timings

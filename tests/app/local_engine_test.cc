@@ -43,13 +43,21 @@ asio::awaitable<void> collect(async::Runtime& runtime, sched::Engine& engine, sc
   }
 }
 
+asio::awaitable<void> resume(sched::Engine& engine) {
+  REQUIRE(engine.resume());
+  co_return;
+}
+
 asio::awaitable<void> collect_all(async::Runtime& runtime, sched::Engine& engine,
                                   const std::vector<sched::GenerateRequest>& requests, std::vector<Reply>& replies,
                                   std::promise<void>& done) {
   async::TaskGroup tasks(runtime);
+  // All are in the queue before the first begins, however long this thread stands still meanwhile.
+  REQUIRE(engine.pause(sched::PauseMode::kInPlace));
   for (size_t i = 0; i < requests.size(); ++i) {
     tasks.spawn("client", collect(runtime, engine, requests[i], replies[i]));
   }
+  tasks.spawn("resume", resume(engine));
   co_await tasks.join();
   done.set_value();
 }

@@ -33,11 +33,13 @@ class ScriptedIo final : public FileIo {
   std::optional<Kind> failing;
   size_t most_bytes = SIZE_MAX;   ///< of one read or write
   uint64_t ends_at = UINT64_MAX;  ///< where reads find the end of any file
-  std::function<void()> after_open;  ///< once, before the caller hears of it
+  std::function<void()> before_open;  ///< once
+  std::function<void()> after_open;   ///< once, before the caller hears of it
 
  private:
   bool start(IoCall& call) override {
     calls.push_back(call.kind);
+    if (call.kind == Kind::kOpen && before_open) std::exchange(before_open, nullptr)();
     const bool fails = failing == call.kind;
     // A file that cannot be closed well is closed all the same.
     const int64_t result = fails && call.kind != Kind::kClose ? -1 : carry_out(call);
@@ -197,4 +199,32 @@ TEST_CASE("a victim that cannot be removed keeps its place, and the put that wan
   REQUIRE(world.files() == 10);
   REQUIRE_FALSE(world.get(0));
   REQUIRE(world.counters.evicted == 1);
+}
+
+TEST_CASE("a put that a removed directory fails has no line of its own, and the directory is made anew once") {
+  Pages world;
+  REQUIRE(world.put(1));
+  const bool is_noticed_meanwhile = GENERATE(true, false);
+  const CapturedLog log;
+  world.io.before_open = [&] {
+    fs::remove_all(world.pages.path());
+    if (is_noticed_meanwhile) world.pages.look_after_folder();
+  };
+  REQUIRE_FALSE(world.put(2));
+  world.pages.look_after_folder();
+  REQUIRE(log.count("page store") == 1);
+  REQUIRE(log.count("the directory was removed; it was made anew") == 1);
+  const auto writer = [&world] {
+    std::string found;
+    for (const auto& entry : fs::directory_iterator(world.pages.path() + "/tmp")) {
+      if (entry.path().extension() == ".lock") found += entry.path().filename().string();
+    }
+    return found;
+  };
+  const std::string before = writer();
+  REQUIRE_FALSE(before.empty());
+  world.pages.look_after_folder();
+  REQUIRE(writer() == before);
+  REQUIRE(world.put(2));
+  REQUIRE(world.get(2));
 }

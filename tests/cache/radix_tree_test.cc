@@ -149,6 +149,25 @@ TEST_CASE("evictable pages above a node are those that its lock would keep") {
   REQUIRE(tree.evictable_device_pages() == before - 1);
 }
 
+TEST_CASE("behind a victim comes the page before it, unless something else stands on that, uses it, or there is none") {
+  RadixTree tree(1);
+  const NodeId leaf = insert_all(tree, "", sequence_of({1, 2, 3}), 1, 10);
+  const NodeId middle = tree.parent(leaf);
+  const NodeId sibling = insert_all(tree, "", sequence_of({1, 9}), 1, 20);
+  REQUIRE(tree.device_victim_above(leaf) == middle);
+  REQUIRE(tree.device_victim_above(middle) == kNoNode);
+  REQUIRE(tree.device_victim_above(sibling) == kNoNode);
+  tree.pin(middle);
+  REQUIRE(tree.device_victim_above(leaf) == kNoNode);
+  tree.unpin(middle);
+  tree.set_host(sibling, HostPageId(1));
+  tree.lock(leaf);
+  REQUIRE(evicted(tree, 9) == std::vector{PageId(21)});  // and the sibling stays on the host
+  tree.unlock(leaf);
+  REQUIRE(tree.device_victim_above(middle) == tree.parent(middle));
+  REQUIRE(tree.device_victim_above(tree.parent(middle)) == kNoNode);
+}
+
 TEST_CASE("tokens lead from a page to the last that is known behind it") {
   RadixTree tree(2);
   const NodeId leaf = insert_all(tree, "", sequence_of({1, 2, 3, 4}), 2, 10);

@@ -37,6 +37,32 @@ TEST_CASE("a request past its time limit ends with an error that names the limit
   world.stop();
 }
 
+TEST_CASE("a request waits for its pages from the store as long as the policy says, and then computes them") {
+  using sched::PrefetchPolicy;
+  const auto [policy, timeout, waits, cached] = GENERATE(
+      table<PrefetchPolicy, async::Duration, async::Duration, bool>({{PrefetchPolicy::kBestEffort, 0s, 0s, false},
+                                                                     {PrefetchPolicy::kTimeout, 500ms, 500ms, false},
+                                                                     {PrefetchPolicy::kTimeout, 9s, 3s, true},
+                                                                     {PrefetchPolicy::kWaitComplete, 0s, 3s, true}}));
+  Dice dice(2);
+  auto options = ring_with_slow_store(dice, sim::StoreCall::kGet, 1s);  // 39 of them, 16 at a time
+  options.head.scheduler.prefetch_policy = policy;
+  options.head.prefetch_timeout = timeout;
+  const std::vector<TokenId> prompt(40, 1);
+  std::vector<Job> jobs{job_at(2s, prompt), job_at(10s, prompt)};
+  World world(2);
+  world.start(options, jobs);
+  world.run_until(5s);
+  world.flush_to_nothing();  // but for the store
+  world.run_to_end();
+  for (const Job& job : jobs) REQUIRE(job.tokens == expected_tokens(job, options));
+  REQUIRE(jobs[1].cached_tokens == (cached ? 39 : 0));
+  const async::Duration waited = std::chrono::microseconds(static_cast<int64_t>(jobs[1].timings.queued_us));
+  REQUIRE(waited >= waits);
+  REQUIRE(waited < waits + 200ms);  // of virtual time: it is looked at every 100 ms
+  world.stop();
+}
+
 TEST_CASE("the queue takes as many requests as it may hold, and the next is refused") {
   Dice dice(5);
   auto options = random_ring(dice);
@@ -144,7 +170,7 @@ TEST_CASE("a flush that may wait is answered in time, also while there is no rin
 TEST_CASE(
     "a flush that finds pages on their way to the store is refused 5 s later, and carried out when they are there") {
   Dice dice(1);
-  auto options = ring_with_slow_puts(dice, 10s);
+  auto options = ring_with_slow_store(dice, sim::StoreCall::kPut, 10s);
   std::vector<Job> jobs{job_at(2s, {1, 2, 3})};
   World world(1);
   world.start(options, jobs);
@@ -171,7 +197,7 @@ TEST_CASE(
 
 TEST_CASE("what a store answers does not wait behind the plans that the stages compute") {
   Dice dice(1);
-  auto options = ring_with_slow_puts(dice, 0s, 4);
+  auto options = ring_with_slow_store(dice, sim::StoreCall::kPut, 0s, 4);
   sched::SchedulerOptions& scheduler = options.head.scheduler;
   options.costs = {{.fixed_us = 100'000}};
   options.links = {};

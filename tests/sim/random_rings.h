@@ -109,8 +109,10 @@ inline sim::SimulatedRingOptions roomy_ring(Dice& dice) {
   return options;
 }
 
-/// Such a ring with pages of one token and a store that takes `put` for each; of so many stages, if it matters.
-inline sim::SimulatedRingOptions ring_with_slow_puts(Dice& dice, async::Duration put, uint32_t stage_count = 0) {
+/// Such a ring with pages of one token and a store that takes so long for each call of one kind; of so many stages, if
+/// it matters.
+inline sim::SimulatedRingOptions ring_with_slow_store(Dice& dice, sim::StoreCall slow, async::Duration duration,
+                                                      uint32_t stage_count = 0) {
   auto options = roomy_ring(dice);
   if (stage_count > 0) options.stage_count = options.head.scheduler.stage_count = stage_count;
   options.head.scheduler.page_size = 1;
@@ -126,8 +128,8 @@ inline sim::SimulatedRingOptions ring_with_slow_puts(Dice& dice, async::Duration
     const auto layers = [&](uint32_t end) { return static_cast<size_t>(model.layer_count) * end / stages; };
     cache::StoreIdentity identity{"model", stage.value(), stage.value() + 1, "u64", page_size, 0};
     identity.page_bytes = (layers(stage.value() + 1) - layers(stage.value())) * page_size * sizeof(uint64_t);
-    return sim::make_simulated_store(runtime, identity, shelf, {.delay = [put](sim::StoreCall call, size_t) {
-                                       return call == sim::StoreCall::kPut ? put : async::Duration{};
+    return sim::make_simulated_store(runtime, identity, shelf, {.delay = [=](sim::StoreCall call, size_t) {
+                                       return call == slow ? duration : async::Duration{};
                                      }});
   };
   return options;

@@ -322,7 +322,7 @@ TEST_CASE("host pages outlive a break of the ring, but not the memory of a stage
 
 TEST_CASE("a ring that broke is not held up by what it had asked of a slow store") {
   Dice dice(1);
-  auto options = ring_with_slow_puts(dice, 10s);
+  auto options = ring_with_slow_store(dice, sim::StoreCall::kPut, 10s);
   std::vector<Job> jobs{job_at(2s, std::vector<TokenId>(50, 1)), job_at(4s, {7, 8, 9})};
   World world(1);
   options.fault = [&](StageId) {
