@@ -41,7 +41,7 @@ std::vector<std::string> HttpReply::events() const {
 }
 
 Client::Client(uint16_t port, int receive_buffer_bytes) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  const timeval limit{10, 0};
+  const timeval limit{60, 0};
   setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   if (receive_buffer_bytes > 0) {

@@ -76,7 +76,7 @@ TEST_CASE("Stopping lets a running stream end and closes idle connections") {
   Client client(server.port);
   client.send(post_bytes("/v1/completions", R"({"prompt":"p","stream":true})"));
   REQUIRE(client.read_until("\"text\":\"H\""));
-  std::thread stopper([&] { server.front->stop(5s); });
+  std::thread stopper([&] { server.front->stop(60s); });
   CHECK(idle.at_end());
   const HttpReply reply = client.read();
   stopper.join();
