@@ -75,6 +75,7 @@ void Client::close_sending() { shutdown(fd_, SHUT_WR); }
 bool Client::send(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t count = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return false;
     bytes.remove_prefix(static_cast<size_t>(count));
   }
@@ -83,7 +84,10 @@ bool Client::send(std::string_view bytes) {
 
 bool Client::receive() {
   char block[16384];
-  const ssize_t count = recv(fd_, block, sizeof block, 0);
+  ssize_t count = 0;
+  do {
+    count = recv(fd_, block, sizeof block, 0);
+  } while (count < 0 && errno == EINTR);  // a process that is stopped and goes on, where a receive has a time limit
   if (count <= 0) return false;
   buffer_.append(block, static_cast<size_t>(count));
   return true;
