@@ -233,7 +233,7 @@ def find_groups(arguments):
     groups.append(Group("tidy", [sys.executable, str(ROOT / "tests/tidy/tidy.py")], "tap", {}, arguments.timeout_s))
     python = str(ROOT / ".venv/bin/python")
     groups.append(Group("e2e", [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests/e2e")],
-                        "pytest", environment, 2 * arguments.timeout_s * factor))
+                        "pytest", environment, 5 * arguments.timeout_s * factor))
     return groups
 
 
@@ -303,7 +303,7 @@ def main():
     parser.add_argument("--build-dir", type=Path, required=True)
     parser.add_argument("--filter", action="append", default=[])
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--timeout-s", type=float, default=300.0)
+    parser.add_argument("--timeout-s", type=float, default=600.0)
     parser.add_argument("--sanitized", action="store_true")
     parser.add_argument("--effort-percent", type=int, help="the part of their random repetitions that tests make")
     parser.add_argument("--no-e2e", default="")

@@ -24,6 +24,18 @@ double balance(const std::vector<double>& costs) {
   return sum / static_cast<double>(costs.size()) / *std::ranges::max_element(costs);
 }
 
+Result<model::PartCosts> measure(const model::Checkpoint& checkpoint, const model::ModelConfig& config,
+                                 const NodeStagesOptions& node, tensor::Backend& backend,
+                                 const model::ReferenceLoad& load) {
+  try {
+    return model::time_parts(checkpoint, stage_config(config, node), backend, load,
+                             [&node] { node.check_interrupted(); });
+  } catch (const ErrorException& failure) {
+    if (failure.error().code != ErrorCode::kAborted) throw;
+    return failure.error();
+  }
+}
+
 }  // namespace
 
 Result<std::vector<model::LayerRange>> auto_partition(const model::Checkpoint& checkpoint,
@@ -35,7 +47,7 @@ Result<std::vector<model::LayerRange>> auto_partition(const model::Checkpoint& c
   if (backend.has_error()) return backend.error();
   model::ReferenceLoad load;
   load.decode_rows = std::clamp(node.max_running / stage_count, 1, load.decode_rows);
-  const auto costs = model::time_parts(checkpoint, stage_config(config, node), **backend, load);
+  const auto costs = measure(checkpoint, config, node, **backend, load);
   if (costs.has_error()) return costs.error();
   const auto chosen = model::balance_layers(*costs, stage_count, kTimingNoise);
   if (chosen.has_error()) return chosen.error();

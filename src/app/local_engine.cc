@@ -122,8 +122,10 @@ Result<void> LocalEngine::load() {
   node.context_length = static_cast<int32_t>(front_.model_info().context_length);
   node.storage = options_.storage;
   node.interrupted = &interrupted_;
+  if (options_.layer_partition == "auto") front_.set_awaited("starting: the parts of the model are being timed");
   const auto ranges = layer_ranges(node);
   if (ranges.has_error()) return ranges.error();
+  front_.set_awaited("starting: the model is being loaded");
   const auto assigned = assignments(*ranges);
   const auto layers_of = [](const cluster::Assignment& node) {
     return node.layers.back().end - node.layers.front().begin;

@@ -79,6 +79,11 @@ Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const NodeStagesOpti
       {.threads = threads_per_stage(node.threads, stage_count), .compute_dtype = *compute, .isa = *isa});
 }
 
+void NodeStagesOptions::check_interrupted() const {
+  if (interrupted == nullptr || !*interrupted) return;
+  throw ErrorException(Error{ErrorCode::kAborted, "loading was interrupted"});
+}
+
 NodeStages::NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options)
     : config_(stage_config(config, options)), options_(options) {}
 
@@ -103,11 +108,6 @@ std::string NodeStages::stage_name(size_t index) const {
   return fmt::format("stage {}", options_.first.value() + index);
 }
 
-void NodeStages::check_interrupted() const {
-  if (options_.interrupted == nullptr || !*options_.interrupted) return;
-  throw ErrorException(Error{ErrorCode::kAborted, "loading was interrupted"});
-}
-
 Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
   const model::StageLimits limits{options_.max_batch_tokens, std::min(options_.max_running, kMaxLogitRows),
                                   options_.max_running};
@@ -127,7 +127,7 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
     LoadProgress progress(name);
     try {
       const auto report = [&](const model::LoadProgress& done) {
-        check_interrupted();
+        options_.check_interrupted();
         progress.update(done);
       };
       const model::LoadOptions loading{.progress = report, .with_fingerprint = options_.storage.enabled()};

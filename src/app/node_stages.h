@@ -35,6 +35,9 @@ struct NodeStagesOptions {
   int32_t max_running = 0;
   StorageOptions storage;
   const std::atomic<bool>* interrupted = nullptr;  ///< once it is true, loading ends between two tensors
+
+  /// Throws ErrorException (kAborted) where nobody waits for the stages any more.
+  void check_interrupted() const;
 };
 
 /// Threads that one of `stage_count` stages on this node computes with; `threads` over all of them, 0: one per CPU.
@@ -102,8 +105,6 @@ class NodeStages {
 
   NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options);
   [[nodiscard]] std::string stage_name(size_t index) const;
-  /// Throws kAborted where nobody waits for the stages any more.
-  void check_interrupted() const;
   [[nodiscard]] Result<void> load_all(const model::Checkpoint& checkpoint);
   [[nodiscard]] Result<void> check_weights_fit(const tensor::Backend& backend, size_t index) const;
   /// Memory of devices by name, shared by the stages on each.

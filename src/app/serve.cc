@@ -95,8 +95,13 @@ void raise_descriptor_limit(size_t max_connections) {
 /// Starts the engine behind a front that is up already, and serves until a signal.
 Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, const ServeFlags& flags,
                  const std::string& model) {
-  const auto port = front.start();
-  if (port.has_error()) return port.error();
+  std::stop_source interruption;
+  signals.on_first([&interruption] { interruption.request_stop(); });
+  const auto port = front.start(interruption.get_token());
+  if (port.has_error()) {
+    signals.on_first({});
+    return port.error().code == ErrorCode::kAborted ? Result<void>() : port.error();
+  }
   const std::string& host = flags.server.host;
   const bool is_ipv6 = host.find(':') != std::string::npos;
   log::info("listening on http://{}:{} (model '{}')", is_ipv6 ? '[' + host + ']' : host, *port, model);

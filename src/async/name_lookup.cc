@@ -35,6 +35,13 @@ Result<SocketAddresses> ask_resolver(const std::string& host, uint16_t port, int
 
 }  // namespace
 
+boost::asio::ip::tcp::endpoint SocketAddress::endpoint() const {
+  boost::asio::ip::tcp::endpoint endpoint;
+  endpoint.resize(size);
+  std::memcpy(endpoint.data(), &storage, size);
+  return endpoint;
+}
+
 struct NameLookup::Flight {
   std::mutex mutex;
   std::condition_variable_any answered;

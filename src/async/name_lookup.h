@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <boost/asio/ip/tcp.hpp>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -18,6 +19,7 @@ struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t size = 0;
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  [[nodiscard]] boost::asio::ip::tcp::endpoint endpoint() const;
 };
 using SocketAddresses = std::vector<SocketAddress>;
 

@@ -1,7 +1,6 @@
 #include "cluster/head_address.h"
 
 #include <condition_variable>
-#include <cstring>
 #include <optional>
 
 #include "async/name_lookup.h"
@@ -18,8 +17,10 @@ using AcceptorPtr = std::unique_ptr<tcp::acceptor>;
 
 constexpr auto kPatience = 60s;
 constexpr auto kRetry = 500ms;
-/// The resolver gives up by itself long before.
-constexpr auto kLookupPatience = 24h;
+/// So often the log says what is missing, if that stays the same.
+constexpr auto kReminder = 5s;
+/// Between looks at a resolver that takes its time.
+constexpr auto kLookupInterval = 1s;
 
 void pause(const std::stop_token& stop, Clock::duration duration) {
   std::mutex mutex;
@@ -52,22 +53,23 @@ Result<AcceptorPtr> listen(const asio::any_io_executor& executor, const tcp::end
                     endpoint.address().to_string());
 }
 
-/// kUnavailable: that may pass.
+/// kUnavailable, kTimeout: that may pass.
 Result<AcceptorPtr> try_once(const asio::any_io_executor& executor, async::NameLookup& name,
                              const std::stop_token& stop) {
-  const auto found = name.wait_for(kLookupPatience, stop);
+  const auto found = name.wait_for(kLookupInterval, stop);
   if (found.has_error()) return found.error();
   std::optional<Error> problem;
   for (const async::SocketAddress& address : *found) {
-    tcp::endpoint endpoint;
-    endpoint.resize(address.size);
-    std::memcpy(endpoint.data(), address.get(), address.size);
-    auto listening = listen(executor, endpoint);
+    auto listening = listen(executor, address.endpoint());
     // Where one is taken there is a head; at another of its addresses this one would be a second.
     if (listening.has_value() || listening.error().code == ErrorCode::kConflict) return listening;
     if (!problem || listening.error().code == ErrorCode::kUnavailable) problem = listening.error();
   }
   return *problem;
+}
+
+Error about(const comm::TcpEndpoint& address, ErrorCode code, const std::string& problem) {
+  return make_error(code, "--dist-init-addr {}: {}", address.to_string(), problem);
 }
 
 void warn_of_loopback(const comm::TcpEndpoint& address, const tcp::acceptor& acceptor) {
@@ -82,23 +84,29 @@ void warn_of_loopback(const comm::TcpEndpoint& address, const tcp::acceptor& acc
 Result<AcceptorPtr> listen_as_head(const asio::any_io_executor& executor, const comm::TcpEndpoint& address,
                                    const std::stop_token& stop) {
   async::NameLookup name(address.host, address.port);
-  const Clock::time_point deadline = Clock::now() + (is_address(address.host) ? 0s : kPatience);
-  for (bool told = false;; told = true) {
+  const auto patience = is_address(address.host) ? 0s : kPatience;
+  const Clock::time_point deadline = Clock::now() + patience;
+  Clock::time_point reminder;
+  std::string told;
+  for (;;) {
     auto listening = try_once(executor, name, stop);
     if (listening.has_value()) {
       warn_of_loopback(address, **listening);
       return listening;
     }
-    const Error& problem = listening.error();
-    const bool tries_again = problem.code == ErrorCode::kUnavailable && Clock::now() < deadline;
-    if (stop.stop_requested() || !tries_again) {
-      return make_error(stop.stop_requested() ? ErrorCode::kAborted : problem.code, "--dist-init-addr {}: {}",
-                        address.to_string(), problem.message);
+    const auto& [code, problem] = listening.error();
+    if (stop.stop_requested()) return about(address, ErrorCode::kAborted, problem);
+    const bool may_pass = code == ErrorCode::kUnavailable || code == ErrorCode::kTimeout;
+    const Clock::time_point now = Clock::now();
+    if (!may_pass || patience == 0s) return about(address, code, problem);
+    if (now >= deadline) return about(address, code, fmt::format("{}; tried for {} s", problem, patience / 1s));
+    if (problem != told || now >= reminder) {
+      log::warn("--dist-init-addr {}: {}; trying again for {} s", address.to_string(), problem,
+                std::chrono::ceil<std::chrono::seconds>(deadline - now) / 1s);
+      told = problem;
+      reminder = now + kReminder;
     }
-    if (!told) {
-      log::warn("--dist-init-addr {}: {}; trying again for {} s", address.to_string(), problem.message, kPatience / 1s);
-    }
-    pause(stop, kRetry);
+    if (code != ErrorCode::kTimeout) pause(stop, kRetry);
   }
 }
 

@@ -3,7 +3,6 @@
 #include <boost/asio/connect.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <cstring>
 
 #include "async/deadline.h"
 #include "base/log.h"
@@ -17,12 +16,16 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr async::Duration kRetry = 250ms;
-/// Between tries at a head that refuses this node; also how often the log says that it waits.
+/// Between tries at a head that refuses this node.
 constexpr async::Duration kMaxRetry = 5s;
 constexpr async::Duration kConnectTimeout = 5s;
+/// Then the log says what a try waits for, and so often what the tries come to, if that stays the same.
+constexpr async::Duration kFirstWord = 1s;
+constexpr async::Duration kReminder = 5s;
 /// Between looks at a lookup under way, whose thread can wake nobody here.
 constexpr async::Duration kLookupInterval = 10ms;
 constexpr async::Duration kReportInterval = 1s;
+constexpr const char* kNoAnswer = "no answer";
 
 }  // namespace
 
@@ -59,35 +62,37 @@ asio::awaitable<void> Member::run() {
 
 asio::awaitable<tcp::socket> Member::find_coordinator() {
   tcp::socket socket(runtime_.executor());
-  async::TimePoint reminder = runtime_.now();
+  told_.clear();
   while (!stopping_) {
     const auto connected = co_await connect(socket);
     if (connected.has_value() || stopping_) break;
-    if (runtime_.now() >= reminder) {
-      log::info("waiting for the head at {}: {}", options_.coordinator.to_string(), connected.error().message);
-      reminder = runtime_.now() + kMaxRetry;
-    }
+    tell_wait(connected.error().message);
     socket = tcp::socket(runtime_.executor());
     (void)co_await stop_signal_.wait_until(runtime_.now() + kRetry);
   }
   co_return socket;
 }
 
+void Member::tell_wait(const std::string& what) {
+  if (what == told_ && runtime_.now() < reminder_) return;
+  log::info("waiting for the head at {}: {}; trying again until it is there", options_.coordinator.to_string(), what);
+  told_ = what;
+  reminder_ = runtime_.now() + kReminder;
+}
+
 /// Its addresses, or why there are none yet; a resolver that takes long is heard at a later call.
 asio::awaitable<Result<std::vector<tcp::endpoint>>> Member::look_up_coordinator() {
-  const async::TimePoint deadline = runtime_.now() + kConnectTimeout;
+  const async::TimePoint begin = runtime_.now();
   auto found = coordinator_name_.wait_for(0ms);
-  while (found.has_error() && found.error().code == ErrorCode::kTimeout && !stopping_ && runtime_.now() < deadline) {
+  while (found.has_error() && found.error().code == ErrorCode::kTimeout && !stopping_ &&
+         runtime_.now() < begin + kConnectTimeout) {
+    if (runtime_.now() >= begin + kFirstWord) tell_wait(found.error().message);
     (void)co_await stop_signal_.wait_until(runtime_.now() + kLookupInterval);
     found = coordinator_name_.wait_for(0ms);
   }
   if (found.has_error()) co_return found.error();
   std::vector<tcp::endpoint> endpoints;
-  for (const async::SocketAddress& address : *found) {
-    tcp::endpoint& endpoint = endpoints.emplace_back();
-    endpoint.resize(address.size);
-    std::memcpy(endpoint.data(), address.get(), address.size);
-  }
+  for (const async::SocketAddress& address : *found) endpoints.push_back(address.endpoint());
   co_return endpoints;
 }
 
@@ -97,6 +102,7 @@ asio::awaitable<Result<void>> Member::connect(tcp::socket& socket) {
   if (endpoints.has_error()) co_return endpoints.error();
   if (stopping_) co_return Error{ErrorCode::kAborted, "the node is stopping"};
   error_code failure;
+  const async::Deadline first_word(runtime_, runtime_.now() + kFirstWord, [this] { tell_wait(kNoAnswer); });
   const async::Deadline deadline(runtime_, runtime_.now() + kConnectTimeout, [&socket] {
     error_code ignored;
     socket.close(ignored);
@@ -104,7 +110,7 @@ asio::awaitable<Result<void>> Member::connect(tcp::socket& socket) {
   connecting_ = &socket;
   co_await asio::async_connect(socket, *endpoints, asio::redirect_error(asio::use_awaitable, failure));
   connecting_ = nullptr;
-  if (deadline.passed()) failure = asio::error::timed_out;
+  if (deadline.passed()) co_return Error{ErrorCode::kTimeout, kNoAnswer};
   if (failure) co_return Error{ErrorCode::kUnavailable, failure.message()};
   co_return Result<void>();
 }

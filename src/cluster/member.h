@@ -61,6 +61,8 @@ class Member {
   [[nodiscard]] asio::awaitable<asio::ip::tcp::socket> find_coordinator();
   [[nodiscard]] asio::awaitable<Result<std::vector<asio::ip::tcp::endpoint>>> look_up_coordinator();
   [[nodiscard]] asio::awaitable<Result<void>> connect(asio::ip::tcp::socket& socket);
+  /// Has the log say what the search for the head waits for, when that is new, and again every few seconds.
+  void tell_wait(const std::string& what);
   [[nodiscard]] asio::awaitable<std::string> serve(asio::ip::tcp::socket socket);
   void handle(Message message);
   void leave(const std::string& reason);
@@ -80,6 +82,8 @@ class Member {
   StageHost& host_;
   async::NameLookup coordinator_name_;           // of each try anew, since a host may get another address
   asio::ip::tcp::socket* connecting_ = nullptr;  // to the coordinator
+  std::string told_;                             // what tell_wait said last, of this search
+  async::TimePoint reminder_;                    // when it says so again
   std::unique_ptr<comm::TcpListener> listener_;  // for the link from the node before; while there is a connection
   async::IoThread loader_{"loader"};
   std::shared_ptr<ControlConnection> connection_;

@@ -66,18 +66,21 @@ class PartTimer {
     std::map<int32_t, std::vector<double>> layers;  // by sliding window
   };
 
-  PartTimer(const Checkpoint& checkpoint, const ModelConfig& config, tensor::Backend& backend, StageLimits limits)
-      : checkpoint_(checkpoint), config_(config), backend_(backend), limits_(limits) {}
+  PartTimer(const Checkpoint& checkpoint, const ModelConfig& config, tensor::Backend& backend, StageLimits limits,
+            const std::function<void()>& between)
+      : checkpoint_(checkpoint), config_(config), backend_(backend), limits_(limits), between_(between) {}
 
   Result<void> load(int32_t page_count) {
-    auto ends = StageModel::load(checkpoint_, config_, {{0, 0}, true, true}, backend_, limits_);
+    const LoadOptions loading{.progress = [this](const LoadProgress&) { between_(); }};
+    auto ends = StageModel::load(checkpoint_, config_, {{0, 0}, true, true}, backend_, limits_, loading);
     if (ends.has_error()) return ends.error();
     ends_ = std::move(*ends);
     std::map<int32_t, int32_t> taken;
     for (int32_t layer = 0; layer < config_.layer_count; ++layer) {
       const int32_t window = config_.sliding_windows[static_cast<size_t>(layer)];
       if (++taken[window] > kLayersPerWindow) continue;
-      auto loaded = StageModel::load(checkpoint_, config_, {{layer, layer + 1}, false, false}, backend_, limits_);
+      const StageSpan span{{layer, layer + 1}, false, false};
+      auto loaded = StageModel::load(checkpoint_, config_, span, backend_, limits_, loading);
       if (loaded.has_error()) return loaded.error();
       (*loaded)->allocate_cache(kPageSize, page_count);
       layers_.push_back({window, std::move(*loaded)});
@@ -121,6 +124,7 @@ class PartTimer {
   }
 
   double seconds_of(const std::function<void()>& work) {
+    between_();
     std::promise<void> done;
     const Clock::time_point begin = Clock::now();
     backend_.submit(work, [&done](std::exception_ptr failure) {
@@ -137,6 +141,7 @@ class PartTimer {
   const ModelConfig& config_;
   tensor::Backend& backend_;
   const StageLimits limits_;
+  const std::function<void()>& between_;
   std::unique_ptr<StageModel> ends_;  // embedding and head, no layers
   std::vector<TimedLayer> layers_;
   tensor::Buffer hidden_;             // [limits.max_batch_tokens, hidden]
@@ -145,11 +150,11 @@ class PartTimer {
 }  // namespace
 
 Result<PartCosts> time_parts(const Checkpoint& checkpoint, const ModelConfig& config, tensor::Backend& backend,
-                             const ReferenceLoad& load) {
+                             const ReferenceLoad& load, const std::function<void()>& between) {
   const Batch prompt(1, load.prompt_tokens, 0, config.vocab_size);
   const Batch step(load.decode_rows, 1, load.prompt_tokens, config.vocab_size);
   const StageLimits limits{std::max(load.prompt_tokens, load.decode_rows), load.decode_rows};
-  PartTimer timer(checkpoint, config, backend, limits);
+  PartTimer timer(checkpoint, config, backend, limits, between);
   RETURN_IF_ERROR(timer.load(std::max(prompt.page_count(), step.page_count())));
   const PartTimer::Times of_prompt = timer.time(prompt);
   const PartTimer::Times of_step = timer.time(step);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/layer_balance.h"
@@ -19,7 +21,9 @@ struct ReferenceLoad {
 /// through them one part after another, so that no part finds its weights still in the cache, and takes medians.
 /// Layers with the same window cost the same. Takes about a second beyond the loading, or three rounds if those are
 /// longer; never call it inside Backend::submit. Errors: those of StageModel::load.
-[[nodiscard]] Result<PartCosts> time_parts(const Checkpoint& checkpoint, const ModelConfig& config,
-                                           tensor::Backend& backend, const ReferenceLoad& load);
+/// `between` is called between tensors and between runs of parts; what it throws ends the measuring.
+[[nodiscard]] Result<PartCosts> time_parts(
+    const Checkpoint& checkpoint, const ModelConfig& config, tensor::Backend& backend, const ReferenceLoad& load,
+    const std::function<void()>& between = [] {});
 
 }  // namespace millrace::model

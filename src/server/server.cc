@@ -8,6 +8,7 @@
 #include <future>
 #include <list>
 
+#include "async/name_lookup.h"
 #include "async/real_runtime.h"
 #include "async/task_group.h"
 #include "base/check.h"
@@ -39,12 +40,12 @@ class Server::Front {
     CHECK(service_.engine != nullptr && service_.tokenizer != nullptr, "a service needs an engine and a tokenizer");
   }
 
-  Result<uint16_t> start();
+  Result<uint16_t> start(const std::stop_token& stop);
   void stop(milliseconds drain_timeout);
 
  private:
   async::Runtime& runtime() { return thread_.runtime(); }
-  Result<tcp::endpoint> resolve();
+  Result<tcp::endpoint> resolve(const std::stop_token& stop);
   asio::awaitable<void> accept_connections();
   asio::awaitable<void> serve(tcp::socket socket);
   asio::awaitable<void> shut_down(milliseconds drain_timeout, std::promise<void>& done);
@@ -64,21 +65,23 @@ class Server::Front {
   bool draining_ = false;
 };
 
-Result<tcp::endpoint> Server::Front::resolve() {
-  error_code failure;
-  const auto address = asio::ip::make_address(options_.host, failure);
-  if (!failure) return tcp::endpoint(address, options_.port);
-  tcp::resolver resolver(thread_.context());
-  const auto found = resolver.resolve(options_.host, std::to_string(options_.port), failure);
-  if (failure || found.empty()) {
-    return make_error(ErrorCode::kInvalidArgument, "host '{}' does not resolve: {}", options_.host, failure.message());
+Result<tcp::endpoint> Server::Front::resolve(const std::stop_token& stop) {
+  async::NameLookup name(options_.host, options_.port);
+  auto found = name.wait_for(std::chrono::seconds(1), stop);
+  while (found.has_error() && found.error().code == ErrorCode::kTimeout) {
+    log::warn("--host: {}", found.error().message);
+    found = name.wait_for(std::chrono::seconds(5), stop);
   }
-  return found.begin()->endpoint();
+  if (found.has_error()) {
+    const bool aborted = found.error().code == ErrorCode::kAborted;
+    return make_error(aborted ? ErrorCode::kAborted : ErrorCode::kInvalidArgument, "--host: {}", found.error().message);
+  }
+  return found->front().endpoint();
 }
 
-Result<uint16_t> Server::Front::start() {
+Result<uint16_t> Server::Front::start(const std::stop_token& stop) {
   CHECK(!started_, "a server is started once");
-  auto endpoint = resolve();
+  auto endpoint = resolve(stop);
   if (endpoint.has_error()) return endpoint.error();
   error_code failure;
   acceptor_.open(endpoint->protocol(), failure);
@@ -183,7 +186,9 @@ Server::Server(ServerOptions options, Service service)
 
 Server::~Server() { front_->stop(milliseconds(0)); }
 
-Result<uint16_t> Server::start() { return front_->start(); }
+Result<uint16_t> Server::start(const std::stop_token& stop) {
+  return front_->start(stop);
+}
 
 void Server::stop(milliseconds drain_timeout) { front_->stop(drain_timeout); }
 

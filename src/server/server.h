@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <stop_token>
 
 #include "base/result.h"
 #include "server/options.h"
@@ -20,8 +21,9 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   /// Listens and serves from now on; the port it listens on. Once. Errors: kUnavailable (the address cannot be bound,
-  /// e.g. the port is in use), kInvalidArgument (the host is not an address and does not resolve).
-  [[nodiscard]] Result<uint16_t> start();
+  /// e.g. the port is in use), kInvalidArgument (the host is not an address and cannot be looked up), kAborted (`stop`
+  /// was requested while it was looked up).
+  [[nodiscard]] Result<uint16_t> start(const std::stop_token& stop = {});
   /// Stops accepting, lets running requests end for `drain_timeout`, then ends them with an error, then cuts them off.
   /// Blocks until everything is down. Must not be called on the server's own thread. Idempotent.
   void stop(std::chrono::milliseconds drain_timeout);

@@ -10,6 +10,7 @@
 #include "model/checkpoint_files.h"
 #include "model/random_model.h"
 #include "model/tensor_list.h"
+#include "support/captured_log.h"
 #include "support/paths.h"
 
 using namespace millrace;
@@ -293,11 +294,14 @@ TEST_CASE("a model of three ids is timed, divided and served like any other") {
   require_same(replies[1], replies[0]);
 }
 
-TEST_CASE("loading ends when it is interrupted") {
-  const auto options = options_for("llama-tied", 2);
+TEST_CASE("loading ends when it is interrupted, and so does the measuring before it") {
+  auto options = options_for("llama-tied", 2);
+  options.layer_partition = GENERATE("even", "auto");
   auto engine = app::LocalEngine::create(options, {}, 512).value();
   engine->interrupt();
+  const test::CapturedLog log;
   REQUIRE(engine->start().error().code == ErrorCode::kAborted);
+  REQUIRE(log.count("--pp-layer-partition auto: ") == 0);  // what it would have chosen
   REQUIRE_FALSE(engine->engine().status().ready);
 }
 

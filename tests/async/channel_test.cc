@@ -39,7 +39,7 @@ TEST_CASE("a channel delivers everything once, in order, within its bound") {
     TaskGroup consumers(rt);
     std::vector<int> got;
     producers.spawn("producer", produce(channel, 0, 1000));
-    co_await sleep_for(rt, 1ms);
+    co_await test::settle(rt);
     REQUIRE(channel.size() == 3);
     consumers.spawn("consumer", consume(channel, got));
     co_await producers.join();
@@ -88,7 +88,7 @@ TEST_CASE("close keeps what is buffered, refuses what comes after, and wakes a s
     bool returned = false;
     TaskGroup group(rt);
     group.spawn("sender", blocked_send(channel, sent, returned));
-    co_await sleep_for(rt, 1ms);
+    co_await test::settle(rt);
     REQUIRE_FALSE(returned);
     channel.close();
     co_await group.join();
@@ -133,7 +133,7 @@ TEST_CASE("a value handed over is taken within the call, within the channel's bo
     std::vector<int> got;
     TaskGroup group(rt);
     group.spawn("consumer", consume(channel, got));
-    co_await sleep_for(rt, 1ms);
+    co_await test::settle(rt);
     REQUIRE(got == std::vector<int>{1, 2});
     REQUIRE(channel.hand_over(4));
     REQUIRE(got == std::vector<int>{1, 2, 4});

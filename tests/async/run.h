@@ -2,6 +2,8 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <exception>
 
 #include "async/real_runtime.h"
@@ -15,6 +17,11 @@ inline void run_to_end(asio::io_context& context, asio::awaitable<void> task) {
   context.restart();
   context.run();
   if (error) std::rethrow_exception(error);
+}
+
+/// Until everything that can happen without a timer has happened on this executor.
+inline asio::awaitable<void> settle(async::Runtime& runtime) {
+  for (int turn = 0; turn < 100; ++turn) co_await asio::post(runtime.executor(), asio::use_awaitable);
 }
 
 }  // namespace millrace::test

@@ -57,7 +57,7 @@ TEST_CASE("a task's exception reaches the handler by name; its own cancellation 
     int done = 0;
     group.spawn("faulty", fail());
     group.spawn("sleeper", sleep_then_note(rt, 1h, done));
-    co_await sleep_for(rt, 1ms);
+    co_await test::settle(rt);
     group.cancel();
     co_await group.join();
   };

@@ -24,8 +24,6 @@ asio::awaitable<void> note_when_notified(WaitList& list, std::vector<int>& order
   order.push_back(id);
 }
 
-asio::awaitable<void> settle(Runtime& runtime) { co_await sleep_for(runtime, 1ms); }
-
 }  // namespace
 
 TEST_CASE("notify_one wakes waiters in the order in which they came, notify_all the rest") {
@@ -37,10 +35,10 @@ TEST_CASE("notify_one wakes waiters in the order in which they came, notify_all 
                    TaskGroup& tasks) -> asio::awaitable<void> {
     waiters.notify_all();  // without a waiter: nothing is remembered
     for (int i = 0; i < 4; ++i) tasks.spawn("waiter", note_when_notified(waiters, seen, i));
-    co_await settle(fixture.runtime);
+    co_await test::settle(fixture.runtime);
     REQUIRE(seen.empty());
     waiters.notify_one();
-    co_await settle(fixture.runtime);
+    co_await test::settle(fixture.runtime);
     REQUIRE(seen == std::vector<int>{0});
     waiters.notify_all();
     co_await tasks.join();
@@ -59,16 +57,16 @@ TEST_CASE("who waits alone goes on within resume_one and resume_all, several aft
     waiters.resume_one();  // without a waiter: nothing
     waiters.resume_all();
     for (int i = 0; i < 4; ++i) tasks.spawn("waiter", note_when_notified(waiters, seen, i));
-    co_await settle(fixture.runtime);
+    co_await test::settle(fixture.runtime);
     waiters.resume_one();
     REQUIRE(seen == std::vector<int>{0});
     waiters.resume_all();
     REQUIRE_FALSE(waiters.has_waiters());
     REQUIRE(seen == std::vector<int>{0});
-    co_await settle(fixture.runtime);
+    co_await test::settle(fixture.runtime);
     REQUIRE(seen == std::vector<int>{0, 1, 2, 3});
     tasks.spawn("last", note_when_notified(waiters, seen, 4));
-    co_await settle(fixture.runtime);
+    co_await test::settle(fixture.runtime);
     waiters.resume_all();
     REQUIRE(seen.back() == 4);
     co_await tasks.join();
@@ -98,7 +96,7 @@ TEST_CASE("a cancelled wait throws operation_aborted and leaves the list") {
   auto script = [](Fixture& fixture, WaitList& waiters, std::vector<int>& seen,
                    TaskGroup& tasks) -> asio::awaitable<void> {
     tasks.spawn("waiter", note_when_notified(waiters, seen, 1));
-    co_await settle(fixture.runtime);
+    co_await test::settle(fixture.runtime);
     REQUIRE(waiters.has_waiters());
     tasks.cancel();
     co_await tasks.join();

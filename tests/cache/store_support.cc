@@ -1,6 +1,5 @@
 #include "cache/store_support.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -11,13 +10,6 @@
 #include "base/random.h"
 
 namespace millrace::test {
-namespace {
-
-std::string log_name(const TempFolder& folder) {
-  return folder.path() + "/log";
-}
-
-}  // namespace
 
 cache::StoreIdentity make_identity(std::string model) {
   return {std::move(model), 0, 4, "bf16", 16, kPageBytes};
@@ -53,31 +45,6 @@ TempFolder::TempFolder() {
 TempFolder::~TempFolder() {
   std::error_code ignored;
   std::filesystem::remove_all(path_, ignored);
-}
-
-CapturedLog::CapturedLog() : previous_(dup(STDERR_FILENO)) {
-  const int file = open(log_name(folder_).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-  REQUIRE(file >= 0);
-  dup2(file, STDERR_FILENO);
-  close(file);
-}
-
-CapturedLog::~CapturedLog() {
-  dup2(previous_, STDERR_FILENO);
-  close(previous_);
-}
-
-std::string CapturedLog::text() const {
-  std::ostringstream text;
-  text << std::ifstream(log_name(folder_)).rdbuf();
-  return text.str();
-}
-
-size_t CapturedLog::count(const std::string& part) const {
-  std::istringstream lines(text());
-  size_t found = 0;
-  for (std::string line; std::getline(lines, line);) found += line.find(part) != std::string::npos ? 1 : 0;
-  return found;
 }
 
 void wait_until(const std::function<bool()>& condition) {

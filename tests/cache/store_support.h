@@ -11,6 +11,7 @@
 #include "async/task_group.h"
 #include "cache/page_record.h"
 #include "cache/page_store.h"
+#include "support/captured_log.h"
 
 namespace millrace::test {
 
@@ -34,22 +35,6 @@ class TempFolder {
 
  private:
   std::filesystem::path path_;
-};
-
-/// What the process writes to stderr while the object lives.
-class CapturedLog {
- public:
-  CapturedLog();
-  ~CapturedLog();
-  CapturedLog(const CapturedLog&) = delete;
-  CapturedLog& operator=(const CapturedLog&) = delete;
-  [[nodiscard]] std::string text() const;
-  /// How many lines hold `part`.
-  [[nodiscard]] size_t count(const std::string& part) const;
-
- private:
-  TempFolder folder_;
-  int previous_;
 };
 
 /// Polls until `condition` holds; fails the test when it does not for long.

@@ -93,8 +93,8 @@ TEST_CASE("an end that was held up itself for longer than a peer may be silent h
 TEST_CASE("a goodbye of anybody is fit for a log") {
   asio::io_context context;
   auto [left, right] = connected_pair(context);
-  End end(ControlTiming{});
-  End other(ControlTiming{});
+  End end(ControlTiming{.silence_limit = 1h});
+  End other(ControlTiming{.silence_limit = 1h});
   end.start(left);
   other.start(right);
   other.send(Goodbye{"over\n2026-01-01 error \x1b[31mforged" + std::string(5000, '.')});

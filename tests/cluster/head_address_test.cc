@@ -5,6 +5,7 @@
 #include <future>
 #include <thread>
 
+#include "support/captured_log.h"
 #include "support/hanging_lookup.h"
 
 using namespace millrace;
@@ -20,6 +21,11 @@ constexpr const char* kElsewhere = "192.0.2.1";  // of no host: set aside for do
 void await_lookups(const test::HangingLookup& resolver, size_t count) {
   const size_t before = resolver.count();
   while (resolver.count() < before + count) std::this_thread::sleep_for(1ms);
+}
+
+/// Returns when the log has said `what` so often.
+void await_lines(const test::CapturedLog& log, const std::string& what, size_t count) {
+  while (log.count(what) < count) std::this_thread::sleep_for(10ms);
 }
 
 }  // namespace
@@ -50,6 +56,24 @@ TEST_CASE("a head whose name is not known yet, or still means another host, list
   resolver.answer_as("127.0.0.1");
   const auto found = listening.get();
   REQUIRE((*found)->local_endpoint().address().to_string() == "127.0.0.1");
+}
+
+TEST_CASE("the log says what keeps a head from being found, whatever it is, and for how long it will be tried") {
+  const test::CapturedLog log;
+  test::HangingLookup resolver(kName);
+  asio::io_context context;
+  auto listening =
+      std::async(std::launch::async, [&] { return listen_as_head(context.get_executor(), {kName, 1}, {}); });
+  const std::string begin = "--dist-init-addr head.example:1: ";
+  await_lines(log, begin + "the name 'head.example' has not been looked up yet; trying again for 5", 1);
+  resolver.answer_as("");
+  const std::string unknown = begin + "the name 'head.example' cannot be looked up: ";
+  await_lines(log, unknown, 2);
+  resolver.answer_as(kElsewhere);
+  await_lines(log, begin + "192.0.2.1 is no address of this host; ", 1);
+  resolver.answer_as("127.0.0.1");
+  REQUIRE(listening.get().has_value());
+  REQUIRE(log.count(unknown) < resolver.count());
 }
 
 TEST_CASE("a head can be stopped while its own name is looked up, and between two tries") {

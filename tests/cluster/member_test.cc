@@ -11,6 +11,7 @@
 #include "cluster/node_link.h"
 #include "cluster/support.h"
 #include "comm/tcp_handshake.h"
+#include "support/captured_log.h"
 #include "support/hanging_lookup.h"
 #include "support/paths.h"
 
@@ -229,8 +230,8 @@ bool can_listen_on(const asio::ip::address& address) {
   return !failure;
 }
 
-asio::awaitable<void> only_wait(Node& node) {
-  co_await async::sleep_for(node.runtime(), 300ms);  // for the Member to be connecting
+asio::awaitable<void> wait_for_line(Node& node, const test::CapturedLog& log, std::string line) {
+  while (log.count(line) == 0) co_await async::sleep_for(node.runtime(), 10ms);
 }
 
 asio::awaitable<void> wait_for_lookups(Node& node, test::HangingLookup& resolver, size_t count) {
@@ -263,6 +264,20 @@ std::vector<tcp::socket> fill_backlog(asio::io_context& context, tcp::acceptor& 
 }
 
 }  // namespace
+
+TEST_CASE("the log says what keeps a node from its head, while a try lasts and afterwards") {
+  const test::CapturedLog log;
+  test::HangingLookup resolver("head.example");
+  Node node(asio::ip::address_v4::loopback(), "head.example");
+  const auto script = [&]() -> asio::awaitable<void> {
+    const std::string begin = "the name 'head.example' ";
+    co_await wait_for_line(node, log, begin + "has not been looked up yet; trying again until it is there");
+    resolver.answer_as("");
+    co_await wait_for_line(node, log, begin + "cannot be looked up: ");
+  };
+  node.run(script());
+  REQUIRE(log.count("waiting for the head at head.example:") >= 2);
+}
 
 TEST_CASE("a node that cannot load says why and leaves, also when that is an exception") {
   Node node;
@@ -303,8 +318,9 @@ TEST_CASE("a node looks its head up anew at each try, and finds it where it is t
 }
 
 TEST_CASE("a node whose head neither answers nor refuses can be stopped") {
+  const test::CapturedLog log;
   Node node;
   asio::io_context context;
   const auto waiting = fill_backlog(context, node.acceptor());
-  node.run(only_wait(node));
+  node.run(wait_for_line(node, log, ": no answer; trying again until it is there"));
 }

@@ -179,14 +179,14 @@ TEST_CASE("a transfer that the other end does not take part in ends the channel 
 
 TEST_CASE("transfers that come one by one may take longer than one of them may") {
   const TwoGpus both;
-  Pair pair(both, 2s);
+  Pair pair(both, 4s);
   const tensor::Buffer from = both.gpus[0]->allocate(64);
   const tensor::Buffer into = both.gpus[1]->allocate(64);
-  std::vector<Told> arrived(6);
+  std::vector<Told> arrived(5);
   for (Told& each : arrived)
     pair.receiver.channel->receive(piece(into, 0, 64), "x", [](const auto&) {}, each.handler());
   for (Told& each : arrived) {
-    std::this_thread::sleep_for(400ms);  // all six together: more than the timeout
+    std::this_thread::sleep_for(900ms);  // all five together: more than the timeout
     Told sent;
     pair.sender.channel->send(piece(from, 0, 64), "x", sent.handler());
     sent.wait();

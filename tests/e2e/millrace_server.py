@@ -83,7 +83,7 @@ class MillraceServer:
     def get(self, path):
         return httpx.get(self.url + path, timeout=PATIENCE_S)
 
-    def post(self, path, body):
+    def post(self, path, body=None):
         return httpx.post(self.url + path, json=body, timeout=PATIENCE_S)
 
     def metric(self, name, **labels):

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from millrace_ring import Ring
-from millrace_server import MODEL, MillraceServer, run_binary, wait_until
+from millrace_server import MODEL, PATIENCE_S, MillraceServer, run_binary, wait_until
 
 BOOK = "It is a truth universally acknowledged, that a single man in possession of a good fortune must be in want of a wife. "
 PROMPTS = [f"Chapter {i}. " + " ".join(f"{word}{i}" for word in BOOK.split()) + " And then" for i in range(5)]
@@ -19,7 +19,7 @@ SMALL_POOL = ("--max-total-tokens", "384", "--context-length", "256", "--page-si
 
 def ask(server, prompt, **fields):
     body = {"model": "books-4m", "prompt": prompt, "max_tokens": 16, "temperature": 0, **fields}
-    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+    answer = server.post("/v1/completions", body)
     assert answer.status_code == 200, answer.text
     answer = answer.json()
     return answer["choices"][0]["text"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
@@ -76,7 +76,7 @@ def test_the_store_outlives_a_flush_and_a_restart_but_not_another_division(plain
     with MillraceServer(*flags, "--pp-size", "2") as server:
         assert texts(server) == plain
         wait_for_persisted(server)
-        assert httpx.post(f"{server.url}/flush_cache").status_code == 200
+        assert server.post("/flush_cache").status_code == 200
         assert [ask(server, prompt)[0] for prompt in PROMPTS] == plain
         assert metric(server, "kv_cache_fetched_pages_total") > 0
     with MillraceServer(*flags, "--pp-size", "2") as server:
@@ -118,7 +118,7 @@ def test_stages_whose_own_layers_are_equal_share_no_pages_of_models_that_differ_
         assert [text for text, _ in computed] != plain
         assert all(cached == 0 for _, cached in computed)
         wait_for_persisted(server)
-        assert httpx.post(f"{server.url}/flush_cache").status_code == 200
+        assert server.post("/flush_cache").status_code == 200
         fetched = [ask(server, prompt) for prompt in PROMPTS]
         assert [text for text, _ in fetched] == [text for text, _ in computed]
         assert all(cached > 0 for _, cached in fetched)
@@ -186,45 +186,46 @@ def test_damaged_pages_in_the_store_are_misses(plain, tmp_path):
 def test_a_flush_is_refused_while_requests_run_unless_it_may_wait():
     with MillraceServer() as server:
         body = {"model": "books-4m", "prompt": "It was", "max_tokens": 600, "ignore_eos": True, "stream": True}
-        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as stream:
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=PATIENCE_S) as stream:
             lines = stream.iter_lines()
             next(lines)
-            refused = httpx.post(f"{server.url}/flush_cache")
+            assert server.post("/pause_generation", {"mode": "in_place"}).status_code == 200  # so that it does not end
+            refused = server.post("/flush_cache")
             assert refused.status_code == 409
             assert "1 requests run" in refused.json()["error"]["message"]
             answers = []
-            waiting = threading.Thread(
-                target=lambda: answers.append(httpx.post(f"{server.url}/flush_cache", json={"timeout": 60}, timeout=60)))
+            waiting = threading.Thread(target=lambda: answers.append(server.post("/flush_cache", {"timeout": PATIENCE_S})))
             waiting.start()
+            assert server.post("/continue_generation").status_code == 200
             for _ in lines:
                 pass
         waiting.join()
         assert answers[0].status_code == 200
-        assert httpx.post(f"{server.url}/flush_cache", json={"timeout": -1}).status_code == 400
+        assert server.post("/flush_cache", {"timeout": -1}).status_code == 400
 
 
 def test_pause_and_continue():
     with MillraceServer() as server:
-        assert httpx.post(f"{server.url}/pause_generation", json={"mode": "sideways"}).status_code == 400
-        assert httpx.post(f"{server.url}/pause_generation", json={"mode": "in_place"}).status_code == 200
+        assert server.post("/pause_generation", {"mode": "sideways"}).status_code == 400
+        assert server.post("/pause_generation", {"mode": "in_place"}).status_code == 200
         answers = []
         client = threading.Thread(target=lambda: answers.append(ask(server, "It was")))
         client.start()
         time.sleep(0.5)
         assert not answers
-        assert httpx.get(f"{server.url}/server_info").json()["engine"]["paused"] is True
-        assert httpx.post(f"{server.url}/continue_generation").status_code == 200
+        assert server.get("/server_info").json()["engine"]["paused"] is True
+        assert server.post("/continue_generation").status_code == 200
         client.join()
         assert answers
 
 
 def test_a_paused_server_ends_what_it_runs_before_it_stops():
-    with MillraceServer("--drain-timeout", 60) as server:
-        assert httpx.post(f"{server.url}/pause_generation", json={"mode": "in_place"}).status_code == 200
+    with MillraceServer("--drain-timeout", PATIENCE_S) as server:
+        assert server.post("/pause_generation", {"mode": "in_place"}).status_code == 200
         answers = []
         client = threading.Thread(target=lambda: answers.append(ask(server, "It was")))
         client.start()
-        while not httpx.get(f"{server.url}/server_info").json()["requests_in_flight"]:
+        while not server.get("/server_info").json()["requests_in_flight"]:
             time.sleep(0.05)
         server.terminate()
         client.join()
@@ -233,13 +234,12 @@ def test_a_paused_server_ends_what_it_runs_before_it_stops():
 
 def test_administrators_have_a_key_of_their_own():
     with MillraceServer("--api-key", "user", "--admin-api-key", "root") as server:
-        def flush(key):
-            return httpx.post(f"{server.url}/flush_cache", headers={"Authorization": f"Bearer {key}"}).status_code
-        assert (flush("user"), flush("root")) == (401, 200)
+        def status_of(path, key):
+            headers = {"Authorization": f"Bearer {key}"}
+            return httpx.post(server.url + path, headers=headers, timeout=PATIENCE_S).status_code
 
-        def stop_profile(key):
-            return httpx.post(f"{server.url}/stop_profile", headers={"Authorization": f"Bearer {key}"}).status_code
-        assert (stop_profile("user"), stop_profile("root")) == (401, 409)
+        assert [status_of("/flush_cache", key) for key in ("user", "root")] == [401, 200]
+        assert [status_of("/stop_profile", key) for key in ("user", "root")] == [401, 409]
 
 
 def test_a_host_tier_larger_than_memory_is_refused_with_both_sizes():

@@ -263,7 +263,7 @@ def test_a_node_that_dies_under_load_ends_the_requests_and_the_next_ring_serves(
 
 @needs_nccl
 def test_a_transfer_that_never_comes_ends_its_request_at_the_deadline_and_the_next_ring_serves():
-    timeout = ["--nccl-timeout", 1]
+    timeout = ["--nccl-timeout", 4]
     body = {**GREEDY, "ignore_eos": True}
     with GpuRing(*timeout, node_environment=["MILLRACE_FAKE_NCCL_SILENT_TRANSFER=60"],
                  node_flags=[*GPU, *timeout]) as ring:

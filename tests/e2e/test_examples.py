@@ -9,7 +9,7 @@ import threading
 
 import pytest
 from millrace_ring import free_port
-from millrace_server import BINARY, LISTENING, MODEL, ROOT, MillraceServer, run_binary, wait_until
+from millrace_server import BINARY, LISTENING, MODEL, PATIENCE_S, ROOT, MillraceServer, run_binary, wait_until
 from prompts import PROMPT
 
 EXAMPLES = ROOT / "examples"
@@ -90,7 +90,7 @@ def test_two_ranks_under_open_mpi(pp1):
         wait_until(lambda: server.get("/health").status_code == 200, "readiness")
         assert text_of(server) == text_of(pp1)
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=60)
+        process.wait(timeout=PATIENCE_S)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

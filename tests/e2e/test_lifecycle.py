@@ -44,7 +44,7 @@ def test_a_request_whose_client_leaves_is_ended(server):
 
 @pytest.mark.parametrize("stages", [1, 4])
 def test_sigterm_lets_running_streams_finish(stages):
-    with MillraceServer("--pp-size", stages) as server:
+    with MillraceServer("--pp-size", stages, "--drain-timeout", PATIENCE_S) as server:
         with client_of(server) as client:
             stream = client.completions.create(**LONG, stream=True, extra_body={"ignore_eos": True},
                                                stream_options={"include_usage": True})

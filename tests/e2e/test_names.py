@@ -65,6 +65,16 @@ def test_a_head_that_looks_up_its_own_name_can_be_stopped():
         starting.join()
 
 
+def test_a_server_that_looks_up_where_it_listens_can_be_stopped():
+    server = MillraceServer(host=NAME, prefix=PREFIX)
+    starting = threading.Thread(target=lambda: pytest.raises(AssertionError, server.__enter__))
+    starting.start()
+    wait_until(lambda: f"--host: the name '{NAME}' has not been looked up yet" in server.log(), "the line of the log")
+    server.terminate()
+    assert server.wait() == 0
+    starting.join()
+
+
 def test_a_server_whose_page_store_is_looked_up_starts_without_it_and_can_be_stopped():
     flags = ["--enable-hierarchical-cache", "--hicache-storage-backend", "redis", "--hicache-storage-address", f"{NAME}:6379"]
     with MillraceServer(*flags, prefix=PREFIX) as server:

@@ -6,13 +6,12 @@ import json
 import re
 import subprocess
 import threading
-import time
 
 import httpx
 import pytest
 from browser import Browser, find_chromium
 from millrace_ring import Ring, free_port
-from millrace_server import BUILD, MillraceServer, run_binary, wait_until
+from millrace_server import BUILD, PATIENCE_S, MillraceServer, run_binary, wait_until
 
 LOAD = BUILD / "bench" / "load"
 needs_chromium = pytest.mark.skipif(find_chromium() is None, reason="chromium is not installed")
@@ -147,7 +146,7 @@ def test_api_key_guards_all_but_the_page():
         assert server.get("/live").status_code == 401
         for path in ("/start_profile", "/stop_profile"):
             assert server.post(path, {}).status_code == 401
-        reply = httpx.get(server.url + "/live", headers={"Authorization": "Bearer secret"})
+        reply = httpx.get(server.url + "/live", headers={"Authorization": "Bearer secret"}, timeout=PATIENCE_S)
         assert reply.json()["ready"]
 
 
@@ -157,7 +156,8 @@ def test_profile_is_a_chrome_trace_whose_report_adds_up(watched):
     started = watched.post("/start_profile", {"path": "run.json"})
     assert started.status_code == 200, started.text
     assert watched.post("/start_profile", {}).status_code == 409
-    time.sleep(1)
+    seen = watched.get("/live").json()["micro_batches"]
+    wait_until(lambda: watched.get("/live").json()["micro_batches"] > seen + 100, "micro-batches to look at")
     stopped = watched.post("/stop_profile", {}).json()
     assert stopped["path"] == started.json()["path"] == str(watched.folder / "run.json")
     assert stopped["plans"] > 0

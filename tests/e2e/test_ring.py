@@ -8,12 +8,14 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 
 import httpx
 import pytest
 from millrace_ring import Node, Ring
 from millrace_server import MODEL, PATIENCE_S, run_binary, wait_until
 from prompts import PROMPT
+from stolen_time import StolenTime
 
 LONG = {"prompt": PROMPT, "max_tokens": 900, "temperature": 0.9, "seed": 5, "ignore_eos": True, "stream": True}
 GREEDY = {"prompt": PROMPT, "max_tokens": 60, "temperature": 0}
@@ -122,6 +124,25 @@ def test_a_silent_node_is_noticed_and_taken_back(ring, pp1, rank):
         ring.continue_node(rank)
     ring.wait_until_whole()
     same_answers(ring, pp1)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_health_says_within_two_seconds_that_a_node_is_dead_or_silent(ring, how):
+    """A time is asserted here, since it is what the server promises: of the time in which its processors were to be had."""
+    ring.wait_until_whole()
+    node = ring.nodes[2]
+    with StolenTime() as stolen:
+        begin = time.monotonic()
+        node.signal(how)
+        ring.wait_until_broken()
+        took_s = time.monotonic() - begin
+    if how == signal.SIGKILL:
+        node.kill()
+        ring.start_node(2)
+    else:
+        ring.continue_node(2)
+    ring.wait_until_whole()
+    assert took_s - stolen.seconds < 2, f"{took_s:.2f} s, {stolen.seconds:.2f} of them stolen"
 
 
 def test_a_head_that_was_stopped_ends_requests_and_goes_on(ring, pp1):
@@ -303,7 +324,7 @@ def test_nodes_that_compute_differently_are_named_once(pp1):
         assert ring.server.log().count(warning) == 1, ring.server.log()
         ring.nodes[1].kill()
         ring.wait_until_broken()
-        assert compute_of_nodes(ring) == [best, ""]
+        wait_until(lambda: compute_of_nodes(ring) == [best, ""], "the head forgetting the node")
         ring.start_node(1)
         ring.wait_until_whole()
         assert ring.server.log().count(warning) == 1

@@ -117,6 +117,22 @@ TEST_CASE("costs measured anew give the same division where two are nearly tied"
   REQUIRE(*balance_layers({std::vector<double>(8, 1.0), 0.0, 3.5}, 2, 0.05) == std::vector<LayerRange>{{0, 6}, {6, 8}});
 }
 
+TEST_CASE("timing a model can be ended between two tensors and between two runs") {
+  const auto folder = test::source_dir() / "tests/golden/llama-tied";
+  const auto config = *read_config(folder);
+  const auto checkpoint = *Checkpoint::open(folder);
+  const auto backend = cpu::make_backend({.threads = 1});
+  const ReferenceLoad load{.prompt_tokens = 8, .decode_rows = 2};
+  for (const size_t end_at : {size_t{1}, size_t{2}, size_t{20}, size_t{60}}) {
+    size_t count = 0;
+    const auto between = [&] {
+      if (++count == end_at) throw std::runtime_error("that will do");
+    };
+    REQUIRE_THROWS_WITH(time_parts(*checkpoint, config, *backend, load, between), "that will do");
+    REQUIRE(count == end_at);
+  }
+}
+
 TEST_CASE("every part of a model is timed, and layers of one kind cost the same") {
   const auto folder = test::source_dir() / "tests/golden" / GENERATE("mistral", "qwen2", "llama-tied");
   const auto config = *read_config(folder);

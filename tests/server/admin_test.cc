@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "server/eventually.h"
 #include "server/test_server.h"
 
 using namespace millrace;
@@ -243,10 +244,9 @@ TEST_CASE("Every answer has a request id: the client's, or one of its own") {
 
 namespace {
 
-/// Polls until so many flushes hang in the engine; false after ten seconds.
+/// Whether so many flushes come to hang in the engine.
 bool wait_until_hanging(const FakeEngine& engine, int count) {
-  for (int i = 0; i < 2000 && engine.hanging_flushes != count; ++i) std::this_thread::sleep_for(5ms);
-  return engine.hanging_flushes == count;
+  return eventually([&] { return engine.hanging_flushes == count; });
 }
 
 }  // namespace
@@ -344,7 +344,7 @@ TEST_CASE("Requests that are prepared elsewhere keep to the same limit") {
   Client second(server.port);
   Client third(server.port);
   for (Client* client : {&first, &second, &third}) client->send(post_bytes("/v1/completions", json));
-  for (int i = 0; i < 2000 && server.engine.live + refused_as_busy(server) < 3; ++i) std::this_thread::sleep_for(5ms);
+  CHECK(eventually([&] { return server.engine.live + refused_as_busy(server) >= 3; }));
   CHECK(server.engine.live == 1);
   CHECK(refused_as_busy(server) == 2);
 }

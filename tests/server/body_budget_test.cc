@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
-#include <chrono>
-#include <thread>
 
+#include "server/eventually.h"
 #include "server/test_server.h"
 
 using namespace millrace;
 using namespace millrace::test;
-using namespace std::chrono_literals;
 using server::BodyBudget;
 
 namespace {
@@ -44,8 +42,7 @@ size_t held(const TestServer& server) {
 }
 
 bool comes_to_hold(const TestServer& server, size_t bytes) {
-  for (int i = 0; i < 500 && held(server) != bytes; ++i) std::this_thread::sleep_for(10ms);
-  return held(server) == bytes;
+  return eventually([&] { return held(server) == bytes; });
 }
 
 /// Sends the header of a large body and most of that.

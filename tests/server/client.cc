@@ -41,7 +41,7 @@ std::vector<std::string> HttpReply::events() const {
 }
 
 Client::Client(uint16_t port, int receive_buffer_bytes) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  const timeval limit{10, 0};
+  const timeval limit{60, 0};
   setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   if (receive_buffer_bytes > 0) {
@@ -75,6 +75,7 @@ void Client::close_sending() { shutdown(fd_, SHUT_WR); }
 bool Client::send(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t count = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return false;
     bytes.remove_prefix(static_cast<size_t>(count));
   }
@@ -83,7 +84,10 @@ bool Client::send(std::string_view bytes) {
 
 bool Client::receive() {
   char block[16384];
-  const ssize_t count = recv(fd_, block, sizeof block, 0);
+  ssize_t count = 0;
+  do {
+    count = recv(fd_, block, sizeof block, 0);
+  } while (count < 0 && errno == EINTR);  // a process that is stopped and goes on, where a receive has a time limit
   if (count <= 0) return false;
   buffer_.append(block, static_cast<size_t>(count));
   return true;

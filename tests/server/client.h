@@ -19,7 +19,7 @@ struct HttpReply {
   [[nodiscard]] std::vector<std::string> events() const;
 };
 
-/// A blocking HTTP/1.1 client that sends what it is told, however wrong. Reads fail after ten seconds.
+/// A blocking HTTP/1.1 client that sends what it is told, however wrong. Reads fail after a minute.
 class Client {
  public:
   explicit Client(uint16_t port, int receive_buffer_bytes = 0);

@@ -5,9 +5,9 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/system/system_error.hpp>
 #include <cmath>
-#include <thread>
 
 #include "async/wait_list.h"
+#include "server/eventually.h"
 
 namespace millrace::test {
 
@@ -166,8 +166,7 @@ bool FakeEngine::abort(const std::string& request_id) {
 }
 
 bool FakeEngine::wait_until_live(int count) const {
-  for (int i = 0; i < 2000 && live != count; ++i) std::this_thread::sleep_for(1ms);
-  return live == count;
+  return eventually([&] { return live == count; });
 }
 
 bool FakeEngine::wait_until_idle() const { return wait_until_live(0); }

@@ -52,7 +52,7 @@ class FakeEngine final : public sched::Engine {
     return true;
   }
 
-  /// Waits until no stream lives; false after two seconds.
+  /// Waits until no stream lives; false after a minute.
   [[nodiscard]] bool wait_until_idle() const;
   [[nodiscard]] bool wait_until_live(int count) const;
   [[nodiscard]] std::vector<sched::GenerateRequest> seen() const;

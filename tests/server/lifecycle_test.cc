@@ -2,9 +2,13 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <future>
 #include <thread>
 
+#include "base/log.h"
 #include "server/test_server.h"
+#include "support/captured_log.h"
+#include "support/hanging_lookup.h"
 
 using namespace millrace;
 using namespace millrace::test;
@@ -38,6 +42,32 @@ TEST_CASE("A host that does not exist, or is somebody else's, is a clear error")
              Catch::StartsWith("cannot listen on [2001:db8::1]:7: "));
 }
 
+TEST_CASE("A host whose lookup takes long is waited for, named in the log, and keeps nobody from stopping") {
+  log::configure(log::Level::kWarn, false);  // other tests want less
+  const CapturedLog captured;
+  HangingLookup resolver("front.example");
+  FakeEngine engine;
+  server::Service service;
+  service.engine = &engine;
+  service.tokenizer = byte_tokenizer();
+  server::ServerOptions options;
+  options.host = "front.example";
+  options.port = 0;
+  server::Server stopped(options, service);
+  server::Server front(options, service);
+  std::stop_source stop;
+  auto stopping = std::async(std::launch::async, [&] { return stopped.start(stop.get_token()); });
+  auto starting = std::async(std::launch::async, [&] { return front.start(); });
+  while (captured.count("--host: the name 'front.example' has not been looked up yet") < 2)
+    std::this_thread::sleep_for(1ms);
+  stop.request_stop();
+  CHECK(stopping.get().error().code == ErrorCode::kAborted);
+  resolver.answer_as("127.0.0.1");
+  const auto port = starting.get();
+  REQUIRE(port.has_value());
+  CHECK(Client(*port).get("/version").status == 200);
+}
+
 TEST_CASE("Stopping lets a running stream end and closes idle connections") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.delay = 20ms}; };
@@ -46,7 +76,7 @@ TEST_CASE("Stopping lets a running stream end and closes idle connections") {
   Client client(server.port);
   client.send(post_bytes("/v1/completions", R"({"prompt":"p","stream":true})"));
   REQUIRE(client.read_until("\"text\":\"H\""));
-  std::thread stopper([&] { server.front->stop(5s); });
+  std::thread stopper([&] { server.front->stop(60s); });
   CHECK(idle.at_end());
   const HttpReply reply = client.read();
   stopper.join();
