@@ -44,7 +44,8 @@ size_t page_count(const fs::path& folder) {
   size_t count = 0;
   if (!fs::exists(folder)) return 0;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    count += entry.is_regular_file() && entry.file_size() == kRecordBytes ? 1 : 0;
+    std::error_code gone;  // since it was listed, or a folder
+    count += entry.file_size(gone) == kRecordBytes ? 1 : 0;
   }
   return count;
 }
