@@ -52,8 +52,8 @@ std::shared_ptr<NameLookup::Flight> NameLookup::join_flight() {
   const std::lock_guard lock(mutex_);
   if (!flight_) {
     auto flight = std::make_shared<Flight>();
-    std::thread([flight, host = host_, port = port_] {
-      auto answer = ask_resolver(host, port, 0);
+    std::thread([flight, host = host_, port = port_, flags = flags_] {
+      auto answer = ask_resolver(host, port, flags);
       const std::lock_guard answering(flight->mutex);
       flight->answer = std::move(answer);
       flight->answered.notify_all();

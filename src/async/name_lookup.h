@@ -29,7 +29,8 @@ using SocketAddresses = std::vector<SocketAddress>;
 /// thread.
 class NameLookup {
  public:
-  NameLookup(std::string host, uint16_t port) : host_(std::move(host)), port_(port) {}
+  /// `flags`: of getaddrinfo(3), for what is no address itself.
+  NameLookup(std::string host, uint16_t port, int flags = 0) : host_(std::move(host)), port_(port), flags_(flags) {}
 
   /// One address at least; at once where the host is an address itself. Errors: kTimeout, no answer has come within
   /// `patience`, and the next call waits for the same one; kAborted, `stop` was requested; kUnavailable, there is none,
@@ -42,6 +43,7 @@ class NameLookup {
 
   const std::string host_;
   const uint16_t port_;
+  const int flags_;
   std::mutex mutex_;
   std::shared_ptr<Flight> flight_;  // under way, or answered and not taken; guarded by mutex_
 };

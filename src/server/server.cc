@@ -1,10 +1,11 @@
 #include "server/server.h"
 
+#include <netdb.h>
+
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
-
 #include <future>
 #include <list>
 
@@ -22,6 +23,10 @@ namespace {
 using asio::ip::tcp;
 using boost::system::error_code;
 using std::chrono::milliseconds;
+
+/// While the name to listen at is looked up, the log says so after so long, then so often.
+constexpr milliseconds kFirstWord{1000};
+constexpr milliseconds kReminder{5000};
 
 Error cannot_listen(const ServerOptions& options, std::string_view what, const error_code& failure) {
   const bool is_ipv6 = options.host.find(':') != std::string::npos;
@@ -66,11 +71,12 @@ class Server::Front {
 };
 
 Result<tcp::endpoint> Server::Front::resolve(const std::stop_token& stop) {
-  async::NameLookup name(options_.host, options_.port);
-  auto found = name.wait_for(std::chrono::seconds(1), stop);
+  // Of localhost the protocol that others come by: not ::1 where the host has no other address of IPv6.
+  async::NameLookup name(options_.host, options_.port, AI_ADDRCONFIG);
+  auto found = name.wait_for(kFirstWord, stop);
   while (found.has_error() && found.error().code == ErrorCode::kTimeout) {
     log::warn("--host: {}", found.error().message);
-    found = name.wait_for(std::chrono::seconds(5), stop);
+    found = name.wait_for(kReminder, stop);
   }
   if (found.has_error()) {
     const bool aborted = found.error().code == ErrorCode::kAborted;
