@@ -38,7 +38,7 @@ struct OneStage {
       }
       pages += copy.page_count();
       const auto done = static_cast<uint32_t>(copy.page_count());
-      REQUIRE_FALSE(cache.acknowledge({StageId(0), copy.id, done}).has_error());
+      REQUIRE_FALSE(cache.acknowledge({copy.id, done}).has_error());
     }
     return pages;
   }

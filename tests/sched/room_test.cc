@@ -78,7 +78,7 @@ struct Watched {
     const bool is_probe = copy.kind == cache::CopyKind::kProbe;
     if (store_is_silent && is_probe) return;
     const auto done = static_cast<uint32_t>(is_probe ? 0 : copy.page_count());
-    REQUIRE_FALSE(scheduler.acknowledge({{StageId(0), copy.id, done}}).has_error());
+    REQUIRE_FALSE(scheduler.acknowledge({{copy.id, done}}).has_error());
   }
 
   std::map<SlotId, uint64_t> holders;
