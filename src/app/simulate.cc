@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <chrono>
 #include <fstream>
 #include <map>
 
@@ -154,9 +155,12 @@ Result<void> simulate(const SimulateFlags& flags) {
   std::string rows;
   JsonWriter json(rows);
   json.begin_array();
+  uint64_t events = 0;
+  const auto begin = std::chrono::steady_clock::now();
   for (const sim::Setting& setting : combinations(flags, *cluster)) {
     const auto result = sim::run_experiment(*cluster, setting, *workload, flags.workload.seed);
     if (result.has_error()) return result.error();
+    events += result->events;
     const double efficiency = *baseline / result->makespan_s / setting.pp_size;
     print_row(flags, setting, *result, efficiency);
     write_row(json, flags, setting, *result, efficiency);
@@ -166,12 +170,14 @@ Result<void> simulate(const SimulateFlags& flags) {
     if (!flags.trace.empty()) trace = result->trace.to_json();
   }
   json.end_array();
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  fmt::print("{:.2f} million events in {:.1f} s\n", 1e-6 * static_cast<double>(events), taken.count());
   if (!flags.result_file.empty()) RETURN_IF_ERROR(write_file(flags.result_file, rows + "\n"));
   if (!flags.plot.empty()) {
     std::vector<sim::PlotSeries> series;
     for (auto& [name, line] : lines) series.push_back(std::move(line));
-    RETURN_IF_ERROR(write_file(flags.plot, sim::plot_svg(cluster->name + ": strong-scaling efficiency", flags.plot_x,
-                                                         "%", series)));
+    RETURN_IF_ERROR(write_file(
+        flags.plot, sim::plot_svg(cluster->name + ": strong-scaling efficiency", flags.plot_x, "%", series)));
   }
   return flags.trace.empty() ? Result<void>() : write_file(flags.trace, trace);
 }

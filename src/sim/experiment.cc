@@ -12,9 +12,13 @@ namespace {
 using namespace std::chrono_literals;
 using async::TimePoint;
 
-double seconds(async::Duration duration) { return std::chrono::duration<double>(duration).count(); }
+double seconds(async::Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
 
-async::Duration duration_of(double s) { return async::Duration(static_cast<int64_t>(s * 1e9)); }
+async::Duration duration_of(double s) {
+  return async::Duration(static_cast<int64_t>(s * 1e9));
+}
 
 SimulatedRingOptions ring_options(const Cluster& cluster, const Setting& setting) {
   SimulatedRingOptions options;
@@ -190,6 +194,7 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& s
   result.preemptions = ring.head().status().preemptions;
   ring.stop();
   world.run();
+  result.events = world.step_count();
 
   double input = 0;
   double output = 0;
@@ -207,9 +212,8 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& s
     result.output_tokens_per_s = output / result.makespan_s;
     result.bubble_ratio = 1 - result.trace.busy_s(start) / (result.makespan_s * setting.pp_size);
   }
-  result.plans = static_cast<uint64_t>(std::ranges::count_if(result.trace.spans(), [&](const TraceSpan& span) {
-    return span.stage == StageId(0) && span.start >= start;
-  }));
+  result.plans = static_cast<uint64_t>(std::ranges::count_if(
+      result.trace.spans(), [&](const TraceSpan& span) { return span.stage == StageId(0) && span.start >= start; }));
   return result;
 }
 

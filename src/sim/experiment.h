@@ -23,7 +23,7 @@ struct Setting {
 };
 
 struct ServiceGoal {
-  double ttft_s = 0;   ///< 0: none
+  double ttft_s = 0;  ///< 0: none
   double tpot_s = 0;
 };
 
@@ -32,8 +32,8 @@ struct RequestResult {
   bool ok = false;
   bool is_long = false;
   double ttft_s = 0;
-  double tpot_s = 0;   ///< 0 with one token
-  double end_s = 0;    ///< after the workload's start
+  double tpot_s = 0;           ///< 0 with one token
+  double end_s = 0;            ///< after the workload's start
   uint32_t cached_tokens = 0;  ///< of the prompt
 };
 
@@ -43,10 +43,11 @@ struct ExperimentResult {
   double input_tokens_per_s = 0;        ///< with those found in the cache
   double cached_share = 0;              ///< of the input tokens
   double output_tokens_per_s = 0;
-  double bubble_ratio = 0;              ///< part of the stages' time in which they computed nothing
-  double profile_s = 0;                 ///< until the ring was ready
+  double bubble_ratio = 0;  ///< part of the stages' time in which they computed nothing
+  double profile_s = 0;     ///< until the ring was ready
   uint64_t plans = 0;
   uint64_t preemptions = 0;
+  uint64_t events = 0;  ///< steps of virtual threads, the start's profile among them
   Trace trace;
 
   /// The `quantile` (0 to 1) over the requests that ended well, of those only long or only short when asked.
