@@ -156,11 +156,13 @@ Result<void> simulate(const SimulateFlags& flags) {
   JsonWriter json(rows);
   json.begin_array();
   uint64_t events = 0;
+  size_t failed = 0;
   const auto begin = std::chrono::steady_clock::now();
   for (const sim::Setting& setting : combinations(flags, *cluster)) {
     const auto result = sim::run_experiment(*cluster, setting, *workload, flags.workload.seed);
     if (result.has_error()) return result.error();
     events += result->events;
+    failed += result->failed_count();
     const double efficiency = *baseline / result->makespan_s / setting.pp_size;
     print_row(flags, setting, *result, efficiency);
     write_row(json, flags, setting, *result, efficiency);
@@ -179,7 +181,9 @@ Result<void> simulate(const SimulateFlags& flags) {
     RETURN_IF_ERROR(write_file(
         flags.plot, sim::plot_svg(cluster->name + ": strong-scaling efficiency", flags.plot_x, "%", series)));
   }
-  return flags.trace.empty() ? Result<void>() : write_file(flags.trace, trace);
+  if (!flags.trace.empty()) RETURN_IF_ERROR(write_file(flags.trace, trace));
+  if (failed == 0) return {};
+  return make_error(ErrorCode::kInternal, "{} requests ended with an error; all figures are of the others", failed);
 }
 
 }  // namespace millrace::app

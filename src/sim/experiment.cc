@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "sim/simulated_ring.h"
@@ -23,6 +24,7 @@ async::Duration duration_of(double s) {
 SimulatedRingOptions ring_options(const Cluster& cluster, const Setting& setting) {
   SimulatedRingOptions options;
   options.stage_count = static_cast<uint32_t>(setting.pp_size);
+  options.model.vocab_size = std::numeric_limits<TokenId>::max();  // tokens tell requests apart, however many there are
   sched::SchedulerOptions& scheduler = options.head.scheduler;
   scheduler.page_size = cluster.page_size;
   scheduler.page_count = cluster.page_count;
@@ -215,6 +217,10 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& s
   result.plans = static_cast<uint64_t>(std::ranges::count_if(
       result.trace.spans(), [&](const TraceSpan& span) { return span.stage == StageId(0) && span.start >= start; }));
   return result;
+}
+
+size_t ExperimentResult::failed_count() const {
+  return static_cast<size_t>(std::ranges::count_if(requests, [](const RequestResult& request) { return !request.ok; }));
 }
 
 double ExperimentResult::ttft_s(double quantile, std::optional<bool> is_long) const {

@@ -55,6 +55,8 @@ struct ExperimentResult {
   [[nodiscard]] double tpot_s(double quantile) const;
   [[nodiscard]] double mean_ttft_s() const;
   [[nodiscard]] double mean_tpot_s() const;
+  /// Requests that ended with an error: all figures are of the others.
+  [[nodiscard]] size_t failed_count() const;
   /// Requests per second that meet the goal.
   [[nodiscard]] double goodput(const ServiceGoal& goal) const;
 };

@@ -135,6 +135,11 @@ TEST_CASE("a limit of concurrency holds requests back") {
   REQUIRE(free->makespan_s < limited->makespan_s);
 }
 
+TEST_CASE("thousands of requests are told apart") {
+  const WorkloadOptions many{.requests = 3000, .input_length = 20, .output_length = 2};
+  REQUIRE(time_of(measured(), {2, 0, sched::Chunking::kFixed, 1000}, many) > 0);
+}
+
 TEST_CASE("requests with a common prefix compute it once, as far as the pages reach") {
   WorkloadOptions options;
   options.requests = 20;
