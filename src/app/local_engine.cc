@@ -122,21 +122,14 @@ Result<void> LocalEngine::load() {
   node.context_length = static_cast<int32_t>(front_.model_info().context_length);
   node.storage = options_.storage;
   node.interrupted = &interrupted_;
+  if (place_.node_count > 1) RETURN_IF_ERROR(call_nodes());
   if (options_.layer_partition == "auto") front_.set_awaited("starting: the parts of the model are being timed");
   const auto ranges = layer_ranges(node);
   if (ranges.has_error()) return ranges.error();
   front_.set_awaited("starting: the model is being loaded");
-  const auto assigned = assignments(*ranges);
-  const auto layers_of = [](const cluster::Assignment& node) {
-    return node.layers.back().end - node.layers.front().begin;
-  };
-  for (const cluster::Assignment& each : assigned) {
-    const double own_layers = std::max(1, layers_of(assigned.front()));
-    largest_node_ = std::max(largest_node_, layers_of(each) / own_layers);
-  }
-  if (assigned.size() > 1) RETURN_IF_ERROR(call_nodes(assigned));
+  tell_layers(*ranges);
   node.spans = model::stage_spans(*ranges);
-  node.spans.resize(assigned.front().layers.size());
+  node.spans.resize(static_cast<size_t>(stages_of_nodes().front().size()));
   auto loaded = NodeStages::load(*checkpoint_, config_, node);
   if (loaded.has_error()) return loaded.error();
   node_ = std::move(*loaded);
@@ -160,7 +153,8 @@ std::vector<model::LayerRange> LocalEngine::stages_of_nodes() const {
   return model::divide_layers(options_.pp_size, place_.node_count).value();
 }
 
-std::vector<cluster::Assignment> LocalEngine::assignments(const std::vector<model::LayerRange>& ranges) const {
+/// All but the layers themselves.
+std::vector<cluster::Assignment> LocalEngine::assignments() const {
   std::random_device random;
   const uint64_t ring_id = (uint64_t{random()} << 32) | random();
   std::vector<cluster::Assignment> assigned;
@@ -169,7 +163,7 @@ std::vector<cluster::Assignment> LocalEngine::assignments(const std::vector<mode
     assignment.ring_id = ring_id;
     assignment.first_stage = static_cast<uint32_t>(stages.begin);
     assignment.stage_count = static_cast<uint32_t>(options_.pp_size);
-    assignment.layers.assign(ranges.begin() + stages.begin, ranges.begin() + stages.end);
+    assignment.layers.resize(static_cast<size_t>(stages.size()));
     assignment.page_size = static_cast<uint32_t>(options_.page_size);
     assignment.max_batch_tokens = max_batch_tokens(options_);
     assignment.max_running = static_cast<uint32_t>(options_.max_running_requests);
@@ -186,10 +180,11 @@ std::vector<cluster::Assignment> LocalEngine::assignments(const std::vector<mode
   return assigned;
 }
 
-Result<void> LocalEngine::call_nodes(const std::vector<cluster::Assignment>& assignments) {
+/// Listens for the other nodes; that this host cannot is told before anything takes long.
+Result<void> LocalEngine::call_nodes() {
   cluster::CoordinatorOptions options;
   options.address = place_.address;
-  options.assignments = assignments;
+  options.assignments = assignments();
   options.config = config_;
   options.require_channels = options_.nccl == "on";
   options.transfer_timeout =
@@ -202,9 +197,20 @@ Result<void> LocalEngine::call_nodes(const std::vector<cluster::Assignment>& ass
   const std::lock_guard lock(interrupt_mutex_);
   if (interrupted_) return Error{ErrorCode::kAborted, "interrupted"};
   coordinator_ = std::move(coordinator);
-  log::info("waiting for {} other nodes at {}", assignments.size() - 1, place_.address.to_string());
+  log::info("waiting for {} other nodes at {}", place_.node_count - 1, place_.address.to_string());
   asio::post(head_thread_.context(), [this] { head_tasks_.spawn("coordinator", coordinator_->serve()); });
   return {};
+}
+
+/// To this engine and, where there are any, to the other nodes.
+void LocalEngine::tell_layers(const std::vector<model::LayerRange>& ranges) {
+  const auto layers_of = [&](const model::LayerRange& stages) {
+    return ranges[static_cast<size_t>(stages.end - 1)].end - ranges[static_cast<size_t>(stages.begin)].begin;
+  };
+  const std::vector<model::LayerRange> nodes = stages_of_nodes();
+  const double own_layers = std::max(1, layers_of(nodes.front()));
+  for (const model::LayerRange& each : nodes) largest_node_ = std::max(largest_node_, layers_of(each) / own_layers);
+  if (coordinator_) asio::post(head_thread_.context(), [this, ranges] { coordinator_->divide(ranges); });
 }
 
 asio::awaitable<void> LocalEngine::hear_of_nodes(std::promise<Result<LoadedRing>>& loaded) {

@@ -62,8 +62,9 @@ class LocalEngine {
   [[nodiscard]] Result<void> load();
   [[nodiscard]] Result<std::vector<model::LayerRange>> layer_ranges(const NodeStagesOptions& node) const;
   [[nodiscard]] std::vector<model::LayerRange> stages_of_nodes() const;
-  [[nodiscard]] std::vector<cluster::Assignment> assignments(const std::vector<model::LayerRange>& ranges) const;
-  [[nodiscard]] Result<void> call_nodes(const std::vector<cluster::Assignment>& assignments);
+  [[nodiscard]] std::vector<cluster::Assignment> assignments() const;
+  [[nodiscard]] Result<void> call_nodes();
+  void tell_layers(const std::vector<model::LayerRange>& ranges);
   [[nodiscard]] sched::ModelInfo model_info() const;
   using LoadedRing = cluster::Coordinator::LoadedRing;
   [[nodiscard]] asio::awaitable<void> hear_of_nodes(std::promise<Result<LoadedRing>>& loaded);

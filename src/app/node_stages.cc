@@ -4,7 +4,7 @@
 #include <map>
 
 #include "app/devices.h"
-#include "app/load_progress.h"
+#include "app/stage_loading.h"
 #include "base/log.h"
 #include "base/machine.h"
 #include "cpu/cpu_backend.h"
@@ -101,52 +101,66 @@ NodeStages::~NodeStages() {
 }
 
 void NodeStages::join() {
-  for (Part& part : parts_) part.thread->join();
+  for (Part& part : parts_) {
+    if (part.thread) part.thread->join();
+  }
 }
 
 std::string NodeStages::stage_name(size_t index) const {
   return fmt::format("stage {}", options_.first.value() + index);
 }
 
+std::string NodeStages::stages_name() const {
+  if (parts_.size() == 1) return stage_name(0);
+  return fmt::format("stages {} to {}", options_.first.value(), options_.first.value() + parts_.size() - 1);
+}
+
 Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
-  const model::StageLimits limits{options_.max_batch_tokens, std::min(options_.max_running, kMaxLogitRows),
-                                  options_.max_running};
-  for (size_t i = 0; i < options_.spans.size(); ++i) {
-    const model::StageSpan& span = options_.spans[i];
-    const std::string name = stage_name(i);
-    Part part;
-    auto backend = make_stage_backend(options_, static_cast<int32_t>(options_.spans.size()), static_cast<int32_t>(i));
-    if (backend.has_error()) return backend.error();
-    part.backend = std::move(*backend);
-    if (options_.nccl == "on") {
-      const tensor::ChannelSupport support = part.backend->channel_support();
-      const std::string missing = support.device.empty() ? "it computes in memory of the host" : support.missing;
-      if (!missing.empty()) return make_error(ErrorCode::kUnavailable, "--nccl on: {}: {}", name, missing);
-    }
-    RETURN_IF_ERROR(check_weights_fit(*part.backend, i));
-    LoadProgress progress(name);
+  RETURN_IF_ERROR(make_backends());
+  RETURN_IF_ERROR(check_weights_fit());
+  std::vector<StageToLoad> stages;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    stages.push_back({stage_name(i), options_.spans[i], parts_[i].backend.get()});
+  }
+  const StageLoadingOptions loading{
+      .what = stages_name(),
+      .limits = {options_.max_batch_tokens, std::min(options_.max_running, kMaxLogitRows), options_.max_running},
+      .threads = threads_per_stage(options_.threads, static_cast<int32_t>(stages.size())),
+      .with_fingerprint = options_.storage.enabled(),
+      .interrupted = options_.interrupted};
+  auto models = load_stages(checkpoint, config_, stages, loading);
+  if (models.has_error()) return models.error();
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    Part& part = parts_[i];
+    part.model = std::move((*models)[i]);
     try {
-      const auto report = [&](const model::LoadProgress& done) {
-        options_.check_interrupted();
-        progress.update(done);
-      };
-      const model::LoadOptions loading{.progress = report, .with_fingerprint = options_.storage.enabled()};
-      auto loaded = model::StageModel::load(checkpoint, config_, span, *part.backend, limits, loading);
-      if (loaded.has_error()) return loaded.error();
-      part.model = std::move(*loaded);
       part.model->reserve(options_.max_running, options_.context_length, options_.page_size);
-    } catch (const ErrorException& failure) {
-      if (failure.error().code != ErrorCode::kAborted) throw;
-      return failure.error();
     } catch (const std::runtime_error& short_of_memory) {
-      return make_error(ErrorCode::kExhausted, "{}: {}", name, short_of_memory.what());
+      return make_error(ErrorCode::kExhausted, "{}: {}", stage_name(i), short_of_memory.what());
     }
-    part.thread = std::make_unique<async::IoThread>(name);
     if (const auto& fingerprint = part.model->fingerprint()) part.fingerprint = fingerprint->to_string();
-    log::info("{}: layers {} to {}{}{}, {:.1f} MB of weights on {}", name, span.layers.begin, span.layers.end - 1,
-              span.first ? ", embedding" : "", span.last ? ", output head" : "",
-              static_cast<double>(part.model->checkpoint_bytes()) / 1e6, part.backend->description());
-    parts_.push_back(std::move(part));
+    part.thread = std::make_unique<async::IoThread>(stage_name(i));
+    const model::StageSpan& span = options_.spans[i];
+    log::info("{}: layers {} to {}{}{}, {:.1f} MB of weights on {}", stage_name(i), span.layers.begin,
+              span.layers.end - 1, span.first ? ", embedding" : "", span.last ? ", output head" : "",
+              megabytes(part.model->checkpoint_bytes()), part.backend->description());
+  }
+  return {};
+}
+
+Result<void> NodeStages::make_backends() {
+  const auto count = static_cast<int32_t>(options_.spans.size());
+  for (int32_t i = 0; i < count; ++i) {
+    auto backend = make_stage_backend(options_, count, i);
+    if (backend.has_error()) return backend.error();
+    if (options_.nccl == "on") {
+      const tensor::ChannelSupport support = (*backend)->channel_support();
+      const std::string missing = support.device.empty() ? "it computes in memory of the host" : support.missing;
+      if (!missing.empty()) {
+        return make_error(ErrorCode::kUnavailable, "--nccl on: {}: {}", stage_name(parts_.size()), missing);
+      }
+    }
+    parts_.emplace_back().backend = std::move(*backend);
   }
   return {};
 }
@@ -222,15 +236,23 @@ Result<void> NodeStages::check_host_room(uint64_t host_page_count) const {
                     host_page_count, options_.page_size, wanted / 1e6, megabytes(available));
 }
 
-Result<void> NodeStages::check_weights_fit(const tensor::Backend& backend, size_t index) const {
-  const tensor::DeviceMemory memory = backend.memory();
-  const uint64_t wanted =
-      model::parameter_count(config_, options_.spans[index]) * tensor::size_of(backend.compute_dtype());
-  if (backend.is_host() || wanted <= memory.available_bytes) return {};
-  return make_error(ErrorCode::kExhausted,
-                    "stage {}: its weights take {:.1f} MB, {} has {:.1f} MB free: {:.1f} MB are missing",
-                    options_.first.value() + index, megabytes(wanted), memory.name, megabytes(memory.available_bytes),
-                    megabytes(wanted - memory.available_bytes));
+Result<void> NodeStages::check_weights_fit() const {
+  std::map<std::string, uint64_t> taken;  // by the stages before, by device
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const tensor::Backend& backend = *parts_[i].backend;
+    if (backend.is_host()) continue;
+    const tensor::DeviceMemory memory = backend.memory();
+    const uint64_t free = memory.available_bytes - std::min(memory.available_bytes, taken[memory.name]);
+    const uint64_t wanted =
+        model::parameter_count(config_, options_.spans[i]) * tensor::size_of(backend.compute_dtype());
+    if (wanted > free) {
+      return make_error(ErrorCode::kExhausted,
+                        "{}: its weights take {:.1f} MB, {} has {:.1f} MB free: {:.1f} MB are missing", stage_name(i),
+                        megabytes(wanted), memory.name, megabytes(free), megabytes(wanted - free));
+    }
+    taken[memory.name] += wanted;
+  }
+  return {};
 }
 
 std::vector<std::string> NodeStages::contents() const {

@@ -105,8 +105,10 @@ class NodeStages {
 
   NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options);
   [[nodiscard]] std::string stage_name(size_t index) const;
+  [[nodiscard]] std::string stages_name() const;
   [[nodiscard]] Result<void> load_all(const model::Checkpoint& checkpoint);
-  [[nodiscard]] Result<void> check_weights_fit(const tensor::Backend& backend, size_t index) const;
+  [[nodiscard]] Result<void> make_backends();
+  [[nodiscard]] Result<void> check_weights_fit() const;
   /// Memory of devices by name, shared by the stages on each.
   struct Shared {
     uint64_t available_bytes = 0;

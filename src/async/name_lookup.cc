@@ -9,6 +9,8 @@
 #include <system_error>
 #include <thread>
 
+#include "base/thread_name.h"
+
 namespace millrace::async {
 namespace {
 
@@ -53,6 +55,7 @@ std::shared_ptr<NameLookup::Flight> NameLookup::join_flight() {
   if (!flight_) {
     auto flight = std::make_shared<Flight>();
     std::thread([flight, host = host_, port = port_, flags = flags_] {
+      name_thread("name lookup");
       auto answer = ask_resolver(host, port, flags);
       const std::lock_guard answering(flight->mutex);
       flight->answer = std::move(answer);

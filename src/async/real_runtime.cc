@@ -1,6 +1,6 @@
 #include "async/real_runtime.h"
 
-#include <pthread.h>
+#include "base/thread_name.h"
 
 namespace millrace::async {
 
@@ -48,8 +48,8 @@ void RealRuntime::fire() {
 }
 
 IoThread::IoThread(std::string name)
-    : thread_([this, name = name.substr(0, 15)] {
-        pthread_setname_np(pthread_self(), name.c_str());
+    : thread_([this, name = std::move(name)] {
+        name_thread(name);
         context_.run();
       }) {}
 

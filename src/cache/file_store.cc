@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/thread_name.h"
 #include "cache/file_pages.h"
 
 namespace millrace::cache {
@@ -33,10 +34,16 @@ class FileStore final : public QueuedStore {
     log::info("page store {}: {} pages, {} of {} bytes; {} workers for reads, as many for writes, {}", pages_.path(),
               pages_.index().page_count(), pages_.index().bytes(), options.max_bytes, options.threads, engine);
     for (size_t i = 0; i < workers_.size(); ++i) {
-      StoreQueue& queue = i % 2 == 0 ? read_queue_ : put_queue_;
-      threads_.emplace_back([this, &queue, &io = *workers_[i]] { io.serve(queue, begin_); });
+      const bool reads = i % 2 == 0;
+      threads_.emplace_back([this, reads, &io = *workers_[i]] {
+        name_thread(reads ? "store reads" : "store writes");
+        io.serve(reads ? read_queue_ : put_queue_, begin_);
+      });
     }
-    keeper_ = std::thread([this] { keep(); });
+    keeper_ = std::thread([this] {
+      name_thread("store keeper");
+      keep();
+    });
   }
 
   ~FileStore() override {

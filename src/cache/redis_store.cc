@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/thread_name.h"
 #include "cache/queued_store.h"
 #include "cache/redis_connection.h"
 #include "cache/store_log.h"
@@ -83,10 +84,19 @@ Result<void> RedisStore::start() {
     }
     trip(failure.error());
   }
-  threads_.emplace_back([this] { recover(); });
+  threads_.emplace_back([this] {
+    name_thread("store recovery");
+    recover();
+  });
   for (int i = 0; i < options_.threads; ++i) {
-    threads_.emplace_back([this] { serve(read_queue_); });
-    threads_.emplace_back([this] { serve(put_queue_); });
+    threads_.emplace_back([this] {
+      name_thread("store reads");
+      serve(read_queue_);
+    });
+    threads_.emplace_back([this] {
+      name_thread("store writes");
+      serve(put_queue_);
+    });
   }
   return {};
 }

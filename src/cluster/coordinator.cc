@@ -15,7 +15,8 @@ using namespace std::chrono_literals;
 Coordinator::Coordinator(async::Runtime& runtime, CoordinatorOptions options)
     : runtime_(runtime),
       options_(std::move(options)),
-      roster_(runtime, options_.assignments, options_.config, options_.timing),
+      assignments_(options_.assignments),
+      roster_(runtime, assignments_, options_.config, options_.timing),
       head_links_(runtime),
       channel_choice_(options_.require_channels) {
   roster_.on_arrival([this](uint32_t rank) { forget_channels(rank); });
@@ -33,8 +34,16 @@ Result<void> Coordinator::open(const std::stop_token& stop) {
   return {};
 }
 
+void Coordinator::divide(const std::vector<model::LayerRange>& layers) {
+  for (Assignment& node : assignments_) {
+    const auto first = layers.begin() + node.first_stage;
+    std::copy_n(first, node.layers.size(), node.layers.begin());
+  }
+  roster_.tell_assignments();
+}
+
 StageId Coordinator::last_local_stage() const {
-  return StageId(static_cast<uint32_t>(options_.assignments.front().layers.size()) - 1);
+  return StageId(static_cast<uint32_t>(assignments_.front().layers.size()) - 1);
 }
 
 asio::awaitable<void> Coordinator::serve() {
@@ -85,17 +94,16 @@ std::vector<bool> Coordinator::choose_channels() {
   const std::vector<Node>& nodes = roster_.nodes();
   std::vector<bool> channels(nodes.size(), false);
   for (uint32_t rank = 0; rank + 1 < nodes.size(); ++rank) {
-    channels[rank] = channel_choice_.choose(StageId(options_.assignments[rank + 1].first_stage),
-                                            nodes[rank].last_channels, nodes[rank + 1].first_channels);
+    channels[rank] = channel_choice_.choose(StageId(assignments_[rank + 1].first_stage), nodes[rank].last_channels,
+                                            nodes[rank + 1].first_channels);
   }
   return channels;
 }
 
 /// Of a node that has come anew, with whatever network and libraries.
 void Coordinator::forget_channels(uint32_t rank) {
-  const std::vector<Assignment>& assignments = options_.assignments;
-  channel_choice_.forget(StageId(assignments[rank].first_stage));
-  if (rank + 1 < assignments.size()) channel_choice_.forget(StageId(assignments[rank + 1].first_stage));
+  channel_choice_.forget(StageId(assignments_[rank].first_stage));
+  if (rank + 1 < assignments_.size()) channel_choice_.forget(StageId(assignments_[rank + 1].first_stage));
 }
 
 void Coordinator::send_forms(Generation generation) {
@@ -116,7 +124,7 @@ void Coordinator::send_forms(Generation generation) {
 
 asio::awaitable<void> Coordinator::accept_output_link(Generation generation, async::TimePoint deadline,
                                                       Links& links) {
-  const Assignment& own = options_.assignments.front();
+  const Assignment& own = assignments_.front();
   const auto hello =
       link_hello(own, options_.config, generation, StageId(own.stage_count - 1), comm::kHeadPlace);
   links.receiver =
@@ -126,7 +134,7 @@ asio::awaitable<void> Coordinator::accept_output_link(Generation generation, asy
 
 asio::awaitable<void> Coordinator::connect_next_node(Generation generation, comm::TcpEndpoint next,
                                                      async::TimePoint deadline, Links& links) {
-  const Assignment& own = options_.assignments.front();
+  const Assignment& own = assignments_.front();
   const StageId from = last_local_stage();
   const StageId to(from.value() + 1);
   const auto hello = link_hello(own, options_.config, generation, from, to);
@@ -188,8 +196,7 @@ asio::awaitable<sched::RingEnds> Coordinator::form(Generation generation) {
   linking.cancel();
   co_await linking.join();
   if (failure) std::rethrow_exception(failure);
-  comm::Link in = comm::make_in_process_link(runtime_, stages_->first_runtime(),
-                                             options_.assignments.front().window + 1);
+  comm::Link in = comm::make_in_process_link(runtime_, stages_->first_runtime(), assignments_.front().window + 1);
   stages_->start(std::move(in.receiver), std::move(**links.sender));
   co_return sched::RingEnds{std::move(in.sender), std::move(**links.receiver)};
 }

@@ -16,7 +16,7 @@ namespace millrace::cluster {
 
 struct CoordinatorOptions {
   comm::TcpEndpoint address;              ///< where the other nodes come to (--dist-init-addr)
-  std::vector<Assignment> assignments;    ///< per node; the first is the coordinator's own
+  std::vector<Assignment> assignments;    ///< per node, their layers open but in number; the first is its own
   model::ModelConfig config;
   ControlTiming timing;
   async::Duration form_timeout = std::chrono::seconds(5);
@@ -34,8 +34,10 @@ class Coordinator final : public sched::RingFormer {
 
   /// Listens, as listen_as_head.
   [[nodiscard]] Result<void> open(const std::stop_token& stop = {});
-  /// On the Runtime: serves nodes until interrupt().
+  /// On the Runtime: serves nodes until interrupt(). They hear what to load once the layers are divided.
   [[nodiscard]] asio::awaitable<void> serve();
+  /// On the Runtime, once: the layers of every stage of the ring, in order.
+  void divide(const std::vector<model::LayerRange>& layers);
   struct LoadedRing {
     uint64_t page_capacity = 0;  ///< pages that the smallest of the other nodes holds
     std::string fingerprint;     ///< with a store: of all stages
@@ -85,6 +87,7 @@ class Coordinator final : public sched::RingFormer {
 
   async::Runtime& runtime_;
   const CoordinatorOptions options_;
+  std::vector<Assignment> assignments_;  // with their layers once these are divided
   NodeRoster roster_;
   std::unique_ptr<comm::TcpListener> ring_listener_;
   comm::TcpLinkGroup head_links_;         // the link from the last stage ends here

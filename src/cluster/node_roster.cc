@@ -130,7 +130,7 @@ asio::awaitable<void> NodeRoster::serve_node(std::shared_ptr<ControlConnection> 
       node.ring_port = hello->ring_port;
       if (on_arrival_) on_arrival_(hello->node_rank);
       log::info("{} is there, from {}", reports_.name(hello->node_rank), connection->peer());
-      connection->send(assignments_[hello->node_rank]);
+      if (assigns_) connection->send(assignments_[hello->node_rank]);
       co_await listen_to(hello->node_rank, connection);
     }
   } catch (const std::exception& failure) {
@@ -200,6 +200,13 @@ void NodeRoster::handle(uint32_t rank, const Message& message) {
     return;
   }
   changed_.notify_all();
+}
+
+void NodeRoster::tell_assignments() {
+  assigns_ = true;
+  for (size_t rank = 0; rank < nodes_.size(); ++rank) {
+    if (nodes_[rank].connection) nodes_[rank].connection->send(assignments_[rank]);
+  }
 }
 
 void NodeRoster::require_pages(uint64_t pages) {

@@ -37,7 +37,7 @@ class NodeRoster {
   static constexpr size_t kMaxStrangers = 64;
   static constexpr async::Duration kHelloTimeout = std::chrono::seconds(2);
 
-  /// `assignments`, by rank, and `config` outlive it.
+  /// `assignments`, by rank, and `config` outlive it; nobody is told of them before tell_assignments().
   NodeRoster(async::Runtime& runtime, const std::vector<Assignment>& assignments, const model::ModelConfig& config,
              ControlTiming timing);
 
@@ -62,6 +62,8 @@ class NodeRoster {
   void on_lost_channel(std::function<void(StageId stage, const std::string& reason)> callback) {
     on_lost_channel_ = std::move(callback);
   }
+  /// What `assignments` say is decided: nodes are told so, those that have come before at once.
+  void tell_assignments();
   /// From now on a node has to hold so many pages; one that has come and does not is told to go.
   void require_pages(uint64_t pages);
 
@@ -111,6 +113,7 @@ class NodeRoster {
   uint64_t required_pages_ = 0;
   std::vector<std::vector<std::string>> required_stages_;  // empty: any
   std::string lost_;
+  bool assigns_ = false;
   bool interrupted_ = false;
 };
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/thread_name.h"
 #include "cpu/thread_pool.h"
 
 namespace millrace::cpu {
@@ -14,6 +15,7 @@ constexpr int kWorkerSpins = 1000;
 
 Stream::Stream(int pin) {
   worker_ = std::thread([this, pin] {
+    name_thread("compute");
     if (pin >= 0) pin_to_cpu(pin);
     work_loop();
   });

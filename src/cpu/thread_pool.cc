@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/thread_name.h"
 
 namespace millrace::cpu {
 namespace {
@@ -47,6 +48,7 @@ ThreadPool::ThreadPool(int threads, const std::vector<int>& pin) {
   helpers_.reserve(static_cast<size_t>(threads - 1));
   for (int slot = 1; slot < threads; ++slot) {
     helpers_.emplace_back([this, slot, pin] {
+      name_thread(fmt::format("compute {}", slot));
       if (!pin.empty()) pin_to_cpu(pin[static_cast<size_t>(slot) % pin.size()]);
       helper_loop(slot);
     });

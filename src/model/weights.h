@@ -27,6 +27,7 @@ using ProgressFn = std::function<void(const LoadProgress&)>;
 
 struct LoadOptions {
   ProgressFn progress;
+  int32_t threads = 0;            ///< that round weights to 8 bits, where they are not yet; 0: one per processor
   bool with_fingerprint = false;  ///< takes StageWeights::fingerprint, which costs a hash of all bytes
 };
 

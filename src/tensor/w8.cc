@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/machine.h"
+#include "base/thread_name.h"
 
 namespace millrace::tensor {
 namespace {
@@ -61,18 +62,21 @@ W8Matrix W8Storage::view() const {
           reinterpret_cast<const std::byte*>(scales.data())};
 }
 
-W8Storage quantize_w8(const HostTensor& matrix) {
+W8Storage quantize_w8(const HostTensor& matrix, int32_t threads) {
   CHECK(matrix.shape.rank() == 2, "{}: {} is not a matrix", matrix.name, matrix.shape.to_string());
   const int64_t rows = matrix.shape[0];
   const int64_t cols = matrix.shape[1];
   W8Storage storage{.name = matrix.name, .shape = matrix.shape, .values = {}, .scales = {}};
   storage.values.resize(static_cast<size_t>(rows * cols));
   storage.scales.resize(static_cast<size_t>(rows * w8_groups(cols)));
-  const int64_t processors = Machine().processors();
-  const int64_t parts = std::clamp<int64_t>(rows * cols / kWeightsPerThread, 1, processors);
+  const int64_t most = threads > 0 ? threads : Machine().processors();
+  const int64_t parts = std::clamp<int64_t>(rows * cols / kWeightsPerThread, 1, most);
   std::vector<std::jthread> helpers;
   for (int64_t part = 1; part < parts; ++part) {
-    helpers.emplace_back([&, part] { quantize_rows(matrix, rows * part / parts, rows * (part + 1) / parts, storage); });
+    helpers.emplace_back([&, part] {
+      name_thread("quantize");
+      quantize_rows(matrix, rows * part / parts, rows * (part + 1) / parts, storage);
+    });
   }
   quantize_rows(matrix, 0, rows / parts, storage);
   helpers.clear();

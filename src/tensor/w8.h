@@ -43,7 +43,8 @@ struct W8Storage {
 };
 
 /// Rounds a matrix to the nearest values; the largest magnitude of a group becomes 127. A group with a weight that is
-/// not finite becomes NaN, one whose weights are all below 2^-100 becomes zero.
-[[nodiscard]] W8Storage quantize_w8(const HostTensor& matrix);
+/// not finite becomes NaN, one whose weights are all below 2^-100 becomes zero. `threads`: at most; 0: one per
+/// processor.
+[[nodiscard]] W8Storage quantize_w8(const HostTensor& matrix, int32_t threads = 0);
 
 }  // namespace millrace::tensor

@@ -44,3 +44,27 @@ TEST_CASE("what stored pages follow from tells weights, layers and number format
   options.storage.backend = "";
   REQUIRE(contents(options).empty());
 }
+
+TEST_CASE("stages are loaded side by side; the first error ends all and names its stage's tensor") {
+  const auto checkpoint = model::Checkpoint::open(test::source_dir() / "tests/golden/qwen2").value();
+  const model::ModelConfig config = model::read_config(checkpoint->folder()).value();
+  app::NodeStagesOptions options = two_stages(config);
+  options.storage.backend = "";
+  const auto stages = app::NodeStages::load(*checkpoint, config, options);
+  REQUIRE(stages.has_value());
+
+  model::ModelConfig longer = config;
+  longer.layer_count += 1;
+  longer.sliding_windows.push_back(0);
+  options.spans = model::stage_spans(model::divide_layers(longer.layer_count, 2).value());
+  const auto missing = app::NodeStages::load(*checkpoint, longer, options);
+  REQUIRE(missing.has_error());
+  REQUIRE_THAT(missing.error().message, Catch::Contains(fmt::format("model.layers.{}.", config.layer_count)));
+
+  const std::atomic<bool> interrupted = true;
+  options = two_stages(config);
+  options.interrupted = &interrupted;
+  const auto ended = app::NodeStages::load(*checkpoint, config, options);
+  REQUIRE(ended.has_error());
+  REQUIRE(ended.error().code == ErrorCode::kAborted);
+}

@@ -11,6 +11,7 @@ using namespace std::chrono_literals;
 using test::connect_to;
 using test::end;
 using test::end_of;
+using test::hello_to;
 using test::join_as_node;
 using test::PlayedHead;
 
@@ -64,8 +65,19 @@ asio::awaitable<void> expect_answer(PlayedHead& head, Message first, std::string
   REQUIRE(reason == wanted);
 }
 
+asio::awaitable<void> come_before_layers_are_divided(PlayedHead& head) {
+  const auto node = co_await connect_to(head);
+  node->send(hello_to(head));
+  node->send(LinkReport{{comm::LinkStats{}}});
+  while (head.coordinator().link_stats().empty()) co_await async::sleep_for(head.runtime(), 1ms);
+  head.divide();
+  const Message assignment = co_await node->receive();
+  REQUIRE(std::get<Assignment>(assignment).layers == std::vector<model::LayerRange>{{2, 4}});
+  co_await end(node);
+}
+
 asio::awaitable<void> come_as_somebody_else(PlayedHead& head) {
-  const Hello fitting{kProtocolVersion, 1, 2, model::fingerprint(head.options().config), 1};
+  const Hello fitting = hello_to(head);
   Hello hello = fitting;
   hello.protocol = 99;
   co_await expect_answer(head, hello, fmt::format("it speaks protocol 99, wanted {}", kProtocolVersion));
@@ -91,8 +103,7 @@ asio::awaitable<void> come_as_somebody_else(PlayedHead& head) {
 asio::awaitable<void> come_twice(PlayedHead& head) {
   const auto first = co_await join_as_node(head);
   (void)co_await head.coordinator().all_loaded("bf16 cpu avx2", {});
-  const std::string reason =
-      co_await answer_to(head, Hello{kProtocolVersion, 1, 2, model::fingerprint(head.options().config), 1});
+  const std::string reason = co_await answer_to(head, hello_to(head));
   REQUIRE_THAT(reason, Catch::StartsWith("node rank 1 is connected already, from 127.0.0.1:"));
   REQUIRE(head.coordinator().nodes().at(1).compute == "bf16 cpu avx2");
   co_await end(first);
@@ -119,6 +130,11 @@ TEST_CASE("a node that comes back with other weights than the page stores were o
 TEST_CASE("connections that do not say hello are bounded in number and time, and keep no node away") {
   PlayedHead head;
   head.run(crowd_the_port(head));
+}
+
+TEST_CASE("a node that comes before the layers are divided hears of its own when they are") {
+  PlayedHead head(false);
+  head.run(come_before_layers_are_divided(head));
 }
 
 TEST_CASE("a node of another protocol, ring size, rank or model hears what is wrong") {

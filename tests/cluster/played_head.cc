@@ -38,13 +38,16 @@ CoordinatorOptions PlayedHead::make_options() {
   return options;
 }
 
-PlayedHead::PlayedHead() {
+PlayedHead::PlayedHead(bool divided) {
   coordinator_ = std::make_unique<Coordinator>(runtime(), options_);
   REQUIRE_FALSE(coordinator_->open().has_error());
   coordinator_->on_waiting([this](const std::string& what) { awaited_ = what; });
   stages_ = simulated_stage(runtime(), options_.assignments.front(), options_.config, {kPages, 0});
   coordinator_->set_local(*stages_, {kPages, 0});
-  asio::post(thread_.context(), [this] { tasks_.spawn("coordinator", coordinator_->serve()); });
+  asio::post(thread_.context(), [this, divided] {
+    tasks_.spawn("coordinator", coordinator_->serve());
+    if (divided) divide();
+  });
 }
 
 PlayedHead::~PlayedHead() {
@@ -67,10 +70,14 @@ asio::awaitable<std::shared_ptr<ControlConnection>> connect_to(PlayedHead& head)
   co_return connection;
 }
 
+Hello hello_to(const PlayedHead& head) {
+  return {kProtocolVersion, 1, 2, model::fingerprint(head.options().config), 1};
+}
+
 asio::awaitable<std::shared_ptr<ControlConnection>> join_as_node(PlayedHead& head, std::string compute,
                                                                  std::string stage) {
   auto node = co_await connect_to(head);
-  node->send(Hello{kProtocolVersion, 1, 2, model::fingerprint(head.options().config), 1});
+  node->send(hello_to(head));
   const Message assignment = co_await node->receive();
   REQUIRE(std::get<Assignment>(assignment) == head.options().assignments[1]);
   node->send(Loaded{kPages, compute, {}, {}, {stage}});

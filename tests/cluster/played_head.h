@@ -11,7 +11,8 @@ namespace millrace::test {
 /// A coordinator with a simulated stage of its own, which waits for links without end, and the thread of both.
 class PlayedHead {
  public:
-  PlayedHead();
+  /// Nodes hear what to load at once, or when divide() is called.
+  explicit PlayedHead(bool divided = true);
   ~PlayedHead();
   [[nodiscard]] async::Runtime& runtime() { return thread_.runtime(); }
   [[nodiscard]] cluster::Coordinator& coordinator() { return *coordinator_; }
@@ -19,6 +20,8 @@ class PlayedHead {
   /// What the start would say that it waits for.
   [[nodiscard]] const std::string& awaited() const { return awaited_; }
   void want_pages(uint32_t pages) { coordinator_->set_local(*stages_, {pages, 0}); }
+  /// On the Runtime: two layers each.
+  void divide() { coordinator_->divide({{0, 2}, {2, 4}}); }
   void run(asio::awaitable<void> scenario);
 
  private:
@@ -34,6 +37,8 @@ class PlayedHead {
 
 /// A stranger as yet.
 [[nodiscard]] asio::awaitable<std::shared_ptr<cluster::ControlConnection>> connect_to(PlayedHead& head);
+/// Of a node of rank 1 that fits.
+[[nodiscard]] cluster::Hello hello_to(const PlayedHead& head);
 /// A node of rank 1 that says hello and that it has loaded.
 [[nodiscard]] asio::awaitable<std::shared_ptr<cluster::ControlConnection>> join_as_node(
     PlayedHead& head, std::string compute = "bf16 cpu avx2", std::string stage = "weights");

@@ -292,10 +292,11 @@ def test_a_node_that_does_not_fit_is_refused_by_name(tmp_path):
 
 def test_a_second_head_or_node_of_one_place_is_told_who_is_there(pp1):
     with Ring(2, 2) as ring:
-        second = run_binary("serve", "--model-path", MODEL, "--port", 0, *ring.head_flags)
+        second = run_binary("serve", "--model-path", MODEL, "--port", 0, *ring.head_flags, "--pp-layer-partition", "auto")
         assert second.returncode == 1
         wanted = f"millrace: --dist-init-addr {ring.address}: another head, or another program, listens there already"
         assert second.stderr.splitlines()[-1] == wanted
+        assert "--pp-layer-partition auto:" not in second.stderr, "the parts of the model were timed before it was told"
         twin = Node(ring, 1, MODEL)
         try:
             wanted = "node rank 1 is connected already, from 127.0.0.1:"

@@ -1,11 +1,10 @@
 #include "server/observe/profiler.h"
 
-#include <pthread.h>
-
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 
+#include "base/thread_name.h"
 #include "server/observe/trace_writer.h"
 
 namespace millrace::server {
@@ -48,7 +47,6 @@ Result<std::filesystem::path> Profiler::start(const std::string& name) {
   stopping_ = false;
   const auto newest = ring_.records_after(0, 1);
   thread_ = std::thread([this, after = newest.empty() ? 0 : newest.back().number] { record(after); });
-  pthread_setname_np(thread_.native_handle(), "profile");
   return written_.path;
 }
 
@@ -66,6 +64,7 @@ Result<Profiler::Written> Profiler::stop() {
 }
 
 void Profiler::record(uint64_t after) {
+  name_thread("profile");
   uint64_t seen = after;
   TraceWriter writer(ring_.stage_count(), ring_.window());
   std::string out;
