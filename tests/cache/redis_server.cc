@@ -9,22 +9,29 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <chrono>
+#include <random>
 #include <thread>
 
 namespace millrace::test {
 namespace {
 
-/// A socket on a port of the loopback that the system picks.
+/// A socket on a port of the loopback, below those that the system gives to connections and to those who ask for any:
+/// once closed, it stays free.
 int bind_somewhere(uint16_t& port) {
   const int bound = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  REQUIRE(bind(bound, reinterpret_cast<sockaddr*>(&address), size) == 0);
-  REQUIRE(getsockname(bound, reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  port = ntohs(address.sin_port);
+  std::random_device random;
+  std::uniform_int_distribution<uint16_t> any(16384, 32767);
+  do {
+    port = any(random);
+    address.sin_port = htons(port);
+    errno = 0;
+  } while (bind(bound, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 && errno == EADDRINUSE);
+  REQUIRE(errno == 0);
   return bound;
 }
 

@@ -1,6 +1,7 @@
 """A ring over several processes: node 0 with the head and HTTP, the others beside it."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -10,9 +11,15 @@ from millrace_server import BINARY, MODEL, MillraceServer, wait_until
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Below the ports that the system gives to connections and to those who ask for any, so that it stays free."""
+    while True:
+        port = random.randrange(16384, 32768)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 class Node:
