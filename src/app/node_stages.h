@@ -101,10 +101,12 @@ class NodeStages {
     std::unique_ptr<cache::PageStore> store;
     std::unique_ptr<async::IoThread> thread;
     std::string fingerprint;  // when there is a store
+    std::shared_ptr<const tensor::DecodeSteps> decode_steps;  // where the device may record them
   };
 
   NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options);
   [[nodiscard]] std::string stage_name(size_t index) const;
+  void log_decode_steps() const;
   [[nodiscard]] Result<void> load_all(const model::Checkpoint& checkpoint);
   [[nodiscard]] Result<void> check_weights_fit(const tensor::Backend& backend, size_t index) const;
   /// Memory of devices by name, shared by the stages on each.
