@@ -81,6 +81,11 @@ std::vector<cache::StageStoreStats> LocalEngine::store_stats() const {
   return all;
 }
 
+std::vector<sched::StageDecodeSteps> LocalEngine::decode_steps() const {
+  const std::lock_guard lock(interrupt_mutex_);
+  return stages_ == nullptr ? std::vector<sched::StageDecodeSteps>() : stages_->decode_steps();
+}
+
 std::optional<uint64_t> LocalEngine::control_refusals() const {
   const std::lock_guard lock(interrupt_mutex_);
   return coordinator_ ? std::optional(coordinator_->refusals()) : std::nullopt;

@@ -50,6 +50,8 @@ class LocalEngine {
   [[nodiscard]] std::vector<comm::LinkStats> link_stats() const;
   /// From any thread: what the page stores of all stages count, those of other nodes as they reported them last.
   [[nodiscard]] std::vector<cache::StageStoreStats> store_stats() const;
+  /// From any thread: how decode steps came to the devices of this node's stages.
+  [[nodiscard]] std::vector<sched::StageDecodeSteps> decode_steps() const;
   /// From any thread, with several nodes: connections to the control port that were refused or turned away.
   [[nodiscard]] std::optional<uint64_t> control_refusals() const;
   /// From any thread: the nodes of the ring, by rank; none before they are known.

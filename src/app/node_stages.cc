@@ -97,7 +97,22 @@ Result<std::unique_ptr<NodeStages>> NodeStages::load(const model::Checkpoint& ch
 
 NodeStages::~NodeStages() {
   join();
+  log_decode_steps();
   stages_.reset();
+}
+
+// What /metrics says of the stages of the head's node.
+void NodeStages::log_decode_steps() const {
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (!parts_[i].decode_steps) continue;
+    const tensor::DecodeSteps::Counts counts = parts_[i].decode_steps->counts();
+    std::string text;
+    for (size_t step = 0; step < counts.size(); ++step) {
+      if (counts[step] == 0) continue;
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", tensor::kDecodeStepNames[step], counts[step]);
+    }
+    if (!text.empty()) log::info("{}: decode steps by what became of their graphs: {}", stage_name(i), text);
+  }
 }
 
 void NodeStages::join() {
@@ -138,6 +153,7 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
     } catch (const std::runtime_error& short_of_memory) {
       return make_error(ErrorCode::kExhausted, "{}: {}", stage_name(i), short_of_memory.what());
     }
+    if (!part.backend->is_host()) part.decode_steps = part.model->decode_steps();
     if (const auto& fingerprint = part.model->fingerprint()) part.fingerprint = fingerprint->to_string();
     part.thread = std::make_unique<async::IoThread>(stage_name(i));
     const model::StageSpan& span = options_.spans[i];

@@ -101,11 +101,13 @@ class NodeStages {
     std::unique_ptr<cache::PageStore> store;
     std::unique_ptr<async::IoThread> thread;
     std::string fingerprint;  // when there is a store
+    std::shared_ptr<const tensor::DecodeSteps> decode_steps;  // where the device may record them
   };
 
   NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options);
   [[nodiscard]] std::string stage_name(size_t index) const;
   [[nodiscard]] std::string stages_name() const;
+  void log_decode_steps() const;
   [[nodiscard]] Result<void> load_all(const model::Checkpoint& checkpoint);
   [[nodiscard]] Result<void> make_backends();
   [[nodiscard]] Result<void> check_weights_fit() const;

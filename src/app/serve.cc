@@ -9,6 +9,7 @@
 #include "model/generation_config.h"
 #include "server/observe/link_metrics.h"
 #include "server/observe/observer.h"
+#include "server/observe/stage_metrics.h"
 #include "server/server.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -165,6 +166,7 @@ Result<void> serve(const ServeFlags& flags) {
     server::append_link_metrics(out, parts->link_stats());
     server::append_control_metrics(out, parts->control_refusals());
     server::append_store_metrics(out, parts->store_stats());
+    server::append_decode_metrics(out, parts->decode_steps());
   };
   service.extra_info = [nodes = engine->get()](JsonWriter& json) { write_nodes(json, nodes->nodes()); };
   server::observe(service, options);

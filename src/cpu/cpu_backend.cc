@@ -27,7 +27,12 @@ const Kernels& choose_kernels(const CpuOptions& options) {
 
 class CallAgain final : public Replay {
  public:
-  void run(const ReplayKey&, const PlacedBatch&, const std::function<void()>& ops) override { ops(); }
+  DecodeStep run(const ReplayKey&, const PlacedBatch&, const std::function<void()>& fill,
+                 const std::function<void()>& ops) override {
+    if (fill) fill();
+    ops();
+    return DecodeStep::kOff;
+  }
 };
 
 class CpuBackend final : public Backend {

@@ -137,6 +137,8 @@ struct Blocks {
   static constexpr size_t kTileBytes = tile_shared_bytes<kDim, kWarps>();
   static constexpr size_t kMostBytes = kSplitBytes > kTileBytes ? kSplitBytes : kTileBytes;
 };
+static_assert(Blocks<64>::kMostBytes <= kSharedOfAny && Blocks<96>::kMostBytes <= kSharedOfAny &&
+              Blocks<128>::kMostBytes <= kSharedOfAny);
 
 template <int kDim>
 void launch_attention(cudaStream_t stream, Attention a, const BatchBounds& bounds, void* workspace) {
@@ -184,10 +186,11 @@ size_t attention_shared_bytes(int32_t head_dim) {
 
 void attention(cudaStream_t stream, const void* q, const AttentionSizes& sizes, const DeviceBatch& batch,
                const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* out, void* workspace) {
-  if (cache.head_dim > 256 || sizes.head_count % cache.kv_head_count != 0) {
+  if (cache.head_dim > kMostHeadDim || sizes.head_count % cache.kv_head_count != 0) {
     throw std::invalid_argument("attention: found " + std::to_string(sizes.head_count) + " heads over " +
                                 std::to_string(cache.kv_head_count) + " of " + std::to_string(cache.head_dim) +
-                                " channels, wanted a multiple and at most 256 channels");
+                                " channels, wanted a multiple and at most " + std::to_string(kMostHeadDim) +
+                                " channels");
   }
   const Attention a{.q = static_cast<const uint16_t*>(q),
                     .out = static_cast<uint16_t*>(out),

@@ -49,7 +49,12 @@ void check_matrix(const char* name, const Matrix& matrix, DType dtype, int64_t r
 /// Calls each time.
 class CallAgain final : public Replay {
  public:
-  void run(const ReplayKey&, const PlacedBatch&, const std::function<void()>& ops) override { ops(); }
+  DecodeStep run(const ReplayKey&, const PlacedBatch&, const std::function<void()>& fill,
+                 const std::function<void()>& ops) override {
+    if (fill) fill();
+    ops();
+    return DecodeStep::kOff;
+  }
 };
 
 class CudaBackend final : public Backend {

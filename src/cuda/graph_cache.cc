@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <exception>
+#include <stdexcept>
 #include <utility>
 
 #include "base/check.h"
@@ -22,9 +23,15 @@ int32_t GraphCache::bucket(int32_t rows) {
   return rows > 0 && rows <= kMaxRows ? static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(rows))) : rows;
 }
 
-void GraphCache::run(const tensor::ReplayKey& key, const tensor::PlacedBatch& batch, const std::function<void()>& ops) {
+tensor::DecodeStep GraphCache::run(const tensor::ReplayKey& key, const tensor::PlacedBatch& batch,
+                                   const std::function<void()>& fill, const std::function<void()>& ops) {
+  using tensor::DecodeStep;
   CHECK(submissions_.inside(), "a replay outside submitted work");
-  if (key.row_count > kMaxRows) return ops();
+  if (fill) fill();
+  if (key.row_count > kMaxRows) {
+    ops();
+    return DecodeStep::kTooLarge;
+  }
   if (moves_ != device_.moves) {
     by_key_.clear();
     graphs_.clear();
@@ -35,13 +42,24 @@ void GraphCache::run(const tensor::ReplayKey& key, const tensor::PlacedBatch& ba
   if (found == by_key_.end()) {
     ops();
     if (moves_ == device_.moves) remember(whole);  // else the scratch has grown: this time does not count
-    return;
+    return DecodeStep::kNew;
   }
   graphs_.splice(graphs_.begin(), graphs_, found->second);
   Graph& graph = graphs_.front();
-  if (graph.executable != nullptr) return launch(graph);
-  if (graph.given_up || failures_ >= kMostFailures) return ops();
-  make(graph, ops);
+  const bool is_made = graph.executable != nullptr;
+  if (!is_made && (graph.given_up || failures_ >= kMostFailures)) {
+    ops();
+    return DecodeStep::kFailed;
+  }
+  std::string reason = is_made ? std::string() : make(graph, ops);
+  if (reason.empty()) reason = launch(graph, fill);
+  if (reason.empty()) {
+    if (!is_made) failures_ = 0;
+    return DecodeStep::kReplayed;
+  }
+  ops();  // where these fail too, as they do on a device that is lost, the graph was not the matter
+  give_up(graph, reason);
+  return DecodeStep::kFailed;
 }
 
 void GraphCache::remember(const Key& key) {
@@ -77,29 +95,28 @@ GraphCache::Executable GraphCache::capture(const std::function<void()>& ops) con
   return executable;
 }
 
-/// Captures and launches; the ops run as they come where that cannot be.
-void GraphCache::make(Graph& graph, const std::function<void()>& ops) {
-  std::string reason;
+std::string GraphCache::make(Graph& graph, const std::function<void()>& ops) {
   try {
     graph.executable = capture(ops);
+    return {};
   } catch (const std::exception& error) {
-    reason = error.what();
+    return error.what();
   }
-  if (graph.executable != nullptr) {
-    failures_ = 0;
-    return launch(graph);
-  }
-  ops();  // where these fail too, the graph was not the matter
-  give_up(graph, reason);
 }
 
-void GraphCache::launch(Graph& graph) {
+std::string GraphCache::launch(Graph& graph, const std::function<void()>& fill) {
   const cudaError_t outcome = cudaGraphLaunch(graph.executable.get(), device_.compute.get());
-  if (outcome == cudaSuccess) return;
-  // What of it has begun is not known, and the ops give other sums when they run twice: this work fails.
+  if (outcome == cudaSuccess) return {};
+  (void)cudaGetLastError();
   graph.executable.reset();
-  give_up(graph, "cudaGraphLaunch: " + describe_error(outcome));
-  check(outcome, "cudaGraphLaunch");
+  const std::string reason = "CUDA: cudaGraphLaunch: " + describe_error(outcome);
+  if (!fill) {
+    give_up(graph, reason);
+    throw std::runtime_error(reason);
+  }
+  // What of it has begun is not known. It goes first on the stream, and what it has changed in place is brought again.
+  fill();
+  return reason;
 }
 
 void GraphCache::give_up(Graph& graph, const std::string& reason) {

@@ -13,14 +13,14 @@ namespace millrace::cuda {
 
 /// Decode steps as graphs: ops of a key run as they come the first time, are captured the second, and are replayed from
 /// then on over what the placed batch holds. Batches are padded to a power of two of rows, so there are few keys; the
-/// graph that was used least recently goes when there are too many all the same. A key whose graph cannot be made stays
-/// with its ops as they come.
+/// graph that was used least recently goes when there are too many all the same. A key whose graph cannot be made or
+/// launched stays with its ops as they come, that step included.
 class GraphCache final : public tensor::Replay {
  public:
   /// Larger batches spend little of their time on launches.
   static constexpr int64_t kMaxRows = 128;
   static constexpr size_t kMaxGraphs = 128;
-  /// When so many in a row could not be made, no further one is tried.
+  /// When so many in a row could not be made and launched, no further one is tried.
   static constexpr int kMostFailures = 4;
   using Warn = std::function<void(const std::string& what)>;
 
@@ -30,7 +30,8 @@ class GraphCache final : public tensor::Replay {
   /// What rows of a batch are padded to. Tiles of products have such sizes, so padding costs them next to nothing.
   [[nodiscard]] static int32_t bucket(int32_t rows);
   [[nodiscard]] int32_t padded_rows(int32_t rows) const override { return bucket(rows); }
-  void run(const tensor::ReplayKey& key, const tensor::PlacedBatch& batch, const std::function<void()>& ops) override;
+  tensor::DecodeStep run(const tensor::ReplayKey& key, const tensor::PlacedBatch& batch,
+                         const std::function<void()>& fill, const std::function<void()>& ops) override;
 
  private:
   struct Key {
@@ -50,8 +51,9 @@ class GraphCache final : public tensor::Replay {
   using Graphs = std::list<Graph>;  // most recently used first
   void remember(const Key& key);
   [[nodiscard]] Executable capture(const std::function<void()>& ops) const;
-  void make(Graph& graph, const std::function<void()>& ops);
-  void launch(Graph& graph);
+  // Both give why not; empty: it is done.
+  [[nodiscard]] std::string make(Graph& graph, const std::function<void()>& ops);
+  [[nodiscard]] std::string launch(Graph& graph, const std::function<void()>& fill);
   void give_up(Graph& graph, const std::string& reason);
 
   Device& device_;
@@ -60,7 +62,7 @@ class GraphCache final : public tensor::Replay {
   std::map<Key, Graphs::iterator> by_key_;
   uint64_t moves_ = 0;  // Device::moves of the graphs
   const Warn warn_;
-  int failures_ = 0;  // since a graph was made
+  int failures_ = 0;  // since one that was made was launched
   std::string told_;  // last
 };
 

@@ -38,13 +38,16 @@ struct BatchBounds {
   int32_t context = 0;        ///< prefix + rows of one sequence
 };
 
+/// Channels of the largest heads that attention takes.
+inline constexpr int32_t kMostHeadDim = 256;
+
 /// Pages of KV: page p begins at data + p · kv_page_bytes; bf16 [layer][K|V][kv_head][token][channel_stride], so that
 /// one layer of one page is contiguous. Channels from head_dim to channel_stride are zeros.
 struct DeviceKvCache {
   void* data = nullptr;
   int32_t layer_count = 0;
   int32_t kv_head_count = 0;
-  int32_t head_dim = 0;  ///< at most 256
+  int32_t head_dim = 0;  ///< at most kMostHeadDim
   int32_t page_size = 0;
 };
 /// head_dim rounded up to whole 16-byte loads.
@@ -189,6 +192,8 @@ struct SampleOutputs {
   float* top_logprobs = nullptr;
   int32_t top_capacity = 0;
 };
+/// The largest vocabulary that sample and score take.
+inline constexpr int32_t kMostVocab = 1 << 21;
 /// Scratch of sample and score for up to `rows` rows of this vocabulary; it must be zero before its first use.
 [[nodiscard]] size_t sample_workspace_bytes(int32_t rows, int32_t vocab);
 /// One draw per row of logits (f32) [rows, stride], the first `vocab` of which can be drawn.

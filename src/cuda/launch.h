@@ -24,6 +24,9 @@ namespace millrace::cuda {
   return ceil_div(a, b) * b;
 }
 
+/// Shared memory that a block may have on every device from compute capability 8.0 on; 8.6 and 8.9 have the least.
+inline constexpr size_t kSharedOfAny = 99 << 10;
+
 /// One stretch of work on a stream. A grid without blocks is no launch.
 struct LaunchShape {
   const char* name = "";  ///< of the kernel, for messages

@@ -50,6 +50,7 @@ void launch_product(cudaStream_t stream, const Operands& given) {
                         .epilogue = given.epilogue};
   // The word behind the tile of sums tells a block's threads whether they came last.
   constexpr size_t kShared = T::kSharedBytes > T::kSumBytes + 16 ? T::kSharedBytes : T::kSumBytes + 16;
+  static_assert(kShared <= kSharedOfAny);
   launch<product_kernel<T>>(
       {"product", dim3(token_tiles, feature_tiles, divides ? splits : 1), dim3(T::kThreads), kShared}, stream, product);
 }

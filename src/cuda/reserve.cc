@@ -53,8 +53,15 @@ size_t most_attention_scratch(const tensor::WorkBounds& bounds) {
 }
 
 /// At the start, not when the first prompt comes.
-void check_shared_memory(const Device& device, const tensor::WorkBounds& bounds) {
+void check_model(const Device& device, const tensor::WorkBounds& bounds) {
+  if (bounds.vocab > kMostVocab) {
+    throw std::runtime_error(fmt::format("CUDA: a vocabulary of {} ids, wanted at most {}", bounds.vocab, kMostVocab));
+  }
   if (bounds.attention.empty()) return;
+  if (bounds.cache.head_dim > kMostHeadDim) {
+    throw std::runtime_error(fmt::format("CUDA: attention over heads of {} channels, wanted at most {}",
+                                         bounds.cache.head_dim, kMostHeadDim));
+  }
   int most = 0;
   check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.ordinal),
         "cudaDeviceGetAttribute");
@@ -69,7 +76,7 @@ void check_shared_memory(const Device& device, const tensor::WorkBounds& bounds)
 }  // namespace
 
 void reserve_scratch(Device& device, Submissions& submissions, const tensor::WorkBounds& bounds) {
-  check_shared_memory(device, bounds);
+  check_model(device, bounds);
   const auto rows = static_cast<size_t>(bounds.rows);
   const auto sequences = static_cast<size_t>(GraphCache::bucket(bounds.sequences));
   const auto context = static_cast<size_t>(bounds.context);

@@ -10,10 +10,9 @@ namespace millrace::cuda {
 
 constexpr int kSamplerThreads = 1024;
 constexpr int kBins = 2048;
-/// Ids that a draw looks at together; kBins of them bound the vocabulary.
+/// Ids that a draw looks at together.
 constexpr int kSegmentIds = 1024;
-static_assert(kSegmentIds <= kBins);
-constexpr int32_t kMostVocab = kBins * kSegmentIds;
+static_assert(kSegmentIds <= kBins && kMostVocab <= kBins * kSegmentIds);
 /// Rows that are worked on at a time; each has scratch in the workspace.
 constexpr int32_t kMostSlots = 128;
 
@@ -243,7 +242,9 @@ __device__ inline void keep_needed_equals(const float* logits, const int32_t* li
   Wide own = 0;
   for (int32_t i = threadIdx.x; i < listed; i += kSamplerThreads) own += is_equal(list[i]);
   if (block_sum(own) <= needed) return;
-  cut.last_id = select_word(list, listed, needed, [](int32_t id) { return static_cast<uint32_t>(id); }, is_equal).index;
+  cut.last_id = select_word(
+                    list, listed, needed, [](int32_t id) { return static_cast<uint32_t>(id); }, is_equal)
+                    .index;
 }
 
 }  // namespace millrace::cuda

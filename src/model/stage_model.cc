@@ -37,6 +37,7 @@ struct StageModel::Tails {
 /// One forward, placed.
 struct StageModel::Pass {
   std::span<const std::shared_ptr<tensor::LayerGate>> loads;
+  std::span<const std::byte> arrived;
   bool replays = false;
   Matrix hidden;  // with padding
   tensor::PlacedBatch batch;
@@ -156,13 +157,24 @@ Matrix StageModel::forward(const ForwardInput& input) {
         input.hidden.cols, tensor::to_string(backend_.hidden_dtype()), rows, config_.hidden_size);
   CHECK(!span_.first || static_cast<int64_t>(input.tokens.size()) == rows, "{} tokens for {} rows", input.tokens.size(),
         rows);
-  Pass pass{.loads = input.loads, .replays = is_decode(input.batch) && input.loads.empty(), .hidden = input.hidden};
+  CHECK(input.arrived.empty() || (!span_.first && input.arrived.size() == input.hidden.bytes()),
+        "{} bytes arrived for a hidden of {}", input.arrived.size(), input.hidden.bytes());
+  const bool decodes = is_decode(input.batch);
+  Pass pass{.loads = input.loads,
+            .arrived = input.arrived,
+            .replays = decodes && input.loads.empty(),
+            .hidden = input.hidden};
   place(input, pass);
   if (pass.replays) {
-    replay_->run({pass.hidden.data, pass.hidden.rows, pass.tails ? pass.tails->hidden.rows : -1}, pass.batch,
-                 [&] { run_layers(pass); });
+    std::function<void()> fill_again;
+    if (span_.first || !pass.arrived.empty()) fill_again = [this, &pass] { fill(pass); };
+    decode_steps_->count(
+        replay_->run({pass.hidden.data, pass.hidden.rows, pass.tails ? pass.tails->hidden.rows : -1}, pass.batch,
+                     fill_again, [this, &pass] { run_layers(pass); }));
   } else {
+    fill(pass);
     run_layers(pass);
+    if (decodes) decode_steps_->count(tensor::DecodeStep::kLoading);
   }
   if (!pass.tails) return input.hidden;
   Matrix kept = pass.tails->hidden;
@@ -190,6 +202,11 @@ void StageModel::place(const ForwardInput& input, Pass& pass) {
   pass.batch = backend_.place(batch);
   if (span_.first) pass.tokens = backend_.place(tokens);
   if (!input.tails.empty() && span_.layers.size() > 0) place_tails(input, pass);
+}
+
+/// What the first layer begins with, but for the embedding.
+void StageModel::fill(const Pass& pass) {
+  if (!pass.arrived.empty()) backend_.copy_in(pass.arrived, pass.hidden.data);
 }
 
 void StageModel::run_layers(const Pass& pass) {

@@ -25,8 +25,8 @@ struct StageLimits {
 struct ForwardInput {
   std::span<const TokenId> tokens;    ///< [T], first stage only
   const tensor::BatchLayout& batch;   ///< of T rows
-  /// Hidden dtype, computed in place: the first stage writes it from the tokens, the others find in it what the stage
-  /// before sent. On return it holds what goes on to the next stage, or into `logits`. In a buffer from
+  /// Hidden dtype, computed in place: the first stage writes it from the tokens, the others from what the stage before
+  /// sent. On return it holds what goes on to the next stage, or into `logits`. In a buffer from
   /// allocate_hidden, whose rows behind these may be written to.
   tensor::Matrix hidden;              // [T, hidden]
   /// Copies under way into pages of the batch: a layer's attention comes after their copies of that layer.
@@ -34,6 +34,8 @@ struct ForwardInput {
   /// Last stage: how many of each sequence's last rows go on to `logits`; the last layer computes no more of the others
   /// than their keys and values. Empty: all rows.
   std::span<const int32_t> tails = {};  // [sequences], max_tail_rows in all
+  /// Not the first stage: what the stage before sent, which is copied into `hidden`. Empty: it is there already.
+  std::span<const std::byte> arrived = {};  // [T, hidden]
 };
 
 /// The layers [begin, end) of a model on a backend; the first stage also embeds, the last also normalises and projects.
@@ -74,6 +76,8 @@ class StageModel {
   [[nodiscard]] tensor::KvCache& cache() const;
   /// Bytes of the stage's weights as stored in the checkpoint.
   [[nodiscard]] uint64_t checkpoint_bytes() const { return weights_.checkpoint_bytes; }
+  /// Outlives the model.
+  [[nodiscard]] std::shared_ptr<const tensor::DecodeSteps> decode_steps() const { return decode_steps_; }
   /// Of the stage's weights, if it was loaded with it.
   [[nodiscard]] const std::optional<Fingerprint>& fingerprint() const { return weights_.fingerprint; }
 
@@ -103,6 +107,7 @@ class StageModel {
   [[nodiscard]] int32_t padded_rows(int32_t rows, int32_t most) const;
   void place(const ForwardInput& input, Pass& pass);
   void place_tails(const ForwardInput& input, Pass& pass);
+  void fill(const Pass& pass);
   void run_layers(const Pass& pass);
   [[nodiscard]] tensor::Matrix project_qkv(const LayerWeights& layer, int32_t index, const Pass& pass);
   void attend(const LayerWeights& layer, int32_t index, tensor::Matrix query, const tensor::PlacedBatch& batch,
@@ -120,6 +125,7 @@ class StageModel {
   Activations activations_;
   std::unique_ptr<tensor::KvCache> cache_;
   std::unique_ptr<tensor::Replay> replay_;  // of decode steps
+  const std::shared_ptr<tensor::DecodeSteps> decode_steps_ = std::make_shared<tensor::DecodeSteps>();
 };
 
 }  // namespace millrace::model

@@ -109,6 +109,15 @@ std::vector<cache::StageStoreStats> LocalStages::store_stats() const {
   return all;
 }
 
+std::vector<StageDecodeSteps> LocalStages::decode_steps() const {
+  std::vector<StageDecodeSteps> all;
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    const tensor::DecodeSteps* const steps = hosts_[i]->runner->decode_steps();
+    if (steps != nullptr) all.push_back({StageId(first_.value() + static_cast<uint32_t>(i)), steps->counts()});
+  }
+  return all;
+}
+
 template <class End>
 asio::awaitable<Result<std::unique_ptr<End>>> LocalStages::open_beside(Host& host, std::unique_ptr<End> hosts,
                                                                        DeviceLinkOptions options) {

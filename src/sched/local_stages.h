@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "comm/in_process_link.h"
 #include "comm/tcp_link.h"
+#include "sched/decode_steps.h"
 #include "sched/device_link.h"
 #include "sched/stage_loop.h"
 
@@ -48,6 +49,8 @@ class LocalStages {
       std::unique_ptr<comm::LinkSender> downstream, DeviceLinkOptions options);
   /// From any thread: of the stages that have a page store.
   [[nodiscard]] std::vector<cache::StageStoreStats> store_stats() const;
+  /// From any thread: of the stages whose device may record decode steps.
+  [[nodiscard]] std::vector<StageDecodeSteps> decode_steps() const;
   /// Starts a generation; the one before has been joined. `upstream` belongs to the first stage's Runtime, `downstream`
   /// to the last one's.
   void start(std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream);

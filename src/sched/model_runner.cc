@@ -84,6 +84,7 @@ ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageMo
                          std::unique_ptr<cache::PageStore> store)
     : runtime_(runtime), model_(std::move(model)), vocab_size_(options.vocab_size), store_(std::move(store)) {
   tensor::Backend& backend = model_->backend();
+  if (!backend.is_host()) decode_steps_ = model_->decode_steps();
   page_bytes_ = model_->cache().page_bytes();
   if (options.host_page_count > 0) host_pages_ = backend.allocate_host(options.host_page_count * page_bytes_);
   for (tensor::Buffer& buffer : hidden_) buffer = model_->allocate_hidden();
@@ -169,15 +170,14 @@ asio::awaitable<void> ModelRunner::store_pages(std::span<const PageId> device, s
 
 void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
                           const LayerGates& loads, Drawn& drawn) {
-  if (!input.empty()) model_->backend().copy_in(input, hidden.data);
   if (!model_->span().last) {
-    model_->forward({batch.tokens, batch.layout, hidden, loads});
+    model_->forward({batch.tokens, batch.layout, hidden, loads, {}, input});
     if (const auto copy = host_copy_of(hidden); !copy.empty()) model_->backend().copy_out(hidden.data, copy);
     return;
   }
   drawn.wanted = logit_rows(batch);
   keep_tails(batch, static_cast<size_t>(model_->limits().max_tail_rows), drawn.wanted);
-  project(batch, model_->forward({batch.tokens, batch.layout, hidden, loads, drawn.wanted.tails}), drawn);
+  project(batch, model_->forward({batch.tokens, batch.layout, hidden, loads, drawn.wanted.tails, input}), drawn);
 }
 
 void ModelRunner::project(const StageBatch& batch, tensor::Matrix hidden, Drawn& drawn) {

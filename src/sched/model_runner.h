@@ -35,9 +35,11 @@ class ModelRunner final : public StageRunner {
   void set_output_memory(Memory where) override { output_memory_ = where; }
   [[nodiscard]] tensor::Backend* channel_backend() override { return &model_->backend(); }
   [[nodiscard]] async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host) override;
+  void forget_loads() override { loads_.clear(); }
   [[nodiscard]] asio::awaitable<void> store_pages(std::span<const PageId> device,
                                                   std::span<const HostPageId> host) override;
   [[nodiscard]] std::span<std::byte> host_page(HostPageId page) override;
+  [[nodiscard]] const tensor::DecodeSteps* decode_steps() const override { return decode_steps_.get(); }
   [[nodiscard]] cache::PageStore* store() override { return store_.get(); }
 
  private:
@@ -67,6 +69,7 @@ class ModelRunner final : public StageRunner {
   size_t page_bytes_ = 0;
   tensor::Buffer host_pages_;  // [host pages, page_bytes]
   LayerGates loads_;           // begun since the last run
+  std::shared_ptr<const tensor::DecodeSteps> decode_steps_;  // of the model, also when it has been released
   std::unique_ptr<cache::PageStore> store_;
 };
 

@@ -43,6 +43,7 @@ asio::awaitable<void> StageLoop::run() {
   tasks_.spawn("send acks", send_acks());
   if (!options_.first) tasks_.spawn("receive acks", receive_acks());
   co_await tasks_.join();
+  runner_.forget_loads();
 }
 
 async::TimePoint StageLoop::arrival_of(const comm::Message& message) const {

@@ -47,6 +47,8 @@ class StageRunner {
   /// written to meanwhile. Called only where StageBounds::host_page_count says that there is a host tier.
   /// Begins to copy host pages to the device, one layer of all of them after another. The event is set at the end.
   [[nodiscard]] virtual async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host);
+  /// The generation that began loads has ended, and they with it, well or ill: no later run is told of them.
+  virtual void forget_loads() {}
   /// Copies device pages to the host; no run writes to them meanwhile.
   [[nodiscard]] virtual asio::awaitable<void> store_pages(std::span<const PageId> device,
                                                           std::span<const HostPageId> host);
@@ -59,6 +61,8 @@ class StageRunner {
     cache::CopyId last_hold{0};  // the head's question after them that was answered last
   };
   [[nodiscard]] HostTier& host_tier() { return host_tier_; }
+  /// How decode steps came to the device; null: one that records none of them.
+  [[nodiscard]] virtual const tensor::DecodeSteps* decode_steps() const { return nullptr; }
   /// The page store behind the host tier; null: there is none.
   [[nodiscard]] virtual cache::PageStore* store() { return nullptr; }
 

@@ -12,6 +12,7 @@
 #include "tensor/device_channel.h"
 #include "tensor/dtype.h"
 #include "tensor/host_tensor.h"
+#include "tensor/replay.h"
 #include "tensor/sampling.h"
 #include "tensor/w8.h"
 
@@ -149,26 +150,6 @@ struct RotaryTable {
   const DeviceVector* inverse_frequency = nullptr;  // [rotary_dim / 2]
   int32_t rotary_dim = 0;
   float attention_factor = 1.0f;                    ///< multiplies cos and sin
-};
-
-/// What a sequence of ops launches, besides what a placed batch holds: ops called with equal keys, after the same calls
-/// of place, launch the same.
-struct ReplayKey {
-  const std::byte* hidden = nullptr;
-  int64_t row_count = 0;  ///< with padding, as the next
-  int64_t tail_count = 0;
-  friend auto operator<=>(const ReplayKey&, const ReplayKey&) = default;
-};
-
-/// Launches again at once what a sequence of ops has launched before (a graph on a GPU; on the CPU the ops are called
-/// each time). Owned by a model; destroyed before its backend and after the work that used it.
-class Replay {
- public:
-  virtual ~Replay() = default;
-  /// The rows, padding included, that serve a batch of `rows` in run().
-  [[nodiscard]] virtual int32_t padded_rows(int32_t rows) const { return rows; }
-  /// Inside submitted work: what `ops` does for `batch`. `ops` neither places nor copies to or from the host.
-  virtual void run(const ReplayKey& key, const PlacedBatch& batch, const std::function<void()>& ops) = 0;
 };
 
 /// Completion of submitted work. Exactly one call of the callback, on a thread of the backend's choosing; a non-null

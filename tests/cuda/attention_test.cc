@@ -139,6 +139,7 @@ TEST_CASE("CUDA rotary_store_kv and attention agree with the reference") {
       {.head_count = 1, .kv_head_count = 1, .head_dim = 256, .rotary_dim = 64, .sliding_window = 70, .norms = true},
       {.head_count = 35, .kv_head_count = 1, .head_dim = 33, .rotary_dim = 30, .page_size = 8},
       {.head_count = 3, .kv_head_count = 3, .head_dim = 100, .rotary_dim = 100, .page_size = 16},
+      {.head_count = 5, .kv_head_count = 1, .head_dim = 96, .rotary_dim = 96, .page_size = 16},
   };
   for (const AttentionCase& sizes : cases) {
     INFO(sizes.to_string());

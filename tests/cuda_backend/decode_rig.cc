@@ -33,7 +33,7 @@ DecodeRig::DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, con
   const auto sequences = static_cast<int32_t>(options.sequence_count);
   for (size_t s = 0; s < spans.size(); ++s) {
     auto model = model::StageModel::load(*checkpoint_, config, spans[s], *backends_[s],
-                                         {.max_batch_tokens = 1024, .max_logit_rows = 2, .max_tail_rows = sequences})
+                                         {.max_batch_tokens = 2048, .max_logit_rows = 2, .max_tail_rows = sequences})
                      .value();
     model->reserve(sequences, kPagesEach * options.page_size, options.page_size);
     model->allocate_cache(options.page_size, 2 * sequences * kPagesEach);
@@ -54,7 +54,8 @@ DecodeRig::DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, con
 void DecodeRig::prefill() {
   std::vector<std::vector<TokenId>> prompts(tokens_.size());
   for (size_t s = 0; s < prompts.size(); ++s) {
-    for (size_t i = 0; i < 11 + 23 * s; ++i) prompts[s].push_back(static_cast<TokenId>((i * i + 7 * i + 3 * s) % 500));
+    for (size_t i = 0; i < 11 + options_.prompt_growth * s; ++i)
+      prompts[s].push_back(static_cast<TokenId>((i * i + 7 * i + 3 * s) % 500));
   }
   run(prompts);
 }

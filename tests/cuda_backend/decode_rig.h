@@ -21,6 +21,7 @@ class DecodeRig {
     uint32_t host_page_count = 0;
     bool activations_to_host = false;
     size_t sequence_count = 3;
+    size_t prompt_growth = 23;  ///< tokens by which each prompt is longer than the one before
   };
   /// Everything that was drawn: [sequences, steps].
   using Drawn = std::vector<std::vector<tensor::SampleResult>>;
@@ -28,15 +29,21 @@ class DecodeRig {
 
   DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, const Options& options);
 
-  /// Computes the prompts, each of another length, and draws one token each.
+  /// Computes the prompts and draws one token each.
   void prefill();
   /// One token more for each sequence, or the first `count` of them. Throws what a run throws.
   void decode() { decode(drawn_.size()); }
   void decode(size_t count);
   [[nodiscard]] const Drawn& drawn() const { return drawn_; }
+  /// Of the last stage.
+  [[nodiscard]] tensor::DecodeSteps::Counts decode_steps() const { return runners_.back()->decode_steps()->counts(); }
   /// Copies the full device pages of all stages and sequences to the host tier and back to others, which are used from
   /// then on; the loads are awaited layer by layer by the next step alone. Calls `before_load` in between.
   void move_pages(const std::function<void()>& before_load = {});
+  /// As a stage loop does at its end.
+  void forget_loads() {
+    for (const auto& runner : runners_) runner->forget_loads();
+  }
   /// All pages of all stages, read through the host tier, which has kPagesEach · 2 for each sequence.
   [[nodiscard]] std::vector<std::byte> pages();
 

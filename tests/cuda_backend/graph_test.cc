@@ -86,20 +86,95 @@ TEST_CASE("failures that are not in a row do not end the attempts") {
   REQUIRE(warned == 4);
 }
 
-TEST_CASE("a graph that was made and is not launched fails that step alone; the ops take its place") {
+TEST_CASE("a graph that was made and is not launched leaves that step to the ops, whatever of it has begun") {
   const CleanRuntime clean;
   const DecodeRig::Drawn wanted = wanted_draws();
-  std::vector<std::string> warned;
-  DecodeRig rig = make_rig(1, true, {}, [&](const std::string& what) { warned.push_back(what); });
+  for (const size_t stages : {1, 2}) {
+    for (const size_t begun : {0, 1, 9, 1000}) {
+      for (uint64_t nth = 1; nth <= stages; ++nth) {
+        CAPTURE(stages, begun, nth);
+        emulator::reset();
+        std::vector<std::string> warned;
+        DecodeRig rig = make_rig(stages, true, {}, [&](const std::string& what) { warned.push_back(what); });
+        rig.prefill();
+        for (int i = 0; i < 4; ++i) rig.decode();
+        const uint64_t launches = emulator::counts().graph_launches;
+        emulator::fail_graph_launch(nth, begun);
+        while (rig.drawn()[0].size() < wanted[0].size()) rig.decode();
+        REQUIRE(same(rig.drawn(), wanted));
+        REQUIRE(warned.size() == 1);
+        REQUIRE_THAT(warned[0], Catch::Contains("CUDA: cudaGraphLaunch: out of memory"));
+        const size_t steps = kSteps - 4;
+        REQUIRE(emulator::counts().graph_launches == launches + stages * steps - steps / 2);
+        REQUIRE(emulator::live_graphs() == static_cast<int64_t>(2 * stages) - 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("a device that is lost fails the step, in whatever state its graph is, and no graph is to blame") {
+  const CleanRuntime clean;
+  for (const size_t stages : {1, 2}) {
+    for (const int steps_before : {0, 2, 4}) {  // the step is the first of its kind, is captured, is launched
+      CAPTURE(stages, steps_before);
+      std::vector<std::string> warned;
+      DecodeRig rig = make_rig(stages, true, {}, [&](const std::string& what) { warned.push_back(what); });
+      rig.prefill();
+      for (int i = 0; i < steps_before; ++i) rig.decode();
+      const auto drawn = rig.drawn();
+      emulator::lose_device();
+      for (int i = 0; i < 2; ++i) {
+        REQUIRE_THROWS_WITH(rig.decode(), Catch::Contains("an illegal memory access was encountered"));
+      }
+      REQUIRE(same(rig.drawn(), drawn));
+      REQUIRE(warned.empty());
+      emulator::reset();
+    }
+  }
+}
+
+TEST_CASE("an error that sticks and shows first where a graph is launched fails the step") {
+  const CleanRuntime clean;
+  for (const size_t stages : {1, 2}) {
+    CAPTURE(stages);
+    std::vector<std::string> warned;
+    DecodeRig rig = make_rig(stages, true, {}, [&](const std::string& what) { warned.push_back(what); });
+    rig.prefill();
+    for (int i = 0; i < 4; ++i) rig.decode();
+    emulator::lose_device_at_graph_launch();
+    REQUIRE_THROWS_WITH(rig.decode(), Catch::Contains("an illegal memory access was encountered"));
+    REQUIRE(warned.empty());
+    emulator::reset();
+  }
+}
+
+TEST_CASE("decode steps are counted by what became of their graphs") {
+  const CleanRuntime clean;
+  using Counts = tensor::DecodeSteps::Counts;  // replayed, new, failed, too large, loading, off
+  DecodeRig rig = make_rig(1, true, {.page_size = 4, .host_page_count = 64, .sequence_count = 3});
   rig.prefill();
-  for (int i = 0; i < 4; ++i) rig.decode();
-  const uint64_t launches = emulator::counts().graph_launches;
+  REQUIRE(rig.decode_steps() == Counts{});
+  for (int i = 0; i < 2; ++i) rig.decode();
+  REQUIRE(rig.decode_steps() == Counts{0, 2, 0, 0, 0, 0});
+  for (int i = 0; i < 3; ++i) rig.decode();
+  REQUIRE(rig.decode_steps() == Counts{3, 2, 0, 0, 0, 0});
+  rig.move_pages();
+  rig.decode();
+  REQUIRE(rig.decode_steps() == Counts{3, 2, 0, 0, 1, 0});
   emulator::fail_graph_launch(1);
-  REQUIRE_THROWS_WITH(rig.decode(), "CUDA: cudaGraphLaunch: out of memory (cudaErrorMemoryAllocation)");
-  while (rig.drawn()[0].size() < wanted[0].size()) rig.decode();
-  REQUIRE(same(rig.drawn(), wanted));
-  REQUIRE(warned.size() == 1);
-  REQUIRE_THAT(warned[0], Catch::Contains("cudaGraphLaunch: out of memory"));
-  REQUIRE(emulator::counts().graph_launches == launches + (kSteps - 4) / 2);
-  REQUIRE(emulator::live_graphs() == 1);
+  rig.decode();
+  REQUIRE(rig.decode_steps() == Counts{3, 2, 1, 0, 1, 0});
+  for (int i = 0; i < 2; ++i) rig.decode();
+  REQUIRE(rig.decode_steps() == Counts{4, 2, 2, 0, 1, 0});
+
+  DecodeRig off = make_rig(1, false, {});
+  (void)generate(off, 3);
+  REQUIRE(off.decode_steps() == Counts{0, 0, 0, 0, 0, 3});
+
+  constexpr size_t kMany = cuda::GraphCache::kMaxRows + 1;
+  DecodeRig many = make_rig(1, true, {.sequence_count = kMany, .prompt_growth = 0});
+  many.prefill();
+  many.decode(1);
+  many.decode(kMany);
+  REQUIRE(many.decode_steps() == Counts{0, 1, 0, 1, 0, 0});
 }

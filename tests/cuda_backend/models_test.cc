@@ -5,6 +5,7 @@
 
 #include "cuda/cuda_backend.h"
 #include "cuda/emulator/fake_runtime.h"
+#include "cuda/kernels.h"
 #include "cuda_backend/families.h"
 
 using namespace millrace;
@@ -22,14 +23,20 @@ struct OtherGpu {
   OtherGpu& operator=(const OtherGpu&) = delete;
 };
 
-void reserve_heads_of(int32_t channels) {
+void reserve_model_of(int32_t channels, int32_t vocab) {
   const tensor::AttentionShape attention{.head_count = 1, .kv_head_count = 1, .head_dim = channels, .scale = 1.0f};
   cuda::make_backend({})->reserve({.rows = 1,
                                    .sequences = 1,
                                    .context = 64,
                                    .cache = {1, 1, channels, 16, 0},
                                    .weights = {},
-                                   .attention = std::span(&attention, 1)});
+                                   .attention = std::span(&attention, 1),
+                                   .logit_rows = 1,
+                                   .logit_blocks = 1,
+                                   .vocab = vocab});
+}
+void reserve_heads_of(int32_t channels) {
+  reserve_model_of(channels, 1000);
 }
 
 }  // namespace
@@ -48,4 +55,11 @@ TEST_CASE("heads that a GPU's shared memory is too small for are refused before 
   REQUIRE_THROWS_WITH(reserve_heads_of(129),
                       "CUDA: attention over heads of 129 channels takes 117248 bytes of shared memory per block, "
                       "device 0 (Emulated GPU, sm_89, 4 SMs) has 101376");
+}
+
+TEST_CASE("heads and vocabularies that the ops are too small for are refused before any prompt comes") {
+  REQUIRE_THROWS_WITH(reserve_heads_of(257), "CUDA: attention over heads of 257 channels, wanted at most 256");
+  reserve_model_of(64, cuda::kMostVocab);
+  REQUIRE_THROWS_WITH(reserve_model_of(64, cuda::kMostVocab + 1),
+                      "CUDA: a vocabulary of 2097153 ids, wanted at most 2097152");
 }

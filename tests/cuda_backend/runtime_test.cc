@@ -135,6 +135,15 @@ TEST_CASE("a load that fails fails the run that waits for it") {
   }
 }
 
+TEST_CASE("a load that failed in a generation that has ended fails no run of the next one") {
+  const CleanRuntime clean;
+  DecodeRig rig = make_rig(1, true, {.page_size = 4, .host_page_count = 64});
+  rig.prefill();
+  rig.move_pages([] { emulator::fail_call(1); });
+  rig.forget_loads();
+  REQUIRE_NOTHROW(rig.decode());
+}
+
 TEST_CASE("from the first batch on nothing is allocated") {
   const CleanRuntime clean;
   for (const size_t stages : {1, 2}) {

@@ -108,10 +108,18 @@ def test_the_answer_does_not_depend_on_stages_gpus_or_graphs():
 
 
 def test_a_gpu_that_makes_no_graphs_gives_the_same_answer_and_the_log_says_why():
+    def steps(server, graph):
+        return server.metric("millrace:decode_steps_total", stage=0, graph=graph)
+
     with serve("--device", "cuda") as server:
         wanted = completion(server)
+        assert steps(server, "replayed") > 0 and steps(server, "new") > 0 and steps(server, "failed") == 0
+        server.terminate()
+        assert server.wait() == 0
+    assert re.search(r"stage 0: decode steps by what became of their graphs: replayed \d+, new \d+", server.log())
     with serve("--device", "cuda", environment=["MILLRACE_EMULATED_REFUSED_GRAPHS=1"]) as server:
         assert completion(server) == wanted
+        assert steps(server, "replayed") == 0 and steps(server, "failed") > 0
         assert re.search(r"device 0: decode steps of up to \d+ rows and \d+ tokens of context run without a graph: CUDA: "
                          r"cudaStreamBeginCapture: operation not supported", server.log())
 
@@ -146,10 +154,15 @@ def test_prefixes_go_to_the_host_tier_and_come_back():
         assert server.metric("millrace:kv_cache_host_hit_pages_total") > 0
 
 
-@pytest.mark.parametrize("failing", ["MILLRACE_EMULATED_FAILING_CALL=12000", "MILLRACE_EMULATED_FAILING_EVENT=400"])
-@pytest.mark.parametrize("flags", [["--disable-cuda-graph"], ["--pp-size", 2]])
+@pytest.mark.parametrize("failing, flags", [
+    ("MILLRACE_EMULATED_FAILING_CALL=12000", ["--disable-cuda-graph"]),
+    ("MILLRACE_EMULATED_FAILING_CALL=12000", ["--disable-cuda-graph", "--pp-size", 2]),
+    ("MILLRACE_EMULATED_FAILING_EVENT=400", ["--disable-cuda-graph"]),
+    ("MILLRACE_EMULATED_FAILING_EVENT=400", ["--pp-size", 2]),
+])
 def test_a_device_failure_ends_the_requests_in_flight_and_the_ring_forms_again(failing, flags):
-    """The failure comes while decode steps run. That request ends with an error; those after it are served."""
+    """The failure comes while decode steps run. That request ends with an error; those after it are served. No call is
+    the launch of a graph, without which a step does as well."""
     with serve("--device", "cuda", "--disable-radix-cache", *flags, environment=[failing]) as server:
         body = {**GREEDY, "max_tokens": 20, "ignore_eos": True}
         answers = [server.post("/v1/completions", body)]

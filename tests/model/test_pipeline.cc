@@ -75,10 +75,10 @@ void TestPipeline::run(const std::vector<Piece>& pieces, const LogitsFn& block) 
     model::StageModel& stage = *stages_[s];
     const Matrix hidden = stage.hidden_view(hidden_[s], layout.row_count());
     backend_.run_and_wait([&] {
-      if (s > 0) backend_.copy_to_device(wire, hidden.data);
       stage.forward({.tokens = s == 0 ? std::span(batch.tokens) : std::span<const TokenId>(),
                      .batch = layout,
-                     .hidden = hidden});
+                     .hidden = hidden,
+                     .arrived = wire});
       if (stage.span().last) {
         stage.logits(hidden, rows, block);
       } else {

@@ -43,16 +43,4 @@ void append_control_metrics(std::string& out, std::optional<uint64_t> refusals) 
                            "Connections to --dist-init-addr that were refused or turned away.", *refusals);
 }
 
-void append_store_metrics(std::string& out, const std::vector<cache::StageStoreStats>& stores) {
-  if (stores.empty()) return;
-  MetricWriter writer(out);
-  for (const cache::StoreCounter& counter : cache::kStoreCounters) {
-    const std::string name = fmt::format("page_store_{}", counter.name);
-    writer.describe(name, counter.name.ends_with("_total") ? "counter" : "gauge", counter.help);
-    for (const cache::StageStoreStats& each : stores) {
-      writer.sample(name, fmt::format("stage=\"{}\"", each.stage.value()), each.store.*counter.value);
-    }
-  }
-}
-
 }  // namespace millrace::server

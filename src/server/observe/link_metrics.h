@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "cache/cache_counts.h"
 #include "comm/link.h"
 
 namespace millrace::server {
@@ -14,7 +13,5 @@ namespace millrace::server {
 void append_link_metrics(std::string& out, const std::vector<comm::LinkStats>& links);
 /// What came to the port where the head's node hears the others; nothing when there is no such port.
 void append_control_metrics(std::string& out, std::optional<uint64_t> refusals);
-/// Of the stages' page stores; nothing when there is none.
-void append_store_metrics(std::string& out, const std::vector<cache::StageStoreStats>& stores);
 
 }  // namespace millrace::server

@@ -107,6 +107,7 @@ void reset() {
   all.graph_calls_to_failure = 0;
   all.graph_launches_to_failure = 0;
   all.graphs_refused = false;
+  all.graph_launch_sticks = false;
   all.stuck = cudaSuccess;
   delays.most_us = 0;
 }
@@ -124,8 +125,17 @@ void fail_graph_call(uint64_t nth) {
   state().graph_calls_to_failure = static_cast<int64_t>(nth);
 }
 
-void fail_graph_launch(uint64_t nth) {
+void fail_graph_launch(uint64_t nth, size_t begun) {
+  state().begun_of_failed_graph = begun;
   state().graph_launches_to_failure = static_cast<int64_t>(nth);
+}
+
+void lose_device() {
+  state().stuck = cudaErrorIllegalAddress;
+}
+
+void lose_device_at_graph_launch() {
+  state().graph_launch_sticks = true;
 }
 
 void refuse_graphs() {

@@ -32,8 +32,12 @@ void fail_call(uint64_t nth);
 /// The nth call from now on (from 1) that a graph is made by fails: one that begins, fills or ends a capture,
 /// instantiates what was captured or uploads that. What it leaves behind is what the real one leaves.
 void fail_graph_call(uint64_t nth);
-/// The nth launch of a graph from now on fails, and nothing of it runs.
-void fail_graph_launch(uint64_t nth);
+/// The nth launch of a graph from now on fails; the first `begun` pieces of its work run all the same.
+void fail_graph_launch(uint64_t nth, size_t begun = 0);
+/// From now on every call ends in cudaErrorIllegalAddress, as behind a kernel that wrote where it may not; or from the
+/// next launch of a graph on.
+void lose_device();
+void lose_device_at_graph_launch();
 /// From now on no stream can be captured, as with a driver that cannot.
 void refuse_graphs();
 /// The nth event that is recorded from now on (from 1) ends in cudaErrorIllegalAddress; with `sticks`, so does every

@@ -35,7 +35,9 @@ struct State {
   std::atomic<int64_t> calls_to_failure{initial("MILLRACE_EMULATED_FAILING_CALL", 0)};
   std::atomic<int64_t> events_to_failure{initial("MILLRACE_EMULATED_FAILING_EVENT", 0)};
   std::atomic<int64_t> graph_calls_to_failure{0}, graph_launches_to_failure{0};
+  std::atomic<size_t> begun_of_failed_graph{0};
   std::atomic<bool> graphs_refused{initial("MILLRACE_EMULATED_REFUSED_GRAPHS", 0) != 0};
+  std::atomic<bool> graph_launch_sticks{false};
   std::atomic<bool> event_failure_sticks{initial("MILLRACE_EMULATED_FAILURE_STICKS", 0) != 0};
   std::atomic<int> stuck{cudaSuccess};
   std::atomic<int> device_count{initial("MILLRACE_EMULATED_GPUS", 1)};

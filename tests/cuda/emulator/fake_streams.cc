@@ -1,6 +1,8 @@
 // Streams, events, copies and graphs of the fake runtime.
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "cuda/emulator/fake_memory.h"
@@ -201,11 +203,17 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream) {
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   if (const cudaError_t error = before_work(stream); error != cudaSuccess) return returned(error);
-  if (is_nth(state().graph_launches_to_failure)) return returned(cudaErrorMemoryAllocation);
-  ++state().graph_launches;
-  stream->enqueue([work = executable->work] {
-    for (const Work& each : *work) each();
+  if (state().graph_launch_sticks) {
+    state().stuck = cudaErrorIllegalAddress;
+    return returned(cudaErrorIllegalAddress);
+  }
+  const bool fails = is_nth(state().graph_launches_to_failure);
+  const size_t count = fails ? state().begun_of_failed_graph.load() : executable->work->size();
+  stream->enqueue([work = executable->work, count] {
+    for (const Work& each : std::span(*work).first(std::min(count, work->size()))) each();
   });
+  if (fails) return returned(cudaErrorMemoryAllocation);
+  ++state().graph_launches;
   return cudaSuccess;
 }
 

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+namespace millrace::tensor {
+
+struct PlacedBatch;
+
+/// What a sequence of ops launches, besides what a placed batch holds: ops called with equal keys, after the same calls
+/// of place, launch the same.
+struct ReplayKey {
+  const std::byte* hidden = nullptr;
+  int64_t row_count = 0;  ///< with padding, as the next
+  int64_t tail_count = 0;
+  friend auto operator<=>(const ReplayKey&, const ReplayKey&) = default;
+};
+
+/// How a decode step came to the device: as one recorded piece, or op by op, and why.
+enum class DecodeStep : uint8_t {
+  kReplayed,
+  kNew,       ///< the first of its kind; the second is recorded
+  kFailed,    ///< it could not be recorded, or what was recorded could not be launched
+  kTooLarge,  ///< more rows than are recorded
+  kLoading,   ///< it waits for pages, layer by layer
+  kOff,       ///< nothing is recorded
+};
+inline constexpr std::array<std::string_view, 6> kDecodeStepNames = {"replayed",  "new",     "failed",
+                                                                     "too_large", "loading", "off"};
+
+/// Decode steps since the start. Counted on one thread, read on any.
+class DecodeSteps {
+ public:
+  using Counts = std::array<uint64_t, kDecodeStepNames.size()>;  // by DecodeStep
+  void count(DecodeStep step) { counts_[static_cast<size_t>(step)].fetch_add(1, std::memory_order_relaxed); }
+  [[nodiscard]] Counts counts() const {
+    Counts counts{};
+    for (size_t i = 0; i < counts.size(); ++i) counts[i] = counts_[i].load(std::memory_order_relaxed);
+    return counts;
+  }
+
+ private:
+  std::array<std::atomic<uint64_t>, kDecodeStepNames.size()> counts_{};
+};
+
+/// Launches again at once what a sequence of ops has launched before (a graph on a GPU; on the CPU the ops are called
+/// each time). Owned by a model; destroyed before its backend and after the work that used it.
+class Replay {
+ public:
+  virtual ~Replay() = default;
+  /// The rows, padding included, that serve a batch of `rows` in run().
+  [[nodiscard]] virtual int32_t padded_rows(int32_t rows) const { return rows; }
+  /// Inside submitted work: what `fill`, then `ops` do for `batch`. `ops` neither places nor copies to or from the
+  /// host. `fill` brings what ops change in place; it is called again where they have to begin anew. Empty: they
+  /// cannot, and a failure that wants it fails the work.
+  virtual DecodeStep run(const ReplayKey& key, const PlacedBatch& batch, const std::function<void()>& fill,
+                         const std::function<void()>& ops) = 0;
+};
+
+}  // namespace millrace::tensor
