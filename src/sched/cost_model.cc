@@ -169,7 +169,9 @@ bool CostFit::usable() const {
 void CostFit::solve() {
   Information all = recent_;
   for (const Information& memory : memory_) all.add(memory, 1);
-  const Information::Vector found = all.solve();
+  const CostCoefficients& last = coefficients_;
+  const Information::Vector found =
+      all.solve({last.fixed_us, last.per_token_us, last.per_pair_us, last.per_decode_us, last.per_context_us});
   coefficients_ = {found[0], found[1], found[2], found[3], found[4]};
 }
 
