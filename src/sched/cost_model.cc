@@ -201,6 +201,16 @@ double CostModel::slowest_us(const BatchShape& shape) const {
   return slowest;
 }
 
+double CostModel::slowest_prompt_us(uint32_t tokens) const {
+  const double x = tokens;
+  double slowest = 0;
+  for (const CostFit& stage : stages_) {
+    const CostCoefficients& costs = stage.coefficients();
+    slowest = std::max(slowest, costs.fixed_us + (costs.per_token_us * x + costs.per_pair_us * (x * x)));
+  }
+  return slowest;
+}
+
 double CostModel::chunk_for(const BatchShape& shape, uint32_t prefix, double target_us) const {
   CHECK(!stages_.empty());
   double chunk = std::numeric_limits<double>::infinity();
