@@ -32,7 +32,8 @@ PlanOutput output_of(const Plan& plan, uint64_t id) {
   }
   const CostCoefficients cost{10000, 10, 2e-4, 0, 0};
   for (uint32_t stage = 0; stage < 8; ++stage) {
-    output.reports.push_back({StageId(stage), PlanId(id), 0, static_cast<int64_t>(cost.predict_us(shape) * 1e3)});
+    const auto run_ns = static_cast<int64_t>(cost.predict_us(shape) * 1e3);
+    output.reports.push_back({.stage = StageId(stage), .plan = PlanId(id), .end_ns = run_ns});
   }
   return output;
 }

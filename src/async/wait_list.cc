@@ -11,7 +11,9 @@ WaitList::~WaitList() {
   }
 }
 
-asio::awaitable<void> WaitList::wait() { co_await wait_impl(std::nullopt); }
+asio::awaitable<bool> WaitList::wait() {
+  return wait_impl(std::nullopt);
+}
 
 asio::awaitable<bool> WaitList::wait_until(TimePoint deadline) { return wait_impl(deadline); }
 

@@ -24,8 +24,8 @@ class WaitList {
   WaitList& operator=(const WaitList&) = delete;
   ~WaitList();
 
-  /// Resumes after a notification. A cancelled wait throws operation_aborted.
-  [[nodiscard]] asio::awaitable<void> wait();
+  /// Resumes after a notification, with true. A cancelled wait throws operation_aborted.
+  [[nodiscard]] asio::awaitable<bool> wait();
   /// As wait(); false when `deadline` came first.
   [[nodiscard]] asio::awaitable<bool> wait_until(TimePoint deadline);
 

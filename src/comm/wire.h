@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace millrace::comm {
@@ -39,14 +41,20 @@ class ByteWriter {
     append(values.data(), values.size_bytes());
   }
   void put_string(std::string_view text) { put_array(std::span(text.data(), text.size())); }
-  [[nodiscard]] std::vector<std::byte> take() { return std::move(bytes_); }
+  [[nodiscard]] std::vector<std::byte> take() {
+    bytes_.resize(std::exchange(size_, 0));
+    return std::move(bytes_);
+  }
 
  private:
   void append(const void* data, size_t size) {
-    const auto* begin = static_cast<const std::byte*>(data);
-    bytes_.insert(bytes_.end(), begin, begin + size);
+    if (size > bytes_.size() - size_) bytes_.resize(std::max({2 * bytes_.size(), size_ + size, kFirstBytes}));
+    if (size > 0) std::memcpy(bytes_.data() + size_, data, size);
+    size_ += size;
   }
-  std::vector<std::byte> bytes_;
+  static constexpr size_t kFirstBytes = 256;
+  std::vector<std::byte> bytes_;  // the first size_ of them are written
+  size_t size_ = 0;
 };
 
 /// Reads what ByteWriter wrote. The input may be hostile: a read past the end, or a count that the rest of the input

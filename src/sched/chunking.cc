@@ -115,21 +115,18 @@ void Chunker::begin(const BatchShape& decodes, const std::vector<uint32_t>& back
 // largest chunk's pays c less often than equal ones would, and they differ little. While prompts wait the target does
 // not fall: the pipeline has paid for its filling by chunks of that time, and shorter ones would only pay c more often.
 double Chunker::balanced_target(const std::vector<uint32_t>& backlog) const {
-  BatchShape largest;
-  largest.add_prefill(0, options_.size);
-  const double most = costs_.slowest_us(largest);
+  const double most = costs_.slowest_prompt_us(options_.size);
   if (options_.stage_count == 1) return most;
-  const double fixed = costs_.slowest_us({});
+  const double fixed = costs_.slowest_prompt_us(0);
   const double filling = options_.stage_count - 1;
+  const double most_filled = kMostTarget * kMostTarget * most - fixed;
+  const double enough = most_filled * most_filled * filling / fixed;  // whatever else waits, the target is at its bound
   double total = 0;
-  double wanted = 0;
   for (const uint32_t length : backlog) {
-    BatchShape prompt;
-    prompt.add_prefill(0, length);
-    total += costs_.slowest_us(prompt) - fixed;
-    wanted = fixed + std::sqrt(total * fixed / filling);
-    if (wanted >= kMostTarget * kMostTarget * most) break;
+    total += costs_.slowest_prompt_us(length) - fixed;
+    if (total > enough) break;
   }
+  double wanted = fixed + std::sqrt(total * fixed / filling);
   if (wanted > most) wanted = std::sqrt(wanted * most);
   return std::clamp(std::max(wanted, held_us_), kLeastTarget * most, kMostTarget * most);
 }

@@ -169,7 +169,9 @@ bool CostFit::usable() const {
 void CostFit::solve() {
   Information all = recent_;
   for (const Information& memory : memory_) all.add(memory, 1);
-  const Information::Vector found = all.solve();
+  const CostCoefficients& last = coefficients_;
+  const Information::Vector found =
+      all.solve({last.fixed_us, last.per_token_us, last.per_pair_us, last.per_decode_us, last.per_context_us});
   coefficients_ = {found[0], found[1], found[2], found[3], found[4]};
 }
 
@@ -196,6 +198,16 @@ double CostModel::prompt_share(StageId stage, const BatchShape& shape) const {
 double CostModel::slowest_us(const BatchShape& shape) const {
   double slowest = 0;
   for (const CostFit& stage : stages_) slowest = std::max(slowest, stage.coefficients().predict_us(shape));
+  return slowest;
+}
+
+double CostModel::slowest_prompt_us(uint32_t tokens) const {
+  const double x = tokens;
+  double slowest = 0;
+  for (const CostFit& stage : stages_) {
+    const CostCoefficients& costs = stage.coefficients();
+    slowest = std::max(slowest, costs.fixed_us + (costs.per_token_us * x + costs.per_pair_us * (x * x)));
+  }
   return slowest;
 }
 

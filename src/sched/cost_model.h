@@ -119,6 +119,8 @@ class CostModel {
   [[nodiscard]] double prompt_share(StageId stage, const BatchShape& shape) const;
   /// The time that the slowest stage takes.
   [[nodiscard]] double slowest_us(const BatchShape& shape) const;
+  /// The same for a prompt of so many tokens.
+  [[nodiscard]] double slowest_prompt_us(uint32_t tokens) const;
   /// The largest chunk with which no stage takes longer than `target_us`.
   [[nodiscard]] double chunk_for(const BatchShape& shape, uint32_t prefix, double target_us) const;
   /// Time from one step of a sequence to its next when the decode steps `all` go in `groups` micro-batches of equal

@@ -112,6 +112,7 @@ class Head final : public Engine {
   void answer_flushes();
   void handle(Stop stop);
   [[nodiscard]] asio::awaitable<void> wait_for_ring();
+  [[nodiscard]] bool limits_time() const;
   [[nodiscard]] bool awaits_expiry() const;
   [[nodiscard]] bool send_next_plan();
   void send(Plan plan, async::TimePoint begin);

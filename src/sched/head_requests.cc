@@ -187,11 +187,14 @@ void Head::handle(Stop) {
   break_ring("the head has stopped");
 }
 
+bool Head::limits_time() const {
+  return options_.queue_timeout.count() > 0 || options_.run_timeout.count() > 0 ||
+         options_.prefetch_timeout.count() > 0;
+}
+
 // Somebody may give up, or is to be given up on.
 bool Head::awaits_expiry() const {
-  const bool limited =
-      options_.queue_timeout.count() > 0 || options_.run_timeout.count() > 0 || options_.prefetch_timeout.count() > 0;
-  return (limited && !clients_.empty()) || !flushes_.empty();
+  return (limits_time() && !clients_.empty()) || !flushes_.empty();
 }
 
 void Head::end_the_late() {
@@ -199,6 +202,7 @@ void Head::end_the_late() {
   if (now < last_expiry_ + kExpiryInterval) return;
   last_expiry_ = now;
   answer_flushes();
+  if (!limits_time()) return;
   const auto is_late = [now](async::Duration limit, async::TimePoint since) {
     return limit.count() > 0 && now > since + limit;
   };

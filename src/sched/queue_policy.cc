@@ -24,8 +24,10 @@ std::optional<size_t> next_in_queue(QueuePolicy policy, const std::deque<Sequenc
                                     const std::function<bool(const Sequence&)>& ready) {
   std::optional<size_t> next;
   for (size_t place = 0; place < queue.size(); ++place) {
+    if (next && !goes_before(policy, *queue[place], *queue[*next])) continue;
     if (!ready(*queue[place])) continue;
-    if (!next || goes_before(policy, *queue[place], *queue[*next])) next = place;
+    next = place;
+    if (policy == QueuePolicy::kFcfs) break;
   }
   return next;
 }

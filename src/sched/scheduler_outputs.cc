@@ -59,6 +59,7 @@ std::vector<SequenceUpdate> Scheduler::complete(const PlanOutput& output) {
     finish_profile();
   }
   std::vector<SequenceUpdate> updates;
+  updates.reserve(plan.sequences.size());
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     const auto found = sequences_.find(plan.sequences[i]);
     if (found == sequences_.end()) continue;

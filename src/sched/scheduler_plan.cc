@@ -184,6 +184,7 @@ void Scheduler::send_back(Sequence& sequence) {
 
 std::vector<uint32_t> Scheduler::backlog() const {
   std::vector<uint32_t> lengths;
+  lengths.reserve(running_.size() + waiting_.size());
   for (const Sequence* sequence : running_) {
     if (sequence->prefilling()) lengths.push_back(static_cast<uint32_t>(sequence->tokens.size()));
   }

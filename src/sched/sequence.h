@@ -16,6 +16,7 @@ struct Sequence {
   std::vector<TokenId> tokens;          ///< prompt, then what was drawn
   uint32_t prompt_length = 0;
   uint32_t scheduled = 0;               ///< tokens that have been put into plans since it was opened
+  uint32_t match_tokens = 0;            ///< while it waits: that `match` covers
   uint32_t in_flight = 0;               ///< plans that carry it and whose output has not come back
   bool running = false;                 ///< holds a slot and pages
   SlotId slot;
@@ -25,7 +26,6 @@ struct Sequence {
   std::optional<uint32_t> cached_tokens;  ///< prompt tokens found in the cache when it was admitted first
   cache::RadixTree::Match match;          ///< while it waits: as of match_version
   uint64_t match_version = UINT64_MAX;
-  uint32_t match_tokens = 0;     ///< that the match covers
   bool awaits_prefetch = false;  ///< not admitted before its prefetch has ended
   std::vector<tensor::TokenLogprobs> prompt_scores;
   bool prompt_scored = false;           ///< delivered, so that a recomputation after retraction does not score again

@@ -1,5 +1,7 @@
 #include "sched/sequence_table.h"
 
+#include <algorithm>
+
 namespace millrace::sched {
 
 SequenceTable::SequenceTable(const StageBounds& bounds, bool last_stage)
@@ -89,11 +91,12 @@ Result<void> SequenceTable::check(const Plan& plan) const {
     return make_error(ErrorCode::kData, "plan {}: {} tokens, at most {} fit a batch", plan.id.value(),
                       plan.tokens.size(), bounds_.max_batch_tokens);
   }
-  for (const TokenId token : plan.tokens) {
-    if (token < 0 || static_cast<uint32_t>(token) >= bounds_.vocab_size) {
-      return make_error(ErrorCode::kData, "plan {}: token {} of a vocabulary of {}", plan.id.value(), token,
-                        bounds_.vocab_size);
-    }
+  const auto unknown = [this](TokenId token) { return static_cast<uint32_t>(token) >= bounds_.vocab_size; };
+  uint32_t unknown_count = 0;
+  for (const TokenId token : plan.tokens) unknown_count += unknown(token) ? 1 : 0;
+  if (unknown_count > 0) {
+    return make_error(ErrorCode::kData, "plan {}: token {} of a vocabulary of {}", plan.id.value(),
+                      *std::ranges::find_if(plan.tokens, unknown), bounds_.vocab_size);
   }
   for (const cache::PageCopy& copy : plan.copies) {
     for (const PageId page : copy.device) {

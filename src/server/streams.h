@@ -28,7 +28,7 @@ class StreamSet {
   /// An arrival, or nothing when none is there: then wait() is to be awaited.
   [[nodiscard]] std::optional<Arrival> take();
   /// Returns after an arrival, or after wake(). Re-check everything.
-  [[nodiscard]] asio::awaitable<void> wait() { return changed_.wait(); }
+  [[nodiscard]] asio::awaitable<bool> wait() { return changed_.wait(); }
   void wake() { changed_.notify_all(); }
   /// Spawns a task that belongs to this request, to be cancelled and joined with it.
   void spawn(std::string name, asio::awaitable<void> task) { tasks_.spawn(std::move(name), std::move(task)); }
