@@ -100,9 +100,10 @@ struct AttentionRun {
         count(std::vector<int32_t>{sequences}),
         row_begin(steps(sequences, rows)),
         prefix(std::vector<int32_t>(static_cast<size_t>(sequences), context - rows)),
+        split_begin(steps(sequences, cuda::splits_of(rows, context))),
         page_begin(steps(sequences, static_cast<int32_t>(pages) / sequences)),
         page_table(page_list(pages)),
-        bounds{sequences * rows, sequences, rows, context},
+        bounds{sequences * rows, sequences, rows, sequences * cuda::splits_of(rows, context)},
         q(random_bf16(static_cast<size_t>(sequences * rows) * kHeads * kHeadDim)),
         out(q.bytes()),
         workspace(cuda::attention_workspace_bytes(sizes, cache, bounds)) {
@@ -119,8 +120,8 @@ struct AttentionRun {
     return values;
   }
   double run(cudaStream_t stream) const {
-    const cuda::DeviceBatch batch{count.as<int32_t>(), row_begin.as<int32_t>(), prefix.as<int32_t>(),
-                                  page_begin.as<int32_t>(), page_table.as<uint32_t>()};
+    const cuda::DeviceBatch batch{count.as<int32_t>(),       row_begin.as<int32_t>(),  prefix.as<int32_t>(),
+                                  split_begin.as<int32_t>(), page_begin.as<int32_t>(), page_table.as<uint32_t>()};
     return seconds(stream, [&](int) {
       cuda::attention(stream, q.as<>(), sizes, batch, bounds, cache, 0, out.as<>(), workspace.as<>());
     });
@@ -132,6 +133,7 @@ struct AttentionRun {
   DeviceBytes count;
   DeviceBytes row_begin;
   DeviceBytes prefix;
+  DeviceBytes split_begin;
   DeviceBytes page_begin;
   DeviceBytes page_table;
   cuda::BatchBounds bounds;

@@ -115,17 +115,14 @@ __global__ void __launch_bounds__(kWarps* kLanes) tile_kernel(Attention a) {
 }
 
 size_t partial_bytes(int32_t head_count, int32_t padded_dim, const BatchBounds& bounds, int32_t split_rows) {
-  const int32_t splits = ceil_div(bounds.context, kSplitKeys);
-  return static_cast<size_t>(bounds.sequences) * static_cast<size_t>(head_count) * static_cast<size_t>(split_rows) *
-         static_cast<size_t>(splits) * static_cast<size_t>(padded_dim + 2) * sizeof(float);
+  return static_cast<size_t>(bounds.splits) * static_cast<size_t>(head_count) * static_cast<size_t>(split_rows) *
+         static_cast<size_t>(padded_dim + 2) * sizeof(float);
 }
 
-/// The most rows of a sequence that are worth dividing by splits: more make blocks enough.
 int32_t split_rows_wanted(const BatchBounds& bounds) {
-  constexpr int32_t kMostRows = 16;
-  constexpr int32_t kMostSequences = 65535;  // of a grid's second and third dimension
-  if (bounds.context <= kSplitKeys || bounds.sequences > kMostSequences) return 0;
-  return bounds.sequence_rows < kMostRows ? bounds.sequence_rows : kMostRows;
+  constexpr int32_t kMostSequences = 65535;  // of a grid's second dimension
+  if (bounds.splits == 0 || bounds.sequences > kMostSequences) return 0;
+  return bounds.sequence_rows < kMostDividedRows ? bounds.sequence_rows : kMostDividedRows;
 }
 
 /// What the widest heads leave room for.
@@ -143,7 +140,6 @@ static_assert(Blocks<64>::kMostBytes <= kSharedOfAny && Blocks<96>::kMostBytes <
 template <int kDim>
 void launch_attention(cudaStream_t stream, Attention a, const BatchBounds& bounds, void* workspace) {
   using Block = Blocks<kDim>;
-  a.split_bound = ceil_div(bounds.context, kSplitKeys);
   a.split_rows = split_rows_wanted(bounds);
   while (partial_bytes(a.head_count, kDim, bounds, a.split_rows) > kMostPartialBytes) a.split_rows /= 2;
   const auto sequences = static_cast<uint32_t>(bounds.sequences);
@@ -151,9 +147,9 @@ void launch_attention(cudaStream_t stream, Attention a, const BatchBounds& bound
     const int32_t virtual_rows = a.split_rows * a.group;
     const auto kv_heads = static_cast<uint32_t>(a.cache.kv_head_count);
     a.partial_acc = static_cast<float*>(workspace);
-    a.partial_sums = reinterpret_cast<float2*>(a.partial_acc + static_cast<size_t>(bounds.sequences) * a.head_count *
-                                                                   a.split_rows * a.split_bound * kDim);
-    const dim3 splits(a.split_bound, ceil_div(virtual_rows, kWarpRows) * kv_heads, sequences);
+    a.partial_sums = reinterpret_cast<float2*>(a.partial_acc +
+                                               static_cast<size_t>(bounds.splits) * a.head_count * a.split_rows * kDim);
+    const dim3 splits(bounds.splits, ceil_div(virtual_rows, kWarpRows) * kv_heads);
     launch<split_kernel<kDim, Block::kStages>>({"attention over splits", splits, dim3(kLanes), Block::kSplitBytes},
                                                stream, a);
     launch<merge_kernel<kDim>>({"attention merge", dim3(virtual_rows * kv_heads, sequences), dim3(kLanes)}, stream, a);

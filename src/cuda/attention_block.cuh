@@ -9,9 +9,9 @@ namespace millrace::cuda {
 
 constexpr int kWarpRows = 16;
 constexpr int kBlockKeys = 32;
-/// Every row's softmax is computed split by split from key 0 and merged in that order, whether or not different blocks
-/// compute the splits.
-constexpr int kSplitKeys = 256;
+// Every row's softmax is computed split by split from key 0 and merged in that order, whether or not different blocks
+// compute the splits.
+static_assert(kSplitKeys % kBlockKeys == 0);
 /// The maximum before any visible key; finite, so that differences of maxima are never NaN.
 constexpr float kNoMax = -1e30f;
 

@@ -17,9 +17,8 @@ struct Attention {
   DeviceBatch batch;
   DeviceKvCache cache;
   int32_t layer = 0;
-  int32_t split_rows = 0;  ///< sequences of at most so many rows are for split_kernel
-  int32_t split_bound = 0;
-  float* partial_acc = nullptr;    // [sequence][kv_head][split_rows · group][split_bound][kDim]
+  int32_t split_rows = 0;          ///< sequences of at most so many rows are for split_kernel
+  float* partial_acc = nullptr;    // [split][kv_head][split_rows · group][kDim]
   float2* partial_sums = nullptr;  // the same without channels: maximum, sum
 };
 
@@ -53,10 +52,10 @@ __device__ Rows rows_of(const Attention& a, int32_t sequence, int32_t kv_head, i
 __device__ bool takes_splits(const Attention& a, int32_t virtual_rows) {
   return virtual_rows > 0 && virtual_rows <= a.split_rows * a.group;
 }
-/// Where split 0 of a virtual row keeps its partial results.
-__device__ size_t partial_of(const Attention& a, const Rows& rows, int32_t virtual_row) {
-  const size_t head = static_cast<size_t>(rows.sequence) * a.cache.kv_head_count + rows.kv_head;
-  return (head * (a.split_rows * a.group) + virtual_row) * a.split_bound;
+/// Where a split, of all sequences' splits, keeps the partial results of a virtual row.
+__device__ size_t partial_of(const Attention& a, const Rows& rows, int32_t split, int32_t virtual_row) {
+  const size_t head = static_cast<size_t>(split) * a.cache.kv_head_count + rows.kv_head;
+  return head * (a.split_rows * a.group) + virtual_row;
 }
 
 __device__ KeySource keys_of(const Attention& a, const Rows& rows) {

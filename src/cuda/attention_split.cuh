@@ -8,19 +8,32 @@
 namespace millrace::cuda {
 namespace {
 
-/// Grid: [splits, kv_heads · row tiles, sequences], a warp each: one split of 16 virtual rows of a sequence of few.
+/// The sequence that a split, of all sequences' splits, belongs to; -1 beyond the last.
+__device__ int32_t sequence_of_split(const DeviceBatch& batch, int32_t split, int lane) {
+  const int32_t count = *batch.sequence_count;
+  for (int32_t first = 0; first < count; first += kLanes) {
+    const int32_t s = first + lane;
+    const uint32_t reached = __ballot_sync(kAllLanes, s < count && batch.split_begin[s + 1] > split);
+    if (reached != 0) return first + __ffs(static_cast<int>(reached)) - 1;
+  }
+  return -1;
+}
+
+/// Grid: [splits of all sequences, kv_heads · row tiles], a warp each: one split of 16 virtual rows of a sequence of
+/// few.
 template <int kDim, int kStages>
 __global__ void __launch_bounds__(kLanes, 1) split_kernel(Attention a) {
   using Tile = HeadTile<kDim>;
-  const auto sequence = static_cast<int32_t>(blockIdx.z);
-  if (sequence >= *a.batch.sequence_count) return;
+  const int lane = threadIdx.x;
+  const auto slot = static_cast<int32_t>(blockIdx.x);
+  const int32_t sequence = sequence_of_split(a.batch, slot, lane);
+  if (sequence < 0) return;
   const int32_t kv_head = static_cast<int32_t>(blockIdx.y) % a.cache.kv_head_count;
   const int32_t first = static_cast<int32_t>(blockIdx.y) / a.cache.kv_head_count * kWarpRows;
   const Rows rows = rows_of(a, sequence, kv_head, first);
   if (!takes_splits(a, rows.total) || first >= rows.total) return;
-  const auto split = static_cast<int32_t>(blockIdx.x);
+  const int32_t split = slot - a.batch.split_begin[sequence];
   const KeySource source = keys_of(a, rows);
-  const int lane = threadIdx.x;
   const Visibility sees = visibility_of(a, rows, lane);
   const int32_t begin = max(split * kSplitKeys, rows.oldest(a, first) / kBlockKeys * kBlockKeys);
   const int32_t end = min((split + 1) * kSplitKeys, rows.position(a, first + kWarpRows - 1) + 1);
@@ -54,9 +67,9 @@ __global__ void __launch_bounds__(kLanes, 1) split_kernel(Attention a) {
   for (int i = 0; i < 2; ++i) {
     const int32_t virtual_row = first + lane / 4 + i * 8;
     if (virtual_row >= rows.total) continue;
-    const size_t slot = partial_of(a, rows, virtual_row) + split;
-    if (lane % 4 == 0) a.partial_sums[slot] = float2{state.max[i], state.sum[i]};
-    float* const to = a.partial_acc + slot * kDim + lane % 4 * 2;
+    const size_t partial = partial_of(a, rows, slot, virtual_row);
+    if (lane % 4 == 0) a.partial_sums[partial] = float2{state.max[i], state.sum[i]};
+    float* const to = a.partial_acc + partial * kDim + lane % 4 * 2;
 #pragma unroll
     for (int tile = 0; tile < kDim / 8; ++tile) {
       *reinterpret_cast<float2*>(to + tile * 8) = float2{state.acc[tile][i * 2], state.acc[tile][i * 2 + 1]};
@@ -74,7 +87,7 @@ __global__ void __launch_bounds__(kLanes) merge_kernel(Attention a) {
   const Rows rows = rows_of(a, sequence, static_cast<int32_t>(blockIdx.x) / bound, virtual_row / kWarpRows * kWarpRows);
   if (!takes_splits(a, rows.total) || virtual_row >= rows.total) return;
   const int lane = threadIdx.x;
-  const size_t partial = partial_of(a, rows, virtual_row);
+  const int32_t first_slot = a.batch.split_begin[sequence];
   float best = kNoMax;
   float sum = 0.0f;
   float acc[kDim / kLanes] = {};
@@ -82,13 +95,13 @@ __global__ void __launch_bounds__(kLanes) merge_kernel(Attention a) {
   const int32_t end = rows.position(a, rows.first + kWarpRows - 1) / kSplitKeys + 1;
 #pragma unroll 4
   for (int32_t split = rows.oldest(a, rows.first) / kSplitKeys; split < end; ++split) {
-    const size_t slot = partial + split;
-    const float2 further = a.partial_sums[slot];
+    const size_t partial = partial_of(a, rows, first_slot + split, virtual_row);
+    const float2 further = a.partial_sums[partial];
     const Merge merge = merge_max(best, further.x);
     sum = merge_value(merge, sum, further.y);
 #pragma unroll
     for (int i = 0; i < kDim / kLanes; ++i) {
-      acc[i] = merge_value(merge, acc[i], a.partial_acc[slot * kDim + i * kLanes + lane]);
+      acc[i] = merge_value(merge, acc[i], a.partial_acc[partial * kDim + i * kLanes + lane]);
     }
   }
   const float inverse = 1.0f / sum;

@@ -37,7 +37,7 @@ tensor::DecodeStep GraphCache::run(const tensor::ReplayKey& key, const tensor::P
     graphs_.clear();
   }
   moves_ = device_.moves;
-  const Key whole{key, static_cast<const CudaBatch*>(batch.placed)->bounds.context};
+  const Key whole{key, static_cast<const CudaBatch*>(batch.placed)->bounds.splits};
   const auto found = by_key_.find(whole);
   if (found == by_key_.end()) {
     ops();
@@ -123,8 +123,8 @@ void GraphCache::give_up(Graph& graph, const std::string& reason) {
   graph.given_up = true;
   ++failures_;
   std::string what =
-      fmt::format("device {}: decode steps of up to {} rows and {} tokens of context run without a graph: {}{}",
-                  device_.ordinal, graph.key.ops.row_count, graph.key.context, reason,
+      fmt::format("device {}: decode steps of up to {} rows and {} tokens of all contexts run without a graph: {}{}",
+                  device_.ordinal, graph.key.ops.row_count, int64_t{graph.key.splits} * kSplitKeys, reason,
                   failures_ == kMostFailures ? "; no further graph is tried" : "");
   if (!warn_ || what == told_) return;  // each output buffer has a graph of its own
   told_ = std::move(what);

@@ -36,7 +36,7 @@ class GraphCache final : public tensor::Replay {
  private:
   struct Key {
     tensor::ReplayKey ops;
-    int32_t context = 0;  // BatchBounds::context
+    int32_t splits = 0;  // BatchBounds::splits
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   struct Destroy {

@@ -20,12 +20,22 @@ namespace millrace::cuda {
 /// for what runs, and so for a receive whose data never comes. Throws where the device cannot run one.
 void load_kernels();
 
+/// Keys of a sequence, from key 0 on, whose part of a row's attention is one partial result (docs/cuda.md).
+inline constexpr int32_t kSplitKeys = 256;
+/// Sequences of more rows make blocks enough without being divided by splits.
+inline constexpr int32_t kMostDividedRows = 16;
+/// What a sequence of so many rows, or none, and `context` tokens with them adds to DeviceBatch::split_begin.
+[[nodiscard]] constexpr int32_t splits_of(int32_t rows, int32_t context) {
+  return rows <= kMostDividedRows ? (context + kSplitKeys - 1) / kSplitKeys : 0;
+}
+
 /// A ragged batch, all in device memory; contract: tensor::BatchLayout. Rows from row_begin[*sequence_count] on belong
 /// to nobody: ops that look at sequences leave them alone, the others compute something harmless.
 struct DeviceBatch {
   const int32_t* sequence_count = nullptr;  // [1]
   const int32_t* row_begin = nullptr;       // [sequences + 1]
   const int32_t* prefix = nullptr;          // [sequences]
+  const int32_t* split_begin = nullptr;     // [sequences + 1] sums of splits_of
   const int32_t* page_begin = nullptr;      // [sequences + 1]
   const uint32_t* pages = nullptr;          // [page_begin[sequences]]
 };
@@ -35,7 +45,7 @@ struct BatchBounds {
   int32_t rows = 0;  ///< in all
   int32_t sequences = 0;
   int32_t sequence_rows = 0;  ///< of one sequence; 1 when all decode
-  int32_t context = 0;        ///< prefix + rows of one sequence
+  int32_t splits = 0;         ///< in all
 };
 
 /// Channels of the largest heads that attention takes.

@@ -4,11 +4,14 @@
 #include <bit>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace millrace::cuda {
 namespace {
 
-/// Contexts are bounded by powers of two from here on, so that graphs serve many steps.
-constexpr int32_t kLeastContext = 512;
+/// The least splits of a sequence that a bound leaves room for, and the most of any batch.
+constexpr uint64_t kLeastSplits = 2;
+constexpr uint64_t kMostSplits = uint64_t{1} << 30;
 
 constexpr size_t aligned(size_t bytes) {
   return (bytes + 15) / 16 * 16;
@@ -19,15 +22,29 @@ struct Offsets {
   explicit Offsets(size_t sequences)
       : row_begin(aligned(sizeof(int32_t))),
         prefix(row_begin + aligned((sequences + 1) * sizeof(int32_t))),
-        page_begin(prefix + aligned(sequences * sizeof(int32_t))),
+        split_begin(prefix + aligned(sequences * sizeof(int32_t))),
+        page_begin(split_begin + aligned((sequences + 1) * sizeof(int32_t))),
         page_ids(page_begin + aligned((sequences + 1) * sizeof(int32_t))) {}
-  size_t row_begin, prefix, page_begin, page_ids;
+  size_t row_begin, prefix, split_begin, page_begin, page_ids;
 };
+
+/// DeviceBatch::split_begin. Also sequences of no row count: where each decodes, those that go on from the last layer
+/// have the bound of all, which a graph is known by.
+void put_splits(const tensor::BatchLayout& batch, int32_t* to) {
+  to[0] = 0;
+  for (size_t s = 0; s < batch.sequence_count(); ++s) {
+    const int32_t rows = batch.row_begin[s + 1] - batch.row_begin[s];
+    to[s + 1] = to[s] + splits_of(rows, batch.prefix[s] + rows);
+  }
+}
 
 }  // namespace
 
-int32_t context_bound(int32_t tokens) {
-  return std::max(kLeastContext, static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(tokens))));
+// Powers of two, so that graphs serve many steps.
+int32_t split_bound(int64_t splits, size_t sequences) {
+  const uint64_t wanted = std::max(static_cast<uint64_t>(splits), kLeastSplits * sequences);
+  CHECK(wanted <= kMostSplits, "{} splits of keys in a batch, wanted at most {}", wanted, kMostSplits);
+  return static_cast<int32_t>(std::bit_ceil(wanted));
 }
 
 size_t placed_bytes(size_t sequences, size_t pages) {
@@ -39,7 +56,8 @@ tensor::PlacedBatch place_batch(Submissions& submissions, const tensor::BatchLay
   // What is padded alike lies at the same addresses, so that one graph reads it.
   const size_t bound = std::max(count, static_cast<size_t>(batch.padded_sequences));
   const auto pages = batch.pages.first(static_cast<size_t>(batch.page_begin.back()));
-  const auto [row_begin, prefix, page_begin, page_ids] = Offsets(bound);
+  const auto [row_begin, prefix, split_begin, page_begin, page_ids] = Offsets(bound);
+  int32_t splits = 0;
   const std::byte* at = submissions.upload(placed_bytes(bound, pages.size()), [&](std::byte* to) {
     const auto put = [to](size_t offset, auto values) {
       if (!values.empty()) std::memcpy(to + offset, values.data(), values.size_bytes());
@@ -48,18 +66,18 @@ tensor::PlacedBatch place_batch(Submissions& submissions, const tensor::BatchLay
     put(0, std::span(&sequences, 1));
     put(row_begin, batch.row_begin);
     put(prefix, batch.prefix);
+    auto* const sums = reinterpret_cast<int32_t*>(to + split_begin);
+    put_splits(batch, sums);
+    splits = sums[count];
     put(page_begin, batch.page_begin);
     put(page_ids, pages);
   });
   const auto ints = [at](size_t offset) { return reinterpret_cast<const int32_t*>(at + offset); };
-  CudaBatch placed{
-      {ints(0), ints(row_begin), ints(prefix), ints(page_begin), reinterpret_cast<const uint32_t*>(at + page_ids)},
-      {batch.row_count(), static_cast<int32_t>(bound), 0, kLeastContext}};
+  CudaBatch placed{{ints(0), ints(row_begin), ints(prefix), ints(split_begin), ints(page_begin),
+                    reinterpret_cast<const uint32_t*>(at + page_ids)},
+                   {batch.row_count(), static_cast<int32_t>(bound), 0, splits == 0 ? 0 : split_bound(splits, bound)}};
   for (size_t s = 0; s < count; ++s) {
-    const int32_t rows = batch.row_begin[s + 1] - batch.row_begin[s];
-    const int32_t context = batch.prefix[s] + rows;
-    placed.bounds.sequence_rows = std::max(placed.bounds.sequence_rows, rows);
-    placed.bounds.context = std::max(placed.bounds.context, context_bound(context));
+    placed.bounds.sequence_rows = std::max(placed.bounds.sequence_rows, batch.row_begin[s + 1] - batch.row_begin[s]);
   }
   return {batch, submissions.keep(placed)};
 }

@@ -5,8 +5,8 @@
 
 namespace millrace::cuda {
 
-/// The bound that stands for contexts of up to `tokens`.
-[[nodiscard]] int32_t context_bound(int32_t tokens);
+/// The bound that stands for up to `splits` of a batch that is bounded by so many sequences.
+[[nodiscard]] int32_t split_bound(int64_t splits, size_t sequences);
 /// What a batch of `sequences` with `pages` in all their tables takes on the device.
 [[nodiscard]] size_t placed_bytes(size_t sequences, size_t pages);
 /// Backend::place: brings a batch to the device in one copy, with upper bounds of what varies.

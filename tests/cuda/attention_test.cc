@@ -36,21 +36,26 @@ class Cache {
     std::vector<uint32_t> pages;
     Values qkv;
   };
-  /// Stores the rows' keys and values and attends; `slack` is added to every bound.
-  Values step(const Batch& given, int32_t slack) const {
+  /// Stores the rows' keys and values and attends; `slack` is added to every bound. Without `divides` there is no room
+  /// for partial results.
+  Values step(const Batch& given, int32_t slack, bool divides) const {
     const auto sequences = static_cast<int32_t>(given.prefix.size());
     const DeviceArray<int32_t> count(std::vector<int32_t>{sequences});
     const DeviceArray<int32_t> row_begin(given.row_begin);
     const DeviceArray<int32_t> prefix(given.prefix);
     const DeviceArray<int32_t> page_begin(given.page_begin);
-    const DeviceArray<uint32_t> pages(given.pages);
-    const cuda::DeviceBatch batch{count.get(), row_begin.get(), prefix.get(), page_begin.get(), pages.get()};
-    cuda::BatchBounds bounds{given.row_begin.back() + slack, sequences + slack, slack, slack};
+    std::vector<int32_t> splits{0};
+    cuda::BatchBounds bounds{given.row_begin.back() + slack, sequences + slack, slack, 0};
     for (size_t s = 0; s < given.prefix.size(); ++s) {
       const int32_t rows = given.row_begin[s + 1] - given.row_begin[s];
       bounds.sequence_rows = std::max(bounds.sequence_rows, rows);
-      bounds.context = std::max(bounds.context, given.prefix[s] + rows + slack);
+      splits.push_back(splits.back() + cuda::splits_of(rows, given.prefix[s] + rows));
     }
+    if (divides) bounds.splits = splits.back() + slack;
+    const DeviceArray<int32_t> split_begin(splits);
+    const DeviceArray<uint32_t> pages(given.pages);
+    const cuda::DeviceBatch batch{count.get(),       row_begin.get(),  prefix.get(),
+                                  split_begin.get(), page_begin.get(), pages.get()};
     const auto width = static_cast<size_t>(sizes_.head_count) * static_cast<size_t>(sizes_.head_dim);
     const size_t count_q = static_cast<size_t>(given.row_begin.back()) * width;
     const DeviceArray<float> qkv(given.qkv);
@@ -77,7 +82,8 @@ class Cache {
 
 /// Feeds chunk i of every sequence in step i and returns each sequence's outputs [length, heads·head_dim].
 std::vector<Values> feed_device(const AttentionCase& sizes, const Weights& weights,
-                                const std::vector<TestSequence>& sequences, uint64_t seed, int32_t slack = 0) {
+                                const std::vector<TestSequence>& sequences, uint64_t seed, int32_t slack = 0,
+                                bool divides = true) {
   const int64_t q_width = int64_t{sizes.head_count} * sizes.head_dim;
   const int64_t qkv_width = int64_t{sizes.head_count + 2 * sizes.kv_head_count} * sizes.head_dim;
   std::vector<uint32_t> free_pages;
@@ -112,7 +118,7 @@ std::vector<Values> feed_device(const AttentionCase& sizes, const Weights& weigh
       batch.page_begin.push_back(static_cast<int32_t>(batch.pages.size()));
     }
     if (members.empty()) return outputs;
-    const Values result = cache.step(batch, slack);
+    const Values result = cache.step(batch, slack, divides);
     for (size_t m = 0; m < members.size(); ++m) {
       outputs[members[m]].insert(outputs[members[m]].end(), result.begin() + batch.row_begin[m] * q_width,
                                  result.begin() + batch.row_begin[m + 1] * q_width);
@@ -183,7 +189,42 @@ TEST_CASE("CUDA attention over several splits agrees with the reference and has 
     const auto got = feed_device(sizes, weights, {other, sequence, other}, test_seed() + 1, slack);
     REQUIRE(same_bits(got[1], whole));
     REQUIRE(same_bits(got[0], got[2]));
+    const auto walked = feed_device(sizes, weights, {sequence, other}, test_seed(), slack, false);
+    REQUIRE((same_bits(walked[0], whole) && same_bits(walked[1], got[0])));
   }
+}
+
+TEST_CASE("CUDA attention divides the keys of many sequences, whose rows and lengths differ") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 134);
+  const AttentionCase sizes{.head_count = 2, .kv_head_count = 1, .head_dim = 16, .rotary_dim = 16};
+  const Weights weights = random_weights(random, sizes);
+  // More than a warp's lanes look at together; all but a few have one split.
+  std::vector<TestSequence> sequences;
+  for (int32_t s = 0; s < 70; ++s) {
+    const bool is_long = s % 23 == 11;
+    const auto length = static_cast<int32_t>(is_long ? 700 + random.integer(0, 300) : random.integer(2, 40));
+    TestSequence sequence = random_sequence(random, sizes, length, false);
+    const auto last = static_cast<int32_t>(random.integer(1, std::min(length - 1, 20)));
+    sequence.chunks = {length - last, last};
+    sequences.push_back(std::move(sequence));
+  }
+  const auto together = feed_device(sizes, weights, sequences, test_seed());
+  for (size_t s = 5; s < sequences.size(); s += 6) {  // 11 is one of the long ones
+    CAPTURE(s, sequences[s].length);
+    TestSequence alone = sequences[s];
+    alone.chunks = {alone.length};
+    REQUIRE(same_bits(feed_device(sizes, weights, {alone}, test_seed(), 0, false)[0], together[s]));
+  }
+}
+
+TEST_CASE("one long context among many short ones costs its own partial results") {
+  const cuda::AttentionSizes sizes{32, 1.0f, 0};
+  const cuda::DeviceKvCache cache{nullptr, 1, 8, 128, 16};
+  constexpr int32_t kSequences = 128;
+  const int32_t splits = kSequences * cuda::splits_of(1, 2000) + cuda::splits_of(1, 128 << 10);
+  const size_t bytes = cuda::attention_workspace_bytes(sizes, cache, {kSequences, kSequences, 1, splits});
+  REQUIRE(bytes == size_t{1536} * 32 * (128 + 2) * sizeof(float));
 }
 
 TEST_CASE("CUDA attention one by one has the bits of the whole prompt, for any page size") {
@@ -223,6 +264,6 @@ TEST_CASE("a position that is no number spoils those that see it, and nobody els
 
 TEST_CASE("attention says which heads it cannot do") {
   const cuda::DeviceKvCache cache{nullptr, 1, 2, 300, 16};
-  REQUIRE_THROWS_WITH(cuda::attention(nullptr, nullptr, {4, 1.0f, 0}, {}, {1, 1, 1, 1}, cache, 0, nullptr, nullptr),
+  REQUIRE_THROWS_WITH(cuda::attention(nullptr, nullptr, {4, 1.0f, 0}, {}, {1, 1, 1, 0}, cache, 0, nullptr, nullptr),
                       "attention: found 4 heads over 2 of 300 channels, wanted a multiple and at most 256 channels");
 }

@@ -42,13 +42,16 @@ class FarCache {
     const DeviceArray<int32_t> row_begin(std::vector<int32_t>{0, rows});
     const DeviceArray<int32_t> before(std::vector<int32_t>{prefix});
     const DeviceArray<int32_t> page_begin(std::vector<int32_t>{0, static_cast<int32_t>(table.size())});
+    const int32_t splits = cuda::splits_of(rows, prefix + rows);
+    const DeviceArray<int32_t> split_begin(std::vector<int32_t>{0, splits});
     const DeviceArray<uint32_t> pages(table);
     const DeviceArray<float> values(qkv);
     const DeviceArray<float> frequency(static_cast<size_t>(kHeadDim / 2));
     const DeviceArray<uint16_t> q(static_cast<size_t>(rows) * kHeads * kHeadDim, 0xFF);
     const DeviceArray<uint16_t> out(q.size(), 0xFF);
-    const cuda::DeviceBatch batch{one.get(), row_begin.get(), before.get(), page_begin.get(), pages.get()};
-    const cuda::BatchBounds bounds{rows, 1, rows, prefix + rows};
+    const cuda::DeviceBatch batch{one.get(),         row_begin.get(),  before.get(),
+                                  split_begin.get(), page_begin.get(), pages.get()};
+    const cuda::BatchBounds bounds{rows, 1, rows, splits};
     const cuda::AttentionSizes sizes{kHeads, 0.125f, window};
     cuda::rotary_store_kv(nullptr, values.get(), kHeads, {frequency.get(), kHeadDim}, nullptr, nullptr, 0.0f, batch,
                           bounds, shape_, kLayer, q.get());

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "cuda/graph_cache.h"
+#include "cuda/submissions.h"
 #include "cuda_backend/fake_rig.h"
 
 using namespace millrace;
@@ -33,9 +34,10 @@ TEST_CASE("a graph that fails at whatever call leaves its steps to the ops, says
     }
     REQUIRE(emulator::live_graphs() == 0);
     REQUIRE(warned.size() == 1);
-    REQUIRE_THAT(warned[0], Catch::StartsWith("device 0: decode steps of up to 4 rows and 512 tokens of context run "
-                                              "without a graph: ") &&
-                                Catch::Contains("out of memory"));
+    REQUIRE_THAT(warned[0],
+                 Catch::StartsWith("device 0: decode steps of up to 4 rows and 2048 tokens of all contexts run "
+                                   "without a graph: ") &&
+                     Catch::Contains("out of memory"));
     reasons.push_back(warned[0]);
   }
   for (const char* call :
@@ -145,6 +147,32 @@ TEST_CASE("an error that sticks and shows first where a graph is launched fails 
     REQUIRE_THROWS_WITH(rig.decode(), Catch::Contains("an illegal memory access was encountered"));
     REQUIRE(warned.empty());
     emulator::reset();
+  }
+}
+
+TEST_CASE("the rows that go on from the last layer have the bounds by which the graph of all rows is known") {
+  const CleanRuntime clean;
+  const auto backend = cuda::make_backend({});
+  const std::vector<int32_t> page_begin{0, 1, 2, 3};
+  const std::vector<PageId> pages(3);
+  const std::vector<int32_t> all{0, 1, 2, 3};
+  const std::vector<int32_t> some{0, 0, 1, 1};
+  for (const int32_t longest : {256, 257, 5000, 100'000}) {
+    const std::vector<int32_t> prefix{longest - 1, 699, 12};
+    const std::vector<int32_t> some_prefix{longest, 699, 13};
+    const auto bounds_of = [&](const tensor::BatchLayout& layout) {
+      return static_cast<const cuda::CudaBatch*>(backend->place(layout).placed)->bounds;
+    };
+    cuda::BatchBounds whole;
+    cuda::BatchBounds tails;
+    backend->run_and_wait([&] {
+      whole = bounds_of({all, prefix, page_begin, pages, 4, 4});
+      tails = bounds_of({some, some_prefix, page_begin, pages, 1, 4});
+    });
+    REQUIRE(tails.splits == whole.splits);
+    REQUIRE(tails.sequences == whole.sequences);
+    REQUIRE(tails.sequence_rows == whole.sequence_rows);
+    REQUIRE(whole.splits >= cuda::splits_of(1, longest) + 4);
   }
 }
 
