@@ -99,6 +99,22 @@ TEST_CASE("an idle ring is ready after its first empty plan and keeps its heartb
   world.stop();
 }
 
+TEST_CASE("a head without requests has no time limits to look at") {
+  const auto steps_of_ten_seconds = [](async::Duration limit) {
+    Dice dice(1);
+    auto options = random_ring(dice);
+    options.head.queue_timeout = options.head.run_timeout = options.head.prefetch_timeout = limit;
+    std::vector<Job> none;
+    World world(1);
+    world.start(options, none);
+    world.run_until(10s);
+    const uint64_t steps = world.step_count();
+    world.stop();
+    return steps;
+  };
+  REQUIRE(steps_of_ten_seconds(300ms) == steps_of_ten_seconds(0s));
+}
+
 TEST_CASE("a stage that never answers is named by the watchdog, and its plan") {
   for (uint32_t late = 0; late < 3; ++late) {
     INFO("stage " << late);
@@ -171,6 +187,7 @@ TEST_CASE(
     "a flush that finds pages on their way to the store is refused 5 s later, and carried out when they are there") {
   Dice dice(1);
   auto options = ring_with_slow_store(dice, sim::StoreCall::kPut, 10s);
+  options.head.heartbeat = 100s;  // nothing else wakes the head
   std::vector<Job> jobs{job_at(2s, {1, 2, 3})};
   World world(1);
   world.start(options, jobs);

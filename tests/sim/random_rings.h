@@ -106,6 +106,7 @@ inline sim::SimulatedRingOptions roomy_ring(Dice& dice) {
   scheduler.write_policy = cache::WritePolicy::kWriteThrough;
   scheduler.has_store = false;
   options.make_store = {};
+  options.head.prefetch_timeout = {};
   return options;
 }
 
