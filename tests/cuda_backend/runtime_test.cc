@@ -144,7 +144,7 @@ TEST_CASE("a load that failed in a generation that has ended fails no run of the
   REQUIRE_NOTHROW(rig.decode());
 }
 
-TEST_CASE("from the first batch on nothing is allocated") {
+TEST_CASE("from the first batch on nothing is allocated, and nobody waits for the device but by events") {
   const CleanRuntime clean;
   for (const size_t stages : {1, 2}) {
     CAPTURE(stages);
@@ -155,6 +155,7 @@ TEST_CASE("from the first batch on nothing is allocated") {
     rig.move_pages();
     rig.decode();
     REQUIRE(emulator::counts().allocations == 0);
+    REQUIRE(emulator::counts().synchronisations == 0);
   }
 }
 
