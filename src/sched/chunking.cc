@@ -96,7 +96,7 @@ void Chunker::add_sample(StageId stage, const BatchShape& shape, double run_us) 
 }
 
 void Chunker::finish_profile() {
-  costs_.anchor();
+  costs_.memorize();
   published_ = QuadraticFit::of(profile_samples_);
 }
 

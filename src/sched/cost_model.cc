@@ -26,6 +26,10 @@ constexpr double kLargestUsableError = 0.5;
 /// Rounds of decode that differ by less are alike.
 constexpr double kRoundTolerance = 1.02;
 
+std::array<double, kCostTerms> terms_of(const BatchShape& shape) {
+  return {1, shape.prefill_tokens, shape.prefill_pairs, shape.decode_count, shape.decode_context};
+}
+
 }  // namespace
 
 void BatchShape::add_prefill(uint32_t prefix, uint32_t tokens) {
@@ -63,8 +67,7 @@ double CostCoefficients::chunk_for(const BatchShape& shape, uint32_t prefix, dou
 
 // Weighted by 1/t², so that the error which is least is the relative one.
 void CostFit::add(const BatchShape& shape, double run_us, double weight, Information& information) {
-  information.add({1, shape.prefill_tokens, shape.prefill_pairs, shape.decode_count, shape.decode_context}, run_us,
-                  weight / (run_us * run_us));
+  information.add(terms_of(shape), run_us, weight / (run_us * run_us));
 }
 
 void CostFit::observe(const BatchShape& shape, double run_us) {
@@ -77,9 +80,9 @@ void CostFit::observe(const BatchShape& shape, double run_us) {
   if (observations_ >= kFewestObservations) {
     const double predicted = coefficients_.predict_us(shape);
     const bool outlier = run_us > kOutlierRatio * predicted || predicted > kOutlierRatio * run_us;
-    outlier_share_ = kErrorMemory * outlier_share_ + (1 - kErrorMemory) * (outlier ? 1 : 0);
+    count_outlier(outlier, predicted > 0 ? coefficients_.prompt_us(shape) / predicted : 1);
     if (outlier) {
-      if (outlier_share_ < kLargestOutlierShare) return;
+      if (std::ranges::max(outlier_shares_) < kLargestOutlierShare) return;
       start_over();
     } else {
       relative_error_ = kErrorMemory * relative_error_ + (1 - kErrorMemory) * std::abs(run_us / predicted - 1);
@@ -88,6 +91,14 @@ void CostFit::observe(const BatchShape& shape, double run_us) {
     }
   }
   learn(shape, run_us);
+}
+
+// Of all timings, and of each kind of work by itself: else what is rare could be off for ever.
+void CostFit::count_outlier(bool outlier, double prompt_share) {
+  const std::array<double, 3> parts = {1, prompt_share, 1 - prompt_share};
+  for (size_t kind = 0; kind < parts.size(); ++kind) {
+    outlier_shares_[kind] += (1 - kErrorMemory) * parts[kind] * ((outlier ? 1 : 0) - outlier_shares_[kind]);
+  }
 }
 
 // What a timing tells of a term's relative size grows as the square of that term's part in it: so much of the memory of
@@ -101,13 +112,23 @@ void CostFit::remember(const BatchShape& shape, double run_us) {
     all += part;
   }
   for (size_t term = 0; term < kCostTerms; ++term) {
-    if (told[term] == 0) continue;
-    const double kept = std::pow(kMemoryForgetting, told[term] / all);
+    const double share = told[term] > 0 ? told[term] / all : likeness(term, shape);
+    if (share == 0) continue;
+    const double kept = std::pow(kMemoryForgetting, share);
     Information renewed;
     renewed.add(memory_[term], kept);
     add(shape, run_us, (1 - kept) * kMemoryWeight, renewed);
     memory_[term] = renewed;
   }
+}
+
+// A term that is small or 0 by mistake has no part in any timing. What a timing may tell of it all the same is as much as
+// the term stands out there, beside what is remembered.
+double CostFit::likeness(size_t term, const BatchShape& shape) const {
+  const double stands_out = terms_of(shape)[term] / coefficients_.predict_us(shape);
+  if (!(stands_out > 0)) return 0;
+  const double ratio = stands_out * stands_out * kMemoryWeight / memory_[term].square(term);
+  return ratio >= kLeastPartToTell * kLeastPartToTell ? std::min(ratio, 1.0) : 0;
 }
 
 // So many outliers are none, but another stage: what was learnt of the old one is dropped.
@@ -128,7 +149,7 @@ void CostFit::learn(const BatchShape& shape, double run_us) {
   solve();
 }
 
-void CostFit::anchor() {
+void CostFit::memorize() {
   if (observations_ == 0) return;
   for (Information& memory : memory_) {
     memory = {};
@@ -180,8 +201,8 @@ CostFit& CostModel::fit(StageId stage) {
   return stages_[stage.value()];
 }
 
-void CostModel::anchor() {
-  for (CostFit& stage : stages_) stage.anchor();
+void CostModel::memorize() {
+  for (CostFit& stage : stages_) stage.memorize();
 }
 
 bool CostModel::usable() const {

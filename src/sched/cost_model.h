@@ -56,8 +56,9 @@ class CostFit {
   /// Takes in one timing; an outlier is dropped, unless so many lately show that the stage, or one kind of its
   /// work, has changed: then it starts over.
   void observe(const BatchShape& shape, double run_us);
-  /// What has been observed so far, of any kind of work, fades out only as more of that kind is observed.
-  void anchor();
+  /// What has been taken in so far becomes the memory of every term: of any kind of work, it fades out only as more of
+  /// that kind is observed. It is also what stands in from now on.
+  void memorize();
   /// False: too few timings, or predictions have been too far off lately; coefficients() must not be relied on.
   [[nodiscard]] bool usable() const;
   [[nodiscard]] const CostCoefficients& coefficients() const { return coefficients_; }
@@ -93,7 +94,9 @@ class CostFit {
   };
 
   static void add(const BatchShape& shape, double run_us, double weight, Information& information);
+  void count_outlier(bool outlier, double prompt_share);
   void remember(const BatchShape& shape, double run_us);
+  [[nodiscard]] double likeness(size_t term, const BatchShape& shape) const;
   void start_over();
   void solve();
 
@@ -101,10 +104,10 @@ class CostFit {
   std::array<Information, kCostTerms> memory_;  // as the coefficients
   CostCoefficients coefficients_;
   uint64_t observations_ = 0;
-  double outlier_share_ = 0;  // of the last timings
+  std::array<double, 3> outlier_shares_{};  // of the last timings; of those of prompts; of those of the rest
   double relative_error_ = 0;
   Speeds lately_;
-  std::optional<Known> before_;  // of anchor(); without one, of the first start over
+  std::optional<Known> before_;  // of memorize(); without one, of the first start over
 };
 
 /// The cost of a micro-batch on every stage. Owned by the scheduler.
@@ -112,7 +115,7 @@ class CostModel {
  public:
   void learn(StageId stage, const BatchShape& shape, double run_us) { fit(stage).learn(shape, run_us); }
   void observe(StageId stage, const BatchShape& shape, double run_us) { fit(stage).observe(shape, run_us); }
-  void anchor();
+  void memorize();  ///< every stage's
   /// Whether every stage heard of so far can be predicted, and there is one.
   [[nodiscard]] bool usable() const;
   /// Of a stage's time for a micro-batch, the part that its prompt tokens take; 0 as long as nothing is known of it.

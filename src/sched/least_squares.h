@@ -25,6 +25,9 @@ class NonNegativeLeastSquares {
     }
   }
 
+  /// Σ w·t² of one term over the samples.
+  [[nodiscard]] double square(size_t term) const { return products_[term][term]; }
+
   /// Of the sets of non-zero terms whose solution is non-negative, the one with the least error. Terms that no sample
   /// had are 0. `near`: the solution of a problem that differs little; it changes nothing but the time that this takes.
   [[nodiscard]] Vector solve(const Vector& near = {}) const {

@@ -241,7 +241,7 @@ void Scheduler::finish_profile() {
   const Contention found = profile_->contention(costs_alone_);
   profile_.reset();
   chunker_.finish_profile();
-  costs_alone_.anchor();
+  costs_alone_.memorize();
   share_machine(found);
 }
 

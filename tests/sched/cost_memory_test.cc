@@ -34,7 +34,7 @@ class NoisyStage {
         fit.learn(shape, profiled.predict_us(shape) * (1 + 0.02 * draw()));
       }
     }
-    fit.anchor();
+    fit.memorize();
   }
 
   void run(const BatchShape& shape, const CostCoefficients& truth) {
@@ -82,6 +82,25 @@ TEST_CASE("a profile that was wrong in one coefficient fades, also where prompts
   for (const BatchShape& shape : {prompt(0, 1024), prompt(16384, 1024), prompt(100'000, 1024), decode(1, 500),
                                   decode(16, 500), decode(16, 8000)}) {
     CAPTURE(factor, wrong.*coefficient, shape.prefill_pairs, shape.decode_context);
+    CHECK(stage.ratio(shape) == Approx(1).epsilon(0.08));
+  }
+}
+
+TEST_CASE("a coefficient that the profile found to be 0 is found when runs show it, also where its work is rare") {
+  const auto coefficient = GENERATE(&CostCoefficients::per_pair_us, &CostCoefficients::per_decode_us);
+  const int decodes_per_prompt = GENERATE(15, 200);
+  CostCoefficients wrong = kTruth;
+  wrong.*coefficient *= coefficient == &CostCoefficients::per_pair_us ? 0 : -1;
+  NoisyStage stage(wrong);
+  REQUIRE(stage.fit.coefficients().*coefficient < 0.05 * kTruth.*coefficient);
+  for (int i = 0; i < 600; ++i) {
+    stage.run_prompt();
+    for (int step = 0; step < decodes_per_prompt; ++step) stage.run_decode();
+  }
+  REQUIRE(stage.fit.usable());
+  for (const BatchShape& shape : {prompt(0, 1024), prompt(16384, 1024), prompt(100'000, 1024), decode(1, 500),
+                                  decode(16, 500), decode(16, 8000)}) {
+    CAPTURE(decodes_per_prompt, wrong.*coefficient, shape.prefill_pairs, shape.decode_context);
     CHECK(stage.ratio(shape) == Approx(1).epsilon(0.08));
   }
 }

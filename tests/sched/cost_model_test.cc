@@ -85,7 +85,7 @@ TEST_CASE("the machine's speed of the moment is known long before the coefficien
 
 TEST_CASE("each kind of work has a speed of its own, which the other does not make forget") {
   CostFit fit = fitted(1000, 0);
-  fit.anchor();
+  fit.memorize();
   BatchShape prompt;
   prompt.add_prefill(0, 2000);
   BatchShape decode;
@@ -99,7 +99,7 @@ TEST_CASE("each kind of work has a speed of its own, which the other does not ma
 
 TEST_CASE("a stage that has become slower at one kind of work only is followed too") {
   CostFit fit = fitted(100, 0);
-  fit.anchor();
+  fit.memorize();
   CostCoefficients slow_decode = kTruth;
   slow_decode.per_context_us *= 20;
   BatchShape decode;
@@ -144,7 +144,7 @@ TEST_CASE("a profile whose first decode steps are single ones learns what many c
 
 TEST_CASE("hours of decode don't unlearn what was measured at start-up") {
   CostFit fit = fitted(30, 0);
-  fit.anchor();
+  fit.memorize();
   for (uint64_t i = 0; i < 20000; ++i) {
     BatchShape decode;
     for (uint64_t n = i % 20 + 1; n > 0; --n) decode.add_decode(static_cast<uint32_t>(100 * n + i % 700));
@@ -216,7 +216,7 @@ TEST_CASE("decode is divided as its fixed cost, the stages and the way between t
 TEST_CASE("while no fit predicts a stage, what was known before stands for it, at the speed of the last timings") {
   REQUIRE_FALSE(CostFit().stand_in().has_value());
   CostFit fit = fitted(30, 0);
-  fit.anchor();
+  fit.memorize();
   BatchShape prompt;
   prompt.add_prefill(0, 2000);
   BatchShape decode;
