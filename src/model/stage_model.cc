@@ -168,9 +168,8 @@ Matrix StageModel::forward(const ForwardInput& input) {
   if (pass.replays) {
     std::function<void()> fill_again;
     if (span_.first || !pass.arrived.empty()) fill_again = [this, &pass] { fill(pass); };
-    decode_steps_->count(
-        replay_->run({pass.hidden.data, pass.hidden.rows, pass.tails ? pass.tails->hidden.rows : -1}, pass.batch,
-                     fill_again, [this, &pass] { run_layers(pass); }));
+    decode_steps_->count(replay_->run({pass.hidden.data, pass.hidden.rows, pass.tails ? pass.tails->hidden.rows : -1},
+                                      pass.batch, fill_again, [this, &pass] { run_layers(pass); }));
   } else {
     fill(pass);
     run_layers(pass);

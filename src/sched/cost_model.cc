@@ -122,8 +122,8 @@ void CostFit::remember(const BatchShape& shape, double run_us) {
   }
 }
 
-// A term that is small or 0 by mistake has no part in any timing. What a timing may tell of it all the same is as much as
-// the term stands out there, beside what is remembered.
+// A term that is small or 0 by mistake has no part in any timing. What a timing may tell of it all the same is as much
+// as the term stands out there, beside what is remembered.
 double CostFit::likeness(size_t term, const BatchShape& shape) const {
   const double stands_out = terms_of(shape)[term] / coefficients_.predict_us(shape);
   if (!(stands_out > 0)) return 0;
