@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <memory>
 #include <string_view>
 
 #include "base/check.h"
@@ -53,6 +54,7 @@ struct Parts {
   std::mutex mutex;
   int divisions = 0;
   std::vector<CUgreenCtx_st*> in_use;
+  std::vector<std::unique_ptr<CUdevResourceDesc_st>> descriptions;  // there is no call that frees one
 };
 
 Parts& parts() {
@@ -102,8 +104,8 @@ CUresult split_by_count(CUdevResource* result, unsigned* groups, const CUdevReso
 
 CUresult generate_desc(CUdevResourceDesc* description, CUdevResource* resources, unsigned count) {
   if (count != 1) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
-  // Never freed, as by the driver: there is no call for it.
-  *description = new CUdevResourceDesc_st{name_of(*resources)};
+  const std::lock_guard lock(parts().mutex);
+  *description = parts().descriptions.emplace_back(std::make_unique<CUdevResourceDesc_st>(name_of(*resources))).get();
   return CUDA_SUCCESS;
 }
 
