@@ -145,9 +145,11 @@ except OSError:
 """
 
 
-def two_nodes(name, options, host, prefixes, client_prefix=()):
+def two_nodes(name, options, host, prefixes, client_prefix=(), cores=None):
+    """Of one thread each, on the CPUs that `cores` names for each: one each where it names none."""
     place = ["--nnodes", 2, "--dist-init-addr", f"{host}:{free_port()}", "--threads", 1]
-    nodes = [([*prefixes[rank], "taskset", "-c", options.cores[rank]], [*place, "--node-rank", rank, "--pp-size", 2])
+    cores = cores or options.cores
+    nodes = [([*prefixes[rank], "taskset", "-c", cores[rank]], [*place, "--node-rank", rank, "--pp-size", 2])
              for rank in range(2)]
     return Ring(name, options, nodes, client_prefix)
 
@@ -206,6 +208,8 @@ def bench_scaling(options):
         rings = [singles[0],
                  Ring("pp 2, one process", options, [(["taskset", "-c", both], ["--pp-size", 2, "--threads", 2])]),
                  two_nodes("pp 2, TCP on loopback", options, "127.0.0.1", [[], []])]
+        if options.unpinned:
+            rings.append(two_nodes("pp 2, TCP, not pinned", options, "127.0.0.1", [[], []], cores=[both, both]))
         if os.geteuid() == 0 and not options.no_namespaces:
             prefixes, network = stack.enter_context(two_namespaces(options.network, options.build))
             rings.append(two_nodes(f"pp 2, {network}", options, "10.79.0.1", prefixes, prefixes[0]))
@@ -242,6 +246,8 @@ def main():
     parser.add_argument("--cores", type=lambda text: text.split(","), default=["0", "1"], help="CPUs of the stages")
     parser.add_argument("--loads", nargs="+", choices=LOADS, help="other loads than the usual ones")
     parser.add_argument("--no-namespaces", action="store_true", help="scaling without the slow network")
+    parser.add_argument("--unpinned", action="store_true",
+                        help="scaling: also over TCP with a thread per stage on whichever of the cores")
     parser.add_argument("--network", choices=["auto", *NETWORKS], default="auto",
                         help="between the namespaces: netem, relay (bench/slow_link), or the rate without the delay")
     parser.add_argument("--serve-flags", type=str.split, default=[], help="more flags for every server, in one string")
