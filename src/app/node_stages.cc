@@ -142,7 +142,7 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
       .limits = {options_.max_batch_tokens, std::min(options_.max_running, kMaxLogitRows), options_.max_running},
       .threads = threads_per_stage(options_.threads, static_cast<int32_t>(stages.size())),
       .with_fingerprint = options_.storage.enabled(),
-      .interrupted = options_.interrupted};
+      .check_interrupted = [this] { options_.check_interrupted(); }};
   auto models = load_stages(checkpoint, config_, stages, loading);
   if (models.has_error()) return models.error();
   for (size_t i = 0; i < parts_.size(); ++i) {

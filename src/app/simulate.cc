@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/json.h"
+#include "server/observe/trace_writer.h"
 #include "sim/svg_plot.h"
 
 namespace millrace::app {
@@ -118,6 +119,16 @@ double plot_place(const SimulateFlags& flags, const sim::Setting& setting) {
   return flags.plot_x == "chunk" ? setting.chunk_size : setting.smoothing;
 }
 
+/// As /stop_profile leaves it.
+std::string trace_of(const sim::Setting& setting, const sim::PlanRecords& records) {
+  std::string out;
+  server::TraceWriter writer(setting.pp_size, setting.pp_size + setting.async_batch_depth);
+  writer.begin(out);
+  for (const sched::PlanRecord& record : records.complete) writer.add(out, record);
+  writer.end(out, records.lost);
+  return out;
+}
+
 Result<void> write_file(const std::filesystem::path& path, const std::string& content) {
   std::ofstream file(path, std::ios::binary);
   file << content;
@@ -159,7 +170,9 @@ Result<void> simulate(const SimulateFlags& flags) {
   size_t failed = 0;
   const auto begin = std::chrono::steady_clock::now();
   for (const sim::Setting& setting : combinations(flags, *cluster)) {
-    const auto result = sim::run_experiment(*cluster, setting, *workload, flags.workload.seed);
+    sim::PlanRecords records;
+    const auto result = sim::run_experiment(*cluster, setting, *workload, flags.workload.seed,
+                                            flags.trace.empty() ? nullptr : &records);
     if (result.has_error()) return result.error();
     events += result->events;
     failed += result->failed_count();
@@ -169,7 +182,7 @@ Result<void> simulate(const SimulateFlags& flags) {
     const std::string name = series_name(flags, setting);
     lines[name].name = name;
     lines[name].points.emplace_back(plot_place(flags, setting), 100 * efficiency);
-    if (!flags.trace.empty()) trace = result->trace.to_json();
+    if (!flags.trace.empty()) trace = trace_of(setting, records);
   }
   json.end_array();
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;

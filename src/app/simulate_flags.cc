@@ -85,7 +85,8 @@ void add_simulate_flags(CLI::App& command, SimulateFlags& flags) {
   command.add_option("--plot-x", flags.plot_x, "Its horizontal axis: pp, chunk, smoothing")
       ->check(CLI::IsMember({"pp", "chunk", "smoothing"}))
       ->capture_default_str();
-  command.add_option("--trace", flags.trace, "Write what each stage did in the last run, for Perfetto");
+  command.add_option("--trace", flags.trace,
+                     "Write what each stage did in the last run, for Perfetto and `millrace trace`");
 }
 
 }  // namespace millrace::app

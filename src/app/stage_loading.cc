@@ -1,5 +1,6 @@
 #include "app/stage_loading.h"
 
+#include <atomic>
 #include <mutex>
 #include <numeric>
 #include <thread>
@@ -60,9 +61,7 @@ class StageLoading {
 
   void note(size_t index, const model::LoadProgress& done) {
     if (failed_) throw ErrorException(Error{ErrorCode::kAborted, "another stage could not be loaded"});
-    if (options_.interrupted != nullptr && *options_.interrupted) {
-      throw ErrorException(Error{ErrorCode::kAborted, "loading was interrupted"});
-    }
+    options_.check_interrupted();
     const std::lock_guard lock(mutex_);
     done_[index] = done;
     model::LoadProgress all;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,9 +20,9 @@ struct StageToLoad {
 struct StageLoadingOptions {
   std::string what;  ///< all of them, for people: "stages 0 to 3"
   model::StageLimits limits;
-  int32_t threads = 0;                             ///< per stage, that round weights to 8 bits; 0: one per CPU
-  bool with_fingerprint = false;                   ///< as LoadOptions
-  const std::atomic<bool>* interrupted = nullptr;  ///< once it is true, loading ends between two tensors
+  int32_t threads = 0;                      ///< per stage, that round weights to 8 bits; 0: one per CPU
+  bool with_fingerprint = false;            ///< as LoadOptions
+  std::function<void()> check_interrupted;  ///< called between two tensors, by every thread; what it throws ends all
 };
 
 /// Loads the stages of a node side by side, a thread each, and shows how far they are together. The first error ends

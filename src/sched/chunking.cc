@@ -29,6 +29,13 @@ uint32_t alignment_for(const ChunkingOptions& options) {
   return alignment;
 }
 
+/// (a − 1)·a/P for P stages of which a compute at once, P − 1 where all do. k chunks that take t on each are done after
+/// (k·P/a + a − 1)·t: one ends every P/a·t, and (a − 1)·t go by in all while fewer than a are under way.
+double filling_of(const ChunkingOptions& options) {
+  const double at_once = std::clamp(options.stages_at_once, 1.0, static_cast<double>(options.stage_count));
+  return (at_once - 1) * at_once / options.stage_count;
+}
+
 double determinant(const std::array<std::array<double, 3>, 3>& m) {
   return m[0][0] * (m[1][1] * m[2][2] - m[1][2] * m[2][1]) - m[0][1] * (m[1][0] * m[2][2] - m[1][2] * m[2][0]) +
          m[0][2] * (m[1][0] * m[2][1] - m[1][1] * m[2][0]);
@@ -74,7 +81,8 @@ double QuadraticFit::chunk_for(double prefix, double first) const {
   return 2 * room / (slope + std::sqrt(slope * slope + 4 * a * room));
 }
 
-Chunker::Chunker(const ChunkingOptions& options) : options_(options), alignment_(alignment_for(options)) {
+Chunker::Chunker(const ChunkingOptions& options)
+    : options_(options), alignment_(alignment_for(options)), filling_(filling_of(options)) {
   CHECK(options.size > 0 && options.stage_count > 0);
 }
 
@@ -110,23 +118,24 @@ void Chunker::begin(const BatchShape& decodes, const std::vector<uint32_t>& back
   target_us_ = held_us_ = balanced_target(backlog);
 }
 
-// k equal chunks of a backlog of R finish after (P − 1 + k)·(c + R/k), which is least for R/k = √(R·c/(P − 1)). Where
-// the largest chunk takes less at a prompt's start, chunks can't all take that time; its geometric mean with the
-// largest chunk's pays c less often than equal ones would, and they differ little. While prompts wait the target does
-// not fall: the pipeline has paid for its filling by chunks of that time, and shorter ones would only pay c more often.
+// k equal chunks of a backlog of R finish after a time proportional to (filling + k)·(c + R/k), which is least for
+// R/k = √(R·c/filling). Where the largest chunk takes less at a prompt's start, chunks can't all take that time; its
+// geometric mean with the largest chunk's pays c less often than equal ones would, and they differ little. While
+// prompts wait the target does not fall: the pipeline has paid for its filling by chunks of that time, and shorter ones
+// would only pay c more often.
 double Chunker::balanced_target(const std::vector<uint32_t>& backlog) const {
   const double most = costs_.slowest_prompt_us(options_.size);
-  if (options_.stage_count == 1) return most;
+  if (filling_ == 0) return most;
   const double fixed = costs_.slowest_prompt_us(0);
-  const double filling = options_.stage_count - 1;
   const double most_filled = kMostTarget * kMostTarget * most - fixed;
-  const double enough = most_filled * most_filled * filling / fixed;  // whatever else waits, the target is at its bound
+  // Whatever waits beyond it, the target is at its bound.
+  const double enough = most_filled * most_filled * filling_ / fixed;
   double total = 0;
   for (const uint32_t length : backlog) {
     total += costs_.slowest_prompt_us(length) - fixed;
     if (total > enough) break;
   }
-  double wanted = fixed + std::sqrt(total * fixed / filling);
+  double wanted = fixed + std::sqrt(total * fixed / filling_);
   if (wanted > most) wanted = std::sqrt(wanted * most);
   return std::clamp(std::max(wanted, held_us_), kLeastTarget * most, kMostTarget * most);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -22,6 +23,8 @@ struct ChunkingOptions {
   double smoothing = 0.75;  ///< how far a chunk follows what is computed, balanced: in time, 1 entirely
   uint32_t page_size = 64;  ///< chunks end at multiples of max(page_size, 64), where the size is large enough
   uint32_t stage_count = 1;
+  /// Stages that compute at full speed at the same time, where all share one machine's processors.
+  double stages_at_once = std::numeric_limits<double>::infinity();
 };
 
 /// Prompt tokens of the largest micro-batch: `size`, or as far as the published algorithm times its first stage.
@@ -82,6 +85,7 @@ class Chunker {
 
   const ChunkingOptions options_;
   const uint32_t alignment_;
+  const double filling_;
   CostModel costs_;
   std::vector<std::pair<double, double>> profile_samples_;  // of stage 0: (length, µs)
   std::optional<QuadraticFit> published_;

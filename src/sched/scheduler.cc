@@ -20,6 +20,11 @@ std::optional<SharedMachine> machine_of(const SchedulerOptions& options, const C
   return SharedMachine{options.processors, options.stage_threads, contention};
 }
 
+double stages_at_once(const SchedulerOptions& options) {
+  const auto machine = machine_of(options, {});
+  return machine ? machine->at_full_speed() : std::numeric_limits<double>::infinity();
+}
+
 ProfileBounds profile_bounds(const SchedulerOptions& options) {
   return {options.page_size,
           options.page_count,
@@ -52,7 +57,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
       cache_(cache_options(options)),
       chunker_({options.chunking, options.chunked_prefill_size, options.chunk_smoothing, options.page_size,
-                options.stage_count}),
+                options.stage_count, stages_at_once(options)}),
       new_token_ratio_(options.new_token_ratio) {
   CHECK(options.page_size > 0 && options.max_running > 0 && options.window > 0 && options.chunked_prefill_size > 0);
   CHECK(options.context_length <= uint64_t{options.page_count} * options.page_size,

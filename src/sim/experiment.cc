@@ -13,6 +13,10 @@ namespace {
 using namespace std::chrono_literals;
 using async::TimePoint;
 
+constexpr auto kHeartbeat = 10s;
+/// Virtual time in which a head does not make more plans than it keeps records of.
+constexpr auto kRecordsInterval = 100ms;
+
 double seconds(async::Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
@@ -42,7 +46,7 @@ SimulatedRingOptions ring_options(const Cluster& cluster, const Setting& setting
     scheduler.stage_threads = cluster.machine->threads;
   }
   options.head.max_queued = 1u << 20;
-  options.head.heartbeat = 10s;
+  options.head.heartbeat = kHeartbeat;
   options.head.watchdog = std::chrono::hours(1000);
   options.links.bytes_per_second = cluster.link_bytes_per_second;
   options.links.latency = duration_of(cluster.link_latency_us * 1e-6);
@@ -128,10 +132,18 @@ class Clients {
   async::TaskGroup tasks_;
 };
 
-/// Runs the world until `done`, looking every virtual second.
+/// Runs the world until `done`, looking at it at every virtual `step`.
 template <class Condition>
-void run_until(async::VirtualWorld& world, TimePoint& time, Condition done) {
-  while (!done()) world.run(time += 1s);
+void run_until(async::VirtualWorld& world, TimePoint& time, async::Duration step, Condition done) {
+  while (!done()) world.run(time += step);
+}
+
+void take_records(const sched::RingStats& ring, uint64_t& seen, PlanRecords& records) {
+  for (sched::PlanRecord& record : ring.records_after(seen)) {
+    records.lost += record.number - seen - 1;
+    seen = record.number;
+    records.complete.push_back(std::move(record));
+  }
 }
 
 /// Interpolated between the two values around it, as bench/load and numpy do; 0 of none.
@@ -168,7 +180,7 @@ std::vector<double> tpots_of(const std::vector<RequestResult>& requests) {
 }  // namespace
 
 Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& setting, const Workload& workload,
-                                        uint64_t seed) {
+                                        uint64_t seed, PlanRecords* records) {
   const auto stages = cluster.divide(setting.pp_size);
   if (stages.has_error()) return stages.error();
   ExperimentResult result;
@@ -179,21 +191,31 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& s
   const size_t most_rows = sched::most_prompt_tokens(setting.chunking, setting.chunk_size) + cluster.max_running;
   const std::shared_ptr<std::byte[]> scratch = std::make_shared_for_overwrite<std::byte[]>(most_rows * (row_bytes + 1));
   Processors processors(cluster.machine.value_or(sched::SharedMachine{}));
+  std::vector<StageWork> work(setting.pp_size);
   options.make_runner = [&](async::Runtime& runtime, StageId stage) {
     return std::make_unique<TimedRunner>(
-        runtime, stage, (*stages)[stage.value()], scratch, [&world] { return world.random(); }, result.trace,
+        runtime, (*stages)[stage.value()], scratch, [&world] { return world.random(); }, work[stage.value()],
         cluster.machine ? &processors : nullptr);
   };
   SimulatedRing ring(world, options);
   TimePoint time{};
-  run_until(world, time, [&] { return ring.head().status().ready; });
+  run_until(world, time, 1s, [&] { return ring.head().status().ready; });
   result.profile_s = seconds(time.time_since_epoch());
 
-  const TimePoint start = time;
+  std::ranges::fill(work, StageWork{});  // without the profile's
+  const sched::RingStats& stats = *ring.head().ring_stats();
+  uint64_t seen_records = 0;
   Clients clients(world.add_thread(), ring.head(), workload, result.requests);
   clients.start();
-  run_until(world, time, [&] { return clients.done(); });
+  run_until(world, time, kRecordsInterval, [&] {
+    if (records != nullptr) take_records(stats, seen_records, *records);
+    return clients.done();
+  });
   result.preemptions = ring.head().status().preemptions;
+  if (records != nullptr) {
+    world.run(time += 3 * kHeartbeat);  // whose empty plans bring what the stages say of the last ones with work
+    take_records(stats, seen_records, *records);
+  }
   ring.stop();
   world.run();
   result.events = world.step_count();
@@ -212,10 +234,11 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& s
     result.cached_share = cached / input;
     result.input_tokens_per_s = input / result.makespan_s;
     result.output_tokens_per_s = output / result.makespan_s;
-    result.bubble_ratio = 1 - result.trace.busy_s(start) / (result.makespan_s * setting.pp_size);
+    double busy_s = 0;
+    for (const StageWork& each : work) busy_s += seconds(each.busy);
+    result.bubble_ratio = 1 - busy_s / (result.makespan_s * setting.pp_size);
   }
-  result.plans = static_cast<uint64_t>(std::ranges::count_if(
-      result.trace.spans(), [&](const TraceSpan& span) { return span.stage == StageId(0) && span.start >= start; }));
+  result.plans = work.front().runs;
   return result;
 }
 

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "sched/chunking.h"
+#include "sched/plan_record.h"
 #include "sched/queue_policy.h"
 #include "sim/cluster.h"
-#include "sim/trace.h"
 #include "sim/workload.h"
 
 namespace millrace::sim {
@@ -48,7 +48,6 @@ struct ExperimentResult {
   uint64_t plans = 0;
   uint64_t preemptions = 0;
   uint64_t events = 0;  ///< steps of virtual threads, the start's profile among them
-  Trace trace;
 
   /// The `quantile` (0 to 1) over the requests that ended well, of those only long or only short when asked.
   [[nodiscard]] double ttft_s(double quantile, std::optional<bool> is_long = {}) const;
@@ -61,9 +60,16 @@ struct ExperimentResult {
   [[nodiscard]] double goodput(const ServiceGoal& goal) const;
 };
 
-/// Runs the workload through the production loops over the cluster in virtual time. Deterministic. Error: the cluster
-/// cannot be divided.
+/// What became of the plans of a workload.
+struct PlanRecords {
+  std::vector<sched::PlanRecord> complete;
+  uint64_t lost = 0;  ///< too many at a time for the head to keep them
+};
+
+/// Runs the workload through the production loops over the cluster in virtual time. Deterministic. `records`: where
+/// the plans' are wanted. Error: the cluster cannot be divided.
 [[nodiscard]] Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& setting,
-                                                      const Workload& workload, uint64_t seed);
+                                                      const Workload& workload, uint64_t seed,
+                                                      PlanRecords* records = nullptr);
 
 }  // namespace millrace::sim

@@ -4,15 +4,14 @@
 
 namespace millrace::sim {
 
-TimedRunner::TimedRunner(async::Runtime& runtime, StageId stage, const StageCost& cost,
-                         std::shared_ptr<std::byte[]> scratch, std::function<uint64_t()> random, Trace& trace,
+TimedRunner::TimedRunner(async::Runtime& runtime, const StageCost& cost,
+                         std::shared_ptr<std::byte[]> scratch, std::function<uint64_t()> random, StageWork& work,
                          Processors* processors)
     : runtime_(runtime),
-      stage_(stage),
       cost_(cost),
       scratch_(std::move(scratch)),
       random_(std::move(random)),
-      trace_(trace),
+      work_(work),
       processors_(processors) {}
 
 asio::awaitable<sched::StageRunner::Result> TimedRunner::run(const sched::StageBatch& batch,
@@ -32,14 +31,15 @@ asio::awaitable<sched::StageRunner::Result> TimedRunner::run(const sched::StageB
   const double chance = static_cast<double>(random_() >> 11) * 0x1.0p-53;
   const double us = cost_.coefficients.predict_us(shape) * (1 + cost_.jitter * chance);
   const async::TimePoint start = runtime_.now();
-  const async::Duration work(static_cast<int64_t>(us * 1e3));
+  const async::Duration alone(static_cast<int64_t>(us * 1e3));
   if (processors_ != nullptr) {
     const double whole = cost_.coefficients.predict_us(shape);
-    co_await processors_->compute(runtime_, work, whole > 0 ? cost_.coefficients.prompt_us(shape) / whole : 0);
+    co_await processors_->compute(runtime_, alone, whole > 0 ? cost_.coefficients.prompt_us(shape) / whole : 0);
   } else {
-    co_await async::sleep_for(runtime_, work);
+    co_await async::sleep_for(runtime_, alone);
   }
-  trace_.add({stage_, batch.plan, start, runtime_.now(), batch.tokens.size()});
+  ++work_.runs;
+  work_.busy += runtime_.now() - start;
   result.activations = {scratch_.get(), batch.tokens.size() * cost_.output_row_bytes};
   co_return result;
 }

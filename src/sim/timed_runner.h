@@ -7,7 +7,6 @@
 #include "sched/cost_model.h"
 #include "sched/stage_runner.h"
 #include "sim/processors.h"
-#include "sim/trace.h"
 
 namespace millrace::sim {
 
@@ -19,14 +18,20 @@ struct StageCost {
   size_t output_row_bytes = 0;      ///< 0 on the last
 };
 
+/// What a stage has computed.
+struct StageWork {
+  uint64_t runs = 0;
+  async::Duration busy{};
+};
+
 /// A StageRunner that only takes time: activations have the right size and no content, every token drawn is the same.
-/// Owned by its stage's host; `trace` and `processors` outlive it.
+/// Owned by its stage's host; `work` and `processors` outlive it.
 class TimedRunner final : public sched::StageRunner {
  public:
   /// scratch: at least as many bytes as the largest batch's activations, never written to.
   /// processors: those that the stages share; null: this stage has its own.
-  TimedRunner(async::Runtime& runtime, StageId stage, const StageCost& cost, std::shared_ptr<std::byte[]> scratch,
-              std::function<uint64_t()> random, Trace& trace, Processors* processors);
+  TimedRunner(async::Runtime& runtime, const StageCost& cost, std::shared_ptr<std::byte[]> scratch,
+              std::function<uint64_t()> random, StageWork& work, Processors* processors);
 
   [[nodiscard]] size_t output_row_bytes() const override { return cost_.output_row_bytes; }
   [[nodiscard]] size_t input_row_bytes() const override { return cost_.input_row_bytes; }
@@ -34,11 +39,10 @@ class TimedRunner final : public sched::StageRunner {
 
  private:
   async::Runtime& runtime_;
-  const StageId stage_;
   const StageCost cost_;
   const std::shared_ptr<std::byte[]> scratch_;
   std::function<uint64_t()> random_;
-  Trace& trace_;
+  StageWork& work_;
   Processors* const processors_;
 };
 

@@ -1,6 +1,7 @@
 #include "sched/chunking.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 
 using namespace millrace;
 using namespace millrace::sched;
@@ -10,8 +11,9 @@ namespace {
 constexpr CostCoefficients kStage = {9000, 12, 2.5e-4, 100, 0.01};
 constexpr uint32_t kPrompt = 131072;
 
-Chunker chunker_of(Chunking mode, double smoothing = 0.75, uint32_t stage_count = 8) {
-  Chunker chunker({mode, 16384, smoothing, 64, stage_count});
+Chunker chunker_of(const ChunkingOptions& options) {
+  Chunker chunker(options);
+  const uint32_t stage_count = options.stage_count;
   for (uint32_t stage = 0; stage < stage_count; ++stage) {
     for (uint32_t i = 1; i <= 16; ++i) {
       BatchShape shape;
@@ -23,6 +25,10 @@ Chunker chunker_of(Chunking mode, double smoothing = 0.75, uint32_t stage_count 
   }
   chunker.finish_profile();
   return chunker;
+}
+
+Chunker chunker_of(Chunking mode, double smoothing = 0.75, uint32_t stage_count = 8) {
+  return chunker_of({mode, 16384, smoothing, 64, stage_count});
 }
 
 /// The chunks of a prompt that has every micro-batch for itself, behind a backlog of `others` like it.
@@ -87,6 +93,22 @@ TEST_CASE("a short backlog is cut finer, so that the pipeline fills sooner") {
   REQUIRE(alone > chunks_of(chunker, kPrompt, 15).size());
   Chunker single = chunker_of(Chunking::kBalanced, 0.75, 1);
   REQUIRE(chunks_of(single, 16000, 0).size() == 1);
+}
+
+TEST_CASE("stages that share processors are filled by those that compute at once") {
+  const auto first_target = [](uint32_t stage_count, double at_once) {
+    Chunker chunker = chunker_of({Chunking::kBalanced, 16384, 0.75, 64, stage_count, at_once});
+    chunker.begin({}, {kPrompt / 4});
+    return chunker.target_us({0, kPrompt / 4, 0});
+  };
+  const double all = first_target(8, 8);
+  REQUIRE(all == first_target(8, 100));
+  REQUIRE(all < first_target(8, 4));
+  // (a − 1)·a/P = 7 for 8 of 8, 0.25 for 2 of 8: what is above the fixed part is √28 times as much.
+  REQUIRE(first_target(8, 2) - kStage.fixed_us == Approx(std::sqrt(28.0) * (all - kStage.fixed_us)).epsilon(1e-3));
+  // One at a time: nothing is lost by filling, however many stages there are.
+  REQUIRE(first_target(8, 1) == Approx(time_of(0, 16384)));
+  REQUIRE(first_target(8, 0.5) == Approx(time_of(0, 16384)));
 }
 
 TEST_CASE("the time of a chunk does not fall while prompts wait, and falls slowly within a prompt afterwards") {

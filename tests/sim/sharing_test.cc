@@ -60,7 +60,7 @@ sched::RingCosts learnt_costs(const TimedRing& timed, std::vector<Job> jobs) {
   options.head.max_queued = 1000;
   options.head.heartbeat = 1s;
   options.head.watchdog = 100s;
-  sim::Trace trace;
+  std::vector<sim::StageWork> work(kStages);
   sim::Processors shared(timed.machine);
   const auto scratch = std::make_shared<std::byte[]>(1000);
   options.make_runner = [&](async::Runtime& runtime, StageId stage) {
@@ -71,7 +71,7 @@ sched::RingCosts learnt_costs(const TimedRing& timed, std::vector<Job> jobs) {
       const auto bits = static_cast<uint64_t>(timed.chance(runtime.now()) * 0x1.0p53);
       return std::min(bits, (uint64_t{1} << 53) - 1) << 11;
     };
-    return std::make_unique<sim::TimedRunner>(runtime, stage, cost, scratch, random, trace, &shared);
+    return std::make_unique<sim::TimedRunner>(runtime, cost, scratch, random, work[stage.value()], &shared);
   };
   World world(timed.machine.processors);
   world.start(options, jobs);

@@ -54,6 +54,13 @@ def report(number, name, problems):
         print(f"# {problem}")
 
 
+def check_modes(files):
+    """Documentation starts programs by their names."""
+    for path, text in files.items():
+        if text.startswith("#!") != os.access(ROOT / path, os.X_OK):
+            yield f"{path}: {'begins with #! and may not be run' if text.startswith('#!') else 'may be run, and has no #!'}"
+
+
 def check_samples():
     """What each rule must find in samples.py, and nothing else."""
     problems = []
@@ -71,6 +78,7 @@ def main():
     failed = False
     results = [(name, list(rule(files, allowed))) for name, rule in RULES.items()]
     results.append(("the list of exceptions names files that exist", stale))
+    results.append(("files that begin with #!, and they alone, may be run", list(check_modes(files))))
     results.append(("the rules find what they are made for", check_samples()))
     for number, (name, problems) in enumerate(results, 1):
         report(number, name, problems)
