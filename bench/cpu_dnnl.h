@@ -8,28 +8,42 @@
 #include <unordered_map>
 #include <vector>
 
-/// oneDNN's bf16 matmul as a baseline: one primitive per row count, weights in the layout of its choice, one thread.
+#include "tensor/dtype.h"
+
+/// oneDNN's matmul as a baseline, in bf16, or in f32 on processors on which it has none in bf16: one primitive per row
+/// count, weights in the layout of its choice, one thread.
 namespace millrace::bench {
 
 class DnnlProduct {
  public:
-  /// x [rows, in] times the transpose of weight [out, in], of which it keeps `copies` that take turns.
+  /// bf16 or f32.
+  static tensor::DType dtype() {
+    static const bool bf16 = [] {
+      try {
+        static_cast<void>(describe(dnnl::engine(dnnl::engine::kind::cpu, 0), memory::data_type::bf16, 64, 64, 64));
+        return true;
+      } catch (const dnnl::error&) {
+        return false;
+      }
+    }();
+    return bf16 ? tensor::DType::kBF16 : tensor::DType::kF32;
+  }
+
+  /// x [rows, in] times the transpose of weight [out, in], both of dtype(); keeps `copies` of the weight that take
+  /// turns.
   DnnlProduct(int64_t rows, int64_t in, int64_t out, std::span<std::byte> x, std::span<std::byte> weight,
               size_t copies) {
-    using dnnl::memory;
-    const auto bf16 = memory::data_type::bf16;
-    const memory::desc left({rows, in}, bf16, memory::format_tag::ab);
-    const memory::desc right({in, out}, bf16, memory::format_tag::any);
-    const memory::desc result({rows, out}, memory::data_type::f32, memory::format_tag::ab);
-    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(left, right, result), engine_);
+    const auto type = dtype() == tensor::DType::kBF16 ? memory::data_type::bf16 : memory::data_type::f32;
+    const dnnl::matmul::primitive_desc description = describe(engine_, type, rows, in, out);
     primitive_ = dnnl::matmul(description);
-    memory given({{in, out}, bf16, memory::format_tag::ba}, engine_, weight.data());
+    memory given({{in, out}, type, memory::format_tag::ba}, engine_, weight.data());
     while (weights_.size() < copies) {
       memory& packed = weights_.emplace_back(description.weights_desc(), engine_);
       dnnl::reorder(given, packed).execute(stream_, given, packed);
     }
     stream_.wait();
-    arguments_ = {{DNNL_ARG_SRC, memory(left, engine_, x.data())}, {DNNL_ARG_DST, memory(result, engine_)}};
+    arguments_ = {{DNNL_ARG_SRC, memory(description.src_desc(), engine_, x.data())},
+                  {DNNL_ARG_DST, memory(description.dst_desc(), engine_)}};
   }
   void run() {
     use_one_thread();
@@ -39,6 +53,16 @@ class DnnlProduct {
   }
 
  private:
+  using memory = dnnl::memory;
+
+  static dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, memory::data_type type, int64_t rows,
+                                               int64_t in, int64_t out) {
+    const memory::desc left({rows, in}, type, memory::format_tag::ab);
+    const memory::desc right({in, out}, type, memory::format_tag::any);
+    const memory::desc result({rows, out}, memory::data_type::f32, memory::format_tag::ab);
+    return {dnnl::matmul::desc(left, right, result), engine};
+  }
+
   /// OpenMP, on which the library may run, counts threads for each thread that calls it.
   static void use_one_thread() {
     thread_local bool done = false;

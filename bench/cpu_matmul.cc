@@ -126,9 +126,11 @@ void run_shape(const BenchOptions& options, cpu::Isa isa, int threads, const Sha
                      .weight_bytes = formats.back().bytes});
   }
 #if defined(MILLRACE_HAS_DNNL)
-  const double bytes = 2.0 * static_cast<double>(shape.in * shape.out);
-  auto peer_weight = peer ? random_elements(shape.in * shape.out, tensor::DType::kBF16) : std::vector<std::byte>{};
-  if (peer) table.push_back({.name = "oneDNN bf16, 1T", .weight_bytes = bytes});
+  auto peer_weight = peer ? random_elements(shape.in * shape.out, DnnlProduct::dtype()) : std::vector<std::byte>{};
+  const auto bytes = static_cast<double>(peer_weight.size());
+  if (peer) {
+    table.push_back({fmt::format("oneDNN {}, 1T", tensor::to_string(DnnlProduct::dtype())), bytes, {}});
+  }
 #else
   (void)peer;
 #endif
@@ -144,8 +146,10 @@ void run_shape(const BenchOptions& options, cpu::Isa isa, int threads, const Sha
     }
 #if defined(MILLRACE_HAS_DNNL)
     std::optional<DnnlProduct> product;
+    std::vector<std::byte> peer_x;
     if (peer) {
-      product.emplace(rows, shape.in, shape.out, x_bytes, peer_weight, static_cast<size_t>(kWeightBytes / bytes) + 1);
+      peer_x = random_elements(rows * shape.in, DnnlProduct::dtype());
+      product.emplace(rows, shape.in, shape.out, peer_x, peer_weight, static_cast<size_t>(kWeightBytes / bytes) + 1);
       bodies.emplace_back([&] { product->run(); });
     }
 #endif

@@ -78,7 +78,9 @@ struct Bf16Format {
       Vec b[V];
 #pragma clang loop unroll(full)
       for (int v = 0; v < V; ++v) {
-        const Bits pairs = load_as<Bits>(right[v]);
+        const char* from = right[v];
+        asm volatile("" : "+r"(from));  // loaded anew for the other half: registers are scarcer than loads
+        const Bits pairs = load_as<Bits>(from);
         b[v] = reinterpret_cast<Vec>(half == 0 ? pairs << 16 : pairs & 0xFFFF0000u);
       }
 #pragma clang loop unroll(full)

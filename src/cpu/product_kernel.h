@@ -15,33 +15,103 @@ constexpr int kFewRows = 24;
 /// How far ahead of its use a streamed panel is asked for.
 constexpr int64_t kPrefetchBytes = 4096;
 
+/// Pairs of a bf16 panel that are widened at a time, and the bytes of 16 of its columns then: they stay in the first
+/// level while many rows pass over them.
+constexpr int64_t kWidePairs = 128;
+constexpr size_t kWideBytes = 2 * kWidePairs * sizeof(Vec);
+
+/// Whether a tile has all columns of a panel. Narrower ones read a part of each step: its lines fall into a part of
+/// the first level's sets, and displace each other beyond kShortSteps.
+constexpr bool kWideTiles = kTileVecs * kLanes == kPanelColumns;
+
+/// Vectors of columns in a tile of R rows. Few rows leave registers for more columns, so that a panel is read in its
+/// order.
+template <int R>
+constexpr int kProductVecs = kWideTiles || R == 1 ? 4
+                             : 2 * R <= kTileRows ? 2
+                                                  : 1;
+
+/// Steps between two stores of the sums.
+MILLRACE_INLINE int64_t product_block(const ProductTask& task) {
+  if (task.rows == 1 || (kWideTiles && task.rows <= kTileRows)) return task.steps;
+  return !kWideTiles || task.rows <= kFewRows ? kShortSteps : kLongSteps;
+}
+
+/// Adds to c [R, V * 16] the products of left rows with columns `panel_step` bytes apart from step to step.
+template <class Format, int R, int V, int64_t kAhead>
+MILLRACE_INLINE void product_columns(const char* left, size_t left_stride, const char* columns, size_t panel_step,
+                                     int64_t steps, float* c, bool fresh) {
+  Vec acc[R][V] = {};
+  if (!fresh) load_tile(acc, c, kPanelColumns);
+  for (int64_t step = 0; step < steps; ++step) {
+    const char* right[V];
+#pragma clang loop unroll(full)
+    for (int v = 0; v < V; ++v) {
+      right[v] = columns + static_cast<size_t>(v) * kLanes * Format::kColumnStep;
+      if constexpr (kAhead > 0) __builtin_prefetch(right[v] + kAhead);
+    }
+    Format::template step<R, V>(acc, left, left_stride, right);
+    left += Format::kLeftStep;
+    columns += panel_step;
+  }
+  store_tile(acc, c, kPanelColumns);
+}
+
 template <class Format, int R, bool kPrefetch>
 void product_tile(const char* left, size_t left_stride, const char* panel, int64_t steps, float* c, bool fresh) {
   constexpr size_t kPanelStep = kPanelColumns * Format::kColumnStep;
-  for (int first = 0; first < kPanelColumns; first += kTileVecs * kLanes) {
-    Vec acc[R][kTileVecs] = {};
-    if (!fresh) load_tile(acc, c + first, kPanelColumns);
-    const char* a = left;
-    const char* b = panel + static_cast<size_t>(first) * Format::kColumnStep;
-    for (int64_t step = 0; step < steps; ++step) {
-      const char* right[kTileVecs];
+  constexpr int kVecs = kProductVecs<R>;
+  // Where several tiles share the panel's columns, the next block.
+  constexpr auto kNear = kVecs * kLanes == kPanelColumns ? kPrefetchBytes : kShortSteps * int64_t{kPanelStep};
+  for (int first = 0; first < kPanelColumns; first += kVecs * kLanes) {
+    product_columns<Format, R, kVecs, kPrefetch ? kNear : 0>(left, left_stride,
+                                                             panel + static_cast<size_t>(first) * Format::kColumnStep,
+                                                             kPanelStep, steps, c + first, fresh);
+  }
+}
+
+/// Pairs of a bf16 panel as f32 [4][2 * kWidePairs][16]; asks for as many pairs behind them.
+MILLRACE_INLINE void widen_pairs(const char* panel, int64_t pairs, char* out) {
+  constexpr size_t kStep = kPanelColumns * 4;
+  constexpr size_t kVecBytes = sizeof(Vec);
+  for (int64_t pair = 0; pair < pairs; ++pair, panel += kStep, out += 2 * kVecBytes) {
 #pragma clang loop unroll(full)
-      for (int v = 0; v < kTileVecs; ++v) {
-        right[v] = b + static_cast<size_t>(v) * kLanes * Format::kColumnStep;
-        if constexpr (kPrefetch) __builtin_prefetch(right[v] + kPrefetchBytes);
-      }
-      Format::template step<R, kTileVecs>(acc, a, left_stride, right);
-      a += Format::kLeftStep;
-      b += kPanelStep;
+    for (size_t v = 0; v < kPanelColumns / kLanes; ++v) {
+      __builtin_prefetch(panel + pairs * static_cast<int64_t>(kStep) + v * kVecBytes);
+      const Bits words = load_as<Bits>(panel + v * kVecBytes);
+      store_as(out + v * kWideBytes, words << 16);
+      store_as(out + v * kWideBytes + kVecBytes, words & 0xFFFF0000u);
     }
-    store_tile(acc, c + first, kPanelColumns);
+  }
+}
+
+/// Of a bf16 panel with f32 left rows, so many that it pays to widen a block of the panel once: the same sums.
+template <class WideFormat>
+void product_widened(const ProductTask& task) {
+  alignas(64) char wide[kWideBytes * (kPanelColumns / kLanes)];
+  const auto* left = reinterpret_cast<const char*>(task.left);
+  const auto* panel = reinterpret_cast<const char*>(task.panel);
+  for (int64_t step = 0; step < task.steps; step += kWidePairs) {
+    const int64_t pairs = task.steps - step < kWidePairs ? task.steps - step : kWidePairs;
+    widen_pairs(panel + static_cast<size_t>(step) * kPanelColumns * 4, pairs, wide);
+    for (int first = 0; first < kPanelColumns; first += kLanes) {
+      for_row_tiles(task.rows, [&](auto rows, int row) {
+        const char* rows_left = left + static_cast<size_t>(row) * task.left_stride + static_cast<size_t>(step) * 8;
+        product_columns<WideFormat, decltype(rows)::kCount, 1, 0>(
+            rows_left, task.left_stride, wide + static_cast<size_t>(first / kLanes) * kWideBytes, sizeof(Vec),
+            2 * pairs, task.c + row * kPanelColumns + first, step == 0);
+      });
+    }
   }
 }
 
 /// Sums run over all steps in order whatever the blocking: a block starts from the sums that the one before it stored.
 template <class Format>
 void product(const ProductTask& task) {
-  const int64_t block = task.rows <= kTileRows ? task.steps : task.rows <= kFewRows ? kShortSteps : kLongSteps;
+  if constexpr (!kWideTiles && Format::kColumnStep < Format::kLeftStep) {
+    if (task.rows > kFewRows) return product_widened<F32Format>(task);
+  }
+  const int64_t block = product_block(task);
   const auto* left = reinterpret_cast<const char*>(task.left);
   const auto* panel = reinterpret_cast<const char*>(task.panel);
   for (int64_t step = 0; step < task.steps; step += block) {

@@ -34,7 +34,10 @@ MILLRACE_INLINE void store_as(T* to, V value) {
 }
 MILLRACE_INLINE Vec load(const float* from) { return load_as<Vec>(from); }
 MILLRACE_INLINE void store(float* to, Vec value) { store_as(to, value); }
-MILLRACE_INLINE Vec splat(float value) { return Vec{} + value; }
+/// Lane by lane, since 0 + value is an addition to the compiler: it makes -0 to 0.
+MILLRACE_INLINE Vec splat(float v) {
+  return Vec{v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v};
+}
 
 MILLRACE_INLINE Vec fma(Vec a, Vec b, Vec c) {
 #if defined(__FMA__)

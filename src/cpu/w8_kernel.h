@@ -85,7 +85,7 @@ template <class Format>
 void product_w8(const ProductTask& task) {
   constexpr int64_t kGroupSteps = kW8GroupElements / Format::kDepth;
   static_assert(kShortSteps % kGroupSteps == 0 && kShortSteps <= kW8ScratchSteps);
-  const int64_t block = task.rows <= kFewRows ? kShortSteps : kLongW8Steps;
+  const int64_t block = !kWideTiles || task.rows <= kFewRows ? kShortSteps : kLongW8Steps;
   const auto* left = reinterpret_cast<const char*>(task.left);
   auto* scratch = reinterpret_cast<char*>(task.scratch);
   for (int64_t step = 0; step < task.steps; step += block) {
