@@ -17,8 +17,8 @@ constexpr int64_t kPrefetchBytes = 4096;
 
 /// Pairs of a bf16 panel that are widened at a time, and the bytes of 16 of its columns then: they stay in the first
 /// level while many rows pass over them.
-constexpr int64_t kWidePairs = 128;
-constexpr size_t kWideBytes = 2 * kWidePairs * sizeof(Vec);
+constexpr int64_t kWidenedPairs = 128;
+constexpr size_t kWidenedBytes = 2 * kWidenedPairs * sizeof(Vec);
 
 /// Whether a tile has all columns of a panel. Narrower ones read a part of each step: its lines fall into a part of
 /// the first level's sets, and displace each other beyond kShortSteps.
@@ -70,7 +70,7 @@ void product_tile(const char* left, size_t left_stride, const char* panel, int64
   }
 }
 
-/// Pairs of a bf16 panel as f32 [4][2 * kWidePairs][16]; asks for as many pairs behind them.
+/// Pairs of a bf16 panel as f32 [4][2 * kWidenedPairs][16]; asks for as many pairs behind them.
 MILLRACE_INLINE void widen_pairs(const char* panel, int64_t pairs, char* out) {
   constexpr size_t kStep = kPanelColumns * 4;
   constexpr size_t kVecBytes = sizeof(Vec);
@@ -79,8 +79,8 @@ MILLRACE_INLINE void widen_pairs(const char* panel, int64_t pairs, char* out) {
     for (size_t v = 0; v < kPanelColumns / kLanes; ++v) {
       __builtin_prefetch(panel + pairs * static_cast<int64_t>(kStep) + v * kVecBytes);
       const Bits words = load_as<Bits>(panel + v * kVecBytes);
-      store_as(out + v * kWideBytes, words << 16);
-      store_as(out + v * kWideBytes + kVecBytes, words & 0xFFFF0000u);
+      store_as(out + v * kWidenedBytes, words << 16);
+      store_as(out + v * kWidenedBytes + kVecBytes, words & 0xFFFF0000u);
     }
   }
 }
@@ -88,17 +88,17 @@ MILLRACE_INLINE void widen_pairs(const char* panel, int64_t pairs, char* out) {
 /// Of a bf16 panel with f32 left rows, so many that it pays to widen a block of the panel once: the same sums.
 template <class WideFormat>
 void product_widened(const ProductTask& task) {
-  alignas(64) char wide[kWideBytes * (kPanelColumns / kLanes)];
+  alignas(64) char wide[kWidenedBytes * (kPanelColumns / kLanes)];
   const auto* left = reinterpret_cast<const char*>(task.left);
   const auto* panel = reinterpret_cast<const char*>(task.panel);
-  for (int64_t step = 0; step < task.steps; step += kWidePairs) {
-    const int64_t pairs = task.steps - step < kWidePairs ? task.steps - step : kWidePairs;
+  for (int64_t step = 0; step < task.steps; step += kWidenedPairs) {
+    const int64_t pairs = task.steps - step < kWidenedPairs ? task.steps - step : kWidenedPairs;
     widen_pairs(panel + static_cast<size_t>(step) * kPanelColumns * 4, pairs, wide);
     for (int first = 0; first < kPanelColumns; first += kLanes) {
       for_row_tiles(task.rows, [&](auto rows, int row) {
         const char* rows_left = left + static_cast<size_t>(row) * task.left_stride + static_cast<size_t>(step) * 8;
         product_columns<WideFormat, decltype(rows)::kCount, 1, 0>(
-            rows_left, task.left_stride, wide + static_cast<size_t>(first / kLanes) * kWideBytes, sizeof(Vec),
+            rows_left, task.left_stride, wide + static_cast<size_t>(first / kLanes) * kWidenedBytes, sizeof(Vec),
             2 * pairs, task.c + row * kPanelColumns + first, step == 0);
       });
     }
