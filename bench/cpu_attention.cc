@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <random>
 
 #include "cpu_bench.h"
 
@@ -59,8 +58,7 @@ void fill(tensor::Backend& backend, const tensor::AttentionShape& shape, const L
   const int64_t width = int64_t{shape.head_count + 2 * shape.kv_head_count} * shape.head_dim;
   const auto qkv = backend.allocate(static_cast<size_t>(rows * width) * 4);
   std::minstd_rand engine(1);
-  std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
-  for (int64_t i = 0; i < rows * width; ++i) reinterpret_cast<float*>(qkv.data())[i] = uniform(engine);
+  for (int64_t i = 0; i < rows * width; ++i) reinterpret_cast<float*>(qkv.data())[i] = draw_from(engine);
   const auto q = backend.allocate(static_cast<size_t>(rows * shape.head_count * shape.head_dim) * 4);
   const std::vector<float> frequencies(static_cast<size_t>(shape.head_dim / 2), 0.01f);
   const auto vector = backend.make_vector(frequencies);

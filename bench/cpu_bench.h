@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,12 @@ struct Timing {
 
 /// The same of several bodies that take turns, so that the machine's other load meets them alike.
 [[nodiscard]] std::vector<Timing> measure_in_turns(int runs, const std::vector<std::function<void()>>& bodies);
+
+/// Evenly from -1 to 1: std::uniform_real_distribution takes logarithms for each of hundreds of millions.
+[[nodiscard]] inline float draw_from(std::minstd_rand& engine) {
+  constexpr float kHalf = 0.5f * static_cast<float>(std::minstd_rand::max());
+  return static_cast<float>(engine()) / kHalf - 1.0f;
+}
 
 /// How a product's weights are held.
 enum class WeightFormat : uint8_t { kCompute, kW8, kW8A8 };

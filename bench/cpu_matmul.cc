@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <optional>
-#include <random>
 
 #include "cpu_bench.h"
 #if defined(MILLRACE_HAS_DNNL)
@@ -26,9 +25,8 @@ constexpr double kWeightBytes = 384e6;
 std::vector<std::byte> random_elements(int64_t count, tensor::DType dtype) {
   std::vector<std::byte> bytes(static_cast<size_t>(count) * tensor::size_of(dtype));
   std::minstd_rand engine(1);
-  std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
   for (int64_t i = 0; i < count; ++i) {
-    const float value = uniform(engine);
+    const float value = draw_from(engine);
     if (dtype == tensor::DType::kF32) {
       reinterpret_cast<float*>(bytes.data())[i] = value;
     } else {

@@ -12,26 +12,37 @@ constexpr float kNoMax = -1e30f;
 /// Scores and maxima are held in units of ln 2, so that probabilities are powers of 2.
 constexpr float kLog2E = 1.44269504088896341f;
 
-/// Scores of query rows against the block; the first rows ask for the next block's keys on the way.
-template <class Format, int R, bool kPrefetch>
+/// Rows whose tiles all ask for a share of the next block; of more, the first tile does, a small part of the time.
+constexpr int kAskingRows = 3 * kTileRows;
+
+template <int R>
+MILLRACE_INLINE Share share_of_asking_tile(const AttentionRows& rows, int row, size_t bytes, size_t full_step) {
+  return rows.rows <= kAskingRows ? share_of_tile(bytes, full_step, row, R, rows.rows) : Share{0, full_step};
+}
+
+/// Scores of query rows against the block; with `kAsk` asks for the next block's keys on the way.
+template <class Format, int R, bool kAsk>
 MILLRACE_INLINE void score_rows(const AttentionRows& rows, const KeyBlock& block, int row) {
   const int steps = rows.padded_dim / Format::kDepth;
   const size_t q_stride = static_cast<size_t>(steps) * Format::kLeftStep;
   constexpr size_t kGroupStep = kGroupKeys * Format::kColumnStep;
+  const Share share = share_of_asking_tile<R>(rows, row, static_cast<size_t>(steps) * kGroupStep, kGroupStep);
   for (int group = 0; group < kBlockGroups; group += kTileVecs) {
     Vec acc[R][kTileVecs] = {};
     const char* q = reinterpret_cast<const char*>(rows.q) + static_cast<size_t>(row) * q_stride;
     size_t offset = 0;
+    size_t ahead = share.first;
     for (int step = 0; step < steps; ++step) {
       const char* right[kTileVecs];
 #pragma clang loop unroll(full)
       for (int v = 0; v < kTileVecs; ++v) {
         right[v] = reinterpret_cast<const char*>(block.k[group + v]) + offset;
-        if constexpr (kPrefetch) __builtin_prefetch(reinterpret_cast<const char*>(block.next_k[group + v]) + offset);
+        if constexpr (kAsk) __builtin_prefetch(reinterpret_cast<const char*>(block.next_k[group + v]) + ahead);
       }
       Format::template step<R, kTileVecs>(acc, q, q_stride, right);
       q += Format::kLeftStep;
       offset += kGroupStep;
+      ahead += share.step;
     }
     store_tile(acc, rows.scores + row * kBlockKeys + group * kGroupKeys, kBlockKeys);
   }
@@ -87,13 +98,17 @@ MILLRACE_INLINE void soften_rows(const AttentionRows& rows, int32_t first_key, f
   }
 }
 
-/// acc[row] = acc[row] · factor[row] + Σ_key p[row][key] · v[key], for `V` vectors of channels from `channel`.
-template <class Format, int R, int V, bool kPrefetch>
+/// acc[row] = acc[row] · factor[row] + Σ_key p[row][key] · v[key], for `V` vectors of channels from `channel`; with
+/// `kAsk` asks for as much of the next block's values on the way, in the order of memory.
+template <class Format, int R, int V, bool kAsk>
 MILLRACE_INLINE void gather_values(const AttentionRows& rows, const KeyBlock& block, const float* factor, int row,
                                    int channel) {
   constexpr int kGroupSteps = kGroupKeys / Format::kDepth;
   constexpr size_t kLeftStride = kBlockKeys * sizeof(float);
+  constexpr size_t kTileStep = V * kLanes * Format::kColumnStep;
   const size_t value_step = static_cast<size_t>(rows.padded_dim) * Format::kColumnStep;
+  const size_t first_column = static_cast<size_t>(channel) * Format::kColumnStep;
+  const Share share = share_of_asking_tile<R>(rows, row, kGroupSteps * kTileStep, kTileStep);
   float* c = rows.state.acc + row * rows.padded_dim + channel;
   Vec acc[R][V];
   load_tile(acc, c, static_cast<size_t>(rows.padded_dim));
@@ -104,44 +119,47 @@ MILLRACE_INLINE void gather_values(const AttentionRows& rows, const KeyBlock& bl
   }
   const char* p = reinterpret_cast<const char*>(rows.scores) + static_cast<size_t>(row) * kLeftStride;
   for (int group = 0; group < kBlockGroups; ++group) {
-    size_t offset = static_cast<size_t>(channel) * Format::kColumnStep;
+    const char* values = reinterpret_cast<const char*>(block.v[group]) + first_column;
+    const char* ahead = reinterpret_cast<const char*>(block.next_v[group]) + kGroupSteps * first_column + share.first;
     for (int step = 0; step < kGroupSteps; ++step) {
       const char* right[V];
 #pragma clang loop unroll(full)
       for (int v = 0; v < V; ++v) {
-        const size_t at = offset + static_cast<size_t>(v) * kLanes * Format::kColumnStep;
-        right[v] = reinterpret_cast<const char*>(block.v[group]) + at;
-        if constexpr (kPrefetch) __builtin_prefetch(reinterpret_cast<const char*>(block.next_v[group]) + at);
+        const size_t at = static_cast<size_t>(v) * kLanes * Format::kColumnStep;
+        right[v] = values + at;
+        if constexpr (kAsk) __builtin_prefetch(ahead + at);
       }
       Format::template step<R, V>(acc, p, kLeftStride, right);
       p += Format::kLeftStep;
-      offset += value_step;
+      values += value_step;
+      ahead += share.step;
     }
   }
   store_tile(acc, c, static_cast<size_t>(rows.padded_dim));
 }
 
-template <class Format, int R, bool kPrefetch, int V = kTileVecs>
+template <class Format, int R, bool kAsk, int V = kTileVecs>
 MILLRACE_INLINE void gather_channels(const AttentionRows& rows, const KeyBlock& block, const float* factor, int row,
                                      int channel) {
   for (; channel + V * kLanes <= rows.padded_dim; channel += V * kLanes) {
-    gather_values<Format, R, V, kPrefetch>(rows, block, factor, row, channel);
+    gather_values<Format, R, V, kAsk>(rows, block, factor, row, channel);
   }
-  if constexpr (V > 1) gather_channels<Format, R, kPrefetch, V - 1>(rows, block, factor, row, channel);
+  if constexpr (V > 1) gather_channels<Format, R, kAsk, V - 1>(rows, block, factor, row, channel);
 }
 
 template <class Format>
 void attention_block(const AttentionRows& rows, const KeyBlock& block) {
+  const auto asks = [&](int row) __attribute__((always_inline)) { return row == 0 || rows.rows <= kAskingRows; };
   for_row_tiles(rows.rows, [&](auto count, int row) {
     constexpr int R = decltype(count)::kCount;
-    row == 0 ? score_rows<Format, R, true>(rows, block, row) : score_rows<Format, R, false>(rows, block, row);
+    asks(row) ? score_rows<Format, R, true>(rows, block, row) : score_rows<Format, R, false>(rows, block, row);
   });
   float factor[kMaxAttentionRows];
   soften_rows<Format>(rows, block.first_key, factor);
   for_row_tiles(rows.rows, [&](auto count, int row) {
     constexpr int R = decltype(count)::kCount;
-    row == 0 ? gather_channels<Format, R, true>(rows, block, factor, row, 0)
-             : gather_channels<Format, R, false>(rows, block, factor, row, 0);
+    asks(row) ? gather_channels<Format, R, true>(rows, block, factor, row, 0)
+              : gather_channels<Format, R, false>(rows, block, factor, row, 0);
   });
 }
 

@@ -19,6 +19,22 @@ constexpr int kTileRows = 2;
 constexpr int kTileVecs = 1;
 #endif
 
+/// Whether a tile has all columns of a panel, or keys of a block.
+constexpr bool kWideTiles = kTileVecs * kLanes == kPanelColumns;
+
+/// Which bytes of what comes next a tile asks for: those from `first`, moving on by `step` with each of its steps.
+struct Share {
+  size_t first = 0;
+  size_t step = 0;
+};
+
+/// The share of `bytes` of the tile at `row`, of `tile_rows` of `rows`: if the first tile asked for everything, it
+/// would wait, and the memory be idle afterwards. A tile of all rows moves on by `full_step`.
+MILLRACE_INLINE Share share_of_tile(size_t bytes, size_t full_step, int row, int tile_rows, int rows) {
+  return {bytes * static_cast<size_t>(row) / static_cast<size_t>(rows),
+          full_step * static_cast<size_t>(tile_rows) / static_cast<size_t>(rows)};
+}
+
 /// f32 panels: a step is one element.
 struct F32Format {
   static constexpr size_t kLeftStep = 4;    // bytes of a left row per step

@@ -96,7 +96,7 @@ void product_w8(const ProductTask& task) {
     for_row_tiles(task.rows, [&](auto rows, int row) {
       product_tile<Format, decltype(rows)::kCount, false>(a + static_cast<size_t>(row) * task.left_stride,
                                                           task.left_stride, scratch, count,
-                                                          task.c + row * kPanelColumns, step == 0);
+                                                          task.c + row * kPanelColumns, step == 0, {});
     });
   }
 }
