@@ -17,10 +17,14 @@ constexpr int kInt8StepBytes = 4;
 constexpr int kInt8StepBytes = 8;
 #endif
 constexpr int kInt8LeftGroupBytes = kInt8GroupSteps * kInt8StepBytes + static_cast<int>(sizeof(Int8Factors));
+/// Steps of a loop's body: with all of a group the compiler runs out of registers where there are 16 of them.
+constexpr int kInt8StepsAtOnce = kWideTiles ? kInt8GroupSteps : 1;
 constexpr int kInt8Columns = kInt8Depth * kPanelColumns;  // bytes of a step of a panel
 
 #if defined(__AVX512F__)
 constexpr int kInt8TileRows = 6;
+#elif defined(__AVX2__)
+constexpr int kInt8TileRows = 4;
 #else
 constexpr int kInt8TileRows = 2;
 #endif
@@ -78,9 +82,14 @@ struct Int8Step {
 };
 #endif
 
-/// R rows over `groups` of a panel, added to c unless `fresh`.
-template <int R, bool kPrefetch>
-void int8_tile(const char* left, size_t left_stride, const char* panel, int64_t groups, float* c, bool fresh) {
+/// Groups of a panel, 17 KB, that stay in the first-level cache while tiles of rows pass over them.
+constexpr int64_t kInt8BlockGroups = 8;
+
+/// R rows over `groups` of a panel, added to c unless `fresh`. With `kAsk` asks for what follows: a wide tile for what
+/// comes shortly, a narrow one for `ahead`.
+template <int R, bool kAsk>
+void int8_tile(const char* left, size_t left_stride, const char* panel, int64_t groups, float* c, bool fresh,
+               Prefetch ahead) {
   constexpr int V = kInt8TileVecs<R>;
   for (int first = 0; first < kPanelColumns; first += V * kLanes) {
     Vec acc[R][V] = {};
@@ -97,18 +106,19 @@ void int8_tile(const char* left, size_t left_stride, const char* panel, int64_t 
         for (int v = 0; v < V; ++v) sum[r][v] = splat_int(factors[r].correction);
       }
       const char* columns = group + kW8ScaleBytes + first * kInt8Depth;
-#pragma clang loop unroll(full)
+#pragma clang loop unroll_count(kInt8StepsAtOnce)
       for (int step = 0; step < kInt8GroupSteps; ++step, columns += kInt8Columns) {
 #pragma clang loop unroll(full)
         for (int v = 0; v < V; ++v) {
           const char* at = columns + v * kLanes * kInt8Depth;
-          if constexpr (kPrefetch) __builtin_prefetch(at + kPrefetchBytes);
+          if constexpr (kAsk) __builtin_prefetch(kWideTiles ? at + kPrefetchBytes : ahead.at + v * kLanes * kInt8Depth);
           const Int8Step right(at);
 #pragma clang loop unroll(full)
           for (int r = 0; r < R; ++r) {
             sum[r][v] = right.add_dot(sum[r][v], a + static_cast<size_t>(r) * left_stride + step * kInt8StepBytes);
           }
         }
+        if constexpr (kAsk) ahead.at += ahead.step;
       }
 #pragma clang loop unroll(full)
       for (int v = 0; v < V; ++v) {
@@ -123,11 +133,18 @@ void int8_tile(const char* left, size_t left_stride, const char* panel, int64_t 
   }
 }
 
+/// What a narrow tile of R rows asks for while a block of groups passes.
+template <int R>
+MILLRACE_INLINE Prefetch ahead_of_int8_tile(const ProductTask& task, const char* block, int row) {
+  constexpr size_t kBlockBytes = kInt8BlockGroups * kW8GroupBytes;
+  constexpr size_t kTileSteps = kInt8BlockGroups * kInt8GroupSteps * (kPanelColumns / kLanes) / kInt8TileVecs<R>;
+  const Share share = share_of_tile(kBlockBytes, kBlockBytes / kTileSteps, row, R, task.rows);
+  return {block + kBlockBytes + share.first, share.step};
+}
+
 void product_int8(const ProductTask& task) {
-  constexpr int64_t kBlockGroups8 =
-      8;  // 17 KB of a panel stay in the first-level cache while tiles of rows pass over it
   const int64_t groups = task.steps / kInt8GroupSteps;
-  const int64_t block = task.rows <= kInt8TileRows ? groups : kBlockGroups8;
+  const int64_t block = kWideTiles && task.rows <= kInt8TileRows ? groups : kInt8BlockGroups;
   const auto* left = reinterpret_cast<const char*>(task.left);
   const auto* panel = reinterpret_cast<const char*>(task.panel);
   for (int64_t group = 0; group < groups; group += block) {
@@ -135,13 +152,13 @@ void product_int8(const ProductTask& task) {
     const char* a = left + group * kInt8LeftGroupBytes;
     const char* b = panel + group * kW8GroupBytes;
     for_row_tiles<kInt8TileRows>(task.rows, [&](auto rows, int row) {
-      constexpr int kRows = decltype(rows)::kCount;
+      constexpr int R = decltype(rows)::kCount;
       const char* tile_left = a + static_cast<size_t>(row) * task.left_stride;
       float* c = task.c + row * kPanelColumns;
-      if (row == 0) {
-        int8_tile<kRows, true>(tile_left, task.left_stride, b, count, c, group == 0);
+      if (row == 0 || !kWideTiles) {
+        int8_tile<R, true>(tile_left, task.left_stride, b, count, c, group == 0, ahead_of_int8_tile<R>(task, b, row));
       } else {
-        int8_tile<kRows, false>(tile_left, task.left_stride, b, count, c, group == 0);
+        int8_tile<R, false>(tile_left, task.left_stride, b, count, c, group == 0, {});
       }
     });
   }
