@@ -25,6 +25,7 @@ template <class Format, int R, bool kAsk>
 MILLRACE_INLINE void score_rows(const AttentionRows& rows, const KeyBlock& block, int row) {
   const int steps = rows.padded_dim / Format::kDepth;
   const size_t q_stride = static_cast<size_t>(steps) * Format::kLeftStep;
+  const RowStrides strides(q_stride);
   constexpr size_t kGroupStep = kGroupKeys * Format::kColumnStep;
   const Share share = share_of_asking_tile<R>(rows, row, static_cast<size_t>(steps) * kGroupStep, kGroupStep);
   for (int group = 0; group < kBlockGroups; group += kTileVecs) {
@@ -39,7 +40,7 @@ MILLRACE_INLINE void score_rows(const AttentionRows& rows, const KeyBlock& block
         right[v] = reinterpret_cast<const char*>(block.k[group + v]) + offset;
         if constexpr (kAsk) __builtin_prefetch(reinterpret_cast<const char*>(block.next_k[group + v]) + ahead);
       }
-      Format::template step<R, kTileVecs>(acc, q, q_stride, right);
+      Format::template step<R, kTileVecs>(acc, q, strides, right);
       q += Format::kLeftStep;
       offset += kGroupStep;
       ahead += share.step;
@@ -129,7 +130,7 @@ MILLRACE_INLINE void gather_values(const AttentionRows& rows, const KeyBlock& bl
         right[v] = values + at;
         if constexpr (kAsk) __builtin_prefetch(ahead + at);
       }
-      Format::template step<R, V>(acc, p, kLeftStride, right);
+      Format::template step<R, V>(acc, p, ConstantStrides<kLeftStride>{}, right);
       p += Format::kLeftStep;
       values += value_step;
       ahead += share.step;

@@ -35,20 +35,40 @@ MILLRACE_INLINE Share share_of_tile(size_t bytes, size_t full_step, int row, int
           full_step * static_cast<size_t>(tile_rows) / static_cast<size_t>(rows)};
 }
 
+/// Where the rows of a left operand begin that lie so many bytes apart: at a multiple that an address can have, or at
+/// one that stays in a register, since the compiler would add up addresses in each step.
+struct RowStrides {
+  size_t one;
+  size_t three;
+  size_t five;
+
+  explicit MILLRACE_INLINE RowStrides(size_t stride) : one(stride), three(3 * stride), five(5 * stride) {
+    asm("" : "+r"(three), "+r"(five));
+  }
+  [[nodiscard]] MILLRACE_INLINE size_t to(int row) const {
+    return row == 3 ? three : row == 5 ? five : static_cast<size_t>(row) * one;
+  }
+};
+/// The same for a distance that is known.
+template <size_t kStride>
+struct ConstantStrides {
+  [[nodiscard]] static MILLRACE_INLINE size_t to(int row) { return static_cast<size_t>(row) * kStride; }
+};
+
 /// f32 panels: a step is one element.
 struct F32Format {
   static constexpr size_t kLeftStep = 4;    // bytes of a left row per step
   static constexpr size_t kColumnStep = 4;  // bytes of a column per step
   static constexpr int kDepth = 1;          // summed elements per step
 
-  template <int R, int V>
-  static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* left, size_t stride, const char* const (&right)[V]) {
+  template <int R, int V, class Strides>
+  static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* left, Strides strides, const char* const (&right)[V]) {
     Vec b[V];
 #pragma clang loop unroll(full)
     for (int v = 0; v < V; ++v) b[v] = load_as<Vec>(right[v]);
 #pragma clang loop unroll(full)
     for (int r = 0; r < R; ++r) {
-      const Vec a = splat(load_as<float>(left + static_cast<size_t>(r) * stride));
+      const Vec a = splat(load_as<float>(left + strides.to(r)));
 #pragma clang loop unroll(full)
       for (int v = 0; v < V; ++v) acc[r][v] = fma(a, b[v], acc[r][v]);
     }
@@ -63,14 +83,14 @@ struct Bf16Format {
   static constexpr size_t kColumnStep = 4;
   static constexpr int kDepth = 2;
 
-  template <int R, int V>
-  static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* left, size_t stride, const char* const (&right)[V]) {
+  template <int R, int V, class Strides>
+  static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* left, Strides strides, const char* const (&right)[V]) {
     __m512bh b[V];
 #pragma clang loop unroll(full)
     for (int v = 0; v < V; ++v) b[v] = load_as<__m512bh>(right[v]);
 #pragma clang loop unroll(full)
     for (int r = 0; r < R; ++r) {
-      const Bits a = Bits{} + load_as<uint32_t>(left + static_cast<size_t>(r) * stride);
+      const Bits a = Bits{} + load_as<uint32_t>(left + strides.to(r));
 #pragma clang loop unroll(full)
       for (int v = 0; v < V; ++v) {
         acc[r][v] = reinterpret_cast<Vec>(
@@ -87,21 +107,20 @@ struct Bf16Format {
   static constexpr size_t kColumnStep = 4;
   static constexpr int kDepth = 2;
 
-  template <int R, int V>
-  static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* left, size_t stride, const char* const (&right)[V]) {
+  template <int R, int V, class Strides>
+  static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* left, Strides strides, const char* const (&right)[V]) {
 #pragma clang loop unroll(full)
     for (int half = 0; half < 2; ++half) {
       Vec b[V];
+      asm volatile("" ::: "memory");  // pairs are loaded anew for the other half: registers are scarcer than loads
 #pragma clang loop unroll(full)
       for (int v = 0; v < V; ++v) {
-        const char* from = right[v];
-        asm volatile("" : "+r"(from));  // loaded anew for the other half: registers are scarcer than loads
-        const Bits pairs = load_as<Bits>(from);
+        const Bits pairs = load_as<Bits>(right[v]);
         b[v] = reinterpret_cast<Vec>(half == 0 ? pairs << 16 : pairs & 0xFFFF0000u);
       }
 #pragma clang loop unroll(full)
       for (int r = 0; r < R; ++r) {
-        const Vec a = splat(load_as<float>(left + static_cast<size_t>(r) * stride + half * 4));
+        const Vec a = splat(load_as<float>(left + strides.to(r) + half * 4));
 #pragma clang loop unroll(full)
         for (int v = 0; v < V; ++v) acc[r][v] = fma(a, b[v], acc[r][v]);
       }

@@ -40,6 +40,7 @@ struct Prefetch {
 template <class Format, int R, int V, bool kAhead>
 MILLRACE_INLINE void product_columns(const char* left, size_t left_stride, const char* columns, size_t panel_step,
                                      int64_t steps, float* c, bool fresh, Prefetch ahead) {
+  const RowStrides strides(left_stride);
   Vec acc[R][V] = {};
   if (!fresh) load_tile(acc, c, kPanelColumns);
   for (int64_t step = 0; step < steps; ++step) {
@@ -50,7 +51,7 @@ MILLRACE_INLINE void product_columns(const char* left, size_t left_stride, const
       right[v] = columns + at;
       if constexpr (kAhead) __builtin_prefetch(ahead.at + at);
     }
-    Format::template step<R, V>(acc, left, left_stride, right);
+    Format::template step<R, V>(acc, left, strides, right);
     left += Format::kLeftStep;
     columns += panel_step;
     if constexpr (kAhead) ahead.at += ahead.step;
