@@ -15,6 +15,8 @@ constexpr uint32_t kAlignment = 64;
 constexpr uint32_t kLeastPart = 4;
 /// The target never falls below this part of what --chunked-prefill-size takes.
 constexpr double kLeastTarget = 0.125;
+/// Nor below what so many times the alignment takes: rounded to it, smaller chunks would cost anything but the same.
+constexpr uint32_t kLeastAlignments = 3;
 /// Nor rises above this multiple of it.
 constexpr double kMostTarget = 4;
 /// The published profile goes beyond the size by this part of it.
@@ -137,7 +139,8 @@ double Chunker::balanced_target(const std::vector<uint32_t>& backlog) const {
   }
   double wanted = fixed + std::sqrt(total * fixed / filling_);
   if (wanted > most) wanted = std::sqrt(wanted * most);
-  return std::clamp(std::max(wanted, held_us_), kLeastTarget * most, kMostTarget * most);
+  const double least = std::max(kLeastTarget * most, costs_.slowest_prompt_us(kLeastAlignments * alignment_));
+  return std::clamp(std::max(wanted, held_us_), least, kMostTarget * most);
 }
 
 uint32_t Chunker::aligned(double tokens) const {
@@ -162,7 +165,7 @@ uint32_t Chunker::balanced_chunk(const Prompt& prompt) const {
   double chunk = costs_.chunk_for(shape_, prompt.prefix, target);
   if (cut_any_) return chunk >= prompt.left ? prompt.left : aligned(chunk);
   chunk = std::max(chunk, costs_.chunk_for({}, prompt.prefix, target) / kLeastPart);
-  return chunk >= prompt.left ? prompt.left : std::max(aligned(chunk), alignment_);
+  return chunk >= prompt.left ? prompt.left : std::max(aligned(chunk + 0.5 * alignment_), alignment_);
 }
 
 uint32_t Chunker::budget_for(const Prompt& prompt) const {

@@ -1,5 +1,6 @@
 #include "sched/chunking.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -11,7 +12,7 @@ namespace {
 constexpr CostCoefficients kStage = {9000, 12, 2.5e-4, 100, 0.01};
 constexpr uint32_t kPrompt = 131072;
 
-Chunker chunker_of(const ChunkingOptions& options) {
+Chunker chunker_of(const ChunkingOptions& options, const CostCoefficients& stage_cost = kStage) {
   Chunker chunker(options);
   const uint32_t stage_count = options.stage_count;
   for (uint32_t stage = 0; stage < stage_count; ++stage) {
@@ -20,7 +21,7 @@ Chunker chunker_of(const ChunkingOptions& options) {
       shape.add_prefill(i % 4 == 3 ? 1024 * i : 0, 1000 * i);
       if (i % 5 == 4) shape.add_decode(500 * i);
       if (i % 5 == 2) shape.add_decode(90 * i);
-      chunker.observe(StageId(stage), shape, kStage.predict_us(shape));
+      chunker.observe(StageId(stage), shape, stage_cost.predict_us(shape));
     }
   }
   chunker.finish_profile();
@@ -151,6 +152,16 @@ TEST_CASE("chunks of a size too small to pay for their fixed cost take longer as
   }
   REQUIRE(longest_us > 1.5 * first_us);
   REQUIRE(longest_us < 4.1 * first_us);
+}
+
+TEST_CASE("where micro-batches cost nothing of their own, chunks are still of several alignments") {
+  constexpr CostCoefficients kFree = {0, 1500, 0.3, 1400, 3};
+  Chunker chunker = chunker_of({Chunking::kBalanced, 512, 0.75, 64, 2}, kFree);
+  auto chunks = chunks_of(chunker, 2000, 5);
+  REQUIRE(chunks.front() == 192);
+  chunks.pop_back();
+  REQUIRE(chunks.back() == 128);  // 109 would take as long as the first
+  REQUIRE(std::is_sorted(chunks.rbegin(), chunks.rend()));
 }
 
 TEST_CASE("what decode takes of a micro-batch, a chunk leaves") {
