@@ -1,0 +1,257 @@
+// Inner kernels of several builds of src/cpu/kernels.cc take turns of some milliseconds each on the same data, so that
+// a machine whose speed wanders meets them alike. bench/kernel_turns.py makes the builds out of git revisions.
+
+#include <dlfcn.h>
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <random>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cpu/kernels.h"
+#include "cpu/memory.h"
+#include "tensor/backend.h"
+#include "tensor/dtype.h"
+
+using namespace millrace;
+using namespace millrace::cpu;
+
+namespace {
+
+/// Weights, keys and values are read from all over it, since caches must not hold them.
+constexpr size_t kMemoryBytes = size_t{256} << 20;
+constexpr int64_t kFeatures = 896;  // summed by each product
+constexpr int32_t kKeys = 2048;     // that a row of queries attends to
+
+struct Options {
+  std::vector<std::string> builds;
+  std::string isa = "avx2";
+  int runs = 15;
+};
+
+struct Build {
+  std::string name;
+  const Kernels* kernels = nullptr;
+};
+
+Build open_build(const std::string& path, const std::string& isa) {
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw std::runtime_error(dlerror());
+  const std::string table = "kernels_" + isa;
+  const std::string symbol = fmt::format("_ZN8millrace3cpu{}{}E", table.size(), table);
+  const auto* kernels = static_cast<const Kernels*>(dlsym(library, symbol.c_str()));
+  if (kernels == nullptr) throw std::runtime_error(fmt::format("{} has no {}", path, table));
+  if (kernels->tiles) throw std::runtime_error("kernels with tiles want their rows in another order than this makes");
+  const size_t slash = path.find_last_of('/') + 1;
+  return {path.substr(slash, path.find_last_of('.') - slash), kernels};
+}
+
+/// What all builds compute in turns.
+class Turns {
+ public:
+  Turns(std::span<const Build> builds, int runs) : builds_(builds), runs_(runs) {}
+
+  /// Prints GFLOP/s of each build, median and best, and the median ratio to the first with the least and the most.
+  void run(const std::string& name, double operations, const std::function<void(const Kernels&)>& body) const {
+    std::vector<std::vector<double>> seconds(builds_.size());
+    for (int turn = 0; turn <= runs_; ++turn) {
+      for (size_t i = 0; i < builds_.size(); ++i) {
+        const auto begin = std::chrono::steady_clock::now();
+        body(*builds_[i].kernels);
+        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+        if (turn > 0) seconds[i].push_back(taken.count());
+      }
+    }
+    fmt::print("{:<28}", name);
+    for (size_t i = 0; i < builds_.size(); ++i) {
+      std::vector<double> ratios;
+      for (size_t turn = 0; turn < seconds[i].size(); ++turn) ratios.push_back(seconds[0][turn] / seconds[i][turn]);
+      std::ranges::sort(ratios);
+      std::vector<double> sorted = seconds[i];
+      std::ranges::sort(sorted);
+      fmt::print(" | {} {:.0f}, best {:.0f}", builds_[i].name, operations / sorted[sorted.size() / 2] / 1e9,
+                 operations / sorted.front() / 1e9);
+      if (i > 0) {
+        fmt::print(", {:.2f} [{:.2f}, {:.2f}]", ratios[ratios.size() / 2], ratios.front(), ratios.back());
+      }
+    }
+    fmt::print("\n");
+    std::fflush(stdout);
+  }
+
+ private:
+  std::span<const Build> builds_;
+  int runs_;
+};
+
+/// Walks over the memory in steps of `bytes`, from its beginning again where they don't fit any more.
+class Reader {
+ public:
+  explicit Reader(const std::byte* memory) : memory_(memory) {}
+  const std::byte* next(size_t bytes) {
+    constexpr size_t kPrefetched = 65536;  // kernels ask for what follows
+    if (at_ + 2 * bytes + kPrefetched > kMemoryBytes) at_ = 0;
+    return memory_ + std::exchange(at_, at_ + bytes);
+  }
+
+ private:
+  const std::byte* memory_;
+  size_t at_ = 0;
+};
+
+/// Left rows in the format that products and attention of a build read: bf16 or f32.
+std::vector<std::byte> left_rows(const Kernels& kernels, const std::vector<float>& values) {
+  std::vector<std::byte> rows(values.size() * sizeof(float));
+  if (kernels.bf16_left) {
+    kernels.narrow(values.data(), reinterpret_cast<uint16_t*>(rows.data()), static_cast<int64_t>(values.size()));
+  } else {
+    std::copy(values.begin(), values.end(), reinterpret_cast<float*>(rows.data()));
+  }
+  return rows;
+}
+
+std::vector<float> random_values(size_t count) {
+  std::minstd_rand engine(1);
+  std::vector<float> values(count);
+  for (float& value : values) value = static_cast<float>(engine() % 2001) / 1000.0f - 1.0f;
+  return values;
+}
+
+enum class Format : uint8_t { kBf16, kW8, kInt8 };
+
+/// Some panels times `rows` rows.
+void run_products(const Turns& turns, const Kernels& first, Format format, int rows, Reader& memory) {
+  const std::vector<float> values = random_values(static_cast<size_t>(rows) * kFeatures);
+  const size_t int8_row = static_cast<size_t>(kFeatures / kW8GroupElements * first.int8_left_bytes);
+  const size_t element = first.bf16_left ? 2 : 4;
+  std::vector<std::byte> left = left_rows(first, values);
+  if (format == Format::kInt8) {
+    left.assign(static_cast<size_t>(rows) * int8_row, {});
+    for (int row = 0; row < rows; ++row) {
+      first.round_left(values.data() + row * kFeatures, kFeatures, left.data() + static_cast<size_t>(row) * int8_row);
+    }
+  }
+  const int64_t depth = format == Format::kInt8 ? kInt8Depth : format == Format::kBf16 || first.bf16_left ? 2 : 1;
+  const size_t panel = format == Format::kBf16 ? size_t{kFeatures} * kPanelColumns * 2
+                                               : size_t{kFeatures / kW8GroupElements} * kW8GroupBytes;
+  const auto scratch = allocate_pages(kW8ScratchBytes);
+  std::vector<float> sums(static_cast<size_t>(rows) * kPanelColumns);
+  ProductTask task{.left = left.data(),
+                   .left_stride = format == Format::kInt8 ? int8_row : static_cast<size_t>(kFeatures) * element,
+                   .steps = kFeatures / depth,
+                   .rows = rows,
+                   .c = sums.data(),
+                   .scratch = scratch.data()};
+  const int panels = rows <= 32 ? 600 : 19200 / rows;
+  constexpr const char* kNames[] = {"bf16", "w8", "w8a8"};
+  turns.run(fmt::format("{} product, {} rows", kNames[static_cast<int>(format)], rows),
+            2.0 * rows * kFeatures * kPanelColumns * panels, [&](const Kernels& kernels) {
+              const auto product = format == Format::kBf16   ? kernels.product_bf16
+                                   : format == Format::kInt8 ? kernels.product_int8
+                                   : kernels.bf16_left       ? kernels.product_w8_bf16
+                                                             : kernels.product_w8_f32;
+              for (int i = 0; i < panels; ++i) {
+                task.panel = memory.next(panel);
+                task.next = task.panel + panel;
+                product(task);
+              }
+            });
+}
+
+/// The block of keys at `key`, whose pages of 64 tokens lie one after another from `base`: K, then V.
+KeyBlock block_at(const std::byte* base, int32_t key, size_t group_bytes) {
+  KeyBlock block{.first_key = key, .opens = key == 0, .closes = key + kBlockKeys >= kKeys};
+  const std::byte* page = base + static_cast<size_t>(key / kBlockKeys) * 2 * kBlockGroups * group_bytes;
+  for (int group = 0; group < kBlockGroups; ++group) {
+    block.k[group] = page + static_cast<size_t>(group) * group_bytes;
+    block.v[group] = block.k[group] + kBlockGroups * group_bytes;
+  }
+  return block;
+}
+
+/// `rows` rows of queries over keys and values in bf16.
+void run_attention(const Turns& turns, const Kernels& first, int head_dim, int rows, Reader& memory) {
+  const auto dim = static_cast<size_t>(head_dim);
+  const auto count = static_cast<size_t>(rows);
+  const size_t group_bytes = kGroupKeys * dim * 2;
+  const std::vector<std::byte> q = left_rows(first, random_values(count * dim));
+  const std::vector<int32_t> positions(count, kKeys);
+  const auto scratch = allocate_pages(count * (kBlockKeys + 17 + dim) * sizeof(float));
+  auto* const floats = reinterpret_cast<float*>(scratch.data());
+  const size_t state = count * kBlockKeys;
+  const AttentionRows task{.q = q.data(),
+                           .position = positions.data(),
+                           .rows = rows,
+                           .padded_dim = head_dim,
+                           .scale = 0.125f,
+                           .scores = floats,
+                           .state = {floats + state, floats + state + count, floats + state + count * 17}};
+  const int walks = rows <= 16 ? 40 : 8;
+  turns.run(fmt::format("attention, {} rows of {}", rows, head_dim), 4.0 * rows * head_dim * kKeys * walks,
+            [&](const Kernels& kernels) {
+              for (int walk = 0; walk < walks; ++walk) {
+                std::fill(task.state.max, task.state.max + count, -1e30f);
+                std::fill(task.state.sum, task.state.sum + count * (16 + dim), 0.0f);
+                const std::byte* base = memory.next(kKeys / kGroupKeys * 2 * group_bytes);
+                for (int32_t key = 0; key < kKeys; key += kBlockKeys) {
+                  KeyBlock block = block_at(base, key, group_bytes);
+                  const KeyBlock next = block_at(base, std::min(key + kBlockKeys, kKeys - kBlockKeys), group_bytes);
+                  std::copy(std::begin(next.k), std::end(next.k), block.next_k);
+                  std::copy(std::begin(next.v), std::end(next.v), block.next_v);
+                  kernels.attention_block_bf16(task, block);
+                }
+              }
+            });
+}
+
+/// bf16 from -1 to 1, which 8-bit groups have as scales and values too.
+tensor::Buffer random_memory() {
+  auto memory = allocate_pages(kMemoryBytes);
+  std::minstd_rand engine(1);
+  auto* words = reinterpret_cast<uint16_t*>(memory.data());
+  for (size_t i = 0; i < kMemoryBytes / 2; ++i) {
+    words[i] = tensor::BFloat16::from_float(static_cast<float>(engine() % 2001) / 1000.0f - 1.0f).bits;
+  }
+  return memory;
+}
+
+void compare(const Options& options) {
+  std::vector<Build> builds;
+  for (const std::string& path : options.builds) builds.push_back(open_build(path, options.isa));
+  const tensor::Buffer data = random_memory();
+  Reader memory(data.data());
+  const Turns turns(builds, options.runs);
+  const Kernels& first = *builds.front().kernels;
+  fmt::print("GFLOP/s of one thread, median and best of {} turns; how many times as fast as the first\n", options.runs);
+  for (const Format format : {Format::kBf16, Format::kW8, Format::kInt8}) {
+    for (const int rows : {1, 2, 4, 8, 16, 32, 64, 128}) run_products(turns, first, format, rows, memory);
+  }
+  for (const int head_dim : {64, 128}) {
+    for (const int rows : {4, 7, 14, 48}) run_attention(turns, first, head_dim, rows, memory);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Products and attention of builds of the CPU kernels, in turns; bench/kernel_turns.py makes the builds");
+  Options options;
+  app.add_option("BUILD", options.builds, "shared objects of src/cpu/kernels.cc")->required();
+  app.add_option("--isa", options.isa, "instruction set they are built for: avx2, avx512, avx512_bf16")
+      ->capture_default_str();
+  app.add_option("--runs", options.runs, "turns of each")->check(CLI::PositiveNumber)->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  try {
+    compare(options);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "kernel_turns: {}\n", error.what());
+    return 1;
+  }
+}

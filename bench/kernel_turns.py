@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Kernels of the CPU backend as they are here against those of other revisions, in turns of milliseconds in one process.
+
+Builds src/cpu/kernels.cc of each revision for one instruction set, with the flags of the build folder, and runs
+bench/kernel_turns over them: GFLOP/s of one thread and the ratio to the first. The revisions must share the kernels'
+table (src/cpu/kernels.h); what differs there cannot be compared."""
+
+import argparse
+import json
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+
+import machine_load
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("src/cpu", "src/tensor", "src/base", "src/model")  # that kernels.cc may include from
+
+
+def compile_command(build, isa):
+    """The build folder's own for the kernels of this set, without what names its files."""
+    wanted = f"libcpu_{isa}.a.p/kernels.cc.o"
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        if entry["output"].endswith(wanted):
+            return [word for word in shlex.split(entry["command"]) if not word.startswith(("-I", "-MD", "-MQ", "-MF"))
+                    and not word.endswith((".o", ".o.d", ".cc")) and word not in ("-o", "-c")]
+    raise SystemExit(f"kernel_turns: {build} does not build kernels for '{isa}'")
+
+
+def source_of(revision, folder):
+    """The sources of a revision; those of the working tree for '.'."""
+    if revision == ".":
+        return ROOT
+    archive = subprocess.run(["git", "-C", ROOT, "archive", revision, "--", *FOLDERS], check=True, capture_output=True)
+    target = folder / revision.replace("/", "_")
+    target.mkdir()
+    subprocess.run(["tar", "-x", "-C", target], input=archive.stdout, check=True)
+    return target
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("revisions", nargs="+", help="of git, the first one being compared with; '.' is the working tree")
+    parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder")
+    parser.add_argument("--isa", default="avx2", choices=["avx2", "avx512", "avx512_bf16"])
+    parser.add_argument("--runs", type=int, default=15)
+    options = parser.parse_args()
+    command = compile_command(options.build, options.isa)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        objects = []
+        for revision in options.revisions:
+            source = source_of(revision, folder) / "src"
+            name = "here" if revision == "." else revision.replace("/", "_")
+            objects.append(folder / f"{name}.so")
+            subprocess.run([*command, f"-I{source}", "-shared", "-o", objects[-1], source / "cpu" / "kernels.cc"],
+                           check=True)
+        machine_load.tell_at_exit()
+        subprocess.run([options.build / "bench" / "kernel_turns", "--isa", options.isa, "--runs", str(options.runs),
+                        *objects], check=True)
+
+
+if __name__ == "__main__":
+    main()
