@@ -30,11 +30,14 @@ def run_schemathesis(server, folder, checks, *more):
 
 def test_the_server_does_what_its_document_says(tmp_path):
     with MillraceServer("--max-body-mib", 1, "--profile-dir", tmp_path) as server:
-        # /cost_model answers once there is something to tell.
         server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 32, "ignore_eos": True})
         wait_until(lambda: server.get("/cost_model").status_code == 200, "a measured ring")
         # A pause would hold up every request after it.
-        run_schemathesis(server, tmp_path, CHECKS, "--exclude-path", "/pause_generation", "--phases", "coverage,fuzzing")
+        run_schemathesis(server, tmp_path, CHECKS, "--exclude-path", "/pause_generation", "--exclude-path", "/cost_model",
+                         "--phases", "coverage,fuzzing")
+        # Whatever disturbs the machine may make predictions wrong, and the ring's description a documented 503.
+        run_schemathesis(server, tmp_path, [check for check in CHECKS if check != "not_a_server_error"], "--include-path",
+                         "/cost_model", "--phases", "coverage,fuzzing")
         assert server.get("/health").status_code == 200
         assert "a request failed" not in server.log()
 
