@@ -18,6 +18,7 @@
 #include "cpu/kernels.h"
 #include "cpu/memory.h"
 #include "tensor/backend.h"
+#include "cpu_bench.h"
 #include "tensor/dtype.h"
 
 using namespace millrace;
@@ -120,7 +121,7 @@ std::vector<std::byte> left_rows(const Kernels& kernels, const std::vector<float
 std::vector<float> random_values(size_t count) {
   std::minstd_rand engine(1);
   std::vector<float> values(count);
-  for (float& value : values) value = static_cast<float>(engine() % 2001) / 1000.0f - 1.0f;
+  for (float& value : values) value = bench::draw_from(engine);
   return values;
 }
 
@@ -217,7 +218,7 @@ tensor::Buffer random_memory() {
   std::minstd_rand engine(1);
   auto* words = reinterpret_cast<uint16_t*>(memory.data());
   for (size_t i = 0; i < kMemoryBytes / 2; ++i) {
-    words[i] = tensor::BFloat16::from_float(static_cast<float>(engine() % 2001) / 1000.0f - 1.0f).bits;
+    words[i] = tensor::BFloat16::from_float(bench::draw_from(engine)).bits;
   }
   return memory;
 }

@@ -15,10 +15,11 @@ constexpr uint32_t kAlignment = 64;
 constexpr uint32_t kLeastPart = 4;
 /// The target never falls below this part of what --chunked-prefill-size takes.
 constexpr double kLeastTarget = 0.125;
-/// Nor below what so many times the alignment takes: rounded to it, smaller chunks would cost anything but the same.
-constexpr uint32_t kLeastAlignments = 3;
 /// Nor rises above this multiple of it.
 constexpr double kMostTarget = 4;
+/// Nor falls below what so many times the alignment takes: rounded to it, smaller chunks would not cost the same at
+/// all.
+constexpr uint32_t kLeastAlignments = 3;
 /// The published profile goes beyond the size by this part of it.
 constexpr uint32_t kPublishedOvershoot = 4;
 /// Samples kept for the published fit.
@@ -139,7 +140,8 @@ double Chunker::balanced_target(const std::vector<uint32_t>& backlog) const {
   }
   double wanted = fixed + std::sqrt(total * fixed / filling_);
   if (wanted > most) wanted = std::sqrt(wanted * most);
-  const double least = std::max(kLeastTarget * most, costs_.slowest_prompt_us(kLeastAlignments * alignment_));
+  const uint32_t least_tokens = std::min(kLeastAlignments * alignment_, options_.size);
+  const double least = std::max(kLeastTarget * most, costs_.slowest_prompt_us(least_tokens));
   return std::clamp(std::max(wanted, held_us_), least, kMostTarget * most);
 }
 
