@@ -17,7 +17,6 @@
 
 #include "cpu/kernels.h"
 #include "cpu/memory.h"
-#include "tensor/backend.h"
 #include "cpu_bench.h"
 #include "tensor/dtype.h"
 
