@@ -21,9 +21,10 @@ from pathlib import Path
 
 import machine_load
 
-from ring_bench import LISTENING, ROOT, START_PATIENCE_S, free_port, spread
+from ring_bench import LISTENING, ROOT, free_port, spread
 
 POLL_S = 0.005
+START_PATIENCE_S = 300
 
 
 class Nodes:

@@ -23,7 +23,7 @@ import urllib.request
 from pathlib import Path
 
 import machine_load
-from ring_bench import ROOT, Ring, spread
+from ring_bench import ROOT, Ring, add_start_patience, spread
 
 Run = collections.namedtuple("Run", "path result before after")  # and the descriptions of before and after it
 LOADS = {
@@ -150,6 +150,7 @@ def main():
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=["prefill", "decode", "mixed"])
     parser.add_argument("--range-ratio", type=float, default=0.5, help="lengths vary by this part to either side")
     parser.add_argument("--rounds", type=int, default=3)
+    add_start_patience(parser)
     parser.add_argument("--threads", type=int, default=2, help="over all stages")
     parser.add_argument("--chunkings", nargs="+", default=["balanced"], choices=["fixed", "published", "balanced"],
                         help="fixed alone gives no description before it has served")

@@ -12,11 +12,12 @@
   flags       a server with each --with FLAGS against one without
 
 All servers of a comparison run at once, idle but for the one that is measured; they take turns, --rounds times, after
-one turn that does not count, with prompts that no cache knows. Prints medians and, in brackets, the least and the most;
-each turn on standard error.
+one turn that does not count, with prompts that no cache knows. Prints medians and, in brackets, the least and the most,
+and the medians of what a turn took of the processors' time and of micro-batches; each turn on standard error.
 The load generator shares the cores with the servers: it takes about 4 us per token."""
 
 import argparse
+import collections
 import concurrent.futures
 import contextlib
 import json
@@ -28,14 +29,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 
 import machine_load
 from ring_network import NETWORKS, two_namespaces
 
 ROOT = Path(__file__).resolve().parent.parent
-START_PATIENCE_S = 300
+Turn = collections.namedtuple("Turn", "tokens_per_second processor_s micro_batches")
 LISTENING = re.compile(r"listening on (http://\S+)")
 
 LOADS = {
@@ -72,20 +72,31 @@ class Ring:
         return self
 
     def _wait(self):
-        end = time.monotonic() + START_PATIENCE_S
+        end = time.monotonic() + self.options.start_patience
         while time.monotonic() < end:
             if any(process.poll() is not None for process in self.processes):
                 break
             found = LISTENING.search(self.text())
             self.url = found.group(1) if found else None
-            if self.url and self._healthy():
+            if self.url and self.get("/health") is not None:
                 return
             time.sleep(0.1)
         sys.exit(f"ring_bench: {self.name} did not start:\n{self.text()}")
 
-    def _healthy(self):
-        done = subprocess.run([*self.client_prefix, sys.executable, "-c", HEALTH_CHECK, self.url + "/health"])
-        return done.returncode == 0
+    def get(self, path):
+        """The body of the answer, from where the server's clients are; None: there was none, or an error."""
+        done = subprocess.run([*self.client_prefix, sys.executable, "-c", FETCH, self.url + path],
+                              stdout=subprocess.PIPE, text=True)
+        return done.stdout if done.returncode == 0 else None
+
+    def metrics(self, name):
+        """The values of a metric, one for each of its labels."""
+        return [float(value) for value in re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", self.get("/metrics") or "", re.M)]
+
+    def processor_s(self):
+        """What the processes have had of the processors so far."""
+        fields = [Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split() for process in self.processes]
+        return sum(int(own[11]) + int(own[12]) for own in fields) / os.sysconf("SC_CLK_TCK")  # user, system
 
     def text(self):
         self.log.flush()
@@ -114,9 +125,14 @@ class Ring:
                            check=True, stdout=subprocess.DEVNULL, timeout=600)
             return json.loads(Path(result.name).read_text())
 
-    def tokens_per_second(self, load, seed):
+    def used(self):
+        return self.processor_s(), sum(self.metrics("millrace:micro_batches_total"))
+
+    def turn(self, load, seed):
+        before = self.used()
         result = self.run(load, seed)
-        return tokens_of(load, result) / result["duration"]
+        return Turn(tokens_of(load, result) / result["duration"],
+                    *(late - early for early, late in zip(before, self.used())))
 
 
 class Control:
@@ -125,21 +141,24 @@ class Control:
     def __init__(self, name, rings, share):
         self.name, self.rings, self.share = name, rings, share
 
-    def tokens_per_second(self, load, seed):
+    def turn(self, load, seed):
+        before = [ring.used() for ring in self.rings]
         seeds = [1000 * (self.share + 10 * rank + 1) + seed for rank in range(len(self.rings))]  # prompts of their own
         with concurrent.futures.ThreadPoolExecutor(len(self.rings)) as pool:
             results = list(pool.map(lambda ring, own: ring.run(load, own, self.share), self.rings, seeds))
-        return sum(tokens_of(load, each) for each in results) / max(each["duration"] for each in results)
+        speed = sum(tokens_of(load, each) for each in results) / max(each["duration"] for each in results)
+        spent = [[late - early for early, late in zip(own, ring.used())] for own, ring in zip(before, self.rings)]
+        return Turn(speed, *(sum(each) for each in zip(*spent)))
 
 
 def tokens_of(load, result):
     return result["total_output_tokens"] + (0 if load == "decode" else result["total_input_tokens"])
 
 
-HEALTH_CHECK = """
+FETCH = """
 import sys, urllib.request
 try:
-    urllib.request.urlopen(sys.argv[1], timeout=5)
+    print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())
 except OSError:
     sys.exit(1)
 """
@@ -155,22 +174,22 @@ def two_nodes(name, options, host, prefixes, client_prefix=(), cores=None):
 
 
 def measure(rings, load, rounds):
-    """tokens/s per ring and round; the rings take turns."""
-    values = {ring.name: [] for ring in rings}
+    """Each ring's Turns, one per round; the rings take turns."""
+    turns = {ring.name: [] for ring in rings}
     for number in range(rounds + 1):
         for ring in rings:
-            speed = ring.tokens_per_second(load, number)
-            print(f"  {load}, turn {number}, {ring.name}: {speed:.0f} tokens/s", file=sys.stderr, flush=True)
+            turn = ring.turn(load, number)
+            print(f"  {load}, turn {number}, {ring.name}: {turn.tokens_per_second:.0f} tokens/s, "
+                  f"{turn.processor_s:.1f} s of the processors, {turn.micro_batches:.0f} micro-batches",
+                  file=sys.stderr, flush=True)
             if number > 0:
-                values[ring.name].append(speed)
-    return values
+                turns[ring.name].append(turn)
+    return turns
 
 
 def busy_balance(ring):
     """Mean over slowest of the stages' busy seconds."""
-    with urllib.request.urlopen(ring.url + "/metrics", timeout=30) as answer:
-        busy = [float(value) for value in
-                re.findall(r"millrace:stage_busy_seconds_total\{[^}]*\} (\S+)", answer.read().decode())]
+    busy = ring.metrics("millrace:stage_busy_seconds_total")
     return statistics.mean(busy) / max(busy)
 
 
@@ -178,14 +197,17 @@ def spread(values, digits):
     return f"{statistics.median(values):.{digits}f} [{min(values):.{digits}f}, {max(values):.{digits}f}]"
 
 
-def report(load, values, *baselines):
+def report(load, turns, *baselines):
     """`baselines`: (name, by what the ratio to it is divided)."""
+    values = {name: [turn.tokens_per_second for turn in own] for name, own in turns.items()}
     print(f"{load}: tokens/s, and the ratio to " + ", then to ".join(
-        f"'{name}'" + (f" over {divisor}" if divisor != 1 else "") for name, divisor in baselines))
+        f"'{name}'" + (f" over {divisor}" if divisor != 1 else "") for name, divisor in baselines) + "; the processors' seconds; micro-batches")
     for name, speeds in values.items():
         shown = [spread([speed / other / divisor for speed, other in zip(speeds, values[baseline])], 3)
                  if name != baseline else "" for baseline, divisor in baselines]
-        print(f"  {name:24} {spread(speeds, 0):28}" + "".join(f" {each:22}" for each in shown), flush=True)
+        print(f"  {name:24} {spread(speeds, 0):28}" + "".join(f" {each:22}" for each in shown),
+              f"{statistics.median(turn.processor_s for turn in turns[name]):8.1f}",
+              f"{statistics.median(turn.micro_batches for turn in turns[name]):6.0f}", flush=True)
 
 
 def bench_partition(options):
@@ -230,6 +252,11 @@ def bench_flags(options):
             report(load, measure(rings, load, options.rounds), ("plain", 1))
 
 
+def add_start_patience(parser):
+    parser.add_argument("--start-patience", type=float, default=300, metavar="S",
+                        help="a server may take so long to start; published chunking times 128 prompts")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["partition", "scaling", "flags"])
@@ -240,6 +267,7 @@ def main():
     parser.add_argument("--prompt-len", type=int, default=1000,
                         help="tokens of a prompt; longer ones, where the model takes them, fill the ring for longer")
     parser.add_argument("--rounds", type=int, default=5)
+    add_start_patience(parser)
     parser.add_argument("--pp-size", type=int, default=2, help="partition and flags only")
     parser.add_argument("--with", dest="more", metavar="FLAGS", action="append", default=[],
                         help="flags: of the other server, in one string; several servers by several of them")

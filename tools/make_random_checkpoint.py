@@ -31,6 +31,20 @@ _LLAMA = {
 }
 
 SHAPES: dict[str, dict] = {
+    "smollm2-135m": {
+        **_LLAMA,
+        "vocab_size": 49152,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "max_position_embeddings": 8192,
+        "rope_theta": 100000.0,
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
     "qwen2.5-0.5b": {
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",
@@ -174,7 +188,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, required=True)
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
-    parser.add_argument("--layers", type=int, help="fewer layers than the real model")
+    parser.add_argument("--layers", type=int, help="another number of layers than the real model's")
     parser.add_argument("--tokenizer", type=Path, help="folder whose tokenizer files are copied")
     parser.add_argument("--std", type=float, default=0.02)
     parser.add_argument("--shard-gib", type=float, default=4.0)

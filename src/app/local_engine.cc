@@ -202,7 +202,7 @@ Result<void> LocalEngine::call_nodes() {
   const std::lock_guard lock(interrupt_mutex_);
   if (interrupted_) return Error{ErrorCode::kAborted, "interrupted"};
   coordinator_ = std::move(coordinator);
-  log::info("waiting for {} other nodes at {}", place_.node_count - 1, place_.address.to_string());
+  log::info("waiting at {} for the other nodes, {} with this one", place_.address.to_string(), place_.node_count);
   asio::post(head_thread_.context(), [this] { head_tasks_.spawn("coordinator", coordinator_->serve()); });
   return {};
 }

@@ -9,6 +9,7 @@ namespace millrace::cpu {
 
 /// The instruction sets that have kernels, slowest first.
 enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmx };
+inline constexpr Isa kIsas[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
 
 [[nodiscard]] std::string_view to_string(Isa isa);
 /// Accepts what to_string gives: "portable", "avx2", "avx512", "avx512_bf16", "amx".
