@@ -17,9 +17,12 @@ constexpr uint32_t kLeastPart = 4;
 constexpr double kLeastTarget = 0.125;
 /// Nor rises above this multiple of it.
 constexpr double kMostTarget = 4;
-/// Nor falls below what so many times the alignment takes: rounded to it, smaller chunks would not cost the same at
-/// all.
+/// Nor falls below what so many times the alignment takes: rows of smaller chunks cost more than the model knows of.
 constexpr uint32_t kLeastAlignments = 3;
+/// Small chunks are rounded to a part of the alignment, no less than this, so that rounding to the nearest leaves their
+/// cost within a sixteenth of what it was to be.
+constexpr uint32_t kFinestAlignment = 16;
+constexpr uint32_t kLeastSteps = 8;
 /// The published profile goes beyond the size by this part of it.
 constexpr uint32_t kPublishedOvershoot = 4;
 /// Samples kept for the published fit.
@@ -145,15 +148,22 @@ double Chunker::balanced_target(const std::vector<uint32_t>& backlog) const {
   return std::clamp(std::max(wanted, held_us_), least, kMostTarget * most);
 }
 
-uint32_t Chunker::aligned(double tokens) const {
+uint32_t Chunker::step_near(double tokens) const {
+  uint32_t step = alignment_;
+  while (step > kFinestAlignment && kLeastSteps * step > tokens) step /= 2;
+  return step;
+}
+
+uint32_t Chunker::rounded_down(double tokens, uint32_t step) const {
   const double bounded = std::min(tokens, static_cast<double>(options_.size));
-  return static_cast<uint32_t>(bounded) / alignment_ * alignment_;
+  return static_cast<uint32_t>(bounded) / step * step;
 }
 
 uint32_t Chunker::published_size(uint32_t prefix) const {
   const double computed = published_->chunk_for(prefix, options_.size);
   const double smoothed = options_.size + options_.smoothing * (computed - options_.size);
-  return std::max(aligned(std::max(smoothed, static_cast<double>(options_.size) / kLeastPart)), alignment_);
+  const double bounded = std::max(smoothed, static_cast<double>(options_.size) / kLeastPart);
+  return std::max(rounded_down(bounded, alignment_), alignment_);
 }
 
 double Chunker::target_us(const Prompt& prompt) const {
@@ -162,12 +172,18 @@ double Chunker::target_us(const Prompt& prompt) const {
 }
 
 // No part of the first chunk is a bound: behind a long prefix it would take many times the target.
-uint32_t Chunker::balanced_chunk(const Prompt& prompt) const {
+uint32_t Chunker::balanced_chunk(const Prompt& prompt, uint32_t most) const {
   const double target = cut_any_ ? target_us_ : target_us(prompt);
-  double chunk = costs_.chunk_for(shape_, prompt.prefix, target);
-  if (cut_any_) return chunk >= prompt.left ? prompt.left : aligned(chunk);
-  chunk = std::max(chunk, costs_.chunk_for({}, prompt.prefix, target) / kLeastPart);
-  return chunk >= prompt.left ? prompt.left : std::max(aligned(chunk + 0.5 * alignment_), alignment_);
+  const double alone = costs_.chunk_for({}, prompt.prefix, target);
+  const double beside = costs_.chunk_for(shape_, prompt.prefix, target);
+  const double wanted = cut_any_ ? beside : std::max(beside, alone / kLeastPart);
+  const bool takes_all = most == prompt.left;
+  if (takes_all && wanted >= most) return most;
+  const uint32_t step = step_near(alone);
+  const uint32_t chunk =
+      cut_any_ ? rounded_down(wanted, step) : std::max(rounded_down(wanted + 0.5 * step, step), step);
+  if (chunk < most) return chunk;
+  return takes_all ? most : rounded_down(most, step);
 }
 
 uint32_t Chunker::budget_for(const Prompt& prompt) const {
@@ -178,9 +194,7 @@ uint32_t Chunker::budget_for(const Prompt& prompt) const {
 uint32_t Chunker::fit(const Prompt& prompt) const {
   CHECK(prompt.left > 0);
   const uint32_t most = std::min(prompt.left, budget_for(prompt));
-  if (!balances()) return most;
-  const uint32_t chunk = std::min(most, balanced_chunk(prompt));
-  return chunk < prompt.left ? aligned(chunk) : chunk;
+  return balances() ? balanced_chunk(prompt, most) : most;
 }
 
 void Chunker::add_chunk(const Prompt& prompt, uint32_t tokens) {

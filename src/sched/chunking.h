@@ -21,7 +21,7 @@ struct ChunkingOptions {
   Chunking mode = Chunking::kFixed;
   uint32_t size = 0;        ///< most prompt tokens in a micro-batch: --chunked-prefill-size
   double smoothing = 0.75;  ///< how far a chunk follows what is computed, balanced: in time, 1 entirely
-  uint32_t page_size = 64;  ///< chunks end at multiples of max(page_size, 64), where the size is large enough
+  uint32_t page_size = 64;  ///< chunks are multiples of max(page_size, 64), small balanced ones of a part of it
   uint32_t stage_count = 1;
   /// Stages that compute at full speed at the same time, where all share one machine's processors.
   double stages_at_once = std::numeric_limits<double>::infinity();
@@ -78,9 +78,10 @@ class Chunker {
   void add_sample(StageId stage, const BatchShape& shape, double run_us);
   [[nodiscard]] bool balances() const { return options_.mode == Chunking::kBalanced && costs_.usable(); }
   [[nodiscard]] double balanced_target(const std::vector<uint32_t>& backlog) const;
-  [[nodiscard]] uint32_t balanced_chunk(const Prompt& prompt) const;
+  [[nodiscard]] uint32_t balanced_chunk(const Prompt& prompt, uint32_t most) const;
   [[nodiscard]] uint32_t published_size(uint32_t prefix) const;
-  [[nodiscard]] uint32_t aligned(double tokens) const;
+  [[nodiscard]] uint32_t step_near(double tokens) const;
+  [[nodiscard]] uint32_t rounded_down(double tokens, uint32_t step) const;
   [[nodiscard]] uint32_t budget_for(const Prompt& prompt) const;
 
   const ChunkingOptions options_;

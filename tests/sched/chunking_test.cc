@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <tuple>
 
 using namespace millrace;
 using namespace millrace::sched;
@@ -48,20 +49,20 @@ std::vector<uint32_t> chunks_of(Chunker& chunker, uint32_t length, size_t others
   return chunks;
 }
 
-double time_of(uint32_t prefix, uint32_t chunk) {
+double time_of(uint32_t prefix, uint32_t chunk, const CostCoefficients& stage_cost = kStage) {
   BatchShape shape;
   shape.add_prefill(prefix, chunk);
-  return kStage.predict_us(shape);
+  return stage_cost.predict_us(shape);
 }
 
 /// The longest and the shortest chunk time but the last, as a ratio.
-double spread(const std::vector<uint32_t>& chunks) {
+double spread(const std::vector<uint32_t>& chunks, const CostCoefficients& stage_cost = kStage) {
   double shortest = 1e30;
   double longest = 0;
   uint32_t prefix = 0;
   for (size_t i = 0; i + 1 < chunks.size(); ++i) {
-    shortest = std::min(shortest, time_of(prefix, chunks[i]));
-    longest = std::max(longest, time_of(prefix, chunks[i]));
+    shortest = std::min(shortest, time_of(prefix, chunks[i], stage_cost));
+    longest = std::max(longest, time_of(prefix, chunks[i], stage_cost));
     prefix += chunks[i];
   }
   return longest / shortest;
@@ -154,14 +155,29 @@ TEST_CASE("chunks of a size too small to pay for their fixed cost take longer as
   REQUIRE(longest_us < 4.1 * first_us);
 }
 
-TEST_CASE("where micro-batches cost nothing of their own, chunks are still of several alignments") {
+TEST_CASE("where micro-batches cost nothing of their own, chunks are still of several alignments, rounded finely") {
   constexpr CostCoefficients kFree = {0, 1500, 0.3, 1400, 3};
   Chunker chunker = chunker_of({Chunking::kBalanced, 512, 0.75, 64, 2}, kFree);
   auto chunks = chunks_of(chunker, 2000, 5);
   REQUIRE(chunks.front() == 192);
   chunks.pop_back();
-  REQUIRE(chunks.back() == 128);  // 109 would take as long as the first
+  REQUIRE(chunks.back() == 112);  // 109 would take as long as the first
   REQUIRE(std::is_sorted(chunks.rbegin(), chunks.rend()));
+  REQUIRE(spread(chunks, kFree) < 1.13);
+}
+
+TEST_CASE("small balanced chunks are rounded to an eighth of themselves, or to 16 tokens") {
+  for (const auto& [size, page_size, step] : {std::tuple{512u, 64u, 64u},
+                                              {511u, 64u, 32u},
+                                              {256u, 64u, 32u},
+                                              {255u, 64u, 16u},
+                                              {100u, 64u, 16u},
+                                              {511u, 128u, 32u}}) {
+    CAPTURE(size, page_size);
+    Chunker chunker = chunker_of({Chunking::kBalanced, size, 0.75, page_size, 1}, kStage);
+    chunker.begin({}, {10000});
+    REQUIRE(chunker.fit({0, 10000, 0}) == size / step * step);
+  }
 }
 
 TEST_CASE("what decode takes of a micro-batch, a chunk leaves") {
