@@ -228,10 +228,13 @@ def bench_scaling(options):
         singles = [Ring(name, options, [(["taskset", "-c", core], ["--pp-size", 1, "--threads", 1])])
                    for name, core in zip(("pp 1, one core", "pp 1, the other core"), options.cores)]
         rings = [singles[0],
-                 Ring("pp 2, one process", options, [(["taskset", "-c", both], ["--pp-size", 2, "--threads", 2])]),
+                 Ring("pp 2, one process", options,
+                      [(["taskset", "-c", both], ["--pp-size", 2, "--threads", 2, "--pin-threads"])]),
                  two_nodes("pp 2, TCP on loopback", options, "127.0.0.1", [[], []])]
         if options.unpinned:
-            rings.append(two_nodes("pp 2, TCP, not pinned", options, "127.0.0.1", [[], []], cores=[both, both]))
+            rings += [Ring("pp 2, one process, not pinned", options,
+                           [(["taskset", "-c", both], ["--pp-size", 2, "--threads", 2])]),
+                      two_nodes("pp 2, TCP, not pinned", options, "127.0.0.1", [[], []], cores=[both, both])]
         if os.geteuid() == 0 and not options.no_namespaces:
             prefixes, network = stack.enter_context(two_namespaces(options.network, options.build))
             rings.append(two_nodes(f"pp 2, {network}", options, "10.79.0.1", prefixes, prefixes[0]))
@@ -275,7 +278,7 @@ def main():
     parser.add_argument("--loads", nargs="+", choices=LOADS, help="other loads than the usual ones")
     parser.add_argument("--no-namespaces", action="store_true", help="scaling without the slow network")
     parser.add_argument("--unpinned", action="store_true",
-                        help="scaling: also over TCP with a thread per stage on whichever of the cores")
+                        help="scaling: also with a thread per stage on whichever of the cores, in one process and over TCP")
     parser.add_argument("--network", choices=["auto", *NETWORKS], default="auto",
                         help="between the namespaces: netem, relay (bench/slow_link), or the rate without the delay")
     parser.add_argument("--serve-flags", type=str.split, default=[], help="more flags for every server, in one string")

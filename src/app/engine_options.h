@@ -26,6 +26,7 @@ struct EngineOptions {
   std::string cpu_isa = "auto";          ///< of the CPU kernels on every node; auto: as each node says, or its best
   std::string quantization = "none";     ///< of the projections: none (as the checkpoint is), w8, w8a8
   int32_t threads = 0;                   ///< of the whole process; 0: one per CPU it may use
+  bool pin_threads = false;              ///< each of them on a CPU of its own
   int32_t page_size = 64;                ///< tokens
   int64_t max_total_tokens = 0;          ///< of the KV cache; 0: from memory_fraction
   double memory_fraction = 0;            ///< of the memory available at start, for the KV cache; 0: by the device

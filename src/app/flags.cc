@@ -78,6 +78,9 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags) {
   serve.add_option("--threads", engine.threads, "Threads that compute, over all stages; 0: one per CPU")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
+  serve.add_flag("--pin-threads", engine.pin_threads,
+                 "Each of them on a CPU of its own, of those that the process may use; for a machine that does nothing "
+                 "else");
 }
 
 void add_pipeline_flags(CLI::App& serve, EngineOptions& engine) {

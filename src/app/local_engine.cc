@@ -121,6 +121,7 @@ Result<void> LocalEngine::load() {
   node.cpu_isa = options_.cpu_isa;
   node.quantization = options_.quantization;
   node.threads = options_.threads;
+  node.pin_threads = options_.pin_threads;
   node.max_batch_tokens = static_cast<int32_t>(max_batch_tokens(options_));
   node.max_running = options_.max_running_requests;
   node.page_size = options_.page_size;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "app/devices.h"
 #include "app/stage_loading.h"
@@ -46,6 +47,19 @@ Result<std::optional<cpu::Isa>> wanted_isa(const std::string& name) {
   return make_error(ErrorCode::kInvalidArgument, "--cpu-isa {}: this processor has {}", name, available);
 }
 
+/// The CPUs of the threads of the `index`th of `stage_count` stages, one each, by number; empty: they go anywhere.
+Result<std::vector<int>> cpus_of_stage(const NodeStagesOptions& node, int32_t stage_count, int32_t index) {
+  if (!node.pin_threads) return std::vector<int>();
+  const std::vector<int> allowed = Machine::allowed_processors();
+  const int32_t threads = threads_per_stage(node.threads, stage_count);
+  if (std::cmp_less(allowed.size(), threads * stage_count)) {
+    return make_error(ErrorCode::kInvalidArgument, "--pin-threads: {} threads want a CPU each, this process may use {}",
+                      threads * stage_count, allowed.size());
+  }
+  const auto first = allowed.begin() + threads * index;
+  return std::vector<int>(first, first + threads);
+}
+
 }  // namespace
 
 int32_t threads_per_stage(int32_t threads, int32_t stage_count) {
@@ -75,8 +89,10 @@ Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const NodeStagesOpti
   }
   const auto isa = wanted_isa(node.cpu_isa);
   if (isa.has_error()) return isa.error();
+  const auto cpus = cpus_of_stage(node, stage_count, index);
+  if (cpus.has_error()) return cpus.error();
   return cpu::make_backend(
-      {.threads = threads_per_stage(node.threads, stage_count), .compute_dtype = *compute, .isa = *isa});
+      {.threads = threads_per_stage(node.threads, stage_count), .compute_dtype = *compute, .isa = *isa, .pin = *cpus});
 }
 
 void NodeStagesOptions::check_interrupted() const {

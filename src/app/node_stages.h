@@ -29,6 +29,7 @@ struct NodeStagesOptions {
   std::string cpu_isa = "auto";          ///< of the CPU kernels; auto: the best there is
   std::string quantization = "none";     ///< none (as the checkpoint is), w8, w8a8
   int32_t threads = 0;                   ///< over all stages of the node; 0: one per CPU
+  bool pin_threads = false;              ///< each of them on a CPU of its own
   int32_t max_batch_tokens = 0;
   int32_t page_size = 0;
   int32_t context_length = 0;  ///< tokens of the longest sequence
@@ -47,7 +48,7 @@ struct NodeStagesOptions {
 [[nodiscard]] model::ModelConfig stage_config(model::ModelConfig config, const NodeStagesOptions& node);
 
 /// The backend of the `index`th of `stage_count` stages that share this node's threads or GPUs. Errors: --device,
-/// --dtype, --cpu-isa.
+/// --dtype, --cpu-isa, --pin-threads.
 [[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const NodeStagesOptions& node,
                                                                           int32_t stage_count, int32_t index);
 

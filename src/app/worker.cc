@@ -25,6 +25,7 @@ class Host final : public cluster::StageHost {
         config_(config),
         checkpoint_(checkpoint),
         threads_(options.threads),
+        pin_threads_(options.pin_threads),
         device_(options.device),
         cuda_graphs_(options.cuda_graphs),
         divide_gpu_(options.divide_gpu),
@@ -119,6 +120,7 @@ class Host final : public cluster::StageHost {
     options.cpu_isa = assignment.cpu_isa == "auto" ? cpu_isa_ : assignment.cpu_isa;
     options.quantization = assignment.quantization;
     options.threads = threads_;
+    options.pin_threads = pin_threads_;
     options.max_batch_tokens = static_cast<int32_t>(assignment.max_batch_tokens);
     options.max_running = static_cast<int32_t>(assignment.max_running);
     options.page_size = static_cast<int32_t>(assignment.page_size);
@@ -137,6 +139,7 @@ class Host final : public cluster::StageHost {
   const model::ModelConfig& config_;
   const model::Checkpoint& checkpoint_;
   const int32_t threads_;
+  const bool pin_threads_;
   const std::string device_;
   const bool cuda_graphs_;
   const bool divide_gpu_;

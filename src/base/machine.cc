@@ -86,6 +86,19 @@ uint64_t meminfo_available(const fs::path& proc) {
 
 }  // namespace
 
+std::vector<int> Machine::allowed_processors() {
+  std::vector<int> numbers;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+    for (int number = 0; number < CPU_SETSIZE; ++number) {
+      if (CPU_ISSET(static_cast<size_t>(number), &set)) numbers.push_back(number);
+    }
+  }
+  if (numbers.empty()) numbers.push_back(0);
+  return numbers;
+}
+
 uint32_t Machine::processors() const {
   uint64_t count = std::max(1u, std::thread::hardware_concurrency());
   cpu_set_t set;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 namespace millrace {
 
@@ -16,6 +17,8 @@ class Machine {
 
   /// Processors that the scheduler may use for the process, at most as many as its quota of CPU time pays for; >= 1.
   [[nodiscard]] uint32_t processors() const;
+  /// The numbers of those that the scheduler may use for the calling thread, ascending, whatever its quota; not empty.
+  [[nodiscard]] static std::vector<int> allowed_processors();
   /// Bytes that may be taken without swapping (MemAvailable), at most what the groups' memory limits leave. File pages
   /// do not count as taken.
   [[nodiscard]] uint64_t available_memory() const;

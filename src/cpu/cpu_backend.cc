@@ -40,7 +40,7 @@ class CpuBackend final : public Backend {
   explicit CpuBackend(const CpuOptions& options)
       : device_(choose_kernels(options), options.compute_dtype,
                 options.threads > 0 ? options.threads : static_cast<int>(Machine().processors()), options.pin),
-        stream_(options.pin.empty() ? -1 : options.pin.front()) {
+        stream_("compute", options.pin.empty() ? -1 : options.pin.front()) {
     CHECK(options.compute_dtype != DType::kF16, "the CPU computes in bf16 or f32, not in f16");
   }
 
@@ -157,8 +157,8 @@ class CpuBackend final : public Backend {
   Device device_;
   // Last: they are joined before what their work uses goes away.
   Stream stream_;
-  Stream load_stream_{-1};
-  Stream store_stream_{-1};
+  Stream load_stream_{"loads"};
+  Stream store_stream_{"stores"};
 };
 
 }  // namespace

@@ -13,9 +13,9 @@ constexpr int kWorkerSpins = 1000;
 
 }  // namespace
 
-Stream::Stream(int pin) {
-  worker_ = std::thread([this, pin] {
-    name_thread("compute");
+Stream::Stream(std::string_view name, int pin) {
+  worker_ = std::thread([this, name = std::string(name), pin] {
+    name_thread(name);
     if (pin >= 0) pin_to_cpu(pin);
     work_loop();
   });

@@ -5,6 +5,8 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <thread>
 
 namespace millrace::cpu {
@@ -16,8 +18,8 @@ class Stream {
   /// At most this much work waits; more is a programmer error, since the window of plans is far smaller.
   static constexpr size_t kMaxQueued = 4096;
 
-  /// The worker runs on CPU `pin`, anywhere when negative.
-  explicit Stream(int pin);
+  /// The worker's thread has this name, and runs on CPU `pin`, anywhere when negative.
+  explicit Stream(std::string_view name, int pin = -1);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;

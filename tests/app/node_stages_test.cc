@@ -1,7 +1,13 @@
 #include "app/node_stages.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
 
+#include "base/machine.h"
 #include "model/checkpoint.h"
 #include "support/paths.h"
 
@@ -19,6 +25,22 @@ app::NodeStagesOptions two_stages(const model::ModelConfig& config) {
   options.max_running = 2;
   options.storage.backend = "file";
   return options;
+}
+
+/// Of this process's threads of a name, the CPUs that each may use, as the kernel lists them.
+std::vector<std::string> cpus_of_threads(const std::string& name) {
+  std::vector<std::string> lists;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream comm(thread.path() / "comm");
+    std::string word;
+    std::getline(comm, word);
+    if (word != name) continue;
+    std::ifstream status(thread.path() / "status");
+    while (status >> word && word != "Cpus_allowed_list:") continue;
+    status >> lists.emplace_back();
+  }
+  std::ranges::sort(lists);
+  return lists;
 }
 
 }  // namespace
@@ -67,4 +89,31 @@ TEST_CASE("stages are loaded side by side; the first error ends all and names it
   const auto ended = app::NodeStages::load(*checkpoint, config, options);
   REQUIRE(ended.has_error());
   REQUIRE(ended.error().code == ErrorCode::kAborted);
+}
+
+TEST_CASE("pinned threads have a CPU each, and are refused where there are too few") {
+  const auto checkpoint = model::Checkpoint::open(test::source_dir() / "tests/golden/qwen2").value();
+  const model::ModelConfig config = model::read_config(checkpoint->folder()).value();
+  app::NodeStagesOptions options = two_stages(config);
+  options.storage.backend = "";
+  options.pin_threads = true;
+  const std::vector<int> allowed = Machine::allowed_processors();
+  REQUIRE(std::ranges::is_sorted(allowed));
+  REQUIRE(std::ranges::adjacent_find(allowed) == allowed.end());
+
+  if (allowed.size() >= 2) {
+    options.threads = 2;
+    const auto stages = app::NodeStages::load(*checkpoint, config, options);
+    REQUIRE(stages.has_value());
+    std::vector<std::string> wanted = {std::to_string(allowed[0]), std::to_string(allowed[1])};
+    std::ranges::sort(wanted);
+    REQUIRE(cpus_of_threads("compute") == wanted);
+  }
+  REQUIRE(cpus_of_threads("compute").empty());
+
+  options.threads = static_cast<int32_t>(2 * allowed.size() + 2);
+  const auto refused = app::NodeStages::load(*checkpoint, config, options);
+  REQUIRE(refused.has_error());
+  REQUIRE(refused.error().message == fmt::format("--pin-threads: {} threads want a CPU each, this process may use {}",
+                                                 2 * allowed.size() + 2, allowed.size()));
 }

@@ -16,7 +16,7 @@ TEST_CASE("work runs in order, and the destructor waits for it") {
   int done = 0;
   int failed = 0;
   {
-    cpu::Stream stream(-1);
+    cpu::Stream stream("test");
     for (int i = 0; i < 500; ++i) {
       stream.submit([&order, i] { order.push_back(i); },
                     [&](std::exception_ptr failure) { ++(failure ? failed : done); });
@@ -31,7 +31,7 @@ TEST_CASE("work runs in order, and the destructor waits for it") {
 TEST_CASE("an exception reaches its own completion and nobody else's") {
   std::vector<std::string> messages;
   {
-    cpu::Stream stream(-1);
+    cpu::Stream stream("test");
     const auto record = [&messages](std::exception_ptr failure) {
       try {
         if (failure) std::rethrow_exception(failure);
