@@ -19,8 +19,8 @@ constexpr double kLeastTarget = 0.125;
 constexpr double kMostTarget = 4;
 /// Nor falls below what so many times the alignment takes: rows of smaller chunks cost more than the model knows of.
 constexpr uint32_t kLeastAlignments = 3;
-/// Small chunks are rounded to a part of the alignment, no less than this, so that rounding to the nearest leaves their
-/// cost within a sixteenth of what it was to be.
+/// Large chunks are rounded down, so that they do not exceed the target. Small ones are rounded to a part of the
+/// alignment, no less than this, and to the nearest, which leaves their cost within a sixteenth of the target.
 constexpr uint32_t kFinestAlignment = 16;
 constexpr uint32_t kLeastSteps = 8;
 /// The published profile goes beyond the size by this part of it.
@@ -180,8 +180,8 @@ uint32_t Chunker::balanced_chunk(const Prompt& prompt, uint32_t most) const {
   const bool takes_all = most == prompt.left;
   if (takes_all && wanted >= most) return most;
   const uint32_t step = step_near(alone);
-  const uint32_t chunk =
-      cut_any_ ? rounded_down(wanted, step) : std::max(rounded_down(wanted + 0.5 * step, step), step);
+  const double to_nearest = !cut_any_ && step < alignment_ ? 0.5 * step : 0;
+  const uint32_t chunk = std::max(rounded_down(wanted + to_nearest, step), cut_any_ ? 0 : step);
   if (chunk < most) return chunk;
   return takes_all ? most : rounded_down(most, step);
 }
