@@ -200,8 +200,8 @@ def spread(values, digits):
 def report(load, turns, *baselines):
     """`baselines`: (name, by what the ratio to it is divided)."""
     values = {name: [turn.tokens_per_second for turn in own] for name, own in turns.items()}
-    print(f"{load}: tokens/s, and the ratio to " + ", then to ".join(
-        f"'{name}'" + (f" over {divisor}" if divisor != 1 else "") for name, divisor in baselines) + "; the processors' seconds; micro-batches")
+    bases = ", then to ".join(f"'{name}'" + (f" over {divisor}" if divisor != 1 else "") for name, divisor in baselines)
+    print(f"{load}: tokens/s, and the ratio to {bases}; the processors' seconds; micro-batches")
     for name, speeds in values.items():
         shown = [spread([speed / other / divisor for speed, other in zip(speeds, values[baseline])], 3)
                  if name != baseline else "" for baseline, divisor in baselines]
@@ -278,7 +278,7 @@ def main():
     parser.add_argument("--loads", nargs="+", choices=LOADS, help="other loads than the usual ones")
     parser.add_argument("--no-namespaces", action="store_true", help="scaling without the slow network")
     parser.add_argument("--unpinned", action="store_true",
-                        help="scaling: also with a thread per stage on whichever of the cores, in one process and over TCP")
+                        help="scaling: also with a thread per stage on whichever core, in one process and over TCP")
     parser.add_argument("--network", choices=["auto", *NETWORKS], default="auto",
                         help="between the namespaces: netem, relay (bench/slow_link), or the rate without the delay")
     parser.add_argument("--serve-flags", type=str.split, default=[], help="more flags for every server, in one string")

@@ -96,7 +96,8 @@ def ttft(simulator):
         flags = {"pp-size": "4,8", "chunking": "fixed,published,balanced", "num-prompts": 1,
                  "chunked-prefill-size": ",".join(map(str, chunks))}
         found = simulator.figures(cluster, [0], flags, "mean_ttft_ms")
-        rows = [[f"pp {pp_size}: {chunking}", *(f"{found[pp_size, chunking, chunk, 0][0] / 1000:.2f}" for chunk in chunks)]
+        rows = [[f"pp {pp_size}: {chunking}",
+                 *(f"{found[pp_size, chunking, chunk, 0][0] / 1000:.2f}" for chunk in chunks)]
                 for pp_size in (8, 4) for chunking in ("fixed", "published", "balanced")]
         print_table([f"{cluster}: first chunk", *map(str, chunks)], *rows)
 
@@ -161,12 +162,13 @@ def mixed(simulator):
             middle = {key: statistics.median(row[key] for row in found)
                       for key in ("bubble_ratio", "p99_ttft_ms", "p50_tpot_ms")}
             rows.append([name, chunk, f"{100 * middle['bubble_ratio']:.1f} %", f"{middle['p99_ttft_ms'] / 1000:.1f}",
-                         f"{middle['p50_tpot_ms'] / 1000:.3f}", spread(values, 3), "" if name == "fixed" else str(above)])
+                         f"{middle['p50_tpot_ms'] / 1000:.3f}", spread(values, 3),
+                         "" if name == "fixed" else str(above)])
     print_table(["", "chunk", "bubble", "TTFT p99, s", "TPOT p50, s", "goodput per s", "above fixed"], *rows)
-    best = {name: max((statistics.median(values), chunk) for (kind, chunk), values in goodput.items() if kind == name)[1]
+    best = {name: max((values for (kind, _), values in goodput.items() if kind == name), key=statistics.median)
             for name in ("fixed", "plain batch queue", "balanced")}
     for other in ("fixed", "plain batch queue"):
-        ratios = [mine / theirs for mine, theirs in zip(goodput["balanced", best["balanced"]], goodput[other, best[other]])]
+        ratios = [mine / theirs for mine, theirs in zip(best["balanced"], best[other])]
         print(f"balanced over {other}, each at its best chunk, seed by seed: {spread(ratios, 3)}")
 
 
