@@ -22,7 +22,7 @@ constexpr uint32_t kLeastLongest = 64;
 constexpr uint32_t kPromptOfDecodes = 4;
 constexpr uint32_t kMostDecodes = 32;
 /// A prompt that is timed beside others takes the slowest stage about so long alone, but has at least so many tokens.
-constexpr double kCrowdRunUs = 100'000;
+constexpr double kCrowdRunUs = 40'000;
 constexpr uint32_t kLeastCrowdPrompt = 32;
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <utility>
 
 namespace millrace::sched {
 namespace {
@@ -11,7 +13,7 @@ namespace {
 /// The fit asks how much a run was slowed down, and how far off each run is, which what it finds says: so it is
 /// repeated.
 constexpr int kFitPasses = 12;
-/// Runs further off than this share of their time count in inverse proportion.
+/// Crowds further off than this share of their time count in inverse proportion.
 constexpr double kNear = 0.05;
 /// For each term one such run that lost nothing: a term that no run has much of stays small.
 constexpr double kNothingLost = 0.5;
@@ -44,7 +46,8 @@ ProfileTogether::ProfileTogether(const Shapes& shapes, size_t stage_count, size_
 }
 
 void ProfileTogether::add_crowd(const std::vector<Work>& works) {
-  for (size_t i = 0; i < works.size(); ++i) steps_.push_back({works[i], false, i == 0});
+  ++crowds_;
+  for (size_t i = 0; i < works.size(); ++i) steps_.push_back({works[i], crowds_, i == 0});
 }
 
 uint32_t ProfileTogether::longest_decode(uint32_t decode_prompt, size_t stage_count) {
@@ -96,19 +99,22 @@ void ProfileTogether::append(Work work, Plan& plan, ScratchSequences& sequences)
 void ProfileTogether::record(const StageReport& report, const BatchShape& shape) {
   const uint64_t plan = report.plan.value();
   for (Round& round : rounds_) {
-    const auto found = std::ranges::lower_bound(round.plans, plan);
-    if (found == round.plans.end() || *found != plan) continue;
-    round.runs.push_back({static_cast<size_t>(found - round.plans.begin()),
-                          {report.stage, plan, shape, report.begin_ns, report.end_ns}});
+    if (round.step_of(plan)) round.runs.push_back({report.stage, plan, shape, report.begin_ns, report.end_ns});
   }
+}
+
+std::optional<size_t> ProfileTogether::Round::step_of(uint64_t plan) const {
+  const auto found = std::ranges::lower_bound(plans, plan);
+  if (found == plans.end() || *found != plan) return std::nullopt;
+  return static_cast<size_t>(found - plans.begin());
 }
 
 int64_t ProfileTogether::Round::length_ns() const {
   int64_t begin = std::numeric_limits<int64_t>::max();
   int64_t end = std::numeric_limits<int64_t>::min();
-  for (const TimedRun& timed : runs) {
-    begin = std::min(begin, timed.run.begin_ns);
-    end = std::max(end, timed.run.end_ns);
+  for (const Sharing::Run& run : runs) {
+    begin = std::min(begin, run.begin_ns);
+    end = std::max(end, run.end_ns);
   }
   return runs.empty() ? 0 : end - begin;
 }
@@ -117,17 +123,19 @@ int64_t ProfileTogether::Round::length_ns() const {
 double ProfileTogether::alone_us(const Round& round, Work work, StageId stage) const {
   double sum = 0;
   double count = 0;
-  for (const TimedRun& timed : round.runs) {
-    const Step& step = steps_[timed.step];
-    if (!step.alone || step.work != work || timed.run.stage != stage) continue;
-    sum += 1e-3 * static_cast<double>(timed.run.end_ns - timed.run.begin_ns);
+  for (const Sharing::Run& run : round.runs) {
+    const Step& step = steps_[*round.step_of(run.plan)];
+    if (step.crowd != kAlone || step.work != work || run.stage != stage) continue;
+    sum += 1e-3 * static_cast<double>(run.end_ns - run.begin_ns);
     ++count;
   }
   return count > 0 ? sum / count : 0;
 }
 
 // Of its time with the processors that it wants, a run lost 1 − alone / time to its neighbours, which is the sum of
-// contention · beside over the kinds of work (Sharing::Alone). The smallest sum of distances to all runs of all rounds
+// contention · beside over the kinds of work (Sharing::Alone). Over all runs of a crowd, and not over each: of three
+// runs on two processors the system gives one a whole processor and the others half of one rather than two thirds to
+// each, but together they have no more than both. The smallest sum of distances to the crowds of all rounds
 // (iteratively reweighted least squares): what else the machine does now and then is not to count.
 Contention ProfileTogether::contention(const CostModel& costs) const {
   SharedMachine machine = machine_;
@@ -143,7 +151,7 @@ Contention ProfileTogether::contention(const CostModel& costs) const {
       if (round.runs.size() < steps_.size() * stage_count_) continue;
       for (const Loss& loss : losses_of(round, costs, machine)) {
         const double off = pass > 0 ? std::abs(loss.part - loss.by(machine.contention)) : 0;
-        fit.add(loss.beside, loss.part, 1 / std::max(off, kNear));
+        fit.add(loss.beside, loss.part, loss.runs / std::max(off, kNear));
       }
     }
     const auto found = fit.solve();
@@ -155,24 +163,42 @@ Contention ProfileTogether::contention(const CostModel& costs) const {
 
 std::vector<ProfileTogether::Loss> ProfileTogether::losses_of(const Round& round, const CostModel& costs,
                                                               const SharedMachine& machine) const {
-  std::vector<Loss> losses;
+  struct Sum {
+    std::array<double, 4> beside_us{};
+    double alone_us = 0;
+    double processor_us = 0;
+    double runs = 0;
+  };
+  std::map<std::pair<size_t, Work>, Sum> sums;
   Sharing sharing(stage_count_, window_, machine);
   const auto take = [&](const std::vector<Sharing::Alone>& settled) {
     for (const Sharing::Alone& run : settled) {
-      const double known_us = alone_us(round, run.shape.decode_count > 0 ? Work::kDecode : Work::kPrompt, run.stage);
-      if (known_us <= 0 || run.processor_us <= 0 || run.beside_prompt + run.beside_other <= 0) continue;
-      const double prompt = run.prompt_share;
-      losses.push_back({{prompt * run.beside_prompt, prompt * run.beside_other, (1 - prompt) * run.beside_prompt,
-                         (1 - prompt) * run.beside_other},
-                        1 - known_us / run.processor_us});
+      const Step& step = steps_[*round.step_of(run.plan)];
+      const double known_us = alone_us(round, step.work, run.stage);
+      if (step.crowd == kAlone || known_us <= 0 || run.processor_us <= 0) continue;
+      Sum& sum = sums[{step.crowd, step.work}];
+      const double prompt_us = run.prompt_share * run.processor_us;
+      const double other_us = run.processor_us - prompt_us;
+      sum.beside_us[0] += prompt_us * run.beside_prompt;
+      sum.beside_us[1] += prompt_us * run.beside_other;
+      sum.beside_us[2] += other_us * run.beside_prompt;
+      sum.beside_us[3] += other_us * run.beside_other;
+      sum.alone_us += known_us;
+      sum.processor_us += run.processor_us;
+      ++sum.runs;
     }
   };
-  for (const TimedRun& timed : round.runs) {
-    Sharing::Run run = timed.run;
+  for (Sharing::Run run : round.runs) {
     run.prompt_share = costs.prompt_share(run.stage, *run.shape);
     take(sharing.add(run));
   }
   take(sharing.finish());
+  std::vector<Loss> losses;
+  for (const auto& [of, sum] : sums) {
+    Loss loss{{}, 1 - sum.alone_us / sum.processor_us, sum.runs};
+    for (size_t term = 0; term < 4; ++term) loss.beside[term] = sum.beside_us[term] / sum.processor_us;
+    losses.push_back(loss);
+  }
   return losses;
 }
 

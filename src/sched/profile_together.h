@@ -38,29 +38,28 @@ class ProfileTogether {
 
   static constexpr size_t kMostRounds = 5;
   /// Of all rounds but the first, which is always run: clients wait.
-  static constexpr int64_t kBudgetNs = 4'000'000'000;
+  static constexpr int64_t kBudgetNs = 8'000'000'000;
 
  private:
   enum class Work : uint8_t { kOpen, kPrompt, kDecode };
+  static constexpr size_t kAlone = 0;  // the crowds of a round are counted from 1 on
   struct Step {
     Work work = Work::kPrompt;
-    bool alone = true;
+    size_t crowd = kAlone;
     bool waits = true;  // until nothing is in flight
   };
-  struct TimedRun {
-    size_t step = 0;
-    Sharing::Run run;
-  };
   struct Round {
-    std::vector<uint64_t> plans;  // by step
-    std::vector<TimedRun> runs;   // in the order of their reports
+    std::vector<uint64_t> plans;     // by step
+    std::vector<Sharing::Run> runs;  // in the order of their reports
+    [[nodiscard]] std::optional<size_t> step_of(uint64_t plan) const;
     [[nodiscard]] int64_t length_ns() const;
   };
 
-  /// What a run lost of its time to what ran beside it.
+  /// What the runs of one crowd and one kind of work lost of their time to what ran beside them.
   struct Loss {
-    std::array<double, 4> beside{};  // by the terms of Contention
+    std::array<double, 4> beside{};  // by the terms of Contention; means over that time
     double part = 0;
+    double runs = 0;
     [[nodiscard]] double by(const Contention& contention) const;
   };
 
@@ -76,6 +75,7 @@ class ProfileTogether {
   const size_t window_;
   const SharedMachine machine_;
   std::vector<Step> steps_;  // of a round
+  size_t crowds_ = 0;        // in it
   std::vector<Round> rounds_;
   size_t next_step_ = 0;
   bool has_prompt_ = false;  // a prompt's slot is open in this round

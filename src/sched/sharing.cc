@@ -65,7 +65,7 @@ Sharing::Alone Sharing::alone(const Run& run) const {
   }
   changes.push_back({run.end_ns});
   std::ranges::sort(changes, {}, [](const Change& change) { return std::pair(change.at_ns, -change.runs); });
-  Alone found{run.stage, *run.shape, 0, run.prompt_share};
+  Alone found{run.stage, run.plan, *run.shape, 0, run.prompt_share};
   int running = 1;
   double prompt_shares = 0;
   int64_t since = run.begin_ns;

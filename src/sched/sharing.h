@@ -25,6 +25,7 @@ class Sharing {
   };
   struct Alone {
     StageId stage;
+    uint64_t plan = 0;
     BatchShape shape;
     double run_us = 0;
     double prompt_share = 0;
