@@ -18,8 +18,10 @@ struct Launcher {
 
 constexpr std::array kLaunchers{
     Launcher{"torchrun", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"},
-    Launcher{"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LAUNCH_NODE_IPADDR", nullptr, nullptr},
+    // Before Slurm: mpirun within an allocation hands its processes the variables of the batch script or of its
+    // daemons.
     Launcher{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", nullptr, nullptr, nullptr},
+    Launcher{"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LAUNCH_NODE_IPADDR", nullptr, nullptr},
     Launcher{"LeaderWorkerSet", "LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "LWS_LEADER_ADDRESS", nullptr, nullptr},
 };
 

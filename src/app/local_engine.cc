@@ -201,10 +201,10 @@ Result<void> LocalEngine::call_nodes() {
   RETURN_IF_ERROR(coordinator->open(interruption_.get_token()));
   front_.set_awaited("starting: the model is being loaded");
   const std::lock_guard lock(interrupt_mutex_);
-  if (interrupted_) return Error{ErrorCode::kAborted, "interrupted"};
-  coordinator_ = std::move(coordinator);
-  log::info("waiting at {} for the other nodes, {} with this one", place_.address.to_string(), place_.node_count);
+  coordinator_ = std::move(coordinator);  // also when interrupted: what listens ends by serve() alone
   asio::post(head_thread_.context(), [this] { head_tasks_.spawn("coordinator", coordinator_->serve()); });
+  if (interrupted_) return Error{ErrorCode::kAborted, "interrupted"};
+  log::info("waiting at {} for the other nodes, {} with this one", place_.address.to_string(), place_.node_count);
   return {};
 }
 

@@ -1,9 +1,19 @@
 #include "app/signals.h"
 
+#include <unistd.h>
+
 #include <boost/asio/post.hpp>
 #include <csignal>
 
 namespace millrace::app {
+namespace {
+
+/// What the default action is, which the system keeps from the first process of a container.
+void end_at_once(int signal) {
+  _exit(128 + signal);
+}
+
+}  // namespace
 
 Signals::Signals() {
   std::signal(SIGPIPE, SIG_IGN);
@@ -16,6 +26,9 @@ Signals::Signals() {
     if (failure) return;
     boost::system::error_code ignored;
     signals_.clear(ignored);  // the default action from now on
+    if (getpid() == 1) {
+      for (const int next : {SIGTERM, SIGINT}) std::signal(next, end_at_once);
+    }
     has_come_ = true;
     received_.set_value(signal);
     if (action_) action_();

@@ -12,7 +12,8 @@
 namespace millrace::async {
 
 /// A bounded queue from any thread to the coroutines of one Runtime: the only way across threads besides `post`.
-/// Copies share one queue; the receiver's Runtime must outlive its last receive.
+/// Copies share one queue. The receiver's Runtime must outlive its last receive and the mailbox's being closed, and no
+/// more: a receiver that leaves before the senders closes it.
 template <class T>
 class Mailbox {
  public:
@@ -20,18 +21,19 @@ class Mailbox {
 
   /// From any thread. False when the mailbox is full or closed.
   [[nodiscard]] bool try_push(T value) const {
-    std::unique_lock lock(state_->mutex);
+    const std::lock_guard lock(state_->mutex);
     if (state_->closed || state_->queue.size() >= state_->capacity) return false;
     state_->queue.push_back(std::move(value));
-    wake(std::move(lock));
+    wake();
     return true;
   }
 
-  /// From any thread: nothing is accepted any more, the receiver drains and then gets nothing.
+  /// From any thread: nothing is accepted any more, the receiver drains and then gets nothing. When it returns, nobody
+  /// touches the receiver's Runtime any more. Idempotent.
   void close() const {
-    std::unique_lock lock(state_->mutex);
-    state_->closed = true;
-    wake(std::move(lock));
+    const std::lock_guard lock(state_->mutex);
+    if (std::exchange(state_->closed, true)) return;
+    wake();
   }
 
   /// From any thread.
@@ -74,9 +76,9 @@ class Mailbox {
     WaitList not_empty;  // touched on the receiver's executor only
   };
 
-  void wake(std::unique_lock<std::mutex> lock) const {
+  /// With the mutex locked, so that close() waits for a post under way.
+  void wake() const {
     if (std::exchange(state_->wake_posted, true)) return;
-    lock.unlock();
     asio::post(state_->executor, [state = state_] {
       {
         const std::lock_guard guard(state->mutex);

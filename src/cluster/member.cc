@@ -1,5 +1,6 @@
 #include "cluster/member.h"
 
+#include <algorithm>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -96,10 +97,13 @@ asio::awaitable<Result<std::vector<tcp::endpoint>>> Member::look_up_coordinator(
   co_return endpoints;
 }
 
-/// One try, which stop() ends too.
+/// One try, which stop() ends too. Each begins with another of the head's addresses: one that never answers takes all
+/// the time of a try.
 asio::awaitable<Result<void>> Member::connect(tcp::socket& socket) {
-  const auto endpoints = co_await look_up_coordinator();
+  auto endpoints = co_await look_up_coordinator();
   if (endpoints.has_error()) co_return endpoints.error();
+  const auto first = static_cast<std::ptrdiff_t>(tries_++ % endpoints->size());
+  std::ranges::rotate(*endpoints, endpoints->begin() + first);
   if (stopping_) co_return Error{ErrorCode::kAborted, "the node is stopping"};
   error_code failure;
   const async::Deadline first_word(runtime_, runtime_.now() + kFirstWord, [this] { tell_wait(kNoAnswer); });
@@ -112,6 +116,10 @@ asio::awaitable<Result<void>> Member::connect(tcp::socket& socket) {
   connecting_ = nullptr;
   if (deadline.passed()) co_return Error{ErrorCode::kTimeout, kNoAnswer};
   if (failure) co_return Error{ErrorCode::kUnavailable, failure.message()};
+  // With nobody listening at a port that the system gives to clients, a socket can reach itself there.
+  if (socket.local_endpoint(failure) == socket.remote_endpoint(failure)) {
+    co_return Error{ErrorCode::kUnavailable, error_code(asio::error::connection_refused).message()};
+  }
   co_return Result<void>();
 }
 

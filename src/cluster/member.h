@@ -82,6 +82,7 @@ class Member {
   StageHost& host_;
   async::NameLookup coordinator_name_;           // of each try anew, since a host may get another address
   asio::ip::tcp::socket* connecting_ = nullptr;  // to the coordinator
+  size_t tries_ = 0;
   std::string told_;                             // what tell_wait said last, of this search
   async::TimePoint reminder_;                    // when it says so again
   std::unique_ptr<comm::TcpListener> listener_;  // for the link from the node before; while there is a connection

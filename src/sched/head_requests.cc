@@ -37,6 +37,7 @@ class Head::Stream final : public TokenStream {
   Stream(Head& head, SequenceId id, Events events) : head_(head), id_(id), events_(std::move(events)) {}
   ~Stream() override {
     if (!ended_) (void)head_.controls_.try_push(Abort{id_});
+    events_.close();  // the client's Runtime may end before the head hears of it
   }
 
   asio::awaitable<GenerateEvent> next() override {

@@ -1,5 +1,6 @@
 #include "sched/ring.h"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 
 #include "base/log.h"
@@ -11,6 +12,8 @@ using namespace std::chrono_literals;
 
 /// Between a break and the next attempt: a stage that fails at once must not spin.
 constexpr async::Duration kReformDelay = 100ms;
+/// That doubles up to this while a ring does not form for one and the same reason.
+constexpr async::Duration kLongestReformDelay = 3s;
 
 }  // namespace
 
@@ -42,27 +45,31 @@ void Ring::stop() {
 }
 
 asio::awaitable<void> Ring::keep_formed() {
+  async::Duration delay = kReformDelay;
   for (uint32_t number = 1; !head_.stopping(); ++number) {
     const Generation generation(number);
+    const std::string before = obstacle_;
     const std::string reason = co_await run_generation(generation);
     co_await former_.dissolve(generation, reason);
     if (head_.stopping()) co_return;
-    co_await async::sleep_for(runtime_, kReformDelay);
+    const bool no_news = !obstacle_.empty() && obstacle_ == before;
+    delay = no_news ? std::min(2 * delay, kLongestReformDelay) : kReformDelay;
+    co_await async::sleep_for(runtime_, delay);
     log::info("forming the ring again, generation {}", number + 1);
   }
 }
 
 asio::awaitable<std::string> Ring::run_generation(Generation generation) {
   RingEnds ends;
-  std::string failure;
+  obstacle_.clear();
   try {
     ends = co_await former_.form(generation);
   } catch (const std::exception& error) {
-    failure = error.what();
+    obstacle_ = error.what();
   }
-  if (!failure.empty()) {
-    if (!head_.stopping()) log::warn("generation {} did not form: {}", generation.value(), failure);
-    co_return failure;
+  if (!obstacle_.empty()) {
+    if (!head_.stopping()) log::warn("generation {} did not form: {}", generation.value(), obstacle_);
+    co_return obstacle_;
   }
   head_.attach(generation, std::move(ends.to_first_stage), std::move(ends.from_last_stage));
   co_await head_.until_broken();

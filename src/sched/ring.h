@@ -63,6 +63,7 @@ class Ring {
   async::Runtime& runtime_;
   RingFormer& former_;
   Head head_;
+  std::string obstacle_;  // why the last generation did not form; empty: it did
   async::TaskGroup tasks_;
 };
 

@@ -59,8 +59,13 @@ TEST_CASE("no launcher, one process, or a place that makes no sense is no place"
   REQUIRE_FALSE(find({{"RANK", "-1"}, {"WORLD_SIZE", "2"}}).has_value());
   REQUIRE_FALSE(find({{"RANK", "one"}, {"WORLD_SIZE", "2"}}).has_value());
   REQUIRE_FALSE(find({{"RANK", "1"}}).has_value());
-  // A batch script's own allocation does not hide the launcher within it.
-  REQUIRE(find({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"OMPI_COMM_WORLD_RANK", "1"},
-                {"OMPI_COMM_WORLD_SIZE", "2"}})
-              ->launcher == "Open MPI");
+}
+
+TEST_CASE("a batch script's own allocation does not hide the launcher within it") {
+  const std::string tasks = GENERATE("1", "4");
+  const auto place = find(
+      {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", tasks}, {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}});
+  REQUIRE(place->launcher == "Open MPI");
+  REQUIRE(place->node_rank == 1);
+  REQUIRE(place->node_count == 2);
 }

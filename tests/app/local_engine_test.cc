@@ -305,6 +305,12 @@ TEST_CASE("loading ends when it is interrupted, and so does the measuring before
   REQUIRE_FALSE(engine->engine().status().ready);
 }
 
+TEST_CASE("a head that is interrupted before it listens for its nodes ends") {
+  auto engine = app::LocalEngine::create(options_for("llama-tied", 2), {2, 0, {"127.0.0.1", 0}}, 512).value();
+  engine->interrupt();
+  REQUIRE(engine->start().error().code == ErrorCode::kAborted);
+}
+
 TEST_CASE("what cannot be served is refused with the reason") {
   auto options = options_for("llama-tied", 1);
   options.context_length = 64;

@@ -59,6 +59,18 @@ TEST_CASE("a closed mailbox drains, then ends, and refuses more") {
   REQUIRE_FALSE(mailbox.try_push(4));
 }
 
+TEST_CASE("of a mailbox that is closed the receiver's thread hears no more") {
+  asio::io_context context(1);
+  RealRuntime runtime(context);
+  const Mailbox<int> mailbox(runtime, 2);
+  mailbox.close();
+  REQUIRE(context.poll() > 0);
+  context.restart();
+  mailbox.close();
+  REQUIRE_FALSE(mailbox.try_push(1));
+  REQUIRE(context.poll() == 0);
+}
+
 TEST_CASE("an event set by another thread resumes its waiter, and carries a failure") {
   asio::io_context context(1);
   RealRuntime runtime(context);

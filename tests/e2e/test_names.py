@@ -1,9 +1,15 @@
 """Where the head is: names for which the system's resolver never answers, so that no stop may wait for it, and hosts of
 several addresses."""
 
+import os
+import select
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 from millrace_ring import Ring
@@ -93,3 +99,80 @@ def test_nodes_come_to_one_head_by_both_protocols(pp1):
     with OpenRing() as ring:
         answers = [server.post("/v1/completions", body).json()["choices"][0]["text"] for server in (ring.server, pp1)]
         assert answers[0] == answers[1]
+
+
+class LonelyNode(Ring):
+    """Node 1 in a network namespace of its own, after `commands`."""
+
+    NAMESPACE = f"millrace-names-{os.getpid()}"
+    FILES = Path("/etc/netns") / NAMESPACE
+
+    def __init__(self, host="127.0.0.1"):
+        super().__init__(2, 2, host=host)
+        self.commands = []
+        self.head = None  # a command that is there before the node, and has said so
+        self.listener = None
+
+    def prefix(self, rank):
+        return ["ip", "netns", "exec", self.NAMESPACE]
+
+    def __enter__(self):
+        try:
+            for command in (["ip", "netns", "add", self.NAMESPACE],
+                            ["ip", "-n", self.NAMESPACE, "link", "set", "lo", "up"], *self.commands):
+                subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as failure:
+            self.__exit__()
+            pytest.skip(f"network namespaces cannot be made here: {failure}")
+        if self.head:
+            self.listener = subprocess.Popen(self.head, stdout=subprocess.PIPE, text=True)
+            assert self.listener.stdout.readline() == "there\n"
+        self.start_node(1)
+        return self
+
+    def __exit__(self, *_):
+        super().__exit__()
+        if self.listener:
+            self.listener.kill()
+            self.listener.wait()
+        subprocess.run(["ip", "netns", "del", self.NAMESPACE], capture_output=True)
+
+
+#: Listens at two addresses, at one of them with a full queue, so that it answers nobody who comes later.
+ONE_DEAF = """
+import socket, sys
+port = int(sys.argv[1])
+deaf = socket.create_server(("127.0.0.1", port), backlog=0)
+queue = [socket.socket() for _ in range(4)]
+for client in queue:
+    client.setblocking(False)
+    client.connect_ex(("127.0.0.1", port))
+hearing = socket.create_server(("127.0.0.2", port))
+print("there", flush=True)
+hearing.accept()
+print("came", flush=True)
+"""
+
+
+def test_a_node_comes_to_the_address_that_answers():
+    ring = LonelyNode("head.example")
+    LonelyNode.FILES.mkdir(parents=True)
+    try:
+        LonelyNode.FILES.joinpath("hosts").write_text("127.0.0.1 head.example\n127.0.0.2 head.example\n")
+        port = ring.address.rsplit(":", 1)[1]
+        ring.head = [*ring.prefix(0), sys.executable, "-c", ONE_DEAF, port]
+        with ring:
+            assert select.select([ring.listener.stdout], [], [], PATIENCE_S)[0], ring.nodes[1].log()
+            assert ring.listener.stdout.readline() == "came\n"
+    finally:
+        shutil.rmtree(LonelyNode.FILES)
+
+
+def test_a_node_does_not_take_itself_for_the_head():
+    """A system that gives clients the very port which the head is to listen at connects a socket to itself."""
+    ring = LonelyNode()
+    port = ring.address.rsplit(":", 1)[1]
+    ring.commands = [["ip", "netns", "exec", ring.NAMESPACE, "sysctl", "-q", "-w",
+                      f"net.ipv4.ip_local_port_range={port} {port}"]]
+    with ring:
+        wait_until(lambda: "Connection refused" in ring.nodes[1].log(), "the refusal")
