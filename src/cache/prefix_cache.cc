@@ -171,9 +171,16 @@ void PrefixCache::release(PageHolding& holding) {
   holding = {};
 }
 
-size_t PrefixCache::solely_held(const PageHolding& holding) const {
+size_t PrefixCache::solely_held(const PageHolding& holding, const RadixTree::Match& match) const {
   const size_t own = holding.pages.size() - holding.known_pages;
-  return holding.node == kNoNode ? own : own + tree_.solely_locked(holding.node);
+  return holding.node == kNoNode ? own : own + tree_.solely_locked(holding.node, match.device_node);
+}
+
+bool PrefixCache::copies_keep_pages() const {
+  return !to_store_.empty() || std::ranges::any_of(under_way_, [](const auto& entry) {
+    const CopyKind kind = entry.second.copy.kind;
+    return kind == CopyKind::kLoad || kind == CopyKind::kStore;
+  });
 }
 
 void PrefixCache::forget_everything() {

@@ -73,8 +73,8 @@ class PrefixCache {
   [[nodiscard]] size_t available_beside(const RadixTree::Match& match) const {
     return available_pages() - (match.device_pages == 0 ? 0 : tree_.evictable_above(match.device_node));
   }
-  /// Pages that only `holding` keeps from being available.
-  [[nodiscard]] size_t solely_held(const PageHolding& holding) const;
+  /// Pages that only `holding` keeps from being available, but for those of the match.
+  [[nodiscard]] size_t solely_held(const PageHolding& holding, const RadixTree::Match& match) const;
   /// Copies are under way that will make pages available.
   [[nodiscard]] bool saving() const { return saving_pages_ > 0; }
 
@@ -91,6 +91,8 @@ class PrefixCache {
   [[nodiscard]] std::vector<PageCopy> take_copies();
   [[nodiscard]] bool has_copies() const { return !copies_.empty() || !to_store_.empty(); }
   [[nodiscard]] bool copies_under_way() const { return !under_way_.empty(); }
+  /// Device pages are kept by copies to or from the host, asked for or under way. O(copies).
+  [[nodiscard]] bool copies_keep_pages() const;
   /// All stages are through with a copy; acks of copies that are not under way are kData.
   [[nodiscard]] Result<void> acknowledge(const CopyAck& ack);
 
@@ -144,6 +146,8 @@ class PrefixCache {
   void ask_what_is_held();
   void finish_hold(const UnderWay& way);
   void forget_everything();
+  [[nodiscard]] std::vector<PageKey> keys_of(const PageHolding& holding, uint32_t first,
+                                             std::span<const TokenId> tokens, PageKey before) const;
   void skip_known(Prefetch& prefetch);
   void fetch(SequenceId id);
   void end_prefetch(SequenceId id);

@@ -161,6 +161,24 @@ void PrefixCache::finish_persist(const UnderWay& way) {
   }
 }
 
+// Of the pages from `first` on, which have these tokens and come after the one of key `before`: those that have been
+// hashed already are not hashed again.
+std::vector<PageKey> PrefixCache::keys_of(const PageHolding& holding, uint32_t first, std::span<const TokenId> tokens,
+                                          PageKey before) const {
+  const size_t count = tokens.size() / options_.page_size;
+  std::vector<PageKey> keys;
+  if (holding.first_key <= first && holding.first_key + holding.keys.size() >= first + count) {
+    const auto begin = holding.keys.begin() + (first - holding.first_key);
+    keys.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
+    return keys;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    before = child_key(before, tokens.subspan(i * options_.page_size, options_.page_size));
+    keys.push_back(before);
+  }
+  return keys;
+}
+
 void PrefixCache::prefetch(SequenceId id, std::string_view salt, std::span<const TokenId> tokens,
                            PageHolding& holding) {
   if (!options_.has_store) return;
@@ -174,11 +192,7 @@ void PrefixCache::prefetch(SequenceId id, std::string_view salt, std::span<const
   prefetch.tokens.assign(tokens.begin() + static_cast<std::ptrdiff_t>(known),
                          tokens.begin() + static_cast<std::ptrdiff_t>(known + pages * options_.page_size));
   PageCopy copy{.kind = CopyKind::kProbe};
-  PageKey key = keys_[prefetch.anchor.value()];
-  for (size_t i = 0; i < pages; ++i) {
-    key = child_key(key, std::span(prefetch.tokens).subspan(i * options_.page_size, options_.page_size));
-    copy.keys.push_back(key);
-  }
+  copy.keys = keys_of(holding, match.pages, prefetch.tokens, keys_[prefetch.anchor.value()]);
   prefetch.keys = copy.keys;
   holding.keys = copy.keys;
   holding.first_key = match.pages;

@@ -220,9 +220,13 @@ size_t RadixTree::evictable_above(NodeId id) const {
   return count;
 }
 
-uint32_t RadixTree::solely_locked(NodeId id) const {
+uint32_t RadixTree::solely_locked(NodeId id, NodeId other) const {
   uint32_t count = 0;
-  for (; at(id).parent != kNoNode && at(id).locks == 1; id = at(id).parent) ++count;
+  for (; at(id).parent != kNoNode && at(id).locks == 1; id = at(id).parent) {
+    while (other != kNoNode && at(other).depth > at(id).depth) other = at(other).parent;
+    if (other == id) break;
+    if (at(id).pins == 0) ++count;
+  }
   return count;
 }
 

@@ -70,9 +70,10 @@ class RadixTree {
   [[nodiscard]] HostPageId host_page(NodeId node) const { return at(node).host; }
   [[nodiscard]] NodeId parent(NodeId node) const { return at(node).parent; }
   [[nodiscard]] std::span<const TokenId> tokens(NodeId node) const;
-  /// Pages from the root to `node`. The lock's holders among them: how many pages only one lock holds.
+  /// Pages from the root to `node`.
   [[nodiscard]] uint32_t depth(NodeId node) const { return at(node).depth; }
-  [[nodiscard]] uint32_t solely_locked(NodeId node) const;
+  /// Of them, those that nothing but one lock keeps and that do not lead to `other` (kNoNode: none). O(depth).
+  [[nodiscard]] uint32_t solely_locked(NodeId node, NodeId other) const;
   /// How often a lock has been taken on the node or below it.
   [[nodiscard]] uint32_t use_count(NodeId node) const { return at(node).uses; }
 

@@ -73,10 +73,11 @@ class Chunker {
   /// Whether all that is left of `prompt` fits beside a longer prompt's chunk, in at most `most` tokens.
   [[nodiscard]] bool fits_whole(const Prompt& prompt, uint32_t most) const;
   void add_short(const Prompt& prompt);
+  /// Chunks are of equal cost, for which begin() has to know what waits.
+  [[nodiscard]] bool balances() const { return options_.mode == Chunking::kBalanced && costs_.usable(); }
 
  private:
   void add_sample(StageId stage, const BatchShape& shape, double run_us);
-  [[nodiscard]] bool balances() const { return options_.mode == Chunking::kBalanced && costs_.usable(); }
   [[nodiscard]] double balanced_target(const std::vector<uint32_t>& backlog) const;
   [[nodiscard]] uint32_t balanced_chunk(const Prompt& prompt, uint32_t most) const;
   [[nodiscard]] uint32_t published_size(uint32_t prefix) const;

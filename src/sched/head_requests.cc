@@ -211,8 +211,7 @@ void Head::end_the_late() {
   std::vector<SequenceId> ran;
   for (const auto& [id, client] : clients_) {
     if (!client.planned && is_late(options_.queue_timeout, client.submitted)) waited.push_back(id);
-    if (!client.planned && is_late(options_.prefetch_timeout, client.submitted))
-      scheduler_.stop_waiting_for_prefetch(id);
+    if (is_late(options_.prefetch_timeout, client.submitted)) scheduler_.stop_waiting_for_prefetch(id);
     if (client.planned && is_late(options_.run_timeout, *client.planned)) ran.push_back(id);
   }
   end_late(std::move(waited), fmt::format("the request waited {} s in the queue (--queue-timeout)",

@@ -146,6 +146,8 @@ class Scheduler {
   [[nodiscard]] bool take_first_chunk(Plan& plan, const Sequence* begun);
   [[nodiscard]] size_t pages_wanted(Sequence& candidate, std::span<Sequence* const> others) const;
   [[nodiscard]] bool has_room(Sequence& candidate) const;
+  [[nodiscard]] static size_t open_bytes(const Sequence& sequence);
+  [[nodiscard]] bool fits_message(const Sequence& candidate) const;
   [[nodiscard]] bool admit(Plan& plan, Sequence& sequence);
   [[nodiscard]] bool higher_priority(const Sequence& a, const Sequence& b) const;
   void add_slice(Plan& plan, Sequence& sequence, uint32_t token_count);
@@ -187,6 +189,7 @@ class Scheduler {
   uint64_t plan_count_ = 0;                            // of this ring; the next plan's id
   uint64_t turn_ = 0;
   uint64_t retraction_count_ = 0;
+  size_t open_bytes_ = 0;  // of the sequences that the plan being made opens
   double transit_us_ = 0;
   bool paused_ = false;
 };

@@ -11,8 +11,10 @@ namespace {
 constexpr uint32_t kShortPromptPart = 4;
 /// Tokens to come that admission counts for one sequence at most: few requests use a large max_tokens up.
 constexpr uint64_t kMostTokensToCome = 4096;
-/// Waiting requests looked up in the cache per turn, for those whom it orders.
+/// Waiting requests looked up in the cache per turn, besides those whose turn it is.
 constexpr size_t kMatchesPerTurn = 16;
+/// Bytes of a plan's message that opening sequences may take; a sequence alone may take more.
+constexpr size_t kMostOpenBytes = size_t{8} << 20;
 
 }  // namespace
 
@@ -21,8 +23,9 @@ std::optional<Plan> Scheduler::next() {
   if (paused_ || cache_.verifying()) return std::nullopt;
   ++turn_;
   Plan plan;
+  open_bytes_ = 0;
   in_flight_.emplace_back();
-  refresh_matches();
+  if (options_.policy == QueuePolicy::kLongestPrefix) refresh_matches();
   preempt();
   plan_decodes(plan);
   plan_prefills(plan);
@@ -167,7 +170,7 @@ Sequence* Scheduler::victim(Sequence& needy) {
   if (least != nullptr || outranks_someone) return least;
   // Alone it would fit, but for copies under way, and for what the cache keeps of pages that it computed beside another
   // sequence: those it finds when it comes back.
-  const bool waits = running_.size() == 1 && (cache_.has_copies() || cache_.copies_under_way());
+  const bool waits = running_.size() == 1 && cache_.copies_keep_pages();
   return waits ? nullptr : &needy;
 }
 
@@ -208,7 +211,7 @@ std::vector<Sequence*> Scheduler::begun_prompts() const {
 void Scheduler::plan_prefills(Plan& plan) {
   BatchShape decodes;
   for (const PlanSlice& slice : plan.slices) decodes.add_decode(slice.prefix + 1);
-  chunker_.begin(decodes, backlog());
+  chunker_.begin(decodes, chunker_.balances() ? backlog() : std::vector<uint32_t>());
   const std::vector<Sequence*> begun = begun_prompts();
   plan_short_prompts(plan, begun);
   for (Sequence* sequence : begun) {
@@ -229,6 +232,7 @@ bool Scheduler::take_first_chunk(Plan& plan, const Sequence* begun) {
   if (begun != nullptr && !higher_priority(candidate, *begun)) return false;
   (void)match(candidate);
   if (chunker_.fit(prompt_of(candidate)) == 0 || candidate.in_flight > 0 || !has_room(candidate)) return false;
+  if (!fits_message(candidate)) return false;
   return admit(plan, candidate) && take_chunk(plan, candidate);
 }
 
@@ -261,17 +265,24 @@ void Scheduler::plan_short_prompts(Plan& plan, const std::vector<Sequence*>& beg
   for (Sequence* sequence : begun) {
     if (chunker_.fits_whole(prompt_of(*sequence), budget)) go_along(*sequence);
   }
+  if (free_slots_.empty()) return;
+  refresh_matches();
+  // By what was in the cache when it was looked up last; then by what is there now.
+  const auto fits = [&](Sequence& candidate) {
+    if (!chunker_.fits_whole(prompt_of(candidate), budget)) return false;
+    (void)match(candidate);
+    return chunker_.fits_whole(prompt_of(candidate), budget);
+  };
   bool lets_past = true;
   for (size_t place = 0; place < waiting_.size() && budget > 0 && lets_past;) {
     Sequence& candidate = *waiting_[place];
-    (void)match(candidate);
     const bool ready = !awaits_prefetch(candidate);
-    if (!ready || candidate.in_flight > 0 || !chunker_.fits_whole(prompt_of(candidate), budget)) {
+    if (!ready || candidate.in_flight > 0 || !fits(candidate)) {
       lets_past = !ready || candidate.bypasses < kMaxBypasses;
       ++place;
       continue;
     }
-    if (!has_room(candidate) || !admit(plan, candidate)) return;
+    if (!has_room(candidate) || !fits_message(candidate) || !admit(plan, candidate)) return;
     go_along(candidate);
   }
 }
@@ -312,7 +323,7 @@ void Scheduler::preempt() {
   for (Sequence* sequence : running_) {
     if (higher_priority(candidate, *sequence)) {
       insert_by_priority(victims, sequence);
-      pages += cache_.solely_held(sequence->holding);
+      pages += cache_.solely_held(sequence->holding, match(candidate));
     } else {
       others.push_back(sequence);
     }
@@ -323,6 +334,18 @@ void Scheduler::preempt() {
     retract(*victims.back());
     victims.pop_back();
   }
+}
+
+// What of a plan's message grows with the requests that it opens: their histories above all.
+size_t Scheduler::open_bytes(const Sequence& sequence) {
+  const tensor::SamplingParams& sampling = sequence.request.sampling;
+  const size_t history = sampling.needs_history() ? sequence.match_tokens : 0;
+  return sizeof(TokenId) * (history + sampling.stop_token_ids.size()) +
+         (sizeof(TokenId) + sizeof(float)) * sampling.logit_bias.size();
+}
+
+bool Scheduler::fits_message(const Sequence& candidate) const {
+  return open_bytes_ == 0 || open_bytes_ + open_bytes(candidate) <= kMostOpenBytes;
 }
 
 // False when pages that could be had are still being copied.
@@ -349,6 +372,7 @@ bool Scheduler::admit(Plan& plan, Sequence& sequence) {
     open.history.assign(sequence.tokens.begin(), sequence.tokens.begin() + sequence.scheduled);
   }
   plan.opens.push_back(std::move(open));
+  open_bytes_ += open_bytes(sequence);
   return true;
 }
 
@@ -372,7 +396,6 @@ std::optional<size_t> Scheduler::next_waiting() const {
 
 // What a few of the queue find in the cache, looked up anew in turn: all of them each turn would cost too much.
 void Scheduler::refresh_matches() {
-  if (options_.policy != QueuePolicy::kLongestPrefix) return;
   const size_t count = std::min(waiting_.size(), kMatchesPerTurn);
   for (size_t i = 0; i < count; ++i) (void)match(*waiting_[(turn_ * kMatchesPerTurn + i) % waiting_.size()]);
 }

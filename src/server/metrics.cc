@@ -119,7 +119,9 @@ void write_cache_counts(Writer& writer, const cache::PrefixCacheCounts& counts) 
   pages("kv_cache_evicted_pages_total", "Device pages given up for others.", counts.evicted_device_pages);
   pages("kv_cache_evicted_host_pages_total", "Host pages given up for others.", counts.evicted_host_pages);
   pages("kv_cache_stored_pages_total", "Pages copied from the device to the host.", counts.stored_pages);
-  pages("kv_cache_persisted_pages_total", "Pages written to the store by every stage.", counts.persisted_pages);
+  pages("kv_cache_persisted_pages_total",
+        "Pages written to the store by every stage, up to the first of a copy that was refused.",
+        counts.persisted_pages);
   pages("kv_cache_unpersisted_pages_total", "Pages not offered to the store, which was behind.",
         counts.unpersisted_pages);
   pages("kv_cache_fetched_pages_total", "Pages that every stage got from the store.", counts.fetched_pages);

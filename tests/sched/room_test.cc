@@ -2,6 +2,7 @@
 #include <map>
 #include <set>
 
+#include "comm/tcp_link.h"
 #include "sched/scheduler.h"
 
 /// Who makes room for whom when pages run out, and who may overtake whom.
@@ -35,6 +36,7 @@ struct Watched {
   void step() {
     auto plan = scheduler.next();
     if (!plan) plan = scheduler.empty_plan();
+    largest_plan = std::max(largest_plan, plan->encode().size());
     for (const SlotId slot : plan->closes) {
       const auto holder = holders.find(slot);
       if (holder == holders.end()) continue;
@@ -67,7 +69,8 @@ struct Watched {
   }
 
   Scheduler scheduler;
-  bool store_is_silent = false;      // else it has nothing
+  bool store_is_silent = false;      // else it has nothing, and takes what it gets
+  size_t largest_plan = 0;           // bytes of its message
   std::vector<uint64_t> begun;       // in order of their first slices
   std::vector<uint64_t> sent_back;   // in order
   std::map<uint64_t, size_t> drawn;  // tokens
@@ -76,7 +79,7 @@ struct Watched {
  private:
   void answer(const cache::PageCopy& copy) {
     const bool is_probe = copy.kind == cache::CopyKind::kProbe;
-    if (store_is_silent && is_probe) return;
+    if (store_is_silent && (is_probe || copy.kind == cache::CopyKind::kPersist)) return;
     const auto done = static_cast<uint32_t>(is_probe ? 0 : copy.page_count());
     REQUIRE_FALSE(scheduler.acknowledge({{copy.id, done}}).has_error());
   }
@@ -189,4 +192,58 @@ TEST_CASE("who waits for the store holds nobody up, and everybody as soon as it 
   while (!world.drawn.contains(2)) world.step();
   REQUIRE(world.begun.back() == 2);
   world.run_out();
+}
+
+TEST_CASE("a sequence alone does not wait for a store that hangs") {
+  auto options = options_with(QueuePolicy::kFcfs, 8);
+  options.host_page_count = 64;
+  options.has_store = true;
+  Watched world(options);
+  world.step();  // the stage says what it holds
+  world.store_is_silent = true;
+  // Both draw the same, so that the second keeps copies of pages that the cache has from the first.
+  for (const uint64_t id : {1, 2}) {
+    GenerateRequest request;
+    request.prompt.assign(12, 1);
+    request.max_tokens = id == 1 ? 1 : 100;
+    world.scheduler.add(SequenceId(id), std::move(request));
+  }
+  world.run_out();
+  REQUIRE(world.drawn[2] == 20);
+}
+
+TEST_CASE("nobody is sent back for pages that the larger priority finds in the cache anyway") {
+  Watched world(options_with(QueuePolicy::kPriority, 64));
+  world.add(1, 100, 40, 5);
+  world.add(2, 60, 20, 0);
+  while (!world.drawn.contains(2) || world.drawn[2] == 0) world.step();
+  GenerateRequest third;
+  third.prompt.assign(60, 2);
+  third.prompt.resize(150, 3);
+  third.max_tokens = 4;
+  third.priority = 5;
+  world.scheduler.add(SequenceId(3), std::move(third));
+  for (int turn = 0; turn < 5; ++turn) world.step();
+  REQUIRE(world.sent_back.empty());
+  REQUIRE_FALSE(world.drawn.contains(3));
+  world.run_out();
+}
+
+TEST_CASE("no plan opens more sequences than its message carries the histories of") {
+  SchedulerOptions options = options_with(QueuePolicy::kFcfs, 2048);
+  options.page_size = 64;
+  options.max_running = 128;
+  options.chunked_prefill_size = 8192;
+  options.context_length = 70'000;
+  Watched world(options);
+  for (uint64_t id = 0; id < 100; ++id) {
+    GenerateRequest request;
+    request.prompt.assign(65'600, 1);
+    request.max_tokens = 1;
+    request.sampling.repetition_penalty = 1.1F;
+    world.scheduler.add(SequenceId(id), std::move(request));
+  }
+  world.run_out();
+  REQUIRE(world.largest_plan <= comm::TcpLinkOptions().max_plan_bytes);
+  REQUIRE(world.largest_plan > sizeof(TokenId) * 2 * 65'600);  // though several go together
 }
