@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <map>
@@ -16,14 +17,30 @@ namespace {
 /// The chunk sizes of the published measurements; the one that serves one stage best is what efficiency refers to.
 constexpr uint32_t kBaselineChunks[] = {6144, 12288, 18432};
 
-std::vector<sim::Setting> combinations(const SimulateFlags& flags, const sim::Cluster& cluster) {
+/// With a value in every list.
+SimulateFlags complete(SimulateFlags flags, const sim::Cluster& cluster) {
+  const auto fill = [&flags](auto& list, auto usual, auto swept) {
+    if (list.empty()) list = flags.sweep ? swept : usual;
+  };
+  using Sizes = std::vector<int32_t>;
+  const Sizes measured{static_cast<int32_t>(cluster.measured_stages.size())};
+  if (measured[0] > 0) fill(flags.pp_sizes, measured, measured);
+  fill(flags.pp_sizes, Sizes{1}, Sizes{1, 2, 4, 8});
+  using Names = std::vector<std::string>;
+  fill(flags.chunkings, Names{"fixed"}, Names{"fixed", "published", "balanced"});
+  fill(flags.chunk_sizes, std::vector{8192U}, std::vector{2048U, 4096U, 8192U, 16384U});
+  fill(flags.smoothings, std::vector{0.75}, std::vector{0.5, 0.75, 1.0});
+  return flags;
+}
+
+std::vector<sim::Setting> combinations(const SimulateFlags& flags) {
   std::vector<sim::Setting> settings;
-  const auto measured = static_cast<int32_t>(cluster.measured_stages.size());
-  const std::vector<int32_t> pp_sizes = flags.pp_sizes.empty() ? std::vector{std::max(1, measured)} : flags.pp_sizes;
-  for (const int32_t pp_size : pp_sizes) {
+  for (const int32_t pp_size : flags.pp_sizes) {
     for (const std::string& chunking : flags.chunkings) {
       for (const uint32_t chunk_size : flags.chunk_sizes) {
         for (const double smoothing : flags.smoothings) {
+          // Fixed chunks follow nothing.
+          if (flags.sweep && chunking == "fixed" && smoothing != flags.smoothings.front()) continue;
           for (const int32_t depth : flags.async_batch_depths) {
             settings.push_back({pp_size, depth, *sched::parse_chunking(chunking), chunk_size, smoothing,
                                 *sched::parse_queue_policy(flags.policy), !flags.plain_batch_queue});
@@ -104,9 +121,31 @@ void write_row(JsonWriter& json, const SimulateFlags& flags, const sim::Setting&
   json.member("goodput", result.goodput(flags.goal)).member("preemptions", result.preemptions).end_object();
 }
 
-/// What a setting's line in the plot is called: all that varies but the horizontal axis.
+/// Of each pp size, where there was a choice.
+void print_fastest(const std::vector<std::pair<sim::Setting, double>>& makespans) {
+  std::map<int32_t, std::pair<const sim::Setting*, double>> fastest;
+  std::map<int32_t, size_t> count;
+  for (const auto& [setting, makespan_s] : makespans) {
+    auto& best = fastest.try_emplace(setting.pp_size, &setting, makespan_s).first->second;
+    if (makespan_s < best.second) best = {&setting, makespan_s};
+    ++count[setting.pp_size];
+  }
+  for (const auto& [pp_size, best] : fastest) {
+    if (count[pp_size] < 2) continue;
+    fmt::print("fastest at pp {}: {:.2f} s with --chunking {} --chunked-prefill-size {}", pp_size, best.second,
+               name_of(best.first->chunking), best.first->chunk_size);
+    if (best.first->chunking != sched::Chunking::kFixed) {
+      fmt::print(" --dynamic-chunking-smoothing {}", best.first->smoothing);
+    }
+    fmt::print(" --pp-async-batch-depth {}\n", best.first->async_batch_depth);
+  }
+}
+
+/// What a setting's line in the plot is called: all that varies but the horizontal axis; in a whole sweep, which has
+/// too much of that, each way of chunking at its best.
 std::string series_name(const SimulateFlags& flags, const sim::Setting& setting) {
   std::string name(name_of(setting.chunking));
+  if (flags.sweep) return name + " at its best";
   if (flags.plot_x != "pp" && flags.pp_sizes.size() > 1) name += fmt::format(", pp {}", setting.pp_size);
   if (flags.plot_x != "chunk" && flags.chunk_sizes.size() > 1) name += fmt::format(", {}", setting.chunk_size);
   if (flags.plot_x != "smoothing" && flags.smoothings.size() > 1) name += fmt::format(", σ {}", setting.smoothing);
@@ -139,9 +178,10 @@ Result<void> write_file(const std::filesystem::path& path, const std::string& co
 
 }  // namespace
 
-Result<void> simulate(const SimulateFlags& flags) {
-  const auto cluster = sim::Cluster::load(flags.cluster);
+Result<void> simulate(const SimulateFlags& given) {
+  const auto cluster = sim::Cluster::load(given.cluster);
   if (cluster.has_error()) return cluster.error();
+  const SimulateFlags flags = complete(given, *cluster);
   auto workload = flags.requests.empty() ? sim::make_workload(flags.workload) : sim::load_workload(flags.requests);
   if (workload.has_error()) return workload.error();
   workload->client_latency_s = 1e-3 * flags.client_latency_ms;
@@ -161,7 +201,7 @@ Result<void> simulate(const SimulateFlags& flags) {
   if (*baseline > 0) fmt::print("; one stage at its best takes {:.2f} s", *baseline);
   fmt::print("\n");
   print_header(flags);
-  std::map<std::string, sim::PlotSeries> lines;
+  std::map<std::string, std::map<double, double>> lines;  // the most at each place
   std::string trace;
   std::string rows;
   JsonWriter json(rows);
@@ -169,7 +209,8 @@ Result<void> simulate(const SimulateFlags& flags) {
   uint64_t events = 0;
   size_t failed = 0;
   const auto begin = std::chrono::steady_clock::now();
-  for (const sim::Setting& setting : combinations(flags, *cluster)) {
+  std::vector<std::pair<sim::Setting, double>> makespans;
+  for (const sim::Setting& setting : combinations(flags)) {
     sim::PlanRecords records;
     const auto result = sim::run_experiment(*cluster, setting, *workload, flags.workload.seed,
                                             flags.trace.empty() ? nullptr : &records);
@@ -179,18 +220,19 @@ Result<void> simulate(const SimulateFlags& flags) {
     const double efficiency = *baseline / result->makespan_s / setting.pp_size;
     print_row(flags, setting, *result, efficiency);
     write_row(json, flags, setting, *result, efficiency);
-    const std::string name = series_name(flags, setting);
-    lines[name].name = name;
-    lines[name].points.emplace_back(plot_place(flags, setting), 100 * efficiency);
+    makespans.emplace_back(setting, result->makespan_s);
+    double& most = lines[series_name(flags, setting)][plot_place(flags, setting)];
+    most = std::max(most, 100 * efficiency);
     if (!flags.trace.empty()) trace = trace_of(setting, records);
   }
   json.end_array();
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  print_fastest(makespans);
   fmt::print("{:.2f} million events in {:.1f} s\n", 1e-6 * static_cast<double>(events), taken.count());
   if (!flags.result_file.empty()) RETURN_IF_ERROR(write_file(flags.result_file, rows + "\n"));
   if (!flags.plot.empty()) {
     std::vector<sim::PlotSeries> series;
-    for (auto& [name, line] : lines) series.push_back(std::move(line));
+    for (const auto& [name, points] : lines) series.push_back({name, {points.begin(), points.end()}});
     RETURN_IF_ERROR(write_file(
         flags.plot, sim::plot_svg(cluster->name + ": strong-scaling efficiency", flags.plot_x, "%", series)));
   }

@@ -13,13 +13,15 @@ class App;
 
 namespace millrace::app {
 
-/// `millrace simulate`. Lists make a sweep over every combination.
+/// `millrace simulate`. Lists make a sweep over every combination; of those that are empty simulate() fills in what is
+/// usual, or with `sweep` what is worth a look.
 struct SimulateFlags {
   std::filesystem::path cluster;
-  std::vector<int32_t> pp_sizes;  ///< empty: as many as the cluster has measured stages, else 1
-  std::vector<std::string> chunkings{"fixed"};
-  std::vector<uint32_t> chunk_sizes{8192};
-  std::vector<double> smoothings{0.75};
+  bool sweep = false;
+  std::vector<int32_t> pp_sizes;
+  std::vector<std::string> chunkings;
+  std::vector<uint32_t> chunk_sizes;
+  std::vector<double> smoothings;
   std::vector<int32_t> async_batch_depths{0};
   std::string policy = "fcfs";
   bool plain_batch_queue = false;  ///< decode is not spread over the window

@@ -8,24 +8,31 @@ namespace {
 
 void add_setting_flags(CLI::App& command, SimulateFlags& flags) {
   command.add_option("--cluster", flags.cluster, "File that describes the cluster (see bench/clusters)")->required();
+  command.add_flag(
+      "--sweep", flags.sweep,
+      "Sweep over --pp-size, --chunking, --chunked-prefill-size and --dynamic-chunking-smoothing, where they "
+      "are not given, and say which setting is the fastest");
   command
-      .add_option("--pp-size", flags.pp_sizes,
-                  "Stages; a list sweeps, as for the flags that follow (default: 1, or as "
-                  "measured)")
+      .add_option(
+          "--pp-size", flags.pp_sizes,
+          "Stages; a list sweeps, as for the flags that follow (default: 1, or as measured; --sweep: 1, 2, 4, 8)")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024));
-  command.add_option("--chunking", flags.chunkings, "How prompts are cut: fixed, published, balanced")
+  command
+      .add_option("--chunking", flags.chunkings,
+                  "How prompts are cut: fixed, published, balanced (default: fixed; --sweep: all)")
       ->delimiter(',')
-      ->check(CLI::IsMember({"fixed", "published", "balanced"}))
-      ->capture_default_str();
-  command.add_option("--chunked-prefill-size", flags.chunk_sizes, "Most prompt tokens per micro-batch")
+      ->check(CLI::IsMember({"fixed", "published", "balanced"}));
+  command
+      .add_option("--chunked-prefill-size", flags.chunk_sizes,
+                  "Most prompt tokens per micro-batch (default: 8192; --sweep: 2048, 4096, 8192, 16384)")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command.add_option("--dynamic-chunking-smoothing", flags.smoothings, "How far a chunk follows what is computed")
+      ->check(CLI::Range(1, 1 << 20));
+  command
+      .add_option("--dynamic-chunking-smoothing", flags.smoothings,
+                  "How far a chunk follows what is computed (default: 0.75; --sweep: 0.5, 0.75, 1)")
       ->delimiter(',')
-      ->check(number_range(0.0, 1.0))
-      ->capture_default_str();
+      ->check(number_range(0.0, 1.0));
   command.add_option("--pp-async-batch-depth", flags.async_batch_depths, "Micro-batches in flight beyond one per stage")
       ->delimiter(',')
       ->check(CLI::Range(0, 64))

@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 
-from millrace_server import BUILD, MillraceServer, run_binary, wait_until
+from millrace_server import BUILD, ROOT, MillraceServer, run_binary, wait_until
 
 LOAD = BUILD / "bench" / "load"
 
@@ -62,3 +62,20 @@ def test_a_ring_that_was_not_timed_describes_itself_after_some_load(tmp_path):
         for _ in range(2):
             assert server.post("/v1/completions", {"prompt": "Call me", "max_tokens": 20}).status_code == 200
         described(server, tmp_path)
+
+
+def test_a_sweep_says_which_setting_is_the_fastest(tmp_path):
+    rows, plot = tmp_path / "rows.json", tmp_path / "plot.svg"
+    sizes = [2048, 6144]
+    swept = run_binary("simulate", "--cluster", ROOT / "bench/clusters/h20-qwen3-235b.json", "--sweep", "--num-prompts", 2,
+                       "--input-len", 20000, "--output-len", 2, "--chunked-prefill-size", ",".join(map(str, sizes)),
+                       "--result-file", rows, "--plot", plot)
+    assert swept.returncode == 0, swept.stderr
+    rows = json.loads(rows.read_text())
+    assert len(rows) == 4 * (1 + 3 + 3) * len(sizes)  # fixed chunks have no smoothing
+    assert {row["chunk_size"] for row in rows} == set(sizes)
+    for pp_size in (1, 2, 4, 8):
+        best = min((row for row in rows if row["pp_size"] == pp_size), key=lambda row: row["duration"])
+        words = f"--chunking {best['chunking']} --chunked-prefill-size {best['chunk_size']}"
+        assert f"fastest at pp {pp_size}: {best['duration']:.2f} s with {words}" in swept.stdout
+    assert [plot.read_text().count(f"{chunking} at its best") for chunking in ("fixed", "published", "balanced")] == [1] * 3
