@@ -31,7 +31,7 @@ struct ModelConfig {
   int32_t head_dim = 0;                      ///< head_count · head_dim may differ from hidden_size
   int32_t max_position = 0;                  ///< max_position_embeddings
   float norm_epsilon = 0.0f;
-  bool tied_embeddings = false;              ///< lm_head is the embedding
+  bool tied_embeddings = false;  ///< lm_head is the embedding; see untie_other_head
   bool qkv_bias = false;
   bool output_bias = false;                  ///< of o_proj
   bool qk_norm = false;                      ///< RMS norm of each head of q and k before the rotation
