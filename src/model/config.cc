@@ -199,6 +199,7 @@ Result<ModelConfig> parse_config(std::string_view json, std::string_view place) 
   simdjson::dom::parser parser;
   const Result<simdjson::dom::object> object = parse_object(parser, place, json, kDeepestNesting);
   if (!object) return object.error();
+  RETURN_IF_ERROR(refuse_repeated_keys(place, *object));
   FieldReader fields(std::string(place), *object);
   ModelConfig config;
   const std::optional<Family> family = read_architecture(fields, config.architecture);

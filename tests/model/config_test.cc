@@ -233,6 +233,23 @@ TEST_CASE("a config that is not a JSON object is refused") {
   REQUIRE(message(std::string(100000, '[')).find("config.json: is not valid JSON: ") == 0);
 }
 
+TEST_CASE("a key that is given twice is refused by name, at any depth") {
+  const auto with = [](const std::string& members) {
+    const std::string text = config_text({{"rope_scaling", "null"}});
+    return parse_config(text.substr(0, text.size() - 1) + "," + members + "}").error().message;
+  };
+  const std::string yarn = R"({"type":"yarn","factor":4})";
+  REQUIRE(with("\"rope_scaling\":" + yarn) == "config.json: rope_scaling is given twice");
+  REQUIRE(with(R"("rope\u005fscaling":)" + yarn) == "config.json: rope_scaling is given twice");
+  REQUIRE(with("\"vocab_size\":512") == "config.json: vocab_size is given twice");
+  REQUIRE(refused({{"rope_scaling", R"({"type":"yarn","factor":4,"factor":2})"}}) ==
+          "config.json: rope_scaling: factor is given twice");
+  REQUIRE(refused({{"other", R"([1,{"a":{"b":1,"b":2}}])"}}) == "config.json: other: a: b is given twice");
+  REQUIRE(parsed({{"other", R"([{"a":{"b":1}},{"a":{"b":1}}])"}}) == parsed());
+  REQUIRE(parse_generation_config(R"({"top_k":1,"top_k":2})").error().message ==
+          "generation_config.json: top_k is given twice");
+}
+
 TEST_CASE("no mutation of a config is more than an error") {
   const std::string whole = config_text({{"rope_scaling", R"({"rope_type":"yarn","factor":4.0,"mscale":1.0})"},
                                          {"layer_types", "[\"full_attention\"]"}});

@@ -106,6 +106,17 @@ TEST_CASE("a head that config.json ties to another embedding is written, and its
   REQUIRE(logits_of(written.path(), config, *backend, 2) == logits_of(untied, config, *backend, 2));
 }
 
+TEST_CASE("config.json keeps its members, and one without a quantization_config may say so") {
+  const TemporaryFolder source;
+  const TemporaryFolder written;
+  std::filesystem::copy(family_folder("llama-tied"), source.path(), std::filesystem::copy_options::recursive);
+  const std::string other = R"("a \"name\"": [1e-7, {"ü": null}])";
+  change_config(source, "{", R"({"quantization_config": null, )" + other + ",");
+  REQUIRE(model::quantize_checkpoint(source.path(), written.path()).has_value());
+  REQUIRE(model::read_config(written.path()).value() == w8_config(source.path()));
+  REQUIRE_THAT(read_text(written.path() / "config.json"), Catch::Contains(R"("a \"name\"": [1e-07,{"ü":null}],)"));
+}
+
 TEST_CASE("models that are held differently have different fingerprints") {
   const std::filesystem::path source = family_folder("qwen3");
   const TemporaryFolder written;
