@@ -95,6 +95,21 @@ TEST_CASE("yarn stretches the context length") {
   REQUIRE(without_original.rope.original_max_position == 256);
 }
 
+TEST_CASE("a model made for dual chunk attention is served as far as plain attention goes") {
+  const auto context = [](const std::string& chunks) {
+    return parsed({{"max_position_embeddings", "1010000"}, {"dual_chunk_attention_config", chunks}}).context_length();
+  };
+  REQUIRE(context(R"({"chunk_size":262144,"local_size":8192,"original_max_position_embeddings":262144})") == 262144);
+  REQUIRE(context(R"({"chunk_size":262144,"local_size":8192})") == 262144 - 8192);
+  REQUIRE(context(R"({"original_max_position_embeddings":2000000})") == 1010000);
+  REQUIRE(context("null") == 1010000);
+  REQUIRE(parsed({{"dual_chunk_attention_config", R"({"original_max_position_embeddings":300})"},
+                  {"rope_scaling", R"({"type":"yarn","factor":4})"}})
+              .context_length() == 300);
+  REQUIRE(refused({{"dual_chunk_attention_config", R"({"chunk_size":64,"local_size":64})"}}) ==
+          "config.json: dual_chunk_attention_config: local_size 64 is not below chunk_size 64");
+}
+
 TEST_CASE("each family has its own switches") {
   SECTION("Mistral slides on every layer, by default 4096 as in v0.1, not at all with null") {
     const std::string mistral = R"(["MistralForCausalLM"])";
