@@ -110,6 +110,7 @@ Result<void> LocalEngine::load() {
   auto checkpoint = model::Checkpoint::open(options_.model_path);
   if (checkpoint.has_error()) return checkpoint.error();
   checkpoint_ = std::move(*checkpoint);
+  RETURN_IF_ERROR(model::untie_other_head(*checkpoint_, config_));
   NodeStagesOptions node;
   node.dtype = options_.dtype;
   const auto device = choose_device(options_.device, options_.dtype);

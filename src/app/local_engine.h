@@ -77,7 +77,7 @@ class LocalEngine {
 
   const EngineOptions options_;
   const ClusterPlace place_;
-  const model::ModelConfig config_;
+  model::ModelConfig config_;  // whether its embedding is tied is known once the checkpoint is open
   const uint32_t drawable_vocab_;
   StartingEngine front_;
   mutable std::mutex interrupt_mutex_;

@@ -12,6 +12,7 @@
 #include "cluster/node_link.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
+#include "model/tensor_list.h"
 
 namespace millrace::app {
 namespace {
@@ -161,6 +162,7 @@ Result<void> run_worker(const ServeFlags& flags) {
   if (config.has_error()) return config.error();
   auto checkpoint = model::Checkpoint::open(flags.engine.model_path);
   if (checkpoint.has_error()) return checkpoint.error();
+  RETURN_IF_ERROR(model::untie_other_head(**checkpoint, *config));
 
   async::IoThread control("control");
   std::atomic<bool> interrupted = false;

@@ -94,6 +94,12 @@ Result<tensor::HostTensor> Checkpoint::find(std::string_view name, const tensor:
   return tensor;
 }
 
+Result<StoredTensor> Checkpoint::find_stored(std::string_view name) const {
+  const auto file = file_of(name);
+  if (!file) return file.error();
+  return (*file)->find_stored(name);
+}
+
 Result<std::span<const std::byte>> Checkpoint::find_bytes(std::string_view name, std::string_view dtype,
                                                           const tensor::Shape& shape) const {
   const auto file = file_of(name);

@@ -29,6 +29,8 @@ class Checkpoint {
   [[nodiscard]] Result<tensor::HostTensor> find(std::string_view name) const;
   /// As above, and kData when the shape is not `wanted`.
   [[nodiscard]] Result<tensor::HostTensor> find(std::string_view name, const tensor::Shape& wanted) const;
+  /// As SafetensorsFile::find_stored. Errors as above.
+  [[nodiscard]] Result<StoredTensor> find_stored(std::string_view name) const;
   /// A matrix stored in 8 bits with its scales. Errors as above.
   [[nodiscard]] Result<tensor::W8Matrix> find_w8(std::string_view name, const tensor::Shape& wanted) const;
   /// As SafetensorsFile::release, of a tensor and, stored in 8 bits, of its scales.

@@ -178,6 +178,20 @@ void read_windows(FieldReader& fields, Family family, ModelConfig& config) {
   std::fill(config.sliding_windows.begin() + first, config.sliding_windows.end(), window);
 }
 
+/// Dual chunk attention is plain attention up to the context that the model was trained on.
+void read_dual_chunks(FieldReader& fields, ModelConfig& config) {
+  constexpr const char* kKey = "dual_chunk_attention_config";
+  const auto object = fields.object(kKey);
+  if (!object) return;
+  FieldReader chunks(fields.place() + ": " + kKey, *object);
+  const auto trained = chunks.optional_integer("original_max_position_embeddings", 1, kLargestPosition);
+  const int32_t chunk = chunks.integer_or("chunk_size", config.max_position, 1, kLargestPosition);
+  const int32_t local = chunks.integer_or("local_size", 0, 0, kLargestPosition);
+  if (!trained && local >= chunk) chunks.fail_with("local_size {} is not below chunk_size {}", local, chunk);
+  config.largest_plain_context = trained.value_or(chunk - local);
+  fields.adopt(chunks);
+}
+
 void read_dtype(FieldReader& fields, ModelConfig& config) {
   const char* key = fields.has("dtype") ? "dtype" : "torch_dtype";
   const Result<tensor::DType> dtype = tensor::parse_dtype(fields.text_or(key, "float32"));
@@ -190,15 +204,16 @@ void read_dtype(FieldReader& fields, ModelConfig& config) {
 }  // namespace
 
 int32_t ModelConfig::context_length() const {
-  if (rope.kind != RopeKind::kYarn) return max_position;
-  const double stretched = rope.factor * rope.original_max_position;
-  return std::max(max_position, static_cast<int32_t>(std::min<double>(stretched, kLargestPosition)));
+  const double stretched = rope.kind == RopeKind::kYarn ? rope.factor * rope.original_max_position : 0.0;
+  const int32_t reached = std::max(max_position, static_cast<int32_t>(std::min<double>(stretched, kLargestPosition)));
+  return std::min(reached, largest_plain_context);
 }
 
 Result<ModelConfig> parse_config(std::string_view json, std::string_view place) {
   simdjson::dom::parser parser;
   const Result<simdjson::dom::object> object = parse_object(parser, place, json, kDeepestNesting);
   if (!object) return object.error();
+  RETURN_IF_ERROR(refuse_repeated_keys(place, *object));
   FieldReader fields(std::string(place), *object);
   ModelConfig config;
   const std::optional<Family> family = read_architecture(fields, config.architecture);
@@ -208,6 +223,7 @@ Result<ModelConfig> parse_config(std::string_view json, std::string_view place) 
   read_dimensions(fields, *family, config);
   read_biases(fields, *family, config);
   read_windows(fields, *family, config);
+  read_dual_chunks(fields, config);
   read_dtype(fields, config);
   config.rope = parse_rope(fields, config.max_position);
   config.tied_embeddings = fields.flag_or("tie_word_embeddings", false);

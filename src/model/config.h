@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,8 +31,10 @@ struct ModelConfig {
   int32_t kv_head_count = 0;
   int32_t head_dim = 0;                      ///< head_count · head_dim may differ from hidden_size
   int32_t max_position = 0;                  ///< max_position_embeddings
+  /// Tokens up to which a model made for dual chunk attention is served by plain attention, which is computed here.
+  int32_t largest_plain_context = std::numeric_limits<int32_t>::max();
   float norm_epsilon = 0.0f;
-  bool tied_embeddings = false;              ///< lm_head is the embedding
+  bool tied_embeddings = false;  ///< lm_head is the embedding; see untie_other_head
   bool qkv_bias = false;
   bool output_bias = false;                  ///< of o_proj
   bool qk_norm = false;                      ///< RMS norm of each head of q and k before the rotation
@@ -43,7 +46,8 @@ struct ModelConfig {
 
   [[nodiscard]] int64_t query_width() const { return int64_t{head_count} * head_dim; }
   [[nodiscard]] int64_t kv_width() const { return int64_t{kv_head_count} * head_dim; }
-  /// Tokens of prompt and output together: max_position, or what yarn stretches its original context to.
+  /// Tokens of prompt and output together: max_position, or what yarn stretches its original context to; at most
+  /// largest_plain_context.
   [[nodiscard]] int32_t context_length() const;
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };

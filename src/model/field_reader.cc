@@ -1,8 +1,20 @@
 #include "model/field_reader.h"
 
 #include <cmath>
+#include <unordered_set>
 
 namespace millrace::model {
+namespace {
+
+Result<void> refuse_repeated_below(std::string_view place, simdjson::dom::element element) {
+  if (element.is_object()) return refuse_repeated_keys(place, element.get_object().value_unsafe());
+  if (!element.is_array()) return {};
+  for (const simdjson::dom::element item : element.get_array().value_unsafe())
+    RETURN_IF_ERROR(refuse_repeated_below(place, item));
+  return {};
+}
+
+}  // namespace
 
 std::string shown(simdjson::dom::element element) {
   constexpr size_t kLongest = 60;
@@ -28,6 +40,16 @@ Result<simdjson::dom::object> parse_object(simdjson::dom::parser& parser, std::s
   if (root.get(object) != simdjson::SUCCESS)
     return make_error(ErrorCode::kData, "{}: is {}, wanted a JSON object", place, shown(root));
   return object;
+}
+
+Result<void> refuse_repeated_keys(std::string_view place, simdjson::dom::object object) {
+  std::unordered_set<std::string_view> keys;
+  for (const auto member : object) {
+    if (!keys.insert(member.key).second)
+      return make_error(ErrorCode::kData, "{}: {} is given twice", place, member.key);
+    RETURN_IF_ERROR(refuse_repeated_below(fmt::format("{}: {}", place, member.key), member.value));
+  }
+  return {};
 }
 
 std::optional<simdjson::dom::element> FieldReader::find(std::string_view key) const {

@@ -68,4 +68,7 @@ class FieldReader {
 [[nodiscard]] Result<simdjson::dom::object> parse_object(simdjson::dom::parser& parser, std::string_view place,
                                                          std::string_view json, size_t max_depth);
 
+/// A key that one of its objects holds twice, at any depth, is kData: which of the two counts differs by parser.
+[[nodiscard]] Result<void> refuse_repeated_keys(std::string_view place, simdjson::dom::object object);
+
 }  // namespace millrace::model

@@ -21,6 +21,7 @@ Result<GenerationConfig> parse_generation_config(std::string_view json, std::str
   simdjson::dom::parser parser;
   const Result<simdjson::dom::object> object = parse_object(parser, place, json, kDeepestNesting);
   if (!object) return object.error();
+  RETURN_IF_ERROR(refuse_repeated_keys(place, *object));
   FieldReader fields(std::string(place), *object);
   GenerationConfig config;
   config.eos_token_ids = fields.token_ids("eos_token_id");

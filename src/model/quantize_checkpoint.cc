@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
+#include "model/field_reader.h"
 #include "model/file.h"
 #include "model/tensor_list.h"
 
@@ -21,7 +22,10 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kWeightsName = "model.safetensors";
 constexpr std::string_view kConfigName = "config.json";
+constexpr std::string_view kTiedKey = "tie_word_embeddings";
+constexpr std::string_view kQuantizationKey = "quantization_config";
 constexpr size_t kLargestConfig = size_t{1} << 24;
+constexpr size_t kDeepestNesting = 32;
 constexpr size_t kHeaderAlignment = 8;
 
 /// A tensor of the model, and whether it becomes one of 8 bits.
@@ -139,14 +143,31 @@ Result<void> copy_others(const fs::path& folder, const fs::path& output) {
   return {};
 }
 
-/// The text of a config.json, which is an object with members, with one more.
-Result<void> write_config(const fs::path& folder, const fs::path& output) {
-  auto text = read_file(folder / kConfigName, kLargestConfig);
-  if (!text) return text.error();
-  const size_t last = text->find_last_not_of(" \t\r\n", text->rfind('}') - 1);
-  text->insert(last + 1, ",\n  \"quantization_config\": " + quantization_config_json());
+/// config.json as it is, but for what has become known or has changed; one member per line.
+Result<void> write_config(const fs::path& folder, const ModelConfig& config, const fs::path& output) {
+  const fs::path path = folder / kConfigName;
+  const auto source = read_file(path, kLargestConfig);
+  if (!source) return source.error();
+  simdjson::dom::parser parser;
+  const auto object = parse_object(parser, path.string(), *source, kDeepestNesting);
+  if (!object) return object.error();
+  std::string text = "{\n";
+  const auto add = [&text](std::string_view key, std::string_view value) {
+    text += "  ";
+    append_json_string(text, key);
+    text.append(": ").append(value);
+  };
+  for (const auto member : *object) {
+    if (member.key == kTiedKey || member.key == kQuantizationKey) continue;
+    add(member.key, simdjson::minify(member.value));
+    text += ",\n";
+  }
+  add(kTiedKey, config.tied_embeddings ? "true" : "false");
+  text += ",\n";
+  add(kQuantizationKey, quantization_config_json());
+  text += "\n}\n";
   std::ofstream file(output / kConfigName, std::ios::binary);
-  file << *text;
+  file << text;
   file.close();
   if (!file) return write_error(output / kConfigName);
   return {};
@@ -164,12 +185,13 @@ Result<void> make_empty_folder(const fs::path& path) {
 }  // namespace
 
 Result<QuantizeReport> quantize_checkpoint(const fs::path& folder, const fs::path& output) {
-  const auto config = read_config(folder);
+  auto config = read_config(folder);
   if (!config) return config.error();
   if (config->quantization != Quantization::kNone)
     return make_error(ErrorCode::kConflict, "{}: holds weights of 8 bits already", folder.string());
   const auto checkpoint = Checkpoint::open(folder);
   if (!checkpoint) return checkpoint.error();
+  RETURN_IF_ERROR(untie_other_head(**checkpoint, *config));
   const auto sources = find_sources(**checkpoint, *config);
   if (!sources) return sources.error();
   RETURN_IF_ERROR(make_empty_folder(output));
@@ -182,7 +204,7 @@ Result<QuantizeReport> quantize_checkpoint(const fs::path& folder, const fs::pat
   }
   RETURN_IF_ERROR(write_weights(*sources, header.take(), output / kWeightsName));
   RETURN_IF_ERROR(copy_others(folder, output));
-  RETURN_IF_ERROR(write_config(folder, output));
+  RETURN_IF_ERROR(write_config(folder, *config, output));
   return report;
 }
 

@@ -15,11 +15,11 @@ struct QuantizeReport {
 };
 
 /// Writes the model in `folder` with its projections in 8 bits into `output`, a folder that is made, or is empty: one
-/// model.safetensors, config.json with its quantization_config, and the files beside them as they are, weights in other
-/// formats left out. config.json comes last, so that what was cut short is not taken for a model. The same values come
-/// from serving `folder` with quantization; a tied head has no tensor of its own and is rounded when it is loaded.
-/// Errors: those of read_config and Checkpoint; kConflict when there is something in `output`, or the model is of 8
-/// bits already; kInternal when a file cannot be written.
+/// model.safetensors, config.json with its quantization_config and whether the head is tied, and the files beside them
+/// as they are, weights in other formats left out. config.json comes last, so that what was cut short is not taken for
+/// a model. The same values come from serving `folder` with quantization; a tied head has no tensor of its own and is
+/// rounded when it is loaded. Errors: those of read_config and Checkpoint; kConflict when there is something in
+/// `output`, or the model is of 8 bits already; kInternal when a file cannot be written.
 [[nodiscard]] Result<QuantizeReport> quantize_checkpoint(const std::filesystem::path& folder,
                                                          const std::filesystem::path& output);
 

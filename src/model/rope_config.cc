@@ -3,6 +3,7 @@
 namespace millrace::model {
 namespace {
 
+constexpr double kSmallestTheta = 1.001;  // yarn divides by the logarithm of the base
 constexpr double kLargestTheta = 1e12;
 constexpr double kLargestFactor = 1e6;
 constexpr int32_t kLargestPosition = 1 << 28;
@@ -15,18 +16,34 @@ std::optional<RopeKind> kind_of(std::string_view name) {
   return std::nullopt;
 }
 
-void read_llama3(FieldReader& scaling, RopeConfig& rope) {
+/// What config.json says outside the scaling.
+struct Positions {
+  int32_t max = 0;
+  std::optional<int32_t> original;  ///< some have it here, alone or as well
+};
+
+/// `outside`: the same member beside the scaling, where some have it. Absent in both places: `fallback`, or a fault.
+int32_t read_original(FieldReader& scaling, std::optional<int32_t> outside, std::optional<int32_t> fallback = {}) {
+  constexpr std::string_view kKey = "original_max_position_embeddings";
+  const auto given = scaling.optional_integer(kKey, 1, kLargestPosition);
+  if (given && outside && *given != *outside)
+    scaling.fail_with("{} is {}, but {} beside it in config.json", kKey, *given, *outside);
+  if (given) return *given;
+  if (outside) return *outside;
+  return fallback ? *fallback : scaling.integer(kKey, 1, kLargestPosition);
+}
+
+void read_llama3(FieldReader& scaling, const Positions& positions, RopeConfig& rope) {
   rope.low_freq_factor = scaling.number("low_freq_factor", 1e-6, kLargestFactor);
   rope.high_freq_factor = scaling.number("high_freq_factor", 1e-6, kLargestFactor);
-  rope.original_max_position = scaling.integer("original_max_position_embeddings", 1, kLargestPosition);
+  rope.original_max_position = read_original(scaling, positions.original, std::nullopt);
   if (rope.high_freq_factor <= rope.low_freq_factor)
     scaling.fail_with("high_freq_factor {} is not above low_freq_factor {}", rope.high_freq_factor,
                       rope.low_freq_factor);
 }
 
-void read_yarn(FieldReader& scaling, int32_t max_position, RopeConfig& rope) {
-  rope.original_max_position =
-      scaling.integer_or("original_max_position_embeddings", max_position, 1, kLargestPosition);
+void read_yarn(FieldReader& scaling, const Positions& positions, RopeConfig& rope) {
+  rope.original_max_position = read_original(scaling, positions.original, positions.max);
   rope.beta_fast = scaling.number_or("beta_fast", 32.0, 1e-6, kLargestFactor);
   rope.beta_slow = scaling.number_or("beta_slow", 1.0, 1e-6, kLargestFactor);
   rope.attention_factor = scaling.optional_number("attention_factor", 1e-6, kLargestFactor);
@@ -37,9 +54,22 @@ void read_yarn(FieldReader& scaling, int32_t max_position, RopeConfig& rope) {
     scaling.fail_with("beta_fast {} is below beta_slow {}", rope.beta_fast, rope.beta_slow);
 }
 
+/// Members that mean nothing without a type were meant to scale.
+void refuse_untyped(FieldReader& scaling) {
+  for (const char* key : {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "attention_factor",
+                          "beta_fast", "beta_slow", "short_factor", "long_factor"})
+    if (scaling.has(key)) scaling.fail_with("rope_type is missing, though {} is given", key);
+  if (scaling.number_or("factor", 1.0, 0.0, kLargestFactor) != 1.0)
+    scaling.fail("rope_type is missing, though factor is given");
+}
+
 /// Of rope_scaling or rope_parameters.
-void read_scaling(FieldReader& scaling, int32_t max_position, RopeConfig& rope) {
-  const std::string name = scaling.has("rope_type") ? scaling.text("rope_type") : scaling.text_or("type", "default");
+void read_scaling(FieldReader& scaling, const Positions& positions, RopeConfig& rope) {
+  if (!scaling.has("rope_type") && !scaling.has("type")) {
+    refuse_untyped(scaling);
+    return;
+  }
+  const std::string name = scaling.text(scaling.has("rope_type") ? "rope_type" : "type");
   const std::optional<RopeKind> kind = kind_of(name);
   if (!kind) {
     scaling.fail_with("rope_type '{}' is not one of default, linear, llama3, yarn", name);
@@ -48,33 +78,43 @@ void read_scaling(FieldReader& scaling, int32_t max_position, RopeConfig& rope) 
   rope.kind = *kind;
   if (rope.kind == RopeKind::kDefault) return;
   rope.factor = scaling.number("factor", 1e-3, kLargestFactor);
-  if (rope.kind == RopeKind::kLlama3) read_llama3(scaling, rope);
-  if (rope.kind == RopeKind::kYarn) read_yarn(scaling, max_position, rope);
+  if (rope.kind == RopeKind::kLlama3) read_llama3(scaling, positions, rope);
+  if (rope.kind == RopeKind::kYarn) read_yarn(scaling, positions, rope);
+}
+
+/// Of the object of that name, if there is one. A base that it does not give is `theta`.
+std::optional<RopeConfig> read_rope_object(FieldReader& fields, const char* key, const Positions& positions,
+                                           double theta) {
+  const auto object = fields.object(key);
+  if (!object) return std::nullopt;
+  for (const auto member : *object)
+    if (member.value.is_object())
+      fields.fail_with("{} differs by layer type ('{}'), which is not supported", key, member.key);
+  FieldReader scaling(fields.place() + ": " + key, *object);
+  RopeConfig rope;
+  rope.theta = scaling.number_or("rope_theta", theta, kSmallestTheta, kLargestTheta);
+  if (scaling.number_or("partial_rotary_factor", 1.0, 0.0, 1.0) != 1.0)
+    scaling.fail("partial_rotary_factor below 1 is not supported by these families");
+  read_scaling(scaling, positions, rope);
+  fields.adopt(scaling);
+  return rope;
 }
 
 }  // namespace
 
 RopeConfig parse_rope(FieldReader& fields, int32_t max_position) {
   RopeConfig rope;
-  // Just above 1: yarn divides by the logarithm of the base.
-  rope.theta = fields.number_or("rope_theta", 10000.0, 1.001, kLargestTheta);
+  rope.theta = fields.number_or("rope_theta", 10000.0, kSmallestTheta, kLargestTheta);
   if (fields.number_or("partial_rotary_factor", 1.0, 0.0, 1.0) != 1.0)
     fields.fail("partial_rotary_factor below 1 is not supported by these families");
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    const auto object = fields.object(key);
-    if (!object) continue;
-    for (const auto member : *object)
-      if (member.value.is_object()) fields.fail_with("{} differs by layer type ('{}'), which is not supported", key,
-                                                     member.key);
-    FieldReader scaling(fields.place() + ": " + key, *object);
-    rope.theta = scaling.number_or("rope_theta", rope.theta, 1.001, kLargestTheta);
-    if (scaling.number_or("partial_rotary_factor", 1.0, 0.0, 1.0) != 1.0)
-      scaling.fail("partial_rotary_factor below 1 is not supported by these families");
-    read_scaling(scaling, max_position, rope);
-    fields.adopt(scaling);
-    break;
-  }
-  return rope;
+  const Positions positions{max_position,
+                            fields.optional_integer("original_max_position_embeddings", 1, kLargestPosition)};
+  const auto parameters = read_rope_object(fields, "rope_parameters", positions, rope.theta);
+  if (parameters) rope = *parameters;
+  const auto scaling = read_rope_object(fields, "rope_scaling", positions, rope.theta);
+  if (parameters && scaling && *parameters != *scaling)
+    fields.fail("rope_parameters and rope_scaling differ, wanted one of them, or both alike");
+  return scaling.value_or(rope);
 }
 
 }  // namespace millrace::model

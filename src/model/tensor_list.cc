@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstring>
 #include <unordered_set>
 
 #include "base/check.h"
+#include "base/log.h"
 
 namespace millrace::model {
 namespace {
@@ -51,7 +53,7 @@ bool is_of_span(std::string_view name, StageSpan span) {
   constexpr std::string_view kLayers = "model.layers.";
   if (name.starts_with("model.embed_tokens.")) return span.first && name != kEmbeddingName;
   if (name.starts_with("model.norm.")) return span.last && name != kFinalNormName;
-  if (name.starts_with("lm_head.")) return span.last && name != "lm_head.weight";
+  if (name.starts_with("lm_head.")) return span.last && name != kHeadName;
   if (!name.starts_with(kLayers)) return false;
   const std::string_view rest = name.substr(kLayers.size());
   int32_t layer = 0;
@@ -60,14 +62,35 @@ bool is_of_span(std::string_view name, StageSpan span) {
   return std::ranges::find(kDerived, std::string_view(end, rest.data() + rest.size())) == kDerived.end();
 }
 
+bool same(const StoredTensor& left, const StoredTensor& right) {
+  return left.dtype == right.dtype && std::ranges::equal(left.shape, right.shape) &&
+         left.bytes.size() == right.bytes.size() &&
+         std::memcmp(left.bytes.data(), right.bytes.data(), left.bytes.size()) == 0;
+}
+
 }  // namespace
+
+Result<void> untie_other_head(const Checkpoint& checkpoint, ModelConfig& config) {
+  if (!config.tied_embeddings || !checkpoint.contains(kHeadName)) return {};
+  const auto head = checkpoint.find_stored(kHeadName);
+  if (!head) return head.error();
+  const auto embedding = checkpoint.find_stored(kEmbeddingName);
+  if (!embedding) return embedding.error();
+  config.tied_embeddings = same(*head, *embedding);
+  checkpoint.release(kHeadName);
+  checkpoint.release(kEmbeddingName);
+  if (!config.tied_embeddings)
+    log::warn("{}: {} differs from {} and is the output head, though config.json says tie_word_embeddings true",
+              checkpoint.folder().string(), kHeadName, kEmbeddingName);
+  return {};
+}
 
 std::string layer_tensor_name(int32_t layer, std::string_view part) {
   return fmt::format("model.layers.{}.{}", layer, part);
 }
 
 std::string_view head_name(const ModelConfig& config) {
-  return config.tied_embeddings ? kEmbeddingName : std::string_view("lm_head.weight");
+  return config.tied_embeddings ? kEmbeddingName : kHeadName;
 }
 
 std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span) {

@@ -22,6 +22,12 @@ struct TensorSpec {
 
 inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
 inline constexpr std::string_view kFinalNormName = "model.norm.weight";
+inline constexpr std::string_view kHeadName = "lm_head.weight";
+
+/// Unties a head that config.json ties to the embedding, where the checkpoint holds another one (adapters that trained
+/// it and were merged leave config.json as it was); the log says so. Before anything else follows from `config`, and on
+/// every node of a ring alike. Reads both tensors where there are two. Errors: those of Checkpoint::find_stored.
+[[nodiscard]] Result<void> untie_other_head(const Checkpoint& checkpoint, ModelConfig& config);
 
 /// "model.layers.7.self_attn.q_proj.weight" for (7, "self_attn.q_proj.weight").
 [[nodiscard]] std::string layer_tensor_name(int32_t layer, std::string_view part);

@@ -294,6 +294,35 @@ TEST_CASE("a model of three ids is timed, divided and served like any other") {
   require_same(replies[1], replies[0]);
 }
 
+TEST_CASE("a head that config.json ties to another embedding is served as it is, whole or on two stages") {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path source = test::source_dir() / "tests/golden/llama-untied";
+  std::filesystem::copy(source, folder.path(), std::filesystem::copy_options::recursive);
+  std::ifstream in(source / "config.json");
+  std::string config{std::istreambuf_iterator<char>(in), {}};
+  const std::string untied = R"("tie_word_embeddings": false)";
+  config.replace(config.find(untied), untied.size(), R"("tie_word_embeddings": true)");
+  folder.write("config.json", config);
+  const auto requests = mixed_requests(4);
+  const std::string quantization = GENERATE("none", "w8");
+  const auto partition = GENERATE("even", "auto");
+  for (const int32_t pp_size : {1, 2}) {
+    CAPTURE(quantization, partition, pp_size);
+    auto options = options_for("llama-untied", pp_size);
+    options.quantization = quantization;
+    options.layer_partition = partition;
+    const auto whole = start(options);
+    options.model_path = folder.path();
+    const test::CapturedLog log;
+    const auto engine = start(options);
+    REQUIRE(log.count("lm_head.weight differs from model.embed_tokens.weight and is the output head") == 1);
+    REQUIRE(engine->engine().model_info().parameter_count == whole->engine().model_info().parameter_count);
+    const auto wanted = ask(whole->engine(), requests);
+    const auto replies = ask(engine->engine(), requests);
+    for (size_t i = 0; i < requests.size(); ++i) require_same(replies[i], wanted[i]);
+  }
+}
+
 TEST_CASE("loading ends when it is interrupted, and so does the measuring before it") {
   auto options = options_for("llama-tied", 2);
   options.layer_partition = GENERATE("even", "auto");

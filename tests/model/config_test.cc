@@ -95,6 +95,21 @@ TEST_CASE("yarn stretches the context length") {
   REQUIRE(without_original.rope.original_max_position == 256);
 }
 
+TEST_CASE("a model made for dual chunk attention is served as far as plain attention goes") {
+  const auto context = [](const std::string& chunks) {
+    return parsed({{"max_position_embeddings", "1010000"}, {"dual_chunk_attention_config", chunks}}).context_length();
+  };
+  REQUIRE(context(R"({"chunk_size":262144,"local_size":8192,"original_max_position_embeddings":262144})") == 262144);
+  REQUIRE(context(R"({"chunk_size":262144,"local_size":8192})") == 262144 - 8192);
+  REQUIRE(context(R"({"original_max_position_embeddings":2000000})") == 1010000);
+  REQUIRE(context("null") == 1010000);
+  REQUIRE(parsed({{"dual_chunk_attention_config", R"({"original_max_position_embeddings":300})"},
+                  {"rope_scaling", R"({"type":"yarn","factor":4})"}})
+              .context_length() == 300);
+  REQUIRE(refused({{"dual_chunk_attention_config", R"({"chunk_size":64,"local_size":64})"}}) ==
+          "config.json: dual_chunk_attention_config: local_size 64 is not below chunk_size 64");
+}
+
 TEST_CASE("each family has its own switches") {
   SECTION("Mistral slides on every layer, by default 4096 as in v0.1, not at all with null") {
     const std::string mistral = R"(["MistralForCausalLM"])";
@@ -231,6 +246,62 @@ TEST_CASE("a config that is not a JSON object is refused") {
   REQUIRE(message("[1]") == "config.json: is [1], wanted a JSON object");
   REQUIRE(message("{\"a\":").find("config.json: is not valid JSON: ") == 0);
   REQUIRE(message(std::string(100000, '[')).find("config.json: is not valid JSON: ") == 0);
+}
+
+TEST_CASE("two scalings that differ are refused, and alike they count once") {
+  const std::string yarn = R"({"rope_type":"yarn","factor":4})";
+  REQUIRE(refused({{"rope_parameters", R"({"rope_type":"default"})"}, {"rope_scaling", yarn}}) ==
+          "config.json: rope_parameters and rope_scaling differ, wanted one of them, or both alike");
+  REQUIRE(refused({{"rope_parameters", R"({"rope_theta":5e5})"}, {"rope_scaling", R"({"rope_theta":1e6})"}}) ==
+          "config.json: rope_parameters and rope_scaling differ, wanted one of them, or both alike");
+  const ModelConfig once = parsed({{"rope_theta", "500000"}, {"rope_scaling", yarn}});
+  REQUIRE(parsed({{"rope_theta", ""},
+                  {"rope_parameters", R"({"rope_theta":5e5,"rope_type":"yarn","factor":4})"},
+                  {"rope_scaling", yarn}}) == once);
+  REQUIRE(parsed({{"rope_theta", "500000"}, {"rope_parameters", yarn}, {"rope_scaling", "null"}}) == once);
+}
+
+TEST_CASE("a scaling without a type is refused, unless it scales nothing") {
+  const std::string missing = "config.json: rope_scaling: rope_type is missing, though ";
+  REQUIRE(refused({{"rope_scaling", R"({"factor":8.0})"}}) == missing + "factor is given");
+  REQUIRE(refused({{"rope_scaling", R"({"low_freq_factor":1.0})"}}) == missing + "low_freq_factor is given");
+  REQUIRE(refused({{"rope_scaling", R"({"type":null,"original_max_position_embeddings":64})"}}) ==
+          missing + "original_max_position_embeddings is given");
+  REQUIRE(parsed({{"rope_scaling", R"({"factor":1.0,"beta_fast":null})"}}) == parsed());
+  REQUIRE(parsed({{"rope_scaling", "{}"}}) == parsed());
+}
+
+TEST_CASE("the original context may stand beside the scaling, but not be another one") {
+  const std::string yarn = R"("type":"yarn","factor":4)";
+  const std::string llama3 = R"("type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4)";
+  const std::string within = R"(,"original_max_position_embeddings":64)";
+  for (const std::string& scaling : {yarn, llama3}) {
+    const ModelConfig wanted = parsed({{"rope_scaling", "{" + scaling + within + "}"}});
+    REQUIRE(wanted.rope.original_max_position == 64);
+    const std::string beside = "original_max_position_embeddings";
+    REQUIRE(parsed({{beside, "64"}, {"rope_scaling", "{" + scaling + "}"}}) == wanted);
+    REQUIRE(parsed({{beside, "64"}, {"rope_scaling", "{" + scaling + within + "}"}}) == wanted);
+    REQUIRE(refused({{beside, "128"}, {"rope_scaling", "{" + scaling + within + "}"}}) ==
+            "config.json: rope_scaling: original_max_position_embeddings is 64, but 128 beside it in config.json");
+  }
+  REQUIRE(parsed({{"original_max_position_embeddings", "64"}}) == parsed());
+}
+
+TEST_CASE("a key that is given twice is refused by name, at any depth") {
+  const auto with = [](const std::string& members) {
+    const std::string text = config_text({{"rope_scaling", "null"}});
+    return parse_config(text.substr(0, text.size() - 1) + "," + members + "}").error().message;
+  };
+  const std::string yarn = R"({"type":"yarn","factor":4})";
+  REQUIRE(with("\"rope_scaling\":" + yarn) == "config.json: rope_scaling is given twice");
+  REQUIRE(with(R"("rope\u005fscaling":)" + yarn) == "config.json: rope_scaling is given twice");
+  REQUIRE(with("\"vocab_size\":512") == "config.json: vocab_size is given twice");
+  REQUIRE(refused({{"rope_scaling", R"({"type":"yarn","factor":4,"factor":2})"}}) ==
+          "config.json: rope_scaling: factor is given twice");
+  REQUIRE(refused({{"other", R"([1,{"a":{"b":1,"b":2}}])"}}) == "config.json: other: a: b is given twice");
+  REQUIRE(parsed({{"other", R"([{"a":{"b":1}},{"a":{"b":1}}])"}}) == parsed());
+  REQUIRE(parse_generation_config(R"({"top_k":1,"top_k":2})").error().message ==
+          "generation_config.json: top_k is given twice");
 }
 
 TEST_CASE("no mutation of a config is more than an error") {

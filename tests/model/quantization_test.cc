@@ -32,6 +32,13 @@ std::string read_text(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+void change_config(const TemporaryFolder& folder, const std::string& from, const std::string& to) {
+  std::string config = read_text(folder.path() / "config.json");
+  REQUIRE(config.find(from) != std::string::npos);
+  config.replace(config.find(from), from.size(), to);
+  folder.write("config.json", config);
+}
+
 std::vector<float> logits_of(const std::filesystem::path& folder, const ModelConfig& config, tensor::Backend& backend,
                              int32_t stage_count) {
   const auto checkpoint = Checkpoint::open(folder).value();
@@ -85,6 +92,31 @@ TEST_CASE("a model written in 8 bits computes what the model computes that is ro
   }
 }
 
+TEST_CASE("a head that config.json ties to another embedding is written, and its config says so") {
+  const TemporaryFolder source;
+  const TemporaryFolder written;
+  const std::filesystem::path untied = family_folder("llama-untied");
+  std::filesystem::copy(untied, source.path(), std::filesystem::copy_options::recursive);
+  change_config(source, R"("tie_word_embeddings": false)", R"("tie_word_embeddings": true)");
+  const auto report = model::quantize_checkpoint(source.path(), written.path()).value();
+  const ModelConfig config = w8_config(untied);
+  REQUIRE(report.tensors == static_cast<size_t>(config.layer_count) * 7 + 1);
+  REQUIRE(model::read_config(written.path()).value() == config);
+  const auto backend = cpu::make_backend({.threads = 1});
+  REQUIRE(logits_of(written.path(), config, *backend, 2) == logits_of(untied, config, *backend, 2));
+}
+
+TEST_CASE("config.json keeps its members, and one without a quantization_config may say so") {
+  const TemporaryFolder source;
+  const TemporaryFolder written;
+  std::filesystem::copy(family_folder("llama-tied"), source.path(), std::filesystem::copy_options::recursive);
+  const std::string other = R"("a \"name\"": [1e-7, {"ü": null}])";
+  change_config(source, "{", R"({"quantization_config": null, )" + other + ",");
+  REQUIRE(model::quantize_checkpoint(source.path(), written.path()).has_value());
+  REQUIRE(model::read_config(written.path()).value() == w8_config(source.path()));
+  REQUIRE_THAT(read_text(written.path() / "config.json"), Catch::Contains(R"("a \"name\"": [1e-07,{"ü":null}],)"));
+}
+
 TEST_CASE("models that are held differently have different fingerprints") {
   const std::filesystem::path source = family_folder("qwen3");
   const TemporaryFolder written;
@@ -127,10 +159,7 @@ TEST_CASE("a checkpoint that holds more than its config says is not rounded") {
   const TemporaryFolder source;
   const TemporaryFolder written;
   std::filesystem::copy(family_folder("qwen2"), source.path(), std::filesystem::copy_options::recursive);
-  std::string config = read_text(source.path() / "config.json");
-  const std::string family = "Qwen2ForCausalLM";
-  config.replace(config.find(family), family.size(), "LlamaForCausalLM");
-  source.write("config.json", config);
+  change_config(source, "Qwen2ForCausalLM", "LlamaForCausalLM");
   const auto refused = model::quantize_checkpoint(source.path(), written.path() / "new");
   REQUIRE(refused.has_error());
   REQUIRE_THAT(refused.error().message, Catch::Contains("self_attn.k_proj.bias' has no part in the LlamaForCausalLM"));

@@ -9,6 +9,7 @@
 #include "cpu/cpu_backend.h"
 #include "model/random_model.h"
 #include "model/tensor_list.h"
+#include "support/captured_log.h"
 #include "model/test_pipeline.h"
 
 using namespace millrace;
@@ -292,6 +293,47 @@ TEST_CASE("a checkpoint that contradicts its config is refused before anything i
   REQUIRE(message(deeper) == path + "/model.safetensors: has no tensor 'model.layers.5.input_layernorm.weight'");
   std::erase_if(tensors, [](const auto& tensor) { return tensor.name == "lm_head.weight"; });
   REQUIRE(message(config) == path + "/model.safetensors: has no tensor 'lm_head.weight'");
+}
+
+TEST_CASE("a head counts that differs from the embedding to which config.json ties it") {
+  const ModelConfig untied = small_config();
+  ModelConfig tied = untied;
+  tied.tied_embeddings = true;
+  std::vector<test::TensorToWrite> tensors = test::RandomModel(untied, 19).tensors();
+  const auto find = [&](std::string_view name) { return std::ranges::find(tensors, name, &test::TensorToWrite::name); };
+  const auto resolved = [&](bool sharded) {
+    const test::TemporaryFolder folder;
+    if (sharded)
+      write_sharded(folder, untied, tensors);
+    else
+      folder.write("model.safetensors", test::safetensors_text(tensors));
+    const auto checkpoint = Checkpoint::open(folder.path()).value();
+    ModelConfig config = tied;
+    const test::CapturedLog log;
+    REQUIRE(untie_other_head(*checkpoint, config).has_value());
+    REQUIRE(log.count("lm_head.weight differs from model.embed_tokens.weight") == (config == tied ? 0 : 1));
+    ModelConfig same = untied;
+    REQUIRE(untie_other_head(*checkpoint, same).has_value());
+    REQUIRE(same == untied);
+    return config;
+  };
+  for (const bool sharded : {false, true}) REQUIRE(resolved(sharded) == untied);
+  SECTION("the last element") {
+    find(kHeadName)->values = find(kEmbeddingName)->values;
+    REQUIRE(resolved(false) == tied);
+    REQUIRE(resolved(true) == tied);
+    find(kHeadName)->values.back() += 1.0f;
+    REQUIRE(resolved(false) == untied);
+  }
+  SECTION("the shape") {
+    find(kHeadName)->values = find(kEmbeddingName)->values;
+    std::ranges::reverse(find(kHeadName)->shape);
+    REQUIRE(resolved(false) == untied);
+  }
+  SECTION("none") {
+    tensors.erase(find(kHeadName));
+    REQUIRE(resolved(false) == tied);
+  }
 }
 
 TEST_CASE("parameters and page bytes are counted from the config") {
