@@ -29,19 +29,21 @@ std::vector<int32_t> positions_of(const tensor::BatchLayout& batch) {
 
 /// The angle is the f32 product position · frequency, as in the reference models; its cos and sin come from double
 /// precision, since at position 10^6 the argument is far outside what f32 reduction can do.
-void compute_angles(Device& device, const float* frequencies, RotaryAngles& angles) {
+void compute_angles(Device& device, const float* frequencies, std::vector<int32_t> positions, RotaryAngles& angles) {
   const auto half = static_cast<size_t>(angles.rotary_dim / 2);
-  angles.cos.resize(angles.positions.size() * half);
-  angles.sin.resize(angles.positions.size() * half);
-  device.pool.run_ranges(static_cast<int64_t>(angles.positions.size()), [&](int64_t begin, int64_t end, int) {
+  angles.positions.clear();  // until the angles are there: memory may be short
+  angles.cos.resize(positions.size() * half);
+  angles.sin.resize(positions.size() * half);
+  device.pool.run_ranges(static_cast<int64_t>(positions.size()), [&](int64_t begin, int64_t end, int) {
     for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) {
       for (size_t i = 0; i < half; ++i) {
-        const float angle = static_cast<float>(angles.positions[row]) * frequencies[i];
+        const float angle = static_cast<float>(positions[row]) * frequencies[i];
         angles.cos[row * half + i] = static_cast<float>(std::cos(static_cast<double>(angle))) * angles.factor;
         angles.sin[row * half + i] = static_cast<float>(std::sin(static_cast<double>(angle))) * angles.factor;
       }
     }
   });
+  angles.positions = std::move(positions);
 }
 
 const RotaryAngles& angles_for(Device& device, const tensor::RotaryTable& rotary, std::vector<int32_t> positions) {
@@ -66,8 +68,7 @@ const RotaryAngles& angles_for(Device& device, const tensor::RotaryTable& rotary
   found->frequencies = frequencies.serial();
   found->rotary_dim = rotary.rotary_dim;
   found->factor = rotary.attention_factor;
-  found->positions = std::move(positions);
-  compute_angles(device, frequencies.data(), *found);
+  compute_angles(device, frequencies.data(), std::move(positions), *found);
   return *found;
 }
 
