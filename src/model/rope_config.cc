@@ -86,7 +86,7 @@ void read_scaling(FieldReader& scaling, const Positions& positions, RopeConfig& 
 std::optional<RopeConfig> read_rope_object(FieldReader& fields, const char* key, const Positions& positions,
                                            double theta) {
   const auto object = fields.object(key);
-  if (!object) return std::nullopt;
+  if (!object || object->size() == 0) return std::nullopt;
   for (const auto member : *object)
     if (member.value.is_object())
       fields.fail_with("{} differs by layer type ('{}'), which is not supported", key, member.key);

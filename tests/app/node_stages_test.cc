@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/machine.h"
@@ -12,6 +14,7 @@
 #include "support/paths.h"
 
 using namespace millrace;
+using namespace std::chrono_literals;
 
 namespace {
 
@@ -107,6 +110,8 @@ TEST_CASE("pinned threads have a CPU each, and are refused where there are too f
     REQUIRE(stages.has_value());
     std::vector<std::string> wanted = {std::to_string(allowed[0]), std::to_string(allowed[1])};
     std::ranges::sort(wanted);
+    // A thread has its name and its CPU a little after it has been started.
+    for (int look = 0; look < 1000 && cpus_of_threads("compute") != wanted; ++look) std::this_thread::sleep_for(10ms);
     REQUIRE(cpus_of_threads("compute") == wanted);
   }
   REQUIRE(cpus_of_threads("compute").empty());
