@@ -157,6 +157,29 @@ TEST_CASE("continue_final_message ends the prompt where the message ends") {
   CHECK((*made)->render(input).error().message.find("no text") != std::string::npos);
 }
 
+TEST_CASE("continue_final_message finds what a template nearly shows in linear time") {
+  const auto made =
+      ChatTemplate::from_source("{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}");
+  REQUIRE(made.has_value());
+  const auto outcome = [&](const std::string& user, const std::string& assistant) {
+    const std::string messages =
+        R"([{"role": "user", "content": ")" + user + R"("}, {"role": "assistant", "content": ")" + assistant + R"("}])";
+    ChatInput input;
+    input.continue_final_message = true;
+    input.messages_json = messages;
+    const auto rendered = (*made)->render(input);
+    return rendered.has_error() ? rendered.error().message : *rendered;
+  };
+  const std::string many(10 << 20, 'a');
+  const std::string half(5 << 20, 'a');
+  CHECK(outcome(many, half + "</think>x").find("does not show") != std::string::npos);
+  CHECK(outcome(many, "b" + half + "</think>x").find("does not show") != std::string::npos);
+  const bool is_whole = outcome(many, half) == many + half;
+  CHECK(is_whole);
+  CHECK(outcome("xyxyx", "yx") == "xyxyxyx");
+  CHECK(outcome("xyxyx", " ") == "xyxyx ");
+}
+
 TEST_CASE("strftime_now formats the caller's clock") {
   const auto made = ChatTemplate::from_source("{{ strftime_now('%d %B %Y') }}{{ strftime_now('') }}");
   REQUIRE(made.has_value());
