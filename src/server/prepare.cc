@@ -213,7 +213,9 @@ void Preparer::fill_options(const openai::CommonRequest& request, GenerationSpec
   spec.options.include_stop = request.include_stop;
   spec.options.skip_special_tokens = request.skip_special_tokens;
   spec.options.logprobs = request.top_logprobs >= 0;
+  spec.options.top_logprobs = static_cast<uint32_t>(std::max(request.top_logprobs, 0));
   spec.options.prompt_logprobs = request.prompt_logprobs >= 0;
+  spec.options.top_prompt_logprobs = static_cast<uint32_t>(std::max(request.prompt_logprobs, 0));
   spec.info.created_s = unix_seconds();
   spec.info.model = options_.served_model_name;
   spec.info.fingerprint = fingerprint_of(options_.served_model_name);

@@ -200,6 +200,22 @@ TEST_CASE("Token ids and prompt logprobs come when asked for") {
   CHECK(json.string("/choices/0/prompt_logprobs/1/98/decoded_token") == "b");
 }
 
+TEST_CASE("Echoed logprobs and those of the prompt have as many alternatives as each asked for") {
+  TestServer server;
+  const auto sizes = [&](int logprobs, int prompt_logprobs) {
+    const ParsedJson json(
+        server
+            .complete(fmt::format(R"({{"prompt":"abc","echo":true,"max_tokens":2,"logprobs":{},"prompt_logprobs":{}}})",
+                                  logprobs, prompt_logprobs))
+            .body);
+    const auto size = [&](std::string_view pointer) { return simdjson::dom::object(json.at(pointer)).size(); };
+    return std::pair(size("/choices/0/logprobs/top_logprobs/1"), size("/choices/0/prompt_logprobs/1"));
+  };
+  CHECK(sizes(1, 4) == std::pair<size_t, size_t>(1, 4));
+  CHECK(sizes(4, 1) == std::pair<size_t, size_t>(4, 1));
+  CHECK(sizes(0, 0) == std::pair<size_t, size_t>(1, 1));
+}
+
 TEST_CASE("Defaults come from the model, seeds from the request or at random") {
   TestServer server;
   REQUIRE(server.complete(R"({"prompt":"p"})").status == 200);
