@@ -131,7 +131,7 @@ void Generation::note_arrival(size_t index, const sched::GenerateEvent& event) {
   metrics.generation_tokens += event.tokens.size();
   if (choices_[index].started()) {
     if (!event.tokens.empty()) metrics.inter_token_latency.observe(seconds(now - last_token_[index]));
-  } else if (!event.error || !event.tokens.empty()) {
+  } else if (!event.tokens.empty() || (!event.error && event.finish != sched::FinishReason::kAbort)) {
     metrics.queue_time.observe(static_cast<double>(event.timings.queued_us) * 1e-6);
     metrics.prefill_time.observe(static_cast<double>(event.timings.prefill_us) * 1e-6);
     if (!record_.first_token) {
