@@ -216,6 +216,22 @@ TEST_CASE("Echoed logprobs and those of the prompt have as many alternatives as 
   CHECK(sizes(0, 0) == std::pair<size_t, size_t>(1, 1));
 }
 
+TEST_CASE("A character that the prompt begins is no part of the answer unless it is completed") {
+  TestServer server;
+  std::string text;
+  server.engine.on_submit = [&](const sched::GenerateRequest&) { return Reply{.text = text}; };
+  const auto answer = [&](std::string_view members) {
+    return ParsedJson(server.complete(fmt::format(R"({{"prompt":[97,226,130]{}}})", members)).body)
+        .string("/choices/0/text");
+  };
+  CHECK(answer("") == "");
+  CHECK(answer(R"(,"echo":true,"max_tokens":0)") == "a\xEF\xBF\xBD");
+  text = "b";
+  CHECK(answer("") == "b");
+  text = "\xAC";
+  CHECK(answer("") == "\xE2\x82\xAC");
+}
+
 TEST_CASE("An answer holds so many logprobs at most") {
   TestServer server;
   server.engine.info.context_length = 10'000'000;

@@ -218,6 +218,30 @@ TEST_CASE("output that follows a prompt keeps its leading space") {
   CHECK(split.flush() == std::string(kReplacementUtf8));
 }
 
+TEST_CASE("what a prompt begins and the output does not complete is no output") {
+  const auto tokenizer = Tokenizer::from_json(
+      R"({"model": {"vocab": {"<0xF0>": 0, "<0x9F>": 1, "<0xA6>": 2, "<0x99>": 3, "a": 4}, "merges": []},
+          "decoder": {"type": "ByteFallback"}})");
+  REQUIRE(tokenizer.has_value());
+  const std::vector<TokenId> character = {0, 1, 2, 3};
+  for (size_t split = 0; split <= character.size(); ++split) {
+    const std::span<const TokenId> prompt = std::span(character).first(split);
+    const auto output = [&](const std::vector<TokenId>& ids) {
+      IncrementalDetokenizer detokenizer(*tokenizer, true);
+      detokenizer.follow_prompt(prompt);
+      std::string text = detokenizer.push(ids);
+      return text += detokenizer.flush();
+    };
+    CAPTURE(split);
+    CHECK(output({}) == "");
+    CHECK(output({4}) == "a");
+    const std::vector<TokenId> rest(character.begin() + static_cast<std::ptrdiff_t>(split), character.end());
+    CHECK(output(rest) == (split < 4 ? "\xF0\x9F\xA6\x99" : ""));
+    if (split < 3) CHECK(output({rest.front(), 4}) == std::string(kReplacementUtf8) + "a");
+    if (split < 3) CHECK(output({rest.front()}) == std::string(kReplacementUtf8));
+  }
+}
+
 TEST_CASE("a megabyte of one character takes its time in n log n") {
   const auto encode_all = [](const TokenizerPtr& tokenizer) {
     for (const char* unit : {"a", " ", "\n", "\xE2\x96\x81", "\xF0\x9F\xA6\x99", "!", "1", "\xFF", " a", "<"}) {
