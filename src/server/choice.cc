@@ -88,8 +88,8 @@ bool Choice::add_token(TokenId token, bool show, ChoiceDelta& delta) {
 
 void Choice::finish_with(sched::FinishReason reason, ChoiceDelta& delta) {
   if (!stops_.matched()) {
-    const std::string rest = detokenizer_.flush();
-    delta.text += options_.stop.empty() ? rest : stops_.push(rest) + stops_.flush();
+    delta.text += stops_.push(detokenizer_.flush());
+    delta.text += stops_.flush();
   }
   finish_ = reason;
   delta.finish = reason;
