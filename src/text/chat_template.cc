@@ -166,10 +166,10 @@ const jinja::TemplateTree& ChatTemplate::select(const ChatInput& input) const {
 
 Result<std::string> ChatTemplate::render(const ChatInput& input) const {
   const jinja::Limits limits;
-  jinja::Heap heap(limits.heap_bytes);
+  jinja::Heap heap(limits.heap_bytes, limits.steps);
   try {
     const jinja::TemplateTree& tree = select(input);
-    auto* context = heap.make<jinja::DictObject>();
+    auto* context = heap.make<jinja::DictObject>(heap);
     const auto set = [&](std::string_view name, const Value& value) {
       context->set(heap.string(std::string(name)), value);
     };
