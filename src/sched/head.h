@@ -123,6 +123,8 @@ class Head final : public Engine {
   [[nodiscard]] async::TimePoint next_deadline() const;
   void tell_profile();
   void deliver(SequenceUpdate update);
+  /// The request's id is free from now on, unless another sequence has it already. From any thread.
+  void forget(const std::string& request_id, SequenceId id);
   void end(const std::vector<SequenceId>& ids, const Error& error);
   void set_not_ready(const std::string& reason);
   void publish();

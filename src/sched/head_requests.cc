@@ -34,10 +34,13 @@ void merge(GenerateEvent& into, GenerateEvent later) {
 /// The client's end. The mailbox holds at most one event per token, which the request's max_tokens bounds.
 class Head::Stream final : public TokenStream {
  public:
-  Stream(Head& head, SequenceId id, Events events) : head_(head), id_(id), events_(std::move(events)) {}
+  Stream(Head& head, SequenceId id, std::string request_id, Events events)
+      : head_(head), id_(id), request_id_(std::move(request_id)), events_(std::move(events)) {}
   ~Stream() override {
-    if (!ended_) (void)head_.controls_.try_push(Abort{id_});
     events_.close();  // the client's Runtime may end before the head hears of it
+    if (ended_) return;
+    head_.forget(request_id_, id_);
+    (void)head_.controls_.try_push(Abort{id_});
   }
 
   asio::awaitable<GenerateEvent> next() override {
@@ -56,6 +59,7 @@ class Head::Stream final : public TokenStream {
  private:
   Head& head_;
   const SequenceId id_;
+  const std::string request_id_;
   Events events_;
   bool ended_ = false;
 };
@@ -63,6 +67,7 @@ class Head::Stream final : public TokenStream {
 Result<std::unique_ptr<TokenStream>> Head::submit(GenerateRequest request, async::Runtime& client) {
   RETURN_IF_ERROR(scheduler_.admissible(request));
   const SequenceId id{next_sequence_.fetch_add(1)};
+  std::string request_id = request.id;
   Events events(client, size_t{request.max_tokens} + 2);
   {
     const std::lock_guard lock(mutex_);
@@ -71,7 +76,7 @@ Result<std::unique_ptr<TokenStream>> Head::submit(GenerateRequest request, async
       return make_error(ErrorCode::kExhausted, "the queue is full: {} requests are waiting (--max-queued-requests)",
                         status_.waiting + submitted_unseen_);
     }
-    const auto [place, is_new] = by_id_.emplace(request.id, id);
+    const auto [place, is_new] = by_id_.emplace(request_id, id);
     if (!is_new) {
       return make_error(ErrorCode::kConflict, "request id '{}' is in use by a request in flight", request.id);
     }
@@ -82,7 +87,13 @@ Result<std::unique_ptr<TokenStream>> Head::submit(GenerateRequest request, async
     }
     ++submitted_unseen_;
   }
-  return std::unique_ptr<TokenStream>(std::make_unique<Stream>(*this, id, events));
+  return std::unique_ptr<TokenStream>(std::make_unique<Stream>(*this, id, std::move(request_id), events));
+}
+
+void Head::forget(const std::string& request_id, SequenceId id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_id_.find(request_id);
+  if (found != by_id_.end() && found->second == id) by_id_.erase(found);
 }
 
 bool Head::abort(const std::string& request_id) {
@@ -239,10 +250,7 @@ void Head::deliver(SequenceUpdate update) {
   }
   update.event.timings = client.timings;
   const bool last = update.event.last();
-  if (last) {  // before the client hears of it, who may use the id again at once
-    const std::lock_guard lock(mutex_);
-    by_id_.erase(client.request_id);
-  }
+  if (last) forget(client.request_id, update.id);  // before the client hears of it, who may use the id again at once
   // A client that has gone drops its mailbox; nobody misses the event.
   (void)client.events.try_push(std::move(update.event));
   if (last) clients_.erase(found);

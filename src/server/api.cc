@@ -69,7 +69,8 @@ Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& s
       created_s_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
                      .count()),
       preparer_(options, service, random_),
-      generator_(runtime, options, service, metrics_) {}
+      generator_(runtime, options, service, metrics_,
+                 [this](std::function<void()> work) { return run_elsewhere(std::move(work)); }) {}
 
 Api::~Api() { worker_.join(); }
 

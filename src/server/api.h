@@ -13,7 +13,8 @@
 namespace millrace::server {
 
 /// The HTTP API: from a request to its answer on a connection. Owned by the Server; its executor only. Work on large
-/// bodies (parsing, rendering, tokenising) happens on a thread of its own, so that running streams keep flowing.
+/// bodies (parsing, rendering, tokenising) and on answers of many logprobs happens on a thread of its own, so that
+/// running streams keep flowing.
 class Api {
  public:
   Api(async::Runtime& runtime, const ServerOptions& options, const Service& service, const BodyBudget& bodies);

@@ -8,6 +8,15 @@
 #include "text/unicode.h"
 
 namespace millrace::server {
+namespace {
+
+/// The engine scores a prompt once, for whoever asks for the most alternatives.
+tensor::TokenLogprobs with_alternatives(tensor::TokenLogprobs logprobs, size_t most) {
+  logprobs.top.resize(std::min(logprobs.top.size(), most));
+  return logprobs;
+}
+
+}  // namespace
 
 Choice::Choice(const ChoiceOptions& options, const PreparedPrompt& prompt)
     : options_(options),
@@ -43,7 +52,10 @@ void Choice::start(sched::GenerateEvent& event, ChoiceDelta& delta) {
   started_ = true;
   delta.first = true;
   if (options_.echo) add_echo(event, delta);
-  if (options_.prompt_logprobs) delta.prompt_logprobs = std::move(event.prompt_logprobs);
+  if (!options_.prompt_logprobs) return;
+  for (tensor::TokenLogprobs& scored : event.prompt_logprobs) {
+    delta.prompt_logprobs.push_back(with_alternatives(std::move(scored), options_.top_prompt_logprobs));
+  }
 }
 
 void Choice::add_echo(sched::GenerateEvent& event, ChoiceDelta& delta) {
@@ -52,7 +64,7 @@ void Choice::add_echo(sched::GenerateEvent& event, ChoiceDelta& delta) {
     text::IncrementalDetokenizer prompt_detokenizer(options_.tokenizer, options_.skip_special_tokens);
     uint32_t offset = 0;
     for (size_t i = 0; i < event.prompt_logprobs.size() && i < prompt_.ids.size(); ++i) {
-      delta.logprobs.push_back({event.prompt_logprobs[i], offset, i != 0});
+      delta.logprobs.push_back({with_alternatives(event.prompt_logprobs[i], options_.top_logprobs), offset, i != 0});
       offset += static_cast<uint32_t>(text::count_code_points(prompt_detokenizer.push(prompt_.ids[i])));
     }
   }
@@ -76,8 +88,8 @@ bool Choice::add_token(TokenId token, bool show, ChoiceDelta& delta) {
 
 void Choice::finish_with(sched::FinishReason reason, ChoiceDelta& delta) {
   if (!stops_.matched()) {
-    const std::string rest = detokenizer_.flush();
-    delta.text += options_.stop.empty() ? rest : stops_.push(rest) + stops_.flush();
+    delta.text += stops_.push(detokenizer_.flush());
+    delta.text += stops_.flush();
   }
   finish_ = reason;
   delta.finish = reason;

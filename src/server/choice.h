@@ -30,6 +30,8 @@ struct ChoiceOptions {
   bool echo = false;
   bool logprobs = false;
   bool prompt_logprobs = false;  ///< keep them as such, besides what echo does with them
+  uint32_t top_logprobs = 0;     ///< alternatives beside each token, with logprobs
+  uint32_t top_prompt_logprobs = 0;  ///< the same with prompt_logprobs
 };
 
 struct ScoredToken {

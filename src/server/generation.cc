@@ -7,6 +7,9 @@ namespace {
 
 using openai::ApiError;
 
+/// Above this the logprobs of a whole answer are written on the worker: about a millisecond's work.
+constexpr size_t kElsewhereTokens = 256;
+
 double seconds(async::Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 }  // namespace
@@ -128,7 +131,7 @@ void Generation::note_arrival(size_t index, const sched::GenerateEvent& event) {
   metrics.generation_tokens += event.tokens.size();
   if (choices_[index].started()) {
     if (!event.tokens.empty()) metrics.inter_token_latency.observe(seconds(now - last_token_[index]));
-  } else if (!event.error || !event.tokens.empty()) {
+  } else if (!event.tokens.empty() || (!event.error && event.finish != sched::FinishReason::kAbort)) {
     metrics.queue_time.observe(static_cast<double>(event.timings.queued_us) * 1e-6);
     metrics.prefill_time.observe(static_cast<double>(event.timings.prefill_us) * 1e-6);
     if (!record_.first_token) {
@@ -176,14 +179,28 @@ asio::awaitable<void> Generation::send_whole() {
     sent = co_await flush();
     if (sent) sent = co_await connection_.end_stream();
   } else {
-    std::vector<openai::ChoiceView> views;
-    for (size_t i = 0; i < choices_.size(); ++i) views.push_back(view(i, whole_[i]));
     HttpResponse response;
-    openai::append_response(response.body, spec_.info, spec_.options, views, usage());
+    if (scored_count() > kElsewhereTokens) {
+      co_await generator_.elsewhere_([&] { write_whole(response.body); });
+    } else {
+      write_whole(response.body);
+    }
     decorate_(response);
     sent = co_await connection_.send(response, false, record_.keep_alive, record_.http11);
   }
   record_.keep_alive = record_.keep_alive && sent;
+}
+
+size_t Generation::scored_count() const {
+  size_t count = 0;
+  for (const ChoiceDelta& content : whole_) count += content.logprobs.size() + content.prompt_logprobs.size();
+  return count;
+}
+
+void Generation::write_whole(std::string& out) const {
+  std::vector<openai::ChoiceView> views;
+  for (size_t i = 0; i < choices_.size(); ++i) views.push_back(view(i, whole_[i]));
+  openai::append_response(out, spec_.info, spec_.options, views, usage());
 }
 
 asio::awaitable<bool> Generation::flush() {

@@ -36,6 +36,9 @@ class Generation {
   void note_end();
   asio::awaitable<void> send_failure(openai::ApiError error);
   asio::awaitable<void> send_whole();
+  /// Not streaming: tokens with logprobs, of the prompts too.
+  [[nodiscard]] size_t scored_count() const;
+  void write_whole(std::string& out) const;
   /// Sends the unsent events, opening the stream if need be; false when the client is gone.
   asio::awaitable<bool> flush();
   [[nodiscard]] openai::Usage usage() const;

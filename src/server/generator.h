@@ -28,8 +28,12 @@ struct RequestRecord {
 /// they can be aborted. Owned by the front, its executor only.
 class Generator {
  public:
-  Generator(async::Runtime& runtime, const ServerOptions& options, const Service& service, Metrics& metrics)
-      : runtime_(runtime), options_(options), service_(service), metrics_(metrics) {}
+  /// Runs work on another thread and waits for it, also when cancelled.
+  using Elsewhere = std::function<asio::awaitable<void>(std::function<void()>)>;
+
+  Generator(async::Runtime& runtime, const ServerOptions& options, const Service& service, Metrics& metrics,
+            Elsewhere elsewhere)
+      : runtime_(runtime), options_(options), service_(service), metrics_(metrics), elsewhere_(std::move(elsewhere)) {}
 
   /// Headers that every response carries.
   using Decorator = std::function<void(HttpResponse&)>;
@@ -54,6 +58,7 @@ class Generator {
   const ServerOptions& options_;
   const Service& service_;
   Metrics& metrics_;
+  const Elsewhere elsewhere_;
   std::unordered_map<std::string, Generation*> active_;
   bool refusing_ = false;
 };

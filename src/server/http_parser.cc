@@ -82,6 +82,11 @@ HttpParser::State HttpParser::feed(std::string& buffer) {
     }
     if (failure) return fail(400, fmt::format("malformed HTTP request: {}", failure.message()));
     if (parser.is_header_done() && !head_reported_) {
+      const auto coding_count = parser.get().count(http::field::transfer_encoding);
+      if (coding_count > 1 || (coding_count == 1 && !parser.chunked())) {
+        // Where such a body ends nobody can tell (RFC 9112, section 6.3).
+        return fail(400, "malformed HTTP request: the transfer encoding does not end in chunked");
+      }
       head_reported_ = true;
       read_head();
       parser.eager(true);

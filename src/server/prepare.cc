@@ -15,6 +15,8 @@ namespace millrace::server {
 namespace {
 
 constexpr uint32_t kDefaultMaxTokens = 16;  // of a completion, by OpenAI's schema
+/// Logprobs that one answer may hold, alternatives counted: half a gigabyte when it is written out.
+constexpr uint64_t kMaxAnswerLogprobs = 8u << 20;
 
 using openai::ApiError;
 using openai::ApiResult;
@@ -49,6 +51,29 @@ std::string messages_json(const openai::Conversation& conversation) {
 
 void truncate_left(std::vector<TokenId>& ids, uint32_t count) {
   if (ids.size() > count) ids.erase(ids.begin(), ids.end() - static_cast<ptrdiff_t>(count));
+}
+
+/// Logprobs that are held until the answer is whole, at most. A stream holds none of its output.
+uint64_t answer_logprobs(const GenerationSpec& spec) {
+  const ChoiceOptions& options = spec.options;
+  uint64_t count = 0;
+  for (const sched::GenerateRequest& request : spec.requests) {
+    const uint64_t echoed = options.echo ? request.prompt.size() : 0;
+    const uint64_t drawn = spec.stream ? 0 : request.max_tokens;
+    if (options.logprobs) count += (echoed + drawn) * (1 + options.top_logprobs);
+    if (options.prompt_logprobs) count += request.prompt.size() * (1 + options.top_prompt_logprobs);
+  }
+  return count;
+}
+
+std::optional<ApiError> check_logprobs(const GenerationSpec& spec) {
+  const uint64_t count = answer_logprobs(spec);
+  if (count <= kMaxAnswerLogprobs) return std::nullopt;
+  const char* param = spec.options.prompt_logprobs ? "prompt_logprobs" : "logprobs";
+  return bad_request(param,
+                     "{}: the answer's {} choices may hold {} with the alternatives, wanted at most {}: lower n, "
+                     "max_tokens or the number of alternatives",
+                     param, spec.requests.size(), count, kMaxAnswerLogprobs);
 }
 
 }  // namespace
@@ -115,6 +140,8 @@ ApiResult<GenerationSpec> Preparer::prepare(openai::CompletionRequest request, c
   GenerationSpec spec;
   spec.info.kind = openai::ResponseKind::kCompletion;
   spec.options.echo = request.echo;
+  const size_t most = options_.max_body_bytes;
+  size_t decoded = 0;
   for (openai::Prompt& source : request.prompts) {
     PreparedPrompt& prompt = spec.prompts.emplace_back();
     std::string* text = std::get_if<std::string>(&source);
@@ -128,7 +155,15 @@ ApiResult<GenerationSpec> Preparer::prepare(openai::CompletionRequest request, c
     if (!request.echo) continue;
     // The text as it was given has none of the special tokens that were added.
     const bool is_as_given = text != nullptr && prompt.ids.size() == full_size && request.skip_special_tokens;
-    prompt.text = is_as_given ? std::move(*text) : service_.tokenizer->decode(prompt.ids, request.skip_special_tokens);
+    if (is_as_given) {
+      prompt.text = std::move(*text);
+      continue;
+    }
+    prompt.text = service_.tokenizer->decode(prompt.ids, request.skip_special_tokens, most - decoded);
+    decoded += prompt.text.size();
+    if (decoded > most) {
+      return ApiError{413, fmt::format("the text to echo is longer than {} bytes (--max-body-mib)", most), "prompt"};
+    }
   }
   return finish(request, std::move(spec), "prompt", header_id);
 }
@@ -213,7 +248,9 @@ void Preparer::fill_options(const openai::CommonRequest& request, GenerationSpec
   spec.options.include_stop = request.include_stop;
   spec.options.skip_special_tokens = request.skip_special_tokens;
   spec.options.logprobs = request.top_logprobs >= 0;
+  spec.options.top_logprobs = static_cast<uint32_t>(std::max(request.top_logprobs, 0));
   spec.options.prompt_logprobs = request.prompt_logprobs >= 0;
+  spec.options.top_prompt_logprobs = static_cast<uint32_t>(std::max(request.prompt_logprobs, 0));
   spec.info.created_s = unix_seconds();
   spec.info.model = options_.served_model_name;
   spec.info.fingerprint = fingerprint_of(options_.served_model_name);
@@ -251,6 +288,7 @@ ApiResult<GenerationSpec> Preparer::finish(const openai::CommonRequest& request,
       target.cache_salt = request.cache_salt;
     }
   }
+  if (auto too_many = check_logprobs(spec)) return *too_many;
   spec.has_own_id = !request.request_id.empty();
   spec.set_id((chat ? "chatcmpl-" : "cmpl-") + (spec.has_own_id ? request.request_id : header_id));
   return spec;

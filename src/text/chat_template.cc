@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <simdjson.h>
+#include <string.h>  // memmem
 
 #include "base/text_file.h"
 #include "text/jinja_builtins.h"
@@ -35,11 +36,20 @@ std::string final_text(const Value& messages) {
   jinja::fail("continue_final_message: the final message has no text");
 }
 
+/// text.rfind(part) in linear time, which memmem takes and the standard library's searches do not.
+size_t find_last(std::string_view text, std::string_view part) {
+  const std::string reversed_text(text.rbegin(), text.rend());
+  const std::string reversed_part(part.rbegin(), part.rend());
+  const void* found = memmem(reversed_text.data(), text.size(), reversed_part.data(), part.size());
+  if (found == nullptr) return std::string_view::npos;
+  return text.size() - part.size() - static_cast<size_t>(static_cast<const char*>(found) - reversed_text.data());
+}
+
 /// Ends the rendered chat where the final message's content ends, as transformers does: at its last occurrence.
 void cut_after_final_message(const Value& messages, std::string& rendered) {
   const std::string text = final_text(messages);
   const std::string stripped = jinja::strip(text, Value::absent(), true, true);
-  const size_t at = rendered.rfind(stripped);
+  const size_t at = find_last(rendered, stripped);
   if (at == std::string::npos) jinja::fail("continue_final_message: the template does not show the final message");
   const bool keeps_spaces = rendered.compare(at, text.size(), text) == 0;
   rendered.resize(at + (keeps_spaces ? text.size() : stripped.size()));
@@ -156,10 +166,10 @@ const jinja::TemplateTree& ChatTemplate::select(const ChatInput& input) const {
 
 Result<std::string> ChatTemplate::render(const ChatInput& input) const {
   const jinja::Limits limits;
-  jinja::Heap heap(limits.heap_bytes);
+  jinja::Heap heap(limits.heap_bytes, limits.steps);
   try {
     const jinja::TemplateTree& tree = select(input);
-    auto* context = heap.make<jinja::DictObject>();
+    auto* context = heap.make<jinja::DictObject>(heap);
     const auto set = [&](std::string_view name, const Value& value) {
       context->set(heap.string(std::string(name)), value);
     };

@@ -21,6 +21,7 @@ void IncrementalDetokenizer::follow_prompt(std::span<const TokenId> prompt) {
   state_.stripped = SIZE_MAX;
   pending_ = std::move(bytes);
   take_complete();
+  prompt_bytes_ = pending_.size();
 }
 
 std::string IncrementalDetokenizer::push(TokenId id) {
@@ -34,7 +35,7 @@ std::string IncrementalDetokenizer::push(std::span<const TokenId> ids) {
 }
 
 std::string IncrementalDetokenizer::flush() {
-  std::string rest = replace_invalid_utf8(pending_);
+  std::string rest = pending_.size() > prompt_bytes_ ? replace_invalid_utf8(pending_) : std::string();
   pending_.clear();
   return rest;
 }
@@ -47,9 +48,10 @@ std::string IncrementalDetokenizer::take_complete() {
     if (step.truncated) break;
     if (step.valid) {
       text.append(pending_, done, step.length);
-    } else {
+    } else if (step.length > prompt_bytes_) {
       text += kReplacementUtf8;
     }
+    prompt_bytes_ = 0;
     done += step.length;
   }
   pending_.erase(0, done);

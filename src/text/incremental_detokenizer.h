@@ -16,8 +16,9 @@ class IncrementalDetokenizer {
   IncrementalDetokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens)
       : tokenizer_(std::move(tokenizer)), skip_special_tokens_(skip_special_tokens) {}
 
-  /// Makes the output the continuation of a prompt: nothing of the prompt is emitted, but what stands at the start of
-  /// a text only (a stripped space) no longer applies. Call before the first push.
+  /// Makes the output the continuation of a prompt: nothing of the prompt is emitted but the start of a character that
+  /// the output completes, and what stands at the start of a text only (a stripped space) no longer applies. Call
+  /// before the first push.
   void follow_prompt(std::span<const TokenId> prompt);
 
   /// The text that `id` completes; empty while a character is incomplete.
@@ -32,7 +33,8 @@ class IncrementalDetokenizer {
   std::shared_ptr<const Tokenizer> tokenizer_;
   bool skip_special_tokens_;
   Tokenizer::DecodeState state_;
-  std::string pending_;  ///< at most three bytes between calls: the start of a character
+  std::string pending_;      ///< at most three bytes between calls: the start of a character
+  size_t prompt_bytes_ = 0;  ///< of pending_, at its start: the prompt's
 };
 
 }  // namespace millrace::text

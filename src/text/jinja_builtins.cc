@@ -149,7 +149,7 @@ Value call_range(Evaluator& evaluator, const Value&, CallArguments& arguments) {
 }
 
 DictObject* dict_from(Evaluator& evaluator, const CallArguments& arguments) {
-  auto* dict = evaluator.heap().make<DictObject>();
+  auto* dict = evaluator.heap().make<DictObject>(evaluator.heap());
   if (arguments.positional.size() > 1)
     fail("expected at most 1 argument, got ", std::to_string(arguments.positional.size()));
   if (!arguments.positional.empty()) {

@@ -34,12 +34,7 @@ void Frame::set(Symbol name, const Value& value) {
 
 Evaluator::Evaluator(const TemplateTree& tree, Heap& heap, const DictObject& context, const std::tm& now,
                      const Limits& limits)
-    : tree_(tree), heap_(heap), context_(context), now_(now), limits_(limits), steps_left_(limits.steps) {}
-
-void Evaluator::charge_steps(uint64_t count) {
-  if (count > steps_left_) fail("the template takes more steps than it may");
-  steps_left_ -= count;
-}
+    : tree_(tree), heap_(heap), context_(context), now_(now), limits_(limits) {}
 
 std::string Evaluator::render() {
   std::string out;
@@ -256,7 +251,7 @@ Value Evaluator::call_macro(const MacroObject& macro, CallArguments& arguments) 
   const Value caller = take_named("caller");
   scope.set(tree_.names.caller, caller.is(Kind::kAbsent) ? Value::undefined(tree_.names.caller) : caller);
   scope.set(tree_.names.varargs, heap_.tuple(std::move(extra)));
-  auto* rest = heap_.make<DictObject>();
+  auto* rest = heap_.make<DictObject>(heap_);
   for (const auto& [name, value] : named) rest->set(Value(name), value);
   scope.set(tree_.names.kwargs, Value::dict(rest));
   const int line = line_;

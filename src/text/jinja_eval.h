@@ -63,7 +63,7 @@ struct MacroObject : Object {
 /// Runs one parsed template once. Made for a single render, on one thread. Throws TemplateError with a line.
 class Evaluator {
  public:
-  /// `context` holds the variables; `now` is what strftime_now formats.
+  /// `heap` has the steps of `limits`. `context` holds the variables; `now` is what strftime_now formats.
   Evaluator(const TemplateTree& tree, Heap& heap, const DictObject& context, const std::tm& now, const Limits& limits);
 
   [[nodiscard]] std::string render();
@@ -73,10 +73,15 @@ class Evaluator {
   [[nodiscard]] const std::tm& now() const { return now_; }
   [[nodiscard]] Value string(std::string text) { return heap_.string(std::move(text)); }
   /// Accounts for work that grows with a value's size.
-  void charge_steps(uint64_t count);
+  void charge_steps(uint64_t count) { heap_.charge_steps(count); }
   /// The same for a search of `needle` in `text`, at its worst.
   void charge_search(std::string_view text, std::string_view needle) {
     charge_steps(text.size() / 64 + text.size() * needle.size() / 4096);
+  }
+  /// The same for the comparison of `item` with so many others, which account for what they hold.
+  void charge_comparisons(const Value& item, size_t count) {
+    const size_t bytes = item.is(Kind::kString) ? item.string().size() : 0;
+    charge_steps(count * (1 + bytes / 16) / 8);
   }
   [[nodiscard]] Value apply_filter(std::string_view name, const Value& operand, CallArguments arguments);
   [[nodiscard]] bool apply_test(std::string_view name, const Value& operand, CallArguments arguments);
@@ -126,7 +131,6 @@ class Evaluator {
   const DictObject& context_;
   const std::tm& now_;
   const Limits& limits_;
-  uint64_t steps_left_;
   int depth_ = 0;
   int line_ = 0;
 };

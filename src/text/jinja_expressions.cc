@@ -214,7 +214,7 @@ std::vector<Value> Evaluator::eval_all(const std::vector<ExprPtr>& exprs, Frame&
 }
 
 Value Evaluator::eval_dict(const Expr& expr, Frame& frame) {
-  auto* dict = heap_.make<DictObject>();
+  auto* dict = heap_.make<DictObject>(heap_);
   for (size_t i = 0; i < expr.operands.size(); i += 2) {
     const Value key = eval(*expr.operands[i], frame);
     dict->set(key, eval(*expr.operands[i + 1], frame));
@@ -389,6 +389,7 @@ Value Evaluator::eval_compare(const Expr& expr, Frame& frame) {
 }
 
 bool Evaluator::compare_values(Operator op, const Value& left, const Value& right) {
+  charge_comparisons(left, 1);
   switch (op) {
     case Operator::kEqual: return equals(left, right);
     case Operator::kNotEqual: return !equals(left, right);
@@ -413,7 +414,7 @@ bool Evaluator::contains(const Value& container, const Value& item) {
     case Kind::kDict: return container.entries().find(item) != nullptr;
     case Kind::kList:
     case Kind::kTuple:
-      charge_steps(container.items().size() / 8);
+      charge_comparisons(item, container.items().size());
       return std::any_of(container.items().begin(), container.items().end(),
                          [&](const Value& element) { return equals(element, item); });
     case Kind::kUndefined: return false;

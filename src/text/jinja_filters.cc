@@ -35,7 +35,9 @@ Value filter_string(Evaluator& evaluator, const Value& self, Args&) {
 }
 
 Value filter_trim(Evaluator& evaluator, const Value& self, Args& args) {
-  return evaluator.string(strip(text_of(self), args.positional[0], true, true));
+  const std::string text = text_of(self);
+  evaluator.charge_steps(text.size() / 8);
+  return evaluator.string(strip(text, args.positional[0], true, true));
 }
 
 template <std::string (*map)(std::string_view)>
@@ -240,6 +242,7 @@ Value sort_key(Evaluator& evaluator, const Value& item, const Value& attribute, 
 void sort_by(Evaluator& evaluator, std::vector<std::pair<Value, Value>>& keyed, bool reverse) {
   evaluator.charge_steps(keyed.size() * 4);
   merge_sort(keyed, [&](const Value& a, const Value& b) {
+    evaluator.charge_comparisons(a, 1);
     return reverse ? compare(b, a, "<") < 0 : compare(a, b, "<") < 0;
   });
 }
@@ -294,7 +297,7 @@ Value filter_unique(Evaluator& evaluator, const Value& self, Args& args) {
   std::vector<Value> items;
   for (const Value& item : evaluator.iterate(self)) {
     const Value key = sort_key(evaluator, item, args.positional[1], flag(args.positional[0], false));
-    evaluator.charge_steps(seen.size() / 4);
+    evaluator.charge_comparisons(key, 2 * seen.size());
     const bool known = std::any_of(seen.begin(), seen.end(), [&](const Value& old) { return equals(old, key); });
     if (known) continue;
     seen.push_back(key);

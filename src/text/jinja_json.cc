@@ -34,7 +34,7 @@ Value convert(element json, Heap& heap, int depth) {
     }
     case element_type::OBJECT: {
       const simdjson::dom::object object = json.get_object().value_unsafe();
-      auto* dict = heap.make<DictObject>();
+      auto* dict = heap.make<DictObject>(heap);
       for (const auto field : object) {
         heap.charge(2 * sizeof(Value));
         dict->set(heap.string(std::string(field.key)), convert(field.value, heap, depth + 1));

@@ -88,6 +88,7 @@ Value str_splitlines(Evaluator& evaluator, const Value& self, Args& args) {
 
 template <bool left, bool right>
 Value str_strip(Evaluator& evaluator, const Value& self, Args& args) {
+  evaluator.charge_steps(self.string().size() / 8);
   return evaluator.string(strip(self.string(), args.positional[0], left, right));
 }
 
@@ -98,6 +99,7 @@ Value str_has_affix(Evaluator& evaluator, const Value& self, Args& args) {
   const std::vector<Value> affixes = given.is(Kind::kTuple) ? evaluator.iterate(given) : std::vector<Value>{given};
   return Value(std::any_of(affixes.begin(), affixes.end(), [&](const Value& affix) {
     const std::string_view text = string_argument(affix, "");
+    evaluator.charge_steps(text.size() / 64);
     return at_start ? self.string().starts_with(text) : self.string().ends_with(text);
   }));
 }
@@ -173,7 +175,8 @@ Value str_partition(Evaluator& evaluator, const Value& self, Args& args) {
 }
 
 template <bool (*accepts)(char32_t)>
-Value str_all(Evaluator&, const Value& self, Args&) {
+Value str_all(Evaluator& evaluator, const Value& self, Args&) {
+  evaluator.charge_steps(self.string().size() / 8);
   for (std::string_view rest = self.string(); !rest.empty();) {
     const Utf8Step step = utf8_step(rest);
     if (!accepts(step.code_point)) return Value(false);
@@ -261,7 +264,7 @@ Value list_pop(Evaluator& evaluator, const Value& self, Args& args) {
 
 Value list_index(Evaluator& evaluator, const Value& self, Args& args) {
   const auto& items = self.items();
-  evaluator.charge_steps(items.size());
+  evaluator.charge_comparisons(args.positional[0], 8 * items.size());
   for (size_t i = 0; i < items.size(); ++i) {
     if (equals(items[i], args.positional[0])) return Value(static_cast<int64_t>(i));
   }
@@ -270,7 +273,7 @@ Value list_index(Evaluator& evaluator, const Value& self, Args& args) {
 
 Value list_count(Evaluator& evaluator, const Value& self, Args& args) {
   const auto& items = self.items();
-  evaluator.charge_steps(items.size());
+  evaluator.charge_comparisons(args.positional[0], 8 * items.size());
   return Value(static_cast<int64_t>(
       std::count_if(items.begin(), items.end(), [&](const Value& item) { return equals(item, args.positional[0]); })));
 }
@@ -347,7 +350,7 @@ Value dict_setdefault(Evaluator& evaluator, const Value& self, Args& args) {
 Value dict_copy(Evaluator& evaluator, const Value& self, Args&) {
   evaluator.charge_steps(self.entries().entries.size());
   evaluator.heap().charge(self.entries().entries.size() * 2 * sizeof(Value));
-  auto* copy = evaluator.heap().make<DictObject>();
+  auto* copy = evaluator.heap().make<DictObject>(evaluator.heap());
   *copy = self.entries();
   return Value::dict(copy);
 }

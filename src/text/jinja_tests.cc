@@ -35,8 +35,9 @@ Value is_callable(Evaluator&, const Value& self, CallArguments&) {
 }
 
 template <Operator op>
-Value compares(Evaluator&, const Value& self, CallArguments& arguments) {
+Value compares(Evaluator& evaluator, const Value& self, CallArguments& arguments) {
   const Value& other = arguments.positional[0];
+  evaluator.charge_comparisons(self, 1);
   switch (op) {
     case Operator::kEqual: return Value(equals(self, other));
     case Operator::kNotEqual: return Value(!equals(self, other));
@@ -66,8 +67,9 @@ Value is_divisible(Evaluator& evaluator, const Value& self, CallArguments& argum
 
 /// Python's islower and isupper: some cased character, and none of the other case.
 template <bool lower>
-Value has_case(Evaluator&, const Value& self, CallArguments&) {
+Value has_case(Evaluator& evaluator, const Value& self, CallArguments&) {
   const std::string shown = to_str(self);
+  evaluator.charge_steps(shown.size() / 8);
   bool some = false;
   for (std::string_view rest = shown; !rest.empty();) {
     const Utf8Step step = utf8_step(rest);
@@ -82,8 +84,9 @@ Value is_in(Evaluator& evaluator, const Value& self, CallArguments& arguments) {
   return Value(evaluator.contains(arguments.positional[0], self));
 }
 
-Value is_same(Evaluator&, const Value& self, CallArguments& arguments) {
+Value is_same(Evaluator& evaluator, const Value& self, CallArguments& arguments) {
   const Value& other = arguments.positional[0];
+  evaluator.charge_comparisons(self, 1);
   if (self.kind() != other.kind()) return Value(false);
   const bool by_address = self.is_sequence() || self.is(Kind::kDict) || self.is(Kind::kNamespace);
   return Value(by_address ? self.address() == other.address() : equals(self, other));

@@ -52,8 +52,10 @@ std::string quoted(std::string_view text) {
 
 void append_repr(const Value& value, std::string& out, int depth);
 
-void append_items(const std::vector<Value>& items, std::string& out, int depth) {
+void append_items(const Value& list, std::string& out, int depth) {
+  const std::vector<Value>& items = list.items();
   for (size_t i = 0; i < items.size(); ++i) {
+    list.charge_steps(1);
     if (i > 0) out += ", ";
     append_repr(items[i], out, depth);
   }
@@ -63,6 +65,7 @@ void append_dict(const DictObject& dict, std::string& out, int depth) {
   out += '{';
   bool first = true;
   for (const auto& [key, item] : dict.entries) {
+    dict.heap->charge_steps(1);
     if (!first) out += ", ";
     first = false;
     append_repr(key, out, depth);
@@ -80,12 +83,12 @@ void append_repr(const Value& value, std::string& out, int depth) {
     case Kind::kUndefined: out += "Undefined"; return;
     case Kind::kList:
       out += '[';
-      append_items(value.items(), out, depth + 1);
+      append_items(value, out, depth + 1);
       out += ']';
       return;
     case Kind::kTuple:
       out += '(';
-      append_items(value.items(), out, depth + 1);
+      append_items(value, out, depth + 1);
       out += value.items().size() == 1 ? ",)" : ")";
       return;
     case Kind::kDict: append_dict(value.entries(), out, depth + 1); return;
@@ -100,10 +103,19 @@ void append_repr(const Value& value, std::string& out, int depth) {
 
 bool equals_at(const Value& a, const Value& b, int depth);
 
-bool items_equal(const std::vector<Value>& a, const std::vector<Value>& b, int depth) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (!equals_at(a[i], b[i], depth)) return false;
+/// Steps of comparing two values, without those of what they hold.
+uint64_t comparison_steps(const Value& a, const Value& b) {
+  const bool are_strings = a.is(Kind::kString) && b.is(Kind::kString);
+  return 1 + (are_strings ? std::min(a.string().size(), b.string().size()) / 128 : 0);
+}
+
+bool items_equal(const Value& a, const Value& b, int depth) {
+  const std::vector<Value>& x = a.items();
+  const std::vector<Value>& y = b.items();
+  if (x.size() != y.size()) return false;
+  for (size_t i = 0; i < x.size(); ++i) {
+    a.charge_steps(comparison_steps(x[i], y[i]));
+    if (!equals_at(x[i], y[i], depth)) return false;
   }
   return true;
 }
@@ -119,11 +131,12 @@ bool equals_at(const Value& a, const Value& b, int depth) {
     case Kind::kNone: return true;
     case Kind::kString: return a.string() == b.string();
     case Kind::kList:
-    case Kind::kTuple: return items_equal(a.items(), b.items(), depth + 1);
+    case Kind::kTuple: return items_equal(a, b, depth + 1);
     case Kind::kDict: {
       if (a.entries().entries.size() != b.entries().entries.size()) return false;
       for (const auto& [key, item] : a.entries().entries) {
         const Value* other = b.entries().find(key);
+        a.charge_steps(other == nullptr ? 1 : comparison_steps(item, *other));
         if (other == nullptr || !equals_at(item, *other, depth + 1)) return false;
       }
       return true;
@@ -142,6 +155,7 @@ int compare_at(const Value& a, const Value& b, std::string_view op, int depth) {
     const auto& x = a.items();
     const auto& y = b.items();
     for (size_t i = 0; i < x.size() && i < y.size(); ++i) {
+      a.charge_steps(comparison_steps(x[i], y[i]));
       if (!equals_at(x[i], y[i], depth + 1)) return compare_at(x[i], y[i], op, depth + 1);
     }
     return order(x.size(), y.size());
@@ -163,6 +177,11 @@ Value Value::undefined(Symbol name, Kind owner) {
 
 std::vector<Value>& Value::items() const { return data_.list->items; }
 
+void Value::charge_steps(uint64_t count) const {
+  if (is_sequence()) data_.list->heap->charge_steps(count);
+  if (is(Kind::kDict)) data_.dict->heap->charge_steps(count);
+}
+
 std::string Value::undefined_message() const {
   if (data_.string == nullptr) return "the value is undefined";
   const std::string name = "'" + data_.string->text + "'";
@@ -183,6 +202,7 @@ size_t DictObject::index_of(std::string_view key) const {
 
 size_t DictObject::index_of(const Value& key) const {
   if (key.is(Kind::kString)) return index_of(std::string_view(key.string()));
+  heap->charge_steps(entries.size() / 8);
   size_t at = 0;
   while (at < entries.size() && !equals(entries[at].first, key)) ++at;
   return at;
@@ -235,9 +255,14 @@ void Heap::charge(size_t bytes) {
   left_ -= bytes;
 }
 
+void Heap::charge_steps(uint64_t count) {
+  if (count > steps_left_) fail("the template takes more steps than it may");
+  steps_left_ -= count;
+}
+
 ListObject* Heap::list_object(std::vector<Value> items) {
   charge(items.size() * sizeof(Value));
-  auto* object = make<ListObject>();
+  auto* object = make<ListObject>(*this);
   object->items = std::move(items);
   return object;
 }

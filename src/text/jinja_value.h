@@ -25,6 +25,7 @@ struct StringObject : Object {
 /// An interned name: equal names of one template are one object.
 using Symbol = const StringObject*;
 
+class Heap;
 struct ListObject;
 struct DictObject;
 struct LoopObject;
@@ -91,6 +92,8 @@ class Value {
   [[nodiscard]] const MethodObject& method() const { return *data_.method; }
   [[nodiscard]] const Builtin& function() const { return *data_.function; }
   [[nodiscard]] const void* address() const { return data_.dict; }
+  /// Accounts for work on a list, a tuple or a dict to the render it belongs to; nothing for other kinds.
+  void charge_steps(uint64_t count) const;
   /// Python's message for the use of an undefined value.
   [[nodiscard]] std::string undefined_message() const;
 
@@ -116,11 +119,15 @@ class Value {
 };
 
 struct ListObject : Object {
+  explicit ListObject(Heap& owner) : heap(&owner) {}
+  Heap* heap;
   std::vector<Value> items;
 };
 
 /// Keeps insertion order. String keys of larger dicts are found through an index.
 struct DictObject : Object {
+  explicit DictObject(Heap& owner) : heap(&owner) {}
+  Heap* heap;
   std::vector<std::pair<Value, Value>> entries;
 
   [[nodiscard]] const Value* find(std::string_view key) const;
@@ -154,10 +161,10 @@ template <class... Parts>
 }
 
 /// Owns what one render (or one compiled template) makes, all freed together, so that cycles do no harm. Throws
-/// TemplateError when more than its budget was asked for over its life.
+/// TemplateError when more than its budget was asked for over its life: of memory, and of steps, which count the work.
 class Heap {
  public:
-  explicit Heap(size_t budget_bytes) : left_(budget_bytes) {}
+  explicit Heap(size_t budget_bytes, uint64_t steps = UINT64_MAX) : left_(budget_bytes), steps_left_(steps) {}
 
   template <class T, class... Args>
   T* make(Args&&... args) {
@@ -175,11 +182,13 @@ class Heap {
   Value tuple(std::vector<Value> items) { return Value::tuple(list_object(std::move(items))); }
   /// Call before the memory is taken where a template chooses the size.
   void charge(size_t bytes);
+  void charge_steps(uint64_t count);
 
  private:
   ListObject* list_object(std::vector<Value> items);
 
   size_t left_;
+  uint64_t steps_left_;
   std::vector<std::unique_ptr<Object>> objects_;
 };
 

@@ -7,7 +7,10 @@
 #include <unicode/unistr.h>
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "base/utf8.h"
 
@@ -46,6 +49,108 @@ bool is_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
+bool is_composed(NormalForm form) {
+  return form == NormalForm::kNfc || form == NormalForm::kNfkc;
+}
+
+void append_by_icu(std::string_view text, NormalForm form, std::string& out) {
+  const icu::Normalizer2& normalizer = normalizer_for(form);
+  UErrorCode status = U_ZERO_ERROR;
+  if (is_composed(form) && normalizer.isNormalizedUTF8(piece_of(text), status) && U_SUCCESS(status)) {
+    out += text;
+    return;
+  }
+  status = U_ZERO_ERROR;
+  icu::StringByteSink<std::string> sink(&out, static_cast<int32_t>(text.size()));
+  normalizer.normalizeUTF8(0, piece_of(text), sink, nullptr, status);
+  if (U_FAILURE(status)) throw std::runtime_error("ICU: normalisation failed");
+}
+
+/// ICU takes the square of its time for a run of characters that may depend on each other. No language has such runs.
+constexpr size_t kLongRun = 32;
+
+struct Run {
+  size_t begin;
+  size_t end;
+};
+
+/// The first run of more than kLongRun characters without a boundary between them; empty at the end if there is none.
+Run next_long_run(std::string_view text, const icu::Normalizer2& normalizer) {
+  size_t begin = 0;
+  size_t length = 0;
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Step step = utf8_step(text.substr(at));
+    if (normalizer.hasBoundaryBefore(to_icu(step.code_point))) {
+      if (length > kLongRun) return {begin, at};
+      begin = at;
+      length = 0;
+    }
+    ++length;
+    at += step.length;
+  }
+  return {length > kLongRun ? begin : text.size(), text.size()};
+}
+
+struct Character {
+  UChar32 code_point;
+  uint8_t combining_class;
+  size_t position;
+
+  [[nodiscard]] auto rank() const { return std::pair(combining_class, position); }
+};
+
+std::vector<Character> decompose(std::string_view text, const icu::Normalizer2& normalizer) {
+  std::vector<Character> characters;
+  icu::UnicodeString mapping;
+  while (!text.empty()) {
+    const Utf8Step step = utf8_step(text);
+    if (!normalizer.getDecomposition(to_icu(step.code_point), mapping)) mapping.setTo(to_icu(step.code_point));
+    for (int32_t i = 0; i < mapping.length(); i = mapping.moveIndex32(i, 1)) {
+      const UChar32 part = mapping.char32At(i);
+      characters.push_back({part, normalizer.getCombiningClass(part), characters.size()});
+    }
+    text.remove_prefix(step.length);
+  }
+  return characters;
+}
+
+/// Puts the marks between two starters in the order of their classes.
+void sort_marks(std::vector<Character>& characters) {
+  const auto is_starter = [](const Character& c) { return c.combining_class == 0; };
+  for (auto begin = characters.begin(); begin != characters.end();) {
+    const auto end = std::find_if(begin, characters.end(), is_starter);
+    std::ranges::sort(begin, end, {}, &Character::rank);
+    begin = std::find_if_not(end, characters.end(), is_starter);
+  }
+}
+
+void compose(std::vector<Character>& characters, const icu::Normalizer2& normalizer) {
+  size_t kept = 0;
+  std::optional<size_t> starter;
+  for (const Character c : characters) {
+    // The last one kept behind the starter is of the highest class, and blocks those of its own.
+    const bool is_free = starter && (*starter + 1 == kept || characters[kept - 1].combining_class < c.combining_class);
+    const UChar32 composite =
+        is_free ? normalizer.composePair(characters[*starter].code_point, c.code_point) : U_SENTINEL;
+    if (composite >= 0) {
+      characters[*starter].code_point = composite;
+      continue;
+    }
+    if (c.combining_class == 0) starter = kept;
+    characters[kept++] = c;
+  }
+  characters.resize(kept);
+}
+
+/// By the definition (Unicode 15, section 3.11), in n log n.
+void append_long_run(std::string_view run, NormalForm form, std::string& out) {
+  const icu::Normalizer2& normalizer = normalizer_for(form);
+  std::vector<Character> characters = decompose(run, normalizer);
+  sort_marks(characters);
+  if (is_composed(form)) compose(characters, normalizer);
+  for (const Character& c : characters) append_utf8(out, static_cast<char32_t>(c.code_point));
+}
+
 }  // namespace
 
 bool is_white_space(char32_t code_point) { return u_isUWhiteSpace(to_icu(code_point)) != 0; }
@@ -72,15 +177,13 @@ bool is_cased(char32_t code_point) { return u_hasBinaryProperty(to_icu(code_poin
 
 std::string normalize(std::string_view text, NormalForm form) {
   if (is_ascii(text)) return std::string(text);
-  const icu::Normalizer2& normalizer = normalizer_for(form);
-  UErrorCode status = U_ZERO_ERROR;
-  const bool composed = form == NormalForm::kNfc || form == NormalForm::kNfkc;
-  if (composed && normalizer.isNormalizedUTF8(piece_of(text), status) && U_SUCCESS(status)) return std::string(text);
-  status = U_ZERO_ERROR;
   std::string out;
-  icu::StringByteSink<std::string> sink(&out, static_cast<int32_t>(text.size()));
-  normalizer.normalizeUTF8(0, piece_of(text), sink, nullptr, status);
-  if (U_FAILURE(status)) throw std::runtime_error("ICU: normalisation failed");
+  while (!text.empty()) {
+    const Run run = next_long_run(text, normalizer_for(form));
+    append_by_icu(text.substr(0, run.begin), form, out);
+    append_long_run(text.substr(run.begin, run.end - run.begin), form, out);
+    text.remove_prefix(run.end);
+  }
   return out;
 }
 

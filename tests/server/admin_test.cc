@@ -166,6 +166,22 @@ TEST_CASE("Metrics count requests and tokens under both names") {
   CHECK(reply.body.find("vllm:kv_cache_cached_pages") == std::string::npos);
 }
 
+TEST_CASE("A request that is aborted before its first token has no time to it") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "", .delay = 1h, .hangs = true}; };
+  Client client(server.port);
+  client.send(post_bytes("/v1/completions", R"({"prompt":"p","request_id":"mine"})"));
+  REQUIRE(server.engine.wait_until_live(1));
+  CHECK(ParsedJson(server.post("/abort_request", R"({"request_id":"mine"})").body).integer("/aborted") == 1);
+  CHECK(ParsedJson(client.read().body).string("/choices/0/finish_reason") == "abort");
+  const std::string metrics = server.get("/metrics").body;
+  for (const char* name : {"time_to_first_token_seconds", "request_queue_time_seconds", "request_prefill_time_seconds",
+                           "request_decode_time_seconds"}) {
+    INFO(name);
+    CHECK(metrics.find(fmt::format("vllm:{}_count{{model_name=\"fake\"}} 0\n", name)) != std::string::npos);
+  }
+}
+
 TEST_CASE("The engine's refusals keep their meaning") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) -> Result<Reply> {

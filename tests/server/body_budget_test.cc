@@ -141,6 +141,19 @@ TEST_CASE("An answer that its client doesn't take counts as its body did") {
   CHECK(server.post("/tokenize", longer).status == 200);
 }
 
+TEST_CASE("Short ids of long tokens give no more text to echo than a body may have") {
+  TestServer server(narrow_options());
+  server.engine.info.context_length = 1'000'000;
+  const auto status_of = [&](int count) {
+    std::string ids = "256";
+    for (int i = 1; i < count; ++i) ids += ",256";
+    return server.complete(fmt::format(R"({{"prompt":[[{0}],[{0}]],"echo":true,"skip_special_tokens":false}})", ids))
+        .status;
+  };
+  CHECK(status_of(100'000) == 200);
+  CHECK(status_of(110'000) == 413);
+}
+
 TEST_CASE("Short ids of long tokens give no more text than a body may have") {
   TestServer server(narrow_options());
   std::string ids = "256";

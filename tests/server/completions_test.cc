@@ -200,6 +200,74 @@ TEST_CASE("Token ids and prompt logprobs come when asked for") {
   CHECK(json.string("/choices/0/prompt_logprobs/1/98/decoded_token") == "b");
 }
 
+TEST_CASE("Echoed logprobs and those of the prompt have as many alternatives as each asked for") {
+  TestServer server;
+  const auto sizes = [&](int logprobs, int prompt_logprobs) {
+    const ParsedJson json(
+        server
+            .complete(fmt::format(R"({{"prompt":"abc","echo":true,"max_tokens":2,"logprobs":{},"prompt_logprobs":{}}})",
+                                  logprobs, prompt_logprobs))
+            .body);
+    const auto size = [&](std::string_view pointer) { return simdjson::dom::object(json.at(pointer)).size(); };
+    return std::pair(size("/choices/0/logprobs/top_logprobs/1"), size("/choices/0/prompt_logprobs/1"));
+  };
+  CHECK(sizes(1, 4) == std::pair<size_t, size_t>(1, 4));
+  CHECK(sizes(4, 1) == std::pair<size_t, size_t>(4, 1));
+  CHECK(sizes(0, 0) == std::pair<size_t, size_t>(1, 1));
+}
+
+TEST_CASE("A character that the prompt begins is no part of the answer unless it is completed") {
+  TestServer server;
+  std::string text;
+  server.engine.on_submit = [&](const sched::GenerateRequest&) { return Reply{.text = text}; };
+  const auto answer = [&](std::string_view members) {
+    return ParsedJson(server.complete(fmt::format(R"({{"prompt":[97,226,130]{}}})", members)).body)
+        .string("/choices/0/text");
+  };
+  CHECK(answer("") == "");
+  CHECK(answer(R"(,"echo":true,"max_tokens":0)") == "a\xEF\xBF\xBD");
+  text = "b";
+  CHECK(answer("") == "b");
+  text = "\xAC";
+  CHECK(answer("") == "\xE2\x82\xAC");
+}
+
+TEST_CASE("An answer holds so many logprobs at most") {
+  TestServer server;
+  server.engine.info.context_length = 10'000'000;
+  const auto refused = [&](std::string_view members) {
+    const HttpReply reply = server.complete(fmt::format(R"({{"prompt":"abc",{}}})", members));
+    return reply.status == 200 ? "" : ParsedJson(reply.body).string("/error/param");
+  };
+  CHECK(refused(R"("max_tokens":8388608,"logprobs":0)") == "");
+  CHECK(refused(R"("max_tokens":8388609,"logprobs":0)") == "logprobs");
+  CHECK(refused(R"("max_tokens":8388609)") == "");
+  CHECK(refused(R"("max_tokens":8388609,"logprobs":0,"stream":true)") == "");
+  CHECK(refused(R"("max_tokens":8388606,"logprobs":0,"echo":true)") == "logprobs");
+  CHECK(refused(R"("max_tokens":1398101,"logprobs":2,"n":2)") == "");
+  CHECK(refused(R"("max_tokens":1398102,"logprobs":2,"n":2)") == "logprobs");
+  CHECK(refused(R"("max_tokens":8388605,"logprobs":0,"prompt_logprobs":0)") == "");
+  CHECK(refused(R"("max_tokens":8388605,"logprobs":0,"prompt_logprobs":1)") == "prompt_logprobs");
+  const HttpReply chat = server.chat(R"({"messages":[{"role":"user","content":"c"}],"logprobs":true,"n":2})");
+  CHECK(chat.status == 400);
+  CHECK_THAT(ParsedJson(chat.body).string("/error/message"),
+             Catch::Contains("2 choices") && Catch::Contains("8388608"));
+}
+
+TEST_CASE("An answer of many logprobs is written elsewhere, and is the same") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.ends_with_eos = false}; };
+  const std::string fields = R"("prompt":"abc","max_tokens":400,"logprobs":3,"n":2)";
+  const ParsedJson whole(server.complete("{" + fields + "}").body);
+  for (const int64_t index : {0, 1}) {
+    const std::string choice = fmt::format("/choices/{}", index);
+    const HttpReply stream = server.complete("{" + fields + R"(,"stream":true})");
+    CHECK(whole.string(choice + "/text") == streamed_text(stream, index));
+    CHECK(whole.size(choice + "/logprobs/tokens") == 400);
+    CHECK(whole.number(choice + "/logprobs/token_logprobs/399") == -50);
+  }
+}
+
 TEST_CASE("Defaults come from the model, seeds from the request or at random") {
   TestServer server;
   REQUIRE(server.complete(R"({"prompt":"p"})").status == 200);

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include "server/http_parser.h"
@@ -89,6 +91,11 @@ TEST_CASE("Limits and malformed requests fail with their status") {
   CHECK(status("GET / HTTP/2.0\r\n\r\n") == 400);
   CHECK(status("GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n") == 400);
   CHECK(status("POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n") == 400);
+  for (const char* coding : {"xchunked", "identity", "gzip", "chunked, identity",
+                             "chunked\r\nTransfer-Encoding: identity", "identity\r\nTransfer-Encoding: chunked", ""}) {
+    INFO(coding);
+    CHECK(status(fmt::format("POST / HTTP/1.1\r\nTransfer-Encoding: {}\r\n\r\n0\r\n\r\n", coding)) == 400);
+  }
   CHECK(status(std::string("\x16\x03\x01\x02\x00\x01\x00", 7) + std::string(100, '\x01')) == 400);
 }
 

@@ -122,6 +122,16 @@ TEST_CASE("Relations between fields are checked") {
   CHECK(parsed->max_tokens == 7u);
 }
 
+TEST_CASE("A member may come any number of times") {
+  const auto outcome = [](std::string members, std::string_view unit) {
+    while (members.size() < 16u << 20) members += unit;
+    return chat_outcome(members + R"("tool_choice":"none")");
+  };
+  CHECK(outcome("", R"("tools":[1],)") == "ok");
+  CHECK(outcome(R"("tools":5,)", R"("tools":[1],)") == "tools");
+  CHECK(outcome(R"("functions":[1],)", R"("tools":[1],)") == "functions");
+}
+
 TEST_CASE("Prompts come in four forms") {
   const auto count = [](const char* prompt) {
     const auto parsed = parse_completion_request(fmt::format(R"({{"prompt":{}}})", prompt), kLimits);

@@ -82,6 +82,55 @@ TEST_CASE("the queue takes as many requests as it may hold, and the next is refu
   world.stop();
 }
 
+namespace {
+
+/// Lets go of a stream and uses its request's id again at once.
+asio::awaitable<void> use_id_again(async::Runtime& runtime, sched::Engine& engine, Job& job) {
+  const auto is_in_use = [&] {
+    const auto refused = engine.submit(job.request, runtime);
+    return refused.has_error() && refused.error().code == ErrorCode::kConflict;
+  };
+  co_await async::sleep_for(runtime, job.arrival);
+  {
+    const auto first = engine.submit(job.request, runtime);
+    REQUIRE(first.has_value());
+    REQUIRE(is_in_use());
+    co_await async::sleep_for(runtime, 50ms);
+  }
+  REQUIRE_FALSE(engine.abort(job.request.id));
+  const auto second = engine.submit(job.request, runtime);
+  REQUIRE(second.has_value());
+  co_await async::sleep_for(runtime, 100ms);  // the first one's end is booked meanwhile
+  REQUIRE(is_in_use());
+  REQUIRE(engine.abort(job.request.id));
+  while (!job.finish) {
+    const sched::GenerateEvent event = co_await (*second)->next();
+    job.finish = event.finish;
+  }
+  REQUIRE_FALSE(is_in_use());
+}
+
+}  // namespace
+
+TEST_CASE("a request's id is free as soon as its stream has gone") {
+  Dice dice(5);
+  auto options = random_ring(dice);
+  options.costs = {{.fixed_us = 10000}};
+  options.head.scheduler.chunking = sched::Chunking::kFixed;
+  options.head.scheduler.page_size = 8;
+  options.head.scheduler.page_count = 1000;
+  options.head.scheduler.context_length = 4000;
+  std::vector<Job> none;
+  Job job = job_at(1s, {1, 2, 3});
+  job.request.max_tokens = 1000;
+  World world(5);
+  world.start(options, none);
+  world.spawn(use_id_again(world.client_thread(), world.head(), job));
+  world.run_to_end();
+  REQUIRE(job.finish == sched::FinishReason::kAbort);
+  world.stop();
+}
+
 TEST_CASE("an idle ring is ready after its first empty plan and keeps its heartbeat") {
   Dice dice(1);
   auto options = random_ring(dice);

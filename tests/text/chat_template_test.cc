@@ -117,6 +117,23 @@ TEST_CASE("hostile templates end with an error") {
   CHECK(error_of("{{ (-9223372036854775807 - 1) // -1 }}").find("overflow") != std::string::npos);
   CHECK(error_of("{{ ('a' * 1000000 ~ 'b') in ('a' * 100000000) }}").find("may") != std::string::npos);
   CHECK(error_of("{{ x }}", repeated("[", 2000)).find("chat template") == 0);
+  // A value of 2^60 leaves, many of which are one object.
+  const std::string shared = "{% set a = [0] %}{% set b = [0] %}{% set d = {'k': 0} %}" +
+                             repeated("{% set a = [a, a] %}{% set b = [b, b] %}{% set d = {'k': d, 'l': d} %}", 60);
+  for (const char* use : {"a == b", "a in [b]", "a < b", "[a, b] | unique | list", "d == d", "a", "d", "a is lower",
+                          "a | tojson", "{(a,): 1}[(b,)]"}) {
+    INFO(use);
+    const std::string error = error_of(shared + "{{ " + use + " }}");
+    CHECK(error.find("chat template, line 1") == 0);
+  }
+  // Work on long strings that makes nothing new.
+  const std::string strings = "{% set s = 'a' * 3000000 %}{% set t = 'a' * 3000000 %}{% set p = ' ' * 3000000 %}";
+  for (const char* use : {"s == t", "s in [t]", "[s, t] | sort", "s is eq t", "s.isalpha()", "s is lower",
+                          "s.startswith(t)", "p | trim", "[s] == [t]"}) {
+    INFO(use);
+    const std::string loop = "{% for i in range(100000) %}{% set x = " + std::string(use) + " %}{% endfor %}";
+    CHECK(error_of(strings + loop).find("it may") != std::string::npos);
+  }
 }
 
 TEST_CASE("undefined, tools and special tokens are what transformers passes") {
@@ -155,6 +172,29 @@ TEST_CASE("continue_final_message ends the prompt where the message ends") {
   CHECK((*made)->render(input).value() == "<user>Sure<end>\n<assistant>Sure,");
   input.messages_json = R"([{"role": "user", "content": [{"type": "image"}]}])";
   CHECK((*made)->render(input).error().message.find("no text") != std::string::npos);
+}
+
+TEST_CASE("continue_final_message finds what a template nearly shows in linear time") {
+  const auto made =
+      ChatTemplate::from_source("{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}");
+  REQUIRE(made.has_value());
+  const auto outcome = [&](const std::string& user, const std::string& assistant) {
+    const std::string messages =
+        R"([{"role": "user", "content": ")" + user + R"("}, {"role": "assistant", "content": ")" + assistant + R"("}])";
+    ChatInput input;
+    input.continue_final_message = true;
+    input.messages_json = messages;
+    const auto rendered = (*made)->render(input);
+    return rendered.has_error() ? rendered.error().message : *rendered;
+  };
+  const std::string many(10 << 20, 'a');
+  const std::string half(5 << 20, 'a');
+  CHECK(outcome(many, half + "</think>x").find("does not show") != std::string::npos);
+  CHECK(outcome(many, "b" + half + "</think>x").find("does not show") != std::string::npos);
+  const bool is_whole = outcome(many, half) == many + half;
+  CHECK(is_whole);
+  CHECK(outcome("xyxyx", "yx") == "xyxyxyx");
+  CHECK(outcome("xyxyx", " ") == "xyxyx ");
 }
 
 TEST_CASE("strftime_now formats the caller's clock") {

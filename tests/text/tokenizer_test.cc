@@ -1,6 +1,9 @@
 #include "text/tokenizer.h"
 
 #include <catch2/catch.hpp>
+#include <unicode/normalizer2.h>
+#include <unicode/unistr.h>
+
 #include <random>
 #include <thread>
 
@@ -9,6 +12,7 @@
 #include "support/paths.h"
 #include "support/skip.h"
 #include "text/incremental_detokenizer.h"
+#include "text/unicode.h"
 
 using namespace millrace;
 using namespace millrace::text;
@@ -214,6 +218,30 @@ TEST_CASE("output that follows a prompt keeps its leading space") {
   CHECK(split.flush() == std::string(kReplacementUtf8));
 }
 
+TEST_CASE("what a prompt begins and the output does not complete is no output") {
+  const auto tokenizer = Tokenizer::from_json(
+      R"({"model": {"vocab": {"<0xF0>": 0, "<0x9F>": 1, "<0xA6>": 2, "<0x99>": 3, "a": 4}, "merges": []},
+          "decoder": {"type": "ByteFallback"}})");
+  REQUIRE(tokenizer.has_value());
+  const std::vector<TokenId> character = {0, 1, 2, 3};
+  for (size_t split = 0; split <= character.size(); ++split) {
+    const std::span<const TokenId> prompt = std::span(character).first(split);
+    const auto output = [&](const std::vector<TokenId>& ids) {
+      IncrementalDetokenizer detokenizer(*tokenizer, true);
+      detokenizer.follow_prompt(prompt);
+      std::string text = detokenizer.push(ids);
+      return text += detokenizer.flush();
+    };
+    CAPTURE(split);
+    CHECK(output({}) == "");
+    CHECK(output({4}) == "a");
+    const std::vector<TokenId> rest(character.begin() + static_cast<std::ptrdiff_t>(split), character.end());
+    CHECK(output(rest) == (split < 4 ? "\xF0\x9F\xA6\x99" : ""));
+    if (split < 3) CHECK(output({rest.front(), 4}) == std::string(kReplacementUtf8) + "a");
+    if (split < 3) CHECK(output({rest.front()}) == std::string(kReplacementUtf8));
+  }
+}
+
 TEST_CASE("a megabyte of one character takes its time in n log n") {
   const auto encode_all = [](const TokenizerPtr& tokenizer) {
     for (const char* unit : {"a", " ", "\n", "\xE2\x96\x81", "\xF0\x9F\xA6\x99", "!", "1", "\xFF", " a", "<"}) {
@@ -226,6 +254,48 @@ TEST_CASE("a megabyte of one character takes its time in n log n") {
     const std::string name = test::member_text(item, "name");
     if (name == "llama3" || name == "llama2" || name == "deepseek" || name == "gemma") encode_all(tokenizer);
   });
+}
+
+TEST_CASE("long runs of marks normalise as ICU would, in n log n") {
+  UErrorCode status = U_ZERO_ERROR;
+  const std::array normalizers = {std::pair{NormalForm::kNfc, icu::Normalizer2::getNFCInstance(status)},
+                                  std::pair{NormalForm::kNfd, icu::Normalizer2::getNFDInstance(status)},
+                                  std::pair{NormalForm::kNfkc, icu::Normalizer2::getNFKCInstance(status)},
+                                  std::pair{NormalForm::kNfkd, icu::Normalizer2::getNFKDInstance(status)}};
+  REQUIRE(U_SUCCESS(status));
+  // Starters that compose or not, marks of several classes, characters that decompose into marks (U+0344, U+0F73),
+  // starters that compose with what precedes (U+09BE, Hangul), exclusions (U+0958), compatibility characters.
+  constexpr std::u32string_view kStarters = U"aA\u00E9\u212B\u1EA5\u1100\uAC00\u09C7\u0958\uFB01\uFF76\u3131";
+  constexpr std::u32string_view kMarks =
+      U"\u0300\u0301\u0315\u0316\u0323\u0327\u0338\u0344\u0345\u0F71\u0F72"
+      U"\u0F73\u093C\u09BE\u1161\u11A8\u3099\uFF9E\U0001D165\U0001D16D";
+  std::mt19937 random(13);
+  for (int i = 0; i < 4000; ++i) {
+    std::string text;
+    const uint32_t starters = 1 + random() % 40;  // one in so many
+    for (size_t left = random() % 200; left > 0; --left) {
+      const bool is_starter = random() % starters == 0;
+      append_utf8(text, is_starter ? kStarters[random() % kStarters.size()] : kMarks[random() % kMarks.size()]);
+    }
+    for (const auto& [form, normalizer] : normalizers) {
+      std::string expected;
+      normalizer->normalize(icu::UnicodeString::fromUTF8(text), status).toUTF8String(expected);
+      CAPTURE(text);
+      REQUIRE(normalize(text, form) == expected);
+    }
+  }
+  const auto repeated = [](std::string_view unit) {
+    std::string out;
+    while (out.size() < 2000000) out += unit;
+    return out;
+  };
+  const std::string above = repeated("\xCC\x95");  // U+0315, of class 232
+  const std::string below = repeated("\xCC\x96");  // U+0316, of class 220
+  for (const auto& [form, normalizer] : normalizers) {
+    const bool is_sorted = normalize("a" + above + below, form) == "a" + below + above;
+    CHECK(is_sorted);
+    CHECK(normalize(repeated("\xE0\xBD\xB3\xCC\x80"), form).size() > 2000000);  // U+0F73, U+0300
+  }
 }
 
 TEST_CASE("threads share one tokenizer") {

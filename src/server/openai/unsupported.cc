@@ -63,12 +63,22 @@ Refusal check_response_format(Json value) {
                      type.substr(0, 64));
 }
 
-Refusal check_switched(const Switched& switched, Json value, simdjson::dom::object object) {
-  if (asks_for_nothing(value)) return std::nullopt;
-  std::string_view choice;
-  const bool is_off = object[switched.choice].get_string().get(choice) == simdjson::SUCCESS && choice == "none";
-  if (is_off && value.is_array()) return std::nullopt;
-  if (is_off) return wrong_type(switched.name, value, "an array");
+/// What the members of one body say of one Switched.
+struct SwitchState {
+  std::optional<Json> value;  ///< that asks for something; one that is no array goes before
+  bool is_off = false;
+
+  void note(const Switched& switched, std::string_view key, Json member) {
+    std::string_view word;
+    if (key == switched.choice) is_off = member.get_string().get(word) == simdjson::SUCCESS && word == "none";
+    if (key != switched.name || asks_for_nothing(member)) return;
+    if (!value || !member.is_array()) value = member;
+  }
+};
+
+Refusal check_switched(const Switched& switched, const SwitchState& state) {
+  if (!state.value || (state.is_off && state.value->is_array())) return std::nullopt;
+  if (state.is_off) return wrong_type(switched.name, *state.value, "an array");
   return bad_request(switched.name, "{}: not supported by this server, unless {} is 'none'", switched.name,
                      switched.choice);
 }
@@ -97,6 +107,7 @@ Refusal check_modalities(Json value) {
 Refusal check_unsupported(simdjson::dom::object object) {
   int64_t n = 1;
   std::optional<int64_t> best_of;
+  std::array<SwitchState, kSwitched.size()> switches;
   for (const auto& member : object) {
     const std::string_view key = member.key;
     const Json value = member.value;
@@ -107,15 +118,16 @@ Refusal check_unsupported(simdjson::dom::object object) {
     if (key == "modalities") refusal = check_modalities(value);
     if (key == "n") (void)value.get_int64().get(n);
     if (key == "best_of") refusal = read_integer(key, value, 1, kMaxBestOf, best_of.emplace());
-    for (const Switched& switched : kSwitched) {
-      if (key == switched.name && !refusal) refusal = check_switched(switched, value, object);
-    }
     if (refusal) return refusal;
+    for (size_t i = 0; i < switches.size(); ++i) switches[i].note(kSwitched[i], key, value);
     for (const std::string_view name : kUnsupported) {
       if (name == key && !asks_for_nothing(value)) {
         return bad_request(name, "{}: not supported by this server", name);
       }
     }
+  }
+  for (size_t i = 0; i < switches.size(); ++i) {
+    if (Refusal refusal = check_switched(kSwitched[i], switches[i])) return refusal;
   }
   if (best_of && *best_of != n) {
     return bad_request("best_of", "best_of: found {}, wanted n = {} (choosing among more is not supported)", *best_of,
