@@ -22,6 +22,11 @@ constexpr int32_t kHeadDim = 128;
 constexpr int32_t kVocab = 128256;
 constexpr size_t kColdBytes = size_t{512} << 20;  // more than any cache holds: operands take turns
 
+/// How many copies of `bytes` are more than any cache holds.
+size_t cold_copies(size_t bytes) {
+  return kColdBytes / bytes + 1;
+}
+
 double copy_bandwidth(cudaStream_t stream) {
   const DeviceBytes from(kColdBytes);
   const DeviceBytes to(kColdBytes);
@@ -53,7 +58,7 @@ void measure_products(cudaStream_t stream) {
   fmt::print("\nproducts: ours | cuBLASLt{}\n", lt == nullptr ? ", not measured: " + missing : "");
   for (const Shape& shape : kShapes) {
     const size_t bytes = cuda::packed_weight_bytes(shape.outputs, shape.inputs, false);
-    const size_t copies = kColdBytes / bytes + 1;
+    const size_t copies = cold_copies(bytes);
     std::vector<DeviceBytes> packed;
     std::vector<DeviceBytes> plain;
     for (size_t i = 0; i < copies; ++i) {
@@ -96,7 +101,8 @@ struct AttentionRun {
   AttentionRun(int32_t sequences, int32_t context, int32_t rows)
       : cache{nullptr, 1, kKvHeads, kHeadDim, 16},
         pages((static_cast<size_t>(context) + 15) / 16 * static_cast<size_t>(sequences)),
-        kv(random_bf16(cuda::kv_page_bytes(cache) / 2 * pages)),
+        bytes(cuda::kv_page_bytes(cache) * pages),
+        kv(random_bf16(bytes / 2 * cold_copies(bytes))),
         count(std::vector<int32_t>{sequences}),
         row_begin(steps(sequences, rows)),
         prefix(std::vector<int32_t>(static_cast<size_t>(sequences), context - rows)),
@@ -106,9 +112,7 @@ struct AttentionRun {
         bounds{sequences * rows, sequences, rows, sequences * cuda::splits_of(rows, context)},
         q(random_bf16(static_cast<size_t>(sequences * rows) * kHeads * kHeadDim)),
         out(q.bytes()),
-        workspace(cuda::attention_workspace_bytes(sizes, cache, bounds)) {
-    cache.data = kv.as<>();
-  }
+        workspace(cuda::attention_workspace_bytes(sizes, cache, bounds)) {}
   static std::vector<int32_t> steps(int32_t count, int32_t step) {
     std::vector<int32_t> values;
     for (int32_t i = 0; i <= count; ++i) values.push_back(i * step);
@@ -122,14 +126,17 @@ struct AttentionRun {
   double run(cudaStream_t stream) const {
     const cuda::DeviceBatch batch{count.as<int32_t>(),       row_begin.as<int32_t>(),  prefix.as<int32_t>(),
                                   split_begin.as<int32_t>(), page_begin.as<int32_t>(), page_table.as<uint32_t>()};
-    return seconds(stream, [&](int) {
-      cuda::attention(stream, q.as<>(), sizes, batch, bounds, cache, 0, out.as<>(), workspace.as<>());
+    return seconds(stream, [&](int i) {
+      cuda::DeviceKvCache turn = cache;
+      turn.data = kv.as<std::byte>() + static_cast<size_t>(i) % cold_copies(bytes) * bytes;
+      cuda::attention(stream, q.as<>(), sizes, batch, bounds, turn, 0, out.as<>(), workspace.as<>());
     });
   }
   cuda::AttentionSizes sizes{kHeads, 1.0f / std::sqrt(static_cast<float>(kHeadDim)), 0};
   cuda::DeviceKvCache cache;
   size_t pages;
-  DeviceBytes kv;
+  size_t bytes;
+  DeviceBytes kv;  // [copies] of `bytes`
   DeviceBytes count;
   DeviceBytes row_begin;
   DeviceBytes prefix;
@@ -168,11 +175,14 @@ void measure_rows(cudaStream_t stream) {
   fmt::print("\nrow ops, 2048 rows; sampling of {} logits\n", kVocab);
   constexpr int32_t kRows = 2048;
   constexpr size_t kElements = size_t{kRows} * kHidden;
-  const DeviceBytes hidden(kElements * sizeof(float));
+  const size_t copies = cold_copies(kElements * (sizeof(float) + sizeof(uint16_t)));
+  const DeviceBytes hidden(copies * kElements * sizeof(float));
   const DeviceBytes weight(kHidden * sizeof(float));
-  const DeviceBytes out(kElements * sizeof(uint16_t));
-  const double norm = seconds(stream, [&](int) {
-    cuda::rms_norm(stream, hidden.as<float>(), weight.as<float>(), 1e-5f, kRows, kHidden, out.as<>());
+  const DeviceBytes out(copies * kElements * sizeof(uint16_t));
+  const double norm = seconds(stream, [&](int i) {
+    const size_t turn = static_cast<size_t>(i) % copies * kElements;
+    cuda::rms_norm(stream, hidden.as<float>() + turn, weight.as<float>(), 1e-5f, kRows, kHidden,
+                   out.as<uint16_t>() + turn);
   });
   fmt::print("rms_norm: {:8.1f} us {:6.0f} GB/s\n", norm * 1e6, 6.0 * kElements / norm * 1e-9);
   std::minstd_rand engine(1);
@@ -180,9 +190,12 @@ void measure_rows(cudaStream_t stream) {
   std::vector<float> row(kVocab);
   for (float& logit : row) logit = normal(engine);
   for (const int32_t rows : {1, 64, 256}) {
-    std::vector<float> logits;
-    for (int32_t i = 0; i < rows; ++i) logits.insert(logits.end(), row.begin(), row.end());
-    const DeviceBytes device_logits(logits);
+    const size_t elements = static_cast<size_t>(rows) * kVocab;
+    const size_t turns = cold_copies(elements * sizeof(float));
+    std::vector<float> all;  // [turns, rows, vocabulary]
+    all.reserve(turns * elements);
+    for (size_t i = 0; i < turns * static_cast<size_t>(rows); ++i) all.insert(all.end(), row.begin(), row.end());
+    const DeviceBytes logits(all);
     const DeviceBytes outputs(static_cast<size_t>(rows) * sizeof(cuda::SampleOutput));
     const DeviceBytes workspace(cuda::sample_workspace_bytes(rows, kVocab));
     const cuda::SampleRow kinds[] = {{.temperature = 0.0f},
@@ -192,8 +205,9 @@ void measure_rows(cudaStream_t stream) {
     const char* names[] = {"greedy", "temperature", "top_p", "top_k"};
     for (size_t kind = 0; kind < std::size(kinds); ++kind) {
       const DeviceBytes specs(std::vector<cuda::SampleRow>(static_cast<size_t>(rows), kinds[kind]));
-      const double time = seconds(stream, [&](int) {
-        cuda::sample(stream, device_logits.as<float>(), kVocab, kVocab, rows, {.rows = specs.as<cuda::SampleRow>()},
+      const double time = seconds(stream, [&](int i) {
+        const float* turn = logits.as<float>() + static_cast<size_t>(i) % turns * elements;
+        cuda::sample(stream, turn, kVocab, kVocab, rows, {.rows = specs.as<cuda::SampleRow>()},
                      {.rows = outputs.as<cuda::SampleOutput>()}, workspace.as<>());
       });
       fmt::print("sample {:<12} rows {:>3}: {:8.1f} us\n", names[kind], rows, time * 1e6);

@@ -25,7 +25,8 @@ constexpr int kBriskLooks = 200;
 constexpr auto kNap = 10us;
 /// With nothing under way the thread asks so often whether the communicator still stands.
 constexpr auto kIdleLook = 100ms;
-/// Whoever ends a generation says why over the link between the hosts: a failure of NCCL waits for that.
+/// Whoever ends a generation says why over the link between the hosts: a failure of NCCL waits for that. Whoever is
+/// told of a lost channel aborts the others: its end waits for that.
 constexpr auto kGrace = 100ms;
 
 /// abort() was called.
@@ -112,12 +113,14 @@ void NcclChannel::want(Transfer transfer) {
 void NcclChannel::run() {
   bool opened = false;
   const std::exception_ptr failure = run_to_the_end(opened);
-  end(failure);
-  if (!opened) {
-    options_.opened(failure);
-  } else if (options_.lost) {
+  if (opened && options_.lost) {
+    // The end frees memory, which waits for all that runs on the device, also for other channels' receives, whose data
+    // may never come: they are aborted first.
     options_.lost(failure);
+    wait_for_abort();
   }
+  end(failure);
+  if (!opened) options_.opened(failure);
 }
 
 /// Why the channel has ended; `lost` is gone when it was told to.
@@ -270,7 +273,7 @@ void NcclChannel::throw_if_aborted() {
   if (abort_reason_) throw Aborted(*abort_reason_);
 }
 
-/// Nothing is reported before the device has let go of all memory.
+/// No transfer is reported before the device has let go of all memory.
 void NcclChannel::end(const std::exception_ptr& failure) {
   end_.reset();
   std::deque<Transfer> left = std::move(under_way_);

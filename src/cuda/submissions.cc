@@ -19,7 +19,10 @@ constexpr size_t kFlightsAtOnce = 2;
 std::byte* PinnedBlocks::take(size_t bytes) {
   if (next_ == blocks_.size()) blocks_.emplace_back();
   tensor::Buffer& block = blocks_[next_++];
-  if (bytes > block.bytes()) block = allocate_pinned(std::max({bytes, 2 * block.bytes(), kLeastBlock}));
+  if (bytes > block.bytes()) {
+    tensor::Buffer larger = allocate_pinned(std::max({bytes, 2 * block.bytes(), kLeastBlock}));
+    former_.push_back(std::exchange(block, std::move(larger)));
+  }
   return block.data();
 }
 

@@ -22,7 +22,7 @@ struct CudaBatch {
 };
 
 /// Pinned blocks that are handed out in order, again from the first after rewind(). A block that is too small is
-/// replaced, so that it has to grow a few times only.
+/// replaced by one of at least twice its size, and stays: freeing it would wait for all that runs on the device.
 class PinnedBlocks {
  public:
   [[nodiscard]] std::byte* take(size_t bytes);
@@ -32,6 +32,7 @@ class PinnedBlocks {
 
  private:
   std::vector<tensor::Buffer> blocks_;
+  std::vector<tensor::Buffer> former_;
   size_t next_ = 0;
 };
 

@@ -29,7 +29,8 @@ struct ChannelOptions {
   std::chrono::milliseconds transfer_timeout{60'000};
   /// Each is called on a thread of the channel's. Once: both ends are there, or why they are not.
   std::function<void(std::exception_ptr)> opened;
-  /// At most once, after `opened` without a failure, unless abort() comes first: the channel has ended by itself.
+  /// At most once, after `opened` without a failure, unless abort() comes first: the channel ends by itself. It comes
+  /// before the ends of what is under way, which may wait for other channels on the device until those are aborted.
   std::function<void(std::exception_ptr)> lost;
 };
 

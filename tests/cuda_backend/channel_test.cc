@@ -111,6 +111,22 @@ TEST_CASE("an end whose peer is gone ends what is under way with NCCL's reason")
   REQUIRE_THROWS_WITH(arrived.wait(), kReason);
 }
 
+TEST_CASE("a channel that is lost says so before its end waits for other channels on the device") {
+  const TwoGpus both;
+  Pair ending(both);
+  Pair beside(both, 10s);  // or its receive would be waited for for ever
+  const tensor::Buffer into = both.gpus[1]->allocate(2000);
+  Told arrived;
+  EarlyWork work(beside.receiver, *both.gpus[1], piece(into, 0, 1000));
+  ending.receiver.channel->receive(piece(into, 1000, 1000), "x", [](const auto&) {}, arrived.handler());
+  ending.sender.channel.reset();
+  REQUIRE_THROWS_WITH(ending.receiver.lost.wait(), Catch::Contains("remote process exited"));
+  beside.receiver.channel->abort("the ring has ended");
+  REQUIRE_THROWS_WITH(work.arrived.wait(), "the ring has ended");
+  REQUIRE_THROWS_WITH(arrived.wait(), Catch::Contains("remote process exited"));
+  work.complete.wait();
+}
+
 TEST_CASE("a peer that stays silent is waited for until the channel is aborted, and the next one takes its place") {
   const TwoGpus both;
   const tensor::Buffer from = both.gpus[0]->allocate(1000);

@@ -4,7 +4,9 @@
 #include <catch2/catch.hpp>
 #include <future>
 
+#include "cuda/device.h"
 #include "cuda/kernels.h"
+#include "cuda/submissions.h"
 #include "cuda_backend/fake_rig.h"
 
 #if __has_feature(thread_sanitizer)
@@ -175,6 +177,31 @@ TEST_CASE("a step allocates nothing and nobody waits for the device but by event
     REQUIRE(counts.graph_launches == (graphs ? 100 : 0));
     REQUIRE(counts.launches > 100);
   }
+}
+
+TEST_CASE("work whose uploads and downloads are larger than ever frees nothing, since that would wait for the device") {
+  const CleanRuntime clean;
+  cuda::Device device(cuda::CudaOptions{});
+  cuda::Submissions submissions(device);
+  for (const size_t bytes : {size_t{1} << 10, size_t{1} << 20, size_t{4} << 20}) {
+    CAPTURE(bytes);
+    emulator::reset();
+    std::promise<void> done;
+    uint64_t frees = 0;
+    bool same = false;
+    const auto work = [&] {
+      const std::byte* there = submissions.upload(bytes, [&](std::byte* to) { std::fill_n(to, bytes, std::byte{7}); });
+      submissions.download(there, bytes, [&](const std::byte* back) {
+        same = std::all_of(back, back + bytes, [](std::byte byte) { return byte == std::byte{7}; });
+      });
+      frees = emulator::counts().frees;
+    };
+    submissions.submit(work, [&](const std::exception_ptr&) { done.set_value(); });
+    done.get_future().get();
+    REQUIRE(frees == 0);
+    REQUIRE(same);
+  }
+  device.poller.finish();
 }
 
 TEST_CASE("a call that fails ends the run with its reason, or there is a graph less; the next run is as ever") {

@@ -1,7 +1,7 @@
 // A library with NCCL's entry points over streams of the fake runtime: ranks of any process meet at a socket
 // that the unique id names. As NCCL's own non-blocking communicators do, it launches from threads of its own some time
 // after the call; a transfer holds its stream until the other end has taken part, and one that has lost its peer until
-// the communicator is aborted.
+// the communicator is aborted. That frees memory, and so waits for the transfers of others on the device.
 
 #include <fcntl.h>
 #include <nccl.h>
@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -28,6 +29,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kLaunchTime = 200us;
 constexpr int kPollMs = 5;
+constexpr size_t kMostDevices = 16;
 constexpr std::byte kTaken{1};
 
 struct Descriptor {
@@ -52,6 +54,7 @@ struct Call {
 struct Shared {
   int rank = 0;
   int rank_count = 0;
+  int device = -1;  // of its transfers; -1: there was none
   std::string place;
   std::atomic<int> state{ncclInProgress};
   std::atomic<bool> aborted{false};
@@ -92,6 +95,17 @@ struct Shared {
     while (!aborted) std::this_thread::sleep_for(1ms);
   }
 };
+
+/// Transfers on each device that are launched and have not ended. Relaxed: they order no memory for the host.
+std::array<std::atomic<int>, kMostDevices> transfers{};
+
+std::atomic<int>& transfers_on(int device) {
+  return transfers.at(static_cast<size_t>(device));
+}
+
+void wait_for_transfers(int device) {
+  while (transfers_on(device).load(std::memory_order_relaxed) > 0) std::this_thread::sleep_for(1ms);
+}
 
 struct Places {
   std::mutex mutex;
@@ -161,6 +175,15 @@ void run_transfer(Shared& shared, const Call& call) {
   shared.hang();
 }
 
+void enqueue(const std::shared_ptr<Shared>& shared, const Call& call) {
+  std::atomic<int>& count = transfers_on(call.stream->device);
+  count.fetch_add(1, std::memory_order_relaxed);
+  call.stream->enqueue([shared, call, &count] {
+    run_transfer(*shared, call);
+    count.fetch_sub(1, std::memory_order_relaxed);
+  });
+}
+
 /// The calls of a group; outside of one, of a single call.
 thread_local int group_depth = 0;
 thread_local std::vector<std::pair<ncclComm_t, Call>> group_calls;
@@ -188,12 +211,13 @@ ncclResult_t launch(ncclComm_t comm, std::vector<Call> calls) {
   if (shared->state != ncclSuccess) return ncclInvalidArgument;  // the call before is not under way yet
   shared->state = ncclInProgress;
   if (comm->helper.joinable()) comm->helper.join();
+  shared->device = calls.front().stream->device;
   comm->helper = std::thread([shared, calls = std::move(calls)] {
     std::this_thread::sleep_for(kLaunchTime);
     if (shared->rank_count == 1) {
       launch_self(calls);
     } else {
-      for (const Call& call : calls) call.stream->enqueue([shared, call] { run_transfer(*shared, call); });
+      for (const Call& call : calls) enqueue(shared, call);
     }
     int expected = ncclInProgress;
     shared->state.compare_exchange_strong(expected, ncclSuccess);
@@ -272,6 +296,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->shared->aborted = true;
   if (comm->helper.joinable()) comm->helper.join();
   if (comm->shared->peer) (void)shutdown(comm->shared->peer->fd, SHUT_RDWR);
+  if (comm->shared->device >= 0) wait_for_transfers(comm->shared->device);
   delete comm;
   return ncclSuccess;
 }

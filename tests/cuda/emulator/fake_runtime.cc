@@ -88,8 +88,8 @@ cudaError_t before_other() {
 
 Counts counts() {
   State& all = state();
-  return {all.allocations, all.creations,      all.synchronisations, all.launches,
-          all.copies,      all.graph_launches, all.divided_streams,  all.captures};
+  return {all.allocations, all.frees,          all.creations,       all.synchronisations, all.launches,
+          all.copies,      all.graph_launches, all.divided_streams, all.captures};
 }
 
 int64_t live_graphs() {
@@ -98,7 +98,7 @@ int64_t live_graphs() {
 
 void reset() {
   State& all = state();
-  for (auto* counter : {&all.allocations, &all.creations, &all.synchronisations, &all.launches, &all.copies,
+  for (auto* counter : {&all.allocations, &all.frees, &all.creations, &all.synchronisations, &all.launches, &all.copies,
                         &all.graph_launches, &all.divided_streams, &all.captures}) {
     *counter = 0;
   }
@@ -237,6 +237,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
 cudaError_t cudaFree(void* data) {
   if (const cudaError_t error = before_freeing(); error != cudaSuccess) return returned(error);
   ++state().allocations;
+  ++state().frees;
   ++state().synchronisations;
   wait_for_all_streams();
   return returned(release(data, Place::kDevice) ? cudaSuccess : cudaErrorInvalidValue);
@@ -252,6 +253,7 @@ cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned int) {
 cudaError_t cudaFreeHost(void* data) {
   if (const cudaError_t error = before_freeing(); error != cudaSuccess) return returned(error);
   ++state().allocations;
+  ++state().frees;
   ++state().synchronisations;
   wait_for_all_streams();
   return returned(release(data, Place::kPinned) ? cudaSuccess : cudaErrorInvalidValue);

@@ -11,6 +11,7 @@ namespace millrace::emulator {
 /// Calls since the last reset().
 struct Counts {
   uint64_t allocations = 0;       ///< of device or pinned memory, and what frees it
+  uint64_t frees = 0;             ///< of these, what frees
   uint64_t creations = 0;         ///< of streams, events and graphs
   uint64_t synchronisations = 0;  ///< calls that make the host wait, whatever their names
   uint64_t launches = 0;          ///< of kernels, one by one
