@@ -15,8 +15,8 @@ namespace millrace::server {
 namespace {
 
 constexpr uint32_t kDefaultMaxTokens = 16;  // of a completion, by OpenAI's schema
-/// Logprobs that one answer may hold, alternatives counted: half a gigabyte when it is written out.
-constexpr uint64_t kMaxAnswerLogprobs = 8u << 20;
+/// Logprobs of prompts that one answer may hold, alternatives counted: half a gigabyte when it is written out.
+constexpr uint64_t kMaxPromptLogprobs = 8u << 20;
 
 using openai::ApiError;
 using openai::ApiResult;
@@ -53,27 +53,25 @@ void truncate_left(std::vector<TokenId>& ids, uint32_t count) {
   if (ids.size() > count) ids.erase(ids.begin(), ids.end() - static_cast<ptrdiff_t>(count));
 }
 
-/// Logprobs that are held until the answer is whole, at most. A stream holds none of its output.
-uint64_t answer_logprobs(const GenerationSpec& spec) {
+/// Logprobs of the prompts that an answer will hold. Those of drawn tokens are not foreseen: each has been computed.
+uint64_t prompt_logprobs(const GenerationSpec& spec) {
   const ChoiceOptions& options = spec.options;
   uint64_t count = 0;
   for (const sched::GenerateRequest& request : spec.requests) {
-    const uint64_t echoed = options.echo ? request.prompt.size() : 0;
-    const uint64_t drawn = spec.stream ? 0 : request.max_tokens;
-    if (options.logprobs) count += (echoed + drawn) * (1 + options.top_logprobs);
+    if (options.echo && options.logprobs) count += request.prompt.size() * (1 + options.top_logprobs);
     if (options.prompt_logprobs) count += request.prompt.size() * (1 + options.top_prompt_logprobs);
   }
   return count;
 }
 
 std::optional<ApiError> check_logprobs(const GenerationSpec& spec) {
-  const uint64_t count = answer_logprobs(spec);
-  if (count <= kMaxAnswerLogprobs) return std::nullopt;
+  const uint64_t count = prompt_logprobs(spec);
+  if (count <= kMaxPromptLogprobs) return std::nullopt;
   const char* param = spec.options.prompt_logprobs ? "prompt_logprobs" : "logprobs";
   return bad_request(param,
-                     "{}: the answer's {} choices may hold {} with the alternatives, wanted at most {}: lower n, "
-                     "max_tokens or the number of alternatives",
-                     param, spec.requests.size(), count, kMaxAnswerLogprobs);
+                     "{}: the answer's {} choices hold {} of their prompts with the alternatives, wanted at most {}: "
+                     "lower n or the number of alternatives",
+                     param, spec.requests.size(), count, kMaxPromptLogprobs);
 }
 
 }  // namespace

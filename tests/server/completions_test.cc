@@ -232,26 +232,23 @@ TEST_CASE("A character that the prompt begins is no part of the answer unless it
   CHECK(answer("") == "\xE2\x82\xAC");
 }
 
-TEST_CASE("An answer holds so many logprobs at most") {
+TEST_CASE("An answer holds so many logprobs of prompts at most") {
   TestServer server;
-  server.engine.info.context_length = 10'000'000;
-  const auto refused = [&](std::string_view members) {
-    const HttpReply reply = server.complete(fmt::format(R"({{"prompt":"abc",{}}})", members));
-    return reply.status == 200 ? "" : ParsedJson(reply.body).string("/error/param");
+  server.engine.info.context_length = 1000;
+  std::string prompt = "97";
+  for (int i = 1; i < 800; ++i) prompt += ",97";
+  const auto answer = [&](std::string_view members) {
+    return server.complete(fmt::format(R"({{"prompt":[{}],"max_tokens":1,{}}})", prompt, members));
   };
-  CHECK(refused(R"("max_tokens":8388608,"logprobs":0)") == "");
-  CHECK(refused(R"("max_tokens":8388609,"logprobs":0)") == "logprobs");
-  CHECK(refused(R"("max_tokens":8388609)") == "");
-  CHECK(refused(R"("max_tokens":8388609,"logprobs":0,"stream":true)") == "");
-  CHECK(refused(R"("max_tokens":8388606,"logprobs":0,"echo":true)") == "logprobs");
-  CHECK(refused(R"("max_tokens":1398101,"logprobs":2,"n":2)") == "");
-  CHECK(refused(R"("max_tokens":1398102,"logprobs":2,"n":2)") == "logprobs");
-  CHECK(refused(R"("max_tokens":8388605,"logprobs":0,"prompt_logprobs":0)") == "");
-  CHECK(refused(R"("max_tokens":8388605,"logprobs":0,"prompt_logprobs":1)") == "prompt_logprobs");
-  const HttpReply chat = server.chat(R"({"messages":[{"role":"user","content":"c"}],"logprobs":true,"n":2})");
-  CHECK(chat.status == 400);
-  CHECK_THAT(ParsedJson(chat.body).string("/error/message"),
-             Catch::Contains("2 choices") && Catch::Contains("8388608"));
+  CHECK(answer(R"("n":512)").status == 200);
+  CHECK(answer(R"("n":512,"logprobs":20)").status == 200);
+  CHECK(answer(R"("n":2,"logprobs":20,"echo":true,"prompt_logprobs":20)").status == 200);
+  for (const std::string members : {R"("n":512,"prompt_logprobs":20)", R"("n":512,"logprobs":20,"echo":true)"}) {
+    const HttpReply reply = answer(members);
+    CHECK(reply.status == 400);
+    const std::string message = ParsedJson(reply.body).string("/error/message");
+    CHECK_THAT(message, Catch::Contains("512 choices") && Catch::Contains("8601600") && Catch::Contains("8388608"));
+  }
 }
 
 TEST_CASE("An answer of many logprobs is written elsewhere, and is the same") {
