@@ -37,6 +37,7 @@ from ring_network import NETWORKS, two_namespaces
 ROOT = Path(__file__).resolve().parent.parent
 Turn = collections.namedtuple("Turn", "tokens_per_second processor_s micro_batches")
 LISTENING = re.compile(r"listening on (http://\S+)")
+READY = re.compile(r" info +ready$", re.M)
 
 LOADS = {
     "prefill": {"--max-concurrency": 4, "--output-len": 1},  # and --prompts of --prompt-len
@@ -76,9 +77,10 @@ class Ring:
         while time.monotonic() < end:
             if any(process.poll() is not None for process in self.processes):
                 break
-            found = LISTENING.search(self.text())
-            self.url = found.group(1) if found else None
-            if self.url and self.get("/health") is not None:
+            # Asked by HTTP it would have to answer beside the stages that are being timed.
+            log = self.text()
+            if READY.search(log):
+                self.url = LISTENING.search(log).group(1)
                 return
             time.sleep(0.1)
         sys.exit(f"ring_bench: {self.name} did not start:\n{self.text()}")
