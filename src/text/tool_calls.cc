@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "base/json.h"
 #include "text/partial_match.h"
 
 namespace millrace::text {
@@ -53,15 +54,6 @@ std::optional<std::string> decode_string(const std::string& quoted) {
   return std::string(text);
 }
 
-std::string quote(std::string_view name) {
-  std::string out = "\"";
-  for (const char c : name) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c;
-  }
-  return out + '"';
-}
-
 }  // namespace
 
 std::string_view to_string(ToolFormat format) {
@@ -90,7 +82,11 @@ std::string call_prefix(ToolFormat format, std::string_view name) {
   // Without the space that the model's next token begins with.
   const bool is_llama = format == ToolFormat::kLlama3;
   std::string object = "{\"name\":";
-  if (!name.empty()) object += ' ' + quote(name) + (is_llama ? ", \"parameters\":" : ", \"arguments\":");
+  if (!name.empty()) {
+    object += ' ';
+    append_json_string(object, name);
+    object += is_llama ? ", \"parameters\":" : ", \"arguments\":";
+  }
   switch (format) {
     case ToolFormat::kHermes: return std::string(kHermesOpen) + '\n' + object;
     case ToolFormat::kLlama3: return object;
@@ -141,7 +137,7 @@ CallObject::State CallObject::feed(char c) {
       return c == ':' ? State::kOpen : State::kBad;
     case Place::kValueStart:
       if (is_space(c)) return State::kOpen;
-      begin_value(c);
+      if (!begin_value(c)) return State::kBad;
       break;
     case Place::kValue: break;
     case Place::kEnd: return State::kBad;
@@ -155,21 +151,19 @@ CallObject::State CallObject::feed(char c) {
   return State::kOpen;
 }
 
-void CallObject::begin_value(char c) {
+bool CallObject::begin_value(char c) {
   place_ = Place::kValue;
   target_ = Target::kNone;
   if (key_ == "name") target_ = Target::kName;
   if (key_ == "arguments" || key_ == "parameters") target_ = Target::kArguments;
-  if (target_ == Target::kArguments) {
-    saw_arguments_ = true;
-    arguments_.clear();
-  }
+  if (target_ == Target::kArguments && std::exchange(saw_arguments_, true)) return false;
   value_.clear();
   is_string_ = c == '"';
   is_scalar_ = !is_string_ && c != '{' && c != '[';
   in_string_ = false;
   escaped_ = false;
   depth_ = 0;
+  return true;
 }
 
 bool CallObject::in_value(char c) {

@@ -53,7 +53,8 @@ class CallObject {
   enum class Place : uint8_t { kBefore, kMember, kKey, kColon, kValueStart, kValue, kEnd };
   enum class Target : uint8_t { kNone, kName, kArguments };
 
-  void begin_value(char c);
+  /// False for arguments that have come before.
+  bool begin_value(char c);
   /// True where the byte is the value's last.
   bool in_value(char c);
   bool end_value();

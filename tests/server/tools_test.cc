@@ -162,10 +162,11 @@ TEST_CASE("Calls and their results come back to the template") {
   const ToolServer server("ok");
   const std::string call = R"({"id":"c1","type":"function","function":{"name":"look","arguments":"{\"at\": \"it\"}"}})";
   const std::string wrong = R"({"id":"c2","function":{"name":"look","arguments":"{at"}})";
-  const auto messages = fmt::format(
-      R"([{{"role":"user","content":"hi"}},{{"role":"assistant","content":null,"reasoning_content":"hm","tool_calls":[{},{}]}},)"
-      R"({{"role":"tool","tool_call_id":"c1","content":"seen"}}])",
-      call, wrong);
+  const auto messages =
+      fmt::format(R"([{{"role":"user","content":"hi"}},{{"role":"assistant","content":null,"reasoning_content":"hm",)"
+                  R"("tool_calls":[{},{}]}},)"
+                  R"({{"role":"tool","tool_call_id":"c1","content":"seen"}}])",
+                  call, wrong);
   (void)server.ask("", messages);
   CHECK(server.prompt() ==
         "[user]hi[assistant]<think>hm</think>(look {\"at\": \"it\"})(look \"{at\")[tool]seenc1[assistant]");

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <catch2/catch.hpp>
+#include <random>
 #include <span>
 
 #include "text/chat_template.h"
@@ -171,6 +172,10 @@ TEST_CASE("A forced call's beginning is parsed as if the model had written it") 
     AnswerFormat answer = tools(format);
     answer.prefix = call_prefix(format, "get_it");
     CHECK(parse(answer, " {\"a\": 1}}") == " {get_it: {\"a\": 1}}");
+    if (format != ToolFormat::kDeepSeekV3) {
+      answer.prefix = call_prefix(format, "a\"\nb");
+      CHECK(parse(answer, " {}}") == " {a\"\nb: {}}");
+    }
     answer.prefix = call_prefix(format, "");
     const bool is_json = format != ToolFormat::kDeepSeekV3;
     CHECK(parse(answer, is_json ? " \"f\", \"arguments\": {}}" : "f\n```json\n{}\n```") == " {f: {}}");
@@ -200,6 +205,56 @@ TEST_CASE("Reasoning is told from the answer") {
   format.tools = ToolFormat::kHermes;
   CHECK(parse(format, "<tool_call>?</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>") ==
         "[<tool_call>?]  {f: {}}");
+}
+
+TEST_CASE("Whatever an answer holds, its pieces say what the whole says") {
+  constexpr std::array<std::string_view, 32> kBits = {"<tool_call>",
+                                                      "</tool_call>",
+                                                      "{\"name\": \"f\"",
+                                                      "{\"name\":",
+                                                      "\"f\"",
+                                                      ", \"arguments\": ",
+                                                      "\"parameters\":",
+                                                      "{",
+                                                      "}",
+                                                      "[",
+                                                      "]",
+                                                      "\"",
+                                                      "\\",
+                                                      ",",
+                                                      ";",
+                                                      ":",
+                                                      " ",
+                                                      "\n",
+                                                      "[TOOL_CALLS]",
+                                                      "[ARGS]",
+                                                      "<|python_tag|>",
+                                                      "<think>",
+                                                      "</think>",
+                                                      "<｜tool▁calls▁begin｜>",
+                                                      "<｜tool▁call▁begin｜>",
+                                                      "<｜tool▁sep｜>",
+                                                      "function",
+                                                      "<｜tool▁call▁end｜>",
+                                                      "<｜tool▁calls▁end｜>",
+                                                      "null",
+                                                      "12",
+                                                      "ä"};
+  std::mt19937 dice(7);
+  size_t with_calls = 0;
+  for (int round = 0; round < 4000; ++round) {
+    AnswerFormat format;
+    format.tools = static_cast<ToolFormat>(round % 4);
+    format.splits_reasoning = dice() % 2 == 0;
+    format.begins_in_reasoning = dice() % 4 == 0;
+    std::string answer;
+    for (size_t count = dice() % 16; count > 0; --count) answer += kBits[dice() % kBits.size()];
+    CAPTURE(answer);
+    const std::string whole = parse(format, answer, answer.size() + 1);
+    for (const size_t size : {1, 2, 5}) CHECK(parse(format, answer, size) == whole);
+    if (whole.find(" {f: ") != std::string::npos) ++with_calls;
+  }
+  CHECK(with_calls > 20);
 }
 
 TEST_CASE("What a prompt opens, and what a template asks for") {
