@@ -32,6 +32,18 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags) {
       ->required();
   serve.add_option("--served-model-name", flags.server.served_model_name,
                    "Name in the API (default: the folder's name)");
+  serve
+      .add_option(
+          "--tool-call-parser", flags.server.tool_call_parser,
+          "How the model writes calls of tools: auto (as its chat template asks), hermes, llama3_json, mistral, "
+          "deepseek_v3, none")
+      ->check(CLI::IsMember({"auto", "none", "hermes", "llama3_json", "mistral", "deepseek_v3"}));
+  serve
+      .add_option(
+          "--reasoning-parser", flags.server.reasoning_parser,
+          "Which part of an answer is reasoning: auto (think if the chat template knows of it), think (from <think> "
+          "to </think>), none")
+      ->check(CLI::IsMember({"auto", "think", "none"}));
   serve.add_option("--chat-template", flags.chat_template, "File with a Jinja template instead of the model's own");
   serve.add_option("--context-length", engine.context_length,
                    "Tokens of prompt and output together (default: the model's own)")

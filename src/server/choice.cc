@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/random.h"
 #include "base/utf8.h"
 #include "text/unicode.h"
 
@@ -18,11 +19,13 @@ tensor::TokenLogprobs with_alternatives(tensor::TokenLogprobs logprobs, size_t m
 
 }  // namespace
 
-Choice::Choice(const ChoiceOptions& options, const PreparedPrompt& prompt)
+Choice::Choice(const ChoiceOptions& options, const PreparedPrompt& prompt, uint32_t index)
     : options_(options),
       prompt_(prompt),
       detokenizer_(options.tokenizer, options.skip_special_tokens),
-      stops_(options.stop, options.include_stop) {
+      stops_(options.stop, options.include_stop),
+      index_(index) {
+  if (!options.answer.is_plain()) answer_.emplace(options.answer);
   detokenizer_.follow_prompt(prompt.ids);
 }
 
@@ -40,7 +43,7 @@ void Choice::consume(sched::GenerateEvent& event, ChoiceDelta& delta) {
     const bool cut = add_token(token, !is_stop_token || options_.include_stop, delta);
     if (is_stop_token) delta.stop_token = token;
     if (cut) {
-      delta.stop_text = options_.stop[*stops_.matched()];
+      if (stops_.matched()) delta.stop_text = options_.stop[*stops_.matched()];
       finish_with(sched::FinishReason::kStop, delta);
       return;
     }
@@ -52,6 +55,7 @@ void Choice::start(sched::GenerateEvent& event, ChoiceDelta& delta) {
   started_ = true;
   delta.first = true;
   if (options_.echo) add_echo(event, delta);
+  if (!options_.answer.prefix.empty()) show(options_.answer.prefix, delta);
   if (!options_.prompt_logprobs) return;
   for (tensor::TokenLogprobs& scored : event.prompt_logprobs) {
     delta.prompt_logprobs.push_back(with_alternatives(std::move(scored), options_.top_prompt_logprobs));
@@ -71,25 +75,69 @@ void Choice::add_echo(sched::GenerateEvent& event, ChoiceDelta& delta) {
   text_offset_ = static_cast<uint32_t>(text::count_code_points(prompt_.text));
 }
 
-bool Choice::add_token(TokenId token, bool show, ChoiceDelta& delta) {
+bool Choice::add_token(TokenId token, bool is_shown, ChoiceDelta& delta) {
   ++completion_tokens_;
+  if (answer_ && answer_->in_reasoning()) ++reasoning_tokens_;
   delta.tokens.push_back(token);
-  if (!show) return false;
+  if (!is_shown) return false;
   const std::string piece = detokenizer_.push(token);
   if (piece.empty()) return false;
   if (options_.logprobs) text_offset_ += static_cast<uint32_t>(text::count_code_points(piece));
   if (options_.stop.empty()) {
-    delta.text += piece;
-    return false;
+    show(piece, delta);
+  } else {
+    show(stops_.push(piece, completion_tokens_ > options_.min_tokens), delta);
   }
-  delta.text += stops_.push(piece, completion_tokens_ > options_.min_tokens);
-  return stops_.matched().has_value();
+  const bool has_called = answer_ && answer_->calls_ended() > 0;
+  return stops_.matched() || (has_called && !options_.parallel_tool_calls);
+}
+
+void Choice::show(std::string_view text, ChoiceDelta& delta) {
+  if (!answer_) {
+    delta.text += text;
+    return;
+  }
+  text::AnswerPart part;
+  answer_->push(text, part);
+  take(std::move(part), delta);
+}
+
+void Choice::take(text::AnswerPart part, ChoiceDelta& delta) const {
+  delta.text += part.content;
+  if (options_.include_reasoning) delta.reasoning += part.reasoning;
+  for (text::ToolCallPart& call : part.calls) {
+    if (delta.calls.empty() || delta.calls.back().index != call.index) {
+      delta.calls.push_back({.index = call.index, .id = {}, .name = {}, .arguments = {}});
+    }
+    ToolCallDelta& target = delta.calls.back();
+    if (!call.name.empty()) target.id = call_id(call.index);
+    target.name += call.name;
+    target.arguments += call.arguments;
+  }
+}
+
+/// Mistral's templates want nine letters and digits.
+std::string Choice::call_id(uint32_t call) const {
+  constexpr std::string_view kDigits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  const uint64_t seed = options_.call_id_seed;
+  const auto words = philox4x32({static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)}, {index_, call, 2, 0});
+  uint64_t value = (uint64_t{words[0]} << 32) | words[1];
+  if (options_.answer.tools != text::ToolFormat::kMistral) return fmt::format("call_{:016x}{:08x}", value, words[2]);
+  std::string id;
+  for (int i = 0; i < 9; ++i, value /= kDigits.size()) id += kDigits[value % kDigits.size()];
+  return id;
 }
 
 void Choice::finish_with(sched::FinishReason reason, ChoiceDelta& delta) {
   if (!stops_.matched()) {
-    delta.text += stops_.push(detokenizer_.flush());
-    delta.text += stops_.flush();
+    show(stops_.push(detokenizer_.flush()), delta);
+    show(stops_.flush(), delta);
+  }
+  if (answer_) {
+    text::AnswerPart part;
+    answer_->finish(part);
+    take(std::move(part), delta);
+    delta.has_called = answer_->calls_begun() > 0;
   }
   finish_ = reason;
   delta.finish = reason;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sched/engine.h"
+#include "text/answer_parser.h"
 #include "text/incremental_detokenizer.h"
 #include "text/stop_strings.h"
 #include "text/tokenizer.h"
@@ -28,6 +29,10 @@ struct ChoiceOptions {
   bool include_stop = false;
   bool skip_special_tokens = true;
   bool echo = false;
+  text::AnswerFormat answer;        ///< of a chat
+  bool parallel_tool_calls = true;  ///< else the choice ends with its first call
+  bool include_reasoning = true;
+  uint64_t call_id_seed = 0;  ///< the calls' ids follow from it
   bool logprobs = false;
   bool prompt_logprobs = false;  ///< keep them as such, besides what echo does with them
   uint32_t top_logprobs = 0;     ///< alternatives beside each token, with logprobs
@@ -40,13 +45,24 @@ struct ScoredToken {
   bool scored = true;        ///< false for a prompt's first token
 };
 
+/// What is new of one call of a tool.
+struct ToolCallDelta {
+  uint32_t index = 0;
+  std::string id;  ///< with the name, in the call's first delta
+  std::string name;
+  std::string arguments;  ///< JSON, the next piece of it
+};
+
 /// What one or more events add to a choice. Members are appended to, so that a delta may hold the whole choice.
 struct ChoiceDelta {
-  std::string text;
+  std::string text;  ///< of a chat: its content
+  std::string reasoning;
+  std::vector<ToolCallDelta> calls;
   std::vector<TokenId> tokens;
   std::vector<ScoredToken> logprobs;
   std::vector<tensor::TokenLogprobs> prompt_logprobs;
   std::optional<sched::FinishReason> finish;
+  bool has_called = false;               ///< with finish: the choice holds calls
   std::string stop_text;                 ///< the stop string that matched, if one did
   std::optional<TokenId> stop_token;     ///< the stop token that was drawn, if one was
   bool first = false;                    ///< holds the choice's first event
@@ -56,7 +72,8 @@ struct ChoiceDelta {
 /// one per engine request, used on the front's thread.
 class Choice {
  public:
-  Choice(const ChoiceOptions& options, const PreparedPrompt& prompt);
+  /// `index`: of the response's choices.
+  Choice(const ChoiceOptions& options, const PreparedPrompt& prompt, uint32_t index = 0);
 
   /// Appends what `event` adds. After finished() nothing more is added.
   void consume(sched::GenerateEvent& event, ChoiceDelta& delta);
@@ -65,21 +82,28 @@ class Choice {
   [[nodiscard]] std::optional<sched::FinishReason> finish() const { return finish_; }
   [[nodiscard]] uint32_t completion_tokens() const { return completion_tokens_; }
   [[nodiscard]] uint32_t cached_tokens() const { return cached_tokens_; }
+  [[nodiscard]] uint32_t reasoning_tokens() const { return reasoning_tokens_; }
 
  private:
   void start(sched::GenerateEvent& event, ChoiceDelta& delta);
   void add_echo(sched::GenerateEvent& event, ChoiceDelta& delta);
-  /// True when the token completed a stop string.
-  bool add_token(TokenId token, bool show, ChoiceDelta& delta);
+  /// True when the choice ends with the token: a stop string, or the one call that it may hold, is complete.
+  bool add_token(TokenId token, bool is_shown, ChoiceDelta& delta);
+  void show(std::string_view text, ChoiceDelta& delta);
+  void take(text::AnswerPart part, ChoiceDelta& delta) const;
+  [[nodiscard]] std::string call_id(uint32_t call) const;
   void finish_with(sched::FinishReason reason, ChoiceDelta& delta);
 
   const ChoiceOptions& options_;
   const PreparedPrompt& prompt_;
   text::IncrementalDetokenizer detokenizer_;
   text::StopMatcher stops_;
+  std::optional<text::AnswerParser> answer_;
+  uint32_t index_;
   std::optional<sched::FinishReason> finish_;
   uint32_t completion_tokens_ = 0;
   uint32_t cached_tokens_ = 0;
+  uint32_t reasoning_tokens_ = 0;
   uint32_t text_offset_ = 0;
   bool started_ = false;
 };

@@ -30,7 +30,8 @@ Generation::Generation(Generator& generator, GenerationSpec spec, Connection& co
                      }),
       unfinished_(spec_.requests.size()) {
   choices_.reserve(unfinished_);
-  for (size_t i = 0; i < unfinished_; ++i) choices_.emplace_back(spec_.options, spec_.prompt_of(i));
+  for (size_t i = 0; i < unfinished_; ++i)
+    choices_.emplace_back(spec_.options, spec_.prompt_of(i), static_cast<uint32_t>(i));
   if (!spec_.stream) whole_.resize(unfinished_);
   last_token_.resize(unfinished_);
   for (const PreparedPrompt& prompt : spec_.prompts) record_.prompt_tokens += prompt.ids.size();
@@ -226,6 +227,9 @@ openai::Usage Generation::usage() const {
   for (size_t i = 0; i < choices_.size(); ++i) {
     total.completion_tokens += choices_[i].completion_tokens();
     if (i % spec_.n == 0) total.cached_tokens += choices_[i].cached_tokens();
+    if (spec_.options.answer.splits_reasoning) {
+      total.reasoning_tokens = total.reasoning_tokens.value_or(0) + choices_[i].reasoning_tokens();
+    }
   }
   return total;
 }

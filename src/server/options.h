@@ -17,6 +17,8 @@ struct ServerOptions {
   std::string profile_dir = ".";               ///< where /start_profile writes
   std::string cors_origin = "*";               ///< empty: no CORS headers
   bool allow_request_chat_template = false;    ///< a request may bring its own template
+  std::string tool_call_parser = "auto";       ///< a text::ToolFormat; auto: the template's; none: no tools
+  std::string reasoning_parser = "auto";       ///< think, none; auto: think if the template knows of it
 
   size_t max_connections = 4096;               ///< beyond: 503 and close
   size_t max_requests_in_flight = 2048;        ///< generations; beyond: 429

@@ -1,12 +1,14 @@
 #include "server/prepare.h"
 
 #include <fmt/format.h>
+#include <simdjson.h>
 
 #include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <limits>
 #include <random>
+#include <utility>
 
 #include "base/json.h"
 #include "base/random.h"
@@ -36,13 +38,50 @@ int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(now).count();
 }
 
-std::string messages_json(const openai::Conversation& conversation) {
+bool is_json_object(const std::string& text) {
+  simdjson::dom::parser parser(std::max<size_t>(text.size(), 256));
+  // As deep as a request may be.
+  if (parser.allocate(std::max<size_t>(text.size(), 256), 64) != simdjson::SUCCESS) return false;
+  simdjson::dom::object object;
+  return parser.parse(text).get_object().get(object) == simdjson::SUCCESS;
+}
+
+/// Templates write arguments out as JSON themselves, except those of DeepSeek, which want their text. What the model
+/// wrote wrongly stays a text.
+void write_calls(JsonWriter& json, const std::vector<openai::MessageToolCall>& calls, bool arguments_as_text) {
+  json.key("tool_calls").begin_array();
+  for (const openai::MessageToolCall& call : calls) {
+    json.begin_object();
+    if (!call.id.empty()) json.member("id", call.id);
+    json.member("type", "function").key("function").begin_object().member("name", call.name).key("arguments");
+    if (call.arguments.empty()) {
+      json.raw(arguments_as_text ? "\"{}\"" : "{}");
+    } else if (!arguments_as_text && is_json_object(call.arguments)) {
+      json.raw(call.arguments);
+    } else {
+      json.value(call.arguments);
+    }
+    json.end_object().end_object();
+  }
+  json.end_array();
+}
+
+std::string messages_json(const openai::Conversation& conversation, bool arguments_as_text) {
   std::string out;
   JsonWriter json(out);
   json.begin_array();
   for (const openai::ChatMessage& message : conversation.messages) {
-    json.begin_object().member("role", message.role).member("content", message.content);
+    json.begin_object().member("role", message.role).key("content");
+    // Templates ask whether there is one beside the calls.
+    if (message.content.empty() && !message.tool_calls.empty()) {
+      json.null();
+    } else {
+      json.value(message.content);
+    }
     if (!message.name.empty()) json.member("name", message.name);
+    if (!message.reasoning.empty()) json.member("reasoning_content", message.reasoning);
+    if (!message.tool_call_id.empty()) json.member("tool_call_id", message.tool_call_id);
+    if (!message.tool_calls.empty()) write_calls(json, message.tool_calls, arguments_as_text);
     json.end_object();
   }
   json.end_array();
@@ -110,25 +149,68 @@ std::optional<ApiError> Preparer::check_model(const std::string& model) const {
                   "model"};
 }
 
-ApiResult<std::string> Preparer::render(const openai::Conversation& conversation) const {
-  const text::ChatTemplate* chosen = service_.chat_template.get();
-  std::shared_ptr<const text::ChatTemplate> own;
+ApiResult<Preparer::ChatTemplatePtr> Preparer::choose_template(const openai::Conversation& conversation) const {
   if (!conversation.chat_template.empty()) {
-    auto compiled = text::ChatTemplate::with_tokens(conversation.chat_template, service_.special_tokens);
-    if (compiled.has_error()) return bad_request("chat_template", "chat_template: {}", compiled.error().message);
-    own = std::move(*compiled);
-    chosen = own.get();
+    auto own = text::ChatTemplate::with_tokens(conversation.chat_template, service_.special_tokens);
+    if (own.has_error()) return bad_request("chat_template", "chat_template: {}", own.error().message);
+    return std::move(*own);
   }
-  if (chosen == nullptr) return bad_request("messages", "the model has no chat template; use /v1/completions");
-  const std::string messages = messages_json(conversation);
+  if (service_.chat_template == nullptr) {
+    return bad_request("messages", "the model has no chat template; use /v1/completions");
+  }
+  return service_.chat_template;
+}
+
+ApiResult<std::string> Preparer::render(const openai::Conversation& conversation) const {
+  auto chosen = choose_template(conversation);
+  if (chosen.has_error()) return chosen.error();
+  return render_with(**chosen, conversation);
+}
+
+std::optional<text::ToolFormat> Preparer::tool_format(const text::ChatTemplate& chosen) const {
+  if (options_.tool_call_parser != "auto") return text::tool_format_named(options_.tool_call_parser);
+  return chosen.shows_tools() ? chosen.tool_format() : std::nullopt;
+}
+
+text::AnswerFormat Preparer::answer_format(const text::ChatTemplate& chosen, const openai::ChatRequest& request,
+                                           std::string_view prompt) const {
+  const openai::Conversation& conversation = request.conversation;
+  text::AnswerFormat format;
+  const bool may_reason =
+      options_.reasoning_parser == "think" || (options_.reasoning_parser == "auto" && chosen.reasons());
+  format.splits_reasoning = may_reason && (request.separate_reasoning || !request.include_reasoning);
+  format.begins_in_reasoning = conversation.continue_final_message
+                                   ? text::is_within_reasoning(conversation.messages.back().content)
+                                   : text::opens_reasoning(prompt);
+  if (!conversation.has_tools()) return format;
+  format.tools = tool_format(chosen);
+  if (conversation.tool_choice != openai::ToolChoice::kAuto) {
+    format.prefix = text::call_prefix(*format.tools, conversation.chosen_tool);
+  }
+  return format;
+}
+
+ApiResult<std::string> Preparer::render_with(const text::ChatTemplate& chosen,
+                                             const openai::Conversation& conversation) const {
+  if (conversation.has_tools() && !tool_format(chosen)) {
+    return bad_request("tools", "tools: not supported with this model, whose chat template {} (--tool-call-parser)",
+                       chosen.shows_tools() ? "asks for calls in no form that is known" : "shows it no tools");
+  }
+  const std::string messages = messages_json(conversation, chosen.tool_format() == text::ToolFormat::kDeepSeekV3);
   text::ChatInput input;
   input.messages_json = messages;
+  if (conversation.has_tools()) input.tools_json = conversation.tools;
+  input.reasoning_effort = conversation.reasoning_effort;
+  input.enable_thinking = conversation.enable_thinking;
+  if (!input.enable_thinking && !conversation.reasoning_effort.empty()) {
+    input.enable_thinking = conversation.reasoning_effort != "none";
+  }
   input.kwargs_json = conversation.chat_template_kwargs;
   input.add_generation_prompt = conversation.add_generation_prompt;
   input.continue_final_message = conversation.continue_final_message;
   const std::time_t now = std::time(nullptr);
   localtime_r(&now, &input.now);
-  auto rendered = chosen->render(input);
+  auto rendered = chosen.render(input);
   if (rendered.has_error()) return openai::to_api_error(rendered.error(), "messages");
   return std::move(*rendered);
 }
@@ -168,10 +250,19 @@ ApiResult<GenerationSpec> Preparer::prepare(openai::CompletionRequest request, c
 
 ApiResult<GenerationSpec> Preparer::prepare(openai::ChatRequest request, const std::string& header_id) const {
   if (auto unknown = check_model(request.model)) return *unknown;
-  auto text = render(request.conversation);
+  auto chosen = choose_template(request.conversation);
+  if (chosen.has_error()) return chosen.error();
+  auto text = render_with(**chosen, request.conversation);
   if (text.has_error()) return text.error();
   GenerationSpec spec;
   spec.info.kind = openai::ResponseKind::kChat;
+  text::AnswerFormat& format = spec.options.answer;
+  format = answer_format(**chosen, request, *text);
+  if (!format.prefix.empty() && std::exchange(format.begins_in_reasoning, false)) *text += text::kCloseReasoning;
+  *text += format.prefix;
+  spec.options.parallel_tool_calls = request.parallel_tool_calls;
+  spec.options.include_reasoning = request.include_reasoning;
+  spec.options.call_id_seed = random_.next();
   PreparedPrompt& prompt = spec.prompts.emplace_back();
   prompt.ids = service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false));
   truncate_left(prompt.ids, longest_prompt(request, 1));
@@ -235,6 +326,11 @@ tensor::SamplingParams Preparer::sampling(const openai::CommonRequest& request) 
   return params;
 }
 
+bool Preparer::is_hidden(std::string_view tag) const {
+  const text::Tokenizer& tokenizer = *service_.tokenizer;
+  return tokenizer.decode(tokenizer.encode(std::string(tag), false), true).empty();
+}
+
 void Preparer::fill_options(const openai::CommonRequest& request, GenerationSpec& spec) const {
   spec.n = request.n;
   spec.stream = request.stream;
@@ -244,7 +340,10 @@ void Preparer::fill_options(const openai::CommonRequest& request, GenerationSpec
   spec.options.stop = request.stop;
   spec.options.min_tokens = request.min_tokens;
   spec.options.include_stop = request.include_stop;
-  spec.options.skip_special_tokens = request.skip_special_tokens;
+  // Some models' tags are special tokens.
+  const text::AnswerFormat& answer = spec.options.answer;
+  spec.options.skip_special_tokens =
+      request.skip_special_tokens && !answer.tools && !(answer.splits_reasoning && is_hidden(text::kEndOfReasoning));
   spec.options.logprobs = request.top_logprobs >= 0;
   spec.options.top_logprobs = static_cast<uint32_t>(std::max(request.top_logprobs, 0));
   spec.options.prompt_logprobs = request.prompt_logprobs >= 0;

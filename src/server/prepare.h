@@ -55,6 +55,7 @@ class Preparer {
                                                           const std::string& header_id) const;
   /// 404 unless `model` is empty or the served one.
   [[nodiscard]] std::optional<openai::ApiError> check_model(const std::string& model) const;
+  /// The prompt of a chat, without the beginning of an answer that tool_choice may add.
   [[nodiscard]] openai::ApiResult<std::string> render(const openai::Conversation& conversation) const;
   [[nodiscard]] openai::RequestLimits limits() const;
 
@@ -64,6 +65,15 @@ class Preparer {
     std::string_view param;
     std::string name;
   };
+  using ChatTemplatePtr = std::shared_ptr<const text::ChatTemplate>;
+  /// The request's own, or the model's.
+  [[nodiscard]] openai::ApiResult<ChatTemplatePtr> choose_template(const openai::Conversation& conversation) const;
+  [[nodiscard]] openai::ApiResult<std::string> render_with(const text::ChatTemplate& chosen,
+                                                           const openai::Conversation& conversation) const;
+  [[nodiscard]] std::optional<text::ToolFormat> tool_format(const text::ChatTemplate& chosen) const;
+  /// What the answer to a prompt consists of.
+  [[nodiscard]] text::AnswerFormat answer_format(const text::ChatTemplate& chosen, const openai::ChatRequest& request,
+                                                 std::string_view prompt) const;
   [[nodiscard]] openai::ApiResult<GenerationSpec> finish(const openai::CommonRequest& request, GenerationSpec spec,
                                                          std::string_view prompt_param,
                                                          const std::string& header_id) const;
@@ -76,6 +86,8 @@ class Preparer {
   /// Tokens of a prompt that truncate_prompt_tokens leaves.
   [[nodiscard]] uint32_t longest_prompt(const openai::CommonRequest& request, uint32_t default_max_tokens) const;
   [[nodiscard]] tensor::SamplingParams sampling(const openai::CommonRequest& request) const;
+  /// Whether it is a special token.
+  [[nodiscard]] bool is_hidden(std::string_view tag) const;
   void fill_options(const openai::CommonRequest& request, GenerationSpec& spec) const;
 
   const ServerOptions& options_;

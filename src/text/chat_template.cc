@@ -4,7 +4,10 @@
 #include <simdjson.h>
 #include <string.h>  // memmem
 
+#include <cctype>
+
 #include "base/text_file.h"
+#include "text/answer_parser.h"
 #include "text/jinja_builtins.h"
 #include "text/jinja_eval.h"
 #include "text/jinja_json.h"
@@ -73,6 +76,19 @@ ChatTemplate::SpecialTokens named_tokens(const Value& config) {
   return tokens;
 }
 
+bool is_word_byte(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+}
+
+/// Whether `word` stands in `source` as a name, and not as a part of one.
+bool has_word(std::string_view source, std::string_view word) {
+  for (size_t at = source.find(word); at != std::string_view::npos; at = source.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    if ((at == 0 || !is_word_byte(source[at - 1])) && (end == source.size() || !is_word_byte(source[end]))) return true;
+  }
+  return false;
+}
+
 Error to_error(ErrorCode code, const TemplateError& error) {
   if (error.line == 0) return Error{code, "chat template: " + error.message};
   return Error{code, fmt::format("chat template, line {}: {}", error.line, error.message)};
@@ -129,6 +145,9 @@ Result<ChatTemplate::SpecialTokens> ChatTemplate::tokens_of(std::string_view con
 
 void ChatTemplate::add_template(std::string name, std::string_view source) {
   templates_[std::move(name)] = jinja::parse_template(source);
+  if (const auto format = tool_format_of_template(source)) tool_format_ = format;
+  shows_tools_ = shows_tools_ || has_word(source, "tools");
+  reasons_ = reasons_ || template_reasons(source);
 }
 
 void ChatTemplate::read_config(std::string_view config_json, bool with_templates) {
@@ -180,6 +199,8 @@ Result<std::string> ChatTemplate::render(const ChatInput& input) const {
     set("messages", messages);
     set("tools", parse_optional(input.tools_json, "tools"));
     set("documents", parse_optional(input.documents_json, "documents"));
+    if (!input.reasoning_effort.empty()) set("reasoning_effort", heap.string(std::string(input.reasoning_effort)));
+    if (input.enable_thinking) set("enable_thinking", Value(*input.enable_thinking));
     set("add_generation_prompt", Value(input.add_generation_prompt));
     for (const auto& [name, text] : special_tokens_) set(name, heap.string(text));
     const Value kwargs = parse_optional(input.kwargs_json, "chat_template_kwargs");

@@ -4,11 +4,13 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "text/tool_calls.h"
 
 namespace millrace::text {
 
@@ -27,6 +29,8 @@ struct ChatInput {
   bool continue_final_message = false;
   /// "default", or another of a model's named templates; empty: "tool_use" if there are tools and it exists.
   std::string_view template_name;
+  std::string_view reasoning_effort;    ///< a variable of templates; empty: not defined
+  std::optional<bool> enable_thinking;  ///< likewise
   std::tm now{};  ///< what strftime_now formats
 };
 
@@ -54,6 +58,12 @@ class ChatTemplate {
   [[nodiscard]] Result<std::string> render(const ChatInput& input) const;
 
   [[nodiscard]] std::vector<std::string> template_names() const;
+  /// How it asks for calls of tools, if it does so in a known form.
+  [[nodiscard]] std::optional<ToolFormat> tool_format() const { return tool_format_; }
+  /// Whether it shows the model the tools that there are.
+  [[nodiscard]] bool shows_tools() const { return shows_tools_; }
+  /// Whether the model's answers begin with reasoning between <think> and </think>.
+  [[nodiscard]] bool reasons() const { return reasons_; }
 
  private:
   ChatTemplate();
@@ -63,6 +73,9 @@ class ChatTemplate {
 
   std::map<std::string, std::unique_ptr<jinja::TemplateTree>, std::less<>> templates_;
   SpecialTokens special_tokens_;
+  std::optional<ToolFormat> tool_format_;
+  bool shows_tools_ = false;
+  bool reasons_ = false;
 };
 
 }  // namespace millrace::text

@@ -76,6 +76,7 @@ def of_stream(text):
     *events, end = [event[6:] for event in text.split("\n\n") if event.startswith("data: ")]
     assert end == "[DONE]"
     chunks = [json.loads(event) for event in events]
+    of_chat = next((chunk["prompt_token_ids"] for chunk in chunks if "prompt_token_ids" in chunk), None)
     parts = {}
     for choice in (choice for chunk in chunks for choice in chunk["choices"]):
         parts.setdefault(choice["index"], []).append(choice)
@@ -84,7 +85,7 @@ def of_stream(text):
         pieces = [part["delta"].get("content", "") if "delta" in part else part["text"] for part in own]
         choices.append({"text": "".join(pieces), "logprobs": joined([part["logprobs"] for part in own]),
                         "ids": sum((part.get("token_ids", []) for part in own), []),
-                        "prompt": next(part["prompt_token_ids"] for part in own if "prompt_token_ids" in part),
+                        "prompt": next((part["prompt_token_ids"] for part in own if "prompt_token_ids" in part), of_chat),
                         "finish": own[-1]["finish_reason"], "stop": own[-1]["stop_reason"]})
     return choices, chunks[-1]["usage"]
 

@@ -63,6 +63,21 @@ def test_page_shows_the_ring_and_chats(watched):
 
 
 @needs_chromium
+def test_page_shows_reasoning_apart(tmp_path):
+    template = tmp_path / "template.jinja"
+    template.write_text("{{ messages[-1].content }}{# </think> #}{% if add_generation_prompt %}<think>{% endif %}")
+    with MillraceServer("--chat-template", template) as server, Browser() as page:
+        page.open(server.url + "/")
+        wait_until(lambda: text_of(page, "state") == "serving", "the page's state")
+        page.evaluate("document.getElementById('max_tokens').value = 20;"
+                      "document.getElementById('text').value = 'Call me Ishmael.'; document.getElementById('send').click()")
+        wait_until(lambda: page.evaluate("document.querySelector('.thought')?.innerText.length ?? 0") > 10, "reasoning")
+        wait_until(lambda: page.evaluate("reply_in_flight === null"), "the reply's end")
+        assert page.evaluate("document.querySelectorAll('.assistant').length") == 0
+        assert page.errors == []
+
+
+@needs_chromium
 def test_page_says_when_the_server_is_gone():
     with MillraceServer("--pp-size", 2) as server, Browser() as page:
         page.open(server.url + "/")

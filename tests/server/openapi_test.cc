@@ -18,21 +18,87 @@ namespace {
 
 const openai::RequestLimits kLimits{.vocab_size = 1000, .max_choices = 1024, .allow_chat_template = false};
 
+/// Of messages and of tools.
+std::vector<std::string> chat_values() {
+  return {
+      "[{\"role\":\"user\",\"content\":\"c\"}]",
+      "[{\"role\":\"robot\",\"content\":\"c\"}]",
+      "[{\"role\":\"user\",\"content\":5}]",
+      "[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"c\"}]}]",
+      "[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]",
+      "[{\"role\":\"user\",\"content\":[{}]}]",
+      "[{\"role\":\"assistant\",\"content\":null}]",
+      "[{\"role\":\"assistant\",\"tool_calls\":[{}]}]",
+      "[{\"role\":\"assistant\",\"tool_calls\":[]}]",
+      "[{\"role\":\"user\",\"content\":\"c\",\"name\":7}]",
+      R"([{"role":"assistant","tool_calls":[{"id":"i","function":{"name":"f","arguments":"{}"}}]}])",
+      R"([{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{}}}]}])",
+      R"([{"role":"assistant","tool_calls":[{"type":"custom","function":{"name":"f"}}]}])",
+      R"([{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":5}}]}])",
+      R"([{"role":"assistant","tool_calls":[{"id":5,"function":{"name":"f"}}]}])",
+      R"([{"role":"assistant","tool_calls":[{"id":null,"function":{"name":"f","arguments":null}}]}])",
+      R"([{"role":"assistant","reasoning_content":"r"},{"role":"tool","tool_call_id":"i","content":"c"}])",
+      R"([{"role":"assistant","reasoning":5}])",
+      R"([{"role":"tool","tool_call_id":5,"content":"c"}])",
+      R"([{"role":"assistant","function_call":{}}])",
+      R"([{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"}}}])",
+      R"([{"function":{"name":"f","parameters":null,"strict":true}}])",
+      R"([{"function":{"name":""}}])",
+      R"([{"function":{"name":"f","parameters":[]}}])",
+      R"([{"type":"custom","function":{"name":"f"}}])",
+      R"([{"type":null,"function":{"name":"f"}}])",
+      R"([{"function":{"name":5}}])",
+      R"([{"function":[]}])",
+      R"("low")",
+      R"("xhigh")",
+  };
+}
+
 /// Values around every bound that a field has, and of every type.
 std::vector<std::string> values() {
-  std::vector<std::string> texts = {
-      "null", "true", "false", "\"\"", "\"x\"", "\"none\"", "\"auto\"", "\"abort\"", "\"retract\"", "\"in_place\"",
-      "[]", "[\"\"]", "[\"a\"]", "[\"text\"]", "[\"text\",\"audio\"]", "[\"a\",\"b\",\"c\",\"d\",\"e\"]", "[true]",
-      "[1,\"a\"]", "[[1]]", "[[1],\"a\"]", "[[1000]]", "[[]]", "[-1]", "[0]", "[999]", "[1000]", "[2147483648]",
-      "{}", "{\"type\":\"text\"}", "{\"type\":\"json_object\"}", "{\"5\":-100}", "{\"5\":101}", "{\"-5\":1}",
-      "{\"x\":1}", "{\"include_usage\":true}", "{\"include_usage\":null}", "{\"include_usage\":1}", "[{}]", "[[[1]]]",
-      "{\"continuous_usage_stats\":\"x\"}", "[{\"role\":\"user\",\"content\":\"c\"}]",
-      "[{\"role\":\"robot\",\"content\":\"c\"}]", "[{\"role\":\"user\",\"content\":5}]",
-      "[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"c\"}]}]",
-      "[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]", "[{\"role\":\"user\",\"content\":[{}]}]",
-      "[{\"role\":\"assistant\",\"content\":null}]", "[{\"role\":\"assistant\",\"tool_calls\":[{}]}]",
-      "[{\"role\":\"assistant\",\"tool_calls\":[]}]", "[{\"role\":\"user\",\"content\":\"c\",\"name\":7}]",
-  };
+  std::vector<std::string> texts = chat_values();
+  texts.insert(texts.end(), {
+                                "null",
+                                "true",
+                                "false",
+                                "\"\"",
+                                "\"x\"",
+                                "\"none\"",
+                                "\"auto\"",
+                                "\"abort\"",
+                                "\"retract\"",
+                                "\"in_place\"",
+                                "[]",
+                                "[\"\"]",
+                                "[\"a\"]",
+                                "[\"text\"]",
+                                "[\"text\",\"audio\"]",
+                                "[\"a\",\"b\",\"c\",\"d\",\"e\"]",
+                                "[true]",
+                                "[1,\"a\"]",
+                                "[[1]]",
+                                "[[1],\"a\"]",
+                                "[[1000]]",
+                                "[[]]",
+                                "[-1]",
+                                "[0]",
+                                "[999]",
+                                "[1000]",
+                                "[2147483648]",
+                                "{}",
+                                "{\"type\":\"text\"}",
+                                "{\"type\":\"json_object\"}",
+                                "{\"5\":-100}",
+                                "{\"5\":101}",
+                                "{\"-5\":1}",
+                                "{\"x\":1}",
+                                "{\"include_usage\":true}",
+                                "{\"include_usage\":null}",
+                                "{\"include_usage\":1}",
+                                "[{}]",
+                                "[[[1]]]",
+                                "{\"continuous_usage_stats\":\"x\"}",
+                            });
   for (const char* number : {"-9223372036854775808", "-2147483649", "-2147483648", "-101", "-3", "-2.5", "-2", "-1",
                              "-0.5", "0", "0.5", "1", "1.0", "1.5", "2", "2.5", "10", "10.5", "11", "20", "21", "999",
                              "1000", "1024", "1025", "3600", "3600.5", "2147483647", "2147483648", "1e16",
@@ -142,12 +208,22 @@ TEST_CASE("The schemas take and refuse what the parser does, field by field") {
   }
 }
 
-TEST_CASE("The schemas say when tools may be named") {
+TEST_CASE("The schemas say what may be said of tools") {
   const ParsedJson openapi = document();
-  const std::pair<const char*, bool> cases[] = {
-      {R"("tools":[{}],"tool_choice":"none")", true},      {R"("tools":[{}],"tool_choice":"auto")", false},
-      {R"("tools":[{}],"function_call":"none")", false},   {R"("tools":5,"tool_choice":"none")", false},
-      {R"("tools":[],"tool_choice":"auto")", true},        {R"("tools":[{}],"tool_choice":null)", false},
+  const std::string tools = R"("tools":[{"function":{"name":"f"}}])";
+  const std::pair<std::string, bool> cases[] = {
+      {tools, true},
+      {tools + R"(,"tool_choice":"none")", true},
+      {tools + R"(,"tool_choice":"auto")", true},
+      {tools + R"(,"tool_choice":"required")", true},
+      {tools + R"(,"tool_choice":"any")", false},
+      {tools + R"(,"tool_choice":null)", true},
+      {tools + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})", true},
+      {tools + R"(,"tool_choice":{"type":"allowed_tools","function":{"name":"f"}})", false},
+      {tools + R"(,"tool_choice":{"function":{}})", false},
+      {R"("tools":[{}],"tool_choice":"none")", false},
+      {R"("functions":[{}])", false},
+      {R"("functions":5,"function_call":"none")", false},
       {R"("functions":[{}],"function_call":"none")", true}};
   for (const auto& [members, accepted] : cases) {
     const std::string body = fmt::format(R"({{"messages":[{{"role":"user","content":"c"}}],{}}})", members);
@@ -159,6 +235,23 @@ TEST_CASE("The schemas say when tools may be named") {
     }
     CHECK(openai::parse_chat_request(body, kLimits).has_value() == accepted);
     CHECK(openai::parse_tokenize_request(body, kLimits).has_value() == accepted);
+  }
+}
+
+TEST_CASE("The schemas say when tools may be named beside a prompt") {
+  const ParsedJson openapi = document();
+  const std::pair<const char*, bool> cases[] = {
+      {R"("tools":[{}],"tool_choice":"none")", true},      {R"("tools":[{}],"tool_choice":"auto")", false},
+      {R"("tools":[{}],"function_call":"none")", false},   {R"("tools":5,"tool_choice":"none")", false},
+      {R"("tools":[],"tool_choice":"auto")", true},        {R"("tools":[{}],"tool_choice":null)", false},
+      {R"("functions":[{}],"function_call":"none")", true}};
+  for (const auto& [members, accepted] : cases) {
+    const std::string body = fmt::format(R"({{"prompt":"p",{}}})", members);
+    INFO(body);
+    simdjson::dom::parser parser;
+    const simdjson::dom::element parsed = parser.parse(body);
+    CHECK(matches(parsed, openapi.at("/components/schemas/CompletionRequest"), openapi.at("")) == accepted);
+    CHECK(openai::parse_completion_request(body, kLimits).has_value() == accepted);
   }
 }
 

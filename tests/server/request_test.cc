@@ -106,12 +106,17 @@ TEST_CASE("Relations between fields are checked") {
   CHECK(chat_outcome(R"("top_logprobs":3,"logprobs":true)") == "ok");
   CHECK(chat_outcome(R"("logprobs":1)") == "logprobs");
   CHECK(chat_outcome(R"("max_tokens":0)") == "max_tokens");
-  CHECK(chat_outcome(R"("tools":[{"type":"function"}])") == "tools");
+  CHECK(chat_outcome(R"("tools":[{"type":"function"}])") == "tools[0]");
+  CHECK(chat_outcome(R"("tools":[{"function":{"name":"f"}},{"function":{}}])") == "tools[1].function");
+  CHECK(chat_outcome(R"("tools":[{"function":{"name":"f","parameters":1}}])") == "tools[0].function.parameters");
   CHECK(chat_outcome(R"("tool_choice":"required")") == "tool_choice");
   CHECK(chat_outcome(R"("tool_choice":"none")") == "ok");
-  CHECK(chat_outcome(R"("tools":[{"type":"function"}],"tool_choice":"none")") == "ok");
+  const std::string tools = R"("tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":)";
+  CHECK(chat_outcome(tools + "\"required\"") == "ok");
+  CHECK(chat_outcome(tools + R"({"type":"function","function":{"name":"f"}})") == "ok");
+  CHECK(chat_outcome(tools + R"({"type":"function","function":{"name":"g"}})") == "tool_choice");
+  CHECK(chat_outcome(R"("reasoning_effort":"some")") == "reasoning_effort");
   CHECK(chat_outcome(R"("tool_choice":"none","functions":[{"name":"f"}],"function_call":"none")") == "ok");
-  CHECK(chat_outcome(R"("tools":[{"type":"function"}],"tool_choice":"auto")") == "tools");
   CHECK(chat_outcome(R"("functions":[{"name":"f"}],"tool_choice":"none")") == "functions");
   CHECK(chat_outcome(R"("tools":{"type":"function"},"tool_choice":"none")") == "tools");
   CHECK(chat_outcome(R"("chat_template":"x")") == "chat_template");
@@ -125,7 +130,7 @@ TEST_CASE("Relations between fields are checked") {
 TEST_CASE("A member may come any number of times") {
   const auto outcome = [](std::string members, std::string_view unit) {
     while (members.size() < 16u << 20) members += unit;
-    return chat_outcome(members + R"("tool_choice":"none")");
+    return completion_outcome(members + R"("tool_choice":"none")");
   };
   CHECK(outcome("", R"("tools":[1],)") == "ok");
   CHECK(outcome(R"("tools":5,)", R"("tools":[1],)") == "tools");
@@ -155,8 +160,12 @@ TEST_CASE("Messages are text, and anything else is named") {
   CHECK(messages_outcome(fmt::format(R"([{{"role":"user","content":{}}}])", image)) == "messages[0].content");
   CHECK(messages_outcome(R"([{"role":"user"}])") == "messages[0].content");
   CHECK(messages_outcome(R"([{"content":"a"}])") == "messages[0].role");
-  CHECK(messages_outcome(R"([{"role":"user","content":"a"},{"role":"tool","content":"b"}])") == "messages[1].role");
-  CHECK(messages_outcome(R"([{"role":"assistant","tool_calls":[{}]}])") == "messages[0].tool_calls");
+  CHECK(messages_outcome(R"([{"role":"user","content":"a"},{"role":"tool","content":"b"}])") == "ok");
+  CHECK(messages_outcome(R"([{"role":"user","content":"a"},{"role":"tool"}])") == "messages[1].content");
+  CHECK(messages_outcome(R"([{"role":"robot","content":"b"}])") == "messages[0].role");
+  CHECK(messages_outcome(R"([{"role":"assistant","tool_calls":[{}]}])") == "messages[0].tool_calls[0]");
+  CHECK(messages_outcome(R"([{"role":"user","content":"a","tool_calls":[{"function":{"name":"f"}}]}])") ==
+        "messages[0].tool_calls");
   CHECK(messages_outcome(R"([{"role":"assistant","content":null}])") == "ok");
   CHECK(messages_outcome(R"([5])") == "messages[0]");
   CHECK(messages_outcome("[]") == "messages");
@@ -186,8 +195,8 @@ TEST_CASE("Of repeated contents of a message the last counts") {
 
 TEST_CASE("What changes the prompt is refused where prompts are only rendered, too") {
   const std::string body = R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function"}]})";
-  CHECK(parse_tokenize_request(body, kLimits).error().param == "tools");
-  CHECK(parse_template_request(body, kLimits).error().param == "tools");
+  CHECK(parse_tokenize_request(body, kLimits).error().param == "tools[0]");
+  CHECK(parse_template_request(body, kLimits).error().param == "tools[0]");
 }
 
 TEST_CASE("Bodies that are not a JSON object are refused") {

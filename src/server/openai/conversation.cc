@@ -2,12 +2,13 @@
 #include <array>
 
 #include "server/openai/field.h"
+#include "server/openai/tools.h"
 
 namespace millrace::server::openai {
 namespace {
 
-constexpr std::array<std::string_view, 4> kRoles = {"system", "developer", "user", "assistant"};
-constexpr std::array<std::string_view, 3> kToolMembers = {"tool_calls", "function_call", "tool_call_id"};
+constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant", "tool"};
+constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
 
 Refusal read_part(const std::string& place, Json part, std::string& content) {
   simdjson::dom::object object;
@@ -44,6 +45,10 @@ Refusal read_content(const std::string& place, Json value, std::string& content)
   return std::nullopt;
 }
 
+bool is_empty_array(Json value) {
+  return value.is_array() && value.get_array().value_unsafe().size() == 0;
+}
+
 Refusal read_message(const std::string& place, Json value, ChatMessage& message) {
   simdjson::dom::object object;
   if (value.get_object().get(object) != simdjson::SUCCESS) return wrong_type(place, value, "an object");
@@ -59,16 +64,24 @@ Refusal read_message(const std::string& place, Json value, ChatMessage& message)
       refusal = read_content(name, member.value, message.content);
     } else if (member.key == "name") {
       refusal = read_string(name, member.value, message.name);
-    } else if (std::ranges::find(kToolMembers, member.key) != kToolMembers.end()) {
-      const bool empty = member.value.is_array() && member.value.get_array().value_unsafe().size() == 0;
-      if (!empty) refusal = bad_request(name, "{}: tools are not supported by this server", name);
+    } else if (member.key == "reasoning_content" || member.key == "reasoning") {
+      refusal = read_string(name, member.value, message.reasoning);
+    } else if (member.key == "tool_calls") {
+      refusal = read_tool_calls(name, member.value, message.tool_calls);
+    } else if (member.key == "tool_call_id") {
+      refusal = read_string(name, member.value, message.tool_call_id);
+    } else if (member.key == "function_call" && !is_empty_array(member.value)) {
+      refusal = bad_request(name, "{}: not supported by this server, tool_calls is", name);
     }
     if (refusal) return refusal;
   }
   if (message.role.empty()) return bad_request(place + ".role", "{}.role: missing", place);
   if (std::find(kRoles.begin(), kRoles.end(), message.role) == kRoles.end()) {
-    return bad_request(place + ".role", "{}.role: found '{}', wanted system, developer, user or assistant", place,
+    return bad_request(place + ".role", "{}.role: found '{}', wanted system, developer, user, assistant or tool", place,
                        message.role.substr(0, 64));
+  }
+  if (!message.tool_calls.empty() && message.role != "assistant") {
+    return bad_request(place + ".tool_calls", "{}.tool_calls: the message is not the assistant's", place);
   }
   if (!has_content && message.role != "assistant") {
     return bad_request(place + ".content", "{}.content: missing", place);
@@ -103,6 +116,17 @@ Refusal read_template_kwargs(std::string_view name, Json value, const RequestLim
   return std::nullopt;
 }
 
+Refusal read_effort(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
+  if (Refusal refusal = read_string(name, value, conversation.reasoning_effort)) return refusal;
+  if (std::ranges::find(kEfforts, conversation.reasoning_effort) != kEfforts.end()) return std::nullopt;
+  return bad_request(name, "{}: found '{}', wanted none, minimal, low, medium, high, xhigh or max", name,
+                     conversation.reasoning_effort.substr(0, 64));
+}
+
+void describe_effort(SchemaWriter& schema) {
+  schema.words({kEfforts[0], kEfforts[1], kEfforts[2], kEfforts[3], kEfforts[4], kEfforts[5], kEfforts[6]});
+}
+
 void describe_messages(SchemaWriter& schema) {
   schema.type("array");
   schema.json().member("minItems", 1).key("items").raw(R"({"$ref":"#/components/schemas/ChatMessage"})");
@@ -124,6 +148,13 @@ constexpr std::array kConversationFields = {
     Field<Conversation>{"chat_template", read_template, describe_template, "With --allow-request-chat-template only"},
     Field<Conversation>{"chat_template_kwargs", read_template_kwargs,
                         [](SchemaWriter& schema) { schema.type("object"); }},
+    Field<Conversation>{"reasoning_effort", read_effort, describe_effort,
+                        "A variable of the template; enable_thinking is false with none, else true"},
+    flag_field<Conversation, &Conversation::enable_thinking>("enable_thinking", "A variable of the template"),
+    Field<Conversation>{"tools", read_tools, describe_tools},
+    Field<Conversation>{"tool_choice", read_tool_choice, describe_tool_choice,
+                        "Default auto; none: the model is not shown the tools; required, or a function: the answer "
+                        "begins as a call"},
 };
 
 }  // namespace
@@ -140,12 +171,34 @@ void describe_message(SchemaWriter& schema) {
   json.key("anyOf").raw(R"([{"type":"string"},{"type":"array","items":{"type":"object","required":["type","text"],)"
                         R"("properties":{"type":{"const":"text"},"text":{"type":"string"}}}},{"type":"null"}])");
   json.end_object().key("name").raw(R"({"type":["string","null"]})");
-  for (const std::string_view name : kToolMembers) json.key(name).raw(R"({"enum":[null,[]]})");
+  for (const char* name : {"reasoning_content", "reasoning", "tool_call_id"}) {
+    json.key(name).raw(R"({"type":["string","null"]})");
+  }
+  json.key("tool_calls").begin_object().member("description", "Of an assistant");
+  json.key("type")
+      .raw(R"(["array","null"])")
+      .key("items")
+      .raw(R"({"type":"object","required":["function"],"properties":{"id":{"type":["string","null"]},"type":{"const":)"
+           R"("function"},"function":{"type":"object","required":["name"],"properties":{"name":{"type":"string",)"
+           R"("minLength":1,"maxLength":256},"arguments":{"type":["string","object","null"]}}}}})");
+  json.end_object().key("function_call").raw(R"({"enum":[null,[]]})");
   json.end_object();
 }
 
 Refusal check_conversation(const Conversation& conversation) {
   if (conversation.messages.empty()) return bad_request("messages", "messages: missing");
+  const ToolChoice choice = conversation.tool_choice;
+  const bool forces_call = choice == ToolChoice::kRequired || choice == ToolChoice::kNamed;
+  if (forces_call && conversation.tools.empty()) {
+    return bad_request("tool_choice", "tool_choice: allowed only with tools");
+  }
+  const auto& names = conversation.tool_names;
+  if (choice == ToolChoice::kNamed && std::ranges::find(names, conversation.chosen_tool) == names.end()) {
+    return bad_request("tool_choice", "tool_choice: '{}' is none of the tools", conversation.chosen_tool);
+  }
+  if (forces_call && conversation.continue_final_message) {
+    return bad_request("tool_choice", "tool_choice: with continue_final_message only auto or none");
+  }
   if (!conversation.continue_final_message) return std::nullopt;
   if (conversation.add_generation_prompt) {
     return bad_request("continue_final_message",

@@ -136,12 +136,12 @@ class Document {
 [[nodiscard]] std::span<const Field<CommonRequest>> common_fields();
 /// What holds between fields, once all are read.
 [[nodiscard]] Refusal check_common(const CommonRequest& request);
-/// Refuses what changes the answer and is not implemented (tools, grammars, adapters, …).
-[[nodiscard]] Refusal check_unsupported(simdjson::dom::object object);
+/// Refuses what changes the answer and is not implemented (grammars, adapters, …); tools where it `is_chat` not.
+[[nodiscard]] Refusal check_unsupported(simdjson::dom::object object, bool is_chat);
 /// The members that check_unsupported looks at, with the values that it lets pass.
-void describe_unsupported(SchemaWriter& schema);
+void describe_unsupported(SchemaWriter& schema, bool is_chat);
 /// "allOf", a sibling of their "properties": which of them others turn off.
-void describe_switches(SchemaWriter& schema);
+void describe_switches(SchemaWriter& schema, bool is_chat);
 [[nodiscard]] std::span<const Field<Conversation>> conversation_fields();
 /// One of the messages.
 void describe_message(SchemaWriter& schema);

@@ -64,10 +64,27 @@ struct CompletionRequest : CommonRequest {
   bool echo = false;
 };
 
+/// A call of a tool in an assistant's message.
+struct MessageToolCall {
+  std::string id;
+  std::string name;
+  std::string arguments;  ///< a text, JSON if the model was right
+};
+
 struct ChatMessage {
   std::string role;
   std::string content;  ///< text parts joined by newlines
   std::string name;
+  std::string reasoning;                    ///< of an assistant
+  std::vector<MessageToolCall> tool_calls;  ///< of an assistant
+  std::string tool_call_id;                 ///< of a tool's answer
+};
+
+enum class ToolChoice : uint8_t {
+  kAuto,      ///< the model chooses
+  kNone,      ///< it is not shown the tools
+  kRequired,  ///< the answer begins as a call
+  kNamed,     ///< as a call of one tool
 };
 
 /// What a chat template is rendered with; also the body of /apply-template and of a chat /tokenize.
@@ -77,10 +94,20 @@ struct Conversation {
   bool continue_final_message = false;
   std::string chat_template;         ///< empty: the model's
   std::string chat_template_kwargs;  ///< a JSON object, or empty
+  std::string reasoning_effort;      ///< as the template takes it; empty: not said
+  std::optional<bool> enable_thinking;
+  std::string tools;  ///< a JSON array, or empty
+  std::vector<std::string> tool_names;
+  ToolChoice tool_choice = ToolChoice::kAuto;
+  std::string chosen_tool;  ///< with kNamed
+  [[nodiscard]] bool has_tools() const { return !tools.empty() && tool_choice != ToolChoice::kNone; }
 };
 
 struct ChatRequest : CommonRequest {
   Conversation conversation;
+  bool parallel_tool_calls = true;  ///< else the answer ends with its first call
+  bool separate_reasoning = true;   ///< else it stays in the content
+  bool include_reasoning = true;    ///< else it is left out
 };
 
 struct TokenizeRequest {

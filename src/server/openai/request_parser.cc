@@ -88,6 +88,11 @@ constexpr std::array kChatFields = {
                                                                                 "Goes before max_tokens"),
     flag_field<ChatFields, &ChatFields::logprobs>("logprobs"),
     integer_field<ChatFields, &ChatFields::alternatives, 0, kMaxLogprobs>("top_logprobs", "Only with logprobs"),
+    flag_field<ChatFields, &ChatFields::parallel_tool_calls>("parallel_tool_calls",
+                                                             "Default true; else the answer ends with its first call"),
+    flag_field<ChatFields, &ChatFields::separate_reasoning>("separate_reasoning",
+                                                            "Default true; else reasoning stays in the content"),
+    flag_field<ChatFields, &ChatFields::include_reasoning>("include_reasoning", "Default true; else it is left out"),
 };
 
 Refusal finish_chat(ChatFields& fields) {
@@ -105,7 +110,7 @@ ApiResult<CompletionRequest> parse_completion_request(const std::string& body, c
   Document document;
   CompletionRequest request;
   if (Refusal refusal = document.parse(body)) return *refusal;
-  if (Refusal refusal = check_unsupported(document.object())) return *refusal;
+  if (Refusal refusal = check_unsupported(document.object(), false)) return *refusal;
   if (Refusal refusal = read_members<CommonRequest>(document.object(), limits, request, common_fields())) {
     return *refusal;
   }
@@ -128,7 +133,7 @@ ApiResult<ChatRequest> parse_chat_request(const std::string& body, const Request
   Document document;
   ChatFields fields;
   if (Refusal refusal = document.parse(body)) return *refusal;
-  if (Refusal refusal = check_unsupported(document.object())) return *refusal;
+  if (Refusal refusal = check_unsupported(document.object(), true)) return *refusal;
   if (Refusal refusal = read_members<CommonRequest>(document.object(), limits, fields, common_fields())) {
     return *refusal;
   }
@@ -150,17 +155,17 @@ void append_request_schemas(std::string& out, const RequestLimits& limits) {
   json.key("required").raw(R"(["prompt"])").key("properties").begin_object();
   describe_members<CommonRequest>(schema, common_fields());
   describe_members<CompletionRequest>(schema, kCompletionFields, "prompt");
-  describe_unsupported(schema);
+  describe_unsupported(schema, false);
   json.end_object();
-  describe_switches(schema);
+  describe_switches(schema, false);
   json.end_object().key("ChatCompletionRequest").begin_object().member("type", "object");
   json.key("required").raw(R"(["messages"])").key("properties").begin_object();
   describe_members<CommonRequest>(schema, common_fields());
   describe_members<ChatFields>(schema, kChatFields);
   describe_members<Conversation>(schema, conversation_fields(), "messages");
-  describe_unsupported(schema);
+  describe_unsupported(schema, true);
   json.end_object();
-  describe_switches(schema);
+  describe_switches(schema, true);
   json.end_object().key("ChatMessage").begin_object();
   describe_message(schema);
   json.end_object();

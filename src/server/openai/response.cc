@@ -25,7 +25,8 @@ void write_finish(JsonWriter& json, const ChoiceDelta& content) {
     json.null();
     return;
   }
-  json.value(to_string(*content.finish));
+  const bool calls = content.has_called && *content.finish == sched::FinishReason::kStop;
+  json.value(calls ? "tool_calls" : to_string(*content.finish));
   json.key("stop_reason");
   if (!content.stop_text.empty()) {
     json.value(content.stop_text);
@@ -47,11 +48,36 @@ void write_logprobs(JsonWriter& json, ResponseKind kind, const ChoiceOptions& op
   }
 }
 
+void write_calls(JsonWriter& json, const std::vector<ToolCallDelta>& calls, bool chunk) {
+  json.key("tool_calls").begin_array();
+  for (const ToolCallDelta& call : calls) {
+    json.begin_object();
+    if (chunk) json.member("index", call.index);
+    if (!call.id.empty()) json.member("id", call.id).member("type", "function");
+    json.key("function").begin_object();
+    if (!call.name.empty()) json.member("name", call.name);
+    json.member("arguments", call.arguments).end_object().end_object();
+  }
+  json.end_array();
+}
+
+void write_message(JsonWriter& json, const ChoiceDelta& content) {
+  json.key("message").begin_object().member("role", "assistant").key("content");
+  if (content.text.empty() && !content.calls.empty()) {
+    json.null();
+  } else {
+    json.value(content.text);
+  }
+  json.key("refusal").null();
+  if (!content.reasoning.empty()) json.member("reasoning_content", content.reasoning);
+  if (!content.calls.empty()) write_calls(json, content.calls, false);
+  json.end_object();
+}
+
 void write_choice(JsonWriter& json, const ResponseInfo& info, const ChoiceOptions& options, const ChoiceView& choice) {
   json.begin_object().member("index", choice.index);
   if (info.kind == ResponseKind::kChat) {
-    json.key("message").begin_object().member("role", "assistant").member("content", choice.content.text);
-    json.key("refusal").null().end_object();
+    write_message(json, choice.content);
   } else {
     json.member("text", choice.content.text);
   }
@@ -84,6 +110,10 @@ void write_usage(JsonWriter& json, const Usage& usage) {
   json.member("completion_tokens", usage.completion_tokens);
   json.member("total_tokens", usage.prompt_tokens + usage.completion_tokens);
   json.key("prompt_tokens_details").begin_object().member("cached_tokens", usage.cached_tokens).end_object();
+  if (usage.reasoning_tokens) {
+    json.key("completion_tokens_details").begin_object();
+    json.member("reasoning_tokens", *usage.reasoning_tokens).end_object();
+  }
   json.end_object();
 }
 
@@ -120,8 +150,8 @@ void ChunkWriter::append_delta(std::string& out, const ChoiceView& choice, const
   const ChoiceDelta& content = choice.content;
   const bool chat = info_.kind == ResponseKind::kChat;
   if (content.first && chat) append_chunk(out, choice, usage, true, false);
-  const bool has_content = !content.text.empty() || !content.logprobs.empty() ||
-                           (info_.token_ids && !content.tokens.empty()) ||
+  const bool has_content = !content.text.empty() || !content.reasoning.empty() || !content.calls.empty() ||
+                           !content.logprobs.empty() || (info_.token_ids && !content.tokens.empty()) ||
                            (content.first && !chat && !content.finish);
   if (has_content) append_chunk(out, choice, usage, false, false);
   if (content.finish) append_chunk(out, choice, usage, false, true);
@@ -138,7 +168,10 @@ void ChunkWriter::append_chunk(std::string& out, const ChoiceView& choice, const
   if (chat) {
     json.key("delta").begin_object();
     if (role) json.member("role", "assistant").member("content", "");
-    if (!bare) json.member("content", content.text);
+    const bool has_more = !content.reasoning.empty() || !content.calls.empty();
+    if (!bare && !content.reasoning.empty()) json.member("reasoning_content", content.reasoning);
+    if (!bare && (!content.text.empty() || !has_more)) json.member("content", content.text);
+    if (!bare && !content.calls.empty()) write_calls(json, content.calls, true);
     json.end_object();
   } else {
     json.member("text", bare ? std::string_view() : std::string_view(content.text));
@@ -155,13 +188,19 @@ void ChunkWriter::append_chunk(std::string& out, const ChoiceView& choice, const
   }
   if (info_.token_ids && !bare) write_token_ids(json, "token_ids", content.tokens);
   const bool opens = chat ? role : content.first && !finish;
-  if (info_.token_ids && opens) write_token_ids(json, "prompt_token_ids", choice.prompt.ids);
+  const bool has_prompt = info_.token_ids && opens;
+  if (has_prompt && !chat) write_token_ids(json, "prompt_token_ids", choice.prompt.ids);
   json.end_object();
-  append_tail(out, usage);
+  append_tail(out, usage, has_prompt && chat ? choice.prompt.ids : std::span<const TokenId>());
 }
 
-void ChunkWriter::append_tail(std::string& out, const Usage& usage) const {
+void ChunkWriter::append_tail(std::string& out, const Usage& usage, std::span<const TokenId> prompt) const {
   out += ']';
+  if (!prompt.empty()) {
+    out += ',';
+    JsonWriter json(out);
+    write_token_ids(json, "prompt_token_ids", prompt);
+  }
   if (continuous_usage_) {
     out += ",\"usage\":";
     JsonWriter json(out);

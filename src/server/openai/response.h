@@ -28,6 +28,7 @@ struct Usage {
   uint64_t prompt_tokens = 0;
   uint64_t completion_tokens = 0;
   uint64_t cached_tokens = 0;
+  std::optional<uint64_t> reasoning_tokens;  ///< of the completion's; nothing where they are not told apart
 };
 
 /// A choice as the writers see it.
@@ -57,7 +58,8 @@ class ChunkWriter {
 
  private:
   void append_chunk(std::string& out, const ChoiceView& choice, const Usage& usage, bool role, bool finish) const;
-  void append_tail(std::string& out, const Usage& usage) const;
+  /// `prompt`: a chat's, in the chunk that tells its token ids.
+  void append_tail(std::string& out, const Usage& usage, std::span<const TokenId> prompt) const;
 
   const ResponseInfo& info_;
   const ChoiceOptions& options_;

@@ -101,7 +101,7 @@ ApiResult<TokenizeRequest> parse_tokenize_request(const std::string& body, const
   TokenizeFields fields;
   Conversation conversation;
   if (Refusal refusal = document.parse(body)) return *refusal;
-  if (Refusal refusal = check_unsupported(document.object())) return *refusal;
+  if (Refusal refusal = check_unsupported(document.object(), true)) return *refusal;
   if (Refusal refusal = read_members<TokenizeFields>(document.object(), limits, fields, kTokenizeFields)) {
     return *refusal;
   }
@@ -136,7 +136,7 @@ ApiResult<Conversation> parse_template_request(const std::string& body, const Re
   Document document;
   Conversation conversation;
   if (Refusal refusal = document.parse(body)) return *refusal;
-  if (Refusal refusal = check_unsupported(document.object())) return *refusal;
+  if (Refusal refusal = check_unsupported(document.object(), true)) return *refusal;
   if (Refusal refusal = read_members<Conversation>(document.object(), limits, conversation, conversation_fields())) {
     return *refusal;
   }
@@ -172,10 +172,10 @@ void describe_small_requests(SchemaWriter& schema) {
                         R"({"required":["messages"],"properties":{"messages":{"type":"array"}}}])");
   json.key("properties").begin_object();
   describe_members<TokenizeFields>(schema, kTokenizeFields);
-  describe_unsupported(schema);
+  describe_unsupported(schema, true);
   describe_members<Conversation>(schema, conversation_fields());
   json.end_object();
-  describe_switches(schema);
+  describe_switches(schema, true);
   json.end_object();
   open("DetokenizeRequest");
   json.key("required").raw(R"(["tokens"])").key("properties").begin_object();
@@ -183,10 +183,10 @@ void describe_small_requests(SchemaWriter& schema) {
   json.end_object().end_object();
   open("TemplateRequest");
   json.key("required").raw(R"(["messages"])").key("properties").begin_object();
-  describe_unsupported(schema);
+  describe_unsupported(schema, true);
   describe_members<Conversation>(schema, conversation_fields(), "messages");
   json.end_object();
-  describe_switches(schema);
+  describe_switches(schema, true);
   json.end_object();
   open("AbortRequest");
   json.key("anyOf").raw(R"([{"required":["request_id"],"properties":{"request_id":{"type":"string","minLength":1}}},)"

@@ -23,7 +23,11 @@ struct Switched {
   std::string_view name;
   std::string_view choice;
 };
-constexpr std::array kSwitched = {Switched{"tools", "tool_choice"}, Switched{"functions", "function_call"}};
+/// Tools are a chat's.
+constexpr std::array kSwitched = {Switched{"functions", "function_call"}, Switched{"tools", "tool_choice"}};
+std::span<const Switched> switched(bool is_chat) {
+  return std::span(kSwitched).first(is_chat ? 1 : 2);
+}
 constexpr std::array<std::string_view, 26> kUnsupported = {"suffix",
                                                            "audio",
                                                            "structured_outputs",
@@ -79,15 +83,15 @@ struct SwitchState {
 Refusal check_switched(const Switched& switched, const SwitchState& state) {
   if (!state.value || (state.is_off && state.value->is_array())) return std::nullopt;
   if (state.is_off) return wrong_type(switched.name, *state.value, "an array");
-  return bad_request(switched.name, "{}: not supported by this server, unless {} is 'none'", switched.name,
-                     switched.choice);
+  return bad_request(switched.name, "{}: not supported here, unless {} is 'none'; tools of /v1/chat/completions are",
+                     switched.name, switched.choice);
 }
 
 Refusal check_choice_word(std::string_view name, Json value) {
   std::string_view word;
   const bool harmless = value.get_string().get(word) == simdjson::SUCCESS && (word == "none" || word == "auto");
   if (harmless) return std::nullopt;
-  return bad_request(name, "{}: tools are not supported by this server", name);
+  return bad_request(name, "{}: not supported here; tools of /v1/chat/completions are", name);
 }
 
 Refusal check_modalities(Json value) {
@@ -104,9 +108,10 @@ Refusal check_modalities(Json value) {
 
 }  // namespace
 
-Refusal check_unsupported(simdjson::dom::object object) {
+Refusal check_unsupported(simdjson::dom::object object, bool is_chat) {
   int64_t n = 1;
   std::optional<int64_t> best_of;
+  const std::span<const Switched> known = switched(is_chat);
   std::array<SwitchState, kSwitched.size()> switches;
   for (const auto& member : object) {
     const std::string_view key = member.key;
@@ -114,20 +119,20 @@ Refusal check_unsupported(simdjson::dom::object object) {
     if (value.is_null()) continue;
     Refusal refusal;
     if (key == "response_format") refusal = check_response_format(value);
-    if (key == "tool_choice" || key == "function_call") refusal = check_choice_word(key, value);
+    if (key == "function_call" || (key == "tool_choice" && !is_chat)) refusal = check_choice_word(key, value);
     if (key == "modalities") refusal = check_modalities(value);
     if (key == "n") (void)value.get_int64().get(n);
     if (key == "best_of") refusal = read_integer(key, value, 1, kMaxBestOf, best_of.emplace());
     if (refusal) return refusal;
-    for (size_t i = 0; i < switches.size(); ++i) switches[i].note(kSwitched[i], key, value);
+    for (size_t i = 0; i < known.size(); ++i) switches[i].note(known[i], key, value);
     for (const std::string_view name : kUnsupported) {
       if (name == key && !asks_for_nothing(value)) {
         return bad_request(name, "{}: not supported by this server", name);
       }
     }
   }
-  for (size_t i = 0; i < switches.size(); ++i) {
-    if (Refusal refusal = check_switched(kSwitched[i], switches[i])) return refusal;
+  for (size_t i = 0; i < known.size(); ++i) {
+    if (Refusal refusal = check_switched(known[i], switches[i])) return refusal;
   }
   if (best_of && *best_of != n) {
     return bad_request("best_of", "best_of: found {}, wanted n = {} (choosing among more is not supported)", *best_of,
@@ -136,23 +141,23 @@ Refusal check_unsupported(simdjson::dom::object object) {
   return std::nullopt;
 }
 
-void describe_unsupported(SchemaWriter& schema) {
+void describe_unsupported(SchemaWriter& schema, bool is_chat) {
   JsonWriter& json = schema.json();
   for (const std::string_view name : kUnsupported) {
     json.key(name).begin_object().member("description", "Not supported: only what asks for nothing passes");
     json.key("enum").raw(R"([null,false,"",[],{}])").end_object();
   }
-  for (const Switched& switched : kSwitched) {
-    json.key(switched.name).begin_object();
-    json.member("description", fmt::format("Without effect, and allowed only where {} is none", switched.choice));
+  for (const Switched& each : switched(is_chat)) {
+    json.key(each.name).begin_object();
+    json.member("description", fmt::format("Without effect, and allowed only where {} is none", each.choice));
     json.key("anyOf").raw(R"([{"type":"array"},{"enum":[null,false,"",{}]}])").end_object();
   }
   schema.set_nullable(true);
   json.key("response_format").begin_object();
   schema.type("object");
   json.key("required").raw(R"(["type"])").key("properties").raw(R"({"type":{"const":"text"}})").end_object();
-  for (const char* name : {"tool_choice", "function_call"}) {
-    json.key(name).begin_object();
+  for (const Switched& each : switched(is_chat)) {
+    json.key(each.choice).begin_object();
     schema.words({"none", "auto"});
     json.end_object();
   }
@@ -163,14 +168,14 @@ void describe_unsupported(SchemaWriter& schema) {
   json.member("description", "The same as n").end_object();
 }
 
-void describe_switches(SchemaWriter& schema) {
+void describe_switches(SchemaWriter& schema, bool is_chat) {
   JsonWriter& json = schema.json();
   json.key("allOf").begin_array();
-  for (const Switched& switched : kSwitched) {
+  for (const Switched& each : switched(is_chat)) {
     json.begin_object().key("anyOf").begin_array().begin_object().key("properties").begin_object();
-    json.key(switched.name).raw(R"({"enum":[null,false,"",[],{}]})").end_object().end_object().begin_object();
-    json.key("required").begin_array().value(switched.choice).end_array().key("properties").begin_object();
-    json.key(switched.choice).raw(R"({"const":"none"})").end_object().end_object().end_array().end_object();
+    json.key(each.name).raw(R"({"enum":[null,false,"",[],{}]})").end_object().end_object().begin_object();
+    json.key("required").begin_array().value(each.choice).end_array().key("properties").begin_object();
+    json.key(each.choice).raw(R"({"const":"none"})").end_object().end_object().end_array().end_object();
   }
   json.end_array();
 }

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/tool_calls.h"
+
+namespace millrace::text {
+
+/// How an answer is to be taken apart.
+struct AnswerFormat {
+  bool splits_reasoning = false;     ///< <think>…</think> before the answer
+  bool begins_in_reasoning = false;  ///< the prompt has opened it
+  std::optional<ToolFormat> tools;
+  /// The prompt ends with it: the beginning of a call. Parsed as if the model had written it.
+  std::string prefix;
+  [[nodiscard]] bool is_plain() const { return !splits_reasoning && !tools; }
+};
+
+/// Whether a prompt that ends a chat template's way has opened the reasoning of the answer.
+[[nodiscard]] bool opens_reasoning(std::string_view prompt);
+/// Whether the beginning of an answer has not come to the end of its reasoning.
+[[nodiscard]] bool is_within_reasoning(std::string_view begun_answer);
+/// Whether the source of a chat template knows of <think>.
+[[nodiscard]] bool template_reasons(std::string_view source);
+/// What closes reasoning that a prompt has opened, so that something else can be said.
+inline constexpr std::string_view kCloseReasoning = "\n</think>\n\n";
+inline constexpr std::string_view kEndOfReasoning = "</think>";
+
+/// Tells the reasoning that an answer begins with from the rest, as it comes. Space around either is dropped.
+class ReasoningSplitter {
+ public:
+  explicit ReasoningSplitter(bool begins_in_reasoning) : place_(begins_in_reasoning ? Place::kBegin : Place::kStart) {}
+
+  void push(std::string_view text, std::string& reasoning, std::string& rest);
+  void finish(std::string& reasoning, std::string& rest);
+  [[nodiscard]] bool in_reasoning() const { return place_ == Place::kBegin || place_ == Place::kReasoning; }
+
+ private:
+  enum class Place : uint8_t { kStart, kBegin, kReasoning, kGap, kRest };
+  bool step(std::string& reasoning, std::string& rest);
+
+  Place place_;
+  std::string pending_;
+};
+
+/// What a piece of an answer adds to it.
+struct AnswerPart {
+  std::string content;
+  std::string reasoning;
+  std::vector<ToolCallPart> calls;
+};
+
+/// Takes an answer apart into reasoning, content and calls of tools while it is written. One per choice.
+class AnswerParser {
+ public:
+  explicit AnswerParser(const AnswerFormat& format);
+
+  void push(std::string_view text, AnswerPart& out);
+  /// At the end of the answer: what was held back.
+  void finish(AnswerPart& out);
+  [[nodiscard]] bool in_reasoning() const { return reasoning_ && reasoning_->in_reasoning(); }
+  [[nodiscard]] uint32_t calls_begun() const { return tools_ ? tools_->begun() : 0; }
+  [[nodiscard]] uint32_t calls_ended() const { return tools_ ? tools_->ended() : 0; }
+
+ private:
+  void push_rest(std::string_view text, AnswerPart& out);
+
+  std::optional<ReasoningSplitter> reasoning_;
+  std::optional<ToolCallParser> tools_;
+};
+
+}  // namespace millrace::text

@@ -1,0 +1,482 @@
+#include "text/tool_calls.h"
+
+#include <simdjson.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/json.h"
+#include "text/partial_match.h"
+
+namespace millrace::text {
+namespace {
+
+constexpr std::string_view kHermesOpen = "<tool_call>";
+constexpr std::string_view kHermesClose = "</tool_call>";
+constexpr std::string_view kPythonTag = "<|python_tag|>";
+constexpr std::string_view kMistralOpen = "[TOOL_CALLS]";
+constexpr std::string_view kDeepSeekOpen = "<｜tool▁calls▁begin｜>";
+constexpr std::string_view kDeepSeekClose = "<｜tool▁calls▁end｜>";
+constexpr std::string_view kDeepSeekCall = "<｜tool▁call▁begin｜>";
+constexpr std::string_view kDeepSeekCallEnd = "<｜tool▁call▁end｜>";
+constexpr std::string_view kDeepSeekSeparator = "<｜tool▁sep｜>";
+constexpr std::string_view kDeepSeekType = "function";
+/// What may stand between [TOOL_CALLS] and the arguments.
+constexpr size_t kMostHeadBytes = 1024;
+
+struct Named {
+  std::string_view word;
+  ToolFormat format;
+};
+constexpr std::array kFormats = {Named{"hermes", ToolFormat::kHermes}, Named{"llama3_json", ToolFormat::kLlama3},
+                                 Named{"mistral", ToolFormat::kMistral}, Named{"deepseek_v3", ToolFormat::kDeepSeekV3}};
+
+bool is_space(char c) {
+  return kAsciiSpace.find(c) != std::string_view::npos;
+}
+
+bool has(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+std::string_view trim(std::string_view text) {
+  const size_t first = text.find_first_not_of(kAsciiSpace);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, size_without_space(text) - first);
+}
+
+/// A JSON string with its quotes; nothing if it is none.
+std::optional<std::string> decode_string(const std::string& quoted) {
+  simdjson::dom::parser parser;
+  std::string_view text;
+  if (parser.parse(quoted).get_string().get(text) != simdjson::SUCCESS) return std::nullopt;
+  return std::string(text);
+}
+
+}  // namespace
+
+std::string_view to_string(ToolFormat format) {
+  const auto* it = std::ranges::find(kFormats, format, &Named::format);
+  return it == kFormats.end() ? "?" : it->word;
+}
+
+std::optional<ToolFormat> tool_format_named(std::string_view word) {
+  const auto* it = std::ranges::find(kFormats, word, &Named::word);
+  return it == kFormats.end() ? std::nullopt : std::optional(it->format);
+}
+
+std::optional<ToolFormat> tool_format_of_template(std::string_view source) {
+  if (has(source, kMistralOpen)) return ToolFormat::kMistral;
+  if (has(source, kDeepSeekOpen)) return ToolFormat::kDeepSeekV3;
+  // Others write something else than JSON between the same tags.
+  if (has(source, kHermesOpen)) {
+    const bool is_xml = has(source, "<function=") || has(source, "<arg_key>");
+    return is_xml ? std::nullopt : std::optional(ToolFormat::kHermes);
+  }
+  if (has(source, "<|start_header_id|>") && has(source, "\"parameters\"")) return ToolFormat::kLlama3;
+  return std::nullopt;
+}
+
+std::string call_prefix(ToolFormat format, std::string_view name) {
+  // Without the space that the model's next token begins with.
+  const bool is_llama = format == ToolFormat::kLlama3;
+  std::string object = "{\"name\":";
+  if (!name.empty()) {
+    object += ' ';
+    append_json_string(object, name);
+    object += is_llama ? ", \"parameters\":" : ", \"arguments\":";
+  }
+  switch (format) {
+    case ToolFormat::kHermes: return std::string(kHermesOpen) + '\n' + object;
+    case ToolFormat::kLlama3: return object;
+    case ToolFormat::kMistral: return std::string(kMistralOpen) + " [" + object;
+    case ToolFormat::kDeepSeekV3: break;
+  }
+  std::string prefix;
+  for (const std::string_view part : {kDeepSeekOpen, kDeepSeekCall, kDeepSeekType, kDeepSeekSeparator}) prefix += part;
+  if (!name.empty()) prefix += std::string(name) + "\n```json\n";
+  return prefix;
+}
+
+void append_call_part(std::vector<ToolCallPart>& parts, ToolCallPart part) {
+  if (parts.empty() || parts.back().index != part.index) {
+    parts.push_back(std::move(part));
+    return;
+  }
+  parts.back().name += part.name;
+  parts.back().arguments += part.arguments;
+}
+
+CallObject::State CallObject::feed(char c) {
+  switch (place_) {
+    case Place::kBefore:
+      if (is_space(c)) return State::kOpen;
+      place_ = Place::kMember;
+      return c == '{' ? State::kOpen : State::kBad;
+    case Place::kMember:
+      if (is_space(c) || c == ',') return State::kOpen;
+      if (c == '}') {
+        if (has_name() && !saw_arguments_) arguments_ = "{}";
+        place_ = Place::kEnd;
+        return has_name() ? State::kDone : State::kBad;
+      }
+      key_.clear();
+      place_ = Place::kKey;
+      return c == '"' ? State::kOpen : State::kBad;
+    case Place::kKey:
+      if (c == '"') {
+        place_ = Place::kColon;
+      } else {
+        key_ += c;
+      }
+      return c == '\\' ? State::kBad : State::kOpen;
+    case Place::kColon:
+      if (is_space(c)) return State::kOpen;
+      place_ = Place::kValueStart;
+      return c == ':' ? State::kOpen : State::kBad;
+    case Place::kValueStart:
+      if (is_space(c)) return State::kOpen;
+      if (!begin_value(c)) return State::kBad;
+      break;
+    case Place::kValue: break;
+    case Place::kEnd: return State::kBad;
+  }
+  // A number or a word ends before the byte that follows it.
+  if (is_scalar_ && (c == ',' || c == '}' || is_space(c))) {
+    if (!end_value()) return State::kBad;
+    return feed(c);
+  }
+  if (in_value(c) && !end_value()) return State::kBad;
+  return State::kOpen;
+}
+
+bool CallObject::begin_value(char c) {
+  place_ = Place::kValue;
+  target_ = Target::kNone;
+  if (key_ == "name") target_ = Target::kName;
+  if (key_ == "arguments" || key_ == "parameters") target_ = Target::kArguments;
+  if (target_ == Target::kArguments && std::exchange(saw_arguments_, true)) return false;
+  value_.clear();
+  is_string_ = c == '"';
+  is_scalar_ = !is_string_ && c != '{' && c != '[';
+  in_string_ = false;
+  escaped_ = false;
+  depth_ = 0;
+  return true;
+}
+
+bool CallObject::in_value(char c) {
+  if (target_ == Target::kArguments && !is_string_) {
+    arguments_ += c;
+  } else if (target_ != Target::kNone) {
+    value_ += c;
+  }
+  if (is_scalar_) return false;
+  if (in_string_) {
+    const bool closes = c == '"' && !escaped_;
+    escaped_ = c == '\\' && !escaped_;
+    if (closes) in_string_ = false;
+    return closes && depth_ == 0;
+  }
+  if (c == '"') in_string_ = true;
+  if (c == '{' || c == '[') ++depth_;
+  return (c == '}' || c == ']') && --depth_ == 0;
+}
+
+bool CallObject::end_value() {
+  place_ = Place::kMember;
+  is_scalar_ = false;
+  if (target_ == Target::kName) {
+    const auto name = decode_string(value_);
+    if (!name || name->empty() || has_name()) return false;
+    name_ = *name;
+  }
+  if (target_ != Target::kArguments) return true;
+  if (is_string_) {
+    auto text = decode_string(value_);
+    if (!text) return false;
+    arguments_ = *std::move(text);
+  } else if (arguments_ == "null") {
+    arguments_ = "{}";
+  }
+  return true;
+}
+
+std::string CallObject::take_arguments() {
+  // A word may become "null".
+  if (!has_name() || (is_scalar_ && place_ == Place::kValue)) return {};
+  return std::exchange(arguments_, {});
+}
+
+std::string_view ToolCallParser::opener() const {
+  switch (format_) {
+    case ToolFormat::kHermes: return kHermesOpen;
+    case ToolFormat::kLlama3: return kPythonTag;
+    case ToolFormat::kMistral: return kMistralOpen;
+    case ToolFormat::kDeepSeekV3: break;
+  }
+  return kDeepSeekOpen;
+}
+
+void ToolCallParser::push(std::string_view text, std::string& content, std::vector<ToolCallPart>& calls) {
+  pending_ += text;
+  Out out{content, calls};
+  while (step(out)) {
+  }
+}
+
+void ToolCallParser::finish(std::string& content) {
+  // What is begun has been told, and space behind a call is dropped.
+  const bool is_text = place_ == Place::kText && (begun_ == 0 || !trim(pending_).empty());
+  if (is_text || !held_.empty()) content += held_ + pending_;
+  held_.clear();
+  pending_.clear();
+}
+
+bool ToolCallParser::step(Out& out) {
+  switch (place_) {
+    case Place::kText: return step_text(out);
+    case Place::kFirst: return step_first();
+    case Place::kObject: return step_object(out);
+    case Place::kBetween: return step_between(out);
+    case Place::kHead: return step_head(out);
+    case Place::kArguments: return step_arguments(out);
+    case Place::kTail: return step_tail();
+  }
+  return false;
+}
+
+bool ToolCallParser::step_text(Out& out) {
+  if (format_ == ToolFormat::kLlama3) return step_start_of_json(out);
+  const size_t at = pending_.find(opener());
+  const bool is_found = at != std::string::npos;
+  size_t end = is_found ? at : pending_.size() - begun_at_end(pending_, opener());
+  const size_t without_space = size_without_space(std::string_view(pending_).substr(0, end));
+  if (is_found || end - without_space <= kMostHeldSpace) end = without_space;
+  out.content.append(pending_, 0, end);
+  pending_.erase(0, is_found ? at : end);
+  if (!is_found) return false;
+  held_ = opener();
+  pending_.erase(0, opener().size());
+  switch (format_) {
+    case ToolFormat::kHermes: open(Place::kObject); break;
+    case ToolFormat::kMistral: place_ = Place::kFirst; break;
+    default: place_ = Place::kBetween;
+  }
+  return true;
+}
+
+/// An answer is a call from its first byte, or none at all.
+bool ToolCallParser::step_start_of_json(Out& out) {
+  if (!is_text_) {
+    const size_t first = pending_.find_first_not_of(kAsciiSpace);
+    if (first == std::string::npos) return false;
+    if (pending_[first] != '{') {
+      const std::string_view rest = std::string_view(pending_).substr(first);
+      if (kPythonTag.starts_with(rest) && rest.size() < kPythonTag.size()) return false;
+      is_text_ = !rest.starts_with(kPythonTag);
+    }
+    if (!is_text_) {
+      const size_t skipped = pending_[first] == '{' ? first : first + kPythonTag.size();
+      held_ = pending_.substr(0, skipped);
+      pending_.erase(0, skipped);
+      open(Place::kObject);
+      return true;
+    }
+  }
+  out.content += std::exchange(pending_, {});
+  return false;
+}
+
+void ToolCallParser::open(Place place) {
+  place_ = place;
+  object_ = CallObject();
+  depth_ = 0;
+  in_string_ = false;
+  escaped_ = false;
+}
+
+void ToolCallParser::begin_call(std::string name, Out& out) {
+  held_.clear();
+  append_call_part(out.calls, {begun_++, std::move(name), {}});
+}
+
+void ToolCallParser::end_call(Place next) {
+  ++ended_;
+  place_ = next;
+}
+
+void ToolCallParser::give_up(Out& out) {
+  out.content += std::exchange(held_, {});
+  place_ = Place::kText;
+  is_text_ = true;
+}
+
+bool ToolCallParser::step_object(Out& out) {
+  const bool was_named = object_.has_name();
+  auto state = CallObject::State::kOpen;
+  size_t count = 0;
+  while (count < pending_.size() && state == CallObject::State::kOpen) state = object_.feed(pending_[count++]);
+  if (!object_.has_name()) held_.append(pending_, 0, count);
+  pending_.erase(0, count);
+  if (!was_named && object_.has_name()) begin_call(object_.name(), out);
+  if (object_.has_name()) append_call_part(out.calls, {begun_ - 1, {}, object_.take_arguments()});
+  if (state == CallObject::State::kOpen) return false;
+  if (state == CallObject::State::kDone || object_.has_name()) {
+    end_call(Place::kBetween);
+  } else {
+    give_up(out);
+  }
+  return true;
+}
+
+/// Behind a call, or before the first one.
+bool ToolCallParser::step_between(Out& out) {
+  skip_space(format_ == ToolFormat::kLlama3 || format_ == ToolFormat::kMistral ? ",;" : "");
+  if (pending_.empty()) return false;
+  switch (format_) {
+    case ToolFormat::kHermes: return step_word(kHermesClose, Place::kText, out);
+    case ToolFormat::kDeepSeekV3: {
+      const auto call = take_word(kDeepSeekCall);
+      if (!call) return false;
+      if (!*call) return step_word(kDeepSeekClose, Place::kText, out);
+      held_ += kDeepSeekCall;
+      open(Place::kHead);
+      return true;
+    }
+    case ToolFormat::kLlama3:
+    case ToolFormat::kMistral: break;
+  }
+  if (format_ == ToolFormat::kMistral && take_word("]") == true) {
+    place_ = Place::kText;
+  } else if (pending_.front() == '{') {
+    open(Place::kObject);
+  } else if (format_ == ToolFormat::kLlama3) {
+    return step_word(kPythonTag, Place::kBetween, out);
+  } else {
+    give_up(out);
+  }
+  return true;
+}
+
+/// `word` leads to `next`; anything else ends the calls.
+bool ToolCallParser::step_word(std::string_view word, Place next, Out& out) {
+  const auto taken = take_word(word);
+  if (!taken) return false;
+  if (*taken) {
+    place_ = next;
+  } else {
+    give_up(out);
+  }
+  return true;
+}
+
+/// Behind [TOOL_CALLS]: an array of objects, or a name.
+bool ToolCallParser::step_first() {
+  skip_space();
+  if (pending_.empty()) return false;
+  if (pending_.front() == '[') {
+    held_ += '[';
+    pending_.erase(0, 1);
+    place_ = Place::kBetween;
+  } else {
+    open(Place::kHead);
+  }
+  return true;
+}
+
+bool ToolCallParser::step_head(Out& out) {
+  std::string name;
+  size_t end = 0;
+  if (format_ == ToolFormat::kMistral) {
+    end = pending_.find('{');
+    if (end == std::string::npos) {
+      if (pending_.size() <= kMostHeadBytes) return false;
+    } else {
+      name = trim(std::string_view(pending_).substr(0, std::min(end, pending_.find('['))));
+    }
+  } else {
+    const size_t at = pending_.find(kDeepSeekSeparator);
+    if (at == std::string::npos) return false;
+    name = trim(std::string_view(pending_).substr(0, at));
+    end = at + kDeepSeekSeparator.size();
+    if (name == kDeepSeekType) {
+      const size_t line_end = pending_.find('\n', end);
+      if (line_end == std::string::npos) return false;
+      name = trim(std::string_view(pending_).substr(end, line_end - end));
+      end = line_end + 1;
+    }
+  }
+  if (name.empty()) {
+    give_up(out);
+    return true;
+  }
+  pending_.erase(0, end);
+  begin_call(std::move(name), out);
+  open(Place::kArguments);
+  return true;
+}
+
+bool ToolCallParser::step_arguments(Out& out) {
+  const bool has_tail = format_ == ToolFormat::kDeepSeekV3;
+  if (depth_ == 0) {
+    // A fence, with the language that it names.
+    const size_t first = pending_.find_first_of(has_tail ? "{<" : "{");
+    if (first == std::string::npos) {
+      pending_.clear();
+      return false;
+    }
+    pending_.erase(0, first);
+    if (pending_.front() == '<') {
+      append_call_part(out.calls, {begun_ - 1, {}, "{}"});
+      end_call(Place::kTail);
+      return true;
+    }
+  }
+  size_t count = 0;
+  do {
+    const char c = pending_[count++];
+    if (in_string_) {
+      if (c == '"' && !escaped_) in_string_ = false;
+      escaped_ = c == '\\' && !escaped_;
+      continue;
+    }
+    if (c == '"') in_string_ = true;
+    if (c == '{' || c == '[') ++depth_;
+    if (c == '}' || c == ']') --depth_;
+  } while (count < pending_.size() && depth_ > 0);
+  append_call_part(out.calls, {begun_ - 1, {}, pending_.substr(0, count)});
+  pending_.erase(0, count);
+  if (depth_ > 0) return false;
+  end_call(has_tail ? Place::kTail : Place::kText);
+  return true;
+}
+
+/// The other end of the fence.
+bool ToolCallParser::step_tail() {
+  const size_t at = pending_.find(kDeepSeekCallEnd);
+  if (at == std::string::npos) {
+    pending_.erase(0, pending_.size() - begun_at_end(pending_, kDeepSeekCallEnd));
+    return false;
+  }
+  pending_.erase(0, at + kDeepSeekCallEnd.size());
+  place_ = Place::kBetween;
+  return true;
+}
+
+void ToolCallParser::skip_space(std::string_view also) {
+  const auto is_passed = [also](char c) { return is_space(c) || also.find(c) != std::string_view::npos; };
+  pending_.erase(0, static_cast<size_t>(std::ranges::find_if_not(pending_, is_passed) - pending_.begin()));
+}
+
+std::optional<bool> ToolCallParser::take_word(std::string_view word) {
+  if (pending_.starts_with(word)) {
+    pending_.erase(0, word.size());
+    return true;
+  }
+  if (word.starts_with(pending_)) return std::nullopt;
+  return false;
+}
+
+}  // namespace millrace::text

@@ -1,0 +1,139 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// How models write calls of tools into their answers, and reading them while they are written.
+namespace millrace::text {
+
+/// Named as vLLM names its parsers.
+///   hermes       <tool_call>{"name": …, "arguments": {…}}</tool_call>, repeated (Hermes, Qwen 2.5 and 3)
+///   llama3_json  an answer that is {"name": …, "parameters": {…}}, several after ";", <|python_tag|> before it or not
+///   mistral      [TOOL_CALLS][{"name": …, "arguments": {…}}, …], and of later models [TOOL_CALLS]name[ARGS]{…}
+///   deepseek_v3  <｜tool▁calls▁begin｜>, and per call function<｜tool▁sep｜>name, the arguments in a fenced block; of
+///   later
+///                models name<｜tool▁sep｜>{…}
+enum class ToolFormat : uint8_t { kHermes, kLlama3, kMistral, kDeepSeekV3 };
+
+[[nodiscard]] std::string_view to_string(ToolFormat format);
+[[nodiscard]] std::optional<ToolFormat> tool_format_named(std::string_view word);
+/// The one that a chat template's source asks for, or none of these.
+[[nodiscard]] std::optional<ToolFormat> tool_format_of_template(std::string_view source);
+
+/// How an answer begins that calls the tool `name`, up to its arguments; with no name, up to that.
+[[nodiscard]] std::string call_prefix(ToolFormat format, std::string_view name);
+
+/// What a piece of an answer adds to one call.
+struct ToolCallPart {
+  uint32_t index = 0;     ///< of the answer's calls
+  std::string name;       ///< in a call's first part, and there never empty
+  std::string arguments;  ///< JSON, as the model wrote it; the next piece of it
+};
+
+/// The parts of one call are joined as long as they are neighbours.
+void append_call_part(std::vector<ToolCallPart>& parts, ToolCallPart part);
+
+/// An object {"name": "f", "arguments": {…}}, byte by byte, in whatever order its members come. Arguments are passed on
+/// as they come once the name is known. Other members are passed over.
+class CallObject {
+ public:
+  enum class State : uint8_t { kOpen, kDone, kBad };
+
+  /// Takes one byte; what it adds is appended to name() and arguments(). The first byte is the opening brace, or space.
+  State feed(char c);
+  [[nodiscard]] bool has_name() const { return !name_.empty(); }
+  [[nodiscard]] const std::string& name() const { return name_; }
+  /// What has come since the last call of this; nothing before the name.
+  [[nodiscard]] std::string take_arguments();
+
+ private:
+  enum class Place : uint8_t { kBefore, kMember, kKey, kColon, kValueStart, kValue, kEnd };
+  enum class Target : uint8_t { kNone, kName, kArguments };
+
+  /// False for arguments that have come before.
+  bool begin_value(char c);
+  /// True where the byte is the value's last.
+  bool in_value(char c);
+  bool end_value();
+
+  Place place_ = Place::kBefore;
+  Target target_ = Target::kNone;
+  std::string key_;
+  std::string value_;  // of the name, and of arguments that are a string: raw
+  std::string name_;
+  std::string arguments_;  // not taken yet
+  size_t depth_ = 0;
+  bool is_scalar_ = false;
+  bool is_string_ = false;
+  bool in_string_ = false;
+  bool escaped_ = false;
+  bool saw_arguments_ = false;
+};
+
+/// Tells the calls of an answer from its text, as it comes. Nothing that may still become a call is given away, and
+/// what looked like one and is none comes out as text. Space between text and call is dropped.
+class ToolCallParser {
+ public:
+  explicit ToolCallParser(ToolFormat format) : format_(format) {}
+
+  void push(std::string_view text, std::string& content, std::vector<ToolCallPart>& calls);
+  /// At the end of the answer.
+  void finish(std::string& content);
+  /// Calls whose name has come.
+  [[nodiscard]] uint32_t begun() const { return begun_; }
+  /// Calls that are complete.
+  [[nodiscard]] uint32_t ended() const { return ended_; }
+
+ private:
+  enum class Place : uint8_t {
+    kText,       // looking for a call
+    kFirst,      // of Mistral: behind what opens the calls
+    kObject,     // in a call of the form {"name": …}
+    kBetween,    // behind a call, or before the first of several
+    kHead,       // before the arguments of a call without such an object
+    kArguments,  // of one
+    kTail,       // behind those
+  };
+  struct Out {
+    std::string& content;
+    std::vector<ToolCallPart>& calls;
+  };
+
+  /// Consumes from pending_; false where more has to come first.
+  bool step(Out& out);
+  bool step_text(Out& out);
+  bool step_start_of_json(Out& out);
+  bool step_object(Out& out);
+  bool step_between(Out& out);
+  bool step_word(std::string_view word, Place next, Out& out);
+  bool step_first();
+  bool step_head(Out& out);
+  bool step_arguments(Out& out);
+  bool step_tail();
+  void open(Place place);
+  void begin_call(std::string name, Out& out);
+  void end_call(Place next);
+  /// What has been held of a call that is none.
+  void give_up(Out& out);
+  void skip_space(std::string_view also = {});
+  [[nodiscard]] std::string_view opener() const;
+  /// pending_ begins with `word`, and it is consumed; nothing where that cannot be said yet.
+  [[nodiscard]] std::optional<bool> take_word(std::string_view word);
+
+  ToolFormat format_;
+  Place place_ = Place::kText;
+  std::string pending_;
+  std::string held_;  // of a call whose name has not come: it may turn out to be text
+  CallObject object_;
+  size_t depth_ = 0;  // in arguments
+  bool in_string_ = false;
+  bool escaped_ = false;
+  bool is_text_ = false;  // llama3_json: the answer is no call
+  uint32_t begun_ = 0;
+  uint32_t ended_ = 0;
+};
+
+}  // namespace millrace::text

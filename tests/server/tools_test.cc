@@ -1,0 +1,233 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+
+#include "server/schema_check.h"
+#include "server/test_server.h"
+
+using namespace millrace;
+using namespace millrace::test;
+
+namespace {
+
+/// Shows tools and reasoning as Qwen 3 does, in fewer words.
+constexpr const char* kTemplate =
+    R"({% if tools %}[tools <tool_call>]{{ tools | tojson }}{% endif %}{% for m in messages %}[{{ m.role }}])"
+    R"({% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content if m.content }})"
+    R"({% for c in m.tool_calls %}({{ c.function.name }} {{ c.function.arguments | tojson }}){% endfor %})"
+    R"({{ m.tool_call_id }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %})"
+    R"({% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %})"
+    R"({% if reasoning_effort == 'high' %}<think>{% endif %})";
+constexpr const char* kTools =
+    R"("tools":[{"type":"function","function":{"name":"look","parameters":{"type":"object"}}}])";
+constexpr const char* kCall = "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": \"it\"}}\n</tool_call>";
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+/// A server whose model answers `text`.
+struct ToolServer : TestServer {
+  explicit ToolServer(std::string text, server::ServerOptions options = allowing()) : TestServer(std::move(options)) {
+    engine.on_submit = [text](const sched::GenerateRequest&) { return Reply{.text = text}; };
+  }
+  static server::ServerOptions allowing() {
+    server::ServerOptions options;
+    options.allow_request_chat_template = true;
+    return options;
+  }
+  [[nodiscard]] static std::string body(std::string_view more, std::string_view messages = {}) {
+    return fmt::format(R"({{"chat_template":"{}","messages":{}{}{}}})", escaped(kTemplate),
+                       messages.empty() ? R"([{"role":"user","content":"hi"}])" : messages, more.empty() ? "" : ",",
+                       more);
+  }
+  [[nodiscard]] ParsedJson ask(std::string_view more, std::string_view messages = {}) const {
+    const HttpReply reply = chat(body(more, messages));
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return ParsedJson(reply.body);
+  }
+  [[nodiscard]] std::string prompt() const {
+    const auto request = engine.seen().back();
+    return {request.prompt.begin(), request.prompt.end()};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("A call of a tool is told from the answer") {
+  const ToolServer server(fmt::format("I look.\n{}", kCall));
+  const ParsedJson json = server.ask(kTools);
+  CHECK(json.string("/choices/0/finish_reason") == "tool_calls");
+  CHECK(json.string("/choices/0/message/content") == "I look.");
+  REQUIRE(json.size("/choices/0/message/tool_calls") == 1);
+  CHECK_THAT(json.string("/choices/0/message/tool_calls/0/id"), Catch::StartsWith("call_"));
+  CHECK(json.string("/choices/0/message/tool_calls/0/type") == "function");
+  CHECK(json.string("/choices/0/message/tool_calls/0/function/name") == "look");
+  CHECK(json.string("/choices/0/message/tool_calls/0/function/arguments") == R"({"at": "it"})");
+  CHECK_THAT(server.prompt(), Catch::Contains(R"("name": "look")"));
+  const ParsedJson openapi(server.get("/openapi.json").body);
+  CHECK(matches(json.at(""), openapi.at("/components/schemas/ChatCompletionResponse"), openapi.at("")));
+}
+
+TEST_CASE("Without content a call's message has null") {
+  const ToolServer server(kCall);
+  CHECK(server.ask(kTools).is_null("/choices/0/message/content"));
+}
+
+TEST_CASE("Tools that are not shown leave the answer as it is") {
+  const ToolServer server(kCall);
+  const std::array<std::string, 3> mores = {"", fmt::format(R"({},"tool_choice":"none")", kTools), R"("tools":[])"};
+  for (const std::string& more : mores) {
+    INFO(more);
+    const ParsedJson json = server.ask(more);
+    CHECK(json.string("/choices/0/message/content") == kCall);
+    CHECK(json.string("/choices/0/finish_reason") == "stop");
+    CHECK(server.prompt() == "[user]hi[assistant]");
+  }
+}
+
+TEST_CASE("A stream of a call: name, then arguments in pieces, that join to the whole") {
+  const ToolServer server(fmt::format("Hm.\n{}\n{}", kCall, kCall));
+  const HttpReply reply = server.chat(ToolServer::body(fmt::format(R"({},"stream":true)", kTools)));
+  REQUIRE(reply.status == 200);
+  const ParsedJson openapi(server.get("/openapi.json").body);
+  std::string content;
+  std::string finish;
+  std::array<std::string, 2> ids;
+  std::array<std::string, 2> names;
+  std::array<std::string, 2> arguments;
+  size_t pieces = 0;
+  for (const std::string& event : reply.events()) {
+    if (event == "[DONE]") continue;
+    const ParsedJson chunk(event);
+    CHECK(matches(chunk.at(""), openapi.at("/components/schemas/ChatCompletionChunk"), openapi.at("")));
+    if (chunk.has("/choices/0/delta/content")) content += chunk.string("/choices/0/delta/content");
+    if (!chunk.is_null("/choices/0/finish_reason")) finish = chunk.string("/choices/0/finish_reason");
+    if (!chunk.has("/choices/0/delta/tool_calls")) continue;
+    const auto index = static_cast<size_t>(chunk.integer("/choices/0/delta/tool_calls/0/index"));
+    REQUIRE(index < 2);
+    if (chunk.has("/choices/0/delta/tool_calls/0/id")) {
+      ids[index] += chunk.string("/choices/0/delta/tool_calls/0/id");
+      names[index] += chunk.string("/choices/0/delta/tool_calls/0/function/name");
+    }
+    arguments[index] += chunk.string("/choices/0/delta/tool_calls/0/function/arguments");
+    ++pieces;
+  }
+  CHECK(content == "Hm.");
+  CHECK(finish == "tool_calls");
+  CHECK(pieces > 10);
+  CHECK(ids[0] != ids[1]);
+  for (const size_t i : {0, 1}) {
+    CHECK(names[i] == "look");
+    CHECK(arguments[i] == R"({"at": "it"})");
+  }
+}
+
+TEST_CASE("tool_choice begins the call") {
+  const ToolServer server(R"( {"at": 1}})");
+  const ParsedJson json =
+      server.ask(fmt::format(R"({},"tool_choice":{{"type":"function","function":{{"name":"look"}}}})", kTools));
+  CHECK(json.string("/choices/0/message/tool_calls/0/function/name") == "look");
+  CHECK(json.string("/choices/0/message/tool_calls/0/function/arguments") == R"({"at": 1})");
+  CHECK_THAT(server.prompt(), Catch::EndsWith("[assistant]<tool_call>\n{\"name\": \"look\", \"arguments\":"));
+  const ParsedJson closed = server.ask(fmt::format(R"({},"tool_choice":"required","reasoning_effort":"high")", kTools));
+  CHECK_THAT(server.prompt(), Catch::EndsWith("<think>\n</think>\n\n<tool_call>\n{\"name\":"));
+  CHECK_FALSE(closed.has("/choices/0/message/reasoning_content"));
+}
+
+TEST_CASE("Without parallel calls the answer ends with its first") {
+  const ToolServer server(fmt::format("{}\n{}", kCall, kCall));
+  CHECK(server.ask(kTools).size("/choices/0/message/tool_calls") == 2);
+  const ParsedJson json = server.ask(fmt::format(R"({},"parallel_tool_calls":false)", kTools));
+  CHECK(json.size("/choices/0/message/tool_calls") == 1);
+  CHECK(json.string("/choices/0/finish_reason") == "tool_calls");
+  CHECK(json.integer("/usage/completion_tokens") < static_cast<int64_t>(2 * std::string_view(kCall).size()));
+}
+
+TEST_CASE("A call that max_tokens cuts short says length") {
+  const ToolServer server(kCall);
+  const ParsedJson json = server.ask(fmt::format(R"({},"max_tokens":50)", kTools));
+  CHECK(json.string("/choices/0/finish_reason") == "length");
+  CHECK(json.string("/choices/0/message/tool_calls/0/function/name") == "look");
+}
+
+TEST_CASE("Calls and their results come back to the template") {
+  const ToolServer server("ok");
+  const std::string call = R"({"id":"c1","type":"function","function":{"name":"look","arguments":"{\"at\": \"it\"}"}})";
+  const std::string wrong = R"({"id":"c2","function":{"name":"look","arguments":"{at"}})";
+  const auto messages =
+      fmt::format(R"([{{"role":"user","content":"hi"}},{{"role":"assistant","content":null,"reasoning_content":"hm",)"
+                  R"("tool_calls":[{},{}]}},)"
+                  R"({{"role":"tool","tool_call_id":"c1","content":"seen"}}])",
+                  call, wrong);
+  (void)server.ask("", messages);
+  CHECK(server.prompt() ==
+        "[user]hi[assistant]<think>hm</think>(look {\"at\": \"it\"})(look \"{at\")[tool]seenc1[assistant]");
+}
+
+TEST_CASE("Reasoning has a member of its own, and is counted") {
+  const ToolServer server("<think>\nHm.\n</think>\n\nYes.");
+  const ParsedJson json = server.ask("");
+  CHECK(json.string("/choices/0/message/reasoning_content") == "Hm.");
+  CHECK(json.string("/choices/0/message/content") == "Yes.");
+  CHECK(json.integer("/usage/completion_tokens_details/reasoning_tokens") == 13);
+  const ParsedJson together = server.ask(R"("separate_reasoning":false)");
+  CHECK(together.string("/choices/0/message/content") == "<think>\nHm.\n</think>\n\nYes.");
+  const ParsedJson without = server.ask(R"("include_reasoning":false)");
+  CHECK(without.string("/choices/0/message/content") == "Yes.");
+  CHECK_FALSE(without.has("/choices/0/message/reasoning_content"));
+  std::string reasoning;
+  const HttpReply stream = server.chat(ToolServer::body(R"("stream":true)"));
+  for (const std::string& event : stream.events()) {
+    if (event == "[DONE]") continue;
+    const ParsedJson chunk(event);
+    if (!chunk.has("/choices/0/delta/reasoning_content")) continue;
+    CHECK_FALSE(chunk.has("/choices/0/delta/content"));
+    reasoning += chunk.string("/choices/0/delta/reasoning_content");
+  }
+  CHECK(reasoning == "Hm.");
+}
+
+TEST_CASE("The template hears how much reasoning is wanted") {
+  const ToolServer server("Hm.</think>Yes.");
+  CHECK(server.ask(R"("reasoning_effort":"none")").string("/choices/0/message/content") == "Hm.</think>Yes.");
+  CHECK_THAT(server.prompt(), Catch::EndsWith("[assistant]<think></think>"));
+  const ParsedJson json = server.ask(R"("reasoning_effort":"high")");
+  CHECK_THAT(server.prompt(), Catch::EndsWith("[assistant]<think>"));
+  CHECK(json.string("/choices/0/message/reasoning_content") == "Hm.");
+  CHECK(json.string("/choices/0/message/content") == "Yes.");
+  (void)server.ask(R"("enable_thinking":false)");
+  CHECK_THAT(server.prompt(), Catch::EndsWith("<think></think>"));
+  (void)server.ask(R"("reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true})");
+  CHECK_THAT(server.prompt(), Catch::EndsWith("[assistant]"));
+}
+
+TEST_CASE("What the model's template cannot do is refused, or left to a flag") {
+  const auto request = fmt::format(R"({{"messages":[{{"role":"user","content":"hi"}}],{}}})", kTools);
+  {
+    const ToolServer server(kCall);
+    const HttpReply reply = server.chat(request);
+    CHECK(reply.status == 400);
+    CHECK(ParsedJson(reply.body).string("/error/param") == "tools");
+    CHECK(server.post("/apply-template", request).status == 400);
+  }
+  auto options = ToolServer::allowing();
+  options.tool_call_parser = "hermes";
+  options.reasoning_parser = "none";
+  {
+    const ToolServer server(kCall, options);
+    const ParsedJson json(server.chat(request).body);
+    CHECK(json.size("/choices/0/message/tool_calls") == 1);
+    CHECK_FALSE(json.has("/usage/completion_tokens_details"));
+  }
+  options.tool_call_parser = "none";
+  const ToolServer server(kCall, options);
+  CHECK(server.chat(ToolServer::body(kTools)).status == 400);
+}
