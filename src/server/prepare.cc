@@ -260,7 +260,6 @@ ApiResult<GenerationSpec> Preparer::finish(const openai::CommonRequest& request,
   fill_options(request, spec);
   const tensor::SamplingParams params = sampling(request);
   spec.options.stop_token_ids = params.stop_token_ids;
-  const uint64_t seed = request.seed ? *request.seed : random_.next();
   const bool chat = spec.info.kind == openai::ResponseKind::kChat;
   for (const PreparedPrompt& prompt : spec.prompts) {
     const auto index = &prompt - spec.prompts.data();
@@ -277,7 +276,7 @@ ApiResult<GenerationSpec> Preparer::finish(const openai::CommonRequest& request,
       sched::GenerateRequest& target = spec.requests.emplace_back();
       target.prompt = prompt.ids;
       target.sampling = params;
-      target.sampling.seed = seed + i;
+      target.sampling.seed = request.seed ? *request.seed + i : random_.next();
       target.max_tokens = *budget;
       target.prompt_top_logprobs = request.prompt_logprobs;
       if (spec.options.echo) target.prompt_top_logprobs = std::max(target.prompt_top_logprobs, request.top_logprobs);

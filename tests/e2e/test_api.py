@@ -84,6 +84,12 @@ def test_n_gives_different_choices_that_the_seed_repeats(client4):
     assert ask() == first
 
 
+@pytest.mark.parametrize("extra", [{}, {"seed": -1}], ids=["no seed", "seed -1"])
+def test_without_a_seed_equal_prompts_get_answers_of_their_own(client4, extra):
+    answer = client4.completions.create(model=MODEL.name, prompt=[PROMPT] * 4, max_tokens=32, temperature=1, **extra)
+    assert len({choice.text for choice in answer.choices}) > 2
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_stop_string_ends_the_text_before_it(client4, stream):
     whole = client4.completions.create(model=MODEL.name, prompt=PROMPT, max_tokens=48, **GREEDY).choices[0].text

@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "server/test_server.h"
 
@@ -144,6 +145,16 @@ TEST_CASE("Several prompts and n give indexed choices with seeds of their own") 
   }
 }
 
+TEST_CASE("Without a seed every choice of every prompt draws with one of its own") {
+  for (const char* seed : {"null", "-1"}) {
+    TestServer server;
+    REQUIRE(server.complete(fmt::format(R"({{"prompt":["a","a","b"],"n":2,"seed":{}}})", seed)).status == 200);
+    std::set<uint64_t> seeds;
+    for (const sched::GenerateRequest& request : server.engine.seen()) seeds.insert(request.sampling.seed);
+    CHECK(seeds.size() == 6);
+  }
+}
+
 TEST_CASE("Prompts may be token ids") {
   TestServer server;
   REQUIRE(server.complete(R"({"prompt":[1,2,3]})").status == 200);
@@ -268,13 +279,13 @@ TEST_CASE("An answer of many logprobs is written elsewhere, and is the same") {
 TEST_CASE("Defaults come from the model, seeds from the request or at random") {
   TestServer server;
   REQUIRE(server.complete(R"({"prompt":"p"})").status == 200);
-  constexpr const char* kSaid = R"({"prompt":"p","temperature":0,"seed":-1,"top_k":-1,"logit_bias":{"65":-100}})";
+  constexpr const char* kSaid = R"({"prompt":"p","temperature":0,"seed":-2,"top_k":-1,"logit_bias":{"65":-100}})";
   REQUIRE(server.complete(kSaid).status == 200);
   const auto seen = server.engine.seen();
   CHECK(seen[0].sampling.temperature == 0.7f);
   CHECK(seen[0].sampling.stop_token_ids == std::vector<TokenId>{FakeEngine::kEos});
   CHECK(seen[1].sampling.temperature == 0.0f);
-  CHECK(seen[1].sampling.seed == UINT64_MAX);
+  CHECK(seen[1].sampling.seed == UINT64_MAX - 1);
   CHECK(seen[1].sampling.top_k == 0);
   CHECK(seen[1].sampling.logit_bias.at(0) == std::pair<TokenId, float>(65, -100.0f));
   REQUIRE(server.complete(R"({"prompt":"p"})").status == 200);

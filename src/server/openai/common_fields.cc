@@ -132,7 +132,8 @@ Refusal read_seed(std::string_view name, Json value, const RequestLimits&, Commo
                                      std::numeric_limits<int64_t>::max(), seed)) {
     return refusal;
   }
-  request.seed = static_cast<uint64_t>(seed);
+  request.seed.reset();
+  if (seed != -1) request.seed = static_cast<uint64_t>(seed);
   return std::nullopt;
 }
 
@@ -206,7 +207,8 @@ constexpr std::array kCommonFields = {
     Field<Common>{"top_k", read_top_k, [](SchemaWriter& s) { s.integer(-1, kInt32Max); }, "0 or -1: off"},
     Field<Common>{
         "seed", read_seed,
-        [](SchemaWriter& s) { s.integer(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()); }},
+        [](SchemaWriter& s) { s.integer(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()); },
+        "Choice i of a prompt draws with seed + i; -1, as nothing: each of all choices with one of its own"},
     Field<Common>{"stop", read_stop, describe_stop},
     Field<Common>{"stop_token_ids", read_stop_token_ids,
                   [](SchemaWriter& s) {

@@ -35,7 +35,7 @@ struct CommonRequest {
   std::optional<float> repetition_penalty;
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;
-  std::optional<uint64_t> seed;
+  std::optional<uint64_t> seed;  ///< nothing: every choice draws with one of its own
   std::vector<std::string> stop;
   std::vector<TokenId> stop_token_ids;
   std::vector<std::pair<TokenId, float>> logit_bias;
