@@ -24,6 +24,7 @@ struct ChoiceOptions {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::vector<std::string> stop;
   std::vector<TokenId> stop_token_ids;  ///< eos and the user's; their text is not shown unless include_stop
+  std::vector<TokenId> own_stop_token_ids;  ///< the user's alone
   uint32_t min_tokens = 0;              ///< stop strings that end within so many tokens do not count
   bool include_stop = false;
   bool skip_special_tokens = true;
@@ -48,7 +49,7 @@ struct ChoiceDelta {
   std::vector<tensor::TokenLogprobs> prompt_logprobs;
   std::optional<sched::FinishReason> finish;
   std::string stop_text;                 ///< the stop string that matched, if one did
-  std::optional<TokenId> stop_token;     ///< the stop token that was drawn, if one was
+  std::optional<TokenId> stop_token;     ///< the user's stop token that was drawn, if one was
   bool first = false;                    ///< holds the choice's first event
 };
 

@@ -242,6 +242,7 @@ void Preparer::fill_options(const openai::CommonRequest& request, GenerationSpec
   spec.continuous_usage = request.continuous_usage;
   spec.options.tokenizer = service_.tokenizer;
   spec.options.stop = request.stop;
+  spec.options.own_stop_token_ids = request.stop_token_ids;
   spec.options.min_tokens = request.min_tokens;
   spec.options.include_stop = request.include_stop;
   spec.options.skip_special_tokens = request.skip_special_tokens;

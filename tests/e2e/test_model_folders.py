@@ -47,7 +47,9 @@ def test_what_the_tokenizer_calls_its_end_ends_an_answer(folder):
             bias = {str(tokens[token]): 100}
             body = {"prompt": PROMPT, "max_tokens": 5, "temperature": 0, "logit_bias": bias}
             choice = server.post("/v1/completions", body).json()["choices"][0]
-            assert (choice["finish_reason"], choice["stop_reason"], choice["text"]) == ("stop", tokens[token], "")
+            assert (choice["finish_reason"], choice["stop_reason"], choice["text"]) == ("stop", None, "")
+            choice = server.post("/v1/completions", {**body, "stop_token_ids": [tokens[token]]}).json()["choices"][0]
+            assert choice["stop_reason"] == tokens[token]
             choice = server.post("/v1/completions", {**body, "ignore_eos": True}).json()["choices"][0]
             assert choice["finish_reason"] == "length"
 

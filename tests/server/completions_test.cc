@@ -109,11 +109,28 @@ TEST_CASE("A stop token's text is not shown") {
   server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab"}; };
   const ParsedJson json(server.complete(R"({"prompt":"p","skip_special_tokens":false})").body);
   CHECK(json.string("/choices/0/text") == "ab");
-  CHECK(json.integer("/choices/0/stop_reason") == FakeEngine::kEos);
   const ParsedJson ignored(
       server.complete(R"({"prompt":"p","skip_special_tokens":false,"ignore_eos":true,"stop_token_ids":[65]})").body);
   CHECK(ignored.string("/choices/0/text") == "ab<eos>");
   CHECK(server.engine.seen().back().sampling.stop_token_ids == std::vector<TokenId>{65});
+}
+
+TEST_CASE("Only what the request asked to stop at is the reason of a stop") {
+  TestServer server;
+  const auto answer = [&](std::string_view members) {
+    const HttpReply whole = server.complete(fmt::format(R"({{"prompt":"p"{}}})", members));
+    const auto events = server.complete(fmt::format(R"({{"prompt":"p","stream":true{}}})", members)).events();
+    CHECK(simdjson::minify(ParsedJson(events[events.size() - 2]).at("/choices/0/stop_reason")) ==
+          simdjson::minify(ParsedJson(whole.body).at("/choices/0/stop_reason")));
+    return whole.body;
+  };
+  const ParsedJson own(answer(""));
+  CHECK(own.string("/choices/0/finish_reason") == "stop");
+  CHECK(own.is_null("/choices/0/stop_reason"));
+  const ParsedJson other(answer(R"(,"stop_token_ids":[65])"));
+  CHECK(other.is_null("/choices/0/stop_reason"));
+  const ParsedJson listed(answer(R"(,"stop_token_ids":[65,257])"));
+  CHECK(listed.integer("/choices/0/stop_reason") == FakeEngine::kEos);
 }
 
 TEST_CASE("Several prompts and n give indexed choices with seeds of their own") {
