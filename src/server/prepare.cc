@@ -200,15 +200,18 @@ ApiResult<uint32_t> Preparer::token_budget(const openai::CommonRequest& request,
   if (prompt_tokens == 0) return bad_request(place.param, "{}: it has no tokens, wanted at least 1", place.name);
   const bool scoring = request.max_tokens == 0u;
   if (prompt_tokens > context || (prompt_tokens == context && !scoring)) {
-    return bad_request(place.param, "{}: found {} tokens, which leaves no room in the model's context of {} tokens",
-                       place.name, prompt_tokens, context);
+    return bad_request(place.param,
+                       "this model's maximum context length is {} tokens, and {} has {}, which leaves no room for an "
+                       "answer: shorten it, or have it cut by truncate_prompt_tokens",
+                       context, place.name, prompt_tokens);
   }
   const auto room = static_cast<uint32_t>(context - prompt_tokens);
   if (!request.max_tokens) return chat ? room : std::min(kDefaultMaxTokens, room);
   if (*request.max_tokens > room) {
-    return bad_request("max_tokens",
-                       "max_tokens: found {}, but the prompt's {} tokens leave {} of the model's context of {} tokens",
-                       *request.max_tokens, prompt_tokens, room, context);
+    return bad_request(request.max_tokens_name,
+                       "this model's maximum context length is {} tokens, of which the {} of {} leave {}: lower {} from "
+                       "{} to that, or shorten the prompt",
+                       context, prompt_tokens, place.name, room, request.max_tokens_name, *request.max_tokens);
   }
   return *request.max_tokens;
 }

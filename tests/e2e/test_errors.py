@@ -45,7 +45,9 @@ def test_too_long_a_prompt_is_a_bad_request_with_numbers(client):
     limit = client.models.list().data[0].model_extra["max_model_len"]
     with pytest.raises(openai.BadRequestError) as error:
         client.completions.create(model=MODEL.name, prompt=[5] * (limit + 1), max_tokens=1)
-    assert str(limit) in error.value.body["message"]
+    # The words by which litellm and agents know that they have to shorten.
+    assert error.value.body["message"].startswith(f"this model's maximum context length is {limit} tokens")
+    assert str(limit + 1) in error.value.body["message"] and error.value.body["code"] == 400
 
 
 def test_a_bad_request_is_not_retried(pp4):

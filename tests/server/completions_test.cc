@@ -315,9 +315,17 @@ TEST_CASE("The context limits prompt and output") {
   REQUIRE(long_prompt.status == 400);
   const ParsedJson error(long_prompt.body);
   CHECK(error.string("/error/param") == "prompt");
-  CHECK_THAT(error.string("/error/message"), Catch::Contains("600") && Catch::Contains("512"));
+  const std::string beginning = "this model's maximum context length is 512 tokens";  // what clients look for
+  CHECK_THAT(error.string("/error/message"), Catch::StartsWith(beginning) && Catch::Contains("prompt has 600"));
   const ParsedJson too_many(server.complete(R"({"prompt":"abc","max_tokens":510})").body);
   CHECK(too_many.string("/error/param") == "max_tokens");
+  CHECK_THAT(too_many.string("/error/message"), Catch::StartsWith(beginning) && Catch::Contains("max_tokens from 510"));
+  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
+    const HttpReply chat =
+        server.chat(fmt::format(R"({{"messages":[{{"role":"user","content":"c"}}],"{}":512}})", name));
+    CHECK(ParsedJson(chat.body).string("/error/param") == name);
+    CHECK_THAT(ParsedJson(chat.body).string("/error/message"), Catch::Contains(fmt::format("lower {} from 512", name)));
+  }
   const std::string cut = fmt::format(R"({{"prompt":"{}","truncate_prompt_tokens":10}})", std::string(600, 'x'));
   REQUIRE(server.complete(cut).status == 200);
   CHECK(server.engine.seen().back().prompt.size() == 10);

@@ -244,8 +244,8 @@ Refusal check_common(const CommonRequest& request) {
     return bad_request("stream_options", "stream_options: allowed only with stream true");
   }
   if (request.max_tokens && request.min_tokens > *request.max_tokens) {
-    return bad_request("min_tokens", "min_tokens: found {}, wanted at most max_tokens {}", request.min_tokens,
-                       *request.max_tokens);
+    return bad_request("min_tokens", "min_tokens: found {}, wanted at most {} {}", request.min_tokens,
+                       request.max_tokens_name, *request.max_tokens);
   }
   if (request.stream && request.prompt_logprobs >= 0) {
     return bad_request("prompt_logprobs", "prompt_logprobs: not available with stream true");

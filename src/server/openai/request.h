@@ -27,6 +27,7 @@ struct RequestLimits {
 struct CommonRequest {
   std::string model;  ///< empty: not said
   std::optional<uint32_t> max_tokens;
+  std::string_view max_tokens_name = "max_tokens";  ///< the field that gave it
   uint32_t n = 1;
   std::optional<float> temperature;
   std::optional<float> top_p;

@@ -95,7 +95,10 @@ Refusal finish_chat(ChatFields& fields) {
     return bad_request("top_logprobs", "top_logprobs: allowed only with logprobs true");
   }
   if (fields.logprobs) fields.top_logprobs = fields.alternatives.value_or(0);
-  if (fields.max_completion_tokens) fields.max_tokens = fields.max_completion_tokens;
+  if (fields.max_completion_tokens) {
+    fields.max_tokens = fields.max_completion_tokens;
+    fields.max_tokens_name = "max_completion_tokens";
+  }
   return std::nullopt;
 }
 
