@@ -139,7 +139,8 @@ std::string Metrics::render(std::string_view model_name, const sched::EngineStat
                status.total_pages == 0 ? 0.0 : static_cast<double>(used) / static_cast<double>(status.total_pages));
   writer.counter("num_preemptions_total", "Running requests sent back for want of pages.",
                  static_cast<double>(status.preemptions));
-  writer.counter("prompt_tokens_total", "Prompt tokens of answered requests.", static_cast<double>(prompt_tokens));
+  writer.counter("prompt_tokens_total", "Tokens of prompts that have got their first answer.",
+                 static_cast<double>(prompt_tokens));
   writer.counter("generation_tokens_total", "Tokens generated.", static_cast<double>(generation_tokens));
   writer.counter("prefix_cache_queries_total", "Prompt tokens looked up in the cache.",
                  static_cast<double>(prompt_tokens));

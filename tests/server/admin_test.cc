@@ -166,6 +166,26 @@ TEST_CASE("Metrics count requests and tokens under both names") {
   CHECK(reply.body.find("vllm:kv_cache_cached_pages") == std::string::npos);
 }
 
+TEST_CASE("A prompt counts from its first answer on, however the request ends") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) {
+    return Reply{.text = "ab", .hangs = true, .cached_tokens = 2};
+  };
+  const auto counted = [&server] {
+    const std::string metrics = server.get("/metrics").body;
+    return metrics.find("vllm:prompt_tokens_total{model_name=\"fake\"} 5\n") != std::string::npos &&
+           metrics.find("vllm:prefix_cache_hits_total{model_name=\"fake\"} 4\n") != std::string::npos &&
+           metrics.find("vllm:request_prompt_tokens_count{model_name=\"fake\"} 2\n") != std::string::npos;
+  };
+  {
+    Client client(server.port);
+    client.send(post_bytes("/v1/completions", R"({"prompt":["abc","de"],"n":2,"stream":true})"));
+    CHECK(eventually(counted));
+  }
+  REQUIRE(server.engine.wait_until_idle());
+  CHECK(counted());
+}
+
 TEST_CASE("A request that is aborted before its first token has no time to it") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "", .delay = 1h, .hangs = true}; };
@@ -175,8 +195,8 @@ TEST_CASE("A request that is aborted before its first token has no time to it") 
   CHECK(ParsedJson(server.post("/abort_request", R"({"request_id":"mine"})").body).integer("/aborted") == 1);
   CHECK(ParsedJson(client.read().body).string("/choices/0/finish_reason") == "abort");
   const std::string metrics = server.get("/metrics").body;
-  for (const char* name : {"time_to_first_token_seconds", "request_queue_time_seconds", "request_prefill_time_seconds",
-                           "request_decode_time_seconds"}) {
+  for (const char* name : {"request_prompt_tokens", "time_to_first_token_seconds", "request_queue_time_seconds",
+                           "request_prefill_time_seconds", "request_decode_time_seconds"}) {
     INFO(name);
     CHECK(metrics.find(fmt::format("vllm:{}_count{{model_name=\"fake\"}} 0\n", name)) != std::string::npos);
   }
