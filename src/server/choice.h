@@ -30,6 +30,7 @@ struct ChoiceOptions {
   bool skip_special_tokens = true;
   bool echo = false;
   bool logprobs = false;
+  bool tokens_as_ids = false;    ///< in logprobs, "token_id:N" instead of tokens' texts
   bool prompt_logprobs = false;  ///< keep them as such, besides what echo does with them
   uint32_t top_logprobs = 0;     ///< alternatives beside each token, with logprobs
   uint32_t top_prompt_logprobs = 0;  ///< the same with prompt_logprobs

@@ -49,8 +49,13 @@ std::string messages_json(const openai::Conversation& conversation) {
   return out;
 }
 
-void truncate_left(std::vector<TokenId>& ids, uint32_t count) {
-  if (ids.size() > count) ids.erase(ids.begin(), ids.end() - static_cast<ptrdiff_t>(count));
+void truncate(std::vector<TokenId>& ids, uint32_t count, bool keep_start) {
+  if (ids.size() <= count) return;
+  if (keep_start) {
+    ids.resize(count);
+  } else {
+    ids.erase(ids.begin(), ids.end() - static_cast<ptrdiff_t>(count));
+  }
 }
 
 /// Logprobs of the prompts that an answer will hold. Those of drawn tokens are not foreseen: each has been computed.
@@ -149,7 +154,7 @@ ApiResult<GenerationSpec> Preparer::prepare(openai::CompletionRequest request, c
       prompt.ids = std::move(std::get<std::vector<TokenId>>(source));
     }
     const size_t full_size = prompt.ids.size();
-    truncate_left(prompt.ids, longest_prompt(request, kDefaultMaxTokens));
+    truncate(prompt.ids, longest_prompt(request, kDefaultMaxTokens), request.keep_prompt_start);
     if (!request.echo) continue;
     // The text as it was given has none of the special tokens that were added.
     const bool is_as_given = text != nullptr && prompt.ids.size() == full_size && request.skip_special_tokens;
@@ -174,7 +179,7 @@ ApiResult<GenerationSpec> Preparer::prepare(openai::ChatRequest request, const s
   spec.info.kind = openai::ResponseKind::kChat;
   PreparedPrompt& prompt = spec.prompts.emplace_back();
   prompt.ids = service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false));
-  truncate_left(prompt.ids, longest_prompt(request, 1));
+  truncate(prompt.ids, longest_prompt(request, 1), request.keep_prompt_start);
   return finish(request, std::move(spec), "messages", header_id);
 }
 
@@ -250,6 +255,7 @@ void Preparer::fill_options(const openai::CommonRequest& request, GenerationSpec
   spec.options.include_stop = request.include_stop;
   spec.options.skip_special_tokens = request.skip_special_tokens;
   spec.options.logprobs = request.top_logprobs >= 0;
+  spec.options.tokens_as_ids = request.tokens_as_ids;
   spec.options.top_logprobs = static_cast<uint32_t>(std::max(request.top_logprobs, 0));
   spec.options.prompt_logprobs = request.prompt_logprobs >= 0;
   spec.options.top_prompt_logprobs = static_cast<uint32_t>(std::max(request.prompt_logprobs, 0));

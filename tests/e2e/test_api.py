@@ -134,6 +134,14 @@ def test_chat_logprobs(client4):
             assert bytes(token.bytes).decode() == token.token
 
 
+def test_logprobs_by_token_id(client4):
+    answer = client4.completions.create(model=MODEL.name, prompt=PROMPT, max_tokens=4, logprobs=2, **GREEDY,
+                                        extra_body={"return_tokens_as_token_ids": True, "return_token_ids": True})
+    choice = answer.choices[0]
+    assert choice.logprobs.tokens == [f"token_id:{token}" for token in choice.model_extra["token_ids"]]
+    assert all(token in top for token, top in zip(choice.logprobs.tokens, choice.logprobs.top_logprobs))
+
+
 def test_echo(client4):
     answer = client4.completions.create(model=MODEL.name, prompt=PROMPT, max_tokens=4, echo=True, **GREEDY)
     plain = client4.completions.create(model=MODEL.name, prompt=PROMPT, max_tokens=4, **GREEDY)

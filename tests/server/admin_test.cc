@@ -321,6 +321,16 @@ TEST_CASE("A request can be aborted by its id") {
   CHECK(ParsedJson(events.front()).string("/id") == "cmpl-mine");
 }
 
+TEST_CASE("A request can be aborted by the rid that it gave") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab", .hangs = true}; };
+  Client client(server.port);
+  client.send(post_bytes("/v1/completions", R"({"prompt":"p","stream":true,"rid":"mine"})"));
+  REQUIRE(client.read_until("\"text\":\"b\""));
+  CHECK(ParsedJson(server.post("/abort_request", R"({"rid":"mine"})").body).integer("/aborted") == 1);
+  CHECK(client.read().events().back() == "[DONE]");
+}
+
 TEST_CASE("A header's id may come several times at once") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab", .hangs = true}; };

@@ -193,6 +193,23 @@ TEST_CASE("Logprobs have tokens, alternatives and offsets") {
   CHECK(json.integer("/choices/0/logprobs/text_offset/3") == 2);
 }
 
+TEST_CASE("Logprobs name tokens by their ids when asked for") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "a"}; };
+  const std::string ids = R"("max_tokens":1,"return_tokens_as_token_ids":true)";
+  const ParsedJson json(server.complete(fmt::format(R"({{"prompt":"p","logprobs":2,{}}})", ids)).body);
+  CHECK(json.string("/choices/0/logprobs/tokens/0") == "token_id:97");
+  CHECK(json.number("/choices/0/logprobs/top_logprobs/0/token_id:98") == -1.125);
+  const ParsedJson chat(
+      server
+          .chat(fmt::format(R"({{"messages":[{{"role":"user","content":"c"}}],"logprobs":true,"top_logprobs":2,{}}})",
+                            ids))
+          .body);
+  CHECK(chat.string("/choices/0/logprobs/content/0/token") == "token_id:97");
+  CHECK(chat.integer("/choices/0/logprobs/content/0/bytes/0") == 'a');
+  CHECK(chat.string("/choices/0/logprobs/content/0/top_logprobs/1/token") == "token_id:98");
+}
+
 TEST_CASE("Echo with logprobs and no tokens scores the prompt") {
   TestServer server;
   const ParsedJson json(server.complete(R"({"prompt":"abc","logprobs":1,"echo":true,"max_tokens":0})").body);
@@ -335,6 +352,11 @@ TEST_CASE("The context limits prompt and output") {
   };
   REQUIRE(fitting("").status == 200);
   CHECK(server.engine.seen().back().prompt.size() == 512 - 16);
+  for (const auto& [side, kept] : {std::pair("left", "yz"), std::pair("right", "xy")}) {
+    const HttpReply one_side = server.complete(
+        fmt::format(R"({{"prompt":"xyz","echo":true,"truncate_prompt_tokens":2,"truncation_side":"{}"}})", side));
+    CHECK_THAT(ParsedJson(one_side.body).string("/choices/0/text"), Catch::StartsWith(kept));
+  }
   REQUIRE(fitting(R"(,"max_tokens":100)").status == 200);
   CHECK(server.engine.seen().back().prompt.size() == 412);
   CHECK(ParsedJson(fitting(R"(,"max_tokens":600)").body).string("/error/param") == "max_tokens");

@@ -39,6 +39,7 @@ std::vector<std::string> values() {
                              "9223372036854775807", "9223372036854775808", "18446744073709551615", "1e300"}) {
     texts.emplace_back(number);
   }
+  for (const char* side : {"\"left\"", "\"right\""}) texts.emplace_back(side);
   for (const size_t length : {256u, 257u, 1024u, 1025u}) texts.push_back('"' + std::string(length, 'x') + '"');
   std::string wide;
   for (int i = 0; i < 200; ++i) wide += "\xE9\xAF\xA8";

@@ -2,10 +2,13 @@
 
 #include <catch2/catch.hpp>
 
+#include "base/log.h"
 #include "server/openai/request.h"
+#include "support/captured_log.h"
 
 using namespace millrace;
 using namespace millrace::server::openai;
+using millrace::test::CapturedLog;
 
 namespace {
 
@@ -69,6 +72,20 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
       {"best_of", {"1"}, {"2"}},
       {"guided_json", {}, {"{\"type\":\"object\"}"}},
       {"response_format", {"{\"type\":\"text\"}"}, {"{\"type\":\"json_object\"}", "{}", "5"}},
+      {"stop_regex", {"\"\"", "null"}, {"\"a+\"", "[\"a+\"]"}},
+      {"no_stop_trim", {"false"}, {"true"}},
+      {"samplers", {"[]"}, {"[\"top_k\"]", "\"k\""}},
+      {"thinking_token_budget", {"null"}, {"0", "100"}},
+      {"n_predict", {"-1", "null"}, {"16", "0"}},
+      {"typical_p", {"1", "1.0", "false"}, {"0.9", "\"1\""}},
+      {"mirostat", {"0", "0.0"}, {"1", "true"}},
+      {"dry_multiplier", {"0"}, {"0.8"}},
+      {"xtc_probability", {"0"}, {"0.5"}},
+      {"dynatemp_range", {"0"}, {"0.2"}},
+      {"repeat_penalty", {"0.1", "2"}, {"0", "11"}},
+      {"rid", {"\"abc\""}, {"5", "[\"a\"]"}},
+      {"return_tokens_as_token_ids", {"true"}, {"1"}},
+      {"truncation_side", {"\"left\"", "\"right\"", "null"}, {"\"middle\"", "\"\"", "1"}},
       {"unknown_field", {"5", "{\"deep\":[1]}"}, {}},
   };
   for (const Case& item : cases) {
@@ -106,6 +123,8 @@ TEST_CASE("Relations between fields are checked") {
   CHECK(chat_outcome(R"("top_logprobs":3,"logprobs":true)") == "ok");
   CHECK(chat_outcome(R"("logprobs":1)") == "logprobs");
   CHECK(chat_outcome(R"("max_tokens":0)") == "max_tokens");
+  CHECK(chat_outcome(R"("echo":true)") == "echo");
+  CHECK(chat_outcome(R"("echo":false)") == "ok");
   CHECK(chat_outcome(R"("tools":[{"type":"function"}])") == "tools");
   CHECK(chat_outcome(R"("tool_choice":"required")") == "tool_choice");
   CHECK(chat_outcome(R"("tool_choice":"none")") == "ok");
@@ -120,6 +139,30 @@ TEST_CASE("Relations between fields are checked") {
   const auto parsed = parse_chat_request(
       R"({"messages":[{"role":"user","content":"c"}],"max_tokens":5,"max_completion_tokens":7})", kLimits);
   CHECK(parsed->max_tokens == 7u);
+}
+
+TEST_CASE("Names that other servers have mean the same") {
+  const auto parsed = parse_completion_request(
+      R"({"prompt":"p","rid":"mine","repeat_penalty":1.5,"truncation_side":"right"})", kLimits);
+  REQUIRE(parsed.has_value());
+  CHECK(parsed->request_id == "mine");
+  CHECK(parsed->repetition_penalty == 1.5f);
+  CHECK(parsed->keep_prompt_start);
+}
+
+TEST_CASE("Members that are ignored are named at debug, without their values") {
+  const std::string body = fmt::format(R"({{"prompt":"p","n":1,"user":"secret","two words\u001b":"secret",{}"{}":1}})",
+                                       R"("tools":[],"typical_p":1,"temperature":1,"x":null,)", std::string(100, 'y'));
+  const auto logged = [&body](log::Level level) {
+    log::configure(level, false);
+    const CapturedLog captured;
+    CHECK(parse_completion_request(body, kLimits).has_value());
+    log::configure(log::Level::kError, false);
+    return captured.text();
+  };
+  CHECK(logged(log::Level::kInfo).empty());
+  CHECK_THAT(logged(log::Level::kDebug), Catch::Contains("a request's members that are ignored: user, two?words?, x, " +
+                                                         std::string(64, 'y') + "\n"));
 }
 
 TEST_CASE("A member may come any number of times") {

@@ -117,6 +117,16 @@ Refusal read_truncation(std::string_view name, Json value, const RequestLimits&,
   return std::nullopt;
 }
 
+Refusal read_truncation_side(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
+  std::string side;
+  if (Refusal refusal = read_string(name, value, side)) return refusal;
+  if (side != "left" && side != "right") {
+    return bad_request(name, "{}: found '{}', wanted left or right", name, side.substr(0, 64));
+  }
+  request.keep_prompt_start = side == "right";
+  return std::nullopt;
+}
+
 void describe_truncation(SchemaWriter& schema) {
   JsonWriter& json = schema.json();
   json.key("anyOf").begin_array();
@@ -202,6 +212,8 @@ constexpr std::array kCommonFields = {
     number_field<Common, &Common::top_p, 0.0, 1.0, true>("top_p"),
     number_field<Common, &Common::min_p, 0.0, 1.0>("min_p"),
     number_field<Common, &Common::repetition_penalty, kLeastRepetitionPenalty, 10.0>("repetition_penalty"),
+    number_field<Common, &Common::repetition_penalty, kLeastRepetitionPenalty, 10.0>("repeat_penalty",
+                                                                                     "The same as repetition_penalty"),
     number_field<Common, &Common::presence_penalty, -2.0, 2.0>("presence_penalty"),
     number_field<Common, &Common::frequency_penalty, -2.0, 2.0>("frequency_penalty"),
     Field<Common>{"top_k", read_top_k, [](SchemaWriter& s) { s.integer(-1, kInt32Max); }, "0 or -1: off"},
@@ -223,13 +235,17 @@ constexpr std::array kCommonFields = {
     flag_field<Common, &Common::include_stop>("include_stop_str_in_output"),
     flag_field<Common, &Common::skip_special_tokens>("skip_special_tokens", "Default true"),
     flag_field<Common, &Common::return_token_ids>("return_token_ids"),
+    flag_field<Common, &Common::tokens_as_ids>("return_tokens_as_token_ids", "In logprobs, \"token_id:N\" as a token"),
     Field<Common>{"truncate_prompt_tokens", read_truncation, describe_truncation,
                   "Keeps the last so many; -1: as many as the context holds beside max_tokens"},
+    Field<Common>{"truncation_side", read_truncation_side, [](SchemaWriter& s) { s.words({"left", "right"}); },
+                  "Where truncate_prompt_tokens takes away; right: keeps the first"},
     flag_field<Common, &Common::add_special_tokens>("add_special_tokens",
                                                     "Default true for a completion, false for a chat"),
     integer_field<Common, &Common::priority, kInt32Min, kInt32Max>(
         "priority", "Larger goes first, with --schedule-policy priority"),
     short_string_field<&Common::request_id>("request_id", "Part of the response's id"),
+    short_string_field<&Common::request_id>("rid", "The same as request_id"),
     short_string_field<&Common::cache_salt>("cache_salt", "Prefixes are shared between requests of equal salt"),
     flag_field<Common, &Common::stream>("stream"),
     Field<Common>{"stream_options", read_stream_options, describe_stream_options, "Only with stream"},

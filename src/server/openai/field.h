@@ -138,6 +138,8 @@ class Document {
 [[nodiscard]] Refusal check_common(const CommonRequest& request);
 /// Refuses what changes the answer and is not implemented (tools, grammars, adapters, …).
 [[nodiscard]] Refusal check_unsupported(simdjson::dom::object object);
+/// Whether check_unsupported looks at the members of this name.
+[[nodiscard]] bool is_checked(std::string_view name);
 /// The members that check_unsupported looks at, with the values that it lets pass.
 void describe_unsupported(SchemaWriter& schema);
 /// "allOf", a sibling of their "properties": which of them others turn off.

@@ -47,8 +47,10 @@ struct CommonRequest {
   bool include_stop = false;
   bool skip_special_tokens = true;
   bool return_token_ids = false;
+  bool tokens_as_ids = false;  ///< in logprobs, "token_id:N" instead of tokens' texts
   /// -1: as many as the context holds beside max_tokens.
   std::optional<int32_t> truncate_prompt_tokens;
+  bool keep_prompt_start = false;  ///< of a prompt that is truncated, instead of its end
   std::optional<bool> add_special_tokens;
   int32_t priority = 0;
   std::string request_id;

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <array>
 
+#include "base/log.h"
 #include "server/openai/field.h"
 
 namespace millrace::server::openai {
@@ -82,13 +84,44 @@ struct ChatFields : ChatRequest {
   std::optional<uint32_t> max_completion_tokens;
 };
 
+/// vLLM's, which puts the last message before the answer.
+Refusal read_chat_echo(Name name, Json value, const Limits&, ChatFields&) {
+  bool echo = false;
+  if (Refusal refusal = read_bool(name, value, echo)) return refusal;
+  if (!echo) return std::nullopt;
+  return bad_request(name, "{}: not supported for a chat, only for /v1/completions", name);
+}
+
 constexpr std::array kChatFields = {
     integer_field<ChatFields, &ChatFields::max_tokens, 1, kInt32Max>("max_tokens", "Default: what the context holds"),
     integer_field<ChatFields, &ChatFields::max_completion_tokens, 1, kInt32Max>("max_completion_tokens",
                                                                                 "Goes before max_tokens"),
     flag_field<ChatFields, &ChatFields::logprobs>("logprobs"),
     integer_field<ChatFields, &ChatFields::alternatives, 0, kMaxLogprobs>("top_logprobs", "Only with logprobs"),
+    Field<ChatFields>{"echo", read_chat_echo,
+                      [](SchemaWriter& schema) { schema.json().key("enum").raw("[null,false]"); }},
 };
+
+constexpr size_t kMostIgnored = 32;  // named in the log
+constexpr size_t kLongestIgnored = 64;
+
+/// Says at debug which members no table knows: their names alone, for values are nobody's business.
+template <class... Fields>
+void log_ignored(simdjson::dom::object object, const Fields&... tables) {
+  if (!log::enabled(log::Level::kDebug)) return;
+  std::string names;
+  size_t count = 0;
+  for (const auto& member : object) {
+    const auto knows = [&member](const auto& table) {
+      return std::ranges::any_of(table, [&member](const auto& field) { return field.name == member.key; });
+    };
+    if (is_checked(member.key) || (knows(tables) || ...)) continue;
+    if (++count > kMostIgnored) continue;
+    if (!names.empty()) names += ", ";
+    for (const char c : member.key.substr(0, kLongestIgnored)) names += c > 0x20 && c < 0x7f ? c : '?';
+  }
+  if (count > 0) log::debug("a request's members that are ignored: {}{}", names, count > kMostIgnored ? ", …" : "");
+}
 
 Refusal finish_chat(ChatFields& fields) {
   if (fields.alternatives && !fields.logprobs && *fields.alternatives > 0) {
@@ -116,6 +149,7 @@ ApiResult<CompletionRequest> parse_completion_request(const std::string& body, c
     return *refusal;
   }
   if (Refusal refusal = check_common(request)) return *refusal;
+  log_ignored(document.object(), common_fields(), kCompletionFields);
   if (request.prompts.empty()) return bad_request("prompt", "prompt: missing");
   if (request.max_tokens && *request.max_tokens == 0 && !request.echo) {
     return bad_request("max_tokens", "max_tokens: found 0, wanted at least 1 (0 only with echo)");
@@ -143,6 +177,7 @@ ApiResult<ChatRequest> parse_chat_request(const std::string& body, const Request
   }
   if (Refusal refusal = check_common(fields)) return *refusal;
   if (Refusal refusal = check_conversation(fields.conversation)) return *refusal;
+  log_ignored(document.object(), common_fields(), kChatFields, conversation_fields());
   return ChatRequest(std::move(fields));
 }
 
