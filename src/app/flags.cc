@@ -142,7 +142,8 @@ std::string complete_place(const CLI::App& serve, ClusterPlace& place, const std
   return {};
 }
 
-void add_scheduler_flags(CLI::App& serve, EngineOptions& engine) {
+void add_scheduler_flags(CLI::App& serve, ServeFlags& flags) {
+  EngineOptions& engine = flags.engine;
   serve.add_option("--chunked-prefill-size", engine.chunked_prefill_size, "Prompt tokens per micro-batch")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -160,6 +161,8 @@ void add_scheduler_flags(CLI::App& serve, EngineOptions& engine) {
                   "Order of the queue: fcfs, lpm (longest cached prefix), priority, shortest")
       ->check(CLI::IsMember({"fcfs", "lpm", "priority", "shortest"}))
       ->capture_default_str();
+  serve.add_flag("--schedule-low-priority-values-first", flags.server.low_priority_first,
+                 "With --schedule-policy priority, smaller values go first, as vLLM has it");
   serve.add_option("--queue-timeout", engine.queue_timeout_s, "Seconds that a request may wait for its start; 0: any")
       ->check(number_range(0.0, 1e6))
       ->capture_default_str();
@@ -238,9 +241,13 @@ void add_cache_flags(CLI::App& serve, EngineOptions& engine) {
       ->capture_default_str();
 }
 
-/// What is wrong with the flags of the cache taken together, if anything.
-std::string contradiction(const EngineOptions& engine) {
+/// What is wrong with the flags of the engine taken together, if anything.
+std::string contradiction(const ServeFlags& flags) {
+  const EngineOptions& engine = flags.engine;
   const StorageOptions& storage = engine.storage;
+  if (flags.server.low_priority_first && engine.schedule_policy != "priority") {
+    return "--schedule-low-priority-values-first needs --schedule-policy priority";
+  }
   if (!engine.radix_cache && engine.hierarchical_cache) {
     return "--enable-hierarchical-cache and --disable-radix-cache exclude each other";
   }
@@ -335,6 +342,7 @@ void apply(const RawFlags& raw, ServeFlags& flags) {
   flags.drain_timeout = to_ms(raw.drain_timeout_s);
   flags.log_level = log::parse_level(raw.log_level).value();
   server::ServerOptions& server = flags.server;
+  server.has_priorities = flags.engine.schedule_policy == "priority";
   server.max_body_bytes = raw.max_body_mib << 20;
   server.max_bodies_bytes = raw.max_bodies_mib << 20;
   server.max_header_bytes = raw.max_header_kib << 10;
@@ -367,7 +375,7 @@ Command parse_command_line(int argc, char** argv) {
   add_model_flags(serve, flags);
   add_pipeline_flags(serve, flags.engine);
   add_cluster_flags(serve, flags.cluster, raw);
-  add_scheduler_flags(serve, flags.engine);
+  add_scheduler_flags(serve, flags);
   add_cache_flags(serve, flags.engine);
   add_server_flags(serve, flags, raw);
   add_limit_flags(serve, flags.server, raw);
@@ -394,7 +402,7 @@ Command parse_command_line(int argc, char** argv) {
   if (quantize.parsed()) return quantization;
   const std::string misplaced = complete_place(serve, flags.cluster, raw.dist_init_addr);
   if (!misplaced.empty()) return ExitWith{2, "millrace: " + misplaced};
-  const std::string wrong = contradiction(flags.engine);
+  const std::string wrong = contradiction(flags);
   if (!wrong.empty()) return ExitWith{2, "millrace: " + wrong};
   apply(raw, flags);
   return flags;

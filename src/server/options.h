@@ -17,6 +17,8 @@ struct ServerOptions {
   std::string profile_dir = ".";               ///< where /start_profile writes
   std::string cors_origin = "*";               ///< empty: no CORS headers
   bool allow_request_chat_template = false;    ///< a request may bring its own template
+  bool has_priorities = false;                 ///< the queue goes by them; else a request that has one is refused
+  bool low_priority_first = false;             ///< the smaller priority goes first
 
   size_t max_connections = 4096;               ///< beyond: 503 and close
   size_t max_requests_in_flight = 2048;        ///< generations; beyond: 429

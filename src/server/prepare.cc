@@ -105,7 +105,10 @@ void GenerationSpec::set_id(std::string id) {
 }
 
 openai::RequestLimits Preparer::limits() const {
-  return {service_.engine->model_info().vocab_size, options_.max_choices, options_.allow_request_chat_template};
+  return {.vocab_size = service_.engine->model_info().vocab_size,
+          .max_choices = options_.max_choices,
+          .allow_chat_template = options_.allow_request_chat_template,
+          .has_priorities = options_.has_priorities};
 }
 
 std::optional<ApiError> Preparer::check_model(const std::string& model) const {
@@ -291,7 +294,8 @@ ApiResult<GenerationSpec> Preparer::finish(const openai::CommonRequest& request,
       target.prompt_top_logprobs = request.prompt_logprobs;
       if (spec.options.echo) target.prompt_top_logprobs = std::max(target.prompt_top_logprobs, request.top_logprobs);
       if (*budget == 0) target.prompt_top_logprobs = std::max(target.prompt_top_logprobs, 0);
-      target.priority = request.priority;
+      // Of two numbers the complement of the smaller is the larger, also of the smallest that there is.
+      target.priority = options_.low_priority_first ? ~request.priority : request.priority;
       target.cache_salt = request.cache_salt;
     }
   }

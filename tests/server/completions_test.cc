@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -307,6 +308,23 @@ TEST_CASE("An answer of many logprobs is written elsewhere, and is the same") {
     CHECK(whole.string(choice + "/text") == streamed_text(stream, index));
     CHECK(whole.size(choice + "/logprobs/tokens") == 400);
     CHECK(whole.number(choice + "/logprobs/token_logprobs/399") == -50);
+  }
+}
+
+TEST_CASE("The engine hears priorities so that larger goes first") {
+  for (const bool low_first : {false, true}) {
+    server::ServerOptions options;
+    options.has_priorities = true;
+    options.low_priority_first = low_first;
+    TestServer server(options);
+    for (const char* priority : {"-2147483648", "-1", "0", "1", "2147483647"}) {
+      REQUIRE(server.complete(fmt::format(R"({{"prompt":"p","priority":{}}})", priority)).status == 200);
+    }
+    std::vector<int32_t> heard;
+    for (const sched::GenerateRequest& request : server.engine.seen()) heard.push_back(request.priority);
+    if (low_first) std::ranges::reverse(heard);
+    CHECK(std::ranges::is_sorted(heard));
+    CHECK(std::ranges::adjacent_find(heard) == heard.end());
   }
 }
 

@@ -143,6 +143,18 @@ TEST_CASE("The schemas take and refuse what the parser does, field by field") {
   }
 }
 
+TEST_CASE("The schemas say which priorities there are") {
+  openai::RequestLimits limits = kLimits;
+  const auto lowest = [&limits] {
+    std::string text;
+    append_openapi(text, ServerOptions{}, limits, {});
+    return ParsedJson(text).integer("/components/schemas/ChatCompletionRequest/properties/priority/minimum");
+  };
+  CHECK(lowest() == 0);
+  limits.has_priorities = true;
+  CHECK(lowest() == -2147483648);
+}
+
 TEST_CASE("The schemas say when tools may be named") {
   const ParsedJson openapi = document();
   const std::pair<const char*, bool> cases[] = {

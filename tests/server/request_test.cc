@@ -63,7 +63,7 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
       {"echo", {"true"}, {"1", "\"true\""}},
       {"stream", {"true"}, {"1"}},
       {"ignore_eos", {"true"}, {"0"}},
-      {"priority", {"-5"}, {"1.5"}},
+      {"priority", {"0", "null"}, {"1.5", "5", "-5"}},
       {"truncate_prompt_tokens", {"1", "-1"}, {"0", "-2"}},
       {"request_id", {"\"abc\""}, {"5"}},
       {"model", {"\"m\""}, {"5"}},
@@ -139,6 +139,19 @@ TEST_CASE("Relations between fields are checked") {
   const auto parsed = parse_chat_request(
       R"({"messages":[{"role":"user","content":"c"}],"max_tokens":5,"max_completion_tokens":7})", kLimits);
   CHECK(parsed->max_tokens == 7u);
+}
+
+TEST_CASE("A priority counts only where the queue goes by them") {
+  RequestLimits limits = kLimits;
+  const auto outcome = [&](const char* value) {
+    const auto parsed = parse_completion_request(fmt::format(R"({{"prompt":"p","priority":{}}})", value), limits);
+    return parsed.has_error() ? parsed.error().message : "ok";
+  };
+  CHECK_THAT(outcome("5"),
+             Catch::StartsWith("priority: found 5, but") && Catch::Contains("--schedule-policy priority"));
+  limits.has_priorities = true;
+  for (const char* good : {"5", "-2147483648", "2147483647"}) CHECK(outcome(good) == "ok");
+  for (const char* bad : {"-2147483649", "2147483648"}) CHECK_THAT(outcome(bad), Catch::Contains("wanted an integer"));
 }
 
 TEST_CASE("Names that other servers have mean the same") {

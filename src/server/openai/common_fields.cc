@@ -102,6 +102,22 @@ Refusal read_stream_options(std::string_view name, Json value, const RequestLimi
   return std::nullopt;
 }
 
+Refusal read_priority(std::string_view name, Json value, const RequestLimits& limits, CommonRequest& request) {
+  constexpr int64_t kLow = std::numeric_limits<int32_t>::min();
+  constexpr int64_t kHigh = std::numeric_limits<int32_t>::max();
+  if (Refusal refusal = read_int(name, value, kLow, kHigh, request.priority)) return refusal;
+  if (limits.has_priorities || request.priority == 0) return std::nullopt;
+  return bad_request(name,
+                     "{}: found {}, but the queue of this server does not go by priorities "
+                     "(--schedule-policy priority)",
+                     name, request.priority);
+}
+
+void describe_priority(SchemaWriter& schema) {
+  const bool any = schema.limits().has_priorities;
+  schema.integer(any ? std::numeric_limits<int32_t>::min() : 0, any ? std::numeric_limits<int32_t>::max() : 0);
+}
+
 Refusal read_top_k(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
   int32_t top_k = 0;
   if (Refusal refusal = read_int(name, value, -1, std::numeric_limits<int32_t>::max(), top_k)) return refusal;
@@ -202,7 +218,6 @@ using Common = CommonRequest;
 using Limits = RequestLimits;
 using Name = std::string_view;
 
-constexpr int64_t kInt32Min = std::numeric_limits<int32_t>::min();
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 
 constexpr std::array kCommonFields = {
@@ -242,8 +257,9 @@ constexpr std::array kCommonFields = {
                   "Where truncate_prompt_tokens takes away; right: keeps the first"},
     flag_field<Common, &Common::add_special_tokens>("add_special_tokens",
                                                     "Default true for a completion, false for a chat"),
-    integer_field<Common, &Common::priority, kInt32Min, kInt32Max>(
-        "priority", "Larger goes first, with --schedule-policy priority"),
+    Field<Common>{"priority", read_priority, describe_priority,
+                  "Larger goes first, or smaller with --schedule-low-priority-values-first; other than 0 only with "
+                  "--schedule-policy priority"},
     short_string_field<&Common::request_id>("request_id", "Part of the response's id"),
     short_string_field<&Common::request_id>("rid", "The same as request_id"),
     short_string_field<&Common::cache_salt>("cache_salt", "Prefixes are shared between requests of equal salt"),

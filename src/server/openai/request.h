@@ -21,6 +21,7 @@ struct RequestLimits {
   uint32_t vocab_size = 0;      ///< drawable ids
   size_t max_choices = 512;     ///< prompts times n
   bool allow_chat_template = false;
+  bool has_priorities = false;  ///< else 0 is the only one
 };
 
 /// What completions and chat completions have in common. Optional: the model's own default applies.
@@ -52,7 +53,7 @@ struct CommonRequest {
   std::optional<int32_t> truncate_prompt_tokens;
   bool keep_prompt_start = false;  ///< of a prompt that is truncated, instead of its end
   std::optional<bool> add_special_tokens;
-  int32_t priority = 0;
+  int32_t priority = 0;  ///< as it was sent
   std::string request_id;
   std::string cache_salt;
   bool stream = false;
