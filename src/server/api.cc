@@ -80,9 +80,24 @@ bool Api::is_authorised(const HttpRequest& head, bool as_admin) const {
   return options_.api_key.empty() || bears(head, options_.api_key);
 }
 
+bool Api::is_from_another_site(const HttpRequest& head) const {
+  if (!head.origin.empty() && head.origin == options_.cors_origin) return false;
+  if (!head.fetch_site.empty()) return head.fetch_site != "same-origin" && head.fetch_site != "none";
+  const size_t scheme = head.origin.find("://");
+  return !head.origin.empty() &&
+         (scheme == std::string::npos || !boost::algorithm::iequals(head.origin.substr(scheme + 3), head.host));
+}
+
 std::optional<HttpResponse> Api::check(const HttpRequest& head, const RouteMatch& match) const {
   if (!match.is_public() && !is_authorised(head, match.is_admin())) {
     return error_response({401, "the API key is missing or wrong", ""});
+  }
+  // Where a key is wanted, a page has none to send.
+  const bool is_open = options_.api_key.empty() && options_.admin_api_key.empty();
+  if (match.is_for_own_site() && is_open && is_from_another_site(head)) {
+    return error_response(
+        {403, fmt::format("{} takes no requests from pages of other sites (--cors-origin, --api-key)", match.name),
+         ""});
   }
   if (match.route == Route::kNotFound) {
     return error_response({404, fmt::format("no such route: {}", head.path.substr(0, 256)), ""});

@@ -133,6 +133,26 @@ def test_a_page_of_another_origin_may_use_the_interface(watched, tmp_path):
     assert got == "200 mine"
 
 
+@needs_chromium
+def test_a_page_of_another_origin_cannot_stop_the_server(watched, tmp_path):
+    """What needs no preflight, and whose answer the page cannot read."""
+    (tmp_path / "index.html").write_text("<!doctype html><title>elsewhere</title>")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as elsewhere, Browser() as page:
+        threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
+        page.open(f"http://127.0.0.1:{elsewhere.server_port}/index.html")
+        wait_until(lambda: page.evaluate("document.title") == "elsewhere", "the page")
+        ask = "fetch('{}/pause_generation', {{method: 'POST', mode: 'no-cors'}}).then(() => 'sent', String)"
+        assert page.evaluate(ask.format(watched.url)) == "sent"
+        page.open(watched.url + "/")
+        wait_until(lambda: text_of(page, "state") == "serving", "the page's state")
+        own = f"fetch('{watched.url}/continue_generation', {{method: 'POST'}}).then(reply => reply.status, String)"
+        assert page.evaluate(own) == 200
+        elsewhere.shutdown()
+    assert watched.metric("millrace:http_requests_total", route="/pause_generation", status=403) == 1
+    assert not watched.get("/server_info").json()["engine"]["paused"]
+
+
 def test_page_asks_for_nothing_from_elsewhere(watched):
     reply = watched.get("/")
     assert reply.headers["content-type"].startswith("text/html")

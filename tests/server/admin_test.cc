@@ -125,6 +125,44 @@ TEST_CASE("Without an admin's key the other one opens all") {
   CHECK(server.post("/abort_request", R"({"abort_all":true})", "Authorization: Bearer \r\n").status == 401);
 }
 
+TEST_CASE("Pages of other sites cannot have a browser stop an open server") {
+  TestServer server;
+  const std::string own = fmt::format("127.0.0.1:{}", server.port);
+  const auto status = [&](const std::string& headers, std::string_view path = "/pause_generation") {
+    Client client(server.port);
+    client.send(fmt::format("POST {} HTTP/1.1\r\nHost: {}\r\n{}Content-Length: 0\r\n\r\n", path, own, headers));
+    const HttpReply reply = client.read();
+    if (reply.status == 403) {
+      CHECK_THAT(ParsedJson(reply.body).string("/error/message"), Catch::Contains("pages of other sites"));
+    }
+    return reply.status;
+  };
+  const std::string elsewhere = "Origin: http://evil.example\r\n";
+  for (const char* path : {"/pause_generation", "/continue_generation", "/flush_cache", "/abort_request"}) {
+    CHECK(status(elsewhere, path) == 403);
+  }
+  CHECK(status("") == 200);
+  CHECK(status("Origin: null\r\n") == 403);
+  CHECK(status("Origin: http://127.0.0.1:1\r\n") == 403);
+  CHECK(status(fmt::format("Origin: http://{}\r\n", own)) == 200);
+  for (const char* site : {"same-origin", "none"}) CHECK(status(fmt::format("Sec-Fetch-Site: {}\r\n", site)) == 200);
+  for (const char* site : {"cross-site", "same-site"})
+    CHECK(status(fmt::format("Sec-Fetch-Site: {}\r\n", site)) == 403);
+  CHECK(server.post("/v1/completions", R"({"prompt":"p"})", elsewhere).status == 200);
+}
+
+TEST_CASE("The origin that may call, and whoever has the key, may stop the server from a page") {
+  const std::string elsewhere = "Sec-Fetch-Site: cross-site\r\nOrigin: http://ui.example\r\n";
+  server::ServerOptions options;
+  options.cors_origin = "http://ui.example";
+  CHECK(TestServer(options).post("/pause_generation", "{}", elsewhere).status == 200);
+  server::ServerOptions guarded;
+  guarded.api_key = "user";
+  TestServer server(guarded);
+  CHECK(server.post("/pause_generation", "{}", elsewhere).status == 401);
+  CHECK(server.post("/pause_generation", "{}", elsewhere + "Authorization: Bearer user\r\n").status == 200);
+}
+
 TEST_CASE("Browsers may ask first") {
   TestServer server;
   Client client(server.port);
