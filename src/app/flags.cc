@@ -1,5 +1,8 @@
 #include "app/flags.h"
 
+#include <fmt/format.h>
+#include <simdjson.h>
+
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdlib>
@@ -26,6 +29,16 @@ struct RawFlags {
   size_t max_bodies_mib = 512;
 };
 
+/// What is wrong with it, or nothing.
+std::string is_json_object(const std::string& text) {
+  simdjson::dom::parser parser;
+  simdjson::dom::object object;
+  if (const auto failure = parser.parse(text).get(object); failure != simdjson::SUCCESS) {
+    return fmt::format("'{}' is not a JSON object: {}", text.substr(0, 256), simdjson::error_message(failure));
+  }
+  return {};
+}
+
 void add_model_flags(CLI::App& serve, ServeFlags& flags) {
   EngineOptions& engine = flags.engine;
   serve.add_option("--model-path", engine.model_path, "Folder with config.json, safetensors and tokenizer.json")
@@ -33,6 +46,10 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags) {
   serve.add_option("--served-model-name", flags.server.served_model_name,
                    "Name in the API (default: the folder's name)");
   serve.add_option("--chat-template", flags.chat_template, "File with a Jinja template instead of the model's own");
+  serve
+      .add_option("--default-chat-template-kwargs", flags.server.default_chat_template_kwargs,
+                  "JSON object of variables of the chat template, where a request's chat_template_kwargs is silent")
+      ->check(is_json_object);
   serve.add_option("--context-length", engine.context_length,
                    "Tokens of prompt and output together (default: the model's own)")
       ->check(CLI::Range(1, 1 << 24));

@@ -16,6 +16,7 @@ struct ServerOptions {
   std::string api_key;                         ///< empty: no authorisation
   std::string profile_dir = ".";               ///< where /start_profile writes
   std::string cors_origin = "*";               ///< empty: no CORS headers
+  std::string default_chat_template_kwargs;    ///< a JSON object, or empty; a request's own go before them
   bool allow_request_chat_template = false;    ///< a request may bring its own template
   bool has_priorities = false;                 ///< the queue goes by them; else a request that has one is refused
   bool low_priority_first = false;             ///< the smaller priority goes first

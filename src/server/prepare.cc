@@ -131,6 +131,7 @@ ApiResult<std::string> Preparer::render(const openai::Conversation& conversation
   const std::string messages = messages_json(conversation);
   text::ChatInput input;
   input.messages_json = messages;
+  input.default_kwargs_json = options_.default_chat_template_kwargs;
   input.kwargs_json = conversation.chat_template_kwargs;
   input.add_generation_prompt = conversation.add_generation_prompt;
   input.continue_final_message = conversation.continue_final_message;

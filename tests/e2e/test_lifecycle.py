@@ -126,6 +126,9 @@ def test_unknown_flag():
     check_refusal(run_binary("serve", "--model-path", MODEL, "--port", 70000), "--port", 65535)
     check_refusal(run_binary("serve", "--model-path", MODEL, "--mem-fraction-static", "nan"), "--mem-fraction-static", "nan")
     check_refusal(run_binary("serve", "--model-path", MODEL, "--header-timeout", 0), "--header-timeout", "0.01")
+    for value in ("[]", "{", "5"):
+        check_refusal(run_binary("serve", "--model-path", MODEL, "--default-chat-template-kwargs", value),
+                      "--default-chat-template-kwargs", "JSON")
     check_refusal(run_binary("serve", "--model-path", MODEL, "--schedule-low-priority-values-first"), "--schedule-policy")
     check_refusal(run_binary("serve", "--model-path", MODEL, "--api-key", ""), "--api-key", "empty")
     check_refusal(run_binary("serve", "--model-path", MODEL, "--admin-api-key", ""), "--admin-api-key", "empty")
