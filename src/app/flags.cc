@@ -50,6 +50,10 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags) {
       .add_option("--default-chat-template-kwargs", flags.server.default_chat_template_kwargs,
                   "JSON object of variables of the chat template, where a request's chat_template_kwargs is silent")
       ->check(is_json_object);
+  serve
+      .add_option("--override-generation-config", flags.generation_config,
+                  "JSON object whose members go before those of generation_config.json")
+      ->check(is_json_object);
   serve.add_option("--context-length", engine.context_length,
                    "Tokens of prompt and output together (default: the model's own)")
       ->check(CLI::Range(1, 1 << 24));

@@ -50,11 +50,14 @@ Result<ChatTemplatePtr> load_chat_template(const ServeFlags& flags, const Specia
   return own;
 }
 
-Result<server::GenerationDefaults> generation_defaults(const std::filesystem::path& folder,
-                                                       const model::ModelConfig& config,
+Result<server::GenerationDefaults> generation_defaults(const ServeFlags& flags, const model::ModelConfig& config,
                                                        const text::Tokenizer& tokenizer) {
-  const auto suggested = model::read_generation_config(folder);
+  auto suggested = model::read_generation_config(flags.engine.model_path);
   if (suggested.has_error()) return suggested.error();
+  if (!flags.generation_config.empty()) {
+    RETURN_IF_ERROR(
+        model::override_generation_config(*suggested, flags.generation_config, "--override-generation-config"));
+  }
   server::GenerationDefaults defaults;
   defaults.temperature = suggested->temperature.value_or(defaults.temperature);
   defaults.top_p = suggested->top_p.value_or(defaults.top_p);
@@ -149,7 +152,7 @@ Result<void> serve(const ServeFlags& flags) {
   if (special_tokens.has_error()) return special_tokens.error();
   auto chat_template = load_chat_template(flags, *special_tokens);
   if (chat_template.has_error()) return chat_template.error();
-  auto defaults = generation_defaults(folder, *config, **tokenizer);
+  auto defaults = generation_defaults(flags, *config, **tokenizer);
   if (defaults.has_error()) return defaults.error();
   auto engine = LocalEngine::create(flags.engine, flags.cluster, (*tokenizer)->vocab_size());
   if (engine.has_error()) return engine.error();

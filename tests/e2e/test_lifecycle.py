@@ -129,6 +129,7 @@ def test_unknown_flag():
     for value in ("[]", "{", "5"):
         check_refusal(run_binary("serve", "--model-path", MODEL, "--default-chat-template-kwargs", value),
                       "--default-chat-template-kwargs", "JSON")
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--override-generation-config", '{"top_q": 1}'), "top_q")
     check_refusal(run_binary("serve", "--model-path", MODEL, "--schedule-low-priority-values-first"), "--schedule-policy")
     check_refusal(run_binary("serve", "--model-path", MODEL, "--api-key", ""), "--api-key", "empty")
     check_refusal(run_binary("serve", "--model-path", MODEL, "--admin-api-key", ""), "--admin-api-key", "empty")
