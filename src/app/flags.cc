@@ -16,6 +16,7 @@ namespace {
 constexpr uint16_t kDefaultClusterPort = 30100;
 
 struct RawFlags {
+  std::vector<std::string> served_model_names;
   uint32_t max_header_kib = 16;
   double header_timeout_s = 10;
   double body_timeout_s = 60;
@@ -39,12 +40,13 @@ std::string is_json_object(const std::string& text) {
   return {};
 }
 
-void add_model_flags(CLI::App& serve, ServeFlags& flags) {
+void add_model_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
   EngineOptions& engine = flags.engine;
   serve.add_option("--model-path", engine.model_path, "Folder with config.json, safetensors and tokenizer.json")
       ->required();
-  serve.add_option("--served-model-name", flags.server.served_model_name,
-                   "Name in the API (default: the folder's name)");
+  serve.add_option(
+      "--served-model-name", raw.served_model_names,
+      "Names in the API; the first is that of answers to requests without one (default: the folder's name)");
   serve.add_option("--chat-template", flags.chat_template, "File with a Jinja template instead of the model's own");
   serve
       .add_option("--default-chat-template-kwargs", flags.server.default_chat_template_kwargs,
@@ -363,6 +365,13 @@ void apply(const RawFlags& raw, ServeFlags& flags) {
   flags.drain_timeout = to_ms(raw.drain_timeout_s);
   flags.log_level = log::parse_level(raw.log_level).value();
   server::ServerOptions& server = flags.server;
+  for (const std::string& name : raw.served_model_names) {
+    if (server.served_model_name.empty()) {
+      server.served_model_name = name;
+    } else if (!name.empty()) {
+      server.other_model_names.push_back(name);
+    }
+  }
   server.has_priorities = flags.engine.schedule_policy == "priority";
   server.max_body_bytes = raw.max_body_mib << 20;
   server.max_bodies_bytes = raw.max_bodies_mib << 20;
@@ -393,7 +402,7 @@ Command parse_command_line(int argc, char** argv) {
   app.require_subcommand(1);
   CLI::App& serve = *app.add_subcommand("serve", "Serve a model over the OpenAI-compatible API");
   serve.get_formatter()->column_width(36);
-  add_model_flags(serve, flags);
+  add_model_flags(serve, flags, raw);
   add_pipeline_flags(serve, flags.engine);
   add_cluster_flags(serve, flags.cluster, raw);
   add_scheduler_flags(serve, flags);

@@ -16,9 +16,10 @@ namespace {
 using openai::ApiError;
 using openai::error_response;
 
-void write_model(JsonWriter& json, const ServerOptions& options, const sched::ModelInfo& info, int64_t created_s) {
-  json.begin_object().member("id", options.served_model_name).member("object", "model");
-  json.member("created", created_s).member("owned_by", "millrace").member("root", options.served_model_name);
+void write_model(JsonWriter& json, std::string_view name, std::string_view root, const sched::ModelInfo& info,
+                 int64_t created_s) {
+  json.begin_object().member("id", name).member("object", "model");
+  json.member("created", created_s).member("owned_by", "millrace").member("root", root);
   json.key("parent").null();
   json.member("max_model_len", info.context_length).end_object();
 }
@@ -84,13 +85,15 @@ HttpResponse Api::answer_models(const RouteMatch& match) const {
   HttpResponse response;
   JsonWriter json(response.body);
   const sched::ModelInfo& info = service_.engine->model_info();
+  const std::string& root = options_.served_model_name;
   if (match.route == Route::kModel) {
     if (auto unknown = preparer_.check_model(std::string(match.argument))) return error_response(*unknown);
-    write_model(json, options_, info, created_s_);
+    write_model(json, match.argument, root, info, created_s_);
     return response;
   }
   json.begin_object().member("object", "list").key("data").begin_array();
-  write_model(json, options_, info, created_s_);
+  write_model(json, root, root, info, created_s_);
+  for (const std::string& name : options_.other_model_names) write_model(json, name, root, info, created_s_);
   json.end_array().end_object();
   return response;
 }

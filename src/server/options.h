@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace millrace::server {
 
@@ -11,7 +12,8 @@ namespace millrace::server {
 struct ServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 30000;                       ///< 0: the operating system chooses
-  std::string served_model_name = "default";
+  std::string served_model_name = "default";   ///< of answers to requests that name none
+  std::vector<std::string> other_model_names;  ///< that it answers to as well
   std::string admin_api_key;                   ///< opens every route; wanted by those that change the server
   std::string api_key;                         ///< empty: no authorisation
   std::string profile_dir = ".";               ///< where /start_profile writes

@@ -112,10 +112,14 @@ openai::RequestLimits Preparer::limits() const {
 }
 
 std::optional<ApiError> Preparer::check_model(const std::string& model) const {
+  const auto& others = options_.other_model_names;
   if (model.empty() || model == options_.served_model_name) return std::nullopt;
-  return ApiError{404, fmt::format("the model '{}' does not exist; this server has '{}'", model.substr(0, 256),
-                                   options_.served_model_name),
-                  "model"};
+  if (std::ranges::find(others, model) != others.end()) return std::nullopt;
+  return ApiError{
+      404,
+      fmt::format("the model '{}' does not exist; this server has '{}'{}{}", model.substr(0, 256),
+                  options_.served_model_name, others.empty() ? "" : ", also called ", fmt::join(others, ", ")),
+      "model"};
 }
 
 ApiResult<std::string> Preparer::render(const openai::Conversation& conversation) const {
@@ -264,7 +268,7 @@ void Preparer::fill_options(const openai::CommonRequest& request, GenerationSpec
   spec.options.prompt_logprobs = request.prompt_logprobs >= 0;
   spec.options.top_prompt_logprobs = static_cast<uint32_t>(std::max(request.prompt_logprobs, 0));
   spec.info.created_s = unix_seconds();
-  spec.info.model = options_.served_model_name;
+  spec.info.model = request.model.empty() ? options_.served_model_name : request.model;
   spec.info.fingerprint = fingerprint_of(options_.served_model_name);
   spec.info.token_ids = request.return_token_ids;
 }

@@ -53,7 +53,7 @@ class Preparer {
                                                           const std::string& header_id) const;
   [[nodiscard]] openai::ApiResult<GenerationSpec> prepare(openai::ChatRequest request,
                                                           const std::string& header_id) const;
-  /// 404 unless `model` is empty or the served one.
+  /// 404 unless `model` is empty or a name of the served one.
   [[nodiscard]] std::optional<openai::ApiError> check_model(const std::string& model) const;
   [[nodiscard]] openai::ApiResult<std::string> render(const openai::Conversation& conversation) const;
   [[nodiscard]] openai::RequestLimits limits() const;

@@ -2,7 +2,8 @@
 
 import openai
 import pytest
-from millrace_server import MODEL
+from conftest import client_of
+from millrace_server import MODEL, MillraceServer
 from prompts import GREEDY, MESSAGES, PROMPT, PROMPTS, SEEDED
 
 
@@ -11,6 +12,16 @@ def test_models(client, server):
     assert [model.id for model in models] == [MODEL.name]
     assert client.models.retrieve(MODEL.name).id == MODEL.name
     assert models[0].model_extra["max_model_len"] > 0
+
+
+def test_a_model_with_several_names():
+    with MillraceServer("--served-model-name", "first", "org/second") as server, client_of(server) as client:
+        assert [model.id for model in client.models.list().data] == ["first", "org/second"]
+        for name in ("first", "org/second"):
+            assert client.models.retrieve(name).id == name
+            assert client.completions.create(model=name, prompt=PROMPT, max_tokens=1).model == name
+            chunks = list(client.chat.completions.create(model=name, messages=MESSAGES, max_tokens=1, stream=True))
+            assert {chunk.model for chunk in chunks} == {name}
 
 
 def test_completion(client):

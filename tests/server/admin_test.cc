@@ -36,6 +36,24 @@ TEST_CASE("The small endpoints answer") {
   CHECK(server.post("/detokenize", "{}").status == 400);
 }
 
+TEST_CASE("A model may have several names, and answers to each by that name") {
+  server::ServerOptions options;
+  options.other_model_names = {"org/fake", "third"};
+  TestServer server(options);
+  const ParsedJson models(server.get("/v1/models").body);
+  REQUIRE(models.size("/data") == 3);
+  CHECK(models.string("/data/0/id") == "fake");
+  CHECK(models.string("/data/1/id") == "org/fake");
+  CHECK(models.string("/data/1/root") == "fake");
+  CHECK(ParsedJson(server.get("/v1/models/org/fake").body).string("/id") == "org/fake");
+  CHECK(ParsedJson(server.complete(R"({"model":"third","prompt":"p"})").body).string("/model") == "third");
+  CHECK(ParsedJson(server.complete(R"({"prompt":"p"})").body).string("/model") == "fake");
+  const HttpReply unknown = server.complete(R"({"model":"fourth","prompt":"p"})");
+  CHECK(unknown.status == 404);
+  CHECK_THAT(ParsedJson(unknown.body).string("/error/message"),
+             Catch::EndsWith("has 'fake', also called org/fake, third"));
+}
+
 TEST_CASE("HEAD answers as GET without the body, on a connection that goes on") {
   TestServer server;
   Client client(server.port);
