@@ -300,9 +300,13 @@ void add_server_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
       ->capture_default_str();
   // An empty key would leave open what was meant to be closed.
   const auto is_key = [](const std::string& text) { return std::string(text.empty() ? "the key is empty" : ""); };
-  serve.add_option("--api-key", server.api_key, "Wanted from clients as 'Authorization: Bearer KEY'")
+  serve
+      .add_option("--api-key", server.api_keys,
+                  "Wanted from clients as 'Authorization: Bearer KEY'; may be given several times, for any of the keys")
       ->check(is_key)
+      ->allow_extra_args(false)
       ->envname("MILLRACE_API_KEY");
+  serve.add_option("--api-key-file", flags.api_key_file, "File of further keys, one per line");
   serve
       .add_option("--admin-api-key", server.admin_api_key,
                   "Opens every route; wanted for /flush_cache, /pause_generation, /continue_generation, "

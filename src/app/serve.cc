@@ -2,6 +2,8 @@
 
 #include <sys/resource.h>
 
+#include <sstream>
+
 #include "app/devices.h"
 #include "app/signals.h"
 #include "app/worker.h"
@@ -74,6 +76,21 @@ std::string model_name(const ServeFlags& flags) {
   if (!flags.server.served_model_name.empty()) return flags.server.served_model_name;
   const auto path = std::filesystem::absolute(flags.engine.model_path).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+/// Those of --api-key-file, without the white space around them.
+Result<std::vector<std::string>> read_api_keys(const std::string& path) {
+  const auto text = read_text_file(path);
+  if (text.has_error()) return make_error(ErrorCode::kInvalidArgument, "--api-key-file {}", text.error().message);
+  constexpr std::string_view kBlank = " \t\r";
+  std::vector<std::string> keys;
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t begin = line.find_first_not_of(kBlank);
+    if (begin != std::string::npos) keys.push_back(line.substr(begin, line.find_last_not_of(kBlank) + 1 - begin));
+  }
+  if (keys.empty()) return make_error(ErrorCode::kInvalidArgument, "--api-key-file {}: there is no key in it", path);
+  return keys;
 }
 
 void write_nodes(JsonWriter& json, const std::vector<cluster::NodeInfo>& nodes) {
@@ -165,6 +182,11 @@ Result<void> serve(const ServeFlags& flags) {
   service.special_tokens = *special_tokens;
   server::ServerOptions options = flags.server;
   options.served_model_name = model_name(flags);
+  if (!flags.api_key_file.empty()) {
+    const auto keys = read_api_keys(flags.api_key_file);
+    if (keys.has_error()) return keys.error();
+    options.api_keys.insert(options.api_keys.end(), keys->begin(), keys->end());
+  }
   service.extra_metrics = [parts = engine->get()](std::string& out) {
     server::append_link_metrics(out, parts->link_stats());
     server::append_control_metrics(out, parts->control_refusals());

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
 
 #include "async/event.h"
 #include "base/log_event.h"
@@ -38,12 +39,17 @@ bool is_probe(std::string_view route) {
   return route == "/health" || route == "/ping" || route == "/metrics" || route == "/load" || route == "/live";
 }
 
-/// An empty key is nobody's.
-bool bears(const HttpRequest& head, std::string_view key) {
+/// Whether the request bears one of them, compared with all. An empty key is nobody's.
+bool bears(const HttpRequest& head, std::span<const std::string> keys) {
   constexpr std::string_view kScheme = "bearer ";
-  const std::string_view given = head.authorization;
-  return !key.empty() && boost::algorithm::istarts_with(given, kScheme) &&
-         equal_in_constant_time(given.substr(kScheme.size()), key);
+  if (!boost::algorithm::istarts_with(head.authorization, kScheme)) return false;
+  const std::string_view given = std::string_view(head.authorization).substr(kScheme.size());
+  bool found = false;
+  for (const std::string& key : keys) {
+    const bool is_equal = equal_in_constant_time(given, key);
+    found = found || (is_equal && !key.empty());
+  }
+  return found;
 }
 
 bool is_printable(char c) { return c > 0x20 && c < 0x7f; }
@@ -75,9 +81,9 @@ Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& s
 Api::~Api() { worker_.join(); }
 
 bool Api::is_authorised(const HttpRequest& head, bool as_admin) const {
-  if (bears(head, options_.admin_api_key)) return true;
+  if (bears(head, {&options_.admin_api_key, 1})) return true;
   if (as_admin && !options_.admin_api_key.empty()) return false;
-  return options_.api_key.empty() || bears(head, options_.api_key);
+  return options_.api_keys.empty() || bears(head, options_.api_keys);
 }
 
 bool Api::is_from_another_site(const HttpRequest& head) const {
@@ -93,7 +99,7 @@ std::optional<HttpResponse> Api::check(const HttpRequest& head, const RouteMatch
     return error_response({401, "the API key is missing or wrong", ""});
   }
   // Where a key is wanted, a page has none to send.
-  const bool is_open = options_.api_key.empty() && options_.admin_api_key.empty();
+  const bool is_open = options_.api_keys.empty() && options_.admin_api_key.empty();
   if (match.is_for_own_site() && is_open && is_from_another_site(head)) {
     return error_response(
         {403, fmt::format("{} takes no requests from pages of other sites (--cors-origin, --api-key)", match.name),

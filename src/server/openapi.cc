@@ -117,7 +117,7 @@ void write_error_responses(JsonWriter& json) {
 
 void append_openapi(std::string& out, const ServerOptions& options, const openai::RequestLimits& limits,
                     std::span<const ExtraRoute> extra_routes) {
-  const bool has_key = !options.api_key.empty() || !options.admin_api_key.empty();
+  const bool has_key = !options.api_keys.empty() || !options.admin_api_key.empty();
   JsonWriter json(out);
   json.begin_object().member("openapi", "3.1.0").key("info").begin_object();
   json.member("title", "millrace").member("version", MILLRACE_VERSION).end_object().key("paths").begin_object();

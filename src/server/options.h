@@ -15,7 +15,7 @@ struct ServerOptions {
   std::string served_model_name = "default";   ///< of answers to requests that name none
   std::vector<std::string> other_model_names;  ///< that it answers to as well
   std::string admin_api_key;                   ///< opens every route; wanted by those that change the server
-  std::string api_key;                         ///< empty: no authorisation
+  std::vector<std::string> api_keys;           ///< each opens what clients need; none: no authorisation
   std::string profile_dir = ".";               ///< where /start_profile writes
   std::string cors_origin = "*";               ///< empty: no CORS headers
   std::string default_chat_template_kwargs;    ///< a JSON object, or empty; a request's own go before them

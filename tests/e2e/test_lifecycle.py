@@ -141,6 +141,12 @@ def test_an_empty_template_is_refused(tmp_path):
     check_refusal(run_binary("serve", "--model-path", MODEL, "--port", 0, "--chat-template", template), template, "empty")
 
 
+def test_a_file_of_keys_without_one_is_refused(tmp_path):
+    (tmp_path / "empty").write_text("\n \n")
+    for path in (tmp_path / "empty", tmp_path / "nowhere"):
+        check_refusal(run_binary("serve", "--model-path", MODEL, "--port", 0, "--api-key-file", path), "--api-key-file", path)
+
+
 def test_missing_model_folder(tmp_path):
     check_refusal(run_binary("serve", "--model-path", tmp_path / "nowhere", "--port", 0), tmp_path / "nowhere")
 

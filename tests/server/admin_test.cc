@@ -103,7 +103,7 @@ TEST_CASE("Routes, methods, media types and models that do not exist") {
 
 TEST_CASE("The API key guards all but health") {
   server::ServerOptions options;
-  options.api_key = "secret";
+  options.api_keys = {"secret"};
   TestServer server(options);
   CHECK(server.get("/health").status == 200);
   const HttpReply refused = server.get("/v1/models");
@@ -118,7 +118,7 @@ TEST_CASE("The API key guards all but health") {
 
 TEST_CASE("The admin's key opens all, and alone what others would notice") {
   server::ServerOptions options;
-  options.api_key = "user";
+  options.api_keys = {"user"};
   options.admin_api_key = "root";
   TestServer server(options);
   const std::string user = "Authorization: Bearer user\r\n";
@@ -133,9 +133,20 @@ TEST_CASE("The admin's key opens all, and alone what others would notice") {
   CHECK(server.post("/abort_request", R"({"abort_all":true})", root).status == 200);
 }
 
+TEST_CASE("Each of several keys opens the server") {
+  server::ServerOptions options;
+  options.api_keys = {"one", "another", "third"};
+  TestServer server(options);
+  const auto status = [&server](std::string_view key) {
+    return server.get("/v1/models", fmt::format("Authorization: Bearer {}\r\n", key)).status;
+  };
+  for (const char* key : {"one", "another", "third"}) CHECK(status(key) == 200);
+  for (const char* key : {"", "on", "onee", "fourth", "one, another"}) CHECK(status(key) == 401);
+}
+
 TEST_CASE("Without an admin's key the other one opens all") {
   server::ServerOptions options;
-  options.api_key = "user";
+  options.api_keys = {"user"};
   TestServer server(options);
   const std::string user = "Authorization: Bearer user\r\n";
   CHECK(server.post("/flush_cache", "{}", user).status == 200);
@@ -175,7 +186,7 @@ TEST_CASE("The origin that may call, and whoever has the key, may stop the serve
   options.cors_origin = "http://ui.example";
   CHECK(TestServer(options).post("/pause_generation", "{}", elsewhere).status == 200);
   server::ServerOptions guarded;
-  guarded.api_key = "user";
+  guarded.api_keys = {"user"};
   TestServer server(guarded);
   CHECK(server.post("/pause_generation", "{}", elsewhere).status == 401);
   CHECK(server.post("/pause_generation", "{}", elsewhere + "Authorization: Bearer user\r\n").status == 200);

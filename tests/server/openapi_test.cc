@@ -199,7 +199,7 @@ TEST_CASE("Every route is in the document, and nothing else") {
 
 TEST_CASE("The document says when a key is wanted") {
   ServerOptions options;
-  options.api_key = "secret";
+  options.api_keys = {"secret"};
   TestServer server(options);
   CHECK(server.get("/openapi.json").status == 401);
   const ParsedJson openapi(server.get("/openapi.json", "Authorization: Bearer secret\r\n").body);
