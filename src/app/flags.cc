@@ -313,6 +313,7 @@ void add_server_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
                   "/start_profile, /stop_profile and abort_all")
       ->check(is_key)
       ->envname("MILLRACE_ADMIN_API_KEY");
+  serve.add_flag("--metrics-public", server.metrics_public, "/metrics wants no key");
   serve.add_option("--profile-dir", server.profile_dir, "Folder that /start_profile writes traces to")
       ->capture_default_str();
   serve.add_option("--cors-origin", server.cors_origin, "Origin whose pages may call; empty: none")

@@ -36,7 +36,8 @@ ApiError internal_error(const std::exception& failure) {
 }
 
 bool is_probe(std::string_view route) {
-  return route == "/health" || route == "/ping" || route == "/metrics" || route == "/load" || route == "/live";
+  return route == "/health" || route == "/ping" || route == "/livez" || route == "/metrics" || route == "/load" ||
+         route == "/live";
 }
 
 /// Whether the request bears one of them, compared with all. An empty key is nobody's.
@@ -95,7 +96,8 @@ bool Api::is_from_another_site(const HttpRequest& head) const {
 }
 
 std::optional<HttpResponse> Api::check(const HttpRequest& head, const RouteMatch& match) const {
-  if (!match.is_public() && !is_authorised(head, match.is_admin())) {
+  const bool is_public = match.is_public() || (match.route == Route::kMetrics && options_.metrics_public);
+  if (!is_public && !is_authorised(head, match.is_admin())) {
     return error_response({401, "the API key is missing or wrong", ""});
   }
   // Where a key is wanted, a page has none to send.

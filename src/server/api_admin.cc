@@ -43,6 +43,7 @@ HttpResponse Api::answer(const HttpRequest& request, const RouteMatch& match) {
     case Route::kModels:
     case Route::kModel: return answer_models(match);
     case Route::kHealth: return answer_health();
+    case Route::kLivez: response.body = R"({"status":"ok"})"; return response;
     case Route::kVersion: response.body = R"({"version":")" MILLRACE_VERSION R"("})"; return response;
     case Route::kTokenize: return answer_tokenize(request);
     case Route::kDetokenize: return answer_detokenize(request);

@@ -25,13 +25,13 @@ struct Operation {
   bool is_for_own_site = false;
 };
 
-std::vector<Operation> all_operations(std::span<const ExtraRoute> extra_routes) {
+std::vector<Operation> all_operations(const ServerOptions& options, std::span<const ExtraRoute> extra_routes) {
   std::vector<Operation> operations;
   for (const RouteEntry& entry : routes()) {
-    const bool is_public = entry.route == Route::kHealth;
-    const bool is_for_own_site = RouteMatch{.route = entry.route}.is_for_own_site();
+    const RouteMatch match{.route = entry.route};
+    const bool is_public = match.is_public() || (entry.route == Route::kMetrics && options.metrics_public);
     if (entry.doc.summary.empty()) continue;
-    operations.push_back({entry.method, entry.path, entry.doc, is_public, is_for_own_site});
+    operations.push_back({entry.method, entry.path, entry.doc, is_public, match.is_for_own_site()});
   }
   operations.push_back({Method::kGet, "/v1/models/{id}", {"The model of that name", "", "Model"}});
   for (const ExtraRoute& extra : extra_routes) {
@@ -122,7 +122,7 @@ void append_openapi(std::string& out, const ServerOptions& options, const openai
   json.begin_object().member("openapi", "3.1.0").key("info").begin_object();
   json.member("title", "millrace").member("version", MILLRACE_VERSION).end_object().key("paths").begin_object();
   std::string_view path;
-  for (const Operation& operation : all_operations(extra_routes)) {
+  for (const Operation& operation : all_operations(options, extra_routes)) {
     if (operation.path != path) {
       if (!path.empty()) json.end_object();
       path = operation.path;

@@ -16,6 +16,7 @@ struct ServerOptions {
   std::vector<std::string> other_model_names;  ///< that it answers to as well
   std::string admin_api_key;                   ///< opens every route; wanted by those that change the server
   std::vector<std::string> api_keys;           ///< each opens what clients need; none: no authorisation
+  bool metrics_public = false;                 ///< /metrics wants no key
   std::string profile_dir = ".";               ///< where /start_profile writes
   std::string cors_origin = "*";               ///< empty: no CORS headers
   std::string default_chat_template_kwargs;    ///< a JSON object, or empty; a request's own go before them

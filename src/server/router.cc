@@ -25,6 +25,7 @@ constexpr std::array kRoutes = {
     RouteEntry{Method::kGet, "/health", Route::kHealth, {"Whether requests are taken", "", "Health"}},
     RouteEntry{Method::kGet, "/ping", Route::kHealth, {"The same as /health", "", "Health"}},
     RouteEntry{Method::kPost, "/ping", Route::kHealth, {"The same as /health", "", "Health"}},
+    RouteEntry{Method::kGet, "/livez", Route::kLivez, {"That the server runs, also while it loads", "", "Health"}},
     RouteEntry{Method::kGet, "/version", Route::kVersion, {"The program's version", "", "Version"}},
     RouteEntry{Method::kPost,
                "/tokenize",

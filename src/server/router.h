@@ -16,6 +16,7 @@ enum class Route : uint8_t {
   kModels,
   kModel,
   kHealth,
+  kLivez,
   kVersion,
   kTokenize,
   kDetokenize,
@@ -56,7 +57,8 @@ struct RouteMatch {
   const ExtraRoute* extra = nullptr;
   std::string allowed;              ///< of kMethodNotAllowed and kPreflight: for the Allow header
   [[nodiscard]] bool is_public() const {
-    return route == Route::kHealth || route == Route::kPreflight || (extra != nullptr && extra->is_public);
+    return route == Route::kHealth || route == Route::kLivez || route == Route::kPreflight ||
+           (extra != nullptr && extra->is_public);
   }
   /// It changes what other clients see, or writes to the server's disk.
   [[nodiscard]] bool is_admin() const { return server::is_admin(route) || (extra != nullptr && extra->is_admin); }

@@ -120,10 +120,11 @@ async def test_the_client_gets_through_a_full_queue_by_its_retries():
 
 def test_the_api_key_is_asked_for(tmp_path):
     (tmp_path / "keys").write_text("third\n\n  [fourth] \r\n")
-    with MillraceServer("--api-key", "secret", "--api-key", "[other]", "--api-key-file", tmp_path / "keys") as server:
+    with MillraceServer("--metrics-public", "--api-key", "secret", "--api-key", "[other]", "--api-key-file", tmp_path / "keys") as server:
         with client_of(server) as client, pytest.raises(openai.AuthenticationError):
             client.models.list()
         for key in ("secret", "[other]", "third", "[fourth]"):
             with openai.OpenAI(base_url=server.url + "/v1", api_key=key, timeout=PATIENCE_S) as client:
                 assert client.models.list().data
+        assert server.get("/metrics").status_code == 200 and server.get("/load").status_code == 401
         assert server.get("/health").status_code == 200

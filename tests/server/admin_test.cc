@@ -67,6 +67,7 @@ TEST_CASE("HEAD answers as GET without the body, on a connection that goes on") 
 TEST_CASE("Health says why the engine is not ready") {
   TestServer server;
   server.engine.ready = false;
+  CHECK(server.get("/livez").status == 200);
   const HttpReply health = server.get("/health");
   CHECK(health.status == 503);
   CHECK(ParsedJson(health.body).string("/error/message") == "stage 1 is silent");
@@ -106,6 +107,8 @@ TEST_CASE("The API key guards all but health") {
   options.api_keys = {"secret"};
   TestServer server(options);
   CHECK(server.get("/health").status == 200);
+  CHECK(server.get("/livez").status == 200);
+  CHECK(server.get("/metrics").status == 401);
   const HttpReply refused = server.get("/v1/models");
   CHECK(refused.status == 401);
   CHECK(refused.header("WWW-Authenticate") == "Bearer");
@@ -114,6 +117,17 @@ TEST_CASE("The API key guards all but health") {
   CHECK(server.get("/v1/models", "Authorization: Bearer secret\r\n").status == 200);
   CHECK(server.complete(R"({"prompt":"p"})").status == 401);
   CHECK(server.post("/v1/completions", R"({"prompt":"p"})", "authorization: bearer secret\r\n").status == 200);
+}
+
+TEST_CASE("Metrics may be open where all else wants a key") {
+  server::ServerOptions options;
+  options.api_keys = {"secret"};
+  options.metrics_public = true;
+  TestServer server(options);
+  CHECK(server.get("/metrics").status == 200);
+  CHECK(server.get("/load").status == 401);
+  const ParsedJson openapi(server.get("/openapi.json", "Authorization: Bearer secret\r\n").body);
+  CHECK(openapi.size("/paths/~1metrics/get/security") == 0);
 }
 
 TEST_CASE("The admin's key opens all, and alone what others would notice") {
