@@ -341,6 +341,9 @@ void add_limit_flags(CLI::App& serve, server::ServerOptions& server, RawFlags& r
   serve.add_option("--max-choices", server.max_choices, "Prompts times n of one request; beyond: 400")
       ->check(CLI::Range(size_t{1}, size_t{65536}))
       ->capture_default_str();
+  serve.add_option("--max-logprobs", server.max_logprobs, "Alternatives beside a token of logprobs; beyond: 400")
+      ->check(CLI::Range(0, 1024))  // what the GPU's lists hold
+      ->capture_default_str();
   serve.add_option("--max-body-mib", raw.max_body_mib, "Largest request body, MiB; beyond: 413")
       ->check(CLI::Range(size_t{1}, size_t{4096}))
       ->capture_default_str();

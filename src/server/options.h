@@ -27,6 +27,7 @@ struct ServerOptions {
   size_t max_connections = 4096;               ///< beyond: 503 and close
   size_t max_requests_in_flight = 2048;        ///< generations; beyond: 429
   size_t max_choices = 512;                    ///< prompts times n of one request
+  uint32_t max_logprobs = 20;                  ///< alternatives beside a token
   size_t max_body_bytes = 16u << 20;
   size_t max_bodies_bytes = 512u << 20;  ///< of all connections together, see BodyBudget; beyond: 503
   uint32_t max_header_bytes = 16u << 10;

@@ -107,6 +107,7 @@ void GenerationSpec::set_id(std::string id) {
 openai::RequestLimits Preparer::limits() const {
   return {.vocab_size = service_.engine->model_info().vocab_size,
           .max_choices = options_.max_choices,
+          .max_logprobs = options_.max_logprobs,
           .allow_chat_template = options_.allow_request_chat_template,
           .has_priorities = options_.has_priorities};
 }

@@ -145,6 +145,15 @@ def test_chat_logprobs(client4):
             assert bytes(token.bytes).decode() == token.token
 
 
+def test_as_many_alternatives_as_the_server_allows():
+    with MillraceServer("--max-logprobs", 60, "--pp-size", 2) as server, client_of(server) as client:
+        request = {"model": MODEL.name, "messages": MESSAGES, "max_tokens": 2, "logprobs": True, **GREEDY}
+        answer = client.chat.completions.create(**request, extra_body={"top_logprobs": 60})
+        assert [len(token.top_logprobs) for token in answer.choices[0].logprobs.content] == [60, 60]
+        with pytest.raises(openai.BadRequestError, match="at most 60 .--max-logprobs"):
+            client.chat.completions.create(**request, extra_body={"top_logprobs": 61})
+
+
 def test_logprobs_by_token_id(client4):
     answer = client4.completions.create(model=MODEL.name, prompt=PROMPT, max_tokens=4, logprobs=2, **GREEDY,
                                         extra_body={"return_tokens_as_token_ids": True, "return_token_ids": True})

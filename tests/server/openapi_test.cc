@@ -39,6 +39,7 @@ std::vector<std::string> values() {
                              "9223372036854775807", "9223372036854775808", "18446744073709551615", "1e300"}) {
     texts.emplace_back(number);
   }
+  texts.emplace_back(R"(["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"])");
   for (const char* side : {"\"left\"", "\"right\""}) texts.emplace_back(side);
   for (const size_t length : {256u, 257u, 1024u, 1025u}) texts.push_back('"' + std::string(length, 'x') + '"');
   std::string wide;

@@ -26,6 +26,13 @@ std::string chat_outcome(const std::string& member) {
   return parsed.has_error() ? parsed.error().param : "ok";
 }
 
+/// So many stop strings of so many characters.
+std::string stops(size_t count, size_t length = 1) {
+  std::string list;
+  for (size_t i = 0; i < count; ++i) list += fmt::format("{}\"{}\"", i == 0 ? "" : ",", std::string(length, 'x'));
+  return '[' + list + ']';
+}
+
 std::string messages_outcome(const std::string& messages) {
   const auto parsed = parse_chat_request(fmt::format(R"({{"messages":{}}})", messages), kLimits);
   return parsed.has_error() ? parsed.error().param : "ok";
@@ -50,9 +57,7 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
       {"frequency_penalty", {"-2", "2"}, {"-2.1", "2.1"}},
       {"repetition_penalty", {"0.1", "2"}, {"0", "-1", "11"}},
       {"seed", {"0", "-9223372036854775808", "9223372036854775807"}, {"1.5", "9223372036854775808", "\"s\""}},
-      {"stop",
-       {"\"x\"", "[\"a\",\"b\"]", "[]", "null"},
-       {"\"\"", "[\"a\",\"\"]", "[1]", "5", "[\"a\",\"b\",\"c\",\"d\",\"e\"]"}},
+      {"stop", {"\"x\"", "[\"a\",\"b\"]", "[]", "null"}, {"\"\"", "[\"a\",\"\"]", "[1]", "5"}},
       {"stop_token_ids", {"[]", "[999]"}, {"[1000]", "[-1]", "[\"a\"]", "5"}},
       {"logit_bias",
        {"{}", "{\"999\":100}"},
@@ -112,6 +117,10 @@ TEST_CASE("Relations between fields are checked") {
     for (size_t i = 1; i < count; ++i) list += ",1";
     return "\"stop_token_ids\":" + list + "]";
   };
+  CHECK(completion_outcome("\"stop\":" + stops(16)) == "ok");
+  CHECK(completion_outcome("\"stop\":" + stops(17)) == "stop");
+  CHECK(completion_outcome("\"stop\":" + stops(4, 1024)) == "ok");
+  CHECK(completion_outcome("\"stop\":" + stops(5, 1024)) == "stop");
   const auto stop = [](size_t length) { return fmt::format("\"stop\":[\"{}\"]", std::string(length, 'x')); };
   CHECK(completion_outcome(stop(1024)) == "ok");
   CHECK(completion_outcome(stop(1025)) == "stop");
@@ -152,6 +161,22 @@ TEST_CASE("A priority counts only where the queue goes by them") {
   limits.has_priorities = true;
   for (const char* good : {"5", "-2147483648", "2147483647"}) CHECK(outcome(good) == "ok");
   for (const char* bad : {"-2147483649", "2147483648"}) CHECK_THAT(outcome(bad), Catch::Contains("wanted an integer"));
+}
+
+TEST_CASE("How many alternatives a token may have is said at the start") {
+  RequestLimits limits = kLimits;
+  limits.max_logprobs = 100;
+  for (const char* name : {"logprobs", "prompt_logprobs"}) {
+    const auto parsed = [&](int count) {
+      return parse_completion_request(fmt::format(R"({{"prompt":"p","{}":{}}})", name, count), limits);
+    };
+    CHECK(parsed(100).has_value());
+    CHECK(parsed(101).error().message == fmt::format("{}: found 101, wanted at most 100 (--max-logprobs)", name));
+  }
+  const auto chat =
+      parse_chat_request(R"({"messages":[{"role":"user","content":"c"}],"logprobs":true,"top_logprobs":100})", limits);
+  REQUIRE(chat.has_value());
+  CHECK(chat->top_logprobs == 100);
 }
 
 TEST_CASE("Names that other servers have mean the same") {

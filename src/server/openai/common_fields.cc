@@ -8,9 +8,9 @@
 namespace millrace::server::openai {
 namespace {
 
-constexpr int64_t kMaxLogprobs = 20;
-constexpr size_t kMaxStops = 4;
-constexpr size_t kMaxStopLength = 1024;  // each of n choices has its own automaton of them
+constexpr size_t kMaxStops = 16;  // every byte of an answer is compared with each
+constexpr size_t kMaxStopLength = 1024;
+constexpr size_t kMaxStopsLength = 4096;  // each of n choices has its own automaton of them
 constexpr size_t kMaxLogitBias = 4096;
 constexpr size_t kMaxStopTokenIds = 4096;  // each of n choices carries them
 constexpr double kMaxBias = 100;
@@ -41,6 +41,7 @@ Refusal read_stop(std::string_view name, Json value, const RequestLimits&, Commo
       if (Refusal refusal = read_string(name, item, request.stop.emplace_back())) return refusal;
     }
   }
+  size_t total = 0;
   for (const std::string& stop : request.stop) {
     const size_t length = text::count_code_points(stop);
     if (length == 0) return bad_request(name, "{}: a stop string is empty", name);
@@ -48,6 +49,11 @@ Refusal read_stop(std::string_view name, Json value, const RequestLimits&, Commo
       return bad_request(name, "{}: found a stop string of {} characters, wanted at most {}", name, length,
                          kMaxStopLength);
     }
+    total += length;
+  }
+  if (total > kMaxStopsLength) {
+    return bad_request(name, "{}: found stop strings of {} characters together, wanted at most {}", name, total,
+                       kMaxStopsLength);
   }
   return std::nullopt;
 }
@@ -236,14 +242,14 @@ constexpr std::array kCommonFields = {
         "seed", read_seed,
         [](SchemaWriter& s) { s.integer(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()); },
         "Choice i of a prompt draws with seed + i; -1, as nothing: each of all choices with one of its own"},
-    Field<Common>{"stop", read_stop, describe_stop},
+    Field<Common>{"stop", read_stop, describe_stop, "All together of 4096 characters at most"},
     Field<Common>{"stop_token_ids", read_stop_token_ids,
                   [](SchemaWriter& s) {
                     s.token_ids(s.limits().vocab_size);
                     s.json().member("maxItems", kMaxStopTokenIds);
                   }},
     Field<Common>{"logit_bias", read_logit_bias, describe_logit_bias, "Token ids, and what their logits gain"},
-    integer_field<Common, &Common::prompt_logprobs, 0, kMaxLogprobs>("prompt_logprobs", "Not with stream"),
+    alternatives_field<Common, &Common::prompt_logprobs>("prompt_logprobs", "Not with stream"),
     integer_field<Common, &Common::min_tokens, 0, kInt32Max>("min_tokens",
                                                              "At most max_tokens; no stop counts within them"),
     flag_field<Common, &Common::ignore_eos>("ignore_eos"),

@@ -52,6 +52,13 @@ Refusal read_float(std::string_view name, Json value, double low, double high, b
   return std::nullopt;
 }
 
+Refusal read_alternatives(std::string_view name, Json value, const RequestLimits& limits, int32_t& out) {
+  int64_t count = 0;
+  const bool is_too_many = value.get_int64().get(count) == simdjson::SUCCESS && count > limits.max_logprobs;
+  if (!is_too_many) return read_int(name, value, 0, limits.max_logprobs, out);
+  return bad_request(name, "{}: found {}, wanted at most {} (--max-logprobs)", name, count, limits.max_logprobs);
+}
+
 Refusal read_integer(std::string_view name, Json value, int64_t low, int64_t high, int64_t& out) {
   int64_t number = 0;
   if (value.get_int64().get(number) != simdjson::SUCCESS) {

@@ -37,6 +37,8 @@ struct Field {
 /// A number in [low, high], or (low, high] with `open_low`.
 [[nodiscard]] Refusal read_float(std::string_view name, Json value, double low, double high, bool open_low,
                                  float& out);
+/// A count of alternatives beside a token.
+[[nodiscard]] Refusal read_alternatives(std::string_view name, Json value, const RequestLimits& limits, int32_t& out);
 [[nodiscard]] Refusal read_integer(std::string_view name, Json value, int64_t low, int64_t high, int64_t& out);
 [[nodiscard]] Refusal read_token_ids(std::string_view name, Json value, uint32_t vocab_size,
                                      std::vector<TokenId>& out);
@@ -83,6 +85,14 @@ constexpr Field<Request> integer_field(std::string_view name, std::string_view n
             return read_int(n, v, kLow, kHigh, target_of(r.*kMember));
           },
           [](SchemaWriter& schema) { schema.integer(kLow, kHigh); }, note};
+}
+template <class Request, auto kMember>
+constexpr Field<Request> alternatives_field(std::string_view name, std::string_view note = {}) {
+  return {name,
+          [](std::string_view n, Json v, const RequestLimits& limits, Request& r) {
+            return read_alternatives(n, v, limits, target_of(r.*kMember));
+          },
+          [](SchemaWriter& schema) { schema.integer(0, schema.limits().max_logprobs); }, note};
 }
 /// Its value is in [low, high], or in (low, high] with `kOpenLow`.
 template <class Request, auto kMember, double kLow, double kHigh, bool kOpenLow = false>

@@ -20,6 +20,7 @@ namespace millrace::server::openai {
 struct RequestLimits {
   uint32_t vocab_size = 0;      ///< drawable ids
   size_t max_choices = 512;     ///< prompts times n
+  uint32_t max_logprobs = 20;   ///< alternatives beside a token
   bool allow_chat_template = false;
   bool has_priorities = false;  ///< else 0 is the only one
 };

@@ -10,7 +10,6 @@ namespace {
 using Limits = RequestLimits;
 using Name = std::string_view;
 
-constexpr int64_t kMaxLogprobs = 20;
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 
 Refusal read_prompt(Name name, Json value, const Limits& limits, CompletionRequest& request) {
@@ -74,7 +73,7 @@ constexpr std::array kCompletionFields = {
     integer_field<CompletionRequest, &CompletionRequest::max_tokens, 0, kInt32Max>("max_tokens",
                                                                                    "0 only with echo; default 16"),
     flag_field<CompletionRequest, &CompletionRequest::echo>("echo"),
-    integer_field<CompletionRequest, &CompletionRequest::top_logprobs, 0, kMaxLogprobs>("logprobs"),
+    alternatives_field<CompletionRequest, &CompletionRequest::top_logprobs>("logprobs"),
 };
 
 /// Chat logprobs are two fields: whether, and how many alternatives.
@@ -97,7 +96,7 @@ constexpr std::array kChatFields = {
     integer_field<ChatFields, &ChatFields::max_completion_tokens, 1, kInt32Max>("max_completion_tokens",
                                                                                 "Goes before max_tokens"),
     flag_field<ChatFields, &ChatFields::logprobs>("logprobs"),
-    integer_field<ChatFields, &ChatFields::alternatives, 0, kMaxLogprobs>("top_logprobs", "Only with logprobs"),
+    alternatives_field<ChatFields, &ChatFields::alternatives>("top_logprobs", "Only with logprobs"),
     Field<ChatFields>{"echo", read_chat_echo,
                       [](SchemaWriter& schema) { schema.json().key("enum").raw("[null,false]"); }},
 };
