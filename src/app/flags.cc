@@ -321,6 +321,9 @@ void add_server_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
   serve.add_option("--drain-timeout", raw.drain_timeout_s, "Seconds that running requests get after SIGTERM")
       ->check(number_range(0.0, 86400.0))
       ->capture_default_str();
+  serve.add_option("--random-seed", server.random_seed,
+                   "What the seeds of requests without one are drawn from: the same requests in the same order get the "
+                   "same answers after every start");
   serve.add_flag("--allow-request-chat-template", server.allow_request_chat_template,
                  "Let requests bring a chat template of their own");
   serve.add_option("--log-level", raw.log_level, "trace, debug, info, warn, error, off")

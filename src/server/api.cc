@@ -75,7 +75,8 @@ Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& s
       bodies_(bodies),
       created_s_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
                      .count()),
-      preparer_(options, service, random_),
+      seeds_(options.random_seed),
+      preparer_(options, service, seeds_),
       generator_(runtime, options, service, metrics_,
                  [this](std::function<void()> work) { return run_elsewhere(std::move(work)); }) {}
 

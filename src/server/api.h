@@ -81,7 +81,8 @@ class Api {
   const BodyBudget& bodies_;
   const int64_t created_s_;
   Metrics metrics_;
-  RandomSource random_;
+  RandomSource random_;  ///< of ids
+  RandomSource seeds_;
   Preparer preparer_;
   Generator generator_;
   asio::thread_pool worker_{1};

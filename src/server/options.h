@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ struct ServerOptions {
   bool allow_request_chat_template = false;    ///< a request may bring its own template
   bool has_priorities = false;                 ///< the queue goes by them; else a request that has one is refused
   bool low_priority_first = false;             ///< the smaller priority goes first
+
+  std::optional<uint64_t> random_seed;  ///< of the seeds of requests without one, in the order of their coming
 
   size_t max_connections = 4096;               ///< beyond: 503 and close
   size_t max_requests_in_flight = 2048;        ///< generations; beyond: 429

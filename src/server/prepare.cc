@@ -81,7 +81,11 @@ std::optional<ApiError> check_logprobs(const GenerationSpec& spec) {
 
 }  // namespace
 
-RandomSource::RandomSource() {
+RandomSource::RandomSource(std::optional<uint64_t> seed) {
+  if (seed) {
+    seed_ = *seed;
+    return;
+  }
   std::random_device device;
   seed_ = (uint64_t{device()} << 32) | device();
 }
@@ -295,7 +299,7 @@ ApiResult<GenerationSpec> Preparer::finish(const openai::CommonRequest& request,
       sched::GenerateRequest& target = spec.requests.emplace_back();
       target.prompt = prompt.ids;
       target.sampling = params;
-      target.sampling.seed = request.seed ? *request.seed + i : random_.next();
+      target.sampling.seed = request.seed ? *request.seed + i : seeds_.next();
       target.max_tokens = *budget;
       target.prompt_top_logprobs = request.prompt_logprobs;
       if (spec.options.echo) target.prompt_top_logprobs = std::max(target.prompt_top_logprobs, request.top_logprobs);

@@ -173,6 +173,23 @@ TEST_CASE("Without a seed every choice of every prompt draws with one of its own
   }
 }
 
+TEST_CASE("With a seed of the server's, requests without one draw the same after every start") {
+  const auto seeds = [](std::optional<uint64_t> random_seed, int other_requests) {
+    server::ServerOptions options;
+    options.random_seed = random_seed;
+    TestServer server(options);
+    for (int i = 0; i < other_requests; ++i) CHECK(server.get("/health").status == 200);
+    for (int i = 0; i < 2; ++i) REQUIRE(server.complete(R"({"prompt":["a","b"]})").status == 200);
+    std::set<uint64_t> found;
+    for (const sched::GenerateRequest& request : server.engine.seen()) found.insert(request.sampling.seed);
+    CHECK(found.size() == 4);
+    return found;
+  };
+  CHECK(seeds(7, 0) == seeds(7, 3));
+  CHECK(seeds(7, 0) != seeds(8, 0));
+  CHECK(seeds({}, 0) != seeds({}, 0));
+}
+
 TEST_CASE("Prompts may be token ids") {
   TestServer server;
   REQUIRE(server.complete(R"({"prompt":[1,2,3]})").status == 200);
