@@ -7,6 +7,7 @@
 
 #include "async/task_group.h"
 #include "server/api.h"
+#include "server/observe/process_metrics.h"
 #include "server/openapi.h"
 
 /// The endpoints of Api that answer at once.
@@ -275,6 +276,7 @@ HttpResponse Api::answer_metrics() const {
   response.body =
       metrics_.render(options_.served_model_name, service_.engine->status(),
                       {.in_flight = in_flight(), .connections = connection_count_, .body_bytes = bodies_.held()});
+  append_process_metrics(response.body);
   if (service_.extra_metrics) service_.extra_metrics(response.body);
   return response;
 }

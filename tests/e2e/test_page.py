@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import threading
+from pathlib import Path
 
 import httpx
 import pytest
@@ -208,7 +209,7 @@ def test_trace_of_something_else_is_one_line(tmp_path):
 
 def test_metrics_show_every_stage(watched):
     text = watched.get("/metrics").text
-    sample = re.compile(r'[a-z]+:[a-z_0-9]+(\{([a-z_]+="[^"\n]*",?)+\})? -?[0-9.e+-]+(nan|inf)?')
+    sample = re.compile(r'(?:[a-z]+:)?[a-z_0-9]+(\{([a-z_]+="[^"\n]*",?)+\})? -?[0-9.e+-]+(nan|inf)?')
     for line in text.splitlines():
         assert line.startswith(("# HELP ", "# TYPE ")) or sample.fullmatch(line), line
     families = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
@@ -219,3 +220,8 @@ def test_metrics_show_every_stage(watched):
     assert watched.metric("millrace:link_bytes_total", to=1) > watched.metric("millrace:link_bytes_total", to=0) > 0
     assert watched.metric("millrace:ring_latency_seconds_count") > 0
     assert 0 < watched.metric("millrace:window_occupancy") <= 4
+    assert watched.metric("vllm:cache_config_info", num_gpu_blocks=int(watched.metric("millrace:kv_pages_total"))) == 1
+    status = Path(f"/proc/{watched.process.pid}/status").read_text()
+    resident = int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10
+    assert watched.metric("process_resident_memory_bytes") == pytest.approx(resident, rel=0.1)
+    assert watched.metric("process_open_fds") >= len(list(Path(f"/proc/{watched.process.pid}/fd").iterdir())) - 20

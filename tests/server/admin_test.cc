@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <ctime>
+#include <list>
 #include <stdexcept>
 #include <thread>
 
@@ -237,6 +239,8 @@ TEST_CASE("Metrics count requests and tokens under both names") {
            "vllm:time_to_first_token_seconds_count{model_name=\"fake\"} 1\n",
            "vllm:inter_token_latency_seconds_count{model_name=\"fake\"} 13\n",
            "vllm:kv_cache_usage_perc{model_name=\"fake\"} 0.25\n",
+           "vllm:cache_config_info{model_name=\"fake\",block_size=\"16\",num_gpu_blocks=\"80\",num_cpu_blocks=\"0\"} "
+           "1\n",
            "vllm:e2e_request_latency_seconds_bucket{model_name=\"fake\",le=\"+Inf\"} 1\n",
            "route=\"/v1/completions\",status=\"400\"} 1\n",
        }) {
@@ -245,6 +249,28 @@ TEST_CASE("Metrics count requests and tokens under both names") {
   }
   CHECK(reply.body.find("\nmillrace:kv_cache_cached_pages{") != std::string::npos);
   CHECK(reply.body.find("vllm:kv_cache_cached_pages") == std::string::npos);
+}
+
+TEST_CASE("Metrics tell of the process") {
+  TestServer server;
+  const auto value = [&server](const std::string& name) {
+    const std::string metrics = server.get("/metrics").body;
+    const size_t place = metrics.find("\n" + name + " ");
+    REQUIRE(place != std::string::npos);
+    return std::stod(metrics.substr(place + name.size() + 2));
+  };
+  const double resident = value("process_resident_memory_bytes");
+  CHECK((resident > 1e6 && resident < 1e12));
+  const double started = value("process_start_time_seconds");
+  const auto now = static_cast<double>(std::time(nullptr));
+  CHECK((started > now - 3600 && started < now + 60));
+  const double used = value("process_cpu_seconds_total");
+  CHECK(used > 0);
+  CHECK(value("process_cpu_seconds_total") >= used);
+  const double open = value("process_open_fds");
+  std::list<Client> clients;
+  for (int i = 0; i < 8; ++i) clients.emplace_back(server.port);
+  CHECK(value("process_open_fds") > open + 4);
 }
 
 TEST_CASE("A prompt counts from its first answer on, however the request ends") {
