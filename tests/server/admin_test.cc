@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "server/eventually.h"
+#include "server/openai/request.h"
 #include "server/test_server.h"
 
 using namespace millrace;
@@ -30,12 +31,27 @@ TEST_CASE("The small endpoints answer") {
   CHECK(tokens.integer("/count") == 2);
   CHECK(tokens.integer("/tokens/1") == 256);
   CHECK(tokens.string("/token_strs/1") == "<bos>");
+  CHECK(ParsedJson(server.post("/reset_prefix_cache", "").body).at("/flushed").get_bool().value());
+  CHECK(server.engine.flushes == 1);
   const ParsedJson chat(server.post("/tokenize", R"({"messages":[{"role":"user","content":"x"}]})").body);
   CHECK(chat.integer("/count") == 18);
   CHECK(ParsedJson(server.post("/detokenize", R"({"tokens":[72,105,100000]})").body).string("/prompt") == "Hi");
   CHECK(server.post("/tokenize", "{}").status == 400);
   CHECK(server.post("/detokenize", R"({"tokens":"x"})").status == 400);
   CHECK(server.post("/detokenize", "{}").status == 400);
+}
+
+TEST_CASE("Texts are tokenised with special tokens or without, by either server's words") {
+  const auto outcome = [](std::string_view members) {
+    const auto parsed = server::openai::parse_tokenize_request(fmt::format("{{{}}}", members), {});
+    return std::pair(std::get<std::string>(parsed->input), parsed->add_special_tokens);
+  };
+  using Outcome = std::pair<std::string, std::optional<bool>>;
+  CHECK(outcome(R"("prompt":"a")") == Outcome("a", std::nullopt));
+  CHECK(outcome(R"("content":"a")") == Outcome("a", false));
+  CHECK(outcome(R"("content":"a","add_special":true)") == Outcome("a", true));
+  CHECK(outcome(R"("content":"a","prompt":"b")") == Outcome("b", std::nullopt));
+  CHECK(outcome(R"("prompt":"a","add_special_tokens":false)") == Outcome("a", false));
 }
 
 TEST_CASE("A model may have several names, and answers to each by that name") {
