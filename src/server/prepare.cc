@@ -242,6 +242,11 @@ tensor::SamplingParams Preparer::sampling(const openai::CommonRequest& request) 
   params.min_p = request.min_p.value_or(defaults.min_p);
   params.top_k = request.top_k.value_or(defaults.top_k);
   params.repetition_penalty = request.repetition_penalty.value_or(defaults.repetition_penalty);
+  if (params.top_p == 0.0f) {
+    // The limit of ever less: the most probable token alone.
+    params.temperature = 0.0f;
+    params.top_p = 1.0f;
+  }
   params.frequency_penalty = request.frequency_penalty;
   params.presence_penalty = request.presence_penalty;
   params.logit_bias = request.logit_bias;

@@ -95,6 +95,12 @@ def test_n_gives_different_choices_that_the_seed_repeats(client4):
     assert ask() == first
 
 
+def test_a_top_p_of_0_is_greedy(client4):
+    request = {"model": MODEL.name, "prompt": PROMPT, "max_tokens": 16}
+    wild = client4.completions.create(**request, temperature=2, top_p=0)
+    assert wild.choices[0].text == client4.completions.create(**request, **GREEDY).choices[0].text
+
+
 @pytest.mark.parametrize("extra", [{}, {"seed": -1}], ids=["no seed", "seed -1"])
 def test_without_a_seed_equal_prompts_get_answers_of_their_own(client4, extra):
     answer = client4.completions.create(model=MODEL.name, prompt=[PROMPT] * 4, max_tokens=32, temperature=1, **extra)

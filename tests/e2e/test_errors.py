@@ -13,7 +13,7 @@ from prompts import MESSAGES, PROMPT
 
 BAD_VALUES = {
     "temperature": {"temperature": 3},
-    "top_p": {"top_p": 0},
+    "top_p": {"top_p": 1.5},
     "max_tokens": {"max_tokens": -1},
     "n": {"n": 0},
     "stop": {"stop": [""]},

@@ -328,6 +328,15 @@ TEST_CASE("An answer of many logprobs is written elsewhere, and is the same") {
   }
 }
 
+TEST_CASE("A top_p of nothing leaves the most probable token") {
+  TestServer server;
+  for (const char* top_p : {"0", "1e-300"}) {
+    REQUIRE(server.complete(fmt::format(R"({{"prompt":"p","temperature":2,"top_p":{}}})", top_p)).status == 200);
+    CHECK(server.engine.seen().back().sampling.greedy());
+    CHECK(server.engine.seen().back().sampling.top_p == 1.0f);
+  }
+}
+
 TEST_CASE("The engine hears priorities so that larger goes first") {
   for (const bool low_first : {false, true}) {
     server::ServerOptions options;

@@ -85,7 +85,7 @@ Refusal read_logit_bias(std::string_view name, Json value, const RequestLimits& 
       return bad_request(name, "{}: token id {} is outside the vocabulary of {} tokens", name, id, limits.vocab_size);
     }
     float bias = 0;
-    if (Refusal refusal = read_float(name, member.value, -kMaxBias, kMaxBias, false, bias)) return refusal;
+    if (Refusal refusal = read_float(name, member.value, -kMaxBias, kMaxBias, bias)) return refusal;
     request.logit_bias.emplace_back(static_cast<TokenId>(id), bias);
   }
   return std::nullopt;
@@ -230,7 +230,7 @@ constexpr std::array kCommonFields = {
     string_field<Common, &Common::model>("model", "The name that /v1/models gives, or nothing"),
     Field<Common>{"n", read_n, [](SchemaWriter& s) { s.integer(1, static_cast<int64_t>(s.limits().max_choices)); }},
     number_field<Common, &Common::temperature, 0.0, 2.0>("temperature"),
-    number_field<Common, &Common::top_p, 0.0, 1.0, true>("top_p"),
+    number_field<Common, &Common::top_p, 0.0, 1.0>("top_p", "0: the most probable token alone"),
     number_field<Common, &Common::min_p, 0.0, 1.0>("min_p"),
     number_field<Common, &Common::repetition_penalty, kLeastRepetitionPenalty, 10.0>("repetition_penalty"),
     number_field<Common, &Common::repetition_penalty, kLeastRepetitionPenalty, 10.0>("repeat_penalty",

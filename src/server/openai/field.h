@@ -34,9 +34,7 @@ struct Field {
 
 [[nodiscard]] Refusal read_bool(std::string_view name, Json value, bool& out);
 [[nodiscard]] Refusal read_string(std::string_view name, Json value, std::string& out);
-/// A number in [low, high], or (low, high] with `open_low`.
-[[nodiscard]] Refusal read_float(std::string_view name, Json value, double low, double high, bool open_low,
-                                 float& out);
+[[nodiscard]] Refusal read_float(std::string_view name, Json value, double low, double high, float& out);
 /// A count of alternatives beside a token.
 [[nodiscard]] Refusal read_alternatives(std::string_view name, Json value, const RequestLimits& limits, int32_t& out);
 [[nodiscard]] Refusal read_integer(std::string_view name, Json value, int64_t low, int64_t high, int64_t& out);
@@ -94,14 +92,13 @@ constexpr Field<Request> alternatives_field(std::string_view name, std::string_v
           },
           [](SchemaWriter& schema) { schema.integer(0, schema.limits().max_logprobs); }, note};
 }
-/// Its value is in [low, high], or in (low, high] with `kOpenLow`.
-template <class Request, auto kMember, double kLow, double kHigh, bool kOpenLow = false>
+template <class Request, auto kMember, double kLow, double kHigh>
 constexpr Field<Request> number_field(std::string_view name, std::string_view note = {}) {
   return {name,
           [](std::string_view n, Json v, const RequestLimits&, Request& r) {
-            return read_float(n, v, kLow, kHigh, kOpenLow, target_of(r.*kMember));
+            return read_float(n, v, kLow, kHigh, target_of(r.*kMember));
           },
-          [](SchemaWriter& schema) { schema.number(kLow, kHigh, kOpenLow); }, note};
+          [](SchemaWriter& schema) { schema.number(kLow, kHigh); }, note};
 }
 
 /// Writes the members of "properties"; null is refused for the one that is `required`.
