@@ -227,8 +227,8 @@ ApiResult<uint32_t> Preparer::token_budget(const openai::CommonRequest& request,
   if (!request.max_tokens) return chat ? room : std::min(kDefaultMaxTokens, room);
   if (*request.max_tokens > room) {
     return bad_request(request.max_tokens_name,
-                       "this model's maximum context length is {} tokens, of which the {} of {} leave {}: lower {} from "
-                       "{} to that, or shorten the prompt",
+                       "this model's maximum context length is {} tokens, of which the {} of {} leave {}: lower {} "
+                       "from {} to that, or shorten the prompt",
                        context, prompt_tokens, place.name, room, request.max_tokens_name, *request.max_tokens);
   }
   return *request.max_tokens;

@@ -36,11 +36,6 @@ enum class Route : uint8_t {
   kMethodNotAllowed,
 };
 
-/// Of the routes of the front itself.
-[[nodiscard]] constexpr bool is_admin(Route route) {
-  return route == Route::kFlushCache || route == Route::kPauseGeneration || route == Route::kContinueGeneration;
-}
-
 /// A route of the front itself.
 struct RouteEntry {
   Method method;
@@ -61,7 +56,10 @@ struct RouteMatch {
            (extra != nullptr && extra->is_public);
   }
   /// It changes what other clients see, or writes to the server's disk.
-  [[nodiscard]] bool is_admin() const { return server::is_admin(route) || (extra != nullptr && extra->is_admin); }
+  [[nodiscard]] bool is_admin() const {
+    return route == Route::kFlushCache || route == Route::kPauseGeneration || route == Route::kContinueGeneration ||
+           (extra != nullptr && extra->is_admin);
+  }
   /// It does so, or ends others' requests: no page of another site may have a browser ask for it.
   [[nodiscard]] bool is_for_own_site() const { return is_admin() || route == Route::kAbortRequest; }
 };
