@@ -22,6 +22,7 @@ BAD_VALUES = {
     "logit_bias": {"logit_bias": {"99999999": 1}},
     "stream_options": {"stream_options": {"include_usage": True}},
     "suffix": {"suffix": "x"},
+    "priority": {"extra_body": {"priority": 5}},
     "stop_regex": {"extra_body": {"stop_regex": "a+"}},
     "typical_p": {"extra_body": {"typical_p": 0.9}},
 }
