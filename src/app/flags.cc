@@ -50,7 +50,7 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
   serve.add_option("--chat-template", flags.chat_template, "File with a Jinja template instead of the model's own");
   serve
       .add_option("--default-chat-template-kwargs", flags.server.default_chat_template_kwargs,
-                  "JSON object of variables of the chat template, where a request's chat_template_kwargs is silent")
+                  "JSON object of variables of the chat template, where a request gives none of their names")
       ->check(is_json_object);
   serve
       .add_option("--override-generation-config", flags.generation_config,

@@ -130,12 +130,12 @@ TEST_CASE("Variables of the template have defaults, which a request's own go bef
   const auto rendered = [&](std::string_view more) {
     return ParsedJson(server.post("/apply-template", body(more)).body).string("/prompt");
   };
-  CHECK(rendered("") == "[user]hi?");
-  CHECK(rendered(R"("chat_template_kwargs":{"extra":"!"})") == "[user]hi!");
-  CHECK(rendered(R"("chat_template_kwargs":{"add_generation_prompt":true})") == "[user]hi[assistant]?");
+  CHECK(rendered("") == "[user]hi[assistant]?");
+  CHECK(rendered(R"("chat_template_kwargs":{"extra":"!"})") == "[user]hi[assistant]!");
+  CHECK(rendered(R"("chat_template_kwargs":{"add_generation_prompt":false})") == "[user]hi?");
   REQUIRE(server.chat(body("")).status == 200);
   const auto prompt = server.engine.seen().front().prompt;
-  CHECK(std::string(prompt.begin(), prompt.end()) == "[user]hi?");
+  CHECK(std::string(prompt.begin(), prompt.end()) == "[user]hi[assistant]?");
 }
 
 TEST_CASE("A request's own template is used where it is allowed") {
