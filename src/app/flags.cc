@@ -1,5 +1,8 @@
 #include "app/flags.h"
 
+#include <fmt/format.h>
+#include <simdjson.h>
+
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdlib>
@@ -13,6 +16,7 @@ namespace {
 constexpr uint16_t kDefaultClusterPort = 30100;
 
 struct RawFlags {
+  std::vector<std::string> served_model_names;
   uint32_t max_header_kib = 16;
   double header_timeout_s = 10;
   double body_timeout_s = 60;
@@ -26,12 +30,23 @@ struct RawFlags {
   size_t max_bodies_mib = 512;
 };
 
-void add_model_flags(CLI::App& serve, ServeFlags& flags) {
+/// What is wrong with it, or nothing.
+std::string is_json_object(const std::string& text) {
+  simdjson::dom::parser parser;
+  simdjson::dom::object object;
+  if (const auto failure = parser.parse(text).get(object); failure != simdjson::SUCCESS) {
+    return fmt::format("'{}' is not a JSON object: {}", text.substr(0, 256), simdjson::error_message(failure));
+  }
+  return {};
+}
+
+void add_model_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
   EngineOptions& engine = flags.engine;
   serve.add_option("--model-path", engine.model_path, "Folder with config.json, safetensors and tokenizer.json")
       ->required();
-  serve.add_option("--served-model-name", flags.server.served_model_name,
-                   "Name in the API (default: the folder's name)");
+  serve.add_option(
+      "--served-model-name", raw.served_model_names,
+      "Names in the API; the first is that of answers to requests without one (default: the folder's name)");
   serve
       .add_option(
           "--tool-call-parser", flags.server.tool_call_parser,
@@ -45,6 +60,14 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags) {
           "to </think>), none")
       ->check(CLI::IsMember({"auto", "think", "none"}));
   serve.add_option("--chat-template", flags.chat_template, "File with a Jinja template instead of the model's own");
+  serve
+      .add_option("--default-chat-template-kwargs", flags.server.default_chat_template_kwargs,
+                  "JSON object of variables of the chat template, where a request gives none of their names")
+      ->check(is_json_object);
+  serve
+      .add_option("--override-generation-config", flags.generation_config,
+                  "JSON object whose members go before those of generation_config.json")
+      ->check(is_json_object);
   serve.add_option("--context-length", engine.context_length,
                    "Tokens of prompt and output together (default: the model's own)")
       ->check(CLI::Range(1, 1 << 24));
@@ -154,7 +177,8 @@ std::string complete_place(const CLI::App& serve, ClusterPlace& place, const std
   return {};
 }
 
-void add_scheduler_flags(CLI::App& serve, EngineOptions& engine) {
+void add_scheduler_flags(CLI::App& serve, ServeFlags& flags) {
+  EngineOptions& engine = flags.engine;
   serve.add_option("--chunked-prefill-size", engine.chunked_prefill_size, "Prompt tokens per micro-batch")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -172,6 +196,8 @@ void add_scheduler_flags(CLI::App& serve, EngineOptions& engine) {
                   "Order of the queue: fcfs, lpm (longest cached prefix), priority, shortest")
       ->check(CLI::IsMember({"fcfs", "lpm", "priority", "shortest"}))
       ->capture_default_str();
+  serve.add_flag("--schedule-low-priority-values-first", flags.server.low_priority_first,
+                 "With --schedule-policy priority, smaller values go first, as vLLM has it");
   serve.add_option("--queue-timeout", engine.queue_timeout_s, "Seconds that a request may wait for its start; 0: any")
       ->check(number_range(0.0, 1e6))
       ->capture_default_str();
@@ -250,9 +276,13 @@ void add_cache_flags(CLI::App& serve, EngineOptions& engine) {
       ->capture_default_str();
 }
 
-/// What is wrong with the flags of the cache taken together, if anything.
-std::string contradiction(const EngineOptions& engine) {
+/// What is wrong with the flags of the engine taken together, if anything.
+std::string contradiction(const ServeFlags& flags) {
+  const EngineOptions& engine = flags.engine;
   const StorageOptions& storage = engine.storage;
+  if (flags.server.low_priority_first && engine.schedule_policy != "priority") {
+    return "--schedule-low-priority-values-first needs --schedule-policy priority";
+  }
   if (!engine.radix_cache && engine.hierarchical_cache) {
     return "--enable-hierarchical-cache and --disable-radix-cache exclude each other";
   }
@@ -282,15 +312,20 @@ void add_server_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
       ->capture_default_str();
   // An empty key would leave open what was meant to be closed.
   const auto is_key = [](const std::string& text) { return std::string(text.empty() ? "the key is empty" : ""); };
-  serve.add_option("--api-key", server.api_key, "Wanted from clients as 'Authorization: Bearer KEY'")
+  serve
+      .add_option("--api-key", server.api_keys,
+                  "Wanted from clients as 'Authorization: Bearer KEY'; may be given several times, for any of the keys")
       ->check(is_key)
+      ->allow_extra_args(false)
       ->envname("MILLRACE_API_KEY");
+  serve.add_option("--api-key-file", flags.api_key_file, "File of further keys, one per line");
   serve
       .add_option("--admin-api-key", server.admin_api_key,
                   "Opens every route; wanted for /flush_cache, /pause_generation, /continue_generation, "
                   "/start_profile, /stop_profile and abort_all")
       ->check(is_key)
       ->envname("MILLRACE_ADMIN_API_KEY");
+  serve.add_flag("--metrics-public", server.metrics_public, "/metrics wants no key");
   serve.add_option("--profile-dir", server.profile_dir, "Folder that /start_profile writes traces to")
       ->capture_default_str();
   serve.add_option("--cors-origin", server.cors_origin, "Origin whose pages may call; empty: none")
@@ -298,6 +333,9 @@ void add_server_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
   serve.add_option("--drain-timeout", raw.drain_timeout_s, "Seconds that running requests get after SIGTERM")
       ->check(number_range(0.0, 86400.0))
       ->capture_default_str();
+  serve.add_option("--random-seed", server.random_seed,
+                   "What the seeds of requests without one are drawn from: the same requests in the same order get the "
+                   "same answers after every start");
   serve.add_flag("--allow-request-chat-template", server.allow_request_chat_template,
                  "Let requests bring a chat template of their own");
   serve.add_option("--log-level", raw.log_level, "trace, debug, info, warn, error, off")
@@ -317,6 +355,9 @@ void add_limit_flags(CLI::App& serve, server::ServerOptions& server, RawFlags& r
       ->capture_default_str();
   serve.add_option("--max-choices", server.max_choices, "Prompts times n of one request; beyond: 400")
       ->check(CLI::Range(size_t{1}, size_t{65536}))
+      ->capture_default_str();
+  serve.add_option("--max-logprobs", server.max_logprobs, "Alternatives beside a token of logprobs; beyond: 400")
+      ->check(CLI::Range(0, 1024))  // what the GPU's lists hold
       ->capture_default_str();
   serve.add_option("--max-body-mib", raw.max_body_mib, "Largest request body, MiB; beyond: 413")
       ->check(CLI::Range(size_t{1}, size_t{4096}))
@@ -347,6 +388,14 @@ void apply(const RawFlags& raw, ServeFlags& flags) {
   flags.drain_timeout = to_ms(raw.drain_timeout_s);
   flags.log_level = log::parse_level(raw.log_level).value();
   server::ServerOptions& server = flags.server;
+  for (const std::string& name : raw.served_model_names) {
+    if (server.served_model_name.empty()) {
+      server.served_model_name = name;
+    } else if (!name.empty()) {
+      server.other_model_names.push_back(name);
+    }
+  }
+  server.has_priorities = flags.engine.schedule_policy == "priority";
   server.max_body_bytes = raw.max_body_mib << 20;
   server.max_bodies_bytes = raw.max_bodies_mib << 20;
   server.max_header_bytes = raw.max_header_kib << 10;
@@ -376,10 +425,10 @@ Command parse_command_line(int argc, char** argv) {
   app.require_subcommand(1);
   CLI::App& serve = *app.add_subcommand("serve", "Serve a model over the OpenAI-compatible API");
   serve.get_formatter()->column_width(36);
-  add_model_flags(serve, flags);
+  add_model_flags(serve, flags, raw);
   add_pipeline_flags(serve, flags.engine);
   add_cluster_flags(serve, flags.cluster, raw);
-  add_scheduler_flags(serve, flags.engine);
+  add_scheduler_flags(serve, flags);
   add_cache_flags(serve, flags.engine);
   add_server_flags(serve, flags, raw);
   add_limit_flags(serve, flags.server, raw);
@@ -406,7 +455,7 @@ Command parse_command_line(int argc, char** argv) {
   if (quantize.parsed()) return quantization;
   const std::string misplaced = complete_place(serve, flags.cluster, raw.dist_init_addr);
   if (!misplaced.empty()) return ExitWith{2, "millrace: " + misplaced};
-  const std::string wrong = contradiction(flags.engine);
+  const std::string wrong = contradiction(flags);
   if (!wrong.empty()) return ExitWith{2, "millrace: " + wrong};
   apply(raw, flags);
   return flags;

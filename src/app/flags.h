@@ -19,6 +19,8 @@ struct ServeFlags {
   ClusterPlace cluster;
   server::ServerOptions server;
   std::string chat_template;               ///< a file; empty: the model's own
+  std::string api_key_file;                ///< of one key per line; empty: none
+  std::string generation_config;           ///< a JSON object that goes before the model's; empty: none
   std::chrono::milliseconds drain_timeout{30'000};
   log::Level log_level = log::Level::kInfo;
   bool log_json = false;

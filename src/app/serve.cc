@@ -2,6 +2,8 @@
 
 #include <sys/resource.h>
 
+#include <sstream>
+
 #include "app/devices.h"
 #include "app/signals.h"
 #include "app/worker.h"
@@ -50,11 +52,14 @@ Result<ChatTemplatePtr> load_chat_template(const ServeFlags& flags, const Specia
   return own;
 }
 
-Result<server::GenerationDefaults> generation_defaults(const std::filesystem::path& folder,
-                                                       const model::ModelConfig& config,
+Result<server::GenerationDefaults> generation_defaults(const ServeFlags& flags, const model::ModelConfig& config,
                                                        const text::Tokenizer& tokenizer) {
-  const auto suggested = model::read_generation_config(folder);
+  auto suggested = model::read_generation_config(flags.engine.model_path);
   if (suggested.has_error()) return suggested.error();
+  if (!flags.generation_config.empty()) {
+    RETURN_IF_ERROR(
+        model::override_generation_config(*suggested, flags.generation_config, "--override-generation-config"));
+  }
   server::GenerationDefaults defaults;
   defaults.temperature = suggested->temperature.value_or(defaults.temperature);
   defaults.top_p = suggested->top_p.value_or(defaults.top_p);
@@ -71,6 +76,21 @@ std::string model_name(const ServeFlags& flags) {
   if (!flags.server.served_model_name.empty()) return flags.server.served_model_name;
   const auto path = std::filesystem::absolute(flags.engine.model_path).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+/// Those of --api-key-file, without the white space around them.
+Result<std::vector<std::string>> read_api_keys(const std::string& path) {
+  const auto text = read_text_file(path);
+  if (text.has_error()) return make_error(ErrorCode::kInvalidArgument, "--api-key-file {}", text.error().message);
+  constexpr std::string_view kBlank = " \t\r";
+  std::vector<std::string> keys;
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t begin = line.find_first_not_of(kBlank);
+    if (begin != std::string::npos) keys.push_back(line.substr(begin, line.find_last_not_of(kBlank) + 1 - begin));
+  }
+  if (keys.empty()) return make_error(ErrorCode::kInvalidArgument, "--api-key-file {}: there is no key in it", path);
+  return keys;
 }
 
 void write_nodes(JsonWriter& json, const std::vector<cluster::NodeInfo>& nodes) {
@@ -149,7 +169,7 @@ Result<void> serve(const ServeFlags& flags) {
   if (special_tokens.has_error()) return special_tokens.error();
   auto chat_template = load_chat_template(flags, *special_tokens);
   if (chat_template.has_error()) return chat_template.error();
-  auto defaults = generation_defaults(folder, *config, **tokenizer);
+  auto defaults = generation_defaults(flags, *config, **tokenizer);
   if (defaults.has_error()) return defaults.error();
   auto engine = LocalEngine::create(flags.engine, flags.cluster, (*tokenizer)->vocab_size());
   if (engine.has_error()) return engine.error();
@@ -162,6 +182,11 @@ Result<void> serve(const ServeFlags& flags) {
   service.special_tokens = *special_tokens;
   server::ServerOptions options = flags.server;
   options.served_model_name = model_name(flags);
+  if (!flags.api_key_file.empty()) {
+    const auto keys = read_api_keys(flags.api_key_file);
+    if (keys.has_error()) return keys.error();
+    options.api_keys.insert(options.api_keys.end(), keys->begin(), keys->end());
+  }
   service.extra_metrics = [parts = engine->get()](std::string& out) {
     server::append_link_metrics(out, parts->link_stats());
     server::append_control_metrics(out, parts->control_refusals());

@@ -1,5 +1,10 @@
 #include "model/generation_config.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
 #include "model/field_reader.h"
 #include "model/file.h"
 
@@ -13,6 +18,26 @@ constexpr double kSmallestPositive = 1e-6;
 std::optional<float> to_float(std::optional<double> value) {
   if (!value) return std::nullopt;
   return static_cast<float>(*value);
+}
+
+template <class T>
+void replace(std::optional<T>& value, const std::optional<T>& by) {
+  if (by) value = by;
+}
+
+constexpr std::array<std::string_view, 6> kFields = {"eos_token_id", "temperature", "top_p",
+                                                     "min_p",        "top_k",       "repetition_penalty"};
+
+Result<void> refuse_unknown(std::string_view json, std::string_view place) {
+  simdjson::dom::parser parser;
+  const Result<simdjson::dom::object> object = parse_object(parser, place, json, kDeepestNesting);
+  if (!object) return object.error();
+  for (const auto member : *object) {
+    if (std::ranges::find(kFields, member.key) != kFields.end()) continue;
+    return make_error(ErrorCode::kInvalidArgument, "{}: '{}' is not known, wanted {}", place, member.key,
+                      fmt::join(kFields, ", "));
+  }
+  return {};
 }
 
 }  // namespace
@@ -34,6 +59,19 @@ Result<GenerationConfig> parse_generation_config(std::string_view json, std::str
   if (config.top_k == -1) config.top_k = 0;
   if (fields.error()) return *fields.error();
   return config;
+}
+
+Result<void> override_generation_config(GenerationConfig& config, std::string_view json, std::string_view place) {
+  Result<GenerationConfig> given = parse_generation_config(json, place);
+  if (!given) return make_error(ErrorCode::kInvalidArgument, "{}", given.error().message);
+  RETURN_IF_ERROR(refuse_unknown(json, place));
+  if (!given->eos_token_ids.empty()) config.eos_token_ids = std::move(given->eos_token_ids);
+  replace(config.temperature, given->temperature);
+  replace(config.top_p, given->top_p);
+  replace(config.min_p, given->min_p);
+  replace(config.top_k, given->top_k);
+  replace(config.repetition_penalty, given->repetition_penalty);
+  return {};
 }
 
 Result<GenerationConfig> read_generation_config(const std::filesystem::path& folder) {

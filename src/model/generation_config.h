@@ -24,6 +24,10 @@ struct GenerationConfig {
 /// Errors are kData and begin with `place`.
 [[nodiscard]] Result<GenerationConfig> parse_generation_config(std::string_view json,
                                                                std::string_view place = "generation_config.json");
+/// Replaces what `json` names: only fields that are read of such a file. Errors are kInvalidArgument and begin with
+/// `place`.
+[[nodiscard]] Result<void> override_generation_config(GenerationConfig& config, std::string_view json,
+                                                      std::string_view place);
 /// Reads `folder`/generation_config.json; an absent file gives an empty config.
 [[nodiscard]] Result<GenerationConfig> read_generation_config(const std::filesystem::path& folder);
 

@@ -42,6 +42,7 @@ struct EngineStatus {
   uint32_t waiting = 0;
   uint64_t free_pages = 0;  ///< free, or cached and in nobody's use
   uint64_t total_pages = 0;
+  uint32_t page_size = 0;     ///< tokens
   uint64_t cached_pages = 0;  ///< on the device, in use or not
   uint64_t host_pages = 0;    ///< of the host tier
   uint64_t cached_host_pages = 0;

@@ -33,6 +33,7 @@ Head::Head(async::Runtime& runtime, HeadOptions options)
       broken_signal_(runtime) {
   status_.reason = "the ring has not formed yet";
   status_.total_pages = options_.scheduler.page_count;
+  status_.page_size = options_.scheduler.page_size;
   status_.free_pages = options_.scheduler.page_count;
 }
 

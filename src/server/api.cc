@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
 
 #include "async/event.h"
 #include "base/log_event.h"
@@ -35,15 +36,21 @@ ApiError internal_error(const std::exception& failure) {
 }
 
 bool is_probe(std::string_view route) {
-  return route == "/health" || route == "/ping" || route == "/metrics" || route == "/load" || route == "/live";
+  return route == "/health" || route == "/ping" || route == "/livez" || route == "/metrics" || route == "/load" ||
+         route == "/live";
 }
 
-/// An empty key is nobody's.
-bool bears(const HttpRequest& head, std::string_view key) {
+/// Whether the request bears one of them, compared with all. An empty key is nobody's.
+bool bears(const HttpRequest& head, std::span<const std::string> keys) {
   constexpr std::string_view kScheme = "bearer ";
-  const std::string_view given = head.authorization;
-  return !key.empty() && boost::algorithm::istarts_with(given, kScheme) &&
-         equal_in_constant_time(given.substr(kScheme.size()), key);
+  if (!boost::algorithm::istarts_with(head.authorization, kScheme)) return false;
+  const std::string_view given = std::string_view(head.authorization).substr(kScheme.size());
+  bool found = false;
+  for (const std::string& key : keys) {
+    const bool is_equal = equal_in_constant_time(given, key);
+    found = found || (is_equal && !key.empty());
+  }
+  return found;
 }
 
 bool is_printable(char c) { return c > 0x20 && c < 0x7f; }
@@ -68,21 +75,38 @@ Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& s
       bodies_(bodies),
       created_s_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
                      .count()),
-      preparer_(options, service, random_),
+      seeds_(options.random_seed),
+      preparer_(options, service, seeds_),
       generator_(runtime, options, service, metrics_,
                  [this](std::function<void()> work) { return run_elsewhere(std::move(work)); }) {}
 
 Api::~Api() { worker_.join(); }
 
 bool Api::is_authorised(const HttpRequest& head, bool as_admin) const {
-  if (bears(head, options_.admin_api_key)) return true;
+  if (bears(head, {&options_.admin_api_key, 1})) return true;
   if (as_admin && !options_.admin_api_key.empty()) return false;
-  return options_.api_key.empty() || bears(head, options_.api_key);
+  return options_.api_keys.empty() || bears(head, options_.api_keys);
+}
+
+bool Api::is_from_another_site(const HttpRequest& head) const {
+  if (!head.origin.empty() && head.origin == options_.cors_origin) return false;
+  if (!head.fetch_site.empty()) return head.fetch_site != "same-origin" && head.fetch_site != "none";
+  const size_t scheme = head.origin.find("://");
+  return !head.origin.empty() &&
+         (scheme == std::string::npos || !boost::algorithm::iequals(head.origin.substr(scheme + 3), head.host));
 }
 
 std::optional<HttpResponse> Api::check(const HttpRequest& head, const RouteMatch& match) const {
-  if (!match.is_public() && !is_authorised(head, match.is_admin())) {
+  const bool is_public = match.is_public() || (match.route == Route::kMetrics && options_.metrics_public);
+  if (!is_public && !is_authorised(head, match.is_admin())) {
     return error_response({401, "the API key is missing or wrong", ""});
+  }
+  // Where a key is wanted, a page has none to send.
+  const bool is_open = options_.api_keys.empty() && options_.admin_api_key.empty();
+  if (match.is_for_own_site() && is_open && is_from_another_site(head)) {
+    return error_response(
+        {403, fmt::format("{} takes no requests from pages of other sites (--cors-origin, --api-key)", match.name),
+         ""});
   }
   if (match.route == Route::kNotFound) {
     return error_response({404, fmt::format("no such route: {}", head.path.substr(0, 256)), ""});

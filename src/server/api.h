@@ -38,6 +38,8 @@ class Api {
 
   /// The admin's key opens every route, and those of the admin are opened by no other where there is one.
   [[nodiscard]] bool is_authorised(const HttpRequest& head, bool as_admin) const;
+  /// Whether a page of neither this server nor the configured origin had a browser send it.
+  [[nodiscard]] bool is_from_another_site(const HttpRequest& head) const;
   [[nodiscard]] std::optional<HttpResponse> check(const HttpRequest& head, const RouteMatch& match) const;
   [[nodiscard]] HttpResponse answer(const HttpRequest& request, const RouteMatch& match);
   [[nodiscard]] HttpResponse answer_models(const RouteMatch& match) const;
@@ -79,7 +81,8 @@ class Api {
   const BodyBudget& bodies_;
   const int64_t created_s_;
   Metrics metrics_;
-  RandomSource random_;
+  RandomSource random_;  ///< of ids
+  RandomSource seeds_;
   Preparer preparer_;
   Generator generator_;
   asio::thread_pool worker_{1};

@@ -7,6 +7,7 @@
 
 #include "async/task_group.h"
 #include "server/api.h"
+#include "server/observe/process_metrics.h"
 #include "server/openapi.h"
 
 /// The endpoints of Api that answer at once.
@@ -16,9 +17,10 @@ namespace {
 using openai::ApiError;
 using openai::error_response;
 
-void write_model(JsonWriter& json, const ServerOptions& options, const sched::ModelInfo& info, int64_t created_s) {
-  json.begin_object().member("id", options.served_model_name).member("object", "model");
-  json.member("created", created_s).member("owned_by", "millrace").member("root", options.served_model_name);
+void write_model(JsonWriter& json, std::string_view name, std::string_view root, const sched::ModelInfo& info,
+                 int64_t created_s) {
+  json.begin_object().member("id", name).member("object", "model");
+  json.member("created", created_s).member("owned_by", "millrace").member("root", root);
   json.key("parent").null();
   json.member("max_model_len", info.context_length).end_object();
 }
@@ -42,6 +44,7 @@ HttpResponse Api::answer(const HttpRequest& request, const RouteMatch& match) {
     case Route::kModels:
     case Route::kModel: return answer_models(match);
     case Route::kHealth: return answer_health();
+    case Route::kLivez: response.body = R"({"status":"ok"})"; return response;
     case Route::kVersion: response.body = R"({"version":")" MILLRACE_VERSION R"("})"; return response;
     case Route::kTokenize: return answer_tokenize(request);
     case Route::kDetokenize: return answer_detokenize(request);
@@ -84,13 +87,15 @@ HttpResponse Api::answer_models(const RouteMatch& match) const {
   HttpResponse response;
   JsonWriter json(response.body);
   const sched::ModelInfo& info = service_.engine->model_info();
+  const std::string& root = options_.served_model_name;
   if (match.route == Route::kModel) {
     if (auto unknown = preparer_.check_model(std::string(match.argument))) return error_response(*unknown);
-    write_model(json, options_, info, created_s_);
+    write_model(json, match.argument, root, info, created_s_);
     return response;
   }
   json.begin_object().member("object", "list").key("data").begin_array();
-  write_model(json, options_, info, created_s_);
+  write_model(json, root, root, info, created_s_);
+  for (const std::string& name : options_.other_model_names) write_model(json, name, root, info, created_s_);
   json.end_array().end_object();
   return response;
 }
@@ -271,6 +276,7 @@ HttpResponse Api::answer_metrics() const {
   response.body =
       metrics_.render(options_.served_model_name, service_.engine->status(),
                       {.in_flight = in_flight(), .connections = connection_count_, .body_bytes = bodies_.held()});
+  append_process_metrics(response.body);
   if (service_.extra_metrics) service_.extra_metrics(response.body);
   return response;
 }

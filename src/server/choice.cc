@@ -17,6 +17,10 @@ tensor::TokenLogprobs with_alternatives(tensor::TokenLogprobs logprobs, size_t m
   return logprobs;
 }
 
+bool contains(const std::vector<TokenId>& ids, TokenId id) {
+  return std::ranges::find(ids, id) != ids.end();
+}
+
 }  // namespace
 
 Choice::Choice(const ChoiceOptions& options, const PreparedPrompt& prompt, uint32_t index)
@@ -38,10 +42,9 @@ void Choice::consume(sched::GenerateEvent& event, ChoiceDelta& delta) {
   for (size_t i = 0; i < event.tokens.size(); ++i) {
     const TokenId token = event.tokens[i];
     if (has_logprobs) delta.logprobs.push_back({std::move(event.logprobs[i]), text_offset_, true});
-    const bool is_stop_token = drew_stop && i + 1 == event.tokens.size() &&
-                               std::ranges::find(options_.stop_token_ids, token) != options_.stop_token_ids.end();
+    const bool is_stop_token = drew_stop && i + 1 == event.tokens.size() && contains(options_.stop_token_ids, token);
     const bool cut = add_token(token, !is_stop_token || options_.include_stop, delta);
-    if (is_stop_token) delta.stop_token = token;
+    if (is_stop_token && contains(options_.own_stop_token_ids, token)) delta.stop_token = token;
     if (cut) {
       if (stops_.matched()) delta.stop_text = options_.stop[*stops_.matched()];
       finish_with(sched::FinishReason::kStop, delta);

@@ -25,6 +25,7 @@ struct ChoiceOptions {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::vector<std::string> stop;
   std::vector<TokenId> stop_token_ids;  ///< eos and the user's; their text is not shown unless include_stop
+  std::vector<TokenId> own_stop_token_ids;  ///< the user's alone
   uint32_t min_tokens = 0;              ///< stop strings that end within so many tokens do not count
   bool include_stop = false;
   bool skip_special_tokens = true;
@@ -34,6 +35,7 @@ struct ChoiceOptions {
   bool include_reasoning = true;
   uint64_t call_id_seed = 0;  ///< the calls' ids follow from it
   bool logprobs = false;
+  bool tokens_as_ids = false;    ///< in logprobs, "token_id:N" instead of tokens' texts
   bool prompt_logprobs = false;  ///< keep them as such, besides what echo does with them
   uint32_t top_logprobs = 0;     ///< alternatives beside each token, with logprobs
   uint32_t top_prompt_logprobs = 0;  ///< the same with prompt_logprobs
@@ -64,7 +66,7 @@ struct ChoiceDelta {
   std::optional<sched::FinishReason> finish;
   bool has_called = false;               ///< with finish: the choice holds calls
   std::string stop_text;                 ///< the stop string that matched, if one did
-  std::optional<TokenId> stop_token;     ///< the stop token that was drawn, if one was
+  std::optional<TokenId> stop_token;     ///< the user's stop token that was drawn, if one was
   bool first = false;                    ///< holds the choice's first event
 };
 

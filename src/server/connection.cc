@@ -86,7 +86,7 @@ asio::awaitable<Connection::Fill> Connection::fill() {
   for (;;) {
     const error_code failure = read_available();
     if (!failure) co_return Fill::kBytes;
-    if (!would_block(failure) || stopping_) co_return Fill::kClosed;
+    if (!would_block(failure) || (stopping_ && reading_)) co_return Fill::kClosed;
     const auto [wait_failure] = co_await socket_.async_wait(tcp::socket::wait_read, kOutcome);
     if (timed_out_) co_return Fill::kTimeout;
     if (wait_failure) co_return Fill::kClosed;
@@ -140,6 +140,10 @@ asio::awaitable<Connection::Incoming> Connection::parse_request(const Gatekeeper
     if (more == Fill::kTimeout) {
       co_return Incoming{{}, refusal(408, late(parser.head_complete()))};
     }
+    if (more == Fill::kClosed && stopping_ && parser.head_complete()) {
+      deadline_.expire_never();
+      co_return Incoming{{}, refusal(503, "the server is shutting down")};
+    }
     if (more == Fill::kClosed) co_return Incoming{};
   }
   deadline_.expire_never();
@@ -173,7 +177,7 @@ asio::awaitable<bool> Connection::send(const HttpResponse& response, bool withou
                                        bool http11) {
   std::string bytes;
   bytes.reserve(512 + std::min(response.body.size(), kReadBytes));
-  append_head(bytes, response, BodyFraming::kLength, response.body.size(), keep_alive, http11);
+  append_head(bytes, response, BodyFraming::kLength, response.body.size(), keep_alive && !stopping_, http11);
   const bool is_large = response.body.size() > kReadBytes;
   if (!without_body && !is_large) bytes += response.body;
   bool sent = co_await write_all(bytes);
@@ -184,8 +188,8 @@ asio::awaitable<bool> Connection::send(const HttpResponse& response, bool withou
 asio::awaitable<bool> Connection::begin_stream(const HttpResponse& head, bool keep_alive, bool http11) {
   chunked_ = http11;
   frame_.clear();
-  append_head(frame_, head, http11 ? BodyFraming::kChunked : BodyFraming::kUntilClose, 0, keep_alive && http11,
-              http11);
+  append_head(frame_, head, http11 ? BodyFraming::kChunked : BodyFraming::kUntilClose, 0,
+              keep_alive && http11 && !stopping_, http11);
   const bool sent = co_await write_all(frame_);
   co_return sent;
 }

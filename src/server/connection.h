@@ -44,7 +44,8 @@ class Connection {
   [[nodiscard]] asio::awaitable<void> watch(std::function<void()> on_gone);
   [[nodiscard]] bool peer_gone() const { return peer_gone_; }
 
-  /// Ends the wait for a request, also for the rest of one; a connection that serves a request goes on.
+  /// Ends the wait for a request, or for the rest of one, which is refused if its head is there; a connection that
+  /// serves a request goes on, and tells its client that it will close.
   void stop_reading();
 
  private:

@@ -139,6 +139,12 @@ void Generation::note_arrival(size_t index, const sched::GenerateEvent& event) {
       record_.first_token = now;
       metrics.time_to_first_token.observe(seconds(now - record_.begin));
     }
+    if (index % spec_.n == 0) {
+      const size_t prompt_tokens = spec_.prompt_of(index).ids.size();
+      metrics.prompt_tokens += prompt_tokens;
+      metrics.cached_tokens += event.cached_tokens;
+      metrics.prompt_length.observe(static_cast<double>(prompt_tokens));
+    }
   }
   last_token_[index] = now;
 }
@@ -146,12 +152,6 @@ void Generation::note_arrival(size_t index, const sched::GenerateEvent& event) {
 void Generation::note_end() {
   Metrics& metrics = generator_.metrics_;
   const auto now = generator_.runtime_.now();
-  const openai::Usage total = usage();
-  metrics.prompt_tokens += total.prompt_tokens;
-  metrics.cached_tokens += total.cached_tokens;
-  for (const PreparedPrompt& prompt : spec_.prompts) {
-    metrics.prompt_length.observe(static_cast<double>(prompt.ids.size()));
-  }
   metrics.e2e_latency.observe(seconds(now - record_.begin));
   if (record_.first_token) metrics.decode_time.observe(seconds(now - *record_.first_token));
 }

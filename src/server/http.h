@@ -23,6 +23,9 @@ struct HttpRequest {
   std::string content_type;
   std::string content_encoding;
   std::string request_id;    ///< X-Request-Id
+  std::string host;
+  std::string origin;      ///< of the page that has a browser send this
+  std::string fetch_site;  ///< Sec-Fetch-Site: where that page is from, seen from here
   std::string body;
   BodyBudget::Share body_share;  ///< what the body takes of the front's budget
   bool http11 = true;

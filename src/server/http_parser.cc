@@ -126,6 +126,9 @@ void HttpParser::read_head() {
   request_.content_type = to_std_string(message[http::field::content_type]);
   request_.content_encoding = to_std_string(message[http::field::content_encoding]);
   request_.request_id = to_std_string(message["X-Request-Id"]);
+  request_.host = to_std_string(message[http::field::host]);
+  request_.origin = to_std_string(message[http::field::origin]);
+  request_.fetch_site = to_std_string(message["Sec-Fetch-Site"]);
   request_.http11 = message.version() >= 11;
   request_.keep_alive = message.keep_alive();
   request_.expects_continue =

@@ -127,6 +127,16 @@ void write_cache_counts(Writer& writer, const cache::PrefixCacheCounts& counts) 
   pages("kv_cache_fetched_pages_total", "Pages that every stage got from the store.", counts.fetched_pages);
 }
 
+/// What routers compute a server's room for prefixes from, once there is a cache.
+void write_cache_config(Writer& writer, const sched::EngineStatus& status) {
+  if (status.page_size == 0) return;
+  writer.describe("vllm:cache_config_info", "gauge", "Tokens per page of the KV cache, and its pages.");
+  writer.sample("vllm:cache_config_info",
+                fmt::format("block_size=\"{}\",num_gpu_blocks=\"{}\",num_cpu_blocks=\"{}\"", status.page_size,
+                            status.total_pages, status.host_pages),
+                1);
+}
+
 }  // namespace
 
 std::string Metrics::render(std::string_view model_name, const sched::EngineStatus& status,
@@ -137,9 +147,11 @@ std::string Metrics::render(std::string_view model_name, const sched::EngineStat
   const uint64_t used = status.total_pages - std::min(status.free_pages, status.total_pages);
   writer.gauge("kv_cache_usage_perc", "Used share of the KV cache, 0 to 1.",
                status.total_pages == 0 ? 0.0 : static_cast<double>(used) / static_cast<double>(status.total_pages));
+  write_cache_config(writer, status);
   writer.counter("num_preemptions_total", "Running requests sent back for want of pages.",
                  static_cast<double>(status.preemptions));
-  writer.counter("prompt_tokens_total", "Prompt tokens of answered requests.", static_cast<double>(prompt_tokens));
+  writer.counter("prompt_tokens_total", "Tokens of prompts that have got their first answer.",
+                 static_cast<double>(prompt_tokens));
   writer.counter("generation_tokens_total", "Tokens generated.", static_cast<double>(generation_tokens));
   writer.counter("prefix_cache_queries_total", "Prompt tokens looked up in the cache.",
                  static_cast<double>(prompt_tokens));

@@ -22,17 +22,21 @@ struct Operation {
   std::string_view path;
   RouteDoc doc;
   bool is_public = false;
+  bool is_for_own_site = false;
 };
 
-std::vector<Operation> all_operations(std::span<const ExtraRoute> extra_routes) {
+std::vector<Operation> all_operations(const ServerOptions& options, std::span<const ExtraRoute> extra_routes) {
   std::vector<Operation> operations;
   for (const RouteEntry& entry : routes()) {
-    const bool is_public = entry.route == Route::kHealth;
-    if (!entry.doc.summary.empty()) operations.push_back({entry.method, entry.path, entry.doc, is_public});
+    const RouteMatch match{.route = entry.route};
+    const bool is_public = match.is_public() || (entry.route == Route::kMetrics && options.metrics_public);
+    if (entry.doc.summary.empty()) continue;
+    operations.push_back({entry.method, entry.path, entry.doc, is_public, match.is_for_own_site()});
   }
   operations.push_back({Method::kGet, "/v1/models/{id}", {"The model of that name", "", "Model"}});
   for (const ExtraRoute& extra : extra_routes) {
-    if (!extra.doc.summary.empty()) operations.push_back({extra.method, extra.path, extra.doc, extra.is_public});
+    if (extra.doc.summary.empty()) continue;
+    operations.push_back({extra.method, extra.path, extra.doc, extra.is_public, extra.is_admin});
   }
   // The methods of one path become neighbours.
   std::ranges::sort(operations, {}, [](const Operation& each) { return std::pair(each.path, each.method); });
@@ -70,6 +74,7 @@ void write_responses(JsonWriter& json, const Operation& operation, bool has_key)
   if (operation.path == "/stop_profile") statuses.push_back(409);
   if (operation.path == "/continue_generation") statuses.push_back(415);
   if (has_key && !operation.is_public) statuses.push_back(401);
+  if (!has_key && operation.is_for_own_site) statuses.push_back(403);
   std::ranges::sort(statuses);
   for (const unsigned status : statuses) {
     json.key(fmt::to_string(status));
@@ -101,7 +106,7 @@ void write_operation(JsonWriter& json, const Operation& operation, bool has_key)
 
 void write_error_responses(JsonWriter& json) {
   json.key("responses").begin_object();
-  for (const unsigned status : {400u, 401u, 404u, 408u, 409u, 413u, 415u, 429u, 431u, 500u, 503u, 504u}) {
+  for (const unsigned status : {400u, 401u, 403u, 404u, 408u, 409u, 413u, 415u, 429u, 431u, 500u, 503u, 504u}) {
     json.key(fmt::to_string(status)).begin_object().member("description", status_text(status));
     json.key("content").raw(R"({"application/json":{"schema":{"$ref":"#/components/schemas/Error"}}})").end_object();
   }
@@ -112,12 +117,12 @@ void write_error_responses(JsonWriter& json) {
 
 void append_openapi(std::string& out, const ServerOptions& options, const openai::RequestLimits& limits,
                     std::span<const ExtraRoute> extra_routes) {
-  const bool has_key = !options.api_key.empty() || !options.admin_api_key.empty();
+  const bool has_key = !options.api_keys.empty() || !options.admin_api_key.empty();
   JsonWriter json(out);
   json.begin_object().member("openapi", "3.1.0").key("info").begin_object();
   json.member("title", "millrace").member("version", MILLRACE_VERSION).end_object().key("paths").begin_object();
   std::string_view path;
-  for (const Operation& operation : all_operations(extra_routes)) {
+  for (const Operation& operation : all_operations(options, extra_routes)) {
     if (operation.path != path) {
       if (!path.empty()) json.end_object();
       path = operation.path;

@@ -3,7 +3,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace millrace::server {
 
@@ -11,18 +13,26 @@ namespace millrace::server {
 struct ServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 30000;                       ///< 0: the operating system chooses
-  std::string served_model_name = "default";
+  std::string served_model_name = "default";   ///< of answers to requests that name none
+  std::vector<std::string> other_model_names;  ///< that it answers to as well
   std::string admin_api_key;                   ///< opens every route; wanted by those that change the server
-  std::string api_key;                         ///< empty: no authorisation
+  std::vector<std::string> api_keys;           ///< each opens what clients need; none: no authorisation
+  bool metrics_public = false;                 ///< /metrics wants no key
   std::string profile_dir = ".";               ///< where /start_profile writes
   std::string cors_origin = "*";               ///< empty: no CORS headers
+  std::string default_chat_template_kwargs;    ///< a JSON object, or empty; a request's own go before them
   bool allow_request_chat_template = false;    ///< a request may bring its own template
   std::string tool_call_parser = "auto";       ///< a text::ToolFormat; auto: the template's; none: no tools
   std::string reasoning_parser = "auto";       ///< think, none; auto: think if the template knows of it
+  bool has_priorities = false;                 ///< the queue goes by them; else a request that has one is refused
+  bool low_priority_first = false;             ///< the smaller priority goes first
+
+  std::optional<uint64_t> random_seed;  ///< of the seeds of requests without one, in the order of their coming
 
   size_t max_connections = 4096;               ///< beyond: 503 and close
   size_t max_requests_in_flight = 2048;        ///< generations; beyond: 429
   size_t max_choices = 512;                    ///< prompts times n of one request
+  uint32_t max_logprobs = 20;                  ///< alternatives beside a token
   size_t max_body_bytes = 16u << 20;
   size_t max_bodies_bytes = 512u << 20;  ///< of all connections together, see BodyBudget; beyond: 503
   uint32_t max_header_bytes = 16u << 10;

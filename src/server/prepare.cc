@@ -88,8 +88,13 @@ std::string messages_json(const openai::Conversation& conversation, bool argumen
   return out;
 }
 
-void truncate_left(std::vector<TokenId>& ids, uint32_t count) {
-  if (ids.size() > count) ids.erase(ids.begin(), ids.end() - static_cast<ptrdiff_t>(count));
+void truncate(std::vector<TokenId>& ids, uint32_t count, bool keep_start) {
+  if (ids.size() <= count) return;
+  if (keep_start) {
+    ids.resize(count);
+  } else {
+    ids.erase(ids.begin(), ids.end() - static_cast<ptrdiff_t>(count));
+  }
 }
 
 /// Logprobs of the prompts that an answer will hold. Those of drawn tokens are not foreseen: each has been computed.
@@ -115,7 +120,11 @@ std::optional<ApiError> check_logprobs(const GenerationSpec& spec) {
 
 }  // namespace
 
-RandomSource::RandomSource() {
+RandomSource::RandomSource(std::optional<uint64_t> seed) {
+  if (seed) {
+    seed_ = *seed;
+    return;
+  }
   std::random_device device;
   seed_ = (uint64_t{device()} << 32) | device();
 }
@@ -139,14 +148,22 @@ void GenerationSpec::set_id(std::string id) {
 }
 
 openai::RequestLimits Preparer::limits() const {
-  return {service_.engine->model_info().vocab_size, options_.max_choices, options_.allow_request_chat_template};
+  return {.vocab_size = service_.engine->model_info().vocab_size,
+          .max_choices = options_.max_choices,
+          .max_logprobs = options_.max_logprobs,
+          .allow_chat_template = options_.allow_request_chat_template,
+          .has_priorities = options_.has_priorities};
 }
 
 std::optional<ApiError> Preparer::check_model(const std::string& model) const {
+  const auto& others = options_.other_model_names;
   if (model.empty() || model == options_.served_model_name) return std::nullopt;
-  return ApiError{404, fmt::format("the model '{}' does not exist; this server has '{}'", model.substr(0, 256),
-                                   options_.served_model_name),
-                  "model"};
+  if (std::ranges::find(others, model) != others.end()) return std::nullopt;
+  return ApiError{
+      404,
+      fmt::format("the model '{}' does not exist; this server has '{}'{}{}", model.substr(0, 256),
+                  options_.served_model_name, others.empty() ? "" : ", also called ", fmt::join(others, ", ")),
+      "model"};
 }
 
 ApiResult<Preparer::ChatTemplatePtr> Preparer::choose_template(const openai::Conversation& conversation) const {
@@ -199,6 +216,7 @@ ApiResult<std::string> Preparer::render_with(const text::ChatTemplate& chosen,
   const std::string messages = messages_json(conversation, chosen.tool_format() == text::ToolFormat::kDeepSeekV3);
   text::ChatInput input;
   input.messages_json = messages;
+  input.default_kwargs_json = options_.default_chat_template_kwargs;
   if (conversation.has_tools()) input.tools_json = conversation.tools;
   input.reasoning_effort = conversation.reasoning_effort;
   input.enable_thinking = conversation.enable_thinking;
@@ -231,7 +249,7 @@ ApiResult<GenerationSpec> Preparer::prepare(openai::CompletionRequest request, c
       prompt.ids = std::move(std::get<std::vector<TokenId>>(source));
     }
     const size_t full_size = prompt.ids.size();
-    truncate_left(prompt.ids, longest_prompt(request, kDefaultMaxTokens));
+    truncate(prompt.ids, longest_prompt(request, kDefaultMaxTokens), request.keep_prompt_start);
     if (!request.echo) continue;
     // The text as it was given has none of the special tokens that were added.
     const bool is_as_given = text != nullptr && prompt.ids.size() == full_size && request.skip_special_tokens;
@@ -262,10 +280,10 @@ ApiResult<GenerationSpec> Preparer::prepare(openai::ChatRequest request, const s
   *text += format.prefix;
   spec.options.parallel_tool_calls = request.parallel_tool_calls;
   spec.options.include_reasoning = request.include_reasoning;
-  spec.options.call_id_seed = random_.next();
+  if (format.tools) spec.options.call_id_seed = seeds_.next();
   PreparedPrompt& prompt = spec.prompts.emplace_back();
   prompt.ids = service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false));
-  truncate_left(prompt.ids, longest_prompt(request, 1));
+  truncate(prompt.ids, longest_prompt(request, 1), request.keep_prompt_start);
   return finish(request, std::move(spec), "messages", header_id);
 }
 
@@ -291,15 +309,18 @@ ApiResult<uint32_t> Preparer::token_budget(const openai::CommonRequest& request,
   if (prompt_tokens == 0) return bad_request(place.param, "{}: it has no tokens, wanted at least 1", place.name);
   const bool scoring = request.max_tokens == 0u;
   if (prompt_tokens > context || (prompt_tokens == context && !scoring)) {
-    return bad_request(place.param, "{}: found {} tokens, which leaves no room in the model's context of {} tokens",
-                       place.name, prompt_tokens, context);
+    return bad_request(place.param,
+                       "this model's maximum context length is {} tokens, and {} has {}, which leaves no room for an "
+                       "answer: shorten it, or have it cut by truncate_prompt_tokens",
+                       context, place.name, prompt_tokens);
   }
   const auto room = static_cast<uint32_t>(context - prompt_tokens);
   if (!request.max_tokens) return chat ? room : std::min(kDefaultMaxTokens, room);
   if (*request.max_tokens > room) {
-    return bad_request("max_tokens",
-                       "max_tokens: found {}, but the prompt's {} tokens leave {} of the model's context of {} tokens",
-                       *request.max_tokens, prompt_tokens, room, context);
+    return bad_request(request.max_tokens_name,
+                       "this model's maximum context length is {} tokens, of which the {} of {} leave {}: lower {} "
+                       "from {} to that, or shorten the prompt",
+                       context, prompt_tokens, place.name, room, request.max_tokens_name, *request.max_tokens);
   }
   return *request.max_tokens;
 }
@@ -312,6 +333,11 @@ tensor::SamplingParams Preparer::sampling(const openai::CommonRequest& request) 
   params.min_p = request.min_p.value_or(defaults.min_p);
   params.top_k = request.top_k.value_or(defaults.top_k);
   params.repetition_penalty = request.repetition_penalty.value_or(defaults.repetition_penalty);
+  if (params.top_p == 0.0f) {
+    // The limit of ever less: the most probable token alone.
+    params.temperature = 0.0f;
+    params.top_p = 1.0f;
+  }
   params.frequency_penalty = request.frequency_penalty;
   params.presence_penalty = request.presence_penalty;
   params.logit_bias = request.logit_bias;
@@ -338,6 +364,7 @@ void Preparer::fill_options(const openai::CommonRequest& request, GenerationSpec
   spec.continuous_usage = request.continuous_usage;
   spec.options.tokenizer = service_.tokenizer;
   spec.options.stop = request.stop;
+  spec.options.own_stop_token_ids = request.stop_token_ids;
   spec.options.min_tokens = request.min_tokens;
   spec.options.include_stop = request.include_stop;
   // Some models' tags are special tokens.
@@ -345,11 +372,12 @@ void Preparer::fill_options(const openai::CommonRequest& request, GenerationSpec
   spec.options.skip_special_tokens =
       request.skip_special_tokens && !answer.tools && !(answer.splits_reasoning && is_hidden(text::kEndOfReasoning));
   spec.options.logprobs = request.top_logprobs >= 0;
+  spec.options.tokens_as_ids = request.tokens_as_ids;
   spec.options.top_logprobs = static_cast<uint32_t>(std::max(request.top_logprobs, 0));
   spec.options.prompt_logprobs = request.prompt_logprobs >= 0;
   spec.options.top_prompt_logprobs = static_cast<uint32_t>(std::max(request.prompt_logprobs, 0));
   spec.info.created_s = unix_seconds();
-  spec.info.model = options_.served_model_name;
+  spec.info.model = request.model.empty() ? options_.served_model_name : request.model;
   spec.info.fingerprint = fingerprint_of(options_.served_model_name);
   spec.info.token_ids = request.return_token_ids;
 }
@@ -359,7 +387,6 @@ ApiResult<GenerationSpec> Preparer::finish(const openai::CommonRequest& request,
   fill_options(request, spec);
   const tensor::SamplingParams params = sampling(request);
   spec.options.stop_token_ids = params.stop_token_ids;
-  const uint64_t seed = request.seed ? *request.seed : random_.next();
   const bool chat = spec.info.kind == openai::ResponseKind::kChat;
   for (const PreparedPrompt& prompt : spec.prompts) {
     const auto index = &prompt - spec.prompts.data();
@@ -376,12 +403,13 @@ ApiResult<GenerationSpec> Preparer::finish(const openai::CommonRequest& request,
       sched::GenerateRequest& target = spec.requests.emplace_back();
       target.prompt = prompt.ids;
       target.sampling = params;
-      target.sampling.seed = seed + i;
+      target.sampling.seed = request.seed ? *request.seed + i : seeds_.next();
       target.max_tokens = *budget;
       target.prompt_top_logprobs = request.prompt_logprobs;
       if (spec.options.echo) target.prompt_top_logprobs = std::max(target.prompt_top_logprobs, request.top_logprobs);
       if (*budget == 0) target.prompt_top_logprobs = std::max(target.prompt_top_logprobs, 0);
-      target.priority = request.priority;
+      // Of two numbers the complement of the smaller is the larger, also of the smallest that there is.
+      target.priority = options_.low_priority_first ? ~request.priority : request.priority;
       target.cache_salt = request.cache_salt;
     }
   }

@@ -16,7 +16,8 @@ namespace millrace::server {
 /// Ids and seeds that no two requests share. Thread-safe.
 class RandomSource {
  public:
-  RandomSource();
+  /// Without a seed: not to be foreseen.
+  explicit RandomSource(std::optional<uint64_t> seed = {});
   [[nodiscard]] uint64_t next();
   /// 32 hexadecimal digits.
   [[nodiscard]] std::string hex_id();
@@ -42,18 +43,18 @@ struct GenerationSpec {
   [[nodiscard]] const PreparedPrompt& prompt_of(size_t choice) const { return prompts[choice / n]; }
 };
 
-/// Turns API requests into specs. Plain code without side effects, besides drawing ids and seeds. Thread-safe.
+/// Turns API requests into specs. Plain code without side effects, besides drawing seeds. Thread-safe.
 class Preparer {
  public:
-  Preparer(const ServerOptions& options, const Service& service, RandomSource& random)
-      : options_(options), service_(service), random_(random) {}
+  Preparer(const ServerOptions& options, const Service& service, RandomSource& seeds)
+      : options_(options), service_(service), seeds_(seeds) {}
 
   /// `header_id` becomes part of the response's id where the request has no request_id.
   [[nodiscard]] openai::ApiResult<GenerationSpec> prepare(openai::CompletionRequest request,
                                                           const std::string& header_id) const;
   [[nodiscard]] openai::ApiResult<GenerationSpec> prepare(openai::ChatRequest request,
                                                           const std::string& header_id) const;
-  /// 404 unless `model` is empty or the served one.
+  /// 404 unless `model` is empty or a name of the served one.
   [[nodiscard]] std::optional<openai::ApiError> check_model(const std::string& model) const;
   /// The prompt of a chat, without the beginning of an answer that tool_choice may add.
   [[nodiscard]] openai::ApiResult<std::string> render(const openai::Conversation& conversation) const;
@@ -92,7 +93,7 @@ class Preparer {
 
   const ServerOptions& options_;
   const Service& service_;
-  RandomSource& random_;
+  RandomSource& seeds_;
 };
 
 }  // namespace millrace::server

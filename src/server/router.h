@@ -16,6 +16,7 @@ enum class Route : uint8_t {
   kModels,
   kModel,
   kHealth,
+  kLivez,
   kVersion,
   kTokenize,
   kDetokenize,
@@ -51,13 +52,16 @@ struct RouteMatch {
   const ExtraRoute* extra = nullptr;
   std::string allowed;              ///< of kMethodNotAllowed and kPreflight: for the Allow header
   [[nodiscard]] bool is_public() const {
-    return route == Route::kHealth || route == Route::kPreflight || (extra != nullptr && extra->is_public);
+    return route == Route::kHealth || route == Route::kLivez || route == Route::kPreflight ||
+           (extra != nullptr && extra->is_public);
   }
   /// It changes what other clients see, or writes to the server's disk.
   [[nodiscard]] bool is_admin() const {
     return route == Route::kFlushCache || route == Route::kPauseGeneration || route == Route::kContinueGeneration ||
            (extra != nullptr && extra->is_admin);
   }
+  /// It does so, or ends others' requests: no page of another site may have a browser ask for it.
+  [[nodiscard]] bool is_for_own_site() const { return is_admin() || route == Route::kAbortRequest; }
 };
 
 /// All but "/v1/models/{id}", whose path has an argument.

@@ -195,6 +195,15 @@ Result<std::string> ChatTemplate::render(const ChatInput& input) const {
     const auto parse_optional = [&](std::string_view json, std::string_view what) {
       return json.empty() ? Value() : jinja::parse_json(json, what, heap);
     };
+    const auto set_members = [&](std::string_view json, std::string_view what) {
+      const Value kwargs = parse_optional(json, what);
+      if (kwargs.is(Kind::kDict)) {
+        for (const auto& [key, value] : kwargs.entries().entries) context->set(key, value);
+      } else if (!kwargs.is(Kind::kNone)) {
+        jinja::fail(what, " is not an object");
+      }
+    };
+    set_members(input.default_kwargs_json, "default_chat_template_kwargs");
     const Value messages = jinja::parse_json(input.messages_json, "messages", heap);
     set("messages", messages);
     set("tools", parse_optional(input.tools_json, "tools"));
@@ -203,12 +212,7 @@ Result<std::string> ChatTemplate::render(const ChatInput& input) const {
     if (input.enable_thinking) set("enable_thinking", Value(*input.enable_thinking));
     set("add_generation_prompt", Value(input.add_generation_prompt));
     for (const auto& [name, text] : special_tokens_) set(name, heap.string(text));
-    const Value kwargs = parse_optional(input.kwargs_json, "chat_template_kwargs");
-    if (kwargs.is(Kind::kDict)) {
-      for (const auto& [key, value] : kwargs.entries().entries) context->set(key, value);
-    } else if (!kwargs.is(Kind::kNone)) {
-      jinja::fail("chat_template_kwargs is not an object");
-    }
+    set_members(input.kwargs_json, "chat_template_kwargs");
     std::string rendered = jinja::Evaluator(tree, heap, *context, input.now, limits).render();
     if (input.continue_final_message) cut_after_final_message(messages, rendered);
     return rendered;

@@ -24,6 +24,7 @@ struct ChatInput {
   std::string_view tools_json;          ///< an array, or empty for none
   std::string_view documents_json;      ///< an array, or empty for none
   std::string_view kwargs_json;         ///< an object of further variables, or empty; they override the others
+  std::string_view default_kwargs_json;  ///< the same; all others override them
   bool add_generation_prompt = false;
   /// The last message is the beginning of the answer: the text ends where its content ends.
   bool continue_final_message = false;

@@ -9,7 +9,7 @@ PROMPTS = [
 
 GREEDY = {"temperature": 0}
 SEEDED = {"temperature": 0.9, "top_p": 0.95, "seed": 1234}
-WIDE = {"temperature": 1.0, "seed": -7, "extra_body": {"top_k": 50, "min_p": 0.01}}
+WIDE = {"temperature": 1.0, "seed": -70, "extra_body": {"top_k": 50, "min_p": 0.01}}
 PENALISED = {"temperature": 0.7, "seed": 3, "frequency_penalty": 0.5, "presence_penalty": 0.5,
              "extra_body": {"repetition_penalty": 1.2}}
 SAMPLINGS = {"greedy": GREEDY, "seeded": SEEDED, "wide": WIDE, "penalised": PENALISED}

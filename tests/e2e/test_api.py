@@ -2,7 +2,8 @@
 
 import openai
 import pytest
-from millrace_server import MODEL
+from conftest import client_of
+from millrace_server import MODEL, MillraceServer
 from prompts import GREEDY, MESSAGES, PROMPT, PROMPTS, SEEDED
 
 
@@ -11,6 +12,16 @@ def test_models(client, server):
     assert [model.id for model in models] == [MODEL.name]
     assert client.models.retrieve(MODEL.name).id == MODEL.name
     assert models[0].model_extra["max_model_len"] > 0
+
+
+def test_a_model_with_several_names():
+    with MillraceServer("--served-model-name", "first", "org/second") as server, client_of(server) as client:
+        assert [model.id for model in client.models.list().data] == ["first", "org/second"]
+        for name in ("first", "org/second"):
+            assert client.models.retrieve(name).id == name
+            assert client.completions.create(model=name, prompt=PROMPT, max_tokens=1).model == name
+            chunks = list(client.chat.completions.create(model=name, messages=MESSAGES, max_tokens=1, stream=True))
+            assert {chunk.model for chunk in chunks} == {name}
 
 
 def test_completion(client):
@@ -84,6 +95,18 @@ def test_n_gives_different_choices_that_the_seed_repeats(client4):
     assert ask() == first
 
 
+def test_a_top_p_of_0_is_greedy(client4):
+    request = {"model": MODEL.name, "prompt": PROMPT, "max_tokens": 16}
+    wild = client4.completions.create(**request, temperature=2, top_p=0)
+    assert wild.choices[0].text == client4.completions.create(**request, **GREEDY).choices[0].text
+
+
+@pytest.mark.parametrize("extra", [{}, {"seed": -1}], ids=["no seed", "seed -1"])
+def test_without_a_seed_equal_prompts_get_answers_of_their_own(client4, extra):
+    answer = client4.completions.create(model=MODEL.name, prompt=[PROMPT] * 4, max_tokens=32, temperature=1, **extra)
+    assert len({choice.text for choice in answer.choices}) > 2
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_stop_string_ends_the_text_before_it(client4, stream):
     whole = client4.completions.create(model=MODEL.name, prompt=PROMPT, max_tokens=48, **GREEDY).choices[0].text
@@ -126,6 +149,23 @@ def test_chat_logprobs(client4):
         assert token.logprob == pytest.approx(token.top_logprobs[0].logprob, abs=1e-6)
         if not token.token.startswith("bytes:"):
             assert bytes(token.bytes).decode() == token.token
+
+
+def test_as_many_alternatives_as_the_server_allows():
+    with MillraceServer("--max-logprobs", 60, "--pp-size", 2) as server, client_of(server) as client:
+        request = {"model": MODEL.name, "messages": MESSAGES, "max_tokens": 2, "logprobs": True, **GREEDY}
+        answer = client.chat.completions.create(**request, extra_body={"top_logprobs": 60})
+        assert [len(token.top_logprobs) for token in answer.choices[0].logprobs.content] == [60, 60]
+        with pytest.raises(openai.BadRequestError, match="at most 60 .--max-logprobs"):
+            client.chat.completions.create(**request, extra_body={"top_logprobs": 61})
+
+
+def test_logprobs_by_token_id(client4):
+    answer = client4.completions.create(model=MODEL.name, prompt=PROMPT, max_tokens=4, logprobs=2, **GREEDY,
+                                        extra_body={"return_tokens_as_token_ids": True, "return_token_ids": True})
+    choice = answer.choices[0]
+    assert choice.logprobs.tokens == [f"token_id:{token}" for token in choice.model_extra["token_ids"]]
+    assert all(token in top for token, top in zip(choice.logprobs.tokens, choice.logprobs.top_logprobs))
 
 
 def test_echo(client4):

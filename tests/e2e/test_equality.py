@@ -64,3 +64,15 @@ async def test_a_cache_that_is_too_small_for_all_changes_nothing(pp4):
                 answers = await asyncio.gather(*(client.completions.create(**request) for request in wanted))
                 found.append([ids_of(answer.choices[0]) for answer in answers])
     assert found[0] == found[1]
+
+
+def test_a_seed_of_the_server_repeats_what_no_request_seeds():
+    def texts(seed):
+        with MillraceServer("--random-seed", seed) as server, client_of(server) as client:
+            asked = [client.completions.create(model=MODEL.name, prompt=PROMPTS[:2], max_tokens=16, temperature=1)
+                     for _ in range(2)]
+        return [choice.text for answer in asked for choice in answer.choices]
+
+    first = texts(5)
+    assert texts(5) == first
+    assert texts(6) != first

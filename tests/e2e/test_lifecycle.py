@@ -126,6 +126,11 @@ def test_unknown_flag():
     check_refusal(run_binary("serve", "--model-path", MODEL, "--port", 70000), "--port", 65535)
     check_refusal(run_binary("serve", "--model-path", MODEL, "--mem-fraction-static", "nan"), "--mem-fraction-static", "nan")
     check_refusal(run_binary("serve", "--model-path", MODEL, "--header-timeout", 0), "--header-timeout", "0.01")
+    for value in ("[]", "{", "5"):
+        check_refusal(run_binary("serve", "--model-path", MODEL, "--default-chat-template-kwargs", value),
+                      "--default-chat-template-kwargs", "JSON")
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--override-generation-config", '{"top_q": 1}'), "top_q")
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--schedule-low-priority-values-first"), "--schedule-policy")
     check_refusal(run_binary("serve", "--model-path", MODEL, "--api-key", ""), "--api-key", "empty")
     check_refusal(run_binary("serve", "--model-path", MODEL, "--admin-api-key", ""), "--admin-api-key", "empty")
 
@@ -134,6 +139,12 @@ def test_an_empty_template_is_refused(tmp_path):
     template = tmp_path / "empty.jinja"
     template.write_text("")
     check_refusal(run_binary("serve", "--model-path", MODEL, "--port", 0, "--chat-template", template), template, "empty")
+
+
+def test_a_file_of_keys_without_one_is_refused(tmp_path):
+    (tmp_path / "empty").write_text("\n \n")
+    for path in (tmp_path / "empty", tmp_path / "nowhere"):
+        check_refusal(run_binary("serve", "--model-path", MODEL, "--port", 0, "--api-key-file", path), "--api-key-file", path)
 
 
 def test_missing_model_folder(tmp_path):

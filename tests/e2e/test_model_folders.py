@@ -47,9 +47,25 @@ def test_what_the_tokenizer_calls_its_end_ends_an_answer(folder):
             bias = {str(tokens[token]): 100}
             body = {"prompt": PROMPT, "max_tokens": 5, "temperature": 0, "logit_bias": bias}
             choice = server.post("/v1/completions", body).json()["choices"][0]
-            assert (choice["finish_reason"], choice["stop_reason"], choice["text"]) == ("stop", tokens[token], "")
+            assert (choice["finish_reason"], choice["stop_reason"], choice["text"]) == ("stop", None, "")
+            choice = server.post("/v1/completions", {**body, "stop_token_ids": [tokens[token]]}).json()["choices"][0]
+            assert choice["stop_reason"] == tokens[token]
             choice = server.post("/v1/completions", {**body, "ignore_eos": True}).json()["choices"][0]
             assert choice["finish_reason"] == "length"
+
+
+def test_flags_go_before_what_the_folder_says(folder):
+    change(folder / "generation_config.json", temperature=2, top_k=0)
+    change(folder / "tokenizer_config.json", chat_template="{{ messages[0].content }}{{ mood }}")
+    with MillraceServer("--override-generation-config", '{"temperature": 0}', "--default-chat-template-kwargs",
+                        '{"mood": "!"}', model=folder) as server:
+        bodies = [{"prompt": PROMPT, "max_tokens": 16, **more} for more in ({}, {"temperature": 0})]
+        texts = [server.post("/v1/completions", body).json()["choices"][0]["text"] for body in bodies]
+        assert texts[0] == texts[1]
+        messages = [{"role": "user", "content": "hi"}]
+        assert server.post("/apply-template", {"messages": messages}).json()["prompt"] == "hi!"
+        own = {"messages": messages, "chat_template_kwargs": {"mood": "?"}}
+        assert server.post("/apply-template", own).json()["prompt"] == "hi?"
 
 
 def test_a_request_with_its_own_template_has_the_special_tokens_of_a_model_without_one(folder):

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import threading
+from pathlib import Path
 
 import httpx
 import pytest
@@ -148,6 +149,26 @@ def test_a_page_of_another_origin_may_use_the_interface(watched, tmp_path):
     assert got == "200 mine"
 
 
+@needs_chromium
+def test_a_page_of_another_origin_cannot_stop_the_server(watched, tmp_path):
+    """What needs no preflight, and whose answer the page cannot read."""
+    (tmp_path / "index.html").write_text("<!doctype html><title>elsewhere</title>")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as elsewhere, Browser() as page:
+        threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
+        page.open(f"http://127.0.0.1:{elsewhere.server_port}/index.html")
+        wait_until(lambda: page.evaluate("document.title") == "elsewhere", "the page")
+        ask = "fetch('{}/pause_generation', {{method: 'POST', mode: 'no-cors'}}).then(() => 'sent', String)"
+        assert page.evaluate(ask.format(watched.url)) == "sent"
+        page.open(watched.url + "/")
+        wait_until(lambda: text_of(page, "state") == "serving", "the page's state")
+        own = f"fetch('{watched.url}/continue_generation', {{method: 'POST'}}).then(reply => reply.status, String)"
+        assert page.evaluate(own) == 200
+        elsewhere.shutdown()
+    assert watched.metric("millrace:http_requests_total", route="/pause_generation", status=403) == 1
+    assert not watched.get("/server_info").json()["engine"]["paused"]
+
+
 def test_page_asks_for_nothing_from_elsewhere(watched):
     reply = watched.get("/")
     assert reply.headers["content-type"].startswith("text/html")
@@ -203,7 +224,7 @@ def test_trace_of_something_else_is_one_line(tmp_path):
 
 def test_metrics_show_every_stage(watched):
     text = watched.get("/metrics").text
-    sample = re.compile(r'[a-z]+:[a-z_0-9]+(\{([a-z_]+="[^"\n]*",?)+\})? -?[0-9.e+-]+(nan|inf)?')
+    sample = re.compile(r'(?:[a-z]+:)?[a-z_0-9]+(\{([a-z_]+="[^"\n]*",?)+\})? -?[0-9.e+-]+(nan|inf)?')
     for line in text.splitlines():
         assert line.startswith(("# HELP ", "# TYPE ")) or sample.fullmatch(line), line
     families = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
@@ -214,3 +235,8 @@ def test_metrics_show_every_stage(watched):
     assert watched.metric("millrace:link_bytes_total", to=1) > watched.metric("millrace:link_bytes_total", to=0) > 0
     assert watched.metric("millrace:ring_latency_seconds_count") > 0
     assert 0 < watched.metric("millrace:window_occupancy") <= 4
+    assert watched.metric("vllm:cache_config_info", num_gpu_blocks=int(watched.metric("millrace:kv_pages_total"))) == 1
+    status = Path(f"/proc/{watched.process.pid}/status").read_text()
+    resident = int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10
+    assert watched.metric("process_resident_memory_bytes") == pytest.approx(resident, rel=0.1)
+    assert watched.metric("process_open_fds") >= len(list(Path(f"/proc/{watched.process.pid}/fd").iterdir())) - 20

@@ -32,13 +32,13 @@ bool is_id(TokenId id) { return id >= 0 && id < static_cast<TokenId>(kLimits.voc
 void check_common(const CommonRequest& request) {
   CHECK(request.n >= 1 && request.n <= kLimits.max_choices);
   CHECK(within(request.temperature, 0.0f, 2.0f) && within(request.min_p, 0.0f, 1.0f));
-  CHECK(!request.top_p || (*request.top_p > 0.0f && *request.top_p <= 1.0f));
+  CHECK(within(request.top_p, 0.0f, 1.0f) && request.priority == 0);
   CHECK(!request.repetition_penalty || (*request.repetition_penalty > 0.0f && *request.repetition_penalty <= 10.0f));
   CHECK(std::abs(request.presence_penalty) <= 2.0f && std::abs(request.frequency_penalty) <= 2.0f);
   CHECK(request.top_logprobs >= -1 && request.top_logprobs <= 20);
   CHECK(request.prompt_logprobs >= -1 && request.prompt_logprobs <= 20);
   CHECK(!request.top_k || *request.top_k >= 0);
-  CHECK(request.stop.size() <= 4);
+  CHECK(request.stop.size() <= 16);
   CHECK(std::ranges::none_of(request.stop, &std::string::empty));
   CHECK(std::ranges::all_of(request.stop_token_ids, is_id));
   for (const auto& [id, bias] : request.logit_bias) CHECK(is_id(id) && std::abs(bias) <= 100.0f);

@@ -329,6 +329,24 @@ TEST_CASE("config.json is read from its folder, whose path leads the message") {
           folder.path().string() + "/config.json: vocab_size is 0, wanted an integer from 1 to 4194304");
 }
 
+TEST_CASE("What overrides a generation_config.json replaces what it names, and names nothing unknown") {
+  auto config = *parse_generation_config(R"({"eos_token_id":7,"temperature":0.6,"top_k":20})");
+  REQUIRE(override_generation_config(config, R"({"temperature":0,"top_p":0.5,"top_k":null})", "--flag").has_value());
+  REQUIRE(config.temperature == 0.0f);
+  REQUIRE(config.top_p == 0.5f);
+  REQUIRE(config.top_k == 20);
+  REQUIRE(config.eos_token_ids == std::vector<TokenId>{7});
+  REQUIRE(override_generation_config(config, R"({"eos_token_id":[8,9]})", "--flag").has_value());
+  REQUIRE(config.eos_token_ids == std::vector<TokenId>{8, 9});
+  const auto refusal = [&config](const char* json) {
+    return override_generation_config(config, json, "--flag").error().message;
+  };
+  REQUIRE(refusal(R"({"max_new_tokens":5})") ==
+          "--flag: 'max_new_tokens' is not known, wanted eos_token_id, temperature, "
+          "top_p, min_p, top_k, repetition_penalty");
+  REQUIRE(refusal(R"({"top_p":2})") == "--flag: top_p is 2, wanted a number from 1e-06 to 1");
+}
+
 TEST_CASE("generation_config.json gives defaults, and may be absent") {
   const auto full = parse_generation_config(
       R"({"eos_token_id":[7,9],"temperature":0.6,"top_p":0.95,"top_k":20,"min_p":0.05,"repetition_penalty":1.1,)"

@@ -2,10 +2,13 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <ctime>
+#include <list>
 #include <stdexcept>
 #include <thread>
 
 #include "server/eventually.h"
+#include "server/openai/request.h"
 #include "server/test_server.h"
 
 using namespace millrace;
@@ -28,12 +31,45 @@ TEST_CASE("The small endpoints answer") {
   CHECK(tokens.integer("/count") == 2);
   CHECK(tokens.integer("/tokens/1") == 256);
   CHECK(tokens.string("/token_strs/1") == "<bos>");
+  CHECK(ParsedJson(server.post("/reset_prefix_cache", "").body).at("/flushed").get_bool().value());
+  CHECK(server.engine.flushes == 1);
   const ParsedJson chat(server.post("/tokenize", R"({"messages":[{"role":"user","content":"x"}]})").body);
   CHECK(chat.integer("/count") == 18);
   CHECK(ParsedJson(server.post("/detokenize", R"({"tokens":[72,105,100000]})").body).string("/prompt") == "Hi");
   CHECK(server.post("/tokenize", "{}").status == 400);
   CHECK(server.post("/detokenize", R"({"tokens":"x"})").status == 400);
   CHECK(server.post("/detokenize", "{}").status == 400);
+}
+
+TEST_CASE("Texts are tokenised with special tokens or without, by either server's words") {
+  const auto outcome = [](std::string_view members) {
+    const auto parsed = server::openai::parse_tokenize_request(fmt::format("{{{}}}", members), {});
+    return std::pair(std::get<std::string>(parsed->input), parsed->add_special_tokens);
+  };
+  using Outcome = std::pair<std::string, std::optional<bool>>;
+  CHECK(outcome(R"("prompt":"a")") == Outcome("a", std::nullopt));
+  CHECK(outcome(R"("content":"a")") == Outcome("a", false));
+  CHECK(outcome(R"("content":"a","add_special":true)") == Outcome("a", true));
+  CHECK(outcome(R"("content":"a","prompt":"b")") == Outcome("b", std::nullopt));
+  CHECK(outcome(R"("prompt":"a","add_special_tokens":false)") == Outcome("a", false));
+}
+
+TEST_CASE("A model may have several names, and answers to each by that name") {
+  server::ServerOptions options;
+  options.other_model_names = {"org/fake", "third"};
+  TestServer server(options);
+  const ParsedJson models(server.get("/v1/models").body);
+  REQUIRE(models.size("/data") == 3);
+  CHECK(models.string("/data/0/id") == "fake");
+  CHECK(models.string("/data/1/id") == "org/fake");
+  CHECK(models.string("/data/1/root") == "fake");
+  CHECK(ParsedJson(server.get("/v1/models/org/fake").body).string("/id") == "org/fake");
+  CHECK(ParsedJson(server.complete(R"({"model":"third","prompt":"p"})").body).string("/model") == "third");
+  CHECK(ParsedJson(server.complete(R"({"prompt":"p"})").body).string("/model") == "fake");
+  const HttpReply unknown = server.complete(R"({"model":"fourth","prompt":"p"})");
+  CHECK(unknown.status == 404);
+  CHECK_THAT(ParsedJson(unknown.body).string("/error/message"),
+             Catch::EndsWith("has 'fake', also called org/fake, third"));
 }
 
 TEST_CASE("HEAD answers as GET without the body, on a connection that goes on") {
@@ -49,6 +85,7 @@ TEST_CASE("HEAD answers as GET without the body, on a connection that goes on") 
 TEST_CASE("Health says why the engine is not ready") {
   TestServer server;
   server.engine.ready = false;
+  CHECK(server.get("/livez").status == 200);
   const HttpReply health = server.get("/health");
   CHECK(health.status == 503);
   CHECK(ParsedJson(health.body).string("/error/message") == "stage 1 is silent");
@@ -83,64 +120,6 @@ TEST_CASE("Routes, methods, media types and models that do not exist") {
   CHECK(server.complete("{").status == 400);
 }
 
-TEST_CASE("The API key guards all but health") {
-  server::ServerOptions options;
-  options.api_key = "secret";
-  TestServer server(options);
-  CHECK(server.get("/health").status == 200);
-  const HttpReply refused = server.get("/v1/models");
-  CHECK(refused.status == 401);
-  CHECK(refused.header("WWW-Authenticate") == "Bearer");
-  CHECK(server.get("/v1/models", "Authorization: Bearer wrong\r\n").status == 401);
-  CHECK(server.get("/v1/models", "Authorization: secret\r\n").status == 401);
-  CHECK(server.get("/v1/models", "Authorization: Bearer secret\r\n").status == 200);
-  CHECK(server.complete(R"({"prompt":"p"})").status == 401);
-  CHECK(server.post("/v1/completions", R"({"prompt":"p"})", "authorization: bearer secret\r\n").status == 200);
-}
-
-TEST_CASE("The admin's key opens all, and alone what others would notice") {
-  server::ServerOptions options;
-  options.api_key = "user";
-  options.admin_api_key = "root";
-  TestServer server(options);
-  const std::string user = "Authorization: Bearer user\r\n";
-  const std::string root = "Authorization: Bearer root\r\n";
-  CHECK(server.get("/v1/models", user).status == 200);
-  CHECK(server.get("/v1/models", root).status == 200);
-  CHECK(server.get("/v1/models").status == 401);
-  CHECK(server.post("/flush_cache", "{}", user).status == 401);
-  CHECK(server.post("/flush_cache", "{}", root).status == 200);
-  CHECK(server.post("/abort_request", R"({"request_id":"none"})", user).status == 404);
-  CHECK(server.post("/abort_request", R"({"abort_all":true})", user).status == 401);
-  CHECK(server.post("/abort_request", R"({"abort_all":true})", root).status == 200);
-}
-
-TEST_CASE("Without an admin's key the other one opens all") {
-  server::ServerOptions options;
-  options.api_key = "user";
-  TestServer server(options);
-  const std::string user = "Authorization: Bearer user\r\n";
-  CHECK(server.post("/flush_cache", "{}", user).status == 200);
-  CHECK(server.post("/abort_request", R"({"abort_all":true})", user).status == 200);
-  CHECK(server.post("/abort_request", R"({"abort_all":true})", "Authorization: Bearer \r\n").status == 401);
-}
-
-TEST_CASE("Browsers may ask first") {
-  TestServer server;
-  Client client(server.port);
-  client.send("OPTIONS /v1/chat/completions HTTP/1.1\r\nOrigin: http://a\r\n\r\n");
-  const HttpReply reply = client.read();
-  CHECK(reply.status == 204);
-  CHECK(reply.header("Access-Control-Allow-Origin") == "*");
-  CHECK(reply.header("Access-Control-Allow-Methods") == "POST, OPTIONS");
-  CHECK(reply.header("Access-Control-Allow-Headers") == "Authorization, *");
-  CHECK(client.get("/health").header("Access-Control-Allow-Origin") == "*");
-  client.send("OPTIONS * HTTP/1.1\r\n\r\n");
-  CHECK(client.read().header("Allow") == "GET, HEAD, POST, OPTIONS");
-  client.send("OPTIONS /nowhere HTTP/1.1\r\n\r\n");
-  CHECK(client.read().status == 404);
-}
-
 TEST_CASE("Metrics count requests and tokens under both names") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.cached_tokens = 1}; };
@@ -156,6 +135,8 @@ TEST_CASE("Metrics count requests and tokens under both names") {
            "vllm:time_to_first_token_seconds_count{model_name=\"fake\"} 1\n",
            "vllm:inter_token_latency_seconds_count{model_name=\"fake\"} 13\n",
            "vllm:kv_cache_usage_perc{model_name=\"fake\"} 0.25\n",
+           "vllm:cache_config_info{model_name=\"fake\",block_size=\"16\",num_gpu_blocks=\"80\",num_cpu_blocks=\"0\"} "
+           "1\n",
            "vllm:e2e_request_latency_seconds_bucket{model_name=\"fake\",le=\"+Inf\"} 1\n",
            "route=\"/v1/completions\",status=\"400\"} 1\n",
        }) {
@@ -164,6 +145,48 @@ TEST_CASE("Metrics count requests and tokens under both names") {
   }
   CHECK(reply.body.find("\nmillrace:kv_cache_cached_pages{") != std::string::npos);
   CHECK(reply.body.find("vllm:kv_cache_cached_pages") == std::string::npos);
+}
+
+TEST_CASE("Metrics tell of the process") {
+  TestServer server;
+  const auto value = [&server](const std::string& name) {
+    const std::string metrics = server.get("/metrics").body;
+    const size_t place = metrics.find("\n" + name + " ");
+    REQUIRE(place != std::string::npos);
+    return std::stod(metrics.substr(place + name.size() + 2));
+  };
+  const double resident = value("process_resident_memory_bytes");
+  CHECK((resident > 1e6 && resident < 1e12));
+  const double started = value("process_start_time_seconds");
+  const auto now = static_cast<double>(std::time(nullptr));
+  CHECK((started > now - 3600 && started < now + 60));
+  const double used = value("process_cpu_seconds_total");
+  CHECK(used > 0);
+  CHECK(value("process_cpu_seconds_total") >= used);
+  const double open = value("process_open_fds");
+  std::list<Client> clients;
+  for (int i = 0; i < 8; ++i) clients.emplace_back(server.port);
+  CHECK(value("process_open_fds") > open + 4);
+}
+
+TEST_CASE("A prompt counts from its first answer on, however the request ends") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) {
+    return Reply{.text = "ab", .hangs = true, .cached_tokens = 2};
+  };
+  const auto counted = [&server] {
+    const std::string metrics = server.get("/metrics").body;
+    return metrics.find("vllm:prompt_tokens_total{model_name=\"fake\"} 5\n") != std::string::npos &&
+           metrics.find("vllm:prefix_cache_hits_total{model_name=\"fake\"} 4\n") != std::string::npos &&
+           metrics.find("vllm:request_prompt_tokens_count{model_name=\"fake\"} 2\n") != std::string::npos;
+  };
+  {
+    Client client(server.port);
+    client.send(post_bytes("/v1/completions", R"({"prompt":["abc","de"],"n":2,"stream":true})"));
+    CHECK(eventually(counted));
+  }
+  REQUIRE(server.engine.wait_until_idle());
+  CHECK(counted());
 }
 
 TEST_CASE("A request that is aborted before its first token has no time to it") {
@@ -175,8 +198,8 @@ TEST_CASE("A request that is aborted before its first token has no time to it") 
   CHECK(ParsedJson(server.post("/abort_request", R"({"request_id":"mine"})").body).integer("/aborted") == 1);
   CHECK(ParsedJson(client.read().body).string("/choices/0/finish_reason") == "abort");
   const std::string metrics = server.get("/metrics").body;
-  for (const char* name : {"time_to_first_token_seconds", "request_queue_time_seconds", "request_prefill_time_seconds",
-                           "request_decode_time_seconds"}) {
+  for (const char* name : {"request_prompt_tokens", "time_to_first_token_seconds", "request_queue_time_seconds",
+                           "request_prefill_time_seconds", "request_decode_time_seconds"}) {
     INFO(name);
     CHECK(metrics.find(fmt::format("vllm:{}_count{{model_name=\"fake\"}} 0\n", name)) != std::string::npos);
   }
@@ -299,6 +322,16 @@ TEST_CASE("A request can be aborted by its id") {
   CHECK(events.back() == "[DONE]");
   CHECK(ParsedJson(events[events.size() - 2]).string("/choices/0/finish_reason") == "abort");
   CHECK(ParsedJson(events.front()).string("/id") == "cmpl-mine");
+}
+
+TEST_CASE("A request can be aborted by the rid that it gave") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab", .hangs = true}; };
+  Client client(server.port);
+  client.send(post_bytes("/v1/completions", R"({"prompt":"p","stream":true,"rid":"mine"})"));
+  REQUIRE(client.read_until("\"text\":\"b\""));
+  CHECK(ParsedJson(server.post("/abort_request", R"({"rid":"mine"})").body).integer("/aborted") == 1);
+  CHECK(client.read().events().back() == "[DONE]");
 }
 
 TEST_CASE("A header's id may come several times at once") {

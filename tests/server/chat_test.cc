@@ -123,6 +123,21 @@ TEST_CASE("The template gets its variables, and its refusal is a 400") {
   CHECK(ParsedJson(refused.body).string("/error/param") == "messages");
 }
 
+TEST_CASE("Variables of the template have defaults, which a request's own go before, one by one") {
+  server::ServerOptions options;
+  options.default_chat_template_kwargs = R"({"extra":"?","add_generation_prompt":false})";
+  TestServer server(options);
+  const auto rendered = [&](std::string_view more) {
+    return ParsedJson(server.post("/apply-template", body(more)).body).string("/prompt");
+  };
+  CHECK(rendered("") == "[user]hi[assistant]?");
+  CHECK(rendered(R"("chat_template_kwargs":{"extra":"!"})") == "[user]hi[assistant]!");
+  CHECK(rendered(R"("chat_template_kwargs":{"add_generation_prompt":false})") == "[user]hi?");
+  REQUIRE(server.chat(body("")).status == 200);
+  const auto prompt = server.engine.seen().front().prompt;
+  CHECK(std::string(prompt.begin(), prompt.end()) == "[user]hi[assistant]?");
+}
+
 TEST_CASE("A request's own template is used where it is allowed") {
   server::ServerOptions options;
   options.allow_request_chat_template = true;

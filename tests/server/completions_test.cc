@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "server/test_server.h"
 
@@ -108,11 +110,28 @@ TEST_CASE("A stop token's text is not shown") {
   server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab"}; };
   const ParsedJson json(server.complete(R"({"prompt":"p","skip_special_tokens":false})").body);
   CHECK(json.string("/choices/0/text") == "ab");
-  CHECK(json.integer("/choices/0/stop_reason") == FakeEngine::kEos);
   const ParsedJson ignored(
       server.complete(R"({"prompt":"p","skip_special_tokens":false,"ignore_eos":true,"stop_token_ids":[65]})").body);
   CHECK(ignored.string("/choices/0/text") == "ab<eos>");
   CHECK(server.engine.seen().back().sampling.stop_token_ids == std::vector<TokenId>{65});
+}
+
+TEST_CASE("Only what the request asked to stop at is the reason of a stop") {
+  TestServer server;
+  const auto answer = [&](std::string_view members) {
+    const HttpReply whole = server.complete(fmt::format(R"({{"prompt":"p"{}}})", members));
+    const auto events = server.complete(fmt::format(R"({{"prompt":"p","stream":true{}}})", members)).events();
+    CHECK(simdjson::minify(ParsedJson(events[events.size() - 2]).at("/choices/0/stop_reason")) ==
+          simdjson::minify(ParsedJson(whole.body).at("/choices/0/stop_reason")));
+    return whole.body;
+  };
+  const ParsedJson own(answer(""));
+  CHECK(own.string("/choices/0/finish_reason") == "stop");
+  CHECK(own.is_null("/choices/0/stop_reason"));
+  const ParsedJson other(answer(R"(,"stop_token_ids":[65])"));
+  CHECK(other.is_null("/choices/0/stop_reason"));
+  const ParsedJson listed(answer(R"(,"stop_token_ids":[65,257])"));
+  CHECK(listed.integer("/choices/0/stop_reason") == FakeEngine::kEos);
 }
 
 TEST_CASE("Several prompts and n give indexed choices with seeds of their own") {
@@ -144,6 +163,33 @@ TEST_CASE("Several prompts and n give indexed choices with seeds of their own") 
   }
 }
 
+TEST_CASE("Without a seed every choice of every prompt draws with one of its own") {
+  for (const char* seed : {"null", "-1"}) {
+    TestServer server;
+    REQUIRE(server.complete(fmt::format(R"({{"prompt":["a","a","b"],"n":2,"seed":{}}})", seed)).status == 200);
+    std::set<uint64_t> seeds;
+    for (const sched::GenerateRequest& request : server.engine.seen()) seeds.insert(request.sampling.seed);
+    CHECK(seeds.size() == 6);
+  }
+}
+
+TEST_CASE("With a seed of the server's, requests without one draw the same after every start") {
+  const auto seeds = [](std::optional<uint64_t> random_seed, int other_requests) {
+    server::ServerOptions options;
+    options.random_seed = random_seed;
+    TestServer server(options);
+    for (int i = 0; i < other_requests; ++i) CHECK(server.get("/health").status == 200);
+    for (int i = 0; i < 2; ++i) REQUIRE(server.complete(R"({"prompt":["a","b"]})").status == 200);
+    std::set<uint64_t> found;
+    for (const sched::GenerateRequest& request : server.engine.seen()) found.insert(request.sampling.seed);
+    CHECK(found.size() == 4);
+    return found;
+  };
+  CHECK(seeds(7, 0) == seeds(7, 3));
+  CHECK(seeds(7, 0) != seeds(8, 0));
+  CHECK(seeds({}, 0) != seeds({}, 0));
+}
+
 TEST_CASE("Prompts may be token ids") {
   TestServer server;
   REQUIRE(server.complete(R"({"prompt":[1,2,3]})").status == 200);
@@ -163,6 +209,23 @@ TEST_CASE("Logprobs have tokens, alternatives and offsets") {
   CHECK(json.number("/choices/0/logprobs/token_logprobs/1") == -0.25);
   CHECK(json.number("/choices/0/logprobs/top_logprobs/0/b") == -1.125);
   CHECK(json.integer("/choices/0/logprobs/text_offset/3") == 2);
+}
+
+TEST_CASE("Logprobs name tokens by their ids when asked for") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "a"}; };
+  const std::string ids = R"("max_tokens":1,"return_tokens_as_token_ids":true)";
+  const ParsedJson json(server.complete(fmt::format(R"({{"prompt":"p","logprobs":2,{}}})", ids)).body);
+  CHECK(json.string("/choices/0/logprobs/tokens/0") == "token_id:97");
+  CHECK(json.number("/choices/0/logprobs/top_logprobs/0/token_id:98") == -1.125);
+  const ParsedJson chat(
+      server
+          .chat(fmt::format(R"({{"messages":[{{"role":"user","content":"c"}}],"logprobs":true,"top_logprobs":2,{}}})",
+                            ids))
+          .body);
+  CHECK(chat.string("/choices/0/logprobs/content/0/token") == "token_id:97");
+  CHECK(chat.integer("/choices/0/logprobs/content/0/bytes/0") == 'a');
+  CHECK(chat.string("/choices/0/logprobs/content/0/top_logprobs/1/token") == "token_id:98");
 }
 
 TEST_CASE("Echo with logprobs and no tokens scores the prompt") {
@@ -265,16 +328,42 @@ TEST_CASE("An answer of many logprobs is written elsewhere, and is the same") {
   }
 }
 
+TEST_CASE("A top_p of nothing leaves the most probable token") {
+  TestServer server;
+  for (const char* top_p : {"0", "1e-300"}) {
+    REQUIRE(server.complete(fmt::format(R"({{"prompt":"p","temperature":2,"top_p":{}}})", top_p)).status == 200);
+    CHECK(server.engine.seen().back().sampling.greedy());
+    CHECK(server.engine.seen().back().sampling.top_p == 1.0f);
+  }
+}
+
+TEST_CASE("The engine hears priorities so that larger goes first") {
+  for (const bool low_first : {false, true}) {
+    server::ServerOptions options;
+    options.has_priorities = true;
+    options.low_priority_first = low_first;
+    TestServer server(options);
+    for (const char* priority : {"-2147483648", "-1", "0", "1", "2147483647"}) {
+      REQUIRE(server.complete(fmt::format(R"({{"prompt":"p","priority":{}}})", priority)).status == 200);
+    }
+    std::vector<int32_t> heard;
+    for (const sched::GenerateRequest& request : server.engine.seen()) heard.push_back(request.priority);
+    if (low_first) std::ranges::reverse(heard);
+    CHECK(std::ranges::is_sorted(heard));
+    CHECK(std::ranges::adjacent_find(heard) == heard.end());
+  }
+}
+
 TEST_CASE("Defaults come from the model, seeds from the request or at random") {
   TestServer server;
   REQUIRE(server.complete(R"({"prompt":"p"})").status == 200);
-  constexpr const char* kSaid = R"({"prompt":"p","temperature":0,"seed":-1,"top_k":-1,"logit_bias":{"65":-100}})";
+  constexpr const char* kSaid = R"({"prompt":"p","temperature":0,"seed":-2,"top_k":-1,"logit_bias":{"65":-100}})";
   REQUIRE(server.complete(kSaid).status == 200);
   const auto seen = server.engine.seen();
   CHECK(seen[0].sampling.temperature == 0.7f);
   CHECK(seen[0].sampling.stop_token_ids == std::vector<TokenId>{FakeEngine::kEos});
   CHECK(seen[1].sampling.temperature == 0.0f);
-  CHECK(seen[1].sampling.seed == UINT64_MAX);
+  CHECK(seen[1].sampling.seed == UINT64_MAX - 1);
   CHECK(seen[1].sampling.top_k == 0);
   CHECK(seen[1].sampling.logit_bias.at(0) == std::pair<TokenId, float>(65, -100.0f));
   REQUIRE(server.complete(R"({"prompt":"p"})").status == 200);
@@ -287,9 +376,17 @@ TEST_CASE("The context limits prompt and output") {
   REQUIRE(long_prompt.status == 400);
   const ParsedJson error(long_prompt.body);
   CHECK(error.string("/error/param") == "prompt");
-  CHECK_THAT(error.string("/error/message"), Catch::Contains("600") && Catch::Contains("512"));
+  const std::string beginning = "this model's maximum context length is 512 tokens";  // what clients look for
+  CHECK_THAT(error.string("/error/message"), Catch::StartsWith(beginning) && Catch::Contains("prompt has 600"));
   const ParsedJson too_many(server.complete(R"({"prompt":"abc","max_tokens":510})").body);
   CHECK(too_many.string("/error/param") == "max_tokens");
+  CHECK_THAT(too_many.string("/error/message"), Catch::StartsWith(beginning) && Catch::Contains("max_tokens from 510"));
+  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
+    const HttpReply chat =
+        server.chat(fmt::format(R"({{"messages":[{{"role":"user","content":"c"}}],"{}":512}})", name));
+    CHECK(ParsedJson(chat.body).string("/error/param") == name);
+    CHECK_THAT(ParsedJson(chat.body).string("/error/message"), Catch::Contains(fmt::format("lower {} from 512", name)));
+  }
   const std::string cut = fmt::format(R"({{"prompt":"{}","truncate_prompt_tokens":10}})", std::string(600, 'x'));
   REQUIRE(server.complete(cut).status == 200);
   CHECK(server.engine.seen().back().prompt.size() == 10);
@@ -299,6 +396,11 @@ TEST_CASE("The context limits prompt and output") {
   };
   REQUIRE(fitting("").status == 200);
   CHECK(server.engine.seen().back().prompt.size() == 512 - 16);
+  for (const auto& [side, kept] : {std::pair("left", "yz"), std::pair("right", "xy")}) {
+    const HttpReply one_side = server.complete(
+        fmt::format(R"({{"prompt":"xyz","echo":true,"truncate_prompt_tokens":2,"truncation_side":"{}"}})", side));
+    CHECK_THAT(ParsedJson(one_side.body).string("/choices/0/text"), Catch::StartsWith(kept));
+  }
   REQUIRE(fitting(R"(,"max_tokens":100)").status == 200);
   CHECK(server.engine.seen().back().prompt.size() == 412);
   CHECK(ParsedJson(fitting(R"(,"max_tokens":600)").body).string("/error/param") == "max_tokens");

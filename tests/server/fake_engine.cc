@@ -138,6 +138,7 @@ sched::EngineStatus FakeEngine::status() const {
   status.running = static_cast<uint32_t>(live.load());
   status.free_pages = 60;
   status.total_pages = 80;
+  status.page_size = 16;
   return status;
 }
 

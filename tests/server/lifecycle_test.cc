@@ -85,6 +85,43 @@ TEST_CASE("Stopping lets a running stream end and closes idle connections") {
   CHECK(client.at_end());
 }
 
+TEST_CASE("What is answered while the server stops says that the connection ends") {
+  TestServer server;
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.delay = 20ms}; };
+  Client idle(server.port);
+  CHECK(idle.get("/version").header("Connection").empty());
+  Client client(server.port);
+  client.send(post_bytes("/v1/completions", R"({"prompt":"p"})"));
+  REQUIRE(server.engine.wait_until_live(1));
+  std::thread stopper([&] { server.front->stop(60s); });
+  CHECK(idle.at_end());
+  const HttpReply reply = client.read();
+  stopper.join();
+  CHECK(reply.status == 200);
+  CHECK(reply.header("Connection") == "close");
+}
+
+TEST_CASE("A request whose body is under way is told that the server stops") {
+  TestServer server;
+  Client idle(server.port);
+  CHECK(idle.get("/version").status == 200);
+  Client client(server.port);
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
+      "Content-Length: 1000\r\n\r\n");
+  REQUIRE(client.read().status == 100);
+  client.send(R"({"prompt":)");
+  std::thread stopper([&] { server.front->stop(60s); });
+  CHECK(idle.at_end());
+  const HttpReply reply = client.read();
+  client.send(std::string(100, ' '));  // what is still sent does not take the answer away
+  client.close();
+  stopper.join();
+  CHECK(reply.status == 503);
+  CHECK(reply.header("Retry-After") == "1");
+  CHECK(reply.header("Connection") == "close");
+}
+
 TEST_CASE("What does not end in time gets an error and is aborted") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab", .hangs = true}; };

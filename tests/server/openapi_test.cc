@@ -105,6 +105,8 @@ std::vector<std::string> values() {
                              "9223372036854775807", "9223372036854775808", "18446744073709551615", "1e300"}) {
     texts.emplace_back(number);
   }
+  texts.emplace_back(R"(["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"])");
+  for (const char* side : {"\"left\"", "\"right\""}) texts.emplace_back(side);
   for (const size_t length : {256u, 257u, 1024u, 1025u}) texts.push_back('"' + std::string(length, 'x') + '"');
   std::string wide;
   for (int i = 0; i < 200; ++i) wide += "\xE9\xAF\xA8";
@@ -208,6 +210,18 @@ TEST_CASE("The schemas take and refuse what the parser does, field by field") {
   }
 }
 
+TEST_CASE("The schemas say which priorities there are") {
+  openai::RequestLimits limits = kLimits;
+  const auto lowest = [&limits] {
+    std::string text;
+    append_openapi(text, ServerOptions{}, limits, {});
+    return ParsedJson(text).integer("/components/schemas/ChatCompletionRequest/properties/priority/minimum");
+  };
+  CHECK(lowest() == 0);
+  limits.has_priorities = true;
+  CHECK(lowest() == -2147483648);
+}
+
 TEST_CASE("The schemas say what may be said of tools") {
   const ParsedJson openapi = document();
   const std::string tools = R"("tools":[{"function":{"name":"f"}}])";
@@ -279,7 +293,7 @@ TEST_CASE("Every route is in the document, and nothing else") {
 
 TEST_CASE("The document says when a key is wanted") {
   ServerOptions options;
-  options.api_key = "secret";
+  options.api_keys = {"secret"};
   TestServer server(options);
   CHECK(server.get("/openapi.json").status == 401);
   const ParsedJson openapi(server.get("/openapi.json", "Authorization: Bearer secret\r\n").body);

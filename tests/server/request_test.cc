@@ -2,10 +2,13 @@
 
 #include <catch2/catch.hpp>
 
+#include "base/log.h"
 #include "server/openai/request.h"
+#include "support/captured_log.h"
 
 using namespace millrace;
 using namespace millrace::server::openai;
+using millrace::test::CapturedLog;
 
 namespace {
 
@@ -23,6 +26,13 @@ std::string chat_outcome(const std::string& member) {
   return parsed.has_error() ? parsed.error().param : "ok";
 }
 
+/// So many stop strings of so many characters.
+std::string stops(size_t count, size_t length = 1) {
+  std::string list;
+  for (size_t i = 0; i < count; ++i) list += fmt::format("{}\"{}\"", i == 0 ? "" : ",", std::string(length, 'x'));
+  return '[' + list + ']';
+}
+
 std::string messages_outcome(const std::string& messages) {
   const auto parsed = parse_chat_request(fmt::format(R"({{"messages":{}}})", messages), kLimits);
   return parsed.has_error() ? parsed.error().param : "ok";
@@ -38,7 +48,7 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
   };
   const std::vector<Case> cases = {
       {"temperature", {"0", "2", "0.5", "null"}, {"-0.1", "2.1", "\"1\"", "true", "[]"}},
-      {"top_p", {"1", "0.001"}, {"0", "1.01", "-1"}},
+      {"top_p", {"1", "0.001", "0"}, {"1.01", "-1"}},
       {"min_p", {"0", "1"}, {"-0.1", "1.1"}},
       {"top_k", {"-1", "0", "50"}, {"-2", "1.5", "\"k\"", "3000000000"}},
       {"n", {"1", "64", "2.0"}, {"0", "65", "-1", "1.5", "1e300"}},
@@ -47,9 +57,7 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
       {"frequency_penalty", {"-2", "2"}, {"-2.1", "2.1"}},
       {"repetition_penalty", {"0.1", "2"}, {"0", "-1", "11"}},
       {"seed", {"0", "-9223372036854775808", "9223372036854775807"}, {"1.5", "9223372036854775808", "\"s\""}},
-      {"stop",
-       {"\"x\"", "[\"a\",\"b\"]", "[]", "null"},
-       {"\"\"", "[\"a\",\"\"]", "[1]", "5", "[\"a\",\"b\",\"c\",\"d\",\"e\"]"}},
+      {"stop", {"\"x\"", "[\"a\",\"b\"]", "[]", "null"}, {"\"\"", "[\"a\",\"\"]", "[1]", "5"}},
       {"stop_token_ids", {"[]", "[999]"}, {"[1000]", "[-1]", "[\"a\"]", "5"}},
       {"logit_bias",
        {"{}", "{\"999\":100}"},
@@ -60,7 +68,7 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
       {"echo", {"true"}, {"1", "\"true\""}},
       {"stream", {"true"}, {"1"}},
       {"ignore_eos", {"true"}, {"0"}},
-      {"priority", {"-5"}, {"1.5"}},
+      {"priority", {"0", "null"}, {"1.5", "5", "-5"}},
       {"truncate_prompt_tokens", {"1", "-1"}, {"0", "-2"}},
       {"request_id", {"\"abc\""}, {"5"}},
       {"model", {"\"m\""}, {"5"}},
@@ -69,6 +77,20 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
       {"best_of", {"1"}, {"2"}},
       {"guided_json", {}, {"{\"type\":\"object\"}"}},
       {"response_format", {"{\"type\":\"text\"}"}, {"{\"type\":\"json_object\"}", "{}", "5"}},
+      {"stop_regex", {"\"\"", "null"}, {"\"a+\"", "[\"a+\"]"}},
+      {"no_stop_trim", {"false"}, {"true"}},
+      {"samplers", {"[]"}, {"[\"top_k\"]", "\"k\""}},
+      {"thinking_token_budget", {"null"}, {"0", "100"}},
+      {"n_predict", {"-1", "null"}, {"16", "0"}},
+      {"typical_p", {"1", "1.0", "false"}, {"0.9", "\"1\""}},
+      {"mirostat", {"0", "0.0"}, {"1", "true"}},
+      {"dry_multiplier", {"0"}, {"0.8"}},
+      {"xtc_probability", {"0"}, {"0.5"}},
+      {"dynatemp_range", {"0"}, {"0.2"}},
+      {"repeat_penalty", {"0.1", "2"}, {"0", "11"}},
+      {"rid", {"\"abc\""}, {"5", "[\"a\"]"}},
+      {"return_tokens_as_token_ids", {"true"}, {"1"}},
+      {"truncation_side", {"\"left\"", "\"right\"", "null"}, {"\"middle\"", "\"\"", "1"}},
       {"unknown_field", {"5", "{\"deep\":[1]}"}, {}},
   };
   for (const Case& item : cases) {
@@ -95,6 +117,10 @@ TEST_CASE("Relations between fields are checked") {
     for (size_t i = 1; i < count; ++i) list += ",1";
     return "\"stop_token_ids\":" + list + "]";
   };
+  CHECK(completion_outcome("\"stop\":" + stops(16)) == "ok");
+  CHECK(completion_outcome("\"stop\":" + stops(17)) == "stop");
+  CHECK(completion_outcome("\"stop\":" + stops(4, 1024)) == "ok");
+  CHECK(completion_outcome("\"stop\":" + stops(5, 1024)) == "stop");
   const auto stop = [](size_t length) { return fmt::format("\"stop\":[\"{}\"]", std::string(length, 'x')); };
   CHECK(completion_outcome(stop(1024)) == "ok");
   CHECK(completion_outcome(stop(1025)) == "stop");
@@ -109,6 +135,8 @@ TEST_CASE("Relations between fields are checked") {
   CHECK(chat_outcome(R"("tools":[{"type":"function"}])") == "tools[0]");
   CHECK(chat_outcome(R"("tools":[{"function":{"name":"f"}},{"function":{}}])") == "tools[1].function");
   CHECK(chat_outcome(R"("tools":[{"function":{"name":"f","parameters":1}}])") == "tools[0].function.parameters");
+  CHECK(chat_outcome(R"("echo":true)") == "echo");
+  CHECK(chat_outcome(R"("echo":false)") == "ok");
   CHECK(chat_outcome(R"("tool_choice":"required")") == "tool_choice");
   CHECK(chat_outcome(R"("tool_choice":"none")") == "ok");
   const std::string tools = R"("tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":)";
@@ -125,6 +153,59 @@ TEST_CASE("Relations between fields are checked") {
   const auto parsed = parse_chat_request(
       R"({"messages":[{"role":"user","content":"c"}],"max_tokens":5,"max_completion_tokens":7})", kLimits);
   CHECK(parsed->max_tokens == 7u);
+}
+
+TEST_CASE("A priority counts only where the queue goes by them") {
+  RequestLimits limits = kLimits;
+  const auto outcome = [&](const char* value) {
+    const auto parsed = parse_completion_request(fmt::format(R"({{"prompt":"p","priority":{}}})", value), limits);
+    return parsed.has_error() ? parsed.error().message : "ok";
+  };
+  CHECK_THAT(outcome("5"),
+             Catch::StartsWith("priority: found 5, but") && Catch::Contains("--schedule-policy priority"));
+  limits.has_priorities = true;
+  for (const char* good : {"5", "-2147483648", "2147483647"}) CHECK(outcome(good) == "ok");
+  for (const char* bad : {"-2147483649", "2147483648"}) CHECK_THAT(outcome(bad), Catch::Contains("wanted an integer"));
+}
+
+TEST_CASE("How many alternatives a token may have is said at the start") {
+  RequestLimits limits = kLimits;
+  limits.max_logprobs = 100;
+  for (const char* name : {"logprobs", "prompt_logprobs"}) {
+    const auto parsed = [&](int count) {
+      return parse_completion_request(fmt::format(R"({{"prompt":"p","{}":{}}})", name, count), limits);
+    };
+    CHECK(parsed(100).has_value());
+    CHECK(parsed(101).error().message == fmt::format("{}: found 101, wanted at most 100 (--max-logprobs)", name));
+  }
+  const auto chat =
+      parse_chat_request(R"({"messages":[{"role":"user","content":"c"}],"logprobs":true,"top_logprobs":100})", limits);
+  REQUIRE(chat.has_value());
+  CHECK(chat->top_logprobs == 100);
+}
+
+TEST_CASE("Names that other servers have mean the same") {
+  const auto parsed = parse_completion_request(
+      R"({"prompt":"p","rid":"mine","repeat_penalty":1.5,"truncation_side":"right"})", kLimits);
+  REQUIRE(parsed.has_value());
+  CHECK(parsed->request_id == "mine");
+  CHECK(parsed->repetition_penalty == 1.5f);
+  CHECK(parsed->keep_prompt_start);
+}
+
+TEST_CASE("Members that are ignored are named at debug, without their values") {
+  const std::string body = fmt::format(R"({{"prompt":"p","n":1,"user":"secret","two words\u001b":"secret",{}"{}":1}})",
+                                       R"("tools":[],"typical_p":1,"temperature":1,"x":null,)", std::string(100, 'y'));
+  const auto logged = [&body](log::Level level) {
+    log::configure(level, false);
+    const CapturedLog captured;
+    CHECK(parse_completion_request(body, kLimits).has_value());
+    log::configure(log::Level::kError, false);
+    return captured.text();
+  };
+  CHECK(logged(log::Level::kInfo).empty());
+  CHECK_THAT(logged(log::Level::kDebug), Catch::Contains("a request's members that are ignored: user, two?words?, x, " +
+                                                         std::string(64, 'y') + "\n"));
 }
 
 TEST_CASE("A member may come any number of times") {

@@ -40,9 +40,12 @@ bool any_type(Json value, Json wanted) {
   return false;
 }
 
-bool equal(Json a, Json b) { return std::string(simdjson::minify(a)) == std::string(simdjson::minify(b)); }
-
 bool is_number(Json value) { return has_type(value, "number"); }
+
+bool equal(Json a, Json b) {
+  if (is_number(a) && is_number(b)) return number_of(a) == number_of(b);
+  return std::string(simdjson::minify(a)) == std::string(simdjson::minify(b));
+}
 
 template <class Predicate>
 bool all_items(Json value, Predicate predicate) {

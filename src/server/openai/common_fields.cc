@@ -8,9 +8,9 @@
 namespace millrace::server::openai {
 namespace {
 
-constexpr int64_t kMaxLogprobs = 20;
-constexpr size_t kMaxStops = 4;
-constexpr size_t kMaxStopLength = 1024;  // each of n choices has its own automaton of them
+constexpr size_t kMaxStops = 16;  // every byte of an answer is compared with each
+constexpr size_t kMaxStopLength = 1024;
+constexpr size_t kMaxStopsLength = 4096;  // each of n choices has its own automaton of them
 constexpr size_t kMaxLogitBias = 4096;
 constexpr size_t kMaxStopTokenIds = 4096;  // each of n choices carries them
 constexpr double kMaxBias = 100;
@@ -41,6 +41,7 @@ Refusal read_stop(std::string_view name, Json value, const RequestLimits&, Commo
       if (Refusal refusal = read_string(name, item, request.stop.emplace_back())) return refusal;
     }
   }
+  size_t total = 0;
   for (const std::string& stop : request.stop) {
     const size_t length = text::count_code_points(stop);
     if (length == 0) return bad_request(name, "{}: a stop string is empty", name);
@@ -48,6 +49,11 @@ Refusal read_stop(std::string_view name, Json value, const RequestLimits&, Commo
       return bad_request(name, "{}: found a stop string of {} characters, wanted at most {}", name, length,
                          kMaxStopLength);
     }
+    total += length;
+  }
+  if (total > kMaxStopsLength) {
+    return bad_request(name, "{}: found stop strings of {} characters together, wanted at most {}", name, total,
+                       kMaxStopsLength);
   }
   return std::nullopt;
 }
@@ -79,7 +85,7 @@ Refusal read_logit_bias(std::string_view name, Json value, const RequestLimits& 
       return bad_request(name, "{}: token id {} is outside the vocabulary of {} tokens", name, id, limits.vocab_size);
     }
     float bias = 0;
-    if (Refusal refusal = read_float(name, member.value, -kMaxBias, kMaxBias, false, bias)) return refusal;
+    if (Refusal refusal = read_float(name, member.value, -kMaxBias, kMaxBias, bias)) return refusal;
     request.logit_bias.emplace_back(static_cast<TokenId>(id), bias);
   }
   return std::nullopt;
@@ -102,6 +108,22 @@ Refusal read_stream_options(std::string_view name, Json value, const RequestLimi
   return std::nullopt;
 }
 
+Refusal read_priority(std::string_view name, Json value, const RequestLimits& limits, CommonRequest& request) {
+  constexpr int64_t kLow = std::numeric_limits<int32_t>::min();
+  constexpr int64_t kHigh = std::numeric_limits<int32_t>::max();
+  if (Refusal refusal = read_int(name, value, kLow, kHigh, request.priority)) return refusal;
+  if (limits.has_priorities || request.priority == 0) return std::nullopt;
+  return bad_request(name,
+                     "{}: found {}, but the queue of this server does not go by priorities "
+                     "(--schedule-policy priority)",
+                     name, request.priority);
+}
+
+void describe_priority(SchemaWriter& schema) {
+  const bool any = schema.limits().has_priorities;
+  schema.integer(any ? std::numeric_limits<int32_t>::min() : 0, any ? std::numeric_limits<int32_t>::max() : 0);
+}
+
 Refusal read_top_k(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
   int32_t top_k = 0;
   if (Refusal refusal = read_int(name, value, -1, std::numeric_limits<int32_t>::max(), top_k)) return refusal;
@@ -114,6 +136,16 @@ Refusal read_truncation(std::string_view name, Json value, const RequestLimits&,
   if (Refusal refusal = read_int(name, value, -1, std::numeric_limits<int32_t>::max(), count)) return refusal;
   if (count == 0) return bad_request(name, "{}: found 0, wanted -1 or at least 1", name);
   request.truncate_prompt_tokens = count;
+  return std::nullopt;
+}
+
+Refusal read_truncation_side(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
+  std::string side;
+  if (Refusal refusal = read_string(name, value, side)) return refusal;
+  if (side != "left" && side != "right") {
+    return bad_request(name, "{}: found '{}', wanted left or right", name, side.substr(0, 64));
+  }
+  request.keep_prompt_start = side == "right";
   return std::nullopt;
 }
 
@@ -132,7 +164,8 @@ Refusal read_seed(std::string_view name, Json value, const RequestLimits&, Commo
                                      std::numeric_limits<int64_t>::max(), seed)) {
     return refusal;
   }
-  request.seed = static_cast<uint64_t>(seed);
+  request.seed.reset();
+  if (seed != -1) request.seed = static_cast<uint64_t>(seed);
   return std::nullopt;
 }
 
@@ -191,43 +224,50 @@ using Common = CommonRequest;
 using Limits = RequestLimits;
 using Name = std::string_view;
 
-constexpr int64_t kInt32Min = std::numeric_limits<int32_t>::min();
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 
 constexpr std::array kCommonFields = {
     string_field<Common, &Common::model>("model", "The name that /v1/models gives, or nothing"),
     Field<Common>{"n", read_n, [](SchemaWriter& s) { s.integer(1, static_cast<int64_t>(s.limits().max_choices)); }},
     number_field<Common, &Common::temperature, 0.0, 2.0>("temperature"),
-    number_field<Common, &Common::top_p, 0.0, 1.0, true>("top_p"),
+    number_field<Common, &Common::top_p, 0.0, 1.0>("top_p", "0: the most probable token alone"),
     number_field<Common, &Common::min_p, 0.0, 1.0>("min_p"),
     number_field<Common, &Common::repetition_penalty, kLeastRepetitionPenalty, 10.0>("repetition_penalty"),
+    number_field<Common, &Common::repetition_penalty, kLeastRepetitionPenalty, 10.0>("repeat_penalty",
+                                                                                     "The same as repetition_penalty"),
     number_field<Common, &Common::presence_penalty, -2.0, 2.0>("presence_penalty"),
     number_field<Common, &Common::frequency_penalty, -2.0, 2.0>("frequency_penalty"),
     Field<Common>{"top_k", read_top_k, [](SchemaWriter& s) { s.integer(-1, kInt32Max); }, "0 or -1: off"},
     Field<Common>{
         "seed", read_seed,
-        [](SchemaWriter& s) { s.integer(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()); }},
-    Field<Common>{"stop", read_stop, describe_stop},
+        [](SchemaWriter& s) { s.integer(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()); },
+        "Choice i of a prompt draws with seed + i; -1, as nothing: each of all choices with one of its own"},
+    Field<Common>{"stop", read_stop, describe_stop, "All together of 4096 characters at most"},
     Field<Common>{"stop_token_ids", read_stop_token_ids,
                   [](SchemaWriter& s) {
                     s.token_ids(s.limits().vocab_size);
                     s.json().member("maxItems", kMaxStopTokenIds);
                   }},
     Field<Common>{"logit_bias", read_logit_bias, describe_logit_bias, "Token ids, and what their logits gain"},
-    integer_field<Common, &Common::prompt_logprobs, 0, kMaxLogprobs>("prompt_logprobs", "Not with stream"),
+    alternatives_field<Common, &Common::prompt_logprobs>("prompt_logprobs", "Not with stream"),
     integer_field<Common, &Common::min_tokens, 0, kInt32Max>("min_tokens",
                                                              "At most max_tokens; no stop counts within them"),
     flag_field<Common, &Common::ignore_eos>("ignore_eos"),
     flag_field<Common, &Common::include_stop>("include_stop_str_in_output"),
     flag_field<Common, &Common::skip_special_tokens>("skip_special_tokens", "Default true"),
     flag_field<Common, &Common::return_token_ids>("return_token_ids"),
+    flag_field<Common, &Common::tokens_as_ids>("return_tokens_as_token_ids", "In logprobs, \"token_id:N\" as a token"),
     Field<Common>{"truncate_prompt_tokens", read_truncation, describe_truncation,
                   "Keeps the last so many; -1: as many as the context holds beside max_tokens"},
+    Field<Common>{"truncation_side", read_truncation_side, [](SchemaWriter& s) { s.words({"left", "right"}); },
+                  "Where truncate_prompt_tokens takes away; right: keeps the first"},
     flag_field<Common, &Common::add_special_tokens>("add_special_tokens",
                                                     "Default true for a completion, false for a chat"),
-    integer_field<Common, &Common::priority, kInt32Min, kInt32Max>(
-        "priority", "Larger goes first, with --schedule-policy priority"),
+    Field<Common>{"priority", read_priority, describe_priority,
+                  "Larger goes first, or smaller with --schedule-low-priority-values-first; other than 0 only with "
+                  "--schedule-policy priority"},
     short_string_field<&Common::request_id>("request_id", "Part of the response's id"),
+    short_string_field<&Common::request_id>("rid", "The same as request_id"),
     short_string_field<&Common::cache_salt>("cache_salt", "Prefixes are shared between requests of equal salt"),
     flag_field<Common, &Common::stream>("stream"),
     Field<Common>{"stream_options", read_stream_options, describe_stream_options, "Only with stream"},
@@ -242,8 +282,8 @@ Refusal check_common(const CommonRequest& request) {
     return bad_request("stream_options", "stream_options: allowed only with stream true");
   }
   if (request.max_tokens && request.min_tokens > *request.max_tokens) {
-    return bad_request("min_tokens", "min_tokens: found {}, wanted at most max_tokens {}", request.min_tokens,
-                       *request.max_tokens);
+    return bad_request("min_tokens", "min_tokens: found {}, wanted at most {} {}", request.min_tokens,
+                       request.max_tokens_name, *request.max_tokens);
   }
   if (request.stream && request.prompt_logprobs >= 0) {
     return bad_request("prompt_logprobs", "prompt_logprobs: not available with stream true");

@@ -39,17 +39,20 @@ Refusal read_string(std::string_view name, Json value, std::string& out) {
   return std::nullopt;
 }
 
-Refusal read_float(std::string_view name, Json value, double low, double high, bool open_low, float& out) {
+Refusal read_float(std::string_view name, Json value, double low, double high, float& out) {
   double number = 0;
   if (value.get_double().get(number) != simdjson::SUCCESS) return wrong_type(name, value, "a number");
-  const bool in_range = (open_low ? number > low : number >= low) && number <= high;
-  if (!in_range) {
-    return wrong_type(name, value, fmt::format("a number in {}{}, {}]", open_low ? '(' : '[', low, high));
-  }
+  const bool in_range = number >= low && number <= high;
+  if (!in_range) return wrong_type(name, value, fmt::format("a number in [{}, {}]", low, high));
   out = static_cast<float>(number);
-  // What is above an open bound as a double may be on it as a float.
-  if (open_low && out <= low) out = std::nextafter(static_cast<float>(low), static_cast<float>(high));
   return std::nullopt;
+}
+
+Refusal read_alternatives(std::string_view name, Json value, const RequestLimits& limits, int32_t& out) {
+  int64_t count = 0;
+  const bool is_too_many = value.get_int64().get(count) == simdjson::SUCCESS && count > limits.max_logprobs;
+  if (!is_too_many) return read_int(name, value, 0, limits.max_logprobs, out);
+  return bad_request(name, "{}: found {}, wanted at most {} (--max-logprobs)", name, count, limits.max_logprobs);
 }
 
 Refusal read_integer(std::string_view name, Json value, int64_t low, int64_t high, int64_t& out) {

@@ -34,9 +34,9 @@ struct Field {
 
 [[nodiscard]] Refusal read_bool(std::string_view name, Json value, bool& out);
 [[nodiscard]] Refusal read_string(std::string_view name, Json value, std::string& out);
-/// A number in [low, high], or (low, high] with `open_low`.
-[[nodiscard]] Refusal read_float(std::string_view name, Json value, double low, double high, bool open_low,
-                                 float& out);
+[[nodiscard]] Refusal read_float(std::string_view name, Json value, double low, double high, float& out);
+/// A count of alternatives beside a token.
+[[nodiscard]] Refusal read_alternatives(std::string_view name, Json value, const RequestLimits& limits, int32_t& out);
 [[nodiscard]] Refusal read_integer(std::string_view name, Json value, int64_t low, int64_t high, int64_t& out);
 [[nodiscard]] Refusal read_token_ids(std::string_view name, Json value, uint32_t vocab_size,
                                      std::vector<TokenId>& out);
@@ -84,14 +84,21 @@ constexpr Field<Request> integer_field(std::string_view name, std::string_view n
           },
           [](SchemaWriter& schema) { schema.integer(kLow, kHigh); }, note};
 }
-/// Its value is in [low, high], or in (low, high] with `kOpenLow`.
-template <class Request, auto kMember, double kLow, double kHigh, bool kOpenLow = false>
+template <class Request, auto kMember>
+constexpr Field<Request> alternatives_field(std::string_view name, std::string_view note = {}) {
+  return {name,
+          [](std::string_view n, Json v, const RequestLimits& limits, Request& r) {
+            return read_alternatives(n, v, limits, target_of(r.*kMember));
+          },
+          [](SchemaWriter& schema) { schema.integer(0, schema.limits().max_logprobs); }, note};
+}
+template <class Request, auto kMember, double kLow, double kHigh>
 constexpr Field<Request> number_field(std::string_view name, std::string_view note = {}) {
   return {name,
           [](std::string_view n, Json v, const RequestLimits&, Request& r) {
-            return read_float(n, v, kLow, kHigh, kOpenLow, target_of(r.*kMember));
+            return read_float(n, v, kLow, kHigh, target_of(r.*kMember));
           },
-          [](SchemaWriter& schema) { schema.number(kLow, kHigh, kOpenLow); }, note};
+          [](SchemaWriter& schema) { schema.number(kLow, kHigh); }, note};
 }
 
 /// Writes the members of "properties"; null is refused for the one that is `required`.
@@ -138,6 +145,8 @@ class Document {
 [[nodiscard]] Refusal check_common(const CommonRequest& request);
 /// Refuses what changes the answer and is not implemented (grammars, adapters, …); tools where it `is_chat` not.
 [[nodiscard]] Refusal check_unsupported(simdjson::dom::object object, bool is_chat);
+/// Whether check_unsupported looks at the members of this name.
+[[nodiscard]] bool is_checked(std::string_view name);
 /// The members that check_unsupported looks at, with the values that it lets pass.
 void describe_unsupported(SchemaWriter& schema, bool is_chat);
 /// "allOf", a sibling of their "properties": which of them others turn off.

@@ -11,17 +11,21 @@ namespace {
 /// Clients parse a number; a token that cannot be drawn gets the value vLLM gives it.
 float finite_logprob(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0f; }
 
-void write_token(JsonWriter& json, const text::Tokenizer& tokenizer, TokenId token, float logprob) {
-  json.member("token", token_text(tokenizer, token)).member("logprob", finite_logprob(logprob));
+std::string token_name(const ChoiceOptions& options, TokenId token) {
+  return options.tokens_as_ids ? fmt::format("token_id:{}", token) : token_text(*options.tokenizer, token);
+}
+
+void write_token(JsonWriter& json, const ChoiceOptions& options, TokenId token, float logprob) {
+  json.member("token", token_name(options, token)).member("logprob", finite_logprob(logprob));
   json.key("bytes").begin_array();
-  for (const char byte : tokenizer.token_bytes(token)) json.value(static_cast<unsigned char>(byte));
+  for (const char byte : options.tokenizer->token_bytes(token)) json.value(static_cast<unsigned char>(byte));
   json.end_array();
 }
 
-void write_top_object(JsonWriter& json, const text::Tokenizer& tokenizer, const tensor::TokenLogprobs& logprobs) {
+void write_top_object(JsonWriter& json, const ChoiceOptions& options, const tensor::TokenLogprobs& logprobs) {
   std::vector<std::string> names;
   const auto add = [&](TokenId token, float logprob) {
-    std::string name = token_text(tokenizer, token);
+    std::string name = token_name(options, token);
     if (std::ranges::find(names, name) != names.end()) return;
     json.member(name, finite_logprob(logprob));
     names.push_back(std::move(name));
@@ -34,10 +38,9 @@ void write_top_object(JsonWriter& json, const text::Tokenizer& tokenizer, const 
 
 }  // namespace
 
-void write_completion_logprobs(JsonWriter& json, const text::Tokenizer& tokenizer,
-                               std::span<const ScoredToken> tokens) {
+void write_completion_logprobs(JsonWriter& json, const ChoiceOptions& options, std::span<const ScoredToken> tokens) {
   json.begin_object().key("tokens").begin_array();
-  for (const ScoredToken& token : tokens) json.value(token_text(tokenizer, token.logprobs.token));
+  for (const ScoredToken& token : tokens) json.value(token_name(options, token.logprobs.token));
   json.end_array().key("token_logprobs").begin_array();
   for (const ScoredToken& token : tokens) {
     if (token.scored) {
@@ -49,7 +52,7 @@ void write_completion_logprobs(JsonWriter& json, const text::Tokenizer& tokenize
   json.end_array().key("top_logprobs").begin_array();
   for (const ScoredToken& token : tokens) {
     if (token.scored) {
-      write_top_object(json, tokenizer, token.logprobs);
+      write_top_object(json, options, token.logprobs);
     } else {
       json.null();
     }
@@ -59,15 +62,15 @@ void write_completion_logprobs(JsonWriter& json, const text::Tokenizer& tokenize
   json.end_array().end_object();
 }
 
-void write_chat_logprobs(JsonWriter& json, const text::Tokenizer& tokenizer, std::span<const ScoredToken> tokens) {
+void write_chat_logprobs(JsonWriter& json, const ChoiceOptions& options, std::span<const ScoredToken> tokens) {
   json.begin_object().key("content").begin_array();
   for (const ScoredToken& token : tokens) {
     json.begin_object();
-    write_token(json, tokenizer, token.logprobs.token, token.logprobs.logprob);
+    write_token(json, options, token.logprobs.token, token.logprobs.logprob);
     json.key("top_logprobs").begin_array();
     for (const auto& [id, logprob] : token.logprobs.top) {
       json.begin_object();
-      write_token(json, tokenizer, id, logprob);
+      write_token(json, options, id, logprob);
       json.end_object();
     }
     json.end_array().end_object();

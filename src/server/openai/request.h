@@ -20,13 +20,16 @@ namespace millrace::server::openai {
 struct RequestLimits {
   uint32_t vocab_size = 0;      ///< drawable ids
   size_t max_choices = 512;     ///< prompts times n
+  uint32_t max_logprobs = 20;   ///< alternatives beside a token
   bool allow_chat_template = false;
+  bool has_priorities = false;  ///< else 0 is the only one
 };
 
 /// What completions and chat completions have in common. Optional: the model's own default applies.
 struct CommonRequest {
   std::string model;  ///< empty: not said
   std::optional<uint32_t> max_tokens;
+  std::string_view max_tokens_name = "max_tokens";  ///< the field that gave it
   uint32_t n = 1;
   std::optional<float> temperature;
   std::optional<float> top_p;
@@ -35,7 +38,7 @@ struct CommonRequest {
   std::optional<float> repetition_penalty;
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;
-  std::optional<uint64_t> seed;
+  std::optional<uint64_t> seed;  ///< nothing: every choice draws with one of its own
   std::vector<std::string> stop;
   std::vector<TokenId> stop_token_ids;
   std::vector<std::pair<TokenId, float>> logit_bias;
@@ -46,10 +49,12 @@ struct CommonRequest {
   bool include_stop = false;
   bool skip_special_tokens = true;
   bool return_token_ids = false;
+  bool tokens_as_ids = false;  ///< in logprobs, "token_id:N" instead of tokens' texts
   /// -1: as many as the context holds beside max_tokens.
   std::optional<int32_t> truncate_prompt_tokens;
+  bool keep_prompt_start = false;  ///< of a prompt that is truncated, instead of its end
   std::optional<bool> add_special_tokens;
-  int32_t priority = 0;
+  int32_t priority = 0;  ///< as it was sent
   std::string request_id;
   std::string cache_salt;
   bool stream = false;

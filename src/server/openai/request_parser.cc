@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <array>
 
+#include "base/log.h"
 #include "server/openai/field.h"
 
 namespace millrace::server::openai {
@@ -8,7 +10,6 @@ namespace {
 using Limits = RequestLimits;
 using Name = std::string_view;
 
-constexpr int64_t kMaxLogprobs = 20;
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 
 Refusal read_prompt(Name name, Json value, const Limits& limits, CompletionRequest& request) {
@@ -72,7 +73,7 @@ constexpr std::array kCompletionFields = {
     integer_field<CompletionRequest, &CompletionRequest::max_tokens, 0, kInt32Max>("max_tokens",
                                                                                    "0 only with echo; default 16"),
     flag_field<CompletionRequest, &CompletionRequest::echo>("echo"),
-    integer_field<CompletionRequest, &CompletionRequest::top_logprobs, 0, kMaxLogprobs>("logprobs"),
+    alternatives_field<CompletionRequest, &CompletionRequest::top_logprobs>("logprobs"),
 };
 
 /// Chat logprobs are two fields: whether, and how many alternatives.
@@ -82,12 +83,22 @@ struct ChatFields : ChatRequest {
   std::optional<uint32_t> max_completion_tokens;
 };
 
+/// vLLM's, which puts the last message before the answer.
+Refusal read_chat_echo(Name name, Json value, const Limits&, ChatFields&) {
+  bool echo = false;
+  if (Refusal refusal = read_bool(name, value, echo)) return refusal;
+  if (!echo) return std::nullopt;
+  return bad_request(name, "{}: not supported for a chat, only for /v1/completions", name);
+}
+
 constexpr std::array kChatFields = {
     integer_field<ChatFields, &ChatFields::max_tokens, 1, kInt32Max>("max_tokens", "Default: what the context holds"),
     integer_field<ChatFields, &ChatFields::max_completion_tokens, 1, kInt32Max>("max_completion_tokens",
                                                                                 "Goes before max_tokens"),
     flag_field<ChatFields, &ChatFields::logprobs>("logprobs"),
-    integer_field<ChatFields, &ChatFields::alternatives, 0, kMaxLogprobs>("top_logprobs", "Only with logprobs"),
+    alternatives_field<ChatFields, &ChatFields::alternatives>("top_logprobs", "Only with logprobs"),
+    Field<ChatFields>{"echo", read_chat_echo,
+                      [](SchemaWriter& schema) { schema.json().key("enum").raw("[null,false]"); }},
     flag_field<ChatFields, &ChatFields::parallel_tool_calls>("parallel_tool_calls",
                                                              "Default true; else the answer ends with its first call"),
     flag_field<ChatFields, &ChatFields::separate_reasoning>("separate_reasoning",
@@ -95,12 +106,36 @@ constexpr std::array kChatFields = {
     flag_field<ChatFields, &ChatFields::include_reasoning>("include_reasoning", "Default true; else it is left out"),
 };
 
+constexpr size_t kMostIgnored = 32;  // named in the log
+constexpr size_t kLongestIgnored = 64;
+
+/// Says at debug which members no table knows: their names alone, for values are nobody's business.
+template <class... Fields>
+void log_ignored(simdjson::dom::object object, const Fields&... tables) {
+  if (!log::enabled(log::Level::kDebug)) return;
+  std::string names;
+  size_t count = 0;
+  for (const auto& member : object) {
+    const auto knows = [&member](const auto& table) {
+      return std::ranges::any_of(table, [&member](const auto& field) { return field.name == member.key; });
+    };
+    if (is_checked(member.key) || (knows(tables) || ...)) continue;
+    if (++count > kMostIgnored) continue;
+    if (!names.empty()) names += ", ";
+    for (const char c : member.key.substr(0, kLongestIgnored)) names += c > 0x20 && c < 0x7f ? c : '?';
+  }
+  if (count > 0) log::debug("a request's members that are ignored: {}{}", names, count > kMostIgnored ? ", …" : "");
+}
+
 Refusal finish_chat(ChatFields& fields) {
   if (fields.alternatives && !fields.logprobs && *fields.alternatives > 0) {
     return bad_request("top_logprobs", "top_logprobs: allowed only with logprobs true");
   }
   if (fields.logprobs) fields.top_logprobs = fields.alternatives.value_or(0);
-  if (fields.max_completion_tokens) fields.max_tokens = fields.max_completion_tokens;
+  if (fields.max_completion_tokens) {
+    fields.max_tokens = fields.max_completion_tokens;
+    fields.max_tokens_name = "max_completion_tokens";
+  }
   return std::nullopt;
 }
 
@@ -118,6 +153,7 @@ ApiResult<CompletionRequest> parse_completion_request(const std::string& body, c
     return *refusal;
   }
   if (Refusal refusal = check_common(request)) return *refusal;
+  log_ignored(document.object(), common_fields(), kCompletionFields);
   if (request.prompts.empty()) return bad_request("prompt", "prompt: missing");
   if (request.max_tokens && *request.max_tokens == 0 && !request.echo) {
     return bad_request("max_tokens", "max_tokens: found 0, wanted at least 1 (0 only with echo)");
@@ -145,6 +181,7 @@ ApiResult<ChatRequest> parse_chat_request(const std::string& body, const Request
   }
   if (Refusal refusal = check_common(fields)) return *refusal;
   if (Refusal refusal = check_conversation(fields.conversation)) return *refusal;
+  log_ignored(document.object(), common_fields(), kChatFields, conversation_fields());
   return ChatRequest(std::move(fields));
 }
 

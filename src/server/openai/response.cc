@@ -42,9 +42,9 @@ void write_logprobs(JsonWriter& json, ResponseKind kind, const ChoiceOptions& op
   if (!options.logprobs) {
     json.null();
   } else if (kind == ResponseKind::kChat) {
-    write_chat_logprobs(json, *options.tokenizer, content.logprobs);
+    write_chat_logprobs(json, options, content.logprobs);
   } else {
-    write_completion_logprobs(json, *options.tokenizer, content.logprobs);
+    write_completion_logprobs(json, options, content.logprobs);
   }
 }
 

@@ -69,9 +69,8 @@ class ChunkWriter {
 };
 
 /// The logprobs members; private to openai/.
-void write_completion_logprobs(JsonWriter& json, const text::Tokenizer& tokenizer,
-                               std::span<const ScoredToken> tokens);
-void write_chat_logprobs(JsonWriter& json, const text::Tokenizer& tokenizer, std::span<const ScoredToken> tokens);
+void write_completion_logprobs(JsonWriter& json, const ChoiceOptions& options, std::span<const ScoredToken> tokens);
+void write_chat_logprobs(JsonWriter& json, const ChoiceOptions& options, std::span<const ScoredToken> tokens);
 void write_prompt_logprobs(JsonWriter& json, const text::Tokenizer& tokenizer,
                            std::span<const tensor::TokenLogprobs> tokens);
 void write_usage(JsonWriter& json, const Usage& usage);

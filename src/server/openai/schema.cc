@@ -16,9 +16,9 @@ void SchemaWriter::integer(int64_t low, int64_t high) {
   json_.member("minimum", low).member("maximum", high);
 }
 
-void SchemaWriter::number(double low, double high, bool open_low) {
+void SchemaWriter::number(double low, double high) {
   type("number");
-  json_.member(open_low ? "exclusiveMinimum" : "minimum", low).member("maximum", high);
+  json_.member("minimum", low).member("maximum", high);
 }
 
 void SchemaWriter::words(std::initializer_list<std::string_view> words) {

@@ -24,7 +24,7 @@ class SchemaWriter {
   /// "type", with null where that is allowed.
   void type(std::string_view name);
   void integer(int64_t low, int64_t high);
-  void number(double low, double high, bool open_low);
+  void number(double low, double high);
   /// "enum", with null where that is allowed.
   void words(std::initializer_list<std::string_view> words);
   /// An array of ids below the vocabulary's size; `key` is opened for it.

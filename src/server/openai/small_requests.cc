@@ -24,14 +24,16 @@ constexpr std::array kDetokenizeFields = {
 
 struct TokenizeFields : TokenizeRequest {
   std::optional<std::string> prompt;
+  std::optional<std::string> content;
 };
 
 constexpr std::array kTokenizeFields = {
     string_field<TokenizeFields, &TokenizeFields::model>("model"),
     string_field<TokenizeFields, &TokenizeFields::prompt>("prompt", "A text; goes before messages"),
-    string_field<TokenizeFields, &TokenizeFields::prompt>("content", "The same as prompt"),
-    flag_field<TokenizeFields, &TokenizeFields::add_special_tokens>("add_special_tokens",
-                                                                    "Default true for a text, false for messages"),
+    string_field<TokenizeFields, &TokenizeFields::content>("content", "The same; prompt goes before it"),
+    flag_field<TokenizeFields, &TokenizeFields::add_special_tokens>(
+        "add_special_tokens", "Default true for prompt, false for content and messages"),
+    flag_field<TokenizeFields, &TokenizeFields::add_special_tokens>("add_special", "The same as add_special_tokens"),
     flag_field<TokenizeFields, &TokenizeFields::return_token_strings>("return_token_strs"),
 };
 
@@ -107,6 +109,11 @@ ApiResult<TokenizeRequest> parse_tokenize_request(const std::string& body, const
   }
   if (Refusal refusal = read_members<Conversation>(document.object(), limits, conversation, conversation_fields())) {
     return *refusal;
+  }
+  if (!fields.prompt && fields.content) {
+    // llama.cpp's word, with its default.
+    fields.prompt = std::move(fields.content);
+    fields.add_special_tokens = fields.add_special_tokens.value_or(false);
   }
   if (fields.prompt) {
     fields.input = std::move(*fields.prompt);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 
 #include "server/openai/field.h"
@@ -28,7 +29,7 @@ constexpr std::array kSwitched = {Switched{"functions", "function_call"}, Switch
 std::span<const Switched> switched(bool is_chat) {
   return std::span(kSwitched).first(is_chat ? 1 : 2);
 }
-constexpr std::array<std::string_view, 26> kUnsupported = {"suffix",
+constexpr std::array<std::string_view, 37> kUnsupported = {"suffix",
                                                            "audio",
                                                            "structured_outputs",
                                                            "guided_json",
@@ -53,7 +54,37 @@ constexpr std::array<std::string_view, 26> kUnsupported = {"suffix",
                                                            "custom_logit_processor",
                                                            "kv_transfer_params",
                                                            "documents",
-                                                           "web_search_options"};
+                                                           "web_search_options",
+                                                           "logprob_token_ids",
+                                                           "thinking_token_budget",
+                                                           "repetition_detection",
+                                                           "return_prompt_text",
+                                                           "watermarking",
+                                                           "stop_regex",
+                                                           "no_stop_trim",
+                                                           "return_hidden_states",
+                                                           "custom_params",
+                                                           "session_params",
+                                                           "samplers"};
+/// Numbers of other servers, and the value of each that changes nothing.
+struct Neutral {
+  std::string_view name;
+  int64_t value;
+};
+constexpr std::array kNeutral = {Neutral{"n_predict", -1},      Neutral{"typical_p", 1},
+                                 Neutral{"mirostat", 0},        Neutral{"dry_multiplier", 0},
+                                 Neutral{"xtc_probability", 0}, Neutral{"dynatemp_range", 0}};
+/// What check_unsupported looks at by itself.
+constexpr std::array<std::string_view, 4> kLookedAt = {"response_format", "modalities", "n", "best_of"};
+
+Refusal check_neutral(const Neutral& neutral, Json value) {
+  double number = 0;
+  const bool is_neutral =
+      value.get_double().get(number) == simdjson::SUCCESS && number == static_cast<double>(neutral.value);
+  if (is_neutral || asks_for_nothing(value)) return std::nullopt;
+  return bad_request(neutral.name, "{}: found {}, which this server does not support; wanted {} or nothing",
+                     neutral.name, describe(value), neutral.value);
+}
 
 Refusal check_response_format(Json value) {
   simdjson::dom::object object;
@@ -123,6 +154,9 @@ Refusal check_unsupported(simdjson::dom::object object, bool is_chat) {
     if (key == "modalities") refusal = check_modalities(value);
     if (key == "n") (void)value.get_int64().get(n);
     if (key == "best_of") refusal = read_integer(key, value, 1, kMaxBestOf, best_of.emplace());
+    for (const Neutral& neutral : kNeutral) {
+      if (neutral.name == key) refusal = check_neutral(neutral, value);
+    }
     if (refusal) return refusal;
     for (size_t i = 0; i < known.size(); ++i) switches[i].note(known[i], key, value);
     for (const std::string_view name : kUnsupported) {
@@ -141,8 +175,19 @@ Refusal check_unsupported(simdjson::dom::object object, bool is_chat) {
   return std::nullopt;
 }
 
+bool is_checked(std::string_view name) {
+  const auto has_name = [name](const auto& each) { return each.name == name; };
+  const auto switches = [name](const Switched& each) { return each.name == name || each.choice == name; };
+  return std::ranges::find(kUnsupported, name) != kUnsupported.end() || std::ranges::any_of(kNeutral, has_name) ||
+         std::ranges::any_of(kSwitched, switches) || std::ranges::find(kLookedAt, name) != kLookedAt.end();
+}
+
 void describe_unsupported(SchemaWriter& schema, bool is_chat) {
   JsonWriter& json = schema.json();
+  for (const Neutral& neutral : kNeutral) {
+    json.key(neutral.name).begin_object().member("description", "Not supported: only what asks for nothing passes");
+    json.key("enum").raw(fmt::format(R"([null,false,"",[],{{}},{}])", neutral.value)).end_object();
+  }
   for (const std::string_view name : kUnsupported) {
     json.key(name).begin_object().member("description", "Not supported: only what asks for nothing passes");
     json.key("enum").raw(R"([null,false,"",[],{}])").end_object();
