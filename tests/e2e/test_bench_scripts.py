@@ -1,4 +1,4 @@
-"""What the scripts of bench/ share, and what they say when something is amiss. None measures anything here."""
+"""Command lines of bench/; what its scripts share, and what they say when something is amiss. None measures anything here."""
 
 import argparse
 import contextlib
@@ -149,3 +149,33 @@ def test_a_start_is_timed_by_the_log():
     failed = run_script("startup_bench.py", "--model", MODEL, "--rounds", 1, "--", *command, "--no-such-flag")
     assert failed.returncode == 1
     assert "--no-such-flag" in failed.stderr.split("\n", 1)[1], failed.stderr  # what the server said, besides the command
+
+
+def run_program(name, *arguments):
+    return subprocess.run([BUILD / "bench" / name, *arguments], capture_output=True, text=True, timeout=PATIENCE_S)
+
+
+PROGRAMS = ["control_bench", "cpu_attention", "cpu_matmul", "cpu_sample", "front_bench", "kernel_turns", "link_bench", "load",
+            "prefix_bench", "ring_stats_bench", "scheduler_bench", "slow_link", "store_bench", "store_wait", "tokenizer_bench"]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_program_says_what_it_measures(name):
+    done = run_program(name, "--help")
+    assert done.returncode == 0 and len(done.stdout) > 80, done.stdout + done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("name, arguments, said", [
+    ("control_bench", ["--rounds", "0"], "--rounds"), ("control_bench", ["--plans", "0"], "--plans"),
+    ("link_bench", ["--rounds", "0"], "--rounds"), ("link_bench", ["--plan-count", "0"], "--plan-count"),
+    ("front_bench", ["3", "64"], "TOKENS"), ("front_bench", ["3", "64", "0"], "TOKENS"),
+    ("ring_stats_bench", ["--rounds", "0"], "--rounds"),
+    ("tokenizer_bench", ["nowhere", "--", __file__], "nowhere"),
+    ("cpu_matmul", ["--isa", "sse"], "--isa: found 'sse'"), ("cpu_attention", ["--dtype", "int4"], "--dtype: found 'int4'"),
+    ("cpu_attention", ["--weights", "w8"], "--weights"), ("cpu_sample", ["--dtype", "f32"], "--dtype"),
+    ("cpu_sample", ["--clock", "cpu", "--threads", "1,2"], "--threads: found '2'"), ("cpu_matmul", ["--runs"], "--runs")])
+def test_programs_refuse_what_they_cannot_measure(name, arguments, said):
+    done = run_program(name, *arguments)
+    assert done.returncode > 0
+    assert said in done.stderr
