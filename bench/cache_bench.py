@@ -11,7 +11,7 @@
 
 The states are servers of their own: plain (--disable-radix-cache), device (the tree alone), host (behind a device that
 holds --small-pool tokens, fewer than all prompts have), store (files, behind such a device and a host twice as
-large; forgotten on both before each round of tiers and shared-prefix). Ratios are of one round, to the state named first.
+large; forgotten on both before each round of tiers and shared-prefix). They take turns in changing order. Ratios are of one round, to the state named first.
 Prints medians and, in brackets, the least and the most; and the pages found on each tier."""
 
 import argparse
@@ -30,6 +30,7 @@ from pathlib import Path
 
 import cache_overhead
 import machine_load
+from runs import LISTENING, READY, add_seed, draw_seed, order_of, positive
 
 ROOT = Path(__file__).resolve().parents[1]
 TIERS = {"device": "kv_cache_device_hit_pages_total", "host": "kv_cache_host_hit_pages_total",
@@ -58,17 +59,18 @@ class Server:
         self.process = subprocess.Popen([str(part) for part in self.command], stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT, text=True)
         output = []
+        # Asked by HTTP whether it is ready, it would answer beside its own start and the other servers.
         for line in self.process.stdout:
             output.append(line)
-            match = re.search(r"listening on http://(\S+):(\d+)", line)
+            match = LISTENING.search(line)
             if match:
-                self.host, self.port = match.group(1), int(match.group(2))
+                host, _, port = match.group(1).removeprefix("http://").rpartition(":")
+                self.host, self.port = host, int(port)
+            if READY.search(line):
                 break
         else:
             sys.exit(f"the server '{self.state}' ended:\n" + "".join(output))
         threading.Thread(target=lambda: [None for _ in self.process.stdout], daemon=True).start()
-        while self.request("GET", "/health")[0] != 200:
-            time.sleep(0.05)
         return self
 
     def __exit__(self, *_):
@@ -139,11 +141,6 @@ def report_hits(servers):
                   ", ".join(f"{tier} {server.metric(name):.0f}" for tier, name in TIERS.items()))
 
 
-def in_turn(servers, number):
-    """Another order each time, so that none always follows the same one."""
-    return servers[number % len(servers):] + servers[:number % len(servers)]
-
-
 def bench_tiers(options, servers):
     draw = random.Random(options.seed)
     prompts = [[draw.randrange(3, options.vocab_size) for _ in range(options.prompt_len)] for _ in range(options.prompts)]
@@ -151,12 +148,12 @@ def bench_tiers(options, servers):
         for prompt in prompts:
             server.first_token_s(prompt)
     times = {server.state: [] for server in servers}
-    for number in range(options.rounds):
+    for number in range(1, options.rounds + 1):
         for server in servers:
             if server.state == "store":
                 server.forget()
         for prompt in prompts:
-            for server in in_turn(servers, number):
+            for server in order_of(servers, options.seed, number):
                 times[server.state].append(1e3 * server.first_token_s(prompt))
     report(f"time to first token, {options.prompts} prompts of {options.prompt_len} tokens, {options.rounds} rounds", "ms",
            times)
@@ -166,7 +163,7 @@ def bench_load(options, servers, title, flags, chosen):
     """A round that does not count, then --rounds; `chosen` picks the requests of a result whose times are taken."""
     ttfts, speeds = ({server.state: [] for server in servers} for _ in range(2))
     for number in range(options.rounds + 1):
-        for server in in_turn(servers, number):
+        for server in order_of(servers, options.seed, number):
             if server.state == "store" and options.what == "shared-prefix":
                 server.forget()
             result = server.load(*flags, "--seed", options.seed + number + 1, "--max-concurrency", options.concurrency,
@@ -202,37 +199,38 @@ def main():
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder (millrace and bench/load)")
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "books-4m",
                         help="folder of the model; tools/make_random_checkpoint.py makes ones of real shapes")
-    parser.add_argument("--pp-size", type=int, default=1)
+    parser.add_argument("--pp-size", type=positive, default=1)
     parser.add_argument("--states", nargs="+", choices=["plain", *TIERS],
                         help="default: all; overhead has its own")
-    parser.add_argument("--rounds", type=int, default=3, help="overhead starts its servers anew for each")
-    parser.add_argument("--small-pool", type=int, default=4096, help="tokens on the device of the states host and store, and of overhead's full pool")
-    parser.add_argument("--prompts", type=int, default=6, help="tiers: prompts")
-    parser.add_argument("--prompt-len", type=int, default=850, help="tiers, overhead: tokens of a prompt")
-    parser.add_argument("--requests", type=int, default=64, help="of a round of the load generator")
-    parser.add_argument("--concurrency", type=int, default=4)
-    parser.add_argument("--prefixes", type=int, default=12, help="shared-prefix: groups")
-    parser.add_argument("--prefix-len", type=int, default=640, help="shared-prefix: tokens")
-    parser.add_argument("--turns", type=int, default=4, help="multi-turn: of each conversation")
+    parser.add_argument("--rounds", type=positive, default=3, help="overhead starts its servers anew for each")
+    parser.add_argument("--small-pool", type=positive, default=4096, help="tokens on the device of the states host and store, and of overhead's full pool")
+    parser.add_argument("--prompts", type=positive, default=6, help="tiers: prompts")
+    parser.add_argument("--prompt-len", type=positive, default=850, help="tiers, overhead: tokens of a prompt")
+    parser.add_argument("--requests", type=positive, default=64, help="of a round of the load generator")
+    parser.add_argument("--concurrency", type=positive, default=4)
+    parser.add_argument("--prefixes", type=positive, default=12, help="shared-prefix: groups")
+    parser.add_argument("--prefix-len", type=positive, default=640, help="shared-prefix: tokens")
+    parser.add_argument("--turns", type=positive, default=4, help="multi-turn: of each conversation")
     parser.add_argument("--input-len", type=int,
                         help="own tokens of a prompt (shared-prefix, default 64), words of a turn (multi-turn, 160)")
-    parser.add_argument("--output-len", type=int, default=16)
+    parser.add_argument("--output-len", type=positive, default=16)
     parser.add_argument("--vocab-size", type=int, default=2000, help="prompts are token ids below this")
     parser.add_argument("--pool", choices=["full", "roomy"], default="full",
                         help="overhead: every request evicts, or none (the tree is forgotten in time)")
-    parser.add_argument("--turns-of-round", type=int, default=300, help="overhead: requests to each server")
-    parser.add_argument("--batch", type=int, default=1, help="overhead: prompts of a request")
+    parser.add_argument("--turns-of-round", type=positive, default=300, help="overhead: requests to each server")
+    parser.add_argument("--batch", type=positive, default=1, help="overhead: prompts of a request")
     parser.add_argument("--warm-up", type=int, default=20, help="overhead: requests that do not count")
     parser.add_argument("--settle-ms", type=float, default=3, help="overhead: until a server that has answered is idle")
-    parser.add_argument("--seed", type=int, default=0)
+    add_seed(parser)
     parser.add_argument("--serve-flags", type=str.split, default=[], help="more flags for every server, in one string")
     options = parser.parse_args()
-    machine_load.tell_at_exit()
     options.input_len = options.input_len or (160 if options.what == "multi-turn" else 64)
     states = options.states or ["plain", *TIERS]
     for program in (options.build / "millrace", options.build / "bench" / "load"):
         if not program.exists():
             parser.error(f"{program} is not built")
+    machine_load.tell_at_exit()
+    draw_seed(options)
     if options.what == "overhead":
         print(f"overhead, {options.model.name}, pp {options.pp_size}, a {options.pool} pool", flush=True)
         cache_overhead.run(options, lambda state: Server(options, state, None))

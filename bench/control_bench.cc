@@ -179,8 +179,12 @@ int main(int argc, char** argv) {
   size_t rounds = 7;
   CLI::App app("control_bench: how long an empty plan takes from the head through idle stages and back, us.");
   app.add_option("--stages", stage_count, "stages, a thread each")->check(CLI::Range(1, 64))->capture_default_str();
-  app.add_option("--plans", plan_count, "plans per round, one after another")->capture_default_str();
-  app.add_option("--rounds", rounds, "rounds, after one that does not count")->capture_default_str();
+  app.add_option("--plans", plan_count, "plans per round, one after another")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--rounds", rounds, "rounds, after one that does not count")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   log::configure(log::Level::kError, false);
 

@@ -106,7 +106,7 @@ void run(tensor::Backend& backend, const BenchOptions& options, const Model& mod
 }  // namespace
 
 int main(int argc, char** argv) {
-  const BenchOptions options = parse_options(argc, argv, "paged attention: decode in GB/s, prefill in GFLOP/s");
+  const BenchOptions options = parse_options(argc, argv, "paged attention: decode in GB/s, prefill in GFLOP/s", {});
   constexpr Work kWorks[] = {{1, 8191, 1, 16},  {1, 8191, 1, 64},  {16, 2047, 1, 16}, {16, 2047, 1, 64},
                              {16, 2047, 1, 1},  {1, 0, 512, 64},   {1, 0, 2048, 16},  {1, 0, 2048, 64},
                              {1, 8192, 512, 64}};

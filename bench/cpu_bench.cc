@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <numeric>
+#include <random>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -19,6 +21,7 @@ namespace millrace::bench {
 namespace {
 
 bool use_processor_time = false;
+std::minstd_rand turn_dice;
 
 double now() {
   if (!use_processor_time) {
@@ -124,22 +127,30 @@ double read_rate(cpu::ThreadPool& pool, int runs) {
   return static_cast<double>(kBytes) / timing.median / 1e9;
 }
 
-[[noreturn]] void usage(const char* program, const char* purpose, int status) {
+[[noreturn]] void usage(const char* program, const char* purpose, Accepted accepted) {
   fmt::print(
-      status == 0 ? stdout : stderr,
       "{}: {}\n"
       "  --threads 1,2         thread counts\n"
-      "  --isa avx2,avx512     instruction sets (portable, avx2, avx512, avx512_bf16); default: the fastest;\n"
-      "                        'all': every one that this machine has\n"
-      "  --dtype bf16|f32      compute dtype\n"
-      "  --weights compute,w8  of products: in the compute dtype, in 8 bits, w8a8: with inputs of 8 bits; several take "
-      "turns, and the ratio\n"
-      "                        of their times is printed\n"
+      "  --isa avx2,avx512     instruction sets (portable, avx2, avx512, avx512_bf16, amx); default: the fastest;\n"
+      "                        'all': every one that this machine has\n",
+      program, purpose);
+  if (accepted.dtype) fmt::print("  --dtype bf16|f32      compute dtype\n");
+  if (accepted.weights) {
+    fmt::print(
+        "  --weights compute,w8  of products: in the compute dtype, in 8 bits, w8a8: with inputs of 8 bits; several\n"
+        "                        take turns, and the ratio of their times is printed\n"
+        "  --seed N              of whose turn it is (default: drawn, and printed)\n");
+  }
+  fmt::print(
       "  --runs 9              timed runs per figure, of which the median is printed\n"
       "  --clock wall|cpu      cpu: processor time of the calling thread, for 1 thread beside other load\n"
-      "  --help\n",
-      program, purpose);
-  std::exit(status);
+      "  --help\n");
+  std::exit(0);
+}
+
+[[noreturn]] void refuse(std::string_view name, std::string_view value, std::string_view wanted) {
+  fmt::print(stderr, "{}: found '{}', wanted {} (see --help)\n", name, value, wanted);
+  std::exit(2);
 }
 
 std::vector<std::string_view> split(std::string_view list) {
@@ -152,14 +163,33 @@ std::vector<std::string_view> split(std::string_view list) {
   return parts;
 }
 
-int parse_count(std::string_view text) {
+int parse_count(std::string_view name, std::string_view text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || value < 1) {
-    fmt::print(stderr, "'{}' is not a positive number\n", text);
-    std::exit(2);
-  }
+  if (error != std::errc{} || end != text.data() + text.size() || value < 1) refuse(name, text, "a number above 0");
   return value;
+}
+
+std::vector<cpu::Isa> parse_isas(std::string_view list) {
+  const std::vector<cpu::Isa> there = cpu::available_isas();
+  if (list == "all") return there;
+  std::vector<cpu::Isa> isas;
+  for (const std::string_view part : split(list)) {
+    const auto isa = cpu::parse_isa(part);
+    if (isa.has_error()) refuse("--isa", part, "portable, avx2, avx512, avx512_bf16, amx or all");
+    if (!has(*isa)) refuse("--isa", part, "one that this machine has");
+    isas.push_back(*isa);
+  }
+  return isas;
+}
+
+std::vector<WeightFormat> parse_weights(std::string_view list) {
+  std::vector<WeightFormat> formats;
+  for (const std::string_view part : split(list)) {
+    if (part != "compute" && part != "w8" && part != "w8a8") refuse("--weights", part, "compute, w8 or w8a8");
+    formats.push_back(part == "w8" ? WeightFormat::kW8 : part == "w8a8" ? WeightFormat::kW8A8 : WeightFormat::kCompute);
+  }
+  return formats;
 }
 
 }  // namespace
@@ -171,8 +201,11 @@ std::vector<Timing> measure_in_turns(int runs, const std::vector<std::function<v
   for (const auto& body : bodies) body();
   std::vector<std::vector<double>> seconds(bodies.size());
   const double start = now();
+  std::vector<size_t> order(bodies.size());
+  std::iota(order.begin(), order.end(), size_t{0});
   for (size_t turn = 0; static_cast<int>(turn) < runs || (now() - start < least_seconds && turn < 5000); ++turn) {
-    for (size_t i = 0; i < bodies.size(); ++i) {
+    std::ranges::shuffle(order, turn_dice);
+    for (const size_t i : order) {
       const double before = now();
       bodies[i]();
       seconds[i].push_back(now() - before);
@@ -188,40 +221,46 @@ std::vector<Timing> measure_in_turns(int runs, const std::vector<std::function<v
   return timings;
 }
 
-BenchOptions parse_options(int argc, char** argv, const char* purpose) {
+BenchOptions parse_options(int argc, char** argv, const char* purpose, Accepted accepted) {
   BenchOptions options;
   options.isas = {cpu::available_isas().back()};
+  options.threads.clear();
+  uint32_t seed = std::random_device()() % 1'000'000 + 1;
   for (int i = 1; i < argc; ++i) {
     const std::string_view name = argv[i];
-    if (name == "--help") usage(argv[0], purpose, 0);
-    if (i + 1 == argc) usage(argv[0], purpose, 2);
+    if (name == "--help") usage(argv[0], purpose, accepted);
+    if (i + 1 == argc) refuse(name, "", "a value");
     const std::string_view value = argv[++i];
     if (name == "--threads") {
-      options.threads.clear();
-      for (const std::string_view part : split(value)) options.threads.push_back(parse_count(part));
-    } else if (name == "--isa" && value == "all") {
-      options.isas = cpu::available_isas();
+      for (const std::string_view part : split(value)) options.threads.push_back(parse_count(name, part));
     } else if (name == "--isa") {
-      options.isas.clear();
-      for (const std::string_view part : split(value)) options.isas.push_back(cpu::parse_isa(part).value());
-    } else if (name == "--dtype") {
-      options.dtype = tensor::parse_dtype(value).value();
-    } else if (name == "--weights") {
-      options.weights.clear();
-      for (const std::string_view part : split(value)) {
-        if (part != "compute" && part != "w8" && part != "w8a8") usage(argv[0], purpose, 2);
-        options.weights.push_back(part == "w8"     ? WeightFormat::kW8
-                                  : part == "w8a8" ? WeightFormat::kW8A8
-                                                   : WeightFormat::kCompute);
+      options.isas = parse_isas(value);
+    } else if (name == "--dtype" && accepted.dtype) {
+      const auto dtype = tensor::parse_dtype(value);
+      if (dtype.has_error() || (*dtype != tensor::DType::kBF16 && *dtype != tensor::DType::kF32)) {
+        refuse(name, value, "bf16 or f32");
       }
-    } else if (name == "--clock" && (value == "wall" || value == "cpu")) {
+      options.dtype = *dtype;
+    } else if (name == "--weights" && accepted.weights) {
+      options.weights = parse_weights(value);
+    } else if (name == "--seed" && accepted.weights) {
+      seed = static_cast<uint32_t>(parse_count(name, value));
+    } else if (name == "--clock") {
+      if (value != "wall" && value != "cpu") refuse(name, value, "wall or cpu");
       use_processor_time = value == "cpu";
     } else if (name == "--runs") {
-      options.runs = parse_count(value);
+      options.runs = parse_count(name, value);
     } else {
-      usage(argv[0], purpose, 2);
+      fmt::print(stderr, "{}: no flag of this program (see --help)\n", name);
+      std::exit(2);
     }
   }
+  if (options.threads.empty()) options.threads = use_processor_time ? std::vector{1} : std::vector{1, 2};
+  for (const int threads : options.threads) {
+    if (use_processor_time && threads != 1) refuse("--threads", std::to_string(threads), "1 with --clock cpu");
+  }
+  turn_dice.seed(seed);
+  if (accepted.weights) fmt::print("--seed {}\n", seed);
   return options;
 }
 

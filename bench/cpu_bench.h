@@ -21,7 +21,8 @@ struct Timing {
 /// Runs `body` at least `runs` times and for at least 0.2 s, after one run that does not count.
 [[nodiscard]] Timing measure(int runs, const std::function<void()>& body);
 
-/// The same of several bodies that take turns, so that the machine's other load meets them alike.
+/// The same of several bodies that take turns in an order drawn anew each time, so that the machine's other load, and
+/// what each leaves to the next, meets them alike.
 [[nodiscard]] std::vector<Timing> measure_in_turns(int runs, const std::vector<std::function<void()>>& bodies);
 
 /// Evenly from -1 to 1: std::uniform_real_distribution takes logarithms for each of hundreds of millions.
@@ -40,9 +41,14 @@ struct BenchOptions {
   int runs = 9;
   std::vector<WeightFormat> weights = {WeightFormat::kCompute};
 };
-/// Reads --threads, --isa, --dtype, --weights, --runs, --clock, --help; ends the program on --help and on what it does
-/// not know.
-[[nodiscard]] BenchOptions parse_options(int argc, char** argv, const char* purpose);
+/// What has a meaning for a program.
+struct Accepted {
+  bool dtype = true;
+  bool weights = false;
+};
+/// Reads --threads, --isa, --runs, --clock, --help, and --dtype, --weights, --seed where they are accepted; ends the
+/// program on --help and on what it does not know.
+[[nodiscard]] BenchOptions parse_options(int argc, char** argv, const char* purpose, Accepted accepted);
 
 struct Ceilings {
   double fma_gflops = 0.0;      ///< f32 multiply-adds of the widest vectors

@@ -163,8 +163,8 @@ void run_shape(const BenchOptions& options, cpu::Isa isa, int threads, const Sha
 }  // namespace
 
 int main(int argc, char** argv) {
-  const BenchOptions options =
-      parse_options(argc, argv, "GFLOP/s (and GB/s of weights, for few rows) of products with packed weights");
+  const BenchOptions options = parse_options(
+      argc, argv, "GFLOP/s (and GB/s of weights, for few rows) of products with packed weights", {.weights = true});
   for (const int threads : options.threads) print_ceilings(threads, measure_ceilings(threads, options.runs));
   for (const Shape& shape : kShapes) {
     print_header(fmt::format("\nK={} N={}", shape.in, shape.out).c_str());

@@ -40,7 +40,8 @@ std::vector<Setting> settings() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const BenchOptions options = parse_options(argc, argv, "microseconds per row of draws over a vocabulary of 151,936");
+  const BenchOptions options =
+      parse_options(argc, argv, "microseconds per row of draws over a vocabulary of 151,936", {.dtype = false});
   // Deviation 3 resembles a confident model, 1 a flat distribution: the hard case for top_p.
   for (const float deviation : {3.0f, 1.0f}) {
     for (const int threads : options.threads) {

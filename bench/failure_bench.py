@@ -21,7 +21,8 @@ from pathlib import Path
 
 import machine_load
 
-from ring_bench import LISTENING, ROOT, free_port, spread
+from ring_bench import ROOT, free_port, spread
+from runs import LISTENING, positive, urlopen
 
 POLL_S = 0.005
 START_PATIENCE_S = 300
@@ -60,7 +61,7 @@ class Nodes:
 
     def health(self):
         try:
-            with urllib.request.urlopen(self.url + "/health", timeout=30) as answer:
+            with urlopen(self.url + "/health", timeout=30) as answer:
                 return answer.status
         except urllib.error.HTTPError as refusal:
             return refusal.code
@@ -96,7 +97,7 @@ def keep_asking(nodes, over):
         request = urllib.request.Request(nodes.url + "/v1/completions", json.dumps(body).encode(),
                                          {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urlopen(request, timeout=60) as answer:
                 answer.read()
         except (OSError, http.client.HTTPException):
             over.wait(0.1)
@@ -108,11 +109,11 @@ def main():
     parser.add_argument("--build", type=Path, default=ROOT / "build")
     parser.add_argument("--nodes", type=int, default=3, help="processes, a stage each")
     parser.add_argument("--streams", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=positive, default=10)
     options = parser.parse_args()
-    machine_load.tell_at_exit()
     if options.nodes < 2:
         parser.error(f"--nodes {options.nodes}: wanted at least 2, since the head's stays")
+    machine_load.tell_at_exit()
     times = {(rank, how): [] for rank in range(1, options.nodes) for how in ("killed", "stopped")}
     with Nodes(options) as nodes:
         over = threading.Event()

@@ -1,7 +1,6 @@
 // The front's ceiling: streams of an engine that answers at once, over loopback, read by one client thread.
 // Prints, per stream count, medians and spread over rounds of: events per second of wall time, and CPU time of the
 // front's thread per event. Then the heap that an open stream holds.
-// Usage: front_bench [ROUNDS [STREAMS TOKENS]]
 #include <arpa/inet.h>
 #include <fmt/core.h>
 #include <malloc.h>
@@ -10,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -236,11 +236,22 @@ void measure_memory(size_t streams) {
 
 int main(int argc, char** argv) {
   using namespace millrace;
-  const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 7;
+  int rounds = 7;
+  size_t streams = 0;
+  uint32_t tokens = 0;
+  CLI::App app(
+      "front_bench: how many streamed events per second the front makes, with an engine that has every token at once, "
+      "and "
+      "its CPU time per event; then the heap that an open stream holds. With STREAMS and TOKENS that measurement "
+      "alone.");
+  app.add_option("ROUNDS", rounds, "after one that does not count")->check(CLI::Range(1, 10000))->capture_default_str();
+  CLI::Option* of_streams = app.add_option("STREAMS", streams, "at a time")->check(CLI::Range(1, 50000));
+  CLI::Option* of_tokens = app.add_option("TOKENS", tokens, "of each")->check(CLI::Range(1, 1000000));
+  of_streams->needs(of_tokens);
+  CLI11_PARSE(app, argc, argv);
   log::configure(log::Level::kError, false);
-  if (argc > 3) {
-    const auto tokens = static_cast<uint32_t>(std::strtoul(argv[3], nullptr, 10));
-    measure_events(std::strtoul(argv[2], nullptr, 10), tokens, rounds);
+  if (streams > 0) {
+    measure_events(streams, tokens, rounds);
     return 0;
   }
   measure_events(1, 20'000, rounds);

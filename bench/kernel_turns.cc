@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <span>
 #include <stdexcept>
@@ -34,6 +35,7 @@ struct Options {
   std::vector<std::string> builds;
   std::string isa = "avx2";
   int runs = 15;
+  uint32_t seed = 0;
 };
 
 struct Build {
@@ -56,13 +58,16 @@ Build open_build(const std::string& path, const std::string& isa) {
 /// What all builds compute in turns.
 class Turns {
  public:
-  Turns(std::span<const Build> builds, int runs) : builds_(builds), runs_(runs) {}
+  Turns(std::span<const Build> builds, int runs, uint32_t seed) : builds_(builds), runs_(runs), dice_(seed) {}
 
   /// Prints GFLOP/s of each build, median and best, and the median ratio to the first with the least and the most.
-  void run(const std::string& name, double operations, const std::function<void(const Kernels&)>& body) const {
+  void run(const std::string& name, double operations, const std::function<void(const Kernels&)>& body) {
     std::vector<std::vector<double>> seconds(builds_.size());
+    std::vector<size_t> order(builds_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
     for (int turn = 0; turn <= runs_; ++turn) {
-      for (size_t i = 0; i < builds_.size(); ++i) {
+      std::ranges::shuffle(order, dice_);  // a build may gain from the one before it
+      for (const size_t i : order) {
         const auto begin = std::chrono::steady_clock::now();
         body(*builds_[i].kernels);
         const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
@@ -89,6 +94,7 @@ class Turns {
  private:
   std::span<const Build> builds_;
   int runs_;
+  std::minstd_rand dice_;
 };
 
 /// Walks over the memory in steps of `bytes`, from its beginning again where they don't fit any more.
@@ -127,7 +133,7 @@ std::vector<float> random_values(size_t count) {
 enum class Format : uint8_t { kBf16, kW8, kInt8 };
 
 /// Some panels times `rows` rows.
-void run_products(const Turns& turns, const Kernels& first, Format format, int rows, Reader& memory) {
+void run_products(Turns& turns, const Kernels& first, Format format, int rows, Reader& memory) {
   const std::vector<float> values = random_values(static_cast<size_t>(rows) * kFeatures);
   const size_t int8_row = static_cast<size_t>(kFeatures / kW8GroupElements * first.int8_left_bytes);
   const size_t element = first.bf16_left ? 2 : 4;
@@ -177,7 +183,7 @@ KeyBlock block_at(const std::byte* base, int32_t key, size_t group_bytes) {
 }
 
 /// `rows` rows of queries over keys and values in bf16.
-void run_attention(const Turns& turns, const Kernels& first, int head_dim, int rows, Reader& memory) {
+void run_attention(Turns& turns, const Kernels& first, int head_dim, int rows, Reader& memory) {
   const auto dim = static_cast<size_t>(head_dim);
   const auto count = static_cast<size_t>(rows);
   const size_t group_bytes = kGroupKeys * dim * 2;
@@ -227,7 +233,7 @@ void compare(const Options& options) {
   for (const std::string& path : options.builds) builds.push_back(open_build(path, options.isa));
   const tensor::Buffer data = random_memory();
   Reader memory(data.data());
-  const Turns turns(builds, options.runs);
+  Turns turns(builds, options.runs, options.seed);
   const Kernels& first = *builds.front().kernels;
   fmt::print("GFLOP/s of one thread, median and best of {} turns; how many times as fast as the first\n", options.runs);
   for (const Format format : {Format::kBf16, Format::kW8, Format::kInt8}) {
@@ -247,6 +253,7 @@ int main(int argc, char** argv) {
   app.add_option("--isa", options.isa, "instruction set they are built for: avx2, avx512, avx512_bf16")
       ->capture_default_str();
   app.add_option("--runs", options.runs, "turns of each")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--seed", options.seed, "of whose turn it is")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
     compare(options);

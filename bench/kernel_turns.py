@@ -2,7 +2,7 @@
 """Kernels of the CPU backend as they are here against those of other revisions, in turns of milliseconds in one process.
 
 Builds src/cpu/kernels.cc of each revision for one instruction set, with the flags of the build folder, and runs
-bench/kernel_turns over them: GFLOP/s of one thread and the ratio to the first. The revisions must share the kernels'
+bench/kernel_turns over them: GFLOP/s of one thread and the ratio to the first; whose turn it is when is drawn. The revisions must share the kernels'
 table (src/cpu/kernels.h); what differs there cannot be compared."""
 
 import argparse
@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 import machine_load
+from runs import add_seed, draw_seed, positive
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("src/cpu", "src/tensor", "src/base", "src/model")  # that kernels.cc may include from
@@ -34,6 +35,8 @@ def source_of(revision, folder):
         return ROOT
     archive = subprocess.run(["git", "-C", ROOT, "archive", revision, "--", *FOLDERS], check=True, capture_output=True)
     target = folder / revision.replace("/", "_")
+    if target.exists():
+        return target
     target.mkdir()
     subprocess.run(["tar", "-x", "-C", target], input=archive.stdout, check=True)
     return target
@@ -44,21 +47,24 @@ def main():
     parser.add_argument("revisions", nargs="+", help="of git, the first one being compared with; '.' is the working tree")
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder")
     parser.add_argument("--isa", default="avx2", choices=["avx2", "avx512", "avx512_bf16"])
-    parser.add_argument("--runs", type=int, default=15)
+    parser.add_argument("--runs", type=positive, default=15)
+    add_seed(parser)
     options = parser.parse_args()
     command = compile_command(options.build, options.isa)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         objects = []
-        for revision in options.revisions:
+        for number, revision in enumerate(options.revisions):
             source = source_of(revision, folder) / "src"
             name = "here" if revision == "." else revision.replace("/", "_")
-            objects.append(folder / f"{name}.so")
+            again = f"-{number}" if revision in options.revisions[:number] else ""  # it against itself, as a control
+            objects.append(folder / f"{name}{again}.so")
             subprocess.run([*command, f"-I{source}", "-shared", "-o", objects[-1], source / "cpu" / "kernels.cc"],
                            check=True)
         machine_load.tell_at_exit()
+        draw_seed(options)
         subprocess.run([options.build / "bench" / "kernel_turns", "--isa", options.isa, "--runs", str(options.runs),
-                        *objects], check=True)
+                        "--seed", str(options.seed), *objects], check=True)
 
 
 if __name__ == "__main__":

@@ -354,11 +354,21 @@ int main(int argc, char** argv) {
   CLI::App app(
       "link_bench: latency of plans and throughput of activations over links within a process, TCP links on "
       "loopback, and plain sockets, blocking and polled.");
-  app.add_option("--plan-bytes", options.plan_bytes, "size of a plan")->capture_default_str();
-  app.add_option("--plan-count", options.plan_count, "plans there and back per round")->capture_default_str();
-  app.add_option("--tensor-bytes", options.tensor_bytes, "size of a tensor")->capture_default_str();
-  app.add_option("--tensor-count", options.tensor_count, "tensors per round")->capture_default_str();
-  app.add_option("--rounds", options.rounds, "rounds, after one that does not count")->capture_default_str();
+  app.add_option("--plan-bytes", options.plan_bytes, "size of a plan")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--plan-count", options.plan_count, "plans there and back per round")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--tensor-bytes", options.tensor_bytes, "size of a tensor")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--tensor-count", options.tensor_count, "tensors per round")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--rounds", options.rounds, "rounds, after one that does not count")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   log::configure(log::Level::kError, false);
 

@@ -17,13 +17,12 @@ import collections
 import contextlib
 import json
 import random
-import subprocess
 import tempfile
-import urllib.request
 from pathlib import Path
 
 import machine_load
 from ring_bench import ROOT, Ring, add_start_patience, spread
+from runs import positive, run_quietly, urlopen
 
 Run = collections.namedtuple("Run", "path result before after")  # and the descriptions of before and after it
 LOADS = {
@@ -41,21 +40,20 @@ MOMENTS = ("before", "after")
 
 
 def fetch(url):
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urlopen(url, timeout=30) as answer:
         return answer.read().decode()
 
 
 def run_load(options, ring, load, seed, path):
-    subprocess.run([options.build / "bench" / "load", "--base-url", ring.url, "--result-file", path, "--ignore-eos",
-                    "--quiet", "--seed", str(seed), "--range-ratio", str(options.range_ratio), *LOADS[load]],
-                   check=True, stdout=subprocess.DEVNULL, timeout=600)
+    run_quietly([options.build / "bench" / "load", "--base-url", ring.url, "--result-file", path, "--ignore-eos",
+                 "--quiet", "--seed", seed, "--range-ratio", options.range_ratio, *LOADS[load]], timeout=600)
     return json.loads(path.read_text())
 
 
 def simulate(options, chunking, cluster, requests, path):
-    subprocess.run([options.build / "millrace", "simulate", "--cluster", cluster, "--requests", requests, "--chunking",
-                    chunking, "--chunked-prefill-size", str(options.chunk), "--pp-async-batch-depth",
-                    str(options.depth), "--result-file", path], check=True, stdout=subprocess.DEVNULL)
+    run_quietly([options.build / "millrace", "simulate", "--cluster", cluster, "--requests", requests, "--chunking",
+                 chunking, "--chunked-prefill-size", options.chunk, "--pp-async-batch-depth", options.depth,
+                 "--result-file", path])
     return json.loads(path.read_text())[0]
 
 
@@ -146,12 +144,12 @@ def main():
                         help="folder of a model with a context of 8192; "
                              "tools/make_random_checkpoint.py makes ones of real shapes")
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder (millrace and bench/load)")
-    parser.add_argument("--pp-sizes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--pp-sizes", type=positive, nargs="+", default=[1, 2, 4])
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=["prefill", "decode", "mixed"])
     parser.add_argument("--range-ratio", type=float, default=0.5, help="lengths vary by this part to either side")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=positive, default=3)
     add_start_patience(parser)
-    parser.add_argument("--threads", type=int, default=2, help="over all stages")
+    parser.add_argument("--threads", type=positive, default=2, help="over all stages")
     parser.add_argument("--chunkings", nargs="+", default=["balanced"], choices=["fixed", "published", "balanced"],
                         help="fixed alone gives no description before it has served")
     parser.add_argument("--chunk", type=int, default=1024, help="--chunked-prefill-size of server and simulator")
@@ -161,10 +159,10 @@ def main():
     parser.add_argument("--serve-flags", type=str.split, default=[], help="more flags for every server, in one string")
     parser.add_argument("--keep", type=Path, help="folder for the descriptions and the result files")
     options = parser.parse_args()
-    machine_load.tell_at_exit()
     for program in (options.build / "millrace", options.build / "bench" / "load"):
         if not program.exists():
             parser.error(f"{program} is not built")
+    machine_load.tell_at_exit()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@
   flags       a server with each --with FLAGS against one without
 
 All servers of a comparison run at once, idle but for the one that is measured; they take turns, --rounds times, after
-one turn that does not count, with prompts that no cache knows. Prints medians and, in brackets, the least and the most,
+one turn that does not count, in changing order, with prompts that no cache knows. Prints medians and, in brackets, the least and the most,
 and the medians of what a turn took of the processors' time and of micro-batches; each turn on standard error.
 The load generator shares the cores with the servers: it takes about 4 us per token."""
 
@@ -33,11 +33,10 @@ from pathlib import Path
 
 import machine_load
 from ring_network import NETWORKS, two_namespaces
+from runs import LISTENING, READY, add_seed, draw_seed, order_of, positive, run_quietly, seed_of
 
 ROOT = Path(__file__).resolve().parent.parent
 Turn = collections.namedtuple("Turn", "tokens_per_second processor_s micro_batches")
-LISTENING = re.compile(r"listening on (http://\S+)")
-READY = re.compile(r" info +ready$", re.M)
 
 LOADS = {
     "prefill": {"--max-concurrency": 4, "--output-len": 1},  # and --prompts of --prompt-len
@@ -121,10 +120,9 @@ class Ring:
         for name in ("--num-prompts", "--max-concurrency"):
             flags[name] = max(1, flags[name] // share)
         with tempfile.NamedTemporaryFile() as result:
-            subprocess.run([*self.client_prefix, str(self.options.build / "bench" / "load"), "--base-url", self.url,
-                            "--result-file", result.name, "--ignore-eos", "--quiet", "--seed", str(seed),
-                            *(str(part) for flag in flags.items() for part in flag)],
-                           check=True, stdout=subprocess.DEVNULL, timeout=600)
+            run_quietly([*self.client_prefix, self.options.build / "bench" / "load", "--base-url", self.url, "--result-file",
+                         result.name, "--ignore-eos", "--quiet", "--seed", seed,
+                         *(part for flag in flags.items() for part in flag)], timeout=600)
             return json.loads(Path(result.name).read_text())
 
     def used(self):
@@ -145,7 +143,7 @@ class Control:
 
     def turn(self, load, seed):
         before = [ring.used() for ring in self.rings]
-        seeds = [1000 * (self.share + 10 * rank + 1) + seed for rank in range(len(self.rings))]  # prompts of their own
+        seeds = [seed_of(seed, self.share, rank) for rank in range(len(self.rings))]  # prompts of their own
         with concurrent.futures.ThreadPoolExecutor(len(self.rings)) as pool:
             results = list(pool.map(lambda ring, own: ring.run(load, own, self.share), self.rings, seeds))
         speed = sum(tokens_of(load, each) for each in results) / max(each["duration"] for each in results)
@@ -160,7 +158,8 @@ def tokens_of(load, result):
 FETCH = """
 import sys, urllib.request
 try:
-    print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    print(direct.open(sys.argv[1], timeout=30).read().decode())
 except OSError:
     sys.exit(1)
 """
@@ -175,12 +174,12 @@ def two_nodes(name, options, host, prefixes, client_prefix=(), cores=None):
     return Ring(name, options, nodes, client_prefix)
 
 
-def measure(rings, load, rounds):
+def measure(options, rings, load):
     """Each ring's Turns, one per round; the rings take turns."""
     turns = {ring.name: [] for ring in rings}
-    for number in range(rounds + 1):
-        for ring in rings:
-            turn = ring.turn(load, number)
+    for number in range(options.rounds + 1):
+        for ring in order_of(rings, f"{options.seed} {load}", number):
+            turn = ring.turn(load, seed_of(options.seed, load, number))
             print(f"  {load}, turn {number}, {ring.name}: {turn.tokens_per_second:.0f} tokens/s, "
                   f"{turn.processor_s:.1f} s of the processors, {turn.micro_batches:.0f} micro-batches",
                   file=sys.stderr, flush=True)
@@ -219,7 +218,7 @@ def bench_partition(options):
                  for kind in ("even", "auto")]
         print(re.search(r"--pp-layer-partition auto: .*", rings[1].text()).group(0))
         for load in options.loads or ["mixed", "decode"]:
-            report(load, measure(rings, load, options.rounds), ("even", 1))
+            report(load, measure(options, rings, load), ("even", 1))
         for ring in rings:
             print(f"  {ring.name:24} mean over slowest stage's busy time {busy_balance(ring):.3f}")
 
@@ -245,7 +244,7 @@ def bench_scaling(options):
         for load in options.loads or ["prefill", "decode"]:
             halves = Control("2 x pp 1, half each", singles, 2)
             whole = [Control("2 x pp 1, all each", singles, 1)] if load == "decode" else []
-            report(load, measure([*rings, halves, *whole], load, options.rounds), (singles[0].name, 2), (halves.name, 1))
+            report(load, measure(options, [*rings, halves, *whole], load), (singles[0].name, 2), (halves.name, 1))
 
 
 def bench_flags(options):
@@ -254,7 +253,7 @@ def bench_flags(options):
         rings = [stack.enter_context(Ring(more or "plain", options, [([], [*plain, *more.split()])]))
                  for more in ["", *options.more]]
         for load in options.loads or ["prefill", "decode"]:
-            report(load, measure(rings, load, options.rounds), ("plain", 1))
+            report(load, measure(options, rings, load), ("plain", 1))
 
 
 def add_start_patience(parser):
@@ -268,12 +267,13 @@ def main():
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "books-4m",
                         help="folder of the model; tools/make_random_checkpoint.py makes ones of real shapes")
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder (millrace and bench/load)")
-    parser.add_argument("--prompts", type=int, default=16, help="of the load prefill")
-    parser.add_argument("--prompt-len", type=int, default=1000,
+    parser.add_argument("--prompts", type=positive, default=16, help="of the load prefill")
+    parser.add_argument("--prompt-len", type=positive, default=1000,
                         help="tokens of a prompt; longer ones, where the model takes them, fill the ring for longer")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=positive, default=5)
+    add_seed(parser)
     add_start_patience(parser)
-    parser.add_argument("--pp-size", type=int, default=2, help="partition and flags only")
+    parser.add_argument("--pp-size", type=positive, default=2, help="partition and flags only")
     parser.add_argument("--with", dest="more", metavar="FLAGS", action="append", default=[],
                         help="flags: of the other server, in one string; several servers by several of them")
     parser.add_argument("--cores", type=lambda text: text.split(","), default=["0", "1"], help="CPUs of the stages")
@@ -285,10 +285,13 @@ def main():
                         help="between the namespaces: netem, relay (bench/slow_link), or the rate without the delay")
     parser.add_argument("--serve-flags", type=str.split, default=[], help="more flags for every server, in one string")
     options = parser.parse_args()
-    machine_load.tell_at_exit()
     for program in (options.build / "millrace", options.build / "bench" / "load", options.build / "bench" / "slow_link"):
         if not program.exists():
             parser.error(f"{program} is not built")
+    if options.what == "scaling" and len(options.cores) != 2:
+        parser.error(f"--cores {','.join(options.cores)}: scaling is between two")
+    machine_load.tell_at_exit()
+    draw_seed(options)
     {"partition": bench_partition, "scaling": bench_scaling, "flags": bench_flags}[options.what](options)
 
 

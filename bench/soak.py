@@ -10,12 +10,11 @@ Prints, each --report-every-s, what was answered and what the server holds: resi
 descriptors, threads, sequences and pages. At the end the load stops, and everything has to be back: no request,
 all pages, no more descriptors and threads than before the load. Memory may have grown by --max-growth-mib at most since
 the end of --warm-up-s, after which caches and pools have their size: give --serve-flags that bound them (--max-total-tokens).
-Ends with 1 where something is amiss, and says what."""
+Ends with 1 where something is amiss, and says what; if the server has ended, with the last lines of its log."""
 
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -29,6 +28,12 @@ from pathlib import Path
 from soak_load import LATE_S, Load, ask
 
 ROOT = Path(__file__).resolve().parents[1]
+SHOWN_LINES = 40
+
+
+class Gone(Exception):
+    """The server has ended."""
+
 
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -66,7 +71,8 @@ class Server:
             match = re.search(r"listening on http://(\S+):(\d+)", line)
             if match:
                 self.host, self.port = match.group(1), int(match.group(2))
-                threading.Thread(target=self._read, daemon=True).start()
+                self.reader = threading.Thread(target=self._read, daemon=True)
+                self.reader.start()
                 return self
         sys.exit("the server ended:\n" + "".join(self.log))
 
@@ -111,6 +117,15 @@ def line_of(holds, engine, counts, elapsed_s):
             + ", ".join(f"{count} {name}" for name, count in counts.items()))
 
 
+async def sleep_beside(server, seconds):
+    """Until they are over; raises Gone when the server is."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        await asyncio.sleep(min(left, 1))
+        if server.process.poll() is not None:
+            raise Gone("while it was under load")
+
+
 async def settle(load):
     """Waits until nothing is left of the load, and gives the state."""
     end = time.monotonic() + LATE_S
@@ -124,8 +139,15 @@ async def settle(load):
     return engine
 
 
-async def soak(server, options):
-    load = Load(server, options)
+async def stop(load, tasks):
+    load.stopping = True
+    for ended in await asyncio.gather(*tasks, return_exceptions=True):
+        if ended is not None:
+            load.fault(f"a client or the operator ended with {ended!r}")
+
+
+async def soak(server, load, options):
+    """What the server held before the load, after the warm-up and at the end."""
     end = time.monotonic() + LATE_S
     while (await ask(server, "GET", "/health"))[0] != 200 and time.monotonic() < end:
         await asyncio.sleep(0.05)
@@ -135,20 +157,22 @@ async def soak(server, options):
     tasks = [asyncio.create_task(load.client(number)) for number in range(options.clients)]
     tasks.append(asyncio.create_task(load.operator()))
     begin = time.monotonic()
-    await asyncio.sleep(options.warm_up_s)
-    warm = server.holds()
-    print("warm:    " + line_of(warm, await load.state(), load.counts, options.warm_up_s), flush=True)
-    while time.monotonic() - begin < options.warm_up_s + options.duration_s and server.process.poll() is None:
-        await asyncio.sleep(options.report_every_s)
-        print("         " + line_of(server.holds(), await load.state(), load.counts, time.monotonic() - begin), flush=True)
-    load.stopping = True
-    await asyncio.gather(*tasks)
+    try:
+        await sleep_beside(server, options.warm_up_s)
+        warm = server.holds()
+        print("warm:    " + line_of(warm, await load.state(), load.counts, options.warm_up_s), flush=True)
+        while time.monotonic() - begin < options.warm_up_s + options.duration_s:
+            await sleep_beside(server, options.report_every_s)
+            print("         " + line_of(server.holds(), await load.state(), load.counts, time.monotonic() - begin),
+                  flush=True)
+    finally:
+        await stop(load, tasks)
     engine, after = await settle(load), server.holds()
     print("at rest: " + line_of(after, engine, load.counts, time.monotonic() - begin), flush=True)
-    return load, before, warm, after
+    return before, warm, after
 
 
-def judge(load, before, warm, after, options):
+def judge(before, warm, after, load, options):
     growth = after["anonymous"] - warm["anonymous"]
     print(f"anonymous memory grew by {growth:.1f} MiB after the warm-up (at most {options.max_growth_mib:g} are allowed)")
     faults = list(load.faults)
@@ -163,13 +187,28 @@ def judge(load, before, warm, after, options):
     return faults
 
 
+def run(server, options):
+    """What was amiss, whatever becomes of the server."""
+    load = Load(server, options)
+    try:
+        return judge(*asyncio.run(soak(server, load, options)), load, options)
+    except (Gone, AssertionError, OSError, ValueError, KeyError, IndexError) as problem:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.process.wait(timeout=5)  # it may be about to end
+        return [*load.faults, f"the soak ended early: {problem!r}"]
+
+
 def main():
     options = parse_options()
     with tempfile.TemporaryDirectory(prefix="millrace-soak-") as folder, Server(options, folder) as server:
-        faults = judge(*asyncio.run(soak(server, options)), options)
+        faults = run(server, options)
+        code = server.process.poll()
+        if code is not None:
+            server.reader.join(timeout=5)
+            faults.append(f"the server ended with {code}")
         faults += [f"log: {line.strip()}" for line in server.log if " error " in line.lower() or "failed" in line]
-        if server.process.poll() is not None:
-            faults.append(f"the server ended with {server.process.poll()}")
+    if code is not None:
+        print("".join(server.log[-SHOWN_LINES:]), end="")
     for fault in faults:
         print(f"amiss: {fault}")
     return 1 if faults else 0

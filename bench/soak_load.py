@@ -165,19 +165,27 @@ class Load:
         dice = random.Random(self.options.seed)
         while not self.stopping:
             await asyncio.sleep(dice.uniform(0.5, 3))
-            for path in ("/metrics", "/live", "/server_info", "/openapi.json", "/"):
-                status, _ = await ask(self.server, "GET", path)
-                if status != 200:
-                    self.fault(f"status {status} for {path}")
-            what = dice.randrange(10)
-            if what < 3:
+            try:
+                await self.operate(dice)
+            except (OSError, ValueError, KeyError, IndexError) as problem:
+                self.fault(f"operator: {problem!r}")
+
+    async def operate(self, dice):
+        for path in ("/metrics", "/live", "/server_info", "/openapi.json", "/"):
+            status, _ = await ask(self.server, "GET", path)
+            if status != 200:
+                self.fault(f"status {status} for {path}")
+        what = dice.randrange(10)
+        if what < 3:
+            try:
                 await ask(self.server, "POST", "/pause_generation", {"mode": ("in_place", "retract", "abort")[what]})
                 await asyncio.sleep(dice.uniform(0.05, 0.5))
+            finally:
                 await ask(self.server, "POST", "/continue_generation", {})
-            elif what == 3:
-                await ask(self.server, "POST", "/flush_cache", {"timeout": 0.2})
-            elif what == 4:
-                await ask(self.server, "POST", "/abort_request", {"abort_all": True})
+        elif what == 3:
+            await ask(self.server, "POST", "/flush_cache", {"timeout": 0.2})
+        elif what == 4:
+            await ask(self.server, "POST", "/abort_request", {"abort_all": True})
 
     async def state(self):
         _, text = await ask(self.server, "GET", "/server_info")

@@ -10,14 +10,16 @@
 #include "text/incremental_detokenizer.h"
 #include "text/tokenizer.h"
 
-// Encoding and decoding speed on one thread over a corpus: tokenizer_bench MODEL_DIR... -- TEXT_FILE...
-// Without arguments: the tokenizers and books of ../shared/data.
+// Encoding and decoding speed on one thread over a corpus.
 
 namespace {
 
 using namespace millrace;
 namespace fs = std::filesystem;
 
+constexpr const char* kUsage =
+    "usage: tokenizer_bench [MODEL_DIR...] [-- TEXT_FILE...]: encoding and decoding speed on one thread, MB/s.\n"
+    "Without arguments: the tokenizers and books of the folder that MILLRACE_SHARED_DATA names, or ../shared/data.\n";
 constexpr int kRounds = 9;
 /// Prompts as a server sees them, beside whole books.
 constexpr size_t kPromptBytes = 4096;
@@ -50,11 +52,11 @@ void measure(const std::string& what, size_t bytes, Work work) {
              rates.back());
 }
 
-void bench_model(const fs::path& model, const std::string& text) {
+bool bench_model(const fs::path& model, const std::string& text) {
   const auto loaded = text::Tokenizer::load(model);
   if (loaded.has_error()) {
-    fmt::print("{}: {}\n", model.string(), loaded.error().message);
-    return;
+    fmt::print(stderr, "{}: {}\n", model.string(), loaded.error().message);
+    return false;
   }
   const auto& tokenizer = *loaded;
   const std::string name = model.filename().string();
@@ -74,6 +76,7 @@ void bench_model(const fs::path& model, const std::string& text) {
   });
   fmt::print("{:<28} {:>8.2f} bytes per token ({})\n", name,
              static_cast<double>(text.size()) / static_cast<double>(ids.size()), sink % 10);
+  return true;
 }
 
 }  // namespace
@@ -83,6 +86,10 @@ int main(int argc, char** argv) {
   std::vector<fs::path> texts;
   bool after_separator = false;
   for (int i = 1; i < argc; ++i) {
+    if (!after_separator && (std::string_view(argv[i]) == "--help" || std::string_view(argv[i]) == "-h")) {
+      fmt::print("{}", kUsage);
+      return 0;
+    }
     if (std::string_view(argv[i]) == "--") {
       after_separator = true;
     } else {
@@ -99,8 +106,10 @@ int main(int argc, char** argv) {
   std::string text;
   for (const fs::path& path : texts) text += read_file(path);
   if (text.empty()) {
-    fmt::print("usage: tokenizer_bench [MODEL_DIR...] [-- TEXT_FILE...]; no text was found\n");
+    fmt::print(stderr, "{}No text was found.\n", kUsage);
     return 2;
   }
-  for (const fs::path& model : models) bench_model(model, text);
+  bool good = true;
+  for (const fs::path& model : models) good &= bench_model(model, text);
+  return good ? 0 : 1;
 }

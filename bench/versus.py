@@ -2,8 +2,9 @@
 """Two servers that speak the OpenAI API take turns under the same load: the first against the second.
 
 Both must be running, with the same model and as many threads; the idle one should use no processor time. Each load runs
---rounds times after one turn that does not count, with prompts that no cache knows. Prints, per load, the median of
-either server with the least and the most, and of the ratios of each round (above 1: the first is better).
+--rounds times after one turn that does not count, with prompts that no cache knows; which of the two begins changes from
+round to round. Prints, per load, the median of either server with the least and the most, and of the ratios of each round
+(above 1: the first is better).
 
   prefill-N         one prompt of N tokens at a time: prompt tokens per second, from the median TTFT
   decode            one request at a time, 16 tokens in, 64 out: tokens per second, from the median TPOT
@@ -22,6 +23,7 @@ import concurrent.futures
 import contextlib
 import json
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -30,8 +32,17 @@ import time
 from pathlib import Path
 
 import machine_load
+from runs import add_seed, draw_seed, order_of, positive, run_quietly, seed_of
 
 ROOT = Path(__file__).resolve().parent.parent
+#: What a load may be called: those that say nothing without a number have one.
+NAMES = re.compile(r"(prefill|beside|hogs)-[1-9]\d*|(decode|batch|served)(-[1-9]\d*)?")
+
+
+def load_name(text):
+    if not NAMES.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"no load is called '{text}' (see --help)")
+    return text
 
 
 def load_flags(load):
@@ -46,9 +57,7 @@ def load_flags(load):
         return ["--num-prompts", 4, "--max-concurrency", 4, "--input-len", 16, "--output-len", 256]
     if kind == "hogs":
         return ["--num-prompts", 2, "--max-concurrency", 1, "--input-len", 16, "--output-len", 128]
-    if kind == "served":
-        return ["--num-prompts", max(3, 2 * count), "--max-concurrency", count, "--input-len", 128, "--output-len", 64]
-    raise SystemExit(f"versus: no load is called '{load}' (see --help)")
+    return ["--num-prompts", max(3, 2 * count), "--max-concurrency", count, "--input-len", 128, "--output-len", 64]
 
 
 def figures(load, report):
@@ -71,7 +80,7 @@ def run_load(options, url, seed, flags):
     with tempfile.NamedTemporaryFile() as result:
         command = [options.build / "bench" / "load", "--base-url", url, "--ignore-eos", "--quiet", "--seed", seed,
                    "--result-file", result.name, *flags]
-        subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL, timeout=1800)
+        run_quietly(command, timeout=1800)
         return json.loads(Path(result.name).read_text())
 
 
@@ -88,10 +97,10 @@ def hogs(count):
 
 def prompts_while(running, options, url, seed, length):
     """The median TTFT in ms of prompts sent one after another until `running` ends."""
-    ttfts = []
+    ttfts, draw = [], random.Random(seed)
     while not running.done() or not ttfts:
         flags = ["--num-prompts", 1, "--input-len", length, "--output-len", 1]
-        ttfts.append(run_load(options, url, seed + 100 * (len(ttfts) + 1), flags)["median_ttft_ms"])
+        ttfts.append(run_load(options, url, draw.randrange(2**53), flags)["median_ttft_ms"])
     return statistics.median(ttfts)
 
 
@@ -109,6 +118,15 @@ def measure(options, url, load, seed):
     return figures(load, run_load(options, url, seed, load_flags(load)))
 
 
+def measure_round(options, load, number):
+    """The figures of the first and of the second."""
+    found = {}
+    for place in order_of(range(2), f"{options.seed} {load}", number):
+        url = (options.first, options.second)[place]
+        found[place] = measure(options, url, load, seed_of(options.seed, load, number))
+    return found[0], found[1]
+
+
 def spread(values, digits):
     low, mid, high = min(values), statistics.median(values), max(values)
     return f"{mid:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
@@ -118,22 +136,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("first")
     parser.add_argument("second")
-    parser.add_argument("--loads", nargs="+", metavar="LOAD", default=["prefill-512", "decode", "served-16"])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--loads", nargs="+", type=load_name, metavar="LOAD", default=["prefill-512", "decode", "served-16"])
+    parser.add_argument("--rounds", type=positive, default=3)
+    add_seed(parser)
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder (default: build)")
     options = parser.parse_args()
     machine_load.tell_at_exit()
-    for load in options.loads:
-        load_flags(load)
+    draw_seed(options)
     print(f"{'load':<14}{'figure':<20}{'first':<26}{'second':<26}first against second", flush=True)
-    first_seed = 1000 * random.randrange(1_000_000)  # else a server that was compared before knows the prompts
-    for index, load in enumerate(options.loads):
-        rounds = []
-        for turn in range(options.rounds + 1):
-            seed = first_seed + 1000 * (index + 1) + turn
-            pair = [measure(options, url, load, seed) for url in (options.first, options.second)]
-            if turn > 0:
-                rounds.append(pair)
+    for load in options.loads:
+        rounds = [measure_round(options, load, number) for number in range(options.rounds + 1)][1:]
         for name, (_, more_is_better) in rounds[0][0].items():
             first, second = ([pair[i][name][0] for pair in rounds] for i in (0, 1))
             ratios = [a / b if more_is_better else b / a for a, b in zip(first, second, strict=True)]

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# One stage per host under Open MPI: examples/openmpi.sh HOST_A,HOST_B [FLAG...]. The first host serves HTTP.
+# One stage per host under Open MPI: examples/openmpi.sh HOST_A,HOST_B [FLAG...]; a host may be HOST:SLOTS. The first host
+# serves HTTP, to itself unless `--host 0.0.0.0` is among the flags.
 set -euo pipefail
 here="$(cd "$(dirname "$0")/.." && pwd)"
 hosts="${1:?wanted: HOST_A,HOST_B [FLAG...]}"
@@ -9,4 +10,4 @@ IFS=, read -r -a names <<< "$hosts"
 # Ranks count from the first host on. Open MPI does not say where rank 0 is, so the address is given.
 exec mpirun --host "$hosts" -np "${#names[@]}" --bind-to none \
   "${MILLRACE:-$here/build/millrace}" serve --model-path "${MODEL:-$here/models/books-4m}" \
-  --pp-size "${#names[@]}" --dist-init-addr "${names[0]}:${RING_PORT:-30100}" "$@"
+  --pp-size "${#names[@]}" --dist-init-addr "${names[0]%%:*}:${RING_PORT:-30100}" "$@"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # One stage per host under torchrun; on every host: examples/torchrun.sh HEAD_HOST NODE_COUNT NODE_RANK [FLAG...].
+# The head's host serves HTTP, to itself unless `--host 0.0.0.0` is among the flags.
 set -euo pipefail
 here="$(cd "$(dirname "$0")/.." && pwd)"
 usage="wanted: HEAD_HOST NODE_COUNT NODE_RANK [FLAG...]"

@@ -13,15 +13,40 @@ test_packages=(python3 python3-venv curl iproute2 chromium redis-server openssl 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "${0##*/}: $*"; exit 1; }
 
+# alone NAME COMMAND...: while no other ./run or ./test of this folder does anything of that name.
+alone() {
+  local name="$1" lock status=0
+  shift
+  mkdir -p "$root/.cache"
+  exec {lock}> "$root/.cache/$name.lock"
+  if ! flock --nonblock "$lock"; then
+    say "Waiting for another ./run or ./test ($name) ..."
+    flock "$lock"
+  fi
+  "$@" || status=$?
+  flock --unlock "$lock" # whoever has inherited it and lives on
+  exec {lock}>&-
+  return "$status"
+}
+
+missing_packages() {
+  comm -23 <(printf '%s\n' "$@" | sort -u) \
+    <(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2> /dev/null | sed -n 's/^installed //p' | sort -u)
+}
+
 # Installs the Debian packages that are missing, and asks for nothing when none is.
 ensure_packages() {
   if ! command -v dpkg-query > /dev/null; then
     say "This is not a Debian system: what these packages hold must be there already: $*"
     return
   fi
+  [[ -z $(missing_packages "$@") ]] && return
+  alone packages install_packages "$@"
+}
+
+install_packages() {
   local missing
-  missing="$(comm -23 <(printf '%s\n' "$@" | sort -u) \
-    <(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2> /dev/null | sed -n 's/^installed //p' | sort -u))"
+  missing="$(missing_packages "$@")"
   [[ -z $missing ]] && return
   local as_root=()
   if [[ $(id -u) != 0 ]]; then
@@ -32,33 +57,57 @@ ensure_packages() {
   local log
   log="$(mktemp)"
   if ! { "${as_root[@]}" apt-get update && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install --yes --no-install-recommends $missing; } > "$log" 2>&1; then
+    apt-get -o DPkg::Lock::Timeout=600 install --yes --no-install-recommends $missing; } > "$log" 2>&1; then
     tail -n 20 "$log" >&2
+    rm -f "$log"
     die "apt-get could not install the packages above"
   fi
   rm -f "$log"
 }
 
-# configure FOLDER [MESON OPTION...]: once per build folder; ninja itself runs Meson again when a meson.build changes.
-configure() {
-  local folder="$1" log linker=()
+# What Meson builds more with, and less without: it keeps what it has found, and what it has not.
+optional_parts() {
+  local part
+  # Without links, since the same nvcc may be in one shell's PATH and not in another's.
+  for part in "$(command -v nvcc)" "$(command -v g++)" /usr/local/cuda/bin/nvcc /usr/lib/*/libboost_context.* \
+    {/usr,/usr/local,/usr/local/cuda}/include/{cuda_runtime_api,nccl,cublasLt}.h; do
+    [[ ! -e $part ]] || readlink -f "$part"
+  done | sort -u
+}
+
+# configure FOLDER [MESON OPTION...]: once per build folder, and anew when parts have come or gone that it may use; ninja
+# itself runs Meson again when a meson.build changes.
+configure() { alone "${1##*/}" configure_alone "$@"; }
+
+configure_alone() {
+  local folder="$1" log linker=() options=()
   shift
-  [[ -f $folder/build.ninja ]] && return
+  if [[ -f $folder/build.ninja ]]; then
+    [[ -f $folder/optional-parts ]] || optional_parts > "$folder/optional-parts"
+    [[ $(cat "$folder/optional-parts") == "$(optional_parts)" ]] && return
+    # Options that `meson configure` has set since.
+    mapfile -t options < <(sed -n '/^\[options\]/,/^\[prop/s/^\(\w*\) = \(.*\)/-D\1=\2/p' "$folder/meson-private/cmd_line.txt")
+    rm "$folder/build.ninja"
+  fi
   command -v ld.lld-19 > /dev/null && linker=(CXX_LD=lld)
   local compiler="clang++-19"
   command -v ccache > /dev/null && compiler="ccache clang++-19"
   say "Configuring ${folder#"$root"/} ..."
   log="$(mktemp)"
   rm -rf "$folder/meson-private" "$folder/meson-info" "$folder/meson-logs"
-  if ! env CC=clang-19 CXX="$compiler" "${linker[@]}" meson setup "$folder" "$root" "$@" > "$log" 2>&1; then
+  if ! env CC=clang-19 CXX="$compiler" "${linker[@]}" meson setup "$folder" "$root" "$@" "${options[@]}" > "$log" 2>&1; then
     tail -n 20 "$log" >&2
+    rm -f "$log"
     die "Meson could not configure ${folder#"$root"/}"
   fi
   rm -f "$log"
+  optional_parts > "$folder/optional-parts"
 }
 
 # build FOLDER [TARGET...]: one progress line on a terminal, the errors anywhere.
-build() {
+build() { alone "${1##*/}" build_alone "$@"; }
+
+build_alone() {
   local folder="$1" options=(-j "$(nproc)") start=$SECONDS
   shift
   [[ -t 1 ]] || options+=(--quiet)
@@ -83,7 +132,9 @@ for target in json.load(sys.stdin):
 }
 
 # The Python environment of the end-to-end tests, made anew when its requirements change. Fails without a network.
-ensure_venv() {
+ensure_venv() { alone venv make_venv; }
+
+make_venv() {
   local wanted python=python3
   wanted="$(sha256sum "$root/tests/e2e/requirements.txt" | cut -d ' ' -f 1)"
   [[ -f $root/.venv/requirements.sha256 && $(cat "$root/.venv/requirements.sha256") == "$wanted" ]] && return
@@ -95,6 +146,7 @@ ensure_venv() {
   if ! { "$python" -m venv "$root/.venv" && "$root/.venv/bin/pip" install --disable-pip-version-check \
     --requirement "$root/tests/e2e/requirements.txt"; } > "$log" 2>&1; then
     tail -n 5 "$log" >&2
+    rm -f "$log"
     return 1
   fi
   rm -f "$log"

@@ -210,6 +210,12 @@ def run_pytest(group, selection, folder):
         group.cases.append(Case("(program)", "failed", f"{ending(code, group.timeout_s)}\n{tail(output)}"))
 
 
+def introspect(arguments, what):
+    done = subprocess.run(["meson", "introspect", what, str(arguments.build_dir)], check=True, text=True,
+                          stdout=subprocess.PIPE)
+    return json.loads(done.stdout)
+
+
 def find_groups(arguments):
     environment = {"MILLRACE_BUILD_DIR": str(arguments.build_dir)}
     if arguments.sanitized:
@@ -218,18 +224,19 @@ def find_groups(arguments):
     if arguments.effort_percent is not None:
         environment["MILLRACE_TEST_EFFORT"] = str(arguments.effort_percent)
     factor = SANITIZER_FACTOR if arguments.sanitized else 1
-    listed = subprocess.run(["meson", "introspect", "--tests", str(arguments.build_dir)], check=True, text=True,
-                            stdout=subprocess.PIPE).stdout
     groups = []
-    for test in json.loads(listed):
+    for test in introspect(arguments, "--tests"):
         kind = "plain" if any(suite.endswith("plain") for suite in test["suite"]) else "catch2"
         timeout_s = max(arguments.timeout_s, test["timeout"]) * factor
         groups.append(Group(test["name"], test["cmd"], kind, {**environment, **test["env"]}, timeout_s))
     if not any(group.name == "cuda_ops" for group in groups):
         reason = "the headers of the CUDA toolkit or Boost.Context are not installed"
         groups.append(Group("cuda", [reason], "absent", {}, 0))
-    groups.append(Group("gpu", [sys.executable, str(ROOT / "tests/gpu/run"), str(arguments.build_dir)], "gpu", {},
-                        4 * arguments.timeout_s))
+    if any(target["name"] == "millrace_cuda" for target in introspect(arguments, "--targets")):
+        groups.append(Group("gpu", [sys.executable, str(ROOT / "tests/gpu/run"), str(arguments.build_dir)], "gpu", {},
+                            4 * arguments.timeout_s))
+    else:
+        groups.append(Group("gpu", ["the build has no millrace_cuda.so: nvcc was not found"], "absent", {}, 0))
     groups.append(Group("tidy", [sys.executable, str(ROOT / "tests/tidy/tidy.py")], "tap", {}, arguments.timeout_s))
     python = str(ROOT / ".venv/bin/python")
     groups.append(Group("e2e", [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests/e2e")],
@@ -298,11 +305,17 @@ def print_report(groups):
     return totals
 
 
+def positive(text):
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"found '{text}', wanted a whole number above 0")
+    return int(text)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build-dir", type=Path, required=True)
     parser.add_argument("--filter", action="append", default=[])
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=positive, default=2)
     parser.add_argument("--timeout-s", type=float, default=600.0)
     parser.add_argument("--sanitized", action="store_true")
     parser.add_argument("--effort-percent", type=int, help="the part of their random repetitions that tests make")
@@ -347,6 +360,7 @@ def run_groups(chosen, arguments):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.exit(main())
     except KeyboardInterrupt:

@@ -39,13 +39,22 @@ RunResult run_to_end(const Options& options) {
     failure = std::move(error);
     signals.cancel();
   });
-  signals.async_wait([&runner](const boost::system::error_code& error, int) {
-    if (!error) runner.interrupt();
+  signals.async_wait([&runner, &signals](const boost::system::error_code& error, int) {
+    if (error) return;
+    runner.interrupt();
+    signals.clear();  // the next one ends the program, whatever it waits for
   });
   group.spawn("run", run_into(runner, signals, result));
   context.run();
   if (failure) std::rethrow_exception(failure);
   return result;
+}
+
+/// Before an hour's run, not after it.
+bool can_write(const std::string& path) {
+  if (path.empty() || std::ofstream(path, std::ios::app)) return true;
+  std::cerr << "load: cannot write " << path << "\n";
+  return false;
 }
 
 int report(const RunResult& result, const Options& options) {
@@ -73,6 +82,7 @@ int report(const RunResult& result, const Options& options) {
 int main(int argc, char** argv) {
   const auto parsed = millrace::load::parse_options(argc, argv);
   if (parsed.exit_code) return *parsed.exit_code;
+  if (!millrace::load::can_write(parsed.options.result_file)) return 1;
   millrace::load::raise_file_limit();
   try {
     return millrace::load::report(millrace::load::run_to_end(parsed.options), parsed.options);

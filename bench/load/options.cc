@@ -12,12 +12,15 @@ namespace {
 
 const char kDescription[] =
     "Drives a server that speaks the OpenAI API over plain HTTP with streaming requests and measures it.\n"
-    "  TTFT  from sending the request to the first chunk with choices\n"
+    "  TTFT  from sending the request to the first chunk with tokens: a text, thoughts, calls or ids; one\n"
+    "        that names the role or the end alone has none\n"
     "  ITL   the gaps between such chunks, pooled over all requests\n"
     "  TPOT  (E2EL - TTFT) / (output tokens - 1), per request\n"
     "  E2EL  from sending the request to its last chunk with choices\n"
+    "None has what a request waited before it was sent: for --max-concurrency, a connection, or this program. With\n"
+    "--request-rate the report says how late requests were sent, and the result file has due_times and start_times.\n"
     "Requests go out on connections that are open already. Token counts are those of the server's usage; without\n"
-    "usage, chunks are counted and the report says so. Exit code 0: every request completed; 1: otherwise.";
+    "usage, chunks with tokens are counted and the report says so. Exit code 0: every request completed; 1: otherwise.";
 
 /// The texts that need another step after CLI11 has read them.
 struct RawOptions {

@@ -27,6 +27,11 @@ bool is_good(const RequestRecord& record, const Goodput& limits) {
          (!limits.e2el_ms || to_ms(record.latency) <= *limits.e2el_ms);
 }
 
+/// Without one, requests come when they can.
+bool has_rate(const Options& options) {
+  return !std::isinf(options.request_rate);
+}
+
 /// `sorted` is not empty.
 double percentile_of(const std::vector<double>& sorted, double percent) {
   const double rank = percent / 100.0 * static_cast<double>(sorted.size() - 1);
@@ -72,10 +77,10 @@ void write_setup(JsonWriter& json, const RunResult& result, const Options& optio
   json.member("endpoint", options.endpoint == Endpoint::kChat ? "chat" : "completions");
   json.member("dataset", to_string(options.dataset));
   json.member("num_prompts", options.num_prompts).key("request_rate");
-  if (std::isinf(options.request_rate)) {
-    json.value("inf");
-  } else {
+  if (has_rate(options)) {
     json.value(options.request_rate);
+  } else {
+    json.value("inf");
   }
   json.member("burstiness", options.burstiness).member("max_concurrency", options.max_concurrency);
   json.member("ramp_up_s", options.ramp_up_s).member("warmups", options.warmups);
@@ -87,6 +92,14 @@ void write_setup(JsonWriter& json, const RunResult& result, const Options& optio
   }
   if (options.dataset == Dataset::kMultiTurn) json.member("num_turns", options.turn_count);
   json.member("temperature", options.temperature).member("seed", options.seed);
+  json.member("text", options.text).member("vocab_size", options.vocab_size).member("timeout_s", options.timeout_s);
+  json.key("goodput").begin_object();
+  for (const auto& [name, limit_ms] :
+       {std::pair{"ttft", options.goodput.ttft_ms}, std::pair{"tpot", options.goodput.tpot_ms},
+        std::pair{"e2el", options.goodput.e2el_ms}}) {
+    if (limit_ms) json.member(name, *limit_ms);
+  }
+  json.end_object();
 }
 
 /// One entry per request, in order of arrival; 0 or an empty list where there is nothing, and the reason in `errors`.
@@ -98,6 +111,8 @@ void write_requests(JsonWriter& json, const RunResult& result) {
   };
   array("input_lens", [&](const RequestRecord& record) { json.value(record.input_tokens); });
   array("output_lens", [&](const RequestRecord& record) { json.value(record.output_tokens); });
+  array("due_times",
+        [&](const RequestRecord& record) { json.value(record.finished ? to_s(record.due_at - result.start) : 0.0); });
   array("start_times", [&](const RequestRecord& record) {
     json.value(record.finished ? to_s(record.sent_at - result.start) : 0.0);
   });
@@ -147,11 +162,13 @@ Summary summarize(const RunResult& result, const Options& options) {
   std::vector<double> tpot;
   std::vector<double> itl;
   std::vector<double> e2el;
+  std::vector<double> late;
   for (const RequestRecord& record : result.records) {
     if (!record.finished) {
       ++summary.unsent;
       continue;
     }
+    if (has_rate(options)) late.push_back(to_ms(record.sent_at - record.due_at));
     if (record.failure) {
       ++summary.failed;
       count_failure(summary.failures, record.failure);
@@ -171,6 +188,7 @@ Summary summarize(const RunResult& result, const Options& options) {
   summary.tpot = statistics_of(std::move(tpot), options.percentiles);
   summary.itl = statistics_of(std::move(itl), options.percentiles);
   summary.e2el = statistics_of(std::move(e2el), options.percentiles);
+  summary.late = statistics_of(std::move(late), {100.0});
   return summary;
 }
 
@@ -184,6 +202,10 @@ std::string to_text(const Summary& summary, const RunResult& result, const Optio
   if (summary.unsent > 0) line("Requests interrupted", fmt::format("{}", summary.unsent));
   line("Duration, s", fmt::format("{:.2f}", summary.duration_s));
   line("In flight at once, at most", fmt::format("{}", result.max_running));
+  if (has_rate(options)) {
+    line("Sent late, mean, ms", fmt::format("{:.2f}", summary.late.mean));
+    line("Sent late, at most, ms", fmt::format("{:.2f}", summary.late.percentiles.front()));
+  }
   line("Input tokens", fmt::format("{}", summary.total_input_tokens));
   line("Output tokens", fmt::format("{}", summary.total_output_tokens));
   line("Requests/s", fmt::format("{:.2f}", summary.per_second(summary.completed)));
@@ -238,6 +260,9 @@ std::string to_json(const Summary& summary, const RunResult& result, const Optio
     for (size_t i = 0; i < entry.values.percentiles.size(); ++i) {
       json.member(fmt::format("p{:g}_{}_ms", options.percentiles[i], entry.key), entry.values.percentiles[i]);
     }
+  }
+  if (has_rate(options)) {
+    json.member("mean_late_ms", summary.late.mean).member("max_late_ms", summary.late.percentiles.front());
   }
   json.key("failures").begin_object();
   for (const auto& [kind, failures] : summary.failures) json.member(kind, failures.count);

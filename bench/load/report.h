@@ -39,6 +39,7 @@ struct Summary {
   Statistics tpot;
   Statistics itl;
   Statistics e2el;
+  Statistics late;  ///< how long after they were due requests were sent, failed ones too; of a run with a rate
   std::map<std::string, FailureCount> failures;
   [[nodiscard]] double per_second(uint64_t count) const;
 };

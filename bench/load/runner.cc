@@ -39,6 +39,10 @@ Runner::Runner(async::Runtime& runtime, const Options& options)
       options_(options),
       workload_(options),
       client_(runtime, options.target, options.api_key, seconds(options.timeout_s)),
+      preparation_(runtime,
+                   [this](const std::string&, const std::exception_ptr& error) {
+                     result_.failure = {FailureKind::kBadData, async::describe(error)};
+                   }),
       requests_(runtime),
       progress_(runtime),
       slot_free_(runtime),
@@ -53,8 +57,13 @@ size_t Runner::connections_to_open() const {
 }
 
 asio::awaitable<RunResult> Runner::run() {
-  result_.failure = co_await prepare();
-  if (result_.failure || result_.interrupted) co_return std::move(result_);
+  preparation_.spawn("prepare", prepare());
+  co_await preparation_.join();
+  co_await requests_.join();  // warm-ups that an interrupted preparation has left behind
+  if (result_.interrupted) {
+    result_.failure = {FailureKind::kCancelled, "interrupted before the measurement began"};
+  }
+  if (result_.failure) co_return std::move(result_);
   result_.records.resize(options_.num_prompts);
   result_.start = runtime_.now();
   if (!options_.quiet && isatty(STDERR_FILENO) == 1) progress_.spawn("progress", show_progress());
@@ -67,18 +76,20 @@ asio::awaitable<RunResult> Runner::run() {
 
 void Runner::interrupt() {
   result_.interrupted = true;
+  preparation_.close();
+  preparation_.cancel();
   requests_.close();
   requests_.cancel();
   slot_free_.notify_all();
   reply_came_.notify_all();
 }
 
-asio::awaitable<Failure> Runner::prepare() {
-  Failure failure = co_await client_.open(1);
+asio::awaitable<void> Runner::prepare() {
+  Failure& failure = result_.failure;
+  failure = co_await client_.open(1);
   if (!failure && result_.model.empty()) failure = co_await find_model();
-  if (!failure) failure = co_await warm_up();
+  if (!failure) co_await warm_up();
   if (!failure) failure = co_await client_.open(connections_to_open());
-  co_return failure;
 }
 
 asio::awaitable<Failure> Runner::find_model() {
@@ -97,21 +108,19 @@ asio::awaitable<Failure> Runner::find_model() {
   co_return Failure{};
 }
 
-asio::awaitable<Failure> Runner::warm_up() {
-  Failure failure;
-  for (uint32_t index = 0; index < options_.warmups && !result_.interrupted && !failure; ++index) {
+asio::awaitable<void> Runner::warm_up() {
+  for (uint32_t index = 0; index < options_.warmups && !result_.interrupted && !result_.failure; ++index) {
     co_await wait_for_slot(runtime_.now() - seconds(options_.ramp_up_s));
     ++running_;
-    requests_.spawn("warm-up", send_warmup(index, failure));
+    requests_.spawn("warm-up", send_warmup(index));
   }
   co_await requests_.join();
-  co_return failure;
 }
 
-asio::awaitable<void> Runner::send_warmup(uint32_t index, Failure& failure) {
+asio::awaitable<void> Runner::send_warmup(uint32_t index) {
   RequestRecord record;
   (void)co_await exchange(workload_.warmup(index), index, record);
-  if (record.failure && !failure) failure = {record.failure.kind, "warm-up: " + record.failure.message};
+  if (record.failure && !result_.failure) result_.failure = {record.failure.kind, "warm-up: " + record.failure.message};
   --running_;
   slot_free_.notify_one();
 }
@@ -125,6 +134,8 @@ asio::awaitable<void> Runner::send_all() {
       co_await slot_free_.wait_until(start + due[index]);
     }
     co_await wait_for_reply(index);
+    if (result_.interrupted) break;
+    result_.records[index].due_at = due_at(index, start + due[index]);
     co_await wait_for_slot(start);
     if (result_.interrupted) break;
     ++running_;
@@ -132,6 +143,12 @@ asio::awaitable<void> Runner::send_all() {
     requests_.spawn("request", send_one(index));
   }
   co_await requests_.join();
+}
+
+async::TimePoint Runner::due_at(uint32_t index, async::TimePoint arrival) const {
+  if (index < replies_.size()) return arrival;
+  const RequestRecord& turn_before = result_.records[index - replies_.size()];
+  return std::max(arrival, turn_before.sent_at + turn_before.latency);
 }
 
 asio::awaitable<void> Runner::wait_for_reply(uint32_t index) {

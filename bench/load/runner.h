@@ -31,17 +31,20 @@ class Runner {
 
   /// Finds the model, opens connections, warms up, then sends everything. Returns when nothing is in flight any more.
   [[nodiscard]] asio::awaitable<RunResult> run();
-  /// Sends nothing more and cancels what is in flight; run() then returns what it has.
+  /// Sends nothing more and cancels what is in flight; run() then returns what it has, a failure where that is nothing.
   void interrupt();
 
  private:
-  [[nodiscard]] asio::awaitable<Failure> prepare();
+  /// Leaves what went wrong in `result_`.
+  [[nodiscard]] asio::awaitable<void> prepare();
   [[nodiscard]] asio::awaitable<Failure> find_model();
-  [[nodiscard]] asio::awaitable<Failure> warm_up();
+  [[nodiscard]] asio::awaitable<void> warm_up();
   [[nodiscard]] asio::awaitable<void> send_all();
   [[nodiscard]] asio::awaitable<void> send_one(uint32_t index);
-  [[nodiscard]] asio::awaitable<void> send_warmup(uint32_t index, Failure& failure);
+  [[nodiscard]] asio::awaitable<void> send_warmup(uint32_t index);
   [[nodiscard]] asio::awaitable<std::string> exchange(Prompt prompt, uint32_t index, RequestRecord& record);
+  /// When a request that has come at `arrival` could be sent first.
+  [[nodiscard]] async::TimePoint due_at(uint32_t index, async::TimePoint arrival) const;
   /// Waits until the turn before this one has been answered.
   [[nodiscard]] asio::awaitable<void> wait_for_reply(uint32_t index);
   /// Waits until one more request may be in flight.
@@ -54,6 +57,7 @@ class Runner {
   Workload workload_;
   HttpClient client_;
   simdjson::ondemand::parser json_;
+  async::TaskGroup preparation_;
   async::TaskGroup requests_;
   async::TaskGroup progress_;
   async::WaitList slot_free_;

@@ -33,15 +33,37 @@ void read_count(simdjson::ondemand::object& usage, const char* key, std::optiona
   if (usage[key].get_uint64().get(count) == simdjson::SUCCESS) into = count;
 }
 
-/// A completion's choice has a text, a chat's a delta with a content.
-void append_text(simdjson::ondemand::array& choices, std::string& text) {
-  simdjson::ondemand::object choice;
-  std::string_view piece;
-  if (choices.at(0).get_object().get(choice) != simdjson::SUCCESS) return;
-  if (choice["text"].get_string().get(piece) == simdjson::SUCCESS ||
-      choice["delta"]["content"].get_string().get(piece) == simdjson::SUCCESS) {
-    text += piece;
+/// What a choice brings. One that only names the role, or why the text ends, brings nothing.
+struct Piece {
+  bool has_tokens = false;
+  std::string text;
+};
+
+/// A completion's choice has a text, a chat's a delta with a content, thoughts or calls; either may have ids.
+bool read_piece(simdjson::ondemand::object choice, Piece& piece) {
+  for (auto field : choice) {
+    simdjson::ondemand::field member;
+    std::string_view key;
+    if (std::move(field).get(member) != simdjson::SUCCESS) return false;
+    if (member.unescaped_key().get(key) != simdjson::SUCCESS) return false;
+    simdjson::ondemand::value value = member.value();
+    if (key == "delta") {
+      simdjson::ondemand::object delta;
+      if (value.get_object().get(delta) == simdjson::SUCCESS && !read_piece(delta, piece)) return false;
+    } else if (key == "text" || key == "content" || key == "reasoning_content" || key == "reasoning") {
+      std::string_view text;
+      if (value.get_string().get(text) != simdjson::SUCCESS) continue;  // null
+      piece.has_tokens |= !text.empty();
+      if (key == "text" || key == "content") piece.text += text;
+    } else if (key == "token_ids" || key == "tool_calls") {
+      simdjson::ondemand::array list;
+      bool empty = true;
+      if (value.get_array().get(list) != simdjson::SUCCESS) continue;
+      if (list.is_empty().get(empty) != simdjson::SUCCESS) return false;
+      piece.has_tokens |= !empty;
+    }
   }
+  return true;
 }
 
 }  // namespace
@@ -62,18 +84,21 @@ void StreamReader::read_event(std::string& data, async::TimePoint at) {
   }
   simdjson::ondemand::document document;
   simdjson::ondemand::object object;
-  bool has_choices = false;
+  event_has_choices_ = event_has_tokens_ = false;
   bool good = json_.iterate(padded(data)).get(document) == simdjson::SUCCESS &&
               document.get_object().get(object) == simdjson::SUCCESS;
   if (good) {
     for (auto field : object) {
       simdjson::ondemand::field member;
-      good = std::move(field).get(member) == simdjson::SUCCESS && read_field(member, has_choices);
+      good = std::move(field).get(member) == simdjson::SUCCESS && read_field(member);
       if (!good) break;
     }
   }
   if (!good) fail(FailureKind::kBadData, fmt::format("not a JSON object: {}", shown(data)));
-  if (!good || !has_choices) return;
+  if (!good || !event_has_choices_) return;
+  had_choices_ = true;
+  end_ = at;
+  if (!event_has_tokens_) return;
   if (chunk_count_++ == 0) {
     first_ = at;
   } else {
@@ -82,17 +107,28 @@ void StreamReader::read_event(std::string& data, async::TimePoint at) {
   last_ = at;
 }
 
-bool StreamReader::read_field(simdjson::ondemand::field& field, bool& has_choices) {
+bool StreamReader::read_choices(simdjson::ondemand::array choices) {
+  for (auto element : choices) {
+    simdjson::ondemand::object choice;
+    if (element.get_object().get(choice) != simdjson::SUCCESS) return false;
+    Piece piece;
+    if (!read_piece(choice, piece)) return false;
+    if (keeps_text_ && !event_has_choices_) text_ += piece.text;
+    event_has_choices_ = true;
+    event_has_tokens_ |= piece.has_tokens;
+  }
+  return true;
+}
+
+bool StreamReader::read_field(simdjson::ondemand::field& field) {
   std::string_view key;
   if (field.unescaped_key().get(key) != simdjson::SUCCESS) return false;
   if (key == "choices") {
     simdjson::ondemand::array choices;
-    bool empty = true;
     if (field.value().get_array().get(choices) != simdjson::SUCCESS) return false;
-    if (choices.is_empty().get(empty) != simdjson::SUCCESS) return false;
-    has_choices = !empty;
-    if (keeps_text_ && has_choices) append_text(choices, text_);
-  } else if (key == "usage") {
+    return read_choices(choices);
+  }
+  if (key == "usage") {
     simdjson::ondemand::object usage;
     if (field.value().get_object().get(usage) != simdjson::SUCCESS) return true;  // null in all chunks but the last
     read_count(usage, "prompt_tokens", input_tokens_);
@@ -112,7 +148,7 @@ Failure StreamReader::failure_of(const HttpReply& reply) const {
   }
   if (failure_) return failure_;
   if (!done_) return {FailureKind::kCut, "the stream ends without [DONE]"};
-  if (chunk_count_ == 0) return {FailureKind::kBadData, "the stream holds no chunk with choices"};
+  if (!had_choices_) return {FailureKind::kBadData, "the stream holds no chunk with choices"};
   return {};
 }
 
@@ -120,9 +156,9 @@ void StreamReader::finish(const HttpReply& reply, uint32_t prompt_length, Reques
   record.sent_at = reply.sent_at;
   record.failure = failure_of(reply);
   record.finished = record.failure.kind != FailureKind::kCancelled;
-  if (chunk_count_ > 0) {
-    record.ttft = first_ - reply.sent_at;
-    record.latency = last_ - reply.sent_at;
+  if (had_choices_) {
+    record.ttft = (chunk_count_ > 0 ? first_ : end_) - reply.sent_at;
+    record.latency = end_ - reply.sent_at;
   }
   record.gaps = std::move(gaps_);
   record.counted_by_server = input_tokens_ && output_tokens_;

@@ -14,10 +14,11 @@ namespace millrace::load {
 
 /// What became of one request. Times count from `sent_at`.
 struct RequestRecord {
+  async::TimePoint due_at;  ///< by the arrivals; a turn of a conversation not before the reply to the last
   async::TimePoint sent_at;
-  async::Duration ttft{0};             ///< to the first chunk with choices
+  async::Duration ttft{0};             ///< to the first chunk with tokens; to the end where none has any
   async::Duration latency{0};          ///< to the last chunk with choices
-  std::vector<async::Duration> gaps;   ///< between such chunks
+  std::vector<async::Duration> gaps;   ///< between chunks with tokens
   uint64_t input_tokens = 0;
   uint64_t output_tokens = 0;
   bool counted_by_server = false;      ///< the token counts are those of usage
@@ -41,7 +42,8 @@ class StreamReader {
 
  private:
   void read_event(std::string& data, async::TimePoint at);
-  bool read_field(simdjson::ondemand::field& field, bool& has_choices);
+  bool read_field(simdjson::ondemand::field& field);
+  bool read_choices(simdjson::ondemand::array choices);
   void fail(FailureKind kind, std::string message);
   [[nodiscard]] Failure failure_of(const HttpReply& reply) const;
 
@@ -49,10 +51,14 @@ class StreamReader {
   const bool keeps_text_;
   std::string text_;
   SseParser sse_;
-  async::TimePoint first_;
-  async::TimePoint last_;
+  async::TimePoint first_;  // of the chunks with tokens
+  async::TimePoint last_;   // of the same
+  async::TimePoint end_;    // the last chunk with choices
   std::vector<async::Duration> gaps_;
-  uint64_t chunk_count_ = 0;
+  uint64_t chunk_count_ = 0;  // with tokens
+  bool event_has_choices_ = false;
+  bool event_has_tokens_ = false;
+  bool had_choices_ = false;
   std::optional<uint64_t> input_tokens_;
   std::optional<uint64_t> output_tokens_;
   bool done_ = false;

@@ -19,8 +19,8 @@ struct LauncherPlace {
 /// Value of an environment variable; null when it is not set.
 using Environment = std::function<const char*(const char* name)>;
 
-/// Looks for torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), Slurm (SLURM_PROCID, SLURM_NTASKS,
-/// SLURM_LAUNCH_NODE_IPADDR), Open MPI (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE) and Kubernetes LeaderWorkerSet
+/// Looks for torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), Open MPI (OMPI_COMM_WORLD_RANK,
+/// OMPI_COMM_WORLD_SIZE), Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_LAUNCH_NODE_IPADDR) and Kubernetes LeaderWorkerSet
 /// (LWS_WORKER_INDEX, LWS_GROUP_SIZE, LWS_LEADER_ADDRESS), in this order. Nothing when none of them is there, or when
 /// it started one process only.
 [[nodiscard]] std::optional<LauncherPlace> find_launcher(const Environment& environment);

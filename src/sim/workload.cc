@@ -48,25 +48,40 @@ Result<uint32_t> read_limit(simdjson::dom::object fields) {
   return static_cast<uint32_t>(limit);
 }
 
+/// Whether the clients came at times of their own: with a rate, in numbers, and not one after another's end ("inf").
+bool has_rate(simdjson::dom::object fields) {
+  double rate = 0;
+  return fields["request_rate"].get(rate) == simdjson::SUCCESS && std::isfinite(rate);
+}
+
+/// When the requests come; of those with a rate rather when they were due than when the limit let them go.
+Result<std::vector<double>> read_times(simdjson::dom::object fields, bool rated) {
+  simdjson::dom::element due;
+  const bool has_due = rated && fields["due_times"].get(due) == simdjson::SUCCESS;
+  return read_array<double>(fields, has_due ? "due_times" : "start_times", "a number that is not negative");
+}
+
 Result<Workload> read_workload(simdjson::dom::object fields) {
   const auto inputs = read_lengths(fields, "input_lens");
   if (inputs.has_error()) return inputs.error();
   const auto outputs = read_lengths(fields, "output_lens");
   if (outputs.has_error()) return outputs.error();
-  const auto starts = read_array<double>(fields, "start_times", "a number that is not negative");
+  const bool rated = has_rate(fields);
+  const auto starts = read_times(fields, rated);
   if (starts.has_error()) return starts.error();
   const auto limit = read_limit(fields);
   if (limit.has_error()) return limit.error();
   if (inputs->empty() || inputs->size() != outputs->size() || inputs->size() != starts->size()) {
     return make_error(ErrorCode::kData,
-                      "input_lens, output_lens, start_times: {}, {} and {} entries, wanted as many of "
+                      "input_lens, output_lens, start_times or due_times: {}, {} and {} entries, wanted as many of "
                       "each, at least 1",
                       inputs->size(), outputs->size(), starts->size());
   }
   Workload workload{.max_concurrency = *limit};
-  const double first_s = *limit > 0 ? std::ranges::min(*starts) : 0;
+  const bool closed = *limit > 0 && !rated;  // who had to wait for another's end comes when one has ended
+  const double first_s = closed ? std::ranges::min(*starts) : 0;
   double last_s = 0;
-  const size_t on_time = *limit > 0 ? std::min<size_t>(*limit, inputs->size()) : inputs->size();
+  const size_t on_time = closed ? std::min<size_t>(*limit, inputs->size()) : inputs->size();
   for (size_t i = 0; i < inputs->size(); ++i) {
     if ((*inputs)[i] < 1 || (*outputs)[i] < 1) {
       return make_error(ErrorCode::kData, "request {}: {} tokens in and {} out, wanted one of each: did it fail?", i,

@@ -41,8 +41,9 @@ struct Workload {
 [[nodiscard]] Workload make_workload(const WorkloadOptions& options);
 
 /// The requests that a run of bench/load sent, from its result file: their lengths, in their order, at the times at
-/// which they were sent; with a limit of concurrency, those that had to wait for none are. Errors name the file and the
-/// field.
+/// which they were due (`due_times`; without them, were sent) if it had a rate, else at which they were sent. In a
+/// closed loop (a limit of concurrency and no rate) those behind the first have no time but another's end. Errors name
+/// the file and the field.
 [[nodiscard]] Result<Workload> load_workload(const std::filesystem::path& result_file);
 
 }  // namespace millrace::sim

@@ -73,6 +73,8 @@ asio::awaitable<void> FakeServer::serve(tcp::socket socket) {
       if (error) co_return;
       buffered.append(piece, count);
     }
+    ++request_count;
+    if (behaviour.silent) co_await async::sleep_for(runtime_, std::chrono::hours(1));
     const std::string path = head.substr(head.find(' ') + 1, head.find(" HTTP") - head.find(' ') - 1);
     if (path == "/v1/models") {
       co_await write(socket, plain_reply(200, R"({"object":"list","data":[{"id":"fake","object":"model"}]})"));
@@ -98,6 +100,9 @@ asio::awaitable<bool> FakeServer::answer(tcp::socket& socket) {
   }
   std::string out = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
   out += http_chunk(": hello\n\n");
+  if (how.role)
+    out += data_event(R"({"choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"usage":null})");
+  if (how.role && how.piece_bytes == 0) co_await write(socket, std::exchange(out, ""));
   for (uint32_t i = 0; i < how.chunk_count; ++i) {
     const async::Duration pause = i == 0 ? how.before_first : how.between;
     if (pause > async::Duration{0}) co_await async::sleep_for(runtime_, pause);
@@ -108,6 +113,7 @@ asio::awaitable<bool> FakeServer::answer(tcp::socket& socket) {
     if (how.piece_bytes == 0) co_await write(socket, std::exchange(out, ""));
     if (fails) break;
   }
+  if (how.finish) out += data_event(R"({"choices":[{"text":"","finish_reason":"length"}],"usage":null})");
   if (how.usage) out += data_event(R"({"id":"cmpl-1","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":9}})");
   if (how.done) out += data_event("[DONE]");
   out += "0\r\n\r\n";

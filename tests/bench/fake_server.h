@@ -13,7 +13,10 @@ namespace millrace::test {
 
 /// How the server answers a completion.
 struct FakeBehaviour {
-  uint32_t chunk_count = 4;            ///< chunks with choices
+  bool silent = false;       ///< nothing is answered, not even which models there are
+  uint32_t chunk_count = 4;  ///< chunks with choices and text
+  bool role = false;         ///< before them, at once, a chunk that names the role alone
+  bool finish = false;       ///< after them one that names the end alone
   async::Duration before_first{0};
   async::Duration between{0};
   bool usage = true;
@@ -37,6 +40,7 @@ class FakeServer {
   std::vector<std::string> bodies;       ///< of the completions, in order of arrival
   std::vector<std::string> paths;
   uint32_t connection_count = 0;
+  uint32_t request_count = 0;  ///< of any kind
   uint32_t running = 0;
   uint32_t max_running = 0;
   FakeBehaviour behaviour;

@@ -96,12 +96,14 @@ TEST_CASE("the result file holds the keys that dashboards know") {
       REQUIRE(json[key].is_double());
     }
   }
-  for (const char* name : {"input_lens", "output_lens", "start_times", "ttfts", "e2els", "itls", "errors"}) {
+  for (const char* name :
+       {"input_lens", "output_lens", "start_times", "due_times", "ttfts", "e2els", "itls", "errors"}) {
     INFO(name);
     REQUIRE(json[name].get_array().value().size() == 7);
   }
   REQUIRE(double(json["ttfts"].at(0)) == Approx(0.1));
   REQUIRE(std::string_view(json["errors"].at(5)) == "timeout: late");
+  REQUIRE(json["max_late_ms"].error() == simdjson::NO_SUCH_FIELD);
 }
 
 TEST_CASE("the report says when tokens were counted by chunks, and shows failures") {
@@ -111,4 +113,27 @@ TEST_CASE("the report says when tokens were counted by chunks, and shows failure
   const std::string text = to_text(summarize(result, options), result, options);
   REQUIRE(text.find("1 requests came without usage") != std::string::npos);
   REQUIRE(text.find("2 failed: HTTP status\n  503: full\n") != std::string::npos);
+}
+
+TEST_CASE("of a run with a rate it is told how late requests were sent") {
+  Options options;
+  options.request_rate = 5;
+  options.goodput.ttft_ms = 200;
+  RunResult result = sample_run();
+  for (size_t i = 0; i < result.records.size(); ++i) {
+    result.records[i].due_at = result.start + 200ms * i;
+    result.records[i].sent_at = result.records[i].due_at + 10ms * i;
+  }
+  const Summary summary = summarize(result, options);
+  REQUIRE(summary.late.mean == Approx(25));  // of the six that were sent
+  const std::string text = to_text(summary, result, options);
+  REQUIRE(text.find("Sent late, mean, ms                  25.00\n") != std::string::npos);
+  REQUIRE(text.find("Sent late, at most, ms               50.00\n") != std::string::npos);
+  simdjson::dom::parser parser;
+  auto json = parser.parse(to_json(summary, result, options));
+  REQUIRE(double(json["max_late_ms"]) == Approx(50));
+  REQUIRE(double(json["due_times"].at(2)) == Approx(0.4));
+  REQUIRE(double(json["start_times"].at(2)) == Approx(0.42));
+  REQUIRE(double(json["goodput"]["ttft"]) == Approx(200));
+  REQUIRE(int64_t(json["vocab_size"]) == 1000);
 }

@@ -37,7 +37,7 @@ Options small_options() {
 }
 
 asio::awaitable<void> interrupt(async::Runtime& runtime, const FakeServer& server, size_t after, Runner& runner) {
-  while (server.bodies.size() < after) co_await async::sleep_for(runtime, 1ms);
+  while (server.request_count < after) co_await async::sleep_for(runtime, 1ms);
   runner.interrupt();
 }
 
@@ -119,6 +119,24 @@ TEST_CASE("without usage, chunks and sent ids are counted") {
   REQUIRE(outcome.summary.total_input_tokens == 20 * 5);
 }
 
+TEST_CASE("chunks that name the role or the end alone are no tokens") {
+  Options options = small_options();
+  options.num_prompts = 3;
+  const Outcome outcome =
+      run(options, {.chunk_count = 3, .role = true, .finish = true, .before_first = 40ms, .usage = false});
+  REQUIRE(outcome.summary.completed == 3);
+  REQUIRE(outcome.summary.total_output_tokens == 3 * 3);
+  for (const RequestRecord& record : outcome.result.records) {
+    REQUIRE(record.gaps.size() == 2);
+    REQUIRE(record.ttft >= 39ms);
+    REQUIRE(record.latency >= std::accumulate(record.gaps.begin(), record.gaps.end(), record.ttft));
+  }
+  // An answer without any text, as one special token is, has come when it ends.
+  const Outcome none = run(options, {.chunk_count = 0, .role = true, .finish = true});
+  REQUIRE(none.summary.completed == 3);
+  for (const RequestRecord& record : none.result.records) REQUIRE(record.ttft == record.latency);
+}
+
 TEST_CASE("the concurrency limit holds and connections are kept") {
   Options options = small_options();
   options.num_prompts = 60;
@@ -151,6 +169,36 @@ TEST_CASE("arrivals keep their times whatever the server does") {
   REQUIRE(outcome.summary.completed == 10);
   for (size_t i = 0; i < 10; ++i) REQUIRE(records[i].sent_at - outcome.result.start >= 9ms * i);
   for (const RequestRecord& record : records) REQUIRE(record.ttft >= 299ms);
+}
+
+TEST_CASE("what a limit holds up beside a rate was due before it was sent") {
+  Options options = small_options();
+  options.num_prompts = 4;
+  options.request_rate = 1000;
+  options.burstiness = 1e6;
+  options.max_concurrency = 1;
+  const Outcome outcome = run(options, {.before_first = 30ms});
+  const auto& records = outcome.result.records;
+  for (size_t i = 0; i < 4; ++i) {
+    REQUIRE(records[i].due_at - outcome.result.start >= 900us * i);
+    REQUIRE(records[i].sent_at - records[i].due_at >= 29ms * i - 2ms * i);
+  }
+  REQUIRE(outcome.summary.late.percentiles[0] >= 3 * 27);
+}
+
+TEST_CASE("a turn of a conversation is due when the one before it is answered") {
+  Options options = small_options();
+  options.dataset = Dataset::kMultiTurn;
+  options.text = true;
+  options.num_prompts = 4;
+  options.turn_count = 4;
+  options.request_rate = 1000;
+  const Outcome outcome = run(options, {.before_first = 20ms});
+  const auto& records = outcome.result.records;
+  for (size_t i = 1; i < 4; ++i) {
+    REQUIRE(records[i].due_at == records[i - 1].sent_at + records[i - 1].latency);
+    REQUIRE(records[i].sent_at >= records[i].due_at);
+  }
 }
 
 TEST_CASE("warm-ups are sent before and not counted") {
@@ -240,4 +288,17 @@ TEST_CASE("an interrupted run keeps what it has") {
   REQUIRE(outcome.summary.completed > 0);
   REQUIRE(outcome.summary.failed == 0);
   REQUIRE(outcome.summary.completed + outcome.summary.unsent == 1000);
+}
+
+TEST_CASE("a run that is interrupted before its measurement ends, and says so") {
+  const Outcome outcome = run(small_options(), {.silent = true}, 1);
+  REQUIRE(outcome.result.interrupted);
+  REQUIRE(outcome.result.failure.kind == FailureKind::kCancelled);
+  REQUIRE(outcome.result.failure.message == "interrupted before the measurement began");
+  Options options = small_options();
+  options.warmups = 40;
+  options.max_concurrency = 2;
+  const Outcome warming = run(options, {.between = 50ms}, 3);  // the first asks for the models
+  REQUIRE(warming.result.failure.kind == FailureKind::kCancelled);
+  REQUIRE(warming.bodies.size() < 40);
 }

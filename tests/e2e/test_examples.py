@@ -8,6 +8,7 @@ import subprocess
 import threading
 
 import pytest
+import yaml
 from millrace_ring import free_port
 from millrace_server import BINARY, LISTENING, MODEL, PATIENCE_S, ROOT, MillraceServer, run_binary, wait_until
 from prompts import PROMPT
@@ -70,6 +71,46 @@ def test_examples_use_flags_that_there_are(name, count):
         assert set(flags) <= known, command
     if not name.endswith(".yaml"):
         assert subprocess.run(["bash", "-n", str(EXAMPLES / name)]).returncode == 0
+
+
+def test_the_services_of_a_leaderworkerset_do_not_meet():
+    workers, service = yaml.safe_load_all((EXAMPLES / "leaderworkerset.yaml").read_text())
+    # The controller makes a headless service of the set's own name, unless there is one.
+    name = workers["metadata"]["name"]
+    assert service["metadata"]["name"] != name
+    template = workers["spec"]["leaderWorkerTemplate"]
+    labels = {"leaderworkerset.sigs.k8s.io/name": name, **template["leaderTemplate"]["metadata"]["labels"]}
+    assert service["spec"]["selector"].items() <= labels.items()
+    drain_s = float(re.search(r"--drain-timeout .*=(\d+)", run_binary("serve", "--help").stdout)[1])
+    for pod in (template["leaderTemplate"], template["workerTemplate"]):
+        assert pod["spec"]["terminationGracePeriodSeconds"] > drain_s
+
+
+def mpirun_arguments(folder, *arguments):
+    """Of the mpirun that an example calls."""
+    program = folder / "mpirun"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    done = subprocess.run([str(EXAMPLES / "openmpi.sh"), *arguments], capture_output=True, text=True, timeout=PATIENCE_S,
+                          env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_open_mpis_hosts_may_have_slots(tmp_path):
+    arguments = mpirun_arguments(tmp_path, "a:2,b:2", "--host", "0.0.0.0")
+    assert arguments[arguments.index("--dist-init-addr") + 1] == "a:30100"
+    assert arguments[arguments.index("--host") + 1] == "a:2,b:2"
+
+
+def test_slurm_hands_flags_on(tmp_path):
+    (tmp_path / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "srun").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "2",
+                   "SLURM_SUBMIT_DIR": ".", "SLURM_NTASKS": "2"}
+    done = subprocess.run(["bash", EXAMPLES / "slurm.sbatch", "--max-queued-requests", "7"], env=environment,
+                          capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.stdout.splitlines()[-2:] == ["--max-queued-requests", "7"], done.stderr
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed")

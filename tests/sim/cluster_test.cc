@@ -177,6 +177,18 @@ TEST_CASE("the requests of a load run are replayed") {
   REQUIRE(waited->arrivals[0].input_length == 6);
   REQUIRE(waited->arrivals[1].at_s == 0.25);
   REQUIRE(waited->arrivals[2].at_s == 0.25);
+  const auto named = load(R"({"max_concurrency":2,"request_rate":"inf","input_lens":[5,6,7],"output_lens":[1,1,1],
+                              "start_times":[1.5,1.25,9]})");
+  REQUIRE(named->arrivals[2].at_s == 0.25);
+  // With a rate clients come at times of their own; a limit may hold them up besides.
+  const auto rated = load(R"({"max_concurrency":1,"request_rate":0.2,"input_lens":[5,6,7],"output_lens":[1,1,1],
+                              "start_times":[0.5,5.5,12]})");
+  REQUIRE(rated->max_concurrency == 1);
+  REQUIRE(rated->arrivals[1].at_s == 5.5);
+  REQUIRE(rated->arrivals[2].at_s == 12);
+  const auto due = load(R"({"max_concurrency":1,"request_rate":0.2,"input_lens":[5,6,7],"output_lens":[1,1,1],
+                            "start_times":[0.5,5.5,12],"due_times":[0,5,10]})");
+  REQUIRE(due->arrivals[2].at_s == 10);
   REQUIRE_THAT(load(R"({"input_lens":[5],"output_lens":[1,2],"start_times":[0]})").error().message,
                Catch::Contains("1, 2 and 1 entries"));
   REQUIRE_THAT(load(R"({"input_lens":[5],"output_lens":[0],"start_times":[0]})").error().message,

@@ -1,0 +1,155 @@
+"""What ./run and ./test share (scripts/dev.sh), and which tests there are to run (scripts/run_tests.py), over a fake Meson."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from millrace_server import PATIENCE_S, ROOT
+
+FAKES = {
+    "dpkg-query": 'for package; do echo "installed $package"; done\n',
+    # Leaves a line when it begins and when it ends, so that two at a time show.
+    "meson": """echo "begin $1" >> "$LOG"
+if [ "$1" = introspect ]; then cat "$ANSWERS/$2"; exit 0; fi
+sleep 0.3
+mkdir -p "$2/meson-private" && touch "$2/build.ninja" && echo "end $*" >> "$LOG"
+printf "[options]\ngpu_architectures = 80,90a\n\n[properties]\n" > "$2/meson-private/cmd_line.txt"
+""",
+    "ninja": """case "$*" in *" -n "*) echo "[1/1] something"; exit 0 ;; esac
+echo begin ninja >> "$LOG"; sleep 0.3; echo end ninja >> "$LOG"
+""",
+}
+
+
+class Checkout:
+    """A folder with the scripts, and programs that are found before others; no package is ever missing."""
+
+    def __init__(self, folder):
+        self.folder, self.programs, self.log = folder, folder / "programs", folder / "log"
+        shutil.copytree(ROOT / "scripts", folder / "scripts")
+        self.programs.mkdir()
+        for name, text in FAKES.items():
+            self.add(name, text)
+        self.environment = {**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}", "LOG": str(self.log),
+                            "ANSWERS": str(folder / "answers")}
+
+    def add(self, name, text):
+        path = self.programs / name
+        path.write_text(f"#!/bin/sh\n{text}")
+        path.chmod(0o755)
+
+    def start(self, command):
+        return subprocess.Popen(["bash", "-euc", f"source scripts/dev.sh; {command}"], cwd=self.folder,
+                                env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def run(self, command):
+        process = self.start(command)
+        output, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, output
+        return output
+
+    def said(self):
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    return Checkout(tmp_path)
+
+
+def test_two_at_once_take_turns_with_a_build_folder(checkout):
+    both = [checkout.start('configure "$root/build"; build "$root/build" all') for _ in range(2)]
+    outputs = [process.communicate(timeout=PATIENCE_S)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    assert sum("Waiting for another" in output for output in outputs) >= 1
+    said = checkout.said()
+    assert said.count("begin setup") == 1
+    assert said.count("begin ninja") == 2
+    for begin, end in zip(said[::2], said[1::2], strict=True):
+        assert (begin.split()[0], end.split()[0]) == ("begin", "end"), said
+
+
+def test_what_a_build_leaves_running_does_not_keep_the_folder(checkout):
+    checkout.add("ninja", 'case "$*" in *" -n "*) echo "[1/1]"; exit 0 ;; esac\nsleep 100 > /dev/null 2>&1 &\necho $! > "$LOG"\n')
+    try:
+        checkout.run('build "$root/build" all')
+        checkout.run('alone build echo free')
+    finally:
+        os.kill(int(checkout.log.read_text()), 9)
+
+
+def test_the_exit_code_and_the_message_of_what_is_done_alone_stay(checkout):
+    checkout.add("ninja", "exit 1\n")
+    process = checkout.start('build "$root/build" all; echo not here')
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "the build failed" in output and "not here" not in output
+
+
+def test_a_toolkit_that_comes_later_is_found(checkout):
+    checkout.run('configure "$root/build"; configure "$root/build"')
+    assert checkout.said().count("begin setup") == 1
+    checkout.add("nvcc", "")
+    checkout.run('configure "$root/build"; configure "$root/build"')
+    assert checkout.said().count("begin setup") == 2
+    assert checkout.said()[-1].endswith(" -Dgpu_architectures=80,90a")  # as `meson configure` has left it
+    (checkout.programs / "nvcc").unlink()
+    checkout.run('configure "$root/build"')
+    assert checkout.said().count("begin setup") == 3
+
+
+def groups_of(checkout, targets):
+    answers = checkout.folder / "answers"
+    answers.mkdir(exist_ok=True)
+    (answers / "--tests").write_text("[]")
+    (answers / "--targets").write_text(json.dumps([{"name": name} for name in targets]))
+    code = ("import argparse, run_tests\n"
+            "found = run_tests.find_groups(argparse.Namespace(build_dir=run_tests.Path('nowhere'), sanitized=False,\n"
+            "                                                 effort_percent=None, timeout_s=1))\n"
+            "print(*(f'{group.name} {group.kind} {group.command[0]}' for group in found), sep='\\n')\n")
+    done = subprocess.run([sys.executable, "-c", code], cwd=checkout.folder / "scripts", env=checkout.environment,
+                          capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_gpus_tests_are_skipped_where_nvcc_was_not_found(checkout):
+    without = groups_of(checkout, ["millrace"])
+    assert "gpu absent the build has no millrace_cuda.so: nvcc was not found" in without
+    assert f"gpu gpu {sys.executable}" in groups_of(checkout, ["millrace", "millrace_cuda"])
+
+
+def test_a_test_run_that_ends_early_ends_with_its_counts(checkout):
+    shutil.copy(ROOT / "test", checkout.folder / "test")
+    checkout.add("meson", "exit 1\n")
+    done = subprocess.run([checkout.folder / "test", "--filter", "tidy"], env=checkout.environment, capture_output=True,
+                          text=True, timeout=PATIENCE_S)
+    assert done.returncode == 1
+    assert "Meson could not configure" in done.stderr
+    assert done.stdout.splitlines()[-1] == "0 passed, 1 failed, 0 skipped"
+
+
+def test_the_hint_of_run_suits_its_flags(checkout):
+    shutil.copy(ROOT / "run", checkout.folder / "run")
+    (checkout.folder / "answers").mkdir()
+    target = {"name": "millrace", "type": "executable", "defined_in": str(checkout.folder / "meson.build"),
+              "filename": [str(checkout.folder / "build" / "millrace")]}
+    (checkout.folder / "answers" / "--targets").write_text(json.dumps([target]))
+    (checkout.folder / "build").mkdir()
+    binary = checkout.folder / "build" / "millrace"
+    binary.write_text("#!/bin/sh\n")
+    binary.chmod(0o755)
+
+    def hint(*flags):
+        done = subprocess.run([checkout.folder / "run", *flags], env=checkout.environment, capture_output=True, text=True,
+                              timeout=PATIENCE_S)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    assert "curl http://127.0.0.1:30000/v1/models\n" in hint()
+    assert "curl http://127.0.0.1:PORT/v1/models -H 'Authorization: Bearer KEY'\n" in hint("--port", "0", "--api-key", "x")
+    assert "curl" not in hint("--node-rank", "1")
+    assert "curl" in hint("--node-rank=0")
