@@ -211,8 +211,9 @@ tensor::ChannelSupport NodeStages::last_channels() const {
 }
 
 uint64_t NodeStages::page_bytes(int32_t page_size) const {
-  const model::LayerRange layers{options_.spans.front().layers.begin, options_.spans.back().layers.end};
-  return model::kv_page_bytes(config_, layers, page_size, parts_.front().backend->compute_dtype());
+  uint64_t bytes = 0;
+  for (const Part& part : parts_) bytes += part.model->page_bytes(page_size);
+  return bytes;
 }
 
 std::map<std::string, NodeStages::Shared> NodeStages::memories() const {
@@ -223,8 +224,7 @@ std::map<std::string, NodeStages::Shared> NodeStages::memories() const {
     const tensor::DeviceMemory memory = backend.memory();
     Shared& shared = memories[memory.name];
     shared.available_bytes = memory.available_bytes;
-    shared.page_bytes +=
-        model::kv_page_bytes(config_, options_.spans[i].layers, options_.page_size, backend.compute_dtype());
+    shared.page_bytes += parts_[i].model->page_bytes(options_.page_size);
     if (backend.is_host()) continue;
     // Behind another node's stage; only there NCCL is asked for.
     const bool receives = i == 0 && !options_.spans[i].first && parts_[i].backend->channel_support().missing.empty();

@@ -78,7 +78,7 @@ class NodeStages {
   /// says how much is missing. Caches in memory of the host get it page by page, as it is used: there is room.
   [[nodiscard]] Result<void> check_room(uint64_t page_count) const;
   [[nodiscard]] Result<void> check_host_room(uint64_t host_page_count) const;
-  /// Bytes of such a page over all stages of the node.
+  /// Bytes of such a page over all stages of the node, before make_stages().
   [[nodiscard]] uint64_t page_bytes(int32_t page_size) const;
   /// With a store: per stage what the content of its pages follows from, its weights and how it computes.
   [[nodiscard]] std::vector<std::string> contents() const;

@@ -72,6 +72,21 @@ TEST_CASE("attention agrees with the reference over several splits of the keys")
   }
 }
 
+TEST_CASE("a backend knows what the pages of a cache take before there is one") {
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    for (const int32_t head_dim : {8, 20, 64, 80, 100, 256}) {
+      for (const int32_t page_size : {1, 7, 16}) {
+        INFO(backend_case.name << ": heads of " << head_dim << ", pages of " << page_size);
+        const tensor::KvCacheShape shape{3, 2, head_dim, page_size, 5};
+        const auto cache = backend->make_kv_cache(shape);
+        REQUIRE(backend->kv_page_bytes(shape) == cache->page_bytes());
+        REQUIRE(backend->kv_page_bytes({3, 2, head_dim, page_size}) == cache->page_bytes());
+      }
+    }
+  }
+}
+
 TEST_CASE("a value that is no number, or too large to be stored, spoils the rows that see it and nobody else") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 8);
