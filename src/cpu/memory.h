@@ -15,6 +15,8 @@ namespace millrace::cpu {
 class Scratch {
  public:
   [[nodiscard]] std::byte* reserve(size_t bytes);
+  /// What it has taken so far.
+  [[nodiscard]] size_t bytes() const { return buffer_.bytes(); }
   template <class T>
   [[nodiscard]] T* reserve_as(size_t count) {
     return reinterpret_cast<T*>(reserve(count * sizeof(T)));
