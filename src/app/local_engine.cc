@@ -280,11 +280,12 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
                                   .page_count = page_count,
                                   .max_batch_tokens = max_batch_tokens(options_),
                                   .vocab_size = static_cast<uint32_t>(config_.vocab_size),
-                                  .host_page_count = head.scheduler.host_page_count};
+                                  .host_page_count = head.scheduler.host_page_count,
+                                  .drawable_vocab = drawable_vocab_};
 
   const sched::RingShape shape{static_cast<uint32_t>(options_.pp_size), head.scheduler.window, bounds, head.watchdog};
   async::Runtime& runtime = head_thread_.runtime();
-  RETURN_IF_ERROR(node_->make_stages(runtime, shape, drawable_vocab_, fingerprint_));
+  RETURN_IF_ERROR(node_->make_stages(runtime, shape, fingerprint_));
   {
     const std::lock_guard lock(interrupt_mutex_);
     stages_ = &node_->stages();

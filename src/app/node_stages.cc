@@ -295,7 +295,7 @@ std::vector<std::string> NodeStages::contents() const {
   return texts;
 }
 
-Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingShape& shape, uint32_t drawable_vocab,
+Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingShape& shape,
                                      const std::string& fingerprint) {
   RETURN_IF_ERROR(check_room(shape.bounds.page_count));
   RETURN_IF_ERROR(check_host_room(shape.bounds.host_page_count));
@@ -312,7 +312,7 @@ Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingS
     if (store.has_error()) return store.error();
     part.store = std::move(*store);
     runtimes.push_back(&part.thread->runtime());
-    const sched::ModelRunner::Options runner{.vocab_size = drawable_vocab,
+    const sched::ModelRunner::Options runner{.vocab_size = shape.bounds.drawable_vocab,
                                              .host_page_count = shape.bounds.host_page_count,
                                              .activations_to_host = i + 1 == parts_.size()};
     runners.push_back([&part, runner](async::Runtime& stage_runtime) {

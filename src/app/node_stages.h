@@ -85,7 +85,7 @@ class NodeStages {
   /// Allocates the caches, opens the stores and makes the loops' host. `control` outlives it. `fingerprint`: of the
   /// contents() of all stages of the ring, since a page follows from the layers before it too.
   [[nodiscard]] Result<void> make_stages(async::Runtime& control, const sched::RingShape& shape,
-                                         uint32_t drawable_vocab, const std::string& fingerprint);
+                                         const std::string& fingerprint);
   /// Undoes make_stages(), but for the weights: it may be called anew, with another shape. No loop runs. Blocks until
   /// the links that end have done so.
   void unmake_stages();
