@@ -1,5 +1,6 @@
 #include "app/engine_options.h"
 
+#include <algorithm>
 #include <random>
 
 namespace millrace::app {
@@ -8,6 +9,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr async::Duration kHeartbeat = 500ms;
+/// Cached prefixes are kept up to so many times what the running requests can hold.
+constexpr uint64_t kCachedPerRunning = 8;
 
 }  // namespace
 
@@ -23,6 +26,17 @@ uint32_t max_batch_tokens(const EngineOptions& options) {
   const auto size = static_cast<uint32_t>(options.chunked_prefill_size);
   return sched::most_prompt_tokens(*sched::parse_chunking(options.chunking), size) +
          static_cast<uint32_t>(options.max_running_requests);
+}
+
+uint32_t pool_pages(const EngineOptions& options, int32_t longest, uint64_t capacity) {
+  const auto page_size = static_cast<uint64_t>(options.page_size);
+  // More than every running request at full length is of use to the prefix cache only, and soon to nobody.
+  const uint64_t pages_each = (static_cast<uint64_t>(longest) + page_size - 1) / page_size;
+  uint64_t useful = pages_each * static_cast<uint64_t>(options.max_running_requests);
+  if (options.radix_cache) useful *= kCachedPerRunning;
+  const uint64_t wanted =
+      options.max_total_tokens > 0 ? static_cast<uint64_t>(options.max_total_tokens) / page_size : capacity;
+  return static_cast<uint32_t>(std::min({wanted, useful, uint64_t{INT32_MAX}}));
 }
 
 sched::HeadOptions head_options(const EngineOptions& options, const model::ModelConfig& config, uint32_t page_count,

@@ -56,6 +56,8 @@ struct EngineOptions {
 [[nodiscard]] uint32_t window(const EngineOptions& options);
 /// Rows of the largest micro-batch.
 [[nodiscard]] uint32_t max_batch_tokens(const EngineOptions& options);
+/// Pages of the KV cache where `capacity` fit the memory and sequences have up to `longest` tokens; 0: no room for one.
+[[nodiscard]] uint32_t pool_pages(const EngineOptions& options, int32_t longest, uint64_t capacity);
 /// The head's, over pools of so many pages and requests of up to `context_length` tokens; all but what the processors
 /// and the model say.
 [[nodiscard]] sched::HeadOptions head_options(const EngineOptions& options, const model::ModelConfig& config,

@@ -10,12 +10,6 @@
 #include "model/tensor_list.h"
 
 namespace millrace::app {
-namespace {
-
-/// Cached prefixes are kept up to so many times what the running requests can hold.
-constexpr uint64_t kCachedPerRunning = 8;
-
-}  // namespace
 
 LocalEngine::LocalEngine(const EngineOptions& options, const ClusterPlace& place, model::ModelConfig config,
                          size_t vocab_size)
@@ -237,11 +231,6 @@ Result<LocalEngine::LoadedRing> LocalEngine::wait_for_nodes() {
 }
 
 Result<uint32_t> LocalEngine::page_count() {
-  const auto page_size = static_cast<uint64_t>(options_.page_size);
-  const uint64_t longest = static_cast<uint64_t>(config_.context_length());
-  // More than every running request at full length is of use to the prefix cache only, and soon to nobody.
-  uint64_t useful = (longest + page_size - 1) / page_size * static_cast<uint64_t>(options_.max_running_requests);
-  if (options_.radix_cache) useful *= kCachedPerRunning;
   uint64_t capacity = node_->page_capacity(options_.memory_fraction);
   if (coordinator_) {
     const auto ring = wait_for_nodes();
@@ -252,15 +241,13 @@ Result<uint32_t> LocalEngine::page_count() {
   if (options_.hierarchical_cache && options_.host_cache_gb <= 0 && node_->on_host()) {
     capacity = static_cast<uint64_t>(static_cast<double>(capacity) / (1 + options_.host_cache_ratio));
   }
-  const uint64_t wanted =
-      options_.max_total_tokens > 0 ? static_cast<uint64_t>(options_.max_total_tokens) / page_size : capacity;
-  const uint64_t pages = std::min({wanted, useful, uint64_t{1} << 31});
+  const uint32_t pages = pool_pages(options_, config_.context_length(), capacity);
   if (pages == 0) {
     return make_error(ErrorCode::kInvalidArgument,
                       "no room for a KV cache page of {} tokens: raise --max-total-tokens or --mem-fraction-static",
-                      page_size);
+                      options_.page_size);
   }
-  return static_cast<uint32_t>(pages);
+  return pages;
 }
 
 uint32_t LocalEngine::host_page_count(uint32_t page_count) const {
@@ -293,11 +280,12 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
                                   .page_count = page_count,
                                   .max_batch_tokens = max_batch_tokens(options_),
                                   .vocab_size = static_cast<uint32_t>(config_.vocab_size),
-                                  .host_page_count = head.scheduler.host_page_count};
+                                  .host_page_count = head.scheduler.host_page_count,
+                                  .drawable_vocab = drawable_vocab_};
 
   const sched::RingShape shape{static_cast<uint32_t>(options_.pp_size), head.scheduler.window, bounds, head.watchdog};
   async::Runtime& runtime = head_thread_.runtime();
-  RETURN_IF_ERROR(node_->make_stages(runtime, shape, drawable_vocab_, fingerprint_));
+  RETURN_IF_ERROR(node_->make_stages(runtime, shape, fingerprint_));
   {
     const std::lock_guard lock(interrupt_mutex_);
     stages_ = &node_->stages();

@@ -211,8 +211,9 @@ tensor::ChannelSupport NodeStages::last_channels() const {
 }
 
 uint64_t NodeStages::page_bytes(int32_t page_size) const {
-  const model::LayerRange layers{options_.spans.front().layers.begin, options_.spans.back().layers.end};
-  return model::kv_page_bytes(config_, layers, page_size, parts_.front().backend->compute_dtype());
+  uint64_t bytes = 0;
+  for (const Part& part : parts_) bytes += part.model->page_bytes(page_size);
+  return bytes;
 }
 
 std::map<std::string, NodeStages::Shared> NodeStages::memories() const {
@@ -223,8 +224,7 @@ std::map<std::string, NodeStages::Shared> NodeStages::memories() const {
     const tensor::DeviceMemory memory = backend.memory();
     Shared& shared = memories[memory.name];
     shared.available_bytes = memory.available_bytes;
-    shared.page_bytes +=
-        model::kv_page_bytes(config_, options_.spans[i].layers, options_.page_size, backend.compute_dtype());
+    shared.page_bytes += parts_[i].model->page_bytes(options_.page_size);
     if (backend.is_host()) continue;
     // Behind another node's stage; only there NCCL is asked for.
     const bool receives = i == 0 && !options_.spans[i].first && parts_[i].backend->channel_support().missing.empty();
@@ -245,10 +245,16 @@ uint64_t NodeStages::page_capacity(double fraction) const {
 }
 
 Result<void> NodeStages::check_room(uint64_t page_count) const {
-  if (on_host()) return {};
   for (const auto& [name, shared] : memories()) {
     const uint64_t wanted = page_count * shared.page_bytes;
     if (wanted <= shared.available_bytes) continue;
+    if (on_host()) {
+      log::warn(
+          "a KV cache of {} pages of {} tokens takes {:.1f} MB when all are in use, {:.1f} MB of memory are "
+          "available: --max-total-tokens says how many",
+          page_count, options_.page_size, megabytes(wanted), megabytes(shared.available_bytes));
+      continue;
+    }
     return make_error(ErrorCode::kExhausted,
                       "{}: a KV cache of {} pages of {} tokens takes {:.1f} MB, {:.1f} MB are free beside weights and "
                       "scratch: {:.1f} MB are missing",
@@ -295,7 +301,20 @@ std::vector<std::string> NodeStages::contents() const {
   return texts;
 }
 
-Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingShape& shape, uint32_t drawable_vocab,
+Result<void> NodeStages::allocate_cache(size_t index, const sched::StageBounds& bounds) {
+  model::StageModel& model = *parts_[index].model;
+  const auto page_size = static_cast<int32_t>(bounds.page_size);
+  try {
+    model.allocate_cache(page_size, static_cast<int32_t>(bounds.page_count));
+  } catch (const std::runtime_error& short_of_memory) {
+    return make_error(ErrorCode::kExhausted, "{}: a KV cache of {} pages of {} tokens takes {:.1f} MB: {}",
+                      stage_name(index), bounds.page_count, page_size,
+                      megabytes(bounds.page_count * model.page_bytes(page_size)), short_of_memory.what());
+  }
+  return {};
+}
+
+Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingShape& shape,
                                      const std::string& fingerprint) {
   RETURN_IF_ERROR(check_room(shape.bounds.page_count));
   RETURN_IF_ERROR(check_host_room(shape.bounds.host_page_count));
@@ -303,8 +322,7 @@ Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingS
   std::vector<sched::LocalStages::RunnerFactory> runners;
   for (size_t i = 0; i < parts_.size(); ++i) {
     Part& part = parts_[i];
-    part.model->allocate_cache(static_cast<int32_t>(shape.bounds.page_size),
-                               static_cast<int32_t>(shape.bounds.page_count));
+    RETURN_IF_ERROR(allocate_cache(i, shape.bounds));
     const model::LayerRange& layers = options_.spans[i].layers;
     auto store = open_page_store(part.thread->runtime(), options_.storage,
                                  {fingerprint, static_cast<uint32_t>(layers.begin), static_cast<uint32_t>(layers.end),
@@ -312,7 +330,7 @@ Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingS
     if (store.has_error()) return store.error();
     part.store = std::move(*store);
     runtimes.push_back(&part.thread->runtime());
-    const sched::ModelRunner::Options runner{.vocab_size = drawable_vocab,
+    const sched::ModelRunner::Options runner{.vocab_size = shape.bounds.drawable_vocab,
                                              .host_page_count = shape.bounds.host_page_count,
                                              .activations_to_host = i + 1 == parts_.size()};
     runners.push_back([&part, runner](async::Runtime& stage_runtime) {

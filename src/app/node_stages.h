@@ -75,17 +75,17 @@ class NodeStages {
   /// Pages, over all stages of the node, in `fraction` of the memory that is available now; 0: the device's default.
   [[nodiscard]] uint64_t page_capacity(double fraction) const;
   /// Whether so many pages have room on the devices, and in memory of the host if they are of the host tier; an error
-  /// says how much is missing. Caches in memory of the host get it page by page, as it is used: there is room.
+  /// says how much is missing. Caches in memory of the host get it page by page, as it is used: there the log says so.
   [[nodiscard]] Result<void> check_room(uint64_t page_count) const;
   [[nodiscard]] Result<void> check_host_room(uint64_t host_page_count) const;
-  /// Bytes of such a page over all stages of the node.
+  /// Bytes of such a page over all stages of the node, before make_stages().
   [[nodiscard]] uint64_t page_bytes(int32_t page_size) const;
   /// With a store: per stage what the content of its pages follows from, its weights and how it computes.
   [[nodiscard]] std::vector<std::string> contents() const;
   /// Allocates the caches, opens the stores and makes the loops' host. `control` outlives it. `fingerprint`: of the
   /// contents() of all stages of the ring, since a page follows from the layers before it too.
   [[nodiscard]] Result<void> make_stages(async::Runtime& control, const sched::RingShape& shape,
-                                         uint32_t drawable_vocab, const std::string& fingerprint);
+                                         const std::string& fingerprint);
   /// Undoes make_stages(), but for the weights: it may be called anew, with another shape. No loop runs. Blocks until
   /// the links that end have done so.
   void unmake_stages();
@@ -112,6 +112,7 @@ class NodeStages {
   [[nodiscard]] Result<void> load_all(const model::Checkpoint& checkpoint);
   [[nodiscard]] Result<void> make_backends();
   [[nodiscard]] Result<void> check_weights_fit() const;
+  [[nodiscard]] Result<void> allocate_cache(size_t index, const sched::StageBounds& bounds);
   /// Memory of devices by name, shared by the stages on each.
   struct Shared {
     uint64_t available_bytes = 0;

@@ -64,8 +64,7 @@ class Host final : public cluster::StageHost {
     const Purpose purpose{what_loops_follow_from(assignment), pages, fingerprint};
     if (purpose != made_for_) unmake();
     if (!node_->made()) {
-      const auto made = node_->make_stages(control_, cluster::ring_shape(assignment, config_, pages),
-                                           assignment.drawable_vocab, fingerprint);
+      const auto made = node_->make_stages(control_, cluster::ring_shape(assignment, config_, pages), fingerprint);
       if (made.has_error()) {
         node_.reset();  // some of its stages may be made and others not
         return made.error();

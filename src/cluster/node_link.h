@@ -56,7 +56,7 @@ namespace millrace::cluster {
   return {assignment.stage_count,
           assignment.window,
           {assignment.max_running, assignment.page_size, pages.device, assignment.max_batch_tokens,
-           static_cast<uint32_t>(config.vocab_size), pages.host},
+           static_cast<uint32_t>(config.vocab_size), pages.host, assignment.drawable_vocab},
           async::Duration(assignment.watchdog_ns)};
 }
 

@@ -39,11 +39,12 @@ struct Unit {
   int32_t count = 0;
   int32_t split_begin = 0;
   int32_t split_end = 0;
-  size_t partial = 0;  ///< index of its first split among all, where partial results are kept
+  size_t states = 0;  ///< where those of its splits begin among all units', and behind them its total; in floats
 };
 
+/// Whole cache lines, since neighbours are written by other threads.
 size_t state_floats(int32_t rows, int32_t padded) {
-  return static_cast<size_t>(rows) * static_cast<size_t>(1 + 16 + padded);
+  return static_cast<size_t>(round_up(int64_t{rows} * (1 + 16 + padded), 16));
 }
 
 AttentionState state_at(float* floats, int32_t rows) {
@@ -216,7 +217,6 @@ void store_output(const Op& op, const Unit& unit, const AttentionState& state) {
 
 std::vector<Unit> divide(const Op& op) {
   std::vector<Unit> units;
-  size_t splits = 0;
   for (size_t s = 0; s < op.batch.sequence_count(); ++s) {
     const int32_t virtual_rows = (op.batch.row_begin[s + 1] - op.batch.row_begin[s]) * op.group;
     for (int32_t kv_head = 0; kv_head < op.shape.kv_head_count; ++kv_head) {
@@ -224,8 +224,7 @@ std::vector<Unit> divide(const Op& op) {
         const int32_t count = std::min(kTileRows, virtual_rows - first);
         const int32_t last = op.batch.prefix[s] + (first + count - 1) / op.group;
         const int32_t oldest = oldest_key(op, op.batch.prefix[s] + first / op.group);
-        units.push_back({s, kv_head, first, count, oldest / kSplitKeys, last / kSplitKeys + 1, splits});
-        splits += static_cast<size_t>(units.back().split_end - units.back().split_begin);
+        units.push_back({s, kv_head, first, count, oldest / kSplitKeys, last / kSplitKeys + 1});
       }
     }
   }
@@ -259,28 +258,35 @@ void run_whole_units(const Op& op, const std::vector<Unit>& units) {
 }
 
 /// Few units with long contexts: the splits run in parallel and are merged afterwards, in the same order.
-void run_split_units(const Op& op, const std::vector<Unit>& units) {
+void run_split_units(const Op& op, std::vector<Unit> units) {
   const int32_t padded = op.cache.padded_dim();
   std::vector<std::pair<size_t, int32_t>> items;  // (unit, split)
+  size_t floats = 0;
   for (size_t i = 0; i < units.size(); ++i) {
-    for (int32_t split = units[i].split_begin; split < units[i].split_end; ++split) items.emplace_back(i, split);
+    Unit& unit = units[i];
+    for (int32_t split = unit.split_begin; split < unit.split_end; ++split) items.emplace_back(i, split);
+    unit.states = floats;
+    floats += static_cast<size_t>(unit.split_end - unit.split_begin + 1) * state_floats(unit.count, padded);
   }
-  const size_t state = state_floats(kTileRows, padded);
-  float* const partials = op.device.shared_scratch.reserve_as<float>((items.size() + units.size()) * state);
+  float* const states = op.device.shared_scratch.reserve_as<float>(floats);
+  const auto state_of = [&](const Unit& unit, int32_t split) {
+    const auto index = static_cast<size_t>(split - unit.split_begin);
+    return state_at(states + unit.states + index * state_floats(unit.count, padded), unit.count);
+  };
   for_each_item(op.device.pool, items.size(), [&](size_t i, int slot) {
-    const Unit& unit = units[items[i].first];
+    const auto [index, split] = items[i];
+    const Unit& unit = units[index];
     const Workspace space(op.device.slot_scratch[static_cast<size_t>(slot)], op.cache);
     AttentionRows rows = load_queries(op, unit, space);
-    rows.state = state_at(partials + i * state, unit.count);
-    walk_split(op, unit, rows, items[i].second, space);
+    rows.state = state_of(unit, split);
+    walk_split(op, unit, rows, split, space);
   });
   for_each_item(op.device.pool, units.size(), [&](size_t i, int) {
     const Unit& unit = units[i];
-    const AttentionState total = state_at(partials + (items.size() + i) * state, unit.count);
+    const AttentionState total = state_of(unit, unit.split_end);
     reset(total, unit.count, padded);
     for (int32_t split = unit.split_begin; split < unit.split_end; ++split) {
-      const size_t item = unit.partial + static_cast<size_t>(split - unit.split_begin);
-      op.device.kernels.attention_merge(unit.count, padded, total, state_at(partials + item * state, unit.count));
+      op.device.kernels.attention_merge(unit.count, padded, total, state_of(unit, split));
     }
     store_output(op, unit, total);
   });
@@ -300,11 +306,11 @@ void attention(Device& device, Matrix q, const tensor::AttentionShape& shape, co
         "layer {} is not one of this cache, or its heads differ", layer);
   CHECK(cache.padded_dim() <= 256, "head_dim {} is above 256", shape.head_dim);
   const Op op{device, q, shape, batch, cache, layer, out, shape.head_count / shape.kv_head_count};
-  const std::vector<Unit> units = divide(op);
+  std::vector<Unit> units = divide(op);
   if (units.size() >= static_cast<size_t>(8 * device.pool.threads()) || device.pool.threads() == 1) {
     run_whole_units(op, units);
   } else {
-    run_split_units(op, units);
+    run_split_units(op, std::move(units));
   }
 }
 

@@ -77,8 +77,10 @@ class CpuBackend final : public Backend {
     return std::make_unique<CpuVector>(values);
   }
   std::unique_ptr<KvCache> make_kv_cache(const KvCacheShape& shape) override {
-    const int multiple = device_.compute_dtype == DType::kBF16 ? device_.kernels.head_multiple : 16;
-    return std::make_unique<CpuKvCache>(shape, device_.compute_dtype, multiple);
+    return std::make_unique<CpuKvCache>(shape, device_.compute_dtype, head_multiple());
+  }
+  size_t kv_page_bytes(const KvCacheShape& shape) const override {
+    return CpuKvCache::page_bytes_of(shape, device_.compute_dtype, head_multiple());
   }
 
   void submit(std::function<void()> work, CompletionHandler done) override {
@@ -152,6 +154,8 @@ class CpuBackend final : public Backend {
   void copy_to_device(std::span<const std::byte> host, void* to) override { copy_in(host, to); }
 
  private:
+  /// Of the channels that a cached head takes.
+  int head_multiple() const { return device_.compute_dtype == DType::kBF16 ? device_.kernels.head_multiple : 16; }
   void check_stream() const { CHECK(stream_.on_worker(), "an op was called outside submitted work"); }
 
   Device device_;

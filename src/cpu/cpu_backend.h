@@ -23,7 +23,8 @@ struct CpuOptions {
 /// A Backend on this host's processor. It owns one worker thread, on which submitted work runs, `threads - 1`
 /// helpers for the parallel parts of ops, and one more thread per direction of copies, which sleeps most of the time;
 /// several backends in a process share nothing. The destructor runs what was submitted, then joins. Packing and
-/// allocation may be called from any thread and use the helpers too. Throws std::bad_alloc when memory is short.
+/// allocation may be called from any thread and use the helpers too. Throws std::runtime_error when memory is short, or
+/// threads are.
 [[nodiscard]] std::unique_ptr<tensor::Backend> make_backend(const CpuOptions& options);
 
 }  // namespace millrace::cpu

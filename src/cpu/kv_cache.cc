@@ -17,6 +17,12 @@ size_t value_index(int32_t lane, int32_t channel, int32_t depth, int32_t padded_
   return static_cast<size_t>((lane / depth * padded_dim + channel) * depth + lane % depth);
 }
 
+/// Keys, or values, of a head and layer in a page.
+size_t side_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple) {
+  return static_cast<size_t>(shape.page_size) * static_cast<size_t>(round_up(shape.head_dim, head_multiple)) *
+         tensor::size_of(dtype);
+}
+
 }  // namespace
 
 CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple)
@@ -24,13 +30,18 @@ CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, i
       dtype_(dtype),
       padded_dim_(static_cast<int32_t>(round_up(shape.head_dim, head_multiple))),
       element_(static_cast<uint32_t>(tensor::size_of(dtype))),
-      side_bytes_(static_cast<size_t>(shape.page_size) * static_cast<size_t>(padded_dim_) * element_),
-      page_bytes_(static_cast<size_t>(shape.layer_count) * static_cast<size_t>(shape.kv_head_count) * 2 * side_bytes_) {
+      side_bytes_(side_bytes_of(shape, dtype, head_multiple)),
+      page_bytes_(page_bytes_of(shape, dtype, head_multiple)) {
   CHECK(shape.layer_count >= 0 && shape.kv_head_count > 0 && shape.head_dim > 0 && shape.page_size > 0 &&
             shape.page_count > 0,
         "a KV cache of {} layers, {} heads, head_dim {}, {} pages of {} tokens", shape.layer_count,
         shape.kv_head_count, shape.head_dim, shape.page_count, shape.page_size);
   buffer_ = allocate_pages(page_bytes_ * static_cast<size_t>(shape.page_count));
+}
+
+size_t CpuKvCache::page_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple) {
+  return static_cast<size_t>(shape.layer_count) * static_cast<size_t>(shape.kv_head_count) * 2 *
+         side_bytes_of(shape, dtype, head_multiple);
 }
 
 void CpuKvCache::store(PageId id, int32_t layer, int32_t head, int32_t offset, const float* key,

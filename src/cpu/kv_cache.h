@@ -14,6 +14,8 @@ class CpuKvCache final : public tensor::KvCache {
  public:
   /// Heads are padded with zeros to a multiple of `head_multiple` channels.
   CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple);
+  /// page_bytes() of such a cache, whatever its page_count.
+  [[nodiscard]] static size_t page_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple);
   [[nodiscard]] const tensor::KvCacheShape& shape() const override { return shape_; }
   [[nodiscard]] size_t page_bytes() const override { return page_bytes_; }
   void read_pages(std::span<const tensor::PagePlace> pages) const override;

@@ -2,12 +2,22 @@
 
 #include <sys/mman.h>
 
-#include <new>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+#include <fmt/core.h>
+
+#include "base/machine.h"
 
 namespace millrace::cpu {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
+
+double megabytes(uint64_t bytes) {
+  return static_cast<double>(bytes) / 1e6;
+}
 
 }  // namespace
 
@@ -17,7 +27,11 @@ tensor::Buffer allocate_pages(size_t bytes) {
   const size_t slack = bytes >= kHugePage ? kHugePage : 0;
   const size_t rounded = (bytes + 4095) & ~size_t{4095};
   void* mapped = mmap(nullptr, rounded + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  if (mapped == MAP_FAILED) {
+    const int error = errno;
+    throw std::runtime_error(fmt::format("mmap of {:.1f} MB, {:.1f} MB of memory are available: {}", megabytes(bytes),
+                                         megabytes(Machine().available_memory()), std::strerror(error)));
+  }
   auto* start = static_cast<std::byte*>(mapped);
   if (slack != 0) {
     const size_t head = (kHugePage - reinterpret_cast<uintptr_t>(start) % kHugePage) % kHugePage;

@@ -72,13 +72,16 @@ const RotaryAngles& angles_for(Device& device, const tensor::RotaryTable& rotary
   return *found;
 }
 
-/// A position whose value is no number must spoil those that attend to it and nobody else. Kernels multiply masked
-/// positions' values by zero, which a NaN survives; so the fault moves to the key, whose masked scores are left out.
-void confine_fault(std::span<float> key, std::span<float> value) {
+/// A position whose value is no number, or none once it is stored as `dtype`, must spoil those that attend to it and
+/// nobody else. Kernels multiply masked positions' values by zero, which a NaN survives; so the fault moves to the key,
+/// whose masked scores are left out.
+void confine_fault(tensor::DType dtype, std::span<float> key, std::span<float> value) {
   constexpr uint32_t kInfinity = 0x7F800000;
+  constexpr uint32_t kRoundsToInfinity = 0x7F7F8000;  // in bf16
+  const uint32_t least_fault = dtype == tensor::DType::kBF16 ? kRoundsToInfinity : kInfinity;
   uint32_t largest = 0;
   for (const float x : value) largest = std::max(largest, std::bit_cast<uint32_t>(x) & 0x7FFFFFFF);
-  if (largest < kInfinity) return;
+  if (largest < least_fault) return;
   std::ranges::fill(key, std::numeric_limits<float>::quiet_NaN());
   std::ranges::fill(value, 0.0f);
 }
@@ -123,7 +126,7 @@ void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& s
       std::memcpy(values, in + (shape.head_count + head) * dim, static_cast<size_t>(dim) * sizeof(float));
       turn(values, k_norm, row);
       std::memcpy(value, in + (shape.head_count + kv_heads + head) * dim, static_cast<size_t>(dim) * sizeof(float));
-      confine_fault({values, padded}, {value, padded});
+      confine_fault(cache.dtype(), {values, padded}, {value, padded});
       cache.store(page, layer, head, position % cache.shape().page_size, values, value);
     }
   };

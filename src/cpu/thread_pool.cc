@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/result.h"
 #include "base/thread_name.h"
 
 namespace millrace::cpu {
@@ -46,16 +48,27 @@ void pin_to_cpu(int cpu) {
 ThreadPool::ThreadPool(int threads, const std::vector<int>& pin) {
   CHECK(threads >= 1, "a pool of {} threads", threads);
   helpers_.reserve(static_cast<size_t>(threads - 1));
-  for (int slot = 1; slot < threads; ++slot) {
-    helpers_.emplace_back([this, slot, pin] {
-      name_thread(fmt::format("compute {}", slot));
-      if (!pin.empty()) pin_to_cpu(pin[static_cast<size_t>(slot) % pin.size()]);
-      helper_loop(slot);
-    });
+  try {
+    for (int slot = 1; slot < threads; ++slot) {
+      helpers_.emplace_back([this, slot, pin] {
+        name_thread(fmt::format("compute {}", slot));
+        if (!pin.empty()) pin_to_cpu(pin[static_cast<size_t>(slot) % pin.size()]);
+        helper_loop(slot);
+      });
+    }
+  } catch (const std::system_error& refused) {
+    const size_t started = helpers_.size() + 1;
+    end_helpers();
+    throw ErrorException(make_error(ErrorCode::kExhausted, "of {} compute threads only {} can be started: {}", threads,
+                                    started, refused.code().message()));
   }
 }
 
 ThreadPool::~ThreadPool() {
+  end_helpers();
+}
+
+void ThreadPool::end_helpers() {
   closing_.store(true);
   wake_.fetch_add(1);
   wake_.notify_all();

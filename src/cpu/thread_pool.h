@@ -23,6 +23,7 @@ class ThreadPool {
   static constexpr uint32_t kMaxChunks = 65535;
 
   /// `threads` counts the calling thread. Helper i runs on CPU pin[i % pin.size()], anywhere when `pin` is empty.
+  /// Throws ErrorException (kExhausted) when the system refuses a thread.
   ThreadPool(int threads, const std::vector<int>& pin);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -57,6 +58,7 @@ class ThreadPool {
   void run_erased(uint32_t chunks, Erased body, void* context);
   void work_on_region(int slot);
   void helper_loop(int slot);
+  void end_helpers();
 
   // The region, published by ticket_: generation (32 bits) | chunks (16) | next chunk (16). A chunk is claimed by a
   // compare-exchange on the whole ticket, so a late helper can never act on a region other than the one it read.

@@ -99,6 +99,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<KvCache> make_kv_cache(const KvCacheShape& shape) override {
     return std::make_unique<CudaKvCache>(device_, shape);
   }
+  size_t kv_page_bytes(const KvCacheShape& shape) const override { return CudaKvCache::page_bytes_of(shape); }
 
   void submit(std::function<void()> work, CompletionHandler done) override {
     submissions_.submit(work, std::move(done));

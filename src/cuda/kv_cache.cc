@@ -10,18 +10,24 @@ namespace {
 /// Of the words that copy_pages moves.
 constexpr size_t kPlaceAlignment = 16;
 
+DeviceKvCache layout_of(const tensor::KvCacheShape& shape) {
+  return {nullptr, shape.layer_count, shape.kv_head_count, shape.head_dim, shape.page_size};
+}
+
 }  // namespace
 
 CudaKvCache::CudaKvCache(Device& device, const tensor::KvCacheShape& shape)
-    : device_(device),
-      shape_(shape),
-      layout_{nullptr, shape.layer_count, shape.kv_head_count, shape.head_dim, shape.page_size} {
+    : device_(device), shape_(shape), layout_(layout_of(shape)) {
   CHECK(shape.layer_count >= 0 && shape.kv_head_count > 0 && shape.head_dim > 0 && shape.page_size > 0 &&
             shape.page_count > 0,
         "a KV cache of {} layers, {} heads, head_dim {}, {} pages of {} tokens", shape.layer_count, shape.kv_head_count,
         shape.head_dim, shape.page_count, shape.page_size);
   pages_ = allocate_device(device.ordinal, page_bytes() * static_cast<size_t>(shape.page_count), device.set_up);
   layout_.data = pages_.data();
+}
+
+size_t CudaKvCache::page_bytes_of(const tensor::KvCacheShape& shape) {
+  return kv_page_bytes(layout_of(shape));
 }
 
 void CudaKvCache::read_pages(std::span<const tensor::PagePlace> pages) const {

@@ -11,6 +11,8 @@ namespace millrace::cuda {
 class CudaKvCache final : public tensor::KvCache {
  public:
   CudaKvCache(Device& device, const tensor::KvCacheShape& shape);
+  /// page_bytes() of such a cache, whatever its page_count.
+  [[nodiscard]] static size_t page_bytes_of(const tensor::KvCacheShape& shape);
   [[nodiscard]] const tensor::KvCacheShape& shape() const override { return shape_; }
   [[nodiscard]] size_t page_bytes() const override { return kv_page_bytes(layout_); }
   void read_pages(std::span<const tensor::PagePlace> pages) const override;

@@ -125,6 +125,10 @@ void StageModel::allocate_cache(int32_t page_size, int32_t page_count) {
   cache_ = backend_.make_kv_cache(cache_shape(page_size, page_count));
 }
 
+uint64_t StageModel::page_bytes(int32_t page_size) const {
+  return backend_.kv_page_bytes(cache_shape(page_size, 0));
+}
+
 void StageModel::free_cache() {
   replay_ = backend_.make_replay();  // what was recorded names the cache
   cache_.reset();

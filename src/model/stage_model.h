@@ -55,6 +55,8 @@ class StageModel {
   /// Before the first forward, and between any two: the cache is new then, and what the one before held is gone.
   void allocate_cache(int32_t page_size, int32_t page_count);
   void free_cache();
+  /// Bytes that a page takes of a cache that allocate_cache() makes.
+  [[nodiscard]] uint64_t page_bytes(int32_t page_size) const;
 
   /// Computes the stage's layers for a batch of at most max_batch_tokens rows; their keys and values go to the pages.
   /// Returns what goes on: `hidden`, or the rows that `tails` names, in order, valid until the next forward.

@@ -138,9 +138,4 @@ uint64_t parameter_count(const ModelConfig& config) {
   return parameter_count(config, {.layers = {0, config.layer_count}, .first = true, .last = true});
 }
 
-uint64_t kv_page_bytes(const ModelConfig& config, LayerRange layers, int32_t page_size, tensor::DType dtype) {
-  return uint64_t{2} * static_cast<uint64_t>(config.kv_width()) * static_cast<uint64_t>(layers.size()) *
-         static_cast<uint64_t>(page_size) * tensor::size_of(dtype);
-}
-
 }  // namespace millrace::model

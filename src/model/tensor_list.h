@@ -48,8 +48,5 @@ inline constexpr std::string_view kHeadName = "lm_head.weight";
 [[nodiscard]] uint64_t parameter_count(const ModelConfig& config, StageSpan span);
 /// Of the whole model, a tied embedding once.
 [[nodiscard]] uint64_t parameter_count(const ModelConfig& config);
-/// Keys and values of one page over `layers`, stored as `dtype`; a backend's own layout may pad.
-[[nodiscard]] uint64_t kv_page_bytes(const ModelConfig& config, LayerRange layers, int32_t page_size,
-                                     tensor::DType dtype);
 
 }  // namespace millrace::model

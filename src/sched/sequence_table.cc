@@ -86,6 +86,22 @@ tensor::SampleSpec SequenceTable::sample_spec(const PlanSlice& slice) const {
   return spec;
 }
 
+/// Of scored rows: a token that has no logit has no logprob either.
+Result<void> SequenceTable::check_targets(const Plan& plan) const {
+  std::span<const TokenId> tokens(plan.tokens);
+  for (const PlanSlice& slice : plan.slices) {
+    const auto own = tokens.first(slice.token_count);
+    tokens = tokens.subspan(slice.token_count);
+    if (slice.score_top < 0) continue;
+    TokenId largest = slice.next_token;
+    for (const TokenId token : own.subspan(1)) largest = std::max(largest, token);
+    if (largest < 0 || static_cast<uint32_t>(largest) < bounds_.drawable_vocab) continue;
+    return make_error(ErrorCode::kData, "plan {}: scores token {}, {} ids have a logit", plan.id.value(), largest,
+                      bounds_.drawable_vocab);
+  }
+  return {};
+}
+
 Result<void> SequenceTable::check(const Plan& plan) const {
   if (plan.tokens.size() > bounds_.max_batch_tokens) {
     return make_error(ErrorCode::kData, "plan {}: {} tokens, at most {} fit a batch", plan.id.value(),
@@ -98,6 +114,7 @@ Result<void> SequenceTable::check(const Plan& plan) const {
     return make_error(ErrorCode::kData, "plan {}: token {} of a vocabulary of {}", plan.id.value(),
                       *std::ranges::find_if(plan.tokens, unknown), bounds_.vocab_size);
   }
+  RETURN_IF_ERROR(check_targets(plan));
   for (const cache::PageCopy& copy : plan.copies) {
     for (const PageId page : copy.device) {
       if (page.value() < bounds_.page_count) continue;

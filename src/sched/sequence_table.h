@@ -28,6 +28,7 @@ struct StageBounds {
   uint32_t max_batch_tokens = 0;
   uint32_t vocab_size = 0;
   uint32_t host_page_count = 0;
+  uint32_t drawable_vocab = 0;  ///< ids that logits are for: drawn and scored
 };
 
 /// A stage's record of the open sequences: page tables, and on the last stage what sampling needs. It follows from the
@@ -52,6 +53,7 @@ class SequenceTable {
     std::vector<TokenId> history;     // kept on the last stage when sampling.needs_history()
   };
 
+  [[nodiscard]] Result<void> check_targets(const Plan& plan) const;
   [[nodiscard]] Result<void> open_and_close(const Plan& plan);
   [[nodiscard]] Result<void> append(const PlanSlice& slice, std::span<const TokenId> tokens,
                                     std::span<const PageId> new_pages);

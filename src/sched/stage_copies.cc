@@ -103,16 +103,24 @@ void StageCopies::start(const std::vector<cache::PageCopy>& copies) {
 }
 
 void StageCopies::load(const std::vector<cache::PageCopy>& copies) {
+  std::vector<cache::PageCopy> loads;
+  std::vector<PageId> device;
+  std::vector<HostPageId> host;
   for (const cache::PageCopy& copy : copies) {
     if (copy.kind != CopyKind::kLoad) continue;
     check_held(copy);
-    tasks_.spawn("load pages", finish_load(copy, runner_.begin_load(copy.device, copy.host)));
+    loads.push_back(copy);
+    device.insert(device.end(), copy.device.begin(), copy.device.end());
+    host.insert(host.end(), copy.host.begin(), copy.host.end());
   }
+  if (loads.empty()) return;
+  const async::Event loaded = runner_.begin_load(std::move(device), std::move(host));
+  tasks_.spawn("load pages", finish_loads(std::move(loads), loaded));
 }
 
-asio::awaitable<void> StageCopies::finish_load(cache::PageCopy copy, async::Event loaded) {
+asio::awaitable<void> StageCopies::finish_loads(std::vector<cache::PageCopy> loads, async::Event loaded) {
   co_await loaded.wait();
-  acknowledge(copy, copy.page_count());
+  for (const cache::PageCopy& copy : loads) acknowledge(copy, copy.page_count());
 }
 
 void StageCopies::store(const std::vector<cache::PageCopy>& copies) {

@@ -40,7 +40,7 @@ class StageCopies {
     size_t next = 0;
     size_t good = 0;  ///< pages from the first on that are good, as far as is known
   };
-  [[nodiscard]] asio::awaitable<void> finish_load(cache::PageCopy copy, async::Event loaded);
+  [[nodiscard]] asio::awaitable<void> finish_loads(std::vector<cache::PageCopy> loads, async::Event loaded);
   [[nodiscard]] asio::awaitable<void> run_store(cache::PageCopy copy);
   [[nodiscard]] asio::awaitable<void> run_with_page_store(cache::PageCopy copy);
   [[nodiscard]] asio::awaitable<void> work_on(Batch& batch);

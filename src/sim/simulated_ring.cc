@@ -23,7 +23,8 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
   const sched::SchedulerOptions& scheduler = options.head.scheduler;
   const uint32_t largest = sched::most_prompt_tokens(scheduler.chunking, scheduler.chunked_prefill_size);
   const sched::StageBounds bounds{scheduler.max_running,           scheduler.page_size,      scheduler.page_count,
-                                  largest + scheduler.max_running, options.model.vocab_size, scheduler.host_page_count};
+                                  largest + scheduler.max_running, options.model.vocab_size, scheduler.host_page_count,
+                                  options.model.vocab_size};
   async::Runtime& head_runtime = world.add_thread();
   std::vector<async::Runtime*> runtimes;
   std::vector<sched::LocalStages::RunnerFactory> runners;

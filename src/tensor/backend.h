@@ -209,6 +209,8 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) = 0;
   [[nodiscard]] virtual std::unique_ptr<DeviceVector> make_vector(std::span<const float> values) = 0;
   [[nodiscard]] virtual std::unique_ptr<KvCache> make_kv_cache(const KvCacheShape& shape) = 0;
+  /// What KvCache::page_bytes of such a cache says, with all that its layout pads; whatever the page_count.
+  [[nodiscard]] virtual size_t kv_page_bytes(const KvCacheShape& shape) const = 0;
 
   /// Runs `work` in stream order (on the CPU: on the backend's worker; on a GPU: at once, since ops only launch) and
   /// calls `done` when everything that it launched is complete.

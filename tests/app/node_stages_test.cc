@@ -11,6 +11,9 @@
 
 #include "base/machine.h"
 #include "model/checkpoint.h"
+#include "model/checkpoint_files.h"
+#include "model/random_model.h"
+#include "support/captured_log.h"
 #include "support/paths.h"
 
 using namespace millrace;
@@ -104,16 +107,29 @@ TEST_CASE("pinned threads have a CPU each, and are refused where there are too f
   REQUIRE(std::ranges::is_sorted(allowed));
   REQUIRE(std::ranges::adjacent_find(allowed) == allowed.end());
 
+  // A thread has its name and its CPU a little after it has been started.
+  const auto await_cpus = [](const std::string& name, std::vector<std::string> wanted) {
+    std::ranges::sort(wanted);
+    for (int look = 0; look < 1000 && cpus_of_threads(name) != wanted; ++look) std::this_thread::sleep_for(10ms);
+    REQUIRE(cpus_of_threads(name) == wanted);
+  };
   if (allowed.size() >= 2) {
     options.threads = 2;
     const auto stages = app::NodeStages::load(*checkpoint, config, options);
     REQUIRE(stages.has_value());
-    std::vector<std::string> wanted = {std::to_string(allowed[0]), std::to_string(allowed[1])};
-    std::ranges::sort(wanted);
-    // A thread has its name and its CPU a little after it has been started.
-    for (int look = 0; look < 1000 && cpus_of_threads("compute") != wanted; ++look) std::this_thread::sleep_for(10ms);
-    REQUIRE(cpus_of_threads("compute") == wanted);
+    await_cpus("compute", {std::to_string(allowed[0]), std::to_string(allowed[1])});
+    await_cpus("compute 1", {});
   }
+  const std::vector<model::StageSpan> two = options.spans;
+  options.spans = model::stage_spans({{0, config.layer_count}});
+  options.threads = static_cast<int32_t>(std::min<size_t>(2, allowed.size()));
+  {
+    const auto stages = app::NodeStages::load(*checkpoint, config, options);
+    REQUIRE(stages.has_value());
+    await_cpus("compute", {std::to_string(allowed[0])});
+    if (allowed.size() >= 2) await_cpus("compute 1", {std::to_string(allowed[1])});
+  }
+  options.spans = two;
   REQUIRE(cpus_of_threads("compute").empty());
 
   options.threads = static_cast<int32_t>(2 * allowed.size() + 2);
@@ -121,4 +137,32 @@ TEST_CASE("pinned threads have a CPU each, and are refused where there are too f
   REQUIRE(refused.has_error());
   REQUIRE(refused.error().message == fmt::format("--pin-threads: {} threads want a CPU each, this process may use {}",
                                                  2 * allowed.size() + 2, allowed.size()));
+}
+
+TEST_CASE("the room for pages is counted in what the caches take, and a cache that is refused names its stage") {
+  model::ModelConfig config = model::read_config(test::source_dir() / "tests/golden/qwen2").value();
+  config.head_dim = 8;  // less than any kernel takes
+  const test::TemporaryFolder folder;
+  folder.write("model.safetensors", test::safetensors_text(test::RandomModel(config, 19).tensors()));
+  const auto checkpoint = model::Checkpoint::open(folder.path()).value();
+  app::NodeStagesOptions options = two_stages(config);
+  options.storage.backend = "";
+  const auto stages = app::NodeStages::load(*checkpoint, config, options).value();
+  const auto backend = app::make_stage_backend(options, 2, 0).value();
+  const auto cache = backend->make_kv_cache({config.layer_count, config.kv_head_count, config.head_dim, 16, 1});
+  REQUIRE(stages->page_bytes(16) == cache->page_bytes());
+
+  async::IoThread control("control");
+  sched::RingShape shape;
+  shape.stage_count = 2;
+  shape.bounds = {.slot_count = 2, .page_size = 1024, .page_count = INT32_MAX, .max_batch_tokens = 64};
+  const test::CapturedLog log;
+  const auto made = stages->make_stages(control.runtime(), shape, "");
+  REQUIRE(made.has_error());
+  REQUIRE(made.error().code == ErrorCode::kExhausted);
+  REQUIRE_THAT(made.error().message,
+               Catch::StartsWith("stage 0: a KV cache of 2147483647 pages of 1024 tokens takes ") &&
+                   Catch::Contains(" MB: mmap of ") && Catch::EndsWith(": Cannot allocate memory"));
+  REQUIRE(log.count("a KV cache of 2147483647 pages of 16 tokens takes ") == 1);
+  control.join();
 }

@@ -1,3 +1,6 @@
+#include <cmath>
+#include <limits>
+
 #include "conformance/sequences.h"
 
 using namespace millrace;
@@ -40,7 +43,7 @@ TEST_CASE("rotary_store_kv and attention agree with the reference") {
         const auto backend = backend_case.make();
         if (backend->compute_dtype() != dtype) continue;
         INFO(backend_case.name << ": " << sizes.to_string());
-        const auto got = feed(*backend, sizes, weights, sequences, {.page_seed = test_seed()});
+        const auto got = feed(*backend, sizes, weights, sequences, {.page_seed = test_seed(), .noise = true});
         for (size_t s = 0; s < sequences.size(); ++s) {
           INFO("sequence " << s << " of " << sequences[s].length);
           check_close(got[s], wanted[s], unit(dtype), attention_error(dtype));
@@ -63,7 +66,57 @@ TEST_CASE("attention agrees with the reference over several splits of the keys")
       const auto backend = backend_case.make();
       if (backend->compute_dtype() != dtype) continue;
       INFO(backend_case.name);
-      check_close(feed(*backend, sizes, weights, {sequence}, {})[0], wanted, unit(dtype), attention_error(dtype));
+      check_close(feed(*backend, sizes, weights, {sequence}, {.noise = true})[0], wanted, unit(dtype),
+                  attention_error(dtype));
+    }
+  }
+}
+
+TEST_CASE("a backend knows what the pages of a cache take before there is one") {
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    for (const int32_t head_dim : {8, 20, 64, 80, 100, 256}) {
+      for (const int32_t page_size : {1, 7, 16}) {
+        INFO(backend_case.name << ": heads of " << head_dim << ", pages of " << page_size);
+        const tensor::KvCacheShape shape{3, 2, head_dim, page_size, 5};
+        const auto cache = backend->make_kv_cache(shape);
+        REQUIRE(backend->kv_page_bytes(shape) == cache->page_bytes());
+        REQUIRE(backend->kv_page_bytes({3, 2, head_dim, page_size}) == cache->page_bytes());
+      }
+    }
+  }
+}
+
+TEST_CASE("a value that is no number, or too large to be stored, spoils the rows that see it and nobody else") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 8);
+  constexpr size_t kPosition = 21;
+  constexpr size_t kChannel = 5;
+  constexpr size_t kWidth = 4 * 64;
+  constexpr float kAboveBf16 = 3.4e38f;  // the largest f32 are infinities there
+  for (const int32_t page_size : {16, 7}) {
+    const AttentionCase sizes{
+        .head_count = 2, .kv_head_count = 1, .head_dim = 64, .rotary_dim = 64, .page_size = page_size};
+    const Weights weights = random_weights(random, sizes);
+    TestSequence healthy = random_sequence(random, sizes, 50, false);
+    healthy.chunks = {50};
+    for (const BackendCase& backend_case : backend_cases()) {
+      const auto backend = backend_case.make();
+      const bool stores_bf16 = backend->compute_dtype() == DType::kBF16;
+      for (const float value : {std::numeric_limits<float>::infinity(), std::nanf(""), kAboveBf16, -kAboveBf16}) {
+        INFO(backend_case.name << ": " << value << " in pages of " << page_size);
+        TestSequence spoilt = healthy;
+        spoilt.qkv[kPosition * kWidth + 3 * 64 + kChannel] = value;
+        const auto got = feed(*backend, sizes, weights, {healthy, spoilt, healthy}, {.page_seed = test_seed()});
+        REQUIRE(got[0] == got[2]);
+        const bool is_fault = stores_bf16 || !std::isfinite(value);
+        for (size_t i = 0; i < got[0].size(); ++i) {
+          INFO("element " << i);
+          REQUIRE(std::isfinite(got[0][i]));
+          if (i / 128 < kPosition) REQUIRE(got[1][i] == got[0][i]);
+          if (i / 128 >= kPosition && i % 64 == kChannel && is_fault) REQUIRE(!std::isfinite(got[1][i]));
+        }
+      }
     }
   }
 }

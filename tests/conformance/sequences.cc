@@ -41,32 +41,109 @@ Weights random_weights(Random& random, const AttentionCase& sizes) {
   return weights;
 }
 
-std::vector<Values> feed(tensor::Backend& backend, const AttentionCase& sizes, const Weights& weights,
-                         const std::vector<TestSequence>& sequences, const Feeding& feeding) {
-  const int64_t q_width = int64_t{sizes.head_count} * sizes.head_dim;
-  const int64_t qkv_width = int64_t{sizes.head_count + 2 * sizes.kv_head_count} * sizes.head_dim;
-  std::vector<std::vector<PageId>> pages(sequences.size());
-  std::vector<PageId> free_pages;
+namespace {
+
+/// A cache of so many pages, and the two ops around it.
+class Feeder {
+ public:
+  Feeder(tensor::Backend& backend, const AttentionCase& sizes, const Weights& weights, const Feeding& feeding,
+         int32_t page_count)
+      : backend_(backend),
+        sizes_(sizes),
+        layer_(feeding.layer),
+        cache_(backend.make_kv_cache({kLayers, sizes.kv_head_count, sizes.head_dim, sizes.page_size, page_count})),
+        frequencies_(backend.make_vector(weights.inverse_frequency)),
+        q_norm_(backend.make_vector(weights.q_norm)),
+        k_norm_(backend.make_vector(weights.k_norm)) {}
+
+  /// One sequence in all pages.
+  void leave_noise(uint64_t seed) {
+    const int32_t page_count = cache_->shape().page_count;
+    const int32_t rows = page_count * sizes_.page_size;
+    Random random(seed);
+    Values qkv = random.normal(rows * qkv_width(), 30.0f);
+    const int64_t first_key = q_width();
+    for (int64_t row = 0; row < rows; ++row) {
+      const bool in_key = row % 5 == 0;
+      const bool in_value = row % 5 == 3;
+      const int64_t channel = first_key + (in_value ? int64_t{sizes_.kv_head_count} * sizes_.head_dim : 0);
+      if (in_key || in_value) qkv[static_cast<size_t>(row * qkv_width() + channel)] = std::nanf("");
+    }
+    std::vector<PageId> pages;
+    for (int32_t page = 0; page < page_count; ++page) pages.emplace_back(static_cast<uint32_t>(page));
+    const std::vector<int32_t> row_begin = {0, rows};
+    const std::vector<int32_t> prefix = {0};
+    const std::vector<int32_t> page_begin = {0, page_count};
+    (void)run({row_begin, prefix, page_begin, pages}, qkv, false);
+  }
+
+  /// out [rows, heads·head_dim], of zeros unless it shall attend.
+  Values run(const tensor::BatchLayout& batch, const Values& qkv, bool attends = true) {
+    const tensor::AttentionShape shape{sizes_.head_count, sizes_.kv_head_count, sizes_.head_dim,
+                                       1.0f / std::sqrt(static_cast<float>(sizes_.head_dim)), sizes_.sliding_window};
+    const tensor::RotaryTable rotary{frequencies_.get(), sizes_.rotary_dim, sizes_.attention_factor};
+    const int64_t rows = batch.row_count();
+    Values result;
+    backend_.run_and_wait([&] {
+      const DeviceMatrix in = make_matrix(backend_, tensor::DType::kF32, rows, qkv_width());
+      const DeviceMatrix q = make_matrix(backend_, backend_.compute_dtype(), rows, q_width());
+      const DeviceMatrix out = make_matrix(backend_, backend_.compute_dtype(), rows, q_width());
+      upload(backend_, qkv, in);
+      const tensor::PlacedBatch placed = backend_.place(batch);
+      backend_.rotary_store_kv(in.matrix, shape, rotary, sizes_.norms ? q_norm_.get() : nullptr,
+                               sizes_.norms ? k_norm_.get() : nullptr, kEpsilon, placed, *cache_, layer_, q.matrix);
+      if (attends) backend_.attention(q.matrix, shape, placed, *cache_, layer_, out.matrix);
+      result = download(backend_, out.matrix);
+    });
+    return result;
+  }
+
+  [[nodiscard]] int64_t q_width() const { return int64_t{sizes_.head_count} * sizes_.head_dim; }
+  [[nodiscard]] int64_t qkv_width() const {
+    return int64_t{sizes_.head_count + 2 * sizes_.kv_head_count} * sizes_.head_dim;
+  }
+
+ private:
+  tensor::Backend& backend_;
+  const AttentionCase sizes_;
+  const int32_t layer_;
+  std::unique_ptr<tensor::KvCache> cache_;
+  std::unique_ptr<tensor::DeviceVector> frequencies_;
+  std::unique_ptr<tensor::DeviceVector> q_norm_;
+  std::unique_ptr<tensor::DeviceVector> k_norm_;
+};
+
+/// Each sequence's pages, in a shuffled order, of a cache that has some more.
+struct PageTables {
+  std::vector<std::vector<PageId>> pages;
   int32_t page_count = 3;
+};
+
+PageTables shuffled_pages(const AttentionCase& sizes, const std::vector<TestSequence>& sequences, uint64_t seed) {
+  PageTables tables;
   for (const TestSequence& sequence : sequences)
-    page_count += (sequence.length + sizes.page_size - 1) / sizes.page_size;
-  for (int32_t page = 0; page < page_count; ++page) free_pages.emplace_back(static_cast<uint32_t>(page));
-  std::mt19937_64 shuffler(feeding.page_seed);
+    tables.page_count += (sequence.length + sizes.page_size - 1) / sizes.page_size;
+  std::vector<PageId> free_pages;
+  for (int32_t page = 0; page < tables.page_count; ++page) free_pages.emplace_back(static_cast<uint32_t>(page));
+  std::mt19937_64 shuffler(seed);
   std::shuffle(free_pages.begin(), free_pages.end(), shuffler);
-  for (size_t s = 0; s < sequences.size(); ++s) {
-    for (int32_t token = 0; token < sequences[s].length; token += sizes.page_size) {
-      pages[s].push_back(free_pages.back());
+  for (const TestSequence& sequence : sequences) {
+    std::vector<PageId>& pages = tables.pages.emplace_back();
+    for (int32_t token = 0; token < sequence.length; token += sizes.page_size) {
+      pages.push_back(free_pages.back());
       free_pages.pop_back();
     }
   }
-  const auto cache = backend.make_kv_cache({kLayers, sizes.kv_head_count, sizes.head_dim, sizes.page_size, page_count});
-  const auto frequencies = backend.make_vector(weights.inverse_frequency);
-  const auto q_norm = backend.make_vector(weights.q_norm);
-  const auto k_norm = backend.make_vector(weights.k_norm);
-  const tensor::AttentionShape shape{sizes.head_count, sizes.kv_head_count, sizes.head_dim,
-                                     1.0f / std::sqrt(static_cast<float>(sizes.head_dim)), sizes.sliding_window};
-  const tensor::RotaryTable rotary{frequencies.get(), sizes.rotary_dim, sizes.attention_factor};
+  return tables;
+}
 
+}  // namespace
+
+std::vector<Values> feed(tensor::Backend& backend, const AttentionCase& sizes, const Weights& weights,
+                         const std::vector<TestSequence>& sequences, const Feeding& feeding) {
+  const auto [pages, page_count] = shuffled_pages(sizes, sequences, feeding.page_seed);
+  Feeder feeder(backend, sizes, weights, feeding, page_count);
+  if (feeding.noise) feeder.leave_noise(feeding.page_seed);
   std::vector<Values> outputs(sequences.size());
   std::vector<int32_t> fed(sequences.size(), 0);
   for (size_t step = 0;; ++step) {
@@ -82,31 +159,19 @@ std::vector<Values> feed(tensor::Backend& backend, const AttentionCase& sizes, c
       members.push_back(s);
       prefix.push_back(fed[s]);
       row_begin.push_back(row_begin.back() + rows);
-      const auto from = sequences[s].qkv.begin() + fed[s] * qkv_width;
-      qkv.insert(qkv.end(), from, from + rows * qkv_width);
+      const auto from = sequences[s].qkv.begin() + fed[s] * feeder.qkv_width();
+      qkv.insert(qkv.end(), from, from + rows * feeder.qkv_width());
       fed[s] += rows;
       const int32_t used = (fed[s] + sizes.page_size - 1) / sizes.page_size;
       page_table.insert(page_table.end(), pages[s].begin(), pages[s].begin() + used);
       page_begin.push_back(static_cast<int32_t>(page_table.size()));
     }
     if (members.empty()) return outputs;
-    const tensor::BatchLayout batch{row_begin, prefix, page_begin, page_table};
-    const int64_t rows = batch.row_count();
-    backend.run_and_wait([&] {
-      const DeviceMatrix in = make_matrix(backend, tensor::DType::kF32, rows, qkv_width);
-      const DeviceMatrix q = make_matrix(backend, backend.compute_dtype(), rows, q_width);
-      const DeviceMatrix out = make_matrix(backend, backend.compute_dtype(), rows, q_width);
-      upload(backend, qkv, in);
-      const tensor::PlacedBatch placed = backend.place(batch);
-      backend.rotary_store_kv(in.matrix, shape, rotary, sizes.norms ? q_norm.get() : nullptr,
-                              sizes.norms ? k_norm.get() : nullptr, kEpsilon, placed, *cache, feeding.layer, q.matrix);
-      backend.attention(q.matrix, shape, placed, *cache, feeding.layer, out.matrix);
-      const Values result = download(backend, out.matrix);
-      for (size_t m = 0; m < members.size(); ++m) {
-        outputs[members[m]].insert(outputs[members[m]].end(), result.begin() + row_begin[m] * q_width,
-                                   result.begin() + row_begin[m + 1] * q_width);
-      }
-    });
+    const Values result = feeder.run({row_begin, prefix, page_begin, page_table}, qkv);
+    for (size_t m = 0; m < members.size(); ++m) {
+      outputs[members[m]].insert(outputs[members[m]].end(), result.begin() + row_begin[m] * feeder.q_width(),
+                                 result.begin() + row_begin[m + 1] * feeder.q_width());
+    }
   }
 }
 

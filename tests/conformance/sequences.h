@@ -34,11 +34,12 @@ struct Weights {
 };
 [[nodiscard]] Weights random_weights(Random& random, const AttentionCase& sizes);
 
-/// How the sequences are batched: `page_seed` shuffles the page tables, `noise` fills the cache with foreign data
-/// first.
+/// How the sequences are batched: `page_seed` shuffles the page tables, `noise` fills the cache with what others leave
+/// behind first, keys that are no numbers among it.
 struct Feeding {
   uint64_t page_seed = 0;
   int32_t layer = 1;
+  bool noise = false;
 };
 
 /// Feeds chunk i of every sequence in step i and returns each sequence's outputs [length, heads·head_dim].

@@ -3,10 +3,71 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/machine.h"
+
 using namespace millrace;
+using namespace std::chrono_literals;
 using cpu::ThreadPool;
+
+namespace {
+
+/// A region of as many chunks as there are threads, none of which ends before all have begun. Runs body(slot) in each;
+/// false if a thread does not come.
+template <class Body>
+bool run_together(ThreadPool& pool, const Body& body) {
+  const auto deadline = std::chrono::steady_clock::now() + 60s;
+  std::atomic<int> begun{0};
+  std::atomic<int> alone{0};
+  pool.run(static_cast<uint32_t>(pool.threads()), [&](uint32_t, int slot) {
+    ++begun;
+    while (begun < pool.threads() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    if (begun < pool.threads()) ++alone;
+    body(slot);
+  });
+  return alone == 0;
+}
+
+size_t thread_count() {
+  const std::filesystem::directory_iterator threads("/proc/self/task");
+  return static_cast<size_t>(std::distance(begin(threads), end(threads)));
+}
+
+/// While it lives, threads take much of the address space each, and there is room for fewer than `threads` of them.
+class LittleAddressSpace {
+ public:
+  explicit LittleAddressSpace(size_t threads) {
+    pthread_getattr_default_np(&usual_);
+    pthread_attr_t large = usual_;
+    pthread_attr_setstacksize(&large, kStackBytes);
+    pthread_setattr_default_np(&large);
+    getrlimit(RLIMIT_AS, &limit_);
+    size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlimit lower{pages * static_cast<size_t>(sysconf(_SC_PAGESIZE)) + threads * kStackBytes, limit_.rlim_max};
+    setrlimit(RLIMIT_AS, &lower);
+  }
+  ~LittleAddressSpace() {
+    setrlimit(RLIMIT_AS, &limit_);
+    pthread_setattr_default_np(&usual_);
+  }
+  LittleAddressSpace(const LittleAddressSpace&) = delete;
+  LittleAddressSpace& operator=(const LittleAddressSpace&) = delete;
+
+ private:
+  static constexpr size_t kStackBytes = size_t{256} << 20;
+  pthread_attr_t usual_{};
+  rlimit limit_{};
+};
+
+}  // namespace
 
 TEST_CASE("every chunk runs exactly once, whatever the thread count") {
   for (const int threads : {1, 2, 3, 8}) {
@@ -37,14 +98,40 @@ TEST_CASE("what chunks wrote is visible after the region") {
   }
 }
 
-TEST_CASE("helpers that sleep wake for the next region") {
-  ThreadPool pool(3, {});
-  for (int round = 0; round < 5; ++round) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    std::atomic<int> sum{0};
-    pool.run(100, [&](uint32_t chunk, int) { sum += static_cast<int>(chunk); });
-    REQUIRE(sum == 4950);
+TEST_CASE("helpers that sleep wake for the next region, and all of them take part") {
+  for (const int threads : {2, 3, 8}) {
+    ThreadPool pool(threads, {});
+    for (int round = 0; round < 5; ++round) {
+      std::this_thread::sleep_for(5ms);
+      REQUIRE(run_together(pool, [](int) {}));
+    }
   }
+}
+
+TEST_CASE("helpers run on the CPUs that they are pinned to, one after another") {
+  const std::vector<int> allowed = Machine::allowed_processors();
+  const std::vector<int> pin{allowed.front(), allowed.back()};
+  ThreadPool pool(4, pin);
+  std::vector<std::vector<int>> cpus(4);
+  REQUIRE(run_together(pool, [&](int slot) { cpus[static_cast<size_t>(slot)] = Machine::allowed_processors(); }));
+  REQUIRE(cpus[0] == allowed);  // the caller
+  REQUIRE(cpus[1] == std::vector{pin[1]});
+  REQUIRE(cpus[2] == std::vector{pin[0]});
+  REQUIRE(cpus[3] == std::vector{pin[1]});
+}
+
+TEST_CASE("a thread that cannot be started is told, and those that were are joined") {
+  (void)ThreadPool(2, {});  // with the first thread a sanitizer may start one of its own
+  const size_t before = thread_count();
+  {
+    const LittleAddressSpace few(5);
+    REQUIRE_THROWS_WITH(ThreadPool(64, {}), Catch::Contains("of 64 compute threads only"));
+  }
+  // A thread is listed a little longer than it takes to join it.
+  for (int look = 0; look < 1000 && thread_count() > before; ++look) std::this_thread::sleep_for(10ms);
+  REQUIRE(thread_count() <= before);
+  ThreadPool pool(3, {});
+  REQUIRE(run_together(pool, [](int) {}));
 }
 
 TEST_CASE("an idle pool uses no processor time") {

@@ -336,7 +336,7 @@ TEST_CASE("a head counts that differs from the embedding to which config.json ti
   }
 }
 
-TEST_CASE("parameters and page bytes are counted from the config") {
+TEST_CASE("parameters are counted from the config") {
   ModelConfig config = small_config();
   const uint64_t layer = 24 + (48 + 2 * 16) * 24 + 24 * 48 + 24 + 3 * 40 * 24;
   REQUIRE(parameter_count(config) == 5 * layer + 24 + 2 * 50 * 24);
@@ -346,7 +346,20 @@ TEST_CASE("parameters and page bytes are counted from the config") {
   REQUIRE(parameter_count(config, {.layers = {4, 5}, .first = false, .last = true}) == layer + 24 + 50 * 24);
   config.qkv_bias = config.output_bias = config.qk_norm = true;
   REQUIRE(parameter_count(config) == 5 * (layer + 80 + 24 + 16) + 24 + 50 * 24);
-  REQUIRE(kv_page_bytes(config, {1, 3}, 16, tensor::DType::kBF16) == 2u * 16 * 2 * 16 * 2);
+}
+
+TEST_CASE("a model knows what a page will take, which is more than its keys and values where heads are padded") {
+  ModelConfig config = small_config();
+  const test::RandomModel random(config, 18);
+  const test::TemporaryFolder folder;
+  folder.write("model.safetensors", test::safetensors_text(random.tensors()));
+  const auto checkpoint = Checkpoint::open(folder.path()).value();
+  const auto backend = f32_backend();
+  const auto model = StageModel::load(*checkpoint, config, {.layers = {1, 3}}, *backend, kLimits).value();
+  const uint64_t bytes = model->page_bytes(4);
+  model->allocate_cache(4, 3);
+  REQUIRE(model->cache().page_bytes() == bytes);
+  REQUIRE(bytes > uint64_t{2} * 2 * 2 * 8 * 4 * sizeof(float));
 }
 
 TEST_CASE("a checkpoint that holds more for a layer than its config says is refused by name") {

@@ -8,7 +8,7 @@ using namespace millrace::sched;
 namespace {
 
 constexpr StageBounds kBounds{
-    .slot_count = 4, .page_size = 4, .page_count = 10, .max_batch_tokens = 8, .vocab_size = 100};
+    .slot_count = 4, .page_size = 4, .page_count = 10, .max_batch_tokens = 8, .vocab_size = 100, .drawable_vocab = 90};
 
 /// Gives a plan of one slice the digest of a table that ends up with these pages.
 Plan with_table(Plan plan, const std::vector<PageId>& table) {
@@ -136,4 +136,22 @@ TEST_CASE("plans that cannot be are refused with what is wrong") {
   Plan close;
   close.closes = {SlotId(2), SlotId(2)};
   REQUIRE_THAT(refusal(table, close), Catch::Contains("closes slot 2"));
+}
+
+TEST_CASE("scored tokens have a logit, and the others may be any of the model's") {
+  SequenceTable table(kBounds, true);
+  const auto scored = [](std::vector<TokenId> tokens, TokenId next) {
+    Plan plan = prefill(SlotId(0), std::move(tokens), {PageId(0)});
+    plan.slices.front().score_top = 0;
+    plan.slices.front().next_token = next;
+    return plan;
+  };
+  REQUIRE(table.check(prefill(SlotId(0), {1, 99}, {PageId(0)})).has_value());
+  REQUIRE(table.check(scored({99, 2}, -1)).has_value());
+  REQUIRE(table.check(scored({1, 89}, 89)).has_value());
+  REQUIRE(table.check(scored({1, 90}, -1)).error().message == "plan 0: scores token 90, 90 ids have a logit");
+  REQUIRE(table.check(scored({1, 2}, 1000)).error().message == "plan 0: scores token 1000, 90 ids have a logit");
+  Plan second = prefill(SlotId(0), {1, 2, 3, 95}, {PageId(0)});
+  second.slices = {{SlotId(0), 0, 2, 1}, {SlotId(1), 0, 2, 0, false, 0, -1}};
+  REQUIRE(table.check(second).error().message == "plan 0: scores token 95, 90 ids have a logit");
 }

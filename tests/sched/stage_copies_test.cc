@@ -32,7 +32,9 @@ class HostOnlyRunner final : public StageRunner {
   [[nodiscard]] asio::awaitable<Result> run(const StageBatch&, std::span<const std::byte>) override {
     co_return Result{};
   }
-  [[nodiscard]] async::Event begin_load(std::vector<PageId>, std::vector<HostPageId>) override {
+  [[nodiscard]] async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host) override {
+    for (size_t i = 0; i < device.size(); ++i) loads[device[i]] = host[i];
+    ++load_count;
     const async::Event loaded(runtime_);
     runtime_.arm(runtime_.now() + 1ms, [loaded] { loaded.set(); });
     return loaded;
@@ -44,6 +46,9 @@ class HostOnlyRunner final : public StageRunner {
     return std::span(pages_).subspan(page.value() * kPageBytes, kPageBytes);
   }
   [[nodiscard]] cache::PageStore* store() override { return store_.get(); }
+
+  std::map<PageId, HostPageId> loads;
+  int load_count = 0;
 
  private:
   async::Runtime& runtime_;
@@ -155,6 +160,26 @@ TEST_CASE("a host page is not read before it is filled, nor while it is filled a
   REQUIRE(stage.settle().at(CopyId(6)) == 1);
   REQUIRE(load(8).empty());
   (void)stage.settle();
+}
+
+TEST_CASE("all loads of a plan are one copy, and each is acknowledged") {
+  Stage stage;
+  stage.copies.store({store_of(1, host_pages(0, 6))});
+  (void)stage.settle();
+  std::vector<PageCopy> plan{store_of(2, host_pages(6, 1))};
+  for (uint32_t i = 0; i < 3; ++i) {
+    plan.push_back({.id = CopyId(3 + i), .kind = CopyKind::kLoad, .device = {PageId(10 + i), PageId(20 + i)}});
+    plan.back().host = {HostPageId(i), HostPageId(5 - i)};
+  }
+  stage.copies.load(plan);
+  REQUIRE(stage.settle() == std::map<CopyId, uint32_t>{{CopyId(3), 2}, {CopyId(4), 2}, {CopyId(5), 2}});
+  REQUIRE(stage.runner.load_count == 1);
+  for (uint32_t i = 0; i < 3; ++i) {
+    REQUIRE(stage.runner.loads.at(PageId(10 + i)) == HostPageId(i));
+    REQUIRE(stage.runner.loads.at(PageId(20 + i)) == HostPageId(5 - i));
+  }
+  stage.copies.load({});
+  REQUIRE(stage.runner.load_count == 1);
 }
 
 TEST_CASE("of a fetch only the pages before the first that is missing are held") {

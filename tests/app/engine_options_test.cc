@@ -1,0 +1,30 @@
+#include "app/engine_options.h"
+
+#include <catch2/catch.hpp>
+
+using namespace millrace;
+
+TEST_CASE("the pool has the pages that are asked for, or that fit, and no more than are of use") {
+  app::EngineOptions options;
+  options.page_size = 16;
+  options.max_running_requests = 4;
+  options.radix_cache = false;
+  REQUIRE(app::pool_pages(options, 100, 20) == 20);
+  REQUIRE(app::pool_pages(options, 100, 1000) == 4 * 7);
+  options.radix_cache = true;
+  REQUIRE(app::pool_pages(options, 100, 1000) == 8 * 4 * 7);
+  options.max_total_tokens = 95;
+  REQUIRE(app::pool_pages(options, 100, 1000) == 5);
+  options.max_total_tokens = 15;
+  REQUIRE(app::pool_pages(options, 100, 1000) == 0);
+}
+
+TEST_CASE("the pool's pages can be counted in 31 bits, whatever is asked for") {
+  app::EngineOptions options;
+  options.page_size = 1;
+  options.max_running_requests = 4096;
+  options.max_total_tokens = int64_t{1} << 32;
+  REQUIRE(app::pool_pages(options, 131072, 1) == INT32_MAX);
+  options.max_total_tokens = 0;
+  REQUIRE(app::pool_pages(options, 131072, UINT64_MAX) == INT32_MAX);
+}
