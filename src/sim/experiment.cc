@@ -202,9 +202,10 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& s
   run_until(world, time, 1s, [&] { return ring.head().status().ready; });
   result.profile_s = seconds(time.time_since_epoch());
 
-  std::ranges::fill(work, StageWork{});  // without the profile's
+  std::ranges::fill(work, StageWork{});  // without the profile's, as the records
   const sched::RingStats& stats = *ring.head().ring_stats();
-  uint64_t seen_records = 0;
+  const auto newest = stats.records_after(0, 1);
+  uint64_t seen_records = newest.empty() ? 0 : newest.back().number;
   Clients clients(world.add_thread(), ring.head(), workload, result.requests);
   clients.start();
   run_until(world, time, kRecordsInterval, [&] {

@@ -41,15 +41,16 @@ def test_a_served_load_is_replayed_over_the_servers_own_description(tmp_path):
         assert round(tokens) == sum(served["input_lens"])
 
     trace = tmp_path / "trace.json"
-    traced = run_binary("simulate", "--cluster", cluster, "--requests", run, "--chunking", "fixed",
-                        "--chunked-prefill-size", 512, "--trace", trace)
-    assert traced.returncode == 0, traced.stderr
-    report = run_binary("trace", trace)
-    assert report.returncode == 0, report.stderr
-    tokens = re.search(r"\((\d+) prefill and (\d+) decode tokens\) on 2 stages", report.stdout)
-    assert int(tokens[1]) == sum(served["input_lens"])
-    assert int(tokens[2]) == sum(length - 1 for length in served["output_lens"])
-    assert "missing" not in report.stdout and "ends early" not in report.stdout
+    for chunking in ("fixed", "balanced"):  # the one with a profile before the workload
+        traced = run_binary("simulate", "--cluster", cluster, "--requests", run, "--chunking", chunking,
+                            "--chunked-prefill-size", 512, "--trace", trace)
+        assert traced.returncode == 0, traced.stderr
+        report = run_binary("trace", trace)
+        assert report.returncode == 0, report.stderr
+        tokens = re.search(r"\((\d+) prefill and (\d+) decode tokens\) on 2 stages", report.stdout)
+        assert int(tokens[1]) == sum(served["input_lens"])
+        assert int(tokens[2]) == sum(length - 1 for length in served["output_lens"])
+        assert "missing" not in report.stdout and "ends early" not in report.stdout
 
     other = run_binary("simulate", "--cluster", cluster, "--pp-size", 4, "--input-len", 100)
     assert other.returncode != 0 and "2 measured stages" in other.stderr

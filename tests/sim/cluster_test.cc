@@ -122,6 +122,26 @@ TEST_CASE("the way through the head takes its time, and so does a client's to it
           Approx(prompt_by_prompt_s + 0.75).margin(1e-6));
 }
 
+TEST_CASE("the records of an experiment are those of its workload, without the profile's") {
+  const Workload two{{{0, 1000, 3}, {0, 600, 3}}, 0, 0};
+  for (const auto chunking : {sched::Chunking::kFixed, sched::Chunking::kPublished, sched::Chunking::kBalanced}) {
+    PlanRecords records;
+    const auto result = run_experiment(measured(), {2, 0, chunking, 1000}, two, 1, &records);
+    uint64_t prefill = 0;
+    uint64_t decode = 0;
+    uint64_t working = 0;
+    for (const sched::PlanRecord& record : records.complete) {
+      prefill += record.prefill_rows;
+      decode += record.decode_rows;
+      working += record.sequences > 0 ? 1 : 0;
+    }
+    REQUIRE(prefill == 1600);
+    REQUIRE(decode == 4);
+    REQUIRE(working == result->plans);
+    REQUIRE(records.lost == 0);
+  }
+}
+
 TEST_CASE("a limit of concurrency holds requests back") {
   WorkloadOptions options;
   options.requests = 8;
