@@ -65,6 +65,27 @@ def test_a_ring_that_was_not_timed_describes_itself_after_some_load(tmp_path):
         described(server, tmp_path)
 
 
+def describe(folder, **fields):
+    path = folder / "described.json"
+    path.write_text(json.dumps({"layers": 3, "layer": {"per_token_us": 10}, "page_size": 16, "page_count": 1000,
+                                "context_length": 16000} | fields))
+    return path
+
+
+def test_what_a_sweep_cannot_do_is_said_before_it_begins(tmp_path):
+    few = describe(tmp_path)
+    load = ("--num-prompts", 1, "--input-len", 100)
+    rows = tmp_path / "rows.json"
+    swept = run_binary("simulate", "--cluster", few, *load, "--sweep", "--chunked-prefill-size", 512, "--result-file", rows)
+    assert swept.returncode == 0, swept.stderr
+    assert {row["pp_size"] for row in json.loads(rows.read_text())} == {1, 2}
+    for given, told in ((("--pp-size", "2,4"), "4 pipeline stages for 3 layers"),
+                        (("--pp-size", "2", "--trace", tmp_path / "none" / "trace.json"), "cannot be written")):
+        refused = run_binary("simulate", "--cluster", few, *load, *given)
+        assert refused.returncode != 0 and told in refused.stderr
+        assert "time s" not in refused.stdout
+
+
 def test_a_sweep_says_which_setting_is_the_fastest(tmp_path):
     rows, plot = tmp_path / "rows.json", tmp_path / "plot.svg"
     sizes = [2048, 6144]
