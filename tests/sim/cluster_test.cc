@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "sim/experiment.h"
+#include "sim/svg_plot.h"
 #include "support/paths.h"
 
 using namespace millrace;
