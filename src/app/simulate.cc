@@ -195,7 +195,9 @@ Result<void> check_feasible(const sim::Cluster& cluster, const SimulateFlags& fl
                  "--plot draws the efficiency against one stage, which measured stages don't give"};
   }
   for (const auto* path : {&flags.result_file, &flags.plot, &flags.trace}) {
-    if (!path->empty()) RETURN_IF_ERROR(write_file(*path, ""));
+    if (!path->empty() && !std::ofstream(*path, std::ios::app)) {
+      return make_error(ErrorCode::kInvalidArgument, "{}: cannot be written", path->string());
+    }
   }
   return {};
 }
@@ -223,6 +225,7 @@ Result<void> simulate(const SimulateFlags& given) {
   json.begin_array();
   uint64_t events = 0;
   size_t failed = 0;
+  std::optional<Error> error;  // of the first of those
   const auto begin = std::chrono::steady_clock::now();
   std::vector<std::pair<sim::Setting, double>> makespans;
   for (const sim::Setting& setting : combinations(flags)) {
@@ -231,11 +234,12 @@ Result<void> simulate(const SimulateFlags& given) {
                                             flags.trace.empty() ? nullptr : &records);
     if (result.has_error()) return result.error();
     events += result->events;
-    failed += result->failed_count();
-    const double efficiency = *baseline / result->makespan_s / setting.pp_size;
+    const double efficiency = result->makespan_s > 0 ? *baseline / result->makespan_s / setting.pp_size : 0;
     print_row(flags, setting, *result, efficiency);
     write_row(json, flags, setting, *result, efficiency);
-    makespans.emplace_back(setting, result->makespan_s);
+    if (result->failed_count() == 0) makespans.emplace_back(setting, result->makespan_s);
+    if (failed == 0) error = result->first_error();
+    failed += result->failed_count();
     double& most = lines[series_name(flags, setting)][plot_place(flags, setting)];
     most = std::max(most, 100 * efficiency);
     if (!flags.trace.empty()) trace = trace_of(setting, records);
@@ -253,7 +257,9 @@ Result<void> simulate(const SimulateFlags& given) {
   }
   if (!flags.trace.empty()) RETURN_IF_ERROR(write_file(flags.trace, trace));
   if (failed == 0) return {};
-  return make_error(ErrorCode::kInternal, "{} requests ended with an error; all figures are of the others", failed);
+  return make_error(ErrorCode::kInternal,
+                    "{} requests ended with an error; all figures are of the others. The first: {}", failed,
+                    error ? error->message : "it could not be sent");
 }
 
 }  // namespace millrace::app

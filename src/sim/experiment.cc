@@ -45,7 +45,7 @@ SimulatedRingOptions ring_options(const Cluster& cluster, const Setting& setting
     scheduler.processors = cluster.machine->processors;
     scheduler.stage_threads = cluster.machine->threads;
   }
-  options.head.max_queued = 1u << 20;
+  options.head.max_queued = std::numeric_limits<uint32_t>::max();
   options.head.heartbeat = kHeartbeat;
   options.head.watchdog = std::chrono::hours(1000);
   options.links.bytes_per_second = cluster.link_bytes_per_second;
@@ -76,7 +76,10 @@ asio::awaitable<void> send_one(async::Runtime& runtime, sched::Engine& engine, c
   request.max_tokens = arrival.output_length;
   auto stream = engine.submit(std::move(request), runtime);
   result.is_long = arrival.is_long;
-  if (stream.has_error()) co_return;
+  if (stream.has_error()) {
+    result.error = stream.error();
+    co_return;
+  }
   TimePoint first{};
   for (;;) {
     const sched::GenerateEvent event = co_await (*stream)->next();
@@ -90,6 +93,7 @@ asio::awaitable<void> send_one(async::Runtime& runtime, sched::Engine& engine, c
   result.ttft_s = seconds(first - sent);
   if (arrival.output_length > 1) result.tpot_s = seconds(runtime.now() - first) / (arrival.output_length - 1);
   result.end_s = seconds(runtime.now() - start);
+      result.error = event.error;
 }
 
 /// Sends the requests when they are due and the limit of concurrency allows.
@@ -272,3 +276,8 @@ double ExperimentResult::goodput(const ServiceGoal& goal) const {
 }
 
 }  // namespace millrace::sim
+std::optional<Error> ExperimentResult::first_error() const {
+  const auto failed = std::ranges::find_if(requests, [](const RequestResult& request) { return !request.ok; });
+  return failed == requests.end() ? std::nullopt : failed->error;
+}
+
