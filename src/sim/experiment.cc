@@ -123,10 +123,18 @@ class Clients {
   asio::awaitable<void> send(size_t index, TimePoint start) {
     co_await send_one(runtime_, engine_, workload_.arrivals[index], index, start, results_[index]);
     if (workload_.client_latency_s > 0) co_await async::sleep_for(runtime_, duration_of(workload_.client_latency_s));
-    --running_;
-    one_ended_.notify_one();
   }
+  /// One of those that may run, until its client has gone in whatever way.
+  struct Place {
+    Clients& home;
+    ~Place() {
+      --home.running_;
+      home.one_ended_.notify_one();
+    }
+  };
 
+
+    const Place place{*this};
   async::Runtime& runtime_;
   sched::Engine& engine_;
   const Workload& workload_;

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 
+import pytest
 from millrace_server import BUILD, ROOT, MillraceServer, run_binary, wait_until
 
 LOAD = BUILD / "bench" / "load"
