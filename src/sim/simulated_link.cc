@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "sim/longest.h"
 
 namespace millrace::sim {
 namespace {
@@ -64,7 +65,7 @@ class SimulatedSender final : public comm::LinkSender {
     TimePoint& lane = lanes_[static_cast<size_t>(kind)];
     lane = std::max(lane, runtime_.now());
     if (options_.bytes_per_second > 0) {
-      lane += async::Duration(static_cast<int64_t>(static_cast<double>(bytes) / options_.bytes_per_second * 1e9));
+      lane += bounded_time(static_cast<double>(bytes) / options_.bytes_per_second * 1e9);
     }
     if (options_.delay) lane += options_.delay();
     if (options_.fault) {

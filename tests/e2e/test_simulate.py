@@ -87,6 +87,23 @@ def test_what_a_sweep_cannot_do_is_said_before_it_begins(tmp_path):
         assert "time s" not in refused.stdout
 
 
+def test_a_setting_whose_requests_fail_says_why_and_is_not_the_fastest(tmp_path):
+    plot = tmp_path / "plot.svg"
+    failed = run_binary("simulate", "--cluster", describe(tmp_path, slowness=[1, 1e9]), "--num-prompts", 1, "--input-len", 1000,
+                        "--pp-size", "1,2", "--chunked-prefill-size", "512,1024", "--plot", plot)
+    assert failed.returncode != 0
+    assert "2 requests ended with an error" in failed.stderr and "stage 1 has been running plan" in failed.stderr
+    assert "fastest at pp 1" in failed.stdout and "fastest at pp 2" not in failed.stdout and "inf" not in failed.stdout
+    assert plot.read_text().endswith("</svg>\n")
+
+
+@pytest.mark.parametrize("flags", [("--prefix-len", 4294967295), ("--output-len", 0), ("--num-prompts", 0),
+                                   ("--request-rate", "1e-300"), ("--goal-ttft", "nan"), ("--goal-tpot", -1)])
+def test_flags_of_a_workload_are_bounded(tmp_path, flags):
+    refused = run_binary("simulate", "--cluster", describe(tmp_path), "--input-len", 10, *flags)
+    assert refused.returncode != 0 and flags[0] in refused.stderr
+
+
 def test_a_sweep_says_which_setting_is_the_fastest(tmp_path):
     rows, plot = tmp_path / "rows.json", tmp_path / "plot.svg"
     sizes = [2048, 6144]
