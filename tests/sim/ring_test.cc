@@ -393,7 +393,7 @@ TEST_CASE("what breaks while the stages are being timed delays the start and not
     world.flush_to_nothing();
     world.stop();
   }
-  for (const uint64_t of_one_way : breaks) REQUIRE(of_one_way > seeds / 4);
+  for (const uint64_t of_one_way : breaks) REQUIRE(of_one_way > seeds / 8);
 }
 
 namespace {

@@ -39,9 +39,9 @@ class Saboteur {
 
   /// How often it did something.
   [[nodiscard]] const std::array<uint64_t, kWayCount>& done() const { return done_; }
-  /// What those hear whom it hits.
+  /// What those hear whom it hits; of the watchdogs, a stage's and the head's.
   [[nodiscard]] static std::vector<std::string_view> errors() {
-    return {"device lost", "cable pulled", "(--watchdog-timeout)"};
+    return {"device lost", "cable pulled", "has been running plan", "has been under way for"};
   }
 
  private:
