@@ -25,7 +25,9 @@ SimulateFlags complete(SimulateFlags flags, const sim::Cluster& cluster) {
   using Sizes = std::vector<int32_t>;
   const Sizes measured{static_cast<int32_t>(cluster.measured_stages.size())};
   if (measured[0] > 0) fill(flags.pp_sizes, measured, measured);
-  fill(flags.pp_sizes, Sizes{1}, Sizes{1, 2, 4, 8});
+  Sizes possible{1, 2, 4, 8};
+  std::erase_if(possible, [&](int32_t size) { return cluster.divide(size).has_error(); });
+  fill(flags.pp_sizes, Sizes{1}, possible);
   using Names = std::vector<std::string>;
   fill(flags.chunkings, Names{"fixed"}, Names{"fixed", "published", "balanced"});
   fill(flags.chunk_sizes, std::vector{8192U}, std::vector{2048U, 4096U, 8192U, 16384U});
@@ -176,6 +178,30 @@ Result<void> write_file(const std::filesystem::path& path, const std::string& co
   return {};
 }
 
+/// What would stop the sweep half way, or leave it without its files at the end.
+Result<void> check_feasible(const sim::Cluster& cluster, const SimulateFlags& flags, const sim::Workload& workload) {
+  for (const int32_t pp_size : flags.pp_sizes) {
+    const auto stages = cluster.divide(pp_size);
+    if (stages.has_error()) return stages.error();
+  }
+  for (const sim::Arrival& arrival : workload.arrivals) {
+    if (uint64_t{arrival.input_length} + arrival.output_length > cluster.context_length) {
+      return make_error(ErrorCode::kInvalidArgument, "a request of {} + {} tokens does not fit the context of {}",
+                        arrival.input_length, arrival.output_length, cluster.context_length);
+    }
+  }
+  if (!flags.plot.empty() && !cluster.measured_stages.empty()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "--plot draws the efficiency against one stage, which measured stages don't give"};
+  }
+  for (const auto* path : {&flags.result_file, &flags.plot, &flags.trace}) {
+    if (!path->empty() && !std::ofstream(*path, std::ios::app)) {
+      return make_error(ErrorCode::kInvalidArgument, "{}: cannot be written", path->string());
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> simulate(const SimulateFlags& given) {
@@ -185,16 +211,7 @@ Result<void> simulate(const SimulateFlags& given) {
   auto workload = flags.requests.empty() ? sim::make_workload(flags.workload) : sim::load_workload(flags.requests);
   if (workload.has_error()) return workload.error();
   workload->client_latency_s = 1e-3 * flags.client_latency_ms;
-  for (const sim::Arrival& arrival : workload->arrivals) {
-    if (uint64_t{arrival.input_length} + arrival.output_length > cluster->context_length) {
-      return make_error(ErrorCode::kInvalidArgument, "a request of {} + {} tokens does not fit the context of {}",
-                        arrival.input_length, arrival.output_length, cluster->context_length);
-    }
-  }
-  if (!flags.plot.empty() && !cluster->measured_stages.empty()) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "--plot draws the efficiency against one stage, which measured stages don't give"};
-  }
+  RETURN_IF_ERROR(check_feasible(*cluster, flags, *workload));
   const auto baseline = baseline_s(*cluster, flags, *workload);
   if (baseline.has_error()) return baseline.error();
   fmt::print("{}: {} requests", cluster->name, workload->arrivals.size());
@@ -208,6 +225,7 @@ Result<void> simulate(const SimulateFlags& given) {
   json.begin_array();
   uint64_t events = 0;
   size_t failed = 0;
+  std::optional<Error> error;  // of the first of those
   const auto begin = std::chrono::steady_clock::now();
   std::vector<std::pair<sim::Setting, double>> makespans;
   for (const sim::Setting& setting : combinations(flags)) {
@@ -216,11 +234,12 @@ Result<void> simulate(const SimulateFlags& given) {
                                             flags.trace.empty() ? nullptr : &records);
     if (result.has_error()) return result.error();
     events += result->events;
-    failed += result->failed_count();
-    const double efficiency = *baseline / result->makespan_s / setting.pp_size;
+    const double efficiency = result->makespan_s > 0 ? *baseline / result->makespan_s / setting.pp_size : 0;
     print_row(flags, setting, *result, efficiency);
     write_row(json, flags, setting, *result, efficiency);
-    makespans.emplace_back(setting, result->makespan_s);
+    if (result->failed_count() == 0) makespans.emplace_back(setting, result->makespan_s);
+    if (failed == 0) error = result->first_error();
+    failed += result->failed_count();
     double& most = lines[series_name(flags, setting)][plot_place(flags, setting)];
     most = std::max(most, 100 * efficiency);
     if (!flags.trace.empty()) trace = trace_of(setting, records);
@@ -238,7 +257,9 @@ Result<void> simulate(const SimulateFlags& given) {
   }
   if (!flags.trace.empty()) RETURN_IF_ERROR(write_file(flags.trace, trace));
   if (failed == 0) return {};
-  return make_error(ErrorCode::kInternal, "{} requests ended with an error; all figures are of the others", failed);
+  return make_error(ErrorCode::kInternal,
+                    "{} requests ended with an error; all figures are of the others. The first: {}", failed,
+                    error ? error->message : "it could not be sent");
 }
 
 }  // namespace millrace::app

@@ -6,6 +6,10 @@
 namespace millrace::app {
 namespace {
 
+/// Of tokens: varied and behind a prefix they still are numbers of 32 bits.
+constexpr uint32_t kMostTokens = 1 << 30;
+constexpr uint32_t kMostRequests = 1 << 24;
+
 void add_setting_flags(CLI::App& command, SimulateFlags& flags) {
   command.add_option("--cluster", flags.cluster, "File that describes the cluster (see bench/clusters)")->required();
   command.add_flag(
@@ -45,13 +49,20 @@ void add_setting_flags(CLI::App& command, SimulateFlags& flags) {
 }
 
 void add_workload_flags(CLI::App& command, sim::WorkloadOptions& workload) {
-  command.add_option("--num-prompts", workload.requests, "Requests")->capture_default_str();
-  command.add_option("--request-rate", workload.rate_per_s, "Poisson arrivals per second; 0: all at once")
-      ->check(number_range(0.0, 1e6))
+  command.add_option("--num-prompts", workload.requests, "Requests")
+      ->check(CLI::Range(1u, kMostRequests))
       ->capture_default_str();
-  command.add_option("--input-len", workload.input_length, "Prompt tokens")->capture_default_str();
-  command.add_option("--output-len", workload.output_length, "Tokens to draw")->capture_default_str();
+  command.add_option("--request-rate", workload.rate_per_s, "Poisson arrivals per second; 0: all at once")
+      ->check(number_range(0.0, 0.0) | number_range(1e-3, 1e6))
+      ->capture_default_str();
+  command.add_option("--input-len", workload.input_length, "Prompt tokens")
+      ->check(CLI::Range(1u, kMostTokens))
+      ->capture_default_str();
+  command.add_option("--output-len", workload.output_length, "Tokens to draw")
+      ->check(CLI::Range(1u, kMostTokens))
+      ->capture_default_str();
   command.add_option("--prefix-len", workload.prefix_length, "Prompt tokens before those, common to many requests")
+      ->check(CLI::Range(0u, kMostTokens))
       ->capture_default_str();
   command.add_option("--num-prefixes", workload.prefix_count, "Different ones, drawn at random")
       ->check(CLI::Range(1, 1 << 20))
@@ -64,7 +75,9 @@ void add_workload_flags(CLI::App& command, sim::WorkloadOptions& workload) {
   command.add_option("--long-share", workload.long_share, "Part of the requests that are long")
       ->check(number_range(0.0, 1.0))
       ->capture_default_str();
-  command.add_option("--long-input-len", workload.long_input_length, "Prompt tokens of those")->capture_default_str();
+  command.add_option("--long-input-len", workload.long_input_length, "Prompt tokens of those")
+      ->check(CLI::Range(1u, kMostTokens))
+      ->capture_default_str();
   command.add_option("--seed", workload.seed, "Of arrivals, lengths, jitter and the order of events")
       ->capture_default_str();
 }
@@ -84,8 +97,10 @@ void add_simulate_flags(CLI::App& command, SimulateFlags& flags) {
                   "Result file of bench/load: its requests, instead of the flags that describe some")
       ->check(CLI::ExistingFile);
   command.add_option("--goal-ttft", flags.goal.ttft_s, "Seconds to the first token that goodput asks for; 0: any")
+      ->check(number_range(0.0, 1e9))
       ->capture_default_str();
   command.add_option("--goal-tpot", flags.goal.tpot_s, "Seconds per further token that goodput asks for; 0: any")
+      ->check(number_range(0.0, 1e9))
       ->capture_default_str();
   command.add_option("--result-file", flags.result_file, "Write the table as a JSON array, times in ms");
   command.add_option("--plot", flags.plot, "Write the efficiency over the sweep as an SVG file");

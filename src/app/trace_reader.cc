@@ -35,8 +35,11 @@ std::string_view text_of(const object& from, std::string_view key) {
   return from[key].get(value) == simdjson::SUCCESS ? value : std::string_view();
 }
 
-/// Traces count in microseconds with three decimals.
-int64_t nanoseconds(double us) { return std::llround(us * 1000); }
+/// Traces count in microseconds with three decimals; what lies further off is no time.
+int64_t nanoseconds(double us) {
+  constexpr double kFurthestUs = 1e15;  // thirty years
+  return std::llround(std::clamp(us, -kFurthestUs, kFurthestUs) * 1000);
+}
 int64_t time_ns(const object& from, std::string_view key) { return nanoseconds(number(from, key)); }
 
 class Reader {
@@ -56,9 +59,11 @@ class Reader {
   }
 
   RecordedRing finish() {
-    for (auto& [key, record] : records_) {
-      const bool whole = std::ranges::all_of(record.stages, &sched::StageSpan::known);
-      if (whole && !record.stages.empty() && record.sequences > 0) ring.records.push_back(std::move(record));
+    for (auto& [key, found] : records_) {
+      if (found.stages.size() != ring.stage_count || found.stages.rbegin()->first >= ring.stage_count) continue;
+      if (found.record.sequences == 0) continue;
+      for (const auto& [stage, span] : found.stages) found.record.stages.push_back(span);
+      ring.records.push_back(std::move(found.record));
     }
     return std::move(ring);
   }
@@ -66,20 +71,31 @@ class Reader {
   RecordedRing ring;
 
  private:
+  /// The stages as they come: room for all of them is not worth one event.
+  struct Found {
+    sched::PlanRecord record;
+    std::map<size_t, sched::StageSpan> stages;
+  };
+
   void take_span(const object& event, const object& args, std::string_view name) {
     const int64_t begin = time_ns(event, "ts");
     const int64_t end = begin + time_ns(event, "dur");
     uint64_t stage = 0;
     if (name == "schedule") {
-      take_schedule(record_of(args), args, begin, end);
+      take_schedule(found_of(args).record, args, begin, end);
     } else if (name == "book") {
-      sched::PlanRecord& record = record_of(args);
+      sched::PlanRecord& record = found_of(args).record;
       record.output_ns = begin;
       record.booked_ns = end;
     } else if (args["stage"].get(stage) == simdjson::SUCCESS && stage < ring.stage_count) {
-      sched::StageSpan& span = record_of(args).stages[stage];
-      span = {true, time_ns(args, "plan_arrived"), time_ns(args, "input_arrived"), begin, end,
-              count(args, "sent_bytes"), begin, {}};
+      found_of(args).stages[stage] = {true,
+                                      time_ns(args, "plan_arrived"),
+                                      time_ns(args, "input_arrived"),
+                                      begin,
+                                      end,
+                                      count(args, "sent_bytes"),
+                                      begin,
+                                      {}};
     }
   }
 
@@ -95,17 +111,16 @@ class Reader {
     record.in_flight = static_cast<uint32_t>(count(args, "in_flight"));
   }
 
-  sched::PlanRecord& record_of(const object& args) {
+  Found& found_of(const object& args) {
     const auto generation = static_cast<uint32_t>(count(args, "generation"));
     const uint64_t plan = count(args, "plan");
-    sched::PlanRecord& record = records_[{generation, plan}];
-    record.generation = Generation(generation);
-    record.plan = PlanId(plan);
-    record.stages.resize(ring.stage_count);
-    return record;
+    Found& found = records_[{generation, plan}];
+    found.record.generation = Generation(generation);
+    found.record.plan = PlanId(plan);
+    return found;
   }
 
-  std::map<std::pair<uint32_t, uint64_t>, sched::PlanRecord> records_;
+  std::map<std::pair<uint32_t, uint64_t>, Found> records_;
 };
 
 /// A file that ends early lacks the end of its last event and of the array.

@@ -150,7 +150,7 @@ double Chunker::balanced_target(const std::vector<uint32_t>& backlog) const {
 
 uint32_t Chunker::step_near(double tokens) const {
   uint32_t step = alignment_;
-  while (step > kFinestAlignment && kLeastSteps * step > tokens) step /= 2;
+  while (step / 2 >= kFinestAlignment && kLeastSteps * step > tokens) step /= 2;
   return step;
 }
 

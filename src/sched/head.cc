@@ -76,6 +76,7 @@ EngineStatus Head::status() const {
 
 asio::awaitable<void> Head::take_turns() {
   while (!stopping_) {
+    if (options_.audit) check_clients();
     if (to_first_stage_ == nullptr) {
       co_await wait_for_ring();
       continue;
@@ -93,6 +94,12 @@ asio::awaitable<void> Head::take_turns() {
     end_the_late();
     send_heartbeat_if_due();
   }
+}
+
+// Who has ended is in neither, and nobody else is missing in one of them.
+void Head::check_clients() const {
+  const size_t known = scheduler_.running_count() + scheduler_.waiting_count();
+  CHECK(clients_.size() == known, "{} clients wait for {} sequences", clients_.size(), known);
 }
 
 asio::awaitable<void> Head::wait_for_ring() {

@@ -97,6 +97,7 @@ class Head final : public Engine {
   static constexpr async::Duration kExpiryInterval = std::chrono::milliseconds(100);
 
   [[nodiscard]] asio::awaitable<void> take_turns();
+  void check_clients() const;
   [[nodiscard]] asio::awaitable<void> receive_outputs(Generation generation,
                                                       std::shared_ptr<comm::LinkReceiver> from_last_stage);
   [[nodiscard]] asio::awaitable<void> receive_acks(Generation generation,

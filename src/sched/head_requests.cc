@@ -37,6 +37,9 @@ class Head::Stream final : public TokenStream {
   Stream(Head& head, SequenceId id, std::string request_id, Events events)
       : head_(head), id_(id), request_id_(std::move(request_id)), events_(std::move(events)) {}
   ~Stream() override {
+    if (ended_ && head_.options_.audit) {
+      CHECK(!events_.try_receive(), "sequence {} had another event after its last one", id_.value());
+    }
     events_.close();  // the client's Runtime may end before the head hears of it
     if (ended_) return;
     head_.forget(request_id_, id_);
@@ -241,7 +244,10 @@ void Head::end_late(std::vector<SequenceId> late, const std::string& message) {
 
 void Head::deliver(SequenceUpdate update) {
   const auto found = clients_.find(update.id);
-  if (found == clients_.end()) return;
+  if (found == clients_.end()) {
+    CHECK(!options_.audit, "sequence {} has ended already and has another event", update.id.value());
+    return;
+  }
   Client& client = found->second;
   if (client.planned && !client.has_token) {
     client.timings.queued_us = microseconds(*client.planned - client.submitted);

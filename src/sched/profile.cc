@@ -107,9 +107,10 @@ void Profile::add_prefills() {
 
 // Sequences that decode at once. Their prompts go in one chunk, which is no longer than the longest prompt.
 uint32_t Profile::most_decodes(uint32_t longest) const {
-  const uint32_t pages_each = (kPromptOfDecodes + 2 + bounds_.page_size - 1) / bounds_.page_size;
+  const uint64_t pages_each = (uint64_t{bounds_.page_size} + kPromptOfDecodes + 2 - 1) / bounds_.page_size;
   if (kPromptOfDecodes + 2 >= bounds_.context_length) return 0;
-  return std::min({bounds_.max_running, kMostDecodes, longest / kPromptOfDecodes, bounds_.page_count / pages_each});
+  return std::min({bounds_.max_running, kMostDecodes, longest / kPromptOfDecodes,
+                   static_cast<uint32_t>(bounds_.page_count / pages_each)});
 }
 
 void Profile::add_decodes() {
@@ -140,10 +141,10 @@ void Profile::begin_together() {
   ProfileTogether::Shapes shapes{.prompt_tokens = std::clamp(tokens, std::min(half, kLeastCrowdPrompt), half)};
   const uint32_t length = ProfileTogether::longest_decode(kPromptOfDecodes, bounds_.stage_count);
   const auto pages = [&](uint32_t tokens_of_one) {
-    return (tokens_of_one + bounds_.page_size - 1) / bounds_.page_size;
+    return (uint64_t{bounds_.page_size} + tokens_of_one - 1) / bounds_.page_size;
   };
   const uint32_t count = most_decodes(longest_) / 2;
-  const uint64_t wanted = uint64_t{count} * pages(length) + pages(shapes.prompt_tokens);
+  const uint64_t wanted = count * pages(length) + pages(shapes.prompt_tokens);
   if (length < bounds_.context_length && count < bounds_.max_running && wanted <= bounds_.page_count) {
     shapes.decode_count = count;
     shapes.decode_prompt = kPromptOfDecodes;

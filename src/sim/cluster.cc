@@ -22,17 +22,25 @@ void add_scaled(sched::CostCoefficients& sum, const sched::CostCoefficients& par
   sum.per_context_us += factor * part.per_context_us;
 }
 
-Result<double> number(std::string_view name, element value) {
+// Far beyond what there is, and small enough for all that is computed from them.
+constexpr double kMostNumber = 1e9;
+constexpr uint32_t kMostLayers = 1 << 20;
+constexpr uint32_t kMostProcessors = 1 << 16;
+constexpr uint32_t kMostPageSize = 1 << 16;
+constexpr uint32_t kMostPages = 1 << 27;
+constexpr uint32_t kMostRunning = 1 << 16;
+constexpr uint32_t kMostContext = 1 << 30;
+
+Result<double> number(std::string_view name, element value, double most = kMostNumber) {
   double found = 0;
-  if (value.get(found) != simdjson::SUCCESS || found < 0) {
-    return make_error(ErrorCode::kData, "{}: wanted a number that is not negative", name);
+  if (value.get(found) != simdjson::SUCCESS || found < 0 || found > most) {
+    return make_error(ErrorCode::kData, "{}: wanted a number from 0 to {:.0f}", name, most);
   }
   return found;
 }
 
 template <class Integer>
-Result<void> read_integer(std::string_view name, element value, Integer& into) {
-  constexpr uint64_t most = std::numeric_limits<Integer>::max();
+Result<void> read_integer(std::string_view name, element value, uint32_t most, Integer& into) {
   uint64_t found = 0;
   if (value.get(found) != simdjson::SUCCESS || found > most) {
     return make_error(ErrorCode::kData, "{}: wanted a whole number from 0 to {}", name, most);
@@ -70,6 +78,7 @@ Result<void> read_slowness(element value, std::vector<double>& slowness) {
   for (const element factor : factors) {
     const auto found = number("slowness", factor);
     if (found.has_error()) return found.error();
+    if (*found == 0) return Error{ErrorCode::kData, "slowness: wanted factors above 0"};
     slowness.push_back(*found);
   }
   return {};
@@ -88,7 +97,7 @@ Result<void> read_contention(element value, sched::Contention& contention) {
   object fields;
   if (value.get(fields) != simdjson::SUCCESS) return Error{ErrorCode::kData, "contention: wanted an object"};
   for (const auto field : fields) {
-    const auto found = number(fmt::format("contention.{}", std::string_view(field.key)), field.value);
+    const auto found = number(fmt::format("contention.{}", std::string_view(field.key)), field.value, 1);
     if (found.has_error()) return found.error();
     if (field.key == "prompt_by_prompt") {
       contention.prompt_by_prompt = *found;
@@ -106,13 +115,13 @@ Result<void> read_contention(element value, sched::Contention& contention) {
 }
 
 Result<void> read_scalar(std::string_view name, element value, Cluster& cluster, sched::SharedMachine& shared) {
-  if (name == "layers") return read_integer(name, value, cluster.layers);
-  if (name == "processors") return read_integer(name, value, shared.processors);
-  if (name == "threads") return read_integer(name, value, shared.threads);
-  if (name == "page_size") return read_integer(name, value, cluster.page_size);
-  if (name == "page_count") return read_integer(name, value, cluster.page_count);
-  if (name == "max_running") return read_integer(name, value, cluster.max_running);
-  if (name == "context_length") return read_integer(name, value, cluster.context_length);
+  if (name == "layers") return read_integer(name, value, kMostLayers, cluster.layers);
+  if (name == "processors") return read_integer(name, value, kMostProcessors, shared.processors);
+  if (name == "threads") return read_integer(name, value, kMostProcessors, shared.threads);
+  if (name == "page_size") return read_integer(name, value, kMostPageSize, cluster.page_size);
+  if (name == "page_count") return read_integer(name, value, kMostPages, cluster.page_count);
+  if (name == "max_running") return read_integer(name, value, kMostRunning, cluster.max_running);
+  if (name == "context_length") return read_integer(name, value, kMostContext, cluster.context_length);
   const auto found = number(name, value);
   if (found.has_error()) return found.error();
   if (name == "jitter") {
@@ -127,6 +136,21 @@ Result<void> read_scalar(std::string_view name, element value, Cluster& cluster,
     cluster.head_latency_us = *found;
   } else {
     return make_error(ErrorCode::kData, "{}: unknown", name);
+  }
+  return {};
+}
+
+bool is_nothing(const sched::CostCoefficients& cost) {
+  return cost.fixed_us + cost.per_token_us + cost.per_pair_us + cost.per_decode_us + cost.per_context_us == 0;
+}
+
+/// That no stage takes no time at all: a field that was forgotten.
+Result<void> check_costs(const Cluster& cluster) {
+  for (size_t i = 0; i < cluster.measured_stages.size(); ++i) {
+    if (is_nothing(cluster.measured_stages[i])) return make_error(ErrorCode::kData, "stages[{}]: costs nothing", i);
+  }
+  if (cluster.measured_stages.empty() && is_nothing(cluster.layer) && is_nothing(cluster.stage)) {
+    return Error{ErrorCode::kData, "layer: costs nothing, and neither does stage"};
   }
   return {};
 }
@@ -174,6 +198,7 @@ Result<Cluster> Cluster::parse(const std::string& json) {
     return make_error(ErrorCode::kData, "context_length {}: wanted 1 to what the pages hold, {}",
                       cluster.context_length, capacity);
   }
+  RETURN_IF_ERROR(check_costs(cluster));
   return cluster;
 }
 

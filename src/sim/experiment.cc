@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "sim/longest.h"
 #include "sim/simulated_ring.h"
 
 namespace millrace::sim {
@@ -14,15 +15,23 @@ using namespace std::chrono_literals;
 using async::TimePoint;
 
 constexpr auto kHeartbeat = 10s;
+constexpr auto kWatchdog = 1000h;
+static_assert(kWatchdog < kLongest);
 /// Virtual time in which a head does not make more plans than it keeps records of.
 constexpr auto kRecordsInterval = 100ms;
+/// Bounds of virtual time, far beyond what is worth simulating.
+constexpr auto kLongestProfile = 30 * 24h;
+constexpr auto kLongestRun = 30 * 365 * 24h;
 
 double seconds(async::Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
+/// Of what a description or a workload says, however late that is.
 async::Duration duration_of(double s) {
-  return async::Duration(static_cast<int64_t>(s * 1e9));
+  constexpr double kMost = 1e9;
+  static_assert(std::chrono::duration<double>(kMost) > kLongestRun);
+  return async::Duration(static_cast<int64_t>(std::min(s, kMost) * 1e9));
 }
 
 SimulatedRingOptions ring_options(const Cluster& cluster, const Setting& setting) {
@@ -45,9 +54,9 @@ SimulatedRingOptions ring_options(const Cluster& cluster, const Setting& setting
     scheduler.processors = cluster.machine->processors;
     scheduler.stage_threads = cluster.machine->threads;
   }
-  options.head.max_queued = 1u << 20;
+  options.head.max_queued = std::numeric_limits<uint32_t>::max();
   options.head.heartbeat = kHeartbeat;
-  options.head.watchdog = std::chrono::hours(1000);
+  options.head.watchdog = kWatchdog;
   options.links.bytes_per_second = cluster.link_bytes_per_second;
   options.links.latency = duration_of(cluster.link_latency_us * 1e-6);
   options.links.keeps_bytes = false;
@@ -76,7 +85,10 @@ asio::awaitable<void> send_one(async::Runtime& runtime, sched::Engine& engine, c
   request.max_tokens = arrival.output_length;
   auto stream = engine.submit(std::move(request), runtime);
   result.is_long = arrival.is_long;
-  if (stream.has_error()) co_return;
+  if (stream.has_error()) {
+    result.error = stream.error();
+    co_return;
+  }
   TimePoint first{};
   for (;;) {
     const sched::GenerateEvent event = co_await (*stream)->next();
@@ -84,6 +96,7 @@ asio::awaitable<void> send_one(async::Runtime& runtime, sched::Engine& engine, c
     if (first == TimePoint{} && !event.tokens.empty()) first = runtime.now();
     if (event.last()) {
       result.ok = event.finish.has_value();
+      result.error = event.error;
       break;
     }
   }
@@ -116,11 +129,19 @@ class Clients {
     }
   }
 
+  /// One of those that may run, until its client has gone in whatever way.
+  struct Place {
+    Clients& home;
+    ~Place() {
+      --home.running_;
+      home.one_ended_.notify_one();
+    }
+  };
+
   asio::awaitable<void> send(size_t index, TimePoint start) {
+    const Place place{*this};
     co_await send_one(runtime_, engine_, workload_.arrivals[index], index, start, results_[index]);
     if (workload_.client_latency_s > 0) co_await async::sleep_for(runtime_, duration_of(workload_.client_latency_s));
-    --running_;
-    one_ended_.notify_one();
   }
 
   async::Runtime& runtime_;
@@ -132,10 +153,19 @@ class Clients {
   async::TaskGroup tasks_;
 };
 
-/// Runs the world until `done`, looking at it at every virtual `step`.
+/// Runs the world until `done`, looking at it at every virtual `step`; false if it is not done at `latest`.
 template <class Condition>
-void run_until(async::VirtualWorld& world, TimePoint& time, async::Duration step, Condition done) {
-  while (!done()) world.run(time += step);
+bool run_until(async::VirtualWorld& world, TimePoint& time, async::Duration step, TimePoint latest, Condition done) {
+  while (!done()) {
+    if (time >= latest) return false;
+    world.run(time += step);
+  }
+  return true;
+}
+
+void stop(async::VirtualWorld& world, SimulatedRing& ring) {
+  ring.stop();
+  world.run();
 }
 
 void take_records(const sched::RingStats& ring, uint64_t& seen, PlanRecords& records) {
@@ -199,15 +229,21 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& s
   };
   SimulatedRing ring(world, options);
   TimePoint time{};
-  run_until(world, time, 1s, [&] { return ring.head().status().ready; });
+  if (!run_until(world, time, 1s, TimePoint(kLongestProfile), [&] { return ring.head().status().ready; })) {
+    stop(world, ring);
+    return Error{ErrorCode::kInvalidArgument,
+                 "the ring takes more than 30 days to be ready: are the times of the description in microseconds?"};
+  }
   result.profile_s = seconds(time.time_since_epoch());
 
-  std::ranges::fill(work, StageWork{});  // without the profile's
+  std::ranges::fill(work, StageWork{});  // without the profile's, as the records
   const sched::RingStats& stats = *ring.head().ring_stats();
-  uint64_t seen_records = 0;
+  const auto newest = stats.records_after(0, 1);
+  uint64_t seen_records = newest.empty() ? 0 : newest.back().number;
   Clients clients(world.add_thread(), ring.head(), workload, result.requests);
   clients.start();
-  run_until(world, time, kRecordsInterval, [&] {
+  const auto step = records == nullptr ? async::Duration(1s) : async::Duration(kRecordsInterval);
+  const bool ended = run_until(world, time, step, TimePoint(kLongestRun), [&] {
     if (records != nullptr) take_records(stats, seen_records, *records);
     return clients.done();
   });
@@ -216,8 +252,8 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& s
     world.run(time += 3 * kHeartbeat);  // whose empty plans bring what the stages say of the last ones with work
     take_records(stats, seen_records, *records);
   }
-  ring.stop();
-  world.run();
+  stop(world, ring);
+  if (!ended) return Error{ErrorCode::kInvalidArgument, "the workload takes more than 30 years"};
   result.events = world.step_count();
 
   double input = 0;
@@ -244,6 +280,11 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& s
 
 size_t ExperimentResult::failed_count() const {
   return static_cast<size_t>(std::ranges::count_if(requests, [](const RequestResult& request) { return !request.ok; }));
+}
+
+std::optional<Error> ExperimentResult::first_error() const {
+  const auto failed = std::ranges::find_if(requests, [](const RequestResult& request) { return !request.ok; });
+  return failed == requests.end() ? std::nullopt : failed->error;
 }
 
 double ExperimentResult::ttft_s(double quantile, std::optional<bool> is_long) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,7 @@ struct RequestResult {
   double tpot_s = 0;           ///< 0 with one token
   double end_s = 0;            ///< after the workload's start
   uint32_t cached_tokens = 0;  ///< of the prompt
+  std::optional<Error> error;  ///< why it is not ok
 };
 
 struct ExperimentResult {
@@ -56,6 +58,8 @@ struct ExperimentResult {
   [[nodiscard]] double mean_tpot_s() const;
   /// Requests that ended with an error: all figures are of the others.
   [[nodiscard]] size_t failed_count() const;
+  /// What the first of them heard.
+  [[nodiscard]] std::optional<Error> first_error() const;
   /// Requests per second that meet the goal.
   [[nodiscard]] double goodput(const ServiceGoal& goal) const;
 };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/longest.h"
+
 namespace millrace::sim {
 
 /// A job among those that compute, also when its coroutine is destroyed before the work is done.
@@ -50,9 +52,10 @@ asio::awaitable<void> Processors::compute(async::Runtime& runtime, async::Durati
   {
     const Registration registration(*this, job);
     wake_others(job);
-    while (job.left_ns > 0.5) {
-      const async::Duration wait(static_cast<int64_t>(std::ceil(job.left_ns / rate(job))));
-      (void)co_await job.rate_changed.wait_until(runtime.now() + wait);
+    const async::TimePoint latest = runtime.now() + kLongest;
+    while (job.left_ns > 0.5 && runtime.now() < latest) {
+      const async::Duration wait = bounded_time(std::ceil(job.left_ns / rate(job)));
+      (void)co_await job.rate_changed.wait_until(std::min(runtime.now() + wait, latest));
       settle(runtime.now());
     }
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "sim/longest.h"
 
 namespace millrace::sim {
 namespace {
@@ -64,8 +65,9 @@ class SimulatedSender final : public comm::LinkSender {
     TimePoint& lane = lanes_[static_cast<size_t>(kind)];
     lane = std::max(lane, runtime_.now());
     if (options_.bytes_per_second > 0) {
-      lane += async::Duration(static_cast<int64_t>(static_cast<double>(bytes) / options_.bytes_per_second * 1e9));
+      lane += bounded_time(static_cast<double>(bytes) / options_.bytes_per_second * 1e9);
     }
+    if (options_.delay) lane += options_.delay();
     if (options_.fault) {
       if (auto reason = options_.fault()) inner_->close(std::move(*reason));
     }
@@ -127,7 +129,8 @@ class SimulatedReceiver final : public comm::LinkReceiver {
 comm::Link make_simulated_link(const SimulatedLinkOptions& options, async::Runtime& sender, async::Runtime& receiver,
                                size_t capacity) {
   comm::Link inner = comm::make_in_process_link(sender, receiver, capacity);
-  if (options.bytes_per_second == 0 && options.latency == async::Duration{} && !options.fault) return inner;
+  const bool is_plain = options.bytes_per_second == 0 && options.latency == async::Duration{};
+  if (is_plain && !options.fault && !options.delay) return inner;
   if (options.keeps_bytes) inner.receiver = std::make_unique<SimulatedReceiver>(std::move(inner.receiver));
   return {std::make_unique<SimulatedSender>(options, sender, std::move(inner.sender)), std::move(inner.receiver)};
 }

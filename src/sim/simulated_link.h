@@ -14,6 +14,8 @@ struct SimulatedLinkOptions {
   bool keeps_bytes = true;      ///< false: activations arrive with the right size and whatever content
   /// Asked at each message: why the link breaks instead of delivering it.
   std::function<std::optional<std::string>()> fault;
+  /// Asked at each message: how much later it leaves, and what comes behind it.
+  std::function<async::Duration()> delay;
 };
 
 /// An in-process link on which messages take time: they leave one after another at the bandwidth and arrive after the

@@ -32,12 +32,15 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
     runtimes.push_back(&world.add_thread());
     std::function<void()> fault;
     if (options.fault) fault = [ask = options.fault, index] { ask(StageId(index)); };
-    runners.push_back([&world, bounds, fault, index, make = options.make_runner, model = options.model,
+    std::function<async::Duration()> stall;
+    if (options.stall) stall = [ask = options.stall, index] { return ask(StageId(index)); };
+    runners.push_back([&world, bounds, fault, stall, index, make = options.make_runner, model = options.model,
                        make_store = options.make_store,
                        stage = stage_of(options, index)](auto& runtime) -> std::unique_ptr<sched::StageRunner> {
       if (make) return make(runtime, StageId(index));
-      return std::make_unique<SimulatedRunner>(runtime, model, stage, bounds, [&world] { return world.random(); },
-                                               fault, make_store ? make_store(runtime, StageId(index)) : nullptr);
+      return std::make_unique<SimulatedRunner>(
+          runtime, model, stage, bounds, [&world] { return world.random(); }, fault,
+          make_store ? make_store(runtime, StageId(index)) : nullptr, stall);
     });
   }
   sched::HeadOptions head = options.head;

@@ -18,6 +18,7 @@ struct SimulatedRingOptions {
   sched::HeadOptions head;
   std::vector<SimulatedCost> costs;      ///< per stage; the last one serves the rest
   std::function<void(StageId)> fault;    ///< asked before each run of a stage; may throw
+  std::function<async::Duration(StageId)> stall;  ///< asked before each run of a stage: how long it hangs
   SimulatedLinkOptions links;
   std::optional<SimulatedLinkOptions> head_links;  ///< those to the first stage and back from the last, if they differ
   /// Makes the stages' page stores, if there are any.

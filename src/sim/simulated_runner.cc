@@ -10,13 +10,15 @@ namespace millrace::sim {
 
 SimulatedRunner::SimulatedRunner(async::Runtime& runtime, SimulatedModel model, SimulatedStage stage,
                                  const sched::StageBounds& bounds, std::function<uint64_t()> random,
-                                 std::function<void()> fault, std::unique_ptr<cache::PageStore> store)
+                                 std::function<void()> fault, std::unique_ptr<cache::PageStore> store,
+                                 std::function<async::Duration()> stall)
     : runtime_(runtime),
       model_(model),
       stage_(stage),
       bounds_(bounds),
       random_(std::move(random)),
       fault_(std::move(fault)),
+      stall_(std::move(stall)),
       pages_(static_cast<size_t>(stage.layer_end - stage.layer_begin) * bounds.page_count * bounds.page_size),
       host_pages_(static_cast<size_t>(stage.layer_end - stage.layer_begin) * bounds.host_page_count * bounds.page_size),
       store_(std::move(store)) {}
@@ -153,6 +155,10 @@ void SimulatedRunner::ask_for_fault() {
 asio::awaitable<sched::StageRunner::Result> SimulatedRunner::run(const sched::StageBatch& batch,
                                                                  std::span<const std::byte> input) {
   if (fault_) ask_for_fault();
+  if (stall_) {
+    const async::Duration time = stall_();
+    if (time.count() > 0) co_await async::sleep_for(runtime_, time);
+  }
   // The input is read before and written after the time that the run takes, as a device would overlap both.
   std::vector<uint64_t> hidden(batch.tokens.size());
   if (stage_.first) {

@@ -38,12 +38,12 @@ struct StageDeath : std::runtime_error {
 };
 
 /// A StageRunner that runs a SimulatedModel's layers over pages of its own and takes virtual time. `random` gives the
-/// jitter; `fault`, if set, is asked before each run and may throw.
+/// jitter; `fault`, if set, is asked before each run and may throw; `stall`, if set, says how long the run hangs first.
 class SimulatedRunner final : public sched::StageRunner {
  public:
-  SimulatedRunner(async::Runtime& runtime, SimulatedModel model, SimulatedStage stage,
-                  const sched::StageBounds& bounds, std::function<uint64_t()> random,
-                  std::function<void()> fault = {}, std::unique_ptr<cache::PageStore> store = nullptr);
+  SimulatedRunner(async::Runtime& runtime, SimulatedModel model, SimulatedStage stage, const sched::StageBounds& bounds,
+                  std::function<uint64_t()> random, std::function<void()> fault = {},
+                  std::unique_ptr<cache::PageStore> store = nullptr, std::function<async::Duration()> stall = {});
 
   [[nodiscard]] size_t output_row_bytes() const override { return stage_.last ? 0 : sizeof(uint64_t); }
   [[nodiscard]] size_t input_row_bytes() const override { return stage_.first ? 0 : sizeof(uint64_t); }
@@ -78,6 +78,7 @@ class SimulatedRunner final : public sched::StageRunner {
   const sched::StageBounds bounds_;
   std::function<uint64_t()> random_;
   std::function<void()> fault_;
+  std::function<async::Duration()> stall_;
   struct OtherProcess {
     std::vector<uint64_t> pages;
     std::vector<uint64_t> host_pages;

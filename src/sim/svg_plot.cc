@@ -24,7 +24,8 @@ std::string escaped(const std::string& text) {
   for (const char c : text) {
     if (c == '<') out += "&lt;";
     else if (c == '&') out += "&amp;";
-    else out += c;
+    else if (static_cast<unsigned char>(c) >= ' ')
+      out += c;  // XML has no way to write the others
   }
   return out;
 }

@@ -1,6 +1,7 @@
 #include "sim/timed_runner.h"
 
 #include "async/wait_list.h"
+#include "sim/longest.h"
 
 namespace millrace::sim {
 
@@ -31,7 +32,7 @@ asio::awaitable<sched::StageRunner::Result> TimedRunner::run(const sched::StageB
   const double chance = static_cast<double>(random_() >> 11) * 0x1.0p-53;
   const double us = cost_.coefficients.predict_us(shape) * (1 + cost_.jitter * chance);
   const async::TimePoint start = runtime_.now();
-  const async::Duration alone(static_cast<int64_t>(us * 1e3));
+  const async::Duration alone = bounded_time(us * 1e3);
   if (processors_ != nullptr) {
     const double whole = cost_.coefficients.predict_us(shape);
     co_await processors_->compute(runtime_, alone, whole > 0 ? cost_.coefficients.prompt_us(shape) / whole : 0);

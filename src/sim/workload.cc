@@ -12,6 +12,9 @@
 namespace millrace::sim {
 namespace {
 
+/// Of a request: some four months.
+constexpr double kLatestStart = 1e7;
+
 template <class T>
 Result<std::vector<T>> read_array(simdjson::dom::object fields, std::string_view name, std::string_view wanted) {
   simdjson::dom::array list;
@@ -69,6 +72,9 @@ Result<Workload> read_workload(simdjson::dom::object fields) {
   const bool rated = has_rate(fields);
   const auto starts = read_times(fields, rated);
   if (starts.has_error()) return starts.error();
+  if (std::ranges::any_of(*starts, [](double at_s) { return at_s > kLatestStart; })) {
+    return make_error(ErrorCode::kData, "start_times: wanted seconds, at most {}", kLatestStart);
+  }
   const auto limit = read_limit(fields);
   if (limit.has_error()) return limit.error();
   if (inputs->empty() || inputs->size() != outputs->size() || inputs->size() != starts->size()) {

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 
+import pytest
 from millrace_server import BUILD, ROOT, MillraceServer, run_binary, wait_until
 
 LOAD = BUILD / "bench" / "load"
@@ -41,15 +42,16 @@ def test_a_served_load_is_replayed_over_the_servers_own_description(tmp_path):
         assert round(tokens) == sum(served["input_lens"])
 
     trace = tmp_path / "trace.json"
-    traced = run_binary("simulate", "--cluster", cluster, "--requests", run, "--chunking", "fixed",
-                        "--chunked-prefill-size", 512, "--trace", trace)
-    assert traced.returncode == 0, traced.stderr
-    report = run_binary("trace", trace)
-    assert report.returncode == 0, report.stderr
-    tokens = re.search(r"\((\d+) prefill and (\d+) decode tokens\) on 2 stages", report.stdout)
-    assert int(tokens[1]) == sum(served["input_lens"])
-    assert int(tokens[2]) == sum(length - 1 for length in served["output_lens"])
-    assert "missing" not in report.stdout and "ends early" not in report.stdout
+    for chunking in ("fixed", "balanced"):  # the one with a profile before the workload
+        traced = run_binary("simulate", "--cluster", cluster, "--requests", run, "--chunking", chunking,
+                            "--chunked-prefill-size", 512, "--trace", trace)
+        assert traced.returncode == 0, traced.stderr
+        report = run_binary("trace", trace)
+        assert report.returncode == 0, report.stderr
+        tokens = re.search(r"\((\d+) prefill and (\d+) decode tokens\) on 2 stages", report.stdout)
+        assert int(tokens[1]) == sum(served["input_lens"])
+        assert int(tokens[2]) == sum(length - 1 for length in served["output_lens"])
+        assert "missing" not in report.stdout and "ends early" not in report.stdout
 
     other = run_binary("simulate", "--cluster", cluster, "--pp-size", 4, "--input-len", 100)
     assert other.returncode != 0 and "2 measured stages" in other.stderr
@@ -62,6 +64,44 @@ def test_a_ring_that_was_not_timed_describes_itself_after_some_load(tmp_path):
         for _ in range(2):
             assert server.post("/v1/completions", {"prompt": "Call me", "max_tokens": 20}).status_code == 200
         described(server, tmp_path)
+
+
+def describe(folder, **fields):
+    path = folder / "described.json"
+    path.write_text(json.dumps({"layers": 3, "layer": {"per_token_us": 10}, "page_size": 16, "page_count": 1000,
+                                "context_length": 16000} | fields))
+    return path
+
+
+def test_what_a_sweep_cannot_do_is_said_before_it_begins(tmp_path):
+    few = describe(tmp_path)
+    load = ("--num-prompts", 1, "--input-len", 100)
+    rows = tmp_path / "rows.json"
+    swept = run_binary("simulate", "--cluster", few, *load, "--sweep", "--chunked-prefill-size", 512, "--result-file", rows)
+    assert swept.returncode == 0, swept.stderr
+    assert {row["pp_size"] for row in json.loads(rows.read_text())} == {1, 2}
+    for given, told in ((("--pp-size", "2,4"), "4 pipeline stages for 3 layers"),
+                        (("--pp-size", "2", "--trace", tmp_path / "none" / "trace.json"), "cannot be written")):
+        refused = run_binary("simulate", "--cluster", few, *load, *given)
+        assert refused.returncode != 0 and told in refused.stderr
+        assert "time s" not in refused.stdout
+
+
+def test_a_setting_whose_requests_fail_says_why_and_is_not_the_fastest(tmp_path):
+    plot = tmp_path / "plot.svg"
+    failed = run_binary("simulate", "--cluster", describe(tmp_path, slowness=[1, 1e9]), "--num-prompts", 1, "--input-len", 1000,
+                        "--pp-size", "1,2", "--chunked-prefill-size", "512,1024", "--plot", plot)
+    assert failed.returncode != 0
+    assert "2 requests ended with an error" in failed.stderr and "stage 1 has been running plan" in failed.stderr
+    assert "fastest at pp 1" in failed.stdout and "fastest at pp 2" not in failed.stdout and "inf" not in failed.stdout
+    assert plot.read_text().endswith("</svg>\n")
+
+
+@pytest.mark.parametrize("flags", [("--prefix-len", 4294967295), ("--output-len", 0), ("--num-prompts", 0),
+                                   ("--request-rate", "1e-300"), ("--goal-ttft", "nan"), ("--goal-tpot", -1)])
+def test_flags_of_a_workload_are_bounded(tmp_path, flags):
+    refused = run_binary("simulate", "--cluster", describe(tmp_path), "--input-len", 10, *flags)
+    assert refused.returncode != 0 and flags[0] in refused.stderr
 
 
 def test_a_sweep_says_which_setting_is_the_fastest(tmp_path):

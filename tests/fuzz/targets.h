@@ -15,15 +15,26 @@ void config_json(std::string_view input);
 void safetensors_header(std::string_view input);
 /// A template, a NUL, and a JSON array of messages.
 void chat_template(std::string_view input);
+/// What `millrace simulate` reads: a described cluster; a result file of bench/load.
+void cluster_json(std::string_view input);
+void workload_json(std::string_view input);
+/// What `millrace trace` reads.
+void trace_json(std::string_view input);
 
 struct Target {
   std::string_view name;
   void (*run)(std::string_view input);
 };
 inline constexpr std::array kTargets = {
-    Target{"http_request", http_request},   Target{"json_request", json_request},
-    Target{"tokenizer_json", tokenizer_json}, Target{"config_json", config_json},
-    Target{"safetensors_header", safetensors_header}, Target{"chat_template", chat_template},
+    Target{"http_request", http_request},
+    Target{"json_request", json_request},
+    Target{"tokenizer_json", tokenizer_json},
+    Target{"config_json", config_json},
+    Target{"safetensors_header", safetensors_header},
+    Target{"chat_template", chat_template},
+    Target{"cluster_json", cluster_json},
+    Target{"workload_json", workload_json},
+    Target{"trace_json", trace_json},
 };
 
 }  // namespace millrace::fuzz

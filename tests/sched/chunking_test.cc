@@ -205,7 +205,22 @@ TEST_CASE("balanced chunks end at aligned places beside short prompts too") {
   REQUIRE(chunk > 0);
   REQUIRE(chunk % 64 == 0);
   chunker.add_chunk(first, chunk);
-  REQUIRE(chunker.fit({0, kPrompt, 0}) % 64 == 0);
+  chunker.begin({}, std::vector<uint32_t>(16, kPrompt));
+  chunker.add_chunk({0, 4000, 0}, 4000);
+  const uint32_t rest = chunker.fit({0, kPrompt, 0});
+  REQUIRE(rest > 0);
+  REQUIRE(rest % 64 == 0);
+}
+
+TEST_CASE("balanced chunks are cut no finer than in sixteens, whatever the pages' size") {
+  for (const uint32_t page_size : {100U, 200U}) {
+    const CostCoefficients mostly_attention = {100, 1, 0.01, 1, 0};
+    Chunker chunker = chunker_of({Chunking::kBalanced, 800, 0.75, page_size, 4}, mostly_attention);
+    std::vector<uint32_t> chunks = chunks_of(chunker, 8000, 8);
+    chunks.pop_back();
+    REQUIRE(std::ranges::min(chunks) < 100);
+    REQUIRE(std::ranges::all_of(chunks, [](uint32_t chunk) { return chunk % 25 == 0; }));
+  }
 }
 
 TEST_CASE("without timings balanced chunks are fixed chunks") {

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "sim/experiment.h"
+#include "sim/svg_plot.h"
 #include "support/paths.h"
 
 using namespace millrace;
@@ -33,10 +34,19 @@ TEST_CASE("a description is read whole, and what is wrong with it is named") {
   const auto message = [](const std::string& json) { return Cluster::parse(json).error().message; };
   REQUIRE(message("[1]") == "not a JSON object");
   REQUIRE(message(R"({"layer":{"per_tokens_us":1}})") == "layer.per_tokens_us: unknown");
-  REQUIRE(message(R"({"jitter":-1})") == "jitter: wanted a number that is not negative");
+  REQUIRE(message(R"({"jitter":-1})") == "jitter: wanted a number from 0 to 1000000000");
   REQUIRE_THAT(message(R"({"layers":4,"page_count":2,"context_length":1000})"), Catch::Contains("1000"));
-  REQUIRE(message(R"({"layers":2.5})") == "layers: wanted a whole number from 0 to 2147483647");
-  REQUIRE(message(R"({"page_count":1e12})") == "page_count: wanted a whole number from 0 to 4294967295");
+  REQUIRE(message(R"({"layers":2.5})") == "layers: wanted a whole number from 0 to 1048576");
+  REQUIRE(message(R"({"page_count":1e12})") == "page_count: wanted a whole number from 0 to 134217728");
+  REQUIRE(message(R"({"page_size":4294967295})") == "page_size: wanted a whole number from 0 to 65536");
+  REQUIRE(message(R"({"max_running":4294967295})") == "max_running: wanted a whole number from 0 to 65536");
+  REQUIRE(message(R"({"layer":{"fixed_us":1e17}})") == "fixed_us: wanted a number from 0 to 1000000000");
+  REQUIRE(message(R"({"contention":{"prompt_by_prompt":3e11}})") ==
+          "contention.prompt_by_prompt: wanted a number from 0 to 1");
+  REQUIRE(message(R"({"slowness":[1,0]})") == "slowness: wanted factors above 0");
+  REQUIRE(message(R"({"layers":2,"page_count":2,"context_length":9})") ==
+          "layer: costs nothing, and neither does stage");
+  REQUIRE(message(R"({"stages":[{"fixed_us":1},{}],"page_count":2,"context_length":9})") == "stages[1]: costs nothing");
   REQUIRE_THAT(message(R"({"layers":2,"page_count":2,"context_length":9,"contention":{"prompt_by_prompt":0.1}})"),
                Catch::Contains("contention: wanted processors"));
 }
@@ -122,6 +132,52 @@ TEST_CASE("the way through the head takes its time, and so does a client's to it
           Approx(prompt_by_prompt_s + 0.75).margin(1e-6));
 }
 
+TEST_CASE("the records of an experiment are those of its workload, without the profile's") {
+  const Workload two{{{0, 1000, 3}, {0, 600, 3}}, 0, 0};
+  for (const auto chunking : {sched::Chunking::kFixed, sched::Chunking::kPublished, sched::Chunking::kBalanced}) {
+    PlanRecords records;
+    const auto result = run_experiment(measured(), {2, 0, chunking, 1000}, two, 1, &records);
+    uint64_t prefill = 0;
+    uint64_t decode = 0;
+    uint64_t working = 0;
+    for (const sched::PlanRecord& record : records.complete) {
+      prefill += record.prefill_rows;
+      decode += record.decode_rows;
+      working += record.sequences > 0 ? 1 : 0;
+    }
+    REQUIRE(prefill == 1600);
+    REQUIRE(decode == 4);
+    REQUIRE(working == result->plans);
+    REQUIRE(records.lost == 0);
+  }
+}
+
+TEST_CASE("stages that are too slow to be simulated fail their requests, or are refused, with the reason") {
+  const Workload two{{{0, 1000, 1}, {0, 600, 1}}, 0, 0};
+  // A run of a thousand hours, and one of which no clock can tell the end; with processors of its own or shared ones.
+  for (const std::string more : {R"(,"slowness":[1e9])", R"(,"slowness":[1e9],"processors":1,"threads":65536)"}) {
+    const Cluster slow = measured(more);
+    const auto failed = run_experiment(slow, {2, 0, sched::Chunking::kFixed, 1000}, two, 1);
+    REQUIRE(failed.has_value());
+    REQUIRE(failed->failed_count() == 2);
+    REQUIRE(failed->makespan_s == 0);
+    REQUIRE_THAT(failed->first_error()->message, Catch::Contains("the ring is broken: "));
+    const auto refused = run_experiment(slow, {2, 0, sched::Chunking::kBalanced, 1000}, two, 1);
+    REQUIRE_THAT(refused.error().message, Catch::Contains("more than 30 days to be ready"));
+  }
+  const auto refused =
+      run_experiment(measured(R"(,"link_gb_per_s":1e-300)"), {2, 0, sched::Chunking::kFixed, 1000}, two, 1);
+  REQUIRE_THAT(refused.error().message, Catch::Contains("more than 30 days to be ready"));
+}
+
+TEST_CASE("a plot is XML whatever its title is") {
+  const std::string plot = plot_svg(
+      "a\x01<b>\n&\x1F"
+      "µ",
+      "x", "y", {{"line", {{1, 2}}}});
+  REQUIRE_THAT(plot, Catch::Contains(">a&lt;b>&amp;µ</text>"));
+}
+
 TEST_CASE("a limit of concurrency holds requests back") {
   WorkloadOptions options;
   options.requests = 8;
@@ -199,6 +255,8 @@ TEST_CASE("the requests of a load run are replayed") {
                Catch::Contains("input_lens[0]: 3000000000 tokens"));
   REQUIRE_THAT(load(R"({"max_concurrency":"4","input_lens":[5],"output_lens":[1],"start_times":[0]})").error().message,
                Catch::Contains("max_concurrency"));
+  REQUIRE_THAT(load(R"({"input_lens":[5],"output_lens":[1],"start_times":[1e300]})").error().message,
+               Catch::Contains("start_times: wanted seconds"));
   REQUIRE_THAT(load("nonsense").error().message, Catch::Contains(path.string()));
   std::filesystem::remove(path);
 }
@@ -248,7 +306,12 @@ TEST_CASE("an experiment is a function of its seed") {
   workload.output_length = 20;
   workload.spread = 0.5;
   const Setting setting{4, 1, sched::Chunking::kBalanced, 4096};
-  REQUIRE(time_of(cluster, setting, workload) == time_of(cluster, setting, workload));
+  const double time_s = time_of(cluster, setting, workload);
+  REQUIRE(time_of(cluster, setting, workload) == time_s);
+  workload.seed = 1;
+  REQUIRE(time_of(cluster, setting, workload) != time_s);
+  const auto other_jitter = run_experiment(cluster, setting, make_workload(workload), 2);
+  REQUIRE(other_jitter->makespan_s != time_of(cluster, setting, workload));
 }
 
 TEST_CASE("a million tokens of context run through") {

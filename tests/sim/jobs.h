@@ -13,6 +13,9 @@ namespace millrace::test {
 
 using namespace std::chrono_literals;
 
+/// How long a client keeps the stream of a request that has ended: whatever else came would be found there.
+inline constexpr async::Duration kLinger = 500ms;
+
 /// The stages have been timed by then, and the ring is ready.
 inline constexpr async::Duration kProfileEnd = 2s;
 
@@ -55,6 +58,7 @@ inline asio::awaitable<void> act_as_client(async::Runtime& runtime, sched::Engin
       ++job.endings;
       job.finish = event.finish;
       job.error = event.error;
+      co_await async::sleep_for(runtime, kLinger);
       co_return;
     }
     if (job.leave_after && job.tokens.size() >= *job.leave_after) {
@@ -165,28 +169,63 @@ inline void require_whole_answer(const Job& job, const sim::SimulatedRingOptions
   require_scores(std::span(job.prompt_scores).subspan(1), wanted.prompt_scores);
 }
 
-/// What came of a job that was cut short.
+/// What came of a job that was cut short: the begin of its answer, with the scores where asked for, and less than all.
 inline void require_begin_of_answer(const Job& job, const sim::SimulatedRingOptions& ring) {
-  const std::vector<TokenId> wanted = expected_tokens(job, ring);
-  REQUIRE(job.tokens.size() <= wanted.size());
-  REQUIRE(std::equal(job.tokens.begin(), job.tokens.end(), wanted.begin()));
-}
-
-/// The clients whose requests ended while they listened: neither refused nor left.
-inline std::vector<Job> ended(const std::vector<Job>& jobs) {
-  std::vector<Job> chosen;
-  for (const Job& job : jobs) {
-    if (job.left || job.refused) continue;
-    REQUIRE(job.endings == 1);
-    REQUIRE(job.error.has_value() != job.finish.has_value());
-    chosen.push_back(job);
-  }
-  return chosen;
+  auto [wanted, finish] = expected_answer(job, ring);
+  const sched::GenerateRequest& request = job.request;
+  REQUIRE(job.tokens.size() <= wanted.tokens.size());
+  REQUIRE(std::equal(job.tokens.begin(), job.tokens.end(), wanted.tokens.begin()));
+  const bool may_be_all = wanted.faulty || request.max_tokens == 0;  // what would have told of the end did not come
+  REQUIRE((may_be_all || job.tokens.size() < wanted.tokens.size()));
+  wanted.scores.resize(request.sampling.top_logprobs >= 0 ? job.tokens.size() : 0);
+  require_scores(job.scores, wanted.scores);
+  const bool scores_prompt = request.prompt_top_logprobs >= 0 && !job.tokens.empty();
+  REQUIRE(job.prompt_scores.size() == (scores_prompt ? request.prompt.size() : 0));
+  if (scores_prompt) require_scores(std::span(job.prompt_scores).subspan(1), wanted.prompt_scores);
 }
 
 /// Whether the job ended with an error that says so.
 inline bool failed_with(const Job& job, std::string_view what) {
   return job.error && job.error->message.find(what) != std::string::npos;
+}
+
+/// How the requests of a world may end that are neither answered whole nor left by their clients.
+struct Perils {
+  std::vector<std::string_view> breaks;  ///< what errors say when the ring breaks
+  bool aborts = false;                   ///< somebody ends requests of others
+};
+
+inline bool cut_short(const Job& job, const sched::HeadOptions& head, const Perils& perils) {
+  if (job.finish == sched::FinishReason::kAbort) return perils.aborts;
+  if (!job.error) return false;
+  if (job.error->code == ErrorCode::kTimeout) return head.queue_timeout > 0s || head.run_timeout > 0s;
+  return std::ranges::any_of(perils.breaks, [&](std::string_view what) { return failed_with(job, what); });
+}
+
+/// Of what can never run, of one too many, or while there is no ring.
+inline void require_refusal(const Job& job, const sim::SimulatedRingOptions& ring, const Perils& perils) {
+  REQUIRE(job.tokens.empty());
+  if (job.error->code == ErrorCode::kExhausted) {
+    REQUIRE(ring.head.max_queued < 5);
+  } else if (job.error->code == ErrorCode::kUnavailable) {
+    REQUIRE_FALSE(perils.breaks.empty());
+  } else {
+    REQUIRE(job.error->code == ErrorCode::kInvalidArgument);
+    REQUIRE_FALSE(admissible(job, ring));
+  }
+}
+
+/// The whole answer, once; the begin of it, if its client left or something happened to it that may happen; a refusal.
+inline void require_right_end(const Job& job, const sim::SimulatedRingOptions& ring, const Perils& perils = {}) {
+  REQUIRE(job.endings == (job.left || job.refused ? 0 : 1));
+  if (job.refused) return require_refusal(job, ring, perils);
+  REQUIRE((job.left || job.error.has_value() != job.finish.has_value()));
+  REQUIRE(admissible(job, ring));
+  if (job.left || cut_short(job, ring.head, perils)) {
+    require_begin_of_answer(job, ring);
+  } else {
+    require_whole_answer(job, ring);
+  }
 }
 
 }  // namespace millrace::test

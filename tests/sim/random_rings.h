@@ -172,7 +172,8 @@ inline Job random_job(Dice& dice, const std::vector<TokenId>& common, const std:
   if (!others.empty() && dice.chance(0.25)) {
     go_on_from(dice, others[dice.range(0, static_cast<uint32_t>(others.size()) - 1)], job);
   } else if (dice.chance(0.1)) {  // pages that are alike, one behind the other
-    job.request.prompt.assign(dice.range(0, 39), static_cast<TokenId>(dice.range(0, 49)));
+    const TokenId token = static_cast<TokenId>(dice.range(0, 49));  // the order of arguments is the compiler's
+    job.request.prompt.assign(dice.range(0, 39), token);
   } else if (dice.chance(0.6)) {
     job.request.prompt.assign(common.begin(), common.begin() + dice.range(0, 30));
   }
@@ -237,7 +238,16 @@ inline asio::awaitable<void> flush_now_and_then(async::Runtime& runtime, sched::
   }
 }
 
-/// A ring in virtual time and the clients of some jobs.
+/// What two runs of one seed have in common.
+struct History {
+  uint64_t trace_hash = 0;
+  uint64_t steps = 0;
+  uint64_t next_draw = 0;  ///< equal when as many random numbers were drawn before
+  friend bool operator==(const History&, const History&) = default;
+};
+
+/// A ring in virtual time and the clients of some jobs. A REQUIRE that fails while tasks are left ends the program, by
+/// what their owners check: the seed is told before that, and the tests behind it do not run.
 class World {
  public:
   explicit World(uint64_t seed) : world_(seed) {}
@@ -284,8 +294,7 @@ class World {
     REQUIRE(ring_->stopped());
     REQUIRE(clients_->size() == 0);
   }
-  [[nodiscard]] uint64_t trace_hash() const { return world_.trace_hash(); }
-  [[nodiscard]] uint64_t draw() { return world_.random(); }
+  [[nodiscard]] History history() { return {world_.trace_hash(), world_.step_count(), world_.random()}; }
   [[nodiscard]] uint64_t step_count() const { return world_.step_count(); }
 
  private:

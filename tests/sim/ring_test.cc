@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "sim/random_rings.h"
+#include "sim/siege.h"
 #include "support/effort.h"
 
 using namespace millrace;
@@ -17,9 +17,7 @@ struct Outcome {
   uint64_t fetched = 0;
   uint64_t flushed = 0;
   uint64_t plans = 0;
-  uint64_t trace_hash = 0;
-  uint64_t steps = 0;
-  uint64_t next_draw = 0;  ///< equal when as many random numbers were drawn before
+  History history;
 };
 
 Outcome run_world(uint64_t seed, const sim::SimulatedRingOptions& options, std::vector<Job>& jobs) {
@@ -38,24 +36,7 @@ Outcome run_world(uint64_t seed, const sim::SimulatedRingOptions& options, std::
           status.cache.fetched_pages,
           flushed,
           plans,
-          world.trace_hash(),
-          world.step_count(),
-          world.draw()};
-}
-
-/// The whole answer, the begin of one that its client left, or a refusal of what can never run or finds the queue full.
-void require_right_answer(const Job& job, const sim::SimulatedRingOptions& options) {
-  if (job.refused && job.error->code == ErrorCode::kExhausted) {
-    REQUIRE(options.head.max_queued < 5);
-  } else if (job.refused) {
-    REQUIRE(job.error->code == ErrorCode::kInvalidArgument);
-    REQUIRE_FALSE(admissible(job, options));
-  } else if (job.left) {
-    require_begin_of_answer(job, options);
-  } else {
-    REQUIRE(admissible(job, options));
-    require_whole_answer(job, options);
-  }
+          world.history()};
 }
 
 }  // namespace
@@ -88,7 +69,7 @@ TEST_CASE("random rings give every request the model's own tokens, once, and lea
     uint64_t cached_here = 0;
     for (const Job& job : jobs) {
       cached_here += job.cached_tokens;
-      require_right_answer(job, options);
+      require_right_end(job, options);
       refused += job.refused ? 1 : 0;
       faults += job.endings == 1 && job.error ? 1 : 0;
     }
@@ -209,27 +190,50 @@ TEST_CASE("who waits through a break that loses the host pages gets its prefix f
   }
 }
 
-TEST_CASE("one seed gives one history") {
+namespace {
+
+/// Its ring stops at any moment.
+History stopped_world(uint64_t seed) {
+  Dice dice(seed);
+  const auto options = strange_ring(dice);
+  auto jobs = random_jobs(dice);
+  World world(seed);
+  world.start(options, jobs);
+  world.run_until(kProfileEnd + std::chrono::microseconds(dice.range(0, 100'000)));
+  world.stop();
+  return world.history();
+}
+
+/// Its clients and requests are those of `seed`; only the order of what happens at once is drawn from `order`.
+History world_of(uint64_t seed, uint64_t order) {
+  Dice dice(seed);
+  const auto options = strange_ring(dice);
+  auto jobs = random_jobs(dice);
+  return run_world(order, options, jobs).history;
+}
+
+}  // namespace
+
+TEST_CASE("one seed gives one history, also of worlds in which everything goes wrong") {
+  Casualties casualties;
+  std::array<uint64_t, Saboteur::kWayCount> breaks{};
   for (uint64_t seed = 0; seed < test::repetitions(20); ++seed) {
     INFO("seed " << seed);
-    Dice dice(seed);
-    const auto options = strange_ring(dice);
-    auto jobs = random_jobs(dice);
-    auto again = jobs;
-    Dice same_dice(seed);
-    const auto same_options = strange_ring(same_dice);  // a store remembers what it was given
-    const Outcome first = run_world(seed, options, jobs);
-    const Outcome second = run_world(seed, same_options, again);
-    REQUIRE(first.trace_hash == second.trace_hash);
-    REQUIRE(first.steps == second.steps);
-    REQUIRE(first.next_draw == second.next_draw);
-    const Outcome other = run_world(seed + 1000, options, again);
-    REQUIRE(other.trace_hash != first.trace_hash);
+    const History first = world_of(seed, seed);
+    REQUIRE(first == world_of(seed, seed));
+    REQUIRE(first.trace_hash != world_of(seed, seed + 1000).trace_hash);
+    REQUIRE(stopped_world(seed) == stopped_world(seed));
+    const History besieged = besiege_cramped(seed, casualties);
+    REQUIRE(besieged == besiege_cramped(seed, casualties));
+    const History broken = besiege_breaking(seed, casualties, breaks);
+    REQUIRE(broken == besiege_breaking(seed, casualties, breaks));
   }
 }
 
 TEST_CASE("a stage that fails ends every request with one clear error, wherever it stands") {
-  for (uint64_t seed = 0; seed < test::repetitions(300); ++seed) {
+  uint64_t failed = 0;
+  const uint64_t seeds = test::repetitions(300);
+  for (uint64_t seed = 0; seed < seeds; ++seed) {
     INFO("seed " << seed);
     Dice dice(seed);
     auto options = strange_ring(dice);
@@ -243,11 +247,13 @@ TEST_CASE("a stage that fails ends every request with one clear error, wherever 
     };
     world.start(options, jobs);
     world.run_to_end();
-    for (const Job& job : ended(jobs)) {
-      if (!failed_with(job, "device lost")) require_whole_answer(job, options);
+    for (const Job& job : jobs) {
+      require_right_end(job, options, {.breaks = {"device lost"}});
+      failed += failed_with(job, "device lost") ? 1 : 0;
     }
     world.stop();
   }
+  REQUIRE(failed > seeds);
 }
 
 TEST_CASE("after breaks the ring forms again by itself, the queue survives, and no host page is taken for another") {
@@ -281,9 +287,7 @@ TEST_CASE("after breaks the ring forms again by itself, the queue survives, and 
     world.start(options, jobs);
     world.run_to_end();
     REQUIRE(world.head().status().ready);
-    for (const Job& job : ended(jobs)) {
-      if (!failed_with(job, "device lost")) require_whole_answer(job, options);
-    }
+    for (const Job& job : jobs) require_right_end(job, options, {.breaks = {"device lost"}});
     host_hits += world.head().status().cache.host_hit_pages;
     world.flush_to_nothing();
     world.stop();
@@ -339,7 +343,10 @@ TEST_CASE("a ring that broke is not held up by what it had asked of a slow store
 }
 
 TEST_CASE("a lost link ends what runs with one clear error, and the ring forms again") {
-  for (uint64_t seed = 0; seed < test::repetitions(300); ++seed) {
+  uint64_t lost_count = 0;
+  uint64_t failed = 0;
+  const uint64_t seeds = test::repetitions(300);
+  for (uint64_t seed = 0; seed < seeds; ++seed) {
     INFO("seed " << seed);
     Dice dice(seed);
     auto options = strange_ring(dice);
@@ -349,16 +356,44 @@ TEST_CASE("a lost link ends what runs with one clear error, and the ring forms a
     options.links.latency = std::chrono::microseconds(dice.range(1, 300));
     options.links.fault = [&]() -> std::optional<std::string> {
       if (world.now() < async::TimePoint(kProfileEnd) || messages_left-- != 0) return std::nullopt;
+      ++lost_count;
       return "cable pulled";
     };
     world.start(options, jobs);
     world.run_to_end();
     REQUIRE(world.head().status().ready);
-    for (const Job& job : ended(jobs)) {
-      if (!failed_with(job, "cable pulled")) require_whole_answer(job, options);
+    for (const Job& job : jobs) {
+      require_right_end(job, options, {.breaks = {"cable pulled"}});
+      failed += failed_with(job, "cable pulled") ? 1 : 0;
     }
     world.stop();
   }
+  REQUIRE(lost_count > seeds / 2);
+  REQUIRE(failed > seeds / 2);
+}
+
+TEST_CASE("what breaks while the stages are being timed delays the start and nothing else") {
+  std::array<uint64_t, Saboteur::kWayCount> breaks{};
+  const uint64_t seeds = test::repetitions(200);
+  for (uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    Dice dice(seed);
+    auto options = strange_ring(dice);
+    options.head.scheduler.chunking = static_cast<sched::Chunking>(dice.range(1, 2));
+    auto jobs = random_jobs(dice);
+    for (Job& job : jobs) job.arrival += 20s;
+    World world(seed);
+    Saboteur saboteur(dice, options,
+                      [&world] { return world.now() < async::TimePoint(5s) && !world.head().status().ready; });
+    world.start(options, jobs);
+    world.run_to_end(40s);
+    REQUIRE(world.head().status().ready);
+    for (const Job& job : jobs) require_right_end(job, options);
+    for (size_t way = 0; way < breaks.size(); ++way) breaks[way] += saboteur.done()[way];
+    world.flush_to_nothing();
+    world.stop();
+  }
+  for (const uint64_t of_one_way : breaks) REQUIRE(of_one_way > seeds / 8);
 }
 
 namespace {
@@ -403,11 +438,7 @@ TEST_CASE("pauses of every kind stop everybody for their time and change nobody'
     }
     world.head().resume();
     world.run_to_end();
-    for (const Job& job : ended(jobs)) {
-      const bool aborted = job.finish == sched::FinishReason::kAbort;
-      REQUIRE((!aborted || mode == sched::PauseMode::kAbort));
-      if (!aborted) require_whole_answer(job, options);
-    }
+    for (const Job& job : jobs) require_right_end(job, options, {.aborts = mode == sched::PauseMode::kAbort});
     world.stop();
   }
   REQUIRE(stopped > static_cast<int64_t>(seeds));
