@@ -40,25 +40,8 @@ std::string is_json_object(const std::string& text) {
   return {};
 }
 
-void add_model_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
-  EngineOptions& engine = flags.engine;
-  serve.add_option("--model-path", engine.model_path, "Folder with config.json, safetensors and tokenizer.json")
-      ->required();
-  serve.add_option(
-      "--served-model-name", raw.served_model_names,
-      "Names in the API; the first is that of answers to requests without one (default: the folder's name)");
-  serve
-      .add_option(
-          "--tool-call-parser", flags.server.tool_call_parser,
-          "How the model writes calls of tools: auto (as its chat template asks), hermes, llama3_json, mistral, "
-          "deepseek_v3, none")
-      ->check(CLI::IsMember({"auto", "none", "hermes", "llama3_json", "mistral", "deepseek_v3"}));
-  serve
-      .add_option(
-          "--reasoning-parser", flags.server.reasoning_parser,
-          "Which part of an answer is reasoning: auto (think if the chat template knows of it), think (from <think> "
-          "to </think>), none")
-      ->check(CLI::IsMember({"auto", "think", "none"}));
+/// How the model is spoken to, besides what a request says.
+void add_conversation_flags(CLI::App& serve, ServeFlags& flags) {
   serve.add_option("--chat-template", flags.chat_template, "File with a Jinja template instead of the model's own");
   serve
       .add_option("--default-chat-template-kwargs", flags.server.default_chat_template_kwargs,
@@ -68,6 +51,27 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
       .add_option("--override-generation-config", flags.generation_config,
                   "JSON object whose members go before those of generation_config.json")
       ->check(is_json_object);
+  serve
+      .add_option("--tool-call-parser", flags.server.tool_call_parser,
+                  "How the model writes calls of tools: auto (as its chat template asks), hermes, llama3_json, "
+                  "mistral, deepseek_v3, none")
+      ->check(CLI::IsMember({"auto", "none", "hermes", "llama3_json", "mistral", "deepseek_v3"}))
+      ->capture_default_str();
+  serve
+      .add_option("--reasoning-parser", flags.server.reasoning_parser,
+                  "Which part of an answer is reasoning: auto (think if the chat template knows of it), think (from "
+                  "<think> to </think>), none")
+      ->check(CLI::IsMember({"auto", "think", "none"}))
+      ->capture_default_str();
+}
+
+void add_model_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
+  EngineOptions& engine = flags.engine;
+  serve.add_option("--model-path", engine.model_path, "Folder with config.json, safetensors and tokenizer.json")
+      ->required();
+  serve.add_option(
+      "--served-model-name", raw.served_model_names,
+      "Names in the API; the first is that of answers to requests without one (default: the folder's name)");
   serve.add_option("--context-length", engine.context_length,
                    "Tokens of prompt and output together (default: the model's own)")
       ->check(CLI::Range(1, 1 << 24));
@@ -426,6 +430,7 @@ Command parse_command_line(int argc, char** argv) {
   CLI::App& serve = *app.add_subcommand("serve", "Serve a model over the OpenAI-compatible API");
   serve.get_formatter()->column_width(36);
   add_model_flags(serve, flags, raw);
+  add_conversation_flags(serve, flags);
   add_pipeline_flags(serve, flags.engine);
   add_cluster_flags(serve, flags.cluster, raw);
   add_scheduler_flags(serve, flags);
