@@ -26,6 +26,8 @@ Result<tensor::DType> compute_dtype(const std::string& name) {
   return dtype;
 }
 
+constexpr size_t kOutputBuffers = 2;
+constexpr size_t kMostFurtherBuffers = 4;
 /// Parts of the memory that is available beside weights and scratch, for the KV cache. A GPU's is the server's alone.
 constexpr double kFractionOfHost = 0.5;
 constexpr double kFractionOfGpu = 0.9;
@@ -234,6 +236,14 @@ std::map<std::string, NodeStages::Shared> NodeStages::memories() const {
   return memories;
 }
 
+/// A stage whose neighbour reads its activations in place can be ahead of it by no more than it has buffers: as many as
+/// the window lets wait. On the host what is never written to takes no memory.
+size_t NodeStages::output_buffers(size_t part, const sched::RingShape& shape) const {
+  const bool is_read_in_place = part + 1 < parts_.size() && parts_[part].backend->is_host();
+  const size_t depth = shape.window - std::min<size_t>(shape.window, shape.stage_count);
+  return kOutputBuffers + (is_read_in_place ? std::min(depth, kMostFurtherBuffers) : 0);
+}
+
 uint64_t NodeStages::page_capacity(double fraction) const {
   if (fraction <= 0) fraction = on_host() ? kFractionOfHost : kFractionOfGpu;
   uint64_t least = UINT64_MAX;
@@ -332,7 +342,8 @@ Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingS
     runtimes.push_back(&part.thread->runtime());
     const sched::ModelRunner::Options runner{.vocab_size = shape.bounds.drawable_vocab,
                                              .host_page_count = shape.bounds.host_page_count,
-                                             .activations_to_host = i + 1 == parts_.size()};
+                                             .activations_to_host = i + 1 == parts_.size(),
+                                             .output_buffers = output_buffers(i, shape)};
     runners.push_back([&part, runner](async::Runtime& stage_runtime) {
       auto made =
           std::make_unique<sched::ModelRunner>(stage_runtime, std::move(part.model), runner, std::move(part.store));

@@ -107,6 +107,7 @@ class NodeStages {
 
   NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options);
   [[nodiscard]] std::string stage_name(size_t index) const;
+  [[nodiscard]] size_t output_buffers(size_t part, const sched::RingShape& shape) const;
   [[nodiscard]] std::string stages_name() const;
   void log_decode_steps() const;
   [[nodiscard]] Result<void> load_all(const model::Checkpoint& checkpoint);

@@ -34,7 +34,9 @@ void explain_pause(const PlanRecord& previous, const PlanRecord& record, Cutter&
   wait.give_rest(WaitCause::kFillDrain);
 }
 
-/// A stage has two output buffers: before it runs a plan, the next stage must be done with the last but one.
+/// Of a stage with two output buffers: before it runs a plan, the next stage must be done with the last but one. One
+/// with
+/// more seldom waits for them.
 int64_t buffer_free_ns(const PlanRecord& previous, size_t stage) {
   return stage + 1 < previous.stages.size() ? previous.stages[stage + 1].free_ns : 0;
 }

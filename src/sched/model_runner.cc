@@ -87,14 +87,14 @@ ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageMo
   if (!backend.is_host()) decode_steps_ = model_->decode_steps();
   page_bytes_ = model_->cache().page_bytes();
   if (options.host_page_count > 0) host_pages_ = backend.allocate_host(options.host_page_count * page_bytes_);
-  for (tensor::Buffer& buffer : hidden_) buffer = model_->allocate_hidden();
+  for (size_t i = 0; i < options.output_buffers; ++i) hidden_.push_back(model_->allocate_hidden());
   row_bytes_ = model_->hidden_view(hidden_[0], 1).bytes();
   if (model_->span().last || backend.is_host() || !options.activations_to_host) return;
-  for (tensor::Buffer& buffer : on_host_) buffer = backend.allocate_host(hidden_[0].bytes());
+  for (const tensor::Buffer& buffer : hidden_) on_host_.push_back(backend.allocate_host(buffer.bytes()));
 }
 
 asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, std::span<const std::byte> input) {
-  const tensor::Matrix hidden = model_->hidden_view(hidden_[++turn_ % 2], batch.layout.row_count());
+  const tensor::Matrix hidden = model_->hidden_view(hidden_[++turn_ % hidden_.size()], batch.layout.row_count());
   Drawn drawn;
   const async::Event done(runtime_);
   const LayerGates loads = std::exchange(loads_, {});
@@ -114,9 +114,8 @@ asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, s
 
 /// Where this turn's activations are copied for a link; empty when it takes them from where they lie.
 std::span<std::byte> ModelRunner::host_copy_of(tensor::Matrix hidden) const {
-  const tensor::Buffer& copy = on_host_[turn_ % 2];
-  return copy.bytes() == 0 || output_memory_ == Memory::kDevice ? std::span<std::byte>()
-                                                                : std::span(copy.data(), hidden.bytes());
+  if (on_host_.empty() || output_memory_ == Memory::kDevice) return {};
+  return {on_host_[turn_ % on_host_.size()].data(), hidden.bytes()};
 }
 
 std::span<std::byte> ModelRunner::input_memory(size_t bytes, Memory where) {

@@ -17,8 +17,10 @@ class ModelRunner final : public StageRunner {
     uint32_t host_page_count = 0;  ///< behind the model's cache
     /// Whether a link may read the activations on the host; else a stage of this process takes them from the device.
     bool activations_to_host = true;
+    size_t output_buffers = 2;
   };
-  /// What the constructor and input_memory() will take of the device, beside what the model has.
+  /// What the constructor and input_memory() will take of the device, beside what the model has; with two output
+  /// buffers.
   [[nodiscard]] static uint64_t device_bytes(const model::StageModel& model, bool receives_on_device);
   /// The backend outlives the runner; the model's cache is allocated. Behind the host's pages there is a store, if it
   /// is not null.
@@ -30,6 +32,7 @@ class ModelRunner final : public StageRunner {
 
   [[nodiscard]] size_t output_row_bytes() const override { return model_->span().last ? 0 : row_bytes_; }
   [[nodiscard]] size_t input_row_bytes() const override { return model_->span().first ? 0 : row_bytes_; }
+  [[nodiscard]] size_t output_buffers() const override { return hidden_.size(); }
   [[nodiscard]] asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) override;
   [[nodiscard]] std::span<std::byte> input_memory(size_t bytes, Memory where) override;
   void set_output_memory(Memory where) override { output_memory_ = where; }
@@ -60,8 +63,8 @@ class ModelRunner final : public StageRunner {
   async::Runtime& runtime_;
   std::unique_ptr<model::StageModel> model_;
   const uint32_t vocab_size_;
-  std::array<tensor::Buffer, 2> hidden_;   // [max_batch_tokens, hidden] each; they take turns
-  std::array<tensor::Buffer, 2> on_host_;  // copies of them, where a link needs them
+  std::vector<tensor::Buffer> hidden_;     // [max_batch_tokens, hidden] each; they take turns
+  std::vector<tensor::Buffer> on_host_;    // copies of them, where a link needs them
   std::array<tensor::Buffer, 2> inputs_;   // by Memory; allocated when first asked for
   Memory output_memory_ = Memory::kHost;
   size_t row_bytes_ = 0;

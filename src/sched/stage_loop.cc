@@ -159,11 +159,13 @@ asio::awaitable<void> StageLoop::execute(Plan plan, async::TimePoint arrived) {
     co_return;
   }
   if (unsent_reports_.size() < kMaxUnsentReports) unsent_reports_.push_back(report);
-  // The runner has two output buffers: the one of the plan before must be free before the next run writes to it.
-  auto previous = std::exchange(
-      previous_send_, downstream_->send_borrowed(comm::MessageKind::kActivations, plan.generation, plan.id,
-                                                 result.activations));
-  co_await previous.commit();
+  sends_.push_back(
+      downstream_->send_borrowed(comm::MessageKind::kActivations, plan.generation, plan.id, result.activations));
+  // The next run writes to the oldest of the runner's buffers.
+  if (sends_.size() < runner_.output_buffers()) co_return;
+  auto oldest = std::move(sends_.front());
+  sends_.pop_front();
+  co_await oldest.commit();
 }
 
 void StageLoop::send_output(Plan plan, std::vector<SliceOutput> slices) {

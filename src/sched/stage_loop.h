@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 
@@ -72,7 +73,7 @@ class StageLoop {
   StageCopies copies_;
   async::Channel<QueuedPlan> batch_queue_;
   std::vector<StageReport> unsent_reports_;  // ride on the next plan that passes
-  comm::Work previous_send_;
+  std::deque<comm::Work> sends_;             // that are not known to have left the runner's buffers, the oldest first
   Generation generation_;  // of the plans
   std::string end_reason_;
   std::optional<Running> running_;

@@ -24,8 +24,8 @@ class StageRunner {
   [[nodiscard]] virtual size_t input_row_bytes() const = 0;
 
   /// Runs a non-empty batch. `input`: [rows, hidden] from the stage before, empty on the first. The result's
-  /// activations stay valid until the second run after this one (two output buffers take turns). Throws when the device
-  /// fails. What begin_load() has begun is waited for: each layer until it has come.
+  /// activations stay valid for output_buffers() - 1 further runs. Throws when the device fails. What begin_load() has
+  /// begun is waited for: each layer until it has come.
   struct Result {
     /// [rows, hidden], on the device where a stage of this process reads it; empty on the last stage.
     std::span<const std::byte> activations;
@@ -33,6 +33,9 @@ class StageRunner {
   };
   [[nodiscard]] virtual asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) = 0;
 
+  /// Buffers of activations that take turns, at least 2. A next stage of the same process reads them in place, so that
+  /// this one can be no more runs ahead of it than it has buffers.
+  [[nodiscard]] virtual size_t output_buffers() const { return 2; }
   /// `bytes` of memory in which activations shall arrive over a link that fills memory (LinkReceiver::fills_posted),
   /// of the host or of the device; run() then gets a part of it as `input`. The same memory in every generation.
   enum class Memory : uint8_t { kHost, kDevice };
