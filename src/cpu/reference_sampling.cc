@@ -14,6 +14,10 @@ std::vector<double> penalised(std::span<const float> logits, const tensor::Sampl
   const tensor::SamplingParams& params = *spec.params;
   std::vector<double> values(logits.begin(), logits.end());
   const auto known = [&](TokenId token) { return token >= 0 && static_cast<size_t>(token) < values.size(); };
+  for (size_t id = 0; id < values.size() && !spec.allowed.empty(); ++id) {
+    const bool is_allowed = id / 32 < spec.allowed.size() && ((spec.allowed[id / 32] >> (id % 32)) & 1) != 0;
+    if (!is_allowed) values[id] = kBanned;
+  }
   if (spec.output_count < params.min_tokens) {
     for (const TokenId token : params.stop_token_ids) {
       if (known(token)) values[static_cast<size_t>(token)] = kBanned;

@@ -18,8 +18,25 @@ bool in_vocab(TokenId token, size_t vocab) { return token >= 0 && static_cast<si
 
 bool changes_logits(const SampleSpec& spec) {
   const SamplingParams& params = *spec.params;
-  return params.needs_history() || !params.logit_bias.empty() ||
+  return !spec.allowed.empty() || params.needs_history() || !params.logit_bias.empty() ||
          (spec.output_count < params.min_tokens && !params.stop_token_ids.empty());
+}
+
+/// Forbids what the mask does not have.
+void apply_mask(std::span<const uint32_t> allowed, std::span<float> logits) {
+  constexpr size_t kBits = 32;
+  constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+  for (size_t begin = 0; begin < logits.size(); begin += kBits) {
+    const uint32_t word = begin / kBits < allowed.size() ? allowed[begin / kBits] : 0;
+    const std::span<float> block = logits.subspan(begin, std::min(kBits, logits.size() - begin));
+    if (word == 0) {
+      std::ranges::fill(block, kForbidden);
+    } else if (word != ~0u) {
+      for (size_t i = 0; i < block.size(); ++i) {
+        if (((word >> i) & 1) == 0) block[i] = kForbidden;
+      }
+    }
+  }
 }
 
 void apply_penalties(const SampleSpec& spec, SamplerScratch& scratch) {
@@ -48,11 +65,12 @@ void apply_penalties(const SampleSpec& spec, SamplerScratch& scratch) {
   }
 }
 
-/// The logits after min_tokens, bias and penalties: the given ones when nothing applies.
+/// The logits after mask, min_tokens, bias and penalties: the given ones when nothing applies.
 std::span<const float> process(std::span<const float> logits, const SampleSpec& spec, SamplerScratch& scratch) {
   if (!changes_logits(spec)) return logits;
   const SamplingParams& params = *spec.params;
   scratch.logits.assign(logits.begin(), logits.end());
+  if (!spec.allowed.empty()) apply_mask(spec.allowed, scratch.logits);
   if (spec.output_count < params.min_tokens) {
     for (const TokenId token : params.stop_token_ids) {
       if (in_vocab(token, logits.size())) {

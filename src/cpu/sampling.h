@@ -30,7 +30,8 @@ struct Candidates {
   double total = 0.0;
 };
 
-/// Processes one row: [min_tokens] → bias → penalties → temperature → min_p → top_k → top_p. A greedy row has one
+/// Processes one row: [mask] → [min_tokens] → bias → penalties → temperature → min_p → top_k → top_p. A greedy row has
+/// one
 /// candidate. A fault is told when a logit is NaN or the maximum is not finite. Views live in `scratch`.
 [[nodiscard]] Candidates find_candidates(const Kernels& kernels, std::span<const float> logits,
                                          const tensor::SampleSpec& spec, SamplerScratch& scratch);

@@ -174,7 +174,7 @@ struct SampleRow {
   int32_t prompt_begin = 0;  ///< tokens of the prompt, then of the output; both empty when no penalty is set
   int32_t prompt_end = 0;
   int32_t output_end = 0;  ///< the output's tokens are [prompt_end, output_end)
-  int32_t unused = 0;
+  int32_t mask_begin = -1;  ///< first of the words of ids that can be drawn now, a bit per id; -1: all can
 };
 /// All in device memory. Ids outside the vocabulary are ignored.
 struct SampleInputs {
@@ -183,6 +183,7 @@ struct SampleInputs {
   const float* bias_values = nullptr;
   const int32_t* banned_tokens = nullptr;
   const int32_t* history_tokens = nullptr;
+  const uint32_t* mask_words = nullptr;
 };
 /// What is told of a row; `fault` has the values of tensor::LogitFault. Log-probabilities are of the raw logits.
 struct SampleOutput {

@@ -92,7 +92,7 @@ void reserve_scratch(Device& device, Submissions& submissions, const tensor::Wor
     const auto drawn = static_cast<size_t>(bounds.logit_rows);
     const auto blocks = static_cast<size_t>(bounds.logit_blocks);
     const size_t lists = drawn * kListEntries + context;
-    const size_t largest = std::max(sample_input_bytes(drawn, lists), score_input_bytes(drawn));
+    const size_t largest = std::max(sample_input_bytes(drawn, lists, bounds.vocab), score_input_bytes(drawn));
     for (size_t& upload : uploads) upload = std::max(upload, largest);  // a stage that embeds nothing has one fewer
     uploads.insert(uploads.end(), kBlockUploads * blocks, largest);
     downloads.assign(kBlockDownloads * blocks, sample_output_bytes(drawn, kMostTop));

@@ -51,14 +51,18 @@ __device__ void apply_penalties(const SampleInputs& in, const SampleRow& spec, i
   }
 }
 
-/// The logits after bans, bias and penalties: the given ones when nothing applies.
+/// The logits after mask, bans, bias and penalties: the given ones when nothing applies.
 __device__ const float* process(const SampleInputs& in, const SampleRow& spec, const float* raw, int32_t vocab,
                                 const SamplerSlot& slot) {
-  const bool changes =
-      spec.banned_begin < spec.banned_end || spec.bias_begin < spec.bias_end || spec.prompt_begin < spec.output_end;
+  const bool changes = spec.mask_begin >= 0 || spec.banned_begin < spec.banned_end || spec.bias_begin < spec.bias_end ||
+                       spec.prompt_begin < spec.output_end;
   if (!changes) return raw;
+  const uint32_t* const mask = spec.mask_begin < 0 ? nullptr : in.mask_words + spec.mask_begin;
   __syncthreads();
-  for_each_logit(raw, vocab, [&](int32_t id, float logit) { slot.logits[id] = logit; });
+  for_each_logit(raw, vocab, [&](int32_t id, float logit) {
+    const bool allowed = mask == nullptr || ((mask[id / 32] >> (id % 32)) & 1) != 0;
+    slot.logits[id] = allowed ? logit : __uint_as_float(0xFF800000u);
+  });
   __syncthreads();
   for (int32_t i = spec.banned_begin + static_cast<int32_t>(threadIdx.x); i < spec.banned_end; i += kSamplerThreads) {
     const int32_t token = in.banned_tokens[i];

@@ -11,6 +11,10 @@ namespace {
 
 using tensor::SampleSpec;
 
+constexpr size_t mask_words_of(int32_t vocab) {
+  return (static_cast<size_t>(vocab) + 31) / 32;
+}
+
 constexpr size_t aligned(size_t bytes) {
   return (bytes + 15) / 16 * 16;
 }
@@ -20,19 +24,24 @@ struct InputLayout {
   size_t bias_count = 0;
   size_t banned_count = 0;
   size_t history_count = 0;
-  size_t bias_tokens = 0, bias_values = 0, banned = 0, history = 0, bytes = 0;  // offsets; the rows are first
+  size_t masked_rows = 0;
+  size_t mask_words = 0;  // of one row
+  size_t bias_tokens = 0, bias_values = 0, banned = 0, history = 0, masks = 0,
+         bytes = 0;  // offsets; the rows are first
 
-  explicit InputLayout(std::span<const SampleSpec> specs) {
+  InputLayout(std::span<const SampleSpec> specs, int32_t vocab) : mask_words(mask_words_of(vocab)) {
     for (const SampleSpec& spec : specs) {
       bias_count += spec.params->logit_bias.size();
       banned_count += banned_of(spec).size();
       history_count += spec.prompt.size() + spec.output.size();
+      masked_rows += spec.allowed.empty() ? 0 : 1;
     }
     bias_tokens = aligned(specs.size() * sizeof(SampleRow));
     bias_values = bias_tokens + aligned(bias_count * sizeof(int32_t));
     banned = bias_values + aligned(bias_count * sizeof(float));
     history = banned + aligned(banned_count * sizeof(int32_t));
-    bytes = history + aligned(history_count * sizeof(int32_t));
+    masks = history + aligned(history_count * sizeof(int32_t));
+    bytes = masks + aligned(masked_rows * mask_words * sizeof(uint32_t));
   }
   [[nodiscard]] static std::span<const TokenId> banned_of(const SampleSpec& spec) {
     if (spec.output_count >= spec.params->min_tokens) return {};
@@ -46,6 +55,8 @@ void write_inputs(std::span<const SampleSpec> specs, const InputLayout& layout, 
   auto* bias_values = reinterpret_cast<float*>(to + layout.bias_values);
   auto* banned = reinterpret_cast<int32_t*>(to + layout.banned);
   auto* history = reinterpret_cast<int32_t*>(to + layout.history);
+  auto* masks = reinterpret_cast<uint32_t*>(to + layout.masks);
+  size_t mask_end = 0;
   int32_t bias_end = 0;
   int32_t banned_end = 0;
   int32_t history_end = 0;
@@ -67,6 +78,12 @@ void write_inputs(std::span<const SampleSpec> specs, const InputLayout& layout, 
     row.prompt_end = history_end;
     for (const TokenId token : spec.output) history[history_end++] = token;
     row.output_end = history_end;
+    if (!spec.allowed.empty()) {
+      row.mask_begin = static_cast<int32_t>(mask_end);
+      for (size_t i = 0; i < layout.mask_words; ++i) {
+        masks[mask_end++] = i < spec.allowed.size() ? spec.allowed[i] : 0;
+      }
+    }
     rows[r] = row;
   }
 }
@@ -112,9 +129,10 @@ void check_logits(const tensor::Matrix& logits, int32_t vocab, size_t rows) {
 
 }  // namespace
 
-size_t sample_input_bytes(size_t rows, size_t entries) {
-  constexpr size_t kPaddings = 5 * 16;
-  return rows * sizeof(SampleRow) + 2 * entries * sizeof(int32_t) + kPaddings;
+size_t sample_input_bytes(size_t rows, size_t entries, int32_t vocab) {
+  constexpr size_t kPaddings = 6 * 16;
+  return rows * (sizeof(SampleRow) + mask_words_of(vocab) * sizeof(uint32_t)) + 2 * entries * sizeof(int32_t) +
+         kPaddings;
 }
 
 size_t score_input_bytes(size_t rows) {
@@ -130,7 +148,7 @@ void draw_rows(Device& device, Submissions& submissions, const tensor::Matrix& l
   check_logits(logits, vocab, specs.size());
   CHECK(results.size() == specs.size(), "{} results for {} rows", results.size(), specs.size());
   if (specs.empty()) return;
-  const InputLayout in(specs);
+  const InputLayout in(specs, vocab);
   const std::byte* uploaded = submissions.upload(in.bytes, [&](std::byte* to) { write_inputs(specs, in, to); });
   std::vector<int32_t> top_counts;
   for (const SampleSpec& spec : specs) top_counts.push_back(spec.params->top_logprobs);
@@ -142,7 +160,8 @@ void draw_rows(Device& device, Submissions& submissions, const tensor::Matrix& l
       device.compute.get(), reinterpret_cast<const float*>(logits.data), logits.cols, vocab, rows,
       {reinterpret_cast<const SampleRow*>(uploaded), reinterpret_cast<const int32_t*>(uploaded + in.bias_tokens),
        reinterpret_cast<const float*>(uploaded + in.bias_values),
-       reinterpret_cast<const int32_t*>(uploaded + in.banned), reinterpret_cast<const int32_t*>(uploaded + in.history)},
+       reinterpret_cast<const int32_t*>(uploaded + in.banned), reinterpret_cast<const int32_t*>(uploaded + in.history),
+       reinterpret_cast<const uint32_t*>(uploaded + in.masks)},
       out.at(told), scratch);
   submissions.download(told, out.bytes(), [out, results, top_counts = std::move(top_counts)](const std::byte* data) {
     for (size_t row = 0; row < results.size(); ++row) {

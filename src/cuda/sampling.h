@@ -15,9 +15,10 @@ void score_rows(Device& device, Submissions& submissions, const tensor::Matrix& 
                 std::span<const TokenId> targets, std::span<const int32_t> top_counts,
                 std::span<tensor::ScoreResult> results);
 
-/// Device memory for so many rows: of what draws depend on, with `entries` in all their lists; of what scores depend
+/// Device memory for so many rows: of what draws depend on, with `entries` in all their lists and a mask each; of what
+/// scores depend
 /// on; of what comes back, with lists of up to `top` alternatives.
-[[nodiscard]] size_t sample_input_bytes(size_t rows, size_t entries);
+[[nodiscard]] size_t sample_input_bytes(size_t rows, size_t entries, int32_t vocab);
 [[nodiscard]] size_t score_input_bytes(size_t rows);
 [[nodiscard]] size_t sample_output_bytes(size_t rows, int32_t top);
 

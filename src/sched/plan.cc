@@ -1,5 +1,6 @@
 #include "sched/plan.h"
 
+#include <bit>
 #include <numeric>
 
 #include "comm/wire.h"
@@ -18,7 +19,9 @@ constexpr uint32_t kAcksMagic = 0x534B4341;    // "ACKS"
 // Smallest encodings, which bound the counts that a hostile message may claim.
 constexpr size_t kOpenBytes = 48;
 constexpr size_t kCopyBytes = 29;
-constexpr size_t kSliceBytes = 25;
+constexpr size_t kSliceBytes = 29;
+constexpr size_t kMaskBytes = 13;
+constexpr uint32_t kMostMaskWords = 1 << 20;
 constexpr size_t kBiasBytes = 8;
 constexpr size_t kLogprobsBytes = 16;
 constexpr size_t kSliceOutputBytes = 6;
@@ -94,6 +97,16 @@ TokenLogprobs get_logprobs(ByteReader& in) {
   return logprobs;
 }
 
+std::vector<uint32_t> members_of(std::span<const uint32_t> words) {
+  std::vector<uint32_t> members;
+  for (uint32_t i = 0; i < words.size(); ++i) {
+    for (uint32_t rest = words[i]; rest != 0; rest &= rest - 1) {
+      members.push_back(i * 32 + static_cast<uint32_t>(std::countr_zero(rest)));
+    }
+  }
+  return members;
+}
+
 void put_slice(ByteWriter& out, const PlanSlice& slice) {
   out.put(slice.slot);
   out.put(slice.prefix);
@@ -102,6 +115,22 @@ void put_slice(ByteWriter& out, const PlanSlice& slice) {
   out.put(slice.sample);
   out.put(slice.score_top);
   out.put(slice.next_token);
+  out.put(slice.mask);
+}
+
+/// As the list of its members where that is shorter.
+void put_mask(ByteWriter& out, const MaskWrite& write) {
+  const std::span<const uint32_t> words = write.mask.words();
+  const bool as_list = write.mask.count() < words.size();
+  out.put(write.place);
+  out.put(static_cast<uint32_t>(words.size()));
+  out.put(as_list);
+  if (as_list) {
+    const std::vector<uint32_t> members = members_of(words);
+    out.put_array(std::span(members));
+  } else {
+    out.put_array(words);
+  }
 }
 
 PlanSlice get_slice(ByteReader& in) {
@@ -113,7 +142,31 @@ PlanSlice get_slice(ByteReader& in) {
   slice.sample = in.get_bool();
   slice.score_top = in.get<int32_t>();
   slice.next_token = in.get<TokenId>();
+  slice.mask = in.get<int32_t>();
   return slice;
+}
+
+Result<MaskWrite> get_mask(ByteReader& in) {
+  MaskWrite write;
+  write.place = in.get<uint32_t>();
+  const auto word_count = in.get<uint32_t>();
+  const bool as_list = in.get_bool();
+  std::vector<uint32_t> values = in.get_array<uint32_t>();
+  if (word_count > kMostMaskWords || (!as_list && values.size() != word_count)) {
+    return make_error(ErrorCode::kData, "plan: a mask of {} words, {} of which are there", word_count, values.size());
+  }
+  if (as_list) {
+    std::vector<uint32_t> words(word_count);
+    for (const uint32_t member : values) {
+      if (member / 32 >= word_count) {
+        return make_error(ErrorCode::kData, "plan: token {} in a mask of {} words", member, word_count);
+      }
+      words[member / 32] |= 1u << (member % 32);
+    }
+    values = std::move(words);
+  }
+  write.mask = TokenMask(std::move(values));
+  return write;
 }
 
 void put_reports(ByteWriter& out, const std::vector<StageReport>& reports) {
@@ -226,6 +279,8 @@ std::vector<std::byte> Plan::encode() const {
     out.put_array(std::span(open.history));
     put_sampling(out, open.sampling);
   }
+  out.put(static_cast<uint32_t>(masks.size()));
+  for (const MaskWrite& write : masks) put_mask(out, write);
   out.put(static_cast<uint32_t>(slices.size()));
   for (const PlanSlice& slice : slices) put_slice(out, slice);
   out.put_array(std::span(tokens));
@@ -251,6 +306,11 @@ Result<Plan> Plan::decode(std::span<const std::byte> bytes) {
     open.cached_length = in.get<uint32_t>();
     open.history = in.get_array<TokenId>();
     open.sampling = get_sampling(in);
+  }
+  for (size_t left = in.get_count(kMaskBytes); left > 0; --left) {
+    auto mask = get_mask(in);
+    if (mask.has_error()) return mask.error();
+    plan.masks.push_back(std::move(*mask));
   }
   plan.slices.resize(in.get_count(kSliceBytes));
   for (PlanSlice& slice : plan.slices) slice = get_slice(in);

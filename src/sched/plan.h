@@ -8,6 +8,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/token_mask.h"
 #include "cache/page_copy.h"
 #include "tensor/sampling.h"
 
@@ -32,7 +33,19 @@ struct PlanSlice {
   bool sample = false;          ///< draw a token after the last row
   int32_t score_top = -1;       ///< >= 0: report the logprob of each row's successor, and so many alternatives
   TokenId next_token = -1;      ///< successor of the last row, when scoring and known; else -1
+  int32_t mask = -1;            ///< place of the mask of what may be drawn; -1: everything may
 };
+
+/// The last stage keeps a mask in a place from now on, instead of what was there.
+struct MaskWrite {
+  uint32_t place = 0;
+  TokenMask mask;
+};
+
+/// Places for masks that a ring of so many slots has: what a plan may use, and some for masks that come again.
+[[nodiscard]] constexpr uint32_t mask_places(uint32_t slot_count) {
+  return slot_count + 64;
+}
 
 /// What a stage did when for one plan with slices, in ns on that stage's clock.
 struct StageReport {
@@ -53,6 +66,7 @@ struct Plan {
   Generation generation;
   std::vector<SlotId> closes;         ///< slots to clear, before `opens`
   std::vector<SequenceOpen> opens;
+  std::vector<MaskWrite> masks;  ///< before `slices`
   std::vector<PlanSlice> slices;
   std::vector<TokenId> tokens;        // [Σ token_count]
   std::vector<PageId> new_pages;      // [Σ new_page_count]

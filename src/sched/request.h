@@ -1,19 +1,21 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "grammar/grammar.h"
 #include "tensor/sampling.h"
 
 /// What a client asks of the engine and what it hears back; plain data.
 namespace millrace::sched {
 
 enum class FinishReason : uint8_t {
-  kStop,    ///< a token of stop_token_ids was drawn; it is the last of the tokens delivered
+  kStop,    ///< a token of stop_token_ids was drawn, which is the last of those delivered, or the grammar is at its end
   kLength,  ///< max_tokens were drawn, or the context is full
   kAbort,   ///< the client or an administrator ended it
 };
@@ -27,6 +29,7 @@ struct GenerateRequest {
   int32_t prompt_top_logprobs = -1;        ///< -1: none; 0: each prompt token's logprob; k: also k alternatives
   int32_t priority = 0;                    ///< larger goes first under the priority policy
   std::string cache_salt;                  ///< prefixes are shared only between requests of equal salt
+  std::shared_ptr<const grammar::Grammar> grammar;  ///< what the answer may be; null: anything
 };
 
 /// What a pause does with the running requests.

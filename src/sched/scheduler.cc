@@ -58,7 +58,8 @@ Scheduler::Scheduler(const SchedulerOptions& options)
       cache_(cache_options(options)),
       chunker_({options.chunking, options.chunked_prefill_size, options.chunk_smoothing, options.page_size,
                 options.stage_count, stages_at_once(options)}),
-      new_token_ratio_(options.new_token_ratio) {
+      new_token_ratio_(options.new_token_ratio),
+      masks_(options.max_running) {
   CHECK(options.page_size > 0 && options.max_running > 0 && options.window > 0 && options.chunked_prefill_size > 0);
   CHECK(options.context_length <= uint64_t{options.page_count} * options.page_size,
         "a context of {} tokens, the pages hold {}", options.context_length,
@@ -93,6 +94,11 @@ void Scheduler::add(SequenceId id, GenerateRequest request) {
   sequence->prompt_length = static_cast<uint32_t>(request.prompt.size());
   sequence->tokens = std::move(request.prompt);
   sequence->request = std::move(request);
+  if (const auto& grammar = sequence->request.grammar; grammar != nullptr) {
+    const auto& stops = sequence->request.sampling.stop_token_ids;
+    const bool draws_ends = std::ranges::find_first_of(grammar->ends(), stops) != grammar->ends().end();
+    sequence->matcher.emplace(grammar, draws_ends);
+  }
   waiting_.push_back(sequence.get());
   prefetch(*sequence);
   const bool inserted = sequences_.emplace(id, std::move(sequence)).second;
@@ -152,6 +158,7 @@ std::vector<SequenceId> Scheduler::lose_ring() {
   }
   in_flight_.clear();
   pending_closes_.clear();
+  masks_.clear();
   shapes_.clear();
   plan_count_ = 0;
   if (profile_) profile_.emplace(profile_bounds(options_));

@@ -9,6 +9,7 @@
 
 #include "cache/prefix_cache.h"
 #include "sched/chunking.h"
+#include "sched/mask_table.h"
 #include "sched/plan.h"
 #include "sched/profile.h"
 #include "sched/queue_policy.h"
@@ -166,6 +167,7 @@ class Scheduler {
   void share_machine(const Contention& contention);
   [[nodiscard]] std::optional<GenerateEvent> book(Sequence& sequence, const SliceOutput& slice);
   void book_scores(Sequence& sequence, const SliceOutput& slice);
+  [[nodiscard]] static Result<void> follow_grammar(Sequence& sequence);
   [[nodiscard]] std::optional<FinishReason> finish_reason(const Sequence& sequence) const;
   [[nodiscard]] size_t pages_for(size_t tokens) const;
   [[nodiscard]] uint64_t tokens_to_come(const Sequence& sequence) const;
@@ -189,6 +191,7 @@ class Scheduler {
   uint64_t plan_count_ = 0;                            // of this ring; the next plan's id
   uint64_t turn_ = 0;
   uint64_t retraction_count_ = 0;
+  MaskTable masks_;
   size_t open_bytes_ = 0;  // of the sequences that the plan being made opens
   double transit_us_ = 0;
   bool paused_ = false;

@@ -15,6 +15,11 @@ size_t scores_of(const PlanSlice& slice) {
 
 GenerateEvent faulty(const Sequence& sequence, tensor::LogitFault fault) {
   GenerateEvent event;
+  if (sequence.matcher && fault == tensor::LogitFault::kNothing) {
+    event.error = Error{ErrorCode::kInvalidArgument,
+                        "no token is left to draw: what the grammar allows is forbidden by min_tokens or logit_bias"};
+    return event;
+  }
   event.error =
       make_error(ErrorCode::kInternal,
                  "the model gives no distribution for this sequence of {} tokens: its logits hold {} (a broken "
@@ -108,6 +113,10 @@ std::optional<GenerateEvent> Scheduler::book(Sequence& sequence, const SliceOutp
   event.cached_tokens = sequence.cached_tokens.value_or(0);
   if (slice.sample) {
     sequence.tokens.push_back(slice.sample->token);
+    if (auto followed = follow_grammar(sequence); followed.has_error()) {
+      event.error = followed.error();
+      return event;
+    }
     event.tokens.push_back(slice.sample->token);
     if (sequence.request.sampling.top_logprobs >= 0) event.logprobs.push_back(slice.sample->logprobs);
     event.finish = finish_reason(sequence);
@@ -119,6 +128,22 @@ std::optional<GenerateEvent> Scheduler::book(Sequence& sequence, const SliceOutp
     sequence.prompt_scored = true;
   }
   return event;
+}
+
+/// By the token drawn last; finds what may come next while the output of other plans is on its way.
+Result<void> Scheduler::follow_grammar(Sequence& sequence) {
+  if (!sequence.matcher) return {};
+  const TokenId token = sequence.tokens.back();
+  if (!sequence.matcher->advance(token)) {
+    return make_error(ErrorCode::kInternal, "token {} was drawn, which the grammar does not allow", token);
+  }
+  sequence.allowed = sequence.matcher->allowed();
+  if (sequence.allowed != nullptr || sequence.matcher->must_end()) return {};
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      "the answer cannot go on behind {} tokens: none of the model spells what the grammar wants, or it can be "
+      "matched in too many ways there",
+      sequence.output_count());
 }
 
 void Scheduler::book_scores(Sequence& sequence, const SliceOutput& slice) {
@@ -135,6 +160,7 @@ std::optional<FinishReason> Scheduler::finish_reason(const Sequence& sequence) c
       std::find(stops.begin(), stops.end(), sequence.tokens.back()) != stops.end()) {
     return FinishReason::kStop;
   }
+  if (sequence.matcher && sequence.matcher->must_end()) return FinishReason::kStop;
   if (sequence.output_count() >= sequence.request.max_tokens) return FinishReason::kLength;
   if (sequence.tokens.size() >= options_.context_length) return FinishReason::kLength;
   return std::nullopt;

@@ -71,6 +71,11 @@ void Scheduler::add_slice(Plan& plan, Sequence& sequence, uint32_t token_count) 
   const std::span<const PageId> new_pages = std::span(sequence.holding.pages).subspan(sequence.announced_pages);
   slice.new_page_count = static_cast<uint32_t>(new_pages.size());
   slice.sample = last_chunk && sequence.request.max_tokens > 0;
+  if (slice.sample && sequence.matcher) {
+    if (sequence.allowed == nullptr) sequence.allowed = sequence.matcher->allowed();
+    CHECK(sequence.allowed != nullptr, "sequence {}: no token can come next", sequence.id.value());
+    slice.mask = static_cast<int32_t>(masks_.place_of(sequence.allowed, plan));
+  }
   if (sequence.wants_scores()) {
     slice.score_top = sequence.request.prompt_top_logprobs;
     slice.next_token = last_chunk ? -1 : sequence.tokens[end];

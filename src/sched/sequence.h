@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/ids.h"
@@ -31,6 +33,8 @@ struct Sequence {
   bool prompt_scored = false;           ///< delivered, so that a recomputation after retraction does not score again
   double last_target_us = 0;            ///< Chunker::target_us of its prompt's last chunk; 0: none since it was opened
   uint32_t bypasses = 0;                ///< how often it has been overtaken, or sent back for a larger priority
+  std::optional<grammar::Matcher> matcher;   ///< of a request with a grammar, behind what was drawn
+  std::shared_ptr<const TokenMask> allowed;  ///< what it lets be drawn next; null: not asked yet
   uint64_t last_planned = 0;            ///< turn of its last slice: who waits longest decodes first
 
   [[nodiscard]] uint32_t output_count() const { return static_cast<uint32_t>(tokens.size()) - prompt_length; }

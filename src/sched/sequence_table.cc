@@ -5,7 +5,11 @@
 namespace millrace::sched {
 
 SequenceTable::SequenceTable(const StageBounds& bounds, bool last_stage)
-    : bounds_(bounds), last_stage_(last_stage), slots_(bounds.slot_count), written_(bounds.page_count) {}
+    : bounds_(bounds),
+      last_stage_(last_stage),
+      slots_(bounds.slot_count),
+      masks_(mask_places(bounds.slot_count)),
+      written_(bounds.page_count) {}
 
 Result<void> SequenceTable::open_and_close(const Plan& plan) {
   for (const SlotId slot : plan.closes) {
@@ -83,6 +87,7 @@ tensor::SampleSpec SequenceTable::sample_spec(const PlanSlice& slice) const {
   const size_t prompt = std::min<size_t>(history.size(), sequence.prompt_length);
   spec.prompt = history.first(prompt);
   spec.output = history.subspan(prompt);
+  if (slice.mask >= 0) spec.allowed = masks_[static_cast<size_t>(slice.mask)].words();
   return spec;
 }
 
@@ -102,6 +107,21 @@ Result<void> SequenceTable::check_targets(const Plan& plan) const {
   return {};
 }
 
+Result<void> SequenceTable::check_masks(const Plan& plan) const {
+  const size_t words = TokenMask::word_count(bounds_.drawable_vocab);
+  for (const MaskWrite& write : plan.masks) {
+    if (write.place < masks_.size() && write.mask.words().size() == words) continue;
+    return make_error(ErrorCode::kData, "plan {}: a mask of {} words in place {}, wanted {} words and a place below {}",
+                      plan.id.value(), write.mask.words().size(), write.place, words, masks_.size());
+  }
+  for (const PlanSlice& slice : plan.slices) {
+    if (slice.mask < static_cast<int64_t>(masks_.size())) continue;
+    return make_error(ErrorCode::kData, "plan {}: the mask in place {} of {}", plan.id.value(), slice.mask,
+                      masks_.size());
+  }
+  return {};
+}
+
 Result<void> SequenceTable::check(const Plan& plan) const {
   if (plan.tokens.size() > bounds_.max_batch_tokens) {
     return make_error(ErrorCode::kData, "plan {}: {} tokens, at most {} fit a batch", plan.id.value(),
@@ -115,6 +135,7 @@ Result<void> SequenceTable::check(const Plan& plan) const {
                       *std::ranges::find_if(plan.tokens, unknown), bounds_.vocab_size);
   }
   RETURN_IF_ERROR(check_targets(plan));
+  RETURN_IF_ERROR(check_masks(plan));
   for (const cache::PageCopy& copy : plan.copies) {
     for (const PageId page : copy.device) {
       if (page.value() < bounds_.page_count) continue;
@@ -133,6 +154,9 @@ Result<void> SequenceTable::check(const Plan& plan) const {
 Result<StageBatch> SequenceTable::apply(const Plan& plan) {
   RETURN_IF_ERROR(check(plan));
   RETURN_IF_ERROR(open_and_close(plan));
+  for (const MaskWrite& write : plan.masks) {
+    if (last_stage_) masks_[write.place] = write.mask;
+  }
   for (const cache::PageCopy& copy : plan.copies) {
     if (copy.kind != cache::CopyKind::kLoad) continue;
     for (const PageId page : copy.device) written_[page.value()] = true;
@@ -156,7 +180,11 @@ Result<StageBatch> SequenceTable::apply(const Plan& plan) {
     prefix_.push_back(static_cast<int32_t>(slice.prefix));
     pages_.insert(pages_.end(), sequence.pages.begin(), sequence.pages.end());
     page_begin_.push_back(static_cast<int32_t>(pages_.size()));
-    if (last_stage_ && slice.sample) batch.sample_specs.push_back(sample_spec(slice));
+    if (!last_stage_ || !slice.sample) continue;
+    if (slice.mask >= 0 && masks_[static_cast<size_t>(slice.mask)].words().empty()) {
+      return make_error(ErrorCode::kData, "plan {}: the mask in place {}, where none is", plan.id.value(), slice.mask);
+    }
+    batch.sample_specs.push_back(sample_spec(slice));
   }
   if (digest != plan.digest) {
     return make_error(ErrorCode::kData, "plan {}: its pages have digest {:016x} here, {:016x} at the head",

@@ -54,6 +54,7 @@ class SequenceTable {
   };
 
   [[nodiscard]] Result<void> check_targets(const Plan& plan) const;
+  [[nodiscard]] Result<void> check_masks(const Plan& plan) const;
   [[nodiscard]] Result<void> open_and_close(const Plan& plan);
   [[nodiscard]] Result<void> append(const PlanSlice& slice, std::span<const TokenId> tokens,
                                     std::span<const PageId> new_pages);
@@ -62,6 +63,7 @@ class SequenceTable {
   const StageBounds bounds_;
   const bool last_stage_;
   std::vector<std::optional<Sequence>> slots_;
+  std::vector<TokenMask> masks_;  // [mask_places], on the last stage
   std::vector<bool> written_;  // pages that a slice or a load has written: what a prefix may lie in
   std::vector<int32_t> row_begin_;
   std::vector<int32_t> prefix_;

@@ -11,6 +11,7 @@
 
 #include "async/event.h"
 #include "base/log_event.h"
+#include "server/openai/answer_form.h"
 
 namespace millrace::server {
 namespace {
@@ -76,7 +77,8 @@ Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& s
       created_s_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
                      .count()),
       seeds_(options.random_seed),
-      preparer_(options, service, seeds_),
+      grammars_(service.tokenizer, service.engine->model_info().vocab_size, service.defaults.eos_token_ids),
+      preparer_(options, service, seeds_, grammars_),
       generator_(runtime, options, service, metrics_,
                  [this](std::function<void()> work) { return run_elsewhere(std::move(work)); }) {}
 
@@ -235,7 +237,7 @@ HttpResponse Api::answer_safely(const HttpRequest& request, const RouteMatch& ma
 bool Api::is_heavy(const HttpRequest& request, Route route) {
   switch (route) {
     case Route::kCompletions:
-    case Route::kChatCompletions:
+    case Route::kChatCompletions: return request.body.size() > kElsewhereBytes || openai::may_have_form(request.body);
     case Route::kTokenize:
     case Route::kDetokenize:
     case Route::kApplyTemplate: return request.body.size() > kElsewhereBytes;

@@ -83,6 +83,7 @@ class Api {
   Metrics metrics_;
   RandomSource random_;  ///< of ids
   RandomSource seeds_;
+  Grammars grammars_;
   Preparer preparer_;
   Generator generator_;
   asio::thread_pool worker_{1};

@@ -189,13 +189,21 @@ std::optional<text::ToolFormat> Preparer::tool_format(const text::ChatTemplate& 
   return chosen.shows_tools() ? chosen.tool_format() : std::nullopt;
 }
 
+bool Preparer::may_reason(const text::ChatTemplate& chosen) const {
+  return options_.reasoning_parser == "think" || (options_.reasoning_parser == "auto" && chosen.reasons());
+}
+
+FormStart Preparer::form_start(const text::ChatTemplate& chosen, const openai::ChatRequest& request,
+                               const text::AnswerFormat& format) const {
+  if (format.begins_in_reasoning) return FormStart::kBegunReasoning;
+  return may_reason(chosen) && !request.conversation.continue_final_message ? FormStart::kMayReason : FormStart::kPlain;
+}
+
 text::AnswerFormat Preparer::answer_format(const text::ChatTemplate& chosen, const openai::ChatRequest& request,
                                            std::string_view prompt) const {
   const openai::Conversation& conversation = request.conversation;
   text::AnswerFormat format;
-  const bool may_reason =
-      options_.reasoning_parser == "think" || (options_.reasoning_parser == "auto" && chosen.reasons());
-  format.splits_reasoning = may_reason && (request.separate_reasoning || !request.include_reasoning);
+  format.splits_reasoning = may_reason(chosen) && (request.separate_reasoning || !request.include_reasoning);
   format.begins_in_reasoning = conversation.continue_final_message
                                    ? text::is_within_reasoning(conversation.messages.back().content)
                                    : text::opens_reasoning(prompt);
@@ -263,11 +271,15 @@ ApiResult<GenerationSpec> Preparer::prepare(openai::CompletionRequest request, c
       return ApiError{413, fmt::format("the text to echo is longer than {} bytes (--max-body-mib)", most), "prompt"};
     }
   }
-  return finish(request, std::move(spec), "prompt", header_id);
+  return finish(request, std::move(spec), "prompt", header_id, FormStart::kPlain);
 }
 
 ApiResult<GenerationSpec> Preparer::prepare(openai::ChatRequest request, const std::string& header_id) const {
   if (auto unknown = check_model(request.model)) return *unknown;
+  if (request.form && request.conversation.has_tools()) {
+    return bad_request(request.form->field, "{}: not supported beside tools, unless tool_choice is 'none'",
+                       request.form->field);
+  }
   auto chosen = choose_template(request.conversation);
   if (chosen.has_error()) return chosen.error();
   auto text = render_with(**chosen, request.conversation);
@@ -284,7 +296,8 @@ ApiResult<GenerationSpec> Preparer::prepare(openai::ChatRequest request, const s
   PreparedPrompt& prompt = spec.prompts.emplace_back();
   prompt.ids = service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false));
   truncate(prompt.ids, longest_prompt(request, 1), request.keep_prompt_start);
-  return finish(request, std::move(spec), "messages", header_id);
+  const FormStart start = form_start(**chosen, request, format);
+  return finish(request, std::move(spec), "messages", header_id, start);
 }
 
 uint32_t Preparer::longest_prompt(const openai::CommonRequest& request, uint32_t default_max_tokens) const {
@@ -383,8 +396,15 @@ void Preparer::fill_options(const openai::CommonRequest& request, GenerationSpec
 }
 
 ApiResult<GenerationSpec> Preparer::finish(const openai::CommonRequest& request, GenerationSpec spec,
-                                           std::string_view prompt_param, const std::string& header_id) const {
+                                           std::string_view prompt_param, const std::string& header_id,
+                                           FormStart form_start) const {
   fill_options(request, spec);
+  std::shared_ptr<const grammar::Grammar> grammar;
+  if (request.form) {
+    auto found = grammars_.grammar_of(*request.form, form_start);
+    if (found.has_error()) return bad_request(request.form->field, "{}: {}", request.form->name, found.error().message);
+    grammar = std::move(*found);
+  }
   const tensor::SamplingParams params = sampling(request);
   spec.options.stop_token_ids = params.stop_token_ids;
   const bool chat = spec.info.kind == openai::ResponseKind::kChat;
@@ -411,6 +431,7 @@ ApiResult<GenerationSpec> Preparer::finish(const openai::CommonRequest& request,
       // Of two numbers the complement of the smaller is the larger, also of the smallest that there is.
       target.priority = options_.low_priority_first ? ~request.priority : request.priority;
       target.cache_salt = request.cache_salt;
+      target.grammar = grammar;
     }
   }
   if (auto too_many = check_logprobs(spec)) return *too_many;

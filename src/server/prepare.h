@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/choice.h"
+#include "server/grammars.h"
 #include "server/openai/request.h"
 #include "server/openai/response.h"
 #include "server/options.h"
@@ -46,8 +47,8 @@ struct GenerationSpec {
 /// Turns API requests into specs. Plain code without side effects, besides drawing seeds. Thread-safe.
 class Preparer {
  public:
-  Preparer(const ServerOptions& options, const Service& service, RandomSource& seeds)
-      : options_(options), service_(service), seeds_(seeds) {}
+  Preparer(const ServerOptions& options, const Service& service, RandomSource& seeds, Grammars& grammars)
+      : options_(options), service_(service), seeds_(seeds), grammars_(grammars) {}
 
   /// `header_id` becomes part of the response's id where the request has no request_id.
   [[nodiscard]] openai::ApiResult<GenerationSpec> prepare(openai::CompletionRequest request,
@@ -75,9 +76,13 @@ class Preparer {
   /// What the answer to a prompt consists of.
   [[nodiscard]] text::AnswerFormat answer_format(const text::ChatTemplate& chosen, const openai::ChatRequest& request,
                                                  std::string_view prompt) const;
+  [[nodiscard]] bool may_reason(const text::ChatTemplate& chosen) const;
+  /// Where in the answer to a prompt what it is held to begins.
+  [[nodiscard]] FormStart form_start(const text::ChatTemplate& chosen, const openai::ChatRequest& request,
+                                     const text::AnswerFormat& format) const;
   [[nodiscard]] openai::ApiResult<GenerationSpec> finish(const openai::CommonRequest& request, GenerationSpec spec,
-                                                         std::string_view prompt_param,
-                                                         const std::string& header_id) const;
+                                                         std::string_view prompt_param, const std::string& header_id,
+                                                         FormStart form_start) const;
   /// A tokenizer may know more tokens than the model.
   [[nodiscard]] std::optional<openai::ApiError> check_vocabulary(const std::vector<TokenId>& ids,
                                                                  const PromptPlace& place) const;
@@ -94,6 +99,7 @@ class Preparer {
   const ServerOptions& options_;
   const Service& service_;
   RandomSource& seeds_;
+  Grammars& grammars_;
 };
 
 }  // namespace millrace::server

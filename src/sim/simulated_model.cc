@@ -2,6 +2,8 @@
 
 #include <bit>
 
+#include "base/check.h"
+
 namespace millrace::sim {
 namespace {
 
@@ -44,7 +46,12 @@ TokenId SimulatedModel::draw(uint64_t hidden, const tensor::SampleSpec& spec) co
   for (const TokenId token : spec.prompt) drawn = mix(drawn, static_cast<uint64_t>(token));
   drawn = mix(drawn, spec.output.size());
   for (const TokenId token : spec.output) drawn = mix(drawn, static_cast<uint64_t>(token));
-  return static_cast<TokenId>(drawn % vocab_size);
+  if (spec.allowed.empty()) return static_cast<TokenId>(drawn % vocab_size);
+  std::vector<TokenId> members;
+  for (TokenId token = 0; token < static_cast<TokenId>(vocab_size); ++token) {
+    if ((spec.allowed[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0) members.push_back(token);
+  }
+  return members.at(drawn % members.size());
 }
 
 bool SimulatedModel::faulty(uint64_t hidden) const {
@@ -63,8 +70,10 @@ tensor::TokenLogprobs SimulatedModel::score(uint64_t hidden, TokenId token, int3
 }
 
 SimulatedModel::Continuation SimulatedModel::generate(std::span<const TokenId> prompt, size_t count,
-                                                      const tensor::SamplingParams& sampling,
-                                                      int32_t prompt_top) const {
+                                                      const tensor::SamplingParams& sampling, int32_t prompt_top,
+                                                      const std::shared_ptr<const grammar::Grammar>& grammar) const {
+  std::optional<grammar::Matcher> matcher;
+  if (grammar != nullptr) matcher.emplace(grammar, false);
   std::vector<uint64_t> contexts(static_cast<size_t>(layer_count), 0);
   uint64_t hidden = 0;
   const auto feed = [&](TokenId token) {
@@ -89,9 +98,15 @@ SimulatedModel::Continuation SimulatedModel::generate(std::span<const TokenId> p
       spec.prompt = prompt;
       spec.output = found.tokens;
     }
+    const auto allowed = matcher ? matcher->allowed() : nullptr;
+    if (allowed != nullptr) spec.allowed = allowed->words();
     found.tokens.push_back(draw(hidden, spec));
     found.scores.push_back(score(hidden, found.tokens.back(), sampling.top_logprobs));
     feed(found.tokens.back());
+    if (!matcher) continue;
+    CHECK(matcher->advance(found.tokens.back()), "token {} is not allowed", found.tokens.back());
+    found.complete = matcher->must_end();
+    if (found.complete) break;
   }
   return found;
 }

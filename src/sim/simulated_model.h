@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "base/ids.h"
+#include "grammar/grammar.h"
 #include "tensor/sampling.h"
 
 namespace millrace::sim {
@@ -35,11 +37,13 @@ struct SimulatedModel {
     std::vector<tensor::TokenLogprobs> scores;         // [tokens]
     std::vector<tensor::TokenLogprobs> prompt_scores;  // [prompt - 1] of each token after the first
     bool faulty = false;                               ///< nothing can be drawn after those tokens
+    bool complete = false;                             ///< they are all that the grammar has
   };
-  /// `prompt` and `count` tokens after it, or as many as can be drawn; `prompt_top` alternatives to those of the
-  /// prompt.
+  /// `prompt` and `count` tokens after it, or as many as can be drawn, or as the grammar has, whose ends are not drawn;
+  /// `prompt_top` alternatives to those of the prompt.
   [[nodiscard]] Continuation generate(std::span<const TokenId> prompt, size_t count,
-                                      const tensor::SamplingParams& sampling, int32_t prompt_top = 0) const;
+                                      const tensor::SamplingParams& sampling, int32_t prompt_top = 0,
+                                      const std::shared_ptr<const grammar::Grammar>& grammar = nullptr) const;
 };
 
 }  // namespace millrace::sim

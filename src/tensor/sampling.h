@@ -47,6 +47,8 @@ struct SampleSpec {
   uint32_t output_count = 0;               ///< tokens drawn so far
   std::span<const TokenId> prompt;         ///< empty unless needs_history()
   std::span<const TokenId> output;         ///< empty unless needs_history()
+  /// TokenMask::words of the ids that may be drawn; empty: all. Ids behind its last word may not.
+  std::span<const uint32_t> allowed;
 };
 
 /// Why a row of logits gives no distribution: it holds a NaN or +infinity, or nothing but -infinity.

@@ -7,7 +7,7 @@
 namespace millrace::text {
 namespace {
 
-constexpr std::string_view kOpen = "<think>";
+constexpr std::string_view kOpen = kBeginOfReasoning;
 
 }  // namespace
 

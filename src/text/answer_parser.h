@@ -27,6 +27,7 @@ struct AnswerFormat {
 [[nodiscard]] bool template_reasons(std::string_view source);
 /// What closes reasoning that a prompt has opened, so that something else can be said.
 inline constexpr std::string_view kCloseReasoning = "\n</think>\n\n";
+inline constexpr std::string_view kBeginOfReasoning = "<think>";
 inline constexpr std::string_view kEndOfReasoning = "</think>";
 
 /// Tells the reasoning that an answer begins with from the rest, as it comes. Space around either is dropped.

@@ -8,15 +8,6 @@ namespace millrace::test {
 
 using tensor::DType;
 
-uint64_t test_seed() {
-  static const uint64_t seed = [] {
-    if (const char* given = std::getenv("MILLRACE_TEST_SEED")) return std::strtoull(given, nullptr, 10);
-    return static_cast<unsigned long long>(std::chrono::system_clock::now().time_since_epoch().count() / 1000 %
-                                           1000000007);
-  }();
-  return seed;
-}
-
 DeviceMatrix make_matrix(tensor::Backend& backend, DType dtype, int64_t rows, int64_t cols) {
   DeviceMatrix result;
   result.buffer = backend.allocate(static_cast<size_t>(rows * cols) * tensor::size_of(dtype));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cpu/reference.h"
+#include "support/test_seed.h"
 #include "tensor/backend.h"
 
 /// What the conformance tests share: the backends to test, and matrices that move between host and device.
@@ -29,9 +30,6 @@ struct BackendCase {
 
 /// The backends that a program tests, each in every compute dtype that it has; defined by that program.
 [[nodiscard]] std::vector<BackendCase> backend_cases();
-
-/// A fresh seed per run, or MILLRACE_TEST_SEED. Tests print it with INFO.
-[[nodiscard]] uint64_t test_seed();
 
 class Random {
  public:

@@ -21,7 +21,8 @@ struct Draw {
   uint32_t output_count = 0;
   std::vector<TokenId> prompt;
   std::vector<TokenId> output;
-  [[nodiscard]] SampleSpec spec() const { return {&params, position, output_count, prompt, output}; }
+  std::vector<uint32_t> allowed;
+  [[nodiscard]] SampleSpec spec() const { return {&params, position, output_count, prompt, output, allowed}; }
 };
 
 DeviceMatrix upload_rows(tensor::Backend& backend, const std::vector<Values>& rows) {
@@ -83,6 +84,11 @@ Draw random_draw(Random& random, int64_t vocab) {
   draw.output_count = static_cast<uint32_t>(random.integer(0, 6));
   draw.prompt = random_tokens(random, 30, vocab);
   draw.output = random_tokens(random, draw.output_count, vocab);
+  if (sometimes()) {
+    draw.allowed.resize(static_cast<size_t>(vocab + 31) / 32);
+    for (uint32_t& word : draw.allowed) word = static_cast<uint32_t>(random.integer(0, int64_t{1} << 32));
+    draw.allowed[0] |= 1u << 11;
+  }
   return draw;
 }
 

@@ -12,7 +12,8 @@ struct Draw {
   uint32_t output_count = 0;
   std::vector<TokenId> prompt;
   std::vector<TokenId> output;
-  [[nodiscard]] tensor::SampleSpec spec() const { return {&params, position, output_count, prompt, output}; }
+  std::vector<uint32_t> allowed;
+  [[nodiscard]] tensor::SampleSpec spec() const { return {&params, position, output_count, prompt, output, allowed}; }
 };
 
 struct Drawn {
@@ -65,6 +66,10 @@ struct DrawLists {
         history.insert(history.end(), draw.output.begin(), draw.output.end());
         row.output_end = static_cast<int32_t>(history.size());
       }
+      if (!draw.allowed.empty()) {
+        row.mask_begin = static_cast<int32_t>(masks.size());
+        masks.insert(masks.end(), draw.allowed.begin(), draw.allowed.end());
+      }
       rows.push_back(row);
     }
   }
@@ -73,6 +78,7 @@ struct DrawLists {
   std::vector<float> bias_values;
   std::vector<int32_t> banned;
   std::vector<int32_t> history;
+  std::vector<uint32_t> masks;
 };
 
 /// Draws once per row; logits are [rows, stride], of which `vocab` can be drawn.
@@ -85,13 +91,14 @@ struct DrawLists {
   const DeviceArray<float> bias_values(lists.bias_values);
   const DeviceArray<int32_t> banned(lists.banned);
   const DeviceArray<int32_t> history(lists.history);
+  const DeviceArray<uint32_t> masks(lists.masks);
   const DeviceArray<cuda::SampleOutput> outputs(rows.size(), 0xFF);
   const DeviceArray<int32_t> top_tokens(rows.size() * static_cast<size_t>(capacity));
   const DeviceArray<float> top_logprobs(rows.size() * static_cast<size_t>(capacity));
   const auto count = static_cast<int32_t>(rows.size());
   const DeviceArray<uint8_t> workspace(cuda::sample_workspace_bytes(count, vocab));
   cuda::sample(nullptr, logits.get(), static_cast<int64_t>(rows[0].size()), vocab, count,
-               {specs.get(), bias_tokens.get(), bias_values.get(), banned.get(), history.get()},
+               {specs.get(), bias_tokens.get(), bias_values.get(), banned.get(), history.get(), masks.get()},
                {outputs.get(), top_tokens.get(), top_logprobs.get(), capacity}, workspace.get());
   const Values given = joined(rows);
   REQUIRE(std::memcmp(logits.get(), given.data(), given.size() * sizeof(float)) == 0);

@@ -45,11 +45,15 @@ void draw_row(std::span<const float> logits, const SampleInputs& inputs, const S
   const SampleRow& wanted = inputs.rows[row];
   const tensor::SamplingParams params = params_of(wanted, inputs);
   const int32_t* history = inputs.history_tokens;
-  const tensor::SampleSpec spec{&params,
-                                wanted.position,
-                                0,
-                                {history + wanted.prompt_begin, history + wanted.prompt_end},
-                                {history + wanted.prompt_end, history + wanted.output_end}};
+  tensor::SampleSpec spec{&params,
+                          wanted.position,
+                          0,
+                          {history + wanted.prompt_begin, history + wanted.prompt_end},
+                          {history + wanted.prompt_end, history + wanted.output_end},
+                          {}};
+  if (wanted.mask_begin >= 0) {
+    spec.allowed = {inputs.mask_words + wanted.mask_begin, (logits.size() + 31) / 32};
+  }
   cpu::SamplerScratch scratch;
   const cpu::Candidates candidates = cpu::find_candidates(kernels(), logits, spec, scratch);
   if (candidates.fault != tensor::LogitFault::kNone) return tell(outputs, row, candidates.fault, {});

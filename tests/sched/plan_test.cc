@@ -24,7 +24,10 @@ Plan sample_plan() {
   open.sampling.stop_token_ids = {1, 2, 3};
   open.sampling.top_logprobs = 4;
   plan.opens = {open};
-  plan.slices = {{SlotId(2), 0, 5, 2, true, 1, -1}, {SlotId(4), 130, 1, 0, true, -1, -1}};
+  TokenMask few(70);
+  for (const TokenId token : {3, 69}) few.add(token);
+  plan.masks = {{9, few}, {2, TokenMask({0xFFFFFFFFu, 0x80000001u, 0x3Fu})}};
+  plan.slices = {{SlotId(2), 0, 5, 2, true, 1, -1}, {SlotId(4), 130, 1, 0, true, -1, -1, 2}};
   plan.tokens = {10, 20, 30, 40, 50, 60};
   plan.new_pages = {PageId(9), PageId(8)};
   plan.reports = {{StageId(1), PlanId(40), 1000, 1100, 1200, 1193, 77}};
@@ -68,6 +71,13 @@ TEST_CASE("a plan survives its wire form") {
   REQUIRE(read->opens[0].sampling.seed == plan.opens[0].sampling.seed);
   REQUIRE(read->opens[0].sampling.logit_bias == plan.opens[0].sampling.logit_bias);
   REQUIRE(read->slices[1].prefix == 130);
+  REQUIRE(read->slices[0].mask == -1);
+  REQUIRE(read->slices[1].mask == 2);
+  REQUIRE(read->masks.size() == 2);
+  for (size_t i = 0; i < plan.masks.size(); ++i) {
+    REQUIRE(read->masks[i].place == plan.masks[i].place);
+    REQUIRE(read->masks[i].mask == plan.masks[i].mask);
+  }
   REQUIRE(read->slices[0].score_top == 1);
   REQUIRE(read->tokens == plan.tokens);
   REQUIRE(read->new_pages == plan.new_pages);
@@ -163,6 +173,24 @@ TEST_CASE("a plan whose parts disagree is refused with both numbers") {
   REQUIRE(Plan::decode(plan.encode()).error().message == "plan: 3 new pages, its slices want 2");
 }
 
+TEST_CASE("a mask whose parts disagree is refused") {
+  Plan plan;
+  plan.masks = {{0, TokenMask({1u, 2u, 3u})}};
+  auto bytes = plan.encode();
+  // Behind magic, id, generation, and the counts of closes, opens and masks: its place, then its words.
+  constexpr size_t kWords = 4 + 8 + 4 + 4 + 4 + 4 + 4;
+  bytes[kWords] = std::byte{4};
+  REQUIRE(Plan::decode(bytes).error().message == "plan: a mask of 4 words, 3 of which are there");
+  bytes[kWords + 3] = std::byte{0x7F};
+  REQUIRE(Plan::decode(bytes).has_error());
+  TokenMask few(320);
+  few.add(319);
+  plan.masks = {{0, few}};
+  bytes = plan.encode();
+  bytes[kWords] = std::byte{9};
+  REQUIRE(Plan::decode(bytes).error().message == "plan: token 319 in a mask of 9 words");
+}
+
 TEST_CASE("a copy has just the pages and keys that its kind wants") {
   using cache::CopyKind;
   for (uint8_t kind = 0; kind < cache::kCopyKinds; ++kind) {
@@ -210,8 +238,10 @@ TEST_CASE("a plan has the bytes that docs/wire.md says") {
       01000000  02000000 05000000 00000000 00000000
         0000803e 0000003f 0000003e 28000000 0000c03f 00000040 000000c0 1032547698badcfe
         01000000 0b000000 000060c0 04000000 02000000 01000000 03000000
-      02000000  02000000 00000000 05000000 02000000 01 01000000 ffffffff
-                04000000 82000000 01000000 00000000 01 ffffffff ffffffff
+      02000000  09000000 03000000 01 02000000 03000000 45000000
+                02000000 03000000 00 03000000 ffffffff 01000080 3f000000
+      02000000  02000000 00000000 05000000 02000000 01 01000000 ffffffff ffffffff
+                04000000 82000000 01000000 00000000 01 ffffffff ffffffff 02000000
       06000000 0a000000 14000000 1e000000 28000000 32000000 3c000000
       02000000 09000000 08000000
       02000000  0500000000000000 00 02000000 03000000 04000000 02000000 06000000 07000000 00000000 0000000000000000

@@ -155,3 +155,46 @@ TEST_CASE("scored tokens have a logit, and the others may be any of the model's"
   second.slices = {{SlotId(0), 0, 2, 1}, {SlotId(1), 0, 2, 0, false, 0, -1}};
   REQUIRE(table.check(second).error().message == "plan 0: scores token 95, 90 ids have a logit");
 }
+
+TEST_CASE("masks stay in their places until others come there") {
+  SequenceTable table(kBounds, true);
+  TokenMask odd(kBounds.drawable_vocab);
+  odd.add(51);
+  TokenMask even(kBounds.drawable_vocab);
+  even.add(50);
+  Plan plan = prefill(SlotId(1), {5, 6, 7}, {PageId(3)});
+  plan.masks = {{66, odd}, {67, even}};
+  plan.slices[0].mask = 67;
+  auto batch = table.apply(plan);
+  REQUIRE(batch.has_value());
+  REQUIRE(std::ranges::equal(batch->sample_specs[0].allowed, even.words()));
+  plan = decode_step(SlotId(1), 3, 50, {PageId(3)});
+  plan.slices[0].mask = 66;
+  batch = table.apply(plan);
+  REQUIRE(batch.has_value());
+  REQUIRE(std::ranges::equal(batch->sample_specs[0].allowed, odd.words()));
+  plan = decode_step(SlotId(1), 4, 51, {PageId(3), PageId(9)}, {PageId(9)});
+  plan.masks = {{66, even}};
+  plan.slices[0].mask = 66;
+  batch = table.apply(plan);
+  REQUIRE(batch.has_value());
+  REQUIRE(std::ranges::equal(batch->sample_specs[0].allowed, even.words()));
+  plan = decode_step(SlotId(1), 5, 51, {PageId(3), PageId(9)});
+  REQUIRE(table.apply(plan)->sample_specs[0].allowed.empty());
+}
+
+TEST_CASE("masks that cannot be are refused") {
+  const auto refused = [](const std::vector<MaskWrite>& masks, int32_t used) {
+    SequenceTable table(kBounds, true);
+    Plan plan = prefill(SlotId(1), {5, 6, 7}, {PageId(3)});
+    plan.masks = masks;
+    plan.slices[0].mask = used;
+    return refusal(table, plan);
+  };
+  const TokenMask right(kBounds.drawable_vocab);
+  REQUIRE(refused({{68, right}}, -1) == "plan 0: a mask of 3 words in place 68, wanted 3 words and a place below 68");
+  REQUIRE(refused({{0, TokenMask(97)}}, -1) ==
+          "plan 0: a mask of 4 words in place 0, wanted 3 words and a place below 68");
+  REQUIRE(refused({{0, right}}, 68) == "plan 0: the mask in place 68 of 68");
+  REQUIRE(refused({{0, right}}, 1) == "plan 0: the mask in place 1, where none is");
+}

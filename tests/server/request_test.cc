@@ -38,14 +38,30 @@ std::string messages_outcome(const std::string& messages) {
   return parsed.has_error() ? parsed.error().param : "ok";
 }
 
+/// Values of one field, and whether they are taken.
+struct Case {
+  const char* name;
+  std::vector<const char*> good;
+  std::vector<const char*> bad;
+};
+
+void check(const std::vector<Case>& cases) {
+  for (const Case& item : cases) {
+    for (const char* value : item.good) {
+      INFO(item.name << " " << value);
+      CHECK(completion_outcome(fmt::format("\"{}\":{}", item.name, value)) == "ok");
+    }
+    for (const char* value : item.bad) {
+      INFO(item.name << " " << value);
+      const std::string outcome = completion_outcome(fmt::format("\"{}\":{}", item.name, value));
+      CHECK(outcome.substr(0, outcome.find('.')) == item.name);
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("Every bound is kept and every bad value names its field") {
-  struct Case {
-    const char* name;
-    std::vector<const char*> good;
-    std::vector<const char*> bad;
-  };
   const std::vector<Case> cases = {
       {"temperature", {"0", "2", "0.5", "null"}, {"-0.1", "2.1", "\"1\"", "true", "[]"}},
       {"top_p", {"1", "0.001", "0"}, {"1.01", "-1"}},
@@ -75,8 +91,6 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
       {"tools", {"[]"}, {}},
       {"suffix", {"\"\""}, {"\"end\""}},
       {"best_of", {"1"}, {"2"}},
-      {"guided_json", {}, {"{\"type\":\"object\"}"}},
-      {"response_format", {"{\"type\":\"text\"}"}, {"{\"type\":\"json_object\"}", "{}", "5"}},
       {"stop_regex", {"\"\"", "null"}, {"\"a+\"", "[\"a+\"]"}},
       {"no_stop_trim", {"false"}, {"true"}},
       {"samplers", {"[]"}, {"[\"top_k\"]", "\"k\""}},
@@ -93,16 +107,30 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
       {"truncation_side", {"\"left\"", "\"right\"", "null"}, {"\"middle\"", "\"\"", "1"}},
       {"unknown_field", {"5", "{\"deep\":[1]}"}, {}},
   };
-  for (const Case& item : cases) {
-    for (const char* value : item.good) {
-      INFO(item.name << " " << value);
-      CHECK(completion_outcome(fmt::format("\"{}\":{}", item.name, value)) == "ok");
-    }
-    for (const char* value : item.bad) {
-      INFO(item.name << " " << value);
-      CHECK(completion_outcome(fmt::format("\"{}\":{}", item.name, value)) == item.name);
-    }
-  }
+  check(cases);
+}
+
+TEST_CASE("What an answer is held to is read, in every server's words") {
+  check({
+      {"guided_json", {"{\"type\":\"object\"}", "\"{}\"", "\"\"", "{}", "null"}, {"5", "[]", "true"}},
+      {"json_schema", {"{}", "\"{}\""}, {"5", "[]"}},
+      {"response_format",
+       {"{\"type\":\"text\"}", "{\"type\":\"json_object\"}", "{\"type\":\"json_schema\",\"json_schema\":{}}",
+        "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"type\":\"null\"},\"name\":\"a\",\"strict\":true}}"},
+       {"{}", "5", "{\"type\":5}", "{\"type\":\"yaml\"}", "{\"type\":\"json_schema\"}",
+        "{\"type\":\"json_schema\",\"json_schema\":5}", "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":[]}}"}},
+      {"structured_outputs",
+       {"{}", "{\"json\":{}}", "{\"json\":\"{}\"}", "{\"regex\":\"a\"}", "{\"choice\":[\"a\"]}", "{\"grammar\":\"a\"}",
+        "{\"json_object\":true}", "{\"json_object\":false}", "{\"regex\":null}", "{\"other\":5}"},
+       {"5", "[]", "{\"json\":5}", "{\"regex\":5}", "{\"choice\":[\"\"]}", "{\"choice\":\"a\"}", "{\"json_object\":1}",
+        "{\"structural_tag\":\"a\"}", "{\"whitespace_pattern\":\"a\"}"}},
+      {"guided_regex", {"\"a+\"", "\"\"", "null"}, {"5", "{}"}},
+      {"regex", {"\"a+\""}, {"5"}},
+      {"guided_grammar", {"\"root ::= a\""}, {"5"}},
+      {"grammar", {"\"root ::= a\""}, {"5"}},
+      {"ebnf", {"\"root ::= a\""}, {"5"}},
+      {"guided_choice", {"[\"a\",\"b\"]", "[]"}, {"[\"a\",\"\"]", "[1]", "\"a\""}},
+  });
 }
 
 TEST_CASE("Relations between fields are checked") {

@@ -2,6 +2,7 @@
 
 #include <new>
 
+#include "grammar/ebnf.h"
 #include "sim/jobs.h"
 #include "sim/simulated_store.h"
 
@@ -154,12 +155,34 @@ inline tensor::SamplingParams random_sampling(Dice& dice) {
   return sampling;
 }
 
+/// What answers may be held to, over a vocabulary whose tokens spell one or two letters.
+inline const std::vector<std::shared_ptr<const grammar::Grammar>>& some_grammars() {
+  static const auto grammars = [] {
+    std::vector<std::string> texts;
+    for (uint32_t token = 0; token < kRandomModel.vocab_size; ++token) {
+      texts.push_back(std::string{"abcde"[token % 5]} + (token < 15 ? "" : std::string{"abcde"[token / 5 % 5]}));
+    }
+    const auto vocabulary = std::make_shared<const grammar::Vocabulary>(texts);
+    std::vector<std::shared_ptr<const grammar::Grammar>> made;
+    for (const char* text : {"root ::= [a-d]{3,9}", "root ::= \"a\" root* \"b\"", "root ::= [^e]* \"e\"",
+                             "root ::= (\"ab\" | \"cd\")+ \"e\" root | \"b\""}) {
+      grammar::Definition definition;
+      definition.add("text");
+      definition.rules[0].expression = grammar::read_ebnf(text, definition).value();
+      made.push_back(grammar::Grammar::compile(definition, vocabulary, {}).value());
+    }
+    return made;
+  }();
+  return grammars;
+}
+
 /// Begins `job` with another's prompt and what it was or will be answered: a conversation that goes on, or an answer
 /// that is wanted of two while it is drawn.
 inline void go_on_from(Dice& dice, const Job& before, Job& job) {
   const sched::GenerateRequest& request = before.request;
   job.request.prompt = request.prompt;
-  const auto answer = kRandomModel.generate(request.prompt, dice.range(0, 20), request.sampling).tokens;
+  const auto answer =
+      kRandomModel.generate(request.prompt, dice.range(0, 20), request.sampling, 0, request.grammar).tokens;
   job.request.prompt.insert(job.request.prompt.end(), answer.begin(), answer.end());
   job.request.prompt.resize(std::min<size_t>(job.request.prompt.size(), 39));
   job.request.cache_salt = request.cache_salt;
@@ -169,6 +192,7 @@ inline void go_on_from(Dice& dice, const Job& before, Job& job) {
 inline Job random_job(Dice& dice, const std::vector<TokenId>& common, const std::vector<Job>& others) {
   Job job;
   job.request.sampling = random_sampling(dice);
+  if (dice.chance(0.3)) job.request.grammar = some_grammars()[dice.range(0, 3)];
   if (!others.empty() && dice.chance(0.25)) {
     go_on_from(dice, others[dice.range(0, static_cast<uint32_t>(others.size()) - 1)], job);
   } else if (dice.chance(0.1)) {  // pages that are alike, one behind the other

@@ -12,10 +12,11 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(["<])([^">]+)[">]', re.MULTIL
 INCLUDE_ROOTS = ("src", "tests", "bench")
 
 # Which folders of src/ a folder may include, besides itself and base: the arrows of ARCHITECTURE.md, written out.
-BELOW_SCHED = ("async", "text", "tensor", "model", "cache", "comm")
+BELOW_SCHED = ("async", "grammar", "text", "tensor", "model", "cache", "comm")
 ARROWS = {
     "base": (),
     "async": (),
+    "grammar": (),
     "text": (),
     "tensor": (),
     "cpu": ("tensor",),

@@ -2,6 +2,7 @@
 #include <array>
 #include <charconv>
 
+#include "server/openai/answer_form.h"
 #include "server/openai/field.h"
 #include "text/unicode.h"
 
@@ -269,6 +270,17 @@ constexpr std::array kCommonFields = {
     short_string_field<&Common::request_id>("request_id", "Part of the response's id"),
     short_string_field<&Common::request_id>("rid", "The same as request_id"),
     short_string_field<&Common::cache_salt>("cache_salt", "Prefixes are shared between requests of equal salt"),
+    Field<Common>{"response_format", read_response_format, describe_response_format,
+                  "json_schema: the answer is one that the schema allows, whether strict or not"},
+    Field<Common>{"structured_outputs", read_structured_outputs, describe_structured_outputs, "One of its members"},
+    Field<Common>{"guided_json", read_form_schema, describe_form_schema, "A JSON schema"},
+    Field<Common>{"json_schema", read_form_schema, describe_form_schema, "The same as guided_json"},
+    Field<Common>{"guided_regex", read_form_regex, describe_form_text, "The answer matches it as a whole"},
+    Field<Common>{"regex", read_form_regex, describe_form_text, "The same as guided_regex"},
+    Field<Common>{"guided_grammar", read_form_grammar, describe_form_text, "EBNF, as llama.cpp has it; its rule root"},
+    Field<Common>{"grammar", read_form_grammar, describe_form_text, "The same as guided_grammar"},
+    Field<Common>{"ebnf", read_form_grammar, describe_form_text, "The same as guided_grammar"},
+    Field<Common>{"guided_choice", read_form_choice, describe_form_choice, "The answer is one of them"},
     flag_field<Common, &Common::stream>("stream"),
     Field<Common>{"stream_options", read_stream_options, describe_stream_options, "Only with stream"},
 };

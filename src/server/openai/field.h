@@ -143,7 +143,7 @@ class Document {
 [[nodiscard]] std::span<const Field<CommonRequest>> common_fields();
 /// What holds between fields, once all are read.
 [[nodiscard]] Refusal check_common(const CommonRequest& request);
-/// Refuses what changes the answer and is not implemented (grammars, adapters, …); tools where it `is_chat` not.
+/// Refuses what changes the answer and is not implemented (adapters, audio, …); tools where it `is_chat` not.
 [[nodiscard]] Refusal check_unsupported(simdjson::dom::object object, bool is_chat);
 /// Whether check_unsupported looks at the members of this name.
 [[nodiscard]] bool is_checked(std::string_view name);

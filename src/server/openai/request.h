@@ -25,6 +25,15 @@ struct RequestLimits {
   bool has_priorities = false;  ///< else 0 is the only one
 };
 
+/// What an answer has to be.
+struct AnswerForm {
+  enum class Notation : uint8_t { kJsonObject, kJsonSchema, kRegex, kGrammar, kChoice };
+  Notation notation = Notation::kJsonObject;
+  std::vector<std::string> texts;  ///< a schema, an expression, a grammar in EBNF; the choices
+  std::string field;               ///< of the request, that says it
+  std::string name;                ///< the place in it, for messages
+};
+
 /// What completions and chat completions have in common. Optional: the model's own default applies.
 struct CommonRequest {
   std::string model;  ///< empty: not said
@@ -55,6 +64,7 @@ struct CommonRequest {
   bool keep_prompt_start = false;  ///< of a prompt that is truncated, instead of its end
   std::optional<bool> add_special_tokens;
   int32_t priority = 0;  ///< as it was sent
+  std::optional<AnswerForm> form;
   std::string request_id;
   std::string cache_salt;
   bool stream = false;

@@ -29,18 +29,9 @@ constexpr std::array kSwitched = {Switched{"functions", "function_call"}, Switch
 std::span<const Switched> switched(bool is_chat) {
   return std::span(kSwitched).first(is_chat ? 1 : 2);
 }
-constexpr std::array<std::string_view, 37> kUnsupported = {"suffix",
+constexpr std::array<std::string_view, 28> kUnsupported = {"suffix",
                                                            "audio",
-                                                           "structured_outputs",
-                                                           "guided_json",
-                                                           "guided_regex",
-                                                           "guided_choice",
-                                                           "guided_grammar",
                                                            "guided_decoding_backend",
-                                                           "json_schema",
-                                                           "regex",
-                                                           "ebnf",
-                                                           "grammar",
                                                            "structural_tag",
                                                            "lora_path",
                                                            "lora_request",
@@ -75,7 +66,7 @@ constexpr std::array kNeutral = {Neutral{"n_predict", -1},      Neutral{"typical
                                  Neutral{"mirostat", 0},        Neutral{"dry_multiplier", 0},
                                  Neutral{"xtc_probability", 0}, Neutral{"dynatemp_range", 0}};
 /// What check_unsupported looks at by itself.
-constexpr std::array<std::string_view, 4> kLookedAt = {"response_format", "modalities", "n", "best_of"};
+constexpr std::array<std::string_view, 3> kLookedAt = {"modalities", "n", "best_of"};
 
 Refusal check_neutral(const Neutral& neutral, Json value) {
   double number = 0;
@@ -84,18 +75,6 @@ Refusal check_neutral(const Neutral& neutral, Json value) {
   if (is_neutral || asks_for_nothing(value)) return std::nullopt;
   return bad_request(neutral.name, "{}: found {}, which this server does not support; wanted {} or nothing",
                      neutral.name, describe(value), neutral.value);
-}
-
-Refusal check_response_format(Json value) {
-  simdjson::dom::object object;
-  if (value.get_object().get(object) != simdjson::SUCCESS) return wrong_type("response_format", value, "an object");
-  std::string_view type;
-  if (object["type"].get_string().get(type) != simdjson::SUCCESS) {
-    return bad_request("response_format", "response_format: type is missing");
-  }
-  if (type == "text") return std::nullopt;
-  return bad_request("response_format", "response_format: type '{}' is not supported, only 'text' is",
-                     type.substr(0, 64));
 }
 
 /// What the members of one body say of one Switched.
@@ -149,7 +128,6 @@ Refusal check_unsupported(simdjson::dom::object object, bool is_chat) {
     const Json value = member.value;
     if (value.is_null()) continue;
     Refusal refusal;
-    if (key == "response_format") refusal = check_response_format(value);
     if (key == "function_call" || (key == "tool_choice" && !is_chat)) refusal = check_choice_word(key, value);
     if (key == "modalities") refusal = check_modalities(value);
     if (key == "n") (void)value.get_int64().get(n);
@@ -198,9 +176,6 @@ void describe_unsupported(SchemaWriter& schema, bool is_chat) {
     json.key("anyOf").raw(R"([{"type":"array"},{"enum":[null,false,"",{}]}])").end_object();
   }
   schema.set_nullable(true);
-  json.key("response_format").begin_object();
-  schema.type("object");
-  json.key("required").raw(R"(["type"])").key("properties").raw(R"({"type":{"const":"text"}})").end_object();
   for (const Switched& each : switched(is_chat)) {
     json.key(each.choice).begin_object();
     schema.words({"none", "auto"});

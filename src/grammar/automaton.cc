@@ -1,0 +1,362 @@
+#include "grammar/automaton.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/check.h"
+
+namespace millrace::grammar {
+namespace {
+
+/// A repeated part becomes a rule of its own if it has more nodes than a small one and more than a few repeats, or
+/// many.
+constexpr size_t kSmallPart = 4;
+constexpr uint32_t kFewRepeats = 4;
+constexpr uint32_t kManyRepeats = 16;
+
+Error invalid(std::string message) {
+  return {ErrorCode::kInvalidArgument, std::move(message)};
+}
+
+}  // namespace
+
+/// Thompson's construction (Communications of the ACM 11, 1968), with edges that run rules; then what leads nowhere is
+/// cut off. An end is reached by edges only of what is built towards it, and a loop gets a state of its own.
+class AutomatonBuilder {
+ public:
+  explicit AutomatonBuilder(const Definition& definition) : definition_(definition) {}
+
+  Result<Automaton> build() {
+    for (const Definition::Rule& rule : definition_.rules) {
+      CHECK(rule.expression != nullptr, "rule {} is not defined", rule.name);
+      add_rule(rule.name);
+    }
+    for (size_t i = 0; i < definition_.rules.size(); ++i) build(*definition_.rules[i].expression, rules_[i]);
+    if (is_too_large_) {
+      return invalid(fmt::format("it takes more than {} states (large counts, or many parts)", Automaton::kMostStates));
+    }
+    find_finishing();
+    if (!finishes_[rules_[0].begin]) return invalid("no text matches it");
+    find_nullable();
+    RETURN_IF_ERROR(check_recursion());
+    Automaton automaton = flatten();
+    if (!reads_anything()) return invalid("only the empty text matches it");
+    return automaton;
+  }
+
+ private:
+  struct CallEdge {
+    RuleIndex rule;
+    StateId to;
+  };
+  struct State {
+    Automaton::CountedPlace counted;
+    std::vector<Automaton::ByteEdge> bytes;
+    std::vector<StateId> empties;
+    std::vector<CallEdge> calls;
+  };
+  struct Rule {
+    StateId begin;
+    StateId end;
+    std::string name;
+  };
+
+  StateId add_state() {
+    is_too_large_ = is_too_large_ || states_.size() >= Automaton::kMostStates;
+    if (is_too_large_) return 0;
+    states_.emplace_back();
+    return static_cast<StateId>(states_.size() - 1);
+  }
+
+  RuleIndex add_rule(std::string name) {
+    const StateId begin = add_state();
+    rules_.push_back({begin, add_state(), std::move(name)});
+    return static_cast<RuleIndex>(rules_.size() - 1);
+  }
+
+  void build(const Expression& expression, const Rule& rule) { build(expression, rule.begin, rule.end); }
+
+  void build(const Expression& expression, StateId from, StateId to) {
+    if (is_too_large_) return;
+    switch (expression.kind) {
+      case Expression::Kind::kLiteral: build_literal(expression.text, from, to); break;
+      case Expression::Kind::kChar: build_char(expression.chars, from, to); break;
+      case Expression::Kind::kSequence: build_sequence(expression.parts, from, to); break;
+      case Expression::Kind::kChoice:
+        for (const ExpressionPtr& part : expression.parts) build(*part, from, to);
+        break;
+      case Expression::Kind::kRepeat: build_repeat(expression, from, to); break;
+      case Expression::Kind::kReference: states_[from].calls.push_back({expression.rule, to}); break;
+    }
+  }
+
+  void build_literal(const std::string& text, StateId from, StateId to) {
+    if (text.empty()) states_[from].empties.push_back(to);
+    for (size_t i = 0; i < text.size(); ++i) {
+      const StateId next = i + 1 == text.size() ? to : add_state();
+      const auto byte = static_cast<uint8_t>(text[i]);
+      states_[from].bytes.push_back({byte, byte, next});
+      from = next;
+    }
+  }
+
+  void build_char(const CharSet& chars, StateId from, StateId to) {
+    for (const ByteRun& run : utf8_runs(chars)) {
+      StateId at = from;
+      for (uint32_t i = 0; i < run.length; ++i) {
+        const StateId next = i + 1 == run.length ? to : add_state();
+        states_[at].bytes.push_back({run.low[i], run.high[i], next});
+        at = next;
+      }
+    }
+  }
+
+  void build_sequence(const std::vector<ExpressionPtr>& parts, StateId from, StateId to) {
+    if (parts.empty()) states_[from].empties.push_back(to);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const StateId next = i + 1 == parts.size() ? to : add_state();
+      build(*parts[i], from, next);
+      from = next;
+    }
+  }
+
+  void build_repeat(const Expression& expression, StateId from, StateId to) {
+    const Expression& part = *expression.parts.front();
+    const uint32_t copies = expression.most.value_or(expression.least);
+    const bool as_rule = copies >= kManyRepeats || (copies >= kFewRepeats && size_of(part) > kSmallPart);
+    const Counted counted = as_rule ? counted_rule(expression.parts.front()) : Counted{};
+    const auto build_part = [&](StateId begin, StateId end, uint32_t left) {
+      if (!as_rule) return build(part, begin, end);
+      states_[begin].calls.push_back({counted.rule, end});
+      if (begin != end) states_[end].counted = {counted.loop, left};
+    };
+    for (uint32_t i = 0; i < expression.least && !is_too_large_; ++i) {
+      const StateId next = add_state();
+      build_part(from, next, expression.most ? *expression.most - i - 1 : Automaton::kUnbounded);
+      from = next;
+    }
+    if (!expression.most) {
+      const StateId loop = add_state();
+      states_[from].empties.push_back(loop);
+      build_part(loop, loop, Automaton::kUnbounded);
+      from = loop;
+    }
+    for (uint32_t i = expression.least; i < expression.most.value_or(0) && !is_too_large_; ++i) {
+      const StateId next = add_state();
+      states_[from].empties.push_back(to);
+      build_part(from, next, *expression.most - i - 1);
+      from = next;
+    }
+    states_[from].empties.push_back(to);
+  }
+
+  /// Nodes of the tree, up to a few.
+  static size_t size_of(const Expression& expression) {
+    size_t size = 1 + expression.text.size() + expression.chars.ranges().size();
+    for (const ExpressionPtr& part : expression.parts) {
+      if (size > kSmallPart) break;
+      size += size_of(*part);
+    }
+    return size;
+  }
+
+  struct Counted {
+    RuleIndex rule = 0;
+    StateId loop = 0;
+  };
+
+  /// A rule for a part that is repeated by number, and one for any number of it, of which only the loop is used.
+  Counted counted_rule(const ExpressionPtr& part) {
+    const auto [place, is_new] = counted_.try_emplace(part.get());
+    if (!is_new) return place->second;
+    Counted counted{add_rule("a repeated part"), 0};
+    const RuleIndex any_number = add_rule("repeated parts");
+    if (is_too_large_) return counted;
+    counted.loop = rules_[any_number].begin;
+    states_[counted.loop].calls.push_back({counted.rule, counted.loop});
+    states_[counted.loop].empties.push_back(rules_[any_number].end);
+    counted_[part.get()] = counted;
+    const Rule ends = rules_[counted.rule];
+    build(*part, ends);
+    return counted;
+  }
+
+  /// Calls visit(from, to, through) for every edge; `through` is the rule that the edge runs, or nothing.
+  template <class Visit>
+  void for_each_edge(const Visit& visit) const {
+    for (StateId from = 0; from < states_.size(); ++from) {
+      for (const Automaton::ByteEdge& edge : states_[from].bytes) visit(from, edge.to, kNoRule);
+      for (const StateId to : states_[from].empties) visit(from, to, kNoRule);
+      for (const CallEdge& call : states_[from].calls) visit(from, call.to, call.rule);
+    }
+  }
+
+  /// States from which the rule's end can be reached: backwards from the ends, where an edge that runs a rule counts
+  /// once
+  /// that rule's begin is known to finish.
+  void find_finishing() {
+    std::vector<std::vector<std::pair<StateId, RuleIndex>>> into(states_.size());
+    std::vector<std::vector<std::pair<StateId, StateId>>> runs(rules_.size());
+    for_each_edge([&](StateId from, StateId to, RuleIndex rule) {
+      into[to].emplace_back(from, rule);
+      if (rule != kNoRule) runs[rule].emplace_back(from, to);
+    });
+    std::unordered_map<StateId, RuleIndex> begins;
+    for (RuleIndex rule = 0; rule < rules_.size(); ++rule) begins.emplace(rules_[rule].begin, rule);
+    finishes_.assign(states_.size(), false);
+    std::vector<StateId> found;
+    const auto add = [&](StateId state) {
+      if (finishes_[state]) return;
+      finishes_[state] = true;
+      found.push_back(state);
+    };
+    for (const Rule& rule : rules_) add(rule.end);
+    while (!found.empty()) {
+      const StateId state = found.back();
+      found.pop_back();
+      for (const auto& [from, rule] : into[state]) {
+        if (rule == kNoRule || finishes_[rules_[rule].begin]) add(from);
+      }
+      const auto begun = begins.find(state);
+      if (begun == begins.end()) continue;
+      for (const auto& [from, to] : runs[begun->second]) {
+        if (finishes_[to]) add(from);
+      }
+    }
+  }
+
+  /// States reached from `state` without reading a byte.
+  [[nodiscard]] std::vector<StateId> reached_freely(StateId state) const {
+    std::vector<StateId> reached{state};
+    std::vector<bool> seen(states_.size());
+    seen[state] = true;
+    const auto add = [&](StateId to) {
+      if (!seen[to]) reached.push_back(to);
+      seen[to] = true;
+    };
+    for (size_t i = 0; i < reached.size(); ++i) {
+      const State& at = states_[reached[i]];
+      for (const StateId to : at.empties) add(to);
+      for (const CallEdge& call : at.calls) {
+        if (nullable_[call.rule]) add(call.to);
+      }
+    }
+    return reached;
+  }
+
+  void find_nullable() {
+    nullable_.assign(rules_.size(), false);
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (RuleIndex rule = 0; rule < rules_.size(); ++rule) {
+        if (nullable_[rule]) continue;
+        const auto reached = reached_freely(rules_[rule].begin);
+        nullable_[rule] = std::ranges::find(reached, rules_[rule].end) != reached.end();
+        changed = changed || nullable_[rule];
+      }
+    }
+  }
+
+  [[nodiscard]] Result<void> check_recursion() const {
+    enum class Mark : uint8_t { kNew, kOpen, kDone };
+    std::vector<Mark> marks(rules_.size(), Mark::kNew);
+    struct Visit {
+      RuleIndex rule;
+      std::vector<RuleIndex> runs;  // before it reads
+    };
+    std::vector<Visit> open;
+    const auto enter = [&](RuleIndex rule) {
+      marks[rule] = Mark::kOpen;
+      Visit& visit = open.emplace_back(Visit{rule, {}});
+      for (const StateId state : reached_freely(rules_[rule].begin)) {
+        for (const CallEdge& call : states_[state].calls) visit.runs.push_back(call.rule);
+      }
+      std::ranges::sort(visit.runs);
+      visit.runs.erase(std::ranges::unique(visit.runs).begin(), visit.runs.end());
+    };
+    for (RuleIndex root = 0; root < rules_.size(); ++root) {
+      if (marks[root] == Mark::kNew) enter(root);
+      while (!open.empty()) {
+        if (open.back().runs.empty()) {
+          marks[open.back().rule] = Mark::kDone;
+          open.pop_back();
+          continue;
+        }
+        const RuleIndex next = open.back().runs.back();
+        open.back().runs.pop_back();
+        if (marks[next] == Mark::kOpen) {
+          return invalid(fmt::format("{} refers to itself before it has any text (left recursion)", rules_[next].name));
+        }
+        if (marks[next] == Mark::kNew) enter(next);
+      }
+    }
+    return {};
+  }
+
+  [[nodiscard]] bool reads_anything() const {
+    std::vector<bool> seen(states_.size());
+    std::vector<StateId> open{rules_[0].begin};
+    while (!open.empty()) {
+      const StateId state = open.back();
+      open.pop_back();
+      if (seen[state] || !finishes_[state]) continue;
+      seen[state] = true;
+      for (const Automaton::ByteEdge& edge : states_[state].bytes) {
+        if (finishes_[edge.to]) return true;
+      }
+      for (const StateId to : states_[state].empties) open.push_back(to);
+      for (const CallEdge& call : states_[state].calls) {
+        if (!finishes_[rules_[call.rule].begin] || !finishes_[call.to]) continue;
+        open.push_back(rules_[call.rule].begin);
+        if (nullable_[call.rule]) open.push_back(call.to);
+      }
+    }
+    return false;
+  }
+
+  [[nodiscard]] Automaton flatten() const {
+    Automaton automaton;
+    automaton.begin_ = rules_[0].begin;
+    for (const State& state : states_) automaton.counted_places_.push_back(state.counted);
+    for (const auto& [part, counted] : counted_) {
+      automaton.counted_.push_back({rules_[counted.rule].begin, counted.loop});
+    }
+    automaton.is_end_.assign(states_.size(), false);
+    for (const Rule& rule : rules_) automaton.is_end_[rule.end] = true;
+    for (const State& state : states_) {
+      automaton.byte_begin_.push_back(static_cast<uint32_t>(automaton.bytes_.size()));
+      automaton.empty_begin_.push_back(static_cast<uint32_t>(automaton.empties_.size()));
+      automaton.call_begin_.push_back(static_cast<uint32_t>(automaton.calls_.size()));
+      for (const Automaton::ByteEdge& edge : state.bytes) {
+        if (finishes_[edge.to]) automaton.bytes_.push_back(edge);
+      }
+      for (const StateId to : state.empties) {
+        if (finishes_[to]) automaton.empties_.push_back(to);
+      }
+      for (const CallEdge& call : state.calls) {
+        const StateId begin = rules_[call.rule].begin;
+        if (finishes_[call.to] && finishes_[begin]) automaton.calls_.push_back({begin, call.to});
+      }
+    }
+    automaton.byte_begin_.push_back(static_cast<uint32_t>(automaton.bytes_.size()));
+    automaton.empty_begin_.push_back(static_cast<uint32_t>(automaton.empties_.size()));
+    automaton.call_begin_.push_back(static_cast<uint32_t>(automaton.calls_.size()));
+    return automaton;
+  }
+
+  static constexpr RuleIndex kNoRule = UINT32_MAX;
+
+  const Definition& definition_;
+  std::vector<State> states_;
+  std::vector<Rule> rules_;
+  std::unordered_map<const Expression*, Counted> counted_;
+  std::vector<bool> finishes_;
+  std::vector<bool> nullable_;
+  bool is_too_large_ = false;
+};
+
+Result<Automaton> Automaton::compile(const Definition& definition) {
+  return AutomatonBuilder(definition).build();
+}
+
+}  // namespace millrace::grammar

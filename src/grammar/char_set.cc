@@ -1,0 +1,114 @@
+#include "grammar/char_set.h"
+
+#include <algorithm>
+
+namespace millrace::grammar {
+namespace {
+
+constexpr char32_t kFirstSurrogate = 0xD800;
+constexpr char32_t kLastSurrogate = 0xDFFF;
+
+/// The largest character of each length of UTF-8.
+constexpr char32_t kLargest[] = {0x7F, 0x7FF, 0xFFFF, CharSet::kLast};
+
+void encode(char32_t c, uint32_t length, uint8_t* out) {
+  if (length == 1) {
+    out[0] = static_cast<uint8_t>(c);
+    return;
+  }
+  for (uint32_t i = length - 1; i > 0; --i, c >>= 6) out[i] = static_cast<uint8_t>(0x80 | (c & 0x3F));
+  out[0] = static_cast<uint8_t>((0xF00 >> length) | c);
+}
+
+/// Of characters whose UTF-8 has one length. Cuts the range so that within each piece the bytes behind the first that
+/// differs go over all values.
+void append_runs(char32_t low, char32_t high, uint32_t length, std::vector<ByteRun>& runs) {
+  for (uint32_t tail = 1; tail < length; ++tail) {
+    const char32_t mask = (char32_t{1} << (6 * tail)) - 1;
+    if ((low & ~mask) == (high & ~mask)) continue;
+    if ((low & mask) != 0) {
+      append_runs(low, low | mask, length, runs);
+      append_runs((low | mask) + 1, high, length, runs);
+      return;
+    }
+    if ((high & mask) != mask) {
+      append_runs(low, (high & ~mask) - 1, length, runs);
+      append_runs(high & ~mask, high, length, runs);
+      return;
+    }
+  }
+  ByteRun& run = runs.emplace_back();
+  run.length = length;
+  encode(low, length, run.low);
+  encode(high, length, run.high);
+}
+
+}  // namespace
+
+void CharSet::add(char32_t low, char32_t high) {
+  high = std::min(high, kLast);
+  if (low > high) return;
+  if (low <= kLastSurrogate && high >= kFirstSurrogate) {
+    if (low < kFirstSurrogate) add(low, kFirstSurrogate - 1);
+    if (high > kLastSurrogate) add(kLastSurrogate + 1, high);
+    return;
+  }
+  std::vector<Range> merged;
+  merged.reserve(ranges_.size() + 1);
+  Range added{low, high};
+  bool is_placed = false;
+  for (const Range& range : ranges_) {
+    if (range.high + 1 < added.low) {
+      merged.push_back(range);
+    } else if (added.high + 1 < range.low) {
+      if (!is_placed) merged.push_back(added);
+      is_placed = true;
+      merged.push_back(range);
+    } else {
+      added = {std::min(added.low, range.low), std::max(added.high, range.high)};
+    }
+  }
+  if (!is_placed) merged.push_back(added);
+  ranges_ = std::move(merged);
+}
+
+void CharSet::add(const CharSet& other) {
+  for (const Range& range : other.ranges_) add(range.low, range.high);
+}
+
+CharSet CharSet::complement() const {
+  CharSet rest;
+  char32_t next = 0;
+  for (const Range& range : ranges_) {
+    if (range.low > next) rest.add(next, range.low - 1);
+    next = range.high + 1;
+  }
+  if (next <= kLast) rest.add(next, kLast);
+  return rest;
+}
+
+CharSet CharSet::without(const CharSet& other) const {
+  CharSet excluded = complement();
+  excluded.add(other);
+  return excluded.complement();
+}
+
+bool CharSet::contains(char32_t c) const {
+  return std::ranges::any_of(ranges_, [c](const Range& range) { return range.low <= c && c <= range.high; });
+}
+
+std::vector<ByteRun> utf8_runs(const CharSet& set) {
+  std::vector<ByteRun> runs;
+  for (const CharSet::Range& range : set.ranges()) {
+    char32_t low = range.low;
+    for (uint32_t length = 1; length <= 4 && low <= range.high; ++length) {
+      const char32_t high = std::min(range.high, kLargest[length - 1]);
+      if (low > high) continue;
+      append_runs(low, high, length, runs);
+      low = high + 1;
+    }
+  }
+  return runs;
+}
+
+}  // namespace millrace::grammar

@@ -1,0 +1,52 @@
+#include "grammar/expression.h"
+
+#include <utility>
+
+namespace millrace::grammar {
+
+ExpressionPtr literal(std::string text) {
+  Expression expression{.kind = Expression::Kind::kLiteral};
+  expression.text = std::move(text);
+  return std::make_shared<const Expression>(std::move(expression));
+}
+
+ExpressionPtr one_of(CharSet chars) {
+  Expression expression{.kind = Expression::Kind::kChar};
+  expression.chars = std::move(chars);
+  return std::make_shared<const Expression>(std::move(expression));
+}
+
+ExpressionPtr sequence(std::vector<ExpressionPtr> parts) {
+  if (parts.size() == 1) return parts.front();
+  Expression expression{.kind = Expression::Kind::kSequence};
+  expression.parts = std::move(parts);
+  return std::make_shared<const Expression>(std::move(expression));
+}
+
+ExpressionPtr choice(std::vector<ExpressionPtr> parts) {
+  if (parts.size() == 1) return parts.front();
+  Expression expression{.kind = Expression::Kind::kChoice};
+  expression.parts = std::move(parts);
+  return std::make_shared<const Expression>(std::move(expression));
+}
+
+ExpressionPtr repeat(ExpressionPtr part, uint32_t least, std::optional<uint32_t> most) {
+  if (least == 1 && most == 1u) return part;
+  Expression expression{.kind = Expression::Kind::kRepeat};
+  expression.parts.push_back(std::move(part));
+  expression.least = least;
+  expression.most = most;
+  return std::make_shared<const Expression>(std::move(expression));
+}
+
+ExpressionPtr optional(ExpressionPtr part) {
+  return repeat(std::move(part), 0, 1);
+}
+
+ExpressionPtr reference(RuleIndex rule) {
+  Expression expression{.kind = Expression::Kind::kReference};
+  expression.rule = rule;
+  return std::make_shared<const Expression>(std::move(expression));
+}
+
+}  // namespace millrace::grammar

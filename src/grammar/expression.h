@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "grammar/char_set.h"
+
+/// What texts are allowed, as a tree: what every notation (JSON schema, regular expression, EBNF) is read into.
+namespace millrace::grammar {
+
+using RuleIndex = uint32_t;
+
+struct Expression;
+/// Never null; shared, since trees may have parts in common.
+using ExpressionPtr = std::shared_ptr<const Expression>;
+
+struct Expression {
+  enum class Kind : uint8_t {
+    kLiteral,    ///< `text`
+    kChar,       ///< one of `chars`
+    kSequence,   ///< all `parts`, in order; none: the empty text
+    kChoice,     ///< one of `parts`; none: no text at all
+    kRepeat,     ///< the only part, `least` to `most` times
+    kReference,  ///< a rule of the Definition
+  };
+  Kind kind = Kind::kSequence;
+  std::string text;  ///< bytes
+  CharSet chars;
+  std::vector<ExpressionPtr> parts;
+  uint32_t least = 0;
+  std::optional<uint32_t> most;  ///< nothing: no bound
+  RuleIndex rule = 0;
+};
+
+[[nodiscard]] ExpressionPtr literal(std::string text);
+[[nodiscard]] ExpressionPtr one_of(CharSet chars);
+[[nodiscard]] ExpressionPtr sequence(std::vector<ExpressionPtr> parts);
+[[nodiscard]] ExpressionPtr choice(std::vector<ExpressionPtr> parts);
+[[nodiscard]] ExpressionPtr repeat(ExpressionPtr part, uint32_t least, std::optional<uint32_t> most = {});
+[[nodiscard]] ExpressionPtr optional(ExpressionPtr part);
+[[nodiscard]] ExpressionPtr reference(RuleIndex rule);
+
+/// Rules by number; texts match the first. A rule is referred to by its number before its expression is known.
+struct Definition {
+  struct Rule {
+    std::string name;          ///< for messages
+    ExpressionPtr expression;  ///< null until it is known
+  };
+  std::vector<Rule> rules;
+
+  RuleIndex add(std::string name, ExpressionPtr expression = nullptr) {
+    rules.push_back({std::move(name), std::move(expression)});
+    return static_cast<RuleIndex>(rules.size() - 1);
+  }
+};
+
+}  // namespace millrace::grammar

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "base/token_mask.h"
+#include "grammar/automaton.h"
+#include "grammar/vocabulary.h"
+
+/// What an answer may look like, and which tokens may come next. Notations (regular expressions, EBNF, JSON schemas)
+/// are read into a Definition, which becomes an Automaton; a Grammar is that over a model's vocabulary, and a Matcher
+/// follows one answer through it. Nothing here knows of models, requests or text that has to be split into tokens.
+namespace millrace::grammar {
+
+class Memo;
+struct LocalTokens;
+
+/// Shared by all answers that are held to it; its const methods are thread-safe.
+class Grammar {
+ public:
+  /// Errors: as Automaton::compile, and where no token begins a text that matches. `ends` are the tokens that end an
+  /// answer. Also finds out what most of the vocabulary
+  /// may follow in, which takes some milliseconds per such place of the grammar.
+  [[nodiscard]] static Result<std::shared_ptr<const Grammar>> compile(const Definition& definition,
+                                                                      std::shared_ptr<const Vocabulary> vocabulary,
+                                                                      std::vector<TokenId> ends);
+  Grammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary, std::vector<TokenId> ends);
+  ~Grammar();
+
+  [[nodiscard]] const Automaton& automaton() const { return automaton_; }
+  [[nodiscard]] const Vocabulary& vocabulary() const { return *vocabulary_; }
+  /// Ascending.
+  [[nodiscard]] const std::vector<TokenId>& ends() const { return ends_; }
+
+ private:
+  friend class Matcher;
+  friend class Memo;
+
+  /// What new answers use: the old one grows with whatever places answers have come to.
+  [[nodiscard]] std::shared_ptr<Memo> memo() const;
+  void warm_up() const;
+
+  const Automaton automaton_;
+  const std::shared_ptr<const Vocabulary> vocabulary_;
+  const std::vector<TokenId> ends_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<Memo> memo_;  // guarded by mutex_
+  mutable std::unordered_map<uint64_t, std::unique_ptr<const LocalTokens>>
+      local_;  // by state and loop; guarded by mutex_
+};
+
+/// One answer on its way. Used by one thread at a time.
+class Matcher {
+ public:
+  /// `draws_ends`: the tokens that end an answer may be drawn where the text may end.
+  Matcher(std::shared_ptr<const Grammar> grammar, bool draws_ends);
+
+  /// The tokens that may come next, of the grammar's vocabulary. Null: none, though the text is not whole: the tokens'
+  /// texts cannot spell what has to follow, or it would be nested too deeply.
+  [[nodiscard]] std::shared_ptr<const TokenMask> allowed() const;
+  /// Goes on by a token. False, and nothing changes, if it may not come next. One that ends the answer changes nothing.
+  [[nodiscard]] bool advance(TokenId token);
+  /// The text is whole.
+  [[nodiscard]] bool may_end() const;
+  /// Nothing can follow it.
+  [[nodiscard]] bool must_end() const;
+
+ private:
+  std::shared_ptr<const Grammar> grammar_;
+  std::shared_ptr<Memo> memo_;
+  uint32_t place_ = 0;
+  bool draws_ends_;
+};
+
+}  // namespace millrace::grammar

@@ -1,0 +1,306 @@
+#include "grammar/json_rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "base/json.h"
+#include "base/utf8.h"
+
+namespace millrace::grammar {
+namespace {
+
+constexpr uint32_t kMostIndentation = 32;
+constexpr uint32_t kMostDigits = 18;  // of a whole number: what 64 bits hold
+constexpr uint32_t kMostFractionDigits = 18;
+constexpr uint32_t kMostExponentDigits = 3;
+constexpr uint64_t kLargestInteger = 999'999'999'999'999'999;
+
+CharSet digit_set() {
+  return {U'0', U'9'};
+}
+ExpressionPtr digit() {
+  return one_of(digit_set());
+}
+
+ExpressionPtr hex_digits(uint32_t count) {
+  CharSet set = digit_set();
+  set.add(U'a', U'f');
+  set.add(U'A', U'F');
+  return repeat(one_of(std::move(set)), count, count);
+}
+
+ExpressionPtr either_of(std::string_view chars) {
+  CharSet set;
+  for (const char c : chars) set.add(static_cast<char32_t>(c), static_cast<char32_t>(c));
+  return one_of(std::move(set));
+}
+
+/// `\u` and four digits of a character; of two halves where it has them.
+ExpressionPtr unicode_escape() {
+  ExpressionPtr first_is_not_d = sequence({either_of("0123456789abcefABCEF"), hex_digits(3)});
+  ExpressionPtr second_below_8 = sequence({either_of("dD"), either_of("01234567"), hex_digits(2)});
+  ExpressionPtr halves = sequence({either_of("dD"), either_of("89abAB"), hex_digits(2), literal("\\u"), either_of("dD"),
+                                   either_of("cdefCDEF"), hex_digits(2)});
+  return sequence({literal("u"), choice({std::move(first_is_not_d), std::move(second_below_8), std::move(halves)})});
+}
+
+/// What a string's character may be as it is.
+CharSet unescaped() {
+  CharSet special(0, 0x1F);
+  special.add(U'"', U'"');
+  special.add(U'\\', U'\\');
+  return special.complement();
+}
+
+std::string digits_of(uint64_t number) {
+  return std::to_string(number);
+}
+
+ExpressionPtr digit_between(char low, char high) {
+  return one_of(CharSet(static_cast<char32_t>(low), static_cast<char32_t>(high)));
+}
+
+ExpressionPtr any_digits(size_t count) {
+  const auto times = static_cast<uint32_t>(count);
+  return repeat(digit(), times, times);
+}
+
+/// Numbers of as many digits as both bounds have, between them.
+ExpressionPtr digits_between(std::string_view low, std::string_view high) {
+  if (low.empty()) return literal("");
+  const std::string_view low_rest = low.substr(1);
+  const std::string_view high_rest = high.substr(1);
+  if (low[0] == high[0]) return sequence({literal(std::string(1, low[0])), digits_between(low_rest, high_rest)});
+  const bool from_zeros = low_rest.find_first_not_of('0') == std::string_view::npos;
+  const bool to_nines = high_rest.find_first_not_of('9') == std::string_view::npos;
+  const char first = static_cast<char>(from_zeros ? low[0] : low[0] + 1);
+  const char last = static_cast<char>(to_nines ? high[0] : high[0] - 1);
+  std::vector<ExpressionPtr> parts;
+  if (!from_zeros) {
+    const std::string nines(low_rest.size(), '9');
+    parts.push_back(sequence({literal(std::string(1, low[0])), digits_between(low_rest, nines)}));
+  }
+  if (first <= last) parts.push_back(sequence({digit_between(first, last), any_digits(low_rest.size())}));
+  if (!to_nines) {
+    const std::string zeros(high_rest.size(), '0');
+    parts.push_back(sequence({literal(std::string(1, high[0])), digits_between(zeros, high_rest)}));
+  }
+  return choice(std::move(parts));
+}
+
+/// None if low > high.
+ExpressionPtr natural_between(uint64_t low, uint64_t high) {
+  std::vector<ExpressionPtr> parts;
+  while (low <= high) {
+    const std::string first = digits_of(low);
+    const std::string nines(first.size(), '9');
+    const uint64_t last = std::min<uint64_t>(high, std::stoull(nines));
+    parts.push_back(digits_between(first, digits_of(last)));
+    low = last + 1;
+  }
+  return choice(std::move(parts));
+}
+
+uint64_t magnitude(int64_t number) {
+  return number < 0 ? uint64_t{0} - static_cast<uint64_t>(number) : static_cast<uint64_t>(number);
+}
+
+ExpressionPtr some_fraction() {
+  return sequence({literal("."), repeat(digit(), 1, kMostFractionDigits)});
+}
+
+ExpressionPtr zero_fraction() {
+  return sequence({literal("."), repeat(literal("0"), 1, kMostFractionDigits)});
+}
+
+ExpressionPtr fraction_above_zero() {
+  return sequence({literal("."), repeat(literal("0"), 0, kMostFractionDigits - 1), digit_between('1', '9'),
+                   repeat(digit(), 0, kMostFractionDigits - 1)});
+}
+
+/// Decimal numbers without sign from `low` to `high`.
+ExpressionPtr decimal_between(uint64_t low, uint64_t high, bool without_low, bool without_high) {
+  std::vector<ExpressionPtr> parts;
+  const auto add = [&](ExpressionPtr whole, ExpressionPtr rest) {
+    parts.push_back(sequence({std::move(whole), std::move(rest)}));
+  };
+  if (low < high) {
+    add(literal(digits_of(low)), without_low ? fraction_above_zero() : optional(some_fraction()));
+    if (low + 1 < high) add(natural_between(low + 1, high - 1), optional(some_fraction()));
+  }
+  const bool has_high = low < high ? !without_high : low == high && !without_low && !without_high;
+  if (has_high) add(literal(digits_of(high)), optional(zero_fraction()));
+  return choice(std::move(parts));
+}
+
+}  // namespace
+
+template <class Make>
+ExpressionPtr JsonRules::rule(std::optional<RuleIndex>& index, std::string_view name, const Make& make) {
+  if (!index) {
+    index = definition_.add(std::string(name));
+    ExpressionPtr made = make();  // may refer to it, and adds rules
+    definition_.rules[*index].expression = std::move(made);
+  }
+  return reference(*index);
+}
+
+ExpressionPtr JsonRules::space() {
+  return rule(space_, "space", [] {
+    ExpressionPtr indentation = repeat(either_of(" \t"), 0, kMostIndentation);
+    return choice({literal(""), literal(" "), sequence({literal("\n"), std::move(indentation)})});
+  });
+}
+
+ExpressionPtr JsonRules::value() {
+  return rule(value_, "value", [this] {
+    return choice({object(), array(), string(), number(), literal("true"), literal("false"), literal("null")});
+  });
+}
+
+ExpressionPtr JsonRules::object() {
+  return rule(object_, "object", [this] {
+    const ExpressionPtr member = sequence({string(), literal(":"), space(), value()});
+    const ExpressionPtr more = repeat(sequence({literal(","), space(), member}), 0);
+    return sequence({literal("{"), space(), optional(sequence({member, more, space()})), literal("}")});
+  });
+}
+
+ExpressionPtr JsonRules::array() {
+  return rule(array_, "array", [this] {
+    const ExpressionPtr more = repeat(sequence({literal(","), space(), value()}), 0);
+    return sequence({literal("["), space(), optional(sequence({value(), more, space()})), literal("]")});
+  });
+}
+
+ExpressionPtr JsonRules::string_char(const CharSet& chars) {
+  std::vector<ExpressionPtr> spellings;
+  CharSet raw = chars.without(unescaped().complement());
+  if (!raw.empty()) spellings.push_back(one_of(std::move(raw)));
+  constexpr std::pair<char32_t, char> kShort[] = {{U'"', '"'},  {U'\\', '\\'}, {U'\b', 'b'}, {U'\f', 'f'},
+                                                  {U'\n', 'n'}, {U'\r', 'r'},  {U'\t', 't'}};
+  for (const auto& [c, spelling] : kShort) {
+    if (chars.contains(c)) spellings.push_back(literal(std::string{'\\', spelling}));
+  }
+  for (char32_t c = 0; c < 0x20; ++c) {
+    const bool has_short = c == U'\b' || c == U'\f' || c == U'\n' || c == U'\r' || c == U'\t';
+    if (!has_short && chars.contains(c)) {
+      spellings.push_back(literal(fmt::format("\\u00{:02x}", static_cast<uint32_t>(c))));
+    }
+  }
+  return choice(std::move(spellings));
+}
+
+ExpressionPtr JsonRules::any_char() {
+  return rule(char_, "character", [] {
+    return choice(
+        {one_of(unescaped()), sequence({literal("\\"), choice({either_of("\"\\/bfnrt"), unicode_escape()})})});
+  });
+}
+
+ExpressionPtr JsonRules::string() {
+  return rule(string_, "string", [this] {
+    (void)any_char();
+    const ExpressionPtr body = definition_.rules[*char_].expression;  // in place: it is met at every token
+    return sequence({literal("\""), repeat(body, 0), literal("\"")});
+  });
+}
+
+ExpressionPtr JsonRules::string_of(uint32_t least, std::optional<uint32_t> most) {
+  if (least == 0 && !most) return string();
+  return sequence({literal("\""), repeat(any_char(), least, most), literal("\"")});
+}
+
+ExpressionPtr JsonRules::number() {
+  return rule(number_, "number", [] {
+    ExpressionPtr whole =
+        choice({literal("0"), sequence({digit_between('1', '9'), repeat(digit(), 0, kMostDigits - 1)})});
+    ExpressionPtr exponent =
+        sequence({either_of("eE"), optional(either_of("+-")), repeat(digit(), 1, kMostExponentDigits)});
+    return sequence(
+        {optional(literal("-")), std::move(whole), optional(some_fraction()), optional(std::move(exponent))});
+  });
+}
+
+ExpressionPtr JsonRules::integer() {
+  return rule(integer_, "integer", [] {
+    return sequence({optional(literal("-")),
+                     choice({literal("0"), sequence({digit_between('1', '9'), repeat(digit(), 0, kMostDigits - 1)})})});
+  });
+}
+
+ExpressionPtr JsonRules::integer_between(const IntegerRange& range) {
+  std::vector<ExpressionPtr> parts;
+  if (range.low < 0) {
+    const uint64_t least = range.high < 0 ? magnitude(range.high) : 1;
+    const uint64_t most = std::min(magnitude(range.low), kLargestInteger);
+    if (least <= most) parts.push_back(sequence({literal("-"), natural_between(least, most)}));
+  }
+  if (range.high >= 0) {
+    const uint64_t least = range.low < 0 ? 0 : magnitude(range.low);
+    const uint64_t most = std::min(magnitude(range.high), kLargestInteger);
+    if (least <= most) parts.push_back(natural_between(least, most));
+  }
+  return choice(std::move(parts));
+}
+
+ExpressionPtr JsonRules::number_between(const NumberRange& range) {
+  const auto limit = static_cast<int64_t>(kLargestInteger);
+  const int64_t low = range.low.value_or(-limit);
+  const int64_t high = range.high.value_or(limit);
+  std::vector<ExpressionPtr> parts;
+  if (low < 0) {
+    // From the smaller magnitude on; -0 is left to 0.
+    const bool ends_below_zero = high < 0;
+    const uint64_t least = ends_below_zero ? magnitude(high) : 0;
+    const bool without_least = ends_below_zero ? range.without_high : true;
+    parts.push_back(sequence({literal("-"), decimal_between(least, magnitude(low), without_least, range.without_low)}));
+  }
+  if (high >= 0) {
+    const bool begins_above_zero = low >= 0;
+    const uint64_t least = begins_above_zero ? magnitude(low) : 0;
+    parts.push_back(
+        decimal_between(least, magnitude(high), begins_above_zero && range.without_low, range.without_high));
+  }
+  return choice(std::move(parts));
+}
+
+ExpressionPtr JsonRules::quoted(std::string_view text) {
+  std::string json;
+  append_json_string(json, text);
+  return literal(std::move(json));
+}
+
+/// What may follow where the names that the key can still become have these rests: it leaves all of them by a
+/// character, or ends where none does.
+ExpressionPtr JsonRules::rest_of_other_key(const std::vector<std::string_view>& rests) {
+  std::map<char32_t, std::vector<std::string_view>> by_first;
+  bool is_name = false;
+  for (const std::string_view rest : rests) {
+    if (rest.empty()) {
+      is_name = true;
+      continue;
+    }
+    const Utf8Step step = utf8_step(rest);
+    by_first[step.code_point].push_back(rest.substr(step.length));
+  }
+  CharSet others(0, CharSet::kLast);
+  std::vector<ExpressionPtr> parts;
+  for (const auto& [first, further] : by_first) {
+    others = others.without(CharSet(first));
+    parts.push_back(sequence({string_char(CharSet(first)), rest_of_other_key(further)}));
+  }
+  parts.push_back(sequence({string_char(others), repeat(any_char(), 0), literal("\"")}));
+  if (!is_name) parts.push_back(literal("\""));
+  return choice(std::move(parts));
+}
+
+ExpressionPtr JsonRules::other_key(const std::vector<std::string_view>& names) {
+  if (names.empty()) return string();
+  return sequence({literal("\""), rest_of_other_key(names)});
+}
+
+}  // namespace millrace::grammar

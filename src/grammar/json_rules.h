@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "grammar/expression.h"
+
+namespace millrace::grammar {
+
+/// Whole numbers from `low` to `high`, as JSON writes them.
+struct IntegerRange {
+  int64_t low;
+  int64_t high;
+};
+/// Bounds without a fraction; those left out are those of what numbers may be here, some 18 digits.
+struct NumberRange {
+  std::optional<int64_t> low;
+  std::optional<int64_t> high;
+  bool without_low = false;  ///< the bound itself is excluded
+  bool without_high = false;
+};
+
+/// The parts of JSON (RFC 8259) as rules of one Definition, made when they are asked for first. Where a writer may put
+/// space, behind brackets, commas and colons and before closing brackets, there may be one blank, or a line's end and
+/// some indentation: without a bound a model might write space for ever. Numbers have bounds to their digits for the
+/// same reason.
+class JsonRules {
+ public:
+  explicit JsonRules(Definition& definition) : definition_(definition) {}
+
+  [[nodiscard]] ExpressionPtr space();
+  [[nodiscard]] ExpressionPtr value();
+  [[nodiscard]] ExpressionPtr object();
+  [[nodiscard]] ExpressionPtr array();
+  [[nodiscard]] ExpressionPtr string();
+  [[nodiscard]] ExpressionPtr number();
+  [[nodiscard]] ExpressionPtr integer();
+  /// A string of so many characters.
+  [[nodiscard]] ExpressionPtr string_of(uint32_t least, std::optional<uint32_t> most);
+  /// A string, as the key of a member, that is none of `names`.
+  [[nodiscard]] ExpressionPtr other_key(const std::vector<std::string_view>& names);
+
+  /// One character of a string out of a set, in all its spellings but \u of what has a shorter one.
+  [[nodiscard]] static ExpressionPtr string_char(const CharSet& chars);
+  [[nodiscard]] static ExpressionPtr integer_between(const IntegerRange& range);
+  [[nodiscard]] static ExpressionPtr number_between(const NumberRange& range);
+  [[nodiscard]] static ExpressionPtr quoted(std::string_view text);
+
+ private:
+  [[nodiscard]] ExpressionPtr any_char();
+  [[nodiscard]] ExpressionPtr rest_of_other_key(const std::vector<std::string_view>& rests);
+  /// The rule of this name, made by `make` when it is missing.
+  template <class Make>
+  ExpressionPtr rule(std::optional<RuleIndex>& index, std::string_view name, const Make& make);
+
+  Definition& definition_;
+  std::optional<RuleIndex> space_, value_, object_, array_, string_, number_, integer_, char_;
+};
+
+}  // namespace millrace::grammar

@@ -1,0 +1,458 @@
+#include "grammar/json_schema.h"
+
+#include <simdjson.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <unordered_map>
+
+#include "base/utf8.h"
+#include "grammar/json_rules.h"
+#include "grammar/pattern.h"
+
+namespace millrace::grammar {
+namespace {
+
+using Json = simdjson::dom::element;
+using JsonObject = simdjson::dom::object;
+using JsonType = simdjson::dom::element_type;
+using Names = std::span<const std::string_view>;
+
+constexpr uint32_t kMostNesting = 64;
+constexpr uint32_t kMostCount = 100'000;
+
+constexpr std::array<std::string_view, 13> kAnnotations = {
+    "title",      "description", "default",  "examples", "example",     "$schema",  "$id",
+    "deprecated", "readOnly",    "$comment", "$defs",    "definitions", "writeOnly"};
+constexpr std::array<std::string_view, 3> kObjectKeywords = {"properties", "required", "additionalProperties"};
+constexpr std::array<std::string_view, 4> kArrayKeywords = {"items", "prefixItems", "minItems", "maxItems"};
+constexpr std::array<std::string_view, 4> kStringKeywords = {"minLength", "maxLength", "pattern", "format"};
+constexpr std::array<std::string_view, 4> kNumberKeywords = {"minimum", "maximum", "exclusiveMinimum",
+                                                             "exclusiveMaximum"};
+constexpr std::array<std::string_view, 8> kGeneralKeywords = {"type",  "enum",  "const", "anyOf",
+                                                              "oneOf", "allOf", "$ref",  "nullable"};
+
+/// RFC 3339, RFC 9562, and the usual shape of an address.
+struct Format {
+  std::string_view name;
+  std::string_view pattern;
+};
+constexpr std::array kFormats = {
+    Format{"date", R"(\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01]))"},
+    Format{"time", R"(([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d))"},
+    Format{"date-time", R"(\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T)"
+                        R"(([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d))"},
+    Format{"uuid", R"([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12})"},
+    Format{"ipv4", R"(((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d))"},
+    Format{"email", R"([A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){1,8})"}};
+
+bool is_in(Names names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+/// A subschema and where it stands, for messages.
+struct Schema {
+  Json json;
+  std::string place;
+};
+
+[[noreturn]] void fail(const Schema& schema, std::string_view problem) {
+  throw ErrorException(make_error(ErrorCode::kInvalidArgument, "{}: {}", schema.place, problem));
+}
+
+class SchemaReader {
+ public:
+  SchemaReader(Json root, Definition& definition) : root_(root), definition_(definition), rules_(definition) {}
+
+  ExpressionPtr read_root() { return resolve("#", {root_, "schema"}); }
+
+ private:
+  ExpressionPtr read(const Schema& schema) {
+    bool is_anything = false;
+    if (schema.json.get_bool().get(is_anything) == simdjson::SUCCESS) return is_anything ? rules_.value() : choice({});
+    JsonObject object;
+    if (schema.json.get_object().get(object) != simdjson::SUCCESS) fail(schema, "wanted an object, true or false");
+    if (++nesting_ > kMostNesting) fail(schema, fmt::format("it is nested more than {} deep", kMostNesting));
+    check_keywords(schema, object);
+    ExpressionPtr expression = read_keywords(schema, object);
+    bool is_nullable = false;
+    if (object["nullable"].get_bool().get(is_nullable) == simdjson::SUCCESS && is_nullable) {
+      expression = choice({std::move(expression), literal("null")});
+    }
+    --nesting_;
+    return expression;
+  }
+
+  static void check_keywords(const Schema& schema, const JsonObject& object) {
+    for (const auto& member : object) {
+      const std::string_view key = member.key;
+      const bool is_known = is_in(kAnnotations, key) || is_in(kGeneralKeywords, key) || is_in(kObjectKeywords, key) ||
+                            is_in(kArrayKeywords, key) || is_in(kStringKeywords, key) || is_in(kNumberKeywords, key);
+      if (is_known || key.starts_with("x-")) continue;
+      bool flag = true;
+      if (key == "uniqueItems" && member.value.get_bool().get(flag) == simdjson::SUCCESS && !flag) continue;
+      fail(schema, fmt::format("the keyword '{}' is not supported", key.substr(0, 64)));
+    }
+  }
+
+  /// Refuses other constraints beside a keyword that says all.
+  static void check_alone(const Schema& schema, const JsonObject& object, std::string_view keyword, Names beside) {
+    for (const auto& member : object) {
+      const std::string_view key = member.key;
+      if (key == keyword || key == "nullable" || is_in(kAnnotations, key) || is_in(beside, key)) continue;
+      if (key.starts_with("x-")) continue;
+      fail(schema, fmt::format("'{}' beside '{}' is not supported", key, keyword));
+    }
+  }
+
+  ExpressionPtr read_keywords(const Schema& schema, const JsonObject& object) {
+    static constexpr std::array<std::string_view, 1> kType = {"type"};
+    Json value;
+    if (object["$ref"].get(value) == simdjson::SUCCESS) {
+      check_alone(schema, object, "$ref", {});
+      return read_reference(schema, value);
+    }
+    if (object["const"].get(value) == simdjson::SUCCESS) {
+      check_alone(schema, object, "const", kType);
+      return literal(simdjson::minify(value));
+    }
+    if (object["enum"].get(value) == simdjson::SUCCESS) {
+      check_alone(schema, object, "enum", kType);
+      return read_enum(schema, value);
+    }
+    for (const char* keyword : {"anyOf", "oneOf", "allOf"}) {
+      if (object[keyword].get(value) != simdjson::SUCCESS) continue;
+      check_alone(schema, object, keyword, {});
+      std::vector<ExpressionPtr> parts = read_each({value, fmt::format("{}.{}", schema.place, keyword)});
+      if (keyword == std::string_view("allOf") && parts.size() > 1) fail(schema, "allOf of several is not supported");
+      return choice(std::move(parts));
+    }
+    if (object["type"].get(value) == simdjson::SUCCESS) return read_types(schema, object, value);
+    if (has_any(object, kObjectKeywords)) return read_object(schema, object);
+    if (has_any(object, kArrayKeywords)) return read_array(schema, object);
+    if (has_any(object, kStringKeywords)) return read_string(schema, object);
+    if (has_any(object, kNumberKeywords)) return read_number(schema, object, false);
+    return rules_.value();
+  }
+
+  static bool has_any(const JsonObject& object, Names names) {
+    return std::ranges::any_of(object, [&](const auto& member) { return is_in(names, member.key); });
+  }
+
+  std::vector<ExpressionPtr> read_each(const Schema& list) {
+    simdjson::dom::array array;
+    if (list.json.get_array().get(array) != simdjson::SUCCESS || array.size() == 0) {
+      fail(list, "wanted an array of at least one schema");
+    }
+    std::vector<ExpressionPtr> parts;
+    for (const Json item : array) parts.push_back(read({item, fmt::format("{}[{}]", list.place, parts.size())}));
+    return parts;
+  }
+
+  static ExpressionPtr read_enum(const Schema& schema, Json value) {
+    simdjson::dom::array array;
+    if (value.get_array().get(array) != simdjson::SUCCESS || array.size() == 0) {
+      fail(schema, "enum: wanted an array of at least one value");
+    }
+    std::vector<ExpressionPtr> parts;
+    for (const Json item : array) parts.push_back(literal(simdjson::minify(item)));
+    return choice(std::move(parts));
+  }
+
+  ExpressionPtr read_reference(const Schema& schema, Json value) {
+    std::string_view target;
+    if (value.get_string().get(target) != simdjson::SUCCESS) fail(schema, "$ref: wanted a string");
+    if (!target.starts_with('#')) fail(schema, "$ref: only references within the schema are supported");
+    Json found = root_;
+    const std::string_view pointer = target.substr(1);
+    if (!pointer.empty() && root_.at_pointer(pointer).get(found) != simdjson::SUCCESS) {
+      fail(schema, fmt::format("$ref: there is no '{}'", target.substr(0, 256)));
+    }
+    return resolve(target, {found, std::string(target)});
+  }
+
+  /// A rule for each schema that is referred to, so that it may refer to itself.
+  ExpressionPtr resolve(std::string_view target, const Schema& schema) {
+    const auto [place, is_new] = by_reference_.try_emplace(std::string(target), 0);
+    if (!is_new) return reference(place->second);
+    const RuleIndex rule = definition_.add(schema.place);
+    place->second = rule;
+    const uint32_t nesting = std::exchange(nesting_, 0);
+    if (++references_ > kMostNesting * 16) fail(schema, "it refers to too many schemas");
+    ExpressionPtr expression = read(schema);
+    nesting_ = nesting;
+    definition_.rules[rule].expression = std::move(expression);
+    return reference(rule);
+  }
+
+  ExpressionPtr read_types(const Schema& schema, const JsonObject& object, Json types) {
+    std::string_view name;
+    if (types.get_string().get(name) == simdjson::SUCCESS) return read_type(schema, object, name);
+    simdjson::dom::array array;
+    if (types.get_array().get(array) != simdjson::SUCCESS || array.size() == 0) {
+      fail(schema, "type: wanted a string, or an array of strings");
+    }
+    std::vector<ExpressionPtr> parts;
+    for (const Json item : array) {
+      if (item.get_string().get(name) != simdjson::SUCCESS) fail(schema, "type: wanted strings");
+      parts.push_back(read_type(schema, object, name));
+    }
+    return choice(std::move(parts));
+  }
+
+  ExpressionPtr read_type(const Schema& schema, const JsonObject& object, std::string_view type) {
+    if (type == "object") return read_object(schema, object);
+    if (type == "array") return read_array(schema, object);
+    if (type == "string") return read_string(schema, object);
+    if (type == "number") return read_number(schema, object, false);
+    if (type == "integer") return read_number(schema, object, true);
+    if (type == "boolean") return choice({literal("true"), literal("false")});
+    if (type == "null") return literal("null");
+    fail(schema, fmt::format("there is no type '{}'", type.substr(0, 64)));
+  }
+
+  // Objects.
+
+  struct Property {
+    std::string_view name;
+    ExpressionPtr member;
+    bool is_required = false;
+  };
+
+  ExpressionPtr member_of(ExpressionPtr key, ExpressionPtr value) {
+    const RuleIndex rule =
+        definition_.add("a member", sequence({std::move(key), literal(":"), rules_.space(), std::move(value)}));
+    return reference(rule);
+  }
+
+  static std::vector<std::string_view> required_of(const Schema& schema, const JsonObject& object) {
+    std::vector<std::string_view> required;
+    Json value;
+    if (object["required"].get(value) != simdjson::SUCCESS) return required;
+    simdjson::dom::array array;
+    if (value.get_array().get(array) != simdjson::SUCCESS) fail(schema, "required: wanted an array of names");
+    for (const Json item : array) {
+      if (item.get_string().get(required.emplace_back()) != simdjson::SUCCESS) fail(schema, "required: wanted names");
+    }
+    return required;
+  }
+
+  ExpressionPtr read_object(const Schema& schema, const JsonObject& object) {
+    std::vector<std::string_view> required = required_of(schema, object);
+    std::vector<Property> properties;
+    std::vector<std::string_view> names;
+    Json value;
+    if (object["properties"].get(value) == simdjson::SUCCESS) {
+      JsonObject members;
+      if (value.get_object().get(members) != simdjson::SUCCESS) fail(schema, "properties: wanted an object");
+      for (const auto& [name, json] : members) {
+        ExpressionPtr content = read({json, fmt::format("{}.properties.{}", schema.place, name.substr(0, 64))});
+        const bool is_required = std::erase(required, name) > 0;
+        properties.push_back({name, member_of(JsonRules::quoted(name), std::move(content)), is_required});
+        names.push_back(name);
+      }
+    }
+    ExpressionPtr additional;  // the value of other members; null: there are none
+    if (object["additionalProperties"].get(value) != simdjson::SUCCESS) {
+      if (properties.empty()) additional = rules_.value();
+    } else if (!value.is_bool() || value.get_bool().value_unsafe()) {
+      additional = read({value, schema.place + ".additionalProperties"});
+    }
+    for (const std::string_view name : required) {
+      if (additional == nullptr) {
+        fail(schema, fmt::format("required: there is no property '{}'", name.substr(0, 64)));
+      }
+      properties.push_back({name, member_of(JsonRules::quoted(name), additional), true});
+      names.push_back(name);
+    }
+    ExpressionPtr other = additional == nullptr ? nullptr : member_of(rules_.other_key(names), std::move(additional));
+    return sequence({literal("{"), rules_.space(), members_of(properties, other), literal("}")});
+  }
+
+  /// The members in their order; whoever is first has no comma before it.
+  ExpressionPtr members_of(const std::vector<Property>& properties, const ExpressionPtr& other) {
+    const auto after_comma = [this](const ExpressionPtr& member) {
+      return sequence({literal(","), rules_.space(), member});
+    };
+    ExpressionPtr rest = other == nullptr ? rules_.space() : sequence({repeat(after_comma(other), 0), rules_.space()});
+    ExpressionPtr first = other == nullptr ? literal("") : optional(sequence({other, rest}));
+    for (auto at = properties.rbegin(); at != properties.rend(); ++at) {
+      // Rules, since what follows a member is the same whether it is the first or not.
+      const ExpressionPtr behind = reference(definition_.add("the members behind " + std::string(at->name), rest));
+      ExpressionPtr as_first = sequence({at->member, behind});
+      ExpressionPtr as_later = sequence({after_comma(at->member), behind});
+      first = at->is_required ? std::move(as_first) : choice({std::move(as_first), first});
+      rest = at->is_required ? std::move(as_later) : choice({std::move(as_later), behind});
+    }
+    return first;
+  }
+
+  // Arrays.
+
+  static std::optional<uint32_t> count_of(const Schema& schema, const JsonObject& object, const char* keyword) {
+    Json value;
+    if (object[keyword].get(value) != simdjson::SUCCESS) return std::nullopt;
+    double count = -1;
+    const bool is_count =
+        value.get_double().get(count) == simdjson::SUCCESS && count >= 0 && count == std::floor(count);
+    if (!is_count) fail(schema, fmt::format("{}: wanted a count", keyword));
+    if (count > kMostCount) fail(schema, fmt::format("{}: wanted at most {}", keyword, kMostCount));
+    return static_cast<uint32_t>(count);
+  }
+
+  ExpressionPtr read_array(const Schema& schema, const JsonObject& object) {
+    const uint32_t least = count_of(schema, object, "minItems").value_or(0);
+    std::optional<uint32_t> most = count_of(schema, object, "maxItems");
+    if (most && *most < least) fail(schema, "maxItems is less than minItems");
+    std::vector<ExpressionPtr> items;
+    Json value;
+    if (object["prefixItems"].get(value) == simdjson::SUCCESS) {
+      items = read_each({value, schema.place + ".prefixItems"});
+    }
+    const auto prefix = static_cast<uint32_t>(items.size());
+    ExpressionPtr further;
+    if (object["items"].get(value) != simdjson::SUCCESS) {
+      further = rules_.value();
+    } else if (!value.is_bool() || value.get_bool().value_unsafe()) {
+      further = read({value, schema.place + ".items"});
+    } else {
+      most = std::min(most.value_or(prefix), prefix);
+      if (least > prefix) fail(schema, "minItems is more than there are items");
+    }
+    if (items.empty() && further != nullptr) items.push_back(further);
+    if (most && items.size() > *most) items.resize(*most);
+    return sequence({literal("["), rules_.space(), items_of(items, further, least, most), literal("]")});
+  }
+
+  ExpressionPtr items_of(const std::vector<ExpressionPtr>& items, const ExpressionPtr& further, uint32_t least,
+                         std::optional<uint32_t> most) {
+    if (items.empty()) return literal("");
+    const auto count = static_cast<uint32_t>(items.size());
+    ExpressionPtr rest = rules_.space();
+    if (further != nullptr && (!most || *most > count)) {
+      const std::optional<uint32_t> more = most ? std::optional(*most - count) : std::nullopt;
+      ExpressionPtr item = sequence({literal(","), rules_.space(), further});
+      rest = sequence({repeat(std::move(item), std::max(least, count) - count, more), rest});
+    }
+    for (uint32_t i = count; i-- > 0;) {
+      ExpressionPtr item = i == 0 ? items[i] : sequence({literal(","), rules_.space(), items[i]});
+      ExpressionPtr with = sequence({std::move(item), rest});
+      // Without it there is still the space before the bracket, but for an empty array, whose bracket has had it.
+      if (i >= least) with = i == 0 ? optional(std::move(with)) : choice({std::move(with), rules_.space()});
+      rest = std::move(with);
+    }
+    return rest;
+  }
+
+  // Strings and numbers.
+
+  ExpressionPtr read_string(const Schema& schema, const JsonObject& object) {
+    const auto least = count_of(schema, object, "minLength");
+    const auto most = count_of(schema, object, "maxLength");
+    if (most && *most < least.value_or(0)) fail(schema, "maxLength is less than minLength");
+    Json value;
+    std::string_view text;
+    if (object["pattern"].get(value) == simdjson::SUCCESS) {
+      if (value.get_string().get(text) != simdjson::SUCCESS) fail(schema, "pattern: wanted a string");
+      if (least || most) fail(schema, "pattern beside minLength or maxLength is not supported");
+      return read_quoted_pattern(schema, text, true);
+    }
+    if (object["format"].get(value) == simdjson::SUCCESS) {
+      if (value.get_string().get(text) != simdjson::SUCCESS) fail(schema, "format: wanted a string");
+      for (const Format& format : kFormats) {
+        if (format.name != text) continue;
+        if (least || most) fail(schema, fmt::format("format {} beside minLength or maxLength is not supported", text));
+        return read_quoted_pattern(schema, format.pattern, false);
+      }
+    }
+    return rules_.string_of(least.value_or(0), most);
+  }
+
+  static ExpressionPtr read_quoted_pattern(const Schema& schema, std::string_view pattern, bool is_search) {
+    auto body = read_pattern(pattern, is_search, JsonRules::string_char);
+    if (body.has_error()) fail(schema, "pattern: " + body.error().message);
+    return sequence({literal("\""), std::move(*body), literal("\"")});
+  }
+
+  struct Bound {
+    std::optional<int64_t> value;
+    bool is_exclusive = false;
+  };
+
+  /// The tighter of an inclusive and an exclusive bound; `sign` is 1 for lower bounds. Earlier drafts have a flag for
+  /// the exclusive one.
+  static Bound bound_of(const Schema& schema, const JsonObject& object, const char* inclusive, const char* exclusive,
+                        int sign, bool is_integer) {
+    constexpr double kLargest = 999'999'999'999'999'999.0;
+    Bound bound;
+    const auto read = [&](const char* keyword, bool is_exclusive) {
+      Json value;
+      if (object[keyword].get(value) != simdjson::SUCCESS) return;
+      if (value.is_bool()) {
+        bound.is_exclusive = bound.is_exclusive || value.get_bool().value_unsafe();
+        return;
+      }
+      double number = 0;
+      if (value.get_double().get(number) != simdjson::SUCCESS)
+        fail(schema, fmt::format("{}: wanted a number", keyword));
+      const double whole = sign > 0 ? std::ceil(number) : std::floor(number);
+      if (whole != number) {
+        if (!is_integer) fail(schema, fmt::format("{}: only whole numbers are supported", keyword));
+        is_exclusive = false;
+      }
+      int64_t exact = 0;
+      if (value.get_int64().get(exact) != simdjson::SUCCESS || std::abs(whole) > kLargest) {
+        exact = static_cast<int64_t>(std::clamp(whole, -kLargest, kLargest));
+      }
+      const bool is_tighter =
+          !bound.value || exact * sign > *bound.value * sign || (exact == *bound.value && is_exclusive);
+      if (is_tighter) bound = {exact, is_exclusive};
+    };
+    read(inclusive, false);
+    read(exclusive, true);
+    return bound;
+  }
+
+  ExpressionPtr read_number(const Schema& schema, const JsonObject& object, bool is_integer) {
+    Bound low = bound_of(schema, object, "minimum", "exclusiveMinimum", 1, is_integer);
+    Bound high = bound_of(schema, object, "maximum", "exclusiveMaximum", -1, is_integer);
+    if (!low.value && !high.value) return is_integer ? rules_.integer() : rules_.number();
+    if (!is_integer) {
+      return JsonRules::number_between({low.value, high.value, low.is_exclusive, high.is_exclusive});
+    }
+    const IntegerRange range{low.value.value_or(INT64_MIN + 1) + (low.is_exclusive ? 1 : 0),
+                             high.value.value_or(INT64_MAX) - (high.is_exclusive ? 1 : 0)};
+    if (range.low > range.high) fail(schema, "no integer is within its bounds");
+    return JsonRules::integer_between(range);
+  }
+
+  Json root_;
+  Definition& definition_;
+  JsonRules rules_;
+  std::unordered_map<std::string, RuleIndex> by_reference_;
+  uint32_t nesting_ = 0;
+  uint32_t references_ = 0;
+};
+
+}  // namespace
+
+Result<ExpressionPtr> read_json_schema(std::string_view schema, Definition& definition) {
+  simdjson::dom::parser parser;
+  Json root;
+  const simdjson::padded_string padded(schema);
+  if (const auto error = parser.parse(padded).get(root); error != simdjson::SUCCESS) {
+    return make_error(ErrorCode::kInvalidArgument, "schema: it is not valid JSON ({})", simdjson::error_message(error));
+  }
+  try {
+    return SchemaReader(root, definition).read_root();
+  } catch (const ErrorException& failure) {
+    return failure.error();
+  }
+}
+
+ExpressionPtr any_json_object(Definition& definition) {
+  return JsonRules(definition).object();
+}
+
+}  // namespace millrace::grammar

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
+#include "base/result.h"
+#include "base/utf8.h"
+#include "grammar/char_set.h"
+
+namespace millrace::grammar {
+
+/// A reader's place in a notation. What is wrong is thrown as ErrorException with the place.
+class TextCursor {
+ public:
+  explicit TextCursor(std::string_view text) : text_(text) {}
+
+  [[nodiscard]] bool at_end() const { return at_ == text_.size(); }
+  [[nodiscard]] size_t offset() const { return at_; }
+  /// The next byte; 0 at the end.
+  [[nodiscard]] char peek(size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0'; }
+  [[nodiscard]] std::string_view rest() const { return text_.substr(at_); }
+  void skip(size_t bytes = 1) { at_ = std::min(at_ + bytes, text_.size()); }
+  bool take(std::string_view word) {
+    if (!rest().starts_with(word)) return false;
+    at_ += word.size();
+    return true;
+  }
+  /// The next character.
+  char32_t take_char() {
+    if (at_end()) fail("it ends too early");
+    const Utf8Step step = utf8_step(rest());
+    if (!step.valid) fail("it is not valid UTF-8");
+    at_ += step.length;
+    return step.code_point;
+  }
+  /// A decimal number, if there is one; at most `most`.
+  std::optional<uint32_t> take_number(uint32_t most) {
+    if (peek() < '0' || peek() > '9') return std::nullopt;
+    uint32_t number = 0;
+    while (peek() >= '0' && peek() <= '9') {
+      number = number * 10 + static_cast<uint32_t>(peek() - '0');
+      if (number > most) fail(fmt::format("a count is larger than {}", most));
+      skip();
+    }
+    return number;
+  }
+  /// So many hexadecimal digits.
+  char32_t take_hex(uint32_t digits) {
+    char32_t value = 0;
+    for (uint32_t i = 0; i < digits; ++i, skip()) {
+      const char c = peek();
+      const bool is_digit = c >= '0' && c <= '9';
+      const char lower = static_cast<char>(c | 0x20);
+      if (!is_digit && (lower < 'a' || lower > 'f')) fail(fmt::format("wanted {} hexadecimal digits", digits));
+      value = value * 16 + static_cast<char32_t>(is_digit ? c - '0' : lower - 'a' + 10);
+    }
+    if (value > CharSet::kLast || (value >= 0xD800 && value <= 0xDFFF)) fail("there is no such character");
+    return value;
+  }
+  [[noreturn]] void fail(std::string_view problem) const {
+    throw ErrorException(make_error(ErrorCode::kInvalidArgument, "{} (at byte {})", problem, at_));
+  }
+
+ private:
+  std::string_view text_;
+  size_t at_ = 0;
+};
+
+/// `{n}`, `{n,}`, `{n,m}` behind the brace, up to the closing one.
+struct Counts {
+  uint32_t least = 0;
+  std::optional<uint32_t> most;
+};
+inline constexpr uint32_t kMostCount = 100'000;
+[[nodiscard]] inline Counts take_counts(TextCursor& cursor) {
+  Counts counts;
+  const auto first = cursor.take_number(kMostCount);
+  counts.least = first.value_or(0);
+  if (cursor.take(",")) {
+    counts.most = cursor.take_number(kMostCount);
+    if (!first && !counts.most) cursor.fail("wanted a count");
+  } else {
+    if (!first) cursor.fail("wanted a count");
+    counts.most = first;
+  }
+  if (!cursor.take("}")) cursor.fail("wanted '}' behind a count");
+  if (counts.most && *counts.most < counts.least) cursor.fail("the counts are the wrong way round");
+  return counts;
+}
+
+}  // namespace millrace::grammar

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "server/openai/field.h"
+
+/// What an answer is held to: OpenAI's response_format, and the fields of vLLM, SGLang and llama.cpp for the same.
+namespace millrace::server::openai {
+
+[[nodiscard]] Refusal read_response_format(std::string_view name, Json value, const RequestLimits&,
+                                           CommonRequest& request);
+[[nodiscard]] Refusal read_structured_outputs(std::string_view name, Json value, const RequestLimits&,
+                                              CommonRequest& request);
+/// A JSON schema, as an object or as its text.
+[[nodiscard]] Refusal read_form_schema(std::string_view name, Json value, const RequestLimits&, CommonRequest& request);
+[[nodiscard]] Refusal read_form_regex(std::string_view name, Json value, const RequestLimits&, CommonRequest& request);
+[[nodiscard]] Refusal read_form_grammar(std::string_view name, Json value, const RequestLimits&,
+                                        CommonRequest& request);
+[[nodiscard]] Refusal read_form_choice(std::string_view name, Json value, const RequestLimits&, CommonRequest& request);
+void describe_response_format(SchemaWriter& schema);
+void describe_structured_outputs(SchemaWriter& schema);
+void describe_form_schema(SchemaWriter& schema);
+void describe_form_text(SchemaWriter& schema);
+void describe_form_choice(SchemaWriter& schema);
+/// Whether a body may hold one of these fields: then preparing it may take long.
+[[nodiscard]] bool may_have_form(std::string_view body);
+
+}  // namespace millrace::server::openai

@@ -1,0 +1,258 @@
+#include "grammar/json_schema.h"
+
+#include <simdjson.h>
+
+#include <catch2/catch.hpp>
+
+#include "grammar/languages.h"
+#include "server/schema_check.h"
+#include "support/test_seed.h"
+
+using namespace millrace;
+using namespace millrace::test;
+
+namespace {
+
+Result<GrammarPtr> of_schema(std::string_view schema) {
+  grammar::Definition definition;
+  definition.add("text");
+  return compiled(definition, grammar::read_json_schema(schema, definition), byte_vocabulary());
+}
+
+struct Case {
+  const char* schema;
+  std::vector<std::string> good;
+  std::vector<std::string> bad;
+};
+
+void check(const std::vector<Case>& cases) {
+  for (const Case& item : cases) {
+    INFO(item.schema);
+    const auto grammar = of_schema(item.schema);
+    REQUIRE(message_of(grammar) == "no error");
+    for (const std::string& text : item.good) {
+      INFO(text);
+      CHECK(matches(*grammar, text));
+    }
+    for (const std::string& text : item.bad) {
+      INFO(text);
+      CHECK(!matches(*grammar, text));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("scalars") {
+  check({
+      {R"({"type":"string"})",
+       {R"("")", R"("a b")", R"("\"\\\/\b\n\u00e9\ud83d\ude00")", "\"\xC3\xA9\xF0\x9F\x98\x80\""},
+       {"", "a", "\"", "\"a\nb\"", R"("\x")", R"("\ud83d")", R"("\ude00")", "\"\xC3\"", R"("a" )"}},
+      {R"({"type":"string","minLength":2,"maxLength":3})",
+       {R"("ab")", R"("a\u0041c")", "\"\xC3\xA9\xC3\xA9\xC3\xA9\""},
+       {R"("a")", R"("abcd")"}},
+      {R"({"type":"integer"})", {"0", "-5", "123456789012345678"}, {"01", "1.0", "1e5", "-", "1234567890123456789"}},
+      {R"({"type":"number"})", {"0", "-0.5", "1e5", "1.25E-3"}, {"01", ".5", "1.", "1e", "+1", "NaN"}},
+      {R"({"type":"boolean"})", {"true", "false"}, {"True", "1", ""}},
+      {R"({"type":"null"})", {"null"}, {"", "nil"}},
+      {R"({"type":["string","null"]})", {R"("a")", "null"}, {"1"}},
+      {R"({"type":"string","nullable":true})", {R"("a")", "null"}, {"1"}},
+      {R"({"enum":["a b",1,null,true,{"x":[1,"\""]}]})", {R"("a b")", "1", "null", "true", R"({"x":[1,"\""]})"}, {"2"}},
+      {R"({"const":"caf\u00e9"})", {"\"caf\xC3\xA9\""}, {R"("cafe")"}},
+      {R"({"anyOf":[{"type":"integer"},{"enum":["x"]}]})", {"1", R"("x")"}, {R"("y")"}},
+      {R"({"oneOf":[{"type":"integer"},{"type":"null"}],"title":"t","description":"d","default":1})",
+       {"1", "null"},
+       {}},
+      {R"({"allOf":[{"type":"integer"}]})", {"1"}, {"null"}},
+      {R"({"type":"string","format":"date"})", {R"("2024-02-29")"}, {R"("2024-13-01")", R"("24-01-01")"}},
+      {R"({"type":"string","format":"date-time"})",
+       {R"("2024-02-29T12:00:00Z")", R"("2024-02-29T12:00:00.5+01:00")"},
+       {R"("2024-02-29 12:00:00Z")"}},
+      {R"({"type":"string","format":"uuid"})", {R"("123e4567-e89b-12d3-a456-426614174000")"}, {R"("123")"}},
+      {R"({"type":"string","format":"ipv4"})", {R"("127.0.0.1")"}, {R"("256.0.0.1")", R"("1.2.3")"}},
+      {R"({"type":"string","format":"email"})", {R"("a.b@c-d.org")"}, {R"("a@b")", R"("@b.c")"}},
+      {R"({"type":"string","format":"something"})", {R"("x")"}, {"1"}},
+      {"true", {"1", R"({"a":[]})"}, {"", "x"}},
+  });
+}
+
+TEST_CASE("a pattern is looked for in the string, and its characters are escaped as JSON wants") {
+  check({
+      {R"({"type":"string","pattern":"^a+$"})", {R"("aa")"}, {R"("ba")", R"("")"}},
+      {R"({"type":"string","pattern":"a"})", {R"("xay")", R"("a")", R"("\na")"}, {R"("xy")"}},
+      {R"({"pattern":"^ab|yz$"})", {R"("abc")", R"("xyz")"}, {R"("xab")", R"("yzx")"}},
+      {R"({"type":"string","pattern":"^[\"\\\\\n]+$"})", {R"("\"\\\n")"}, {R"("a")", "\"\"\"", R"("\t")"}},
+      {R"({"type":"string","pattern":"^[^a]$"})", {R"("\"")", R"("b")", R"("\u0001")"}, {R"("a")", "\"\n\""}},
+      {R"({"type":"string","pattern":"^\\d{2}-\\w$"})", {R"("12-a")"}, {R"("1-a")"}},
+  });
+}
+
+TEST_CASE("objects have their members in the schema's order") {
+  check({
+      {R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},"required":["a"]})",
+       {R"({"a":1})", R"({"a": 1, "b": 2})", "{\n  \"a\": 1,\n  \"b\": 2\n}", R"({ "a":1 })"},
+       {"{}", R"({"b":2})", R"({"b":2,"a":1})", R"({"a":1,"c":2})", R"({"a":1,})", R"({"a" :1})", R"({"a":1}  )"}},
+      {R"({"type":"object","properties":{"a":{},"b":{},"c":{}}})",
+       {"{}", R"({"b":1})", R"({"a":1,"c":[{}]})", R"({"a":1,"b":2,"c":3})"},
+       {R"({,"b":1})", R"({"c":1,"a":2})", R"({"a":1,,"c":2})"}},
+      {R"({"type":"object"})", {"{}", R"({"x":{"y":[1,"a"]}})"}, {"[]"}},
+      {R"({"type":"object","additionalProperties":{"type":"integer"}})", {"{}", R"({"x":1,"y":2})"}, {R"({"x":"a"})"}},
+      {R"({"properties":{"ab":{"type":"null"}},"additionalProperties":{"type":"integer"}})",
+       {R"({"ab":null,"a":1,"abc":2,"":3,"x":4})", R"({"b":1})", "{}"},
+       {R"({"ab":1})", R"({"x":1,"ab":2})", R"({"x":1,"ab":null})"}},
+      {R"({"type":"object","properties":{"a":{}},"additionalProperties":false})", {R"({"a":1})"}, {R"({"b":1})"}},
+      {R"({"type":"object","required":["x"],"additionalProperties":{"type":"integer"}})",
+       {R"({"x":1})", R"({"x":1,"y":2})"},
+       {"{}", R"({"y":2})"}},
+      {R"({"type":"object","properties":{"a\"b\n":{"type":"null"}},"required":["a\"b\n"]})",
+       {R"({"a\"b\n":null})"},
+       {}},
+      {R"({"type":"object","properties":{"next":{"anyOf":[{"$ref":"#"},{"type":"null"}]}},"required":["next"]})",
+       {R"({"next":null})", R"({"next":{"next":{"next":null}}})"},
+       {R"({"next":{}})"}},
+      {R"({"$ref":"#/$defs/a b~1","$defs":{"a b/":{"type":"integer"}}})", {"1"}, {"null"}},
+      {R"({"type":"object","properties":{"a":{"$ref":"#/definitions/p","description":"d"}},
+          "definitions":{"p":{"type":"object","properties":{"x":{"type":"integer"}},"required":["x"]}}})",
+       {R"({"a":{"x":1}})", "{}"},
+       {R"({"a":{}})"}},
+  });
+}
+
+TEST_CASE("arrays") {
+  check({
+      {R"({"type":"array"})", {"[]", "[1, {}]", "[ ]", "[\n  1,\n  2\n]"}, {"[1,]", "[,1]", "{}"}},
+      {R"({"type":"array","items":{"type":"integer"}})", {"[]", "[1]", "[1,2,3]"}, {R"(["a"])"}},
+      {R"({"items":{"type":"integer"},"minItems":2,"maxItems":3})", {"[1,2]", "[1,2,3]"}, {"[]", "[1]", "[1,2,3,4]"}},
+      {R"({"type":"array","items":{"type":"integer"},"maxItems":0})", {"[]"}, {"[1]"}},
+      {R"({"type":"array","items":{"type":"integer"},"minItems":1})", {"[1]", "[1,2]"}, {"[]"}},
+      {R"({"type":"array","prefixItems":[{"type":"integer"},{"type":"null"}],"items":false,"minItems":2})",
+       {"[1,null]"},
+       {"[1]", "[1,null,2]", "[null,1]"}},
+      {R"({"prefixItems":[{"type":"integer"},{"type":"null"}],"items":{"type":"boolean"},"minItems":1,"maxItems":4})",
+       {"[1]", "[1,null]", "[1,null,true]", "[1,null,true,false]"},
+       {"[]", "[1,true]", "[1,null,true,false,true]"}},
+      {R"({"prefixItems":[{"type":"integer"},{"type":"null"}]})", {"[]", "[1]", R"([1,null,"x"])"}, {"[null]"}},
+  });
+}
+
+TEST_CASE("bounds of integers hold for every number") {
+  std::mt19937_64 random(test_seed());
+  INFO("seed " << test_seed());
+  for (int trial = 0; trial < 60; ++trial) {
+    const auto pick = [&] { return static_cast<int64_t>(random() % 2400) - 1200; };
+    int64_t low = pick();
+    int64_t high = pick();
+    if (low > high) std::swap(low, high);
+    const auto grammar = of_schema(fmt::format(R"({{"type":"integer","minimum":{},"maximum":{}}})", low, high));
+    INFO(low << " to " << high);
+    REQUIRE(message_of(grammar) == "no error");
+    for (int64_t number = -1300; number <= 1300; number += 1 + static_cast<int64_t>(random() % 3)) {
+      INFO(number);
+      REQUIRE(matches(*grammar, std::to_string(number)) == (low <= number && number <= high));
+    }
+    REQUIRE(!matches(*grammar, "-0"));
+  }
+}
+
+TEST_CASE("bounds of numbers") {
+  check({
+      {R"({"type":"integer","exclusiveMinimum":0})",
+       {"1", "10", "999999999999999999"},
+       {"0", "-1", "1000000000000000000"}},
+      {R"({"type":"integer","maximum":-5})", {"-5", "-10", "-99"}, {"-4", "0", "5"}},
+      {R"({"type":"integer","minimum":1.5,"exclusiveMaximum":3.5})", {"2", "3"}, {"1", "4"}},
+      {R"({"type":"integer","minimum":5,"exclusiveMinimum":true})", {"6"}, {"5"}},
+      {R"({"type":"number","minimum":0,"maximum":1})", {"0", "0.0", "0.5", "1", "1.000"}, {"1.01", "-0.1", "2", "1e0"}},
+      {R"({"type":"number","exclusiveMinimum":0,"exclusiveMaximum":10})",
+       {"0.1", "9.99", "5"},
+       {"0", "0.0", "10", "10.0"}},
+      {R"({"type":"number","minimum":-2,"maximum":3})",
+       {"-2", "-2.0", "-1.9", "-0.5", "0", "2.9", "3.0"},
+       {"-2.1", "3.1", "-3"}},
+      {R"({"type":"number","minimum":-20,"exclusiveMaximum":-10})",
+       {"-20", "-10.5", "-19.9"},
+       {"-10", "-10.0", "-9", "-21"}},
+      {R"({"type":"number","minimum":100})", {"100", "100.5", "12345.6"}, {"99.9", "0", "-100"}},
+  });
+}
+
+TEST_CASE("what a schema asks for in vain is refused by name and place") {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{", "schema: it is not valid JSON"},
+      {"5", "schema: wanted an object, true or false"},
+      {"false", "no text matches it"},
+      {R"({"type":"strin"})", "schema: there is no type 'strin'"},
+      {R"({"type":5})", "schema: type: wanted a string, or an array of strings"},
+      {R"({"properties":{"a":{"multipleOf":2}}})", "schema.properties.a: the keyword 'multipleOf' is not supported"},
+      {R"({"type":"array","uniqueItems":true})", "schema: the keyword 'uniqueItems' is not supported"},
+      {R"({"not":{}})", "schema: the keyword 'not' is not supported"},
+      {R"({"type":"object","patternProperties":{}})", "schema: the keyword 'patternProperties' is not supported"},
+      {R"({"anyOf":[{"type":"null"}],"properties":{}})", "schema: 'properties' beside 'anyOf' is not supported"},
+      {R"({"allOf":[{"type":"null"},{"type":"null"}]})", "schema: allOf of several is not supported"},
+      {R"({"anyOf":[]})", "schema.anyOf: wanted an array of at least one schema"},
+      {R"({"enum":[]})", "schema: enum: wanted an array of at least one value"},
+      {R"({"$ref":"other.json"})", "schema: $ref: only references within the schema are supported"},
+      {R"({"$ref":"#/$defs/x"})", "schema: $ref: there is no '#/$defs/x'"},
+      {R"({"$ref":"#"})", "no text matches it"},
+      {R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})",
+       "schema refers to itself before it has any text (left recursion)"},
+      {R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})", "no text matches it"},
+      {R"({"properties":{"a":{}},"required":["b"]})", "schema: required: there is no property 'b'"},
+      {R"({"type":"string","minLength":3,"maxLength":2})", "schema: maxLength is less than minLength"},
+      {R"({"type":"string","minLength":-1})", "schema: minLength: wanted a count"},
+      {R"({"type":"string","maxLength":1e9})", "schema: maxLength: wanted at most 100000"},
+      {R"({"type":"string","pattern":"(a"})", "schema: pattern: wanted ')' (at byte 2)"},
+      {R"({"type":"string","pattern":"a","maxLength":3})",
+       "schema: pattern beside minLength or maxLength is not supported"},
+      {R"({"type":"array","minItems":2,"maxItems":1})", "schema: maxItems is less than minItems"},
+      {R"({"type":"array","prefixItems":[{}],"items":false,"minItems":2})",
+       "schema: minItems is more than there are items"},
+      {R"({"type":"integer","minimum":2,"maximum":1})", "schema: no integer is within its bounds"},
+      {R"({"type":"number","minimum":0.5})", "schema: minimum: only whole numbers are supported"},
+  };
+  for (const auto& [schema, message] : cases) {
+    INFO(schema << ": " << message_of(of_schema(schema)));
+    CHECK(message_of(of_schema(schema)).starts_with(message));
+  }
+  std::string deep = "{}";
+  for (int i = 0; i < 100; ++i) deep = R"({"items":)" + deep + "}";
+  CHECK(message_of(of_schema(deep)).ends_with("it is nested more than 64 deep"));
+}
+
+TEST_CASE("whatever is written by a schema is valid under it") {
+  INFO("seed " << test_seed());
+  std::mt19937_64 random(test_seed());
+  const char* schemas[] = {
+      R"({"type":"object","properties":{"name":{"type":"string","minLength":1,"maxLength":8},
+          "age":{"type":"integer","minimum":0,"maximum":150},
+          "tags":{"type":"array","items":{"enum":["x","y\n","\u00e9"]},"maxItems":3},
+          "best":{"anyOf":[{"type":"null"},{"type":"number","minimum":-1,"maximum":1}]}},"required":["name","tags"],
+          "additionalProperties":false})",
+      R"({"type":"array","items":{"$ref":"#/$defs/node"},"minItems":1,"maxItems":4,"$defs":{"node":{"type":"object",
+          "properties":{"value":{"type":["string","integer","boolean"]},
+          "next":{"anyOf":[{"$ref":"#/$defs/node"},{"type":"null"}]}},
+          "required":["value"],"additionalProperties":false}}})",
+      R"({"type":"object","properties":{"ab":{"type":"integer"}},
+          "additionalProperties":{"type":"string","maxLength":3}})"};
+  size_t whole = 0;
+  for (const char* schema : schemas) {
+    const auto grammar = of_schema(schema).value();
+    simdjson::dom::parser schema_parser;
+    // The checker does not know "$defs", which says nothing of a value.
+    std::string known = schema;
+    if (const auto at = known.find("\"$defs\""); at != std::string::npos) known.replace(at, 7, "\"description\"");
+    while (known.find("#/$defs") != std::string::npos) known.replace(known.find("#/$defs"), 7, "#/description");
+    const simdjson::dom::element root = schema_parser.parse(known);
+    for (int trial = 0; trial < 150; ++trial) {
+      const Written written = random_text(grammar, random, 400);
+      if (!written.is_whole) continue;
+      INFO(written.text);
+      simdjson::dom::parser parser;
+      simdjson::dom::element value;
+      REQUIRE(parser.parse(written.text).get(value) == simdjson::SUCCESS);
+      REQUIRE(matches(value, root, root));
+      ++whole;
+    }
+  }
+  CHECK(whole > 100);
+}

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "grammar/grammar.h"
+#include "grammar/pattern.h"
+
+namespace millrace::test {
+
+/// A vocabulary of the 256 bytes and one token that ends an answer, so that every text can be spelt.
+inline constexpr TokenId kEnd = 256;
+[[nodiscard]] inline std::vector<std::string> byte_texts() {
+  std::vector<std::string> texts;
+  for (int byte = 0; byte < 256; ++byte) texts.emplace_back(1, static_cast<char>(byte));
+  texts.emplace_back();
+  return texts;
+}
+
+[[nodiscard]] inline std::shared_ptr<const grammar::Vocabulary> byte_vocabulary() {
+  static const auto vocabulary = std::make_shared<const grammar::Vocabulary>(byte_texts());
+  return vocabulary;
+}
+
+using GrammarPtr = std::shared_ptr<const grammar::Grammar>;
+
+[[nodiscard]] inline Result<GrammarPtr> compiled(grammar::Definition& definition,
+                                                 Result<grammar::ExpressionPtr> expression,
+                                                 std::shared_ptr<const grammar::Vocabulary> vocabulary,
+                                                 std::vector<TokenId> ends = {kEnd}) {
+  if (expression.has_error()) return expression.error();
+  definition.rules[0].expression = *expression;
+  return grammar::Grammar::compile(definition, std::move(vocabulary), std::move(ends));
+}
+
+[[nodiscard]] inline Result<GrammarPtr> of_pattern(std::string_view pattern) {
+  grammar::Definition definition;
+  definition.add("text");
+  return compiled(definition, grammar::read_pattern(pattern), byte_vocabulary());
+}
+
+/// The message of what must be an error.
+[[nodiscard]] inline std::string message_of(const Result<GrammarPtr>& result) {
+  return result.has_error() ? result.error().message : "no error";
+}
+
+/// Whether the text as a whole matches.
+[[nodiscard]] inline bool matches(const GrammarPtr& grammar, std::string_view text) {
+  grammar::Matcher matcher(grammar, true);
+  for (const char c : text) {
+    if (!matcher.advance(static_cast<uint8_t>(c))) return false;
+  }
+  return matcher.may_end();
+}
+
+/// A text that the grammar lets be written, token by token, and whether it came to its end within `most` tokens.
+/// Prefers
+/// to end, so that recursion does.
+struct Written {
+  std::string text;
+  bool is_whole = false;
+};
+[[nodiscard]] inline Written random_text(const GrammarPtr& grammar, std::mt19937_64& random, size_t most) {
+  grammar::Matcher matcher(grammar, true);
+  Written written;
+  for (size_t i = 0; i < most && !matcher.must_end(); ++i) {
+    const auto allowed = matcher.allowed();
+    REQUIRE(allowed != nullptr);
+    std::vector<TokenId> tokens;
+    for (TokenId token = 0; token < static_cast<TokenId>(grammar->vocabulary().size()); ++token) {
+      if (allowed->contains(token)) tokens.push_back(token);
+    }
+    TokenId token = tokens.at(random() % tokens.size());
+    if (matcher.may_end() && random() % 2 == 0) token = grammar->ends().at(0);
+    const bool advanced = matcher.advance(token);
+    REQUIRE(advanced);
+    if (token == grammar->ends().at(0)) break;
+    written.text += grammar->vocabulary().text_of(token);
+  }
+  written.is_whole = matcher.may_end();
+  return written;
+}
+
+}  // namespace millrace::test

@@ -1,0 +1,202 @@
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "grammar/ebnf.h"
+#include "grammar/json_schema.h"
+#include "grammar/languages.h"
+#include "support/test_seed.h"
+
+using namespace millrace;
+using namespace millrace::test;
+
+namespace {
+
+/// Tokens of several bytes from an alphabet that grammars below use, each byte of it, some twice, and two ends.
+std::shared_ptr<const grammar::Vocabulary> random_vocabulary(std::mt19937_64& random) {
+  const std::string alphabet = "{}[]\",: \n\\u0123456789-.eabcdfghlnrstuE+/\xC3\xA9";
+  std::vector<std::string> texts;
+  for (const char c : alphabet) texts.emplace_back(1, c);
+  while (texts.size() < 700) {
+    std::string text;
+    for (size_t length = 1 + random() % 6; text.size() < length;) text += alphabet[random() % alphabet.size()];
+    texts.push_back(text);
+  }
+  const std::string words[] = {"true",   "false", "null", "\":", "\",", "{\"",   "\"}", "\": \"",
+                               "\", \"", "},",    "],",   "a\"", "\\n", "\\u00", "e\"}"};
+  texts.insert(texts.end(), std::begin(words), std::end(words));
+  std::shuffle(texts.begin(), texts.end(), random);
+  texts.emplace_back();
+  texts.emplace_back();
+  return std::make_shared<const grammar::Vocabulary>(texts);
+}
+
+std::vector<Result<GrammarPtr>> some_grammars(const std::shared_ptr<const grammar::Vocabulary>& vocabulary) {
+  const auto size = static_cast<TokenId>(vocabulary->size());
+  const std::vector<TokenId> ends = {size - 1, size - 2};
+  std::vector<Result<GrammarPtr>> grammars;
+  for (const char* schema :
+       {R"({"type":"object","properties":{"a":{"type":"string"},"b":{"type":"array","items":{"type":"integer"}}}})",
+        R"({"type":"array","items":{"anyOf":[{"type":"number"},{"type":"null"},{"enum":["a","abc","\u00e9"]}]}})",
+        R"({"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"c":{"$ref":"#/$defs/n"}}}}})",
+        R"({"type":"object","required":["a"],"properties":{"a":{"type":"string","maxLength":5,"minLength":2}},
+            "additionalProperties":{"type":"boolean"}})",
+        R"({"type":"string","pattern":"^a(b|c)*e{2,}$"})", "{}"}) {
+    grammar::Definition definition;
+    definition.add("text");
+    grammars.push_back(compiled(definition, grammar::read_json_schema(schema, definition), vocabulary, ends));
+  }
+  for (const char* text : {"root ::= \"a\" root \"b\" | \"ab\"", "root ::= (\"a\" | \"ab\" | \"b\")* \"c\"",
+                           "root ::= list\nlist ::= \"[\" (list (\",\" list)*)? \"]\""}) {
+    grammar::Definition definition;
+    definition.add("text");
+    grammars.push_back(compiled(definition, grammar::read_ebnf(text, definition), vocabulary, ends));
+  }
+  return grammars;
+}
+
+}  // namespace
+
+TEST_CASE("what may come next is exactly what the grammar goes on by") {
+  INFO("seed " << test_seed());
+  std::mt19937_64 random(test_seed());
+  const auto vocabulary = random_vocabulary(random);
+  size_t index = 0;
+  for (const auto& grammar : some_grammars(vocabulary)) {
+    INFO("grammar " << index++);
+    REQUIRE(message_of(grammar) == "no error");
+    for (int trial = 0; trial < 12; ++trial) {
+      const bool draws_ends = trial % 2 == 0;
+      grammar::Matcher matcher(*grammar, draws_ends);
+      std::string text;
+      for (int step = 0; step < 40 && !matcher.must_end(); ++step) {
+        const auto allowed = matcher.allowed();
+        REQUIRE(allowed != nullptr);
+        std::vector<TokenId> found;
+        for (TokenId token = 0; token < static_cast<TokenId>(vocabulary->size()); ++token) {
+          grammar::Matcher next = matcher;
+          INFO(text << " + " << vocabulary->text_of(token));
+          REQUIRE(next.advance(token) == allowed->contains(token));
+          if (allowed->contains(token) && !vocabulary->text_of(token).empty()) found.push_back(token);
+        }
+        if (found.empty()) break;
+        const TokenId token = found[random() % found.size()];
+        REQUIRE(matcher.advance(token));
+        text += vocabulary->text_of(token);
+      }
+    }
+  }
+}
+
+TEST_CASE("tokens that end an answer may be drawn where the text is whole") {
+  const auto grammar = of_pattern("ab*").value();
+  grammar::Matcher matcher(grammar, true);
+  CHECK(!matcher.may_end());
+  CHECK(!matcher.allowed()->contains(kEnd));
+  CHECK(!matcher.advance(kEnd));
+  REQUIRE(matcher.advance('a'));
+  CHECK(matcher.may_end());
+  CHECK(!matcher.must_end());
+  CHECK(matcher.allowed()->contains(kEnd));
+  CHECK(matcher.allowed()->count() == 2);
+  CHECK(matcher.advance(kEnd));
+  grammar::Matcher endless(grammar, false);
+  REQUIRE(endless.advance('a'));
+  CHECK(endless.allowed()->count() == 1);
+  CHECK(!endless.advance(kEnd));
+  CHECK(!endless.advance(-1));
+  CHECK(!endless.advance(1000));
+}
+
+TEST_CASE("a grammar whose text is whole says when nothing can follow") {
+  const auto grammar = of_pattern("ab|abc").value();
+  grammar::Matcher matcher(grammar, false);
+  REQUIRE(matcher.advance('a'));
+  REQUIRE(matcher.advance('b'));
+  CHECK(matcher.may_end());
+  CHECK(!matcher.must_end());
+  REQUIRE(matcher.advance('c'));
+  CHECK(matcher.must_end());
+  CHECK(matcher.allowed() == nullptr);
+}
+
+TEST_CASE("what a vocabulary cannot spell is told") {
+  const auto no_b = std::make_shared<const grammar::Vocabulary>(std::vector<std::string>{"a", "ab", "c"});
+  grammar::Definition definition;
+  definition.add("text");
+  CHECK(message_of(compiled(definition, grammar::read_pattern("bc"), no_b)) ==
+        "no token of the model begins a text that matches it, or it can be matched in too many ways");
+  const auto grammar = compiled(definition, grammar::read_pattern("aabbc"), no_b).value();
+  grammar::Matcher matcher(grammar, true);
+  REQUIRE(matcher.advance(0));
+  CHECK(matcher.allowed()->count() == 2);
+  REQUIRE(matcher.advance(1));
+  CHECK(matcher.allowed() == nullptr);
+  CHECK(!matcher.must_end());
+}
+
+TEST_CASE("repetition by recursion does not nest") {
+  grammar::Definition definition;
+  definition.add("text");
+  const auto grammar =
+      compiled(definition, grammar::read_ebnf("root ::= [a-z] root | \".\"", definition), byte_vocabulary()).value();
+  CHECK(matches(grammar, std::string(5000, 'x') + "."));
+}
+
+TEST_CASE("what nests too deeply ends") {
+  grammar::Definition definition;
+  definition.add("text");
+  const auto grammar =
+      compiled(definition, grammar::read_ebnf("root ::= \"[\" root? \"]\"", definition), byte_vocabulary()).value();
+  CHECK(matches(grammar, std::string(400, '[') + std::string(400, ']')));
+  grammar::Matcher matcher(grammar, true);
+  size_t depth = 0;
+  while (matcher.advance('[')) ++depth;
+  CHECK(depth < 600);
+  // It can still be closed.
+  REQUIRE(matcher.allowed() != nullptr);
+  for (size_t i = 0; i < depth; ++i) REQUIRE(matcher.advance(']'));
+  CHECK(matcher.must_end());
+}
+
+TEST_CASE("many different answers do not fill the memory") {
+  grammar::Definition definition;
+  definition.add("text");
+  const auto grammar = compiled(definition, grammar::any_json_object(definition), byte_vocabulary()).value();
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 60; ++i) {
+    // Objects in arrays in another order each time: places that no other answer comes to.
+    std::string text = "{\"a\":";
+    std::string closing;
+    for (int depth = 0; depth < 60; ++depth) {
+      const bool is_array = random() % 2 == 0;
+      text += is_array ? "[" : "{\"b\":";
+      closing.insert(0, is_array ? "]" : "}");
+    }
+    REQUIRE(matches(grammar, text + "1" + closing + "}"));
+  }
+}
+
+TEST_CASE("what can be matched in too many ways is refused, not computed for ever") {
+  CHECK(message_of(of_pattern("((a?){2000}){2000}b")).ends_with("it can be matched in too many ways"));
+  // It begins harmlessly.
+  const auto grammar = of_pattern("x+y((a?){3000}){40}b").value();
+  grammar::Matcher matcher(grammar, true);
+  REQUIRE(matcher.advance('x'));
+  CHECK(matcher.allowed()->count() == 2);
+  const bool goes_on = matcher.advance('y');
+  CHECK((!goes_on || matcher.allowed() == nullptr || matcher.allowed()->count() > 0));
+}
+
+TEST_CASE("left recursion is refused by name") {
+  const auto of_ebnf = [](std::string_view text) {
+    grammar::Definition definition;
+    definition.add("text");
+    return message_of(compiled(definition, grammar::read_ebnf(text, definition), byte_vocabulary()));
+  };
+  const std::string told = " refers to itself before it has any text (left recursion)";
+  CHECK(of_ebnf("root ::= root \"a\" | \"b\"") == "root" + told);
+  CHECK(of_ebnf("root ::= other \"x\"\nother ::= \"\" root | \"y\"") == "root" + told);
+  CHECK(of_ebnf("root ::= blank root \"a\" | \"b\"\nblank ::= \" \"*") == "root" + told);
+  CHECK(of_ebnf("root ::= \"a\" root") == "no text matches it");
+  CHECK(of_ebnf("root ::= \"a\" root | \"b\"") == "no error");
+}
