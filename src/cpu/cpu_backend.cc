@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/machine.h"
 #include "cpu/layer_gate.h"
+#include "cpu/mix_experts.h"
 #include "cpu/ops.h"
 #include "cpu/stream.h"
 
@@ -16,6 +17,9 @@ using namespace tensor;
 
 const CpuPackedWeight& as_cpu_weight(const PackedWeight& weight) { return static_cast<const CpuPackedWeight&>(weight); }
 const CpuKvCache& as_cpu_cache(const KvCache& cache) { return static_cast<const CpuKvCache&>(cache); }
+const CpuExperts& as_cpu_experts(const Experts& experts) {
+  return static_cast<const CpuExperts&>(experts);
+}
 const CpuVector* as_cpu_or_null(const DeviceVector* vector) { return static_cast<const CpuVector*>(vector); }
 
 const Kernels& choose_kernels(const CpuOptions& options) {
@@ -56,6 +60,11 @@ class CpuBackend final : public Backend {
   bool is_host() const override { return true; }
   DeviceMemory memory() const override { return {"host", Machine().available_memory()}; }
 
+  /// Of experts alone, whose rows come in numbers that nobody knows before; what the others take they keep from the
+  /// first largest batch on.
+  void reserve(const WorkBounds& bounds) override {
+    for (const Experts* experts : bounds.experts) reserve_experts(device_, as_cpu_experts(*experts), bounds.rows);
+  }
   Buffer allocate(size_t bytes) override { return allocate_pages(bytes); }
   Buffer allocate_host(size_t bytes) override { return allocate_pages(bytes); }
   std::unique_ptr<PackedWeight> pack(std::span<const HostTensor> parts) override { return pack_weight(device_, parts); }
@@ -68,6 +77,10 @@ class CpuBackend final : public Backend {
   }
   std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up, W8Inputs inputs) override {
     return pack_gate_up_w8_weight(device_, gate, up, inputs);
+  }
+  bool has_experts() const override { return true; }
+  std::unique_ptr<Experts> make_experts(std::vector<ExpertWeights> weights, Routing routing) override {
+    return std::make_unique<CpuExperts>(std::move(weights), routing);
   }
   std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) override {
     CHECK(table.shape.rank() == 2, "{}: {} is not a table", table.name, table.shape.to_string());
@@ -114,6 +127,10 @@ class CpuBackend final : public Backend {
   void matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) override {
     check_stream();
     cpu::matmul_silu_mul(device_, x, as_cpu_weight(weight), out);
+  }
+  void mix_experts(Matrix x, Matrix router_logits, const Experts& experts, Matrix hidden) override {
+    check_stream();
+    cpu::mix_experts(device_, x, router_logits, as_cpu_experts(experts), hidden);
   }
   void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary, const DeviceVector* q_norm,
                        const DeviceVector* k_norm, float norm_epsilon, const PlacedBatch& batch, KvCache& cache,

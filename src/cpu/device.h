@@ -7,6 +7,7 @@
 
 #include "cpu/kernels.h"
 #include "cpu/memory.h"
+#include "cpu/routing.h"
 #include "cpu/sampling.h"
 #include "cpu/thread_pool.h"
 #include "tensor/backend.h"
@@ -58,6 +59,16 @@ struct Device {
   std::vector<SamplerScratch> samplers;  // [threads]
   std::vector<RotaryAngles> rotary_angles;
   uint64_t rotary_clock = 0;
+  Routes routes;
+  Scratch expert_rows;
+
+  /// body(begin, end, slot) until all rows are done: at once where they are too few to be worth a region.
+  template <class Body>
+  void for_rows(int64_t rows, Body&& body) {
+    constexpr int64_t kRowsAtOnce = 2;
+    if (rows > kRowsAtOnce) return pool.run_ranges(rows, body);
+    if (rows > 0) body(int64_t{0}, rows, 0);
+  }
 
   /// Whether left operands are bf16 rows rather than f32 rows (see kernels.h).
   [[nodiscard]] bool bf16_left() const { return compute_dtype == tensor::DType::kBF16 && kernels.bf16_left; }

@@ -75,6 +75,7 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .block_max = block_max,
     .exp_sum = exp_sum,
     .collect = collect,
+    .add_scaled = add_scaled,
 };
 
 }  // namespace millrace::cpu

@@ -148,6 +148,8 @@ struct Kernels {
                     double* sums);
   /// The ids of logits >= threshold in ascending order; returns how many, writes at most `capacity`.
   int64_t (*collect)(const float* logits, float threshold, int64_t count, int32_t* ids, int64_t capacity);
+  /// out += scale · in. Last, so that bench/kernel_turns reads the tables of older builds.
+  void (*add_scaled)(const float* in, float scale, float* out, int64_t count);
 };
 
 /// The table of a set, null when this binary was built without it. Does not ask the processor.

@@ -1,7 +1,9 @@
 #include "cpu/left_rows.h"
 
+#include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "cpu/ops.h"
 
 namespace millrace::cpu {
@@ -98,6 +100,109 @@ LeftRows prepare_left(Device& device, const Matrix& x, const PanelLayout& layout
     }
   });
   return {copy, stride};
+}
+
+LeftWriter::LeftWriter(const Device& device, const PanelLayout& layout, int64_t cols)
+    : device_(device),
+      int8_(layout.format == PanelFormat::kInt8),
+      may_tile_(int8_ ? device.kernels.tiles : device.tiles()),
+      widened_(!int8_ && device.compute_dtype == DType::kBF16 && !device.kernels.bf16_left),
+      cols_(cols) {
+  const int64_t padded = layout.steps * layout.depth;
+  groups_ = (padded + kW8GroupElements - 1) / kW8GroupElements;
+  if (int8_) {
+    group_bytes_ = static_cast<size_t>(device.kernels.int8_left_bytes);
+    row_bytes_ = static_cast<size_t>(groups_) * group_bytes_;
+    tile_bytes_ = kInt8LeftTileBytes;
+  } else {
+    group_bytes_ = kW8GroupElements * device.left_size();
+    row_bytes_ = static_cast<size_t>(padded) * device.left_size();
+    tile_bytes_ = kTileHeight * group_bytes_;
+  }
+  CHECK(group_bytes_ <= kMostGroupBytes && (!may_tile_ || int8_ || padded % kW8GroupElements == 0),
+        "groups of {} bytes, rows of {} elements", group_bytes_, padded);
+}
+
+size_t LeftWriter::bytes(int64_t rows) const {
+  const auto tiles_of_rows = static_cast<size_t>((rows + kTileHeight - 1) / kTileHeight);
+  const size_t bytes =
+      tiles(rows) ? tiles_of_rows * static_cast<size_t>(groups_) * tile_bytes_ : static_cast<size_t>(rows) * row_bytes_;
+  return (bytes + 63) / 64 * 64;
+}
+
+size_t LeftWriter::most_bytes(int64_t rows, int64_t operands) const {
+  // Tiled operands have more than a tile's rows, and at most a tile's of padding.
+  const int64_t tiled = may_tile_ ? std::min(operands, rows / (kTileHeight + 1)) : 0;
+  const size_t tiled_row = static_cast<size_t>(groups_) * tile_bytes_ / kTileHeight;
+  return static_cast<size_t>(rows + tiled * kTileHeight) * std::max(row_bytes_, may_tile_ ? tiled_row : 0) +
+         static_cast<size_t>(std::min(operands, rows)) * 64;
+}
+
+LeftRows LeftWriter::view(LeftOperand operand) const {
+  if (!tiles(operand.rows)) return {operand.data, row_bytes_};
+  const size_t step_stride = int8_ ? kInt8LeftTileBytes / (kW8GroupElements / kInt8Depth) : size_t{kTileHeight} * 4;
+  return {operand.data, static_cast<size_t>(groups_) * tile_bytes_, step_stride};
+}
+
+void LeftWriter::encode_row(const Matrix& x, int64_t row, float* widened, std::byte* out) const {
+  const auto* from = row_of<std::byte>(x, row);
+  if (int8_) {
+    if (x.dtype != DType::kF32) device_.kernels.widen(from, widened, cols_);
+    device_.kernels.round_left(x.dtype == DType::kF32 ? row_of<float>(x, row) : widened, cols_, out);
+    return;
+  }
+  const size_t used = static_cast<size_t>(cols_) * device_.left_size();
+  if (widened_) {
+    device_.kernels.widen(from, reinterpret_cast<float*>(out), cols_);
+  } else {
+    std::memcpy(out, from, used);
+  }
+  std::memset(out + used, 0, row_bytes_ - used);
+}
+
+void LeftWriter::encode_group(float* values, std::byte* out) const {
+  const Kernels& kernels = device_.kernels;
+  if (device_.compute_dtype == DType::kBF16) {
+    uint16_t narrow[kW8GroupElements];
+    kernels.narrow(values, narrow, kW8GroupElements);
+    const auto* bytes = reinterpret_cast<const std::byte*>(narrow);
+    if (!int8_ && !widened_) {
+      std::memcpy(out, bytes, sizeof(narrow));
+      return;
+    }
+    kernels.widen(bytes, values, kW8GroupElements);
+  }
+  if (int8_) {
+    kernels.round_left(values, kW8GroupElements, out);
+  } else {
+    std::memcpy(out, values, kW8GroupElements * sizeof(float));
+  }
+}
+
+void LeftWriter::put_row(const std::byte* encoded, LeftOperand to, int64_t row) const {
+  if (!tiles(to.rows)) {
+    std::memcpy(to.data + static_cast<size_t>(row) * row_bytes_, encoded, row_bytes_);
+    return;
+  }
+  for (int64_t group = 0; group < groups_; ++group, encoded += group_bytes_) put_group(encoded, to, row, group);
+}
+
+void LeftWriter::put_group(const std::byte* encoded, LeftOperand to, int64_t row, int64_t group) const {
+  const auto at = static_cast<size_t>(group);
+  if (!tiles(to.rows)) {
+    const size_t begin = at * group_bytes_;
+    std::memcpy(to.data + static_cast<size_t>(row) * row_bytes_ + begin, encoded,
+                std::min(group_bytes_, row_bytes_ - begin));
+    return;
+  }
+  const size_t tile_row = static_cast<size_t>(row) / kTileHeight;
+  std::byte* const tile = to.data + (tile_row * static_cast<size_t>(groups_) + at) * tile_bytes_;
+  const int64_t place = row % kTileHeight;
+  if (int8_) {
+    scatter_row(encoded, 1, tile, place);
+  } else {
+    std::memcpy(tile + static_cast<size_t>(place) * group_bytes_, encoded, group_bytes_);
+  }
 }
 
 }  // namespace millrace::cpu

@@ -23,4 +23,47 @@ struct LeftRows {
 /// widened, padded with zeros, tiled, or rounded to 8 bits.
 [[nodiscard]] LeftRows prepare_left(Device& device, const tensor::Matrix& x, const PanelLayout& layout);
 
+/// The memory of a left operand that is written piece by piece.
+struct LeftOperand {
+  std::byte* data = nullptr;  // [LeftWriter::bytes(rows)], 64-byte aligned
+  int64_t rows = 0;
+};
+
+/// Left operands that are written row by row, or 32 elements of a row at a time, rather than made of a whole matrix;
+/// what they hold, products find as prepare_left() would have made it. Encoded is what a row, or a group of it, is in
+/// the kernels' format, its padding included. Any threads write different rows or groups.
+class LeftWriter {
+ public:
+  /// For products with weights of `layout`, whose inputs have `cols` elements.
+  LeftWriter(const Device& device, const PanelLayout& layout, int64_t cols);
+
+  [[nodiscard]] size_t row_bytes() const { return row_bytes_; }  ///< of an encoded row
+  static constexpr size_t kMostGroupBytes = 128;                 ///< of an encoded group
+  /// Of an operand of so many rows, a multiple of 64.
+  [[nodiscard]] size_t bytes(int64_t rows) const;
+  /// At most, of operands that have so many rows together.
+  [[nodiscard]] size_t most_bytes(int64_t rows, int64_t operands) const;
+  [[nodiscard]] LeftRows view(LeftOperand operand) const;
+
+  /// Of a row of x, in the compute dtype. `widened`: scratch [cols].
+  void encode_row(const tensor::Matrix& x, int64_t row, float* widened, std::byte* out) const;
+  /// Of a group, rounded to the compute dtype; `values` [32] are written to.
+  void encode_group(float* values, std::byte* out) const;
+  void put_row(const std::byte* encoded, LeftOperand to, int64_t row) const;
+  void put_group(const std::byte* encoded, LeftOperand to, int64_t row, int64_t group) const;
+
+ private:
+  [[nodiscard]] bool tiles(int64_t rows) const { return may_tile_ && rows > kTileHeight; }
+
+  const Device& device_;
+  bool int8_;
+  bool may_tile_;
+  bool widened_;  // to f32, from bf16
+  int64_t cols_;
+  int64_t groups_;      // of 32 elements of a row, the last maybe cut
+  size_t group_bytes_;  // encoded
+  size_t row_bytes_;
+  size_t tile_bytes_;  // of a group of 16 rows, where there are tiles
+};
+
 }  // namespace millrace::cpu

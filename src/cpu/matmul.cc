@@ -1,7 +1,5 @@
-#include <algorithm>
-
 #include "base/check.h"
-#include "cpu/left_rows.h"
+#include "cpu/blocked_product.h"
 #include "cpu/ops.h"
 
 namespace millrace::cpu {
@@ -10,82 +8,15 @@ namespace {
 using tensor::DType;
 using tensor::Matrix;
 
-/// How a product is cut: `rows` pass over `steps` of `panels` panels one after another.
-struct Blocking {
-  int64_t rows = 0;
-  int64_t steps = 0;
-  int64_t panels = 1;
-};
-
-/// Tiles multiply faster than memory brings panels, so as many rows share one as the second-level cache holds, but not
-/// all steps of them where those are many: then some panels share some steps of the rows.
-Blocking choose_blocking(bool tiled, int64_t rows, int64_t steps) {
-  constexpr int64_t kVectorRows = 128;
-  constexpr int64_t kMostRows = 512;
-  constexpr int64_t kLeftBytes = int64_t{1} << 20;
-  if (!tiled) return {kVectorRows, steps, 1};
-  const auto equal_blocks = [&](int64_t most) {
-    const int64_t blocks = (rows + most - 1) / most;
-    return round_up((rows + blocks - 1) / blocks, 2 * kTileHeight);
-  };
-  const int64_t fitting = kLeftBytes / (steps * 4) / (2 * kTileHeight) * 2 * kTileHeight;
-  if (fitting >= kMostRows / 2) return {equal_blocks(std::min(fitting, kMostRows)), steps, 1};
-  return {equal_blocks(kMostRows / 2), kLeftBytes / 2 / (kMostRows / 2) / 4, 4};
-}
-
-auto product_kernel(const Device& device, const PanelLayout& layout) {
-  const Kernels& kernels = device.kernels;
-  switch (layout.format) {
-    case PanelFormat::kInt8: return kernels.product_int8;
-    case PanelFormat::kW8: return device.bf16_left() ? kernels.product_w8_bf16 : kernels.product_w8_f32;
-    case PanelFormat::kCompute: break;
-  }
-  return device.compute_dtype == DType::kBF16 ? kernels.product_bf16 : kernels.product_f32;
-}
-
 /// Computes every panel for every block of rows and hands each result to finish(row, first feature, feature count, c),
 /// where c holds the 64 sums of that row and panel.
 template <class Finish>
 void for_each_product(Device& device, const Matrix& x, const CpuPackedWeight& weight, const Finish& finish) {
   check_matrix("x", x, device.compute_dtype, x.rows, weight.in_features());
-  const LeftRows left = prepare_left(device, x, weight.layout());
-  const auto product = product_kernel(device, weight.layout());
-  const Blocking blocking = choose_blocking(left.tiled(), x.rows, weight.steps());
-  const size_t c_bytes = static_cast<size_t>(blocking.panels * blocking.rows) * kPanelColumns * sizeof(float);
-  const size_t scratch_bytes = weight.layout().format == PanelFormat::kW8 ? kW8ScratchBytes : 0;
-  const int64_t row_blocks = (x.rows + blocking.rows - 1) / blocking.rows;
-  const int64_t panel_blocks = (weight.panel_count() + blocking.panels - 1) / blocking.panels;
-  device.pool.run_ranges(row_blocks * panel_blocks, [&](int64_t begin, int64_t end, int slot) {
-    std::byte* const scratch = device.slot_scratch[static_cast<size_t>(slot)].reserve(c_bytes + scratch_bytes);
-    auto* const c = reinterpret_cast<float*>(scratch + scratch_bytes);  // [panels, rows of the block, 64]
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t first_panel = task % panel_blocks * blocking.panels;
-      const int64_t panels = std::min(blocking.panels, weight.panel_count() - first_panel);
-      const int64_t first_row = task / panel_blocks * blocking.rows;
-      const int64_t rows = std::min(x.rows - first_row, blocking.rows);
-      for (int64_t step = 0; step < weight.steps(); step += blocking.steps) {
-        for (int64_t panel = first_panel; panel < first_panel + panels; ++panel) {
-          product({.left = left.at(first_row, step),
-                   .left_stride = left.stride,
-                   .tiled_left = left.tiled(),
-                   .panel = weight.panel(panel, step),
-                   .next = panel + 1 < weight.panel_count() ? weight.panel(panel + 1, step) : nullptr,
-                   .steps = std::min(blocking.steps, weight.steps() - step),
-                   .rows = static_cast<int>(rows),
-                   .c = c + (panel - first_panel) * blocking.rows * kPanelColumns,
-                   .accumulate = step > 0,
-                   .scratch = scratch});
-        }
-      }
-      for (int64_t panel = first_panel; panel < first_panel + panels; ++panel) {
-        const int64_t feature = panel * weight.panel_features();
-        const int64_t features = std::min(weight.panel_features(), weight.out_features() - feature);
-        float* sums = c + (panel - first_panel) * blocking.rows * kPanelColumns;
-        for (int64_t row = first_row; row < first_row + rows; ++row, sums += kPanelColumns) {
-          finish(row, feature, features, sums);
-        }
-      }
-    }
+  const BlockedProduct product(device, prepare_left(device, x, weight.layout()), x.rows, weight);
+  device.pool.run_ranges(product.block_count(), [&](int64_t begin, int64_t end, int slot) {
+    std::byte* const scratch = device.slot_scratch[static_cast<size_t>(slot)].reserve(product.scratch_bytes());
+    for (int64_t block = begin; block < end; ++block) product.run(block, scratch, finish);
   });
 }
 

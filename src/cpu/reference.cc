@@ -112,6 +112,52 @@ Values silu_mul(const Values& gate, const Values& up) {
   return out;
 }
 
+std::vector<std::pair<size_t, double>> route(std::span<const float> logits, const tensor::Routing& routing) {
+  std::vector<std::pair<size_t, double>> chosen;
+  double all = 0.0;
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  for (size_t expert = 0; expert < logits.size(); ++expert) {
+    const double weight = std::exp(double{logits[expert]} - largest);
+    chosen.emplace_back(expert, weight);
+    all += weight;
+  }
+  std::sort(chosen.begin(), chosen.end(), [&](const auto& left, const auto& right) {
+    if (logits[left.first] != logits[right.first]) return logits[left.first] > logits[right.first];
+    return left.first < right.first;
+  });
+  chosen.resize(static_cast<size_t>(routing.experts_per_row));
+  double kept = 0.0;
+  for (const auto& [expert, weight] : chosen) kept += weight;
+  for (auto& [expert, weight] : chosen) weight /= routing.renormalised ? kept : all;
+  return chosen;
+}
+
+Values mix_experts(const Values& x, const Values& router_logits, std::span<const Expert> experts,
+                   const tensor::Routing& routing, const RoundFn& round) {
+  const size_t rows = router_logits.size() / experts.size();
+  const size_t hidden = x.size() / rows;
+  const size_t inner = experts.front().gate.size() / hidden;
+  const auto product = [](const Values& row, const Values& weight, size_t in, size_t out) {
+    return matmul(row, weight, {}, static_cast<int64_t>(in), static_cast<int64_t>(out));
+  };
+  Values out;
+  for (size_t row = 0; row < rows; ++row) {
+    const std::span logits(router_logits.data() + row * experts.size(), experts.size());
+    const auto begin = x.begin() + static_cast<std::ptrdiff_t>(row * hidden);
+    const Values own = round({begin, begin + static_cast<std::ptrdiff_t>(hidden)}, static_cast<int64_t>(hidden));
+    std::vector<double> sums(hidden, 0.0);
+    for (const auto& [index, weight] : route(logits, routing)) {
+      const Expert& expert = experts[index];
+      const Values activated =
+          silu_mul(product(own, expert.gate, hidden, inner), product(own, expert.up, hidden, inner));
+      const Values result = product(round(activated, static_cast<int64_t>(inner)), expert.down, inner, hidden);
+      for (size_t i = 0; i < hidden; ++i) sums[i] += weight * double{result[i]};
+    }
+    out.insert(out.end(), sums.begin(), sums.end());
+  }
+  return out;
+}
+
 void rotate(std::span<float> head, const Values& inverse_frequency, float attention_factor, int64_t position) {
   const size_t half = inverse_frequency.size();
   for (size_t i = 0; i < half; ++i) {

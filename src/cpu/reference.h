@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "base/ids.h"
+#include "tensor/backend.h"
 #include "tensor/host_tensor.h"
 #include "tensor/sampling.h"
 #include "tensor/w8.h"
@@ -35,6 +37,19 @@ using Values = std::vector<float>;
 [[nodiscard]] Values matmul(const Values& x, const Values& weight, const Values& bias, int64_t k, int64_t n);
 /// silu(gate) · up, element by element.
 [[nodiscard]] Values silu_mul(const Values& gate, const Values& up);
+/// The experts of one row of router logits and their weights, by falling logit, of equal ones by rising number.
+[[nodiscard]] std::vector<std::pair<size_t, double>> route(std::span<const float> logits,
+                                                           const tensor::Routing& routing);
+struct Expert {
+  Values gate;  // [inner, hidden]
+  Values up;    // [inner, hidden]
+  Values down;  // [hidden, inner]
+};
+/// What rows of `width` values become before a product reads them.
+using RoundFn = std::function<Values(const Values& rows, int64_t width)>;
+/// x [rows, hidden], router_logits [rows, experts] → [rows, hidden], the sum that is added to the residual.
+[[nodiscard]] Values mix_experts(const Values& x, const Values& router_logits, std::span<const Expert> experts,
+                                 const tensor::Routing& routing, const RoundFn& round);
 /// Turns the pairs (i, i + rotary_dim / 2) of one head [head_dim] to `position`.
 void rotate(std::span<float> head, const Values& inverse_frequency, float attention_factor, int64_t position);
 

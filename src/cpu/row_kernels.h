@@ -69,6 +69,14 @@ void add(const float* in, float* out, int64_t count) {
   }
 }
 
+void add_scaled(const float* in, float scale, float* out, int64_t count) {
+  const Vec factor = splat(scale);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t part = count - i < kLanes ? count - i : kLanes;
+    store_part(out + i, fma(load_part(in + i, part, 0.0f), factor, load_part(out + i, part, 0.0f)), part);
+  }
+}
+
 void silu_mul(const float* gate, const float* up, float* out, int64_t count) {
   for (int64_t i = 0; i < count; i += kLanes) {
     const int64_t part = count - i < kLanes ? count - i : kLanes;

@@ -57,6 +57,27 @@ class PackedWeight {
   [[nodiscard]] virtual int64_t in_features() const = 0;
 };
 
+/// The feed-forward of one expert.
+struct ExpertWeights {
+  std::unique_ptr<PackedWeight> gate_up;  // [intermediate] twice, hidden; from pack_gate_up
+  std::unique_ptr<PackedWeight> down;     // [hidden, intermediate]; from pack
+};
+
+/// How a row finds its experts: those with the largest router logits, of equal ones the lower number. Their weights are
+/// a softmax over the logits of all experts.
+struct Routing {
+  int32_t experts_per_row = 0;
+  bool renormalised = false;  ///< the weights of a row's experts are divided by their sum
+};
+
+/// The experts of a sparse layer, all of one shape, and how rows find them.
+class Experts {
+ public:
+  virtual ~Experts() = default;
+  [[nodiscard]] virtual int32_t count() const = 0;
+  [[nodiscard]] virtual const Routing& routing() const = 0;
+};
+
 /// A row-major table [vocab, hidden] from which rows are read.
 class EmbeddingTable {
  public:
@@ -169,6 +190,7 @@ struct WorkBounds {
   int32_t context = 0;    ///< of a sequence
   KvCacheShape cache;     ///< whatever its page_count
   std::span<const PackedWeight* const> weights;
+  std::span<const Experts* const> experts;
   std::span<const AttentionShape> attention;
   int32_t logit_rows = 0;    ///< that are drawn or scored at once; 0: none ever
   int32_t logit_blocks = 0;  ///< of as many, of one batch
@@ -205,6 +227,10 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Inputs inputs);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up,
                                                                       W8Inputs inputs);
+  /// Whether there are the next one and mix_experts.
+  [[nodiscard]] virtual bool has_experts() const { return false; }
+  /// At least routing.experts_per_row experts, whose weights have one shape and are all packed alike.
+  [[nodiscard]] virtual std::unique_ptr<Experts> make_experts(std::vector<ExpertWeights> weights, Routing routing);
   /// The table may keep reading `table.data`, which must outlive it.
   [[nodiscard]] virtual std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) = 0;
   [[nodiscard]] virtual std::unique_ptr<DeviceVector> make_vector(std::span<const float> values) = 0;
@@ -252,6 +278,10 @@ class Backend {
   virtual void matmul_add(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix hidden) = 0;
   /// out (compute) [T, F] = silu(x·Wgᵀ) · (x·Wuᵀ), with a weight from pack_gate_up.
   virtual void matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) = 0;
+  /// hidden [T, H] += Σ p_e · (silu(x·Wg_eᵀ) · (x·Wu_eᵀ))·Wd_eᵀ over the experts e that each row of `router_logits`
+  /// (f32) [T, experts] names, p_e being their weights and x (compute) [T, H]; terms are added in an order that the
+  /// row's experts alone determine. A logit that is NaN makes its row NaN, and no other.
+  virtual void mix_experts(Matrix x, Matrix router_logits, const Experts& experts, Matrix hidden);
   /// From qkv (f32) [T, (heads + 2·kv_heads)·head_dim]: optional per-head RMS norm of q and k (weights [head_dim], both
   /// or neither), rotary embedding at each row's position; q goes to `q` (compute) [T, heads·head_dim], k and v into
   /// the pages of `layer` (an index into this cache's layers).

@@ -1,0 +1,189 @@
+#include "cpu/mix_experts.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "cpu/blocked_product.h"
+
+namespace millrace::cpu {
+namespace {
+
+using tensor::DType;
+using tensor::Matrix;
+
+/// One mixture: each expert's rows are brought together as the left operand of its gate and up, whose result is written
+/// as that of its down, whose result is added to the rows. The blocks of all experts' products share a region.
+class Mixture {
+ public:
+  Mixture(Device& device, const CpuExperts& experts)
+      : device_(device),
+        experts_(experts),
+        routes_(device.routes),
+        x_rows_(device, experts.gate_up(0).layout(), experts.gate_up(0).in_features()),
+        activated_rows_(device, experts.down(0).layout(), experts.down(0).in_features()) {}
+
+  void reserve(int64_t rows) {
+    const int32_t per_row = experts_.routing().experts_per_row;
+    const int64_t places = rows * per_row;
+    routes_.reserve(rows, experts_.count(), per_row, device_.pool.threads());
+    (void)device_.expert_rows.reserve(x_rows_.most_bytes(places, experts_.count()) +
+                                      activated_rows_.most_bytes(places, experts_.count()));
+    for (Scratch& scratch : device_.slot_scratch)
+      (void)scratch.reserve(std::max(gather_bytes(), BlockedProduct::kMostScratchBytes));
+  }
+
+  void run(const Matrix& x, const Matrix& router_logits, const Matrix& hidden) {
+    route(device_, router_logits, experts_.routing(), routes_);
+    divide_scratch();
+    gather(x);
+    activate();
+    add_down(hidden);
+  }
+
+ private:
+  [[nodiscard]] LeftOperand x_of(const ExpertGroup& group) const { return {left_ + group.x_at, group.count}; }
+  [[nodiscard]] LeftOperand activated_of(const ExpertGroup& group) const {
+    return {left_ + group.activated_at, group.count};
+  }
+  [[nodiscard]] BlockedProduct gate_up(const ExpertGroup& group) const {
+    return {device_, x_rows_.view(x_of(group)), group.count, experts_.gate_up(group.expert)};
+  }
+  [[nodiscard]] BlockedProduct down(const ExpertGroup& group) const {
+    return {device_, activated_rows_.view(activated_of(group)), group.count, experts_.down(group.expert)};
+  }
+  [[nodiscard]] std::byte* scratch_of(int slot, size_t bytes) const {
+    return device_.slot_scratch[static_cast<size_t>(slot)].reserve(bytes);
+  }
+
+  void divide_scratch() {
+    size_t bytes = 0;
+    for (ExpertGroup& group : routes_.groups) {
+      group.x_at = bytes;
+      bytes += x_rows_.bytes(group.count);
+      group.activated_at = bytes;
+      bytes += activated_rows_.bytes(group.count);
+    }
+    left_ = device_.expert_rows.reserve(bytes);
+    block_count_ = 0;
+    for (ExpertGroup& group : routes_.groups) {
+      group.first_block = block_count_;
+      block_count_ += gate_up(group).block_count();
+    }
+  }
+
+  /// An encoded row and, behind it, a widened one.
+  [[nodiscard]] size_t widened_at() const { return (x_rows_.row_bytes() + 63) / 64 * 64; }
+  [[nodiscard]] size_t gather_bytes() const {
+    return widened_at() + static_cast<size_t>(experts_.gate_up(0).in_features()) * sizeof(float);
+  }
+  void gather(const Matrix& x) {
+    const int32_t per_row = experts_.routing().experts_per_row;
+    device_.for_rows(x.rows, [&](int64_t begin, int64_t end, int slot) {
+      std::byte* const encoded = scratch_of(slot, gather_bytes());
+      auto* const widened = reinterpret_cast<float*>(encoded + widened_at());
+      for (int64_t row = begin; row < end; ++row) {
+        x_rows_.encode_row(x, row, widened, encoded);
+        for (int64_t i = row * per_row; i < (row + 1) * per_row; ++i) {
+          const int32_t expert = routes_.chosen[static_cast<size_t>(i)];
+          const int32_t index = routes_.group_of[static_cast<size_t>(expert)];
+          const ExpertGroup& group = routes_.groups[static_cast<size_t>(index)];
+          x_rows_.put_row(encoded, x_of(group), routes_.place[static_cast<size_t>(i)] - group.begin);
+        }
+      }
+    });
+  }
+
+  void activate() const {
+    device_.pool.run_ranges(block_count_, [&](int64_t begin, int64_t end, int slot) {
+      std::byte* const scratch = scratch_of(slot, BlockedProduct::kMostScratchBytes);
+      auto group = std::ranges::upper_bound(routes_.groups, begin, {}, &ExpertGroup::first_block) - 1;
+      for (int64_t block = begin; block < end; ++group) {
+        const BlockedProduct product = gate_up(*group);
+        const LeftOperand to = activated_of(*group);
+        const int64_t stop = std::min(end, group->first_block + product.block_count());
+        for (; block < stop; ++block) {
+          product.run(block - group->first_block, scratch, [&](int64_t row, int64_t feature, int64_t count, float* c) {
+            put_activated(to, row, feature, count, c);
+          });
+        }
+      }
+    });
+  }
+  /// Of up to 32 features, which are a group of the next product's row; behind the last one sums are zero, as the
+  /// weights are.
+  void put_activated(LeftOperand to, int64_t row, int64_t feature, int64_t count, float* c) const {
+    constexpr int64_t kFeatures = kPanelColumns / 2;
+    static_assert(kFeatures == kW8GroupElements);
+    device_.kernels.silu_mul(c, c + kFeatures, c, count);
+    alignas(64) std::byte encoded[LeftWriter::kMostGroupBytes];
+    activated_rows_.encode_group(c, encoded);
+    activated_rows_.put_group(encoded, to, row, feature / kFeatures);
+  }
+
+  /// Each task has panels of its own and passes over the experts in their order, so that no two threads add to the same
+  /// elements and the order of a row's sum is that of its experts' numbers.
+  void add_down(const Matrix& hidden) const {
+    int64_t unit = 1;  // panels of the largest block; of a smaller one a multiple
+    for (const ExpertGroup& group : routes_.groups) unit = std::max(unit, down(group).panels());
+    const int64_t panels = experts_.down(0).panel_count();
+    device_.pool.run_ranges((panels + unit - 1) / unit, [&](int64_t begin, int64_t end, int slot) {
+      std::byte* const scratch = scratch_of(slot, BlockedProduct::kMostScratchBytes);
+      for (const ExpertGroup& group : routes_.groups) {
+        const BlockedProduct product = down(group);
+        const int64_t per_unit = unit / product.panels();
+        const int64_t last = std::min(end * per_unit, product.panel_blocks());
+        for (int64_t first_block = 0; first_block < product.block_count(); first_block += product.panel_blocks()) {
+          for (int64_t block = begin * per_unit; block < last; ++block) {
+            product.run(first_block + block, scratch, [&](int64_t row, int64_t feature, int64_t count, float* c) {
+              const auto place = static_cast<size_t>(group.begin + row);
+              device_.kernels.add_scaled(c, routes_.place_weight[place],
+                                         row_of<float>(hidden, routes_.place_row[place]) + feature, count);
+            });
+          }
+        }
+      }
+    });
+  }
+
+  Device& device_;
+  const CpuExperts& experts_;
+  Routes& routes_;
+  const LeftWriter x_rows_;
+  const LeftWriter activated_rows_;
+  std::byte* left_ = nullptr;
+  int64_t block_count_ = 0;
+};
+
+bool alike(const CpuPackedWeight& weight, const CpuPackedWeight& first) {
+  return weight.out_features() == first.out_features() && weight.in_features() == first.in_features() &&
+         weight.layout().format == first.layout().format && weight.gate_up() == first.gate_up();
+}
+
+}  // namespace
+
+CpuExperts::CpuExperts(std::vector<tensor::ExpertWeights> weights, const tensor::Routing& routing)
+    : weights_(std::move(weights)), routing_(routing) {
+  CHECK(routing.experts_per_row >= 1 && routing.experts_per_row <= count(), "{} of {} experts per row",
+        routing.experts_per_row, count());
+  for (int32_t expert = 0; expert < count(); ++expert) {
+    CHECK(gate_up(expert).gate_up() && !down(expert).gate_up(), "expert {} has not a gate-up weight and another",
+          expert);
+    CHECK(down(expert).in_features() == gate_up(expert).out_features(), "expert {} makes {} features of {}", expert,
+          gate_up(expert).out_features(), down(expert).in_features());
+    CHECK(alike(gate_up(expert), gate_up(0)) && alike(down(expert), down(0)), "expert {} is not like the first",
+          expert);
+  }
+}
+
+void mix_experts(Device& device, Matrix x, Matrix router_logits, const CpuExperts& experts, Matrix hidden) {
+  check_matrix("x", x, device.compute_dtype, x.rows, experts.gate_up(0).in_features());
+  check_matrix("router_logits", router_logits, DType::kF32, x.rows, experts.count());
+  check_matrix("hidden", hidden, DType::kF32, x.rows, experts.down(0).out_features());
+  Mixture(device, experts).run(x, router_logits, hidden);
+}
+
+void reserve_experts(Device& device, const CpuExperts& experts, int64_t rows) {
+  Mixture(device, experts).reserve(rows);
+}
+
+}  // namespace millrace::cpu

@@ -1,0 +1,102 @@
+#include "cpu/routing.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "cpu/ops.h"
+
+namespace millrace::cpu {
+namespace {
+
+/// One row of logits, of its own memory.
+struct RowRouter {
+  const Kernels& kernels;
+  const tensor::Routing& routing;
+  int64_t experts;
+  int32_t* order;  // [experts]
+  float* terms;    // [experts]
+
+  void run(const float* logits, int32_t* chosen, float* weights) const {
+    const auto count = routing.experts_per_row;
+    std::iota(order, order + experts, 0);
+    const LogitExtremes extremes = kernels.extremes(logits, experts);
+    if (extremes.has_nan) {
+      std::copy_n(order, count, chosen);
+      std::fill_n(weights, count, std::numeric_limits<float>::quiet_NaN());
+      return;
+    }
+    std::partial_sort(order, order + count, order + experts, [logits](int32_t left, int32_t right) {
+      return logits[left] > logits[right] || (logits[left] == logits[right] && left < right);
+    });
+    std::copy_n(order, count, chosen);
+    double sum = kernels.exp_sum(logits, extremes.max, 1.0f, 0.0f, experts, terms, nullptr);
+    if (routing.renormalised) {
+      sum = 0.0;
+      for (int32_t i = 0; i < count; ++i) sum += double{terms[chosen[i]]};
+    }
+    for (int32_t i = 0; i < count; ++i) weights[i] = static_cast<float>(double{terms[chosen[i]]} / sum);
+  }
+};
+
+/// Gives each row's experts their places.
+void place_rows(int64_t rows, int64_t experts, int32_t per_row, Routes& routes) {
+  std::vector<int32_t>& counts = routes.group_of;
+  counts.assign(static_cast<size_t>(experts), 0);
+  for (const int32_t expert : routes.chosen) ++counts[static_cast<size_t>(expert)];
+  routes.groups.clear();
+  int32_t begin = 0;
+  for (int32_t expert = 0; expert < experts; ++expert) {
+    int32_t& entry = counts[static_cast<size_t>(expert)];
+    if (entry == 0) continue;
+    routes.groups.push_back({expert, begin, 0});
+    begin += entry;
+    entry = static_cast<int32_t>(routes.groups.size()) - 1;  // from a count to an index
+  }
+  routes.place.resize(routes.chosen.size());
+  routes.place_row.resize(routes.chosen.size());
+  routes.place_weight.resize(routes.chosen.size());
+  size_t i = 0;
+  for (int32_t row = 0; row < rows; ++row) {
+    for (int32_t rank = 0; rank < per_row; ++rank, ++i) {
+      ExpertGroup& group = routes.groups[static_cast<size_t>(routes.group_of[static_cast<size_t>(routes.chosen[i])])];
+      const int32_t place = group.begin + group.count++;
+      routes.place[i] = place;
+      routes.place_row[static_cast<size_t>(place)] = row;
+      routes.place_weight[static_cast<size_t>(place)] = routes.weights[i];
+    }
+  }
+}
+
+}  // namespace
+
+void Routes::reserve(int64_t rows, int32_t experts, int32_t experts_per_row, int threads) {
+  const auto places = static_cast<size_t>(rows * experts_per_row);
+  for (auto* indices : {&chosen, &place, &place_row}) indices->reserve(places);
+  for (auto* floats : {&weights, &place_weight}) floats->reserve(places);
+  group_of.reserve(static_cast<size_t>(experts));
+  groups.reserve(static_cast<size_t>(experts));
+  order.reserve(static_cast<size_t>(experts * threads));
+  terms.reserve(static_cast<size_t>(experts * threads));
+}
+
+void route(Device& device, const tensor::Matrix& logits, const tensor::Routing& routing, Routes& routes) {
+  const int32_t per_row = routing.experts_per_row;
+  const auto experts = static_cast<size_t>(logits.cols);
+  const auto places = static_cast<size_t>(logits.rows * per_row);
+  routes.chosen.resize(places);
+  routes.weights.resize(places);
+  routes.order.resize(experts * static_cast<size_t>(device.pool.threads()));
+  routes.terms.resize(routes.order.size());
+  device.for_rows(logits.rows, [&](int64_t begin, int64_t end, int slot) {
+    const size_t own = experts * static_cast<size_t>(slot);
+    const RowRouter router{device.kernels, routing, logits.cols, routes.order.data() + own, routes.terms.data() + own};
+    for (int64_t row = begin; row < end; ++row) {
+      router.run(row_of<float>(logits, row), routes.chosen.data() + row * per_row,
+                 routes.weights.data() + row * per_row);
+    }
+  });
+  place_rows(logits.rows, logits.cols, per_row, routes);
+}
+
+}  // namespace millrace::cpu
