@@ -53,7 +53,9 @@ void ScratchSequences::append(Plan& plan, uint32_t slot, uint32_t tokens) {
   }
   if (slot == 0 && slice.prefix == 0) full_pages_ = std::max(full_pages_, sequence.length / page_size_);
   const uint32_t token_kinds = std::clamp(vocab_size_, 1u, kTokenKinds);
-  for (uint32_t i = 0; i < tokens; ++i) plan.tokens.push_back(static_cast<TokenId>(i % token_kinds));
+  // Others at each place and in each sequence: the experts of a token follow from it.
+  const uint32_t first = slice.prefix + slot;
+  for (uint32_t i = 0; i < tokens; ++i) plan.tokens.push_back(static_cast<TokenId>((first + i) % token_kinds));
   plan.digest = plan_digest(plan.digest, slice, sequence.table_digest);
   plan.slices.push_back(slice);
 }

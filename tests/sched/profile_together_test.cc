@@ -177,3 +177,19 @@ TEST_CASE("what they do disturb each other by is found all the same") {
           Approx(truth.prompt_by_other + truth.other_by_prompt).margin(0.1));
   REQUIRE(found.other_by_other == Approx(truth.other_by_other).margin(0.05));
 }
+
+TEST_CASE("sequences of the profile decode different tokens, since the experts of a step follow from them") {
+  constexpr uint32_t kSequences = 16;
+  ScratchSequences sequences(16, 100);
+  Plan prompts;
+  Plan step;
+  for (uint32_t slot = 0; slot < kSequences; ++slot) {
+    sequences.open(prompts, 20);
+    sequences.append(prompts, slot, 20);
+  }
+  for (uint32_t slot = 0; slot < kSequences; ++slot) sequences.append(step, slot, 1);
+  REQUIRE(step.tokens.size() == kSequences);
+  std::ranges::sort(step.tokens);
+  REQUIRE(std::ranges::adjacent_find(step.tokens) == step.tokens.end());
+  REQUIRE(std::ranges::all_of(prompts.tokens, [](TokenId token) { return token >= 0 && token < 100; }));
+}
