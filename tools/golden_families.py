@@ -1,6 +1,8 @@
 """Tiny random-weight checkpoints of each model family, and what transformers computes with them."""
 
 import json
+import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,11 +11,14 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 VOCAB = 512
 INIT_STD = 0.15
 NORM_STD = 0.1
+# How far the experts of a layer lie from what they have in common. Rounding to bf16 now and then turns the choice between
+# two that are nearly tied; were they nothing alike, one such turn would hide everything else that bf16 does.
+EXPERT_SPREAD = 0.05
 GREEDY_STEPS = 32
 MIN_MARGIN = 2e-3
 PROMPT_LENGTHS = (1, 7, 33, 100, 190)
@@ -35,6 +40,22 @@ _COMMON = {
     "use_cache": True,
 }
 _LLAMA = {**_COMMON, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False, "mlp_bias": False}
+_QWEN3_MOE = {
+    **_COMMON,
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "head_dim": 32,
+    "attention_bias": False,
+    "use_sliding_window": False,
+    "sliding_window": None,
+    "max_window_layers": 4,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 40,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [1],
+    "tie_word_embeddings": False,
+}
 _LLAMA3_ROPE = {"factor": 4.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 64}
 
 
@@ -165,6 +186,47 @@ FAMILIES = [
         shards=3,
         prompt_lengths=(7, 100),
     ),
+    Family(
+        "qwen3moe",
+        seed=109,
+        config={
+            **_QWEN3_MOE,
+            "norm_topk_prob": True,
+            "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+            "dtype": "bfloat16",
+        },
+        eos=[2, 5],
+    ),
+    Family(
+        "qwen3moe-raw",
+        seed=110,
+        config={
+            **_QWEN3_MOE,
+            "norm_topk_prob": False,
+            "rope_theta": 1000000.0,
+            "rope_scaling": None,
+            "torch_dtype": "bfloat16",
+        },
+        eos=2,
+        prompt_lengths=(7, 100),
+    ),
+    Family(
+        "mixtral",
+        seed=111,
+        config={
+            **_COMMON,
+            "architectures": ["MixtralForCausalLM"],
+            "model_type": "mixtral",
+            "intermediate_size": 72,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+            "sliding_window": None,
+            "tie_word_embeddings": False,
+            "rope_theta": 1000000.0,
+            "torch_dtype": "bfloat16",
+        },
+        eos=2,
+    ),
 ]
 
 
@@ -183,20 +245,48 @@ def write_json(path: Path, content: dict) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n")
 
 
+def stored_shapes(config: PretrainedConfig, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """The tensors of a checkpoint that a parameter is read from, which holds all of a layer's experts, if it is one of
+    theirs."""
+    mixtral = config.model_type == "mixtral"
+    if mixtral:
+        name = name.replace(".mlp.", ".block_sparse_moe.")
+    if ".experts." not in name:
+        return {name: shape}
+    place, fused = name.rsplit(".", 1)
+    parts = {"gate_up_proj": ("w1", "w3") if mixtral else ("gate_proj", "up_proj")}.get(
+        fused, ("w2",) if mixtral else ("down_proj",)
+    )
+    experts, rows, columns = shape
+    own = (rows // len(parts), columns)
+    return {f"{place}.{e}.{part}.weight": own for e in range(experts) for part in parts}
+
+
+def random_values(family: Family, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
+    """f32 values of one tensor; the experts of a layer have a part in common, which follows from their layer's name."""
+    noise = torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
+    if "norm" in name:
+        return 1 + NORM_STD * noise
+    if ".experts." in name:
+        shared = re.sub(r"\.experts\.\d+\.", ".", name)
+        common = np.random.default_rng([family.seed, *shared.encode()]).standard_normal(shape, dtype=np.float32)
+        noise = (torch.from_numpy(common) + EXPERT_SPREAD * noise) / math.sqrt(1 + EXPERT_SPREAD**2)
+    return INIT_STD * noise
+
+
 def random_weights(family: Family) -> dict[str, Tensor]:
     """Random weights by their Hugging Face names, in the stored dtype; a tied lm_head is left out."""
     config = AutoConfig.for_model(**family.config)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
-    shapes = {name: p.shape for name, p in model.named_parameters() if name not in tied}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, p in model.named_parameters():
+        if name not in tied:
+            shapes |= stored_shapes(config, name, tuple(p.shape))
     rng = np.random.default_rng(family.seed)
-    weights = {}
-    for name, shape in shapes.items():
-        noise = torch.from_numpy(rng.standard_normal(tuple(shape), dtype=np.float32))
-        value = 1 + NORM_STD * noise if "norm" in name else INIT_STD * noise
-        weights[name] = value.to(DTYPES[family.dtype])
-    return weights
+    dtype = DTYPES[family.dtype]
+    return {name: random_values(family, name, shape, rng).to(dtype) for name, shape in shapes.items()}
 
 
 def save_weights(folder: Path, weights: dict[str, Tensor], shards: int) -> None:

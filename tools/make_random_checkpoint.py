@@ -29,6 +29,33 @@ _LLAMA = {
     "bos_token_id": 128000,
     "eos_token_id": [128001, 128008, 128009],
 }
+_QWEN3_MOE = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "sliding_window": None,
+    "use_sliding_window": False,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "tie_word_embeddings": False,
+    "bos_token_id": 151643,
+    "eos_token_id": [151645, 151643],
+}
 
 SHAPES: dict[str, dict] = {
     "smollm2-135m": {
@@ -86,6 +113,42 @@ SHAPES: dict[str, dict] = {
         "rope_scaling": {**_LLAMA3_ROPE, "factor": 8.0},
         "tie_word_embeddings": False,
     },
+    "qwen3-30b-a3b": _QWEN3_MOE,
+    # No real model's: the one above made smaller, 1.7 GB in bf16, of which a token takes 0.35 GB.
+    "qwen3-moe-0.8b": {
+        **_QWEN3_MOE,
+        "vocab_size": 32768,
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 10,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "num_experts": 64,
+        "moe_intermediate_size": 384,
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
+    "mixtral-8x7b": {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "hidden_act": "silu",
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 32768,
+        "sliding_window": None,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1000000.0,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
 }
 
 DTYPES = {"bf16": ("BF16", "bfloat16", 2), "f16": ("F16", "float16", 2), "f32": ("F32", "float32", 4)}
@@ -93,9 +156,30 @@ BLOCK_VALUES = 1 << 22
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
 
+def feed_forward(config: dict, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """(name within the layer, shape) of its feed-forward: one, or a router and the experts."""
+    hidden = config["hidden_size"]
+    if config["model_type"] == "mixtral":
+        place, parts, inner = "block_sparse_moe.", ("w1", "w3", "w2"), config["intermediate_size"]
+        experts = config["num_local_experts"]
+    else:
+        place, parts, inner = "mlp.", ("gate_proj", "up_proj", "down_proj"), config["intermediate_size"]
+        sparse = index not in config.get("mlp_only_layers", []) and (index + 1) % config.get("decoder_sparse_step", 1) == 0
+        experts = config.get("num_experts", 0) if sparse else 0
+    owners = [place]
+    if experts:
+        yield place + "gate.weight", (experts, hidden)
+        owners = [f"{place}experts.{e}." for e in range(experts)]
+        inner = config.get("moe_intermediate_size", inner)
+    for owner in owners:
+        yield f"{owner}{parts[0]}.weight", (inner, hidden)
+        yield f"{owner}{parts[1]}.weight", (inner, hidden)
+        yield f"{owner}{parts[2]}.weight", (hidden, inner)
+
+
 def tensors(config: dict) -> Iterator[tuple[str, tuple[int, ...]]]:
     """(name, shape) of every tensor, in the order of the forward pass."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    hidden = config["hidden_size"]
     head_dim = config.get("head_dim") or hidden // config["num_attention_heads"]
     rows = {"q": config["num_attention_heads"] * head_dim}
     rows["k"] = rows["v"] = config["num_key_value_heads"] * head_dim
@@ -107,11 +191,13 @@ def tensors(config: dict) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield f"{layer}self_attn.{name}_proj.weight", (size, hidden)
             if config["model_type"] == "qwen2":
                 yield f"{layer}self_attn.{name}_proj.bias", (size,)
+        if config["model_type"] == "qwen3_moe":
+            yield layer + "self_attn.q_norm.weight", (head_dim,)
+            yield layer + "self_attn.k_norm.weight", (head_dim,)
         yield layer + "self_attn.o_proj.weight", (hidden, rows["q"])
         yield layer + "post_attention_layernorm.weight", (hidden,)
-        yield layer + "mlp.gate_proj.weight", (inner, hidden)
-        yield layer + "mlp.up_proj.weight", (inner, hidden)
-        yield layer + "mlp.down_proj.weight", (hidden, inner)
+        for name, shape in feed_forward(config, i):
+            yield layer + name, shape
     yield "model.norm.weight", (hidden,)
     if not config["tie_word_embeddings"]:
         yield "lm_head.weight", (config["vocab_size"], hidden)
