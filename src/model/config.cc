@@ -5,6 +5,7 @@
 
 #include "model/field_reader.h"
 #include "model/file.h"
+#include "model/moe_config.h"
 #include "model/rope_config.h"
 
 namespace millrace::model {
@@ -21,7 +22,7 @@ constexpr int32_t kLargestPosition = 1 << 28;
 constexpr size_t kLargestFile = size_t{1} << 24;
 constexpr size_t kDeepestNesting = 32;
 
-enum class Family : uint8_t { kLlama, kMistral, kQwen2, kQwen3 };
+enum class Family : uint8_t { kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kMixtral };
 
 struct KnownArchitecture {
   std::string_view name;
@@ -33,6 +34,8 @@ constexpr std::array kKnown{
     KnownArchitecture{"MistralForCausalLM", Family::kMistral},
     KnownArchitecture{"Qwen2ForCausalLM", Family::kQwen2},
     KnownArchitecture{"Qwen3ForCausalLM", Family::kQwen3},
+    KnownArchitecture{"Qwen3MoeForCausalLM", Family::kQwen3Moe},
+    KnownArchitecture{"MixtralForCausalLM", Family::kMixtral},
 };
 
 std::optional<Family> read_architecture(FieldReader& fields, std::string& name) {
@@ -60,7 +63,8 @@ void read_dimensions(FieldReader& fields, Family family, ModelConfig& config) {
   config.head_count = fields.integer("num_attention_heads", 1, kLargestHeadCount);
   config.kv_head_count = fields.integer_or("num_key_value_heads", config.head_count, 1, kLargestHeadCount);
   config.max_position = fields.integer("max_position_embeddings", 1, kLargestPosition);
-  config.norm_epsilon = static_cast<float>(fields.number_or("rms_norm_eps", 1e-6, 0.0, 1.0));
+  const double norm_epsilon = family == Family::kMixtral ? 1e-5 : 1e-6;
+  config.norm_epsilon = static_cast<float>(fields.number_or("rms_norm_eps", norm_epsilon, 0.0, 1.0));
   if (config.head_count % config.kv_head_count != 0)
     fields.fail_with("num_attention_heads {} is not a multiple of num_key_value_heads {}", config.head_count,
                      config.kv_head_count);
@@ -115,10 +119,19 @@ bool changes_nothing(simdjson::dom::element value) {
   return value.get_double().get(number) == simdjson::SUCCESS && (number == 0.0 || number == 1.0);
 }
 
-void refuse_unsupported(FieldReader& fields) {
+/// Whether a key of kOtherArithmetic is one that the family computes.
+bool computes(Family family, std::string_view key) {
+  switch (family) {
+    case Family::kQwen3Moe: return key == "num_experts" || key == "num_local_experts" || key == "moe_intermediate_size";
+    case Family::kMixtral: return key == "num_local_experts";
+    default: return false;
+  }
+}
+
+void refuse_unsupported(FieldReader& fields, Family family) {
   for (const std::string_view key : kOtherArithmetic) {
     const auto value = fields.find(key);
-    if (value && !changes_nothing(*value))
+    if (value && !computes(family, key) && !changes_nothing(*value))
       fields.fail_with("{} {} is not computed here, wanted a model without it", key, shown(*value));
   }
   const std::string activation = fields.text_or("hidden_act", "silu");
@@ -127,23 +140,29 @@ void refuse_unsupported(FieldReader& fields) {
 }
 
 void read_biases(FieldReader& fields, Family family, ModelConfig& config) {
-  config.qk_norm = family == Family::kQwen3;
+  config.qk_norm = family == Family::kQwen3 || family == Family::kQwen3Moe;
   switch (family) {
     case Family::kLlama:
     case Family::kQwen3:
-      config.qkv_bias = config.output_bias = fields.flag_or("attention_bias", false);
-      break;
-    case Family::kMistral: break;
+    case Family::kQwen3Moe: config.qkv_bias = config.output_bias = fields.flag_or("attention_bias", false); break;
+    case Family::kMistral:
+    case Family::kMixtral: break;
     case Family::kQwen2: config.qkv_bias = true; break;
   }
+}
+
+void read_experts(FieldReader& fields, Family family, ModelConfig& config) {
+  if (family == Family::kQwen3Moe) read_qwen3_moe(fields, config);
+  if (family == Family::kMixtral) read_mixtral(fields, config);
 }
 
 /// The window of the layers that slide, 0 where none may.
 int32_t read_window(FieldReader& fields, Family family) {
   // The families' default, which Mistral 7B v0.1 leaves out; an explicit null is a later Mistral without a window.
-  const int32_t fallback = fields.names("sliding_window") ? 0 : 4096;
+  const int32_t fallback = fields.names("sliding_window") || family == Family::kMixtral ? 0 : 4096;
   const int32_t window = fields.integer_or("sliding_window", fallback, 1, kLargestPosition);
-  const bool used = family == Family::kMistral || fields.flag_or("use_sliding_window", false);
+  const bool always = family == Family::kMistral || family == Family::kMixtral;
+  const bool used = always || fields.flag_or("use_sliding_window", false);
   return used ? window : 0;
 }
 
@@ -172,8 +191,8 @@ void read_windows(FieldReader& fields, Family family, ModelConfig& config) {
     read_layer_types(fields, window, config);
     return;
   }
-  int32_t first = 0;
-  if (family != Family::kMistral)
+  int32_t first = 0;  // the others slide on every layer, if at all
+  if (family == Family::kQwen2 || family == Family::kQwen3)
     first = std::min(fields.integer_or("max_window_layers", 28, 0, kLargestPosition), config.layer_count);
   std::fill(config.sliding_windows.begin() + first, config.sliding_windows.end(), window);
 }
@@ -219,13 +238,14 @@ Result<ModelConfig> parse_config(std::string_view json, std::string_view place) 
   const std::optional<Family> family = read_architecture(fields, config.architecture);
   if (!family) return *fields.error();
   config.quantization = read_quantization(fields);
-  refuse_unsupported(fields);
+  refuse_unsupported(fields, *family);
   read_dimensions(fields, *family, config);
   read_biases(fields, *family, config);
   read_windows(fields, *family, config);
+  read_experts(fields, *family, config);
   read_dual_chunks(fields, config);
   read_dtype(fields, config);
-  config.rope = parse_rope(fields, config.max_position);
+  config.rope = parse_rope(fields, config.max_position, *family == Family::kMixtral ? 1e6 : 1e4);
   config.tied_embeddings = fields.flag_or("tie_word_embeddings", false);
   config.eos_token_ids = fields.token_ids("eos_token_id");
   const std::vector<TokenId> bos = fields.token_ids("bos_token_id");

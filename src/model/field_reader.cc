@@ -174,6 +174,27 @@ std::vector<std::string> FieldReader::texts(std::string_view key) {
   return items;
 }
 
+std::vector<int32_t> FieldReader::integers(std::string_view key, int32_t low, int32_t high) {
+  const auto element = find(key);
+  std::vector<int32_t> items;
+  if (!element) return items;
+  const auto refuse = [&] { fail_found(key, *element, fmt::format("a list of integers from {} to {}", low, high)); };
+  simdjson::dom::array list;
+  if (element->get(list) != simdjson::SUCCESS) {
+    refuse();
+    return items;
+  }
+  for (const simdjson::dom::element item : list) {
+    int64_t value = low;
+    if (item.get(value) != simdjson::SUCCESS || value < low || value > high) {
+      refuse();
+      value = low;
+    }
+    items.push_back(static_cast<int32_t>(value));
+  }
+  return items;
+}
+
 std::optional<simdjson::dom::object> FieldReader::object(std::string_view key) {
   const auto element = find(key);
   if (!element) return std::nullopt;

@@ -37,6 +37,8 @@ class FieldReader {
   /// One id or a list of ids, none negative; empty when absent.
   std::vector<TokenId> token_ids(std::string_view key);
   std::vector<std::string> texts(std::string_view key);
+  /// A list; empty when absent.
+  std::vector<int32_t> integers(std::string_view key, int32_t low, int32_t high);
   /// Absent, or not an object (which is a fault): nothing.
   std::optional<simdjson::dom::object> object(std::string_view key);
 

@@ -49,6 +49,16 @@ void add_rope(Hash& hash, const RopeConfig& rope, int32_t head_dim) {
   hash.add(double{frequencies.attention_factor});
 }
 
+/// A model without experts has the fingerprint that it had before there were any.
+void add_experts(Hash& hash, const ModelConfig& config) {
+  const MoeConfig& moe = config.moe;
+  if (moe.expert_count == 0) return;
+  hash.add(std::string_view("experts"));
+  for (const int32_t size : {moe.expert_count, moe.experts_per_token, moe.intermediate_size}) add_integer(hash, size);
+  add_integer(hash, moe.renormalised);
+  for (const bool sparse : config.sparse_layers) add_integer(hash, sparse);
+}
+
 void add_config(Hash& hash, const ModelConfig& config) {
   hash.add(std::string_view("millrace model 1"));
   hash.add(std::string_view(config.architecture));
@@ -61,6 +71,7 @@ void add_config(Hash& hash, const ModelConfig& config) {
   for (const int32_t window : config.sliding_windows) add_integer(hash, window);
   hash.add(double{config.norm_epsilon});
   add_rope(hash, config.rope, config.head_dim);
+  add_experts(hash, config);
 }
 
 Fingerprint fingerprint_of(const tensor::HostTensor& tensor) {

@@ -13,8 +13,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int32_t kPageSize = 64;
-/// Layers timed per sliding window. More than one, so that weights of one are not in the cache all the time.
-constexpr int32_t kLayersPerWindow = 3;
+/// Layers timed per kind. More than one, so that weights of one are not in the cache all the time.
+constexpr int32_t kLayersPerKind = 3;
 constexpr size_t kMinRounds = 3;
 constexpr size_t kMaxRounds = 25;
 constexpr std::chrono::milliseconds kRoundsBudget{500};
@@ -23,6 +23,13 @@ double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
+}
+
+/// What layers cost alike that have it in common: the sliding window, and whether they are sparse.
+using LayerKind = std::pair<int32_t, bool>;
+
+LayerKind kind_of(const ModelConfig& config, int32_t layer) {
+  return {config.sliding_windows[static_cast<size_t>(layer)], config.is_sparse(layer)};
 }
 
 int32_t pages_for(int32_t tokens) { return (tokens + kPageSize - 1) / kPageSize; }
@@ -63,7 +70,7 @@ class PartTimer {
   struct Times {
     std::vector<double> embedding;
     std::vector<double> head;
-    std::map<int32_t, std::vector<double>> layers;  // by sliding window
+    std::map<LayerKind, std::vector<double>> layers;
   };
 
   PartTimer(const Checkpoint& checkpoint, const ModelConfig& config, tensor::Backend& backend, StageLimits limits,
@@ -75,15 +82,15 @@ class PartTimer {
     auto ends = StageModel::load(checkpoint_, config_, {{0, 0}, true, true}, backend_, limits_, loading);
     if (ends.has_error()) return ends.error();
     ends_ = std::move(*ends);
-    std::map<int32_t, int32_t> taken;
+    std::map<LayerKind, int32_t> taken;
     for (int32_t layer = 0; layer < config_.layer_count; ++layer) {
-      const int32_t window = config_.sliding_windows[static_cast<size_t>(layer)];
-      if (++taken[window] > kLayersPerWindow) continue;
+      const LayerKind kind = kind_of(config_, layer);
+      if (++taken[kind] > kLayersPerKind) continue;
       const StageSpan span{{layer, layer + 1}, false, false};
       auto loaded = StageModel::load(checkpoint_, config_, span, backend_, limits_, loading);
       if (loaded.has_error()) return loaded.error();
       (*loaded)->allocate_cache(kPageSize, page_count);
-      layers_.push_back({window, std::move(*loaded)});
+      layers_.push_back({kind, std::move(*loaded)});
     }
     hidden_ = ends_->allocate_hidden();
     return {};
@@ -101,7 +108,7 @@ class PartTimer {
 
  private:
   struct TimedLayer {
-    int32_t window = 0;
+    LayerKind kind;
     std::unique_ptr<StageModel> model;
   };
 
@@ -110,7 +117,7 @@ class PartTimer {
     const tensor::Matrix hidden = ends_->hidden_view(hidden_, layout.row_count());
     times.embedding.push_back(seconds_of([&] { ends_->forward({batch.tokens(), layout, hidden}); }));
     for (const TimedLayer& layer : layers_)
-      times.layers[layer.window].push_back(seconds_of([&] { layer.model->forward({{}, layout, hidden}); }));
+      times.layers[layer.kind].push_back(seconds_of([&] { layer.model->forward({{}, layout, hidden}); }));
     const tensor::SamplingParams params;
     const std::vector<tensor::SampleSpec> specs(batch.last_rows().size(), tensor::SampleSpec{.params = &params});
     std::vector<tensor::SampleResult> results(specs.size());
@@ -165,8 +172,10 @@ Result<PartCosts> time_parts(const Checkpoint& checkpoint, const ModelConfig& co
   PartCosts costs;
   costs.embedding = cost(of_prompt.embedding, of_step.embedding);
   costs.head = cost(of_prompt.head, of_step.head);
-  for (const int32_t window : config.sliding_windows)
-    costs.layers.push_back(cost(of_prompt.layers.at(window), of_step.layers.at(window)));
+  for (int32_t layer = 0; layer < config.layer_count; ++layer) {
+    const LayerKind kind = kind_of(config, layer);
+    costs.layers.push_back(cost(of_prompt.layers.at(kind), of_step.layers.at(kind)));
+  }
   return costs;
 }
 

@@ -102,9 +102,9 @@ std::optional<RopeConfig> read_rope_object(FieldReader& fields, const char* key,
 
 }  // namespace
 
-RopeConfig parse_rope(FieldReader& fields, int32_t max_position) {
+RopeConfig parse_rope(FieldReader& fields, int32_t max_position, double theta) {
   RopeConfig rope;
-  rope.theta = fields.number_or("rope_theta", 10000.0, kSmallestTheta, kLargestTheta);
+  rope.theta = fields.number_or("rope_theta", theta, kSmallestTheta, kLargestTheta);
   if (fields.number_or("partial_rotary_factor", 1.0, 0.0, 1.0) != 1.0)
     fields.fail("partial_rotary_factor below 1 is not supported by these families");
   const Positions positions{max_position,

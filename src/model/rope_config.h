@@ -5,7 +5,8 @@
 
 namespace millrace::model {
 
-/// The rotary part of config.json, in either spelling. Faults are recorded in `fields`.
-[[nodiscard]] RopeConfig parse_rope(FieldReader& fields, int32_t max_position);
+/// The rotary part of config.json, in either spelling; `theta` is the family's default. Faults are recorded in
+/// `fields`.
+[[nodiscard]] RopeConfig parse_rope(FieldReader& fields, int32_t max_position, double theta);
 
 }  // namespace millrace::model

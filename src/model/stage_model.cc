@@ -75,7 +75,8 @@ void StageModel::allocate_activations() {
   activations_.qkv = batch(DType::kF32, config_.query_width() + 2 * config_.kv_width());
   activations_.query = batch(compute, config_.query_width());
   activations_.attended = batch(compute, config_.query_width());
-  activations_.activated = batch(compute, config_.intermediate_size);
+  if (has_layer(false)) activations_.activated = batch(compute, config_.intermediate_size);
+  if (has_layer(true)) activations_.routed = batch(DType::kF32, config_.moe.expert_count);
   if (!span_.last) return;
   const auto rows = [&](int64_t count, DType dtype, int64_t cols) {
     return backend_.allocate(Matrix{nullptr, dtype, count, cols}.bytes());
@@ -85,6 +86,13 @@ void StageModel::allocate_activations() {
   activations_.row_hidden = rows(limits_.max_logit_rows, backend_.hidden_dtype(), config_.hidden_size);
   activations_.row_normed = rows(limits_.max_logit_rows, compute, config_.hidden_size);
   activations_.logits = rows(limits_.max_logit_rows, DType::kF32, config_.vocab_size);
+}
+
+bool StageModel::has_layer(bool sparse) const {
+  for (int32_t layer = span_.layers.begin; layer < span_.layers.end; ++layer) {
+    if (config_.is_sparse(layer) == sparse) return true;
+  }
+  return false;
 }
 
 tensor::KvCacheShape StageModel::cache_shape(int32_t page_size, int32_t page_count) const {
@@ -97,11 +105,14 @@ tensor::KvCacheShape StageModel::cache_shape(int32_t page_size, int32_t page_cou
 
 void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) {
   std::vector<const tensor::PackedWeight*> weights;
+  std::vector<const tensor::Experts*> experts;
   std::vector<tensor::AttentionShape> attention;
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
     const LayerWeights& layer = weights_.layers[static_cast<size_t>(index)];
-    for (const auto* weight : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down})
-      weights.push_back(weight->get());
+    for (const auto* weight : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down, &layer.router}) {
+      if (*weight) weights.push_back(weight->get());
+    }
+    if (layer.experts) experts.push_back(layer.experts.get());
     attention.push_back(attention_shape(index));
   }
   tensor::WorkBounds bounds{.rows = limits_.max_batch_tokens,
@@ -109,6 +120,7 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
                             .context = context,
                             .cache = cache_shape(page_size, 0),
                             .weights = {},
+                            .experts = experts,
                             .attention = attention};
   if (span_.last) {
     weights.push_back(weights_.head.get());
@@ -302,8 +314,14 @@ void StageModel::finish_tails(const LayerWeights& layer, int32_t index, const Pa
 void StageModel::feed_forward(const LayerWeights& layer, Matrix hidden) {
   const DType compute = backend_.compute_dtype();
   const Matrix normed{activations_.normed.data(), compute, hidden.rows, config_.hidden_size};
-  const Matrix activated{activations_.activated.data(), compute, hidden.rows, config_.intermediate_size};
   backend_.rms_norm(hidden, *layer.mlp_norm, config_.norm_epsilon, normed);
+  if (layer.experts) {
+    const Matrix routed{activations_.routed.data(), DType::kF32, hidden.rows, config_.moe.expert_count};
+    backend_.matmul(normed, *layer.router, nullptr, routed);
+    backend_.mix_experts(normed, routed, *layer.experts, hidden);
+    return;
+  }
+  const Matrix activated{activations_.activated.data(), compute, hidden.rows, config_.intermediate_size};
   backend_.matmul_silu_mul(normed, *layer.gate_up, activated);
   backend_.matmul_add(activated, *layer.down, nullptr, hidden);
 }

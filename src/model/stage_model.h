@@ -90,7 +90,8 @@ class StageModel {
     tensor::Buffer qkv;          // f32     [max_batch_tokens, (heads + 2·kv_heads)·head_dim]
     tensor::Buffer query;        // compute [max_batch_tokens, heads·head_dim]
     tensor::Buffer attended;     // compute [max_batch_tokens, heads·head_dim]
-    tensor::Buffer activated;    // compute [max_batch_tokens, intermediate]
+    tensor::Buffer activated;    // compute [max_batch_tokens, intermediate], if a layer is not sparse
+    tensor::Buffer routed;       // f32     [max_batch_tokens, experts], if one is
     tensor::Buffer tail_query;   // compute [max_tail_rows, heads·head_dim]
     tensor::Buffer tail_hidden;  // hidden  [max_tail_rows, hidden]
     tensor::Buffer row_hidden;   // hidden  [max_logit_rows, hidden]
@@ -116,6 +117,8 @@ class StageModel {
               tensor::Matrix hidden);
   void finish_tails(const LayerWeights& layer, int32_t index, const Pass& pass, tensor::Matrix query);
   void feed_forward(const LayerWeights& layer, tensor::Matrix hidden);
+  /// Whether the stage has a layer with experts, or one without.
+  [[nodiscard]] bool has_layer(bool sparse) const;
 
   ModelConfig config_;
   StageSpan span_;

@@ -14,6 +14,17 @@
 namespace millrace::model {
 namespace {
 
+void add_experts(const ModelConfig& config, int32_t layer, std::vector<TensorSpec>& specs) {
+  const int64_t hidden = config.hidden_size;
+  const int64_t intermediate = config.moe.intermediate_size;
+  specs.push_back({router_name(config, layer), {config.moe.expert_count, hidden}});
+  for (int32_t expert = 0; expert < config.moe.expert_count; ++expert) {
+    specs.push_back({expert_tensor_name(config, layer, expert, ExpertPart::kGate), {intermediate, hidden}, true});
+    specs.push_back({expert_tensor_name(config, layer, expert, ExpertPart::kUp), {intermediate, hidden}, true});
+    specs.push_back({expert_tensor_name(config, layer, expert, ExpertPart::kDown), {hidden, intermediate}, true});
+  }
+}
+
 void add_layer(const ModelConfig& config, int32_t layer, std::vector<TensorSpec>& specs) {
   const int64_t hidden = config.hidden_size;
   const int64_t intermediate = config.intermediate_size;
@@ -38,6 +49,7 @@ void add_layer(const ModelConfig& config, int32_t layer, std::vector<TensorSpec>
   add("self_attn.o_proj.weight", {hidden, query});
   if (config.output_bias) add("self_attn.o_proj.bias", {hidden});
   add("post_attention_layernorm.weight", {hidden});
+  if (config.is_sparse(layer)) return add_experts(config, layer, specs);
   add("mlp.gate_proj.weight", {intermediate, hidden});
   add("mlp.up_proj.weight", {intermediate, hidden});
   add("mlp.down_proj.weight", {hidden, intermediate});
@@ -87,6 +99,21 @@ Result<void> untie_other_head(const Checkpoint& checkpoint, ModelConfig& config)
 
 std::string layer_tensor_name(int32_t layer, std::string_view part) {
   return fmt::format("model.layers.{}.{}", layer, part);
+}
+
+std::string router_name(const ModelConfig& config, int32_t layer) {
+  const bool mlp = config.moe.names == ExpertNames::kMlp;
+  return layer_tensor_name(layer, mlp ? "mlp.gate.weight" : "block_sparse_moe.gate.weight");
+}
+
+std::string expert_tensor_name(const ModelConfig& config, int32_t layer, int32_t expert, ExpertPart part) {
+  constexpr std::array<std::string_view, 3> kMlpNames = {"gate_proj", "up_proj", "down_proj"};
+  constexpr std::array<std::string_view, 3> kBlockSparseMoeNames = {"w1", "w3", "w2"};
+  const auto index = static_cast<size_t>(part);
+  if (config.moe.names == ExpertNames::kMlp)
+    return fmt::format("model.layers.{}.mlp.experts.{}.{}.weight", layer, expert, kMlpNames[index]);
+  return fmt::format("model.layers.{}.block_sparse_moe.experts.{}.{}.weight", layer, expert,
+                     kBlockSparseMoeNames[index]);
 }
 
 std::string_view head_name(const ModelConfig& config) {

@@ -17,7 +17,8 @@ namespace millrace::model {
 struct TensorSpec {
   std::string name;
   tensor::Shape shape;
-  bool projection = false;  ///< a matrix that quantization is about: of a layer, or a head that is not the embedding
+  /// A matrix that quantization is about: of a layer, but for a router, or a head that is not the embedding.
+  bool projection = false;
 };
 
 inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
@@ -31,6 +32,11 @@ inline constexpr std::string_view kHeadName = "lm_head.weight";
 
 /// "model.layers.7.self_attn.q_proj.weight" for (7, "self_attn.q_proj.weight").
 [[nodiscard]] std::string layer_tensor_name(int32_t layer, std::string_view part);
+/// Of a sparse layer: [expert_count, hidden].
+[[nodiscard]] std::string router_name(const ModelConfig& config, int32_t layer);
+enum class ExpertPart : uint8_t { kGate, kUp, kDown };
+/// Gate and up are [moe.intermediate_size, hidden], down is [hidden, moe.intermediate_size].
+[[nodiscard]] std::string expert_tensor_name(const ModelConfig& config, int32_t layer, int32_t expert, ExpertPart part);
 /// The embedding when it is tied.
 [[nodiscard]] std::string_view head_name(const ModelConfig& config);
 /// Every tensor of the span once, in the order in which it is loaded.

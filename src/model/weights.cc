@@ -64,17 +64,21 @@ class Loader {
   }
 
   std::unique_ptr<tensor::PackedWeight> pack_uncounted(std::initializer_list<std::string> names) {
-    std::unique_ptr<tensor::PackedWeight> weight;
-    if (quantization_ != Quantization::kNone) {
-      std::vector<W8Storage> storage;
-      std::vector<W8Matrix> parts;
-      for (const std::string& name : names) parts.push_back(matrix(name, storage));
-      weight = backend_.pack_w8(parts, inputs());
-    } else {
+    if (quantization_ == Quantization::kNone) {
       std::vector<HostTensor> parts;
       for (const std::string& name : names) parts.push_back(tensor(name));
-      weight = backend_.pack(parts);
+      return backend_.pack(parts);
     }
+    std::vector<W8Storage> storage;
+    std::vector<W8Matrix> parts;
+    for (const std::string& name : names) parts.push_back(matrix(name, storage));
+    return backend_.pack_w8(parts, inputs());
+  }
+
+  /// As it is stored, whatever the quantization.
+  std::unique_ptr<tensor::PackedWeight> pack_plain(const std::string& name) {
+    auto weight = backend_.pack({&tensor(name), 1});
+    count(name);
     return weight;
   }
 
@@ -149,7 +153,20 @@ class Loader {
   WeightsFingerprint fingerprint_;
 };
 
-LayerWeights load_layer(Loader& loader, const ModelConfig& config, int32_t layer) {
+void load_experts(Loader& loader, tensor::Backend& backend, const ModelConfig& config, int32_t layer,
+                  LayerWeights& weights) {
+  weights.router = loader.pack_plain(router_name(config, layer));
+  std::vector<tensor::ExpertWeights> experts;
+  for (int32_t expert = 0; expert < config.moe.expert_count; ++expert) {
+    const auto name = [&](ExpertPart part) { return expert_tensor_name(config, layer, expert, part); };
+    auto gate_up = loader.pack_gate_up(name(ExpertPart::kGate), name(ExpertPart::kUp));
+    experts.push_back({std::move(gate_up), loader.pack({name(ExpertPart::kDown)})});
+  }
+  weights.experts = backend.make_experts(
+      std::move(experts), {.experts_per_row = config.moe.experts_per_token, .renormalised = config.moe.renormalised});
+}
+
+LayerWeights load_layer(Loader& loader, tensor::Backend& backend, const ModelConfig& config, int32_t layer) {
   const auto name = [&](std::string_view part) { return layer_tensor_name(layer, part); };
   LayerWeights weights;
   weights.input_norm = loader.vector({name("input_layernorm.weight")});
@@ -165,18 +182,32 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int32_t layer
   weights.output = loader.pack({name("self_attn.o_proj.weight")});
   if (config.output_bias) weights.output_bias = loader.vector({name("self_attn.o_proj.bias")});
   weights.mlp_norm = loader.vector({name("post_attention_layernorm.weight")});
-  weights.gate_up = loader.pack_gate_up(name("mlp.gate_proj.weight"), name("mlp.up_proj.weight"));
-  weights.down = loader.pack({name("mlp.down_proj.weight")});
+  if (config.is_sparse(layer)) {
+    load_experts(loader, backend, config, layer, weights);
+  } else {
+    weights.gate_up = loader.pack_gate_up(name("mlp.gate_proj.weight"), name("mlp.up_proj.weight"));
+    weights.down = loader.pack({name("mlp.down_proj.weight")});
+  }
   return weights;
 }
 
 }  // namespace
 
-Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span,
-                                  tensor::Backend& backend, const LoadOptions& options) {
+Result<void> check_backend(const ModelConfig& config, StageSpan span, const tensor::Backend& backend) {
   if (config.quantization != Quantization::kNone && !backend.packs_w8())
     return make_error(ErrorCode::kInvalidArgument, "{} cannot hold weights of 8 bits (quantization w8)",
                       backend.description());
+  for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer) {
+    if (config.is_sparse(layer) && !backend.has_experts())
+      return make_error(ErrorCode::kInvalidArgument, "{} computes no mixture of experts, and layer {} of the {} is one",
+                        backend.description(), layer, config.architecture);
+  }
+  return {};
+}
+
+Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span,
+                                  tensor::Backend& backend, const LoadOptions& options) {
+  RETURN_IF_ERROR(check_backend(config, span, backend));
   Loader loader(checkpoint, backend, config.quantization, options);
   RETURN_IF_ERROR(loader.resolve(config, stage_tensors(config, span)));
   RETURN_IF_ERROR(refuse_unknown_tensors(checkpoint, config, span));
@@ -196,7 +227,7 @@ Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfi
     weights.final_norm = loader.vector({std::string(kFinalNormName)});
   }
   for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer)
-    weights.layers.push_back(load_layer(loader, config, layer));
+    weights.layers.push_back(load_layer(loader, backend, config, layer));
   if (options.with_fingerprint) weights.fingerprint = loader.fingerprint().finish(config, span);
   return weights;
 }

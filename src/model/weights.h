@@ -31,7 +31,7 @@ struct LoadOptions {
   bool with_fingerprint = false;  ///< takes StageWeights::fingerprint, which costs a hash of all bytes
 };
 
-/// One decoder layer on the device; what a family lacks is null.
+/// One decoder layer on the device; what a family, or this layer, lacks is null.
 struct LayerWeights {
   std::unique_ptr<tensor::DeviceVector> input_norm;      // [hidden]
   std::unique_ptr<tensor::PackedWeight> qkv;             // [(heads + 2·kv_heads)·head_dim, hidden]
@@ -43,6 +43,9 @@ struct LayerWeights {
   std::unique_ptr<tensor::DeviceVector> mlp_norm;        // [hidden]
   std::unique_ptr<tensor::PackedWeight> gate_up;         // [intermediate] twice, hidden
   std::unique_ptr<tensor::PackedWeight> down;            // [hidden, intermediate]
+  // A sparse layer has these in place of the two above.
+  std::unique_ptr<tensor::PackedWeight> router;  // [experts, hidden]
+  std::unique_ptr<tensor::Experts> experts;      // of [moe.intermediate_size, hidden]
 };
 
 struct StageWeights {
@@ -54,9 +57,12 @@ struct StageWeights {
   std::optional<Fingerprint> fingerprint;             ///< of the config, the span and its tensors, if it was asked for
 };
 
+/// What the backend lacks that these layers want is kInvalidArgument, with both their names.
+[[nodiscard]] Result<void> check_backend(const ModelConfig& config, StageSpan span, const tensor::Backend& backend);
+
 /// Every tensor of the span is found and its shape checked before the first is packed, so that a bad checkpoint fails
 /// at once. Nothing outside the span is touched. Errors: those of Checkpoint::find; kData for a tensor of the span that
-/// the config gives no meaning to; kInvalidArgument when the backend lacks what the config's quantization wants.
+/// the config gives no meaning to; those of check_backend.
 [[nodiscard]] Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span,
                                                 tensor::Backend& backend, const LoadOptions& options);
 

@@ -171,7 +171,7 @@ std::vector<Reply> ask_one_by_one(sched::Engine& engine, const std::vector<sched
 }  // namespace
 
 TEST_CASE("replies depend neither on stages, nor on chunks, nor on the batch, nor on depth, bit for bit") {
-  const std::string family = GENERATE("llama-untied", "mistral", "qwen3");
+  const std::string family = GENERATE("llama-untied", "mistral", "qwen3", "qwen3moe");
   const auto requests = mixed_requests(24);
   auto reference_options = options_for(family, 1);
   reference_options.chunked_prefill_size = 512;
@@ -221,7 +221,7 @@ TEST_CASE("prompt scores come whole and equal however the prompt is cut") {
 }
 
 TEST_CASE("a sequence without a distribution ends with an error, its neighbours go on bit for bit") {
-  const std::string family = "llama-untied";
+  const std::string family = GENERATE("llama-untied", "qwen3moe");
   auto requests = mixed_requests(5);
   for (auto& request : requests) request.prompt.resize(std::min<size_t>(request.prompt.size(), 40));
   auto options = options_for(family, 1);

@@ -2,12 +2,13 @@
 
 import os
 import re
+import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from millrace_ring import Ring
-from millrace_server import BINARY, BUILD, MODEL, PATIENCE_S, MillraceServer, wait_until
+from millrace_server import BINARY, BUILD, MODEL, PATIENCE_S, ROOT, MillraceServer, wait_until
 from prompts import PROMPT
 
 #: The backend over the fake runtime, its kernels plain loops; the real module is beside the binary.
@@ -47,6 +48,7 @@ def test_devices_lists_the_processor_and_every_gpu():
     cpu, *gpus = listed.stdout.splitlines()
     assert cpu.startswith("cpu ") and "portable" in cpu and "memory available" in cpu
     assert [line.split(";")[0] for line in gpus] == [f"cuda {i}  Emulated GPU, sm_90, 4 SMs" for i in (0, 1)]
+    assert all(line.endswith("; no mixtures of experts") for line in gpus)
 
 
 def test_a_gpu_that_another_process_has_for_itself_keeps_no_other_from_the_list():
@@ -55,6 +57,19 @@ def test_a_gpu_that_another_process_has_for_itself_keeps_no_other_from_the_list(
     first, busy, last = listed.stdout.splitlines()[1:]
     assert "memory free" in first and "memory free" in last
     assert busy.startswith("cuda 1  Emulated GPU") and "of no use now: CUDA: cudaSetDevice: CUDA-capable" in busy
+
+
+@pytest.mark.parametrize("flags", [[], ["--pp-size", 2, "--pp-layer-partition", "auto"]])
+def test_a_gpu_refuses_a_mixture_of_experts_by_name(tmp_path, flags):
+    model = tmp_path / "mixture"
+    shutil.copytree(ROOT / "tests/golden/qwen3moe", model)
+    for tokenizer in MODEL.glob("tokenizer*"):
+        shutil.copy(tokenizer, model)
+    refused = run("serve", "--model-path", model, "--port", 0, "--device", "cuda", *flags,
+                  MILLRACE_CUDA_MODULE=EMULATED, MILLRACE_EMULATED_GPUS=1)
+    assert refused.returncode == 1
+    assert re.search(r"cuda Emulated GPU, .* computes no mixture of experts, and layer 0 of the Qwen3MoeForCausalLM is one",
+                     refused.stderr)
 
 
 @pytest.mark.parametrize("module,gpus,reason", [

@@ -14,6 +14,10 @@ void config_json(std::string_view input) {
     CHECK(config->kv_head_count > 0 && config->head_count % config->kv_head_count == 0);
     CHECK(config->context_length() > 0);
     CHECK(config->sliding_windows.size() == static_cast<size_t>(config->layer_count));
+    const auto& moe = config->moe;
+    CHECK(config->sparse_layers.size() == (moe.expert_count > 0 ? config->sliding_windows.size() : 0));
+    CHECK(moe.expert_count == 0 || (moe.experts_per_token > 0 && moe.intermediate_size > 0));
+    CHECK(moe.experts_per_token <= moe.expert_count);
   }
   if (const auto suggested = model::parse_generation_config(input); suggested.has_error()) {
     CHECK(suggested.error().message.starts_with("generation_config.json"));

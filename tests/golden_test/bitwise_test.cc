@@ -84,8 +84,8 @@ TEST_CASE("logits have the same bits whatever the stages, the chunks, the pages 
   const tensor::DType dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   model::ModelConfig config = model::read_config(family.folder).value();
-  // One family of each kind of head is enough for 8 bits.
-  const bool w8_too = family.name == "qwen2" || family.name == "qwen3";
+  // One family of each kind of head, and one with experts, is enough for 8 bits.
+  const bool w8_too = family.name == "qwen2" || family.name == "qwen3" || family.name == "qwen3moe-raw";
   if (w8_too) config.quantization = GENERATE(Quantization::kNone, Quantization::kW8, Quantization::kW8A8);
   const auto backend = cpu::make_backend({.threads = 2, .compute_dtype = dtype});
   const Sequences sequences = sequences_of(family);
@@ -104,7 +104,7 @@ TEST_CASE("logits have the same bits whatever the stages, the chunks, the pages 
 }
 
 TEST_CASE("logits have the same bits whatever the count of threads") {
-  const GoldenFamily family = test::read_golden_family("qwen3");
+  const GoldenFamily family = test::read_golden_family(GENERATE(as<std::string>{}, "qwen3", "qwen3moe"));
   const tensor::DType dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();

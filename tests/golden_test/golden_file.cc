@@ -58,8 +58,8 @@ std::filesystem::path golden_dir() { return source_dir() / "tests" / "golden"; }
 
 const std::vector<std::string>& golden_family_names() {
   static const std::vector<std::string> names = [] {
-    std::vector<std::string> all{"llama-tied", "llama-untied", "mistral",   "qwen2",
-                                 "qwen3",      "llama-f16",    "llama-f32", "llama-sharded"};
+    std::vector<std::string> all{"llama-tied", "llama-untied",  "mistral",  "qwen2",        "qwen3",  "llama-f16",
+                                 "llama-f32",  "llama-sharded", "qwen3moe", "qwen3moe-raw", "mixtral"};
     if (std::filesystem::exists(small_model_dir())) all.emplace_back(kSmallModelName);
     return all;
   }();

@@ -39,7 +39,26 @@ std::string refused(const std::map<std::string, std::string>& changes) {
   return config.error().message;
 }
 
-const std::string kKnown = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
+const std::string kKnown =
+    "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM";
+
+using Changes = std::map<std::string, std::string>;
+
+/// Of a Qwen3-MoE, with further changes.
+Changes qwen3_moe(const Changes& changes = {}) {
+  Changes all{{"architectures", R"(["Qwen3MoeForCausalLM"])"},
+              {"num_experts", "8"},
+              {"num_experts_per_tok", "2"},
+              {"moe_intermediate_size", "48"}};
+  for (const auto& [key, value] : changes) all[key] = value;
+  return all;
+}
+
+Changes mixtral(const Changes& changes = {}) {
+  Changes all{{"architectures", R"(["MixtralForCausalLM"])"}, {"num_local_experts", "8"}, {"num_experts_per_tok", "2"}};
+  for (const auto& [key, value] : changes) all[key] = value;
+  return all;
+}
 
 }  // namespace
 
@@ -148,6 +167,84 @@ TEST_CASE("each family has its own switches") {
     REQUIRE(config.qkv_bias);
     REQUIRE(config.output_bias);
   }
+}
+
+TEST_CASE("a Qwen3-MoE config is read: which layers are sparse, and what their experts are") {
+  const ModelConfig config = parsed(qwen3_moe());
+  REQUIRE(config.moe == MoeConfig{.expert_count = 8, .experts_per_token = 2, .intermediate_size = 48});
+  REQUIRE(config.sparse_layers == std::vector<bool>(4, true));
+  REQUIRE(config.is_sparse(3));
+  REQUIRE(config.intermediate_size == 128);
+  REQUIRE(config.qk_norm);
+  REQUIRE(config.head_dim == 16);
+  REQUIRE(config.sliding_windows == std::vector(4, 0));
+  REQUIRE(parsed(qwen3_moe({{"norm_topk_prob", "true"}})).moe.renormalised);
+  const auto sparse = [](const Changes& changes) { return parsed(qwen3_moe(changes)).sparse_layers; };
+  REQUIRE(sparse({{"mlp_only_layers", "[1]"}}) == std::vector<bool>{true, false, true, true});
+  REQUIRE(sparse({{"mlp_only_layers", "[0,3,70]"}}) == std::vector<bool>{false, true, true, false});
+  REQUIRE(sparse({{"mlp_only_layers", "null"}, {"decoder_sparse_step", "2"}}) ==
+          std::vector<bool>{false, true, false, true});
+  REQUIRE(sparse({{"mlp_only_layers", "[1]"}, {"decoder_sparse_step", "2"}}) ==
+          std::vector<bool>{false, false, false, true});
+  REQUIRE(sparse({{"decoder_sparse_step", "5"}}) == std::vector<bool>(4, false));
+  REQUIRE(parsed(qwen3_moe({{"num_experts", ""}, {"num_local_experts", "8"}})) == config);
+  REQUIRE(parsed(qwen3_moe({{"num_local_experts", "8"}})) == config);
+  const Changes windows{{"use_sliding_window", "true"}, {"sliding_window", "32"}, {"max_window_layers", "3"}};
+  REQUIRE(parsed(qwen3_moe(windows)).sliding_windows == std::vector(4, 32));
+}
+
+TEST_CASE("a Mixtral config is read") {
+  const ModelConfig config = parsed(mixtral());
+  REQUIRE(config.moe == MoeConfig{.expert_count = 8,
+                                  .experts_per_token = 2,
+                                  .intermediate_size = 128,
+                                  .renormalised = true,
+                                  .names = ExpertNames::kBlockSparseMoe});
+  REQUIRE(config.sparse_layers == std::vector<bool>(4, true));
+  REQUIRE_FALSE(config.qk_norm);
+  REQUIRE(config.sliding_windows == std::vector(4, 0));
+  REQUIRE(parsed(mixtral({{"sliding_window", "16"}})).sliding_windows == std::vector(4, 16));
+  REQUIRE(parsed(mixtral({{"sliding_window", "null"}})) == config);
+  REQUIRE(parsed(mixtral({{"rope_theta", ""}})).rope.theta == 1e6);
+  REQUIRE(parsed(mixtral({{"rms_norm_eps", ""}})).norm_epsilon == 1e-5f);
+}
+
+TEST_CASE("experts that cannot be are refused by name") {
+  REQUIRE(refused(qwen3_moe({{"num_experts_per_tok", "9"}})) ==
+          "config.json: num_experts_per_tok 9 is above num_experts 8");
+  REQUIRE(refused(mixtral({{"num_experts_per_tok", "9"}})) ==
+          "config.json: num_experts_per_tok 9 is above num_local_experts 8");
+  REQUIRE(parsed(qwen3_moe({{"num_experts_per_tok", "8"}})).moe.experts_per_token == 8);
+  REQUIRE(refused(qwen3_moe({{"num_experts", ""}})) ==
+          "config.json: num_experts is missing, wanted an integer from 1 to 1024");
+  REQUIRE(refused(qwen3_moe({{"num_experts", "0"}})) ==
+          "config.json: num_experts is 0, wanted an integer from 1 to 1024");
+  REQUIRE(refused(qwen3_moe({{"num_experts", "100000"}})) ==
+          "config.json: num_experts is 100000, wanted an integer from 1 to 1024");
+  REQUIRE(refused(qwen3_moe({{"num_local_experts", "16"}})) ==
+          "config.json: num_experts 8 and num_local_experts 16 differ");
+  REQUIRE(refused(mixtral({{"num_local_experts", ""}})) ==
+          "config.json: num_local_experts is missing, wanted an integer from 1 to 1024");
+  for (const Changes& changes : {qwen3_moe({{"num_experts_per_tok", ""}}), mixtral({{"num_experts_per_tok", ""}})})
+    REQUIRE(refused(changes) == "config.json: num_experts_per_tok is missing, wanted an integer from 1 to 1024");
+  REQUIRE(refused(qwen3_moe({{"num_experts_per_tok", "0"}})) ==
+          "config.json: num_experts_per_tok is 0, wanted an integer from 1 to 1024");
+  REQUIRE(refused(qwen3_moe({{"moe_intermediate_size", ""}})) ==
+          "config.json: moe_intermediate_size is missing, wanted an integer from 1 to 1048576");
+  REQUIRE(refused(qwen3_moe({{"moe_intermediate_size", "2000000"}})) ==
+          "config.json: moe_intermediate_size is 2000000, wanted an integer from 1 to 1048576");
+  REQUIRE(refused(qwen3_moe({{"decoder_sparse_step", "0"}})) ==
+          "config.json: decoder_sparse_step is 0, wanted an integer from 1 to 1024");
+  REQUIRE(refused(qwen3_moe({{"mlp_only_layers", "[1,-1]"}})) ==
+          "config.json: mlp_only_layers is [1,-1], wanted a list of integers from 0 to 1024");
+  REQUIRE(refused(qwen3_moe({{"mlp_only_layers", "1"}})) ==
+          "config.json: mlp_only_layers is 1, wanted a list of integers from 0 to 1024");
+  REQUIRE(refused(qwen3_moe({{"n_routed_experts", "8"}})) ==
+          "config.json: n_routed_experts 8 is not computed here, wanted a model without it");
+  REQUIRE(refused(mixtral({{"moe_intermediate_size", "64"}})) ==
+          "config.json: moe_intermediate_size 64 is not computed here, wanted a model without it");
+  REQUIRE(refused({{"num_experts", "8"}}) ==
+          "config.json: num_experts 8 is not computed here, wanted a model without it");
 }
 
 TEST_CASE("end and begin tokens may be one id, a list, or absent") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <set>
 
 #include "cpu/cpu_backend.h"
@@ -97,6 +98,35 @@ TEST_CASE("a fingerprint tells which tensor holds what, and what is computed wit
   other = config;
   other.sliding_windows[1] = 8;
   REQUIRE(loaded(tensors, other, kWhole) != wanted);
+}
+
+TEST_CASE("a fingerprint tells of experts whatever is computed with them") {
+  ModelConfig config = small_config(false);
+  config.moe = {.expert_count = 4, .experts_per_token = 2, .intermediate_size = 12};
+  config.sparse_layers = {true, false, true};
+  const auto tensors = test::RandomModel(config, 3).tensors();
+  const Fingerprint wanted = loaded(tensors, config, kWhole);
+  const auto differs = [&](const std::function<void(ModelConfig&)>& change) {
+    ModelConfig other = config;
+    change(other);
+    return fingerprint(other) != fingerprint(config);
+  };
+  REQUIRE(differs([](ModelConfig& other) { other.moe.expert_count = 5; }));
+  REQUIRE(differs([](ModelConfig& other) { other.moe.experts_per_token = 3; }));
+  REQUIRE(differs([](ModelConfig& other) { other.moe.intermediate_size = 13; }));
+  REQUIRE(differs([](ModelConfig& other) { other.moe.renormalised = true; }));
+  REQUIRE(differs([](ModelConfig& other) { other.sparse_layers[1] = true; }));
+  REQUIRE(differs([](ModelConfig& other) { other.moe = {}; }));
+  ModelConfig fewer = config;
+  fewer.moe.experts_per_token = 1;
+  REQUIRE(loaded(tensors, fewer, kWhole) != wanted);
+  auto swapped = tensors;
+  const auto named = [&](const std::string& name) {
+    return std::ranges::find(swapped, name, &test::TensorToWrite::name);
+  };
+  std::swap(named("model.layers.0.mlp.experts.1.up_proj.weight")->values,
+            named("model.layers.0.mlp.experts.2.up_proj.weight")->values);
+  REQUIRE(loaded(swapped, config, kWhole) != wanted);
 }
 
 TEST_CASE("the fingerprint of a ring follows from every stage and their order") {

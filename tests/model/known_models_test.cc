@@ -57,6 +57,22 @@ const KnownModel kModels[] = {
       "num_key_value_heads":8,"rms_norm_eps":1e-06,"rope_scaling":null,"rope_theta":1000000,"sliding_window":null,
       "tie_word_embeddings":true,"torch_dtype":"bfloat16","use_sliding_window":false,"vocab_size":151936})",
      596049920, 40960},
+    {"Qwen3-30B-A3B", R"({"architectures":["Qwen3MoeForCausalLM"],"attention_bias":false,"bos_token_id":151643,
+      "decoder_sparse_step":1,"eos_token_id":151645,"head_dim":128,"hidden_act":"silu","hidden_size":2048,
+      "intermediate_size":6144,"max_position_embeddings":40960,"max_window_layers":48,"mlp_only_layers":[],
+      "model_type":"qwen3_moe","moe_intermediate_size":768,"norm_topk_prob":true,"num_attention_heads":32,
+      "num_experts":128,"num_experts_per_tok":8,"num_hidden_layers":48,"num_key_value_heads":4,
+      "output_router_logits":false,"rms_norm_eps":1e-06,"rope_scaling":null,"rope_theta":1000000.0,
+      "router_aux_loss_coef":0.001,"sliding_window":null,"tie_word_embeddings":false,"torch_dtype":"bfloat16",
+      "use_sliding_window":false,"vocab_size":151936})",
+     30532122624, 40960},
+    {"Mixtral-8x7B-v0.1", R"({"architectures":["MixtralForCausalLM"],"attention_dropout":0.0,"bos_token_id":1,
+      "eos_token_id":2,"hidden_act":"silu","hidden_size":4096,"intermediate_size":14336,
+      "max_position_embeddings":32768,"model_type":"mixtral","num_attention_heads":32,"num_experts_per_tok":2,
+      "num_hidden_layers":32,"num_key_value_heads":8,"num_local_experts":8,"output_router_logits":false,
+      "rms_norm_eps":1e-05,"rope_theta":1000000.0,"router_aux_loss_coef":0.02,"sliding_window":null,
+      "tie_word_embeddings":false,"torch_dtype":"bfloat16","vocab_size":32000})",
+     46702792704, 32768},
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "model/checkpoint_files.h"
 #include "model/fingerprint.h"
 #include "model/quantize_checkpoint.h"
+#include "model/tensor_list.h"
 #include "model/test_pipeline.h"
 #include "support/paths.h"
 
@@ -86,6 +87,33 @@ TEST_CASE("a model written in 8 bits computes what the model computes that is ro
       const auto backend = cpu::make_backend({.threads = 2, .compute_dtype = dtype});
       const auto wanted = logits_of(source, config, *backend, 1);
       REQUIRE(logits_of(written.path(), config, *backend, 1) == wanted);
+      REQUIRE(logits_of(written.path(), config, *backend, 3) == wanted);
+      REQUIRE(logits_of(source, model::read_config(source).value(), *backend, 1) != wanted);
+    }
+  }
+}
+
+TEST_CASE("experts are written in 8 bits, and their router as it is") {
+  for (const std::string family : {"qwen3moe", "mixtral"}) {
+    CAPTURE(family);
+    const TemporaryFolder written;
+    const std::filesystem::path source = family_folder(family);
+    const auto report = model::quantize_checkpoint(source, written.path()).value();
+    const ModelConfig config = w8_config(source);
+    REQUIRE(model::read_config(written.path()).value() == config);
+    size_t projections = 1;  // the head
+    for (int32_t layer = 0; layer < config.layer_count; ++layer) projections += config.is_sparse(layer) ? 4 + 24 : 7;
+    REQUIRE(report.tensors == projections);
+    const auto checkpoint = Checkpoint::open(written.path()).value();
+    for (int32_t layer = 0; layer < config.layer_count; ++layer) {
+      if (!config.is_sparse(layer)) continue;
+      REQUIRE(checkpoint->find_stored(model::router_name(config, layer))->dtype == "BF16");
+      const std::string expert = model::expert_tensor_name(config, layer, 3, model::ExpertPart::kDown);
+      REQUIRE(checkpoint->find_stored(expert)->dtype == "I8");
+    }
+    for (const tensor::DType dtype : {tensor::DType::kF32, tensor::DType::kBF16}) {
+      const auto backend = cpu::make_backend({.threads = 2, .compute_dtype = dtype});
+      const auto wanted = logits_of(source, config, *backend, 1);
       REQUIRE(logits_of(written.path(), config, *backend, 3) == wanted);
       REQUIRE(logits_of(source, model::read_config(source).value(), *backend, 1) != wanted);
     }

@@ -104,14 +104,45 @@ void RandomModel::attend(std::vector<Row>& hidden, int32_t layer) const {
   }
 }
 
+RandomModel::Row RandomModel::feed_forward(const Row& x, const std::string& gate, const std::string& up,
+                                           const std::string& down) const {
+  Row activated = linear(x, gate);
+  const Row factor = linear(x, up);
+  for (size_t i = 0; i < activated.size(); ++i) activated[i] *= factor[i] / (1.0 + std::exp(-activated[i]));
+  return linear(activated, down);
+}
+
+/// The most probable experts one after another, by their definition.
+RandomModel::Row RandomModel::mix_experts(const Row& x, int32_t layer) const {
+  const bool qwen = config_.moe.names == model::ExpertNames::kMlp;
+  const std::string place = model::layer_tensor_name(layer, qwen ? "mlp." : "block_sparse_moe.");
+  Row weights = linear(x, place + "gate");
+  double all = 0.0;
+  for (double& weight : weights) all += weight = std::exp(weight);
+  std::vector<std::pair<double, size_t>> ranked;
+  for (size_t expert = 0; expert < weights.size(); ++expert) ranked.emplace_back(-weights[expert], expert);
+  std::sort(ranked.begin(), ranked.end());
+  ranked.resize(static_cast<size_t>(config_.moe.experts_per_token));
+  double kept = 0.0;
+  for (const auto& [negative, expert] : ranked) kept -= negative;
+  Row out(x.size(), 0.0);
+  for (const auto& [negative, expert] : ranked) {
+    const std::string own = place + "experts." + std::to_string(expert) + ".";
+    const Row result = qwen ? feed_forward(x, own + "gate_proj", own + "up_proj", own + "down_proj")
+                            : feed_forward(x, own + "w1", own + "w3", own + "w2");
+    const double share = -negative / (config_.moe.renormalised ? kept : all);
+    for (size_t i = 0; i < out.size(); ++i) out[i] += share * result[i];
+  }
+  return out;
+}
+
 void RandomModel::feed_forward(std::vector<Row>& hidden, int32_t layer) const {
   const std::string place = model::layer_tensor_name(layer, "");
   for (Row& row : hidden) {
     const Row x = norm(row, place + "post_attention_layernorm.weight");
-    Row gate = linear(x, place + "mlp.gate_proj");
-    const Row up = linear(x, place + "mlp.up_proj");
-    for (size_t i = 0; i < gate.size(); ++i) gate[i] *= up[i] / (1.0 + std::exp(-gate[i]));
-    const Row added = linear(gate, place + "mlp.down_proj");
+    const std::string mlp = place + "mlp.";
+    const Row added = config_.is_sparse(layer) ? mix_experts(x, layer)
+                                               : feed_forward(x, mlp + "gate_proj", mlp + "up_proj", mlp + "down_proj");
     for (size_t i = 0; i < added.size(); ++i) row[i] += added[i];
   }
 }

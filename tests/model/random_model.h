@@ -28,6 +28,10 @@ class RandomModel {
   [[nodiscard]] Row norm(const Row& x, const std::string& name) const;
   void prepare_head(Row& heads, const std::string& norm_name, size_t position) const;
   void attend(std::vector<Row>& hidden, int32_t layer) const;
+  /// down(silu(gate(x)) · up(x)), of tensors by their names without ".weight".
+  [[nodiscard]] Row feed_forward(const Row& x, const std::string& gate, const std::string& up,
+                                 const std::string& down) const;
+  [[nodiscard]] Row mix_experts(const Row& x, int32_t layer) const;
   void feed_forward(std::vector<Row>& hidden, int32_t layer) const;
 
   model::ModelConfig config_;

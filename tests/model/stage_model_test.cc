@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <functional>
 
 #include "cpu/cpu_backend.h"
 #include "model/random_model.h"
@@ -31,6 +32,14 @@ ModelConfig small_config() {
   config.max_position = 128;
   config.norm_epsilon = 1e-5f;
   config.sliding_windows.assign(5, 0);
+  return config;
+}
+
+/// Layers 0, 2 and 4 have seven experts, of which each token takes three.
+ModelConfig sparse_config() {
+  ModelConfig config = small_config();
+  config.moe = {.expert_count = 7, .experts_per_token = 3, .intermediate_size = 20};
+  config.sparse_layers = {true, false, true, false, true};
   return config;
 }
 
@@ -133,7 +142,7 @@ TEST_CASE("a layer's attention comes after the copies of that layer and needs no
 }
 
 TEST_CASE("the rows that go on are the same bits, whether or not the last layer computes the others") {
-  ModelConfig config = small_config();
+  ModelConfig config = GENERATE(small_config(), sparse_config());
   config.sliding_windows = {0, 0, 0, 0, 3};
   const test::RandomModel random(config, 23);
   const test::TemporaryFolder folder;
@@ -198,6 +207,23 @@ TEST_CASE("logits are those of the block's definition, with every switch") {
   }
   SECTION("yarn") {
     config.rope = {.kind = RopeKind::kYarn, .theta = 10000.0, .factor = 4.0, .original_max_position = 16};
+  }
+  SECTION("experts on some layers") {
+    config = sparse_config();
+  }
+  SECTION("experts whose weights are renormalised, by other names, on every layer") {
+    config = sparse_config();
+    config.moe.renormalised = true;
+    config.moe.names = ExpertNames::kBlockSparseMoe;
+    config.sparse_layers.assign(5, true);
+  }
+  SECTION("one expert") {
+    config = sparse_config();
+    config.moe.expert_count = config.moe.experts_per_token = 1;
+  }
+  SECTION("all experts") {
+    config = sparse_config();
+    config.moe.experts_per_token = 7;
   }
   SECTION("linear") { config.rope = {.kind = RopeKind::kLinear, .theta = 10000.0, .factor = 4.0}; }
   const test::RandomModel random(config, 11);
@@ -346,6 +372,63 @@ TEST_CASE("parameters are counted from the config") {
   REQUIRE(parameter_count(config, {.layers = {4, 5}, .first = false, .last = true}) == layer + 24 + 50 * 24);
   config.qkv_bias = config.output_bias = config.qk_norm = true;
   REQUIRE(parameter_count(config) == 5 * (layer + 80 + 24 + 16) + 24 + 50 * 24);
+}
+
+TEST_CASE("experts are counted as parameters, are a stage's tensors, and are told as progress") {
+  const ModelConfig config = sparse_config();
+  const uint64_t shared = 24 + (48 + 2 * 16) * 24 + 24 * 48 + 24;
+  const uint64_t sparse = shared + 7 * 24 + 7 * 3 * 20 * 24;
+  REQUIRE(parameter_count(config, {.layers = {2, 3}, .first = false, .last = false}) == sparse);
+  REQUIRE(parameter_count(config) == 3 * sparse + 2 * (shared + 3 * 40 * 24) + 24 + 2 * 50 * 24);
+  const test::RandomModel random(config, 20);
+  const test::TemporaryFolder folder;
+  folder.write("model.safetensors", test::safetensors_text(random.tensors()));
+  const auto checkpoint = Checkpoint::open(folder.path()).value();
+  const auto backend = f32_backend();
+  const StageSpan middle{.layers = {1, 3}, .first = false, .last = false};
+  LoadProgress last;
+  const auto stage = StageModel::load(*checkpoint, config, middle, *backend, kLimits,
+                                      {.progress = [&](const LoadProgress& step) { last = step; }});
+  REQUIRE(stage.has_value());
+  REQUIRE(last.tensors_total == 9 + 6 + 1 + 21);
+  REQUIRE(last.tensors_done == last.tensors_total);
+  REQUIRE(last.bytes_done == parameter_count(config, middle) * 4);
+  REQUIRE((*stage)->checkpoint_bytes() == last.bytes_done);
+}
+
+TEST_CASE("experts that a checkpoint lacks, has in excess or in another shape are named") {
+  const ModelConfig config = sparse_config();
+  const test::RandomModel random(config, 21);
+  const auto backend = f32_backend();
+  const auto message = [&](const ModelConfig& claimed, const std::function<void(test::TensorToWrite&)>& change) {
+    auto tensors = random.tensors();
+    for (test::TensorToWrite& tensor : tensors) change(tensor);
+    const test::TemporaryFolder folder;
+    folder.write("model.safetensors", test::safetensors_text(tensors));
+    const auto checkpoint = Checkpoint::open(folder.path()).value();
+    const auto stage = StageModel::load(*checkpoint, claimed, {.layers = {0, 5}}, *backend, kLimits);
+    return stage ? std::string("loaded") : stage.error().message.substr(folder.path().string().size());
+  };
+  const auto as_it_is = [](test::TensorToWrite&) {};
+  REQUIRE(message(config, as_it_is) == "loaded");
+  ModelConfig more = config;
+  more.moe.expert_count = 8;
+  REQUIRE(message(more, as_it_is) ==
+          ": tensor 'model.layers.0.mlp.gate.weight' has shape [7, 24], config.json wants [8, 24]");
+  ModelConfig wider = config;
+  wider.moe.intermediate_size = 21;
+  REQUIRE(message(wider, as_it_is) ==
+          ": tensor 'model.layers.0.mlp.experts.0.gate_proj.weight' has shape [20, 24], config.json wants [21, 24]");
+  const auto rename = [&](std::string_view from, std::string_view to) {
+    return message(config, [=](test::TensorToWrite& tensor) {
+      if (tensor.name == from) tensor.name = to;
+    });
+  };
+  REQUIRE(rename("model.layers.2.mlp.experts.6.down_proj.weight", "model.layers.2.mlp.experts.7.down_proj.weight") ==
+          "/model.safetensors: has no tensor 'model.layers.2.mlp.experts.6.down_proj.weight'");
+  ModelConfig dense = config;
+  dense.sparse_layers[4] = false;
+  REQUIRE(message(dense, as_it_is) == "/model.safetensors: has no tensor 'model.layers.4.mlp.gate_proj.weight'");
 }
 
 TEST_CASE("a model knows what a page will take, which is more than its keys and values where heads are padded") {
