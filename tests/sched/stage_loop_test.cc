@@ -58,6 +58,52 @@ asio::awaitable<void> run_loop(StageLoop& loop) {
   co_await loop.run();
 }
 
+/// The first of several stages, whose activations lie in buffers that take turns.
+class Buffered final : public StageRunner {
+ public:
+  explicit Buffered(size_t buffers) : buffers_(buffers) {}
+  [[nodiscard]] size_t output_row_bytes() const override { return 1; }
+  [[nodiscard]] size_t input_row_bytes() const override { return 0; }
+  [[nodiscard]] size_t output_buffers() const override { return buffers_.size(); }
+  [[nodiscard]] asio::awaitable<Result> run(const StageBatch&, std::span<const std::byte>) override {
+    std::byte& buffer = buffers_[runs_++ % buffers_.size()];
+    buffer = static_cast<std::byte>(runs_);
+    Result result;
+    result.activations = {&buffer, 1};
+    co_return result;
+  }
+  [[nodiscard]] size_t runs() const { return runs_; }
+
+ private:
+  std::vector<std::byte> buffers_;
+  size_t runs_ = 0;
+};
+
+/// A neighbour that takes one run's activations after another: how many runs there were before each.
+asio::awaitable<void> run_ahead(async::Runtime& runtime, Buffered& runner, size_t plan_count,
+                                std::vector<size_t>& runs) {
+  comm::Link in = comm::make_in_process_link(runtime, runtime, plan_count + 1);
+  comm::Link out = comm::make_in_process_link(runtime, runtime, plan_count + 1);
+  const StageLoopOptions options{
+      .stage = StageId(0), .first = true, .bounds = kBounds, .window = plan_count + 1, .watchdog = {}};
+  StageLoop loop(runtime, options, runner, std::move(in.receiver), std::move(out.sender));
+  async::TaskGroup tasks(runtime);
+  tasks.spawn("stage", run_loop(loop));
+  for (uint64_t id = 0; id < plan_count; ++id) {
+    Plan plan = prompt_of_one(id);
+    if (id > 0) plan.closes = {SlotId(0)};
+    in.sender->send(MessageKind::kPlan, plan.generation, plan.id, plan.encode());
+  }
+  for (size_t taken = 0; taken < plan_count; ++taken) {
+    co_await async::sleep_for(runtime, 1ms);
+    runs.push_back(runner.runs());
+    const comm::Message message = co_await out.receiver->receive(MessageKind::kActivations);
+    CHECK(message.payload.bytes()[0] == static_cast<std::byte>(taken + 1));
+  }
+  loop.stop("enough");
+  co_await tasks.join();
+}
+
 /// The only stage of a ring in one generation of one plan: why it ends.
 asio::awaitable<void> run_generation(async::Runtime& runtime, StageRunner& runner, Plan plan, std::string& reason) {
   comm::Link in = comm::make_in_process_link(runtime, runtime, 4);
@@ -76,6 +122,21 @@ asio::awaitable<void> run_generation(async::Runtime& runtime, StageRunner& runne
 }
 
 }  // namespace
+
+TEST_CASE("a stage is ahead of its neighbour by as many runs as it has buffers") {
+  for (const size_t buffers : {size_t{2}, size_t{4}}) {
+    async::VirtualWorld world(1);
+    async::Runtime& runtime = world.add_thread();
+    async::TaskGroup tasks(runtime);
+    Buffered runner(buffers);
+    std::vector<size_t> runs;
+    tasks.spawn("neighbour", run_ahead(runtime, runner, 6, runs));
+    world.run();
+    std::vector<size_t> wanted;
+    for (size_t taken = 0; taken < 6; ++taken) wanted.push_back(std::min<size_t>(taken + buffers, 6));
+    REQUIRE(runs == wanted);
+  }
+}
 
 TEST_CASE("a load that fails ends its generation and none after it") {
   async::VirtualWorld world(1);
