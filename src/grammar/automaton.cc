@@ -35,9 +35,9 @@ class AutomatonBuilder {
     if (is_too_large_) {
       return invalid(fmt::format("it takes more than {} states (large counts, or many parts)", Automaton::kMostStates));
     }
-    find_finishing();
+    finishes_ = reaching_ends(true);
     if (!finishes_[rules_[0].begin]) return invalid("no text matches it");
-    find_nullable();
+    ends_freely_ = reaching_ends(false);
     RETURN_IF_ERROR(check_recursion());
     Automaton automaton = flatten();
     if (!reads_anything()) return invalid("only the empty text matches it");
@@ -181,33 +181,28 @@ class AutomatonBuilder {
     return counted;
   }
 
-  /// Calls visit(from, to, through) for every edge; `through` is the rule that the edge runs, or nothing.
-  template <class Visit>
-  void for_each_edge(const Visit& visit) const {
-    for (StateId from = 0; from < states_.size(); ++from) {
-      for (const Automaton::ByteEdge& edge : states_[from].bytes) visit(from, edge.to, kNoRule);
-      for (const StateId to : states_[from].empties) visit(from, to, kNoRule);
-      for (const CallEdge& call : states_[from].calls) visit(from, call.to, call.rule);
-    }
-  }
-
-  /// States from which the rule's end can be reached: backwards from the ends, where an edge that runs a rule counts
-  /// once
-  /// that rule's begin is known to finish.
-  void find_finishing() {
+  /// States from which the rule's end can be reached, by empty edges alone or also by those that read: backwards from
+  /// the ends, where an edge that runs a rule counts once that rule's begin is one of them.
+  [[nodiscard]] std::vector<bool> reaching_ends(bool reads) const {
     std::vector<std::vector<std::pair<StateId, RuleIndex>>> into(states_.size());
     std::vector<std::vector<std::pair<StateId, StateId>>> runs(rules_.size());
-    for_each_edge([&](StateId from, StateId to, RuleIndex rule) {
-      into[to].emplace_back(from, rule);
-      if (rule != kNoRule) runs[rule].emplace_back(from, to);
-    });
+    for (StateId from = 0; from < states_.size(); ++from) {
+      for (const Automaton::ByteEdge& edge : states_[from].bytes) {
+        if (reads) into[edge.to].emplace_back(from, kNoRule);
+      }
+      for (const StateId to : states_[from].empties) into[to].emplace_back(from, kNoRule);
+      for (const CallEdge& call : states_[from].calls) {
+        into[call.to].emplace_back(from, call.rule);
+        runs[call.rule].emplace_back(from, call.to);
+      }
+    }
     std::unordered_map<StateId, RuleIndex> begins;
     for (RuleIndex rule = 0; rule < rules_.size(); ++rule) begins.emplace(rules_[rule].begin, rule);
-    finishes_.assign(states_.size(), false);
+    std::vector<bool> reaching(states_.size());
     std::vector<StateId> found;
     const auto add = [&](StateId state) {
-      if (finishes_[state]) return;
-      finishes_[state] = true;
+      if (reaching[state]) return;
+      reaching[state] = true;
       found.push_back(state);
     };
     for (const Rule& rule : rules_) add(rule.end);
@@ -215,46 +210,35 @@ class AutomatonBuilder {
       const StateId state = found.back();
       found.pop_back();
       for (const auto& [from, rule] : into[state]) {
-        if (rule == kNoRule || finishes_[rules_[rule].begin]) add(from);
+        if (rule == kNoRule || reaching[rules_[rule].begin]) add(from);
       }
       const auto begun = begins.find(state);
       if (begun == begins.end()) continue;
       for (const auto& [from, to] : runs[begun->second]) {
-        if (finishes_[to]) add(from);
+        if (reaching[to]) add(from);
       }
     }
+    return reaching;
   }
 
-  /// States reached from `state` without reading a byte.
-  [[nodiscard]] std::vector<StateId> reached_freely(StateId state) const {
-    std::vector<StateId> reached{state};
-    std::vector<bool> seen(states_.size());
-    seen[state] = true;
+  /// Rules that run before anything has been read, once `rule` has begun.
+  [[nodiscard]] std::vector<RuleIndex> run_at_once(RuleIndex rule, std::vector<RuleIndex>& seen_from) const {
+    std::vector<StateId> reached{rules_[rule].begin};
+    std::vector<RuleIndex> runs;
     const auto add = [&](StateId to) {
-      if (!seen[to]) reached.push_back(to);
-      seen[to] = true;
+      if (std::exchange(seen_from[to], rule) != rule) reached.push_back(to);
     };
     for (size_t i = 0; i < reached.size(); ++i) {
       const State& at = states_[reached[i]];
       for (const StateId to : at.empties) add(to);
       for (const CallEdge& call : at.calls) {
-        if (nullable_[call.rule]) add(call.to);
+        runs.push_back(call.rule);
+        if (ends_freely_[rules_[call.rule].begin]) add(call.to);
       }
     }
-    return reached;
-  }
-
-  void find_nullable() {
-    nullable_.assign(rules_.size(), false);
-    for (bool changed = true; changed;) {
-      changed = false;
-      for (RuleIndex rule = 0; rule < rules_.size(); ++rule) {
-        if (nullable_[rule]) continue;
-        const auto reached = reached_freely(rules_[rule].begin);
-        nullable_[rule] = std::ranges::find(reached, rules_[rule].end) != reached.end();
-        changed = changed || nullable_[rule];
-      }
-    }
+    std::ranges::sort(runs);
+    runs.erase(std::ranges::unique(runs).begin(), runs.end());
+    return runs;
   }
 
   [[nodiscard]] Result<void> check_recursion() const {
@@ -265,14 +249,10 @@ class AutomatonBuilder {
       std::vector<RuleIndex> runs;  // before it reads
     };
     std::vector<Visit> open;
+    std::vector<RuleIndex> seen_from(states_.size(), kNoRule);
     const auto enter = [&](RuleIndex rule) {
       marks[rule] = Mark::kOpen;
-      Visit& visit = open.emplace_back(Visit{rule, {}});
-      for (const StateId state : reached_freely(rules_[rule].begin)) {
-        for (const CallEdge& call : states_[state].calls) visit.runs.push_back(call.rule);
-      }
-      std::ranges::sort(visit.runs);
-      visit.runs.erase(std::ranges::unique(visit.runs).begin(), visit.runs.end());
+      open.push_back({rule, run_at_once(rule, seen_from)});
     };
     for (RuleIndex root = 0; root < rules_.size(); ++root) {
       if (marks[root] == Mark::kNew) enter(root);
@@ -308,7 +288,7 @@ class AutomatonBuilder {
       for (const CallEdge& call : states_[state].calls) {
         if (!finishes_[rules_[call.rule].begin] || !finishes_[call.to]) continue;
         open.push_back(rules_[call.rule].begin);
-        if (nullable_[call.rule]) open.push_back(call.to);
+        if (ends_freely_[rules_[call.rule].begin]) open.push_back(call.to);
       }
     }
     return false;
@@ -351,7 +331,7 @@ class AutomatonBuilder {
   std::vector<Rule> rules_;
   std::unordered_map<const Expression*, Counted> counted_;
   std::vector<bool> finishes_;
-  std::vector<bool> nullable_;
+  std::vector<bool> ends_freely_;
   bool is_too_large_ = false;
 };
 

@@ -100,7 +100,8 @@ class EbnfReader {
 
   ExpressionPtr read_repeated() {
     ExpressionPtr term = read_term();
-    for (;;) {
+    for (uint32_t quantifiers = 0;; ++quantifiers) {
+      if (quantifiers > kMostQuantifiers) cursor_.fail("too many quantifiers behind each other");
       if (cursor_.take("*")) {
         term = repeat(std::move(term), 0);
       } else if (cursor_.take("+")) {

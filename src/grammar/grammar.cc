@@ -61,13 +61,13 @@ void Grammar::warm_up() const {
   uint32_t warmed = 0;
   for (StateId state = 0; state < automaton_.state_count() && warmed < kMostWarmed; ++state) {
     if (bytes_read(automaton_, state) < kManyBytes) continue;
-    first->warm(state);
+    if (!first->warm(state)) return;
     ++warmed;
   }
   for (const Automaton::Counted& counted : automaton_.counted()) {
     for (const StateId state : first->readers_at(counted.begin)) {
       if (bytes_read(automaton_, state) < kManyBytes || ++warmed > 2 * kMostWarmed) continue;
-      first->warm(state, counted.loop);
+      if (!first->warm(state, counted.loop)) return;
     }
   }
 }

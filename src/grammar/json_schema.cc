@@ -21,6 +21,10 @@ using Names = std::span<const std::string_view>;
 
 constexpr uint32_t kMostNesting = 64;
 constexpr uint32_t kMostCount = 100'000;
+constexpr size_t kMostProperties = 2000;  // of an object; each nests the tree
+constexpr size_t kMostPrefixItems = 2000;
+/// Of the names that members beside them have to differ from, in bytes.
+constexpr size_t kMostOtherNames = 4096;
 
 constexpr std::array<std::string_view, 13> kAnnotations = {
     "title",      "description", "default",  "examples", "example",     "$schema",  "$id",
@@ -232,6 +236,7 @@ class SchemaReader {
     if (object["required"].get(value) != simdjson::SUCCESS) return required;
     simdjson::dom::array array;
     if (value.get_array().get(array) != simdjson::SUCCESS) fail(schema, "required: wanted an array of names");
+    if (array.size() > kMostProperties) fail(schema, fmt::format("required: wanted at most {}", kMostProperties));
     for (const Json item : array) {
       if (item.get_string().get(required.emplace_back()) != simdjson::SUCCESS) fail(schema, "required: wanted names");
     }
@@ -246,6 +251,7 @@ class SchemaReader {
     if (object["properties"].get(value) == simdjson::SUCCESS) {
       JsonObject members;
       if (value.get_object().get(members) != simdjson::SUCCESS) fail(schema, "properties: wanted an object");
+      if (members.size() > kMostProperties) fail(schema, fmt::format("properties: wanted at most {}", kMostProperties));
       for (const auto& [name, json] : members) {
         ExpressionPtr content = read({json, fmt::format("{}.properties.{}", schema.place, name.substr(0, 64))});
         const bool is_required = std::erase(required, name) > 0;
@@ -265,6 +271,12 @@ class SchemaReader {
       }
       properties.push_back({name, member_of(JsonRules::quoted(name), additional), true});
       names.push_back(name);
+    }
+    size_t name_bytes = 0;
+    for (const std::string_view name : names) name_bytes += name.size();
+    if (additional != nullptr && name_bytes > kMostOtherNames) {
+      fail(schema, fmt::format("additionalProperties beside properties whose names have more than {} bytes together",
+                               kMostOtherNames));
     }
     ExpressionPtr other = additional == nullptr ? nullptr : member_of(rules_.other_key(names), std::move(additional));
     return sequence({literal("{"), rules_.space(), members_of(properties, other), literal("}")});
@@ -309,6 +321,9 @@ class SchemaReader {
     Json value;
     if (object["prefixItems"].get(value) == simdjson::SUCCESS) {
       items = read_each({value, schema.place + ".prefixItems"});
+    }
+    if (items.size() > kMostPrefixItems) {
+      fail(schema, fmt::format("prefixItems: wanted at most {}", kMostPrefixItems));
     }
     const auto prefix = static_cast<uint32_t>(items.size());
     ExpressionPtr further;

@@ -16,7 +16,7 @@ constexpr uint32_t kFewPart = 64;
 constexpr size_t kFewAsked = 16;
 /// Frames visited for one question, up to a microsecond each: a grammar that takes more can be matched in too many
 /// ways.
-constexpr uint64_t kMostWork = 500'000;
+constexpr uint64_t kMostWork = 200'000;
 
 uint64_t hash_of(std::span<const uint32_t> words) {
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a, by words
@@ -35,7 +35,7 @@ Memo::Memo(const Grammar& grammar)
   const Place nowhere = collect();
   CHECK(nowhere == kNowhere);
   visit(frame_of(automaton_.begin(), kBottom));
-  begin_ = is_exhausted_ ? kNowhere : collect();
+  begin_ = collect_if_true();
 }
 
 Memo::Frame Memo::frame_of(StateId state, Frame parent) {
@@ -119,6 +119,10 @@ Memo::Place Memo::compute_step(Place place, uint8_t byte) {
       if (edge.low <= byte && byte <= edge.high) visit(frame_of(edge.to, data.parent));
     }
   }
+  return collect_if_true();
+}
+
+Memo::Place Memo::collect_if_true() {
   if (!is_exhausted_) return collect();
   found_.clear();
   found_end_ = false;
@@ -221,10 +225,11 @@ LocalTokens Memo::compute_local(StateId state, StateId loop) {
   return local;
 }
 
-void Memo::warm(StateId state, StateId loop) {
+bool Memo::warm(StateId state, StateId loop) {
   const std::lock_guard lock(mutex_);
   begin_work();
   (void)local(state, loop);
+  return !is_exhausted_;
 }
 
 std::vector<StateId> Memo::readers_at(StateId state) {

@@ -55,7 +55,8 @@ class Memo {
   /// About what it takes.
   [[nodiscard]] size_t bytes() const;
   /// Computes what may follow at `state`, so that no answer has to wait for it; with a loop, in runs of a counted rule.
-  void warm(StateId state, StateId loop = 0);
+  /// False: it would take too long.
+  [[nodiscard]] bool warm(StateId state, StateId loop = 0);
   /// States that read bytes and are reached from `state` without one.
   [[nodiscard]] std::vector<StateId> readers_at(StateId state);
 
@@ -85,6 +86,7 @@ class Memo {
   void visit(Frame frame);
   /// The place of what visit() has found; forgets that.
   [[nodiscard]] Place collect();
+  [[nodiscard]] Place collect_if_true();
   [[nodiscard]] const LocalTokens& local(StateId state, StateId loop);
   [[nodiscard]] LocalTokens compute_local(StateId state, StateId loop);
   void add_tokens(Place place, Frame frame, TokenMask& mask, bool& is_large);

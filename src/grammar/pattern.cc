@@ -78,7 +78,8 @@ class PatternReader {
 
   ExpressionPtr read_quantified() {
     ExpressionPtr term = read_term();
-    for (;;) {
+    for (uint32_t quantifiers = 0;; ++quantifiers) {
+      if (quantifiers > kMostQuantifiers) cursor_.fail("too many quantifiers behind each other");
       Counts counts;
       if (cursor_.take("*")) {
         counts = {0, std::nullopt};

@@ -75,6 +75,8 @@ struct Counts {
   std::optional<uint32_t> most;
 };
 inline constexpr uint32_t kMostCount = 100'000;
+/// Quantifiers of one term, one behind the other, each of which nests the tree.
+inline constexpr uint32_t kMostQuantifiers = 16;
 [[nodiscard]] inline Counts take_counts(TextCursor& cursor) {
   Counts counts;
   const auto first = cursor.take_number(kMostCount);

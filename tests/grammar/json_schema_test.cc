@@ -214,6 +214,16 @@ TEST_CASE("what a schema asks for in vain is refused by name and place") {
     INFO(schema << ": " << message_of(of_schema(schema)));
     CHECK(message_of(of_schema(schema)).starts_with(message));
   }
+  const auto with_properties = [](int count, std::string_view more) {
+    std::string properties;
+    for (int i = 0; i < count; ++i) properties += fmt::format(R"({}"a{}":{{"type":"null"}})", i > 0 ? "," : "", i);
+    return message_of(of_schema(fmt::format(R"({{"properties":{{{}}}{}}})", properties, more)));
+  };
+  CHECK(with_properties(1500, "") == "no error");
+  CHECK(with_properties(2001, "") == "schema: properties: wanted at most 2000");
+  CHECK(with_properties(200, R"(,"additionalProperties":true)") == "no error");
+  CHECK(with_properties(1500, R"(,"additionalProperties":true)") ==
+        "schema: additionalProperties beside properties whose names have more than 4096 bytes together");
   std::string deep = "{}";
   for (int i = 0; i < 100; ++i) deep = R"({"items":)" + deep + "}";
   CHECK(message_of(of_schema(deep)).ends_with("it is nested more than 64 deep"));

@@ -71,6 +71,7 @@ TEST_CASE("what a pattern cannot say is refused by name") {
       {"[z-a]", "a range is the wrong way round (at byte 4)"},
       {"[a-\\d]", "a range wants single characters (at byte 5)"},
       {"[[:alpha:]]", "named classes are not supported (at byte 1)"},
+      {"a????????????????????????????????????????", "too many quantifiers behind each other (at byte 35)"},
       {"a{3,2}", "the counts are the wrong way round (at byte 6)"},
       {"a{200000}", "a count is larger than 100000 (at byte 7)"},
       {"(a)\\1", "references back are not supported (at byte 5)"},
