@@ -47,14 +47,13 @@ constexpr Form kForms[] = {
 Result<std::shared_ptr<const grammar::Grammar>> compile(const Form& form,
                                                         const std::shared_ptr<const grammar::Vocabulary>& vocabulary) {
   grammar::Definition definition;
-  definition.add("the answer");
   auto read = [&]() -> Result<grammar::ExpressionPtr> {
     if (*form.pattern != '\0') return grammar::read_pattern(form.pattern);
     if (*form.schema == '\0') return grammar::any_json_object(definition);
     return grammar::read_json_schema(form.schema, definition);
   }();
   if (read.has_error()) return read.error();
-  definition.rules[0].expression = *read;
+  definition.root = *read;
   return grammar::Grammar::compile(definition, vocabulary, {});
 }
 

@@ -27,16 +27,21 @@ class AutomatonBuilder {
   explicit AutomatonBuilder(const Definition& definition) : definition_(definition) {}
 
   Result<Automaton> build() {
+    CHECK(definition_.root != nullptr, "a definition without a root");
     for (const Definition::Rule& rule : definition_.rules) {
       CHECK(rule.expression != nullptr, "rule {} is not defined", rule.name);
       add_rule(rule.name);
     }
-    for (size_t i = 0; i < definition_.rules.size(); ++i) build(*definition_.rules[i].expression, rules_[i]);
+    root_ = add_rule("the whole");
+    build(*definition_.root, Rule(rules_[root_]));
+    for (size_t i = 0; i < definition_.rules.size(); ++i) {
+      build(*definition_.rules[i].expression, Rule(rules_[i]));
+    }
     if (is_too_large_) {
       return invalid(fmt::format("it takes more than {} states (large counts, or many parts)", Automaton::kMostStates));
     }
     finishes_ = reaching_ends(true);
-    if (!finishes_[rules_[0].begin]) return invalid("no text matches it");
+    if (!finishes_[rules_[root_].begin]) return invalid("no text matches it");
     ends_freely_ = reaching_ends(false);
     RETURN_IF_ERROR(check_recursion());
     Automaton automaton = flatten();
@@ -275,7 +280,7 @@ class AutomatonBuilder {
 
   [[nodiscard]] bool reads_anything() const {
     std::vector<bool> seen(states_.size());
-    std::vector<StateId> open{rules_[0].begin};
+    std::vector<StateId> open{rules_[root_].begin};
     while (!open.empty()) {
       const StateId state = open.back();
       open.pop_back();
@@ -296,7 +301,7 @@ class AutomatonBuilder {
 
   [[nodiscard]] Automaton flatten() const {
     Automaton automaton;
-    automaton.begin_ = rules_[0].begin;
+    automaton.begin_ = rules_[root_].begin;
     for (const State& state : states_) automaton.counted_places_.push_back(state.counted);
     for (const auto& [part, counted] : counted_) {
       automaton.counted_.push_back({rules_[counted.rule].begin, counted.loop});
@@ -329,6 +334,7 @@ class AutomatonBuilder {
   const Definition& definition_;
   std::vector<State> states_;
   std::vector<Rule> rules_;
+  RuleIndex root_ = 0;
   std::unordered_map<const Expression*, Counted> counted_;
   std::vector<bool> finishes_;
   std::vector<bool> ends_freely_;

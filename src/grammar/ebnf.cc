@@ -100,21 +100,11 @@ class EbnfReader {
 
   ExpressionPtr read_repeated() {
     ExpressionPtr term = read_term();
-    for (uint32_t quantifiers = 0;; ++quantifiers) {
-      if (quantifiers > kMostQuantifiers) cursor_.fail("too many quantifiers behind each other");
-      if (cursor_.take("*")) {
-        term = repeat(std::move(term), 0);
-      } else if (cursor_.take("+")) {
-        term = repeat(std::move(term), 1);
-      } else if (cursor_.take("?")) {
-        term = optional(std::move(term));
-      } else if (cursor_.take("{")) {
-        const Counts counts = take_counts(cursor_);
-        term = repeat(std::move(term), counts.least, counts.most);
-      } else {
-        return term;
-      }
+    for (uint32_t quantifiers = 0; const auto counts = take_quantifier(cursor_); ++quantifiers) {
+      if (quantifiers == kMostQuantifiers) cursor_.fail("too many quantifiers behind each other");
+      term = repeat(std::move(term), counts->least, counts->most);
     }
+    return term;
   }
 
   ExpressionPtr read_term() {

@@ -43,13 +43,15 @@ struct Expression {
 [[nodiscard]] ExpressionPtr optional(ExpressionPtr part);
 [[nodiscard]] ExpressionPtr reference(RuleIndex rule);
 
-/// Rules by number; texts match the first. A rule is referred to by its number before its expression is known.
+/// What texts match: the root, which may refer to rules by number, also before their expressions are known.
 struct Definition {
   struct Rule {
     std::string name;          ///< for messages
     ExpressionPtr expression;  ///< null until it is known
   };
   std::vector<Rule> rules;
+  ExpressionPtr root;
+  std::string given;  ///< what texts begin with, as it has been written by others
 
   RuleIndex add(std::string name, ExpressionPtr expression = nullptr) {
     rules.push_back({std::move(name), std::move(expression)});

@@ -22,8 +22,12 @@ uint32_t bytes_read(const Automaton& automaton, StateId state) {
 
 }  // namespace
 
-Grammar::Grammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary, std::vector<TokenId> ends)
-    : automaton_(std::move(automaton)), vocabulary_(std::move(vocabulary)), ends_(std::move(ends)) {}
+Grammar::Grammar(Automaton automaton, std::string given, std::shared_ptr<const Vocabulary> vocabulary,
+                 std::vector<TokenId> ends)
+    : automaton_(std::move(automaton)),
+      given_(std::move(given)),
+      vocabulary_(std::move(vocabulary)),
+      ends_(std::move(ends)) {}
 
 Grammar::~Grammar() = default;
 
@@ -34,7 +38,8 @@ Result<std::shared_ptr<const Grammar>> Grammar::compile(const Definition& defini
   if (automaton.has_error()) return automaton.error();
   std::ranges::sort(ends);
   std::erase_if(ends, [&](TokenId token) { return token < 0 || token >= static_cast<TokenId>(vocabulary->size()); });
-  auto grammar = std::make_shared<const Grammar>(std::move(*automaton), std::move(vocabulary), std::move(ends));
+  auto grammar =
+      std::make_shared<const Grammar>(std::move(*automaton), definition.given, std::move(vocabulary), std::move(ends));
   grammar->warm_up();
   if (Matcher(grammar, false).allowed() == nullptr) {
     return Error{ErrorCode::kInvalidArgument,
@@ -73,7 +78,10 @@ void Grammar::warm_up() const {
 }
 
 Matcher::Matcher(std::shared_ptr<const Grammar> grammar, bool draws_ends)
-    : grammar_(std::move(grammar)), memo_(grammar_->memo()), place_(memo_->begin()), draws_ends_(draws_ends) {}
+    : grammar_(std::move(grammar)),
+      memo_(grammar_->memo()),
+      place_(memo_->after(memo_->begin(), grammar_->given_)),
+      draws_ends_(draws_ends) {}
 
 std::shared_ptr<const TokenMask> Matcher::allowed() const {
   return memo_->allowed(place_, draws_ends_);

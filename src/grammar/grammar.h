@@ -21,13 +21,14 @@ struct LocalTokens;
 /// Shared by all answers that are held to it; its const methods are thread-safe.
 class Grammar {
  public:
-  /// Errors: as Automaton::compile, and where no token begins a text that matches. `ends` are the tokens that end an
-  /// answer. Also finds out what most of the vocabulary
-  /// may follow in, which takes some milliseconds per such place of the grammar.
+  /// Errors: as Automaton::compile, and where no token begins what may follow the given text. `ends` are the tokens
+  /// that end an answer. Also finds out what most of the vocabulary may follow in, which takes some milliseconds per
+  /// such place of the grammar.
   [[nodiscard]] static Result<std::shared_ptr<const Grammar>> compile(const Definition& definition,
                                                                       std::shared_ptr<const Vocabulary> vocabulary,
                                                                       std::vector<TokenId> ends);
-  Grammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary, std::vector<TokenId> ends);
+  Grammar(Automaton automaton, std::string given, std::shared_ptr<const Vocabulary> vocabulary,
+          std::vector<TokenId> ends);
   ~Grammar();
 
   [[nodiscard]] const Automaton& automaton() const { return automaton_; }
@@ -44,6 +45,7 @@ class Grammar {
   void warm_up() const;
 
   const Automaton automaton_;
+  const std::string given_;
   const std::shared_ptr<const Vocabulary> vocabulary_;
   const std::vector<TokenId> ends_;
   mutable std::mutex mutex_;

@@ -35,7 +35,7 @@ Memo::Memo(const Grammar& grammar)
   const Place nowhere = collect();
   CHECK(nowhere == kNowhere);
   visit(frame_of(automaton_.begin(), kBottom));
-  begin_ = collect_if_true();
+  begin_ = collect_unless_exhausted();
 }
 
 Memo::Frame Memo::frame_of(StateId state, Frame parent) {
@@ -119,10 +119,10 @@ Memo::Place Memo::compute_step(Place place, uint8_t byte) {
       if (edge.low <= byte && byte <= edge.high) visit(frame_of(edge.to, data.parent));
     }
   }
-  return collect_if_true();
+  return collect_unless_exhausted();
 }
 
-Memo::Place Memo::collect_if_true() {
+Memo::Place Memo::collect_unless_exhausted() {
   if (!is_exhausted_) return collect();
   found_.clear();
   found_end_ = false;

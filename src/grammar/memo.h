@@ -86,7 +86,7 @@ class Memo {
   void visit(Frame frame);
   /// The place of what visit() has found; forgets that.
   [[nodiscard]] Place collect();
-  [[nodiscard]] Place collect_if_true();
+  [[nodiscard]] Place collect_unless_exhausted();
   [[nodiscard]] const LocalTokens& local(StateId state, StateId loop);
   [[nodiscard]] LocalTokens compute_local(StateId state, StateId loop);
   void add_tokens(Place place, Frame frame, TokenMask& mask, bool& is_large);

@@ -78,26 +78,14 @@ class PatternReader {
 
   ExpressionPtr read_quantified() {
     ExpressionPtr term = read_term();
-    for (uint32_t quantifiers = 0;; ++quantifiers) {
-      if (quantifiers > kMostQuantifiers) cursor_.fail("too many quantifiers behind each other");
-      Counts counts;
-      if (cursor_.take("*")) {
-        counts = {0, std::nullopt};
-      } else if (cursor_.take("+")) {
-        counts = {1, std::nullopt};
-      } else if (cursor_.take("?")) {
-        counts = {0, 1};
-      } else if (cursor_.peek() == '{' && (is_digit(cursor_.peek(1)) || cursor_.peek(1) == ',')) {
-        cursor_.skip();
-        counts = take_counts(cursor_);
-      } else {
-        return term;
-      }
-      term = repeat(std::move(term), counts.least, counts.most);
+    for (uint32_t quantifiers = 0; const auto counts = take_quantifier(cursor_); ++quantifiers) {
+      if (quantifiers == kMostQuantifiers) cursor_.fail("too many quantifiers behind each other");
+      term = repeat(std::move(term), counts->least, counts->most);
       if (cursor_.take("?")) continue;  // lazy
       if (cursor_.peek() == '+') cursor_.fail("possessive quantifiers are not supported");
       if (cursor_.peek() == '*') cursor_.fail("a quantifier behind a quantifier");
     }
+    return term;
   }
 
   static bool is_digit(char c) { return c >= '0' && c <= '9'; }

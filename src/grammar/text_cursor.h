@@ -93,4 +93,16 @@ inline constexpr uint32_t kMostQuantifiers = 16;
   return counts;
 }
 
+/// What stands behind a term, if it says how often that comes: `*`, `+`, `?`, or counts in braces.
+[[nodiscard]] inline std::optional<Counts> take_quantifier(TextCursor& cursor) {
+  if (cursor.take("*")) return Counts{0, std::nullopt};
+  if (cursor.take("+")) return Counts{1, std::nullopt};
+  if (cursor.take("?")) return Counts{0, 1};
+  const bool has_counts =
+      cursor.peek() == '{' && (cursor.peek(1) == ',' || (cursor.peek(1) >= '0' && cursor.peek(1) <= '9'));
+  if (!has_counts) return std::nullopt;
+  cursor.skip();
+  return take_counts(cursor);
+}
+
 }  // namespace millrace::grammar

@@ -8,8 +8,11 @@
 
 #include "base/ids.h"
 #include "base/result.h"
-#include "grammar/grammar.h"
 #include "tensor/sampling.h"
+
+namespace millrace::grammar {
+class Grammar;
+}
 
 /// What a client asks of the engine and what it hears back; plain data.
 namespace millrace::sched {

@@ -53,6 +53,10 @@ std::optional<PrefetchPolicy> parse_prefetch_policy(std::string_view name) {
   return std::nullopt;
 }
 
+bool draws_ends(const grammar::Grammar& grammar, const tensor::SamplingParams& sampling) {
+  return std::ranges::find_first_of(grammar.ends(), sampling.stop_token_ids) != grammar.ends().end();
+}
+
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
       cache_(cache_options(options)),
@@ -95,9 +99,7 @@ void Scheduler::add(SequenceId id, GenerateRequest request) {
   sequence->tokens = std::move(request.prompt);
   sequence->request = std::move(request);
   if (const auto& grammar = sequence->request.grammar; grammar != nullptr) {
-    const auto& stops = sequence->request.sampling.stop_token_ids;
-    const bool draws_ends = std::ranges::find_first_of(grammar->ends(), stops) != grammar->ends().end();
-    sequence->matcher.emplace(grammar, draws_ends);
+    sequence->matcher.emplace(grammar, draws_ends(*grammar, sequence->request.sampling));
   }
   waiting_.push_back(sequence.get());
   prefetch(*sequence);

@@ -50,6 +50,9 @@ struct SchedulerOptions {
   uint64_t first_copy = 1;     ///< cache::PrefixCacheOptions::first_copy
 };
 
+/// Whether an answer may be ended by a token that its grammar knows as an end: with ignore_eos none stops it.
+[[nodiscard]] bool draws_ends(const grammar::Grammar& grammar, const tensor::SamplingParams& sampling);
+
 /// News of one sequence for its client.
 struct SequenceUpdate {
   SequenceId id;

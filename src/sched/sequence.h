@@ -7,6 +7,7 @@
 
 #include "base/ids.h"
 #include "cache/prefix_cache.h"
+#include "grammar/grammar.h"
 #include "sched/request.h"
 
 namespace millrace::sched {

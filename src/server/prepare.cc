@@ -193,10 +193,28 @@ bool Preparer::may_reason(const text::ChatTemplate& chosen) const {
   return options_.reasoning_parser == "think" || (options_.reasoning_parser == "auto" && chosen.reasons());
 }
 
-FormStart Preparer::form_start(const text::ChatTemplate& chosen, const openai::ChatRequest& request,
-                               const text::AnswerFormat& format) const {
-  if (format.begins_in_reasoning) return FormStart::kBegunReasoning;
-  return may_reason(chosen) && !request.conversation.continue_final_message ? FormStart::kMayReason : FormStart::kPlain;
+HeldAnswer Preparer::held_answer(const text::ChatTemplate& chosen, const openai::ChatRequest& request,
+                                 const text::AnswerFormat& format) const {
+  const openai::Conversation& conversation = request.conversation;
+  HeldAnswer held;
+  if (format.begins_in_reasoning) {
+    held.start = AnswerStart::kBegunReasoning;
+  } else if (may_reason(chosen) && !conversation.continue_final_message) {
+    held.start = AnswerStart::kMayReason;
+  }
+  held.form = request.form;
+  const bool are_wanted = conversation.forces_call();
+  const bool are_held = are_wanted || held.form || std::ranges::any_of(conversation.tools, &openai::Tool::is_strict);
+  if (!format.tools || !are_held) return held;
+  held.calls = HeldCalls{*format.tools, conversation.tools, are_wanted, request.parallel_tool_calls};
+  if (conversation.tool_choice == openai::ToolChoice::kNamed) {
+    std::erase_if(held.calls->tools, [&](const openai::Tool& tool) { return tool.name != conversation.chosen_tool; });
+    held.calls->may_be_several = false;
+  }
+  if (are_wanted && held.start == AnswerStart::kPlain) {
+    held.given = text::call_prefix(*format.tools, conversation.chosen_tool);
+  }
+  return held;
 }
 
 text::AnswerFormat Preparer::answer_format(const text::ChatTemplate& chosen, const openai::ChatRequest& request,
@@ -207,11 +225,7 @@ text::AnswerFormat Preparer::answer_format(const text::ChatTemplate& chosen, con
   format.begins_in_reasoning = conversation.continue_final_message
                                    ? text::is_within_reasoning(conversation.messages.back().content)
                                    : text::opens_reasoning(prompt);
-  if (!conversation.has_tools()) return format;
-  format.tools = tool_format(chosen);
-  if (conversation.tool_choice != openai::ToolChoice::kAuto) {
-    format.prefix = text::call_prefix(*format.tools, conversation.chosen_tool);
-  }
+  if (conversation.has_tools()) format.tools = tool_format(chosen);
   return format;
 }
 
@@ -225,7 +239,7 @@ ApiResult<std::string> Preparer::render_with(const text::ChatTemplate& chosen,
   text::ChatInput input;
   input.messages_json = messages;
   input.default_kwargs_json = options_.default_chat_template_kwargs;
-  if (conversation.has_tools()) input.tools_json = conversation.tools;
+  if (conversation.has_tools()) input.tools_json = conversation.tools_json;
   input.reasoning_effort = conversation.reasoning_effort;
   input.enable_thinking = conversation.enable_thinking;
   if (!input.enable_thinking && !conversation.reasoning_effort.empty()) {
@@ -271,15 +285,11 @@ ApiResult<GenerationSpec> Preparer::prepare(openai::CompletionRequest request, c
       return ApiError{413, fmt::format("the text to echo is longer than {} bytes (--max-body-mib)", most), "prompt"};
     }
   }
-  return finish(request, std::move(spec), "prompt", header_id, FormStart::kPlain);
+  return finish(request, std::move(spec), "prompt", header_id, {.form = request.form});
 }
 
 ApiResult<GenerationSpec> Preparer::prepare(openai::ChatRequest request, const std::string& header_id) const {
   if (auto unknown = check_model(request.model)) return *unknown;
-  if (request.form && request.conversation.has_tools()) {
-    return bad_request(request.form->field, "{}: not supported beside tools, unless tool_choice is 'none'",
-                       request.form->field);
-  }
   auto chosen = choose_template(request.conversation);
   if (chosen.has_error()) return chosen.error();
   auto text = render_with(**chosen, request.conversation);
@@ -288,16 +298,16 @@ ApiResult<GenerationSpec> Preparer::prepare(openai::ChatRequest request, const s
   spec.info.kind = openai::ResponseKind::kChat;
   text::AnswerFormat& format = spec.options.answer;
   format = answer_format(**chosen, request, *text);
-  if (!format.prefix.empty() && std::exchange(format.begins_in_reasoning, false)) *text += text::kCloseReasoning;
-  *text += format.prefix;
+  const HeldAnswer held = held_answer(**chosen, request, format);
+  format.prefix = held.given;
+  *text += held.given;
   spec.options.parallel_tool_calls = request.parallel_tool_calls;
   spec.options.include_reasoning = request.include_reasoning;
   if (format.tools) spec.options.call_id_seed = seeds_.next();
   PreparedPrompt& prompt = spec.prompts.emplace_back();
   prompt.ids = service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false));
   truncate(prompt.ids, longest_prompt(request, 1), request.keep_prompt_start);
-  const FormStart start = form_start(**chosen, request, format);
-  return finish(request, std::move(spec), "messages", header_id, start);
+  return finish(request, std::move(spec), "messages", header_id, held);
 }
 
 uint32_t Preparer::longest_prompt(const openai::CommonRequest& request, uint32_t default_max_tokens) const {
@@ -397,12 +407,12 @@ void Preparer::fill_options(const openai::CommonRequest& request, GenerationSpec
 
 ApiResult<GenerationSpec> Preparer::finish(const openai::CommonRequest& request, GenerationSpec spec,
                                            std::string_view prompt_param, const std::string& header_id,
-                                           FormStart form_start) const {
+                                           const HeldAnswer& held) const {
   fill_options(request, spec);
   std::shared_ptr<const grammar::Grammar> grammar;
-  if (request.form) {
-    auto found = grammars_.grammar_of(*request.form, form_start);
-    if (found.has_error()) return bad_request(request.form->field, "{}: {}", request.form->name, found.error().message);
+  if (!held.is_free()) {
+    auto found = grammars_.grammar_of(held);
+    if (found.has_error()) return found.error();
     grammar = std::move(*found);
   }
   const tensor::SamplingParams params = sampling(request);

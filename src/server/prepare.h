@@ -77,12 +77,11 @@ class Preparer {
   [[nodiscard]] text::AnswerFormat answer_format(const text::ChatTemplate& chosen, const openai::ChatRequest& request,
                                                  std::string_view prompt) const;
   [[nodiscard]] bool may_reason(const text::ChatTemplate& chosen) const;
-  /// Where in the answer to a prompt what it is held to begins.
-  [[nodiscard]] FormStart form_start(const text::ChatTemplate& chosen, const openai::ChatRequest& request,
-                                     const text::AnswerFormat& format) const;
+  [[nodiscard]] HeldAnswer held_answer(const text::ChatTemplate& chosen, const openai::ChatRequest& request,
+                                       const text::AnswerFormat& format) const;
   [[nodiscard]] openai::ApiResult<GenerationSpec> finish(const openai::CommonRequest& request, GenerationSpec spec,
                                                          std::string_view prompt_param, const std::string& header_id,
-                                                         FormStart form_start) const;
+                                                         const HeldAnswer& held) const;
   /// A tokenizer may know more tokens than the model.
   [[nodiscard]] std::optional<openai::ApiError> check_vocabulary(const std::vector<TokenId>& ids,
                                                                  const PromptPlace& place) const;

@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "base/check.h"
+#include "sched/scheduler.h"
 
 namespace millrace::sim {
 namespace {
@@ -73,7 +74,7 @@ SimulatedModel::Continuation SimulatedModel::generate(std::span<const TokenId> p
                                                       const tensor::SamplingParams& sampling, int32_t prompt_top,
                                                       const std::shared_ptr<const grammar::Grammar>& grammar) const {
   std::optional<grammar::Matcher> matcher;
-  if (grammar != nullptr) matcher.emplace(grammar, false);
+  if (grammar != nullptr) matcher.emplace(grammar, sched::draws_ends(*grammar, sampling));
   std::vector<uint64_t> contexts(static_cast<size_t>(layer_count), 0);
   uint64_t hidden = 0;
   const auto feed = [&](TokenId token) {

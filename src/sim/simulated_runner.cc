@@ -140,16 +140,23 @@ void SimulatedRunner::ask_for_fault() {
   try {
     fault_();
   } catch (const StageDeath&) {
-    if (!other_process_) {
-      other_process_.emplace(OtherProcess{pages_, host_pages_, {std::vector<bool>(bounds_.host_page_count), {}}});
-      std::ranges::generate(other_process_->pages, random_);
-      std::ranges::generate(other_process_->host_pages, random_);
-    }
-    std::swap(pages_, other_process_->pages);
-    std::swap(host_pages_, other_process_->host_pages);
-    std::swap(host_tier(), other_process_->host_tier);
+    has_died_ = true;
     throw;
   }
+}
+
+// What the stage had under way has ended: nothing of it reaches the memory of the process that follows.
+void SimulatedRunner::forget_loads() {
+  loads_.clear();
+  if (!std::exchange(has_died_, false)) return;
+  if (!other_process_) {
+    other_process_.emplace(OtherProcess{pages_, host_pages_, {std::vector<bool>(bounds_.host_page_count), {}}});
+    std::ranges::generate(other_process_->pages, random_);
+    std::ranges::generate(other_process_->host_pages, random_);
+  }
+  std::swap(pages_, other_process_->pages);
+  std::swap(host_pages_, other_process_->host_pages);
+  std::swap(host_tier(), other_process_->host_tier);
 }
 
 asio::awaitable<sched::StageRunner::Result> SimulatedRunner::run(const sched::StageBatch& batch,

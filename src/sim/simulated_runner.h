@@ -31,8 +31,8 @@ struct SimulatedStage {
   SimulatedCost cost;
 };
 
-/// Thrown by a runner's `fault`: another process takes the place of the stage's, with other memory; and the next time
-/// the one that was there before, as it was.
+/// Thrown by a runner's `fault`: when the generation has ended another process takes the place of the stage's, with
+/// other memory; and the next time the one that was there before, as it was.
 struct StageDeath : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -53,6 +53,7 @@ class SimulatedRunner final : public sched::StageRunner {
   /// Copies happen at the end of the time that they take, of a load each layer's at its own; until then the cells
   /// written to hold noise.
   [[nodiscard]] async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host) override;
+  void forget_loads() override;
   [[nodiscard]] asio::awaitable<void> store_pages(std::span<const PageId> device,
                                                   std::span<const HostPageId> host) override;
   [[nodiscard]] std::span<std::byte> host_page(HostPageId page) override;
@@ -85,6 +86,7 @@ class SimulatedRunner final : public sched::StageRunner {
     HostTier host_tier;
   };
   std::optional<OtherProcess> other_process_;
+  bool has_died_ = false;                             // takes the other's place when its generation is over
   std::vector<uint64_t> pages_;                       // [layers of the stage, page_count, page_size]
   std::vector<uint64_t> host_pages_;                  // [host_page_count, layers of the stage, page_size]
   std::unique_ptr<cache::PageStore> store_;

@@ -25,8 +25,6 @@ struct AnswerFormat {
 [[nodiscard]] bool is_within_reasoning(std::string_view begun_answer);
 /// Whether the source of a chat template knows of <think>.
 [[nodiscard]] bool template_reasons(std::string_view source);
-/// What closes reasoning that a prompt has opened, so that something else can be said.
-inline constexpr std::string_view kCloseReasoning = "\n</think>\n\n";
 inline constexpr std::string_view kBeginOfReasoning = "<think>";
 inline constexpr std::string_view kEndOfReasoning = "</think>";
 

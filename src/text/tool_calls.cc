@@ -3,41 +3,18 @@
 #include <simdjson.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
-#include "base/json.h"
 #include "text/partial_match.h"
 
 namespace millrace::text {
 namespace {
 
-constexpr std::string_view kHermesOpen = "<tool_call>";
-constexpr std::string_view kHermesClose = "</tool_call>";
-constexpr std::string_view kPythonTag = "<|python_tag|>";
-constexpr std::string_view kMistralOpen = "[TOOL_CALLS]";
-constexpr std::string_view kDeepSeekOpen = "<｜tool▁calls▁begin｜>";
-constexpr std::string_view kDeepSeekClose = "<｜tool▁calls▁end｜>";
-constexpr std::string_view kDeepSeekCall = "<｜tool▁call▁begin｜>";
-constexpr std::string_view kDeepSeekCallEnd = "<｜tool▁call▁end｜>";
-constexpr std::string_view kDeepSeekSeparator = "<｜tool▁sep｜>";
-constexpr std::string_view kDeepSeekType = "function";
 /// What may stand between [TOOL_CALLS] and the arguments.
 constexpr size_t kMostHeadBytes = 1024;
 
-struct Named {
-  std::string_view word;
-  ToolFormat format;
-};
-constexpr std::array kFormats = {Named{"hermes", ToolFormat::kHermes}, Named{"llama3_json", ToolFormat::kLlama3},
-                                 Named{"mistral", ToolFormat::kMistral}, Named{"deepseek_v3", ToolFormat::kDeepSeekV3}};
-
 bool is_space(char c) {
   return kAsciiSpace.find(c) != std::string_view::npos;
-}
-
-bool has(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
 }
 
 std::string_view trim(std::string_view text) {
@@ -55,49 +32,6 @@ std::optional<std::string> decode_string(const std::string& quoted) {
 }
 
 }  // namespace
-
-std::string_view to_string(ToolFormat format) {
-  const auto* it = std::ranges::find(kFormats, format, &Named::format);
-  return it == kFormats.end() ? "?" : it->word;
-}
-
-std::optional<ToolFormat> tool_format_named(std::string_view word) {
-  const auto* it = std::ranges::find(kFormats, word, &Named::word);
-  return it == kFormats.end() ? std::nullopt : std::optional(it->format);
-}
-
-std::optional<ToolFormat> tool_format_of_template(std::string_view source) {
-  if (has(source, kMistralOpen)) return ToolFormat::kMistral;
-  if (has(source, kDeepSeekOpen)) return ToolFormat::kDeepSeekV3;
-  // Others write something else than JSON between the same tags.
-  if (has(source, kHermesOpen)) {
-    const bool is_xml = has(source, "<function=") || has(source, "<arg_key>");
-    return is_xml ? std::nullopt : std::optional(ToolFormat::kHermes);
-  }
-  if (has(source, "<|start_header_id|>") && has(source, "\"parameters\"")) return ToolFormat::kLlama3;
-  return std::nullopt;
-}
-
-std::string call_prefix(ToolFormat format, std::string_view name) {
-  // Without the space that the model's next token begins with.
-  const bool is_llama = format == ToolFormat::kLlama3;
-  std::string object = "{\"name\":";
-  if (!name.empty()) {
-    object += ' ';
-    append_json_string(object, name);
-    object += is_llama ? ", \"parameters\":" : ", \"arguments\":";
-  }
-  switch (format) {
-    case ToolFormat::kHermes: return std::string(kHermesOpen) + '\n' + object;
-    case ToolFormat::kLlama3: return object;
-    case ToolFormat::kMistral: return std::string(kMistralOpen) + " [" + object;
-    case ToolFormat::kDeepSeekV3: break;
-  }
-  std::string prefix;
-  for (const std::string_view part : {kDeepSeekOpen, kDeepSeekCall, kDeepSeekType, kDeepSeekSeparator}) prefix += part;
-  if (!name.empty()) prefix += std::string(name) + "\n```json\n";
-  return prefix;
-}
 
 void append_call_part(std::vector<ToolCallPart>& parts, ToolCallPart part) {
   if (parts.empty() || parts.back().index != part.index) {
@@ -210,13 +144,7 @@ std::string CallObject::take_arguments() {
 }
 
 std::string_view ToolCallParser::opener() const {
-  switch (format_) {
-    case ToolFormat::kHermes: return kHermesOpen;
-    case ToolFormat::kLlama3: return kPythonTag;
-    case ToolFormat::kMistral: return kMistralOpen;
-    case ToolFormat::kDeepSeekV3: break;
-  }
-  return kDeepSeekOpen;
+  return format_ == ToolFormat::kLlama3 ? kPythonTag : call_tag(format_);
 }
 
 void ToolCallParser::push(std::string_view text, std::string& content, std::vector<ToolCallPart>& calls) {

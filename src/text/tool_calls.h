@@ -6,25 +6,10 @@
 #include <string_view>
 #include <vector>
 
-/// How models write calls of tools into their answers, and reading them while they are written.
+#include "text/tool_formats.h"
+
+/// Reading calls of tools while models write them into their answers.
 namespace millrace::text {
-
-/// Named as vLLM names its parsers.
-///   hermes       <tool_call>{"name": …, "arguments": {…}}</tool_call>, repeated (Hermes, Qwen 2.5 and 3)
-///   llama3_json  an answer that is {"name": …, "parameters": {…}}, several after ";", <|python_tag|> before it or not
-///   mistral      [TOOL_CALLS][{"name": …, "arguments": {…}}, …], and of later models [TOOL_CALLS]name[ARGS]{…}
-///   deepseek_v3  <｜tool▁calls▁begin｜>, and per call function<｜tool▁sep｜>name, the arguments in a fenced block; of
-///   later
-///                models name<｜tool▁sep｜>{…}
-enum class ToolFormat : uint8_t { kHermes, kLlama3, kMistral, kDeepSeekV3 };
-
-[[nodiscard]] std::string_view to_string(ToolFormat format);
-[[nodiscard]] std::optional<ToolFormat> tool_format_named(std::string_view word);
-/// The one that a chat template's source asks for, or none of these.
-[[nodiscard]] std::optional<ToolFormat> tool_format_of_template(std::string_view source);
-
-/// How an answer begins that calls the tool `name`, up to its arguments; with no name, up to that.
-[[nodiscard]] std::string call_prefix(ToolFormat format, std::string_view name);
 
 /// What a piece of an answer adds to one call.
 struct ToolCallPart {

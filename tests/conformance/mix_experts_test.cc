@@ -69,6 +69,15 @@ class RandomExperts {
     return result;
   }
 
+  /// For the op: x, router logits, and what the residual is before.
+  struct Inputs {
+    Values x, logits, before;
+  };
+  [[nodiscard]] Inputs random_inputs(Random& random, int64_t rows) const {
+    return {reference::rounded(random.normal(rows * sizes_.hidden), backend_.compute_dtype()),
+            random.normal(rows * sizes_.experts), random.normal(rows * sizes_.hidden)};
+  }
+
   /// What the reference's products read in place of rows.
   [[nodiscard]] Values round(const Values& rows, int64_t width) const {
     Values rounded = reference::rounded(rows, backend_.compute_dtype());
@@ -137,9 +146,7 @@ TEST_CASE("mix_experts agrees with the reference") {
         const int64_t rows = random.integer(1, 60);
         INFO(shown(backend_case, sizes, format, rows));
         const RandomExperts experts(random, *backend, sizes, format, backend_case.product_dtype);
-        const Values x = reference::rounded(random.normal(rows * sizes.hidden), backend->compute_dtype());
-        const Values logits = random.normal(rows * sizes.experts);
-        const Values before = random.normal(rows * sizes.hidden);
+        const auto [x, logits, before] = experts.random_inputs(random, rows);
         Values wanted = reference::mix_experts(x, logits, experts.values, sizes.routing,
                                                [&](const Values& of, int64_t n) { return experts.round(of, n); });
         for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += before[i];
@@ -180,8 +187,7 @@ TEST_CASE("an expert that a row goes to alone has the bits of a dense layer") {
         const int64_t rows = random.integer(1, 80);
         INFO(shown(backend_case, sizes, format, rows));
         const RandomExperts experts(random, *backend, sizes, format, backend_case.product_dtype);
-        const Values x = reference::rounded(random.normal(rows * sizes.hidden), backend->compute_dtype());
-        const Values logits = random.normal(rows * sizes.experts);
+        const auto [x, logits, _] = experts.random_inputs(random, rows);
         const Values before(x.size(), 0.0f);
         const Values got = experts.mix(x, logits, before);
         std::vector<Values> wanted;  // of all rows, by expert
@@ -273,9 +279,7 @@ TEST_CASE("a row that is not finite, or whose logits are not, spoils no other") 
     for (const Format format : formats_of(*backend)) {
       INFO(shown(backend_case, sizes, format, kRows));
       const RandomExperts experts(random, *backend, sizes, format, backend_case.product_dtype);
-      const Values x = reference::rounded(random.normal(kRows * sizes.hidden), backend->compute_dtype());
-      const Values logits = random.normal(kRows * sizes.experts);
-      const Values before = random.normal(kRows * sizes.hidden);
+      const auto [x, logits, before] = experts.random_inputs(random, kRows);
       const Values wanted = experts.mix(x, logits, before);
       Values bad_x = x;
       Values bad_logits = logits;

@@ -156,12 +156,6 @@ def test_what_cannot_be_held_to_is_refused(server, body, told):
         ask(server, **body)
 
 
-def test_a_form_beside_tools_is_refused(server):
-    tools = [{"type": "function", "function": {"name": "look"}}]
-    with pytest.raises(openai.BadRequestError, match="tools"):
-        ask(server, response_format={"type": "json_object"}, tools=tools)
-
-
 def test_many_at_once_beside_free_answers(server):
     """Forms of all kinds and none, in one batch: each answer is its own, and what is free does not change."""
     rng = random.Random(3)

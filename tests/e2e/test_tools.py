@@ -1,9 +1,11 @@
-"""Calls of tools and reasoning, with the official client. The small model knows of neither: the prompt begins them, and
-what it is made to write, braces, goes on as arguments, or what it writes as reasoning."""
+"""Calls of tools and reasoning, with the official client. The small model knows of neither: that its calls are whole and
+have the arguments that are wanted is the server's doing, and what it writes where the prompt opens reasoning is that."""
 
 import json
 
+import jsonschema
 import openai
+import pydantic
 import pytest
 from conftest import client_of
 from millrace_server import MODEL, MillraceServer
@@ -12,64 +14,136 @@ from schemas import OPENAI, openai_validator
 TEMPLATE = """{%- if tools %}<tool_call> {{ tools | tojson }}\n{% endif %}
 {%- for m in messages %}{{ m.role }}: {{ m.content or '' }}
 {%- for c in m.tool_calls or [] %} {{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}\n{% endfor %}
-{%- if add_generation_prompt %}assistant: {% if enable_thinking %}<think>\n{% endif %}{% endif %}{# </think> #}"""
-TOOLS = [{"type": "function", "function": {"name": name, "description": "Looks.", "parameters": {
-    "type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}}} for name in ("look", "listen")]
+{%- if add_generation_prompt %}assistant: {% endif %}"""
+THINKING = TEMPLATE.replace("assistant: ", "assistant: {% if enable_thinking %}<think>\n{% endif %}{# </think> #}")
+WHERE = {"type": "object", "properties": {"at": {"type": "string", "maxLength": 10}, "far": {"type": "boolean"}},
+         "required": ["at"], "additionalProperties": False}
+TOOLS = [{"type": "function", "function": {"name": name, "description": "Looks.", "parameters": WHERE}}
+         for name in ("look", "listen")]
+STRICT = [{"type": "function", "function": {**tool["function"], "strict": True}} for tool in TOOLS]
 MESSAGES = [{"role": "user", "content": "Call me Ishmael."}]
 LISTEN = {"type": "function", "function": {"name": "listen"}}
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory):
-    path = tmp_path_factory.mktemp("template") / "template.jinja"
-    path.write_text(TEMPLATE)
-    return path
+def templates(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("templates")
+    (folder / "plain.jinja").write_text(TEMPLATE)
+    (folder / "thinking.jinja").write_text(THINKING)
+    return folder
 
 
 @pytest.fixture(scope="module", params=[1, 4])
-def tool_server(request, template):
-    with MillraceServer("--chat-template", template, "--pp-size", request.param) as server:
+def tool_server(request, templates):
+    with MillraceServer("--chat-template", templates / "plain.jinja", "--pp-size", request.param) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def thinking_server(templates):
+    with MillraceServer("--chat-template", templates / "thinking.jinja", "--pp-size", 2) as server:
         yield server
 
 
 def ask(server, **more):
-    request = {"model": MODEL.name, "messages": MESSAGES, "temperature": 0, "max_completion_tokens": 24, **more}
+    request = {"model": MODEL.name, "messages": MESSAGES, "temperature": 0, "max_completion_tokens": 80, **more}
     return client_of(server).chat.completions.create(**request)
 
 
-def forced(server):
-    """A call of `listen` with the arguments {{{{…"""
-    brace = server.post("/tokenize", {"prompt": "{", "add_special_tokens": False}).json()["tokens"]
-    return {"tools": TOOLS, "tool_choice": LISTEN, "logit_bias": {str(brace[-1]): 100}}
+def biased_to(server, text):
+    """Draws the token that `text` ends with wherever it may come."""
+    tokens = server.post("/tokenize", {"prompt": text, "add_special_tokens": False}).json()["tokens"]
+    return {"logit_bias": {str(tokens[-1]): 100}}
+
+
+def check_calls(calls, names=("look", "listen")):
+    for call in calls:
+        assert call.type == "function" and call.id and call.function.name in names
+        jsonschema.validate(json.loads(call.function.arguments), WHERE)
+
+
+FORCED = {"tools": TOOLS, "tool_choice": LISTEN}
 
 
 def test_a_forced_call_streams_what_the_whole_answer_holds(tool_server):
-    whole = ask(tool_server, **forced(tool_server))
-    call = whole.choices[0].message.tool_calls[0]
-    assert call.function.name == "listen" and call.type == "function" and call.id
-    assert call.function.arguments == 24 * "{"
-    assert whole.choices[0].message.content is None
-    stream = ask(tool_server, **forced(tool_server), stream=True)
+    whole = ask(tool_server, **FORCED).choices[0]
+    assert whole.finish_reason == "tool_calls" and whole.message.content is None
+    assert len(whole.message.tool_calls) == 1
+    check_calls(whole.message.tool_calls, ["listen"])
+    stream = ask(tool_server, **FORCED, stream=True)
     parts = [part for chunk in stream for part in chunk.choices[0].delta.tool_calls or []]
     assert [part.function.name for part in parts if part.function.name] == ["listen"]
-    assert "".join(part.function.arguments for part in parts) == call.function.arguments
+    assert "".join(part.function.arguments for part in parts) == whole.message.tool_calls[0].function.arguments
     assert len(parts) > 4
 
 
+def test_required_calls_are_of_the_tools(tool_server):
+    counts, names = set(), set()
+    for seed in range(12):
+        answer = ask(tool_server, tools=TOOLS, tool_choice="required", seed=seed, temperature=1.5,
+                     max_completion_tokens=400).choices[0]
+        calls = answer.message.tool_calls
+        check_calls(calls if answer.finish_reason == "tool_calls" else calls[:-1])
+        counts.add(len(calls))
+        names |= {call.function.name for call in calls}
+        single = ask(tool_server, tools=TOOLS, tool_choice="required", seed=seed, temperature=1.5,
+                     parallel_tool_calls=False).choices[0]
+        assert single.finish_reason == "tool_calls" and len(single.message.tool_calls) == 1
+        check_calls(single.message.tool_calls)
+    assert names == {"look", "listen"} and len(counts) > 1
+
+
+def test_the_clients_own_parser_gets_strict_arguments(tool_server):
+    class Where(pydantic.BaseModel):
+        place: str = pydantic.Field(max_length=8)
+        steps: int = pydantic.Field(ge=1, le=9)
+
+    tool = openai.pydantic_function_tool(Where, name="go")
+    answer = client_of(tool_server).chat.completions.parse(
+        model=MODEL.name, messages=MESSAGES, tools=[tool], tool_choice="required", parallel_tool_calls=False,
+        max_completion_tokens=200)
+    assert 1 <= answer.choices[0].message.tool_calls[0].function.parsed_arguments.steps <= 9
+
+
+def test_an_answer_beside_tools_is_of_the_form_or_a_call(tool_server):
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "properties": {
+        "n": {"type": "integer", "maximum": 99, "minimum": 0}}, "required": ["n"]}}}
+    request = {"tools": TOOLS, "response_format": form}
+    called = ask(tool_server, **request, parallel_tool_calls=False, max_completion_tokens=200,
+                 **biased_to(tool_server, "<")).choices[0]
+    assert called.finish_reason == "tool_calls" and called.message.content is None
+    check_calls(called.message.tool_calls)
+    said = ask(tool_server, **request, **biased_to(tool_server, "{")).choices[0]
+    assert said.finish_reason == "stop" and said.message.tool_calls is None
+    assert 0 <= json.loads(said.message.content)["n"] <= 99
+
+
+def test_a_strict_tool_leaves_text_free_and_holds_calls(templates):
+    with MillraceServer("--chat-template", templates / "plain.jinja", "--tool-call-parser", "llama3_json") as server:
+        text = ask(server, tools=STRICT, temperature=1, seed=4).choices[0]
+        assert text.message.tool_calls is None and len(text.message.content) > 80
+        brace = biased_to(server, "{")
+        held = ask(server, tools=STRICT, parallel_tool_calls=False, **brace).choices[0]
+        assert held.finish_reason == "tool_calls"
+        check_calls(held.message.tool_calls)
+        assert set(json.loads(held.message.tool_calls[0].function.arguments)["at"]) == {"{"}
+        assert ask(server, tools=TOOLS, **brace).choices[0].message.content.startswith("{{{{")
+
+
 def test_the_clients_own_accumulator_reads_the_stream(tool_server):
-    with client_of(tool_server).chat.completions.stream(model=MODEL.name, messages=MESSAGES, **forced(tool_server),
-                                                        temperature=0, max_completion_tokens=24) as stream:
+    with client_of(tool_server).chat.completions.stream(model=MODEL.name, messages=MESSAGES, **FORCED,
+                                                        temperature=0, max_completion_tokens=80) as stream:
         for _ in stream:
             pass
         snapshot = stream.current_completion_snapshot
-    whole = ask(tool_server, **forced(tool_server))
+    whole = ask(tool_server, **FORCED)
     call = snapshot.choices[0].message.tool_calls[0]
     assert call.function.name == "listen"
     assert call.function.arguments == whole.choices[0].message.tool_calls[0].function.arguments
 
 
 def test_a_call_and_its_result_go_back(tool_server):
-    first = ask(tool_server, **forced(tool_server)).choices[0].message
+    first = ask(tool_server, **FORCED).choices[0].message
     # What an agent's loop sends next.
     told = [*MESSAGES, first.model_dump(exclude_none=True),
             {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "the sea"}]
@@ -89,23 +163,23 @@ def test_tools_that_are_not_called_change_nothing_but_the_prompt(tool_server):
     assert off.usage.prompt_tokens == plain.usage.prompt_tokens < answer.usage.prompt_tokens
 
 
-def test_reasoning_is_apart(tool_server):
-    plain = ask(tool_server, extra_body={"separate_reasoning": False, "enable_thinking": True})
-    apart = ask(tool_server, reasoning_effort="low")
+def test_reasoning_is_apart(thinking_server):
+    plain = ask(thinking_server, extra_body={"separate_reasoning": False, "enable_thinking": True})
+    apart = ask(thinking_server, reasoning_effort="low")
     message = apart.choices[0].message
     assert message.model_extra["reasoning_content"] == plain.choices[0].message.content.strip()
     assert message.content == ""
-    assert apart.usage.completion_tokens_details.reasoning_tokens == apart.usage.completion_tokens == 24
-    chunks = list(ask(tool_server, reasoning_effort="low", stream=True))
+    assert apart.usage.completion_tokens_details.reasoning_tokens == apart.usage.completion_tokens == 80
+    chunks = list(ask(thinking_server, reasoning_effort="low", stream=True))
     pieces = [chunk.choices[0].delta.model_extra.get("reasoning_content", "") for chunk in chunks]
     assert "".join(pieces) == message.model_extra["reasoning_content"]
-    assert ask(tool_server, reasoning_effort="none").choices[0].message.content
+    assert ask(thinking_server, reasoning_effort="none").choices[0].message.content
 
 
 @pytest.mark.skipif(not OPENAI.exists(), reason=f"no {OPENAI}")
 def test_calls_are_what_openais_schema_says(tool_server):
     validate = openai_validator()
-    request = {"messages": MESSAGES, "max_tokens": 16, **forced(tool_server)}
+    request = {"messages": MESSAGES, "max_tokens": 80, **FORCED}
     whole = tool_server.post("/v1/chat/completions", request).json()
     assert whole["choices"][0]["message"]["tool_calls"]
     validate(whole, "CreateChatCompletionResponse")
@@ -115,7 +189,21 @@ def test_calls_are_what_openais_schema_says(tool_server):
         validate(json.loads(event), "CreateChatCompletionStreamResponse")
 
 
+def test_a_model_that_reasons_does_so_before_it_calls(thinking_server):
+    # The small model does not come to an end of it.
+    reasoned = ask(thinking_server, **FORCED, reasoning_effort="low").choices[0]
+    assert reasoned.finish_reason == "length" and reasoned.message.tool_calls is None
+    assert reasoned.message.model_extra["reasoning_content"]
+    # Where it may, and does not: both begin with the same token, which the bias keeps from being the first of "<think>".
+    called = ask(thinking_server, **FORCED, **biased_to(thinking_server, "<to")).choices[0]
+    check_calls(called.message.tool_calls, ["listen"])
+
+
 def test_what_cannot_be_is_refused(tool_server, pp1):
+    strict = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {
+        "type": "object", "properties": {"a": {"multipleOf": 3}}}}}
+    with pytest.raises(openai.BadRequestError, match=r"tools\[0\].function.parameters: .*multipleOf"):
+        ask(tool_server, tools=[strict])
     with pytest.raises(openai.BadRequestError, match="none of the tools"):
         ask(tool_server, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "smell"}})
     with pytest.raises(openai.BadRequestError, match="shows it no tools"):

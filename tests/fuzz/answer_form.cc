@@ -54,13 +54,12 @@ std::optional<std::string> write(const std::shared_ptr<const grammar::Grammar>& 
 void answer_form(std::string_view input) {
   if (input.empty()) return;
   grammar::Definition definition;
-  definition.add("the answer");
   const auto expression = read(input[0], input.substr(1), definition);
   if (expression.has_error()) {
     CHECK(expression.error().code == ErrorCode::kInvalidArgument);
     return;
   }
-  definition.rules[0].expression = *expression;
+  definition.root = *expression;
   const auto grammar = grammar::Grammar::compile(definition, vocabulary(), {kEnd});
   if (grammar.has_error()) {
     CHECK(grammar.error().code == ErrorCode::kInvalidArgument);

@@ -7,16 +7,6 @@
 using namespace millrace;
 using namespace millrace::test;
 
-namespace {
-
-Result<GrammarPtr> of_ebnf(std::string_view text) {
-  grammar::Definition definition;
-  definition.add("text");
-  return compiled(definition, grammar::read_ebnf(text, definition), byte_vocabulary());
-}
-
-}  // namespace
-
 TEST_CASE("a grammar in EBNF matches its root") {
   const auto arithmetic = of_ebnf(R"EBNF(# sums
 root  ::= expr "\n"?

@@ -13,12 +13,6 @@ using namespace millrace::test;
 
 namespace {
 
-Result<GrammarPtr> of_schema(std::string_view schema) {
-  grammar::Definition definition;
-  definition.add("text");
-  return compiled(definition, grammar::read_json_schema(schema, definition), byte_vocabulary());
-}
-
 struct Case {
   const char* schema;
   std::vector<std::string> good;

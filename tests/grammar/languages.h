@@ -6,7 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "grammar/ebnf.h"
 #include "grammar/grammar.h"
+#include "grammar/json_schema.h"
 #include "grammar/pattern.h"
 
 namespace millrace::test {
@@ -27,19 +29,33 @@ inline constexpr TokenId kEnd = 256;
 
 using GrammarPtr = std::shared_ptr<const grammar::Grammar>;
 
-[[nodiscard]] inline Result<GrammarPtr> compiled(grammar::Definition& definition,
-                                                 Result<grammar::ExpressionPtr> expression,
+[[nodiscard]] inline Result<GrammarPtr> compiled(grammar::Definition definition, Result<grammar::ExpressionPtr> root,
                                                  std::shared_ptr<const grammar::Vocabulary> vocabulary,
-                                                 std::vector<TokenId> ends = {kEnd}) {
-  if (expression.has_error()) return expression.error();
-  definition.rules[0].expression = *expression;
+                                                 std::vector<TokenId> ends) {
+  if (root.has_error()) return root.error();
+  definition.root = *root;
   return grammar::Grammar::compile(definition, std::move(vocabulary), std::move(ends));
 }
 
-[[nodiscard]] inline Result<GrammarPtr> of_pattern(std::string_view pattern) {
+/// What the notations describe, over a vocabulary.
+[[nodiscard]] inline Result<GrammarPtr> of_pattern(
+    std::string_view pattern, std::shared_ptr<const grammar::Vocabulary> vocabulary = byte_vocabulary(),
+    std::vector<TokenId> ends = {kEnd}) {
+  return compiled({}, grammar::read_pattern(pattern), std::move(vocabulary), std::move(ends));
+}
+[[nodiscard]] inline Result<GrammarPtr> of_ebnf(
+    std::string_view text, std::shared_ptr<const grammar::Vocabulary> vocabulary = byte_vocabulary(),
+    std::vector<TokenId> ends = {kEnd}) {
   grammar::Definition definition;
-  definition.add("text");
-  return compiled(definition, grammar::read_pattern(pattern), byte_vocabulary());
+  const auto root = grammar::read_ebnf(text, definition);
+  return compiled(std::move(definition), root, std::move(vocabulary), std::move(ends));
+}
+[[nodiscard]] inline Result<GrammarPtr> of_schema(
+    std::string_view schema, std::shared_ptr<const grammar::Vocabulary> vocabulary = byte_vocabulary(),
+    std::vector<TokenId> ends = {kEnd}) {
+  grammar::Definition definition;
+  const auto root = grammar::read_json_schema(schema, definition);
+  return compiled(std::move(definition), root, std::move(vocabulary), std::move(ends));
 }
 
 /// The message of what must be an error.
@@ -57,8 +73,7 @@ using GrammarPtr = std::shared_ptr<const grammar::Grammar>;
 }
 
 /// A text that the grammar lets be written, token by token, and whether it came to its end within `most` tokens.
-/// Prefers
-/// to end, so that recursion does.
+/// Prefers to end, so that recursion does.
 struct Written {
   std::string text;
   bool is_whole = false;

@@ -37,9 +37,15 @@ struct ToolServer : TestServer {
   explicit ToolServer(std::string text, server::ServerOptions options = allowing()) : TestServer(std::move(options)) {
     engine.on_submit = [text](const sched::GenerateRequest&) { return Reply{.text = text}; };
   }
+  [[nodiscard]] std::shared_ptr<const grammar::Grammar> grammar() const { return engine.seen().back().grammar; }
   static server::ServerOptions allowing() {
     server::ServerOptions options;
     options.allow_request_chat_template = true;
+    return options;
+  }
+  static server::ServerOptions without_reasoning() {
+    server::ServerOptions options = allowing();
+    options.reasoning_parser = "none";
     return options;
   }
   [[nodiscard]] static std::string body(std::string_view more, std::string_view messages = {}) {
@@ -130,16 +136,54 @@ TEST_CASE("A stream of a call: name, then arguments in pieces, that join to the 
   }
 }
 
-TEST_CASE("tool_choice begins the call") {
-  const ToolServer server(R"( {"at": 1}})");
+TEST_CASE("tool_choice begins the call, unless the model may reason before it") {
+  const ToolServer server(R"( {"at": 1}})", ToolServer::without_reasoning());
   const ParsedJson json =
       server.ask(fmt::format(R"({},"tool_choice":{{"type":"function","function":{{"name":"look"}}}})", kTools));
   CHECK(json.string("/choices/0/message/tool_calls/0/function/name") == "look");
   CHECK(json.string("/choices/0/message/tool_calls/0/function/arguments") == R"({"at": 1})");
   CHECK_THAT(server.prompt(), Catch::EndsWith("[assistant]<tool_call>\n{\"name\": \"look\", \"arguments\":"));
-  const ParsedJson closed = server.ask(fmt::format(R"({},"tool_choice":"required","reasoning_effort":"high")", kTools));
-  CHECK_THAT(server.prompt(), Catch::EndsWith("<think>\n</think>\n\n<tool_call>\n{\"name\":"));
-  CHECK_FALSE(closed.has("/choices/0/message/reasoning_content"));
+  CHECK(server.grammar() != nullptr);
+  const ToolServer reasoning(fmt::format("Hm.</think>{}", kCall));
+  const ParsedJson reasoned =
+      reasoning.ask(fmt::format(R"({},"tool_choice":"required","reasoning_effort":"high")", kTools));
+  CHECK_THAT(reasoning.prompt(), Catch::EndsWith("[assistant]<think>"));
+  CHECK(reasoned.string("/choices/0/message/reasoning_content") == "Hm.");
+  CHECK(reasoned.string("/choices/0/message/tool_calls/0/function/name") == "look");
+  CHECK(reasoning.grammar() != nullptr);
+}
+
+TEST_CASE("Answers beside tools are held to what was asked for, and free else") {
+  const ToolServer server(kCall);
+  (void)server.ask(kTools);
+  CHECK(server.grammar() == nullptr);
+  const auto tools_with = [](std::string_view members) {
+    return fmt::format(R"("tools":[{{"type":"function","function":{{"name":"look"{}}}}}])", members);
+  };
+  (void)server.ask(tools_with(R"(,"strict":true)"));
+  const auto strict = server.grammar();
+  CHECK(strict != nullptr);
+  (void)server.ask(tools_with(R"(,"strict":true)"));
+  CHECK(server.grammar() == strict);
+  (void)server.ask(tools_with(R"(,"strict":false)"));
+  CHECK(server.grammar() == nullptr);
+  (void)server.ask(tools_with(R"(,"strict":true)") + R"(,"tool_choice":"none")");
+  CHECK(server.grammar() == nullptr);
+  (void)server.ask(tools_with("") + R"(,"regex":"a+")");
+  CHECK(server.grammar() != nullptr);
+  const auto refusal = [&](std::string_view members) {
+    const HttpReply reply = server.chat(ToolServer::body(tools_with(members)));
+    CHECK(reply.status == 400);
+    return ParsedJson(reply.body).string("/error/message");
+  };
+  CHECK(refusal(R"(,"strict":1)") == "tools[0].function.strict: found 1, wanted a boolean");
+  CHECK(refusal(R"(,"strict":true,"parameters":{"type":"string"})") ==
+        "tools[0].function.parameters: with strict its type has to be 'object'");
+  CHECK_THAT(refusal(R"(,"strict":true,"parameters":{"type":"object","not":{}})"),
+             Catch::StartsWith("tools[0].function.parameters: ") && Catch::Contains("'not'"));
+  // Others are held to what can be held to.
+  (void)server.ask(tools_with(R"(,"parameters":{"type":"object","not":{}})") + R"(,"tool_choice":"required")");
+  CHECK(server.grammar() != nullptr);
 }
 
 TEST_CASE("Without parallel calls the answer ends with its first") {

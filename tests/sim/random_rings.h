@@ -155,6 +155,9 @@ inline tensor::SamplingParams random_sampling(Dice& dice) {
   return sampling;
 }
 
+/// Ends such answers where requests stop at it, as some do.
+inline constexpr TokenId kGrammarEnd = 7;
+
 /// What answers may be held to, over a vocabulary whose tokens spell one or two letters.
 inline const std::vector<std::shared_ptr<const grammar::Grammar>>& some_grammars() {
   static const auto grammars = [] {
@@ -162,14 +165,14 @@ inline const std::vector<std::shared_ptr<const grammar::Grammar>>& some_grammars
     for (uint32_t token = 0; token < kRandomModel.vocab_size; ++token) {
       texts.push_back(std::string{"abcde"[token % 5]} + (token < 15 ? "" : std::string{"abcde"[token / 5 % 5]}));
     }
+    texts[kGrammarEnd].clear();
     const auto vocabulary = std::make_shared<const grammar::Vocabulary>(texts);
     std::vector<std::shared_ptr<const grammar::Grammar>> made;
     for (const char* text : {"root ::= [a-d]{3,9}", "root ::= \"a\" root* \"b\"", "root ::= [^e]* \"e\"",
                              "root ::= (\"ab\" | \"cd\")+ \"e\" root | \"b\""}) {
       grammar::Definition definition;
-      definition.add("text");
-      definition.rules[0].expression = grammar::read_ebnf(text, definition).value();
-      made.push_back(grammar::Grammar::compile(definition, vocabulary, {}).value());
+      definition.root = grammar::read_ebnf(text, definition).value();
+      made.push_back(grammar::Grammar::compile(definition, vocabulary, {kGrammarEnd}).value());
     }
     return made;
   }();

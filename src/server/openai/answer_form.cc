@@ -161,9 +161,10 @@ void describe_form_choice(SchemaWriter& schema) {
 }
 
 bool may_have_form(std::string_view body) {
-  constexpr std::array<std::string_view, 7> kNames = {
-      "\"response_format\"", "\"structured_outputs\"", "\"guided_", "\"json_schema\"", "\"regex\"", "\"ebnf\"",
-      "\"grammar\""};
+  constexpr std::array<std::string_view, 8> kNames = {"\"response_format\"", "\"structured_outputs\"",
+                                                      "\"guided_",           "\"json_schema\"",
+                                                      "\"regex\"",           "\"ebnf\"",
+                                                      "\"grammar\"",         "\"tools\""};
   return std::ranges::any_of(kNames, [body](std::string_view name) { return body.find(name) != body.npos; });
 }
 

@@ -20,7 +20,7 @@ void describe_structured_outputs(SchemaWriter& schema);
 void describe_form_schema(SchemaWriter& schema);
 void describe_form_text(SchemaWriter& schema);
 void describe_form_choice(SchemaWriter& schema);
-/// Whether a body may hold one of these fields: then preparing it may take long.
+/// Whether a body may hold one of these fields, or tools: then preparing it may take long.
 [[nodiscard]] bool may_have_form(std::string_view body);
 
 }  // namespace millrace::server::openai

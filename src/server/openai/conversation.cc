@@ -154,7 +154,7 @@ constexpr std::array kConversationFields = {
     Field<Conversation>{"tools", read_tools, describe_tools},
     Field<Conversation>{"tool_choice", read_tool_choice, describe_tool_choice,
                         "Default auto; none: the model is not shown the tools; required, or a function: the answer "
-                        "begins as a call"},
+                        "is a call"},
 };
 
 }  // namespace
@@ -187,16 +187,15 @@ void describe_message(SchemaWriter& schema) {
 
 Refusal check_conversation(const Conversation& conversation) {
   if (conversation.messages.empty()) return bad_request("messages", "messages: missing");
-  const ToolChoice choice = conversation.tool_choice;
-  const bool forces_call = choice == ToolChoice::kRequired || choice == ToolChoice::kNamed;
-  if (forces_call && conversation.tools.empty()) {
+  if (conversation.forces_call() && conversation.tools.empty()) {
     return bad_request("tool_choice", "tool_choice: allowed only with tools");
   }
-  const auto& names = conversation.tool_names;
-  if (choice == ToolChoice::kNamed && std::ranges::find(names, conversation.chosen_tool) == names.end()) {
+  const bool is_known =
+      std::ranges::any_of(conversation.tools, [&](const Tool& tool) { return tool.name == conversation.chosen_tool; });
+  if (conversation.tool_choice == ToolChoice::kNamed && !is_known) {
     return bad_request("tool_choice", "tool_choice: '{}' is none of the tools", conversation.chosen_tool);
   }
-  if (forces_call && conversation.continue_final_message) {
+  if (conversation.forces_call() && conversation.continue_final_message) {
     return bad_request("tool_choice", "tool_choice: with continue_final_message only auto or none");
   }
   if (!conversation.continue_final_message) return std::nullopt;

@@ -98,8 +98,16 @@ struct ChatMessage {
 enum class ToolChoice : uint8_t {
   kAuto,      ///< the model chooses
   kNone,      ///< it is not shown the tools
-  kRequired,  ///< the answer begins as a call
-  kNamed,     ///< as a call of one tool
+  kRequired,  ///< the answer is calls
+  kNamed,     ///< a call of one tool
+};
+
+/// A function that the model may call.
+struct Tool {
+  std::string name;
+  std::string parameters;  ///< the JSON schema of an object; empty: not said
+  bool is_strict = false;  ///< arguments have to be what the schema allows
+  std::string place;       ///< in the request, for messages
 };
 
 /// What a chat template is rendered with; also the body of /apply-template and of a chat /tokenize.
@@ -111,11 +119,14 @@ struct Conversation {
   std::string chat_template_kwargs;  ///< a JSON object, or empty
   std::string reasoning_effort;      ///< as the template takes it; empty: not said
   std::optional<bool> enable_thinking;
-  std::string tools;  ///< a JSON array, or empty
-  std::vector<std::string> tool_names;
+  std::string tools_json;  ///< an array, or empty
+  std::vector<Tool> tools;
   ToolChoice tool_choice = ToolChoice::kAuto;
   std::string chosen_tool;  ///< with kNamed
   [[nodiscard]] bool has_tools() const { return !tools.empty() && tool_choice != ToolChoice::kNone; }
+  [[nodiscard]] bool forces_call() const {
+    return tool_choice == ToolChoice::kRequired || tool_choice == ToolChoice::kNamed;
+  }
 };
 
 struct ChatRequest : CommonRequest {

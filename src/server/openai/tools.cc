@@ -32,6 +32,28 @@ Refusal read_function(const std::string& place, Json value, simdjson::dom::objec
   return bad_request(place, "{}.function: missing, or no object", place);
 }
 
+bool is_schema_of_object(simdjson::dom::object schema) {
+  std::string_view type;
+  if (Json given; schema["type"].get(given) == simdjson::SUCCESS) {
+    return given.get_string().get(type) == simdjson::SUCCESS && type == "object";
+  }
+  return schema["properties"].is_object();
+}
+
+Refusal read_parameters(simdjson::dom::object function, Tool& tool) {
+  Json parameters;
+  if (function["parameters"].get(parameters) != simdjson::SUCCESS || parameters.is_null()) return std::nullopt;
+  simdjson::dom::object schema;
+  const std::string place = tool.place + ".parameters";
+  if (parameters.get_object().get(schema) != simdjson::SUCCESS) return wrong_type(place, parameters, "an object");
+  if (is_schema_of_object(schema)) {
+    tool.parameters = simdjson::minify(parameters);
+  } else if (tool.is_strict) {
+    return bad_request("tools", "{}: with strict its type has to be 'object'", place);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Refusal read_tool_calls(const std::string& place, Json value, std::vector<MessageToolCall>& calls) {
@@ -62,20 +84,21 @@ Refusal read_tool_calls(const std::string& place, Json value, std::vector<Messag
 Refusal read_tools(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
   simdjson::dom::array array;
   if (value.get_array().get(array) != simdjson::SUCCESS) return wrong_type(name, value, "an array of tools");
-  conversation.tool_names.clear();
+  conversation.tools.clear();
   for (const Json item : array) {
-    const std::string place = fmt::format("tools[{}]", conversation.tool_names.size());
+    const std::string place = fmt::format("tools[{}]", conversation.tools.size());
     simdjson::dom::object function;
     if (Refusal refusal = read_function(place, item, function)) return refusal;
-    std::string& tool = conversation.tool_names.emplace_back();
-    if (Refusal refusal = read_tool_name(place + ".function", function, tool)) return refusal;
-    Json parameters;
-    const bool has_parameters = function["parameters"].get(parameters) == simdjson::SUCCESS && !parameters.is_null();
-    if (has_parameters && !parameters.is_object()) {
-      return wrong_type(place + ".function.parameters", parameters, "an object");
+    Tool& tool = conversation.tools.emplace_back();
+    tool.place = place + ".function";
+    if (Refusal refusal = read_tool_name(tool.place, function, tool.name)) return refusal;
+    Json strict;
+    if (function["strict"].get(strict) == simdjson::SUCCESS && !strict.is_null()) {
+      if (Refusal refusal = read_bool(tool.place + ".strict", strict, tool.is_strict)) return refusal;
     }
+    if (Refusal refusal = read_parameters(function, tool)) return refusal;
   }
-  conversation.tools = conversation.tool_names.empty() ? std::string() : simdjson::minify(value);
+  conversation.tools_json = conversation.tools.empty() ? std::string() : simdjson::minify(value);
   return std::nullopt;
 }
 
@@ -102,7 +125,7 @@ void describe_tools(SchemaWriter& schema) {
       R"({"type":"object","required":["function"],"properties":{"type":{"const":"function"},)"
       R"("function":{"type":"object","required":["name"],"properties":{)"
       R"("name":{"type":"string","minLength":1,"maxLength":256},"parameters":{"type":["object","null"]},)"
-      R"("strict":{"description":"Arguments are not held to it"}}}}})");
+      R"("strict":{"type":["boolean","null"],"description":"Calls of it are held to its parameters"}}}}})");
 }
 
 void describe_tool_choice(SchemaWriter& schema) {

@@ -1,0 +1,210 @@
+#include "server/answer_grammar.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/utf8.h"
+#include "grammar/char_set.h"
+#include "grammar/ebnf.h"
+#include "grammar/json_schema.h"
+#include "grammar/pattern.h"
+#include "text/answer_parser.h"
+
+namespace millrace::server {
+namespace {
+
+using grammar::CharSet;
+using grammar::choice;
+using grammar::Definition;
+using grammar::ExpressionPtr;
+using grammar::literal;
+using grammar::one_of;
+using grammar::optional;
+using grammar::reference;
+using grammar::repeat;
+using grammar::sequence;
+using openai::AnswerForm;
+using openai::ApiResult;
+using openai::bad_request;
+
+CharSet blanks() {
+  CharSet set(U' ');
+  set.add(U'\t', U'\n');
+  set.add(U'\r', U'\r');
+  return set;
+}
+
+/// Space that a model may put between the parts of an answer.
+ExpressionPtr gap() {
+  return repeat(one_of(blanks()), 0, 8);
+}
+
+/// Any text up to the first `tag`, it, and `then`; where `may_end`, also any text without the tag. A rule per part of
+/// the tag that has come. The tag's first character comes nowhere else in it.
+ExpressionPtr up_to(std::string_view tag, ExpressionPtr then, bool may_end, Definition& definition) {
+  std::vector<char32_t> chars;
+  for (size_t at = 0; at < tag.size();) {
+    const Utf8Step step = utf8_step(tag.substr(at));
+    chars.push_back(step.code_point);
+    at += step.length;
+  }
+  std::vector<grammar::RuleIndex> behind;  // so many characters of the tag
+  for (size_t i = 0; i < chars.size(); ++i) behind.push_back(definition.add(fmt::format("the text before {}", tag)));
+  const char32_t first = chars[0];
+  for (size_t i = 0; i < chars.size(); ++i) {
+    const char32_t next = chars[i];
+    const bool is_last = i + 1 == chars.size();
+    std::vector<ExpressionPtr> ways;
+    ways.push_back(sequence({one_of(CharSet(next)), is_last ? then : reference(behind[i + 1])}));
+    if (next != first) ways.push_back(sequence({one_of(CharSet(first)), reference(behind[1])}));
+    CharSet others(0, CharSet::kLast);
+    others = others.without(CharSet(first)).without(CharSet(next));
+    ways.push_back(sequence({one_of(std::move(others)), reference(behind[0])}));
+    if (may_end) ways.push_back(literal(""));
+    definition.rules[behind[i]].expression = choice(std::move(ways));
+  }
+  return reference(behind[0]);
+}
+
+/// Builds one definition.
+class Definer {
+ public:
+  Definer(const HeldAnswer& answer, HeldArguments held) : answer_(answer), held_(held) {}
+
+  ApiResult<Definition> define() {
+    ExpressionPtr root;
+    if (answer_.calls) {
+      if (auto refused = read_tools()) return *refused;
+      root = calls();
+    }
+    if (answer_.form && !(answer_.calls && answer_.calls->are_wanted)) {
+      auto form = read_form(*answer_.form);
+      if (form.has_error()) {
+        return bad_request(answer_.form->field, "{}: {}", answer_.form->name, form.error().message);
+      }
+      root = root == nullptr ? *form : choice({*form, std::move(root)});
+    }
+    definition_.root = behind_reasoning(std::move(root));
+    definition_.given = answer_.given;
+    return std::move(definition_);
+  }
+
+ private:
+  Result<ExpressionPtr> read_form(const AnswerForm& form) {
+    switch (form.notation) {
+      case AnswerForm::Notation::kJsonObject: return grammar::any_json_object(definition_);
+      case AnswerForm::Notation::kJsonSchema: return grammar::read_json_schema(form.texts[0], definition_);
+      case AnswerForm::Notation::kRegex: return grammar::read_pattern(form.texts[0]);
+      case AnswerForm::Notation::kGrammar: return grammar::read_ebnf(form.texts[0], definition_);
+      case AnswerForm::Notation::kChoice: break;
+    }
+    std::vector<ExpressionPtr> choices;
+    for (const std::string& text : form.texts) choices.push_back(literal(text));
+    return choice(std::move(choices));
+  }
+
+  /// The tools' arguments.
+  std::optional<openai::ApiError> read_tools() {
+    for (const openai::Tool& tool : answer_.calls->tools) {
+      const bool is_held = !tool.parameters.empty() && (tool.is_strict || held_ == HeldArguments::kAll);
+      if (is_held) {
+        const size_t rules = definition_.rules.size();
+        auto schema = grammar::read_json_schema(tool.parameters, definition_);
+        if (schema.has_value()) {
+          arguments_.push_back(definition_.add(fmt::format("the arguments of {}", tool.name), std::move(*schema)));
+          continue;
+        }
+        if (tool.is_strict) return bad_request("tools", "{}.parameters: {}", tool.place, schema.error().message);
+        definition_.rules.resize(rules);
+      }
+      arguments_.push_back(any_object());
+    }
+    return std::nullopt;
+  }
+
+  grammar::RuleIndex any_object() {
+    if (!any_object_) any_object_ = definition_.add("any arguments", grammar::any_json_object(definition_));
+    return *any_object_;
+  }
+
+  ExpressionPtr calls() {
+    const HeldCalls& held = *answer_.calls;
+    const std::string_view tag = text::call_tag(held.format);
+    const bool is_beside_text = !held.are_wanted && !answer_.form;
+    std::vector<ExpressionPtr> ways;
+    for (const text::CallForm& form : text::call_forms(held.format)) {
+      ways.push_back(calls_of(form, is_beside_text ? tag.size() : 0));
+    }
+    ExpressionPtr calls = choice(std::move(ways));
+    if (!is_beside_text) return calls;
+    if (!tag.empty()) return up_to(tag, std::move(calls), true, definition_);
+    // What begins with a brace is a call.
+    CharSet begins = blanks();
+    begins.add(U'{', U'{');
+    ExpressionPtr text = sequence({one_of(begins.complement()), repeat(one_of(CharSet(0, CharSet::kLast)), 0)});
+    return sequence({gap(), choice({std::move(calls), std::move(text), literal("")})});
+  }
+
+  /// Without the first `given` bytes.
+  ExpressionPtr calls_of(const text::CallForm& form, size_t given) {
+    const HeldCalls& held = *answer_.calls;
+    std::vector<ExpressionPtr> tools;
+    for (size_t i = 0; i < held.tools.size(); ++i) {
+      const std::string head = form.written_name(held.tools[i].name) + std::string(form.before_arguments);
+      tools.push_back(sequence({literal(head), reference(arguments_[i])}));
+    }
+    ExpressionPtr call =
+        reference(definition_.add("a call", sequence({literal(std::string(form.before_name)), choice(std::move(tools)),
+                                                      literal(std::string(form.after_arguments))})));
+    std::vector<ExpressionPtr> parts{literal(std::string(form.open.substr(given))), call};
+    if (held.may_be_several) parts.push_back(repeat(sequence({literal(std::string(form.between)), call}), 0));
+    parts.push_back(literal(std::string(form.close)));
+    return sequence(std::move(parts));
+  }
+
+  ExpressionPtr behind_reasoning(ExpressionPtr root) {
+    if (answer_.start == AnswerStart::kPlain) return root;
+    ExpressionPtr reasoning = up_to(text::kEndOfReasoning, sequence({gap(), root}), false, definition_);
+    if (answer_.start == AnswerStart::kBegunReasoning) return reasoning;
+    return choice({sequence({literal(std::string(text::kBeginOfReasoning)), std::move(reasoning)}), std::move(root)});
+  }
+
+  const HeldAnswer& answer_;
+  const HeldArguments held_;
+  Definition definition_;
+  std::vector<grammar::RuleIndex> arguments_;  // by tool
+  std::optional<grammar::RuleIndex> any_object_;
+};
+
+void append_sized(std::string& key, std::string_view text) {
+  key += std::to_string(text.size());
+  key += ':';
+  key += text;
+}
+
+}  // namespace
+
+std::string HeldAnswer::key() const {
+  std::string key{static_cast<char>('0' + static_cast<int>(start))};
+  append_sized(key, given);
+  if (form) {
+    key += static_cast<char>('a' + static_cast<int>(form->notation));
+    for (const std::string& text : form->texts) append_sized(key, text);
+  }
+  if (!calls) return key;
+  key += fmt::format("/{},{},{}", static_cast<int>(calls->format), calls->are_wanted, calls->may_be_several);
+  for (const openai::Tool& tool : calls->tools) {
+    append_sized(key, tool.name);
+    append_sized(key, tool.parameters);
+    key += tool.is_strict ? '!' : '?';
+  }
+  return key;
+}
+
+ApiResult<Definition> define(const HeldAnswer& answer, HeldArguments held) {
+  return Definer(answer, held).define();
+}
+
+}  // namespace millrace::server

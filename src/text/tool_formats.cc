@@ -1,0 +1,101 @@
+#include "text/tool_formats.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/json.h"
+
+namespace millrace::text {
+namespace {
+
+struct Named {
+  std::string_view word;
+  ToolFormat format;
+};
+constexpr std::array kFormats = {Named{"hermes", ToolFormat::kHermes}, Named{"llama3_json", ToolFormat::kLlama3},
+                                 Named{"mistral", ToolFormat::kMistral}, Named{"deepseek_v3", ToolFormat::kDeepSeekV3}};
+
+bool has(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+}  // namespace
+
+std::string_view to_string(ToolFormat format) {
+  const auto* it = std::ranges::find(kFormats, format, &Named::format);
+  return it == kFormats.end() ? "?" : it->word;
+}
+
+std::optional<ToolFormat> tool_format_named(std::string_view word) {
+  const auto* it = std::ranges::find(kFormats, word, &Named::word);
+  return it == kFormats.end() ? std::nullopt : std::optional(it->format);
+}
+
+std::optional<ToolFormat> tool_format_of_template(std::string_view source) {
+  if (has(source, kMistralOpen)) return ToolFormat::kMistral;
+  if (has(source, kDeepSeekOpen)) return ToolFormat::kDeepSeekV3;
+  // Others write something else than JSON between the same tags.
+  if (has(source, kHermesOpen)) {
+    const bool is_xml = has(source, "<function=") || has(source, "<arg_key>");
+    return is_xml ? std::nullopt : std::optional(ToolFormat::kHermes);
+  }
+  if (has(source, "<|start_header_id|>") && has(source, "\"parameters\"")) return ToolFormat::kLlama3;
+  return std::nullopt;
+}
+
+std::string CallForm::written_name(std::string_view name) const {
+  if (!before_name.ends_with('"')) return std::string(name);
+  std::string quoted;
+  append_json_string(quoted, name);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+std::span<const CallForm> call_forms(ToolFormat format) {
+  static constexpr std::array kHermesForms = {CallForm{"<tool_call>\n", "{\"name\": \"", "\", \"arguments\": ", "}",
+                                                       "\n</tool_call>\n<tool_call>\n", "\n</tool_call>"}};
+  static constexpr std::array kLlamaForms = {CallForm{"", "{\"name\": \"", "\", \"parameters\": ", "}", "; ", ""}};
+  static constexpr std::array kMistralForms = {
+      CallForm{"[TOOL_CALLS] [", "{\"name\": \"", "\", \"arguments\": ", "}", ", ", "]"},
+      CallForm{"[TOOL_CALLS]", "", "[ARGS]", "", "[TOOL_CALLS]", ""}};
+  static constexpr std::array kDeepSeekForms = {
+      CallForm{"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "function<｜tool▁sep｜>", "\n```json\n",
+               "\n```<｜tool▁call▁end｜>", "\n<｜tool▁call▁begin｜>", "<｜tool▁calls▁end｜>"},
+      CallForm{"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>",
+               "<｜tool▁call▁begin｜>", "<｜tool▁calls▁end｜>"}};
+  switch (format) {
+    case ToolFormat::kHermes: return kHermesForms;
+    case ToolFormat::kLlama3: return kLlamaForms;
+    case ToolFormat::kMistral: return kMistralForms;
+    case ToolFormat::kDeepSeekV3: break;
+  }
+  return kDeepSeekForms;
+}
+
+std::string_view call_tag(ToolFormat format) {
+  switch (format) {
+    case ToolFormat::kHermes: return kHermesOpen;
+    case ToolFormat::kLlama3: return {};
+    case ToolFormat::kMistral: return kMistralOpen;
+    case ToolFormat::kDeepSeekV3: break;
+  }
+  return kDeepSeekOpen;
+}
+
+bool is_call_tag(std::string_view spelling) {
+  // Not <|python_tag|>, behind which anything may come.
+  static constexpr std::array kTags = {kHermesOpen,       kHermesClose,     kMistralOpen,
+                                       kMistralArguments, kDeepSeekOpen,    kDeepSeekClose,
+                                       kDeepSeekCall,     kDeepSeekCallEnd, kDeepSeekSeparator};
+  return std::ranges::find(kTags, spelling) != kTags.end();
+}
+
+std::string call_prefix(ToolFormat format, std::string_view name) {
+  const CallForm& form = call_forms(format).front();
+  std::string prefix = std::string(form.open) + std::string(form.before_name);
+  if (!name.empty()) prefix += form.written_name(name) + std::string(form.before_arguments);
+  if (prefix.ends_with('"')) prefix.pop_back();
+  if (prefix.ends_with(' ')) prefix.pop_back();
+  return prefix;
+}
+
+}  // namespace millrace::text

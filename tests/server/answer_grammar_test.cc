@@ -1,0 +1,210 @@
+#include "server/answer_grammar.h"
+
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "grammar/languages.h"
+#include "server/schema_check.h"
+#include "text/answer_parser.h"
+
+using namespace millrace;
+using namespace millrace::server;
+using namespace millrace::test;
+using text::ToolFormat;
+
+namespace {
+
+constexpr ToolFormat kFormats[] = {ToolFormat::kHermes, ToolFormat::kLlama3, ToolFormat::kMistral,
+                                   ToolFormat::kDeepSeekV3};
+constexpr const char* kSchema =
+    R"({"type":"object","properties":{"at":{"type":"string","maxLength":5},"far":{"type":"boolean"}},)"
+    R"("required":["at"],"additionalProperties":false})";
+
+openai::Tool tool(std::string name, std::string parameters = kSchema, bool is_strict = true) {
+  return {std::move(name), std::move(parameters), is_strict, "tools[0].function"};
+}
+
+HeldAnswer calling(ToolFormat format, std::vector<openai::Tool> tools, bool are_wanted = true) {
+  HeldAnswer held;
+  held.calls = HeldCalls{.format = format, .tools = std::move(tools), .are_wanted = are_wanted};
+  return held;
+}
+
+/// By bytes; token 256 ends an answer.
+GrammarPtr grammar_of(const HeldAnswer& held, HeldArguments arguments = HeldArguments::kAll) {
+  return grammar::Grammar::compile(define(held, arguments).value(), byte_vocabulary(), {kEnd}).value();
+}
+
+text::AnswerPart parse(const HeldAnswer& held, std::string_view text) {
+  text::AnswerFormat format;
+  format.tools = held.calls->format;
+  format.splits_reasoning = held.start != AnswerStart::kPlain;
+  format.begins_in_reasoning = held.start == AnswerStart::kBegunReasoning;
+  text::AnswerParser parser(format);
+  text::AnswerPart all;
+  for (const std::string_view piece : {std::string_view(held.given), text}) {
+    text::AnswerPart part;
+    parser.push(piece, part);
+    all.content += part.content;
+    for (text::ToolCallPart& call : part.calls) text::append_call_part(all.calls, std::move(call));
+  }
+  parser.finish(all);
+  CHECK(parser.calls_ended() == all.calls.size());
+  return all;
+}
+
+/// Of two calls of `f` and `g`, as the format's parser is described.
+std::string two_calls(ToolFormat format) {
+  switch (format) {
+    case ToolFormat::kHermes:
+      return "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"at\": \"x\"}}\n</tool_call>\n"
+             "<tool_call>\n{\"name\": \"g\", \"arguments\": {\"at\": \"y\", \"far\": true}}\n</tool_call>";
+    case ToolFormat::kLlama3:
+      return "{\"name\": \"f\", \"parameters\": {\"at\": \"x\"}}; "
+             "{\"name\": \"g\", \"parameters\": {\"at\": \"y\", \"far\": true}}";
+    case ToolFormat::kMistral:
+      return "[TOOL_CALLS]f[ARGS]{\"at\": \"x\"}[TOOL_CALLS]g[ARGS]{\"at\": \"y\", \"far\": true}";
+    case ToolFormat::kDeepSeekV3: break;
+  }
+  return "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"at\": "
+         "\"x\"}\n```<｜tool▁call▁end｜>\n"
+         "<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{\"at\": \"y\", \"far\": true}\n```<｜tool▁call▁end｜>"
+         "<｜tool▁calls▁end｜>";
+}
+
+std::string replaced(std::string text, std::string_view what, std::string_view by) {
+  const size_t at = text.find(what);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, what.size(), by);
+}
+
+}  // namespace
+
+TEST_CASE("calls that are wanted are written as the format's parser reads them, with the arguments of their tool") {
+  std::mt19937_64 random(5);
+  simdjson::dom::parser schemas;
+  const simdjson::dom::element schema = schemas.parse(std::string_view(kSchema));
+  const std::vector<std::string> names = {"look", "look_at", "say \"hi\""};
+  std::vector<openai::Tool> tools;
+  for (const std::string& name : names) tools.push_back(tool(name));
+  for (const ToolFormat format : kFormats) {
+    for (const bool is_named : {false, true}) {
+      for (const bool is_begun : {false, true}) {
+        HeldAnswer held = calling(format, is_named ? std::vector{tools[1]} : tools);
+        held.calls->may_be_several = !is_named;
+        if (is_begun) held.given = text::call_prefix(format, is_named ? names[1] : "");
+        const GrammarPtr grammar = grammar_of(held);
+        size_t most = 0;
+        for (int i = 0; i < 20; ++i) {
+          const auto [text, is_whole] = random_text(grammar, random, 10'000);
+          REQUIRE(is_whole);
+          INFO(text::to_string(format) << " " << held.given << "|" << text);
+          const text::AnswerPart answer = parse(held, text);
+          CHECK(answer.content.empty());
+          REQUIRE(!answer.calls.empty());
+          if (is_named) CHECK(answer.calls.size() == 1);
+          most = std::max(most, answer.calls.size());
+          for (const text::ToolCallPart& call : answer.calls) {
+            CHECK(std::ranges::find(names, call.name) != names.end());
+            if (is_named) CHECK(call.name == names[1]);
+            simdjson::dom::parser parser;
+            CHECK(matches(parser.parse(call.arguments), schema, schema));
+          }
+        }
+        CHECK((most > 1) == !is_named);
+      }
+    }
+  }
+}
+
+TEST_CASE("beside text, what begins a call is one") {
+  for (const ToolFormat format : kFormats) {
+    const GrammarPtr grammar = grammar_of(calling(format, {tool("f"), tool("g")}, false));
+    const std::string calls = two_calls(format);
+    INFO(text::to_string(format));
+    CHECK(matches(grammar, ""));
+    CHECK(matches(grammar, "No <tool>, [TOOLS] or <｜tool▁call｜> here, Ω; "));
+    CHECK(matches(grammar, calls));
+    if (format != ToolFormat::kLlama3) CHECK(matches(grammar, "Let me see.\n" + calls));
+    CHECK(!matches(grammar, replaced(calls, "\"at\"", "\"to\"")));
+    CHECK(!matches(grammar, replaced(calls, "\"x\"", "\"too long\"")));
+    CHECK(!matches(grammar, calls.substr(0, calls.size() - 1)));
+    CHECK(!matches(grammar, calls + " And so on."));
+  }
+}
+
+TEST_CASE("without several calls there is one") {
+  for (const ToolFormat format : kFormats) {
+    HeldAnswer held = calling(format, {tool("f"), tool("g")});
+    CHECK(matches(grammar_of(held), two_calls(format)));
+    held.calls->may_be_several = false;
+    CHECK(!matches(grammar_of(held), two_calls(format)));
+  }
+}
+
+TEST_CASE("a form beside tools leaves the choice between the two") {
+  HeldAnswer held = calling(ToolFormat::kHermes, {tool("f"), tool("g")}, false);
+  held.form = openai::AnswerForm{openai::AnswerForm::Notation::kRegex, {"[0-9]+"}, "regex", "regex"};
+  const GrammarPtr either = grammar_of(held);
+  CHECK(matches(either, "42"));
+  CHECK(matches(either, two_calls(ToolFormat::kHermes)));
+  CHECK(!matches(either, "Let me see."));
+  held.calls->are_wanted = true;
+  CHECK(!matches(grammar_of(held), "42"));
+  CHECK(matches(grammar_of(held), two_calls(ToolFormat::kHermes)));
+}
+
+TEST_CASE("reasoning goes before calls") {
+  HeldAnswer held = calling(ToolFormat::kHermes, {tool("f"), tool("g")});
+  const std::string calls = two_calls(ToolFormat::kHermes);
+  held.start = AnswerStart::kBegunReasoning;
+  CHECK(matches(grammar_of(held), "I <tool_call> f.</think>\n\n" + calls));
+  CHECK(!matches(grammar_of(held), calls));
+  held.start = AnswerStart::kMayReason;
+  CHECK(matches(grammar_of(held), "<think>Hm.</think>\n\n" + calls));
+  CHECK(matches(grammar_of(held), calls));
+  CHECK(!matches(grammar_of(held), "Hm.</think>" + calls));
+}
+
+TEST_CASE("arguments of tools that are not strict are held to their schema if that can be, or to be an object") {
+  const auto call = [](std::string_view arguments) {
+    return fmt::format("<tool_call>\n{{\"name\": \"f\", \"arguments\": {}}}\n</tool_call>", arguments);
+  };
+  const auto of = [](const openai::Tool& tool, HeldArguments held) {
+    return grammar_of(calling(ToolFormat::kHermes, {tool}), held);
+  };
+  const std::string other = call("{\"other\": [1]}");
+  CHECK(!matches(of(tool("f", kSchema, false), HeldArguments::kAll), other));
+  CHECK(matches(of(tool("f", kSchema, false), HeldArguments::kStrict), other));
+  CHECK(!matches(of(tool("f", kSchema, true), HeldArguments::kStrict), other));
+  const char* cannot = R"({"type":"object","not":{"type":"string"}})";
+  CHECK(matches(of(tool("f", cannot, false), HeldArguments::kAll), other));
+  CHECK(!matches(of(tool("f", cannot, false), HeldArguments::kAll), call("[1]")));
+  const auto refused = define(calling(ToolFormat::kHermes, {tool("f", cannot, true)}), HeldArguments::kAll);
+  CHECK(refused.error().param == "tools");
+  CHECK_THAT(refused.error().message, Catch::StartsWith("tools[0].function.parameters: ") && Catch::Contains("'not'"));
+}
+
+TEST_CASE("answers that are held to different things have different keys") {
+  std::vector<HeldAnswer> all;
+  all.push_back(calling(ToolFormat::kHermes, {tool("f")}));
+  all.push_back(calling(ToolFormat::kMistral, {tool("f")}));
+  all.push_back(calling(ToolFormat::kHermes, {tool("f")}, false));
+  all.push_back(calling(ToolFormat::kHermes, {tool("f", kSchema, false)}));
+  all.push_back(calling(ToolFormat::kHermes, {tool("f", "")}));
+  all.push_back(calling(ToolFormat::kHermes, {tool("g")}));
+  all.push_back(calling(ToolFormat::kHermes, {tool("f"), tool("g")}));
+  all.push_back(calling(ToolFormat::kHermes, {tool("f")}));
+  all.back().calls->may_be_several = false;
+  all.push_back(calling(ToolFormat::kHermes, {tool("f")}));
+  all.back().given = "<tool_call>";
+  all.push_back(calling(ToolFormat::kHermes, {tool("f")}));
+  all.back().start = AnswerStart::kMayReason;
+  all.push_back(calling(ToolFormat::kHermes, {tool("f")}));
+  all.back().form = openai::AnswerForm{openai::AnswerForm::Notation::kRegex, {"a"}, "regex", "regex"};
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) CHECK(all[i].key() != all[j].key());
+  }
+}
