@@ -92,3 +92,22 @@ TEST_CASE("special tokens spell nothing, and the answer's end is its own token")
   CHECK(matcher.allowed()->contains(kEos));
   CHECK(!matcher.allowed()->contains('x'));
 }
+
+TEST_CASE("a special token that is a tag of calls is one way to write it, in calls only") {
+  constexpr TokenId kTag = 258;
+  Grammars grammars(test::byte_tokenizer("[TOOL_CALLS]"), kVocab + 1, {kEos});
+  const auto form = grammars.grammar_of(held_to(form_of(AnswerForm::Notation::kRegex, ".*"))).value();
+  CHECK(!grammar::Matcher(form, true).allowed()->contains(kTag));
+  HeldAnswer held;
+  held.calls = HeldCalls{.format = text::ToolFormat::kMistral, .tools = {{.name = "f"}}, .are_wanted = true};
+  const auto calls = grammars.grammar_of(held).value();
+  CHECK(matches(grammars.grammar_of(held), "[TOOL_CALLS]f[ARGS]{}"));
+  grammar::Matcher matcher(calls, true);
+  CHECK(matcher.allowed()->contains(kTag));
+  CHECK(matcher.allowed()->contains('['));
+  REQUIRE(matcher.advance(kTag));
+  CHECK(!matcher.allowed()->contains(kTag));
+  for (const char c : std::string_view("f[ARGS]{}")) REQUIRE(matcher.advance(static_cast<uint8_t>(c)));
+  CHECK(matcher.may_end());
+  CHECK(matcher.allowed()->contains(kTag));  // another call
+}

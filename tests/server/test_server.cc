@@ -10,7 +10,7 @@
 
 namespace millrace::test {
 
-std::shared_ptr<const text::Tokenizer> byte_tokenizer() {
+std::shared_ptr<const text::Tokenizer> byte_tokenizer(std::string_view special_tag) {
   std::string source;
   JsonWriter json(source);
   json.begin_object().key("added_tokens").begin_array();
@@ -21,6 +21,7 @@ std::shared_ptr<const text::Tokenizer> byte_tokenizer() {
   };
   special(256, "<bos>");
   special(257, "<eos>");
+  if (!special_tag.empty()) special(258, special_tag);
   json.end_array().key("normalizer").null();
   json.key("pre_tokenizer").raw(R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false})");
   json.key("decoder").raw(R"({"type":"ByteLevel"})");

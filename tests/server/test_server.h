@@ -9,8 +9,8 @@
 
 namespace millrace::test {
 
-/// Ids 0 to 255 are the bytes, 256 is <bos>, 257 is <eos>; no merges.
-[[nodiscard]] std::shared_ptr<const text::Tokenizer> byte_tokenizer();
+/// Ids 0 to 255 are the bytes, 256 is <bos>, 257 is <eos>, 258 the special tag if there is one; no merges.
+[[nodiscard]] std::shared_ptr<const text::Tokenizer> byte_tokenizer(std::string_view special_tag = {});
 
 /// A front over a fake engine, on a port of the system's choice; stopped without draining at the end.
 class TestServer {
