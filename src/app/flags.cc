@@ -54,8 +54,8 @@ void add_conversation_flags(CLI::App& serve, ServeFlags& flags) {
   serve
       .add_option("--tool-call-parser", flags.server.tool_call_parser,
                   "How the model writes calls of tools: auto (as its chat template asks), hermes, llama3_json, "
-                  "mistral, deepseek_v3, none")
-      ->check(CLI::IsMember({"auto", "none", "hermes", "llama3_json", "mistral", "deepseek_v3"}))
+                  "mistral, deepseek_v3, qwen3_coder, none")
+      ->check(CLI::IsMember({"auto", "none", "hermes", "llama3_json", "mistral", "deepseek_v3", "qwen3_coder"}))
       ->capture_default_str();
   serve
       .add_option("--reasoning-parser", flags.server.reasoning_parser,

@@ -1,6 +1,7 @@
 #include "server/answer_grammar.h"
 
 #include <fmt/format.h>
+#include <simdjson.h>
 
 #include <algorithm>
 #include <utility>
@@ -68,6 +69,9 @@ ExpressionPtr up_to(std::string_view tag, ExpressionPtr then, bool may_end, Defi
   return reference(behind[0]);
 }
 
+/// Behind the value of a parameter.
+constexpr std::string_view kEndOfValue = "\n</parameter>";
+
 /// Builds one definition.
 class Definer {
  public:
@@ -107,11 +111,13 @@ class Definer {
 
   /// The tools' arguments.
   std::optional<openai::ApiError> read_tools() {
+    const text::CallForm& form = text::call_forms(answer_.calls->format).front();
+    const bool are_json = form.arguments == text::CallForm::Arguments::kJson;
     for (const openai::Tool& tool : answer_.calls->tools) {
       const bool is_held = !tool.parameters.empty() && (tool.is_strict || held_ == HeldArguments::kAll);
       if (is_held) {
         const size_t rules = definition_.rules.size();
-        auto schema = grammar::read_json_schema(tool.parameters, definition_);
+        auto schema = are_json ? grammar::read_json_schema(tool.parameters, definition_) : parameters_of(tool);
         if (schema.has_value()) {
           arguments_.push_back(definition_.add(fmt::format("the arguments of {}", tool.name), std::move(*schema)));
           continue;
@@ -119,14 +125,80 @@ class Definer {
         if (tool.is_strict) return bad_request("tools", "{}.parameters: {}", tool.place, schema.error().message);
         definition_.rules.resize(rules);
       }
-      arguments_.push_back(any_object());
+      if (!any_arguments_) {
+        ExpressionPtr any = are_json ? grammar::any_json_object(definition_) : any_parameters();
+        any_arguments_ = definition_.add("any arguments", std::move(any));
+      }
+      arguments_.push_back(*any_arguments_);
     }
     return std::nullopt;
   }
 
-  grammar::RuleIndex any_object() {
-    if (!any_object_) any_object_ = definition_.add("any arguments", grammar::any_json_object(definition_));
-    return *any_object_;
+  /// Those of the schema's properties, in their order; the others are left out.
+  Result<ExpressionPtr> parameters_of(const openai::Tool& tool) {
+    simdjson::dom::parser parser;
+    simdjson::dom::object schema;
+    const simdjson::padded_string text(tool.parameters);
+    if (parser.parse(text).get_object().get(schema) != simdjson::SUCCESS) {
+      return make_error(ErrorCode::kInvalidArgument, "it is no JSON object");
+    }
+    text::ParameterTypes types;
+    types.add(tool.name, tool.parameters);
+    std::vector<ExpressionPtr> parts;
+    simdjson::dom::object properties;
+    if (schema["properties"].get_object().get(properties) != simdjson::SUCCESS) return literal("");
+    for (const auto& [key, property] : properties) {
+      const bool is_text = types.of(tool.name, std::string(key)) != text::ParameterTypes::Type::kJson;
+      auto value = is_text ? Result<ExpressionPtr>(text_value(property)) : json_value(schema, property);
+      if (value.has_error()) return value.error();
+      ExpressionPtr parameter = sequence({literal(fmt::format("{}{}>\n", text::kParameterOpen, key)), *value});
+      parts.push_back(is_required(schema, key) ? parameter : optional(parameter));
+    }
+    return sequence(std::move(parts));
+  }
+
+  static bool is_required(simdjson::dom::object schema, std::string_view key) {
+    simdjson::dom::array required;
+    if (schema["required"].get_array().get(required) != simdjson::SUCCESS) return false;
+    return std::ranges::any_of(required, [key](simdjson::dom::element name) {
+      std::string_view word;
+      return name.get_string().get(word) == simdjson::SUCCESS && word == key;
+    });
+  }
+
+  /// A text as it is, with what ends it. Of its schema only the choices that it gives can be held to.
+  ExpressionPtr text_value(simdjson::dom::element schema) {
+    std::vector<ExpressionPtr> choices;
+    simdjson::dom::array values;
+    if (schema["enum"].get_array().get(values) == simdjson::SUCCESS) {
+      for (const simdjson::dom::element value : values) {
+        std::string_view word;
+        choices.push_back(
+            literal(value.get_string().get(word) == simdjson::SUCCESS ? std::string(word) : simdjson::minify(value)));
+      }
+    }
+    if (choices.empty()) return up_to(kEndOfValue, literal("\n"), false, definition_);
+    return sequence({choice(std::move(choices)), literal(fmt::format("{}\n", kEndOfValue))});
+  }
+
+  Result<ExpressionPtr> json_value(simdjson::dom::object schema, simdjson::dom::element property) {
+    std::string own = simdjson::minify(property);
+    for (const char* name : {"$defs", "definitions"}) {
+      simdjson::dom::element shared;
+      if (!own.starts_with("{") || schema[name].get(shared) != simdjson::SUCCESS) continue;
+      own.insert(1, fmt::format("\"{}\":{}{}", name, simdjson::minify(shared), own == "{}" ? "" : ","));
+    }
+    auto value = grammar::read_json_schema(own, definition_);
+    if (value.has_error()) return value.error();
+    return sequence({*value, literal(fmt::format("{}\n", kEndOfValue))});
+  }
+
+  ExpressionPtr any_parameters() {
+    CharSet names(U'>');
+    names.add(U'\n', U'\n');
+    return repeat(sequence({literal(std::string(text::kParameterOpen)), repeat(one_of(names.complement()), 1, 100),
+                            literal(">\n"), up_to(kEndOfValue, literal("\n"), false, definition_)}),
+                  0);
   }
 
   ExpressionPtr calls() {
@@ -175,7 +247,7 @@ class Definer {
   const HeldArguments held_;
   Definition definition_;
   std::vector<grammar::RuleIndex> arguments_;  // by tool
-  std::optional<grammar::RuleIndex> any_object_;
+  std::optional<grammar::RuleIndex> any_arguments_;
 };
 
 void append_sized(std::string& key, std::string_view text) {

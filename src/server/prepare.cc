@@ -225,7 +225,11 @@ text::AnswerFormat Preparer::answer_format(const text::ChatTemplate& chosen, con
   format.begins_in_reasoning = conversation.continue_final_message
                                    ? text::is_within_reasoning(conversation.messages.back().content)
                                    : text::opens_reasoning(prompt);
-  if (conversation.has_tools()) format.tools = tool_format(chosen);
+  if (!conversation.has_tools()) return format;
+  format.tools = tool_format(chosen);
+  auto types = std::make_shared<text::ParameterTypes>();
+  for (const openai::Tool& tool : conversation.tools) types->add(tool.name, tool.parameters);
+  format.parameter_types = std::move(types);
   return format;
 }
 

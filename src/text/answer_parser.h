@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@ struct AnswerFormat {
   bool splits_reasoning = false;     ///< <think>…</think> before the answer
   bool begins_in_reasoning = false;  ///< the prompt has opened it
   std::optional<ToolFormat> tools;
+  std::shared_ptr<const ParameterTypes> parameter_types;  ///< of the tools; null: all are texts
   /// The prompt ends with it: the beginning of a call. Parsed as if the model had written it.
   std::string prefix;
   [[nodiscard]] bool is_plain() const { return !splits_reasoning && !tools; }
@@ -67,6 +69,7 @@ class AnswerParser {
  private:
   void push_rest(std::string_view text, AnswerPart& out);
 
+  std::shared_ptr<const ParameterTypes> parameter_types_;  // which tools_ reads
   std::optional<ReasoningSplitter> reasoning_;
   std::optional<ToolCallParser> tools_;
 };

@@ -166,7 +166,8 @@ bool ToolCallParser::step(Out& out) {
   switch (place_) {
     case Place::kText: return step_text(out);
     case Place::kFirst: return step_first();
-    case Place::kObject: return step_object(out);
+    case Place::kCall:
+      return format_ == ToolFormat::kQwen3Coder ? step_call(parameters_, out) : step_call(object_, out);
     case Place::kBetween: return step_between(out);
     case Place::kHead: return step_head(out);
     case Place::kArguments: return step_arguments(out);
@@ -188,7 +189,8 @@ bool ToolCallParser::step_text(Out& out) {
   held_ = opener();
   pending_.erase(0, opener().size());
   switch (format_) {
-    case ToolFormat::kHermes: open(Place::kObject); break;
+    case ToolFormat::kHermes:
+    case ToolFormat::kQwen3Coder: open(Place::kCall); break;
     case ToolFormat::kMistral: place_ = Place::kFirst; break;
     default: place_ = Place::kBetween;
   }
@@ -209,7 +211,7 @@ bool ToolCallParser::step_start_of_json(Out& out) {
       const size_t skipped = pending_[first] == '{' ? first : first + kPythonTag.size();
       held_ = pending_.substr(0, skipped);
       pending_.erase(0, skipped);
-      open(Place::kObject);
+      open(Place::kCall);
       return true;
     }
   }
@@ -220,6 +222,7 @@ bool ToolCallParser::step_start_of_json(Out& out) {
 void ToolCallParser::open(Place place) {
   place_ = place;
   object_ = CallObject();
+  parameters_ = ParameterCall(types_);
   depth_ = 0;
   in_string_ = false;
   escaped_ = false;
@@ -241,17 +244,22 @@ void ToolCallParser::give_up(Out& out) {
   is_text_ = true;
 }
 
-bool ToolCallParser::step_object(Out& out) {
-  const bool was_named = object_.has_name();
-  auto state = CallObject::State::kOpen;
+template <class Call>
+bool ToolCallParser::step_call(Call& call, Out& out) {
+  using State = typename Call::State;
+  const bool was_named = call.has_name();
+  State state = State::kOpen;
   size_t count = 0;
-  while (count < pending_.size() && state == CallObject::State::kOpen) state = object_.feed(pending_[count++]);
-  if (!object_.has_name()) held_.append(pending_, 0, count);
-  pending_.erase(0, count);
-  if (!was_named && object_.has_name()) begin_call(object_.name(), out);
-  if (object_.has_name()) append_call_part(out.calls, {begun_ - 1, {}, object_.take_arguments()});
-  if (state == CallObject::State::kOpen) return false;
-  if (state == CallObject::State::kDone || object_.has_name()) {
+  while (count < pending_.size() && state == State::kOpen) state = call.feed(pending_[count++]);
+  const bool is_broken = state == State::kBad && call.has_name();
+  if (!call.has_name()) held_.append(pending_, 0, count);
+  // What breaks a call off is none of it.
+  pending_.erase(0, is_broken ? count - 1 : count);
+  if (is_broken) pending_.insert(0, call.unread());
+  if (!was_named && call.has_name()) begin_call(call.name(), out);
+  if (call.has_name()) append_call_part(out.calls, {begun_ - 1, {}, call.take_arguments()});
+  if (state == State::kOpen) return false;
+  if (state == State::kDone || call.has_name()) {
     end_call(Place::kBetween);
   } else {
     give_up(out);
@@ -264,7 +272,8 @@ bool ToolCallParser::step_between(Out& out) {
   skip_space(format_ == ToolFormat::kLlama3 || format_ == ToolFormat::kMistral ? ",;" : "");
   if (pending_.empty()) return false;
   switch (format_) {
-    case ToolFormat::kHermes: return step_word(kHermesClose, Place::kText, out);
+    case ToolFormat::kHermes:
+    case ToolFormat::kQwen3Coder: return step_word(kHermesClose, Place::kText, out);
     case ToolFormat::kDeepSeekV3: {
       const auto call = take_word(kDeepSeekCall);
       if (!call) return false;
@@ -279,7 +288,7 @@ bool ToolCallParser::step_between(Out& out) {
   if (format_ == ToolFormat::kMistral && take_word("]") == true) {
     place_ = Place::kText;
   } else if (pending_.front() == '{') {
-    open(Place::kObject);
+    open(Place::kCall);
   } else if (format_ == ToolFormat::kLlama3) {
     return step_word(kPythonTag, Place::kBetween, out);
   } else {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/parameter_call.h"
 #include "text/tool_formats.h"
 
 /// Reading calls of tools while models write them into their answers.
@@ -31,6 +32,8 @@ class CallObject {
   State feed(char c);
   [[nodiscard]] bool has_name() const { return !name_.empty(); }
   [[nodiscard]] const std::string& name() const { return name_; }
+  /// Bytes before a bad one that are no part of what has been told.
+  [[nodiscard]] static std::string_view unread() { return {}; }
   /// What has come since the last call of this; nothing before the name.
   [[nodiscard]] std::string take_arguments();
 
@@ -62,7 +65,9 @@ class CallObject {
 /// what looked like one and is none comes out as text. Space between text and call is dropped.
 class ToolCallParser {
  public:
-  explicit ToolCallParser(ToolFormat format) : format_(format) {}
+  /// `types`: of the parameters, for formats that write them without; it outlives the parser.
+  explicit ToolCallParser(ToolFormat format, const ParameterTypes* types = nullptr)
+      : format_(format), types_(types), parameters_(types) {}
 
   void push(std::string_view text, std::string& content, std::vector<ToolCallPart>& calls);
   /// At the end of the answer.
@@ -76,7 +81,7 @@ class ToolCallParser {
   enum class Place : uint8_t {
     kText,       // looking for a call
     kFirst,      // of Mistral: behind what opens the calls
-    kObject,     // in a call of the form {"name": …}
+    kCall,       // in one of the form {"name": …}, or with parameters
     kBetween,    // behind a call, or before the first of several
     kHead,       // before the arguments of a call without such an object
     kArguments,  // of one
@@ -91,7 +96,8 @@ class ToolCallParser {
   bool step(Out& out);
   bool step_text(Out& out);
   bool step_start_of_json(Out& out);
-  bool step_object(Out& out);
+  template <class Call>
+  bool step_call(Call& call, Out& out);
   bool step_between(Out& out);
   bool step_word(std::string_view word, Place next, Out& out);
   bool step_first();
@@ -109,10 +115,12 @@ class ToolCallParser {
   [[nodiscard]] std::optional<bool> take_word(std::string_view word);
 
   ToolFormat format_;
+  const ParameterTypes* types_;
   Place place_ = Place::kText;
   std::string pending_;
   std::string held_;  // of a call whose name has not come: it may turn out to be text
   CallObject object_;
+  ParameterCall parameters_;
   size_t depth_ = 0;  // in arguments
   bool in_string_ = false;
   bool escaped_ = false;

@@ -13,7 +13,8 @@ struct Named {
   ToolFormat format;
 };
 constexpr std::array kFormats = {Named{"hermes", ToolFormat::kHermes}, Named{"llama3_json", ToolFormat::kLlama3},
-                                 Named{"mistral", ToolFormat::kMistral}, Named{"deepseek_v3", ToolFormat::kDeepSeekV3}};
+                                 Named{"mistral", ToolFormat::kMistral}, Named{"deepseek_v3", ToolFormat::kDeepSeekV3},
+                                 Named{"qwen3_coder", ToolFormat::kQwen3Coder}};
 
 bool has(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
@@ -36,8 +37,9 @@ std::optional<ToolFormat> tool_format_of_template(std::string_view source) {
   if (has(source, kDeepSeekOpen)) return ToolFormat::kDeepSeekV3;
   // Others write something else than JSON between the same tags.
   if (has(source, kHermesOpen)) {
-    const bool is_xml = has(source, "<function=") || has(source, "<arg_key>");
-    return is_xml ? std::nullopt : std::optional(ToolFormat::kHermes);
+    if (has(source, kFunctionOpen) && has(source, kParameterOpen)) return ToolFormat::kQwen3Coder;
+    const bool is_other = has(source, kFunctionOpen) || has(source, "<arg_key>");
+    return is_other ? std::nullopt : std::optional(ToolFormat::kHermes);
   }
   if (has(source, "<|start_header_id|>") && has(source, "\"parameters\"")) return ToolFormat::kLlama3;
   return std::nullopt;
@@ -62,23 +64,28 @@ std::span<const CallForm> call_forms(ToolFormat format) {
                "\n```<｜tool▁call▁end｜>", "\n<｜tool▁call▁begin｜>", "<｜tool▁calls▁end｜>"},
       CallForm{"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>",
                "<｜tool▁call▁begin｜>", "<｜tool▁calls▁end｜>"}};
+  static constexpr std::array kQwen3CoderForms = {CallForm{"<tool_call>\n", "<function=", ">\n", "</function>",
+                                                           "\n</tool_call>\n<tool_call>\n", "\n</tool_call>",
+                                                           CallForm::Arguments::kParameters}};
   switch (format) {
     case ToolFormat::kHermes: return kHermesForms;
     case ToolFormat::kLlama3: return kLlamaForms;
     case ToolFormat::kMistral: return kMistralForms;
-    case ToolFormat::kDeepSeekV3: break;
+    case ToolFormat::kDeepSeekV3: return kDeepSeekForms;
+    case ToolFormat::kQwen3Coder: break;
   }
-  return kDeepSeekForms;
+  return kQwen3CoderForms;
 }
 
 std::string_view call_tag(ToolFormat format) {
   switch (format) {
-    case ToolFormat::kHermes: return kHermesOpen;
     case ToolFormat::kLlama3: return {};
     case ToolFormat::kMistral: return kMistralOpen;
-    case ToolFormat::kDeepSeekV3: break;
+    case ToolFormat::kDeepSeekV3: return kDeepSeekOpen;
+    case ToolFormat::kHermes:
+    case ToolFormat::kQwen3Coder: break;
   }
-  return kDeepSeekOpen;
+  return kHermesOpen;
 }
 
 bool is_call_tag(std::string_view spelling) {

@@ -15,7 +15,9 @@ namespace millrace::text {
 ///   mistral      [TOOL_CALLS][{"name": …, "arguments": {…}}, …], and of later models [TOOL_CALLS]name[ARGS]{…}
 ///   deepseek_v3  <｜tool▁calls▁begin｜>, and per call function<｜tool▁sep｜>name, the arguments in a fenced block; of
 ///                later models name<｜tool▁sep｜>{…}
-enum class ToolFormat : uint8_t { kHermes, kLlama3, kMistral, kDeepSeekV3 };
+///   qwen3_coder  <tool_call><function=name><parameter=key>value</parameter>…</function></tool_call>, with a line for
+///                each (Qwen3-Coder)
+enum class ToolFormat : uint8_t { kHermes, kLlama3, kMistral, kDeepSeekV3, kQwen3Coder };
 
 [[nodiscard]] std::string_view to_string(ToolFormat format);
 [[nodiscard]] std::optional<ToolFormat> tool_format_named(std::string_view word);
@@ -25,12 +27,17 @@ enum class ToolFormat : uint8_t { kHermes, kLlama3, kMistral, kDeepSeekV3 };
 /// What stands around the names and arguments of calls as models are taught to write them: `open`, calls with `between`
 /// among them, `close`. A parser takes more than this.
 struct CallForm {
+  enum class Arguments : uint8_t {
+    kJson,        ///< an object
+    kParameters,  ///< kParameterOpen, the key, ">", a line with the value, kParameterEnd, and a line's end, for each
+  };
   std::string_view open;
   std::string_view before_name;
   std::string_view before_arguments;
   std::string_view after_arguments;
   std::string_view between;
   std::string_view close;
+  Arguments arguments = Arguments::kJson;
   /// The name as it stands there, where it may have to be written as in a JSON string.
   [[nodiscard]] std::string written_name(std::string_view name) const;
 };
@@ -57,5 +64,9 @@ inline constexpr std::string_view kDeepSeekCallEnd = "<｜tool▁call▁end｜>"
 inline constexpr std::string_view kDeepSeekSeparator = "<｜tool▁sep｜>";
 inline constexpr std::string_view kDeepSeekType = "function";
 inline constexpr std::string_view kMistralArguments = "[ARGS]";
+inline constexpr std::string_view kFunctionOpen = "<function=";
+inline constexpr std::string_view kFunctionEnd = "</function>";
+inline constexpr std::string_view kParameterOpen = "<parameter=";
+inline constexpr std::string_view kParameterEnd = "</parameter>";
 
 }  // namespace millrace::text

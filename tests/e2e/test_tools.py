@@ -93,6 +93,24 @@ def test_required_calls_are_of_the_tools(tool_server):
     assert names == {"look", "listen"} and len(counts) > 1
 
 
+@pytest.mark.parametrize("parser", ["llama3_json", "mistral", "deepseek_v3", "qwen3_coder"])
+def test_calls_in_every_form(templates, parser):
+    where = {"type": "object", "properties": {"at": {"enum": ["bow", "stern"]}, "far": {"type": "boolean"}},
+             "required": ["at", "far"], "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": name, "parameters": where}} for name in ("look", "listen")]
+    with MillraceServer("--chat-template", templates / "plain.jinja", "--tool-call-parser", parser) as server:
+        for choice in ("required", LISTEN):
+            request = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False, "max_completion_tokens": 200}
+            whole = ask(server, **request).choices[0]
+            assert whole.finish_reason == "tool_calls" and whole.message.content is None
+            call, = whole.message.tool_calls
+            assert call.function.name in (("listen",) if choice == LISTEN else ("look", "listen"))
+            jsonschema.validate(json.loads(call.function.arguments), where)
+            parts = [part for chunk in ask(server, **request, stream=True)
+                     for part in chunk.choices[0].delta.tool_calls or []]
+            assert "".join(part.function.arguments for part in parts) == call.function.arguments
+
+
 def test_the_clients_own_parser_gets_strict_arguments(tool_server):
     class Where(pydantic.BaseModel):
         place: str = pydantic.Field(max_length=8)

@@ -17,9 +17,9 @@ using text::ToolFormat;
 namespace {
 
 constexpr ToolFormat kFormats[] = {ToolFormat::kHermes, ToolFormat::kLlama3, ToolFormat::kMistral,
-                                   ToolFormat::kDeepSeekV3};
+                                   ToolFormat::kDeepSeekV3, ToolFormat::kQwen3Coder};
 constexpr const char* kSchema =
-    R"({"type":"object","properties":{"at":{"type":"string","maxLength":5},"far":{"type":"boolean"}},)"
+    R"({"type":"object","properties":{"at":{"enum":["x","y","a \"b\""]},"far":{"type":"boolean"}},)"
     R"("required":["at"],"additionalProperties":false})";
 
 openai::Tool tool(std::string name, std::string parameters = kSchema, bool is_strict = true) {
@@ -40,6 +40,9 @@ GrammarPtr grammar_of(const HeldAnswer& held, HeldArguments arguments = HeldArgu
 text::AnswerPart parse(const HeldAnswer& held, std::string_view text) {
   text::AnswerFormat format;
   format.tools = held.calls->format;
+  auto types = std::make_shared<text::ParameterTypes>();
+  for (const openai::Tool& tool : held.calls->tools) types->add(tool.name, tool.parameters);
+  format.parameter_types = std::move(types);
   format.splits_reasoning = held.start != AnswerStart::kPlain;
   format.begins_in_reasoning = held.start == AnswerStart::kBegunReasoning;
   text::AnswerParser parser(format);
@@ -66,6 +69,10 @@ std::string two_calls(ToolFormat format) {
              "{\"name\": \"g\", \"parameters\": {\"at\": \"y\", \"far\": true}}";
     case ToolFormat::kMistral:
       return "[TOOL_CALLS]f[ARGS]{\"at\": \"x\"}[TOOL_CALLS]g[ARGS]{\"at\": \"y\", \"far\": true}";
+    case ToolFormat::kQwen3Coder:
+      return "<tool_call>\n<function=f>\n<parameter=at>\nx\n</parameter>\n</function>\n</tool_call>\n"
+             "<tool_call>\n<function=g>\n<parameter=at>\ny\n</parameter>\n<parameter=far>\ntrue\n</parameter>\n"
+             "</function>\n</tool_call>";
     case ToolFormat::kDeepSeekV3: break;
   }
   return "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"at\": "
@@ -128,8 +135,8 @@ TEST_CASE("beside text, what begins a call is one") {
     CHECK(matches(grammar, "No <tool>, [TOOLS] or <｜tool▁call｜> here, Ω; "));
     CHECK(matches(grammar, calls));
     if (format != ToolFormat::kLlama3) CHECK(matches(grammar, "Let me see.\n" + calls));
-    CHECK(!matches(grammar, replaced(calls, "\"at\"", "\"to\"")));
-    CHECK(!matches(grammar, replaced(calls, "\"x\"", "\"too long\"")));
+    CHECK(!matches(grammar, replaced(calls, "at", "to")));
+    CHECK(!matches(grammar, replaced(calls, "x", "z")));
     CHECK(!matches(grammar, calls.substr(0, calls.size() - 1)));
     CHECK(!matches(grammar, calls + " And so on."));
   }
@@ -185,6 +192,34 @@ TEST_CASE("arguments of tools that are not strict are held to their schema if th
   const auto refused = define(calling(ToolFormat::kHermes, {tool("f", cannot, true)}), HeldArguments::kAll);
   CHECK(refused.error().param == "tools");
   CHECK_THAT(refused.error().message, Catch::StartsWith("tools[0].function.parameters: ") && Catch::Contains("'not'"));
+}
+
+TEST_CASE("values without quotes are texts up to their end, one of their choices, or JSON") {
+  const char* schema =
+      R"({"type":"object","properties":{"code":{"type":"string","maxLength":3},"unit":{"enum":["C","F"]},)"
+      R"("days":{"$ref":"#/$defs/days"},"note":{"type":["string","null"]}},"required":["code"],)"
+      R"("$defs":{"days":{"type":"array","items":{"type":"integer"}}}})";
+  const auto call = [](std::string_view parameters) {
+    return fmt::format("<tool_call>\n<function=f>\n{}</function>\n</tool_call>", parameters);
+  };
+  HeldAnswer held = calling(ToolFormat::kQwen3Coder, {tool("f", schema)});
+  const auto grammar = grammar_of(held);
+  const std::string code = "<parameter=code>\nif (a < b) {\n  return </param>;\n}\n</parameter>\n";
+  const std::string all = code + "<parameter=unit>\nF\n</parameter>\n<parameter=days>\n[1, 2]\n</parameter>\n" +
+                          "<parameter=note>\nnull\n</parameter>\n";
+  CHECK(matches(grammar, call(code)));
+  CHECK(matches(grammar, call(all)));
+  CHECK(!matches(grammar, call("")));
+  CHECK(!matches(grammar, call(code + code)));
+  CHECK(!matches(grammar, call(replaced(all, "F", "K"))));
+  CHECK(!matches(grammar, call(replaced(all, "[1, 2]", "[1, x]"))));
+  CHECK(!matches(grammar, call(replaced(all, "=note", "=more"))));
+  CHECK(parse(held, call(all)).calls.at(0).arguments ==
+        R"({"code": "if (a < b) {\n  return </param>;\n}", "unit": "F", "days": [1,2], "note": null})");
+  held.calls->tools[0] = tool("f", "", false);
+  CHECK(matches(grammar_of(held), call(all)));
+  CHECK(matches(grammar_of(held), call("")));
+  CHECK(!matches(grammar_of(held), call("text")));
 }
 
 TEST_CASE("answers that are held to different things have different keys") {

@@ -165,6 +165,39 @@ TEST_CASE("DeepSeek's calls, of either form") {
   check(tools(ToolFormat::kDeepSeekV3), cases);
 }
 
+TEST_CASE("Calls that are written parameter by parameter") {
+  AnswerFormat format = tools(ToolFormat::kQwen3Coder);
+  auto types = std::make_shared<ParameterTypes>();
+  types->add(
+      "f", R"({"properties":{"n":{"type":"integer"},"ok":{"type":"boolean"},"of":{"type":"array"},)"
+           R"("may":{"anyOf":[{"type":"string"},{"type":"null"}]},"word":{"enum":["a","1"]},"s":{"type":"string"}}})");
+  format.parameter_types = types;
+  const auto call = [](const std::string& parameters) {
+    return "<tool_call>\n<function=f>\n" + parameters + "</function>\n</tool_call>";
+  };
+  const auto given = [](const std::string& key, const std::string& value) {
+    return "<parameter=" + key + ">\n" + value + "\n</parameter>\n";
+  };
+  CHECK(parse(format, "I look.\n" + call(given("s", "two\nlines") + given("n", "3"))) ==
+        "I look. {f: {\"s\": \"two\\nlines\", \"n\": 3}}");
+  CHECK(parse(format, call("") + "\n" + call(given("ok", "True"))) == " {f: {}} {f: {\"ok\": true}}");
+  CHECK(parse(format, call(given("of", "[1, \"x\"]") + given("of", "[1,"))) == R"( {f: {"of": [1,"x"], "of": "[1,"}})");
+  CHECK(parse(format, call(given("may", "null") + given("s", "null"))) == R"( {f: {"may": null, "s": "null"}})");
+  CHECK(parse(format, call(given("word", "1") + given("unknown", "2"))) == R"( {f: {"word": "1", "unknown": "2"}})");
+  CHECK(parse(format, call(given("s", "\n <parameter=x> </function> \"q\"\n"))) ==
+        R"( {f: {"s": "\n <parameter=x> </function> \"q\"\n"}})");
+  CHECK(parse(format, "<tool_call><function=f><parameter=s>bare</parameter></function></tool_call>") ==
+        R"( {f: {"s": "bare"}})");
+  CHECK(parse(format, "<tool_call>\n<function=f>\nwhat</function>") == "what</function> {f: {}}");
+  CHECK(parse(format, "<tool_call>\n<function=f>\n<parameter>x") == "<parameter>x {f: {}}");
+  CHECK(parse(format, "<tool_call>\n<function=f>\n<parameter=x\ny>") == "<parameter=x\ny> {f: {}}");
+  CHECK(parse(format, "<tool_call>\n{\"name\": \"f\"}") == "<tool_call>\n{\"name\": \"f\"}");
+  CHECK(parse(format, "<tool_call>\n<function=f\n>") == "<tool_call>\n<function=f\n>");
+  CHECK(parse(format, "<tool_call>\n<function=f>\n<parameter=s>\ncut sho") == " {f: }");
+  format.prefix = call_prefix(ToolFormat::kQwen3Coder, "f");
+  CHECK(parse(format, given("n", "1") + "</function>\n</tool_call>") == " {f: {\"n\": 1}}");
+}
+
 TEST_CASE("A forced call's beginning is parsed as if the model had written it") {
   for (const ToolFormat format :
        {ToolFormat::kHermes, ToolFormat::kLlama3, ToolFormat::kMistral, ToolFormat::kDeepSeekV3}) {
@@ -208,7 +241,12 @@ TEST_CASE("Reasoning is told from the answer") {
 }
 
 TEST_CASE("Whatever an answer holds, its pieces say what the whole says") {
-  constexpr std::array<std::string_view, 32> kBits = {"<tool_call>",
+  constexpr std::array<std::string_view, 37> kBits = {"<tool_call>",
+                                                      "<function=f>",
+                                                      "<parameter=",
+                                                      "a>",
+                                                      "</parameter>",
+                                                      "</function>",
                                                       "</tool_call>",
                                                       "{\"name\": \"f\"",
                                                       "{\"name\":",
@@ -242,9 +280,9 @@ TEST_CASE("Whatever an answer holds, its pieces say what the whole says") {
                                                       "ä"};
   std::mt19937 dice(7);
   size_t with_calls = 0;
-  for (int round = 0; round < 4000; ++round) {
+  for (int round = 0; round < 5000; ++round) {
     AnswerFormat format;
-    format.tools = static_cast<ToolFormat>(round % 4);
+    format.tools = static_cast<ToolFormat>(round % 5);
     format.splits_reasoning = dice() % 2 == 0;
     format.begins_in_reasoning = dice() % 4 == 0;
     std::string answer;
@@ -270,6 +308,8 @@ TEST_CASE("What a prompt opens, and what a template asks for") {
   CHECK(hermes->shows_tools());
   CHECK_FALSE(hermes->reasons());
   CHECK_FALSE(made("{% if tools %}<tool_call><function=x>{% endif %}")->tool_format());
+  const auto coder = made("{% if tools %}<tool_call><function=x><parameter=y>{% endif %}");
+  CHECK(coder->tool_format() == ToolFormat::kQwen3Coder);
   CHECK_FALSE(made("{{ message.tool_calls }}<tool_call></think>")->shows_tools());
   CHECK(made("</think>")->reasons());
 }

@@ -1,0 +1,179 @@
+#include "text/parameter_call.h"
+
+#include <simdjson.h>
+
+#include <optional>
+#include <utility>
+
+#include "base/json.h"
+#include "text/partial_match.h"
+#include "text/tool_formats.h"
+
+namespace millrace::text {
+namespace {
+
+using Json = simdjson::dom::element;
+using Type = ParameterTypes::Type;
+
+/// Of a name or a key.
+constexpr size_t kMostNameBytes = 1024;
+/// Schemas within a schema.
+constexpr int kMostDepth = 8;
+
+/// Whether a value may be a text, or null.
+struct May {
+  bool be_text = false;
+  bool be_null = false;
+  void add(const May& other) {
+    be_text |= other.be_text;
+    be_null |= other.be_null;
+  }
+};
+
+May may_be(Json value) {
+  return {value.is_string(), value.is_null()};
+}
+
+May may_be_of(std::string_view type) {
+  return {type == "string", type == "null"};
+}
+
+May read_schema(Json schema, int depth) {
+  May may;
+  simdjson::dom::object object;
+  if (depth > kMostDepth || schema.get_object().get(object) != simdjson::SUCCESS) return may;
+  for (const auto& [key, value] : object) {
+    std::string_view type;
+    if (key == "type" && value.get_string().get(type) == simdjson::SUCCESS) may.add(may_be_of(type));
+    if (key == "const") may.add(may_be(value));
+    if (bool flag = false; key == "nullable" && value.get_bool().get(flag) == simdjson::SUCCESS) may.be_null |= flag;
+    simdjson::dom::array array;
+    if (value.get_array().get(array) != simdjson::SUCCESS) continue;
+    for (const Json item : array) {
+      if (key == "type" && item.get_string().get(type) == simdjson::SUCCESS) may.add(may_be_of(type));
+      if (key == "enum") may.add(may_be(item));
+      if (key == "anyOf" || key == "oneOf" || key == "allOf") may.add(read_schema(item, depth + 1));
+    }
+  }
+  return may;
+}
+
+/// One line's end is the form's, not the value's.
+std::string_view without_frame(std::string_view value) {
+  if (value.starts_with('\n')) value.remove_prefix(1);
+  if (value.ends_with('\n')) value.remove_suffix(1);
+  return value;
+}
+
+std::string_view trim(std::string_view text) {
+  const size_t first = text.find_first_not_of(kAsciiSpace);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, size_without_space(text) - first);
+}
+
+/// The value in JSON; nothing if it is none. Some models write Python's words.
+std::optional<std::string> read_json(std::string_view value) {
+  if (value == "True") return "true";
+  if (value == "False") return "false";
+  if (value == "None") return "null";
+  simdjson::dom::parser parser;
+  Json json;
+  if (parser.parse(simdjson::padded_string(value)).get(json) != simdjson::SUCCESS) return std::nullopt;
+  return simdjson::minify(json);
+}
+
+std::string to_json(std::string_view value, Type type) {
+  if (type == Type::kTextOrNull && trim(value) == "null") return "null";
+  if (type == Type::kJson) {
+    if (auto json = read_json(trim(value))) return *std::move(json);
+  }
+  std::string text;
+  append_json_string(text, value);
+  return text;
+}
+
+}  // namespace
+
+void ParameterTypes::add(const std::string& tool, std::string_view schema) {
+  simdjson::dom::parser parser;
+  simdjson::dom::object properties;
+  const simdjson::padded_string padded(schema);
+  if (parser.parse(padded)["properties"].get_object().get(properties) != simdjson::SUCCESS) return;
+  for (const auto& [key, property] : properties) {
+    const May may = read_schema(property, 0);
+    if (may.be_text && !may.be_null) continue;
+    types_.insert_or_assign({tool, std::string(key)}, may.be_text ? Type::kTextOrNull : Type::kJson);
+  }
+}
+
+Type ParameterTypes::of(const std::string& tool, const std::string& parameter) const {
+  const auto found = types_.find({tool, parameter});
+  return found == types_.end() ? Type::kText : found->second;
+}
+
+ParameterCall::State ParameterCall::feed(char c) {
+  switch (place_) {
+    case Place::kStart:
+    case Place::kBetween: return feed_word(c);
+    case Place::kName:
+    case Place::kKey: break;
+    case Place::kValue:
+      pending_ += c;
+      if (pending_.ends_with(kParameterEnd)) end_value();
+      return State::kOpen;
+    case Place::kEnd: return State::kBad;
+  }
+  if (c == '\n' || pending_.size() > kMostNameBytes) {
+    if (place_ == Place::kKey) pending_.insert(0, kParameterOpen);
+    return end(State::kBad);
+  }
+  if (c != '>') {
+    pending_ += c;
+    return State::kOpen;
+  }
+  const bool is_name = place_ == Place::kName;
+  if (is_name && trim(pending_).empty()) return end(State::kBad);
+  (is_name ? name_ : key_) = trim(pending_);
+  pending_.clear();
+  place_ = is_name ? Place::kBetween : Place::kValue;
+  return State::kOpen;
+}
+
+/// Towards the next tag.
+ParameterCall::State ParameterCall::feed_word(char c) {
+  if (pending_.empty() && kAsciiSpace.find(c) != std::string_view::npos) return State::kOpen;
+  const std::string word = pending_ + c;
+  const std::string_view opens = place_ == Place::kStart ? kFunctionOpen : kParameterOpen;
+  const bool may_close = place_ == Place::kBetween && kFunctionEnd.starts_with(word);
+  if (!opens.starts_with(word) && !may_close) return end(State::kBad);
+  pending_ = word;
+  if (may_close && word == kFunctionEnd) return end(State::kDone);
+  if (word != opens) return State::kOpen;
+  pending_.clear();
+  place_ = place_ == Place::kStart ? Place::kName : Place::kKey;
+  return State::kOpen;
+}
+
+void ParameterCall::end_value() {
+  const std::string_view value =
+      without_frame(std::string_view(pending_).substr(0, pending_.size() - kParameterEnd.size()));
+  arguments_ += std::exchange(has_arguments_, true) ? ", " : "{";
+  append_json_string(arguments_, key_);
+  arguments_ += ": ";
+  arguments_ += to_json(value, types_ == nullptr ? Type::kText : types_->of(name_, key_));
+  pending_.clear();
+  place_ = Place::kBetween;
+}
+
+/// What has come is an object, whatever follows.
+ParameterCall::State ParameterCall::end(State state) {
+  place_ = Place::kEnd;
+  if (has_name()) arguments_ += has_arguments_ ? "}" : "{}";
+  return state;
+}
+
+std::string ParameterCall::take_arguments() {
+  return std::exchange(arguments_, {});
+}
+
+}  // namespace millrace::text
