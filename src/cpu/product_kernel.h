@@ -23,6 +23,10 @@ constexpr int kProductVecs = kWideTiles || R == 1 ? 4
                              : R == 2             ? 2
                                                   : 1;
 
+/// Steps of one turn of the loop: a narrow tile has few instructions per step, of which those that move on count.
+template <int R>
+constexpr int kStepsAtOnce = !kWideTiles && R > 2 ? 2 : 1;
+
 /// Steps between two stores of the sums.
 MILLRACE_INLINE int64_t product_block(const ProductTask& task) {
   if (task.rows == 1 || (kWideTiles && task.rows <= kTileRows)) return task.steps;
@@ -43,6 +47,7 @@ MILLRACE_INLINE void product_columns(const char* left, size_t left_stride, const
   const RowStrides strides(left_stride);
   Vec acc[R][V] = {};
   if (!fresh) load_tile(acc, c, kPanelColumns);
+#pragma clang loop unroll_count(kStepsAtOnce<R>)
   for (int64_t step = 0; step < steps; ++step) {
     const char* right[V];
 #pragma clang loop unroll(full)
