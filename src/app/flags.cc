@@ -1,6 +1,7 @@
 #include "app/flags.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <simdjson.h>
 
 #include <CLI/CLI.hpp>
@@ -9,6 +10,7 @@
 
 #include "app/launcher_env.h"
 #include "app/number_range.h"
+#include "text/tool_formats.h"
 
 namespace millrace::app {
 namespace {
@@ -51,11 +53,13 @@ void add_conversation_flags(CLI::App& serve, ServeFlags& flags) {
       .add_option("--override-generation-config", flags.generation_config,
                   "JSON object whose members go before those of generation_config.json")
       ->check(is_json_object);
+  std::vector<std::string> parsers = text::tool_format_names();
+  const std::string formats = fmt::format("{}", fmt::join(parsers, ", "));
+  parsers.insert(parsers.end(), {"auto", "none"});
   serve
       .add_option("--tool-call-parser", flags.server.tool_call_parser,
-                  "How the model writes calls of tools: auto (as its chat template asks), hermes, llama3_json, "
-                  "mistral, deepseek_v3, qwen3_coder, none")
-      ->check(CLI::IsMember({"auto", "none", "hermes", "llama3_json", "mistral", "deepseek_v3", "qwen3_coder"}))
+                  "How the model writes calls of tools: auto (as its chat template asks), " + formats + ", none")
+      ->check(CLI::IsMember(parsers))
       ->capture_default_str();
   serve
       .add_option("--reasoning-parser", flags.server.reasoning_parser,

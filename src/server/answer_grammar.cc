@@ -134,7 +134,7 @@ class Definer {
     return std::nullopt;
   }
 
-  /// Those of the schema's properties, in their order; the others are left out.
+  /// Those of the schema's properties, in their order. What a schema of JSON may not say, this one may not either.
   Result<ExpressionPtr> parameters_of(const openai::Tool& tool) {
     simdjson::dom::parser parser;
     simdjson::dom::object schema;
@@ -142,12 +142,17 @@ class Definer {
     if (parser.parse(text).get_object().get(schema) != simdjson::SUCCESS) {
       return make_error(ErrorCode::kInvalidArgument, "it is no JSON object");
     }
+    Definition as_json;
+    if (const auto read = grammar::read_json_schema(tool.parameters, as_json); read.has_error()) return read.error();
     text::ParameterTypes types;
     types.add(tool.name, tool.parameters);
     std::vector<ExpressionPtr> parts;
     simdjson::dom::object properties;
     if (schema["properties"].get_object().get(properties) != simdjson::SUCCESS) return literal("");
     for (const auto& [key, property] : properties) {
+      if (key.find_first_of(">\n") != std::string_view::npos) {
+        return make_error(ErrorCode::kInvalidArgument, "calls of this model cannot have a parameter '{}'", key);
+      }
       const bool is_text = types.of(tool.name, std::string(key)) != text::ParameterTypes::Type::kJson;
       auto value = is_text ? Result<ExpressionPtr>(text_value(property)) : json_value(schema, property);
       if (value.has_error()) return value.error();

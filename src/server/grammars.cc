@@ -75,6 +75,7 @@ ApiResult<std::shared_ptr<const grammar::Grammar>> Grammars::compile(const HeldA
   auto compiled = grammar::Grammar::compile(*definition, has_tags ? all.with_tags : all.plain, ends_);
   if (compiled.has_value()) return std::move(*compiled);
   const std::string& message = compiled.error().message;
+  if (answer.form && answer.calls) return bad_request("tools", "tools and {}: {}", answer.form->name, message);
   if (answer.form) return bad_request(answer.form->field, "{}: {}", answer.form->name, message);
   return bad_request("tools", "tools: {}", message);
 }

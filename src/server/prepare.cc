@@ -227,6 +227,7 @@ text::AnswerFormat Preparer::answer_format(const text::ChatTemplate& chosen, con
                                    : text::opens_reasoning(prompt);
   if (!conversation.has_tools()) return format;
   format.tools = tool_format(chosen);
+  if (text::call_forms(*format.tools).front().arguments == text::CallForm::Arguments::kJson) return format;
   auto types = std::make_shared<text::ParameterTypes>();
   for (const openai::Tool& tool : conversation.tools) types->add(tool.name, tool.parameters);
   format.parameter_types = std::move(types);

@@ -73,9 +73,9 @@ void ReasoningSplitter::finish(std::string& reasoning, std::string& rest) {
   pending_.clear();
 }
 
-AnswerParser::AnswerParser(const AnswerFormat& format) : parameter_types_(format.parameter_types) {
+AnswerParser::AnswerParser(const AnswerFormat& format) {
   if (format.splits_reasoning) reasoning_.emplace(format.begins_in_reasoning);
-  if (format.tools) tools_.emplace(*format.tools, parameter_types_.get());
+  if (format.tools) tools_.emplace(*format.tools, format.parameter_types);
 }
 
 void AnswerParser::push(std::string_view text, AnswerPart& out) {

@@ -69,7 +69,6 @@ class AnswerParser {
  private:
   void push_rest(std::string_view text, AnswerPart& out);
 
-  std::shared_ptr<const ParameterTypes> parameter_types_;  // which tools_ reads
   std::optional<ReasoningSplitter> reasoning_;
   std::optional<ToolCallParser> tools_;
 };

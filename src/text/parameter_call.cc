@@ -65,12 +65,6 @@ std::string_view without_frame(std::string_view value) {
   return value;
 }
 
-std::string_view trim(std::string_view text) {
-  const size_t first = text.find_first_not_of(kAsciiSpace);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, size_without_space(text) - first);
-}
-
 /// The value in JSON; nothing if it is none. Some models write Python's words.
 std::optional<std::string> read_json(std::string_view value) {
   if (value == "True") return "true";
@@ -83,9 +77,9 @@ std::optional<std::string> read_json(std::string_view value) {
 }
 
 std::string to_json(std::string_view value, Type type) {
-  if (type == Type::kTextOrNull && trim(value) == "null") return "null";
+  if (type == Type::kTextOrNull && without_space(value) == "null") return "null";
   if (type == Type::kJson) {
-    if (auto json = read_json(trim(value))) return *std::move(json);
+    if (auto json = read_json(without_space(value))) return *std::move(json);
   }
   std::string text;
   append_json_string(text, value);
@@ -132,8 +126,8 @@ ParameterCall::State ParameterCall::feed(char c) {
     return State::kOpen;
   }
   const bool is_name = place_ == Place::kName;
-  if (is_name && trim(pending_).empty()) return end(State::kBad);
-  (is_name ? name_ : key_) = trim(pending_);
+  if (is_name && without_space(pending_).empty()) return end(State::kBad);
+  (is_name ? name_ : key_) = without_space(pending_);
   pending_.clear();
   place_ = is_name ? Place::kBetween : Place::kValue;
   return State::kOpen;

@@ -22,6 +22,12 @@ inline size_t size_without_space(std::string_view text) {
   return last == std::string_view::npos ? 0 : last + 1;
 }
 
+/// `text` without space at either end.
+inline std::string_view without_space(std::string_view text) {
+  const size_t first = text.find_first_not_of(kAsciiSpace);
+  return first == std::string_view::npos ? std::string_view() : text.substr(first, size_without_space(text) - first);
+}
+
 /// Space that is held back since a tag may follow it, before which it is dropped; what is longer was meant.
 inline constexpr size_t kMostHeldSpace = 256;
 

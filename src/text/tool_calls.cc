@@ -17,12 +17,6 @@ bool is_space(char c) {
   return kAsciiSpace.find(c) != std::string_view::npos;
 }
 
-std::string_view trim(std::string_view text) {
-  const size_t first = text.find_first_not_of(kAsciiSpace);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, size_without_space(text) - first);
-}
-
 /// A JSON string with its quotes; nothing if it is none.
 std::optional<std::string> decode_string(const std::string& quoted) {
   simdjson::dom::parser parser;
@@ -156,7 +150,7 @@ void ToolCallParser::push(std::string_view text, std::string& content, std::vect
 
 void ToolCallParser::finish(std::string& content) {
   // What is begun has been told, and space behind a call is dropped.
-  const bool is_text = place_ == Place::kText && (begun_ == 0 || !trim(pending_).empty());
+  const bool is_text = place_ == Place::kText && (begun_ == 0 || !without_space(pending_).empty());
   if (is_text || !held_.empty()) content += held_ + pending_;
   held_.clear();
   pending_.clear();
@@ -222,7 +216,7 @@ bool ToolCallParser::step_start_of_json(Out& out) {
 void ToolCallParser::open(Place place) {
   place_ = place;
   object_ = CallObject();
-  parameters_ = ParameterCall(types_);
+  parameters_ = ParameterCall(types_.get());
   depth_ = 0;
   in_string_ = false;
   escaped_ = false;
@@ -331,17 +325,17 @@ bool ToolCallParser::step_head(Out& out) {
     if (end == std::string::npos) {
       if (pending_.size() <= kMostHeadBytes) return false;
     } else {
-      name = trim(std::string_view(pending_).substr(0, std::min(end, pending_.find('['))));
+      name = without_space(std::string_view(pending_).substr(0, std::min(end, pending_.find('['))));
     }
   } else {
     const size_t at = pending_.find(kDeepSeekSeparator);
     if (at == std::string::npos) return false;
-    name = trim(std::string_view(pending_).substr(0, at));
+    name = without_space(std::string_view(pending_).substr(0, at));
     end = at + kDeepSeekSeparator.size();
     if (name == kDeepSeekType) {
       const size_t line_end = pending_.find('\n', end);
       if (line_end == std::string::npos) return false;
-      name = trim(std::string_view(pending_).substr(end, line_end - end));
+      name = without_space(std::string_view(pending_).substr(end, line_end - end));
       end = line_end + 1;
     }
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -65,9 +66,9 @@ class CallObject {
 /// what looked like one and is none comes out as text. Space between text and call is dropped.
 class ToolCallParser {
  public:
-  /// `types`: of the parameters, for formats that write them without; it outlives the parser.
-  explicit ToolCallParser(ToolFormat format, const ParameterTypes* types = nullptr)
-      : format_(format), types_(types), parameters_(types) {}
+  /// `types`: of the parameters, for formats that write them without; null: all are texts.
+  explicit ToolCallParser(ToolFormat format, std::shared_ptr<const ParameterTypes> types = nullptr)
+      : format_(format), types_(std::move(types)), parameters_(types_.get()) {}
 
   void push(std::string_view text, std::string& content, std::vector<ToolCallPart>& calls);
   /// At the end of the answer.
@@ -115,7 +116,7 @@ class ToolCallParser {
   [[nodiscard]] std::optional<bool> take_word(std::string_view word);
 
   ToolFormat format_;
-  const ParameterTypes* types_;
+  std::shared_ptr<const ParameterTypes> types_;
   Place place_ = Place::kText;
   std::string pending_;
   std::string held_;  // of a call whose name has not come: it may turn out to be text

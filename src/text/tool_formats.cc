@@ -27,6 +27,12 @@ std::string_view to_string(ToolFormat format) {
   return it == kFormats.end() ? "?" : it->word;
 }
 
+std::vector<std::string> tool_format_names() {
+  std::vector<std::string> names;
+  for (const Named& format : kFormats) names.emplace_back(format.word);
+  return names;
+}
+
 std::optional<ToolFormat> tool_format_named(std::string_view word) {
   const auto* it = std::ranges::find(kFormats, word, &Named::word);
   return it == kFormats.end() ? std::nullopt : std::optional(it->format);

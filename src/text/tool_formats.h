@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 /// How models write calls of tools into their answers.
 namespace millrace::text {
@@ -20,6 +21,7 @@ namespace millrace::text {
 enum class ToolFormat : uint8_t { kHermes, kLlama3, kMistral, kDeepSeekV3, kQwen3Coder };
 
 [[nodiscard]] std::string_view to_string(ToolFormat format);
+[[nodiscard]] std::vector<std::string> tool_format_names();
 [[nodiscard]] std::optional<ToolFormat> tool_format_named(std::string_view word);
 /// The one that a chat template's source asks for, or none of these.
 [[nodiscard]] std::optional<ToolFormat> tool_format_of_template(std::string_view source);

@@ -29,9 +29,12 @@ inline constexpr TokenId kEnd = 256;
 
 using GrammarPtr = std::shared_ptr<const grammar::Grammar>;
 
-[[nodiscard]] inline Result<GrammarPtr> compiled(grammar::Definition definition, Result<grammar::ExpressionPtr> root,
-                                                 std::shared_ptr<const grammar::Vocabulary> vocabulary,
-                                                 std::vector<TokenId> ends) {
+/// `read` adds to a definition and gives its root.
+template <class Read>
+[[nodiscard]] Result<GrammarPtr> compiled(const Read& read, std::shared_ptr<const grammar::Vocabulary> vocabulary,
+                                          std::vector<TokenId> ends) {
+  grammar::Definition definition;
+  auto root = read(definition);
   if (root.has_error()) return root.error();
   definition.root = *root;
   return grammar::Grammar::compile(definition, std::move(vocabulary), std::move(ends));
@@ -41,21 +44,19 @@ using GrammarPtr = std::shared_ptr<const grammar::Grammar>;
 [[nodiscard]] inline Result<GrammarPtr> of_pattern(
     std::string_view pattern, std::shared_ptr<const grammar::Vocabulary> vocabulary = byte_vocabulary(),
     std::vector<TokenId> ends = {kEnd}) {
-  return compiled({}, grammar::read_pattern(pattern), std::move(vocabulary), std::move(ends));
+  return compiled([pattern](auto&) { return grammar::read_pattern(pattern); }, std::move(vocabulary), std::move(ends));
 }
 [[nodiscard]] inline Result<GrammarPtr> of_ebnf(
     std::string_view text, std::shared_ptr<const grammar::Vocabulary> vocabulary = byte_vocabulary(),
     std::vector<TokenId> ends = {kEnd}) {
-  grammar::Definition definition;
-  const auto root = grammar::read_ebnf(text, definition);
-  return compiled(std::move(definition), root, std::move(vocabulary), std::move(ends));
+  return compiled([text](auto& definition) { return grammar::read_ebnf(text, definition); }, std::move(vocabulary),
+                  std::move(ends));
 }
 [[nodiscard]] inline Result<GrammarPtr> of_schema(
     std::string_view schema, std::shared_ptr<const grammar::Vocabulary> vocabulary = byte_vocabulary(),
     std::vector<TokenId> ends = {kEnd}) {
-  grammar::Definition definition;
-  const auto root = grammar::read_json_schema(schema, definition);
-  return compiled(std::move(definition), root, std::move(vocabulary), std::move(ends));
+  return compiled([schema](auto& definition) { return grammar::read_json_schema(schema, definition); },
+                  std::move(vocabulary), std::move(ends));
 }
 
 /// The message of what must be an error.

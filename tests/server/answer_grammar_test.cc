@@ -216,6 +216,13 @@ TEST_CASE("values without quotes are texts up to their end, one of their choices
   CHECK(!matches(grammar, call(replaced(all, "=note", "=more"))));
   CHECK(parse(held, call(all)).calls.at(0).arguments ==
         R"({"code": "if (a < b) {\n  return </param>;\n}", "unit": "F", "days": [1,2], "note": null})");
+  const auto refusal = [&](const char* other) {
+    held.calls->tools[0] = tool("f", other);
+    return define(held, HeldArguments::kAll).error().message;
+  };
+  CHECK_THAT(refusal(R"({"type":"object","properties":{"a":{"type":"string"}},"not":{}})"), Catch::Contains("'not'"));
+  CHECK(refusal(R"({"type":"object","properties":{"a>b":{"type":"string"}}})") ==
+        "tools[0].function.parameters: calls of this model cannot have a parameter 'a>b'");
   held.calls->tools[0] = tool("f", "", false);
   CHECK(matches(grammar_of(held), call(all)));
   CHECK(matches(grammar_of(held), call("")));

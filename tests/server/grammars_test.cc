@@ -93,6 +93,19 @@ TEST_CASE("special tokens spell nothing, and the answer's end is its own token")
   CHECK(!matcher.allowed()->contains('x'));
 }
 
+TEST_CASE("what is too large is told of tools and a form together") {
+  Grammars grammars(test::byte_tokenizer(), kVocab, {kEos});
+  HeldAnswer held = held_to(form_of(AnswerForm::Notation::kRegex, "a"));
+  const char* large = R"({"type":"object","properties":{"a":{"type":"array","maxItems":90000,)"
+                      R"("items":{"type":"string","maxLength":90000}}}})";
+  held.calls = HeldCalls{.tools = {{.name = "f", .parameters = large, .is_strict = true}}};
+  const auto refused = grammars.grammar_of(held).error();
+  CHECK(refused.param == "tools");
+  CHECK_THAT(refused.message, Catch::StartsWith("tools and field.place: it takes more than"));
+  held.calls->tools[0].is_strict = false;
+  CHECK(matches(grammars.grammar_of(held), "a"));
+}
+
 TEST_CASE("a special token that is a tag of calls is one way to write it, in calls only") {
   constexpr TokenId kTag = 258;
   Grammars grammars(test::byte_tokenizer("[TOOL_CALLS]"), kVocab + 1, {kEos});
