@@ -27,7 +27,7 @@ PlanOutput output_of(const Plan& plan, uint64_t id) {
   BatchShape shape;
   for (const PlanSlice& slice : plan.slices) {
     SliceOutput& made = output.slices.emplace_back();
-    if (slice.sample) made.sample.emplace().token = 9;
+    made.samples.resize(slice.draw_count(), {.token = 9});
     shape.add_prefill(slice.prefix, slice.token_count);
   }
   const CostCoefficients cost{10000, 10, 2e-4, 0, 0};

@@ -25,7 +25,12 @@ uint32_t window(const EngineOptions& options) {
 uint32_t max_batch_tokens(const EngineOptions& options) {
   const auto size = static_cast<uint32_t>(options.chunked_prefill_size);
   return sched::most_prompt_tokens(*sched::parse_chunking(options.chunking), size) +
-         static_cast<uint32_t>(options.max_running_requests);
+         static_cast<uint32_t>(options.max_running_requests) + max_draft_rows(options);
+}
+
+uint32_t max_draft_rows(const EngineOptions& options) {
+  return sched::most_draft_rows(static_cast<uint32_t>(options.draft_tokens),
+                                static_cast<uint32_t>(options.max_running_requests));
 }
 
 uint32_t pool_pages(const EngineOptions& options, int32_t longest, uint64_t capacity) {
@@ -56,6 +61,8 @@ sched::HeadOptions head_options(const EngineOptions& options, const model::Model
   head.scheduler.share_prefixes = options.radix_cache;
   head.scheduler.host_page_count = host_page_count;
   head.scheduler.has_store = options.storage.enabled();
+  head.scheduler.draft_tokens = static_cast<uint32_t>(options.draft_tokens);
+  head.scheduler.draft_history = options.draft_algorithm == "ngram";
   // Nodes outlive heads, and know by the ids of copies which head asked them last.
   std::random_device random;
   head.scheduler.first_copy = (uint64_t{random()} << 31 | random()) + 1;

@@ -39,6 +39,8 @@ struct EngineOptions {
   double run_timeout_s = 0;              ///< 0: none
   int32_t max_running_requests = 64;
   int32_t max_queued_requests = 1024;
+  int32_t draft_tokens = 8;              ///< that a decode step may have, of one sequence; 0: no drafts
+  std::string draft_algorithm = "none";  ///< where drafts come from beside forms and predictions: none, ngram
   double watchdog_timeout_s = 300;
   bool radix_cache = true;                     ///< keep what was computed, for whoever has the same prefix
   bool hierarchical_cache = false;             ///< a host tier behind the device's
@@ -54,6 +56,8 @@ struct EngineOptions {
 [[nodiscard]] async::Duration duration_of(double seconds);
 /// Plans in flight.
 [[nodiscard]] uint32_t window(const EngineOptions& options);
+/// Rows that drafts may take of a micro-batch.
+[[nodiscard]] uint32_t max_draft_rows(const EngineOptions& options);
 /// Rows of the largest micro-batch.
 [[nodiscard]] uint32_t max_batch_tokens(const EngineOptions& options);
 /// Pages of the KV cache where `capacity` fit the memory and sequences have up to `longest` tokens; 0: no room for one.

@@ -218,6 +218,18 @@ void add_scheduler_flags(CLI::App& serve, ServeFlags& flags) {
   serve.add_option("--max-queued-requests", engine.max_queued_requests, "Requests that may wait; beyond: 429")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  serve
+      .add_option("--speculative-num-draft-tokens", engine.draft_tokens,
+                  "Tokens that a step of a sequence may compute before they are drawn: those of a form that leaves no "
+                  "choice, of a client's prediction, of --speculative-algorithm; 0: none")
+      ->check(CLI::Range(0, 63))
+      ->capture_default_str();
+  serve
+      .add_option("--speculative-algorithm", engine.draft_algorithm,
+                  "ngram: tokens are also expected to follow as they did before in the same sequence. Answers do not "
+                  "depend on it")
+      ->transform(CLI::IsMember({"none", "ngram"}, CLI::ignore_case))
+      ->capture_default_str();
   serve.add_option("--page-size", engine.page_size, "Tokens per page of the KV cache")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();

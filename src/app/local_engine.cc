@@ -119,6 +119,7 @@ Result<void> LocalEngine::load() {
   node.pin_threads = options_.pin_threads;
   node.max_batch_tokens = static_cast<int32_t>(max_batch_tokens(options_));
   node.max_running = options_.max_running_requests;
+  node.max_draft_rows = static_cast<int32_t>(max_draft_rows(options_));
   node.page_size = options_.page_size;
   node.context_length = static_cast<int32_t>(front_.model_info().context_length);
   node.storage = options_.storage;
@@ -168,6 +169,7 @@ std::vector<cluster::Assignment> LocalEngine::assignments() const {
     assignment.page_size = static_cast<uint32_t>(options_.page_size);
     assignment.max_batch_tokens = max_batch_tokens(options_);
     assignment.max_running = static_cast<uint32_t>(options_.max_running_requests);
+    assignment.max_draft_rows = max_draft_rows(options_);
     assignment.window = window(options_);
     assignment.drawable_vocab = drawable_vocab_;
     assignment.memory_fraction = options_.memory_fraction;

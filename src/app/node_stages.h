@@ -34,6 +34,7 @@ struct NodeStagesOptions {
   int32_t page_size = 0;
   int32_t context_length = 0;  ///< tokens of the longest sequence
   int32_t max_running = 0;
+  int32_t max_draft_rows = 0;  ///< of a micro-batch
   StorageOptions storage;
   const std::atomic<bool>* interrupted = nullptr;  ///< once it is true, loading ends between two tensors
 

@@ -123,6 +123,7 @@ class Host final : public cluster::StageHost {
     options.pin_threads = pin_threads_;
     options.max_batch_tokens = static_cast<int32_t>(assignment.max_batch_tokens);
     options.max_running = static_cast<int32_t>(assignment.max_running);
+    options.max_draft_rows = static_cast<int32_t>(assignment.max_draft_rows);
     options.page_size = static_cast<int32_t>(assignment.page_size);
     options.context_length = config_.context_length();
     if (assignment.has_store) options.storage = storage_;

@@ -37,6 +37,17 @@ class TokenMask {
     for (const uint32_t word : words_) count += static_cast<size_t>(std::popcount(word));
     return count;
   }
+  /// The lowest ids in it, `most` of them at most.
+  [[nodiscard]] std::vector<TokenId> members(size_t most) const {
+    std::vector<TokenId> members;
+    for (size_t i = 0; i < words_.size(); ++i) {
+      for (uint32_t rest = words_[i]; rest != 0; rest &= rest - 1) {
+        if (members.size() == most) return members;
+        members.push_back(static_cast<TokenId>(i * kBits + static_cast<size_t>(std::countr_zero(rest))));
+      }
+    }
+    return members;
+  }
   [[nodiscard]] bool empty() const { return count() == 0; }
   [[nodiscard]] std::span<const uint32_t> words() const { return words_; }
   friend bool operator==(const TokenMask&, const TokenMask&) = default;

@@ -33,6 +33,7 @@ void put(ByteWriter& out, const Assignment& assignment) {
   out.put(assignment.page_size);
   out.put(assignment.max_batch_tokens);
   out.put(assignment.max_running);
+  out.put(assignment.max_draft_rows);
   out.put(assignment.window);
   out.put(assignment.drawable_vocab);
   out.put(assignment.memory_fraction);
@@ -50,6 +51,7 @@ void get(ByteReader& in, Assignment& assignment) {
   assignment.page_size = in.get<uint32_t>();
   assignment.max_batch_tokens = in.get<uint32_t>();
   assignment.max_running = in.get<uint32_t>();
+  assignment.max_draft_rows = in.get<uint32_t>();
   assignment.window = in.get<uint32_t>();
   assignment.drawable_vocab = in.get<uint32_t>();
   assignment.memory_fraction = in.get<double>();

@@ -17,7 +17,7 @@
 /// What the coordinator (on the node of the head) and the other nodes say to each other, besides the ring.
 namespace millrace::cluster {
 
-inline constexpr uint32_t kProtocolVersion = 6;
+inline constexpr uint32_t kProtocolVersion = 7;
 
 /// Node → coordinator, first on a connection.
 struct Hello {
@@ -37,6 +37,7 @@ struct Assignment {
   uint32_t page_size = 0;
   uint32_t max_batch_tokens = 0;
   uint32_t max_running = 0;
+  uint32_t max_draft_rows = 0;
   uint32_t window = 0;
   uint32_t drawable_vocab = 0;
   double memory_fraction = 0;

@@ -18,7 +18,7 @@ namespace millrace::comm {
 
 class TcpEnd;
 
-inline constexpr uint8_t kProtocolVersion = 4;
+inline constexpr uint8_t kProtocolVersion = 5;
 
 /// What both ends of a link must agree on. Every field is compared, and a difference refused by its name.
 struct LinkHello {

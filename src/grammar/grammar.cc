@@ -98,6 +98,20 @@ bool Matcher::advance(TokenId token) {
   return true;
 }
 
+std::optional<TokenId> Matcher::forced(const TokenMask& allowed) const {
+  constexpr size_t kMost = 64;
+  const std::vector<TokenId> tokens = allowed.members(kMost + 1);
+  if (tokens.empty() || tokens.size() > kMost) return std::nullopt;
+  const Vocabulary& vocabulary = grammar_->vocabulary();
+  const auto text_of = [&](TokenId token) { return vocabulary.text_of(token); };
+  const TokenId longest = *std::ranges::max_element(tokens, {}, [&](TokenId token) { return text_of(token).size(); });
+  const auto begins_it = [&](TokenId token) {
+    return !text_of(token).empty() && text_of(longest).starts_with(text_of(token));
+  };
+  if (!std::ranges::all_of(tokens, begins_it)) return std::nullopt;
+  return longest;
+}
+
 bool Matcher::may_end() const {
   return memo_->may_end(place_);
 }

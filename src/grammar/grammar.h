@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -65,6 +66,9 @@ class Matcher {
   [[nodiscard]] std::shared_ptr<const TokenMask> allowed() const;
   /// Goes on by a token. False, and nothing changes, if it may not come next. One that ends the answer changes nothing.
   [[nodiscard]] bool advance(TokenId token);
+  /// The longest of the tokens in `allowed`, this matcher's own, if the texts of all the others are beginnings of its
+  /// text: no other text can come, however it is cut into tokens. Nothing where more than 64 tokens can.
+  [[nodiscard]] std::optional<TokenId> forced(const TokenMask& allowed) const;
   /// The text is whole.
   [[nodiscard]] bool may_end() const;
   /// Nothing can follow it.

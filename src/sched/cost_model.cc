@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "sched/plan.h"
 
 namespace millrace::sched {
 namespace {
@@ -25,6 +26,8 @@ constexpr double kErrorMemory = 0.95;
 constexpr double kLargestUsableError = 0.5;
 /// Rounds of decode that differ by less are alike.
 constexpr double kRoundTolerance = 1.02;
+/// Rows that take no longer to compute than their weights to be read, on whatever device.
+constexpr double kRowsPerReading = 3;
 
 std::array<double, kCostTerms> terms_of(const BatchShape& shape) {
   return {1, shape.prefill_tokens, shape.prefill_pairs, shape.decode_count, shape.decode_context};
@@ -38,9 +41,17 @@ void BatchShape::add_prefill(uint32_t prefix, uint32_t tokens) {
   prefill_pairs += 2.0 * prefix * x + x * x;
 }
 
-void BatchShape::add_decode(uint32_t context) {
-  decode_count += 1;
+void BatchShape::add_decode(uint32_t context, uint32_t rows) {
+  decode_count += rows;
   decode_context += context;
+}
+
+void BatchShape::add(const PlanSlice& slice) {
+  if (slice.decodes()) {
+    add_decode(slice.prefix + slice.token_count, slice.token_count);
+  } else {
+    add_prefill(slice.prefix, slice.token_count);
+  }
 }
 
 double CostCoefficients::prompt_us(const BatchShape& shape) const {
@@ -254,6 +265,18 @@ double CostModel::round_us(const BatchShape& all, uint32_t groups, double transi
   }
   const double shared = machine ? groups * runs / machine->decode_at_once(std::min<size_t>(groups, stages_.size())) : 0;
   return std::max({transit_us + runs, groups * slowest, shared});
+}
+
+double CostModel::row_share(const BatchShape& decodes) const {
+  const double n = decodes.decode_count;
+  double row_us = 0;
+  double step_us = 0;
+  for (const CostFit& stage : stages_) {
+    row_us += stage.coefficients().per_decode_us;
+    step_us += stage.coefficients().predict_us(decodes);
+  }
+  const double share = usable() && step_us > 0 ? row_us * n / step_us : 1;
+  return std::min(share, n / (n + kRowsPerReading));
 }
 
 uint32_t CostModel::decode_groups(const BatchShape& all, uint32_t most, double transit_us,

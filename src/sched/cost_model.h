@@ -11,6 +11,8 @@
 
 namespace millrace::sched {
 
+struct PlanSlice;
+
 /// What a micro-batch asks of a stage: the sums over which its time is linear (docs/scheduling.md).
 struct BatchShape {
   double prefill_tokens = 0;  ///< Σx
@@ -19,7 +21,9 @@ struct BatchShape {
   double decode_context = 0;  ///< Σctx
 
   void add_prefill(uint32_t prefix, uint32_t tokens);
-  void add_decode(uint32_t context);
+  /// A step of `rows` tokens, the last of them at the end of the context: all read it together.
+  void add_decode(uint32_t context, uint32_t rows = 1);
+  void add(const PlanSlice& slice);
 };
 
 inline constexpr size_t kCostTerms = 5;
@@ -131,6 +135,10 @@ class CostModel {
   /// all groups on the slowest, or all runs on the machine that the stages share, whichever is longest.
   [[nodiscard]] double round_us(const BatchShape& all, uint32_t groups, double transit_us,
                                 const std::optional<SharedMachine>& machine = {}) const;
+  /// What one more row of a sequence costs beside these decode steps, as a part of what each of them takes on average:
+  /// near 0 where all read the same weights, 1 where each computes for itself. At most n / (n + 3): reading the weights
+  /// takes at least as long as computing with three rows.
+  [[nodiscard]] double row_share(const BatchShape& decodes) const;
   /// The largest number of micro-batches, up to `most`, whose round is within 2 % of the shortest.
   [[nodiscard]] uint32_t decode_groups(const BatchShape& all, uint32_t most, double transit_us,
                                        const std::optional<SharedMachine>& machine = {}) const;

@@ -8,6 +8,7 @@
 #include "async/runtime.h"
 #include "base/result.h"
 #include "cache/cache_counts.h"
+#include "sched/drafter.h"
 #include "sched/request.h"
 
 /// The engine as its clients see it: requests go in as token ids, tokens come out. Text stays with the client.
@@ -48,6 +49,7 @@ struct EngineStatus {
   uint64_t cached_host_pages = 0;
   cache::PrefixCacheCounts cache;
   uint64_t preemptions = 0;      ///< running requests sent back to the queue for want of pages, since the start
+  DraftCounts drafts;
 };
 
 /// Thread-safe. Outlives every TokenStream.

@@ -301,6 +301,7 @@ void Head::publish() {
   status_.cached_host_pages = scheduler_.cache().cached_host_pages();
   status_.cache = scheduler_.cache().counts();
   status_.preemptions = scheduler_.retraction_count();
+  status_.drafts = scheduler_.draft_counts();
 }
 
 }  // namespace millrace::sched

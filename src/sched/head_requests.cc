@@ -27,6 +27,8 @@ void merge(GenerateEvent& into, GenerateEvent later) {
   into.error = std::move(later.error);
   into.timings = later.timings;
   into.cached_tokens = later.cached_tokens;
+  into.accepted_predictions += later.accepted_predictions;
+  into.rejected_predictions += later.rejected_predictions;
 }
 
 }  // namespace

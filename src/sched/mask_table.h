@@ -16,7 +16,7 @@ namespace millrace::sched {
 /// and has a place until the least recently used one's is needed. Follows from the plans alone, in their order.
 class MaskTable {
  public:
-  /// A plan may use as many masks as slots; the other places keep those of earlier plans.
+  /// A plan may use mask_places(slot_count) masks; places that it does not need keep those of earlier plans.
   explicit MaskTable(uint32_t slot_count);
 
   /// The place of `mask`, which is added to the plan if the stage does not have it. Masks are told apart by identity.

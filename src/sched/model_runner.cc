@@ -27,9 +27,10 @@ struct ModelRunner::Drawn {
 ModelRunner::LogitRows ModelRunner::logit_rows(const StageBatch& batch) {
   LogitRows wanted;
   for (size_t s = 0; s < batch.slices.size(); ++s) {
-    if (!batch.slices[s].sample) continue;
-    wanted.rows.push_back(batch.layout.row_begin[s + 1] - 1);
-    wanted.slice_of.push_back(s);
+    for (auto left = static_cast<int32_t>(batch.slices[s].draw_count()); left > 0; --left) {
+      wanted.rows.push_back(batch.layout.row_begin[s + 1] - left);
+      wanted.slice_of.push_back(s);
+    }
   }
   wanted.sample_count = wanted.rows.size();
   for (size_t s = 0; s < batch.slices.size(); ++s) {
@@ -49,14 +50,14 @@ ModelRunner::LogitRows ModelRunner::logit_rows(const StageBatch& batch) {
 }
 
 /// Lets the last layer compute those rows alone, when there are at most `most`: of each slice all that are scored, or
-/// the last one that is drawn from.
+/// the last ones, which are drawn from.
 void ModelRunner::keep_tails(const StageBatch& batch, size_t most, LogitRows& wanted) {
   std::vector<int32_t> tails;
   std::vector<int32_t> shift;  // per slice: what a row's number falls by
   int32_t kept = 0;
   for (size_t s = 0; s < batch.slices.size(); ++s) {
     const PlanSlice& slice = batch.slices[s];
-    tails.push_back(slice.score_top >= 0 ? static_cast<int32_t>(slice.token_count) : slice.sample ? 1 : 0);
+    tails.push_back(static_cast<int32_t>(slice.score_top >= 0 ? slice.token_count : slice.draw_count()));
     kept += tails.back();
     shift.push_back(batch.layout.row_begin[s + 1] - kept);
   }
@@ -206,8 +207,9 @@ std::vector<SliceOutput> ModelRunner::outputs(const StageBatch& batch, Drawn dra
   std::vector<SliceOutput> outputs(batch.slices.size());
   for (size_t row = 0; row < drawn.samples.size(); ++row) {
     SliceOutput& output = outputs[drawn.wanted.slice_of[row]];
+    if (output.fault != tensor::LogitFault::kNone) continue;
     output.fault = drawn.samples[row].fault;
-    if (output.fault == tensor::LogitFault::kNone) output.sample = std::move(drawn.samples[row]);
+    if (output.fault == tensor::LogitFault::kNone) output.samples.push_back(std::move(drawn.samples[row]));
   }
   for (size_t i = 0; i < drawn.scores.size(); ++i) {
     SliceOutput& output = outputs[drawn.wanted.slice_of[drawn.samples.size() + i]];

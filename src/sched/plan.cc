@@ -24,7 +24,8 @@ constexpr size_t kMaskBytes = 13;
 constexpr uint32_t kMostMaskWords = 1 << 20;
 constexpr size_t kBiasBytes = 8;
 constexpr size_t kLogprobsBytes = 16;
-constexpr size_t kSliceOutputBytes = 6;
+constexpr size_t kSampleBytes = 20;
+constexpr size_t kSliceOutputBytes = 9;
 
 /// A bijection that spreads every bit. Source: the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 uint64_t mix_bits(uint64_t x) {
@@ -115,7 +116,7 @@ void put_slice(ByteWriter& out, const PlanSlice& slice) {
   out.put(slice.sample);
   out.put(slice.score_top);
   out.put(slice.next_token);
-  out.put(slice.mask);
+  out.put(slice.draft_count);
 }
 
 /// As the list of its members where that is shorter.
@@ -142,7 +143,7 @@ PlanSlice get_slice(ByteReader& in) {
   slice.sample = in.get_bool();
   slice.score_top = in.get<int32_t>();
   slice.next_token = in.get<TokenId>();
-  slice.mask = in.get<int32_t>();
+  slice.draft_count = in.get<uint32_t>();
   return slice;
 }
 
@@ -231,13 +232,28 @@ Result<void> consistent(const cache::PageCopy& copy) {
   return {};
 }
 
+Result<void> consistent(const PlanSlice& slice) {
+  if (slice.token_count == 0) return Error{ErrorCode::kData, "plan: a slice without tokens"};
+  if (slice.draft_count == 0) return {};
+  if (slice.draft_count < slice.token_count && slice.sample && slice.score_top < 0) return {};
+  return make_error(ErrorCode::kData, "plan: a slice of {} tokens with {} drafts, {} and {}", slice.token_count,
+                    slice.draft_count, slice.sample ? "draws" : "no draw",
+                    slice.score_top < 0 ? "no scores" : "scores");
+}
+
 Result<Plan> consistent(Plan plan) {
   uint64_t token_count = 0;
   uint64_t page_count = 0;
+  uint64_t draw_count = 0;
   for (const PlanSlice& slice : plan.slices) {
-    if (slice.token_count == 0) return Error{ErrorCode::kData, "plan: a slice without tokens"};
+    RETURN_IF_ERROR(consistent(slice));
     token_count += slice.token_count;
     page_count += slice.new_page_count;
+    draw_count += slice.draw_count();
+  }
+  if (!plan.draw_masks.empty() && plan.draw_masks.size() != draw_count) {
+    return make_error(ErrorCode::kData, "plan: masks of {} draws, its slices have {}", plan.draw_masks.size(),
+                      draw_count);
   }
   if (token_count != plan.tokens.size()) {
     return make_error(ErrorCode::kData, "plan: {} tokens, its slices want {}", plan.tokens.size(), token_count);
@@ -283,6 +299,7 @@ std::vector<std::byte> Plan::encode() const {
   for (const MaskWrite& write : masks) put_mask(out, write);
   out.put(static_cast<uint32_t>(slices.size()));
   for (const PlanSlice& slice : slices) put_slice(out, slice);
+  out.put_array(std::span(draw_masks));
   out.put_array(std::span(tokens));
   out.put_array(std::span(new_pages));
   out.put(static_cast<uint32_t>(copies.size()));
@@ -314,6 +331,7 @@ Result<Plan> Plan::decode(std::span<const std::byte> bytes) {
   }
   plan.slices.resize(in.get_count(kSliceBytes));
   for (PlanSlice& slice : plan.slices) slice = get_slice(in);
+  plan.draw_masks = in.get_array<int32_t>();
   plan.tokens = in.get_array<TokenId>();
   plan.new_pages = in.get_array<PageId>();
   plan.copies.resize(in.get_count(kCopyBytes));
@@ -332,10 +350,10 @@ std::vector<std::byte> PlanOutput::encode() const {
   out.put(static_cast<uint32_t>(slices.size()));
   for (const SliceOutput& slice : slices) {
     out.put(slice.fault);
-    out.put(slice.sample.has_value());
-    if (slice.sample) {
-      out.put(slice.sample->token);
-      put_logprobs(out, slice.sample->logprobs);
+    out.put(static_cast<uint32_t>(slice.samples.size()));
+    for (const tensor::SampleResult& sample : slice.samples) {
+      out.put(sample.token);
+      put_logprobs(out, sample.logprobs);
     }
     out.put(static_cast<uint32_t>(slice.scores.size()));
     for (const TokenLogprobs& score : slice.scores) put_logprobs(out, score);
@@ -356,10 +374,10 @@ Result<PlanOutput> PlanOutput::decode(std::span<const std::byte> bytes) {
     if (fault >= tensor::kLogitFaultCount)
       return make_error(ErrorCode::kData, "output: a fault of unknown kind {}", fault);
     slice.fault = static_cast<tensor::LogitFault>(fault);
-    if (in.get_bool()) {
-      slice.sample.emplace();
-      slice.sample->token = in.get<TokenId>();
-      slice.sample->logprobs = get_logprobs(in);
+    slice.samples.resize(in.get_count(kSampleBytes));
+    for (tensor::SampleResult& sample : slice.samples) {
+      sample.token = in.get<TokenId>();
+      sample.logprobs = get_logprobs(in);
     }
     slice.scores.resize(in.get_count(kLogprobsBytes));
     for (TokenLogprobs& score : slice.scores) score = get_logprobs(in);

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,10 +29,15 @@ struct PlanSlice {
   uint32_t prefix = 0;          ///< tokens whose KV is in the cache already
   uint32_t token_count = 0;     ///< at least 1
   uint32_t new_page_count = 0;  ///< pages appended to the sequence's table, taken from Plan::new_pages in order
-  bool sample = false;          ///< draw a token after the last row
+  bool sample = false;          ///< draw a token after the last row, and after each one before a draft
   int32_t score_top = -1;       ///< >= 0: report the logprob of each row's successor, and so many alternatives
   TokenId next_token = -1;      ///< successor of the last row, when scoring and known; else -1
-  int32_t mask = -1;            ///< place of the mask of what may be drawn; -1: everything may
+  uint32_t draft_count = 0;     ///< of its tokens the last so many are drafts: nobody has drawn them yet
+
+  /// Tokens that are drawn, after its last rows.
+  [[nodiscard]] uint32_t draw_count() const { return sample ? draft_count + 1 : 0; }
+  /// A step of a sequence whose prompt is in the cache.
+  [[nodiscard]] bool decodes() const { return prefix > 0 && token_count == draft_count + 1; }
 };
 
 /// The last stage keeps a mask in a place from now on, instead of what was there.
@@ -42,9 +46,10 @@ struct MaskWrite {
   TokenMask mask;
 };
 
-/// Places for masks that a ring of so many slots has: what a plan may use, and some for masks that come again.
+/// Places for masks that a ring of so many slots has: one for each, and some for drafts and for masks that come again.
+inline constexpr uint32_t kSpareMaskPlaces = 64;
 [[nodiscard]] constexpr uint32_t mask_places(uint32_t slot_count) {
-  return slot_count + 64;
+  return slot_count + kSpareMaskPlaces;
 }
 
 /// What a stage did when for one plan with slices, in ns on that stage's clock.
@@ -68,6 +73,7 @@ struct Plan {
   std::vector<SequenceOpen> opens;
   std::vector<MaskWrite> masks;  ///< before `slices`
   std::vector<PlanSlice> slices;
+  std::vector<int32_t> draw_masks;    // empty, or [Σ draw_count]: place of the mask of what may be drawn; -1: all may
   std::vector<TokenId> tokens;        // [Σ token_count]
   std::vector<PageId> new_pages;      // [Σ new_page_count]
   std::vector<cache::PageCopy> copies;  ///< loads take effect after `opens`, before `slices`; stores after `slices`
@@ -80,9 +86,10 @@ struct Plan {
 };
 
 struct SliceOutput {
-  /// What keeps the sequence from going on: then it has no sample, and its scores mean nothing.
+  /// What keeps the sequence from going on behind its samples, which are fewer then; its scores mean nothing.
   tensor::LogitFault fault = tensor::LogitFault::kNone;
-  std::optional<tensor::SampleResult> sample;
+  /// One per draw; each counts if the drafts before it are what was drawn there.
+  std::vector<tensor::SampleResult> samples;
   std::vector<tensor::TokenLogprobs> scores;  ///< one per scored row
 };
 

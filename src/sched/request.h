@@ -33,6 +33,7 @@ struct GenerateRequest {
   int32_t priority = 0;                    ///< larger goes first under the priority policy
   std::string cache_salt;                  ///< prefixes are shared only between requests of equal salt
   std::shared_ptr<const grammar::Grammar> grammar;  ///< what the answer may be; null: anything
+  std::vector<TokenId> prediction;         ///< what the client expects the answer to be like; empty: it doesn't say
 };
 
 /// What a pause does with the running requests.
@@ -54,6 +55,8 @@ struct GenerateEvent {
   /// Once, with the first event, when asked for: [prompt.size()]; the first has no logprob (token only, NaN).
   std::vector<tensor::TokenLogprobs> prompt_logprobs;
   uint32_t cached_tokens = 0;                   ///< prompt tokens whose KV came from the cache
+  uint32_t accepted_predictions = 0;            ///< tokens of the prediction that were drafted, and drawn
+  uint32_t rejected_predictions = 0;            ///< that were drafted, and not drawn
   std::optional<FinishReason> finish;           ///< set in the last event of a request that ended well
   std::optional<Error> error;                   ///< set in the last event of a request that failed
   Timings timings;

@@ -98,8 +98,7 @@ void RingStats::plan_sent(const Plan& plan, const PlanSent& sent) {
   record.schedule_ns = sent.schedule_ns;
   record.sequences = static_cast<uint32_t>(plan.slices.size());
   for (const PlanSlice& slice : plan.slices) {
-    const bool decodes = slice.token_count == 1 && slice.prefix > 0 && slice.sample;
-    (decodes ? record.decode_rows : record.prefill_rows) += slice.token_count;
+    (slice.decodes() && slice.sample ? record.decode_rows : record.prefill_rows) += slice.token_count;
   }
   record.running = sent.running;
   record.waiting = sent.waiting;

@@ -53,12 +53,18 @@ std::optional<PrefetchPolicy> parse_prefetch_policy(std::string_view name) {
   return std::nullopt;
 }
 
+uint32_t most_plan_tokens(const SchedulerOptions& options) {
+  return most_prompt_tokens(options.chunking, options.chunked_prefill_size) + options.max_running +
+         most_draft_rows(options.draft_tokens, options.max_running);
+}
+
 bool draws_ends(const grammar::Grammar& grammar, const tensor::SamplingParams& sampling) {
   return std::ranges::find_first_of(grammar.ends(), sampling.stop_token_ids) != grammar.ends().end();
 }
 
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
+      most_draft_rows_(most_draft_rows(options.draft_tokens, options.max_running)),
       cache_(cache_options(options)),
       chunker_({options.chunking, options.chunked_prefill_size, options.chunk_smoothing, options.page_size,
                 options.stage_count, stages_at_once(options)}),
@@ -156,6 +162,7 @@ std::vector<SequenceId> Scheduler::lose_ring() {
   cache_.lose_ring();
   for (Sequence* sequence : waiting_) {
     sequence->in_flight = 0;
+    sequence->drafts.clear();
     prefetch(*sequence);
   }
   in_flight_.clear();
@@ -235,7 +242,7 @@ void Scheduler::check_in_flight() const {
       Found& last = found[plan.sequences[i]];
       CHECK(last.count == 0 || (slice.prefix == last.end && !last.draws),
             "sequence {}: a slice at {} after one that ends at {}", plan.sequences[i].value(), slice.prefix, last.end);
-      last = {last.count + 1, slice.prefix + slice.token_count, slice.sample};
+      last = {last.count + 1, slice.prefix + slice.token_count - slice.draft_count, slice.sample};
     }
   }
   for (const auto& [id, sequence] : sequences_) {
@@ -268,13 +275,7 @@ void Scheduler::share_machine(const Contention& contention) {
 // A run that waits for its pages to come from the host says nothing of what computing costs.
 void Scheduler::record_shape(const Plan& plan) {
   BatchShape& shape = shapes_.emplace_back().emplace();
-  for (const PlanSlice& slice : plan.slices) {
-    if (slice.token_count == 1 && slice.prefix > 0) {
-      shape.add_decode(slice.prefix + 1);
-    } else {
-      shape.add_prefill(slice.prefix, slice.token_count);
-    }
-  }
+  for (const PlanSlice& slice : plan.slices) shape.add(slice);
   if (std::ranges::any_of(plan.copies, [](const auto& copy) { return copy.kind == cache::CopyKind::kLoad; })) {
     shapes_.back().reset();
   }

@@ -9,6 +9,7 @@
 
 #include "cache/prefix_cache.h"
 #include "sched/chunking.h"
+#include "sched/drafter.h"
 #include "sched/mask_table.h"
 #include "sched/plan.h"
 #include "sched/profile.h"
@@ -48,10 +49,16 @@ struct SchedulerOptions {
   uint32_t processors = 0;     ///< that all stages share; 0: unknown, or they are on several machines
   uint32_t stage_threads = 1;  ///< that each of them computes with
   uint64_t first_copy = 1;     ///< cache::PrefixCacheOptions::first_copy
+  uint32_t draft_tokens = 0;   ///< that a decode step may have, of one sequence
+  bool draft_history = false;  ///< drafts also come from what the sequence has been so far
 };
 
 /// Whether an answer may be ended by a token that its grammar knows as an end: with ignore_eos none stops it.
 [[nodiscard]] bool draws_ends(const grammar::Grammar& grammar, const tensor::SamplingParams& sampling);
+
+/// Rows that drafts may take of one micro-batch, and rows that a micro-batch may have.
+[[nodiscard]] uint32_t most_draft_rows(uint32_t draft_tokens, uint32_t max_running);
+[[nodiscard]] uint32_t most_plan_tokens(const SchedulerOptions& options);
 
 /// News of one sequence for its client.
 struct SequenceUpdate {
@@ -124,6 +131,7 @@ class Scheduler {
   [[nodiscard]] bool empty() const { return sequences_.empty(); }
   /// Sequences sent back to the queue for want of pages or slots, since the start.
   [[nodiscard]] uint64_t retraction_count() const { return retraction_count_; }
+  [[nodiscard]] const DraftCounts& draft_counts() const { return draft_counts_; }
 
  private:
   struct InFlight {
@@ -156,6 +164,12 @@ class Scheduler {
   [[nodiscard]] bool higher_priority(const Sequence& a, const Sequence& b) const;
   void add_slice(Plan& plan, Sequence& sequence, uint32_t token_count);
   void record_shape(const Plan& plan);
+  void add_draws(Plan& plan, Sequence& sequence);
+  void plan_decode(Plan& plan, Sequence& sequence, double row_share);
+  [[nodiscard]] size_t draft_room(const Sequence& sequence) const;
+  [[nodiscard]] std::vector<Draft> likely_drafts(Sequence& sequence, size_t most, double row_share) const;
+  [[nodiscard]] static std::vector<Draft> drafts_of_form(const Sequence& sequence, std::span<const Draft> guessed,
+                                                         size_t most);
   [[nodiscard]] bool reserve_decode_page(Sequence& sequence);
   [[nodiscard]] Sequence* victim(Sequence& needy);
   void retract(Sequence& sequence);
@@ -169,6 +183,8 @@ class Scheduler {
   void finish_profile();
   void share_machine(const Contention& contention);
   [[nodiscard]] std::optional<GenerateEvent> book(Sequence& sequence, const SliceOutput& slice);
+  void book_samples(Sequence& sequence, const SliceOutput& slice, GenerateEvent& event);
+  void book_drafts(Sequence& sequence, std::span<const Draft> drafts, size_t accepted, GenerateEvent& event);
   void book_scores(Sequence& sequence, const SliceOutput& slice);
   [[nodiscard]] static Result<void> follow_grammar(Sequence& sequence);
   [[nodiscard]] std::optional<FinishReason> finish_reason(const Sequence& sequence) const;
@@ -177,6 +193,7 @@ class Scheduler {
   void check_in_flight() const;
 
   const SchedulerOptions options_;
+  const uint32_t most_draft_rows_;
   cache::PrefixCache cache_;
   Chunker chunker_;
   std::optional<SharedMachine> machine_;  // where several stages are on one
@@ -194,8 +211,10 @@ class Scheduler {
   uint64_t plan_count_ = 0;                            // of this ring; the next plan's id
   uint64_t turn_ = 0;
   uint64_t retraction_count_ = 0;
+  DraftCounts draft_counts_;
   MaskTable masks_;
   size_t open_bytes_ = 0;  // of the sequences that the plan being made opens
+  size_t draft_rows_ = 0;  // of the plan being made
   double transit_us_ = 0;
   bool paused_ = false;
 };

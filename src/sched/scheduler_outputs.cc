@@ -42,13 +42,13 @@ Result<void> Scheduler::check(const PlanOutput& output) const {
   }
   for (size_t i = 0; i < planned.size(); ++i) {
     const SliceOutput& found = output.slices[i];
-    if (found.fault != tensor::LogitFault::kNone) continue;
+    const size_t draws = planned[i].draw_count();
     const size_t scores = scores_of(planned[i]);
-    if (found.sample.has_value() != planned[i].sample || found.scores.size() != scores) {
-      return make_error(ErrorCode::kData, "plan {}, slice {}: {} and {} scores, wanted {} and {}", id, i,
-                        found.sample ? "a token" : "no token", found.scores.size(), planned[i].sample ? "one" : "none",
-                        scores);
-    }
+    const bool faulty = found.fault != tensor::LogitFault::kNone;
+    const bool as_planned = found.samples.size() == draws && found.scores.size() == scores;
+    if (faulty ? found.samples.size() < std::max<size_t>(draws, 1) : as_planned) continue;
+    return make_error(ErrorCode::kData, "plan {}, slice {}: {} tokens and {} scores, wanted {} and {}", id, i,
+                      found.samples.size(), found.scores.size(), draws, scores);
   }
   return {};
 }
@@ -102,32 +102,46 @@ void Scheduler::observe(const StageReport& report, const std::optional<BatchShap
 std::optional<GenerateEvent> Scheduler::book(Sequence& sequence, const SliceOutput& slice) {
   CHECK(sequence.in_flight > 0);
   --sequence.in_flight;
-  if (slice.fault != tensor::LogitFault::kNone) return faulty(sequence, slice.fault);
+  if (slice.fault != tensor::LogitFault::kNone && slice.samples.empty()) return faulty(sequence, slice.fault);
   // Sent back meanwhile, it has lost the scores of its prompt: they are computed again, and the same token after them.
   if (sequence.wants_scores() && !sequence.running) return std::nullopt;
   book_scores(sequence, slice);
   const bool scored =
       sequence.request.max_tokens == 0 && sequence.running && sequence.in_flight == 0 && sequence.unscheduled() == 0;
-  if (!slice.sample && !scored) return std::nullopt;
+  if (slice.samples.empty() && !scored) return std::nullopt;
   GenerateEvent event;
   event.cached_tokens = sequence.cached_tokens.value_or(0);
-  if (slice.sample) {
-    sequence.tokens.push_back(slice.sample->token);
-    if (auto followed = follow_grammar(sequence); followed.has_error()) {
-      event.error = followed.error();
-      return event;
-    }
-    event.tokens.push_back(slice.sample->token);
-    if (sequence.request.sampling.top_logprobs >= 0) event.logprobs.push_back(slice.sample->logprobs);
-    event.finish = finish_reason(sequence);
-  } else {
+  if (scored) {
     event.finish = FinishReason::kLength;
+  } else {
+    book_samples(sequence, slice, event);
   }
   if (sequence.wants_scores()) {
     event.prompt_logprobs = std::move(sequence.prompt_scores);
     sequence.prompt_scored = true;
   }
   return event;
+}
+
+// The first, and behind each draft that is what was drawn before it the next; others were drawn behind what is not there.
+void Scheduler::book_samples(Sequence& sequence, const SliceOutput& slice, GenerateEvent& event) {
+  const std::vector<Draft> drafts = std::exchange(sequence.drafts, {});
+  size_t booked = 0;
+  for (bool goes_on = true; goes_on && booked < slice.samples.size(); ++booked) {
+    const tensor::SampleResult& sample = slice.samples[booked];
+    sequence.tokens.push_back(sample.token);
+    if (auto followed = follow_grammar(sequence); followed.has_error()) {
+      event.error = followed.error();
+      break;
+    }
+    event.tokens.push_back(sample.token);
+    if (sequence.request.sampling.top_logprobs >= 0) event.logprobs.push_back(sample.logprobs);
+    event.finish = finish_reason(sequence);
+    goes_on = !event.last() && booked < drafts.size() && drafts[booked].token == sample.token;
+    // Behind it nothing can be drawn.
+    if (goes_on && booked + 1 == slice.samples.size()) event.error = faulty(sequence, slice.fault).error;
+  }
+  book_drafts(sequence, drafts, event.tokens.empty() ? 0 : event.tokens.size() - 1, event);
 }
 
 /// By the token drawn last; finds what may come next while the output of other plans is on its way.

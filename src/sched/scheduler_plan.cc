@@ -24,6 +24,7 @@ std::optional<Plan> Scheduler::next() {
   ++turn_;
   Plan plan;
   open_bytes_ = 0;
+  draft_rows_ = 0;
   in_flight_.emplace_back();
   if (options_.policy == QueuePolicy::kLongestPrefix) refresh_matches();
   preempt();
@@ -41,6 +42,7 @@ std::optional<Plan> Scheduler::next() {
 void Scheduler::finish_plan(Plan& plan) {
   plan.closes = std::exchange(pending_closes_, {});
   plan.copies = cache_.take_copies();
+  if (std::ranges::all_of(plan.draw_masks, [](int32_t mask) { return mask < 0; })) plan.draw_masks.clear();
   record_shape(plan);
 }
 
@@ -61,27 +63,26 @@ Plan Scheduler::empty_plan() {
   return plan;
 }
 
+// The next tokens of it, and its drafts.
 void Scheduler::add_slice(Plan& plan, Sequence& sequence, uint32_t token_count) {
   const uint32_t end = sequence.scheduled + token_count;
   const bool last_chunk = end == sequence.tokens.size();
   PlanSlice slice;
   slice.slot = sequence.slot;
   slice.prefix = sequence.scheduled;
-  slice.token_count = token_count;
+  slice.draft_count = static_cast<uint32_t>(sequence.drafts.size());
+  slice.token_count = token_count + slice.draft_count;
   const std::span<const PageId> new_pages = std::span(sequence.holding.pages).subspan(sequence.announced_pages);
   slice.new_page_count = static_cast<uint32_t>(new_pages.size());
   slice.sample = last_chunk && sequence.request.max_tokens > 0;
-  if (slice.sample && sequence.matcher) {
-    if (sequence.allowed == nullptr) sequence.allowed = sequence.matcher->allowed();
-    CHECK(sequence.allowed != nullptr, "sequence {}: no token can come next", sequence.id.value());
-    slice.mask = static_cast<int32_t>(masks_.place_of(sequence.allowed, plan));
-  }
+  if (slice.sample) add_draws(plan, sequence);
   if (sequence.wants_scores()) {
     slice.score_top = sequence.request.prompt_top_logprobs;
     slice.next_token = last_chunk ? -1 : sequence.tokens[end];
   }
   plan.slices.push_back(slice);
   plan.tokens.insert(plan.tokens.end(), sequence.tokens.begin() + sequence.scheduled, sequence.tokens.begin() + end);
+  for (const Draft& draft : sequence.drafts) plan.tokens.push_back(draft.token);
   plan.new_pages.insert(plan.new_pages.end(), new_pages.begin(), new_pages.end());
   for (const PageId page : new_pages) sequence.table_digest = sched::table_digest(sequence.table_digest, page);
   plan.digest = plan_digest(plan.digest, slice, sequence.table_digest);
@@ -129,11 +130,14 @@ void Scheduler::plan_decodes(Plan& plan) {
     if (in_flight_.size() > plans && !prefill_pending()) return;
     share = (static_cast<size_t>(decodes.decode_count) + plans - 1) / plans;
   }
+  const double share_of_all = static_cast<double>(share) / std::max(decodes.decode_count, 1.0);
+  const double row_share = costs_alone().row_share(
+      {.decode_count = static_cast<double>(share), .decode_context = decodes.decode_context * share_of_all});
   size_t planned = 0;
   for (Sequence* sequence : ready) {
     if (planned == share) break;
     if (!sequence->running || !reserve_decode_page(*sequence)) continue;
-    add_slice(plan, *sequence, 1);
+    plan_decode(plan, *sequence, row_share);
     ++planned;
   }
 }
@@ -215,7 +219,7 @@ std::vector<Sequence*> Scheduler::begun_prompts() const {
 
 void Scheduler::plan_prefills(Plan& plan) {
   BatchShape decodes;
-  for (const PlanSlice& slice : plan.slices) decodes.add_decode(slice.prefix + 1);
+  for (const PlanSlice& slice : plan.slices) decodes.add(slice);
   chunker_.begin(decodes, chunker_.balances() ? backlog() : std::vector<uint32_t>());
   const std::vector<Sequence*> begun = begun_prompts();
   plan_short_prompts(plan, begun);

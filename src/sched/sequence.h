@@ -8,6 +8,7 @@
 #include "base/ids.h"
 #include "cache/prefix_cache.h"
 #include "grammar/grammar.h"
+#include "sched/drafter.h"
 #include "sched/request.h"
 
 namespace millrace::sched {
@@ -36,6 +37,8 @@ struct Sequence {
   uint32_t bypasses = 0;                ///< how often it has been overtaken, or sent back for a larger priority
   std::optional<grammar::Matcher> matcher;   ///< of a request with a grammar, behind what was drawn
   std::shared_ptr<const TokenMask> allowed;  ///< what it lets be drawn next; null: not asked yet
+  std::unique_ptr<Drafter> drafter;          ///< where drafts are made
+  std::vector<Draft> drafts;                 ///< of its decode step in flight
   uint64_t last_planned = 0;            ///< turn of its last slice: who waits longest decodes first
 
   [[nodiscard]] uint32_t output_count() const { return static_cast<uint32_t>(tokens.size()) - prompt_length; }

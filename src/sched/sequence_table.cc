@@ -43,9 +43,9 @@ Result<void> SequenceTable::append(const PlanSlice& slice, std::span<const Token
     return make_error(ErrorCode::kData, "a slice of slot {}, which is not open", slice.slot.value());
   }
   Sequence& sequence = *slots_[slice.slot.value()];
-  if (slice.prefix != sequence.length) {
-    return make_error(ErrorCode::kData, "slot {}: a slice at {}, the sequence has {} tokens", slice.slot.value(),
-                      slice.prefix, sequence.length);
+  if (slice.prefix > sequence.length || slice.prefix + sequence.draft_count < sequence.length) {
+    return make_error(ErrorCode::kData, "slot {}: a slice at {}, the sequence has {} tokens, {} of them drafts",
+                      slice.slot.value(), slice.prefix, sequence.length, sequence.draft_count);
   }
   for (const PageId page : new_pages) {
     if (page.value() >= bounds_.page_count) {
@@ -68,27 +68,44 @@ Result<void> SequenceTable::append(const PlanSlice& slice, std::span<const Token
                       sequence.pages.size());
   }
   sequence.length = static_cast<uint32_t>(length);
+  sequence.draft_count = slice.draft_count;
   for (size_t at = slice.prefix / bounds_.page_size; at * bounds_.page_size < length; ++at) {
     written_[sequence.pages[at].value()] = true;
   }
   if (last_stage_ && sequence.sampling.needs_history()) {
+    sequence.history.resize(slice.prefix);
     sequence.history.insert(sequence.history.end(), tokens.begin(), tokens.end());
   }
   return {};
 }
 
-tensor::SampleSpec SequenceTable::sample_spec(const PlanSlice& slice) const {
-  const Sequence& sequence = *slots_[slice.slot.value()];
+/// Of a draw behind so many of its tokens.
+tensor::SampleSpec SequenceTable::sample_spec(const Sequence& sequence, uint32_t length) const {
   tensor::SampleSpec spec;
   spec.params = &sequence.sampling;
-  spec.position = sequence.length;
-  spec.output_count = sequence.length - std::min(sequence.length, sequence.prompt_length);
-  const std::span<const TokenId> history(sequence.history);
+  spec.position = length;
+  spec.output_count = length - std::min(length, sequence.prompt_length);
+  const auto history = std::span(sequence.history).first(std::min<size_t>(sequence.history.size(), length));
   const size_t prompt = std::min<size_t>(history.size(), sequence.prompt_length);
   spec.prompt = history.first(prompt);
   spec.output = history.subspan(prompt);
-  if (slice.mask >= 0) spec.allowed = masks_[static_cast<size_t>(slice.mask)].words();
   return spec;
+}
+
+Result<void> SequenceTable::add_specs(const Plan& plan, const PlanSlice& slice, StageBatch& batch) const {
+  const Sequence& sequence = *slots_[slice.slot.value()];
+  for (uint32_t left = slice.draw_count(); left > 0; --left) {
+    tensor::SampleSpec spec = sample_spec(sequence, sequence.length - (left - 1));
+    const int32_t mask = plan.draw_masks.empty() ? -1 : plan.draw_masks[batch.sample_specs.size()];
+    if (mask >= 0) {
+      spec.allowed = masks_[static_cast<size_t>(mask)].words();
+      if (spec.allowed.empty()) {
+        return make_error(ErrorCode::kData, "plan {}: the mask in place {}, where none is", plan.id.value(), mask);
+      }
+    }
+    batch.sample_specs.push_back(spec);
+  }
+  return {};
 }
 
 /// Of scored rows: a token that has no logit has no logprob either.
@@ -114,10 +131,9 @@ Result<void> SequenceTable::check_masks(const Plan& plan) const {
     return make_error(ErrorCode::kData, "plan {}: a mask of {} words in place {}, wanted {} words and a place below {}",
                       plan.id.value(), write.mask.words().size(), write.place, words, masks_.size());
   }
-  for (const PlanSlice& slice : plan.slices) {
-    if (slice.mask < static_cast<int64_t>(masks_.size())) continue;
-    return make_error(ErrorCode::kData, "plan {}: the mask in place {} of {}", plan.id.value(), slice.mask,
-                      masks_.size());
+  for (const int32_t mask : plan.draw_masks) {
+    if (mask < static_cast<int64_t>(masks_.size())) continue;
+    return make_error(ErrorCode::kData, "plan {}: the mask in place {} of {}", plan.id.value(), mask, masks_.size());
   }
   return {};
 }
@@ -180,11 +196,7 @@ Result<StageBatch> SequenceTable::apply(const Plan& plan) {
     prefix_.push_back(static_cast<int32_t>(slice.prefix));
     pages_.insert(pages_.end(), sequence.pages.begin(), sequence.pages.end());
     page_begin_.push_back(static_cast<int32_t>(pages_.size()));
-    if (!last_stage_ || !slice.sample) continue;
-    if (slice.mask >= 0 && masks_[static_cast<size_t>(slice.mask)].words().empty()) {
-      return make_error(ErrorCode::kData, "plan {}: the mask in place {}, where none is", plan.id.value(), slice.mask);
-    }
-    batch.sample_specs.push_back(sample_spec(slice));
+    if (last_stage_) RETURN_IF_ERROR(add_specs(plan, slice, batch));
   }
   if (digest != plan.digest) {
     return make_error(ErrorCode::kData, "plan {}: its pages have digest {:016x} here, {:016x} at the head",

@@ -17,7 +17,7 @@ struct StageBatch {
   tensor::BatchLayout layout;
   std::span<const TokenId> tokens;                // [rows]
   std::span<const PlanSlice> slices;              // [sequences]
-  std::vector<tensor::SampleSpec> sample_specs;   ///< one per slice with `sample`, in order; last stage only
+  std::vector<tensor::SampleSpec> sample_specs;   ///< one per draw, in order; last stage only
 };
 
 /// Bounds that every plan must keep; the head plans within them and a stage checks.
@@ -48,6 +48,7 @@ class SequenceTable {
     std::vector<PageId> pages;
     uint32_t prompt_length = 0;
     uint32_t length = 0;              // tokens in the cache
+    uint32_t draft_count = 0;         // of those the last so many are drafts, of which the next slice may take some back
     uint64_t digest = 0;              // of `pages`
     tensor::SamplingParams sampling;
     std::vector<TokenId> history;     // kept on the last stage when sampling.needs_history()
@@ -58,7 +59,8 @@ class SequenceTable {
   [[nodiscard]] Result<void> open_and_close(const Plan& plan);
   [[nodiscard]] Result<void> append(const PlanSlice& slice, std::span<const TokenId> tokens,
                                     std::span<const PageId> new_pages);
-  [[nodiscard]] tensor::SampleSpec sample_spec(const PlanSlice& slice) const;
+  [[nodiscard]] tensor::SampleSpec sample_spec(const Sequence& sequence, uint32_t length) const;
+  [[nodiscard]] Result<void> add_specs(const Plan& plan, const PlanSlice& slice, StageBatch& batch) const;
 
   const StageBounds bounds_;
   const bool last_stage_;

@@ -37,6 +37,8 @@ void Choice::consume(sched::GenerateEvent& event, ChoiceDelta& delta) {
   if (finished()) return;
   if (!started_) start(event, delta);
   cached_tokens_ = std::max(cached_tokens_, event.cached_tokens);
+  accepted_predictions_ += event.accepted_predictions;
+  rejected_predictions_ += event.rejected_predictions;
   const bool has_logprobs = options_.logprobs && event.logprobs.size() == event.tokens.size();
   const bool drew_stop = event.finish == sched::FinishReason::kStop;
   for (size_t i = 0; i < event.tokens.size(); ++i) {

@@ -33,6 +33,7 @@ struct ChoiceOptions {
   text::AnswerFormat answer;        ///< of a chat
   bool parallel_tool_calls = true;  ///< else the choice ends with its first call
   bool include_reasoning = true;
+  bool has_prediction = false;  ///< usage says what came of it
   uint64_t call_id_seed = 0;  ///< the calls' ids follow from it
   bool logprobs = false;
   bool tokens_as_ids = false;    ///< in logprobs, "token_id:N" instead of tokens' texts
@@ -85,6 +86,8 @@ class Choice {
   [[nodiscard]] uint32_t completion_tokens() const { return completion_tokens_; }
   [[nodiscard]] uint32_t cached_tokens() const { return cached_tokens_; }
   [[nodiscard]] uint32_t reasoning_tokens() const { return reasoning_tokens_; }
+  [[nodiscard]] uint32_t accepted_predictions() const { return accepted_predictions_; }
+  [[nodiscard]] uint32_t rejected_predictions() const { return rejected_predictions_; }
 
  private:
   void start(sched::GenerateEvent& event, ChoiceDelta& delta);
@@ -106,6 +109,8 @@ class Choice {
   uint32_t completion_tokens_ = 0;
   uint32_t cached_tokens_ = 0;
   uint32_t reasoning_tokens_ = 0;
+  uint32_t accepted_predictions_ = 0;
+  uint32_t rejected_predictions_ = 0;
   uint32_t text_offset_ = 0;
   bool started_ = false;
 };

@@ -230,6 +230,11 @@ openai::Usage Generation::usage() const {
     if (spec_.options.answer.splits_reasoning) {
       total.reasoning_tokens = total.reasoning_tokens.value_or(0) + choices_[i].reasoning_tokens();
     }
+    if (spec_.options.has_prediction) {
+      if (!total.predictions) total.predictions.emplace();
+      total.predictions->accepted += choices_[i].accepted_predictions();
+      total.predictions->rejected += choices_[i].rejected_predictions();
+    }
   }
   return total;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 
 #include "server/openai/response.h"
 
@@ -150,6 +151,13 @@ std::string Metrics::render(std::string_view model_name, const sched::EngineStat
   write_cache_config(writer, status);
   writer.counter("num_preemptions_total", "Running requests sent back for want of pages.",
                  static_cast<double>(status.preemptions));
+  const auto sum = [](const auto& by_source) {
+    return static_cast<double>(std::accumulate(by_source.begin(), by_source.end(), uint64_t{0}));
+  };
+  writer.counter("spec_decode_num_draft_tokens_total", "Tokens computed before they were drawn.",
+                 sum(status.drafts.drafted));
+  writer.counter("spec_decode_num_accepted_tokens_total", "Those of them that were drawn.",
+                 sum(status.drafts.accepted));
   writer.counter("prompt_tokens_total", "Tokens of prompts that have got their first answer.",
                  static_cast<double>(prompt_tokens));
   writer.counter("generation_tokens_total", "Tokens generated.", static_cast<double>(generation_tokens));

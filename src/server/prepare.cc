@@ -312,7 +312,20 @@ ApiResult<GenerationSpec> Preparer::prepare(openai::ChatRequest request, const s
   PreparedPrompt& prompt = spec.prompts.emplace_back();
   prompt.ids = service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false));
   truncate(prompt.ids, longest_prompt(request, 1), request.keep_prompt_start);
-  return finish(request, std::move(spec), "messages", header_id, held);
+  auto finished = finish(request, std::move(spec), "messages", header_id, held);
+  if (!request.prediction.empty() && !finished.has_error()) predict(request.prediction, *finished);
+  return finished;
+}
+
+// No more than an answer can hold, and nothing that the model cannot draw.
+void Preparer::predict(const std::string& prediction, GenerationSpec& spec) const {
+  const sched::ModelInfo& model = service_.engine->model_info();
+  std::vector<TokenId> ids = service_.tokenizer->encode(prediction, false);
+  ids.resize(std::min<size_t>(ids.size(), model.context_length));
+  const auto vocab_size = static_cast<int64_t>(model.vocab_size);
+  ids.erase(std::ranges::find_if(ids, [vocab_size](TokenId id) { return id >= vocab_size; }), ids.end());
+  for (sched::GenerateRequest& request : spec.requests) request.prediction = ids;
+  spec.options.has_prediction = true;
 }
 
 uint32_t Preparer::longest_prompt(const openai::CommonRequest& request, uint32_t default_max_tokens) const {

@@ -90,6 +90,7 @@ class Preparer {
                                                          const PromptPlace& place, bool chat) const;
   /// Tokens of a prompt that truncate_prompt_tokens leaves.
   [[nodiscard]] uint32_t longest_prompt(const openai::CommonRequest& request, uint32_t default_max_tokens) const;
+  void predict(const std::string& prediction, GenerationSpec& spec) const;
   [[nodiscard]] tensor::SamplingParams sampling(const openai::CommonRequest& request) const;
   /// Whether it is a special token.
   [[nodiscard]] bool is_hidden(std::string_view tag) const;

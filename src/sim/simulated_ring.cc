@@ -21,10 +21,13 @@ SimulatedStage stage_of(const SimulatedRingOptions& options, uint32_t index) {
 
 SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOptions& options) {
   const sched::SchedulerOptions& scheduler = options.head.scheduler;
-  const uint32_t largest = sched::most_prompt_tokens(scheduler.chunking, scheduler.chunked_prefill_size);
-  const sched::StageBounds bounds{scheduler.max_running,           scheduler.page_size,      scheduler.page_count,
-                                  largest + scheduler.max_running, options.model.vocab_size, scheduler.host_page_count,
-                                  options.model.vocab_size};
+  const sched::StageBounds bounds{.slot_count = scheduler.max_running,
+                                  .page_size = scheduler.page_size,
+                                  .page_count = scheduler.page_count,
+                                  .max_batch_tokens = sched::most_plan_tokens(scheduler),
+                                  .vocab_size = options.model.vocab_size,
+                                  .host_page_count = scheduler.host_page_count,
+                                  .drawable_vocab = options.model.vocab_size};
   async::Runtime& head_runtime = world.add_thread();
   std::vector<async::Runtime*> runtimes;
   std::vector<sched::LocalStages::RunnerFactory> runners;

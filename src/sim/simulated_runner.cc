@@ -203,13 +203,10 @@ std::vector<sched::SliceOutput> SimulatedRunner::outputs(const sched::StageBatch
   for (const sched::PlanSlice& slice : batch.slices) {
     sched::SliceOutput& output = outputs.emplace_back();
     const size_t end = row + slice.token_count;
-    if (slice.sample) {
+    for (size_t at = end - slice.draw_count(); at < end; ++at) {
       const tensor::SampleSpec& spec = batch.sample_specs.at(samples++);
-      if (model_.faulty(hidden[end - 1])) {
-        output.fault = tensor::LogitFault::kNan;
-      } else {
-        output.sample = sample(model_, hidden[end - 1], spec);
-      }
+      if (model_.faulty(hidden[at])) output.fault = tensor::LogitFault::kNan;
+      if (output.fault == tensor::LogitFault::kNone) output.samples.push_back(sample(model_, hidden[at], spec));
     }
     for (; row < end; ++row) {
       const TokenId next = row + 1 < end ? batch.tokens[row + 1] : slice.next_token;

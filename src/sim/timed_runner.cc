@@ -20,14 +20,10 @@ asio::awaitable<sched::StageRunner::Result> TimedRunner::run(const sched::StageB
   sched::BatchShape shape;
   Result result;
   for (const sched::PlanSlice& slice : batch.slices) {
-    if (slice.token_count == 1 && slice.prefix > 0) {
-      shape.add_decode(slice.prefix + 1);
-    } else {
-      shape.add_prefill(slice.prefix, slice.token_count);
-    }
+    shape.add(slice);
     if (cost_.output_row_bytes > 0) continue;
     sched::SliceOutput& output = result.outputs.emplace_back();
-    if (slice.sample) output.sample.emplace().token = 1;
+    output.samples.resize(slice.draw_count(), {.token = 1});
   }
   const double chance = static_cast<double>(random_() >> 11) * 0x1.0p-53;
   const double us = cost_.coefficients.predict_us(shape) * (1 + cost_.jitter * chance);

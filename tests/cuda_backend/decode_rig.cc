@@ -98,7 +98,7 @@ void DecodeRig::run(const std::vector<std::vector<TokenId>>& tokens) {
   for (size_t stage = 0; stage < runners_.size(); ++stage) result = run_stage(stage, batch, result.activations);
   for (size_t s = 0; s < tokens.size(); ++s) {
     tokens_[s].insert(tokens_[s].end(), tokens[s].begin(), tokens[s].end());
-    drawn_[s].push_back(result.outputs[s].sample.value());
+    drawn_[s].push_back(result.outputs[s].samples.at(0));
   }
 }
 

@@ -27,8 +27,9 @@ Plan sample_plan() {
   TokenMask few(70);
   for (const TokenId token : {3, 69}) few.add(token);
   plan.masks = {{9, few}, {2, TokenMask({0xFFFFFFFFu, 0x80000001u, 0x3Fu})}};
-  plan.slices = {{SlotId(2), 0, 5, 2, true, 1, -1}, {SlotId(4), 130, 1, 0, true, -1, -1, 2}};
-  plan.tokens = {10, 20, 30, 40, 50, 60};
+  plan.slices = {{SlotId(2), 0, 5, 2, true, 1, -1}, {SlotId(4), 130, 3, 0, true, -1, -1, 2}};
+  plan.draw_masks = {-1, 2, -1, 9};
+  plan.tokens = {10, 20, 30, 40, 50, 60, 70, 80};
   plan.new_pages = {PageId(9), PageId(8)};
   plan.reports = {{StageId(1), PlanId(40), 1000, 1100, 1200, 1193, 77}};
   cache::PageKey key;
@@ -46,9 +47,10 @@ PlanOutput sample_output() {
   output.id = PlanId(41);
   output.generation = Generation(3);
   SliceOutput sampled;
-  sampled.sample.emplace();
-  sampled.sample->token = 99;
-  sampled.sample->logprobs = {99, -0.5f, 2, {{98, -0.25f}, {99, -0.5f}}};
+  sampled.samples.resize(2);
+  sampled.samples[0].token = 99;
+  sampled.samples[0].logprobs = {99, -0.5f, 2, {{98, -0.25f}, {99, -0.5f}}};
+  sampled.samples[1].token = 7;
   SliceOutput scored;
   scored.scores = {{5, -1.0f, 3, {}}, {6, -2.0f, 1, {{6, -2.0f}}}};
   SliceOutput faulty;
@@ -71,8 +73,9 @@ TEST_CASE("a plan survives its wire form") {
   REQUIRE(read->opens[0].sampling.seed == plan.opens[0].sampling.seed);
   REQUIRE(read->opens[0].sampling.logit_bias == plan.opens[0].sampling.logit_bias);
   REQUIRE(read->slices[1].prefix == 130);
-  REQUIRE(read->slices[0].mask == -1);
-  REQUIRE(read->slices[1].mask == 2);
+  REQUIRE(read->slices[0].draft_count == 0);
+  REQUIRE(read->slices[1].draft_count == 2);
+  REQUIRE(read->draw_masks == plan.draw_masks);
   REQUIRE(read->masks.size() == 2);
   for (size_t i = 0; i < plan.masks.size(); ++i) {
     REQUIRE(read->masks[i].place == plan.masks[i].place);
@@ -100,10 +103,12 @@ TEST_CASE("an output survives its wire form") {
   const auto read = PlanOutput::decode(bytes);
   REQUIRE(read.has_value());
   REQUIRE(read->encode() == bytes);
-  REQUIRE(read->slices[0].sample->token == 99);
-  REQUIRE(read->slices[0].sample->logprobs.top == sample_output().slices[0].sample->logprobs.top);
+  REQUIRE(read->slices[0].samples.size() == 2);
+  REQUIRE(read->slices[0].samples[0].token == 99);
+  REQUIRE(read->slices[0].samples[0].logprobs.top == sample_output().slices[0].samples[0].logprobs.top);
+  REQUIRE(read->slices[0].samples[1].token == 7);
   REQUIRE(read->slices[1].scores[1].rank == 1);
-  REQUIRE_FALSE(read->slices[2].sample.has_value());
+  REQUIRE(read->slices[2].samples.empty());
   REQUIRE(read->slices[2].fault == tensor::LogitFault::kNone);
   REQUIRE(read->slices[3].fault == tensor::LogitFault::kNothing);
   PlanOutput unknown = sample_output();
@@ -167,10 +172,32 @@ TEST_CASE("corrupted messages are refused or consistent, never a crash") {
 TEST_CASE("a plan whose parts disagree is refused with both numbers") {
   Plan plan = sample_plan();
   plan.tokens.pop_back();
-  REQUIRE(Plan::decode(plan.encode()).error().message == "plan: 5 tokens, its slices want 6");
+  REQUIRE(Plan::decode(plan.encode()).error().message == "plan: 7 tokens, its slices want 8");
   plan = sample_plan();
   plan.new_pages.push_back(PageId(1));
   REQUIRE(Plan::decode(plan.encode()).error().message == "plan: 3 new pages, its slices want 2");
+  plan = sample_plan();
+  plan.draw_masks.pop_back();
+  REQUIRE(Plan::decode(plan.encode()).error().message == "plan: masks of 3 draws, its slices have 4");
+  plan.draw_masks.clear();
+  REQUIRE(Plan::decode(plan.encode()).has_value());
+}
+
+TEST_CASE("a slice with drafts draws behind each of them, and begins with a token that is none") {
+  const auto message = [](auto change) {
+    Plan plan = sample_plan();
+    plan.draw_masks.clear();
+    change(plan.slices[1]);
+    return Plan::decode(plan.encode()).error().message;
+  };
+  REQUIRE(message([](PlanSlice& slice) { slice.draft_count = 3; }) ==
+          "plan: a slice of 3 tokens with 3 drafts, draws and no scores");
+  REQUIRE(message([](PlanSlice& slice) { slice.draft_count = UINT32_MAX; }) ==
+          "plan: a slice of 3 tokens with 4294967295 drafts, draws and no scores");
+  REQUIRE(message([](PlanSlice& slice) { slice.sample = false; }) ==
+          "plan: a slice of 3 tokens with 2 drafts, no draw and no scores");
+  REQUIRE(message([](PlanSlice& slice) { slice.score_top = 0; }) ==
+          "plan: a slice of 3 tokens with 2 drafts, draws and scores");
 }
 
 TEST_CASE("a mask whose parts disagree is refused") {
@@ -240,9 +267,10 @@ TEST_CASE("a plan has the bytes that docs/wire.md says") {
         01000000 0b000000 000060c0 04000000 02000000 01000000 03000000
       02000000  09000000 03000000 01 02000000 03000000 45000000
                 02000000 03000000 00 03000000 ffffffff 01000080 3f000000
-      02000000  02000000 00000000 05000000 02000000 01 01000000 ffffffff ffffffff
-                04000000 82000000 01000000 00000000 01 ffffffff ffffffff 02000000
-      06000000 0a000000 14000000 1e000000 28000000 32000000 3c000000
+      02000000  02000000 00000000 05000000 02000000 01 01000000 ffffffff 00000000
+                04000000 82000000 03000000 00000000 01 ffffffff ffffffff 02000000
+      04000000 ffffffff 02000000 ffffffff 09000000
+      08000000 0a000000 14000000 1e000000 28000000 32000000 3c000000 46000000 50000000
       02000000 09000000 08000000
       02000000  0500000000000000 00 02000000 03000000 04000000 02000000 06000000 07000000 00000000 0000000000000000
                 0600000000000000 04 00000000 01000000 08000000 01000000
@@ -256,10 +284,12 @@ TEST_CASE("an output has the bytes that docs/wire.md says") {
   REQUIRE(test::hex_of(sample_output().encode()) == test::hex_of(R"(
       4f555450 2900000000000000 03000000
       04000000
-        00 01 63000000  63000000 000000bf 02000000 02000000 62000000 000080be 63000000 000000bf  00000000
-        00 00 02000000  05000000 000080bf 03000000 00000000  06000000 000000c0 01000000 01000000 06000000 000000c0
-        00 00 00000000
-        03 00 00000000
+        00 02000000 63000000  63000000 000000bf 02000000 02000000 62000000 000080be 63000000 000000bf
+                    07000000  00000000 00000000 00000000 00000000  00000000
+        00 00000000 02000000  05000000 000080bf 03000000 00000000
+                              06000000 000000c0 01000000 01000000 06000000 000000c0
+        00 00000000 00000000
+        03 00000000 00000000
       01000000  00000000 2900000000000000 0100000000000000 0200000000000000 0300000000000000 0400000000000000
                 0500000000000000)"));
 }

@@ -34,7 +34,7 @@ std::vector<SequenceUpdate> answer(Scheduler& scheduler, const Plan& plan) {
   PlanOutput output;
   for (const PlanSlice& slice : plan.slices) {
     SliceOutput& made = output.slices.emplace_back();
-    if (slice.sample) made.sample.emplace().token = 9;
+    made.samples.resize(slice.draw_count(), {.token = 9});
   }
   return scheduler.complete(output);
 }
@@ -261,7 +261,7 @@ TEST_CASE("stages of one machine are timed at once besides, and every plan keeps
     PlanOutput output;
     output.id = in_flight.front().id;
     for (size_t i = 0; i < in_flight.front().slices.size(); ++i)
-      output.slices.emplace_back().sample.emplace().token = 1;
+      output.slices.emplace_back().samples = {{.token = 1}};
     for (uint32_t stage = 0; stage < options.stage_count; ++stage) {
       const auto begin = static_cast<int64_t>(1000 * (output.id.value() + stage));
       output.reports.push_back({StageId(stage), output.id, 0, 0, begin, begin + 1000});
@@ -382,7 +382,7 @@ TEST_CASE("the profile believes the shortest of its rounds, and not the first to
     double us = 100;
     for (const PlanSlice& slice : plan->slices) {
       us += 10 * slice.token_count;
-      output.slices.emplace_back().sample.emplace().token = 1;
+      output.slices.emplace_back().samples = {{.token = 1}};
     }
     // The first plan touches memory, and of every three rounds two are disturbed.
     const double disturbed = plans == 0 ? 50 : 1 + 0.8 * (plans % 3);

@@ -49,7 +49,7 @@ struct Watched {
       holders[plan->slices[i].slot] = id;
       if (drawn.try_emplace(id).second) begun.push_back(id);
       SliceOutput& made = output.slices.emplace_back();
-      if (plan->slices[i].sample) made.sample.emplace().token = 9;
+      made.samples.resize(plan->slices[i].draw_count(), {.token = 9});
     }
     for (const cache::PageCopy& copy : plan->copies) answer(copy);
     for (const SequenceUpdate& update : scheduler.complete(output)) {

@@ -31,7 +31,7 @@ PlanOutput output_of(const Plan& plan, TokenId token) {
   PlanOutput output;
   for (const PlanSlice& slice : plan.slices) {
     SliceOutput& made = output.slices.emplace_back();
-    if (slice.sample) made.sample.emplace().token = token;
+    made.samples.resize(slice.draw_count(), {.token = token});
     if (slice.score_top >= 0) made.scores.resize(slice.token_count - (slice.next_token < 0 ? 1 : 0));
   }
   return output;
@@ -157,16 +157,16 @@ TEST_CASE("an output that does not answer the oldest plan is told from one that 
   };
   REQUIRE(message([](PlanOutput& output) { output.id = PlanId(1); }) == "an output of plan 1, wanted that of plan 0");
   REQUIRE(message([](PlanOutput& output) { output.slices.clear(); }) == "plan 0: 0 slices in its output, 1 planned");
-  REQUIRE(message([](PlanOutput& output) { output.slices[0].sample.emplace(); }) ==
-          "plan 0, slice 0: a token and 16 scores, wanted none and 16");
+  REQUIRE(message([](PlanOutput& output) { output.slices[0].samples.emplace_back(); }) ==
+          "plan 0, slice 0: 1 tokens and 16 scores, wanted 0 and 16");
   REQUIRE(message([](PlanOutput& output) { output.slices[0].scores.pop_back(); }) ==
-          "plan 0, slice 0: no token and 15 scores, wanted none and 16");
+          "plan 0, slice 0: 0 tokens and 15 scores, wanted 0 and 16");
   (void)scheduler.complete(good);
   PlanOutput second = output_of(*last, 9);
   second.id = PlanId(1);
   REQUIRE_FALSE(scheduler.check(second).has_error());
   second.slices[0].fault = tensor::LogitFault::kNan;
-  second.slices[0].sample.reset();
+  second.slices[0].samples.clear();
   REQUIRE_FALSE(scheduler.check(second).has_error());
 }
 
@@ -230,7 +230,7 @@ void answer_after(Scheduler& scheduler, const Plan& plan, uint64_t number, int64
   }
   for (const PlanSlice& slice : plan.slices) {
     SliceOutput& made = output.slices.emplace_back();
-    if (slice.sample) made.sample.emplace().token = 9;
+    made.samples.resize(slice.draw_count(), {.token = 9});
   }
   (void)scheduler.complete(output);
 }

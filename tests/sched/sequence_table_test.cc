@@ -132,7 +132,7 @@ TEST_CASE("plans that cannot be are refused with what is wrong") {
   REQUIRE(refusal(table, prefill(SlotId(2), std::vector<TokenId>(9, 1), {})) ==
           "plan 0: 9 tokens, at most 8 fit a batch");
   REQUIRE(table.apply(prefill(SlotId(3), {1}, {PageId(0)})).has_value());
-  REQUIRE(refusal(table, decode_step(SlotId(3), 2, 1, {})) == "slot 3: a slice at 2, the sequence has 1 tokens");
+  REQUIRE(refusal(table, decode_step(SlotId(3), 2, 1, {})) == "slot 3: a slice at 2, the sequence has 1 tokens, 0 of them drafts");
   Plan close;
   close.closes = {SlotId(2), SlotId(2)};
   REQUIRE_THAT(refusal(table, close), Catch::Contains("closes slot 2"));
@@ -156,6 +156,60 @@ TEST_CASE("scored tokens have a logit, and the others may be any of the model's"
   REQUIRE(table.check(second).error().message == "plan 0: scores token 95, 90 ids have a logit");
 }
 
+namespace {
+
+/// A step with drafts, behind `prefix` tokens.
+Plan draft_step(SlotId slot, uint32_t prefix, std::vector<TokenId> tokens, const std::vector<PageId>& table,
+                std::vector<PageId> pages = {}) {
+  Plan plan;
+  PlanSlice slice{slot, prefix, static_cast<uint32_t>(tokens.size()), static_cast<uint32_t>(pages.size()), true};
+  slice.draft_count = slice.token_count - 1;
+  plan.slices = {slice};
+  plan.tokens = std::move(tokens);
+  plan.new_pages = std::move(pages);
+  return with_table(plan, table);
+}
+
+std::vector<TokenId> outputs(const tensor::SampleSpec& spec) { return {spec.output.begin(), spec.output.end()}; }
+
+}  // namespace
+
+TEST_CASE("each draw of a step with drafts knows the tokens before it, and the next step takes back what was not drawn") {
+  SequenceTable table(kBounds, true);
+  REQUIRE(table.apply(prefill(SlotId(1), {5, 6, 7}, {PageId(3)})).has_value());
+  auto batch = table.apply(draft_step(SlotId(1), 3, {50, 51, 52}, {PageId(3), PageId(4)}, {PageId(4)}));
+  REQUIRE(batch.has_value());
+  REQUIRE(batch->sample_specs.size() == 3);
+  for (uint32_t draw = 0; draw < 3; ++draw) {
+    const tensor::SampleSpec& spec = batch->sample_specs[draw];
+    REQUIRE(spec.position == 4 + draw);
+    REQUIRE(spec.output_count == 1 + draw);
+    REQUIRE(std::ranges::equal(spec.prompt, std::vector<TokenId>{5, 6, 7}));
+    const std::vector<TokenId> drawn{50, 51, 52};
+    REQUIRE(std::ranges::equal(spec.output, std::span(drawn).first(1 + draw)));
+  }
+  SECTION("none of them") {
+    batch = table.apply(decode_step(SlotId(1), 4, 60, {PageId(3), PageId(4)}));
+    REQUIRE(batch.has_value());
+    REQUIRE(batch->sample_specs[0].position == 5);
+    REQUIRE(outputs(batch->sample_specs[0]) == std::vector<TokenId>{50, 60});
+  }
+  SECTION("all of them") {
+    batch = table.apply(decode_step(SlotId(1), 6, 60, {PageId(3), PageId(4)}));
+    REQUIRE(batch.has_value());
+    REQUIRE(outputs(batch->sample_specs[0]) == std::vector<TokenId>{50, 51, 52, 60});
+  }
+  SECTION("no more than them") {
+    REQUIRE(refusal(table, decode_step(SlotId(1), 3, 60, {PageId(3), PageId(4)})) ==
+            "slot 1: a slice at 3, the sequence has 6 tokens, 2 of them drafts");
+  }
+  SECTION("no draft can be taken back twice") {
+    REQUIRE(table.apply(decode_step(SlotId(1), 5, 60, {PageId(3), PageId(4)})).has_value());
+    REQUIRE(refusal(table, decode_step(SlotId(1), 5, 60, {PageId(3), PageId(4)})) ==
+            "slot 1: a slice at 5, the sequence has 6 tokens, 0 of them drafts");
+  }
+}
+
 TEST_CASE("masks stay in their places until others come there") {
   SequenceTable table(kBounds, true);
   TokenMask odd(kBounds.drawable_vocab);
@@ -164,18 +218,18 @@ TEST_CASE("masks stay in their places until others come there") {
   even.add(50);
   Plan plan = prefill(SlotId(1), {5, 6, 7}, {PageId(3)});
   plan.masks = {{66, odd}, {67, even}};
-  plan.slices[0].mask = 67;
+  plan.draw_masks = {67};
   auto batch = table.apply(plan);
   REQUIRE(batch.has_value());
   REQUIRE(std::ranges::equal(batch->sample_specs[0].allowed, even.words()));
   plan = decode_step(SlotId(1), 3, 50, {PageId(3)});
-  plan.slices[0].mask = 66;
+  plan.draw_masks = {66};
   batch = table.apply(plan);
   REQUIRE(batch.has_value());
   REQUIRE(std::ranges::equal(batch->sample_specs[0].allowed, odd.words()));
   plan = decode_step(SlotId(1), 4, 51, {PageId(3), PageId(9)}, {PageId(9)});
   plan.masks = {{66, even}};
-  plan.slices[0].mask = 66;
+  plan.draw_masks = {66};
   batch = table.apply(plan);
   REQUIRE(batch.has_value());
   REQUIRE(std::ranges::equal(batch->sample_specs[0].allowed, even.words()));
@@ -188,7 +242,7 @@ TEST_CASE("masks that cannot be are refused") {
     SequenceTable table(kBounds, true);
     Plan plan = prefill(SlotId(1), {5, 6, 7}, {PageId(3)});
     plan.masks = masks;
-    plan.slices[0].mask = used;
+    plan.draw_masks = {used};
     return refusal(table, plan);
   };
   const TokenMask right(kBounds.drawable_vocab);

@@ -29,7 +29,7 @@ class MisbehavingRunner final : public sched::StageRunner {
     co_await async::sleep_for(runtime_, how_.delay);
     Result result = co_await model_.run(batch, input);
     for (sched::SliceOutput& output : result.outputs) {
-      if (how_.forgets_tokens) output.sample.reset();
+      if (how_.forgets_tokens) output.samples.clear();
     }
     co_return result;
   }
@@ -38,7 +38,7 @@ class MisbehavingRunner final : public sched::StageRunner {
   static sched::StageBounds bounds(const sim::SimulatedRingOptions& ring) {
     const sched::SchedulerOptions& scheduler = ring.head.scheduler;
     return {scheduler.max_running, scheduler.page_size,
-            scheduler.page_count,  scheduler.chunked_prefill_size + scheduler.max_running,
+            scheduler.page_count,  sched::most_plan_tokens(scheduler),
             ring.model.vocab_size, 0};
   }
   async::Runtime& runtime_;
@@ -112,7 +112,7 @@ TEST_CASE("a last stage whose answer does not fit its plan breaks the ring, whic
   world.start(options, jobs);
   world.run_until(2s);
   REQUIRE(jobs[0].error->code == ErrorCode::kUnavailable);
-  REQUIRE(jobs[0].error->message.find("slice 0: no token and 0 scores, wanted one and 0") != std::string::npos);
+  REQUIRE(jobs[0].error->message.find("slice 0: 0 tokens and 0 scores, wanted 1 and 0") != std::string::npos);
   how.forgets_tokens = false;
   world.run_to_end();
   REQUIRE(jobs[1].tokens == expected_tokens(jobs[1], options));

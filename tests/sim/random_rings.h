@@ -67,6 +67,10 @@ inline sim::SimulatedRingOptions random_ring(Dice& dice) {
     if (dice.chance(0.6)) add_store(dice, ring, 0.1 * dice.range(0, 4));
   }
   scheduler.new_token_ratio = 0.35 * dice.range(0, 2);
+  if (dice.chance(0.6)) {
+    scheduler.draft_tokens = dice.range(1, dice.chance(0.8) ? 8 : 63);
+    scheduler.draft_history = dice.chance(0.7);
+  }
   if (dice.chance(0.5)) {
     ring.links.bytes_per_second = dice.range(1, 100) * 1e6;
     ring.links.latency = std::chrono::microseconds(dice.range(0, 300));
@@ -192,6 +196,20 @@ inline void go_on_from(Dice& dice, const Job& before, Job& job) {
   job.arrival = before.arrival + std::chrono::microseconds(dice.range(0, 50'000));
 }
 
+/// What `job` will be answered, more or less: with tokens that are others, that are missing, or too many.
+inline std::vector<TokenId> random_prediction(Dice& dice, const Job& job) {
+  const sched::GenerateRequest& request = job.request;
+  const auto answer = kRandomModel.generate(request.prompt, 45, request.sampling, 0, request.grammar).tokens;
+  const double wrong = 0.1 * dice.range(0, 3);
+  std::vector<TokenId> prediction;
+  for (const TokenId token : answer) {
+    const bool changes = dice.chance(wrong);
+    if (!changes || dice.chance(0.3)) prediction.push_back(token);
+    if (changes && dice.chance(0.7)) prediction.push_back(static_cast<TokenId>(dice.range(0, 49)));
+  }
+  return prediction;
+}
+
 inline Job random_job(Dice& dice, const std::vector<TokenId>& common, const std::vector<Job>& others) {
   Job job;
   job.request.sampling = random_sampling(dice);
@@ -211,6 +229,7 @@ inline Job random_job(Dice& dice, const std::vector<TokenId>& common, const std:
   job.request.priority = static_cast<int32_t>(dice.range(0, 3)) - 1;
   if (dice.chance(0.2)) job.request.prompt_top_logprobs = static_cast<int32_t>(dice.range(0, 2));
   if (job.request.prompt_top_logprobs >= 0 && dice.chance(0.2)) job.request.max_tokens = 0;
+  if (dice.chance(0.4)) job.request.prediction = random_prediction(dice, job);
   if (dice.chance(0.3)) job.leave_after = dice.range(1, 10);
   if (dice.chance(0.2)) job.dawdle = std::chrono::microseconds(dice.range(0, 5000));
   return job;

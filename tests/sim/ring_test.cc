@@ -17,6 +17,7 @@ struct Outcome {
   uint64_t fetched = 0;
   uint64_t flushed = 0;
   uint64_t plans = 0;
+  sched::DraftCounts drafts;
   History history;
 };
 
@@ -36,6 +37,7 @@ Outcome run_world(uint64_t seed, const sim::SimulatedRingOptions& options, std::
           status.cache.fetched_pages,
           flushed,
           plans,
+          status.drafts,
           world.history()};
 }
 
@@ -50,6 +52,7 @@ TEST_CASE("random rings give every request the model's own tokens, once, and lea
   uint64_t plans = 0;
   uint64_t refused = 0;
   uint64_t faults = 0;
+  sched::DraftCounts drafts;
   const uint64_t seeds = test::repetitions(1500);
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     INFO("seed " << seed);
@@ -66,6 +69,10 @@ TEST_CASE("random rings give every request the model's own tokens, once, and lea
     fetched += outcome.fetched;
     flushed += outcome.flushed;
     plans += outcome.plans;
+    for (size_t source = 0; source < sched::kDraftSources; ++source) {
+      drafts.drafted[source] += outcome.drafts.drafted[source];
+      drafts.accepted[source] += outcome.drafts.accepted[source];
+    }
     uint64_t cached_here = 0;
     for (const Job& job : jobs) {
       cached_here += job.cached_tokens;
@@ -84,7 +91,12 @@ TEST_CASE("random rings give every request the model's own tokens, once, and lea
   REQUIRE(host_hits > seeds / 4);
   REQUIRE(fetched > seeds / 4);
   REQUIRE(flushed > seeds / 2);
-  REQUIRE(plans > 70 * seeds);
+  REQUIRE(plans > 65 * seeds);
+  for (size_t source = 0; source < sched::kDraftSources; ++source) {
+    INFO(sched::kDraftSourceNames[source]);
+    REQUIRE(drafts.accepted[source] > seeds / 20);
+    REQUIRE(drafts.drafted[source] - drafts.accepted[source] > seeds / 20);
+  }
   REQUIRE(refused > seeds / 10);
   REQUIRE(faults > seeds / 20);
   REQUIRE(preemptions > seeds / 15);  // else the pools were too large to test anything

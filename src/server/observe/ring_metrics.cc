@@ -107,6 +107,16 @@ void append_ring_metrics(std::string& out, const RingSnapshot& ring, const sched
   writer.describe("computed_tokens_total", "counter", "Rows that have been through the ring.");
   writer.sample("computed_tokens_total", "phase=\"prefill\"", ring.since_start.prefill_tokens);
   writer.sample("computed_tokens_total", "phase=\"decode\"", ring.since_start.decode_tokens);
+  writer.describe("draft_tokens_total", "counter",
+                  "Tokens computed before they were drawn, by where they came from and whether they were.");
+  for (size_t i = 0; i < sched::kDraftSources; ++i) {
+    const uint64_t accepted = status.drafts.accepted[i];
+    const auto labels = [&](std::string_view fate) {
+      return fmt::format("source=\"{}\",fate=\"{}\"", sched::kDraftSourceNames[i], fate);
+    };
+    writer.sample("draft_tokens_total", labels("accepted"), accepted);
+    writer.sample("draft_tokens_total", labels("rejected"), status.drafts.drafted[i] - accepted);
+  }
   writer.describe("head_seconds_total", "counter", "Time that the head took to make plans and to book outputs.");
   writer.sample("head_seconds_total", "work=\"schedule\"", seconds(ring.since_start.schedule_ns));
   writer.sample("head_seconds_total", "work=\"book\"", seconds(ring.since_start.book_ns));

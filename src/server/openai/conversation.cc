@@ -29,22 +29,6 @@ Refusal read_part(const std::string& place, Json part, std::string& content) {
   return std::nullopt;
 }
 
-Refusal read_content(const std::string& place, Json value, std::string& content) {
-  simdjson::dom::array parts;
-  if (value.get_array().get(parts) != simdjson::SUCCESS) {
-    if (!value.is_string()) return wrong_type(place, value, "a string or an array of text parts");
-    return read_string(place, value, content);
-  }
-  content.clear();
-  bool first = true;
-  for (const Json part : parts) {
-    if (!first) content += '\n';
-    first = false;
-    if (Refusal refusal = read_part(place, part, content)) return refusal;
-  }
-  return std::nullopt;
-}
-
 bool is_empty_array(Json value) {
   return value.is_array() && value.get_array().value_unsafe().size() == 0;
 }
@@ -158,6 +142,22 @@ constexpr std::array kConversationFields = {
 };
 
 }  // namespace
+
+Refusal read_content(const std::string& place, Json value, std::string& content) {
+  simdjson::dom::array parts;
+  if (value.get_array().get(parts) != simdjson::SUCCESS) {
+    if (!value.is_string()) return wrong_type(place, value, "a string or an array of text parts");
+    return read_string(place, value, content);
+  }
+  content.clear();
+  bool first = true;
+  for (const Json part : parts) {
+    if (!first) content += '\n';
+    first = false;
+    if (Refusal refusal = read_part(place, part, content)) return refusal;
+  }
+  return std::nullopt;
+}
 
 std::span<const Field<Conversation>> conversation_fields() { return kConversationFields; }
 

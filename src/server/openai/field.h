@@ -34,6 +34,8 @@ struct Field {
 
 [[nodiscard]] Refusal read_bool(std::string_view name, Json value, bool& out);
 [[nodiscard]] Refusal read_string(std::string_view name, Json value, std::string& out);
+/// A text, or an array of text parts, which are joined by newlines.
+[[nodiscard]] Refusal read_content(const std::string& place, Json value, std::string& content);
 [[nodiscard]] Refusal read_float(std::string_view name, Json value, double low, double high, float& out);
 /// A count of alternatives beside a token.
 [[nodiscard]] Refusal read_alternatives(std::string_view name, Json value, const RequestLimits& limits, int32_t& out);

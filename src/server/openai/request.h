@@ -134,6 +134,7 @@ struct ChatRequest : CommonRequest {
   bool parallel_tool_calls = true;  ///< else the answer ends with its first call
   bool separate_reasoning = true;   ///< else it stays in the content
   bool include_reasoning = true;    ///< else it is left out
+  std::string prediction;           ///< what the answer is expected to be like; empty: not said
 };
 
 struct TokenizeRequest {

@@ -91,6 +91,28 @@ Refusal read_chat_echo(Name name, Json value, const Limits&, ChatFields&) {
   return bad_request(name, "{}: not supported for a chat, only for /v1/completions", name);
 }
 
+Refusal read_prediction(Name name, Json value, const Limits&, ChatFields& request) {
+  simdjson::dom::object object;
+  if (value.get_object().get(object) != simdjson::SUCCESS) return wrong_type(name, value, "an object");
+  std::string_view type;
+  if (object["type"].get_string().get(type) != simdjson::SUCCESS || type != "content") {
+    return bad_request(name, "{}.type: wanted 'content'", name);
+  }
+  Json content;
+  if (object["content"].get(content) != simdjson::SUCCESS) return bad_request(name, "{}.content: missing", name);
+  return read_content(fmt::format("{}.content", name), content, request.prediction);
+}
+
+void describe_prediction(SchemaWriter& schema) {
+  schema.type("object");
+  schema.json()
+      .key("required")
+      .raw(R"(["type","content"])")
+      .key("properties")
+      .raw(R"({"type":{"const":"content"},"content":{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"object",)"
+           R"("required":["type","text"],"properties":{"type":{"const":"text"},"text":{"type":"string"}}}}]}})");
+}
+
 constexpr std::array kChatFields = {
     integer_field<ChatFields, &ChatFields::max_tokens, 1, kInt32Max>("max_tokens", "Default: what the context holds"),
     integer_field<ChatFields, &ChatFields::max_completion_tokens, 1, kInt32Max>("max_completion_tokens",
@@ -104,6 +126,8 @@ constexpr std::array kChatFields = {
     flag_field<ChatFields, &ChatFields::separate_reasoning>("separate_reasoning",
                                                             "Default true; else reasoning stays in the content"),
     flag_field<ChatFields, &ChatFields::include_reasoning>("include_reasoning", "Default true; else it is left out"),
+    Field<ChatFields>{"prediction", read_prediction, describe_prediction,
+                      "What the answer is expected to be like: where it is, it comes sooner. It changes no answer"},
 };
 
 constexpr size_t kMostIgnored = 32;  // named in the log

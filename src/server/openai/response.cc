@@ -110,9 +110,14 @@ void write_usage(JsonWriter& json, const Usage& usage) {
   json.member("completion_tokens", usage.completion_tokens);
   json.member("total_tokens", usage.prompt_tokens + usage.completion_tokens);
   json.key("prompt_tokens_details").begin_object().member("cached_tokens", usage.cached_tokens).end_object();
-  if (usage.reasoning_tokens) {
+  if (usage.reasoning_tokens || usage.predictions) {
     json.key("completion_tokens_details").begin_object();
-    json.member("reasoning_tokens", *usage.reasoning_tokens).end_object();
+    if (usage.reasoning_tokens) json.member("reasoning_tokens", *usage.reasoning_tokens);
+    if (usage.predictions) {
+      json.member("accepted_prediction_tokens", usage.predictions->accepted);
+      json.member("rejected_prediction_tokens", usage.predictions->rejected);
+    }
+    json.end_object();
   }
   json.end_object();
 }

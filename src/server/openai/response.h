@@ -24,11 +24,18 @@ struct ResponseInfo {
   bool token_ids = false;   ///< the response holds token ids too
 };
 
+/// Tokens of a prediction that were computed ahead, and were drawn or not.
+struct PredictionUsage {
+  uint64_t accepted = 0;
+  uint64_t rejected = 0;
+};
+
 struct Usage {
   uint64_t prompt_tokens = 0;
   uint64_t completion_tokens = 0;
   uint64_t cached_tokens = 0;
   std::optional<uint64_t> reasoning_tokens;  ///< of the completion's; nothing where they are not told apart
+  std::optional<PredictionUsage> predictions;  ///< nothing where there was none
 };
 
 /// A choice as the writers see it.
