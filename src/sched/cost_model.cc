@@ -276,7 +276,7 @@ double CostModel::row_share(const BatchShape& decodes) const {
     step_us += stage.coefficients().predict_us(decodes);
   }
   const double share = usable() && step_us > 0 ? row_us * n / step_us : 1;
-  return std::min(share, n / (n + kRowsPerReading));
+  return n > kRowsPerReading ? share : std::min(share, n / (n + kRowsPerReading));
 }
 
 uint32_t CostModel::decode_groups(const BatchShape& all, uint32_t most, double transit_us,

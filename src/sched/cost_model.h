@@ -136,8 +136,8 @@ class CostModel {
   [[nodiscard]] double round_us(const BatchShape& all, uint32_t groups, double transit_us,
                                 const std::optional<SharedMachine>& machine = {}) const;
   /// What one more row of a sequence costs beside these decode steps, as a part of what each of them takes on average:
-  /// near 0 where all read the same weights, 1 where each computes for itself. At most n / (n + 3): reading the weights
-  /// takes at least as long as computing with three rows.
+  /// near 0 where all read the same weights, 1 where each computes for itself. Of up to three at most n / (n + 3):
+  /// reading the weights takes at least as long as computing with three rows. Of more 1 until costs are known.
   [[nodiscard]] double row_share(const BatchShape& decodes) const;
   /// The largest number of micro-batches, up to `most`, whose round is within 2 % of the shortest.
   [[nodiscard]] uint32_t decode_groups(const BatchShape& all, uint32_t most, double transit_us,

@@ -8,6 +8,9 @@ namespace millrace::sched {
 namespace {
 
 constexpr uint32_t kMostDraftRows = 128;
+/// What a draft must bring, by the row that it costs: the line through the timings says too little of rows where
+/// computing begins to take longer than reading the weights.
+constexpr double kLeastGain = 1.5;
 
 bool stops(const Sequence& sequence, TokenId token) {
   const auto& stops = sequence.request.sampling.stop_token_ids;
@@ -53,8 +56,9 @@ std::vector<Draft> Scheduler::likely_drafts(Sequence& sequence, size_t most, dou
   double likely = 1;
   for (size_t i = 0; i < drafts.size(); ++i) {
     likely *= drafter.acceptance(drafts[i].source);
-    if (likely >= row_share && !stops(sequence, drafts[i].token)) continue;
-    if (i == 0 && likely < row_share) drafter.pass(drafts[i].source);
+    const bool is_worth_it = likely >= kLeastGain * row_share;
+    if (is_worth_it && !stops(sequence, drafts[i].token)) continue;
+    if (i == 0 && !is_worth_it) drafter.pass(drafts[i].source);
     drafts.resize(i);
   }
   return drafts;

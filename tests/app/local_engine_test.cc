@@ -170,12 +170,31 @@ std::vector<Reply> ask_one_by_one(sched::Engine& engine, const std::vector<sched
 
 }  // namespace
 
-TEST_CASE("replies depend neither on stages, nor on chunks, nor on the batch, nor on depth, bit for bit") {
+namespace {
+
+/// The requests, most of which predict their replies, two of three with some tokens that are others.
+std::vector<sched::GenerateRequest> with_predictions(std::vector<sched::GenerateRequest> requests,
+                                                     const std::vector<Reply>& replies) {
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (i % 5 == 0) continue;
+    requests[i].prediction = replies[i].tokens;
+    for (size_t at = 0; at < requests[i].prediction.size(); ++at) {
+      if (uniform_at(i, at) < 0.1 * static_cast<double>(i % 3)) requests[i].prediction[at] = 7;
+    }
+  }
+  return requests;
+}
+
+}  // namespace
+
+TEST_CASE("replies depend neither on stages, nor on chunks, nor on the batch, nor on depth, nor on drafts, bit for bit") {
   const std::string family = GENERATE("llama-untied", "mistral", "qwen3", "qwen3moe");
   const auto requests = mixed_requests(24);
   auto reference_options = options_for(family, 1);
   reference_options.chunked_prefill_size = 512;
+  reference_options.draft_tokens = 0;
   const auto wanted = ask_one_by_one(start(reference_options)->engine(), requests);
+  const auto predicted = with_predictions(requests, wanted);
   for (const int32_t pp_size : {1, 2, 4}) {
     auto options = options_for(family, pp_size);
     options.chunked_prefill_size = 7 + 20 * pp_size;
@@ -184,15 +203,21 @@ TEST_CASE("replies depend neither on stages, nor on chunks, nor on the batch, no
     options.chunking = pp_size == 1 ? "fixed" : pp_size == 2 ? "balanced" : "published";
     options.page_size = 8 * pp_size;
     options.max_total_tokens = 384;  // too few for all at once: some are retracted
+    options.draft_tokens = 6 * (pp_size - 1);
+    options.draft_algorithm = pp_size == 2 ? "none" : "ngram";
     const auto engine = start(options);
-    const auto replies = ask(engine->engine(), requests);
+    const auto replies = ask(engine->engine(), predicted);
     for (size_t i = 0; i < requests.size(); ++i) {
       INFO(family << " pp " << pp_size << " request " << i);
       require_same(replies[i], wanted[i]);
     }
     const sched::EngineStatus status = engine->engine().status();
     REQUIRE(status.free_pages == status.total_pages);
-    if (pp_size == 1) REQUIRE(status.preemptions > 0);
+    if (pp_size == 1) {
+      REQUIRE(status.preemptions > 0);
+      continue;
+    }
+    REQUIRE(status.drafts.accepted[static_cast<size_t>(sched::DraftSource::kPrediction)] > 100);
   }
 }
 
