@@ -11,6 +11,9 @@ namespace {
 constexpr size_t kGram = 3;
 constexpr size_t kSeenAtOnce = 65536;
 constexpr size_t kFewestSlots = 256;
+/// Tokens of a prediction, from where the answer has come to and from its beginning, that are looked through for each
+/// token that leaves it.
+constexpr size_t kMostSearched = 8192;
 /// Before anything is known of a sequence, by source.
 constexpr std::array<double, kDraftSources> kPrior = {0.5, 0.8, 0.9};
 /// What one draft counts beside those before it, and what a step without one moves the estimate back to the prior.
@@ -67,7 +70,7 @@ void Drafter::follow(std::span<const TokenId> tokens) {
 }
 
 // The newest token is what was predicted, or stands instead of it, or the answer goes on as the prediction does
-// elsewhere, behind the nearest place that it has not come to yet if there is one.
+// elsewhere, behind the next place that it has not come to yet if there is one.
 void Drafter::follow_prediction(std::span<const TokenId> tokens) {
   const auto expected = predicted();
   if (!expected.empty()) {
@@ -77,12 +80,15 @@ void Drafter::follow_prediction(std::span<const TokenId> tokens) {
   }
   if (tokens.size() < prompt_length_ + kGram) return;
   const auto gram = last_gram(tokens);
-  const auto from = prediction_.begin() + static_cast<std::ptrdiff_t>(predicted_at_);
-  auto found = std::search(from, prediction_.end(), gram.begin(), gram.end());
-  if (found == prediction_.end()) found = std::search(prediction_.begin(), prediction_.end(), gram.begin(), gram.end());
-  if (found == prediction_.end()) return;
-  predicted_at_ = static_cast<size_t>(found - prediction_.begin()) + kGram;
-  misses_ = 0;
+  for (const size_t from : {predicted_at_, size_t{0}}) {
+    const auto rest = std::span(prediction_).subspan(from);
+    const auto searched = rest.first(std::min(rest.size(), kMostSearched));
+    const auto found = std::ranges::search(searched, gram);
+    if (found.empty()) continue;
+    predicted_at_ = from + static_cast<size_t>(found.begin() - searched.begin()) + kGram;
+    misses_ = 0;
+    return;
+  }
 }
 
 void Drafter::index(std::span<const TokenId> tokens) {

@@ -73,6 +73,13 @@ TEST_CASE("an answer follows its prediction from the beginning, over tokens that
     REQUIRE(behind({0, 7, 8, 9, 1, 7, 8, 9, 2}, 1, twice, 1) == std::vector<TokenId>{7});
     REQUIRE(behind({0, 50, 51, 7, 8, 9}, 1, twice, 1) == std::vector<TokenId>{2});
   }
+  SECTION("nothing is looked for too far away") {
+    std::vector<TokenId> far = counted(1000, 9000);
+    far.insert(far.end(), {7, 8, 9, 2});
+    REQUIRE(behind({0, 50, 51, 7, 8, 9}, 1, far, 1).empty());
+    far.erase(far.begin(), far.begin() + 2000);
+    REQUIRE(behind({0, 50, 51, 7, 8, 9}, 1, far, 1) == std::vector<TokenId>{2});
+  }
   SECTION("it goes before the history") {
     REQUIRE(behind({1, 2, 3, 4, 1, 2, 3}, 7, {9, 8}) == std::vector<TokenId>{9, 8});
     REQUIRE(behind({1, 2, 3, 4, 1, 2, 3}, 1, {9, 8}) == std::vector<TokenId>{4, 1, 2, 3});
