@@ -63,9 +63,8 @@ std::vector<Reply> ask(sched::Engine& engine, const std::vector<sched::GenerateR
   async::IoThread thread("clients");
   async::TaskGroup tasks(thread.runtime());
   std::promise<void> done;
-  asio::post(thread.context(), [&] {
-    tasks.spawn("clients", collect_all(thread.runtime(), engine, requests, replies, done));
-  });
+  asio::post(thread.context(),
+             [&] { tasks.spawn("clients", collect_all(thread.runtime(), engine, requests, replies, done)); });
   done.get_future().get();
   thread.join();
   return replies;

@@ -157,12 +157,11 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
     stages.push_back({stage_name(i), options_.spans[i], parts_[i].backend.get()});
   }
   const int32_t draws = options_.max_running + options_.max_draft_rows;
-  const StageLoadingOptions loading{
-      .what = stages_name(),
-      .limits = {options_.max_batch_tokens, std::min(draws, kMaxLogitRows), draws},
-      .threads = threads_per_stage(options_.threads, static_cast<int32_t>(stages.size())),
-      .with_fingerprint = options_.storage.enabled(),
-      .check_interrupted = [this] { options_.check_interrupted(); }};
+  const StageLoadingOptions loading{.what = stages_name(),
+                                    .limits = {options_.max_batch_tokens, std::min(draws, kMaxLogitRows), draws},
+                                    .threads = threads_per_stage(options_.threads, static_cast<int32_t>(stages.size())),
+                                    .with_fingerprint = options_.storage.enabled(),
+                                    .check_interrupted = [this] { options_.check_interrupted(); }};
   auto models = load_stages(checkpoint, config_, stages, loading);
   if (models.has_error()) return models.error();
   for (size_t i = 0; i < parts_.size(); ++i) {

@@ -20,7 +20,9 @@ constexpr std::array<double, kDraftSources> kPrior = {0.5, 0.8, 0.9};
 constexpr double kLearning = 0.15;
 constexpr double kForgetting = 0.01;
 
-std::span<const TokenId> last_gram(std::span<const TokenId> tokens) { return tokens.last(kGram); }
+std::span<const TokenId> last_gram(std::span<const TokenId> tokens) {
+  return tokens.last(kGram);
+}
 
 /// Multiplicative hashing (Knuth, The Art of Computer Programming 3, 6.4) of each token onto the next.
 uint64_t hash_of(std::span<const TokenId> gram) {

@@ -43,8 +43,8 @@ class Drafter {
   /// `uses_history`: what the sequence has been so far counts too.
   Drafter(uint32_t prompt_length, std::vector<TokenId> prediction, bool uses_history);
 
-  /// Up to `most` tokens behind `tokens`, the whole sequence, which has only grown since the last call. Looks at 65536 of
-  /// a long prompt's tokens at a time; until it has seen all of them it finds nothing.
+  /// Up to `most` tokens behind `tokens`, the whole sequence, which has only grown since the last call. Looks at 65536
+  /// of a long prompt's tokens at a time; until it has seen all of them it finds nothing.
   [[nodiscard]] std::vector<Draft> guess(std::span<const TokenId> tokens, size_t most);
   /// How likely a draft of that source is right, when those before it are.
   [[nodiscard]] double acceptance(DraftSource source) const { return acceptance_[static_cast<size_t>(source)]; }
@@ -64,11 +64,11 @@ class Drafter {
   const uint32_t prompt_length_;
   const std::vector<TokenId> prediction_;
   const bool uses_history_;
-  size_t seen_ = 0;                         // tokens of the sequence
-  size_t predicted_at_ = 0;                 // in prediction_: what is expected next
-  uint32_t misses_ = 0;                     // tokens that have come instead of the last predicted ones
-  std::optional<size_t> history_at_;        // in the sequence: what followed when it went on like this before
-  std::vector<uint32_t> ends_;              // an open hash table of n-grams: where each ended last; 0: an empty slot
+  size_t seen_ = 0;                   // tokens of the sequence
+  size_t predicted_at_ = 0;           // in prediction_: what is expected next
+  uint32_t misses_ = 0;               // tokens that have come instead of the last predicted ones
+  std::optional<size_t> history_at_;  // in the sequence: what followed when it went on like this before
+  std::vector<uint32_t> ends_;        // an open hash table of n-grams: where each ended last; 0: an empty slot
   std::array<double, kDraftSources> acceptance_;
 };
 

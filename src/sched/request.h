@@ -33,7 +33,7 @@ struct GenerateRequest {
   int32_t priority = 0;                    ///< larger goes first under the priority policy
   std::string cache_salt;                  ///< prefixes are shared only between requests of equal salt
   std::shared_ptr<const grammar::Grammar> grammar;  ///< what the answer may be; null: anything
-  std::vector<TokenId> prediction;         ///< what the client expects the answer to be like; empty: it doesn't say
+  std::vector<TokenId> prediction;  ///< what the client expects the answer to be like; empty: it doesn't say
 };
 
 /// What a pause does with the running requests.

@@ -65,8 +65,7 @@ std::vector<Draft> Scheduler::likely_drafts(Sequence& sequence, size_t most, dou
 }
 
 // What the form leaves no choice of, and what is guessed where it does.
-std::vector<Draft> Scheduler::drafts_of_form(const Sequence& sequence, std::span<const Draft> guessed,
-                                             size_t most) {
+std::vector<Draft> Scheduler::drafts_of_form(const Sequence& sequence, std::span<const Draft> guessed, size_t most) {
   std::vector<Draft> drafts;
   grammar::Matcher ahead = *sequence.matcher;
   bool as_guessed = true;

@@ -123,7 +123,8 @@ std::optional<GenerateEvent> Scheduler::book(Sequence& sequence, const SliceOutp
   return event;
 }
 
-// The first, and behind each draft that is what was drawn before it the next; others were drawn behind what is not there.
+// The first, and behind each draft that is what was drawn before it the next; others were drawn behind what is not
+// there.
 void Scheduler::book_samples(Sequence& sequence, const SliceOutput& slice, GenerateEvent& event) {
   const std::vector<Draft> drafts = std::exchange(sequence.drafts, {});
   size_t booked = 0;

@@ -48,7 +48,7 @@ class SequenceTable {
     std::vector<PageId> pages;
     uint32_t prompt_length = 0;
     uint32_t length = 0;              // tokens in the cache
-    uint32_t draft_count = 0;         // of those the last so many are drafts, of which the next slice may take some back
+    uint32_t draft_count = 0;  // of those the last so many are drafts, of which the next slice may take some back
     uint64_t digest = 0;              // of `pages`
     tensor::SamplingParams sampling;
     std::vector<TokenId> history;     // kept on the last stage when sampling.needs_history()

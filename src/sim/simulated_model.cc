@@ -47,12 +47,12 @@ TokenId SimulatedModel::draw(uint64_t hidden, const tensor::SampleSpec& spec) co
   for (const TokenId token : spec.prompt) drawn = mix(drawn, static_cast<uint64_t>(token));
   drawn = mix(drawn, spec.output.size());
   for (const TokenId token : spec.output) drawn = mix(drawn, static_cast<uint64_t>(token));
-  if (spec.allowed.empty()) return static_cast<TokenId>(drawn % vocab_size);
+  if (spec.allowed.empty()) return static_cast<TokenId>(drawn % std::min(vocab_size, drawn_kinds));
   std::vector<TokenId> members;
   for (TokenId token = 0; token < static_cast<TokenId>(vocab_size); ++token) {
     if ((spec.allowed[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0) members.push_back(token);
   }
-  return members.at(drawn % members.size());
+  return members.at(drawn % std::min<size_t>(members.size(), drawn_kinds));
 }
 
 bool SimulatedModel::faulty(uint64_t hidden) const {

@@ -187,7 +187,8 @@ std::vector<sched::GenerateRequest> with_predictions(std::vector<sched::Generate
 
 }  // namespace
 
-TEST_CASE("replies depend neither on stages, nor on chunks, nor on the batch, nor on depth, nor on drafts, bit for bit") {
+TEST_CASE(
+    "replies depend neither on stages, nor on chunks, nor on the batch, nor on depth, nor on drafts, bit for bit") {
   const std::string family = GENERATE("llama-untied", "mistral", "qwen3", "qwen3moe");
   const auto requests = mixed_requests(24);
   auto reference_options = options_for(family, 1);

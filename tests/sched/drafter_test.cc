@@ -54,7 +54,8 @@ TEST_CASE("what stood behind the same three tokens is expected again") {
   }
 }
 
-TEST_CASE("an answer follows its prediction from the beginning, over tokens that differ, and where it goes on elsewhere") {
+TEST_CASE(
+    "an answer follows its prediction from the beginning, over tokens that differ, and where it goes on elsewhere") {
   const std::vector<TokenId> prediction = counted(100, 20);
   REQUIRE(behind({1, 2}, 2, prediction) == std::vector<TokenId>{100, 101, 102, 103});
   REQUIRE(behind({1, 2, 100, 101}, 2, prediction) == std::vector<TokenId>{102, 103, 104, 105});

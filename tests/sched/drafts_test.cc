@@ -35,7 +35,9 @@ std::vector<TokenId> counted(TokenId from, size_t count) {
 }
 
 /// Behind 4, and behind any other prompt, a model counts from 100.
-TokenId successor(TokenId token) { return token < 100 ? 100 : token + 1; }
+TokenId successor(TokenId token) {
+  return token < 100 ? 100 : token + 1;
+}
 
 PlanOutput output_of(const Plan& plan) {
   PlanOutput output;
@@ -172,7 +174,8 @@ TEST_CASE("an answer ends where it ends, whatever was computed behind that") {
   REQUIRE(scheduler.empty());
 }
 
-TEST_CASE("behind a draft that is right, logits without a distribution end the request, behind a wrong one they do not") {
+TEST_CASE(
+    "behind a draft that is right, logits without a distribution end the request, behind a wrong one they do not") {
   Rig scheduler(options_with(3));
   scheduler.add(SequenceId(1), predicted({100, 101, 55, 103}));
   (void)step(scheduler);

@@ -260,8 +260,7 @@ TEST_CASE("stages of one machine are timed at once besides, and every plan keeps
     most_in_flight = std::max(most_in_flight, in_flight.size());
     PlanOutput output;
     output.id = in_flight.front().id;
-    for (size_t i = 0; i < in_flight.front().slices.size(); ++i)
-      output.slices.emplace_back().samples = {{.token = 1}};
+    for (size_t i = 0; i < in_flight.front().slices.size(); ++i) output.slices.emplace_back().samples = {{.token = 1}};
     for (uint32_t stage = 0; stage < options.stage_count; ++stage) {
       const auto begin = static_cast<int64_t>(1000 * (output.id.value() + stage));
       output.reports.push_back({StageId(stage), output.id, 0, 0, begin, begin + 1000});

@@ -132,7 +132,8 @@ TEST_CASE("plans that cannot be are refused with what is wrong") {
   REQUIRE(refusal(table, prefill(SlotId(2), std::vector<TokenId>(9, 1), {})) ==
           "plan 0: 9 tokens, at most 8 fit a batch");
   REQUIRE(table.apply(prefill(SlotId(3), {1}, {PageId(0)})).has_value());
-  REQUIRE(refusal(table, decode_step(SlotId(3), 2, 1, {})) == "slot 3: a slice at 2, the sequence has 1 tokens, 0 of them drafts");
+  REQUIRE(refusal(table, decode_step(SlotId(3), 2, 1, {})) ==
+          "slot 3: a slice at 2, the sequence has 1 tokens, 0 of them drafts");
   Plan close;
   close.closes = {SlotId(2), SlotId(2)};
   REQUIRE_THAT(refusal(table, close), Catch::Contains("closes slot 2"));
@@ -170,11 +171,14 @@ Plan draft_step(SlotId slot, uint32_t prefix, std::vector<TokenId> tokens, const
   return with_table(plan, table);
 }
 
-std::vector<TokenId> outputs(const tensor::SampleSpec& spec) { return {spec.output.begin(), spec.output.end()}; }
+std::vector<TokenId> outputs(const tensor::SampleSpec& spec) {
+  return {spec.output.begin(), spec.output.end()};
+}
 
 }  // namespace
 
-TEST_CASE("each draw of a step with drafts knows the tokens before it, and the next step takes back what was not drawn") {
+TEST_CASE(
+    "each draw of a step with drafts knows the tokens before it, and the next step takes back what was not drawn") {
   SequenceTable table(kBounds, true);
   REQUIRE(table.apply(prefill(SlotId(1), {5, 6, 7}, {PageId(3)})).has_value());
   auto batch = table.apply(draft_step(SlotId(1), 3, {50, 51, 52}, {PageId(3), PageId(4)}, {PageId(4)}));

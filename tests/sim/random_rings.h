@@ -98,6 +98,7 @@ inline sim::SimulatedRingOptions strange_ring(Dice& dice) {
     scheduler.stage_threads = dice.range(1, 4);
   }
   if (dice.chance(0.1)) ring.head.max_queued = dice.range(1, 4);
+  if (dice.chance(0.2)) ring.model.drawn_kinds = dice.range(1, 4);
   if (dice.chance(0.1)) ring.model.faulty_one_in = dice.range(20, 200);
   return ring;
 }
@@ -172,8 +173,9 @@ inline const std::vector<std::shared_ptr<const grammar::Grammar>>& some_grammars
     texts[kGrammarEnd].clear();
     const auto vocabulary = std::make_shared<const grammar::Vocabulary>(texts);
     std::vector<std::shared_ptr<const grammar::Grammar>> made;
-    for (const char* text : {"root ::= [a-d]{3,9}", "root ::= \"a\" root* \"b\"", "root ::= [^e]* \"e\"",
-                             "root ::= (\"ab\" | \"cd\")+ \"e\" root | \"b\""}) {
+    for (const char* text :
+         {"root ::= [a-d]{3,9}", "root ::= \"a\" root* \"b\"", "root ::= [^e]* \"e\"",
+          "root ::= (\"ab\" | \"cd\")+ \"e\" root | \"b\"", "root ::= (\"abcde\" | \"bade\") [a-d] root? \"eacdc\""}) {
       grammar::Definition definition;
       definition.root = grammar::read_ebnf(text, definition).value();
       made.push_back(grammar::Grammar::compile(definition, vocabulary, {kGrammarEnd}).value());
@@ -213,7 +215,7 @@ inline std::vector<TokenId> random_prediction(Dice& dice, const Job& job) {
 inline Job random_job(Dice& dice, const std::vector<TokenId>& common, const std::vector<Job>& others) {
   Job job;
   job.request.sampling = random_sampling(dice);
-  if (dice.chance(0.3)) job.request.grammar = some_grammars()[dice.range(0, 3)];
+  if (dice.chance(0.3)) job.request.grammar = some_grammars()[dice.range(0, 4)];
   if (!others.empty() && dice.chance(0.25)) {
     go_on_from(dice, others[dice.range(0, static_cast<uint32_t>(others.size()) - 1)], job);
   } else if (dice.chance(0.1)) {  // pages that are alike, one behind the other
