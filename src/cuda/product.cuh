@@ -24,6 +24,16 @@ struct Product {
   Epilogue epilogue = Epilogue::kStoreF32;
 };
 
+/// The rows of a tile, token by token, where they follow one another.
+struct RowRange {
+  int32_t first = 0;
+  int32_t end = 0;
+  __device__ bool has(int token) const { return first + token < end; }
+  /// The row of x that a token is, and that of out.
+  __device__ int32_t source(int token) const { return first + token; }
+  __device__ int32_t target(int token) const { return first + token; }
+};
+
 /// A tile of kPanels · 64 features × kTokens tokens by kWarpsM × kWarpsN warps, with kStages steps on their way. The
 /// order of additions into one sum is the same for all tiles: 16 inputs at a time, from the first of the split.
 template <int kPanels, int kTokens, int kWarpsM, int kWarpsN, int kStages, int kBlocksPerSm>
@@ -58,8 +68,8 @@ __device__ inline int token_chunk_offset(int token, int chunk) {
 
 /// Asks for one step of the weight's panels and of the tokens. Inputs beyond the last are zeros, as are panels and
 /// tokens beyond theirs.
-template <class T>
-__device__ void load_step(const Product& p, int32_t first_panel, int32_t first_row, int32_t step, std::byte* stage) {
+template <class T, class Rows>
+__device__ void load_step(const Product& p, const Rows& rows, int32_t first_panel, int32_t step, std::byte* stage) {
   constexpr int kChunks = kPanelStepBytes / 16;
   const size_t steps = static_cast<size_t>(ceil_div(p.inputs, kStepInputs));
   for (int i = threadIdx.x; i < T::kPanelCount * kChunks; i += T::kThreads) {
@@ -71,9 +81,9 @@ __device__ void load_step(const Product& p, int32_t first_panel, int32_t first_r
   std::byte* const tokens = stage + T::kWeightBytes;
   const bool aligned = p.inputs % 8 == 0;
   for (int i = threadIdx.x; i < T::kTokenCount * 8; i += T::kThreads) {
-    const int32_t row = first_row + i / 8;
+    const int32_t row = rows.source(i / 8);
     const int32_t input = step * kStepInputs + i % 8 * 8;
-    const int32_t known = row < p.rows && input < p.inputs ? min(8, p.inputs - input) : 0;
+    const int32_t known = rows.has(i / 8) && input < p.inputs ? min(8, p.inputs - input) : 0;
     const uint16_t* from = p.x + (known > 0 ? static_cast<size_t>(row) * p.inputs + input : 0);
     std::byte* const to = tokens + token_chunk_offset(i / 8, i % 8);
     if (aligned) {
@@ -113,15 +123,15 @@ __device__ void multiply_step(const std::byte* stage, int warp_m, int warp_n, in
 }
 
 /// Walks the steps [begin, end) with kStages - 1 of them under way; calls done(step) after each.
-template <class T, class Done>
-__device__ void walk_steps(const Product& p, int32_t first_panel, int32_t first_row, int32_t begin, int32_t end,
+template <class T, class Rows, class Done>
+__device__ void walk_steps(const Product& p, const Rows& rows, int32_t first_panel, int32_t begin, int32_t end,
                            Sums<T>& sums, const Done& done) {
   std::byte* const stages = shared_memory();
   const int lane = threadIdx.x % kLanes;
   const int warp = threadIdx.x / kLanes;
 #pragma unroll
   for (int s = 0; s < T::kStageCount - 1; ++s) {
-    if (begin + s < end) load_step<T>(p, first_panel, first_row, begin + s, stages + s * T::kStageBytes);
+    if (begin + s < end) load_step<T>(p, rows, first_panel, begin + s, stages + s * T::kStageBytes);
     commit_copies();
   }
   for (int32_t step = begin; step < end; ++step) {
@@ -129,7 +139,7 @@ __device__ void walk_steps(const Product& p, int32_t first_panel, int32_t first_
     __syncthreads();
     const int32_t next = step + T::kStageCount - 1;
     if (next < end) {
-      load_step<T>(p, first_panel, first_row, next, stages + (next - begin) % T::kStageCount * T::kStageBytes);
+      load_step<T>(p, rows, first_panel, next, stages + (next - begin) % T::kStageCount * T::kStageBytes);
     }
     commit_copies();
     multiply_step<T>(stages + (step - begin) % T::kStageCount * T::kStageBytes, warp / T::kWarpsAlongTokens,
@@ -220,41 +230,36 @@ __device__ inline void store_features(const Product& p, const float (&sums)[4], 
   for (int i = 0; i < count; ++i) out[i] = adds ? out[i] + values[i] : values[i];
 }
 
-template <class T>
-__device__ void finish_tile(const Product& p, int32_t first_feature, int32_t first_row, const float* tile) {
+template <class T, class Rows>
+__device__ void finish_tile(const Product& p, const Rows& rows, int32_t first_feature, const float* tile) {
   const bool gated = p.epilogue == Epilogue::kSiluMul;
   const int tile_features = gated ? T::kFeatures / 2 : T::kFeatures;
   const int quads = tile_features / 4;
   for (int i = threadIdx.x; i < T::kTokenCount * quads; i += T::kThreads) {
     const int token = i / quads;
     const int feature = i % quads * 4;
-    const int32_t row = first_row + token;
     const int32_t out_feature = (gated ? first_feature / 2 : first_feature) + feature;
-    if (row >= p.rows || out_feature >= p.features) continue;
+    if (!rows.has(token) || out_feature >= p.features) continue;
     const float* from = tile + token * T::kSumStride + (gated ? feature / 8 * 16 + feature % 8 : feature);
     float sums[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) sums[j] = gated ? silu(from[j]) * from[8 + j] : from[j];
-    store_features(p, sums, row, out_feature);
+    store_features(p, sums, rows.target(token), out_feature);
   }
 }
 
-/// Grid: [token tiles, feature tiles, splits or 1]. With one block for all splits, their sums are added as they are
-/// done; the other way the last block of a tile adds them. Both add in the order of the splits.
-template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) product_kernel(Product p) {
-  const int32_t first_row = static_cast<int32_t>(blockIdx.x) * T::kTokenCount;
-  const int32_t first_panel = static_cast<int32_t>(blockIdx.y) * T::kPanelCount;
+/// Lays a tile's sums into shared memory: those of one split, or, `alone`, of all of them, added in their order as they
+/// are done.
+template <class T, class Rows>
+__device__ void sum_tile(const Product& p, const Rows& rows, int32_t first_panel, int32_t split, bool alone,
+                         float* tile) {
   const int32_t steps = ceil_div(p.inputs, kStepInputs);
-  const bool alone = gridDim.z == 1;
-  int32_t split = static_cast<int32_t>(blockIdx.z);
   const int32_t begin = split_begin(split, p.splits, steps);
   const int32_t end = alone ? steps : split_begin(split + 1, p.splits, steps);
-
   Sums<T> sums = {};
   Sums<T> totals = {};
   int32_t fold_at = alone && p.splits > 1 ? split_begin(1, p.splits, steps) : end + 1;
-  walk_steps<T>(p, first_panel, first_row, begin, end, sums, [&](int32_t step) {
+  walk_steps<T>(p, rows, first_panel, begin, end, sums, [&](int32_t step) {
     if (step + 1 != fold_at) return;
 #pragma unroll
     for (int m = 0; m < T::kRowTiles; ++m) {
@@ -270,16 +275,23 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) product_kernel(Pro
     ++split;
     fold_at = fold_at == end ? end + 1 : split_begin(split + 1, p.splits, steps);
   });
-
-  auto* const tile = reinterpret_cast<float*>(shared_memory());
   spread_sums<T>(sums, tile);
   __syncthreads();
+}
+
+/// Grid: [token tiles, feature tiles, splits or 1]. With one block for all splits, their sums are added as they are
+/// done; the other way the last block of a tile adds them. Both add in the order of the splits.
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) product_kernel(Product p) {
+  const RowRange rows{static_cast<int32_t>(blockIdx.x) * T::kTokenCount, p.rows};
+  const int32_t first_panel = static_cast<int32_t>(blockIdx.y) * T::kPanelCount;
+  const auto split = static_cast<int32_t>(blockIdx.z);
+  const bool alone = gridDim.z == 1;
+  auto* const tile = reinterpret_cast<float*>(shared_memory());
+  sum_tile<T>(p, rows, first_panel, split, alone, tile);
   const auto tile_index = static_cast<int32_t>(blockIdx.y * gridDim.x + blockIdx.x);
-  if (!alone && !join_splits<T>(p, tile_index, static_cast<int32_t>(gridDim.x * gridDim.y),
-                                static_cast<int32_t>(blockIdx.z), tile)) {
-    return;
-  }
-  finish_tile<T>(p, first_panel * kPanelRows, first_row, tile);
+  if (!alone && !join_splits<T>(p, tile_index, static_cast<int32_t>(gridDim.x * gridDim.y), split, tile)) return;
+  finish_tile<T>(p, rows, first_panel * kPanelRows, tile);
 }
 
 }  // namespace millrace::cuda
