@@ -106,12 +106,15 @@ void run_rows(tensor::Backend& backend, const Shape& shape, std::vector<Layer>& 
   const tensor::Matrix left{x.data(), compute, rows, shape.hidden};
   const tensor::Matrix sums{hidden.data(), DType::kF32, rows, shape.hidden};
   const auto routed = backend.allocate(logits.size() * sizeof(float));
+  const std::vector<int32_t> row_begin{0, static_cast<int32_t>(rows)};
+  const std::vector<int32_t> zeros(2);
+  const tensor::BatchLayout batch{row_begin, std::span(zeros).first(1), zeros, {}};
   int64_t next = 0;
   std::vector<std::function<void()>> bodies;
   for (Layer& layer : layers) {
     bodies.emplace_back([&] {
       std::byte* const own = routed.data() + (next++ % kTurns) * rows * shape.experts * int64_t{sizeof(float)};
-      backend.mix_experts(left, {own, DType::kF32, rows, shape.experts}, *layer.experts, sums);
+      backend.mix_experts(left, {own, DType::kF32, rows, shape.experts}, *layer.experts, backend.place(batch), sums);
     });
   }
   std::vector<Timing> timings;

@@ -147,7 +147,7 @@ std::string describe_devices() {
   if (gpus.has_error()) return text + fmt::format("cuda    none: {}\n", gpus.error().message);
   for (size_t i = 0; i < gpus->size(); ++i) {
     const cuda::GpuInfo& gpu = (*gpus)[i];
-    text += fmt::format("cuda {}  {}; {}; no mixtures of experts\n", i, gpu.description,
+    text += fmt::format("cuda {}  {}; {}\n", i, gpu.description,
                         memory_of(**load_module(), static_cast<int>(i), gpu.total_bytes));
   }
   return text;

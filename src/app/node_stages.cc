@@ -287,7 +287,7 @@ Result<void> NodeStages::check_host_room(uint64_t host_page_count) const {
 
 Result<void> NodeStages::check_weights_fit() const {
   for (size_t i = 0; i < parts_.size(); ++i) {
-    const auto usable = model::check_backend(config_, options_.spans[i], *parts_[i].backend);
+    const auto usable = model::check_backend(config_, *parts_[i].backend);
     if (usable.has_error()) return make_error(usable.error().code, "{}: {}", stage_name(i), usable.error().message);
   }
   std::map<std::string, uint64_t> taken;  // by the stages before, by device

@@ -78,7 +78,6 @@ class CpuBackend final : public Backend {
   std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up, W8Inputs inputs) override {
     return pack_gate_up_w8_weight(device_, gate, up, inputs);
   }
-  bool has_experts() const override { return true; }
   std::unique_ptr<Experts> make_experts(std::vector<ExpertWeights> weights, Routing routing) override {
     return std::make_unique<CpuExperts>(std::move(weights), routing);
   }
@@ -128,8 +127,14 @@ class CpuBackend final : public Backend {
     check_stream();
     cpu::matmul_silu_mul(device_, x, as_cpu_weight(weight), out);
   }
-  void mix_experts(Matrix x, Matrix router_logits, const Experts& experts, Matrix hidden) override {
+  void mix_experts(Matrix x, Matrix router_logits, const Experts& experts, const PlacedBatch& batch,
+                   Matrix hidden) override {
     check_stream();
+    for (Matrix* matrix : {&x, &router_logits, &hidden}) {
+      CHECK(matrix->rows == batch.layout.row_count(), "{} rows for a batch of {}", matrix->rows,
+            batch.layout.row_count());
+      matrix->rows = batch.layout.row_begin.back();
+    }
     cpu::mix_experts(device_, x, router_logits, as_cpu_experts(experts), hidden);
   }
   void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary, const DeviceVector* q_norm,

@@ -6,6 +6,11 @@
 /// How kernels find their way in a ragged batch and its pages.
 namespace millrace::cuda {
 
+/// Of the rows [first, first + most), so many belong to sequences, the first ones.
+__device__ inline int32_t owned_rows(const DeviceBatch& batch, int32_t first, int32_t most) {
+  return max(0, min(most, batch.row_begin[*batch.sequence_count] - first));
+}
+
 /// The sequence that owns a row; -1 beyond the last.
 __device__ inline int32_t sequence_of(const DeviceBatch& batch, int32_t row) {
   const int32_t count = *batch.sequence_count;

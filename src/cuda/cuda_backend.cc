@@ -90,6 +90,9 @@ class CudaBackend final : public Backend {
   std::unique_ptr<PackedWeight> pack_gate_up(const HostTensor& gate, const HostTensor& up) override {
     return loader_.pack_gate_up(gate, up);
   }
+  std::unique_ptr<Experts> make_experts(std::vector<ExpertWeights> weights, Routing routing) override {
+    return loader_.load_experts(std::move(weights), routing);
+  }
   std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) override {
     return loader_.load_embedding(table);
   }
@@ -140,6 +143,8 @@ class CudaBackend final : public Backend {
   void matmul(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix out) override;
   void matmul_add(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix hidden) override;
   void matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) override;
+  void mix_experts(Matrix x, Matrix router_logits, const Experts& experts, const PlacedBatch& batch,
+                   Matrix hidden) override;
   void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary, const DeviceVector* q_norm,
                        const DeviceVector* k_norm, float norm_epsilon, const PlacedBatch& batch, KvCache& cache,
                        int32_t layer, Matrix q) override;
@@ -243,6 +248,20 @@ void CudaBackend::matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix o
   const auto rows = static_cast<int32_t>(x.rows);
   cuda::matmul_silu_mul(device_.compute.get(), x.data, as_cuda(weight).get(), rows, out.data,
                         product_scratch(as_cuda(weight).get(), rows));
+}
+
+void CudaBackend::mix_experts(Matrix x, Matrix router_logits, const Experts& experts, const PlacedBatch& batch,
+                              Matrix hidden) {
+  check_inside();
+  const CudaBatch& placed = as_cuda(batch);
+  const DeviceExperts& device = static_cast<const CudaExperts&>(experts).get();
+  check_matrix("x", x, DType::kBF16, placed.bounds.rows, device.hidden);
+  check_matrix("router_logits", router_logits, DType::kF32, x.rows, device.count);
+  check_matrix("hidden", hidden, DType::kF32, x.rows, device.hidden);
+  const size_t bytes = mix_experts_workspace_bytes(device, placed.bounds.rows);
+  std::byte* scratch = device_.scratch(device_.expert_scratch, bytes);
+  cuda::mix_experts(device_.compute.get(), x.data, floats(router_logits), device, placed.device, placed.bounds.rows,
+                    floats(hidden), scratch, bytes);
 }
 
 void CudaBackend::rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary,

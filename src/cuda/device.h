@@ -36,6 +36,7 @@ struct Device {
   EventPool events{16};
   GrowingBuffer product_scratch;
   GrowingBuffer attention_scratch;
+  GrowingBuffer expert_scratch;
   GrowingBuffer sample_scratch;
   GrowingBuffer sample_results;
   /// Counts how often memory of the compute stream has moved: graphs of an earlier count read stale addresses.

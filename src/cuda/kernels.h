@@ -129,6 +129,33 @@ void matmul_add(cudaStream_t stream, const void* x, const DeviceWeight& weight, 
 void matmul_silu_mul(cudaStream_t stream, const void* x, const DeviceWeight& weight, int32_t rows, void* out,
                      void* workspace);
 
+/// The packed weights of one expert: gate and up [intermediate, hidden] twice, packed as gate_up, and down [hidden,
+/// intermediate].
+struct DeviceExpert {
+  const void* gate_up = nullptr;
+  const void* down = nullptr;
+};
+/// The experts of a sparse layer; contract: tensor::Routing.
+struct DeviceExperts {
+  const DeviceExpert* table = nullptr;  // [count]
+  int32_t count = 0;                    ///< at most kMostExperts
+  int32_t per_row = 0;
+  bool renormalised = false;
+  int32_t hidden = 0;
+  int32_t intermediate = 0;
+};
+/// The most experts that a layer can have.
+inline constexpr int32_t kMostExperts = 512;
+/// Scratch of mix_experts for up to `rows` rows, of which it takes parts where that is above 256 MiB. It must be zero
+/// before its first use; each call leaves it fit for the next on the same stream, with any experts and rows.
+[[nodiscard]] size_t mix_experts_workspace_bytes(const DeviceExperts& experts, int32_t rows);
+/// hidden (f32) [rows, hidden] += Σ p_e · (silu(x·Wg_eᵀ) · (x·Wu_eᵀ))·Wd_eᵀ over the experts e that the row's router
+/// logits (f32) [rows, experts] name, in the order of their numbers; x (bf16) [rows, hidden]. Rows of nobody stay as
+/// they are, and no expert is read for them. `rows` is an upper bound of those that sequences own. With fewer bytes of
+/// scratch, down to those of one row, it takes smaller parts; results do not depend on them.
+void mix_experts(cudaStream_t stream, const void* x, const float* router_logits, const DeviceExperts& experts,
+                 const DeviceBatch& batch, int32_t rows, float* hidden, void* workspace, size_t workspace_bytes);
+
 struct DeviceRotary {
   const float* inverse_frequency = nullptr;  // [rotary_dim / 2]
   int32_t rotary_dim = 0;

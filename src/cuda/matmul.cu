@@ -3,20 +3,10 @@
 namespace millrace::cuda {
 namespace {
 
-using Tokens8 = Tiling<1, 8, 4, 1, 6, 4>;
-using Tokens16 = Tiling<1, 16, 4, 1, 5, 4>;
-using Tokens32 = Tiling<1, 32, 4, 1, 4, 4>;
-using Tokens64 = Tiling<2, 64, 4, 2, 3, 2>;
-using Tokens128 = Tiling<2, 128, 4, 2, 3, 1>;
-
 /// Up to so many rows the splits of a sum may go to different blocks; it bounds the workspace.
 constexpr int32_t kMostSplitRows = 256;
 constexpr size_t kCounterBytes = 2048;
 static_assert(kCounterBytes >= kBusyBlocks * sizeof(uint32_t));
-
-int32_t tile_tokens(int32_t rows) {
-  return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
-}
 
 struct Operands {
   const void* x = nullptr;
@@ -56,13 +46,7 @@ void launch_product(cudaStream_t stream, const Operands& given) {
 }
 
 void run_product(cudaStream_t stream, const Operands& given) {
-  switch (tile_tokens(given.rows)) {
-    case 8: return launch_product<Tokens8>(stream, given);
-    case 16: return launch_product<Tokens16>(stream, given);
-    case 32: return launch_product<Tokens32>(stream, given);
-    case 64: return launch_product<Tokens64>(stream, given);
-    default: return launch_product<Tokens128>(stream, given);
-  }
+  with_tiling(tile_tokens(given.rows), [&](auto tiling) { launch_product<decltype(tiling)>(stream, given); });
 }
 
 void want_gate_up(const char* op, const DeviceWeight& weight, bool wanted) {

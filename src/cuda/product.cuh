@@ -56,6 +56,29 @@ struct Tiling {
   static_assert(kRowTiles >= 1 && kColumnTiles >= 1);
 };
 
+/// Few tokens: what bounds it is reading the weight. Many: the tensor cores.
+using Tokens8 = Tiling<1, 8, 4, 1, 6, 4>;
+using Tokens16 = Tiling<1, 16, 4, 1, 5, 4>;
+using Tokens32 = Tiling<1, 32, 4, 1, 4, 4>;
+using Tokens64 = Tiling<2, 64, 4, 2, 3, 2>;
+using Tokens128 = Tiling<2, 128, 4, 2, 3, 1>;
+
+/// Tokens of the tiles that `rows` rows of one weight are best cut into; results do not depend on it.
+constexpr int32_t tile_tokens(int32_t rows) {
+  return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
+}
+/// Calls use(tiling) with the tiling of so many tokens.
+template <class Use>
+void with_tiling(int32_t tokens, const Use& use) {
+  switch (tokens) {
+    case 8: return use(Tokens8{});
+    case 16: return use(Tokens16{});
+    case 32: return use(Tokens32{});
+    case 64: return use(Tokens64{});
+    default: return use(Tokens128{});
+  }
+}
+
 /// Sums of one warp: as mma leaves them.
 template <class T>
 using Sums = float[T::kRowTiles][T::kColumnTiles][4];

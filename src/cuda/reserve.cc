@@ -53,6 +53,15 @@ size_t most_attention_scratch(const tensor::WorkBounds& bounds) {
   return most;
 }
 
+size_t most_expert_scratch(const tensor::WorkBounds& bounds) {
+  size_t most = 0;
+  for (const tensor::Experts* experts : bounds.experts) {
+    const DeviceExperts& found = static_cast<const CudaExperts*>(experts)->get();
+    most = std::max(most, mix_experts_workspace_bytes(found, bounds.rows));
+  }
+  return most;
+}
+
 /// At the start, not when the first prompt comes.
 void check_model(const Device& device, const tensor::WorkBounds& bounds) {
   if (bounds.vocab > kMostVocab) {
@@ -84,6 +93,7 @@ void reserve_scratch(Device& device, Submissions& submissions, const tensor::Wor
   const auto page_size = static_cast<size_t>(bounds.cache.page_size);
   (void)device.scratch(device.product_scratch, most_product_scratch(bounds));
   (void)device.scratch(device.attention_scratch, most_attention_scratch(bounds));
+  (void)device.scratch(device.expert_scratch, most_expert_scratch(bounds));
   const size_t batch_pages = static_cast<size_t>(bounds.sequences) * ((context + page_size - 1) / page_size);
   const size_t batch = placed_bytes(sequences, batch_pages);
   std::vector<size_t> uploads(kBatchUploads, std::max(batch, rows * sizeof(int32_t)));

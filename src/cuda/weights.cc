@@ -22,6 +22,10 @@ SourceType source_type(tensor::DType dtype) {
   return SourceType::kF32;
 }
 
+const DeviceWeight& device_weight(const tensor::PackedWeight& weight) {
+  return static_cast<const CudaWeight&>(weight).get();
+}
+
 void check_matrix(const tensor::HostTensor& tensor) {
   CHECK(tensor.shape.rank() == 2, "{}: {} is not a matrix", tensor.name, tensor.shape.to_string());
   CHECK(tensor.shape[0] <= INT32_MAX && tensor.shape[1] <= INT32_MAX, "{}: {}", tensor.name, tensor.shape.to_string());
@@ -64,15 +68,50 @@ void WeightLoader::pack_part(const tensor::HostTensor& part, int64_t first_featu
 }
 
 std::unique_ptr<CudaVector> WeightLoader::load_vector(std::span<const float> values) {
+  return std::make_unique<CudaVector>(brought(std::as_bytes(values)), static_cast<int64_t>(values.size()));
+}
+
+tensor::Buffer WeightLoader::brought(std::span<const std::byte> bytes) {
   const std::lock_guard lock(mutex_);
   device_.make_current();
-  tensor::Buffer buffer = allocate_device(device_.ordinal, values.size_bytes(), device_.set_up);
-  if (!values.empty()) {
-    check(cudaMemcpyAsync(buffer.data(), values.data(), values.size_bytes(), cudaMemcpyDefault, device_.set_up.get()),
+  tensor::Buffer buffer = allocate_device(device_.ordinal, bytes.size(), device_.set_up);
+  if (!bytes.empty()) {
+    check(cudaMemcpyAsync(buffer.data(), bytes.data(), bytes.size(), cudaMemcpyDefault, device_.set_up.get()),
           "cudaMemcpyAsync");
     device_.set_up.synchronize();
   }
-  return std::make_unique<CudaVector>(std::move(buffer), static_cast<int64_t>(values.size()));
+  return buffer;
+}
+
+std::unique_ptr<CudaExperts> WeightLoader::load_experts(std::vector<tensor::ExpertWeights> weights,
+                                                        const tensor::Routing& routing) {
+  const auto count = static_cast<int32_t>(weights.size());
+  CHECK(routing.experts_per_row >= 1 && routing.experts_per_row <= count, "{} of {} experts per row",
+        routing.experts_per_row, count);
+  if (count > kMostExperts) {
+    throw std::runtime_error(fmt::format("CUDA: a mixture of {} experts, wanted at most {}", count, kMostExperts));
+  }
+  std::vector<DeviceExpert> table;
+  const DeviceWeight& first = device_weight(*weights.front().gate_up);
+  for (const tensor::ExpertWeights& expert : weights) {
+    const DeviceWeight& gate_up = device_weight(*expert.gate_up);
+    const DeviceWeight& down = device_weight(*expert.down);
+    CHECK(gate_up.gate_up && !down.gate_up, "expert {} has not a gate-up weight and another", table.size());
+    CHECK(gate_up.out_features == first.out_features && gate_up.in_features == first.in_features &&
+              down.out_features == first.in_features && down.in_features == first.out_features,
+          "expert {} makes {} features of {}, and {} of {}, beside a first of {} and {}", table.size(),
+          gate_up.out_features, gate_up.in_features, down.out_features, down.in_features, first.out_features,
+          first.in_features);
+    table.push_back({gate_up.data, down.data});
+  }
+  tensor::Buffer on_device = brought(std::as_bytes(std::span(table)));
+  const DeviceExperts device{.table = reinterpret_cast<const DeviceExpert*>(on_device.data()),
+                             .count = count,
+                             .per_row = routing.experts_per_row,
+                             .renormalised = routing.renormalised,
+                             .hidden = first.in_features,
+                             .intermediate = first.out_features};
+  return std::make_unique<CudaExperts>(std::move(weights), routing, std::move(on_device), device);
 }
 
 std::unique_ptr<CudaWeight> WeightLoader::pack(std::span<const tensor::HostTensor> parts) {

@@ -234,7 +234,7 @@ void StageModel::run_layers(const Pass& pass) {
       finish_tails(layer, index, pass, query);
     } else {
       attend(layer, index, query, pass.batch, pass.hidden);
-      feed_forward(layer, pass.hidden);
+      feed_forward(layer, pass.batch, pass.hidden);
     }
   }
 }
@@ -308,17 +308,17 @@ void StageModel::finish_tails(const LayerWeights& layer, int32_t index, const Pa
   backend_.gather_rows(pass.hidden, tails.rows, tails.hidden);
   backend_.gather_rows(query, tails.rows, tail_query);
   attend(layer, index, tail_query, tails.batch, tails.hidden);
-  feed_forward(layer, tails.hidden);
+  feed_forward(layer, tails.batch, tails.hidden);
 }
 
-void StageModel::feed_forward(const LayerWeights& layer, Matrix hidden) {
+void StageModel::feed_forward(const LayerWeights& layer, const tensor::PlacedBatch& batch, Matrix hidden) {
   const DType compute = backend_.compute_dtype();
   const Matrix normed{activations_.normed.data(), compute, hidden.rows, config_.hidden_size};
   backend_.rms_norm(hidden, *layer.mlp_norm, config_.norm_epsilon, normed);
   if (layer.experts) {
     const Matrix routed{activations_.routed.data(), DType::kF32, hidden.rows, config_.moe.expert_count};
     backend_.matmul(normed, *layer.router, nullptr, routed);
-    backend_.mix_experts(normed, routed, *layer.experts, hidden);
+    backend_.mix_experts(normed, routed, *layer.experts, batch, hidden);
     return;
   }
   const Matrix activated{activations_.activated.data(), compute, hidden.rows, config_.intermediate_size};

@@ -116,7 +116,7 @@ class StageModel {
   void attend(const LayerWeights& layer, int32_t index, tensor::Matrix query, const tensor::PlacedBatch& batch,
               tensor::Matrix hidden);
   void finish_tails(const LayerWeights& layer, int32_t index, const Pass& pass, tensor::Matrix query);
-  void feed_forward(const LayerWeights& layer, tensor::Matrix hidden);
+  void feed_forward(const LayerWeights& layer, const tensor::PlacedBatch& batch, tensor::Matrix hidden);
   /// Whether the stage has a layer with experts, or one without.
   [[nodiscard]] bool has_layer(bool sparse) const;
 

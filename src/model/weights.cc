@@ -193,21 +193,16 @@ LayerWeights load_layer(Loader& loader, tensor::Backend& backend, const ModelCon
 
 }  // namespace
 
-Result<void> check_backend(const ModelConfig& config, StageSpan span, const tensor::Backend& backend) {
+Result<void> check_backend(const ModelConfig& config, const tensor::Backend& backend) {
   if (config.quantization != Quantization::kNone && !backend.packs_w8())
     return make_error(ErrorCode::kInvalidArgument, "{} cannot hold weights of 8 bits (quantization w8)",
                       backend.description());
-  for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer) {
-    if (config.is_sparse(layer) && !backend.has_experts())
-      return make_error(ErrorCode::kInvalidArgument, "{} computes no mixture of experts, and layer {} of the {} is one",
-                        backend.description(), layer, config.architecture);
-  }
   return {};
 }
 
 Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span,
                                   tensor::Backend& backend, const LoadOptions& options) {
-  RETURN_IF_ERROR(check_backend(config, span, backend));
+  RETURN_IF_ERROR(check_backend(config, backend));
   Loader loader(checkpoint, backend, config.quantization, options);
   RETURN_IF_ERROR(loader.resolve(config, stage_tensors(config, span)));
   RETURN_IF_ERROR(refuse_unknown_tensors(checkpoint, config, span));

@@ -57,8 +57,8 @@ struct StageWeights {
   std::optional<Fingerprint> fingerprint;             ///< of the config, the span and its tensors, if it was asked for
 };
 
-/// What the backend lacks that these layers want is kInvalidArgument, with both their names.
-[[nodiscard]] Result<void> check_backend(const ModelConfig& config, StageSpan span, const tensor::Backend& backend);
+/// What the backend lacks that the model wants is kInvalidArgument, with the backend's name.
+[[nodiscard]] Result<void> check_backend(const ModelConfig& config, const tensor::Backend& backend);
 
 /// Every tensor of the span is found and its shape checked before the first is packed, so that a bad checkpoint fails
 /// at once. Nothing outside the span is touched. Errors: those of Checkpoint::find; kData for a tensor of the span that

@@ -34,14 +34,6 @@ std::unique_ptr<PackedWeight> Backend::pack_gate_up_w8(const W8Matrix&, const W8
   CHECK(false, "{} packs no weights of 8 bits", description());
 }
 
-std::unique_ptr<Experts> Backend::make_experts(std::vector<ExpertWeights>, Routing) {
-  CHECK(false, "{} has no mixture of experts", description());
-}
-
-void Backend::mix_experts(Matrix, Matrix, const Experts&, Matrix) {
-  CHECK(false, "{} has no mixture of experts", description());
-}
-
 std::vector<std::byte> Backend::make_channel_id() {
   CHECK(false, "{} has no channels to other devices", description());
 }

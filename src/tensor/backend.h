@@ -227,10 +227,9 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Inputs inputs);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up,
                                                                       W8Inputs inputs);
-  /// Whether there are the next one and mix_experts.
-  [[nodiscard]] virtual bool has_experts() const { return false; }
-  /// At least routing.experts_per_row experts, whose weights have one shape and are all packed alike.
-  [[nodiscard]] virtual std::unique_ptr<Experts> make_experts(std::vector<ExpertWeights> weights, Routing routing);
+  /// At least routing.experts_per_row experts, whose weights have one shape and are all packed alike. Throws
+  /// std::runtime_error where they are more than the ops take.
+  [[nodiscard]] virtual std::unique_ptr<Experts> make_experts(std::vector<ExpertWeights> weights, Routing routing) = 0;
   /// The table may keep reading `table.data`, which must outlive it.
   [[nodiscard]] virtual std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) = 0;
   [[nodiscard]] virtual std::unique_ptr<DeviceVector> make_vector(std::span<const float> values) = 0;
@@ -280,8 +279,10 @@ class Backend {
   virtual void matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) = 0;
   /// hidden [T, H] += Σ p_e · (silu(x·Wg_eᵀ) · (x·Wu_eᵀ))·Wd_eᵀ over the experts e that each row of `router_logits`
   /// (f32) [T, experts] names, p_e being their weights and x (compute) [T, H]; terms are added in an order that the
-  /// row's experts alone determine. A logit that is NaN makes its row NaN, and no other.
-  virtual void mix_experts(Matrix x, Matrix router_logits, const Experts& experts, Matrix hidden);
+  /// row's experts alone determine. A logit that is NaN makes its row NaN, and no other. Rows behind the last
+  /// sequence's of `batch` stay as they are, and no expert is read for them.
+  virtual void mix_experts(Matrix x, Matrix router_logits, const Experts& experts, const PlacedBatch& batch,
+                           Matrix hidden) = 0;
   /// From qkv (f32) [T, (heads + 2·kv_heads)·head_dim]: optional per-head RMS norm of q and k (weights [head_dim], both
   /// or neither), rotary embedding at each row's position; q goes to `q` (compute) [T, heads·head_dim], k and v into
   /// the pages of `layer` (an index into this cache's layers).

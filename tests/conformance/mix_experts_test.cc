@@ -52,9 +52,17 @@ class RandomExperts {
     packed = backend.make_experts(std::move(weights), sizes.routing);
   }
 
-  /// before + the mixture.
-  [[nodiscard]] Values mix(const Values& x, const Values& logits, const Values& before) const {
+  /// before + the mixture; of the rows, the last `padding` belong to no sequence.
+  [[nodiscard]] Values mix(const Values& x, const Values& logits, const Values& before, int32_t padding = 0) const {
     const auto rows = static_cast<int64_t>(logits.size()) / sizes_.experts;
+    const std::vector<int32_t> row_begin{0, static_cast<int32_t>(rows) - padding};
+    const std::vector<int32_t> zeros(2);
+    const tensor::BatchLayout batch{.row_begin = row_begin,
+                                    .prefix = std::span(zeros).first(1),
+                                    .page_begin = zeros,
+                                    .pages = {},
+                                    .padded_rows = padding > 0 ? static_cast<int32_t>(rows) : 0,
+                                    .padded_sequences = padding > 0 ? static_cast<int32_t>(rows) : 0};
     Values result;
     backend_.run_and_wait([&] {
       const DeviceMatrix left = make_matrix(backend_, backend_.compute_dtype(), rows, sizes_.hidden);
@@ -63,7 +71,7 @@ class RandomExperts {
       upload(backend_, x, left);
       upload(backend_, logits, routed);
       upload(backend_, before, hidden);
-      backend_.mix_experts(left.matrix, routed.matrix, *packed, hidden.matrix);
+      backend_.mix_experts(left.matrix, routed.matrix, *packed, backend_.place(batch), hidden.matrix);
       result = download(backend_, hidden.matrix);
     });
     return result;
@@ -297,6 +305,34 @@ TEST_CASE("a row that is not finite, or whose logits are not, spoils no other") 
         } else {
           REQUIRE(own == rows_of(wanted, sizes.hidden, {row}));
         }
+      }
+    }
+  }
+}
+
+TEST_CASE("rows of no sequence stay as they are, whatever they hold, and change no other") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 46);
+  const Sizes sizes{48, 40, 6, {3, true}};
+  constexpr int64_t kRows = 16;
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    for (const Format format : formats_of(*backend)) {
+      const RandomExperts experts(random, *backend, sizes, format, backend_case.product_dtype);
+      const auto [x, logits, before] = experts.random_inputs(random, kRows);
+      const Values alone = experts.mix(x, logits, before);
+      for (const int64_t owned : {int64_t{0}, int64_t{1}, int64_t{9}, kRows - 1}) {
+        INFO(shown(backend_case, sizes, format, kRows) << ", owned " << owned);
+        Values some = logits;
+        for (int64_t i = owned; i < kRows; ++i) {
+          some[static_cast<size_t>(i * sizes.experts)] = i % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : 100.0f;
+        }
+        const Values got = experts.mix(x, some, before, static_cast<int32_t>(kRows - owned));
+        const std::vector<int64_t> all = numbers_to(kRows);
+        const std::vector<int64_t> own(all.begin(), all.begin() + owned);
+        const std::vector<int64_t> padding(all.begin() + owned, all.end());
+        REQUIRE(rows_of(got, sizes.hidden, own) == rows_of(alone, sizes.hidden, own));
+        REQUIRE(rows_of(got, sizes.hidden, padding) == rows_of(before, sizes.hidden, padding));
       }
     }
   }

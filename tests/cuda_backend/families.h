@@ -7,15 +7,6 @@
 
 namespace millrace::test {
 
-/// Those that the backend computes: without experts.
-inline std::vector<std::string> cuda_family_names() {
-  std::vector<std::string> names = golden_family_names();
-  std::erase_if(names, [](const std::string& name) {
-    return model::read_config(read_golden_family(name).folder).value().moe.expert_count > 0;
-  });
-  return names;
-}
-
 /// Logits, logprobs and greedy choices of a family on the CUDA backend at one, two and four stages, in bf16.
 inline void require_agreement(const GoldenFamily& family) {
   const auto checkpoint = model::Checkpoint::open(family.folder).value();

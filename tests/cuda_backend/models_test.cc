@@ -42,7 +42,7 @@ void reserve_heads_of(int32_t channels) {
 }  // namespace
 
 TEST_CASE("the CUDA ops compute every family near the reference") {
-  test::GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::cuda_family_names())));
+  test::GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
   std::erase_if(family.prompts, [](const auto& prompt) { return prompt.sequence().size() > kMostTokens; });
   REQUIRE_FALSE(family.prompts.empty());
   test::require_agreement(family);

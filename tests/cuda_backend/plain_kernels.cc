@@ -2,52 +2,21 @@
 // the backend is tested over where the kernels themselves are not the matter.
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "cuda/emulator/emulator.h"
 #include "cuda/kernels.h"
-#include "tensor/dtype.h"
+#include "cuda_backend/plain_numbers.h"
 
 namespace millrace::cuda {
 namespace {
-
-using tensor::BFloat16;
-
-/// Partial sums of a dot product, so that loops become vector instructions.
-constexpr size_t kLanes = 16;
-
-float to_float(uint16_t bits) {
-  return BFloat16{bits}.to_float();
-}
-uint16_t to_bf16(float value) {
-  return BFloat16::from_float(value).bits;
-}
-const uint16_t* bf16(const void* data) {
-  return static_cast<const uint16_t*>(data);
-}
-uint16_t* bf16(void* data) {
-  return static_cast<uint16_t*>(data);
-}
 
 float element(const void* source, SourceType type, size_t index) {
   if (type == SourceType::kF32) return static_cast<const float*>(source)[index];
   const uint16_t bits = bf16(source)[index];
   return type == SourceType::kBF16 ? to_float(bits) : tensor::Float16{bits}.to_float();
-}
-
-float dot(const uint16_t* a, const uint16_t* b, size_t count) {
-  std::array<float, kLanes> sums{};
-  size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += to_float(a[i + lane]) * to_float(b[i + lane]);
-  }
-  for (; i < count; ++i) sums[i % kLanes] += to_float(a[i]) * to_float(b[i]);
-  float sum = 0.0f;
-  for (const float part : sums) sum += part;
-  return sum;
 }
 
 /// Calls each(row, feature, x · w) for all rows and rows of the packed matrix.

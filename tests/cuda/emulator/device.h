@@ -90,6 +90,9 @@ using std::min;
 inline int __ffs(uint32_t word) {
   return word == 0 ? 0 : std::countr_zero(word) + 1;
 }
+inline int __popc(uint32_t word) {
+  return std::popcount(word);
+}
 inline uint32_t __float_as_uint(float value) {
   return std::bit_cast<uint32_t>(value);
 }

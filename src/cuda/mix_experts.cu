@@ -1,0 +1,255 @@
+#include "cuda/product.cuh"
+#include "cuda/routing.cuh"
+
+namespace millrace::cuda {
+namespace {
+
+/// What more rows would take is taken in parts.
+constexpr size_t kMostScratchBytes = size_t{256} << 20;
+constexpr int kSumThreads = 128;
+constexpr int kSumFeatures = 4;  ///< of a thread
+
+/// Grid: a warp per row. The block that comes last makes the lists.
+__global__ void __launch_bounds__(kRouteThreads) route_kernel(Route route) {
+  const int32_t rows = owned_rows(route.batch, route.first_row, route.row_stride);
+  const auto row = static_cast<int32_t>(blockIdx.x * kRouteWarps + threadIdx.x / kLanes);
+  if (row < rows) route_row(route, row);
+  if (!came_last(route.lists.arrived)) return;
+  list_pairs(route, rows);
+  __syncthreads();
+  list_tiles(route);
+}
+
+/// The pairs of a tile, in shared memory.
+struct ListedRows {
+  const int32_t* sources;
+  const int32_t* targets;
+  int32_t count;
+  __device__ bool has(int token) const { return token < count; }
+  __device__ int32_t source(int token) const { return sources[token]; }
+  __device__ int32_t target(int token) const { return targets[token]; }
+};
+
+/// Grid: [bound of tiles, feature tiles]. Products of each tile's expert with its rows: of pair p, x has the row p /
+/// `pairs_per_row`, and out row p. One block adds all splits of a sum: experts are many.
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kMinBlocks)
+    expert_product_kernel(Product p, RouteLists lists, int32_t pairs_per_row) {
+  const auto index = static_cast<int32_t>(blockIdx.x);
+  const ExpertTile tile = lists.tiles[index];  // read beside the count, not after it
+  if (index >= *lists.tile_count) return;
+  auto* const sources = reinterpret_cast<int32_t*>(shared_memory() + T::kSharedBytes);
+  int32_t* const targets = sources + T::kTokenCount;
+  for (int token = threadIdx.x; token < T::kTokenCount; token += T::kThreads) {
+    const int32_t pair = token < tile.count ? lists.pairs[tile.first + token] : 0;
+    sources[token] = pair / pairs_per_row;
+    targets[token] = pair;
+  }
+  __syncthreads();
+  const ListedRows rows{sources, targets, tile.count};
+  p.weight = static_cast<const std::byte*>(p.epilogue == Epilogue::kSiluMul ? tile.expert.gate_up : tile.expert.down);
+  const int32_t first_panel = static_cast<int32_t>(blockIdx.y) * T::kPanelCount;
+  auto* const sums = reinterpret_cast<float*>(shared_memory());
+  sum_tile<T>(p, rows, first_panel, 0, true, sums);
+  finish_tile<T>(p, rows, first_panel * kPanelRows, sums);
+}
+
+/// Grid: [rows, blocks of features]. Adds what a row's experts made to its residual, in the order of their numbers.
+__global__ void __launch_bounds__(kSumThreads)
+    sum_experts_kernel(const float* outputs, const float* weights, int32_t per_row, int32_t width, DeviceBatch batch,
+                       int32_t first_row, float* hidden) {
+  const auto row = static_cast<int32_t>(blockIdx.x);
+  const int32_t feature = static_cast<int32_t>(blockIdx.y * kSumThreads + threadIdx.x) * kSumFeatures;
+  if (row >= owned_rows(batch, first_row, static_cast<int32_t>(gridDim.x)) || feature >= width) return;
+  weights += static_cast<size_t>(row) * per_row;
+  outputs += static_cast<size_t>(row) * per_row * width + feature;
+  hidden += static_cast<size_t>(row) * width + feature;
+  if (width % kSumFeatures == 0) {
+    float4 sum = *reinterpret_cast<const float4*>(hidden);
+#pragma unroll 4
+    for (int32_t i = 0; i < per_row; ++i) {
+      const float weight = weights[i];
+      const float4 term = *reinterpret_cast<const float4*>(outputs + static_cast<size_t>(i) * width);
+      sum = float4{sum.x + weight * term.x, sum.y + weight * term.y, sum.z + weight * term.z, sum.w + weight * term.w};
+    }
+    *reinterpret_cast<float4*>(hidden) = sum;
+    return;
+  }
+  for (int32_t j = 0; j < min(kSumFeatures, width - feature); ++j) {
+    float sum = hidden[j];
+    for (int32_t i = 0; i < per_row; ++i) sum += weights[i] * outputs[static_cast<size_t>(i) * width + j];
+    hidden[j] = sum;
+  }
+}
+
+int32_t row_words(const DeviceExperts& experts) {
+  return ceil_div(experts.count, kLanes);
+}
+
+/// The most tiles that `pairs` pairs make, however they are spread over the experts.
+size_t most_tiles(const DeviceExperts& experts, size_t pairs, int32_t tokens) {
+  const auto count = static_cast<size_t>(experts.count);
+  const size_t busy = count < pairs ? count : pairs;
+  return busy + (pairs - busy) / static_cast<size_t>(tokens);
+}
+
+/// Wide enough that most experts' rows make one tile, so that its weight is read once: twice the mean.
+int32_t expert_tile_tokens(const DeviceExperts& experts, int32_t rows) {
+  const int32_t twice = 2 * ceil_div(rows * experts.per_row, experts.count);
+  return tile_tokens(twice < rows ? twice : rows);
+}
+
+/// Where the parts of the scratch of `rows` rows lie. The counter is first, where nothing else is ever written, whatever
+/// the experts and rows.
+struct Layout {
+  Layout(const DeviceExperts& experts, int32_t rows) {
+    const auto of_rows = static_cast<size_t>(rows);
+    const size_t pairs = of_rows * static_cast<size_t>(experts.per_row);
+    const size_t tiles = most_tiles(experts, pairs, Tokens8::kTokenCount);
+    choices = next(2 * sizeof(uint32_t));
+    weights = next(of_rows * static_cast<size_t>(row_words(experts)) * sizeof(Choice));
+    listed = next(pairs * sizeof(float));
+    tile_list = next(of_rows * static_cast<size_t>(experts.count) * sizeof(int32_t));
+    activated = next(tiles * sizeof(ExpertTile));
+    outputs = next(pairs * static_cast<size_t>(experts.intermediate) * sizeof(uint16_t));
+    bytes = next(pairs * static_cast<size_t>(experts.hidden) * sizeof(float));
+  }
+  /// The end of a part of so many bytes, where the next one begins.
+  size_t next(size_t part) {
+    constexpr size_t kAlignment = 256;
+    return end = (end + part + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  size_t end = 0;
+  size_t choices, weights, listed, tile_list, activated, outputs, bytes;
+};
+
+/// How many of `rows` rows have room in so many bytes.
+int32_t rows_in(const DeviceExperts& experts, int32_t rows, size_t bytes) {
+  if (Layout(experts, rows).bytes <= bytes) return rows;
+  int32_t fit = 0;
+  for (int32_t too_many = rows; too_many - fit > 1;) {
+    const int32_t middle = fit + (too_many - fit) / 2;
+    (Layout(experts, middle).bytes <= bytes ? fit : too_many) = middle;
+  }
+  return fit;
+}
+
+void check_experts(const DeviceExperts& experts) {
+  if (experts.count < 1 || experts.count > kMostExperts || experts.per_row < 1 || experts.per_row > experts.count) {
+    throw std::invalid_argument("mix_experts: " + std::to_string(experts.per_row) + " of " +
+                                std::to_string(experts.count) + " experts per row, wanted at least one of at most " +
+                                std::to_string(kMostExperts));
+  }
+}
+
+/// What one part is computed from.
+struct Part {
+  cudaStream_t stream;
+  const uint16_t* x;    // [rows, hidden]
+  const float* logits;  // [rows, experts]
+  const DeviceExperts& experts;
+  const DeviceBatch& batch;
+  int32_t first_row;
+  int32_t rows;
+  float* hidden;  // [rows, hidden]
+  RouteLists lists;
+  uint16_t* activated;  // [pairs, intermediate]
+  float* outputs;       // [pairs, hidden]
+};
+
+void launch_route(const Part& part, int32_t tokens) {
+  int32_t per_warp = 1;
+  while (per_warp * kRouteWarps < part.experts.count) per_warp *= 2;
+  const Route route{.logits = part.logits,
+                    .experts = part.experts,
+                    .batch = part.batch,
+                    .first_row = part.first_row,
+                    .row_stride = part.rows,
+                    .tile_tokens = tokens,
+                    .experts_per_warp = per_warp,
+                    .lists = part.lists};
+  launch<route_kernel>(
+      {"route", dim3(ceil_div(part.rows, kRouteWarps)), dim3(kRouteThreads), sizeof(RouteShared)}, part.stream, route);
+}
+
+/// With `gate_up`, gated features of x; else the outputs of what they are.
+template <class T>
+void launch_product(const Part& part, bool gate_up) {
+  const DeviceExperts& experts = part.experts;
+  const int32_t features = gate_up ? experts.intermediate : experts.hidden;
+  const int32_t inputs = gate_up ? experts.hidden : experts.intermediate;
+  const int32_t panels = panel_count(features, gate_up);
+  const Product product{.x = gate_up ? part.x : part.activated,
+                        .out = gate_up ? static_cast<void*>(part.activated) : part.outputs,
+                        .inputs = inputs,
+                        .features = features,
+                        .panels = panels,
+                        .splits = split_count(panels, step_count(inputs)),
+                        .epilogue = gate_up ? Epilogue::kSiluMul : Epilogue::kStoreF32};
+  constexpr size_t kShared = T::kSharedBytes + 2 * T::kTokenCount * sizeof(int32_t);
+  static_assert(kShared <= kSharedOfAny);
+  const size_t pairs = static_cast<size_t>(part.rows) * static_cast<size_t>(experts.per_row);
+  const auto tiles = static_cast<uint32_t>(most_tiles(experts, pairs, T::kTokenCount));
+  launch<expert_product_kernel<T>>(
+      {"expert_product", dim3(tiles, static_cast<uint32_t>(ceil_div(panels, T::kPanelCount))), dim3(T::kThreads), kShared}, part.stream,
+      product, part.lists, gate_up ? experts.per_row : 1);
+}
+
+void run_part(const Part& part) {
+  const DeviceExperts& experts = part.experts;
+  const int32_t tokens = expert_tile_tokens(experts, part.rows);
+  launch_route(part, tokens);
+  with_tiling(tokens, [&](auto tiling) {
+    launch_product<decltype(tiling)>(part, true);
+    launch_product<decltype(tiling)>(part, false);
+  });
+  launch<sum_experts_kernel>(
+      {"sum_experts", dim3(part.rows, ceil_div(experts.hidden, kSumThreads * kSumFeatures)), dim3(kSumThreads)},
+      part.stream, part.outputs, part.lists.weights, experts.per_row, experts.hidden, part.batch, part.first_row,
+      part.hidden);
+}
+
+}  // namespace
+
+size_t mix_experts_workspace_bytes(const DeviceExperts& experts, int32_t rows) {
+  check_experts(experts);
+  const size_t least = Layout(experts, 1).bytes;
+  const size_t most = least < kMostScratchBytes ? kMostScratchBytes : least;
+  const size_t whole = Layout(experts, rows).bytes;
+  return whole < most ? whole : most;
+}
+
+void mix_experts(cudaStream_t stream, const void* x, const float* router_logits, const DeviceExperts& experts,
+                 const DeviceBatch& batch, int32_t rows, float* hidden, void* workspace, size_t workspace_bytes) {
+  check_experts(experts);
+  const int32_t most = rows_in(experts, rows, workspace_bytes);
+  if (rows > 0 && most == 0) {
+    throw std::invalid_argument("mix_experts: scratch of " + std::to_string(workspace_bytes) + " bytes, wanted " +
+                                std::to_string(Layout(experts, 1).bytes) + " for one row");
+  }
+  auto* const scratch = static_cast<std::byte*>(workspace);
+  for (int32_t first = 0; first < rows; first += most) {
+    const int32_t count = most < rows - first ? most : rows - first;
+    const Layout at(experts, count);
+    const auto row = static_cast<size_t>(first);
+    const auto width = static_cast<size_t>(experts.hidden);
+    run_part({.stream = stream,
+              .x = static_cast<const uint16_t*>(x) + row * width,
+              .logits = router_logits + row * static_cast<size_t>(experts.count),
+              .experts = experts,
+              .batch = batch,
+              .first_row = first,
+              .rows = count,
+              .hidden = hidden + row * width,
+              .lists = {.arrived = reinterpret_cast<uint32_t*>(scratch),
+                        .tile_count = reinterpret_cast<int32_t*>(scratch) + 1,
+                        .choices = reinterpret_cast<Choice*>(scratch + at.choices),
+                        .weights = reinterpret_cast<float*>(scratch + at.weights),
+                        .pairs = reinterpret_cast<int32_t*>(scratch + at.listed),
+                        .tiles = reinterpret_cast<ExpertTile*>(scratch + at.tile_list)},
+              .activated = reinterpret_cast<uint16_t*>(scratch + at.activated),
+              .outputs = reinterpret_cast<float*>(scratch + at.outputs)});
+  }
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,334 @@
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "cuda/device_array.h"
+#include "cuda/emulator/emulator.h"
+
+using namespace millrace;
+using namespace millrace::test;
+
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct Sizes {
+  int32_t hidden = 0;
+  int32_t intermediate = 0;
+  int32_t experts = 0;
+  int32_t per_row = 0;
+  int32_t rows = 0;
+  bool renormalised = true;
+  [[nodiscard]] std::string shown() const {
+    return fmt::format("{} rows of {}, {} of {} experts of {}, renormalised {}", rows, hidden, per_row, experts,
+                       intermediate, renormalised);
+  }
+};
+
+/// Packed experts, and what the reference reads.
+class Layer {
+ public:
+  Layer(Random& random, const Sizes& sizes) : sizes_(sizes) {
+    const int32_t width = sizes.hidden;
+    const int32_t inner = sizes.intermediate;
+    const auto matrix = [&](int32_t out, int32_t in) {
+      return rounded_bf16(random.normal(int64_t{out} * in, 1.0f / std::sqrt(static_cast<float>(in))));
+    };
+    for (int32_t i = 0; i < sizes.experts; ++i) {
+      values.push_back({matrix(inner, width), matrix(inner, width), matrix(width, inner)});
+      const auto& gate_up = packed_.emplace_back(cuda::packed_weight_bytes(inner, width, true));
+      pack(values.back().gate, inner, width, cuda::PackAs::kGate, gate_up);
+      pack(values.back().up, inner, width, cuda::PackAs::kUp, gate_up);
+      const auto& down = packed_.emplace_back(cuda::packed_weight_bytes(width, inner, false));
+      pack(values.back().down, width, inner, cuda::PackAs::kRows, down);
+      table_.push_back({packed_[packed_.size() - 2].get(), packed_.back().get()});
+    }
+  }
+  [[nodiscard]] cuda::DeviceExperts device() const {
+    return {table_.data(),        sizes_.experts, sizes_.per_row,
+            sizes_.renormalised, sizes_.hidden,  sizes_.intermediate};
+  }
+  /// No memory lies there: whoever reads it ends the test.
+  void forget(int32_t expert) { table_[static_cast<size_t>(expert)] = {}; }
+  [[nodiscard]] tensor::Routing routing() const { return {sizes_.per_row, sizes_.renormalised}; }
+
+  std::vector<reference::Expert> values;
+
+ private:
+  static void pack(const Values& dense, int32_t rows, int32_t in, cuda::PackAs as, const DeviceArray<uint8_t>& to) {
+    const DeviceArray<uint16_t> source(bf16_bits(dense));
+    cuda::pack_weight(nullptr, source.get(), cuda::SourceType::kBF16, rows, in, 0, as, to.get());
+  }
+  Sizes sizes_;
+  std::vector<DeviceArray<uint8_t>> packed_;
+  std::vector<cuda::DeviceExpert> table_;
+};
+
+struct Rows {
+  Values x, logits, hidden;
+};
+Rows random_rows(Random& random, const Sizes& sizes) {
+  return {rounded_bf16(random.normal(int64_t{sizes.rows} * sizes.hidden)),
+          random.normal(int64_t{sizes.rows} * sizes.experts, 2.0f), random.normal(int64_t{sizes.rows} * sizes.hidden)};
+}
+Values rows_of(const Values& all, int64_t width, const std::vector<int64_t>& rows) {
+  Values some;
+  for (const int64_t row : rows) some.insert(some.end(), all.begin() + row * width, all.begin() + (row + 1) * width);
+  return some;
+}
+Rows rows_of(const Rows& all, const Sizes& sizes, const std::vector<int64_t>& rows) {
+  return {rows_of(all.x, sizes.hidden, rows), rows_of(all.logits, sizes.experts, rows),
+          rows_of(all.hidden, sizes.hidden, rows)};
+}
+std::vector<int64_t> numbers(int64_t begin, int64_t end) {
+  std::vector<int64_t> all(static_cast<size_t>(end - begin));
+  std::iota(all.begin(), all.end(), begin);
+  return all;
+}
+
+/// What the rows become, of which the last `padding` are nobody's.
+Values mix(const cuda::DeviceExperts& experts, const Rows& rows, const DeviceArray<uint8_t>& workspace,
+           int32_t padding = 0) {
+  const auto count = static_cast<int32_t>(rows.logits.size()) / experts.count;
+  const DeviceArray<uint16_t> x(bf16_bits(rows.x));
+  const DeviceArray<float> logits(rows.logits);
+  const DeviceArray<float> hidden(rows.hidden);
+  // Two sequences, and one without rows.
+  const int32_t owned = count - padding;
+  const DeviceArray<int32_t> sequences(std::vector<int32_t>{3});
+  const DeviceArray<int32_t> row_begin(std::vector<int32_t>{0, owned / 2, owned / 2, owned});
+  const cuda::DeviceBatch batch{.sequence_count = sequences.get(), .row_begin = row_begin.get()};
+  cuda::mix_experts(nullptr, x.get(), logits.get(), experts, batch, count, hidden.get(), workspace.get(),
+                    workspace.size());
+  return hidden.values();
+}
+DeviceArray<uint8_t> workspace_for(const cuda::DeviceExperts& experts, int32_t rows) {
+  return DeviceArray<uint8_t>(cuda::mix_experts_workspace_bytes(experts, rows));
+}
+Values mix(const Layer& layer, const Rows& rows, int32_t padding = 0) {
+  const auto count = static_cast<int32_t>(rows.logits.size()) / layer.device().count;
+  return mix(layer.device(), rows, workspace_for(layer.device(), count), padding);
+}
+
+Values expected(const Layer& layer, const Rows& rows) {
+  Values wanted = reference::mix_experts(rows.x, rows.logits, layer.values, layer.routing(),
+                                         [](const Values& of, int64_t) { return rounded_bf16(of); });
+  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += rows.hidden[i];
+  return wanted;
+}
+/// Beside the rounding of features that lie at its edge.
+void check_mixture(const Values& got, const Values& wanted) {
+  check_close(got, wanted, 1e-5, 0x1p-8);
+}
+
+bool same_bits(const Values& a, const Values& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("mixtures agree with the reference, whatever tile their rows make") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 150);
+  std::vector<Sizes> all = {{64, 40, 8, 2, 1, true},     // a row alone
+                            {72, 24, 4, 4, 9, false},    // all experts
+                            {128, 48, 3, 1, 33, true},   // tiles of 32
+                            {40, 16, 2, 2, 130, true},   // rows beyond a tile of 128
+                            {33, 7, 5, 3, 70, false},    // of no multiple of anything
+                            {300, 8, 3, 2, 40, true},    // sums in splits
+                            {16, 8, 130, 5, 20, true},   // experts of five words, most without rows
+                            {8, 8, 512, 33, 3, false},   // the most experts
+                            {1, 1, 1, 1, 2, true}};
+  for (int i = 0; i < 3; ++i) {
+    Sizes sizes{.hidden = static_cast<int32_t>(random.integer(1, 150)),
+                .intermediate = static_cast<int32_t>(random.integer(1, 90)),
+                .experts = static_cast<int32_t>(random.integer(1, 70)),
+                .rows = static_cast<int32_t>(random.integer(1, 80)),
+                .renormalised = random.integer(0, 1) != 0};
+    sizes.per_row = static_cast<int32_t>(random.integer(1, std::min(4, sizes.experts)));
+    all.push_back(sizes);
+  }
+  for (const Sizes& sizes : all) {
+    INFO(sizes.shown());
+    const Layer layer(random, sizes);
+    const Rows rows = random_rows(random, sizes);
+    check_mixture(mix(layer, rows), expected(layer, rows));
+  }
+}
+
+TEST_CASE("a row of a mixture has the same bits among 1 to 150 rows, in tiles of any width") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 151);
+  // Experts of the second are so many that their tiles are narrow with any rows.
+  for (const Sizes& sizes : {Sizes{260, 24, 4, 2, 150, true}, Sizes{40, 16, 30, 3, 150, false}}) {
+    INFO(sizes.shown());
+    const Layer layer(random, sizes);
+    Rows rows = random_rows(random, sizes);
+    // Half of the rows want one expert above all.
+    for (size_t row = 0; row < 75; ++row) rows.logits[row * static_cast<size_t>(sizes.experts) + 1] += 9.0f;
+    const Values whole = mix(layer, rows);
+    const DeviceArray<uint8_t> workspace = workspace_for(layer.device(), sizes.rows);
+    std::vector<int64_t> order = numbers(0, sizes.rows);
+    for (const int64_t count : {1, 2, 8, 9, 17, 31, 32, 33, 65, 100, 149}) {
+      INFO(count << " rows");
+      std::shuffle(order.begin(), order.end(), random.engine());
+      emulator::set_order_seed(static_cast<uint64_t>(random.integer(1, 1 << 30)));
+      const std::vector<int64_t> some(order.begin(), order.begin() + count);
+      REQUIRE(same_bits(mix(layer.device(), rows_of(rows, sizes, some), workspace),
+                        rows_of(whole, sizes.hidden, some)));
+    }
+  }
+}
+
+TEST_CASE("rows that go to one expert, all of them, are cut into tiles without a trace") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 152);
+  for (const int32_t experts : {1, 40}) {
+    const Sizes sizes{48, 24, experts, 1, 145, false};
+    INFO(sizes.shown());
+    Layer layer(random, sizes);
+    Rows rows = random_rows(random, sizes);
+    for (size_t row = 0; row < 145; ++row) rows.logits[(row + 1) * static_cast<size_t>(experts) - 1] = 30.0f;
+    for (int32_t i = 0; i < experts - 1; ++i) layer.forget(i);
+    const Values whole = mix(layer, rows);
+    check_mixture(whole, expected(layer, rows));
+    for (const int64_t row : {0, 7, 8, 127, 128, 144}) {
+      REQUIRE(same_bits(mix(layer, rows_of(rows, sizes, {row})), rows_of(whole, sizes.hidden, {row})));
+    }
+  }
+}
+
+TEST_CASE("rows of nobody stay as they are, and no expert is read for them") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 153);
+  const Sizes sizes{64, 32, 6, 2, 40, true};
+  for (const int32_t owned : {0, 1, 5, 32, 33, 39}) {
+    INFO("owned " << owned);
+    Layer layer(random, sizes);
+    Rows rows = random_rows(random, sizes);
+    for (int32_t row = 0; row < sizes.rows; ++row) {
+      float* const logits = rows.logits.data() + row * sizes.experts;
+      if (row < owned) {
+        logits[4] = logits[5] = -50.0f;
+      } else {
+        logits[4] = logits[5] = 50.0f;
+        if (row % 3 == 0) logits[0] = kNan;
+      }
+    }
+    const Values alone = mix(layer, rows_of(rows, sizes, numbers(0, owned)));
+    layer.forget(4);
+    layer.forget(5);
+    const Values got = mix(layer, rows, sizes.rows - owned);
+    REQUIRE(same_bits(rows_of(got, sizes.hidden, numbers(0, owned)), alone));
+    REQUIRE(same_bits(rows_of(got, sizes.hidden, numbers(owned, sizes.rows)),
+                      rows_of(rows.hidden, sizes.hidden, numbers(owned, sizes.rows))));
+  }
+}
+
+TEST_CASE("of equal logits of a row the experts of the lowest numbers are chosen, over all words and lanes") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 154);
+  const Sizes sizes{24, 8, 100, 5, 3, true};
+  Layer layer(random, sizes);
+  Rows rows = random_rows(random, sizes);
+  const auto logit = [&](size_t row, size_t expert) -> float& { return rows.logits[row * 100 + expert]; };
+  std::fill(rows.logits.begin(), rows.logits.begin() + 100, 1.5f);  // 0 to 4
+  for (size_t i = 0; i < 100; ++i) logit(1, i) = -3.0f;
+  for (const size_t i : {99u, 67u, 35u, 3u, 34u, 66u}) logit(1, i) = i % 2 == 0 ? 0.0f : -0.0f;  // all but 99
+  for (size_t i = 0; i < 100; ++i) logit(2, i) = -kInfinity;
+  for (const size_t i : {70u, 71u}) logit(2, i) = 4.0f;  // 0 to 2, with no weight
+  check_mixture(mix(layer, rows), expected(layer, rows));
+  for (int32_t i = 0; i < 100; ++i) {
+    if (i > 4 && i != 67 && i != 35 && i != 34 && i != 66 && i != 70 && i != 71) layer.forget(i);
+  }
+  check_mixture(mix(layer, rows), expected(layer, rows));
+}
+
+TEST_CASE("a row that is not finite, or whose logits are not, is no number, and no other row changes") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 155);
+  for (const bool renormalised : {false, true}) {
+    const Sizes sizes{40, 16, 36, 3, 37, renormalised};
+    const Layer layer(random, sizes);
+    const Rows rows = random_rows(random, sizes);
+    const Values wanted = mix(layer, rows);
+    Rows bad = rows;
+    const auto logit = [&](int32_t row, int32_t expert) -> float& {
+      return bad.logits[static_cast<size_t>(row * sizes.experts + expert)];
+    };
+    logit(0, 35) = kNan;
+    logit(3, 0) = kInfinity;
+    logit(4, 1) = kInfinity;
+    logit(4, 34) = kInfinity;
+    for (int32_t i = 0; i < sizes.experts; ++i) logit(36, i) = i == 20 ? kNan : -kInfinity;
+    for (int32_t i = 0; i < sizes.experts; ++i) logit(7, i) = -kInfinity;
+    bad.x[9 * 40 + 3] = kNan;
+    bad.x[11 * 40] = -kInfinity;
+    const Values got = mix(layer, bad);
+    for (int64_t row = 0; row < sizes.rows; ++row) {
+      INFO("row " << row);
+      const Values own = rows_of(got, sizes.hidden, {row});
+      if (row == 0 || row == 3 || row == 4 || row == 7 || row == 9 || row == 11 || row == 36) {
+        REQUIRE(std::ranges::none_of(own, [](float value) { return std::isfinite(value); }));
+      } else {
+        REQUIRE(same_bits(own, rows_of(wanted, sizes.hidden, {row})));
+      }
+    }
+  }
+}
+
+TEST_CASE("with little scratch rows are computed in parts, and have the same bits") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 156);
+  const Sizes sizes{36, 20, 7, 2, 50, true};
+  const Layer layer(random, sizes);
+  const Rows rows = random_rows(random, sizes);
+  const Values wanted = mix(layer, rows);
+  for (const int32_t at_once : {1, 9, 33, 49}) {
+    INFO(at_once << " rows at once");
+    const DeviceArray<uint8_t> workspace = workspace_for(layer.device(), at_once);
+    REQUIRE(same_bits(mix(layer.device(), rows, workspace), wanted));
+    const Values padded = mix(layer.device(), rows, workspace, 12);
+    REQUIRE(same_bits(rows_of(padded, sizes.hidden, numbers(0, 38)), rows_of(wanted, sizes.hidden, numbers(0, 38))));
+    REQUIRE(same_bits(rows_of(padded, sizes.hidden, numbers(38, 50)),
+                      rows_of(rows.hidden, sizes.hidden, numbers(38, 50))));
+  }
+}
+
+TEST_CASE("scratch serves one layer after another, of any sizes, and grows no further than 256 MiB") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 157);
+  const DeviceArray<uint8_t> workspace(size_t{1} << 20);
+  for (const Sizes& sizes : {Sizes{64, 40, 33, 3, 40, true}, Sizes{16, 8, 2, 1, 1, false}, Sizes{72, 16, 9, 9, 20, true},
+                             Sizes{64, 40, 33, 3, 40, true}}) {
+    INFO(sizes.shown());
+    const Layer layer(random, sizes);
+    const Rows rows = random_rows(random, sizes);
+    REQUIRE(same_bits(mix(layer.device(), rows, workspace), mix(layer, rows)));
+  }
+  const cuda::DeviceExperts large{nullptr, 128, 8, true, 2048, 768};
+  size_t last = 0;
+  for (int32_t rows = 1; rows <= 1 << 20; rows *= 2) {
+    const size_t bytes = cuda::mix_experts_workspace_bytes(large, rows);
+    REQUIRE(bytes >= last);
+    last = bytes;
+  }
+  REQUIRE(last == size_t{256} << 20);
+}
+
+TEST_CASE("experts that the op cannot take, and scratch for no row, are refused") {
+  const auto bytes_of = [](int32_t count, int32_t per_row) {
+    return cuda::mix_experts_workspace_bytes({nullptr, count, per_row, true, 8, 8}, 1);
+  };
+  REQUIRE(bytes_of(cuda::kMostExperts, cuda::kMostExperts) > 0);
+  REQUIRE_THROWS_WITH(bytes_of(513, 8),
+                      "mix_experts: 8 of 513 experts per row, wanted at least one of at most 512");
+  REQUIRE_THROWS_AS(bytes_of(8, 9), std::invalid_argument);
+  REQUIRE_THROWS_AS(bytes_of(8, 0), std::invalid_argument);
+  const cuda::DeviceExperts experts{nullptr, 4, 2, true, 8, 8};
+  const size_t one = cuda::mix_experts_workspace_bytes(experts, 1);
+  REQUIRE_THROWS_WITH(
+      cuda::mix_experts(nullptr, nullptr, nullptr, experts, {}, 1, nullptr, nullptr, one - 1),
+      fmt::format("mix_experts: scratch of {} bytes, wanted {} for one row", one - 1, one));
+}

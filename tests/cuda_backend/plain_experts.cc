@@ -1,0 +1,80 @@
+// mix_experts of cuda/kernels.h as plain loops; see plain_kernels.cc, whose packed weights it reads.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "cuda/emulator/emulator.h"
+#include "cuda/kernels.h"
+#include "cuda_backend/plain_numbers.h"
+
+namespace millrace::cuda {
+namespace {
+
+struct Choice {
+  size_t expert = 0;
+  float weight = 0.0f;
+};
+
+/// By rising number.
+std::vector<Choice> choices_of(const float* logits, const DeviceExperts& experts) {
+  const auto per_row = static_cast<size_t>(experts.per_row);
+  std::vector<size_t> order(static_cast<size_t>(experts.count));
+  std::iota(order.begin(), order.end(), size_t{0});
+  const bool has_nan = std::any_of(logits, logits + experts.count, [](float logit) { return std::isnan(logit); });
+  if (!has_nan) {
+    std::ranges::sort(order, [&](size_t left, size_t right) {
+      return logits[left] > logits[right] || (logits[left] == logits[right] && left < right);
+    });
+  }
+  const float largest = logits[order.front()];
+  const auto summed = experts.renormalised ? per_row : order.size();
+  std::vector<Choice> chosen;
+  float sum = 0.0f;
+  for (size_t i = 0; i < summed; ++i) sum += std::exp(logits[order[i]] - largest);
+  for (size_t i = 0; i < per_row; ++i) {
+    const float weight = std::exp(logits[order[i]] - largest) / sum;
+    chosen.push_back({order[i], has_nan ? std::numeric_limits<float>::quiet_NaN() : weight});
+  }
+  std::ranges::sort(chosen, {}, &Choice::expert);
+  return chosen;
+}
+
+/// hidden [hidden] += weight · expert(x [hidden]).
+void add_expert(const uint16_t* x, const DeviceExpert& expert, float weight, size_t width, size_t intermediate,
+                float* hidden) {
+  std::vector<uint16_t> activated(intermediate);
+  for (size_t i = 0; i < intermediate; ++i) {
+    const float gate = dot(x, bf16(expert.gate_up) + 2 * i * width, width);
+    const float up = dot(x, bf16(expert.gate_up) + (2 * i + 1) * width, width);
+    activated[i] = to_bf16(gate / (1.0f + std::exp(-gate)) * up);
+  }
+  for (size_t i = 0; i < width; ++i) {
+    hidden[i] += weight * dot(activated.data(), bf16(expert.down) + i * intermediate, intermediate);
+  }
+}
+
+}  // namespace
+
+size_t mix_experts_workspace_bytes(const DeviceExperts& experts, int32_t rows) {
+  return static_cast<size_t>(rows) * static_cast<size_t>(experts.per_row);
+}
+
+void mix_experts(cudaStream_t stream, const void* x, const float* router_logits, const DeviceExperts& experts,
+                 const DeviceBatch& batch, int32_t, float* hidden, void*, size_t) {
+  emulator::emulated_enqueue(stream, [=] {
+    const auto width = static_cast<size_t>(experts.hidden);
+    const auto count = static_cast<size_t>(experts.count);
+    const auto rows = static_cast<size_t>(batch.row_begin[*batch.sequence_count]);
+    for (size_t row = 0; row < rows; ++row) {
+      for (const Choice& choice : choices_of(router_logits + row * count, experts)) {
+        add_expert(bf16(x) + row * width, experts.table[choice.expert], choice.weight, width,
+                   static_cast<size_t>(experts.intermediate), hidden + row * width);
+      }
+    }
+  });
+}
+
+}  // namespace millrace::cuda
