@@ -1,13 +1,17 @@
 // Over the ops themselves, emulated or on a GPU.
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "cuda/cuda_backend.h"
 #include "cuda_backend/decode_rig.h"
+#include "golden_test/feeding.h"
+#include "golden_test/golden_file.h"
 
 using namespace millrace;
 
 TEST_CASE("stages and graphs and links change no bit of what is drawn, nor does the padding of graphs of any page") {
+  const std::string family = GENERATE(as<std::string>{}, "qwen2", "qwen3moe");
   constexpr size_t kSequences = 3;  // a graph has four rows
   constexpr uint32_t kHostPages = 2 * kSequences * test::DecodeRig::kPagesEach;
   std::vector<test::DecodeRig::Drawn> drawn;
@@ -21,7 +25,10 @@ TEST_CASE("stages and graphs and links change no bit of what is drawn, nor does 
       backends.push_back(cuda::make_backend({.device = 0, .graphs = graphs, .warn = warn}));
     }
     test::DecodeRig rig(std::move(backends),
-                        {.host_page_count = kHostPages, .activations_to_host = to_host, .sequence_count = kSequences});
+                        {.family = family,
+                         .host_page_count = kHostPages,
+                         .activations_to_host = to_host,
+                         .sequence_count = kSequences});
     rig.prefill();
     for (const size_t count : {3, 3, 3, 2, 3, 1}) rig.decode(count);
     drawn.push_back(rig.drawn());
@@ -38,5 +45,27 @@ TEST_CASE("stages and graphs and links change no bit of what is drawn, nor does 
         REQUIRE(other[s][i].logprobs.top == drawn[0][s][i].logprobs.top);
       }
     }
+  }
+}
+
+TEST_CASE("stages, chunks, pages and company change no bit of the logits on the CUDA backend") {
+  constexpr size_t kMostTokens = 40;
+  const test::GoldenFamily family =
+      test::read_golden_family(GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "mixtral"));
+  const auto checkpoint = model::Checkpoint::open(family.folder).value();
+  const model::ModelConfig config = model::read_config(family.folder).value();
+  const auto backend = cuda::make_backend({});
+  test::Sequences sequences;
+  for (const test::GoldenPrompt& prompt : family.prompts) {
+    std::vector<TokenId>& tokens = sequences.emplace_back(prompt.sequence());
+    tokens.resize(std::min(tokens.size(), kMostTokens));
+  }
+  test::TestPipeline whole(*checkpoint, config, *backend, {.stage_count = 1});
+  const test::Logits wanted = run_alone(whole, sequences, SIZE_MAX / 2, 1);
+  test::TestPipeline pipeline(*checkpoint, config, *backend, {.stage_count = 2, .page_size = 5, .page_count = 160});
+  for (const size_t chunk : {SIZE_MAX / 2, size_t{13}}) {
+    CAPTURE(family.name, chunk);
+    REQUIRE(test::same_bits(run_alone(pipeline, sequences, chunk, 2), wanted));
+    REQUIRE(test::same_bits(run_together(pipeline, sequences, chunk, 3), wanted));
   }
 }

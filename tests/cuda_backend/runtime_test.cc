@@ -40,14 +40,16 @@ TEST_CASE("graphs, stages, and links change nothing in what is drawn") {
 
 TEST_CASE("steps of other sizes are padded to a graph that is there, and change no page but their own") {
   const CleanRuntime clean;
+  const std::string family = GENERATE(as<std::string>{}, "qwen2", "qwen3moe");
   constexpr size_t kSequences = 8;
   constexpr uint32_t kHostPages = 2 * kSequences * DecodeRig::kPagesEach;
   std::vector<DecodeRig::Drawn> drawn;
   std::vector<std::vector<std::byte>> pages;
   for (const size_t stages : {1, 2}) {
     for (const bool graphs : {false, true}) {
-      CAPTURE(stages, graphs);
-      DecodeRig rig = make_rig(stages, graphs, {.host_page_count = kHostPages, .sequence_count = kSequences});
+      CAPTURE(family, stages, graphs);
+      DecodeRig rig = make_rig(stages, graphs,
+                               {.family = family, .host_page_count = kHostPages, .sequence_count = kSequences});
       rig.prefill();
       for (int i = 0; i < 4; ++i) rig.decode();  // two output buffers, each of which runs once and is captured
       emulator::reset();
@@ -148,9 +150,11 @@ TEST_CASE("a load that failed in a generation that has ended fails no run of the
 
 TEST_CASE("from the first batch on nothing is allocated, and nobody waits for the device but by events") {
   const CleanRuntime clean;
+  const std::string family = GENERATE(as<std::string>{}, "qwen2", "qwen3moe");
   for (const size_t stages : {1, 2}) {
-    CAPTURE(stages);
-    DecodeRig rig = make_rig(stages, true, {.page_size = 4, .host_page_count = 64, .activations_to_host = true});
+    CAPTURE(family, stages);
+    DecodeRig rig = make_rig(
+        stages, true, {.family = family, .page_size = 4, .host_page_count = 64, .activations_to_host = true});
     emulator::reset();
     rig.prefill();
     for (int i = 0; i < 5; ++i) rig.decode();

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <vector>
+
+#include "model/test_pipeline.h"
+
+/// Ways to feed sequences to a model that must all give the same bits.
+namespace millrace::test {
+
+using Sequences = std::vector<std::vector<TokenId>>;
+/// Of each sequence, f32 [tokens, vocab].
+using Logits = std::vector<std::vector<float>>;
+
+/// One sequence after another, in chunks; `seed` shuffles pages.
+[[nodiscard]] Logits run_alone(TestPipeline& pipeline, const Sequences& sequences, size_t chunk, uint32_t seed);
+/// All sequences at once; three join each turn, and the chunks of sequence s are chunk + s tokens, so that chunks of
+/// several lengths and prefixes meet.
+[[nodiscard]] Logits run_together(TestPipeline& pipeline, const Sequences& sequences, size_t chunk, uint32_t seed);
+[[nodiscard]] bool same_bits(const Logits& left, const Logits& right);
+
+}  // namespace millrace::test
