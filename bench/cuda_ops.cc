@@ -1,5 +1,5 @@
 // The CUDA ops on one device beside what bounds them in the same run: the copy bandwidth of its memory and cuBLASLt's
-// products. Shapes are those of Llama-3.1-8B.
+// products. Shapes are those of Llama-3.1-8B; experts, in cuda_ops_experts.cc, those of Qwen3-30B-A3B.
 
 #include <cmath>
 #include <cstdio>
@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "cuda/kernels.h"
-#include "cuda_bench.h"
 #include "cuda_lt.h"
+#include "cuda_ops_parts.h"
 
 using namespace millrace;
 using namespace millrace::bench;
@@ -20,12 +20,6 @@ constexpr int32_t kHeads = 32;
 constexpr int32_t kKvHeads = 8;
 constexpr int32_t kHeadDim = 128;
 constexpr int32_t kVocab = 128256;
-constexpr size_t kColdBytes = size_t{512} << 20;  // more than any cache holds: operands take turns
-
-/// How many copies of `bytes` are more than any cache holds.
-size_t cold_copies(size_t bytes) {
-  return kColdBytes / bytes + 1;
-}
 
 double copy_bandwidth(cudaStream_t stream) {
   const DeviceBytes from(kColdBytes);
@@ -237,9 +231,11 @@ int main(int argc, char** argv) {
     check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
     cudaStream_t stream = nullptr;
     check(cudaStreamCreate(&stream), "cudaStreamCreate");
+    const double copy_rate = copy_bandwidth(stream);
     fmt::print("{}, {} multiprocessors\ncopy {:.0f} GB/s (read and written)\n", properties.name,
-               properties.multiProcessorCount, copy_bandwidth(stream) * 1e-9);
+               properties.multiProcessorCount, copy_rate * 1e-9);
     measure_products(stream);
+    measure_experts(stream, copy_rate);
     measure_attention(stream);
     measure_rows(stream);
   } catch (const std::exception& error) {

@@ -9,13 +9,14 @@ constexpr size_t kMostScratchBytes = size_t{256} << 20;
 constexpr int kSumThreads = 128;
 constexpr int kSumFeatures = 4;  ///< of a thread
 
-/// Grid: a warp per row. The block that comes last makes the lists.
-__global__ void __launch_bounds__(kRouteThreads) route_kernel(Route route) {
+/// Grid: a warp per row. The block that comes last makes the lists. For up to 32 · kPerLane experts.
+template <int kPerLane>
+__global__ void __launch_bounds__(kRouteThreads, 1) route_kernel(Route route) {
   const int32_t rows = owned_rows(route.batch, route.first_row, route.row_stride);
   const auto row = static_cast<int32_t>(blockIdx.x * kRouteWarps + threadIdx.x / kLanes);
-  if (row < rows) route_row(route, row);
+  if (row < rows) route_row<kPerLane>(route, row);
   if (!came_last(route.lists.arrived)) return;
-  list_pairs(route, rows);
+  list_pairs<kPerLane>(route, rows);
   __syncthreads();
   list_tiles(route);
 }
@@ -168,8 +169,13 @@ void launch_route(const Part& part, int32_t tokens) {
                     .tile_tokens = tokens,
                     .experts_per_warp = per_warp,
                     .lists = part.lists};
-  launch<route_kernel>(
-      {"route", dim3(ceil_div(part.rows, kRouteWarps)), dim3(kRouteThreads), sizeof(RouteShared)}, part.stream, route);
+  const LaunchShape shape{"route", dim3(ceil_div(part.rows, kRouteWarps)), dim3(kRouteThreads), sizeof(RouteShared)};
+  constexpr int kFew = 4;  // in registers; more steps cost each row time
+  if (part.experts.count <= kFew * kLanes) {
+    launch<route_kernel<kFew>>(shape, part.stream, route);
+  } else {
+    launch<route_kernel<kMostExperts / kLanes>>(shape, part.stream, route);
+  }
 }
 
 /// With `gate_up`, gated features of x; else the outputs of what they are.
@@ -222,7 +228,8 @@ size_t mix_experts_workspace_bytes(const DeviceExperts& experts, int32_t rows) {
 void mix_experts(cudaStream_t stream, const void* x, const float* router_logits, const DeviceExperts& experts,
                  const DeviceBatch& batch, int32_t rows, float* hidden, void* workspace, size_t workspace_bytes) {
   check_experts(experts);
-  const int32_t most = rows_in(experts, rows, workspace_bytes);
+  const size_t useful = mix_experts_workspace_bytes(experts, rows);
+  const int32_t most = rows_in(experts, rows, workspace_bytes < useful ? workspace_bytes : useful);
   if (rows > 0 && most == 0) {
     throw std::invalid_argument("mix_experts: scratch of " + std::to_string(workspace_bytes) + " bytes, wanted " +
                                 std::to_string(Layout(experts, 1).bytes) + " for one row");

@@ -3,13 +3,12 @@
 // Which experts each row goes to, and which rows each expert computes.
 
 #include "cuda/batch.cuh"
+#include "cuda/order_key.cuh"
 
 namespace millrace::cuda {
 
 constexpr int kRouteThreads = 1024;
 constexpr int kRouteWarps = kRouteThreads / kLanes;
-/// Experts of a row that each lane holds: lane, lane + 32, …
-constexpr int kExpertsPerLane = kMostExperts / kLanes;
 static_assert(kMostExperts <= kRouteThreads);
 
 /// What a row chose of 32 experts that follow one another.
@@ -55,75 +54,68 @@ __device__ inline RouteShared& route_shared() {
   return *reinterpret_cast<RouteShared*>(shared_memory());
 }
 
-__device__ inline bool precedes(float logit, int32_t expert, float other_logit, int32_t other) {
-  return logit > other_logit || (logit == other_logit && expert < other);
-}
-
-/// The experts of one row, which a warp finds: a bit per expert that this lane holds. No logit is NaN.
-__device__ inline uint32_t choose_experts(const float (&logits)[kExpertsPerLane], int32_t experts, int32_t per_row) {
-  const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);
+/// The experts of one row, which a warp finds: a bit per expert that this lane has, which are lane, lane + 32, … Keys
+/// are those of their logits, 0 where there is none.
+template <int kPerLane>
+__device__ uint32_t choose_experts(const uint32_t (&keys)[kPerLane], int32_t per_row) {
+  const uint32_t lane = threadIdx.x % kLanes;
   uint32_t chosen = 0;
   for (int32_t n = 0; n < per_row; ++n) {
-    float best = -__uint_as_float(0x7F800000u);
-    int32_t at = kMostExperts;  // none, which every expert precedes
+    uint32_t best = 0;
+    uint32_t at = kMostExperts;
 #pragma unroll
-    for (int i = 0; i < kExpertsPerLane; ++i) {
-      const int32_t expert = i * kLanes + lane;
-      if (expert >= experts || (chosen >> i & 1u) != 0 || !precedes(logits[i], expert, best, at)) continue;
-      best = logits[i];
-      at = expert;
+    for (int i = 0; i < kPerLane; ++i) {
+      if (keys[i] <= best || (chosen >> i & 1u) != 0) continue;  // of equal ones the lower stays
+      best = keys[i];
+      at = static_cast<uint32_t>(i * kLanes) + lane;
     }
-    for (int bits = kLanes / 2; bits > 0; bits /= 2) {
-      const float other = __shfl_xor_sync(kAllLanes, best, bits);
-      const int32_t other_at = __shfl_xor_sync(kAllLanes, at, bits);
-      if (!precedes(other, other_at, best, at)) continue;
-      best = other;
-      at = other_at;
+    const uint32_t best_of_all = __reduce_max_sync(kAllLanes, best);
+    const uint32_t next = __reduce_min_sync(kAllLanes, best == best_of_all ? at : kMostExperts);
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      chosen |= (next == static_cast<uint32_t>(i * kLanes) + lane ? 1u : 0u) << i;
     }
-    if (at % kLanes == lane) chosen |= 1u << (at / kLanes);
   }
   return chosen;
 }
 
 /// Finds one row's experts and their weights, by one warp. A row with a NaN goes to the first experts, with weights that
 /// are NaN, as infinities make them too.
-__device__ inline void route_row(const Route& route, int32_t row) {
+template <int kPerLane>
+__device__ void route_row(const Route& route, int32_t row) {
   const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);
   const DeviceExperts& experts = route.experts;
   const float* const from = route.logits + static_cast<size_t>(row) * experts.count;
-  const float infinity = __uint_as_float(0x7F800000u);
-  float logits[kExpertsPerLane];
-  float top = -infinity;
-  bool has_nan = false;
+  uint32_t keys[kPerLane];
+  uint32_t top_key = 0;
+  bool is_nan = false;
 #pragma unroll
-  for (int i = 0; i < kExpertsPerLane; ++i) {
+  for (int i = 0; i < kPerLane; ++i) {
     const int32_t expert = i * kLanes + lane;
-    logits[i] = expert < experts.count ? from[expert] : -infinity;
-    has_nan = has_nan || logits[i] != logits[i];
-    top = logits[i] > top ? logits[i] : top;
+    const bool known = expert < experts.count;
+    const float logit = known ? from[expert] : 0.0f;
+    is_nan = is_nan || logit != logit;
+    keys[i] = known ? order_key(logit) : 0;
+    top_key = max(top_key, keys[i]);
   }
-  for (int bits = kLanes / 2; bits > 0; bits /= 2) {
-    const float other = __shfl_xor_sync(kAllLanes, top, bits);
-    top = other > top ? other : top;
-  }
-  has_nan = __ballot_sync(kAllLanes, has_nan) != 0;
+  is_nan = __ballot_sync(kAllLanes, is_nan) != 0;
+  const float top = value_of_key(__reduce_max_sync(kAllLanes, top_key));
   uint32_t chosen = 0;
-  if (has_nan) {
-    for (int i = 0; i < kExpertsPerLane; ++i) chosen |= (i * kLanes + lane < experts.per_row ? 1u : 0u) << i;
+  if (is_nan) {
+    for (int i = 0; i < kPerLane; ++i) chosen |= (i * kLanes + lane < experts.per_row ? 1u : 0u) << i;
   } else {
-    chosen = choose_experts(logits, experts.count, experts.per_row);
+    chosen = choose_experts(keys, experts.per_row);
   }
   float sum = 0.0f;
 #pragma unroll
-  for (int i = 0; i < kExpertsPerLane; ++i) {
+  for (int i = 0; i < kPerLane; ++i) {
     const bool counts = experts.renormalised ? (chosen >> i & 1u) != 0 : i * kLanes + lane < experts.count;
-    logits[i] = expf(logits[i] - top);
-    sum += counts ? logits[i] : 0.0f;
+    sum += counts ? expf(value_of_key(keys[i]) - top) : 0.0f;
   }
   sum = warp_sum(sum);
   uint32_t before = 0;
 #pragma unroll
-  for (int i = 0; i < kExpertsPerLane; ++i) {
+  for (int i = 0; i < kPerLane; ++i) {
     if (i * kLanes >= experts.count) break;
     const bool own = (chosen >> i & 1u) != 0;
     const uint32_t bits = __ballot_sync(kAllLanes, own);
@@ -131,7 +123,7 @@ __device__ inline void route_row(const Route& route, int32_t row) {
     if (own) {
       const uint32_t rank = before + static_cast<uint32_t>(__popc(bits & ((1u << lane) - 1u)));
       route.lists.weights[static_cast<size_t>(row) * experts.per_row + rank] =
-          has_nan ? __uint_as_float(0x7FC00000u) : logits[i] / sum;
+          is_nan ? __uint_as_float(0x7FC00000u) : expf(value_of_key(keys[i]) - top) / sum;
     }
     before += static_cast<uint32_t>(__popc(bits));
   }
@@ -150,15 +142,17 @@ __device__ inline bool came_last(uint32_t* arrived) {
   return true;
 }
 
-/// Lists the pairs of each expert by row; a warp has experts that follow one another, of one word of the choices.
-__device__ inline void list_pairs(const Route& route, int32_t rows) {
+/// Lists the pairs of each expert by row; a warp has up to kPerWarp experts that follow one another, of one word of the
+/// choices.
+template <int kPerWarp>
+__device__ void list_pairs(const Route& route, int32_t rows) {
   constexpr int kAtOnce = 4;  // reads of choices
   const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);
   const int32_t per_warp = route.experts_per_warp;
   const int32_t first = static_cast<int32_t>(threadIdx.x / kLanes) * per_warp;
   if (first >= route.experts.count) return;
   const Choice* const choices = route.lists.choices + static_cast<size_t>(first / kLanes) * route.row_stride;
-  int32_t counts[kExpertsPerLane] = {};
+  int32_t counts[kPerWarp] = {};
   for (int32_t base = 0; base < rows; base += kAtOnce * kLanes) {
     uint2 read[kAtOnce];
 #pragma unroll
@@ -170,7 +164,7 @@ __device__ inline void list_pairs(const Route& route, int32_t rows) {
     for (int j = 0; j < kAtOnce; ++j) {
       const int32_t row = base + j * kLanes + lane;
 #pragma unroll
-      for (int i = 0; i < kExpertsPerLane; ++i) {
+      for (int i = 0; i < kPerWarp; ++i) {
         if (i >= per_warp) break;
         const int32_t bit = first % kLanes + i;
         const bool own = (read[j].x >> bit & 1u) != 0;
@@ -187,7 +181,7 @@ __device__ inline void list_pairs(const Route& route, int32_t rows) {
   }
   if (lane != 0) return;
 #pragma unroll
-  for (int i = 0; i < kExpertsPerLane; ++i) {
+  for (int i = 0; i < kPerWarp; ++i) {
     if (i < per_warp) route_shared().counts[first + i] = counts[i];
   }
 }

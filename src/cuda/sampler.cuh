@@ -5,6 +5,7 @@
 
 #include "cuda/kernels.h"
 #include "cuda/mma.cuh"
+#include "cuda/order_key.cuh"
 
 namespace millrace::cuda {
 
@@ -51,15 +52,6 @@ __device__ inline SamplerSlot slot_at(void* workspace, int32_t slot, int32_t voc
 
 __device__ inline SamplerShared& sampler_shared() {
   return *reinterpret_cast<SamplerShared*>(shared_memory());
-}
-
-/// Orders as the floats do; both zeros are one.
-__device__ inline uint32_t order_key(float value) {
-  const uint32_t bits = __float_as_uint(value + 0.0f);
-  return bits ^ ((bits & 0x80000000u) != 0 ? 0xFFFFFFFFu : 0x80000000u);
-}
-__device__ inline float value_of_key(uint32_t key) {
-  return __uint_as_float(key ^ ((key & 0x80000000u) != 0 ? 0x80000000u : 0xFFFFFFFFu));
 }
 
 /// Calls f(id, logit) for every id, spread over the block.

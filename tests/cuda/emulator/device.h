@@ -84,6 +84,31 @@ inline uint32_t __ballot_sync(uint32_t mask, int condition) {
   return result;
 }
 
+namespace millrace::emulator {
+
+/// Every lane's result is `pick` over the values of all.
+template <class Pick>
+uint32_t reduce(const char* operation, uint32_t mask, uint32_t value, Pick pick) {
+  uint32_t result = 0;
+  synchronize_warp(operation, mask, &value, &result, [&](const Collective& lanes) {
+    uint32_t picked = *static_cast<const uint32_t*>(lanes.in[0]);
+    for (const void* in : lanes.in) picked = pick(picked, *static_cast<const uint32_t*>(in));
+    for (void* out : lanes.out) *static_cast<uint32_t*>(out) = picked;
+  });
+  return result;
+}
+
+}  // namespace millrace::emulator
+
+inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t value) {
+  return millrace::emulator::reduce("__reduce_max_sync", mask, value,
+                                    [](uint32_t a, uint32_t b) { return std::max(a, b); });
+}
+inline uint32_t __reduce_min_sync(uint32_t mask, uint32_t value) {
+  return millrace::emulator::reduce("__reduce_min_sync", mask, value,
+                                    [](uint32_t a, uint32_t b) { return std::min(a, b); });
+}
+
 using std::max;
 using std::min;
 
