@@ -100,8 +100,8 @@ int32_t expert_tile_tokens(const DeviceExperts& experts, int32_t rows) {
   return tile_tokens(twice < rows ? twice : rows);
 }
 
-/// Where the parts of the scratch of `rows` rows lie. The counter is first, where nothing else is ever written, whatever
-/// the experts and rows.
+/// Where the parts of the scratch of `rows` rows lie. The counter is first, where nothing else is ever written,
+/// whatever the experts and rows.
 struct Layout {
   Layout(const DeviceExperts& experts, int32_t rows) {
     const auto of_rows = static_cast<size_t>(rows);
@@ -197,8 +197,9 @@ void launch_product(const Part& part, bool gate_up) {
   const size_t pairs = static_cast<size_t>(part.rows) * static_cast<size_t>(experts.per_row);
   const auto tiles = static_cast<uint32_t>(most_tiles(experts, pairs, T::kTokenCount));
   launch<expert_product_kernel<T>>(
-      {"expert_product", dim3(tiles, static_cast<uint32_t>(ceil_div(panels, T::kPanelCount))), dim3(T::kThreads), kShared}, part.stream,
-      product, part.lists, gate_up ? experts.per_row : 1);
+      {"expert_product", dim3(tiles, static_cast<uint32_t>(ceil_div(panels, T::kPanelCount))), dim3(T::kThreads),
+       kShared},
+      part.stream, product, part.lists, gate_up ? experts.per_row : 1);
 }
 
 void run_part(const Part& part) {

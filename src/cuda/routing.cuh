@@ -38,7 +38,7 @@ struct Route {
   const float* logits = nullptr;  // [rows, experts]
   DeviceExperts experts;
   DeviceBatch batch;
-  int32_t first_row = 0;  ///< of the batch, that is row 0 here
+  int32_t first_row = 0;   ///< of the batch, that is row 0 here
   int32_t row_stride = 0;  ///< the most rows
   int32_t tile_tokens = 0;
   int32_t experts_per_warp = 0;  ///< when rows are listed: a power of two
@@ -79,8 +79,8 @@ __device__ uint32_t choose_experts(const uint32_t (&keys)[kPerLane], int32_t per
   return chosen;
 }
 
-/// Finds one row's experts and their weights, by one warp. A row with a NaN goes to the first experts, with weights that
-/// are NaN, as infinities make them too.
+/// Finds one row's experts and their weights, by one warp. A row with a NaN goes to the first experts, with weights
+/// that are NaN, as infinities make them too.
 template <int kPerLane>
 __device__ void route_row(const Route& route, int32_t row) {
   const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);

@@ -46,8 +46,7 @@ class Layer {
     }
   }
   [[nodiscard]] cuda::DeviceExperts device() const {
-    return {table_.data(),        sizes_.experts, sizes_.per_row,
-            sizes_.renormalised, sizes_.hidden,  sizes_.intermediate};
+    return {table_.data(), sizes_.experts, sizes_.per_row, sizes_.renormalised, sizes_.hidden, sizes_.intermediate};
   }
   /// No memory lies there: whoever reads it ends the test.
   void forget(int32_t expert) { table_[static_cast<size_t>(expert)] = {}; }
@@ -131,14 +130,14 @@ bool same_bits(const Values& a, const Values& b) {
 TEST_CASE("mixtures agree with the reference, whatever tile their rows make") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 150);
-  std::vector<Sizes> all = {{64, 40, 8, 2, 1, true},     // a row alone
-                            {72, 24, 4, 4, 9, false},    // all experts
-                            {128, 48, 3, 1, 33, true},   // tiles of 32
-                            {40, 16, 2, 2, 130, true},   // rows beyond a tile of 128
-                            {33, 7, 5, 3, 70, false},    // of no multiple of anything
-                            {300, 8, 3, 2, 40, true},    // sums in splits
-                            {16, 8, 130, 5, 20, true},   // experts of five words, most without rows
-                            {8, 8, 512, 33, 3, false},   // the most experts
+  std::vector<Sizes> all = {{64, 40, 8, 2, 1, true},    // a row alone
+                            {72, 24, 4, 4, 9, false},   // all experts
+                            {128, 48, 3, 1, 33, true},  // tiles of 32
+                            {40, 16, 2, 2, 130, true},  // rows beyond a tile of 128
+                            {33, 7, 5, 3, 70, false},   // of no multiple of anything
+                            {300, 8, 3, 2, 40, true},   // sums in splits
+                            {16, 8, 130, 5, 20, true},  // experts of five words, most without rows
+                            {8, 8, 512, 33, 3, false},  // the most experts
                             {1, 1, 1, 1, 2, true}};
   for (int i = 0; i < 3; ++i) {
     Sizes sizes{.hidden = static_cast<int32_t>(random.integer(1, 150)),
@@ -175,8 +174,8 @@ TEST_CASE("a row of a mixture has the same bits among 1 to 150 rows, in tiles of
       std::shuffle(order.begin(), order.end(), random.engine());
       emulator::set_order_seed(static_cast<uint64_t>(random.integer(1, 1 << 30)));
       const std::vector<int64_t> some(order.begin(), order.begin() + count);
-      REQUIRE(same_bits(mix(layer.device(), rows_of(rows, sizes, some), workspace),
-                        rows_of(whole, sizes.hidden, some)));
+      REQUIRE(
+          same_bits(mix(layer.device(), rows_of(rows, sizes, some), workspace), rows_of(whole, sizes.hidden, some)));
     }
   }
 }
@@ -291,8 +290,8 @@ TEST_CASE("with little scratch rows are computed in parts, and have the same bit
     REQUIRE(same_bits(mix(layer.device(), rows, workspace), wanted));
     const Values padded = mix(layer.device(), rows, workspace, 12);
     REQUIRE(same_bits(rows_of(padded, sizes.hidden, numbers(0, 38)), rows_of(wanted, sizes.hidden, numbers(0, 38))));
-    REQUIRE(same_bits(rows_of(padded, sizes.hidden, numbers(38, 50)),
-                      rows_of(rows.hidden, sizes.hidden, numbers(38, 50))));
+    REQUIRE(
+        same_bits(rows_of(padded, sizes.hidden, numbers(38, 50)), rows_of(rows.hidden, sizes.hidden, numbers(38, 50))));
   }
 }
 
@@ -300,8 +299,8 @@ TEST_CASE("scratch serves one layer after another, of any sizes, and grows no fu
   INFO("seed " << test_seed());
   Random random(test_seed() + 157);
   const DeviceArray<uint8_t> workspace(size_t{1} << 20);
-  for (const Sizes& sizes : {Sizes{64, 40, 33, 3, 40, true}, Sizes{16, 8, 2, 1, 1, false}, Sizes{72, 16, 9, 9, 20, true},
-                             Sizes{64, 40, 33, 3, 40, true}}) {
+  for (const Sizes& sizes : {Sizes{64, 40, 33, 3, 40, true}, Sizes{16, 8, 2, 1, 1, false},
+                             Sizes{72, 16, 9, 9, 20, true}, Sizes{64, 40, 33, 3, 40, true}}) {
     INFO(sizes.shown());
     const Layer layer(random, sizes);
     const Rows rows = random_rows(random, sizes);
@@ -322,13 +321,11 @@ TEST_CASE("experts that the op cannot take, and scratch for no row, are refused"
     return cuda::mix_experts_workspace_bytes({nullptr, count, per_row, true, 8, 8}, 1);
   };
   REQUIRE(bytes_of(cuda::kMostExperts, cuda::kMostExperts) > 0);
-  REQUIRE_THROWS_WITH(bytes_of(513, 8),
-                      "mix_experts: 8 of 513 experts per row, wanted at least one of at most 512");
+  REQUIRE_THROWS_WITH(bytes_of(513, 8), "mix_experts: 8 of 513 experts per row, wanted at least one of at most 512");
   REQUIRE_THROWS_AS(bytes_of(8, 9), std::invalid_argument);
   REQUIRE_THROWS_AS(bytes_of(8, 0), std::invalid_argument);
   const cuda::DeviceExperts experts{nullptr, 4, 2, true, 8, 8};
   const size_t one = cuda::mix_experts_workspace_bytes(experts, 1);
-  REQUIRE_THROWS_WITH(
-      cuda::mix_experts(nullptr, nullptr, nullptr, experts, {}, 1, nullptr, nullptr, one - 1),
-      fmt::format("mix_experts: scratch of {} bytes, wanted {} for one row", one - 1, one));
+  REQUIRE_THROWS_WITH(cuda::mix_experts(nullptr, nullptr, nullptr, experts, {}, 1, nullptr, nullptr, one - 1),
+                      fmt::format("mix_experts: scratch of {} bytes, wanted {} for one row", one - 1, one));
 }

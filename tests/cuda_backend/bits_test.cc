@@ -24,11 +24,10 @@ TEST_CASE("stages and graphs and links change no bit of what is drawn, nor does 
     for (int s = 0; s < stages; ++s) {
       backends.push_back(cuda::make_backend({.device = 0, .graphs = graphs, .warn = warn}));
     }
-    test::DecodeRig rig(std::move(backends),
-                        {.family = family,
-                         .host_page_count = kHostPages,
-                         .activations_to_host = to_host,
-                         .sequence_count = kSequences});
+    test::DecodeRig rig(std::move(backends), {.family = family,
+                                              .host_page_count = kHostPages,
+                                              .activations_to_host = to_host,
+                                              .sequence_count = kSequences});
     rig.prefill();
     for (const size_t count : {3, 3, 3, 2, 3, 1}) rig.decode(count);
     drawn.push_back(rig.drawn());

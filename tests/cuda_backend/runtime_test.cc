@@ -48,8 +48,8 @@ TEST_CASE("steps of other sizes are padded to a graph that is there, and change 
   for (const size_t stages : {1, 2}) {
     for (const bool graphs : {false, true}) {
       CAPTURE(family, stages, graphs);
-      DecodeRig rig = make_rig(stages, graphs,
-                               {.family = family, .host_page_count = kHostPages, .sequence_count = kSequences});
+      DecodeRig rig =
+          make_rig(stages, graphs, {.family = family, .host_page_count = kHostPages, .sequence_count = kSequences});
       rig.prefill();
       for (int i = 0; i < 4; ++i) rig.decode();  // two output buffers, each of which runs once and is captured
       emulator::reset();
@@ -153,8 +153,8 @@ TEST_CASE("from the first batch on nothing is allocated, and nobody waits for th
   const std::string family = GENERATE(as<std::string>{}, "qwen2", "qwen3moe");
   for (const size_t stages : {1, 2}) {
     CAPTURE(family, stages);
-    DecodeRig rig = make_rig(
-        stages, true, {.family = family, .page_size = 4, .host_page_count = 64, .activations_to_host = true});
+    DecodeRig rig =
+        make_rig(stages, true, {.family = family, .page_size = 4, .host_page_count = 64, .activations_to_host = true});
     emulator::reset();
     rig.prefill();
     for (int i = 0; i < 5; ++i) rig.decode();

@@ -57,6 +57,7 @@ TEST_CASE("logits have the same bits whatever the count of threads") {
     TestPipeline pipeline(*checkpoint, config, *backend, {.stage_count = 1});
     Logits logits = run_together(pipeline, sequences, 20, 4);
     if (threads == 1) first = std::move(logits);
-    else REQUIRE(test::same_bits(logits, first));
+    else
+      REQUIRE(test::same_bits(logits, first));
   }
 }
