@@ -1,7 +1,6 @@
 // Mixtures of experts on one device.
 
 #include <numeric>
-#include <optional>
 #include <set>
 
 #include "cuda/kernels.h"
@@ -24,7 +23,6 @@ class Layer {
  public:
   explicit Layer(cudaStream_t stream) : gate_up_(gate_up_bytes() * kExperts), down_(down_bytes() * kExperts) {
     const DeviceBytes source = random_bf16(static_cast<size_t>(kHidden) * kIntermediate);
-    std::vector<cuda::DeviceExpert> table;
     for (size_t i = 0; i < kExperts; ++i) {
       std::byte* const gate_up = gate_up_.as<std::byte>() + i * gate_up_bytes();
       std::byte* const down = down_.as<std::byte>() + i * down_bytes();
@@ -33,13 +31,11 @@ class Layer {
       }
       cuda::pack_weight(stream, source.as<>(), cuda::SourceType::kBF16, kHidden, kIntermediate, 0, cuda::PackAs::kRows,
                         down);
-      table.push_back({gate_up, down});
     }
     check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");  // of the source
-    table_.emplace(table);
   }
   [[nodiscard]] cuda::DeviceExperts device() const {
-    return {table_->as<cuda::DeviceExpert>(), kExperts, kPerRow, true, kHidden, kIntermediate};
+    return {gate_up_.as<>(), down_.as<>(), kExperts, kPerRow, true, kHidden, kIntermediate};
   }
 
  private:
@@ -47,7 +43,6 @@ class Layer {
   static size_t down_bytes() { return cuda::packed_weight_bytes(kHidden, kIntermediate, false); }
   DeviceBytes gate_up_;
   DeviceBytes down_;
-  std::optional<DeviceBytes> table_;
 };
 
 /// [turns, rows, experts]: the row's experts are drawn, each as probable as any other.

@@ -129,16 +129,12 @@ void matmul_add(cudaStream_t stream, const void* x, const DeviceWeight& weight, 
 void matmul_silu_mul(cudaStream_t stream, const void* x, const DeviceWeight& weight, int32_t rows, void* out,
                      void* workspace);
 
-/// The packed weights of one expert: gate and up [intermediate, hidden] twice, packed as gate_up, and down [hidden,
-/// intermediate].
-struct DeviceExpert {
+/// The experts of a sparse layer; contract: tensor::Routing. Their weights follow one another without gaps, each of
+/// packed_weight_bytes: gate and up [intermediate, hidden], packed as gate_up, and down [hidden, intermediate].
+struct DeviceExperts {
   const void* gate_up = nullptr;
   const void* down = nullptr;
-};
-/// The experts of a sparse layer; contract: tensor::Routing.
-struct DeviceExperts {
-  const DeviceExpert* table = nullptr;  // [count]
-  int32_t count = 0;                    ///< at most kMostExperts
+  int32_t count = 0;  ///< at most kMostExperts
   int32_t per_row = 0;
   bool renormalised = false;
   int32_t hidden = 0;

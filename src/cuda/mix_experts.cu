@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks)
   }
   __syncthreads();
   const ListedRows rows{sources, targets, tile.count};
-  p.weight = static_cast<const std::byte*>(p.epilogue == Epilogue::kSiluMul ? tile.expert.gate_up : tile.expert.down);
+  p.weight += static_cast<size_t>(tile.expert) * p.panels * ceil_div(p.inputs, kStepInputs) * kPanelStepBytes;
   const int32_t first_panel = static_cast<int32_t>(blockIdx.y) * T::kPanelCount;
   auto* const sums = reinterpret_cast<float*>(shared_memory());
   sum_tile<T>(p, rows, first_panel, 0, true, sums);
@@ -186,6 +186,7 @@ void launch_product(const Part& part, bool gate_up) {
   const int32_t inputs = gate_up ? experts.hidden : experts.intermediate;
   const int32_t panels = panel_count(features, gate_up);
   const Product product{.x = gate_up ? part.x : part.activated,
+                        .weight = static_cast<const std::byte*>(gate_up ? experts.gate_up : experts.down),
                         .out = gate_up ? static_cast<void*>(part.activated) : part.outputs,
                         .inputs = inputs,
                         .features = features,

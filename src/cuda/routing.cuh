@@ -18,7 +18,7 @@ struct Choice {
 };
 /// Pairs of one expert, as many as a tile of its products has tokens, or fewer.
 struct alignas(16) ExpertTile {
-  DeviceExpert expert;
+  int32_t expert = 0;
   int32_t first = 0;  ///< in RouteLists::pairs
   int32_t count = 0;
 };
@@ -204,7 +204,7 @@ __device__ inline void list_tiles(const Route& route) {
   for (int32_t i = 0; i < warp; ++i) end += shared.tile_sums[i];
   for (int32_t i = 0; i < tiles; ++i) {
     const int32_t begin = i * route.tile_tokens;
-    route.lists.tiles[end - tiles + i] = {route.experts.table[expert], expert * route.row_stride + begin,
+    route.lists.tiles[end - tiles + i] = {expert, expert * route.row_stride + begin,
                                           min(route.tile_tokens, count - begin)};
   }
   if (threadIdx.x == kRouteThreads - 1) *route.lists.tile_count = end;

@@ -68,50 +68,15 @@ void WeightLoader::pack_part(const tensor::HostTensor& part, int64_t first_featu
 }
 
 std::unique_ptr<CudaVector> WeightLoader::load_vector(std::span<const float> values) {
-  return std::make_unique<CudaVector>(brought(std::as_bytes(values)), static_cast<int64_t>(values.size()));
-}
-
-tensor::Buffer WeightLoader::brought(std::span<const std::byte> bytes) {
   const std::lock_guard lock(mutex_);
   device_.make_current();
-  tensor::Buffer buffer = allocate_device(device_.ordinal, bytes.size(), device_.set_up);
-  if (!bytes.empty()) {
-    check(cudaMemcpyAsync(buffer.data(), bytes.data(), bytes.size(), cudaMemcpyDefault, device_.set_up.get()),
+  tensor::Buffer buffer = allocate_device(device_.ordinal, values.size_bytes(), device_.set_up);
+  if (!values.empty()) {
+    check(cudaMemcpyAsync(buffer.data(), values.data(), values.size_bytes(), cudaMemcpyDefault, device_.set_up.get()),
           "cudaMemcpyAsync");
     device_.set_up.synchronize();
   }
-  return buffer;
-}
-
-std::unique_ptr<CudaExperts> WeightLoader::load_experts(std::vector<tensor::ExpertWeights> weights,
-                                                        const tensor::Routing& routing) {
-  const auto count = static_cast<int32_t>(weights.size());
-  CHECK(routing.experts_per_row >= 1 && routing.experts_per_row <= count, "{} of {} experts per row",
-        routing.experts_per_row, count);
-  if (count > kMostExperts) {
-    throw std::runtime_error(fmt::format("CUDA: a mixture of {} experts, wanted at most {}", count, kMostExperts));
-  }
-  std::vector<DeviceExpert> table;
-  const DeviceWeight& first = device_weight(*weights.front().gate_up);
-  for (const tensor::ExpertWeights& expert : weights) {
-    const DeviceWeight& gate_up = device_weight(*expert.gate_up);
-    const DeviceWeight& down = device_weight(*expert.down);
-    CHECK(gate_up.gate_up && !down.gate_up, "expert {} has not a gate-up weight and another", table.size());
-    CHECK(gate_up.out_features == first.out_features && gate_up.in_features == first.in_features &&
-              down.out_features == first.in_features && down.in_features == first.out_features,
-          "expert {} makes {} features of {}, and {} of {}, beside a first of {} and {}", table.size(),
-          gate_up.out_features, gate_up.in_features, down.out_features, down.in_features, first.out_features,
-          first.in_features);
-    table.push_back({gate_up.data, down.data});
-  }
-  tensor::Buffer on_device = brought(std::as_bytes(std::span(table)));
-  const DeviceExperts device{.table = reinterpret_cast<const DeviceExpert*>(on_device.data()),
-                             .count = count,
-                             .per_row = routing.experts_per_row,
-                             .renormalised = routing.renormalised,
-                             .hidden = first.in_features,
-                             .intermediate = first.out_features};
-  return std::make_unique<CudaExperts>(std::move(weights), routing, std::move(on_device), device);
+  return std::make_unique<CudaVector>(std::move(buffer), static_cast<int64_t>(values.size()));
 }
 
 std::unique_ptr<CudaWeight> WeightLoader::pack(std::span<const tensor::HostTensor> parts) {
@@ -167,6 +132,51 @@ std::unique_ptr<CudaEmbedding> WeightLoader::load_embedding(const tensor::HostTe
   });
   device_.set_up.synchronize();
   return std::make_unique<CudaEmbedding>(std::move(buffer), table.shape[0], width);
+}
+
+tensor::Buffer WeightLoader::gather(std::vector<tensor::ExpertWeights>& experts, WeightOf which) {
+  const DeviceWeight first = device_weight(*(experts.front().*which));
+  const size_t bytes = packed_weight_bytes(first.out_features, first.in_features, first.gate_up);
+  tensor::Buffer all = allocate_device(device_.ordinal, bytes * experts.size(), device_.set_up);
+  for (size_t i = 0; i < experts.size(); ++i) {
+    check(cudaMemcpyAsync(all.data() + i * bytes, device_weight(*(experts[i].*which)).data, bytes, cudaMemcpyDefault,
+                          device_.set_up.get()),
+          "cudaMemcpyAsync");
+  }
+  device_.set_up.synchronize();
+  for (tensor::ExpertWeights& expert : experts) (expert.*which).reset();
+  return all;
+}
+
+std::unique_ptr<CudaExperts> WeightLoader::load_experts(std::vector<tensor::ExpertWeights> weights,
+                                                        const tensor::Routing& routing) {
+  const auto count = static_cast<int32_t>(weights.size());
+  CHECK(routing.experts_per_row >= 1 && routing.experts_per_row <= count, "{} of {} experts per row",
+        routing.experts_per_row, count);
+  if (count > kMostExperts) {
+    throw std::runtime_error(fmt::format("CUDA: a mixture of {} experts, wanted at most {}", count, kMostExperts));
+  }
+  DeviceExperts experts{.count = count,
+                        .per_row = routing.experts_per_row,
+                        .renormalised = routing.renormalised,
+                        .hidden = device_weight(*weights.front().gate_up).in_features,
+                        .intermediate = device_weight(*weights.front().gate_up).out_features};
+  for (const tensor::ExpertWeights& expert : weights) {
+    const DeviceWeight& gate_up = device_weight(*expert.gate_up);
+    const DeviceWeight& down = device_weight(*expert.down);
+    CHECK(gate_up.gate_up && !down.gate_up, "an expert has not a gate-up weight and another");
+    CHECK(gate_up.out_features == experts.intermediate && gate_up.in_features == experts.hidden &&
+              down.out_features == experts.hidden && down.in_features == experts.intermediate,
+          "an expert makes {} features of {} and {} of {}, the first {} of {}", gate_up.out_features,
+          gate_up.in_features, down.out_features, down.in_features, experts.intermediate, experts.hidden);
+  }
+  const std::lock_guard lock(mutex_);
+  device_.make_current();
+  tensor::Buffer gate_up = gather(weights, &tensor::ExpertWeights::gate_up);
+  tensor::Buffer down = gather(weights, &tensor::ExpertWeights::down);
+  experts.gate_up = gate_up.data();
+  experts.down = down.data();
+  return std::make_unique<CudaExperts>(std::move(gate_up), std::move(down), routing, experts);
 }
 
 }  // namespace millrace::cuda

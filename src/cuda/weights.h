@@ -31,20 +31,18 @@ class CudaWeight final : public tensor::PackedWeight {
   DeviceWeight weight_;
 };
 
-/// The experts of a sparse layer: each in memory of its own, as it was packed, and a table of where they lie.
 class CudaExperts final : public tensor::Experts {
  public:
-  CudaExperts(std::vector<tensor::ExpertWeights> weights, const tensor::Routing& routing, tensor::Buffer table,
-              const DeviceExperts& device)
-      : weights_(std::move(weights)), routing_(routing), table_(std::move(table)), device_(device) {}
+  CudaExperts(tensor::Buffer gate_up, tensor::Buffer down, const tensor::Routing& routing, const DeviceExperts& device)
+      : gate_up_(std::move(gate_up)), down_(std::move(down)), routing_(routing), device_(device) {}
   [[nodiscard]] int32_t count() const override { return device_.count; }
   [[nodiscard]] const tensor::Routing& routing() const override { return routing_; }
   [[nodiscard]] const DeviceExperts& get() const { return device_; }
 
  private:
-  std::vector<tensor::ExpertWeights> weights_;
+  tensor::Buffer gate_up_;  // [count] packed weights
+  tensor::Buffer down_;     // [count] packed weights
   tensor::Routing routing_;
-  tensor::Buffer table_;  // DeviceExpert [count]
   DeviceExperts device_;
 };
 
@@ -72,13 +70,15 @@ class WeightLoader {
   [[nodiscard]] std::unique_ptr<CudaWeight> pack(std::span<const tensor::HostTensor> parts);
   [[nodiscard]] std::unique_ptr<CudaWeight> pack_gate_up(const tensor::HostTensor& gate, const tensor::HostTensor& up);
   [[nodiscard]] std::unique_ptr<CudaEmbedding> load_embedding(const tensor::HostTensor& table);
-  /// Contract: Backend::make_experts; weights are CudaWeights.
+  /// Contract: Backend::make_experts; weights are CudaWeights. While it gathers them, it takes up to two thirds of their
+  /// bytes beside them.
   [[nodiscard]] std::unique_ptr<CudaExperts> load_experts(std::vector<tensor::ExpertWeights> weights,
                                                           const tensor::Routing& routing);
 
  private:
-  /// Device memory with a copy of `bytes`.
-  [[nodiscard]] tensor::Buffer brought(std::span<const std::byte> bytes);
+  /// One of each expert's weights, one after another in one allocation; each is freed when it has been copied.
+  using WeightOf = std::unique_ptr<tensor::PackedWeight> tensor::ExpertWeights::*;
+  [[nodiscard]] tensor::Buffer gather(std::vector<tensor::ExpertWeights>& experts, WeightOf which);
   struct Block {
     tensor::Buffer pinned;     // [block bytes]
     tensor::Buffer on_device;  // [block bytes]

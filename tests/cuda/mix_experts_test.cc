@@ -1,5 +1,8 @@
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <numeric>
 
 #include "cuda/device_array.h"
@@ -26,6 +29,24 @@ struct Sizes {
   }
 };
 
+/// Memory of whole pages, of which parts can be taken away.
+class Pages {
+ public:
+  explicit Pages(size_t bytes)
+      : bytes_(bytes), data_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (data_ == MAP_FAILED) throw std::bad_alloc();
+  }
+  Pages(const Pages&) = delete;
+  ~Pages() { munmap(data_, bytes_); }
+  [[nodiscard]] std::byte* get() const { return static_cast<std::byte*>(data_); }
+  /// Whoever reads there ends the program.
+  void forbid(size_t begin, size_t count) const { REQUIRE(mprotect(get() + begin, count, PROT_NONE) == 0); }
+
+ private:
+  size_t bytes_;
+  void* data_;
+};
+
 /// Packed experts, and what the reference reads.
 class Layer {
  public:
@@ -35,33 +56,37 @@ class Layer {
     const auto matrix = [&](int32_t out, int32_t in) {
       return rounded_bf16(random.normal(int64_t{out} * in, 1.0f / std::sqrt(static_cast<float>(in))));
     };
-    for (int32_t i = 0; i < sizes.experts; ++i) {
+    for (size_t i = 0; i < static_cast<size_t>(sizes.experts); ++i) {
       values.push_back({matrix(inner, width), matrix(inner, width), matrix(width, inner)});
-      const auto& gate_up = packed_.emplace_back(cuda::packed_weight_bytes(inner, width, true));
-      pack(values.back().gate, inner, width, cuda::PackAs::kGate, gate_up);
-      pack(values.back().up, inner, width, cuda::PackAs::kUp, gate_up);
-      const auto& down = packed_.emplace_back(cuda::packed_weight_bytes(width, inner, false));
-      pack(values.back().down, width, inner, cuda::PackAs::kRows, down);
-      table_.push_back({packed_[packed_.size() - 2].get(), packed_.back().get()});
+      pack(values.back().gate, inner, width, cuda::PackAs::kGate, gate_up_.get() + i * gate_up_bytes_);
+      pack(values.back().up, inner, width, cuda::PackAs::kUp, gate_up_.get() + i * gate_up_bytes_);
+      pack(values.back().down, width, inner, cuda::PackAs::kRows, down_.get() + i * down_bytes_);
     }
   }
   [[nodiscard]] cuda::DeviceExperts device() const {
-    return {table_.data(), sizes_.experts, sizes_.per_row, sizes_.renormalised, sizes_.hidden, sizes_.intermediate};
+    return {gate_up_.get(),       down_.get(),   sizes_.experts,     sizes_.per_row,
+            sizes_.renormalised, sizes_.hidden, sizes_.intermediate};
   }
-  /// No memory lies there: whoever reads it ends the test.
-  void forget(int32_t expert) { table_[static_cast<size_t>(expert)] = {}; }
+  /// Nobody may read this expert from now on.
+  void forbid(size_t expert) const {
+    gate_up_.forbid(expert * gate_up_bytes_, gate_up_bytes_);
+    down_.forbid(expert * down_bytes_, down_bytes_);
+  }
   [[nodiscard]] tensor::Routing routing() const { return {sizes_.per_row, sizes_.renormalised}; }
 
   std::vector<reference::Expert> values;
 
  private:
-  static void pack(const Values& dense, int32_t rows, int32_t in, cuda::PackAs as, const DeviceArray<uint8_t>& to) {
+  static void pack(const Values& dense, int32_t rows, int32_t in, cuda::PackAs as, std::byte* to) {
     const DeviceArray<uint16_t> source(bf16_bits(dense));
-    cuda::pack_weight(nullptr, source.get(), cuda::SourceType::kBF16, rows, in, 0, as, to.get());
+    cuda::pack_weight(nullptr, source.get(), cuda::SourceType::kBF16, rows, in, 0, as, to);
   }
-  Sizes sizes_;
-  std::vector<DeviceArray<uint8_t>> packed_;
-  std::vector<cuda::DeviceExpert> table_;
+  const Sizes sizes_;
+  // Multiples of 8 KiB, which are whole pages.
+  const size_t gate_up_bytes_ = cuda::packed_weight_bytes(sizes_.intermediate, sizes_.hidden, true);
+  const size_t down_bytes_ = cuda::packed_weight_bytes(sizes_.hidden, sizes_.intermediate, false);
+  const Pages gate_up_{gate_up_bytes_ * static_cast<size_t>(sizes_.experts)};
+  const Pages down_{down_bytes_ * static_cast<size_t>(sizes_.experts)};
 };
 
 struct Rows {
@@ -186,10 +211,10 @@ TEST_CASE("rows that go to one expert, all of them, are cut into tiles without a
   for (const int32_t experts : {1, 40}) {
     const Sizes sizes{48, 24, experts, 1, 145, false};
     INFO(sizes.shown());
-    Layer layer(random, sizes);
+    const Layer layer(random, sizes);
     Rows rows = random_rows(random, sizes);
     for (size_t row = 0; row < 145; ++row) rows.logits[(row + 1) * static_cast<size_t>(experts) - 1] = 30.0f;
-    for (int32_t i = 0; i < experts - 1; ++i) layer.forget(i);
+    for (int32_t i = 0; i < experts - 1; ++i) layer.forbid(static_cast<size_t>(i));
     const Values whole = mix(layer, rows);
     check_mixture(whole, expected(layer, rows));
     for (const int64_t row : {0, 7, 8, 127, 128, 144}) {
@@ -204,7 +229,7 @@ TEST_CASE("rows of nobody stay as they are, and no expert is read for them") {
   const Sizes sizes{64, 32, 6, 2, 40, true};
   for (const int32_t owned : {0, 1, 5, 32, 33, 39}) {
     INFO("owned " << owned);
-    Layer layer(random, sizes);
+    const Layer layer(random, sizes);
     Rows rows = random_rows(random, sizes);
     for (int32_t row = 0; row < sizes.rows; ++row) {
       float* const logits = rows.logits.data() + row * sizes.experts;
@@ -216,8 +241,8 @@ TEST_CASE("rows of nobody stay as they are, and no expert is read for them") {
       }
     }
     const Values alone = mix(layer, rows_of(rows, sizes, numbers(0, owned)));
-    layer.forget(4);
-    layer.forget(5);
+    layer.forbid(4);
+    layer.forbid(5);
     const Values got = mix(layer, rows, sizes.rows - owned);
     REQUIRE(same_bits(rows_of(got, sizes.hidden, numbers(0, owned)), alone));
     REQUIRE(same_bits(rows_of(got, sizes.hidden, numbers(owned, sizes.rows)),
@@ -229,7 +254,7 @@ TEST_CASE("of equal logits of a row the experts of the lowest numbers are chosen
   INFO("seed " << test_seed());
   Random random(test_seed() + 154);
   const Sizes sizes{24, 8, 100, 5, 3, true};
-  Layer layer(random, sizes);
+  const Layer layer(random, sizes);
   Rows rows = random_rows(random, sizes);
   const auto logit = [&](size_t row, size_t expert) -> float& { return rows.logits[row * 100 + expert]; };
   std::fill(rows.logits.begin(), rows.logits.begin() + 100, 1.5f);  // 0 to 4
@@ -238,8 +263,8 @@ TEST_CASE("of equal logits of a row the experts of the lowest numbers are chosen
   for (size_t i = 0; i < 100; ++i) logit(2, i) = -kInfinity;
   for (const size_t i : {70u, 71u}) logit(2, i) = 4.0f;  // 0 to 2, with no weight
   check_mixture(mix(layer, rows), expected(layer, rows));
-  for (int32_t i = 0; i < 100; ++i) {
-    if (i > 4 && i != 67 && i != 35 && i != 34 && i != 66 && i != 70 && i != 71) layer.forget(i);
+  for (size_t i = 5; i < 100; ++i) {
+    if (i != 67 && i != 35 && i != 34 && i != 66 && i != 70 && i != 71) layer.forbid(i);
   }
   check_mixture(mix(layer, rows), expected(layer, rows));
 }
@@ -306,7 +331,7 @@ TEST_CASE("scratch serves one layer after another, of any sizes, and grows no fu
     const Rows rows = random_rows(random, sizes);
     REQUIRE(same_bits(mix(layer.device(), rows, workspace), mix(layer, rows)));
   }
-  const cuda::DeviceExperts large{nullptr, 128, 8, true, 2048, 768};
+  const cuda::DeviceExperts large{nullptr, nullptr, 128, 8, true, 2048, 768};
   size_t last = 0;
   for (int32_t rows = 1; rows <= 1 << 20; rows *= 2) {
     const size_t bytes = cuda::mix_experts_workspace_bytes(large, rows);
@@ -318,13 +343,13 @@ TEST_CASE("scratch serves one layer after another, of any sizes, and grows no fu
 
 TEST_CASE("experts that the op cannot take, and scratch for no row, are refused") {
   const auto bytes_of = [](int32_t count, int32_t per_row) {
-    return cuda::mix_experts_workspace_bytes({nullptr, count, per_row, true, 8, 8}, 1);
+    return cuda::mix_experts_workspace_bytes({nullptr, nullptr, count, per_row, true, 8, 8}, 1);
   };
   REQUIRE(bytes_of(cuda::kMostExperts, cuda::kMostExperts) > 0);
   REQUIRE_THROWS_WITH(bytes_of(513, 8), "mix_experts: 8 of 513 experts per row, wanted at least one of at most 512");
   REQUIRE_THROWS_AS(bytes_of(8, 9), std::invalid_argument);
   REQUIRE_THROWS_AS(bytes_of(8, 0), std::invalid_argument);
-  const cuda::DeviceExperts experts{nullptr, 4, 2, true, 8, 8};
+  const cuda::DeviceExperts experts{nullptr, nullptr, 4, 2, true, 8, 8};
   const size_t one = cuda::mix_experts_workspace_bytes(experts, 1);
   REQUIRE_THROWS_WITH(cuda::mix_experts(nullptr, nullptr, nullptr, experts, {}, 1, nullptr, nullptr, one - 1),
                       fmt::format("mix_experts: scratch of {} bytes, wanted {} for one row", one - 1, one));

@@ -43,16 +43,19 @@ std::vector<Choice> choices_of(const float* logits, const DeviceExperts& experts
 }
 
 /// hidden [hidden] += weight · expert(x [hidden]).
-void add_expert(const uint16_t* x, const DeviceExpert& expert, float weight, size_t width, size_t intermediate,
-                float* hidden) {
+void add_expert(const uint16_t* x, const DeviceExperts& experts, const Choice& choice, float* hidden) {
+  const auto width = static_cast<size_t>(experts.hidden);
+  const auto intermediate = static_cast<size_t>(experts.intermediate);
+  const uint16_t* gate_up = bf16(experts.gate_up) + choice.expert * 2 * intermediate * width;
+  const uint16_t* down = bf16(experts.down) + choice.expert * intermediate * width;
   std::vector<uint16_t> activated(intermediate);
   for (size_t i = 0; i < intermediate; ++i) {
-    const float gate = dot(x, bf16(expert.gate_up) + 2 * i * width, width);
-    const float up = dot(x, bf16(expert.gate_up) + (2 * i + 1) * width, width);
+    const float gate = dot(x, gate_up + 2 * i * width, width);
+    const float up = dot(x, gate_up + (2 * i + 1) * width, width);
     activated[i] = to_bf16(gate / (1.0f + std::exp(-gate)) * up);
   }
   for (size_t i = 0; i < width; ++i) {
-    hidden[i] += weight * dot(activated.data(), bf16(expert.down) + i * intermediate, intermediate);
+    hidden[i] += choice.weight * dot(activated.data(), down + i * intermediate, intermediate);
   }
 }
 
@@ -70,8 +73,7 @@ void mix_experts(cudaStream_t stream, const void* x, const float* router_logits,
     const auto rows = static_cast<size_t>(batch.row_begin[*batch.sequence_count]);
     for (size_t row = 0; row < rows; ++row) {
       for (const Choice& choice : choices_of(router_logits + row * count, experts)) {
-        add_expert(bf16(x) + row * width, experts.table[choice.expert], choice.weight, width,
-                   static_cast<size_t>(experts.intermediate), hidden + row * width);
+        add_expert(bf16(x) + row * width, experts, choice, hidden + row * width);
       }
     }
   });
