@@ -160,7 +160,7 @@ TEST_CASE("mixtures agree with the reference, whatever tile their rows make") {
                             {128, 48, 3, 1, 33, true},  // tiles of 32
                             {40, 16, 2, 2, 130, true},  // rows beyond a tile of 128
                             {33, 7, 5, 3, 70, false},   // of no multiple of anything
-                            {300, 8, 3, 2, 40, true},   // sums in splits
+                            {600, 8, 3, 2, 40, true},   // sums in splits
                             {16, 8, 130, 5, 20, true},  // experts of five words, most without rows
                             {8, 8, 512, 33, 3, false},  // the most experts
                             {1, 1, 1, 1, 2, true}};
@@ -185,7 +185,7 @@ TEST_CASE("a row of a mixture has the same bits among 1 to 150 rows, in tiles of
   INFO("seed " << test_seed());
   Random random(test_seed() + 151);
   // Experts of the second are so many that their tiles are narrow with any rows.
-  for (const Sizes& sizes : {Sizes{260, 24, 4, 2, 150, true}, Sizes{40, 16, 30, 3, 150, false}}) {
+  for (const Sizes& sizes : {Sizes{530, 24, 4, 2, 150, true}, Sizes{40, 16, 30, 3, 150, false}}) {
     INFO(sizes.shown());
     const Layer layer(random, sizes);
     Rows rows = random_rows(random, sizes);
@@ -203,6 +203,50 @@ TEST_CASE("a row of a mixture has the same bits among 1 to 150 rows, in tiles of
           same_bits(mix(layer.device(), rows_of(rows, sizes, some), workspace), rows_of(whole, sizes.hidden, some)));
     }
   }
+}
+
+TEST_CASE("an expert alone has the bits of the dense products, in whatever blocks these add their splits") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 158);
+  for (const int32_t count : {1, 7, 40}) {
+    const Sizes sizes{700, 530, 1, 1, count, false};
+    INFO(sizes.shown());
+    const Layer layer(random, sizes);
+    Rows rows = random_rows(random, sizes);
+    std::ranges::fill(rows.hidden, 0.0f);
+    const cuda::DeviceWeight gate_up{layer.device().gate_up, sizes.intermediate, sizes.hidden, true};
+    const cuda::DeviceWeight down{layer.device().down, sizes.hidden, sizes.intermediate, false};
+    const DeviceArray<uint8_t> workspace(
+        std::max(cuda::matmul_workspace_bytes(sizes.intermediate, sizes.hidden, true, count),
+                 cuda::matmul_workspace_bytes(sizes.hidden, sizes.intermediate, false, count)));
+    const DeviceArray<uint16_t> x(bf16_bits(rows.x));
+    const DeviceArray<uint16_t> activated(static_cast<size_t>(count) * static_cast<size_t>(sizes.intermediate), 0xFF);
+    const DeviceArray<float> out(rows.x.size(), 0xFF);
+    cuda::matmul_silu_mul(nullptr, x.get(), gate_up, count, activated.get(), workspace.get());
+    cuda::matmul(nullptr, activated.get(), down, nullptr, count, out.get(), cuda::OutputType::kF32, workspace.get());
+    REQUIRE(mix(layer, rows) == out.values());
+  }
+}
+
+TEST_CASE("what a row's experts make is added in the order of their numbers, whatever their logits") {
+  const DeviceArray<uint8_t> gate_up(3 * cuda::packed_weight_bytes(1, 1, true));
+  const DeviceArray<uint8_t> down(3 * cuda::packed_weight_bytes(1, 1, false));
+  // So large that the last is rounded beside one of the others.
+  const Values downs = {0x1p22f, -0x1p22f, 1.0f};
+  for (size_t i = 0; i < downs.size(); ++i) {
+    const auto pack = [&](float value, cuda::PackAs as, const DeviceArray<uint8_t>& to) {
+      const DeviceArray<float> source(Values{value});
+      cuda::pack_weight(nullptr, source.get(), cuda::SourceType::kF32, 1, 1, 0, as, to.get() + i * to.size() / 3);
+    };
+    pack(16.0f, cuda::PackAs::kGate, gate_up);  // rounded, its silu is itself
+    pack(1.0f, cuda::PackAs::kUp, gate_up);
+    pack(downs[i], cuda::PackAs::kRows, down);
+  }
+  const cuda::DeviceExperts experts{gate_up.get(), down.get(), 3, 3, true, 1, 1};
+  const DeviceArray<uint8_t> workspace = workspace_for(experts, 2);
+  const Values got = mix(experts, {{1.0f, 1.0f}, {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 1.0f}, {0.0f, 0.0f}}, workspace);
+  REQUIRE(got[0] == 16.0f * (1.0f / 3.0f));
+  REQUIRE(got[1] == Approx(16.0 * std::exp(1.0) / (2.0 + std::exp(1.0))).epsilon(1e-6));
 }
 
 TEST_CASE("rows that go to one expert, all of them, are cut into tiles without a trace") {
