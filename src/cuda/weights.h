@@ -70,8 +70,8 @@ class WeightLoader {
   [[nodiscard]] std::unique_ptr<CudaWeight> pack(std::span<const tensor::HostTensor> parts);
   [[nodiscard]] std::unique_ptr<CudaWeight> pack_gate_up(const tensor::HostTensor& gate, const tensor::HostTensor& up);
   [[nodiscard]] std::unique_ptr<CudaEmbedding> load_embedding(const tensor::HostTensor& table);
-  /// Contract: Backend::make_experts; weights are CudaWeights. While it gathers them, it takes up to two thirds of their
-  /// bytes beside them.
+  /// Contract: Backend::make_experts; weights are CudaWeights. While it gathers them, it takes up to two thirds of
+  /// their bytes beside them.
   [[nodiscard]] std::unique_ptr<CudaExperts> load_experts(std::vector<tensor::ExpertWeights> weights,
                                                           const tensor::Routing& routing);
 
