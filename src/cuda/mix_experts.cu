@@ -31,25 +31,37 @@ struct ListedRows {
   __device__ int32_t target(int token) const { return targets[token]; }
 };
 
-/// Grid: [bound of tiles, feature tiles]. Products of each tile's expert with its rows: of pair p, x has the row p /
-/// `pairs_per_row`, and out row p. One block adds all splits of a sum: experts are many.
+struct ExpertProduct {
+  RouteLists lists;
+  int32_t row_stride = 0;     ///< Route's
+  int32_t pairs_per_row = 1;  ///< of pair p, x has the row p / pairs_per_row, and out the row p
+  int32_t feature_tiles = 0;
+};
+
+/// Grid: [bound of tiles · feature tiles]. Products of each expert with its rows. The blocks of one expert follow one
+/// another, those that read the same weights first, so that these, and the expert's rows, come from the cache. One
+/// block adds all splits of a sum: experts are many.
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kMinBlocks)
-    expert_product_kernel(Product p, RouteLists lists, int32_t pairs_per_row) {
-  const auto index = static_cast<int32_t>(blockIdx.x);
-  const ExpertTile tile = lists.tiles[index];  // read beside the count, not after it
-  if (index >= *lists.tile_count) return;
+__global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) expert_product_kernel(Product p, ExpertProduct which) {
+  const auto block = static_cast<int32_t>(blockIdx.x);
+  const int32_t listed = block / which.feature_tiles;
+  const ExpertTiles tiles = which.lists.tiles[listed];  // read beside the count, not after it
+  if (listed >= *which.lists.tile_count) return;
+  const int32_t own_block = block - tiles.first * which.feature_tiles;
+  const int32_t first_panel = own_block / tiles.count * T::kPanelCount;
+  const int32_t first = own_block % tiles.count * T::kTokenCount;
+  const int32_t count = min(T::kTokenCount, tiles.pairs - first);
+  const int32_t* const pairs = which.lists.pairs + static_cast<size_t>(tiles.expert) * which.row_stride + first;
   auto* const sources = reinterpret_cast<int32_t*>(shared_memory() + T::kSharedBytes);
   int32_t* const targets = sources + T::kTokenCount;
   for (int token = threadIdx.x; token < T::kTokenCount; token += T::kThreads) {
-    const int32_t pair = token < tile.count ? lists.pairs[tile.first + token] : 0;
-    sources[token] = pair / pairs_per_row;
+    const int32_t pair = token < count ? pairs[token] : 0;
+    sources[token] = pair / which.pairs_per_row;
     targets[token] = pair;
   }
   __syncthreads();
-  const ListedRows rows{sources, targets, tile.count};
-  p.weight += static_cast<size_t>(tile.expert) * p.panels * ceil_div(p.inputs, kStepInputs) * kPanelStepBytes;
-  const int32_t first_panel = static_cast<int32_t>(blockIdx.y) * T::kPanelCount;
+  const ListedRows rows{sources, targets, count};
+  p.weight += static_cast<size_t>(tiles.expert) * p.panels * ceil_div(p.inputs, kStepInputs) * kPanelStepBytes;
   auto* const sums = reinterpret_cast<float*>(shared_memory());
   sum_tile<T>(p, rows, first_panel, 0, true, sums);
   finish_tile<T>(p, rows, first_panel * kPanelRows, sums);
@@ -83,10 +95,6 @@ __global__ void __launch_bounds__(kSumThreads)
   }
 }
 
-int32_t row_words(const DeviceExperts& experts) {
-  return ceil_div(experts.count, kLanes);
-}
-
 /// The most tiles that `pairs` pairs make, however they are spread over the experts.
 size_t most_tiles(const DeviceExperts& experts, size_t pairs, int32_t tokens) {
   const auto count = static_cast<size_t>(experts.count);
@@ -105,23 +113,26 @@ int32_t expert_tile_tokens(const DeviceExperts& experts, int32_t rows) {
 struct Layout {
   Layout(const DeviceExperts& experts, int32_t rows) {
     const auto of_rows = static_cast<size_t>(rows);
-    const size_t pairs = of_rows * static_cast<size_t>(experts.per_row);
-    const size_t tiles = most_tiles(experts, pairs, Tokens8::kTokenCount);
-    choices = next(2 * sizeof(uint32_t));
-    weights = next(of_rows * static_cast<size_t>(row_words(experts)) * sizeof(Choice));
-    listed = next(pairs * sizeof(float));
-    tile_list = next(of_rows * static_cast<size_t>(experts.count) * sizeof(int32_t));
-    activated = next(tiles * sizeof(ExpertTile));
-    outputs = next(pairs * static_cast<size_t>(experts.intermediate) * sizeof(uint16_t));
-    bytes = next(pairs * static_cast<size_t>(experts.hidden) * sizeof(float));
+    const size_t pairs_of_rows = of_rows * static_cast<size_t>(experts.per_row);
+    arrived = take(sizeof(uint32_t));
+    tile_count = take(sizeof(int32_t));
+    choices = take(of_rows * static_cast<size_t>(ceil_div(experts.count, kLanes)) * sizeof(Choice));
+    weights = take(pairs_of_rows * sizeof(float));
+    pairs = take(of_rows * static_cast<size_t>(experts.count) * sizeof(int32_t));
+    tiles = take(most_tiles(experts, pairs_of_rows, Tokens8::kTokenCount) * sizeof(ExpertTiles));
+    activated = take(pairs_of_rows * static_cast<size_t>(experts.intermediate) * sizeof(uint16_t));
+    outputs = take(pairs_of_rows * static_cast<size_t>(experts.hidden) * sizeof(float));
   }
-  /// The end of a part of so many bytes, where the next one begins.
-  size_t next(size_t part) {
+  size_t bytes = 0;
+  size_t arrived, tile_count, choices, weights, pairs, tiles, activated, outputs;
+
+ private:
+  size_t take(size_t count) {
     constexpr size_t kAlignment = 256;
-    return end = (end + part + kAlignment - 1) / kAlignment * kAlignment;
+    const size_t begin = bytes;
+    bytes = (begin + count + kAlignment - 1) / kAlignment * kAlignment;
+    return begin;
   }
-  size_t end = 0;
-  size_t choices, weights, listed, tile_list, activated, outputs, bytes;
 };
 
 /// How many of `rows` rows have room in so many bytes.
@@ -143,19 +154,31 @@ void check_experts(const DeviceExperts& experts) {
   }
 }
 
-/// What one part is computed from.
+/// What one part is computed from, and in what.
 struct Part {
-  cudaStream_t stream;
-  const uint16_t* x;    // [rows, hidden]
-  const float* logits;  // [rows, experts]
+  cudaStream_t stream = nullptr;
+  const uint16_t* x = nullptr;    // [rows, hidden]
+  const float* logits = nullptr;  // [rows, experts]
   const DeviceExperts& experts;
   const DeviceBatch& batch;
-  int32_t first_row;
-  int32_t rows;
-  float* hidden;  // [rows, hidden]
-  RouteLists lists;
-  uint16_t* activated;  // [pairs, intermediate]
-  float* outputs;       // [pairs, hidden]
+  int32_t first_row = 0;
+  int32_t rows = 0;
+  float* hidden = nullptr;  // [rows, hidden]
+  RouteLists lists = {};
+  uint16_t* activated = nullptr;  // [pairs, intermediate]
+  float* outputs = nullptr;       // [pairs, hidden]
+
+  void place(std::byte* scratch) {
+    const Layout at(experts, rows);
+    lists = {.arrived = reinterpret_cast<uint32_t*>(scratch + at.arrived),
+             .tile_count = reinterpret_cast<int32_t*>(scratch + at.tile_count),
+             .choices = reinterpret_cast<Choice*>(scratch + at.choices),
+             .weights = reinterpret_cast<float*>(scratch + at.weights),
+             .pairs = reinterpret_cast<int32_t*>(scratch + at.pairs),
+             .tiles = reinterpret_cast<ExpertTiles*>(scratch + at.tiles)};
+    activated = reinterpret_cast<uint16_t*>(scratch + at.activated);
+    outputs = reinterpret_cast<float*>(scratch + at.outputs);
+  }
 };
 
 void launch_route(const Part& part, int32_t tokens) {
@@ -196,11 +219,13 @@ void launch_product(const Part& part, bool gate_up) {
   constexpr size_t kShared = T::kSharedBytes + 2 * T::kTokenCount * sizeof(int32_t);
   static_assert(kShared <= kSharedOfAny);
   const size_t pairs = static_cast<size_t>(part.rows) * static_cast<size_t>(experts.per_row);
-  const auto tiles = static_cast<uint32_t>(most_tiles(experts, pairs, T::kTokenCount));
-  launch<expert_product_kernel<T>>(
-      {"expert_product", dim3(tiles, static_cast<uint32_t>(ceil_div(panels, T::kPanelCount))), dim3(T::kThreads),
-       kShared},
-      part.stream, product, part.lists, gate_up ? experts.per_row : 1);
+  const int32_t feature_tiles = ceil_div(panels, T::kPanelCount);
+  const auto blocks = static_cast<uint32_t>(most_tiles(experts, pairs, T::kTokenCount)) * feature_tiles;
+  launch<expert_product_kernel<T>>({"expert_product", dim3(blocks), dim3(T::kThreads), kShared}, part.stream, product,
+                                   ExpertProduct{.lists = part.lists,
+                                                 .row_stride = part.rows,
+                                                 .pairs_per_row = gate_up ? experts.per_row : 1,
+                                                 .feature_tiles = feature_tiles});
 }
 
 void run_part(const Part& part) {
@@ -236,28 +261,20 @@ void mix_experts(cudaStream_t stream, const void* x, const float* router_logits,
     throw std::invalid_argument("mix_experts: scratch of " + std::to_string(workspace_bytes) + " bytes, wanted " +
                                 std::to_string(Layout(experts, 1).bytes) + " for one row");
   }
-  auto* const scratch = static_cast<std::byte*>(workspace);
   for (int32_t first = 0; first < rows; first += most) {
     const int32_t count = most < rows - first ? most : rows - first;
-    const Layout at(experts, count);
     const auto row = static_cast<size_t>(first);
     const auto width = static_cast<size_t>(experts.hidden);
-    run_part({.stream = stream,
+    Part part{.stream = stream,
               .x = static_cast<const uint16_t*>(x) + row * width,
               .logits = router_logits + row * static_cast<size_t>(experts.count),
               .experts = experts,
               .batch = batch,
               .first_row = first,
               .rows = count,
-              .hidden = hidden + row * width,
-              .lists = {.arrived = reinterpret_cast<uint32_t*>(scratch),
-                        .tile_count = reinterpret_cast<int32_t*>(scratch) + 1,
-                        .choices = reinterpret_cast<Choice*>(scratch + at.choices),
-                        .weights = reinterpret_cast<float*>(scratch + at.weights),
-                        .pairs = reinterpret_cast<int32_t*>(scratch + at.listed),
-                        .tiles = reinterpret_cast<ExpertTile*>(scratch + at.tile_list)},
-              .activated = reinterpret_cast<uint16_t*>(scratch + at.activated),
-              .outputs = reinterpret_cast<float*>(scratch + at.outputs)});
+              .hidden = hidden + row * width};
+    part.place(static_cast<std::byte*>(workspace));
+    run_part(part);
   }
 }
 

@@ -16,11 +16,12 @@ struct Choice {
   uint32_t bits = 0;    ///< an expert each, the lowest first
   uint32_t before = 0;  ///< how many the row chose of lower number
 };
-/// Pairs of one expert, as many as a tile of its products has tokens, or fewer.
-struct alignas(16) ExpertTile {
+/// The tiles of one expert's products, which follow one another in the list.
+struct alignas(16) ExpertTiles {
   int32_t expert = 0;
-  int32_t first = 0;  ///< in RouteLists::pairs
+  int32_t first = 0;  ///< in the list
   int32_t count = 0;
+  int32_t pairs = 0;
 };
 
 /// A pair is a row and one of its experts: row · per_row + how many the row chose of lower number. So the pairs of a
@@ -31,7 +32,7 @@ struct RouteLists {
   Choice* choices = nullptr;      // [experts / 32, row_stride]
   float* weights = nullptr;       // [pairs]
   int32_t* pairs = nullptr;       // [experts, row_stride] those of each expert, by row
-  ExpertTile* tiles = nullptr;    // by expert, then by row
+  ExpertTiles* tiles = nullptr;   // [tiles] of each the expert's, by expert
 };
 
 struct Route {
@@ -202,11 +203,7 @@ __device__ inline void list_tiles(const Route& route) {
   if (lane == kLanes - 1) shared.tile_sums[warp] = end;
   __syncthreads();
   for (int32_t i = 0; i < warp; ++i) end += shared.tile_sums[i];
-  for (int32_t i = 0; i < tiles; ++i) {
-    const int32_t begin = i * route.tile_tokens;
-    route.lists.tiles[end - tiles + i] = {expert, expert * route.row_stride + begin,
-                                          min(route.tile_tokens, count - begin)};
-  }
+  for (int32_t i = end - tiles; i < end; ++i) route.lists.tiles[i] = {expert, end - tiles, tiles, count};
   if (threadIdx.x == kRouteThreads - 1) *route.lists.tile_count = end;
 }
 
