@@ -76,7 +76,7 @@ class WeightLoader {
                                                           const tensor::Routing& routing);
 
  private:
-  /// One of each expert's weights, one after another in one allocation; each is freed when it has been copied.
+  /// One of each expert's weights, one after another in one allocation; they are freed when all have been copied.
   using WeightOf = std::unique_ptr<tensor::PackedWeight> tensor::ExpertWeights::*;
   [[nodiscard]] tensor::Buffer gather(std::vector<tensor::ExpertWeights>& experts, WeightOf which);
   struct Block {

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <future>
 
+#include "conformance/harness.h"
 #include "cuda/device.h"
 #include "cuda/kernels.h"
 #include "cuda/submissions.h"
@@ -291,4 +292,20 @@ TEST_CASE("memory that is short is told with what was wanted and what is left") 
   REQUIRE_THROWS_WITH(cuda::make_backend({.device = 1}), Catch::Contains("cudaSetDevice"));
   REQUIRE(backend->description() == "cuda Emulated GPU, sm_90, 4 SMs");
   REQUIRE(backend->kv_format() == "bf16 cuda sm_90");
+}
+
+TEST_CASE("a mixture of more experts than the op takes is refused when it is loaded, by its number") {
+  const CleanRuntime clean;
+  const auto backend = cuda::make_backend({});
+  const HostMatrix matrix({1.0f}, tensor::DType::kF32, 1, 1);
+  const auto experts_of = [&](int32_t count) {
+    std::vector<tensor::ExpertWeights> weights;
+    for (int32_t i = 0; i < count; ++i) {
+      const tensor::HostTensor tensor = matrix.tensor();
+      weights.push_back({backend->pack_gate_up(tensor, tensor), backend->pack({&tensor, 1})});
+    }
+    return backend->make_experts(std::move(weights), {.experts_per_row = 1});
+  };
+  REQUIRE(experts_of(cuda::kMostExperts)->count() == cuda::kMostExperts);
+  REQUIRE_THROWS_WITH(experts_of(cuda::kMostExperts + 1), "CUDA: a mixture of 513 experts, wanted at most 512");
 }
