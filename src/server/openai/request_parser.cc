@@ -109,9 +109,9 @@ void describe_prediction(SchemaWriter& schema) {
       .key("required")
       .raw(R"(["type","content"])")
       .key("properties")
-      .raw(
-          R"({"type":{"const":"content"},"content":{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"object",)"
-          R"("required":["type","text"],"properties":{"type":{"const":"text"},"text":{"type":"string"}}}}]}})");
+      .raw(R"({"type":{"const":"content"},"content":{"anyOf":[{"type":"string"},{"type":"array","items":{"type":)"
+           R"("object","required":["type","text"],"properties":{"type":{"const":"text"},)"
+           R"("text":{"type":"string"}}}}]}})");
 }
 
 constexpr std::array kChatFields = {
