@@ -62,6 +62,7 @@ std::vector<Draft> Drafter::guess(std::span<const TokenId> tokens, size_t most) 
 }
 
 void Drafter::follow(std::span<const TokenId> tokens) {
+  if (uses_history_ && ends_.size() < 2 * tokens.size()) grow(tokens);
   for (const size_t end = std::min(tokens.size(), seen_ + kSeenAtOnce); seen_ < end;) {
     const TokenId token = tokens[seen_];
     if (history_at_) history_at_ = tokens[*history_at_] == token ? std::optional(*history_at_ + 1) : std::nullopt;
@@ -95,16 +96,15 @@ void Drafter::follow_prediction(std::span<const TokenId> tokens) {
 
 void Drafter::index(std::span<const TokenId> tokens) {
   if (tokens.size() < kGram) return;
-  if (ends_.size() < 2 * tokens.size()) grow(tokens);
   uint32_t& end = end_of_gram(tokens);
   if (!history_at_ && end > 0) history_at_ = end;
   end = static_cast<uint32_t>(tokens.size());
 }
 
-/// Without the newest n-gram.
+/// Has room for all of `tokens`, and what has been seen of them.
 void Drafter::grow(std::span<const TokenId> tokens) {
   ends_.assign(std::bit_ceil(std::max(kFewestSlots, 4 * tokens.size())), 0);
-  for (size_t end = kGram; end < tokens.size(); ++end) {
+  for (size_t end = kGram; end <= seen_; ++end) {
     end_of_gram(tokens.first(end)) = static_cast<uint32_t>(end);
   }
 }
