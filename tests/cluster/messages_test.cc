@@ -114,8 +114,8 @@ TEST_CASE("a cut, an overlong or a boastful message is refused") {
 
 TEST_CASE("messages have the bytes that docs/wire.md says") {
   const auto bytes_of = [](const Message& message) { return hex_of(encode(message)); };
-  REQUIRE(bytes_of(Hello{6, 1, 2, {0x0102030405060708, 0x1112131415161718}, 0x7594}) ==
-          hex_of("00 06000000 01000000 02000000 0807060504030201 1817161514131211 9475"));
+  REQUIRE(bytes_of(Hello{kProtocolVersion, 1, 2, {0x0102030405060708, 0x1112131415161718}, 0x7594}) ==
+          hex_of("00 07000000 01000000 02000000 0807060504030201 1817161514131211 9475"));
   Assignment assignment;
   assignment.ring_id = 1;
   assignment.first_stage = 2;
@@ -124,6 +124,7 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
   assignment.page_size = 6;
   assignment.max_batch_tokens = 7;
   assignment.max_running = 8;
+  assignment.max_draft_rows = 12;
   assignment.window = 9;
   assignment.drawable_vocab = 10;
   assignment.memory_fraction = 0.5;
@@ -133,7 +134,7 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
   assignment.watchdog_ns = 11;
   assignment.has_store = true;
   REQUIRE(bytes_of(assignment) == hex_of(R"(01 0100000000000000 02000000 03000000 01000000 04000000 05000000
-      06000000 07000000 08000000 09000000 0a000000 000000000000e03f 01000000 62 01000000 61 01000000 6e
+      06000000 07000000 08000000 0c000000 09000000 0a000000 000000000000e03f 01000000 62 01000000 61 01000000 6e
       0b00000000000000 01)"));
   REQUIRE(bytes_of(Loaded{1, "c", {"d", "p", ""}, {"", "", "m"}, {"s"}}) == hex_of(R"(02 0100000000000000
       01000000 63 01000000 64 01000000 70 00000000 00000000 00000000 01000000 6d 01000000 01000000 73)"));

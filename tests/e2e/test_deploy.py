@@ -15,7 +15,8 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 
 
 LABELS = set("stage cause from to end sender receiver in_flight phase work route status refused "
-             "graph replayed new failed too_large loading off".split())
+             "graph replayed new failed too_large loading off "
+             "source ngram prediction form fate accepted rejected".split())
 # test_devices.py has a server with one.
 OF_A_GPU = {"decode_steps_total"}
 
