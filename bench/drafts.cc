@@ -70,7 +70,7 @@ std::vector<Reply> ask(sched::Engine& engine, const std::vector<sched::GenerateR
   return replies;
 }
 
-/// Tokens per second from the moment when every sequence has its first one to the first end.
+/// The sum of what each sequence has from its first token on, tokens per second.
 double decode_rate(const std::vector<Reply>& replies) {
   double rate = 0;
   for (const Reply& reply : replies) {

@@ -12,8 +12,7 @@
 namespace millrace::sched {
 
 /// Which masks of tokens the last stage has, as the head knows it. A mask travels once, with the first plan that uses
-/// it,
-/// and has a place until the least recently used one's is needed. Follows from the plans alone, in their order.
+/// it, and has a place until the least recently used one's is needed. Follows from the plans alone, in their order.
 class MaskTable {
  public:
   /// A plan may use mask_places(slot_count) masks; places that it does not need keep those of earlier plans.

@@ -20,7 +20,7 @@ struct TokenizerParts;
 class Tokenizer {
  public:
   /// Reads `model_dir`/tokenizer.json and, if present, tokenizer_config.json. Errors: kNotFound, kData. A component
-  /// that is not implemented is an error that names it.
+  /// of an unknown type is an error that names it.
   static Result<std::shared_ptr<const Tokenizer>> load(const std::filesystem::path& model_dir);
   /// The same from the files' contents; `config_json` may be empty.
   static Result<std::shared_ptr<const Tokenizer>> from_json(std::string_view tokenizer_json,

@@ -58,7 +58,7 @@ def complete(server, **more):
     request = {"model": MODEL.name, "prompt": PROMPT, "max_tokens": 200, "logprobs": 2, "return_token_ids": True, **more}
     answer = requests.post(server.url + "/v1/completions", json=request, timeout=PATIENCE_S)
     assert answer.status_code == 200, answer.text
-    return [{key: value for key, value in choice.items()} for choice in answer.json()["choices"]]
+    return answer.json()["choices"]
 
 
 def chat(server, **more):

@@ -145,7 +145,8 @@ class Document {
 [[nodiscard]] std::span<const Field<CommonRequest>> common_fields();
 /// What holds between fields, once all are read.
 [[nodiscard]] Refusal check_common(const CommonRequest& request);
-/// Refuses what changes the answer and is not implemented (adapters, audio, …); tools where it `is_chat` not.
+/// Refuses what changes the answers of other servers and is none of this one's (adapters, audio, …), and the tools of
+/// what is no chat.
 [[nodiscard]] Refusal check_unsupported(simdjson::dom::object object, bool is_chat);
 /// Whether check_unsupported looks at the members of this name.
 [[nodiscard]] bool is_checked(std::string_view name);
