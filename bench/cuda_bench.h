@@ -12,22 +12,32 @@
 #include <utility>
 #include <vector>
 
-/// What the measurements on a GPU have in common: device memory and event timing.
+/// What the measurements on a GPU have in common: device memory, event timing, and the ceiling that is memory's.
 namespace millrace::bench {
 
 inline void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) throw std::runtime_error(fmt::format("{}: {}", what, cudaGetErrorString(status)));
+}
+/// For what comes before a measurement.
+inline cudaStream_t preparing() {
+  static const cudaStream_t kept = [] {
+    cudaStream_t stream = nullptr;
+    check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), "cudaStreamCreateWithPriority");
+    return stream;
+  }();
+  return kept;
 }
 /// Zeroed device memory.
 class DeviceBytes {
  public:
   explicit DeviceBytes(size_t bytes) : bytes_(bytes) {
     check(cudaMalloc(&data_, std::max<size_t>(bytes, 16)), "cudaMalloc");
-    check(cudaMemset(data_, 0, std::max<size_t>(bytes, 16)), "cudaMemset");
+    check(cudaMemsetAsync(data_, 0, std::max<size_t>(bytes, 16), preparing()), "cudaMemsetAsync");
+    check(cudaStreamSynchronize(preparing()), "cudaStreamSynchronize");
   }
   template <class T>
   explicit DeviceBytes(const std::vector<T>& values) : DeviceBytes(values.size() * sizeof(T)) {
-    check(cudaMemcpy(data_, values.data(), bytes_, cudaMemcpyHostToDevice), "cudaMemcpy");
+    fill(0, values.data(), bytes_);
   }
   DeviceBytes(DeviceBytes&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -38,6 +48,10 @@ class DeviceBytes {
     return static_cast<T*>(data_);
   }
   [[nodiscard]] size_t bytes() const { return bytes_; }
+  void fill(size_t at, const void* values, size_t bytes) {
+    check(cudaMemcpyAsync(as<char>() + at, values, bytes, cudaMemcpyDefault, preparing()), "cudaMemcpyAsync");
+    check(cudaStreamSynchronize(preparing()), "cudaStreamSynchronize");
+  }
 
  private:
   void* data_ = nullptr;
@@ -54,9 +68,7 @@ inline DeviceBytes random_bf16(size_t count) {
   }
   DeviceBytes bytes(count * sizeof(uint16_t));
   for (size_t at = 0; at < count; at += block.size()) {
-    check(cudaMemcpy(bytes.as<uint16_t>() + at, block.data(), std::min(block.size(), count - at) * sizeof(uint16_t),
-                     cudaMemcpyHostToDevice),
-          "cudaMemcpy");
+    bytes.fill(at * sizeof(uint16_t), block.data(), std::min(block.size(), count - at) * sizeof(uint16_t));
   }
   return bytes;
 }
@@ -66,8 +78,8 @@ inline DeviceBytes random_bf16(size_t count) {
 inline double seconds(cudaStream_t stream, const std::function<void(int)>& call, int calls = 20, int runs = 7) {
   cudaEvent_t begin = nullptr;
   cudaEvent_t end = nullptr;
-  check(cudaEventCreate(&begin), "cudaEventCreate");
-  check(cudaEventCreate(&end), "cudaEventCreate");
+  check(cudaEventCreateWithFlags(&begin, cudaEventDefault), "cudaEventCreateWithFlags");
+  check(cudaEventCreateWithFlags(&end, cudaEventDefault), "cudaEventCreateWithFlags");
   int before = 0;
   while (before < 3) call(before++);
   std::vector<float> times;
@@ -82,6 +94,18 @@ inline double seconds(cudaStream_t stream, const std::function<void(int)>& call,
   cudaEventDestroy(end);
   std::sort(times.begin(), times.end());
   return static_cast<double>(times[times.size() / 2]) * 1e-3 / calls;
+}
+
+inline constexpr size_t kColdBytes = size_t{512} << 20;  ///< more than any cache holds
+
+/// Bytes that a copy of `bytes` within the device's memory reads and writes per second, together.
+inline double copy_bandwidth(cudaStream_t stream, size_t bytes = kColdBytes) {
+  const DeviceBytes from(bytes);
+  const DeviceBytes to(bytes);
+  const double time = seconds(stream, [&](int) {
+    check(cudaMemcpyAsync(to.as<>(), from.as<>(), bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+  });
+  return 2.0 * static_cast<double>(bytes) / time;
 }
 
 }  // namespace millrace::bench

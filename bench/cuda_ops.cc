@@ -1,9 +1,10 @@
 // The CUDA ops on one device beside what bounds them in the same run: the copy bandwidth of its memory and cuBLASLt's
-// products. Shapes are those of Llama-3.1-8B; experts, in cuda_ops_experts.cc, those of Qwen3-30B-A3B.
+// products. Shapes are by default those of Llama-3.1-8B; experts, in cuda_ops_experts.cc, those of Qwen3-30B-A3B;
+// pages are in cuda_ops_pages.cc.
 
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 
 #include "cuda/kernels.h"
@@ -15,21 +16,6 @@ using namespace millrace::bench;
 
 namespace {
 
-constexpr int32_t kHidden = 4096;
-constexpr int32_t kHeads = 32;
-constexpr int32_t kKvHeads = 8;
-constexpr int32_t kHeadDim = 128;
-constexpr int32_t kVocab = 128256;
-
-double copy_bandwidth(cudaStream_t stream) {
-  const DeviceBytes from(kColdBytes);
-  const DeviceBytes to(kColdBytes);
-  const double time = seconds(stream, [&](int) {
-    check(cudaMemcpyAsync(to.as<>(), from.as<>(), kColdBytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
-  });
-  return 2.0 * static_cast<double>(kColdBytes) / time;
-}
-
 /// A product's figures: bytes of weights per second, and operations per second.
 std::string product_figure(int rows, int inputs, int outputs, double time) {
   const double weights = static_cast<double>(inputs) * outputs;
@@ -37,22 +23,23 @@ std::string product_figure(int rows, int inputs, int outputs, double time) {
                      2.0 * weights * rows / time * 1e-12);
 }
 
-void measure_products(cudaStream_t stream) {
+void measure_products(cudaStream_t stream, const OpsOptions& options) {
   struct Shape {
     const char* name;
     int inputs, outputs;
   };
-  constexpr Shape kShapes[] = {{"qkv", kHidden, 6144},
-                               {"o", kHidden, kHidden},
-                               {"gate_up", kHidden, 28672},
-                               {"down", 14336, kHidden},
-                               {"lm_head", kHidden, kVocab}};
+  const int q_width = options.heads * options.head_dim;
+  const Shape shapes[] = {{"qkv", options.hidden, q_width + 2 * options.kv_heads * options.head_dim},
+                          {"o", q_width, options.hidden},
+                          {"gate_up", options.hidden, 2 * options.intermediate},
+                          {"down", options.intermediate, options.hidden},
+                          {"lm_head", options.hidden, options.vocab}};
   std::string missing;
   const LtLibrary* lt = load_lt(missing);
   fmt::print("\nproducts: ours | cuBLASLt{}\n", lt == nullptr ? ", not measured: " + missing : "");
-  for (const Shape& shape : kShapes) {
+  for (const Shape& shape : shapes) {
     const size_t bytes = cuda::packed_weight_bytes(shape.outputs, shape.inputs, false);
-    const size_t copies = cold_copies(bytes);
+    const size_t copies = options.cold_copies(bytes);
     std::vector<DeviceBytes> packed;
     std::vector<DeviceBytes> plain;
     for (size_t i = 0; i < copies; ++i) {
@@ -75,7 +62,7 @@ void measure_products(cudaStream_t stream) {
         return fmt::format("- ({})", error.what());  // ours is what is measured
       }
     };
-    for (const int rows : {1, 8, 16, 32, 64, 128, 512, 2048}) {
+    for (const int rows : options.rows) {
       const DeviceBytes x = random_bf16(static_cast<size_t>(rows) * static_cast<size_t>(shape.inputs));
       const DeviceBytes out(static_cast<size_t>(rows) * static_cast<size_t>(shape.outputs) * sizeof(float));
       const DeviceBytes workspace(cuda::matmul_workspace_bytes(shape.outputs, shape.inputs, false, rows));
@@ -92,11 +79,13 @@ void measure_products(cudaStream_t stream) {
 
 /// Sequences of one length over pages in order, with `rows` new rows each.
 struct AttentionRun {
-  AttentionRun(int32_t sequences, int32_t context, int32_t rows)
-      : cache{nullptr, 1, kKvHeads, kHeadDim, 16},
+  AttentionRun(const OpsOptions& options, int32_t sequences, int32_t context, int32_t rows)
+      : sizes{options.heads, 1.0f / std::sqrt(static_cast<float>(options.head_dim)), 0},
+        cache{nullptr, 1, options.kv_heads, options.head_dim, 16},
         pages((static_cast<size_t>(context) + 15) / 16 * static_cast<size_t>(sequences)),
         bytes(cuda::kv_page_bytes(cache) * pages),
-        kv(random_bf16(bytes / 2 * cold_copies(bytes))),
+        copies(options.cold_copies(bytes)),
+        kv(random_bf16(bytes / 2 * copies)),
         count(std::vector<int32_t>{sequences}),
         row_begin(steps(sequences, rows)),
         prefix(std::vector<int32_t>(static_cast<size_t>(sequences), context - rows)),
@@ -104,7 +93,7 @@ struct AttentionRun {
         page_begin(steps(sequences, static_cast<int32_t>(pages) / sequences)),
         page_table(page_list(pages)),
         bounds{sequences * rows, sequences, rows, sequences * cuda::splits_of(rows, context)},
-        q(random_bf16(static_cast<size_t>(sequences * rows) * kHeads * kHeadDim)),
+        q(random_bf16(static_cast<size_t>(sequences * rows) * static_cast<size_t>(options.heads * options.head_dim))),
         out(q.bytes()),
         workspace(cuda::attention_workspace_bytes(sizes, cache, bounds)) {}
   static std::vector<int32_t> steps(int32_t count, int32_t step) {
@@ -122,14 +111,15 @@ struct AttentionRun {
                                   split_begin.as<int32_t>(), page_begin.as<int32_t>(), page_table.as<uint32_t>()};
     return seconds(stream, [&](int i) {
       cuda::DeviceKvCache turn = cache;
-      turn.data = kv.as<std::byte>() + static_cast<size_t>(i) % cold_copies(bytes) * bytes;
+      turn.data = kv.as<std::byte>() + static_cast<size_t>(i) % copies * bytes;
       cuda::attention(stream, q.as<>(), sizes, batch, bounds, turn, 0, out.as<>(), workspace.as<>());
     });
   }
-  cuda::AttentionSizes sizes{kHeads, 1.0f / std::sqrt(static_cast<float>(kHeadDim)), 0};
+  cuda::AttentionSizes sizes;
   cuda::DeviceKvCache cache;
   size_t pages;
   size_t bytes;
+  size_t copies;
   DeviceBytes kv;  // [copies] of `bytes`
   DeviceBytes count;
   DeviceBytes row_begin;
@@ -143,55 +133,57 @@ struct AttentionRun {
   DeviceBytes workspace;
 };
 
-void measure_attention(cudaStream_t stream) {
-  fmt::print("\nattention, one layer, 32 heads over 8 of 128 channels\n");
-  for (const int32_t sequences : {1, 16, 64, 256}) {
-    for (const int32_t context : {1024, 4096, 32768}) {
+void measure_attention(cudaStream_t stream, const OpsOptions& options) {
+  fmt::print("\nattention, one layer, {} heads over {} of {} channels\n", options.heads, options.kv_heads,
+             options.head_dim);
+  for (const int32_t sequences : options.sequences) {
+    for (const int32_t context : options.contexts) {
       if (int64_t{sequences} * context > int64_t{4} << 20) continue;
-      const AttentionRun run(sequences, context, 1);
+      const AttentionRun run(options, sequences, context, 1);
       const double time = run.run(stream);
-      const double bytes = 4.0 * kKvHeads * kHeadDim * sequences * context;
+      const double bytes = 4.0 * options.kv_heads * options.head_dim * sequences * context;
       fmt::print("decode, {:>3} sequences of {:>5}: {:8.1f} us {:6.0f} GB/s\n", sequences, context, time * 1e6,
                  bytes / time * 1e-9);
     }
   }
-  for (const int32_t prefix : {0, 6144, 30720}) {
-    constexpr int32_t kRows = 2048;
-    const AttentionRun run(1, prefix + kRows, kRows);
+  for (const int32_t prefix : options.prefixes) {
+    const int32_t rows = options.prompt_rows;
+    const AttentionRun run(options, 1, prefix + rows, rows);
     const double time = run.run(stream);
-    const double keys = kRows * (static_cast<double>(prefix) + (kRows + 1) / 2.0);
-    fmt::print("prefill, {} rows after {:>5}: {:8.1f} us {:6.1f} TFLOP/s\n", kRows, prefix, time * 1e6,
-               4.0 * keys * kHeads * kHeadDim / time * 1e-12);
+    const double keys = rows * (static_cast<double>(prefix) + (rows + 1) / 2.0);
+    fmt::print("prefill, {} rows after {:>5}: {:8.1f} us {:6.1f} TFLOP/s\n", rows, prefix, time * 1e6,
+               4.0 * keys * options.heads * options.head_dim / time * 1e-12);
   }
 }
 
-void measure_rows(cudaStream_t stream) {
-  fmt::print("\nrow ops, 2048 rows; sampling of {} logits\n", kVocab);
-  constexpr int32_t kRows = 2048;
-  constexpr size_t kElements = size_t{kRows} * kHidden;
-  const size_t copies = cold_copies(kElements * (sizeof(float) + sizeof(uint16_t)));
-  const DeviceBytes hidden(copies * kElements * sizeof(float));
-  const DeviceBytes weight(kHidden * sizeof(float));
-  const DeviceBytes out(copies * kElements * sizeof(uint16_t));
+void measure_rows(cudaStream_t stream, const OpsOptions& options) {
+  const int32_t norm_rows = options.prompt_rows;
+  const auto vocab = static_cast<size_t>(options.vocab);
+  fmt::print("\nrow ops, {} rows; sampling of {} logits\n", norm_rows, vocab);
+  const size_t elements = static_cast<size_t>(norm_rows) * static_cast<size_t>(options.hidden);
+  const size_t copies = options.cold_copies(elements * (sizeof(float) + sizeof(uint16_t)));
+  const DeviceBytes hidden(copies * elements * sizeof(float));
+  const DeviceBytes weight(static_cast<size_t>(options.hidden) * sizeof(float));
+  const DeviceBytes out(copies * elements * sizeof(uint16_t));
   const double norm = seconds(stream, [&](int i) {
-    const size_t turn = static_cast<size_t>(i) % copies * kElements;
-    cuda::rms_norm(stream, hidden.as<float>() + turn, weight.as<float>(), 1e-5f, kRows, kHidden,
+    const size_t turn = static_cast<size_t>(i) % copies * elements;
+    cuda::rms_norm(stream, hidden.as<float>() + turn, weight.as<float>(), 1e-5f, norm_rows, options.hidden,
                    out.as<uint16_t>() + turn);
   });
-  fmt::print("rms_norm: {:8.1f} us {:6.0f} GB/s\n", norm * 1e6, 6.0 * kElements / norm * 1e-9);
+  fmt::print("rms_norm: {:8.1f} us {:6.0f} GB/s\n", norm * 1e6, 6.0 * static_cast<double>(elements) / norm * 1e-9);
   std::minstd_rand engine(1);
   std::normal_distribution<float> normal(0.0f, 3.0f);
-  std::vector<float> row(kVocab);
+  std::vector<float> row(vocab);
   for (float& logit : row) logit = normal(engine);
-  for (const int32_t rows : {1, 64, 256}) {
-    const size_t elements = static_cast<size_t>(rows) * kVocab;
-    const size_t turns = cold_copies(elements * sizeof(float));
+  for (const int32_t rows : options.drawn_rows) {
+    const size_t logit_count = static_cast<size_t>(rows) * vocab;
+    const size_t turns = options.cold_copies(logit_count * sizeof(float));
     std::vector<float> all;  // [turns, rows, vocabulary]
-    all.reserve(turns * elements);
+    all.reserve(turns * logit_count);
     for (size_t i = 0; i < turns * static_cast<size_t>(rows); ++i) all.insert(all.end(), row.begin(), row.end());
     const DeviceBytes logits(all);
     const DeviceBytes outputs(static_cast<size_t>(rows) * sizeof(cuda::SampleOutput));
-    const DeviceBytes workspace(cuda::sample_workspace_bytes(rows, kVocab));
+    const DeviceBytes workspace(cuda::sample_workspace_bytes(rows, options.vocab));
     const cuda::SampleRow kinds[] = {{.temperature = 0.0f},
                                      {.temperature = 0.8f},
                                      {.temperature = 0.8f, .top_p = 0.95f},
@@ -200,8 +192,8 @@ void measure_rows(cudaStream_t stream) {
     for (size_t kind = 0; kind < std::size(kinds); ++kind) {
       const DeviceBytes specs(std::vector<cuda::SampleRow>(static_cast<size_t>(rows), kinds[kind]));
       const double time = seconds(stream, [&](int i) {
-        const float* turn = logits.as<float>() + static_cast<size_t>(i) % turns * elements;
-        cuda::sample(stream, turn, kVocab, kVocab, rows, {.rows = specs.as<cuda::SampleRow>()},
+        const float* turn = logits.as<float>() + static_cast<size_t>(i) % turns * logit_count;
+        cuda::sample(stream, turn, options.vocab, options.vocab, rows, {.rows = specs.as<cuda::SampleRow>()},
                      {.rows = outputs.as<cuda::SampleOutput>()}, workspace.as<>());
       });
       fmt::print("sample {:<12} rows {:>3}: {:8.1f} us\n", names[kind], rows, time * 1e6);
@@ -209,35 +201,61 @@ void measure_rows(cudaStream_t stream) {
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  if (argc > 1) {
-    fmt::print(
-        "{}: prints the speed of the CUDA ops on device 0, beside copy bandwidth and, where it is\n"
-        "installed, cuBLASLt; no options\n",
-        argv[0]);
-    return std::strcmp(argv[1], "--help") == 0 ? 0 : 1;
-  }
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // whoever ends it early keeps what has been measured
+void measure_all(const OpsOptions& options) {
   int devices = 0;
   const cudaError_t status = cudaGetDeviceCount(&devices);
   if (status != cudaSuccess || devices == 0) {
-    fmt::print(stderr, "no CUDA device ({})\n", status == cudaSuccess ? "none found" : cudaGetErrorString(status));
-    return 1;
+    throw std::runtime_error(
+        fmt::format("no CUDA device ({})", status == cudaSuccess ? "none found" : cudaGetErrorString(status)));
   }
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), "cudaStreamCreateWithPriority");
+  const double copy_rate = copy_bandwidth(stream, options.cold_bytes);
+  fmt::print("{}, {} multiprocessors\ncopy {:.0f} GB/s (read and written)\n", properties.name,
+             properties.multiProcessorCount, copy_rate * 1e-9);
+  measure_products(stream, options);
+  measure_experts(stream, options, copy_rate);
+  measure_attention(stream, options);
+  measure_rows(stream, options);
+  measure_pages(stream, options);
+  check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  OpsOptions options;
+  size_t cold_mib = options.cold_bytes >> 20;
+  CLI::App app("The speed of the CUDA ops on device 0, beside copy bandwidth and, where it is installed, cuBLASLt");
+  const auto number = [&](const char* name, auto& value, const char* what) {
+    app.add_option(name, value, what)->check(CLI::PositiveNumber)->capture_default_str();
+  };
+  number("--hidden", options.hidden, "Of products and norms");
+  number("--intermediate", options.intermediate, "Of products");
+  number("--heads", options.heads, "Of queries");
+  number("--kv-heads", options.kv_heads, "Of keys and values");
+  number("--head-dim", options.head_dim, "Channels of a head");
+  number("--layers", options.layers, "Of a page that is copied to the host");
+  number("--vocab", options.vocab, "Logits of a row");
+  number("--expert-hidden", options.expert_hidden, "Of a mixture of experts");
+  number("--expert-intermediate", options.expert_intermediate, "Of one expert");
+  number("--experts", options.experts, "Of a layer");
+  number("--experts-per-row", options.experts_per_row, "That a row chooses");
+  number("--rows", options.rows, "Of products");
+  number("--expert-rows", options.expert_rows, "Of a mixture");
+  number("--sequences", options.sequences, "That decode");
+  number("--contexts", options.contexts, "Of each sequence that decodes");
+  app.add_option("--prefixes", options.prefixes, "Tokens before a prompt's rows")->capture_default_str();
+  number("--prompt-rows", options.prompt_rows, "Of attention in a prompt, and of norms");
+  number("--drawn-rows", options.drawn_rows, "That are sampled");
+  number("--cold-mib", cold_mib, "Operands that take turns, together: more than any cache holds");
+  CLI11_PARSE(app, argc, argv);
+  options.cold_bytes = cold_mib << 20;
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // whoever ends it early keeps what has been measured
   try {
-    cudaDeviceProp properties{};
-    check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
-    cudaStream_t stream = nullptr;
-    check(cudaStreamCreate(&stream), "cudaStreamCreate");
-    const double copy_rate = copy_bandwidth(stream);
-    fmt::print("{}, {} multiprocessors\ncopy {:.0f} GB/s (read and written)\n", properties.name,
-               properties.multiProcessorCount, copy_rate * 1e-9);
-    measure_products(stream);
-    measure_experts(stream, copy_rate);
-    measure_attention(stream);
-    measure_rows(stream);
+    measure_all(options);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

@@ -1,18 +1,43 @@
 #pragma once
 
+#include <vector>
+
 #include "cuda_bench.h"
 
 /// What the parts of bench/cuda_ops share.
 namespace millrace::bench {
 
-inline constexpr size_t kColdBytes = size_t{512} << 20;  ///< more than any cache holds: operands take turns
-/// How many copies of `bytes` are more than any cache holds.
-inline size_t cold_copies(size_t bytes) {
-  return kColdBytes / bytes + 1;
-}
+/// What is measured: shapes, and how large the operands are that take turns.
+struct OpsOptions {
+  int32_t hidden = 4096;
+  int32_t intermediate = 14336;
+  int32_t heads = 32;
+  int32_t kv_heads = 8;
+  int32_t head_dim = 128;
+  int32_t layers = 32;  ///< of a page that goes to the host
+  int32_t vocab = 128256;
+  int32_t expert_hidden = 2048;
+  int32_t expert_intermediate = 768;
+  int32_t experts = 128;
+  int32_t experts_per_row = 8;
+  std::vector<int> rows = {1, 8, 16, 32, 64, 128, 512, 2048};  ///< of products
+  std::vector<int> expert_rows = {1, 4, 16, 64, 512};          ///< of mixtures
+  std::vector<int32_t> sequences = {1, 16, 64, 256};           ///< that decode
+  std::vector<int32_t> contexts = {1024, 4096, 32768};         ///< of each
+  std::vector<int32_t> prefixes = {0, 6144, 30720};            ///< before the rows of a prompt
+  std::vector<int> drawn_rows = {1, 64, 256};                  ///< that are sampled
+  int32_t prompt_rows = 2048;
+  size_t cold_bytes = kColdBytes;  ///< more than any cache holds
 
-/// The experts of one layer in Qwen3-30B-A3B's shape, with rows that choose at random, beside what bounds them: reading
-/// the weights of the chosen at the rate of a copy (bytes per second), or a dense product's operations.
-void measure_experts(cudaStream_t stream, double copy_rate);
+  /// How many copies of `bytes` take turns, so that no cache holds what a call reads.
+  [[nodiscard]] size_t cold_copies(size_t bytes) const { return cold_bytes / bytes + 1; }
+};
+
+/// The experts of one layer, with rows that choose at random, beside what bounds them: reading the weights of the
+/// chosen at the rate of a copy (bytes per second), or a dense product's operations.
+void measure_experts(cudaStream_t stream, const OpsOptions& options, double copy_rate);
+
+/// Pages to pinned memory of the host and back, beside one copy of as many bytes.
+void measure_pages(cudaStream_t stream, const OpsOptions& options);
 
 }  // namespace millrace::bench

@@ -5,16 +5,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
-#include <future>
 #include <random>
-#include <thread>
 
-#include "app/local_engine.h"
-#include "base/log.h"
 #include "base/random.h"
+#include "local_clients.h"
 
 using namespace millrace;
-using Clock = std::chrono::steady_clock;
+using bench::Reply;
 
 namespace {
 
@@ -27,71 +24,21 @@ struct Options {
   uint32_t rounds = 5;
 };
 
-struct Reply {
-  std::vector<TokenId> tokens;
-  Clock::time_point first;
-  Clock::time_point last;
-};
-
-asio::awaitable<void> collect(async::Runtime& runtime, sched::Engine& engine, sched::GenerateRequest request,
-                              Reply& reply) {
-  auto stream = engine.submit(std::move(request), runtime);
-  if (stream.has_error()) throw ErrorException(stream.error());
-  for (;;) {
-    sched::GenerateEvent event = co_await (*stream)->next();
-    if (event.error) throw ErrorException(*event.error);
-    if (reply.tokens.empty()) reply.first = Clock::now();
-    reply.tokens.insert(reply.tokens.end(), event.tokens.begin(), event.tokens.end());
-    reply.last = Clock::now();
-    if (event.last()) co_return;
-  }
-}
-
-asio::awaitable<void> collect_all(async::Runtime& runtime, sched::Engine& engine,
-                                  const std::vector<sched::GenerateRequest>& requests, std::vector<Reply>& replies,
-                                  std::promise<void>& done) {
-  async::TaskGroup tasks(runtime);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    tasks.spawn("client", collect(runtime, engine, requests[i], replies[i]));
-  }
-  co_await tasks.join();
-  done.set_value();
-}
-
-std::vector<Reply> ask(sched::Engine& engine, const std::vector<sched::GenerateRequest>& requests) {
-  std::vector<Reply> replies(requests.size());
-  async::IoThread thread("clients");
-  async::TaskGroup tasks(thread.runtime());
-  std::promise<void> done;
-  asio::post(thread.context(),
-             [&] { tasks.spawn("clients", collect_all(thread.runtime(), engine, requests, replies, done)); });
-  done.get_future().get();
-  thread.join();
-  return replies;
-}
-
 /// The sum of what each sequence has from its first token on, tokens per second.
 double decode_rate(const std::vector<Reply>& replies) {
   double rate = 0;
   for (const Reply& reply : replies) {
-    const double seconds = std::chrono::duration<double>(reply.last - reply.first).count();
+    const double seconds = std::chrono::duration<double>(reply.times.back() - reply.times.front()).count();
     rate += static_cast<double>(reply.tokens.size() - 1) / seconds;
   }
   return rate;
 }
 
-std::vector<sched::GenerateRequest> requests_of(const Options& options, uint32_t count, uint32_t round) {
-  std::vector<sched::GenerateRequest> requests(count);
+std::vector<sched::GenerateRequest> requests_of(const sched::Engine& engine, const Options& options, uint32_t count,
+                                                uint32_t round) {
+  std::vector<sched::GenerateRequest> requests;
   for (uint32_t i = 0; i < count; ++i) {
-    sched::GenerateRequest& request = requests[i];
-    request.id = std::to_string(i);
-    const uint64_t seed = uint64_t{round} * 1000 + i;
-    for (uint32_t at = 0; at < options.prompt; ++at) {
-      request.prompt.push_back(static_cast<TokenId>(uniform_at(seed, at) * 10000));
-    }
-    request.max_tokens = options.output;
-    request.sampling.temperature = 1.0f;  // a random model would repeat itself without
-    request.sampling.seed = seed;
+    requests.push_back(bench::random_request(engine, uint64_t{round} * 1000 + i, options.prompt, options.output));
   }
   return requests;
 }
@@ -106,18 +53,13 @@ void predict(std::vector<sched::GenerateRequest>& requests, const std::vector<Re
   }
 }
 
-std::string spread(std::vector<double> values) {
-  std::ranges::sort(values);
-  return fmt::format("{:.2f} [{:.2f}, {:.2f}]", values[values.size() / 2], values.front(), values.back());
-}
-
 void measure(sched::Engine& engine, const Options& options, uint32_t count) {
   std::vector<double> plain;
   std::vector<std::vector<double>> ratios(options.right.size());
   std::minstd_rand order(1);
   for (uint32_t round = 0; round < options.rounds; ++round) {
-    auto requests = requests_of(options, count, round);
-    const std::vector<Reply> answers = ask(engine, requests);  // also brings the prompts into the cache
+    auto requests = requests_of(engine, options, count, round);
+    const std::vector<Reply> answers = bench::ask(engine, requests);  // also brings the prompts into the cache
     std::vector<double> rates(options.right.size() + 1);
     std::vector<size_t> turns(rates.size());
     for (size_t i = 0; i < turns.size(); ++i) turns[i] = i;
@@ -125,7 +67,7 @@ void measure(sched::Engine& engine, const Options& options, uint32_t count) {
     for (const size_t turn : turns) {
       auto asked = requests;
       if (turn > 0) predict(asked, answers, options.right[turn - 1]);
-      const std::vector<Reply> replies = ask(engine, asked);
+      const std::vector<Reply> replies = bench::ask(engine, asked);
       for (size_t i = 0; i < replies.size(); ++i) {
         if (replies[i].tokens != answers[i].tokens) throw std::runtime_error("an answer depends on its prediction");
       }
@@ -134,17 +76,14 @@ void measure(sched::Engine& engine, const Options& options, uint32_t count) {
     plain.push_back(rates[0]);
     for (size_t i = 0; i < ratios.size(); ++i) ratios[i].push_back(rates[i + 1] / rates[0]);
   }
-  fmt::print("| {} | {} |", count, spread(plain));
-  for (const auto& values : ratios) fmt::print(" {} |", spread(values));
+  fmt::print("| {} | {} |", count, bench::spread(plain, 2));
+  for (const auto& values : ratios) fmt::print(" {} |", bench::spread(values, 2));
   fmt::print("\n");
   std::fflush(stdout);
 }
 
 void run(const Options& options) {
-  auto engine = app::LocalEngine::create(options.engine, {}, 10000);
-  if (engine.has_error()) throw ErrorException(engine.error());
-  if (const auto started = (*engine)->start(); started.has_error()) throw ErrorException(started.error());
-  while (!(*engine)->engine().status().ready) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const auto engine = bench::start_engine(options.engine);
   fmt::print("| sequences | tokens/s without a prediction |");
   for (const double right : options.right) fmt::print(" {:.0f} % right: times |", 100 * right);
   fmt::print("\n|{}\n", [&] {
@@ -152,7 +91,7 @@ void run(const Options& options) {
     for (size_t i = 0; i < options.right.size() + 2; ++i) line += "---|";
     return line;
   }());
-  for (const uint32_t count : options.sequences) measure((*engine)->engine(), options, count);
+  for (const uint32_t count : options.sequences) measure(engine->engine(), options, count);
 }
 
 }  // namespace

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Writes a checkpoint of a real model's shape with random weights, for benchmarks. Needs numpy and no torch."""
+"""Writes a checkpoint of a real model's shape with random weights, for benchmarks. Needs nothing but Python."""
 
 import argparse
 import json
 import math
+import random
 import shutil
+import struct
 from pathlib import Path
 from typing import BinaryIO, Iterator
-
-import numpy as np
 
 _LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -153,6 +153,7 @@ SHAPES: dict[str, dict] = {
 
 DTYPES = {"bf16": ("BF16", "bfloat16", 2), "f16": ("F16", "float16", 2), "f32": ("F32", "float32", 4)}
 BLOCK_VALUES = 1 << 22
+DISTINCT_VALUES = 1 << 14
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
 
@@ -203,31 +204,31 @@ def tensors(config: dict) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield "lm_head.weight", (config["vocab_size"], hidden)
 
 
-def encode(values: np.ndarray, dtype: str) -> bytes:
-    """f32 values in the stored dtype, little-endian; bf16 by rounding to nearest even."""
+def encode(value: float, dtype: str) -> bytes:
+    """A value in the stored dtype, little-endian; bf16 by rounding to nearest even."""
     if dtype == "f32":
-        return values.astype("<f4").tobytes()
+        return struct.pack("<f", value)
     if dtype == "f16":
-        return values.astype("<f2").tobytes()
-    bits = values.astype("<f4").view("<u4")
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
+        return struct.pack("<e", value)
+    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    return struct.pack("<H", (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)
 
 
 class RandomBlock:
-    """One block of normal noise, repeated from a new offset for every tensor: quick, and no two tensors are equal."""
+    """One block of noise, repeated from a new offset for every tensor: quick, and no two tensors are equal. Its
+    values are drawn from DISTINCT_VALUES of a normal distribution."""
 
     def __init__(self, dtype: str, std: float, seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        noise = rng.standard_normal(BLOCK_VALUES, dtype=np.float32) * np.float32(std)
-        self.noise = memoryview(encode(noise, dtype))
-        self.one = encode(np.ones(1, dtype=np.float32), dtype)
-        self.rng = rng
+        self.draw = random.Random(seed)
+        values = [encode(self.draw.gauss(0.0, std), dtype) for _ in range(DISTINCT_VALUES)]
+        self.noise = memoryview(b"".join(self.draw.choices(values, k=BLOCK_VALUES)))
+        self.one = encode(1.0, dtype)
 
     def write(self, file: BinaryIO, name: str, size_bytes: int) -> None:
         if "norm" in name:
             file.write(self.one * (size_bytes // len(self.one)))
             return
-        start = int(self.rng.integers(0, BLOCK_VALUES)) * len(self.one)
+        start = self.draw.randrange(BLOCK_VALUES) * len(self.one)
         while size_bytes > 0:
             piece = self.noise[start : start + size_bytes]
             file.write(piece)

@@ -169,9 +169,11 @@ TEST_CASE("from the first batch on nothing is allocated, and nobody waits for th
 TEST_CASE("a step allocates nothing and nobody waits for the device but by events") {
   const CleanRuntime clean;
   for (const bool graphs : {true, false}) {
+    emulator::reset();
     DecodeRig rig = make_rig(1, graphs, {.page_size = 16, .activations_to_host = true});
     rig.prefill();
     for (int i = 0; i < 4; ++i) rig.decode();  // scratch grows, graphs are captured
+    REQUIRE(emulator::counts().timed_events == 0);
     emulator::reset();
     for (int i = 0; i < 100; ++i) rig.decode();
     const emulator::Counts counts = emulator::counts();

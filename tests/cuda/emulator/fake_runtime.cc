@@ -89,7 +89,7 @@ cudaError_t before_other() {
 Counts counts() {
   State& all = state();
   return {all.allocations, all.frees,          all.creations,       all.synchronisations, all.launches,
-          all.copies,      all.graph_launches, all.divided_streams, all.captures};
+          all.copies,      all.graph_launches, all.divided_streams, all.captures,         all.timed_events};
 }
 
 int64_t live_graphs() {
@@ -99,7 +99,7 @@ int64_t live_graphs() {
 void reset() {
   State& all = state();
   for (auto* counter : {&all.allocations, &all.frees, &all.creations, &all.synchronisations, &all.launches, &all.copies,
-                        &all.graph_launches, &all.divided_streams, &all.captures}) {
+                        &all.graph_launches, &all.divided_streams, &all.captures, &all.timed_events}) {
     *counter = 0;
   }
   all.calls_to_failure = 0;

@@ -19,6 +19,7 @@ struct Counts {
   uint64_t graph_launches = 0;
   uint64_t divided_streams = 0;  ///< created on a part of a GPU
   uint64_t captures = 0;         ///< begun
+  uint64_t timed_events = 0;     ///< created to tell times, which costs those who only wait for them
 };
 [[nodiscard]] Counts counts();
 /// Graphs, executable or not, that nobody has destroyed yet.

@@ -39,6 +39,7 @@ void spoil_captures() {
 }
 
 void Signal::set(cudaError_t outcome) {
+  time_ = std::chrono::steady_clock::now();
   outcome_.store(outcome, std::memory_order_release);
   wake(outcome_);
 }

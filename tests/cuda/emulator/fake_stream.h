@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,8 +22,11 @@ class Signal {
   /// cudaErrorNotReady until it is set.
   [[nodiscard]] cudaError_t query() const;
   [[nodiscard]] cudaError_t wait() const;
+  /// When it was set.
+  [[nodiscard]] std::chrono::steady_clock::time_point time() const { return time_; }
 
  private:
+  std::chrono::steady_clock::time_point time_;  // written before the outcome
   std::atomic<uint32_t> outcome_{cudaErrorNotReady};
 };
 
@@ -83,8 +87,9 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
-  explicit CUevent_st(int its_device) : device(its_device) {}
+  CUevent_st(int its_device, bool its_timing) : device(its_device), timed(its_timing) {}
   const int device;
+  const bool timed;
   std::mutex mutex;
   std::shared_ptr<millrace::emulator::Signal> signal;  // of the last record; null: none, or a captured one
   uint64_t capture_number = 0;                         // of the graph that the last record is a part of; 0: of none

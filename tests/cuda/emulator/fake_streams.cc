@@ -97,9 +97,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
-  if ((flags & cudaEventDisableTiming) == 0) return returned(cudaErrorInvalidValue);  // none here measures time
+  const bool timed = (flags & cudaEventDisableTiming) == 0;
   ++state().creations;
-  *event = new CUevent_st(current_device());
+  if (timed) ++state().timed_events;
+  *event = new CUevent_st(current_device(), timed);
   return cudaSuccess;
 }
 
@@ -146,6 +147,19 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     signal = event->signal;
   }
   return returned(signal ? signal->wait() : cudaSuccess);
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  std::chrono::steady_clock::time_point times[2];
+  cudaEvent_t const events[] = {begin, end};
+  for (int i = 0; i < 2; ++i) {
+    const std::lock_guard lock(events[i]->mutex);
+    if (!events[i]->timed || events[i]->signal == nullptr) return returned(cudaErrorInvalidResourceHandle);
+    if (const cudaError_t outcome = events[i]->signal->query(); outcome != cudaSuccess) return returned(outcome);
+    times[i] = events[i]->signal->time();
+  }
+  *milliseconds = std::chrono::duration<float, std::milli>(times[1] - times[0]).count();
+  return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {

@@ -1,0 +1,226 @@
+// A whole model on one stage, through the engine and without a server: decode steps of several sequences at one
+// context, and prompts in chunks, beside what bounds them on the same device in the same run.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include "app/devices.h"
+#include "device_ceilings.h"
+#include "local_clients.h"
+#include "model/config.h"
+#include "model_work.h"
+
+using namespace millrace;
+
+namespace {
+
+struct Options {
+  app::EngineOptions engine;
+  std::vector<uint32_t> decode = {1, 64, 256};
+  uint32_t context = 1024;
+  uint32_t output = 64;
+  std::vector<uint32_t> prefill = {2048, 8192, 32768};
+  uint32_t rounds = 5;
+};
+
+/// What one round of a load came to, per second.
+struct Figure {
+  double tokens = 0;
+  std::optional<double> bytes;  ///< read
+  double operations = 0;
+};
+
+double seconds_between(bench::Reply::Clock::time_point begin, bench::Reply::Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+/// Of the steps in which every sequence decodes: from the last one's first token to the first one's last.
+Figure decode_figure(const std::vector<bench::Reply>& replies, uint32_t prompt, const bench::ModelWork& work) {
+  auto begin = replies.front().times.front();
+  auto end = replies.front().times.back();
+  for (const bench::Reply& reply : replies) {
+    begin = std::max(begin, reply.times.front());
+    end = std::min(end, reply.times.back());
+  }
+  double tokens = 0;
+  double kv_bytes = 0;
+  double operations = 0;
+  for (const bench::Reply& reply : replies) {
+    for (size_t at = 0; at < reply.times.size(); ++at) {
+      if (reply.times[at] <= begin || reply.times[at] > end) continue;
+      const double keys = prompt + static_cast<double>(at);
+      tokens += 1;
+      kv_bytes += work.kv_bytes(keys);
+      operations += work.drawn_operations(keys);
+    }
+  }
+  const double steps = tokens / static_cast<double>(replies.size());
+  constexpr double kFewestSteps = 4;
+  if (steps < kFewestSteps) {
+    throw std::runtime_error("the sequences decode together for too few steps: --output-len wants to be larger");
+  }
+  const double seconds = seconds_between(begin, end);
+  Figure figure{.tokens = tokens / seconds, .bytes = {}, .operations = operations / seconds};
+  if (work.reads_all()) figure.bytes = (steps * work.weight_bytes() + kv_bytes) / seconds;
+  return figure;
+}
+
+template <class T>
+T value_or_throw(Result<T> result) {
+  if (result.has_error()) throw ErrorException(result.error());
+  return std::move(*result);
+}
+
+class Measurement {
+ public:
+  explicit Measurement(const Options& options);
+  void run();
+
+ private:
+  /// Rounds of a load, with the device's ceilings before each.
+  template <class Round>
+  void measure(const std::string& load, const Round& round);
+  void decode(uint32_t count);
+  void prefill(uint32_t tokens);
+
+  const Options options_;
+  const bench::ModelWork work_;
+  const bool gpu_;
+  std::unique_ptr<app::LocalEngine> engine_;
+  uint64_t next_seed_ = 1;
+  std::vector<double> byte_ceilings_;       // GB/s, of all rounds
+  std::vector<double> operation_ceilings_;  // TFLOP/s
+  std::string missing_;                     // why a ceiling is not known
+};
+
+Measurement::Measurement(const Options& options)
+    : options_(options),
+      work_(value_or_throw(model::read_config(options.engine.model_path))),
+      gpu_(value_or_throw(app::choose_device(options.engine.device, options.engine.dtype)) == app::DeviceKind::kCuda),
+      engine_(bench::start_engine(options.engine)) {}
+
+template <class Round>
+void Measurement::measure(const std::string& load, const Round& round) {
+  const int threads =
+      options_.engine.threads > 0 ? options_.engine.threads : static_cast<int>(std::thread::hardware_concurrency());
+  std::vector<double> tokens, bytes, byte_shares, operations, operation_shares;
+  for (uint32_t i = 0; i < options_.rounds; ++i) {
+    const bench::DeviceCeilings ceilings = gpu_ ? bench::measure_gpu() : bench::measure_cpu(threads);
+    if (!ceilings.missing.empty()) missing_ = ceilings.missing;
+    const Figure figure = round();
+    tokens.push_back(figure.tokens);
+    operations.push_back(figure.operations * 1e-12);
+    if (figure.bytes) bytes.push_back(*figure.bytes * 1e-9);
+    if (ceilings.bytes) {
+      byte_ceilings_.push_back(*ceilings.bytes * 1e-9);
+      if (figure.bytes) byte_shares.push_back(*figure.bytes / *ceilings.bytes);
+    }
+    if (ceilings.operations) {
+      operation_ceilings_.push_back(*ceilings.operations * 1e-12);
+      operation_shares.push_back(figure.operations / *ceilings.operations);
+    }
+  }
+  const auto cell = [](const std::vector<double>& values, int decimals) {
+    return values.empty() ? std::string("-") : bench::spread(values, decimals);
+  };
+  fmt::print("| {} | {} | {} | {} | {} | {} |\n", load, cell(tokens, 1), cell(bytes, 1), cell(byte_shares, 3),
+             cell(operations, 2), cell(operation_shares, 3));
+  std::fflush(stdout);
+}
+
+void Measurement::decode(uint32_t count) {
+  const auto page = static_cast<uint32_t>(options_.engine.page_size);
+  // All but one token of such a prompt is in the cache once it has been asked.
+  const uint32_t prompt = std::max(options_.context / page, 1u) * page + 1;
+  std::vector<sched::GenerateRequest> requests;
+  for (uint32_t i = 0; i < count; ++i) {
+    requests.push_back(bench::random_request(engine_->engine(), next_seed_++, prompt, options_.output));
+  }
+  (void)bench::ask(engine_->engine(), requests);
+  measure(fmt::format("decode, {} sequences of {} tokens", count, prompt),
+          [&] { return decode_figure(bench::ask(engine_->engine(), requests), prompt, work_); });
+}
+
+void Measurement::prefill(uint32_t tokens) {
+  const auto round = [&] {
+    const auto request = bench::random_request(engine_->engine(), next_seed_++, tokens, 1);
+    const auto begin = bench::Reply::Clock::now();
+    const std::vector<bench::Reply> replies = bench::ask(engine_->engine(), {request});
+    const double seconds = seconds_between(begin, replies.front().times.front());
+    return Figure{.tokens = tokens / seconds, .bytes = {}, .operations = work_.prompt_operations(tokens) / seconds};
+  };
+  (void)round();
+  measure(fmt::format("prompt of {} tokens, in chunks of {}", tokens, options_.engine.chunked_prefill_size), round);
+}
+
+void Measurement::run() {
+  fmt::print("{}\n", app::describe_devices());
+  fmt::print("| load | tokens/s | GB/s read | of {} | TFLOP/s | of {} |\n|---|---|---|---|---|---|\n",
+             gpu_ ? "a copy" : "reading", gpu_ ? "cuBLASLt's" : "the fastest instructions'");
+  for (const uint32_t count : options_.decode) decode(count);
+  for (const uint32_t tokens : options_.prefill) prefill(tokens);
+  fmt::print("\n");
+  if (!byte_ceilings_.empty()) {
+    fmt::print("{} {} GB/s\n", gpu_ ? "a copy, read and written:" : "reading:", bench::spread(byte_ceilings_, 1));
+  }
+  if (!operation_ceilings_.empty()) {
+    fmt::print("{} {} TFLOP/s\n", gpu_ ? "cuBLASLt's product of 8192 each way:" : "the fastest instructions:",
+               bench::spread(operation_ceilings_, 2));
+  }
+  if (!missing_.empty()) fmt::print("not measured: {}\n", missing_);
+}
+
+/// Pools that hold every load, and the longest of them alone.
+void fit(Options& options) {
+  const auto page = static_cast<uint32_t>(options.engine.page_size);
+  uint32_t context = options.context + page + options.output;
+  int64_t tokens = 0;
+  for (const uint32_t count : options.decode) {
+    tokens = std::max(tokens, int64_t{count} * (context + page));
+    options.engine.max_running_requests = std::max(options.engine.max_running_requests, static_cast<int32_t>(count));
+  }
+  for (const uint32_t prompt : options.prefill) {
+    context = std::max(context, prompt + page);
+    tokens = std::max(tokens, int64_t{prompt} + 2 * page);
+  }
+  options.engine.context_length = static_cast<int32_t>(context);
+  options.engine.max_total_tokens = tokens;
+  options.engine.max_queued_requests =
+      std::max(options.engine.max_queued_requests, options.engine.max_running_requests);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  app::EngineOptions& engine = options.engine;
+  engine.chunked_prefill_size = 2048;
+  CLI::App app("Decode steps and prompts of a whole model on one stage, beside what bounds them in the same run");
+  app.add_option("--model-path", engine.model_path, "A model folder; no tokenizer is needed")->required();
+  app.add_option("--device", engine.device, "auto, cpu, cuda")->capture_default_str();
+  app.add_option("--dtype", engine.dtype, "auto, bf16, f32")->capture_default_str();
+  app.add_option("--threads", engine.threads, "Of the whole process; 0: one per CPU")->capture_default_str();
+  app.add_option("--chunked-prefill-size", engine.chunked_prefill_size, "Tokens")->capture_default_str();
+  app.add_flag("--disable-cuda-graph{false}", engine.cuda_graphs, "Decode steps on a GPU op by op");
+  app.add_option("--decode", options.decode, "Sequences at once; 0: none")->capture_default_str();
+  app.add_option("--context", options.context, "Tokens of a sequence that decodes")->capture_default_str();
+  app.add_option("--output-len", options.output, "Tokens of its answer")->capture_default_str();
+  app.add_option("--prefill", options.prefill, "Tokens of a prompt")->capture_default_str();
+  app.add_option("--rounds", options.rounds, "Per load, after one that does not count")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  std::erase(options.decode, 0u);
+  std::erase(options.prefill, 0u);
+  fit(options);
+  try {
+    Measurement(options).run();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "model_speed: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,52 @@
+#include "model_work.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "model/tensor_list.h"
+
+namespace millrace::bench {
+
+ModelWork::ModelWork(const model::ModelConfig& config) {
+  const double value_bytes = static_cast<double>(tensor::size_of(config.dtype));
+  const double expert_share = static_cast<double>(config.moe.experts_per_token) / std::max(config.moe.expert_count, 1);
+  for (const model::TensorSpec& spec : model::stage_tensors(config, {.layers = {0, config.layer_count}})) {
+    const auto values = static_cast<double>(spec.shape.elements());
+    if (spec.name == model::head_name(config)) {
+      weight_bytes_ += values * value_bytes;
+      head_operations_ += 2 * values;
+    } else if (spec.name != model::kEmbeddingName) {
+      const bool of_expert = spec.name.find(".experts.") != std::string::npos;
+      weight_bytes_ += values * value_bytes;
+      row_operations_ += 2 * values * (of_expert ? expert_share : 1);
+      reads_all_ = reads_all_ && !of_expert;
+    }
+  }
+  kv_token_bytes_ = 2.0 * static_cast<double>(config.kv_width()) * value_bytes;
+  key_operations_ = 4.0 * static_cast<double>(config.query_width());
+  for (const int32_t window : config.sliding_windows) {
+    windows_.push_back(window == 0 ? std::numeric_limits<double>::infinity() : window);
+  }
+}
+
+double ModelWork::seen(double keys) const {
+  double sum = 0;
+  for (const double window : windows_) sum += std::min(keys, window);
+  return sum;
+}
+
+double ModelWork::kv_bytes(double keys) const {
+  return seen(keys) * kv_token_bytes_;
+}
+
+double ModelWork::drawn_operations(double keys) const {
+  return row_operations_ + head_operations_ + seen(keys) * key_operations_;
+}
+
+double ModelWork::prompt_operations(double tokens) const {
+  double keys = 0;
+  for (double row = 1; row <= tokens; ++row) keys += seen(row);
+  return tokens * row_operations_ + keys * key_operations_ + head_operations_;
+}
+
+}  // namespace millrace::bench
