@@ -82,12 +82,19 @@ struct Int8Step {
 };
 #endif
 
-/// Groups of a panel, 17 KB, that stay in the first-level cache while tiles of rows pass over them.
+/// Groups of a panel, of 2 KB, that stay in the first-level cache while tiles of rows pass over them: of those that
+/// share its reading, and of many more.
+constexpr int64_t kInt8SharedGroups = kWideTiles ? 4 : 8;
 constexpr int64_t kInt8BlockGroups = 8;
+/// As kFewRows; without the dot instruction computing takes longer than reading for any rows.
+#if defined(__AVX512VNNI__)
+constexpr int kFewInt8Rows = kFewRows;
+#else
+constexpr int kFewInt8Rows = 0;
+#endif
 
-/// R rows over `groups` of a panel, added to c unless `fresh`. With `kAsk` asks for what follows: a wide tile for what
-/// comes shortly, a narrow one for `ahead`.
-template <int R, bool kAsk>
+/// R rows over `groups` of a panel, added to c unless `fresh`.
+template <int R, AskFor kAsk>
 void int8_tile(const char* left, size_t left_stride, const char* panel, int64_t groups, float* c, bool fresh,
                Prefetch ahead) {
   constexpr int V = kInt8TileVecs<R>;
@@ -111,14 +118,17 @@ void int8_tile(const char* left, size_t left_stride, const char* panel, int64_t 
 #pragma clang loop unroll(full)
         for (int v = 0; v < V; ++v) {
           const char* at = columns + v * kLanes * kInt8Depth;
-          if constexpr (kAsk) __builtin_prefetch(kWideTiles ? at + kPrefetchBytes : ahead.at + v * kLanes * kInt8Depth);
+          if constexpr (kAsk == AskFor::kSoon) __builtin_prefetch(at + kPrefetchBytes);
+          if constexpr (kAsk == AskFor::kNextBlock) {
+            __builtin_prefetch(ahead.at + v * kLanes * kInt8Depth, 0, kPrefetchLocality<kAsk>);
+          }
           const Int8Step right(at);
 #pragma clang loop unroll(full)
           for (int r = 0; r < R; ++r) {
             sum[r][v] = right.add_dot(sum[r][v], a + static_cast<size_t>(r) * left_stride + step * kInt8StepBytes);
           }
         }
-        if constexpr (kAsk) ahead.at += ahead.step;
+        if constexpr (kAsk == AskFor::kNextBlock) ahead.at += ahead.step;
       }
 #pragma clang loop unroll(full)
       for (int v = 0; v < V; ++v) {
@@ -133,18 +143,23 @@ void int8_tile(const char* left, size_t left_stride, const char* panel, int64_t 
   }
 }
 
-/// What a narrow tile of R rows asks for while a block of groups passes.
+/// As ahead_of_tile().
 template <int R>
 MILLRACE_INLINE Prefetch ahead_of_int8_tile(const ProductTask& task, const char* block, int row) {
-  constexpr size_t kBlockBytes = kInt8BlockGroups * kW8GroupBytes;
-  constexpr size_t kTileSteps = kInt8BlockGroups * kInt8GroupSteps * (kPanelColumns / kLanes) / kInt8TileVecs<R>;
+  if (!tiles_share_reading(task.rows, kInt8TileRows, kFewInt8Rows)) {
+    return {row == 0 ? AskFor::kSoon : AskFor::kNothing, nullptr, 0};
+  }
+  constexpr size_t kBlockBytes = kInt8SharedGroups * kW8GroupBytes;
+  constexpr size_t kTileSteps = kInt8SharedGroups * kInt8GroupSteps * (kPanelColumns / kLanes) / kInt8TileVecs<R>;
   const Share share = share_of_tile(kBlockBytes, kBlockBytes / kTileSteps, row, R, task.rows);
-  return {block + kBlockBytes + share.first, share.step};
+  return {AskFor::kNextBlock, block + kBlocksAhead * kBlockBytes + share.first, share.step};
 }
 
 void product_int8(const ProductTask& task) {
   const int64_t groups = task.steps / kInt8GroupSteps;
-  const int64_t block = kWideTiles && task.rows <= kInt8TileRows ? groups : kInt8BlockGroups;
+  const int64_t block = tiles_share_reading(task.rows, kInt8TileRows, kFewInt8Rows) ? kInt8SharedGroups
+                        : task.rows <= kInt8TileRows                                ? groups
+                                                                                    : kInt8BlockGroups;
   const auto* left = reinterpret_cast<const char*>(task.left);
   const auto* panel = reinterpret_cast<const char*>(task.panel);
   for (int64_t group = 0; group < groups; group += block) {
@@ -155,11 +170,9 @@ void product_int8(const ProductTask& task) {
       constexpr int R = decltype(rows)::kCount;
       const char* tile_left = a + static_cast<size_t>(row) * task.left_stride;
       float* c = task.c + row * kPanelColumns;
-      if (row == 0 || !kWideTiles) {
-        int8_tile<R, true>(tile_left, task.left_stride, b, count, c, group == 0, ahead_of_int8_tile<R>(task, b, row));
-      } else {
-        int8_tile<R, false>(tile_left, task.left_stride, b, count, c, group == 0, {});
-      }
+      const Prefetch ahead = ahead_of_int8_tile<R>(task, b, row);
+      with_ask(ahead.what,
+               [&](auto what) { int8_tile<R, what()>(tile_left, task.left_stride, b, count, c, group == 0, ahead); });
     });
   }
 }

@@ -2,6 +2,8 @@
 
 // Panels of packed weights times rows. Included only by kernels.cc.
 
+#include <type_traits>
+
 #include "cpu/microkernel.h"
 
 namespace millrace::cpu {
@@ -9,10 +11,17 @@ namespace {
 
 /// Steps of a panel that stay in the first-level cache while tiles of rows pass over them. Narrow tiles read a part of
 /// each step, whose lines fall into a part of that cache's sets: more steps would displace each other.
-constexpr int64_t kShortSteps = 64;
+constexpr int64_t kShortSteps = kWideTiles ? 32 : 64;
 /// Steps that stay in the second level while many wide tiles do.
 constexpr int64_t kLongSteps = 1024;
+/// Up to so many rows reading a panel may take as long as computing with it.
+#if defined(__AVX512BF16__)
+constexpr int kFewRows = 48;
+#else
 constexpr int kFewRows = 24;
+#endif
+/// How many blocks before its use a part of the next one is asked for.
+constexpr size_t kBlocksAhead = kWideTiles ? 2 : 1;
 /// How far ahead of its use a streamed panel is asked for.
 constexpr int64_t kPrefetchBytes = 4096;
 
@@ -33,15 +42,43 @@ MILLRACE_INLINE int64_t product_block(const ProductTask& task) {
   return !kWideTiles || task.rows <= kFewRows ? kShortSteps : kLongSteps;
 }
 
-/// What is asked for while a tile is computed: a line for each of its vectors of columns from `at`, which moves on by
-/// `step` bytes with every step; 0: nothing.
+/// What a tile asks memory for while it is computed.
+enum class AskFor : uint8_t {
+  kNothing,
+  kSoon,       ///< what it comes to itself, shortly
+  kNextBlock,  ///< its share of what all tiles come to after this block
+};
+
+/// Where that lies: a line for each of its vectors of columns from `at`, which moves on by `step` bytes with every
+/// step.
 struct Prefetch {
+  AskFor what = AskFor::kNothing;
   const char* at = nullptr;
   size_t step = 0;
 };
 
+/// Whether the tiles of so many rows share the reading of a panel, block by block: not where there is but one, nor
+/// where reading takes no time beside computing, as for more than `few` rows.
+MILLRACE_INLINE bool tiles_share_reading(int rows, int tile_rows, int few) {
+  return !kWideTiles || (rows > tile_rows && rows <= few);
+}
+
+/// Calls body with `what` as a compile-time constant.
+template <class Body>
+MILLRACE_INLINE void with_ask(AskFor what, Body&& body) {
+  switch (what) {
+    case AskFor::kNothing: return body(std::integral_constant<AskFor, AskFor::kNothing>{});
+    case AskFor::kSoon: return body(std::integral_constant<AskFor, AskFor::kSoon>{});
+    case AskFor::kNextBlock: return body(std::integral_constant<AskFor, AskFor::kNextBlock>{});
+  }
+}
+
+/// Cache to which what is asked for goes: the first level, which a short block and the next one fill, or the second.
+template <AskFor kAsk>
+constexpr int kPrefetchLocality = kWideTiles && kAsk == AskFor::kNextBlock ? 2 : 3;
+
 /// Adds to c [R, V * 16] the products of left rows with columns `panel_step` bytes apart from step to step.
-template <class Format, int R, int V, bool kAhead>
+template <class Format, int R, int V, AskFor kAsk>
 MILLRACE_INLINE void product_columns(const char* left, size_t left_stride, const char* columns, size_t panel_step,
                                      int64_t steps, float* c, bool fresh, Prefetch ahead) {
   const RowStrides strides(left_stride);
@@ -54,41 +91,42 @@ MILLRACE_INLINE void product_columns(const char* left, size_t left_stride, const
     for (int v = 0; v < V; ++v) {
       const size_t at = static_cast<size_t>(v) * kLanes * Format::kColumnStep;
       right[v] = columns + at;
-      if constexpr (kAhead) __builtin_prefetch(ahead.at + at);
+      if constexpr (kAsk != AskFor::kNothing) __builtin_prefetch(ahead.at + at, 0, kPrefetchLocality<kAsk>);
     }
     Format::template step<R, V>(acc, left, strides, right);
     left += Format::kLeftStep;
     columns += panel_step;
-    if constexpr (kAhead) ahead.at += ahead.step;
+    if constexpr (kAsk != AskFor::kNothing) ahead.at += ahead.step;
   }
   store_tile(acc, c, kPanelColumns);
 }
 
-template <class Format, int R, bool kAhead>
+template <class Format, int R, AskFor kAsk>
 void product_tile(const char* left, size_t left_stride, const char* panel, int64_t steps, float* c, bool fresh,
                   Prefetch ahead) {
   constexpr size_t kPanelStep = kPanelColumns * Format::kColumnStep;
   constexpr int kVecs = kProductVecs<R>;
   for (int first = 0; first < kPanelColumns; first += kVecs * kLanes) {
     const size_t at = static_cast<size_t>(first) * Format::kColumnStep;
-    product_columns<Format, R, kVecs, kAhead>(left, left_stride, panel + at, kPanelStep, steps, c + first, fresh,
-                                              ahead);
+    product_columns<Format, R, kVecs, kAsk>(left, left_stride, panel + at, kPanelStep, steps, c + first, fresh, ahead);
     ahead.at += static_cast<size_t>(steps) * ahead.step;
   }
 }
 
-/// What a tile of R rows asks for while a block of a panel passes: where it has all columns, what comes shortly.
-/// Otherwise a part of the next block, and in the order of memory: with 64 bytes of every 256 it reads half as fast.
+/// What a tile of R rows asks for while a block of a panel passes. Where tiles share the reading, each asks for a part
+/// of the next block: the first would wait for all of it while the memory were idle behind it. And in the order of
+/// memory, which reads half as fast with 64 bytes of every 256.
 template <class Format, int R>
 MILLRACE_INLINE Prefetch ahead_of_tile(const ProductTask& task, const char* block, int row) {
   constexpr size_t kPanelStep = kPanelColumns * Format::kColumnStep;
   constexpr size_t kTileStep = kProductVecs<R> * kLanes * Format::kColumnStep;
-  if constexpr (kTileStep == kPanelStep) {
-    return row == 0 ? Prefetch{block + kPrefetchBytes, kPanelStep} : Prefetch{};
+  if (kTileStep == kPanelStep && (task.rows == 1 || !tiles_share_reading(task.rows, kTileRows, kFewRows))) {
+    if (row > 0) return {};
+    return {AskFor::kSoon, block + kPrefetchBytes, kPanelStep};
   }
   constexpr size_t kBlockBytes = kShortSteps * kPanelStep;
   const Share share = share_of_tile(kBlockBytes, kTileStep, row, R, task.rows);
-  return {block + kBlockBytes + share.first, share.step};
+  return {AskFor::kNextBlock, block + kBlocksAhead * kBlockBytes + share.first, share.step};
 }
 
 /// Sums run over all steps in order whatever the blocking: a block starts from the sums that the one before it stored.
@@ -106,11 +144,9 @@ void product(const ProductTask& task) {
       const char* tile_left = a + static_cast<size_t>(row) * task.left_stride;
       float* c = task.c + row * kPanelColumns;
       const Prefetch ahead = ahead_of_tile<Format, R>(task, b, row);
-      if (ahead.step > 0) {
-        product_tile<Format, R, true>(tile_left, task.left_stride, b, count, c, step == 0, ahead);
-      } else {
-        product_tile<Format, R, false>(tile_left, task.left_stride, b, count, c, step == 0, {});
-      }
+      with_ask(ahead.what, [&](auto what) {
+        product_tile<Format, R, what()>(tile_left, task.left_stride, b, count, c, step == 0, ahead);
+      });
     });
   }
 }

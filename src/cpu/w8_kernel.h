@@ -11,7 +11,8 @@ namespace {
 
 typedef int8_t Bytes __attribute__((vector_size(16)));
 
-/// Steps written out at a time when many rows pass over them.
+/// Steps written out at a time when more rows than a few pass over them.
+constexpr int kFewW8Rows = 24;
 constexpr int64_t kLongW8Steps = kW8ScratchSteps;
 
 MILLRACE_INLINE Vec widen_bytes(const char* from) {
@@ -85,7 +86,7 @@ template <class Format>
 void product_w8(const ProductTask& task) {
   constexpr int64_t kGroupSteps = kW8GroupElements / Format::kDepth;
   static_assert(kShortSteps % kGroupSteps == 0 && kShortSteps <= kW8ScratchSteps);
-  const int64_t block = !kWideTiles || task.rows <= kFewRows ? kShortSteps : kLongW8Steps;
+  const int64_t block = !kWideTiles || task.rows <= kFewW8Rows ? kShortSteps : kLongW8Steps;
   const auto* left = reinterpret_cast<const char*>(task.left);
   auto* scratch = reinterpret_cast<char*>(task.scratch);
   for (int64_t step = 0; step < task.steps; step += block) {
@@ -94,9 +95,9 @@ void product_w8(const ProductTask& task) {
                           scratch);
     const char* a = left + static_cast<size_t>(step) * Format::kLeftStep;
     for_row_tiles(task.rows, [&](auto rows, int row) {
-      product_tile<Format, decltype(rows)::kCount, false>(a + static_cast<size_t>(row) * task.left_stride,
-                                                          task.left_stride, scratch, count,
-                                                          task.c + row * kPanelColumns, step == 0, {});
+      product_tile<Format, decltype(rows)::kCount, AskFor::kNothing>(a + static_cast<size_t>(row) * task.left_stride,
+                                                                     task.left_stride, scratch, count,
+                                                                     task.c + row * kPanelColumns, step == 0, {});
     });
   }
 }
