@@ -38,7 +38,9 @@ MILLRACE_INLINE void score_rows(const AttentionRows& rows, const KeyBlock& block
 #pragma clang loop unroll(full)
       for (int v = 0; v < kTileVecs; ++v) {
         right[v] = reinterpret_cast<const char*>(block.k[group + v]) + offset;
-        if constexpr (kAsk) __builtin_prefetch(reinterpret_cast<const char*>(block.next_k[group + v]) + ahead);
+        if constexpr (kAsk) {
+          __builtin_prefetch(reinterpret_cast<const char*>(block.next_k[group + v]) + ahead, 0, kIntoSecondLevel);
+        }
       }
       Format::template step<R, kTileVecs>(acc, q, strides, right);
       q += Format::kLeftStep;
@@ -80,8 +82,9 @@ MILLRACE_INLINE float soften_row(const AttentionRows& rows, int row, int32_t fir
     Vec p = exp2_nonpositive(score[v] - new_max);
     if constexpr (!kAllVisible) p = visible(v) ? p : Vec{};
     total = total + p;
-    Format::store_left(reinterpret_cast<std::byte*>(scores) + static_cast<size_t>(v * kLanes) *
-                                                                  (Format::kLeftStep / Format::kDepth), p);
+    Format::store_left(
+        reinterpret_cast<std::byte*>(scores) + static_cast<size_t>(v * kLanes) * (Format::kLeftStep / Format::kDepth),
+        p);
   }
   store(sum, total);
   rows.state.max[row] = new_max;
@@ -92,10 +95,10 @@ template <class Format>
 MILLRACE_INLINE void soften_rows(const AttentionRows& rows, int32_t first_key, float* factor) {
   for (int row = 0; row < rows.rows; ++row) {
     const int32_t position = rows.position[row];
-    const bool all_visible = first_key + kBlockKeys - 1 <= position &&
-                             (rows.window <= 0 || first_key >= position - rows.window + 1);
-    factor[row] = all_visible ? soften_row<Format, true>(rows, row, first_key)
-                              : soften_row<Format, false>(rows, row, first_key);
+    const bool all_visible =
+        first_key + kBlockKeys - 1 <= position && (rows.window <= 0 || first_key >= position - rows.window + 1);
+    factor[row] =
+        all_visible ? soften_row<Format, true>(rows, row, first_key) : soften_row<Format, false>(rows, row, first_key);
   }
 }
 
@@ -128,7 +131,7 @@ MILLRACE_INLINE void gather_values(const AttentionRows& rows, const KeyBlock& bl
       for (int v = 0; v < V; ++v) {
         const size_t at = static_cast<size_t>(v) * kLanes * Format::kColumnStep;
         right[v] = values + at;
-        if constexpr (kAsk) __builtin_prefetch(ahead + at);
+        if constexpr (kAsk) __builtin_prefetch(ahead + at, 0, kIntoSecondLevel);
       }
       Format::template step<R, V>(acc, p, ConstantStrides<kLeftStride>{}, right);
       p += Format::kLeftStep;

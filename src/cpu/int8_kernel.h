@@ -118,9 +118,9 @@ void int8_tile(const char* left, size_t left_stride, const char* panel, int64_t 
 #pragma clang loop unroll(full)
         for (int v = 0; v < V; ++v) {
           const char* at = columns + v * kLanes * kInt8Depth;
-          if constexpr (kAsk == AskFor::kSoon) __builtin_prefetch(at + kPrefetchBytes);
+          if constexpr (kAsk == AskFor::kSoon) __builtin_prefetch(at + kPrefetchBytes, 0, kIntoFirstLevel);
           if constexpr (kAsk == AskFor::kNextBlock) {
-            __builtin_prefetch(ahead.at + v * kLanes * kInt8Depth, 0, kPrefetchLocality<kAsk>);
+            __builtin_prefetch(ahead.at + v * kLanes * kInt8Depth, 0, kWideTiles ? kIntoSecondLevel : kIntoFirstLevel);
           }
           const Int8Step right(at);
 #pragma clang loop unroll(full)

@@ -22,6 +22,11 @@ constexpr int kTileVecs = 1;
 /// Whether a tile has all columns of a panel, or keys of a block.
 constexpr bool kWideTiles = kTileVecs * kLanes == kPanelColumns;
 
+/// Where what is asked for goes (__builtin_prefetch): into the first-level cache, or into the second, since a block and
+/// the next one may fill the first.
+constexpr int kIntoFirstLevel = 3;
+constexpr int kIntoSecondLevel = 2;
+
 /// Which bytes of what comes next a tile asks for: those from `first`, moving on by `step` with each of its steps.
 struct Share {
   size_t first = 0;

@@ -73,10 +73,6 @@ MILLRACE_INLINE void with_ask(AskFor what, Body&& body) {
   }
 }
 
-/// Cache to which what is asked for goes: the first level, which a short block and the next one fill, or the second.
-template <AskFor kAsk>
-constexpr int kPrefetchLocality = kWideTiles && kAsk == AskFor::kNextBlock ? 2 : 3;
-
 /// Adds to c [R, V * 16] the products of left rows with columns `panel_step` bytes apart from step to step.
 template <class Format, int R, int V, AskFor kAsk>
 MILLRACE_INLINE void product_columns(const char* left, size_t left_stride, const char* columns, size_t panel_step,
@@ -91,7 +87,8 @@ MILLRACE_INLINE void product_columns(const char* left, size_t left_stride, const
     for (int v = 0; v < V; ++v) {
       const size_t at = static_cast<size_t>(v) * kLanes * Format::kColumnStep;
       right[v] = columns + at;
-      if constexpr (kAsk != AskFor::kNothing) __builtin_prefetch(ahead.at + at, 0, kPrefetchLocality<kAsk>);
+      if constexpr (kAsk == AskFor::kSoon) __builtin_prefetch(ahead.at + at, 0, kIntoFirstLevel);
+      if constexpr (kAsk == AskFor::kNextBlock) __builtin_prefetch(ahead.at + at, 0, kIntoSecondLevel);
     }
     Format::template step<R, V>(acc, left, strides, right);
     left += Format::kLeftStep;
