@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "app/devices.h"
+#include "base/log.h"
 #include "device_ceilings.h"
 #include "local_clients.h"
 #include "model/config.h"
@@ -177,10 +178,11 @@ void Measurement::run() {
 /// Pools that hold every load, and the longest of them alone.
 void fit(Options& options) {
   const auto page = static_cast<uint32_t>(options.engine.page_size);
-  uint32_t context = options.context + page + options.output;
+  const uint32_t decoded = options.context + page + options.output;
+  uint32_t context = options.decode.empty() ? 0 : decoded;
   int64_t tokens = 0;
   for (const uint32_t count : options.decode) {
-    tokens = std::max(tokens, int64_t{count} * (context + page));
+    tokens = std::max(tokens, int64_t{count} * (decoded + page));
     options.engine.max_running_requests = std::max(options.engine.max_running_requests, static_cast<int32_t>(count));
   }
   for (const uint32_t prompt : options.prefill) {
@@ -217,6 +219,7 @@ int main(int argc, char** argv) {
   std::erase(options.decode, 0u);
   std::erase(options.prefill, 0u);
   fit(options);
+  log::configure(log::Level::kWarn, false);
   try {
     Measurement(options).run();
   } catch (const std::exception& error) {

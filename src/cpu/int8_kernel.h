@@ -28,11 +28,13 @@ constexpr int kInt8TileRows = 4;
 #else
 constexpr int kInt8TileRows = 2;
 #endif
+/// Up to so many rows, if they are wide, a tile has all columns of a panel.
+constexpr int kInt8WholeRows = 3;
 /// Vectors of columns beside R rows: each takes a register for its group and one for its sum.
 template <int R>
-constexpr int kInt8TileVecs = kTileVecs == 1 ? 1
-                              : R <= 3       ? 4
-                                             : 2;
+constexpr int kInt8TileVecs = kTileVecs == 1        ? 1
+                              : R <= kInt8WholeRows ? 4
+                                                    : 2;
 
 MILLRACE_INLINE Ints splat_int(int32_t value) {
   return Ints{} + value;
@@ -146,7 +148,7 @@ void int8_tile(const char* left, size_t left_stride, const char* panel, int64_t 
 /// As ahead_of_tile().
 template <int R>
 MILLRACE_INLINE Prefetch ahead_of_int8_tile(const ProductTask& task, const char* block, int row) {
-  if (!tiles_share_reading(task.rows, kInt8TileRows, kFewInt8Rows)) {
+  if (!tiles_share_reading(task.rows, kInt8WholeRows, kFewInt8Rows)) {
     return {row == 0 ? AskFor::kSoon : AskFor::kNothing, nullptr, 0};
   }
   constexpr size_t kBlockBytes = kInt8SharedGroups * kW8GroupBytes;
@@ -157,9 +159,9 @@ MILLRACE_INLINE Prefetch ahead_of_int8_tile(const ProductTask& task, const char*
 
 void product_int8(const ProductTask& task) {
   const int64_t groups = task.steps / kInt8GroupSteps;
-  const int64_t block = tiles_share_reading(task.rows, kInt8TileRows, kFewInt8Rows) ? kInt8SharedGroups
-                        : task.rows <= kInt8TileRows                                ? groups
-                                                                                    : kInt8BlockGroups;
+  const int64_t block = tiles_share_reading(task.rows, kInt8WholeRows, kFewInt8Rows) ? kInt8SharedGroups
+                        : task.rows <= kInt8WholeRows                                ? groups
+                                                                                     : kInt8BlockGroups;
   const auto* left = reinterpret_cast<const char*>(task.left);
   const auto* panel = reinterpret_cast<const char*>(task.panel);
   for (int64_t group = 0; group < groups; group += block) {
