@@ -82,22 +82,40 @@ MILLRACE_INLINE void expand_groups(const char* groups, int64_t steps, char* out)
   }
 }
 
+/// What a tile of R rows over the scratch asks for: a part of what is written out later on, while the memory would be
+/// idle. expand_groups() asks for what comes before that.
+template <class Format, int R>
+MILLRACE_INLINE Prefetch ahead_of_w8_tile(const ProductTask& task, const char* groups, int row) {
+  constexpr int64_t kGroupSteps = kW8GroupElements / Format::kDepth;
+  constexpr size_t kBlockBytes = kShortSteps / kGroupSteps * kW8GroupBytes;
+  constexpr size_t kAhead = (2 * kPrefetchBytes / kBlockBytes + 2) * kBlockBytes;
+  const Share share = share_of_tile(kBlockBytes, kW8GroupBytes / kGroupSteps, row, R, task.rows);
+  return {AskFor::kNextBlock, groups + kAhead + share.first, share.step};
+}
+
 template <class Format>
 void product_w8(const ProductTask& task) {
   constexpr int64_t kGroupSteps = kW8GroupElements / Format::kDepth;
   static_assert(kShortSteps % kGroupSteps == 0 && kShortSteps <= kW8ScratchSteps);
-  const int64_t block = !kWideTiles || task.rows <= kFewW8Rows ? kShortSteps : kLongW8Steps;
+  const bool few = task.rows <= kFewW8Rows;
+  const int64_t block = !kWideTiles || few ? kShortSteps : kLongW8Steps;
   const auto* left = reinterpret_cast<const char*>(task.left);
   auto* scratch = reinterpret_cast<char*>(task.scratch);
   for (int64_t step = 0; step < task.steps; step += block) {
     const int64_t count = task.steps - step < block ? task.steps - step : block;
-    expand_groups<Format>(reinterpret_cast<const char*>(task.panel) + step / kGroupSteps * kW8GroupBytes, count,
-                          scratch);
+    const char* groups = reinterpret_cast<const char*>(task.panel) + step / kGroupSteps * kW8GroupBytes;
+    expand_groups<Format>(groups, count, scratch);
     const char* a = left + static_cast<size_t>(step) * Format::kLeftStep;
     for_row_tiles(task.rows, [&](auto rows, int row) {
-      product_tile<Format, decltype(rows)::kCount, AskFor::kNothing>(a + static_cast<size_t>(row) * task.left_stride,
-                                                                     task.left_stride, scratch, count,
-                                                                     task.c + row * kPanelColumns, step == 0, {});
+      constexpr int R = decltype(rows)::kCount;
+      const char* tile_left = a + static_cast<size_t>(row) * task.left_stride;
+      float* c = task.c + row * kPanelColumns;
+      if (kWideTiles && few) {
+        product_tile<Format, R, AskFor::kNextBlock>(tile_left, task.left_stride, scratch, count, c, step == 0,
+                                                    ahead_of_w8_tile<Format, R>(task, groups, row));
+      } else {
+        product_tile<Format, R, AskFor::kNothing>(tile_left, task.left_stride, scratch, count, c, step == 0, {});
+      }
     });
   }
 }
