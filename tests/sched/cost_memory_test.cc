@@ -106,12 +106,12 @@ TEST_CASE("a coefficient that the profile found to be 0 is found when runs show 
 }
 
 TEST_CASE("hours of decode unlearn neither the profile nor what prompts have taken since") {
-  CostCoefficients slower = kTruth;
-  slower.per_token_us *= 1.3;
-  slower.per_pair_us *= 1.3;
-  const CostCoefficients& since = GENERATE_REF(kTruth, slower);
+  const double slower = GENERATE(1.0, 1.3);
+  CostCoefficients since = kTruth;
+  since.per_token_us *= slower;
+  since.per_pair_us *= slower;
   NoisyStage stage(kTruth);
-  if (since.per_token_us > kTruth.per_token_us) {
+  if (slower > 1.0) {
     for (int i = 0; i < 1000; ++i) stage.run_prompt(since);
   }
   for (int i = 0; i < 50'000; ++i) stage.run_decode();
