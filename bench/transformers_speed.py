@@ -3,9 +3,9 @@
 sequences at one context, and prompts, for the same table.
 
 Needs torch and transformers, which nothing else here does. Decode steps write into a cache of fixed size, and with
---compile (on a GPU) they are captured as a graph, which is the fastest that transformers has. Prompts are computed in
-one piece, or in chunks of --chunked-prefill-size. Prompts are random, tokens are drawn greedily, and neither the
-tokenizer nor a server takes part.
+--compile (on a GPU) they are captured as a graph. Prompts are computed in one piece, or in chunks of
+--chunked-prefill-size. Prompts are random, tokens are drawn greedily, and neither the tokenizer nor a server takes
+part.
 
   bench/transformers_speed.py --model-path DIR [--device cuda] [--decode 1 64 256] [--context 1024] [--prefill 2048 8192]"""
 

@@ -11,8 +11,9 @@ namespace {
 
 typedef int8_t Bytes __attribute__((vector_size(16)));
 
-/// Steps written out at a time when more rows than a few pass over them.
+/// Up to so many rows kShortSteps are written out at a time.
 constexpr int kFewW8Rows = 24;
+/// Steps that are for more rows.
 constexpr int64_t kLongW8Steps = kW8ScratchSteps;
 
 MILLRACE_INLINE Vec widen_bytes(const char* from) {

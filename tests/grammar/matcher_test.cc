@@ -167,12 +167,12 @@ TEST_CASE("answers are followed as before when what was kept of others has grown
 TEST_CASE("what can be matched in too many ways is refused, not computed for ever") {
   CHECK(message_of(of_pattern("((a?){2000}){2000}b")).ends_with("it can be matched in too many ways"));
   // It begins harmlessly, and is given up where it does not go on so.
-  const auto grammar = of_pattern("xxx+y((a?){3000}){40}b").value();
+  const auto grammar = of_pattern("ccc+d((a?){3000}){40}b").value();
   grammar::Matcher matcher(grammar, true);
-  REQUIRE(matcher.advance('x'));
+  REQUIRE(matcher.advance('c'));
   CHECK(matcher.allowed()->count() == 1);
-  REQUIRE(matcher.advance('x'));
-  REQUIRE(matcher.advance('x'));
+  REQUIRE(matcher.advance('c'));
+  REQUIRE(matcher.advance('c'));
   CHECK(matcher.allowed() == nullptr);
   CHECK(!matcher.must_end());
 }
