@@ -36,7 +36,7 @@ void measure_products(cudaStream_t stream, const OpsOptions& options) {
                           {"lm_head", options.hidden, options.vocab}};
   std::string missing;
   const LtLibrary* lt = load_lt(missing);
-  fmt::print("\nproducts: ours | cuBLASLt{}\n", lt == nullptr ? ", not measured: " + missing : "");
+  fmt::print("\nproducts: ours by mma | by wgmma | cuBLASLt{}\n", lt == nullptr ? ", not measured: " + missing : "");
   for (const Shape& shape : shapes) {
     const size_t bytes = cuda::packed_weight_bytes(shape.outputs, shape.inputs, false);
     const size_t copies = options.cold_copies(bytes);
@@ -66,13 +66,17 @@ void measure_products(cudaStream_t stream, const OpsOptions& options) {
       const DeviceBytes x = random_bf16(static_cast<size_t>(rows) * static_cast<size_t>(shape.inputs));
       const DeviceBytes out(static_cast<size_t>(rows) * static_cast<size_t>(shape.outputs) * sizeof(float));
       const DeviceBytes workspace(cuda::matmul_workspace_bytes(shape.outputs, shape.inputs, false, rows));
-      const double own = seconds(stream, [&](int i) {
-        const cuda::DeviceWeight weight{packed[static_cast<size_t>(i) % copies].as<>(), shape.outputs, shape.inputs,
-                                        false};
-        cuda::matmul(stream, x.as<>(), weight, nullptr, rows, out.as<>(), cuda::OutputType::kF32, workspace.as<>());
-      });
-      fmt::print("{:<8} rows {:>4}: {} | {}\n", shape.name, rows,
-                 product_figure(rows, shape.inputs, shape.outputs, own), theirs(rows));
+      const auto ours = [&](cuda::MatrixInstruction by) -> std::string {
+        if (by == cuda::MatrixInstruction::kWgmma && !options.has_wgmma()) return "-";
+        const double time = seconds(stream, [&](int i) {
+          const cuda::DeviceWeight weight{packed[static_cast<size_t>(i) % copies].as<>(), shape.outputs, shape.inputs,
+                                          false, by};
+          cuda::matmul(stream, x.as<>(), weight, nullptr, rows, out.as<>(), cuda::OutputType::kF32, workspace.as<>());
+        });
+        return product_figure(rows, shape.inputs, shape.outputs, time);
+      };
+      fmt::print("{:<8} rows {:>4}: {} | {} | {}\n", shape.name, rows, ours(cuda::MatrixInstruction::kMma),
+                 ours(cuda::MatrixInstruction::kWgmma), theirs(rows));
     }
   }
 }
@@ -251,6 +255,7 @@ int main(int argc, char** argv) {
   number("--prompt-rows", options.prompt_rows, "Of attention in a prompt, and of norms");
   number("--drawn-rows", options.drawn_rows, "That are sampled");
   number("--cold-mib", cold_mib, "Operands that take turns, together: more than any cache holds");
+  app.add_flag("--mma-only{false}", options.wgmma, "No products by wgmma");
   CLI11_PARSE(app, argc, argv);
   options.cold_bytes = cold_mib << 20;
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // whoever ends it early keeps what has been measured

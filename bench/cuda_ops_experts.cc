@@ -25,6 +25,7 @@ class Layer {
         intermediate_(options.expert_intermediate),
         experts_(options.experts),
         per_row_(options.experts_per_row),
+        by_(options.has_wgmma() ? cuda::MatrixInstruction::kWgmma : cuda::MatrixInstruction::kMma),
         gate_up_(gate_up_bytes() * static_cast<size_t>(experts_)),
         down_(down_bytes() * static_cast<size_t>(experts_)) {
     const DeviceBytes source = random_bf16(static_cast<size_t>(hidden_) * static_cast<size_t>(intermediate_));
@@ -40,13 +41,14 @@ class Layer {
     check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");  // of the source
   }
   [[nodiscard]] cuda::DeviceExperts device() const {
-    return {gate_up_.as<>(), down_.as<>(), experts_, per_row_, true, hidden_, intermediate_};
+    return {gate_up_.as<>(), down_.as<>(), experts_, per_row_, true, hidden_, intermediate_, by_};
   }
 
  private:
   [[nodiscard]] size_t gate_up_bytes() const { return cuda::packed_weight_bytes(intermediate_, hidden_, true); }
   [[nodiscard]] size_t down_bytes() const { return cuda::packed_weight_bytes(hidden_, intermediate_, false); }
   const int32_t hidden_, intermediate_, experts_, per_row_;
+  const cuda::MatrixInstruction by_;
   DeviceBytes gate_up_;
   DeviceBytes down_;
 };

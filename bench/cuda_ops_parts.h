@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "cuda/kernels.h"
 #include "cuda_bench.h"
 
 /// What the parts of bench/cuda_ops share.
@@ -27,8 +28,10 @@ struct OpsOptions {
   std::vector<int32_t> prefixes = {0, 6144, 30720};            ///< before the rows of a prompt
   std::vector<int> drawn_rows = {1, 64, 256};                  ///< that are sampled
   int32_t prompt_rows = 2048;
+  bool wgmma = true;               ///< products by it too, where the device has it
   size_t cold_bytes = kColdBytes;  ///< more than any cache holds
 
+  [[nodiscard]] bool has_wgmma() const { return wgmma && cuda::has_wgmma(); }
   /// How many copies of `bytes` take turns, so that no cache holds what a call reads.
   [[nodiscard]] size_t cold_copies(size_t bytes) const { return cold_bytes / bytes + 1; }
 };

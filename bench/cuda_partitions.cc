@@ -37,6 +37,7 @@ struct Options {
   int32_t prompts = 8;
   int32_t prompt_tokens = 8192;
   int32_t chunk = 2048;
+  bool mma_only = false;
 };
 
 /// Small random numbers that every weight is made of.
@@ -88,7 +89,11 @@ class Part {
 Part::Part(const Options& options, int32_t index, int32_t layers, const std::vector<uint16_t>& numbers)
     : options_(options),
       layers_(layers),
-      backend_(cuda::make_backend({.device = 0, .graphs = false, .part = index, .part_count = options.parts})) {
+      backend_(
+          cuda::make_backend({.products = options.mma_only ? cuda::ProductChoice::kMma : cuda::ProductChoice::kAuto,
+                              .graphs = false,
+                              .part = index,
+                              .part_count = options.parts})) {
   const int64_t q_width = int64_t{options.heads} * options.head_dim;
   const int64_t qkv_width = q_width + int64_t{2} * options.kv_heads * options.head_dim;
   const auto random = [&](int64_t rows, int64_t cols) {
@@ -251,6 +256,7 @@ int main(int argc, char** argv) {
   app.add_option("--prompts", options.prompts)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--prompt-tokens", options.prompt_tokens)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--chunk", options.chunk)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_flag("--mma-only", options.mma_only, "No products by wgmma");
   CLI11_PARSE(app, argc, argv);
   if (options.layers % options.parts != 0 || options.prompts % options.parts != 0 ||
       options.prompt_tokens % options.chunk != 0) {

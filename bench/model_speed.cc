@@ -208,6 +208,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", engine.threads, "Of the whole process; 0: one per CPU")->capture_default_str();
   app.add_option("--chunked-prefill-size", engine.chunked_prefill_size, "Tokens")->capture_default_str();
   app.add_flag("--disable-cuda-graph{false}", engine.cuda_graphs, "Decode steps on a GPU op by op");
+  app.add_option("--cuda-products", engine.cuda_products, "auto, wgmma, mma")->capture_default_str();
   app.add_option("--decode", options.decode, "Sequences at once; 0: none")->capture_default_str();
   app.add_option("--context", options.context, "Tokens of a sequence that decodes")->capture_default_str();
   app.add_option("--output-len", options.output, "Tokens of its answer")->capture_default_str();

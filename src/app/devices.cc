@@ -20,6 +20,11 @@ namespace {
 constexpr const char* kModuleFile = "millrace_cuda.so";
 constexpr const char* kModuleVariable = "MILLRACE_CUDA_MODULE";
 
+cuda::ProductChoice product_choice(const std::string& name) {
+  if (name == "wgmma") return cuda::ProductChoice::kWgmma;
+  return name == "mma" ? cuda::ProductChoice::kMma : cuda::ProductChoice::kAuto;
+}
+
 std::filesystem::path module_path() {
   if (const char* given = std::getenv(kModuleVariable)) return given;
   std::error_code ignored;
@@ -121,6 +126,7 @@ Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(int32_t stage_count, i
   const auto gpu_count = static_cast<int32_t>(gpus->size());
   const int32_t gpu = index % gpu_count;
   cuda::CudaOptions backend{.device = gpu,
+                            .products = product_choice(options.products),
                             .graphs = options.graphs,
                             .channels = options.channels,
                             .lost = lose_device,

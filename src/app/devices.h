@@ -17,6 +17,7 @@ enum class DeviceKind : uint8_t { kCpu, kCuda };
 [[nodiscard]] Result<DeviceKind> choose_device(const std::string& device, const std::string& dtype);
 struct GpuOptions {
   bool graphs = true;    ///< replay decode steps
+  std::string products = "auto";  ///< what they go by: auto, wgmma, mma
   bool channels = true;  ///< to devices of other processes
   bool divide = false;   ///< stages that share a GPU get equal parts of its multiprocessors
 };

@@ -20,6 +20,7 @@ struct EngineOptions {
   std::string dtype = "auto";            ///< auto, bf16, f32
   std::string device = "auto";           ///< of this node's stages: auto, cpu, cuda
   bool cuda_graphs = true;               ///< replay decode steps on a GPU
+  std::string cuda_products = "auto";    ///< instruction of products on a GPU: auto, wgmma, mma
   bool divide_gpu = false;               ///< stages that share a GPU get equal parts of its multiprocessors
   std::string nccl = "auto";             ///< activations to other nodes' GPUs from device to device: auto, on, off
   double nccl_timeout_s = 60;            ///< of one transfer

@@ -91,6 +91,12 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
   serve.add_flag_callback(
       "--disable-cuda-graph", [&engine] { engine.cuda_graphs = false; },
       "On a GPU, launch the operations of decode steps one by one");
+  serve
+      .add_option("--cuda-products", engine.cuda_products,
+                  "What multiplies matrices on a GPU: auto (wgmma where the GPU has it and it agrees with mma at the "
+                  "start), wgmma (or not at all), mma")
+      ->check(CLI::IsMember({"auto", "wgmma", "mma"}))
+      ->capture_default_str();
   serve.add_flag("--divide-gpu", engine.divide_gpu,
                  "Stages of a node that share a GPU get equal parts of its multiprocessors, where driver and GPU can "
                  "divide them");

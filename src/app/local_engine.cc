@@ -111,6 +111,7 @@ Result<void> LocalEngine::load() {
   if (device.has_error()) return device.error();
   node.device = *device;
   node.cuda_graphs = options_.cuda_graphs;
+  node.cuda_products = options_.cuda_products;
   node.divide_gpu = options_.divide_gpu;
   node.nccl = options_.nccl;
   node.cpu_isa = options_.cpu_isa;

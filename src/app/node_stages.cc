@@ -88,7 +88,10 @@ Result<std::unique_ptr<tensor::Backend>> make_stage_backend(const NodeStagesOpti
                         node.dtype);
     }
     return make_gpu_backend(stage_count, index,
-                            {.graphs = node.cuda_graphs, .channels = node.nccl != "off", .divide = node.divide_gpu});
+                            {.graphs = node.cuda_graphs,
+                             .products = node.cuda_products,
+                             .channels = node.nccl != "off",
+                             .divide = node.divide_gpu});
   }
   const auto isa = wanted_isa(node.cpu_isa);
   if (isa.has_error()) return isa.error();

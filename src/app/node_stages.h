@@ -24,6 +24,7 @@ struct NodeStagesOptions {
   std::string dtype = "auto";            ///< auto, bf16, f32
   DeviceKind device = DeviceKind::kCpu;
   bool cuda_graphs = true;
+  std::string cuda_products = "auto";    ///< instruction of products on a GPU: auto, wgmma, mma
   bool divide_gpu = false;               ///< stages that share a GPU get equal parts of its multiprocessors
   std::string nccl = "auto";             ///< activations to other nodes' GPUs: auto, on, off
   std::string cpu_isa = "auto";          ///< of the CPU kernels; auto: the best there is

@@ -29,6 +29,7 @@ class Host final : public cluster::StageHost {
         pin_threads_(options.pin_threads),
         device_(options.device),
         cuda_graphs_(options.cuda_graphs),
+        cuda_products_(options.cuda_products),
         divide_gpu_(options.divide_gpu),
         nccl_(options.nccl),
         cpu_isa_(options.cpu_isa),
@@ -115,6 +116,7 @@ class Host final : public cluster::StageHost {
     if (device.has_error()) return device.error();
     options.device = *device;
     options.cuda_graphs = cuda_graphs_;
+    options.cuda_products = cuda_products_;
     options.divide_gpu = divide_gpu_;
     options.nccl = nccl_;
     options.cpu_isa = assignment.cpu_isa == "auto" ? cpu_isa_ : assignment.cpu_isa;
@@ -143,6 +145,7 @@ class Host final : public cluster::StageHost {
   const bool pin_threads_;
   const std::string device_;
   const bool cuda_graphs_;
+  const std::string cuda_products_;
   const bool divide_gpu_;
   const std::string nccl_;
   const std::string cpu_isa_;  // where the head does not say

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "cuda/choose_products.h"
 #include "cuda/error.h"
 #include "cuda/graph_cache.h"
 #include "cuda/kv_cache.h"
@@ -63,10 +64,13 @@ class CudaBackend final : public Backend {
   ~CudaBackend() override { device_.poller.finish(); }
 
   std::string description() const override {
-    return "cuda " + describe_device(device_.ordinal) + device_.division.text;
+    return fmt::format("cuda {}, {}{}", describe_device(device_.ordinal), to_string(device_.products),
+                       device_.division.text);
   }
   DType compute_dtype() const override { return DType::kBF16; }
-  std::string kv_format() const override { return "bf16 cuda " + architecture(device_.ordinal); }
+  std::string kv_format() const override {
+    return fmt::format("bf16 cuda {} {}", architecture(device_.ordinal), to_string(device_.products));
+  }
   DType hidden_dtype() const override { return DType::kF32; }
   bool is_host() const override { return false; }
   DeviceMemory memory() const override {

@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 
+#include "cuda/choose_products.h"
 #include "cuda/error.h"
 #include "cuda/kernels.h"
 
@@ -68,9 +69,8 @@ Division divide_device(int ordinal, int part, int part_count) {
 Device::Device(const CudaOptions& options)
     : ordinal(checked(options.device)),
       division(divide_device(ordinal, options.part, options.part_count)),
-      poller(ordinal, options.lost) {
-  load_kernels();
-}
+      products((load_kernels(), choose_products(options.products, ordinal, set_up, options.warn))),
+      poller(ordinal, options.lost) {}
 
 void Device::make_current() const {
   (void)made_current(ordinal);

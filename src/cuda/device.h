@@ -5,6 +5,7 @@
 
 #include "cuda/event_poller.h"
 #include "cuda/incoming.h"
+#include "cuda/kernels.h"
 #include "cuda/memory.h"
 #include "cuda/module.h"
 #include "cuda/partition.h"
@@ -33,6 +34,7 @@ struct Device {
   const Stream load{{.urgent = true, .partition = division.partition.get()}};   ///< pages from the host
   const Stream store{{.urgent = true, .partition = division.partition.get()}};  ///< pages to the host
   const Stream set_up{{.partition = division.partition.get()}};                 ///< weights and memory, at start-up
+  const MatrixInstruction products;                                             ///< what all of the backend's go by
   EventPool events{16};
   GrowingBuffer product_scratch;
   GrowingBuffer attention_scratch;

@@ -86,14 +86,21 @@ struct PagePairs {
 void copy_pages(cudaStream_t stream, PageWay way, const DeviceKvCache& cache, int32_t first_layer, int32_t layer_count,
                 const PagePairs& pairs);
 
-/// A packed weight: bf16 fragments [panel of 64 rows][step of 64 inputs][row tile 4][input tile 4][lane 32][8], in the
-/// register order of the A side of mma m16n8k16; rows and inputs beyond the matrix are zeros. Rows are features; with
-/// `gate_up`, rows 16i…16i+7 are gate features 8i…8i+7 and the eight rows after them the up features.
+/// What multiplies. kMma is for any device, kWgmma for compute capability 9.0 where sm_90a was compiled; what a device
+/// makes of a sum's rounding may differ between the two, so that all products of a stage go by one of them.
+enum class MatrixInstruction : int32_t { kMma, kWgmma };
+/// Whether the current device has kWgmma and this build its kernels.
+[[nodiscard]] bool has_wgmma();
+
+/// A packed weight: bf16 [panel of 64 rows][step of 64 inputs][row 64][chunk 8][8], chunks of a row turned by
+/// chunk_offset (packed_weight.h); rows and inputs beyond the matrix are zeros. Rows are features; with `gate_up`, rows
+/// 16i…16i+7 are gate features 8i…8i+7 and the eight rows after them the up features.
 struct DeviceWeight {
   const void* data = nullptr;
   int32_t out_features = 0;
   int32_t in_features = 0;
   bool gate_up = false;
+  MatrixInstruction by = MatrixInstruction::kMma;
 };
 [[nodiscard]] size_t packed_weight_bytes(int32_t out_features, int32_t in_features, bool gate_up);
 
@@ -139,6 +146,7 @@ struct DeviceExperts {
   bool renormalised = false;
   int32_t hidden = 0;
   int32_t intermediate = 0;
+  MatrixInstruction by = MatrixInstruction::kMma;
 };
 /// The most experts that a layer can have.
 inline constexpr int32_t kMostExperts = 512;

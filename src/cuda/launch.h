@@ -26,6 +26,8 @@ namespace millrace::cuda {
 
 /// Shared memory that a block may have on every device from compute capability 8.0 on; 8.6 and 8.9 have the least.
 inline constexpr size_t kSharedOfAny = 99 << 10;
+/// The same of compute capability 9.0.
+inline constexpr size_t kSharedOfHopper = 227 << 10;
 
 /// One stretch of work on a stream. A grid without blocks is no launch.
 struct LaunchShape {
@@ -37,7 +39,7 @@ struct LaunchShape {
 
 #ifdef MILLRACE_EMULATED_CUDA
 
-/// The block's dynamic shared memory, at an address that is a multiple of 128.
+/// The block's dynamic shared memory, at an address that is a multiple of 1024.
 inline std::byte* shared_memory() {
   return emulator::current_block().shared;
 }
@@ -59,7 +61,7 @@ void launch(const LaunchShape& shape, cudaStream_t stream, Arguments... argument
 #else
 
 __device__ inline std::byte* shared_memory() {
-  extern __shared__ __align__(128) unsigned char bytes[];
+  extern __shared__ __align__(1024) unsigned char bytes[];
   return reinterpret_cast<std::byte*>(bytes);
 }
 

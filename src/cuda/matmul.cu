@@ -40,13 +40,16 @@ void launch_product(cudaStream_t stream, const Operands& given) {
                         .epilogue = given.epilogue};
   // The word behind the tile of sums tells a block's threads whether they came last.
   constexpr size_t kShared = T::kSharedBytes > T::kSumBytes + 16 ? T::kSharedBytes : T::kSumBytes + 16;
-  static_assert(kShared <= kSharedOfAny);
+  static_assert(kShared <= T::kMostSharedBytes);
   launch<product_kernel<T>>(
       {"product", dim3(token_tiles, feature_tiles, divides ? splits : 1), dim3(T::kThreads), kShared}, stream, product);
 }
 
 void run_product(cudaStream_t stream, const Operands& given) {
-  with_tiling(tile_tokens(given.rows), [&](auto tiling) { launch_product<decltype(tiling)>(stream, given); });
+  const DeviceWeight& weight = given.weight;
+  const bool whole = split_count(panel_count(weight.out_features, weight.gate_up), step_count(weight.in_features)) == 1;
+  with_tiling(weight.by, whole ? tile_tokens_of_whole_sums(given.rows) : tile_tokens(given.rows),
+              [&](auto tiling) { launch_product<decltype(tiling)>(stream, given); });
 }
 
 void want_gate_up(const char* op, const DeviceWeight& weight, bool wanted) {
@@ -56,6 +59,24 @@ void want_gate_up(const char* op, const DeviceWeight& weight, bool wanted) {
 }
 
 }  // namespace
+
+bool has_wgmma() {
+#if defined(MILLRACE_EMULATED_CUDA)
+  return true;
+#elif defined(MILLRACE_SM_90A)
+  int device = 0;
+  int major = 0;
+  int minor = 0;
+  check_launch("product", "cudaGetDevice", cudaGetDevice(&device));
+  check_launch("product", "cudaDeviceGetAttribute",
+               cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  check_launch("product", "cudaDeviceGetAttribute",
+               cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  return major == 9 && minor == 0;
+#else
+  return false;
+#endif
+}
 
 size_t matmul_workspace_bytes(int32_t out_features, int32_t in_features, bool gate_up, int32_t rows) {
   const int32_t panels = panel_count(out_features, gate_up);

@@ -119,7 +119,7 @@ struct Layout {
     choices = take(of_rows * static_cast<size_t>(ceil_div(experts.count, kLanes)) * sizeof(Choice));
     weights = take(pairs_of_rows * sizeof(float));
     pairs = take(of_rows * static_cast<size_t>(experts.count) * sizeof(int32_t));
-    tiles = take(most_tiles(experts, pairs_of_rows, Tokens8::kTokenCount) * sizeof(ExpertTiles));
+    tiles = take(most_tiles(experts, pairs_of_rows, tile_tokens(1)) * sizeof(ExpertTiles));
     activated = take(pairs_of_rows * static_cast<size_t>(experts.intermediate) * sizeof(uint16_t));
     outputs = take(pairs_of_rows * static_cast<size_t>(experts.hidden) * sizeof(float));
   }
@@ -217,7 +217,7 @@ void launch_product(const Part& part, bool gate_up) {
                         .splits = split_count(panels, step_count(inputs)),
                         .epilogue = gate_up ? Epilogue::kSiluMul : Epilogue::kStoreF32};
   constexpr size_t kShared = T::kSharedBytes + 2 * T::kTokenCount * sizeof(int32_t);
-  static_assert(kShared <= kSharedOfAny);
+  static_assert(kShared <= T::kMostSharedBytes);
   const size_t pairs = static_cast<size_t>(part.rows) * static_cast<size_t>(experts.per_row);
   const int32_t feature_tiles = ceil_div(panels, T::kPanelCount);
   const auto blocks = static_cast<uint32_t>(most_tiles(experts, pairs, T::kTokenCount)) * feature_tiles;
@@ -232,7 +232,7 @@ void run_part(const Part& part) {
   const DeviceExperts& experts = part.experts;
   const int32_t tokens = expert_tile_tokens(experts, part.rows);
   launch_route(part, tokens);
-  with_tiling(tokens, [&](auto tiling) {
+  with_tiling(experts.by, tokens, [&](auto tiling) {
     launch_product<decltype(tiling)>(part, true);
     launch_product<decltype(tiling)>(part, false);
   });

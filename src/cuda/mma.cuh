@@ -29,6 +29,10 @@ inline float exp2_fast(float x) {
 inline void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   emulator::mma_m16n8k16(d, a, b);
 }
+/// Where it lies in the block's shared memory, in bytes.
+inline uint32_t shared_address(const void* shared) {
+  return static_cast<uint32_t>(static_cast<const std::byte*>(shared) - emulator::current_block().shared);
+}
 inline void load_matrix(uint32_t (&registers)[4], const void* row) {
   emulator::load_matrix(registers, row, false);
 }

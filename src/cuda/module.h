@@ -26,7 +26,7 @@ struct Module {
 };
 
 /// Changes when anything above does, or tensor::Backend.
-inline constexpr uint32_t kModuleInterface = 7;
+inline constexpr uint32_t kModuleInterface = 8;
 /// The module's one symbol: null unless it was built with this interface and version of the program.
 inline constexpr const char* kModuleEntry = "millrace_cuda_module";
 using ModuleEntry = const Module*(uint32_t interface_number, const char* version);

@@ -26,14 +26,9 @@ __device__ uint16_t read_as_bf16(const void* source, SourceType type, size_t at)
 
 /// Where an element of the packed matrix lies, in elements.
 __device__ size_t packed_index(int32_t row, int32_t input, int32_t steps) {
-  const int32_t tile_row = row % 16;
-  const int32_t tile_input = input % 16;
   const size_t step = static_cast<size_t>(row / kPanelRows) * steps + input / kStepInputs;
-  const size_t tile =
-      (step * (kPanelRows / 16) + row % kPanelRows / 16) * (kStepInputs / 16) + input % kStepInputs / 16;
-  const int32_t lane = tile_row % 8 * 4 + tile_input % 8 / 2;
-  const int32_t pair = tile_row / 8 + tile_input / 8 * 2;
-  return tile * kTileElements + lane * 8 + pair * 2 + tile_input % 2;
+  const int32_t offset = chunk_offset(row % kPanelRows, input % kStepInputs / 8);
+  return step * (kPanelStepBytes / 2) + offset / 2 + input % 8;
 }
 
 __global__ void __launch_bounds__(kThreads) pack_weight_kernel(const void* source, SourceType type, int32_t in_features,

@@ -8,9 +8,16 @@ namespace millrace::cuda {
 
 constexpr int32_t kPanelRows = 64;
 constexpr int32_t kStepInputs = 64;
-constexpr int32_t kTileElements = 256;  ///< of a fragment tile of 16 rows × 16 inputs
-constexpr int32_t kPanelStepTiles = (kPanelRows / 16) * (kStepInputs / 16);
-constexpr int32_t kPanelStepBytes = kPanelStepTiles * kTileElements * 2;
+constexpr int32_t kStepRowBytes = kStepInputs * 2;  ///< of one row in one step
+constexpr int32_t kPanelStepBytes = kPanelRows * kStepRowBytes;
+
+/// Where the 16 bytes of chunk `chunk` of a row lie among steps of rows that follow one another, packed weights and
+/// tokens in shared memory alike: the order turns with the row, so that one chunk of eight rows meets all banks. It is
+/// the 128-byte swizzle that wgmma reads, where row 0 lies at a multiple of kSwizzleBytes.
+constexpr int32_t kSwizzleBytes = 8 * kStepRowBytes;
+constexpr __host__ __device__ int32_t chunk_offset(int32_t row, int32_t chunk) {
+  return row * kStepRowBytes + ((chunk ^ (row & 7)) << 4);
+}
 
 /// Rows of the packed matrix before padding to whole panels.
 constexpr int32_t packed_rows(int32_t out_features, bool gate_up) {

@@ -4,6 +4,7 @@
 
 #include "cuda/mma.cuh"
 #include "cuda/packed_weight.h"
+#include "cuda/wgmma.cuh"
 
 namespace millrace::cuda {
 
@@ -34,88 +35,166 @@ struct RowRange {
   __device__ int32_t target(int token) const { return first + token; }
 };
 
-/// A tile of kPanels · 64 features × kTokens tokens by kWarpsM × kWarpsN warps, with kStages steps on their way. The
-/// order of additions into one sum is the same for all tiles: 16 inputs at a time, from the first of the split.
-template <int kPanels, int kTokens, int kWarpsM, int kWarpsN, int kStages, int kBlocksPerSm>
+/// A tile of kPanels · 64 features × kTokens tokens by kWarpsM × kWarpsN warps, with room for kStages steps. The order
+/// of additions into one sum is the same for all tiles of one instruction: 16 inputs at a time, from the first of the
+/// split.
+template <MatrixInstruction kBy, int kPanels, int kTokens, int kWarpsM, int kWarpsN, int kStages, int kBlocksPerSm>
 struct Tiling {
+  static constexpr bool kByWarpgroup = kBy == MatrixInstruction::kWgmma;
   static constexpr int kFeatures = kPanels * kPanelRows;
   static constexpr int kTokenCount = kTokens;
   static constexpr int kPanelCount = kPanels;
   static constexpr int kStageCount = kStages;
+  /// Steps under way beside the one that is computed. wgmma still reads the one before that.
+  static constexpr int kAhead = kByWarpgroup ? kStages - 2 : kStages - 1;
   static constexpr int kThreads = kWarpsM * kWarpsN * kLanes;
   static constexpr int kMinBlocks = kBlocksPerSm;
   static constexpr int kWarpsAlongTokens = kWarpsN;
   static constexpr int kRowTiles = kFeatures / 16 / kWarpsM;  // per warp
   static constexpr int kColumnTiles = kTokens / 8 / kWarpsN;  // per warp
+  /// Room in registers for the sums of earlier splits. The widest tile has none, and takes whole sums only.
+  static constexpr bool kJoins = kRowTiles * kColumnTiles <= 16;
   static constexpr int kWeightBytes = kPanels * kPanelStepBytes;
-  static constexpr int kTokenBytes = kStepInputs * 2;  // of one token in one step
-  static constexpr int kStageBytes = kWeightBytes + kTokens * kTokenBytes;
+  static constexpr int kStageBytes = kWeightBytes + kTokens * kStepRowBytes;
   static constexpr int kSumStride = kFeatures + 4;  // floats; spreads tokens over the banks
   static constexpr int kSumBytes = kTokens * kSumStride * 4;
   static constexpr int kSharedBytes = kStages * kStageBytes > kSumBytes ? kStages* kStageBytes : kSumBytes;
-  static_assert(kRowTiles >= 1 && kColumnTiles >= 1);
+  /// The most that a block may have where the instruction is.
+  static constexpr size_t kMostSharedBytes = kByWarpgroup ? kSharedOfHopper : kSharedOfAny;
+  static_assert(kRowTiles >= 1 && kColumnTiles >= 1 && kAhead >= 1);
+  static_assert(!kByWarpgroup || (kWarpsM == kPanels * 4 && kWarpsN == 1 && kStageBytes % kSwizzleBytes == 0));
 };
 
 /// Few tokens: what bounds it is reading the weight. Many: the tensor cores.
-using Tokens8 = Tiling<1, 8, 4, 1, 6, 4>;
-using Tokens16 = Tiling<1, 16, 4, 1, 5, 4>;
-using Tokens32 = Tiling<1, 32, 4, 1, 4, 4>;
-using Tokens64 = Tiling<2, 64, 4, 2, 3, 2>;
-using Tokens128 = Tiling<2, 128, 4, 2, 3, 1>;
+template <MatrixInstruction kBy>
+struct Tilings;
+template <>
+struct Tilings<MatrixInstruction::kMma> {
+  static constexpr auto kBy = MatrixInstruction::kMma;
+  using Tokens8 = Tiling<kBy, 1, 8, 4, 1, 6, 4>;
+  using Tokens16 = Tiling<kBy, 1, 16, 4, 1, 5, 4>;
+  using Tokens32 = Tiling<kBy, 1, 32, 4, 1, 4, 4>;
+  using Tokens64 = Tiling<kBy, 2, 64, 4, 2, 3, 2>;
+  using Tokens128 = Tiling<kBy, 2, 128, 4, 2, 3, 1>;
+  using Tokens256 = Tokens128;
+};
+template <>
+struct Tilings<MatrixInstruction::kWgmma> {
+  static constexpr auto kBy = MatrixInstruction::kWgmma;
+  using Tokens8 = Tiling<kBy, 1, 8, 4, 1, 6, 4>;
+  using Tokens16 = Tiling<kBy, 1, 16, 4, 1, 5, 4>;
+  using Tokens32 = Tiling<kBy, 1, 32, 4, 1, 4, 4>;
+  using Tokens64 = Tiling<kBy, 2, 64, 8, 1, 4, 2>;
+  using Tokens128 = Tiling<kBy, 2, 128, 8, 1, 5, 1>;
+  using Tokens256 = Tiling<kBy, 2, 256, 8, 1, 4, 1>;
+};
 
 /// Tokens of the tiles that `rows` rows of one weight are best cut into; results do not depend on it.
 constexpr int32_t tile_tokens(int32_t rows) {
   return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
 }
-/// Calls use(tiling) with the tiling of so many tokens.
+/// The same where one block computes a whole sum: wide tiles read less for each product.
+constexpr int32_t tile_tokens_of_whole_sums(int32_t rows) {
+  constexpr int32_t kEnough = 512;  // fewer would fill tiles of 128 better
+  return rows >= kEnough ? 256 : tile_tokens(rows);
+}
+/// Calls use(tiling) with the tiling of so many tokens; with 256, of as many as the instruction has.
 template <class Use>
-void with_tiling(int32_t tokens, const Use& use) {
-  switch (tokens) {
-    case 8: return use(Tokens8{});
-    case 16: return use(Tokens16{});
-    case 32: return use(Tokens32{});
-    case 64: return use(Tokens64{});
-    default: return use(Tokens128{});
-  }
+void with_tiling(MatrixInstruction by, int32_t tokens, const Use& use) {
+  const auto choose = [&](auto tilings) {
+    using Of = decltype(tilings);
+    switch (tokens) {
+      case 8: return use(typename Of::Tokens8{});
+      case 16: return use(typename Of::Tokens16{});
+      case 32: return use(typename Of::Tokens32{});
+      case 64: return use(typename Of::Tokens64{});
+      case 128: return use(typename Of::Tokens128{});
+      default: return use(typename Of::Tokens256{});
+    }
+  };
+  if (by == MatrixInstruction::kWgmma) return choose(Tilings<MatrixInstruction::kWgmma>{});
+  choose(Tilings<MatrixInstruction::kMma>{});
 }
 
-/// Sums of one warp: as mma leaves them.
+/// Sums of one warp: as mma leaves them, and wgmma.
 template <class T>
 using Sums = float[T::kRowTiles][T::kColumnTiles][4];
 
-/// Where 16 bytes of a token's inputs lie in a stage: the order turns with the token, so that eight tokens' loads of
-/// one chunk meet different banks.
-__device__ inline int token_chunk_offset(int token, int chunk) {
-  return token * kStepInputs * 2 + ((chunk ^ (token & 7)) << 4);
-}
-
-/// Asks for one step of the weight's panels and of the tokens. Inputs beyond the last are zeros, as are panels and
-/// tokens beyond theirs.
+/// Asks for steps of a tile's panels and tokens: of both each thread copies the same chunks in every step. Inputs
+/// beyond the last are zeros, as are panels and tokens beyond theirs.
 template <class T, class Rows>
-__device__ void load_step(const Product& p, const Rows& rows, int32_t first_panel, int32_t step, std::byte* stage) {
-  constexpr int kChunks = kPanelStepBytes / 16;
-  const size_t steps = static_cast<size_t>(ceil_div(p.inputs, kStepInputs));
-  for (int i = threadIdx.x; i < T::kPanelCount * kChunks; i += T::kThreads) {
-    const int32_t panel = first_panel + i / kChunks;
-    const bool known = panel < p.panels;
-    const size_t at = known ? (panel * steps + step) * kPanelStepBytes + i % kChunks * 16 : 0;
-    copy_async(stage + i * 16, p.weight + at, known ? 16 : 0);
-  }
-  std::byte* const tokens = stage + T::kWeightBytes;
-  const bool aligned = p.inputs % 8 == 0;
-  for (int i = threadIdx.x; i < T::kTokenCount * 8; i += T::kThreads) {
-    const int32_t row = rows.source(i / 8);
-    const int32_t input = step * kStepInputs + i % 8 * 8;
-    const int32_t known = rows.has(i / 8) && input < p.inputs ? min(8, p.inputs - input) : 0;
-    const uint16_t* from = p.x + (known > 0 ? static_cast<size_t>(row) * p.inputs + input : 0);
-    std::byte* const to = tokens + token_chunk_offset(i / 8, i % 8);
-    if (aligned) {
-      copy_async(to, from, known * 2);
-    } else {
-      for (int j = 0; j < 8; ++j) reinterpret_cast<uint16_t*>(to)[j] = j < known ? from[j] : uint16_t{0};
+class Loads {
+ public:
+  __device__ Loads(const Product& p, const Rows& rows, int32_t first_panel)
+      : p_(p), rows_(rows), thread_(threadIdx.x), aligned_(p.inputs % kChunkInputs == 0) {
+    const size_t panel_bytes = static_cast<size_t>(ceil_div(p.inputs, kStepInputs)) * kPanelStepBytes;
+    weights_ = p.weight + first_panel * panel_bytes + thread_ * 16;
+    panels_ = p.panels - first_panel;
+    panel_bytes_ = panels_ > 1 ? panel_bytes : 0;
+#pragma unroll
+    for (int i = 0; i < kTokenLoads; ++i) {
+      const bool is_there = has_token(i) && rows.has(token(i));
+      tokens_[i] = p.x + (is_there ? static_cast<size_t>(rows.source(token(i))) * p.inputs + first_input() : 0);
+      there_ |= static_cast<uint32_t>(is_there) << i;
     }
   }
-}
+  __device__ void ask_for(int32_t step, std::byte* stage) const {
+#pragma unroll
+    for (int i = 0; i < kWeightLoads; ++i) {
+      constexpr int kOfPanel = kPanelStepBytes / 16 / T::kThreads;
+      const int panel = i / kOfPanel;
+      const std::byte* const from =
+          weights_ + (panel > 0 ? panel_bytes_ : 0) + static_cast<size_t>(step) * kPanelStepBytes;
+      copy_async(stage + (thread_ + i * T::kThreads) * 16, from + i % kOfPanel * T::kThreads * 16,
+                 panel < panels_ ? 16 : 0);
+    }
+    const int32_t input = step * kStepInputs;
+    if (!aligned_) return copy_tokens(input, stage + T::kWeightBytes);
+    const bool known = input + first_input() < p_.inputs;
+#pragma unroll
+    for (int i = 0; i < kTokenLoads; ++i) {
+      if (!has_token(i)) continue;
+      copy_async(stage + T::kWeightBytes + chunk_offset(token(i), chunk()), known ? tokens_[i] + input : p_.x,
+                 known && (there_ >> i & 1) != 0 ? 16 : 0);
+    }
+  }
+
+ private:
+  static constexpr int kChunks = kStepRowBytes / 16;  // of a token
+  static constexpr int kChunkInputs = kStepInputs / kChunks;
+  static constexpr int kWeightLoads = T::kWeightBytes / 16 / T::kThreads;
+  static constexpr int kTokenLoads = ceil_div(T::kTokenCount * kChunks, T::kThreads);
+  static_assert(T::kPanelCount <= 2 && kPanelStepBytes / 16 % T::kThreads == 0 && T::kThreads % kChunks == 0);
+
+  __device__ int chunk() const { return thread_ % kChunks; }
+  __device__ int32_t first_input() const { return chunk() * kChunkInputs; }
+  __device__ int token(int i) const { return (thread_ + i * T::kThreads) / kChunks; }
+  __device__ bool has_token(int i) const {
+    return T::kTokenCount * kChunks % T::kThreads == 0 || token(i) < T::kTokenCount;
+  }
+  /// Rows that do not begin at multiples of 16 bytes.
+  __device__ void copy_tokens(int32_t input, std::byte* to) const {
+    for (int i = 0; i < kTokenLoads; ++i) {
+      if (!has_token(i)) continue;
+      const int32_t first = input + first_input();
+      const uint16_t* const from =
+          p_.x + (rows_.has(token(i)) ? static_cast<size_t>(rows_.source(token(i))) * p_.inputs : 0);
+      auto* const chunk_of_token = reinterpret_cast<uint16_t*>(to + chunk_offset(token(i), chunk()));
+      const int32_t known = rows_.has(token(i)) ? p_.inputs - first : 0;
+      for (int j = 0; j < kChunkInputs; ++j) chunk_of_token[j] = j < known ? from[first + j] : uint16_t{0};
+    }
+  }
+
+  const Product& p_;
+  const Rows& rows_;
+  const int thread_;
+  const bool aligned_;
+  const std::byte* weights_;  // this thread's first chunk of step 0
+  size_t panel_bytes_;        // from one panel to the next; 0 where there is no next
+  int32_t panels_;            // from this tile's first on
+  const uint16_t* tokens_[kTokenLoads];
+  uint32_t there_ = 0;  // a bit for each of these
+};
 
 template <class T>
 __device__ void multiply_step(const std::byte* stage, int warp_m, int warp_n, int lane, Sums<T>& sums) {
@@ -126,15 +205,15 @@ __device__ void multiply_step(const std::byte* stage, int warp_m, int warp_n, in
 #pragma unroll
     for (int n = 0; n < T::kColumnTiles; ++n) {
       const int token = (warp_n * T::kColumnTiles + n) * 8 + lane % 8;
-      load_matrix(b[n], tokens + token_chunk_offset(token, half * 4 + lane / 8));
+      load_matrix(b[n], tokens + chunk_offset(token, half * 4 + lane / 8));
     }
 #pragma unroll
     for (int quarter = 0; quarter < 2; ++quarter) {
 #pragma unroll
       for (int m = 0; m < T::kRowTiles; ++m) {
-        const int tile = (warp_m * T::kRowTiles + m) * (kStepInputs / 16) + half * 2 + quarter;
-        const uint4 words = *reinterpret_cast<const uint4*>(stage + (tile * kLanes + lane) * 16);
-        const uint32_t a[4] = {words.x, words.y, words.z, words.w};
+        const int row = (warp_m * T::kRowTiles + m) * 16 + lane % 16;
+        uint32_t a[4];
+        load_matrix(a, stage + chunk_offset(row, half * 4 + quarter * 2 + lane / 16));
 #pragma unroll
         for (int n = 0; n < T::kColumnTiles; ++n) {
           const uint32_t pair[2] = {b[n][quarter * 2], b[n][quarter * 2 + 1]};
@@ -145,33 +224,68 @@ __device__ void multiply_step(const std::byte* stage, int warp_m, int warp_n, in
   }
 }
 
-/// Walks the steps [begin, end) with kStages - 1 of them under way; calls done(step) after each.
-template <class T, class Rows, class Done>
-__device__ void walk_steps(const Product& p, const Rows& rows, int32_t first_panel, int32_t begin, int32_t end,
-                           Sums<T>& sums, const Done& done) {
-  std::byte* const stages = shared_memory();
-  const int lane = threadIdx.x % kLanes;
-  const int warp = threadIdx.x / kLanes;
+/// The same by warpgroups, each of a panel: begins it.
+template <class T>
+__device__ void begin_step(const std::byte* stage, Sums<T>& sums) {
+  constexpr int kColumns = T::kTokenCount < kMostWgmmaColumns ? T::kTokenCount : kMostWgmmaColumns;
+  const int panel = static_cast<int>(threadIdx.x) / (4 * kLanes);
+  const uint32_t features = shared_address(stage) + panel * kPanelStepBytes;
+  const uint32_t tokens = shared_address(stage) + T::kWeightBytes;
+  wgmma_fence();
 #pragma unroll
-  for (int s = 0; s < T::kStageCount - 1; ++s) {
-    if (begin + s < end) load_step<T>(p, rows, first_panel, begin + s, stages + s * T::kStageBytes);
-    commit_copies();
-  }
-  for (int32_t step = begin; step < end; ++step) {
-    wait_copies<T::kStageCount - 2>();
-    __syncthreads();
-    const int32_t next = step + T::kStageCount - 1;
-    if (next < end) {
-      load_step<T>(p, rows, first_panel, next, stages + (next - begin) % T::kStageCount * T::kStageBytes);
+  for (int inputs = 0; inputs < kStepInputs; inputs += 16) {
+#pragma unroll
+    for (int first = 0; first < T::kTokenCount; first += kColumns) {
+      wgmma<kColumns>(&sums[0][first / 8], swizzled_operand(features + inputs * 2),
+                      swizzled_operand(tokens + first * kStepRowBytes + inputs * 2));
     }
-    commit_copies();
-    multiply_step<T>(stages + (step - begin) % T::kStageCount * T::kStageBytes, warp / T::kWarpsAlongTokens,
-                     warp % T::kWarpsAlongTokens, lane, sums);
-    done(step);
   }
-  wait_copies<0>();
-  __syncthreads();
+  wgmma_commit();
 }
+
+/// Walks over the steps [first, last) of a tile, in stretches, with up to kAhead further ones on their way.
+template <class T, class Rows>
+class Walk {
+ public:
+  __device__ Walk(const Product& p, const Rows& rows, int32_t first_panel, int32_t first, int32_t last)
+      : loads_(p, rows, first_panel), last_(last), step_(first) {
+#pragma unroll
+    for (int32_t s = 0; s < T::kAhead; ++s) ask_for(first + s, s);
+  }
+  /// Adds the products of all steps before `end` to the sums; wgmma's are complete behind it.
+  __device__ void multiply_until(int32_t end, Sums<T>& sums) {
+    for (; step_ < end; ++step_) {
+      wait_copies<T::kAhead - 1>();
+      if constexpr (T::kByWarpgroup) fence_async_proxy();
+      __syncthreads();
+      const int32_t free =
+          stage_ + T::kAhead < T::kStageCount ? stage_ + T::kAhead : stage_ + T::kAhead - T::kStageCount;
+      const std::byte* const stage = shared_memory() + stage_ * T::kStageBytes;
+      if constexpr (T::kByWarpgroup) {
+        begin_step<T>(stage, sums);
+        ask_for(step_ + T::kAhead, free);
+        wgmma_wait<1>();  // behind the next barrier nobody reads the stage that goes before this one
+      } else {
+        ask_for(step_ + T::kAhead, free);
+        const int warp = threadIdx.x / kLanes;
+        multiply_step<T>(stage, warp / T::kWarpsAlongTokens, warp % T::kWarpsAlongTokens, threadIdx.x % kLanes, sums);
+      }
+      stage_ = stage_ + 1 < T::kStageCount ? stage_ + 1 : 0;
+    }
+    if constexpr (T::kByWarpgroup) wgmma_wait<0>();
+  }
+
+ private:
+  __device__ void ask_for(int32_t step, int32_t stage) const {
+    if (step < last_) loads_.ask_for(step, shared_memory() + stage * T::kStageBytes);
+    commit_copies();
+  }
+
+  const Loads<T, Rows> loads_;
+  const int32_t last_;
+  int32_t step_;
+  int32_t stage_ = 0;  // of step_
+};
 
 /// Lays a warp's sums into tile [token][feature], in shared memory.
 template <class T>
@@ -277,27 +391,27 @@ template <class T, class Rows>
 __device__ void sum_tile(const Product& p, const Rows& rows, int32_t first_panel, int32_t split, bool alone,
                          float* tile) {
   const int32_t steps = ceil_div(p.inputs, kStepInputs);
-  const int32_t begin = split_begin(split, p.splits, steps);
-  const int32_t end = alone ? steps : split_begin(split + 1, p.splits, steps);
+  const int32_t last_split = alone ? p.splits : split + 1;
+  const auto begin = [&](int32_t of) { return split_begin(of, p.splits, steps); };
+  Walk<T, Rows> walk(p, rows, first_panel, begin(split), begin(last_split));
   Sums<T> sums = {};
-  Sums<T> totals = {};
-  int32_t fold_at = alone && p.splits > 1 ? split_begin(1, p.splits, steps) : end + 1;
-  walk_steps<T>(p, rows, first_panel, begin, end, sums, [&](int32_t step) {
-    if (step + 1 != fold_at) return;
+  walk.multiply_until(begin(split + 1), sums);
+  if constexpr (T::kJoins) {
+    while (++split < last_split) {
+      Sums<T> next = {};
+      walk.multiply_until(begin(split + 1), next);
 #pragma unroll
-    for (int m = 0; m < T::kRowTiles; ++m) {
+      for (int m = 0; m < T::kRowTiles; ++m) {
 #pragma unroll
-      for (int n = 0; n < T::kColumnTiles; ++n) {
+        for (int n = 0; n < T::kColumnTiles; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          totals[m][n][i] = split == 0 ? sums[m][n][i] : totals[m][n][i] + sums[m][n][i];
-          sums[m][n][i] = fold_at == end ? totals[m][n][i] : 0.0f;
+          for (int i = 0; i < 4; ++i) sums[m][n][i] += next[m][n][i];
         }
       }
     }
-    ++split;
-    fold_at = fold_at == end ? end + 1 : split_begin(split + 1, p.splits, steps);
-  });
+  }
+  wait_copies<0>();
+  __syncthreads();
   spread_sums<T>(sums, tile);
   __syncthreads();
 }

@@ -81,7 +81,7 @@ std::unique_ptr<CudaVector> WeightLoader::load_vector(std::span<const float> val
 
 std::unique_ptr<CudaWeight> WeightLoader::pack(std::span<const tensor::HostTensor> parts) {
   CHECK(!parts.empty(), "a weight without parts");
-  DeviceWeight weight{.in_features = static_cast<int32_t>(parts.front().shape[1])};
+  DeviceWeight weight{.in_features = static_cast<int32_t>(parts.front().shape[1]), .by = device_.products};
   for (const tensor::HostTensor& part : parts) {
     check_matrix(part);
     CHECK(part.shape[1] == weight.in_features, "{}: {} beside rows of {}", part.name, part.shape.to_string(),
@@ -107,7 +107,8 @@ std::unique_ptr<CudaWeight> WeightLoader::pack_gate_up(const tensor::HostTensor&
   CHECK(gate.shape == up.shape, "gate {} and up {} differ", gate.shape.to_string(), up.shape.to_string());
   DeviceWeight weight{.out_features = static_cast<int32_t>(gate.shape[0]),
                       .in_features = static_cast<int32_t>(gate.shape[1]),
-                      .gate_up = true};
+                      .gate_up = true,
+                      .by = device_.products};
   const std::lock_guard lock(mutex_);
   device_.make_current();
   tensor::Buffer packed = allocate_device(
@@ -160,7 +161,8 @@ std::unique_ptr<CudaExperts> WeightLoader::load_experts(std::vector<tensor::Expe
                         .per_row = routing.experts_per_row,
                         .renormalised = routing.renormalised,
                         .hidden = device_weight(*weights.front().gate_up).in_features,
-                        .intermediate = device_weight(*weights.front().gate_up).out_features};
+                        .intermediate = device_weight(*weights.front().gate_up).out_features,
+                        .by = device_.products};
   for (const tensor::ExpertWeights& expert : weights) {
     const DeviceWeight& gate_up = device_weight(*expert.gate_up);
     const DeviceWeight& down = device_weight(*expert.down);

@@ -15,7 +15,7 @@ struct Weight {
 };
 
 /// Packs the parts one below the other.
-Weight pack(const std::vector<HostMatrix>& parts, cuda::SourceType type) {
+Weight pack(const std::vector<HostMatrix>& parts, cuda::SourceType type, cuda::MatrixInstruction by) {
   const auto in = static_cast<int32_t>(parts.front().tensor().shape[1]);
   int32_t out = 0;
   for (const HostMatrix& part : parts) out += static_cast<int32_t>(part.tensor().shape[0]);
@@ -29,11 +29,11 @@ Weight pack(const std::vector<HostMatrix>& parts, cuda::SourceType type) {
     cuda::pack_weight(nullptr, source.get(), type, rows, in, first, cuda::PackAs::kRows, weight.packed.get());
     first += rows;
   }
-  weight.device = {weight.packed.get(), out, in, false};
+  weight.device = {weight.packed.get(), out, in, false, by};
   return weight;
 }
 
-Weight pack_gate_up(const Values& gate, const Values& up, int32_t out, int32_t in) {
+Weight pack_gate_up(const Values& gate, const Values& up, int32_t out, int32_t in, cuda::MatrixInstruction by) {
   Weight weight{DeviceArray<uint8_t>(cuda::packed_weight_bytes(out, in, true)), {}};
   const DeviceArray<uint16_t> device_gate(bf16_bits(gate));
   const DeviceArray<uint16_t> device_up(bf16_bits(up));
@@ -41,7 +41,7 @@ Weight pack_gate_up(const Values& gate, const Values& up, int32_t out, int32_t i
                     weight.packed.get());
   cuda::pack_weight(nullptr, device_up.get(), cuda::SourceType::kBF16, out, in, 0, cuda::PackAs::kUp,
                     weight.packed.get());
-  weight.device = {weight.packed.get(), out, in, true};
+  weight.device = {weight.packed.get(), out, in, true, by};
   return weight;
 }
 
@@ -67,6 +67,14 @@ Values product(const Weight& weight, const Values& x, const Values& bias, const 
   return out.values();
 }
 
+/// One after another.
+cuda::MatrixInstruction each_instruction() {
+  return GENERATE(cuda::MatrixInstruction::kMma, cuda::MatrixInstruction::kWgmma);
+}
+const char* name_of(cuda::MatrixInstruction by) {
+  return by == cuda::MatrixInstruction::kMma ? "mma" : "wgmma";
+}
+
 double sum_error(int64_t in) {
   return 1e-5 * std::sqrt(static_cast<double>(in));
 }
@@ -81,7 +89,8 @@ Values take_rows(const Values& x, int64_t width, const std::vector<int64_t>& row
 }  // namespace
 
 TEST_CASE("products agree with the reference for any shape, dtype and stack") {
-  INFO("seed " << test_seed());
+  const cuda::MatrixInstruction by = each_instruction();
+  INFO("seed " << test_seed() << ", " << name_of(by));
   Random random(test_seed() + 110);
   struct Shape {
     int32_t in;
@@ -96,6 +105,7 @@ TEST_CASE("products agree with the reference for any shape, dtype and stack") {
                           {600, {40, 40, 9}, 33},
                           {72, {200}, 70},
                           {321, {128}, 150},
+                          {200, {130}, 530},
                           {static_cast<int32_t>(random.integer(1, 700)),
                            {static_cast<int32_t>(random.integer(1, 150))},
                            static_cast<int32_t>(random.integer(1, 140))}};
@@ -114,7 +124,7 @@ TEST_CASE("products agree with the reference for any shape, dtype and stack") {
       out += rows;
     }
     INFO("in " << shape.in << ", out " << out << ", rows " << shape.rows << ", " << tensor::to_string(dtype));
-    const Weight weight = pack(parts, type);
+    const Weight weight = pack(parts, type, by);
     const Values x = rounded_bf16(random.normal(int64_t{shape.rows} * shape.in));
     const Values bias = random.integer(0, 1) != 0 ? random.normal(out) : Values{};
     const Values wanted = reference::matmul(x, stacked, bias, shape.in, out);
@@ -140,40 +150,43 @@ TEST_CASE("products agree with the reference for any shape, dtype and stack") {
 }
 
 TEST_CASE("matmul_silu_mul agrees with the reference") {
-  INFO("seed " << test_seed());
+  const cuda::MatrixInstruction by = each_instruction();
+  INFO("seed " << test_seed() << ", " << name_of(by));
   Random random(test_seed() + 111);
   for (const auto& [in, out, rows] : {std::array{64, 32, 1}, {96, 44, 12}, {300, 7, 40}, {260, 100, 130}}) {
     INFO("in " << in << ", out " << out << ", rows " << rows);
     const Values gate = rounded_bf16(random.normal(int64_t{out} * in, 0.1f));
     const Values up = rounded_bf16(random.normal(int64_t{out} * in, 0.1f));
     const Values x = rounded_bf16(random.normal(int64_t{rows} * in));
-    const Weight weight = pack_gate_up(gate, up, out, in);
+    const Weight weight = pack_gate_up(gate, up, out, in, by);
     const Values wanted =
         reference::silu_mul(reference::matmul(x, gate, {}, in, out), reference::matmul(x, up, {}, in, out));
     check_close(product(weight, x, {}, workspace_for(weight.device, rows)), wanted, 0x1p-7, sum_error(in));
   }
 }
 
-TEST_CASE("a row of a CUDA product has the same bits among 1 to 300 rows") {
-  INFO("seed " << test_seed());
+TEST_CASE("a row of a CUDA product has the same bits among 1 to 600 rows") {
+  const cuda::MatrixInstruction by = each_instruction();
+  INFO("seed " << test_seed() << ", " << name_of(by));
   Random random(test_seed() + 112);
-  constexpr int64_t kRows = 300;
+  constexpr int64_t kRows = 600;
   // Sums in one piece, in a few splits, and in many.
   for (const auto& [in, out, gated] : {std::array{72, 70, 0}, {640, 130, 0}, {1100, 24, 0}, {530, 40, 1}}) {
     INFO("in " << in << ", out " << out);
     const Values matrix = rounded_bf16(random.normal(int64_t{out} * in));
     const Values other = rounded_bf16(random.normal(int64_t{out} * in));
     const Weight weight = gated != 0
-                              ? pack_gate_up(matrix, other, out, in)
-                              : pack({HostMatrix(matrix, tensor::DType::kBF16, out, in)}, cuda::SourceType::kBF16);
+                              ? pack_gate_up(matrix, other, out, in, by)
+                              : pack({HostMatrix(matrix, tensor::DType::kBF16, out, in)}, cuda::SourceType::kBF16, by);
     const Values x = rounded_bf16(random.normal(kRows * in));
     const auto workspace = workspace_for(weight.device, kRows);
     const Values whole = product(weight, x, {}, workspace);
+    REQUIRE(std::ranges::all_of(whole, [](float value) { return std::isfinite(value); }));
     std::vector<int64_t> rows(kRows);
     std::iota(rows.begin(), rows.end(), 0);
-    for (const int64_t count :
-         {int64_t{1}, int64_t{2}, int64_t{8}, int64_t{9}, int64_t{16}, int64_t{17}, int64_t{32}, int64_t{33},
-          int64_t{64}, int64_t{65}, int64_t{128}, int64_t{129}, int64_t{256}, int64_t{257}, random.integer(1, kRows)}) {
+    for (const int64_t count : {int64_t{1}, int64_t{2}, int64_t{8}, int64_t{9}, int64_t{16}, int64_t{17}, int64_t{32},
+                                int64_t{33}, int64_t{64}, int64_t{65}, int64_t{128}, int64_t{129}, int64_t{256},
+                                int64_t{257}, int64_t{511}, int64_t{512}, random.integer(1, kRows)}) {
       INFO(count << " rows");
       std::shuffle(rows.begin(), rows.end(), random.engine());
       const std::vector<int64_t> chosen(rows.begin(), rows.begin() + count);
@@ -186,8 +199,9 @@ TEST_CASE("a row of a CUDA product has the same bits among 1 to 300 rows") {
 }
 
 TEST_CASE("a product wants a weight of its kind") {
-  const Weight rows = pack({HostMatrix(Values(64, 1.0f), tensor::DType::kF32, 8, 8)}, cuda::SourceType::kF32);
-  const Weight gated = pack_gate_up(Values(64, 1.0f), Values(64, 1.0f), 8, 8);
+  const Weight rows = pack({HostMatrix(Values(64, 1.0f), tensor::DType::kF32, 8, 8)}, cuda::SourceType::kF32,
+                           cuda::MatrixInstruction::kMma);
+  const Weight gated = pack_gate_up(Values(64, 1.0f), Values(64, 1.0f), 8, 8, cuda::MatrixInstruction::kMma);
   REQUIRE_THROWS_WITH(cuda::matmul_silu_mul(nullptr, nullptr, rows.device, 1, nullptr, nullptr),
                       "matmul_silu_mul: found a weight packed as rows, wanted the other kind");
   REQUIRE_THROWS_AS(cuda::matmul(nullptr, nullptr, gated.device, nullptr, 1, nullptr, cuda::OutputType::kF32, nullptr),

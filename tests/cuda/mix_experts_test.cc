@@ -50,7 +50,8 @@ class Pages {
 /// Packed experts, and what the reference reads.
 class Layer {
  public:
-  Layer(Random& random, const Sizes& sizes) : sizes_(sizes) {
+  Layer(Random& random, const Sizes& sizes, cuda::MatrixInstruction by = cuda::MatrixInstruction::kMma)
+      : sizes_(sizes), by_(by) {
     const int32_t width = sizes.hidden;
     const int32_t inner = sizes.intermediate;
     const auto matrix = [&](int32_t out, int32_t in) {
@@ -64,8 +65,8 @@ class Layer {
     }
   }
   [[nodiscard]] cuda::DeviceExperts device() const {
-    return {gate_up_.get(),      down_.get(),   sizes_.experts,     sizes_.per_row,
-            sizes_.renormalised, sizes_.hidden, sizes_.intermediate};
+    return {gate_up_.get(),      down_.get(),   sizes_.experts,      sizes_.per_row,
+            sizes_.renormalised, sizes_.hidden, sizes_.intermediate, by_};
   }
   /// Nobody may read this expert from now on.
   void forbid(size_t expert) const {
@@ -82,6 +83,7 @@ class Layer {
     cuda::pack_weight(nullptr, source.get(), cuda::SourceType::kBF16, rows, in, 0, as, to);
   }
   const Sizes sizes_;
+  const cuda::MatrixInstruction by_;
   // Multiples of 8 KiB, which are whole pages.
   const size_t gate_up_bytes_ = cuda::packed_weight_bytes(sizes_.intermediate, sizes_.hidden, true);
   const size_t down_bytes_ = cuda::packed_weight_bytes(sizes_.hidden, sizes_.intermediate, false);
@@ -153,7 +155,8 @@ bool same_bits(const Values& a, const Values& b) {
 }  // namespace
 
 TEST_CASE("mixtures agree with the reference, whatever tile their rows make") {
-  INFO("seed " << test_seed());
+  const auto by = GENERATE(cuda::MatrixInstruction::kMma, cuda::MatrixInstruction::kWgmma);
+  INFO("seed " << test_seed() << (by == cuda::MatrixInstruction::kMma ? ", mma" : ", wgmma"));
   Random random(test_seed() + 150);
   std::vector<Sizes> all = {{64, 40, 8, 2, 1, true},    // a row alone
                             {72, 24, 4, 4, 9, false},   // all experts
@@ -175,19 +178,20 @@ TEST_CASE("mixtures agree with the reference, whatever tile their rows make") {
   }
   for (const Sizes& sizes : all) {
     INFO(sizes.shown());
-    const Layer layer(random, sizes);
+    const Layer layer(random, sizes, by);
     const Rows rows = random_rows(random, sizes);
     check_mixture(mix(layer, rows), expected(layer, rows));
   }
 }
 
 TEST_CASE("a row of a mixture has the same bits among 1 to 150 rows, in tiles of any width") {
-  INFO("seed " << test_seed());
+  const auto by = GENERATE(cuda::MatrixInstruction::kMma, cuda::MatrixInstruction::kWgmma);
+  INFO("seed " << test_seed() << (by == cuda::MatrixInstruction::kMma ? ", mma" : ", wgmma"));
   Random random(test_seed() + 151);
   // Experts of the second are so many that their tiles are narrow with any rows.
   for (const Sizes& sizes : {Sizes{530, 24, 4, 2, 150, true}, Sizes{40, 16, 30, 3, 150, false}}) {
     INFO(sizes.shown());
-    const Layer layer(random, sizes);
+    const Layer layer(random, sizes, by);
     Rows rows = random_rows(random, sizes);
     // Half of the rows want one expert above all.
     for (size_t row = 0; row < 75; ++row) rows.logits[row * static_cast<size_t>(sizes.experts) + 1] += 9.0f;
@@ -206,16 +210,17 @@ TEST_CASE("a row of a mixture has the same bits among 1 to 150 rows, in tiles of
 }
 
 TEST_CASE("an expert alone has the bits of the dense products, in whatever blocks these add their splits") {
-  INFO("seed " << test_seed());
+  const auto by = GENERATE(cuda::MatrixInstruction::kMma, cuda::MatrixInstruction::kWgmma);
+  INFO("seed " << test_seed() << (by == cuda::MatrixInstruction::kMma ? ", mma" : ", wgmma"));
   Random random(test_seed() + 158);
   for (const int32_t count : {1, 7, 40}) {
     const Sizes sizes{700, 530, 1, 1, count, false};
     INFO(sizes.shown());
-    const Layer layer(random, sizes);
+    const Layer layer(random, sizes, by);
     Rows rows = random_rows(random, sizes);
     std::ranges::fill(rows.hidden, 0.0f);
-    const cuda::DeviceWeight gate_up{layer.device().gate_up, sizes.intermediate, sizes.hidden, true};
-    const cuda::DeviceWeight down{layer.device().down, sizes.hidden, sizes.intermediate, false};
+    const cuda::DeviceWeight gate_up{layer.device().gate_up, sizes.intermediate, sizes.hidden, true, by};
+    const cuda::DeviceWeight down{layer.device().down, sizes.hidden, sizes.intermediate, false, by};
     const DeviceArray<uint8_t> workspace(
         std::max(cuda::matmul_workspace_bytes(sizes.intermediate, sizes.hidden, true, count),
                  cuda::matmul_workspace_bytes(sizes.hidden, sizes.intermediate, false, count)));

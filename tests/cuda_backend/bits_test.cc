@@ -5,6 +5,7 @@
 
 #include "cuda/cuda_backend.h"
 #include "cuda_backend/decode_rig.h"
+#include "cuda_backend/tested_products.h"
 #include "golden_test/feeding.h"
 #include "golden_test/golden_file.h"
 
@@ -22,7 +23,7 @@ TEST_CASE("stages and graphs and links change no bit of what is drawn, nor does 
     std::vector<std::string> graphs_less;
     const auto warn = [&](const std::string& what) { graphs_less.push_back(what); };
     for (int s = 0; s < stages; ++s) {
-      backends.push_back(cuda::make_backend({.device = 0, .graphs = graphs, .warn = warn}));
+      backends.push_back(cuda::make_backend({.products = test::tested_products(), .graphs = graphs, .warn = warn}));
     }
     test::DecodeRig rig(std::move(backends), {.family = family,
                                               .host_page_count = kHostPages,
@@ -53,7 +54,7 @@ TEST_CASE("stages, chunks, pages and company change no bit of the logits on the 
       test::read_golden_family(GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "mixtral"));
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
-  const auto backend = cuda::make_backend({});
+  const auto backend = cuda::make_backend({.products = test::tested_products()});
   test::Sequences sequences;
   for (const test::GoldenPrompt& prompt : family.prompts) {
     std::vector<TokenId>& tokens = sequences.emplace_back(prompt.sequence());

@@ -1,10 +1,13 @@
 #include "conformance/harness.h"
 #include "cuda/cuda_backend.h"
+#include "cuda_backend/tested_products.h"
 
 namespace millrace::test {
 
 std::vector<BackendCase> backend_cases() {
-  return {{.name = "cuda bf16", .make = [] { return cuda::make_backend({}); }, .table_dtype = tensor::DType::kBF16}};
+  return {{.name = "cuda bf16",
+           .make = [] { return cuda::make_backend({.products = tested_products()}); },
+           .table_dtype = tensor::DType::kBF16}};
 }
 
 }  // namespace millrace::test

@@ -46,18 +46,18 @@ TEST_CASE("four stages run on four disjoint parts of a GPU and draw what they dr
   }
   // 33 each are not to be had where the driver deals in eights.
   REQUIRE(cuda::make_backend({.part = 2, .part_count = 4})->description() ==
-          "cuda Emulated GPU, sm_90, 132 SMs, part 3 of 4, 32 SMs");
+          "cuda Emulated GPU, sm_90, 132 SMs, wgmma, part 3 of 4, 32 SMs");
 }
 
 TEST_CASE("a GPU that does not divide so is taken whole, and the backend says why") {
   const LargeGpu gpu;
   emulator::set_multiprocessors(4);
   REQUIRE(cuda::make_backend({.part = 1, .part_count = 2})->description() ==
-          "cuda Emulated GPU, sm_90, 4 SMs, part 2 of 2, 2 SMs");
+          "cuda Emulated GPU, sm_90, 4 SMs, wgmma, part 2 of 2, 2 SMs");
   emulator::reset();
   const auto whole = cuda::make_backend({.part = 4, .part_count = 5});
   REQUIRE(whole->description() ==
-          "cuda Emulated GPU, sm_90, 4 SMs, not divided: 4 multiprocessors do not make 5 equal parts");
+          "cuda Emulated GPU, sm_90, 4 SMs, wgmma, not divided: 4 multiprocessors do not make 5 equal parts");
   REQUIRE(emulator::counts().divided_streams == 0);
 }
 
@@ -68,7 +68,7 @@ TEST_CASE("a part that does not work as the whole GPU does is not taken") {
     CAPTURE(nth);
     emulator::fail_call(nth);
     REQUIRE_THAT(cuda::make_backend({.part = 1, .part_count = 4})->description(),
-                 Catch::StartsWith("cuda Emulated GPU, sm_90, 132 SMs, not divided: ") &&
+                 Catch::StartsWith("cuda Emulated GPU, sm_90, 132 SMs, wgmma, not divided: ") &&
                      Catch::Contains("too many resources requested for launch"));
   }
   emulator::fail_call(1);

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "cuda/emulator/emulator.h"
@@ -19,13 +21,27 @@ float element(const void* source, SourceType type, size_t index) {
   return type == SourceType::kBF16 ? to_float(bits) : tensor::Float16{bits}.to_float();
 }
 
+/// What MILLRACE_EMULATED_WGMMA makes of wgmma: absent, wrong (sums that are no sums), uneven (the bits of a row differ
+/// among many), or, where nothing is said, right.
+std::string wgmma_of_the_device() {
+  const char* given = std::getenv("MILLRACE_EMULATED_WGMMA");
+  return given == nullptr ? "right" : given;
+}
+
 /// Calls each(row, feature, x · w) for all rows and rows of the packed matrix.
 template <class Each>
 void multiply(const void* x, const DeviceWeight& weight, int32_t rows, int32_t packed_rows, const Each& each) {
+  constexpr int32_t kMany = 64;
   const auto inner = static_cast<size_t>(weight.in_features);
+  const bool by_wgmma = weight.by == MatrixInstruction::kWgmma;
+  const bool wrong = by_wgmma && wgmma_of_the_device() == "wrong";
+  const bool uneven = by_wgmma && rows > kMany && wgmma_of_the_device() == "uneven";
   for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
     for (size_t feature = 0; feature < static_cast<size_t>(packed_rows); ++feature) {
-      each(row, feature, dot(bf16(x) + row * inner, bf16(weight.data) + feature * inner, inner));
+      float sum = dot(bf16(x) + row * inner, bf16(weight.data) + feature * inner, inner);
+      if (wrong) sum += 1.0f;
+      if (uneven) sum = std::nextafter(sum, 2.0f * sum);
+      each(row, feature, sum);
     }
   }
 }
@@ -154,6 +170,14 @@ void rms_norm(cudaStream_t stream, const float* hidden, const float* weight, flo
       for (int32_t i = 0; i < width; ++i) bf16(out)[row * width + i] = to_bf16(values[i] * inverse * weight[i]);
     }
   });
+}
+
+bool has_wgmma() {
+  int device = 0;
+  int major = 0;
+  (void)cudaGetDevice(&device);
+  (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  return major == 9 && wgmma_of_the_device() != "absent";
 }
 
 size_t matmul_workspace_bytes(int32_t, int32_t, bool, int32_t rows) {

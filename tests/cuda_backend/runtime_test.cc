@@ -292,8 +292,8 @@ TEST_CASE("memory that is short is told with what was wanted and what is left") 
       backend->allocate_host(size_t{1} << 40),
       "CUDA: cudaHostAlloc of 1099511.6 MB of the host's memory: out of memory (cudaErrorMemoryAllocation)");
   REQUIRE_THROWS_WITH(cuda::make_backend({.device = 1}), Catch::Contains("cudaSetDevice"));
-  REQUIRE(backend->description() == "cuda Emulated GPU, sm_90, 4 SMs");
-  REQUIRE(backend->kv_format() == "bf16 cuda sm_90");
+  REQUIRE(backend->description() == "cuda Emulated GPU, sm_90, 4 SMs, wgmma");
+  REQUIRE(backend->kv_format() == "bf16 cuda sm_90 wgmma");
 }
 
 TEST_CASE("a mixture of more experts than the op takes is refused when it is loaded, by its number") {

@@ -100,7 +100,7 @@ def test_the_real_module_loads_without_a_driver():
 def test_auto_says_what_it_takes_and_why():
     with serve("--device", "auto") as server:
         assert "--device auto: cuda (1 of Emulated GPU, sm_90, 4 SMs)" in server.log()
-        assert server.get("/server_info").json()["nodes"][0]["compute"] == "bf16 cuda sm_90"
+        assert server.get("/server_info").json()["nodes"][0]["compute"] == "bf16 cuda sm_90 wgmma"
     with serve("--device", "auto", gpus=0) as server:
         assert "--device auto: cpu (no CUDA driver)" in server.log()
 
@@ -111,6 +111,23 @@ def test_a_gpu_computes_in_bf16():
     refused = run("serve", "--model-path", MODEL, "--port", 0, "--device", "cuda", "--dtype", "f32",
                   MILLRACE_CUDA_MODULE=EMULATED)
     assert refused.returncode == 1 and "--dtype f32: a GPU computes in bf16" in refused.stderr
+
+
+def test_what_products_go_by_is_chosen_at_the_start_and_told():
+    with serve("--device", "cuda") as server:
+        wanted = completion(server)
+        assert ", wgmma" in server.log()
+    with serve("--device", "cuda", "--cuda-products", "mma") as server:
+        assert completion(server) == wanted  # of the fake's, both are plain sums
+        assert server.get("/server_info").json()["nodes"][0]["compute"] == "bf16 cuda sm_90 mma"
+    with serve("--device", "cuda", environment=["MILLRACE_EMULATED_WGMMA=wrong"]) as server:
+        assert re.search(r"warning +device 0: products go by mma, as wgmma's are not as they should be: a sum of \d+ "
+                         r"products is \S+, by mma \S+", server.log())
+        assert completion(server) == wanted
+    refused = run("serve", "--model-path", MODEL, "--port", 0, "--device", "cuda", "--cuda-products", "wgmma",
+                  MILLRACE_CUDA_MODULE=EMULATED, MILLRACE_EMULATED_WGMMA="absent")
+    assert refused.returncode == 1
+    assert "--cuda-products wgmma: device 0 is Emulated GPU, sm_90, 4 SMs, wanted sm_90, and kernels" in refused.stderr
 
 
 def test_the_answer_does_not_depend_on_stages_gpus_or_graphs():
@@ -144,14 +161,14 @@ def test_stages_on_parts_of_a_gpu_say_the_same():
     with serve("--device", "cuda", "--divide-gpu", "--pp-size", 4, gpus=2) as server:
         assert completion(server) == wanted
         for stage, part in enumerate((1, 1, 2, 2)):
-            assert re.search(rf"stage {stage}: .* 4 SMs, part {part} of 2, 2 SMs", server.log())
+            assert re.search(rf"stage {stage}: .* 4 SMs, wgmma, part {part} of 2, 2 SMs", server.log())
 
 
 def test_a_driver_without_green_contexts_gives_every_stage_the_whole_gpu_and_is_named():
     with serve("--device", "cuda", "--divide-gpu", "--pp-size", 2,
                environment=["MILLRACE_EMULATED_DRIVER=12020"]) as server:
         assert completion(server)["text"]
-        assert ("4 SMs, not divided: the driver, which is for CUDA 12.2, has no cuDeviceGetDevResource, which came with "
+        assert ("4 SMs, wgmma, not divided: the driver, which is for CUDA 12.2, has no cuDeviceGetDevResource, which came with "
                 "12.4") in server.log()
 
 

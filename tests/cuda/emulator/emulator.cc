@@ -32,6 +32,9 @@ constexpr size_t kStackBytes = 32 * 1024;
 #endif
 constexpr size_t kStackShift = 17 * 64;
 constexpr uint32_t kMostThreads = 1024;
+constexpr size_t kSharedAlignment = 1024;
+constexpr size_t kChunkBytes = 16;
+constexpr size_t kWarpgroupWarps = kWarpgroupThreads / kWarpLanes;
 constexpr uint32_t kMostAlongX = 0x7FFFFFFF;
 constexpr uint32_t kMostAlongOthers = 65535;
 constexpr size_t kMostSharedBytes = 227 << 10;  // of compute capability 9.0
@@ -73,7 +76,7 @@ class Stacks {
   void* base_;
 };
 
-enum class Wait : uint8_t { kNone, kBlock, kWarp, kEnded };
+enum class Wait : uint8_t { kNone, kBlock, kWarp, kWarpgroup, kEnded };
 
 struct Fiber : Thread {
   context::fcontext_t context = nullptr;
@@ -88,10 +91,17 @@ struct Warp {
   Collective lanes;
 };
 
+struct Warpgroup {
+  const char* operation = nullptr;
+  size_t arrived = 0;
+  WarpgroupCollective threads;
+};
+
 struct RunningBlock : Block {
   const Launch* launch = nullptr;
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
+  std::vector<Warpgroup> warpgroups;  // whole ones
   std::vector<size_t> runnable;
   size_t ended = 0;
   size_t at_barrier = 0;
@@ -160,6 +170,11 @@ std::string stuck(const RunningBlock& block) {
     if (warp.arrived == 0) continue;
     text += fmt::format(", lanes {:#x} of warp {} at {}", warp.arrived, w, warp.operation);
   }
+  for (size_t g = 0; g < block.warpgroups.size(); ++g) {
+    const Warpgroup& group = block.warpgroups[g];
+    if (group.arrived == 0) continue;
+    text += fmt::format(", {} threads of warpgroup {} at {}", group.arrived, g, group.operation);
+  }
   return text + fmt::format(", {} have ended, and none can go on", block.ended);
 }
 
@@ -167,6 +182,7 @@ void start_fibers(RunningBlock& block, const Stacks& stacks) {
   const dim3 shape = block.shape;
   block.fibers = std::vector<Fiber>(size_t{shape.x} * shape.y * shape.z);
   block.warps.assign(block.fibers.size() / kWarpLanes, {});
+  block.warpgroups.assign(block.fibers.size() / kWarpgroupThreads, {});
   for (size_t i = 0; i < block.fibers.size(); ++i) {
     Fiber& fiber = block.fibers[i];
     const auto linear = static_cast<uint32_t>(i);
@@ -185,14 +201,15 @@ void start_fibers(RunningBlock& block, const Stacks& stacks) {
 }
 
 void run_block(const Launch& launch, uint3 index, const Stacks& stacks, Order& order) {
-  // Exactly as much as was asked for, so that the address sanitizer sees what lies outside.
+  // To the address sanitizer exactly as much as was asked for.
+  const size_t room =
+      std::max(kSharedAlignment, (launch.shared_bytes + kSharedAlignment - 1) & ~(kSharedAlignment - 1));
   const std::unique_ptr<std::byte, decltype(&std::free)> shared(
-      static_cast<std::byte*>(std::aligned_alloc(128, std::max<size_t>(128, (launch.shared_bytes + 127) / 128 * 128))),
-      &std::free);
+      static_cast<std::byte*>(std::aligned_alloc(kSharedAlignment, room)), &std::free);
   std::memset(shared.get(), kUnwritten, launch.shared_bytes);
 #ifdef MILLRACE_ADDRESS_SANITIZER
-  __asan_poison_memory_region(shared.get() + (launch.shared_bytes + 7) / 8 * 8,
-                              (launch.shared_bytes + 127) / 128 * 128 - (launch.shared_bytes + 7) / 8 * 8);
+  const size_t asked = (launch.shared_bytes + 7) / 8 * 8;
+  __asan_poison_memory_region(shared.get() + asked, room - asked);
 #endif
   RunningBlock block;
   block.index = index;
@@ -201,6 +218,7 @@ void run_block(const Launch& launch, uint3 index, const Stacks& stacks, Order& o
   block.shared = shared.get();
   block.shared_bytes = launch.shared_bytes;
   block.launch = &launch;
+  block.unfenced.assign((launch.shared_bytes + kChunkBytes - 1) / kChunkBytes, 0);
   start_fibers(block, stacks);
   RunningBlock* const outer = std::exchange(current, &block);
   while (!block.runnable.empty() && block.fault.empty()) {
@@ -211,7 +229,7 @@ void run_block(const Launch& launch, uint3 index, const Stacks& stacks, Order& o
   }
   current = outer;
 #ifdef MILLRACE_ADDRESS_SANITIZER
-  __asan_unpoison_memory_region(shared.get(), (launch.shared_bytes + 127) / 128 * 128);
+  __asan_unpoison_memory_region(shared.get(), room);
 #endif
   if (block.fault.empty() && block.ended != block.fibers.size()) {
     block.fault = fmt::format("{}, block ({}, {}, {}): {}", launch.name, index.x, index.y, index.z, stuck(block));
@@ -292,6 +310,33 @@ void synchronize_warp(const char* operation, uint32_t mask, const void* in, void
   const size_t first = static_cast<size_t>(fiber.warp) * kWarpLanes;
   for (size_t i = first; i < first + kWarpLanes; ++i) {
     if (block.fibers[i].wait != Wait::kWarp) continue;
+    block.fibers[i].wait = Wait::kNone;
+    block.runnable.push_back(i);
+  }
+}
+
+void synchronize_warpgroup(const char* operation, const void* in,
+                           const std::function<void(const WarpgroupCollective&)>& combine) {
+  RunningBlock& block = *current;
+  Fiber& fiber = *block.running;
+  const auto index = static_cast<size_t>(fiber.warp) / kWarpgroupWarps;
+  if (index >= block.warpgroups.size()) fault(fmt::format("{} by a warp outside of any warpgroup", operation));
+  Warpgroup& group = block.warpgroups[index];
+  if (group.arrived != 0 && std::strcmp(group.operation, operation) != 0) {
+    fault(fmt::format("comes to {} while {} threads wait at {}", operation, group.arrived, group.operation));
+  }
+  const size_t first = index * kWarpgroupThreads;
+  group.operation = operation;
+  group.threads.in[static_cast<size_t>(fiber.warp) * kWarpLanes + static_cast<size_t>(fiber.lane) - first] = in;
+  if (++group.arrived < kWarpgroupThreads) {
+    fiber.wait = Wait::kWarpgroup;
+    leave(block, false);
+    return;
+  }
+  combine(group.threads);
+  group.arrived = 0;
+  for (size_t i = first; i < first + kWarpgroupThreads; ++i) {
+    if (block.fibers[i].wait != Wait::kWarpgroup) continue;
     block.fibers[i].wait = Wait::kNone;
     block.runnable.push_back(i);
   }

@@ -202,9 +202,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   if (device < 0 || device >= state().device_count) return returned(cudaErrorInvalidDevice);
-  if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin) return returned(cudaErrorInvalidValue);
-  *value = shared_bytes_per_block();
-  return cudaSuccess;
+  switch (attribute) {
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = shared_bytes_per_block(); return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor: *value = state().capability / 10; return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor: *value = state().capability % 10; return cudaSuccess;
+    default: return returned(cudaErrorInvalidValue);
+  }
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {
@@ -217,6 +220,11 @@ cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= state().device_count) return returned(cudaErrorInvalidDevice);
   if (device == busy) return returned(cudaErrorDevicesUnavailable);
   device_of_thread = device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = device_of_thread;
   return cudaSuccess;
 }
 

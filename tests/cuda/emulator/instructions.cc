@@ -85,6 +85,15 @@ void copy(const AsyncCopy& copy) {
   std::memset(static_cast<std::byte*>(copy.to) + copy.bytes, 0, kVectorBytes - copy.bytes);
 }
 
+/// A copy has written 16 bytes of shared memory, which wgmma may not read before its fence.
+void note_unfenced(const void* to) {
+  Block& block = current_block();
+  const auto at = static_cast<size_t>(static_cast<const std::byte*>(to) - block.shared) / kVectorBytes;
+  if (at >= block.unfenced.size()) return;  // a fault of its own
+  ++block.unfenced[at];
+  current_thread().unfenced.push_back(at);
+}
+
 }  // namespace
 
 void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
@@ -116,7 +125,10 @@ void commit_copies() {
 void wait_copies(size_t pending) {
   std::vector<std::vector<AsyncCopy>>& groups = current_thread().copies;
   while (groups.size() > pending) {
-    for (const AsyncCopy& one : groups.front()) copy(one);
+    for (const AsyncCopy& one : groups.front()) {
+      copy(one);
+      note_unfenced(one.to);
+    }
     groups.erase(groups.begin());
   }
 }

@@ -1,0 +1,121 @@
+#pragma once
+
+// Products by a warpgroup, four warps that begin at a multiple of four, whose operands lie in shared memory: compute
+// capability 9.0 alone has these instructions, and only code compiled for sm_90a may name them.
+
+#include "cuda/mma.cuh"
+#include "cuda/packed_weight.h"
+
+namespace millrace::cuda {
+
+constexpr int kWarpgroupRows = 64;
+constexpr int kMostWgmmaColumns = 128;
+
+/// Tells wgmma of an operand in rows of kStepRowBytes at chunk_offset, of which it takes 16 inputs: the address of row
+/// 0, at a multiple of kSwizzleBytes, plus 32 bytes for each 16 inputs that go before. PTX ISA, "Matrix descriptor":
+/// bits 0…13 hold the address over 16, 32…45 the distance of groups of eight rows over 16, and 62…63 name the swizzle.
+__device__ inline uint64_t swizzled_operand(uint32_t address) {
+  constexpr uint64_t kGroupDistance = kSwizzleBytes >> 4;
+  constexpr uint64_t kSwizzle128 = 1;
+  constexpr uint64_t kUnused = 1;  // the other distance has no meaning here
+  return static_cast<uint64_t>((address & 0x3FFFFu) >> 4) | kUnused << 16 | kGroupDistance << 32 | kSwizzle128 << 62;
+}
+
+#ifdef MILLRACE_EMULATED_CUDA
+
+inline void fence_async_proxy() {
+  emulator::fence_async_proxy();
+}
+inline void wgmma_fence() {
+  emulator::wgmma_fence();
+}
+inline void wgmma_commit() {
+  emulator::wgmma_commit();
+}
+template <int kPending>
+void wgmma_wait() {
+  emulator::wgmma_wait(kPending);
+}
+template <int kColumns>
+void wgmma(float (*d)[4], uint64_t a, uint64_t b) {
+  emulator::wgmma(&d[0][0], kColumns, a, b);
+}
+
+#else
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define MILLRACE_ON_SM_90A(...) __VA_ARGS__
+#else
+// Never run: the host launches what is made of these on compute capability 9.0 only, and only if sm_90a was compiled.
+#define MILLRACE_ON_SM_90A(...) __trap()
+#endif
+
+/// Makes what this thread has written to shared memory, copies that it has waited for too, visible to wgmma behind the
+/// next barrier.
+__device__ inline void fence_async_proxy() {
+  MILLRACE_ON_SM_90A(asm volatile("fence.proxy.async.shared::cta;" :: : "memory"));
+}
+/// Goes before the first wgmma, and before each that follows other instructions on its sums.
+__device__ inline void wgmma_fence() {
+  MILLRACE_ON_SM_90A(asm volatile("wgmma.fence.sync.aligned;" :: : "memory"));
+}
+/// What has been asked for since the last call is one group.
+__device__ inline void wgmma_commit() {
+  MILLRACE_ON_SM_90A(asm volatile("wgmma.commit_group.sync.aligned;" :: : "memory"));
+}
+/// Waits until at most kPending of the latest groups are under way. Until then their sums and what they read are
+/// theirs.
+template <int kPending>
+__device__ void wgmma_wait() {
+  MILLRACE_ON_SM_90A(asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"));
+}
+
+/// d += a · bᵀ of m64nNk16, bf16 into f32, N = kColumns: begins; the warpgroup's threads all come. With g and c as in
+/// mma(), warp w of the four holds of d[j] what mma leaves of rows 16w… at columns 8j….
+template <int kColumns>
+__device__ void wgmma(float (*d)[4], uint64_t a, uint64_t b);
+
+#define MILLRACE_SUM(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
+#define MILLRACE_SUMS_2(j) MILLRACE_SUM(j), MILLRACE_SUM(j + 1)
+#define MILLRACE_SUMS_4(j) MILLRACE_SUMS_2(j), MILLRACE_SUMS_2(j + 2)
+#define MILLRACE_SUMS_8(j) MILLRACE_SUMS_4(j), MILLRACE_SUMS_4(j + 4)
+#define MILLRACE_SUMS_16(j) MILLRACE_SUMS_8(j), MILLRACE_SUMS_8(j + 8)
+#define MILLRACE_NAMES_4 "%0,%1,%2,%3"
+#define MILLRACE_NAMES_8 MILLRACE_NAMES_4 ",%4,%5,%6,%7"
+#define MILLRACE_NAMES_16 MILLRACE_NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define MILLRACE_NAMES_32 MILLRACE_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define MILLRACE_NAMES_64                                                                        \
+  MILLRACE_NAMES_32                                                                              \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54" \
+  ",%55,%56,%57,%58,%59,%60,%61,%62,%63"
+// The product is added to d (the predicate), neither operand negated (1, 1), both in rows of inputs (0, 0).
+#define MILLRACE_DEFINE_WGMMA(columns, names, sums, a_name, b_name)                                                    \
+  template <>                                                                                                          \
+  __device__ inline void wgmma<columns>(float(*d)[4], uint64_t a, uint64_t b) {                                        \
+    MILLRACE_ON_SM_90A(                                                                                                \
+        asm volatile("{.reg .pred adds; setp.eq.u32 adds, 0, 0;"                                                       \
+                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" names "}, " a_name ", " b_name \
+                     ", adds, 1, 1, 0, 0;}" : sums : "l"(a),                                                           \
+                     "l"(b)));                                                                                         \
+  }
+MILLRACE_DEFINE_WGMMA(8, MILLRACE_NAMES_4, MILLRACE_SUM(0), "%4", "%5")
+MILLRACE_DEFINE_WGMMA(16, MILLRACE_NAMES_8, MILLRACE_SUMS_2(0), "%8", "%9")
+MILLRACE_DEFINE_WGMMA(32, MILLRACE_NAMES_16, MILLRACE_SUMS_4(0), "%16", "%17")
+MILLRACE_DEFINE_WGMMA(64, MILLRACE_NAMES_32, MILLRACE_SUMS_8(0), "%32", "%33")
+MILLRACE_DEFINE_WGMMA(128, MILLRACE_NAMES_64, MILLRACE_SUMS_16(0), "%64", "%65")
+#undef MILLRACE_DEFINE_WGMMA
+#undef MILLRACE_NAMES_64
+#undef MILLRACE_NAMES_32
+#undef MILLRACE_NAMES_16
+#undef MILLRACE_NAMES_8
+#undef MILLRACE_NAMES_4
+#undef MILLRACE_SUMS_16
+#undef MILLRACE_SUMS_8
+#undef MILLRACE_SUMS_4
+#undef MILLRACE_SUMS_2
+#undef MILLRACE_SUM
+#undef MILLRACE_ON_SM_90A
+
+#endif
+
+}  // namespace millrace::cuda

@@ -1,0 +1,156 @@
+// Products by a warpgroup, as the PTX ISA describes them for sm_90a: operands in shared memory, in rows of 64 bf16 with
+// the 128-byte swizzle.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "cuda/emulator/block.h"
+
+namespace millrace::emulator {
+namespace {
+
+constexpr size_t kRows = 64;
+constexpr size_t kInputs = 16;
+constexpr size_t kChunkBytes = 16;
+constexpr size_t kChunkInputs = 8;
+constexpr size_t kRowBytes = 128;
+constexpr uint64_t kSwizzle128 = 1;
+
+struct Operands {
+  Thread* thread;
+  float* d;
+  int columns;
+  uint64_t a;
+  uint64_t b;
+};
+
+uint64_t field(uint64_t descriptor, int shift) {
+  return descriptor >> shift & 0x3FFF;
+}
+
+/// What a descriptor tells of, row by row, 16 inputs each.
+std::vector<uint16_t> read_operand(uint64_t descriptor, size_t rows, bool must_be_fenced) {
+  const Block& block = current_block();
+  if (descriptor >> 62 != kSwizzle128) fault("wgmma: an operand without the 128-byte swizzle");
+  if ((descriptor >> 49 & 7) != 0) fault("wgmma: an operand whose rows begin inside of a group of eight");
+  const size_t start = field(descriptor, 0) << 4;
+  const size_t group_distance = field(descriptor, 32) << 4;
+  std::vector<uint16_t> values(rows * kInputs);
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t half = 0; half < 2; ++half) {
+      const size_t plain = start + row / 8 * group_distance + row % 8 * kRowBytes + half * kChunkBytes;
+      const size_t at = plain ^ ((plain / kRowBytes & 7) * kChunkBytes);
+      if (at + kChunkBytes > block.shared_bytes) {
+        fault(fmt::format("wgmma: an operand at {} of {} bytes of shared memory", at, block.shared_bytes));
+      }
+      if (must_be_fenced && block.unfenced[at / kChunkBytes] != 0) {
+        fault(fmt::format("wgmma: reads at {} what a copy has written, without fence.proxy.async between", at));
+      }
+      std::memcpy(values.data() + row * kInputs + half * kChunkInputs, block.shared + at, kChunkBytes);
+    }
+  }
+  return values;
+}
+
+float widen(uint16_t bits) {
+  return std::bit_cast<float>(uint32_t{bits} << 16);
+}
+
+/// The sums that are under way in these registers, or those that lie in them.
+OpenSums& open_sums(const Operands& own) {
+  std::vector<OpenSums>& all = own.thread->open_sums;
+  const auto found = std::find_if(all.begin(), all.end(), [&](const OpenSums& one) { return one.registers == own.d; });
+  const size_t count = static_cast<size_t>(own.columns) / 2;
+  if (found != all.end()) {
+    if (found->values.size() != count) fault("wgmma: sums of another width are under way");
+    return *found;
+  }
+  if (!own.thread->wgmma_fenced) fault("wgmma: its registers were free for others, without wgmma.fence since");
+  all.push_back({own.d, std::vector<float>(own.d, own.d + count), 0});
+  // Until the wait nobody may count on what was there or on what will be.
+  std::fill(own.d, own.d + count, std::numeric_limits<float>::quiet_NaN());
+  return all.back();
+}
+
+void multiply(const WarpgroupCollective& threads) {
+  const auto at = [&](size_t i) { return *static_cast<const Operands*>(threads.in[i]); };
+  const Operands first = at(0);
+  const auto columns = static_cast<size_t>(first.columns);
+  for (size_t i = 0; i < kWarpgroupThreads; ++i) {
+    const Operands own = at(i);
+    if (own.a != first.a || own.b != first.b || own.columns != first.columns) {
+      fault("wgmma: the threads of a warpgroup name different operands");
+    }
+  }
+  const std::vector<uint16_t> a = read_operand(first.a, kRows, true);
+  const std::vector<uint16_t> b = read_operand(first.b, columns, true);
+  for (size_t i = 0; i < kWarpgroupThreads; ++i) {
+    const Operands own = at(i);
+    OpenSums& sums = open_sums(own);
+    sums.group = own.thread->wgmma_groups;
+    const size_t lane = i % kWarpLanes;
+    for (size_t s = 0; s < sums.values.size();
+         ++s) {  // of each 8 columns (g, c), (g, c + 1), (g + 8, c), (g + 8, c + 1)
+      const size_t row = i / kWarpLanes * 16 + lane / 4 + s % 4 / 2 * 8;
+      const size_t column = s / 4 * 8 + lane % 4 * 2 + s % 2;
+      for (size_t k = 0; k < kInputs; ++k) {
+        sums.values[s] += widen(a[row * kInputs + k]) * widen(b[column * kInputs + k]);
+      }
+    }
+  }
+  first.thread->open_operands.push_back({first.a, first.b, first.columns, {}, first.thread->wgmma_groups});
+  std::vector<uint16_t>& kept = first.thread->open_operands.back().values;
+  kept = a;
+  kept.insert(kept.end(), b.begin(), b.end());
+}
+
+void check_unchanged(const OpenOperands& read) {
+  std::vector<uint16_t> now = read_operand(read.a, kRows, false);
+  const std::vector<uint16_t> b = read_operand(read.b, static_cast<size_t>(read.columns), false);
+  now.insert(now.end(), b.begin(), b.end());
+  if (now != read.values) fault("wgmma: what it reads has changed before its wait");
+}
+
+}  // namespace
+
+void fence_async_proxy() {
+  Block& block = current_block();
+  for (const size_t at : current_thread().unfenced) --block.unfenced[at];
+  current_thread().unfenced.clear();
+}
+
+void wgmma_fence() {
+  current_thread().wgmma_fenced = true;
+}
+
+void wgmma(float* d, int columns, uint64_t a, uint64_t b) {
+  if (columns % 8 != 0 || columns < 8 || columns > 256) fault(fmt::format("wgmma of {} columns", columns));
+  const Operands operands{&current_thread(), d, columns, a, b};
+  synchronize_warpgroup("wgmma", &operands, multiply);
+}
+
+void wgmma_commit() {
+  ++current_thread().wgmma_groups;
+}
+
+void wgmma_wait(size_t pending) {
+  Thread& thread = current_thread();
+  const auto is_complete = [&](uint64_t group) { return group + pending < thread.wgmma_groups; };
+  std::erase_if(thread.open_operands, [&](const OpenOperands& read) {
+    if (!is_complete(read.group)) return false;
+    check_unchanged(read);
+    return true;
+  });
+  std::erase_if(thread.open_sums, [&](const OpenSums& sums) {
+    if (!is_complete(sums.group)) return false;
+    std::copy(sums.values.begin(), sums.values.end(), sums.registers);
+    return true;
+  });
+  thread.wgmma_fenced = false;
+}
+
+}  // namespace millrace::emulator
