@@ -26,7 +26,8 @@ inline DecodeRig make_rig(size_t stages, bool graphs, const DecodeRig::Options& 
                           const std::function<void(const std::string&)>& warn = {}) {
   std::vector<std::unique_ptr<tensor::Backend>> backends;
   for (size_t s = 0; s < stages; ++s) {
-    backends.push_back(cuda::make_backend({.device = 0, .graphs = graphs, .warn = warn}));
+    // Without trying out wgmma, whose calls would be failed one by one, too.
+    backends.push_back(cuda::make_backend({.products = cuda::ProductChoice::kMma, .graphs = graphs, .warn = warn}));
   }
   return {std::move(backends), options};
 }
