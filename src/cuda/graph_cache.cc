@@ -20,7 +20,11 @@ struct DestroyCaptured {
 }  // namespace
 
 int32_t GraphCache::bucket(int32_t rows) {
-  return rows > 0 && rows <= kMaxRows ? static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(rows))) : rows;
+  constexpr int32_t kMostDoubled = 128;
+  constexpr int32_t kStep = 64;
+  if (rows <= 0 || rows > kMaxRows) return rows;
+  if (rows <= kMostDoubled) return static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(rows)));
+  return (rows + kStep - 1) / kStep * kStep;
 }
 
 tensor::DecodeStep GraphCache::run(const tensor::ReplayKey& key, const tensor::PlacedBatch& batch,

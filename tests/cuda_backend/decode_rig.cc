@@ -54,7 +54,7 @@ DecodeRig::DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, con
 void DecodeRig::prefill() {
   std::vector<std::vector<TokenId>> prompts(tokens_.size());
   for (size_t s = 0; s < prompts.size(); ++s) {
-    for (size_t i = 0; i < 11 + options_.prompt_growth * s; ++i)
+    for (size_t i = 0; i < options_.first_prompt + options_.prompt_growth * s; ++i)
       prompts[s].push_back(static_cast<TokenId>((i * i + 7 * i + 3 * s) % 500));
   }
   run(prompts);

@@ -21,6 +21,7 @@ class DecodeRig {
     uint32_t host_page_count = 0;
     bool activations_to_host = false;
     size_t sequence_count = 3;
+    size_t first_prompt = 11;   ///< tokens
     size_t prompt_growth = 23;  ///< tokens by which each prompt is longer than the one before
   };
   /// Everything that was drawn: [sequences, steps].

@@ -1,6 +1,9 @@
 // Graphs that cannot be made: the ops run as they come, the stream goes on, and nothing of the attempt is left.
 
+#include <algorithm>
+#include <bit>
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "cuda/graph_cache.h"
 #include "cuda/submissions.h"
@@ -8,6 +11,47 @@
 
 using namespace millrace;
 using namespace millrace::test;
+
+TEST_CASE("rows are padded to few sizes, of as many tiles as they have themselves, and to few rows more") {
+  using cuda::GraphCache;
+  constexpr int32_t kWidest = 128;  // of product.cuh's tiles
+  const auto tiles = [&](int32_t rows) {
+    const int32_t width = std::clamp(static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(rows))), 8, kWidest);
+    return std::pair((rows + width - 1) / width, width);
+  };
+  std::set<int32_t> sizes;
+  for (int32_t rows = 1; rows <= GraphCache::kMaxRows; ++rows) {
+    const int32_t padded = GraphCache::bucket(rows);
+    CAPTURE(rows, padded);
+    REQUIRE(padded >= rows);
+    REQUIRE(tiles(padded) == tiles(rows));
+    REQUIRE((rows <= kWidest || padded - rows < 64));
+    REQUIRE(GraphCache::bucket(padded) == padded);
+    sizes.insert(padded);
+  }
+  REQUIRE(sizes.size() == 14);
+  REQUIRE(*sizes.rbegin() == GraphCache::kMaxRows);
+  REQUIRE(GraphCache::bucket(GraphCache::kMaxRows + 1) == GraphCache::kMaxRows + 1);
+}
+
+TEST_CASE("decode steps of more than 128 rows are replayed, and draw what they draw without graphs") {
+  const CleanRuntime clean;
+  constexpr size_t kSequences = 260;
+  std::vector<DecodeRig::Drawn> drawn;
+  for (const bool graphs : {false, true}) {
+    DecodeRig rig = make_rig(1, graphs, {.sequence_count = kSequences, .first_prompt = 3, .prompt_growth = 0});
+    emulator::reset();
+    rig.prefill();
+    for (const size_t count : {200, 200, 193, 256, 250, 130, 192, 140, 131}) rig.decode(count);
+    using Counts = tensor::DecodeSteps::Counts;  // replayed, new, failed, too large, loading, off
+    REQUIRE(rig.decode_steps() == (graphs ? Counts{5, 4, 0, 0, 0, 0} : Counts{0, 0, 0, 0, 0, 9}));
+    for (int i = 0; i < 3; ++i) rig.decode();  // padded to what the buffers of rows that are drawn from hold
+    REQUIRE(rig.decode_steps() == (graphs ? Counts{6, 6, 0, 0, 0, 0} : Counts{0, 0, 0, 0, 0, 12}));
+    REQUIRE(emulator::counts().allocations == 0);
+    drawn.push_back(rig.drawn());
+  }
+  REQUIRE(same(drawn[1], drawn[0]));
+}
 
 TEST_CASE("a graph that fails at whatever call leaves its steps to the ops, says why, and leaves nothing behind") {
   const CleanRuntime clean;
@@ -200,7 +244,7 @@ TEST_CASE("decode steps are counted by what became of their graphs") {
   REQUIRE(off.decode_steps() == Counts{0, 0, 0, 0, 0, 3});
 
   constexpr size_t kMany = cuda::GraphCache::kMaxRows + 1;
-  DecodeRig many = make_rig(1, true, {.sequence_count = kMany, .prompt_growth = 0});
+  DecodeRig many = make_rig(1, true, {.sequence_count = kMany, .first_prompt = 3, .prompt_growth = 0});
   many.prefill();
   many.decode(1);
   many.decode(kMany);
