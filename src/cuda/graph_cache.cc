@@ -27,12 +27,18 @@ int32_t GraphCache::bucket(int32_t rows) {
   return (rows + kStep - 1) / kStep * kStep;
 }
 
+tensor::BatchSize GraphCache::padded(const tensor::BatchSize& size) const {
+  if (size.rows > kMaxRows || size.sequence_rows > kMostDividedRows) return size;
+  return {bucket(size.rows), bucket(size.sequences), bucket(size.sequence_rows)};
+}
+
 tensor::DecodeStep GraphCache::run(const tensor::ReplayKey& key, const tensor::PlacedBatch& batch,
                                    const std::function<void()>& fill, const std::function<void()>& ops) {
   using tensor::DecodeStep;
   CHECK(submissions_.inside(), "a replay outside submitted work");
   if (fill) fill();
-  if (key.row_count > kMaxRows) {
+  const BatchBounds& bounds = static_cast<const CudaBatch*>(batch.placed)->bounds;
+  if (key.row_count > kMaxRows || bounds.sequence_rows > kMostDividedRows) {
     ops();
     return DecodeStep::kTooLarge;
   }
@@ -41,7 +47,7 @@ tensor::DecodeStep GraphCache::run(const tensor::ReplayKey& key, const tensor::P
     graphs_.clear();
   }
   moves_ = device_.moves;
-  const Key whole{key, static_cast<const CudaBatch*>(batch.placed)->bounds.splits};
+  const Key whole{key, bounds.sequences, bounds.sequence_rows, bounds.splits};
   const auto found = by_key_.find(whole);
   if (found == by_key_.end()) {
     ops();
@@ -126,9 +132,11 @@ std::string GraphCache::launch(Graph& graph, const std::function<void()>& fill) 
 void GraphCache::give_up(Graph& graph, const std::string& reason) {
   graph.given_up = true;
   ++failures_;
+  const Key& key = graph.key;
+  const std::string each = key.sequence_rows > 1 ? fmt::format(", {} of a sequence,", key.sequence_rows) : "";
   std::string what =
-      fmt::format("device {}: decode steps of up to {} rows and {} tokens of all contexts run without a graph: {}{}",
-                  device_.ordinal, graph.key.ops.row_count, int64_t{graph.key.splits} * kSplitKeys, reason,
+      fmt::format("device {}: decode steps of up to {} rows{} and {} tokens of all contexts run without a graph: {}{}",
+                  device_.ordinal, key.ops.row_count, each, int64_t{key.splits} * kSplitKeys, reason,
                   failures_ == kMostFailures ? "; no further graph is tried" : "");
   if (!warn_ || what == told_) return;  // each output buffer has a graph of its own
   told_ = std::move(what);

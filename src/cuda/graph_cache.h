@@ -11,10 +11,10 @@
 
 namespace millrace::cuda {
 
-/// Decode steps as graphs: ops of a key run as they come the first time, are captured the second, and are replayed from
-/// then on over what the placed batch holds. Batches are padded to one of few sizes, so there are few keys; the graph
-/// that was used least recently goes when there are too many all the same. A key whose graph cannot be made or launched
-/// stays with its ops as they come, that step included.
+/// Decode steps, with drafts or without, as graphs: ops of a key run as they come the first time, are captured the
+/// second, and are replayed from then on over what the placed batch holds. Batches are padded to one of few sizes, so
+/// there are few keys; the graph that was used least recently goes when there are too many all the same. A key whose
+/// graph cannot be made or launched stays with its ops as they come, that step included.
 class GraphCache final : public tensor::Replay {
  public:
   /// Larger batches spend little of their time on launches.
@@ -31,14 +31,17 @@ class GraphCache final : public tensor::Replay {
   /// as that, and at most 128: padding adds none, where the next power of two beyond 128 could double them. The ops
   /// that go row by row do compute it, and so it has no more than 63 rows there.
   [[nodiscard]] static int32_t bucket(int32_t rows);
-  [[nodiscard]] int32_t padded_rows(int32_t rows) const override { return bucket(rows); }
+  /// Sequences as rows, since some ops have blocks for each, and rows of one to a power of two up to kMostDividedRows.
+  [[nodiscard]] tensor::BatchSize padded(const tensor::BatchSize& size) const override;
   tensor::DecodeStep run(const tensor::ReplayKey& key, const tensor::PlacedBatch& batch,
                          const std::function<void()>& fill, const std::function<void()>& ops) override;
 
  private:
   struct Key {
     tensor::ReplayKey ops;
-    int32_t splits = 0;  // BatchBounds::splits
+    int32_t sequences = 0;  // as the next, of BatchBounds; of the rows that go on, the same
+    int32_t sequence_rows = 0;
+    int32_t splits = 0;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   struct Destroy {

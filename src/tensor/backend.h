@@ -140,9 +140,10 @@ struct BatchLayout {
   std::span<const int32_t> page_begin;  // [sequences + 1]
   std::span<const PageId> pages;        // [page_begin.back()]
   /// What a batch inside Replay::run is padded to, so that it launches what others launch: rows behind the last
-  /// sequence's, which belong to nobody, and as many sequences at most; 0: not at all.
+  /// sequence's, which belong to nobody, and bounds of the sequences and of the rows of one; 0: not at all.
   int32_t padded_rows = 0;
   int32_t padded_sequences = 0;
+  int32_t padded_sequence_rows = 0;
   [[nodiscard]] int32_t row_count() const { return padded_rows > 0 ? padded_rows : row_begin.back(); }
   [[nodiscard]] size_t sequence_count() const { return prefix.size(); }
 };
