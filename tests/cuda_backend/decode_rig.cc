@@ -33,9 +33,10 @@ DecodeRig::DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, con
   const auto spans = model::stage_spans(model::divide_layers(config.layer_count, stage_count).value());
   const auto sequences = static_cast<int32_t>(options.sequence_count);
   for (size_t s = 0; s < spans.size(); ++s) {
-    auto model = model::StageModel::load(
-                     *checkpoint_, config, spans[s], *backends_[s],
-                     {.max_batch_tokens = 2048, .max_logit_rows = 2, .max_tail_rows = sequences + options.draft_rows})
+    auto model = model::StageModel::load(*checkpoint_, config, spans[s], *backends_[s],
+                                         {.max_batch_tokens = options.max_batch_tokens,
+                                          .max_logit_rows = 2,
+                                          .max_tail_rows = sequences + options.draft_rows})
                      .value();
     model->reserve(sequences, kPagesEach * options.page_size, options.page_size);
     model->allocate_cache(options.page_size, 2 * sequences * kPagesEach);

@@ -24,6 +24,7 @@ class DecodeRig {
     size_t sequence_count = 3;
     size_t first_prompt = 11;   ///< tokens
     size_t prompt_growth = 23;  ///< tokens by which each prompt is longer than the one before
+    int32_t max_batch_tokens = 2048;
     int32_t draft_rows = 0;     ///< beside those of the sequences, that go on from the last layer alone
   };
   /// Everything that was drawn: [sequences, steps].

@@ -59,7 +59,7 @@ TEST_CASE("steps with drafts are replayed by few graphs, and draw what steps wit
   const std::string family = GENERATE(as<std::string>{}, "qwen2", "qwen3moe");
   constexpr size_t kSequences = 5;
   constexpr size_t kDraws = 60;
-  const DecodeRig::Options plain{.family = family, .sequence_count = kSequences};
+  const DecodeRig::Options plain{.family = family, .sequence_count = kSequences, .max_batch_tokens = 512};
   DecodeRig without = make_rig(1, false, plain);
   const DecodeRig::Drawn wanted = generate(without, kDraws);
   // Beside these the last layer computes all rows, or those alone that are drawn from.
@@ -143,6 +143,7 @@ TEST_CASE("a graph serves steps of fewer sequences, of other drafts and none, an
                               .sequence_count = kSequences,
                               .first_prompt = 3,
                               .prompt_growth = 5,
+                              .max_batch_tokens = 512,
                               .draft_rows = 24});
     rig.prefill();
     for (int i = 0; i < 4; ++i) rig.decode(Drafts(kSequences, {1}));  // as many rows, but none of 8
