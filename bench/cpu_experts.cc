@@ -57,20 +57,18 @@ Layer make_layer(tensor::Backend& backend, const Shape& shape, WeightFormat form
   const tensor::W8Storage wide_w8 = plain ? tensor::W8Storage{} : tensor::quantize_w8(wide);
   const tensor::W8Storage tall_w8 = plain ? tensor::W8Storage{} : tensor::quantize_w8(tall);
   const auto inputs = format == WeightFormat::kW8A8 ? tensor::W8Inputs::kInt8 : tensor::W8Inputs::kExact;
-  std::vector<tensor::ExpertWeights> weights;
+  const auto packer = backend.pack_experts(shape.experts, {.experts_per_row = shape.per_row});
   for (int32_t expert = 0; expert < shape.experts; ++expert) {
     if (plain) {
-      weights.push_back({backend.pack_gate_up(wide, wide), backend.pack({&tall, 1})});
+      packer->add(wide, wide, tall);
     } else {
-      const tensor::W8Matrix matrix = tall_w8.view();
-      weights.push_back(
-          {backend.pack_gate_up_w8(wide_w8.view(), wide_w8.view(), inputs), backend.pack_w8({&matrix, 1}, inputs)});
+      packer->add_w8(wide_w8.view(), wide_w8.view(), tall_w8.view(), inputs);
     }
   }
   const double bytes = plain ? static_cast<double>(shape.inner * shape.hidden) *
                                    static_cast<double>(tensor::size_of(backend.compute_dtype()))
                              : static_cast<double>(wide_w8.view().bytes());
-  return {format, 3 * bytes, backend.make_experts(std::move(weights), {.experts_per_row = shape.per_row})};
+  return {format, 3 * bytes, packer->finish()};
 }
 
 /// How many experts the rows of one turn choose together.

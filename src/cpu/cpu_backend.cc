@@ -78,8 +78,8 @@ class CpuBackend final : public Backend {
   std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up, W8Inputs inputs) override {
     return pack_gate_up_w8_weight(device_, gate, up, inputs);
   }
-  std::unique_ptr<Experts> make_experts(std::vector<ExpertWeights> weights, Routing routing) override {
-    return std::make_unique<CpuExperts>(std::move(weights), routing);
+  std::unique_ptr<ExpertPacker> pack_experts(int32_t count, Routing routing) override {
+    return std::make_unique<CpuExpertPacker>(device_, count, routing);
   }
   std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) override {
     CHECK(table.shape.rank() == 2, "{}: {} is not a table", table.name, table.shape.to_string());

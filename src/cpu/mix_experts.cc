@@ -161,7 +161,7 @@ bool alike(const CpuPackedWeight& weight, const CpuPackedWeight& first) {
 
 }  // namespace
 
-CpuExperts::CpuExperts(std::vector<tensor::ExpertWeights> weights, const tensor::Routing& routing)
+CpuExperts::CpuExperts(std::vector<ExpertWeights> weights, const tensor::Routing& routing)
     : weights_(std::move(weights)), routing_(routing) {
   CHECK(routing.experts_per_row >= 1 && routing.experts_per_row <= count(), "{} of {} experts per row",
         routing.experts_per_row, count());
@@ -173,6 +173,21 @@ CpuExperts::CpuExperts(std::vector<tensor::ExpertWeights> weights, const tensor:
     CHECK(alike(gate_up(expert), gate_up(0)) && alike(down(expert), down(0)), "expert {} is not like the first",
           expert);
   }
+}
+
+void CpuExpertPacker::add(const tensor::HostTensor& gate, const tensor::HostTensor& up,
+                          const tensor::HostTensor& down) {
+  weights_.push_back({pack_gate_up_weight(device_, gate, up), pack_weight(device_, {&down, 1})});
+}
+
+void CpuExpertPacker::add_w8(const tensor::W8Matrix& gate, const tensor::W8Matrix& up, const tensor::W8Matrix& down,
+                             tensor::W8Inputs inputs) {
+  weights_.push_back({pack_gate_up_w8_weight(device_, gate, up, inputs), pack_w8_weight(device_, {&down, 1}, inputs)});
+}
+
+std::unique_ptr<tensor::Experts> CpuExpertPacker::finish() {
+  CHECK(std::ssize(weights_) == count_, "{} experts were added, wanted {}", weights_.size(), count_);
+  return std::make_unique<CpuExperts>(std::move(weights_), routing_);
 }
 
 void mix_experts(Device& device, Matrix x, Matrix router_logits, const CpuExperts& experts, Matrix hidden) {

@@ -4,10 +4,16 @@
 
 namespace millrace::cpu {
 
+/// The feed-forward of one expert, in packed weights of the CPU's.
+struct ExpertWeights {
+  std::unique_ptr<tensor::PackedWeight> gate_up;  // [intermediate] twice, hidden
+  std::unique_ptr<tensor::PackedWeight> down;     // [hidden, intermediate]
+};
+
 /// The experts of a sparse layer, of one shape and one layout.
 class CpuExperts final : public tensor::Experts {
  public:
-  CpuExperts(std::vector<tensor::ExpertWeights> weights, const tensor::Routing& routing);
+  CpuExperts(std::vector<ExpertWeights> weights, const tensor::Routing& routing);
   [[nodiscard]] int32_t count() const override { return static_cast<int32_t>(weights_.size()); }
   [[nodiscard]] const tensor::Routing& routing() const override { return routing_; }
   [[nodiscard]] const CpuPackedWeight& gate_up(int32_t expert) const {
@@ -18,8 +24,24 @@ class CpuExperts final : public tensor::Experts {
   }
 
  private:
-  std::vector<tensor::ExpertWeights> weights_;
+  std::vector<ExpertWeights> weights_;
   tensor::Routing routing_;
+};
+
+class CpuExpertPacker final : public tensor::ExpertPacker {
+ public:
+  CpuExpertPacker(Device& device, int32_t count, tensor::Routing routing)
+      : device_(device), count_(count), routing_(routing) {}
+  void add(const tensor::HostTensor& gate, const tensor::HostTensor& up, const tensor::HostTensor& down) override;
+  void add_w8(const tensor::W8Matrix& gate, const tensor::W8Matrix& up, const tensor::W8Matrix& down,
+              tensor::W8Inputs inputs) override;
+  [[nodiscard]] std::unique_ptr<tensor::Experts> finish() override;
+
+ private:
+  Device& device_;
+  const int32_t count_;
+  const tensor::Routing routing_;
+  std::vector<ExpertWeights> weights_;
 };
 
 void mix_experts(Device& device, tensor::Matrix x, tensor::Matrix router_logits, const CpuExperts& experts,

@@ -94,8 +94,8 @@ class CudaBackend final : public Backend {
   std::unique_ptr<PackedWeight> pack_gate_up(const HostTensor& gate, const HostTensor& up) override {
     return loader_.pack_gate_up(gate, up);
   }
-  std::unique_ptr<Experts> make_experts(std::vector<ExpertWeights> weights, Routing routing) override {
-    return loader_.load_experts(std::move(weights), routing);
+  std::unique_ptr<ExpertPacker> pack_experts(int32_t count, Routing routing) override {
+    return loader_.pack_experts(count, routing);
   }
   std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) override {
     return loader_.load_embedding(table);

@@ -20,7 +20,16 @@ struct DestroyCaptured {
 }  // namespace
 
 int32_t GraphCache::bucket(int32_t rows) {
-  return rows > 0 && rows <= kMaxRows ? static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(rows))) : rows;
+  constexpr int32_t kMostDoubled = 128;
+  constexpr int32_t kStep = 64;
+  if (rows <= 0 || rows > kMaxRows) return rows;
+  if (rows <= kMostDoubled) return static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(rows)));
+  return (rows + kStep - 1) / kStep * kStep;
+}
+
+tensor::BatchSize GraphCache::padded(const tensor::BatchSize& size) const {
+  if (size.rows > kMaxRows || size.sequence_rows > kMostDividedRows) return size;
+  return {bucket(size.rows), bucket(size.sequences), bucket(size.sequence_rows)};
 }
 
 tensor::DecodeStep GraphCache::run(const tensor::ReplayKey& key, const tensor::PlacedBatch& batch,
@@ -28,7 +37,8 @@ tensor::DecodeStep GraphCache::run(const tensor::ReplayKey& key, const tensor::P
   using tensor::DecodeStep;
   CHECK(submissions_.inside(), "a replay outside submitted work");
   if (fill) fill();
-  if (key.row_count > kMaxRows) {
+  const BatchBounds& bounds = static_cast<const CudaBatch*>(batch.placed)->bounds;
+  if (key.row_count > kMaxRows || bounds.sequence_rows > kMostDividedRows) {
     ops();
     return DecodeStep::kTooLarge;
   }
@@ -37,7 +47,7 @@ tensor::DecodeStep GraphCache::run(const tensor::ReplayKey& key, const tensor::P
     graphs_.clear();
   }
   moves_ = device_.moves;
-  const Key whole{key, static_cast<const CudaBatch*>(batch.placed)->bounds.splits};
+  const Key whole{key, bounds.sequences, bounds.sequence_rows, bounds.splits};
   const auto found = by_key_.find(whole);
   if (found == by_key_.end()) {
     ops();
@@ -122,9 +132,11 @@ std::string GraphCache::launch(Graph& graph, const std::function<void()>& fill) 
 void GraphCache::give_up(Graph& graph, const std::string& reason) {
   graph.given_up = true;
   ++failures_;
+  const Key& key = graph.key;
+  const std::string each = key.sequence_rows > 1 ? fmt::format(", {} of a sequence,", key.sequence_rows) : "";
   std::string what =
-      fmt::format("device {}: decode steps of up to {} rows and {} tokens of all contexts run without a graph: {}{}",
-                  device_.ordinal, graph.key.ops.row_count, int64_t{graph.key.splits} * kSplitKeys, reason,
+      fmt::format("device {}: decode steps of up to {} rows{} and {} tokens of all contexts run without a graph: {}{}",
+                  device_.ordinal, key.ops.row_count, each, int64_t{key.splits} * kSplitKeys, reason,
                   failures_ == kMostFailures ? "; no further graph is tried" : "");
   if (!warn_ || what == told_) return;  // each output buffer has a graph of its own
   told_ = std::move(what);

@@ -11,14 +11,14 @@
 
 namespace millrace::cuda {
 
-/// Decode steps as graphs: ops of a key run as they come the first time, are captured the second, and are replayed from
-/// then on over what the placed batch holds. Batches are padded to a power of two of rows, so there are few keys; the
-/// graph that was used least recently goes when there are too many all the same. A key whose graph cannot be made or
-/// launched stays with its ops as they come, that step included.
+/// Decode steps, with drafts or without, as graphs: ops of a key run as they come the first time, are captured the
+/// second, and are replayed from then on over what the placed batch holds. Batches are padded to one of few sizes, so
+/// there are few keys; the graph that was used least recently goes when there are too many all the same. A key whose
+/// graph cannot be made or launched stays with its ops as they come, that step included.
 class GraphCache final : public tensor::Replay {
  public:
   /// Larger batches spend little of their time on launches.
-  static constexpr int64_t kMaxRows = 128;
+  static constexpr int32_t kMaxRows = 512;
   static constexpr size_t kMaxGraphs = 128;
   /// When so many in a row could not be made and launched, no further one is tried.
   static constexpr int kMostFailures = 4;
@@ -27,16 +27,21 @@ class GraphCache final : public tensor::Replay {
   /// `warn`, which may be empty, is told of each graph that there is none of, and why.
   GraphCache(Device& device, const Submissions& submissions, Warn warn)
       : device_(device), submissions_(submissions), warn_(std::move(warn)) {}
-  /// What rows of a batch are padded to. Tiles of products have such sizes, so padding costs them next to nothing.
+  /// What rows of a batch are padded to: a power of two up to 128, then a multiple of 64. Tiles of products are as wide
+  /// as that, and at most 128: padding adds none, where the next power of two beyond 128 could double them. The ops
+  /// that go row by row do compute it, and so it has no more than 63 rows there.
   [[nodiscard]] static int32_t bucket(int32_t rows);
-  [[nodiscard]] int32_t padded_rows(int32_t rows) const override { return bucket(rows); }
+  /// Sequences as rows, since some ops have blocks for each, and rows of one to a power of two up to kMostDividedRows.
+  [[nodiscard]] tensor::BatchSize padded(const tensor::BatchSize& size) const override;
   tensor::DecodeStep run(const tensor::ReplayKey& key, const tensor::PlacedBatch& batch,
                          const std::function<void()>& fill, const std::function<void()>& ops) override;
 
  private:
   struct Key {
     tensor::ReplayKey ops;
-    int32_t splits = 0;  // BatchBounds::splits
+    int32_t sequences = 0;  // as the next, of BatchBounds; of the rows that go on, the same
+    int32_t sequence_rows = 0;
+    int32_t splits = 0;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   struct Destroy {

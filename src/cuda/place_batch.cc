@@ -28,7 +28,7 @@ struct Offsets {
   size_t row_begin, prefix, split_begin, page_begin, page_ids;
 };
 
-/// DeviceBatch::split_begin. Also sequences of no row count: where each decodes, those that go on from the last layer
+/// DeviceBatch::split_begin. Also sequences of no row count: of a decode step, those that go on from the last layer
 /// have the bound of all, which a graph is known by.
 void put_splits(const tensor::BatchLayout& batch, int32_t* to) {
   to[0] = 0;
@@ -76,6 +76,7 @@ tensor::PlacedBatch place_batch(Submissions& submissions, const tensor::BatchLay
   CudaBatch placed{{ints(0), ints(row_begin), ints(prefix), ints(split_begin), ints(page_begin),
                     reinterpret_cast<const uint32_t*>(at + page_ids)},
                    {batch.row_count(), static_cast<int32_t>(bound), 0, splits == 0 ? 0 : split_bound(splits, bound)}};
+  placed.bounds.sequence_rows = batch.padded_sequence_rows;
   for (size_t s = 0; s < count; ++s) {
     placed.bounds.sequence_rows = std::max(placed.bounds.sequence_rows, batch.row_begin[s + 1] - batch.row_begin[s]);
   }

@@ -22,13 +22,18 @@ SourceType source_type(tensor::DType dtype) {
   return SourceType::kF32;
 }
 
-const DeviceWeight& device_weight(const tensor::PackedWeight& weight) {
-  return static_cast<const CudaWeight&>(weight).get();
+size_t bytes_of(const DeviceWeight& weight) {
+  return packed_weight_bytes(weight.out_features, weight.in_features, weight.gate_up);
 }
 
 void check_matrix(const tensor::HostTensor& tensor) {
   CHECK(tensor.shape.rank() == 2, "{}: {} is not a matrix", tensor.name, tensor.shape.to_string());
   CHECK(tensor.shape[0] <= INT32_MAX && tensor.shape[1] <= INT32_MAX, "{}: {}", tensor.name, tensor.shape.to_string());
+}
+
+void check_pair(const tensor::HostTensor& gate, const tensor::HostTensor& up) {
+  check_matrix(gate);
+  CHECK(gate.shape == up.shape, "gate {} and up {} differ", gate.shape.to_string(), up.shape.to_string());
 }
 
 }  // namespace
@@ -67,6 +72,15 @@ void WeightLoader::pack_part(const tensor::HostTensor& part, int64_t first_featu
   });
 }
 
+void WeightLoader::pack_both(const tensor::HostTensor& gate, const tensor::HostTensor& up, std::byte* packed) {
+  pack_part(gate, 0, PackAs::kGate, packed);
+  pack_part(up, 0, PackAs::kUp, packed);
+}
+
+tensor::Buffer WeightLoader::allocate_packed(const DeviceWeight& weight, int64_t count) {
+  return allocate_device(device_.ordinal, static_cast<size_t>(count) * bytes_of(weight), device_.set_up);
+}
+
 std::unique_ptr<CudaVector> WeightLoader::load_vector(std::span<const float> values) {
   const std::lock_guard lock(mutex_);
   device_.make_current();
@@ -90,8 +104,7 @@ std::unique_ptr<CudaWeight> WeightLoader::pack(std::span<const tensor::HostTenso
   }
   const std::lock_guard lock(mutex_);
   device_.make_current();
-  tensor::Buffer packed = allocate_device(
-      device_.ordinal, packed_weight_bytes(weight.out_features, weight.in_features, false), device_.set_up);
+  tensor::Buffer packed = allocate_packed(weight, 1);
   weight.data = packed.data();
   int64_t first_feature = 0;
   for (const tensor::HostTensor& part : parts) {
@@ -103,19 +116,16 @@ std::unique_ptr<CudaWeight> WeightLoader::pack(std::span<const tensor::HostTenso
 }
 
 std::unique_ptr<CudaWeight> WeightLoader::pack_gate_up(const tensor::HostTensor& gate, const tensor::HostTensor& up) {
-  check_matrix(gate);
-  CHECK(gate.shape == up.shape, "gate {} and up {} differ", gate.shape.to_string(), up.shape.to_string());
+  check_pair(gate, up);
   DeviceWeight weight{.out_features = static_cast<int32_t>(gate.shape[0]),
                       .in_features = static_cast<int32_t>(gate.shape[1]),
                       .gate_up = true,
                       .by = device_.products};
   const std::lock_guard lock(mutex_);
   device_.make_current();
-  tensor::Buffer packed = allocate_device(
-      device_.ordinal, packed_weight_bytes(weight.out_features, weight.in_features, true), device_.set_up);
+  tensor::Buffer packed = allocate_packed(weight, 1);
   weight.data = packed.data();
-  pack_part(gate, 0, PackAs::kGate, packed.data());
-  pack_part(up, 0, PackAs::kUp, packed.data());
+  pack_both(gate, up, packed.data());
   device_.set_up.synchronize();
   return std::make_unique<CudaWeight>(std::move(packed), weight);
 }
@@ -135,50 +145,73 @@ std::unique_ptr<CudaEmbedding> WeightLoader::load_embedding(const tensor::HostTe
   return std::make_unique<CudaEmbedding>(std::move(buffer), table.shape[0], width);
 }
 
-tensor::Buffer WeightLoader::gather(std::vector<tensor::ExpertWeights>& experts, WeightOf which) {
-  const DeviceWeight first = device_weight(*(experts.front().*which));
-  const size_t bytes = packed_weight_bytes(first.out_features, first.in_features, first.gate_up);
-  tensor::Buffer all = allocate_device(device_.ordinal, bytes * experts.size(), device_.set_up);
-  for (size_t i = 0; i < experts.size(); ++i) {
-    check(cudaMemcpyAsync(all.data() + i * bytes, device_weight(*(experts[i].*which)).data, bytes, cudaMemcpyDefault,
-                          device_.set_up.get()),
-          "cudaMemcpyAsync");
+/// A layer's experts have two allocations, of which each is packed into its part.
+class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
+ public:
+  ExpertPacker(WeightLoader& loader, int32_t count, const tensor::Routing& routing)
+      : loader_(loader), routing_(routing) {
+    experts_.count = count;
+    experts_.per_row = routing.experts_per_row;
+    experts_.renormalised = routing.renormalised;
+    experts_.by = loader.device_.products;
   }
-  device_.set_up.synchronize();
-  for (tensor::ExpertWeights& expert : experts) (expert.*which).reset();
-  return all;
+  void add(const tensor::HostTensor& gate, const tensor::HostTensor& up, const tensor::HostTensor& down) override;
+  std::unique_ptr<tensor::Experts> finish() override;
+
+ private:
+  [[nodiscard]] DeviceWeight gate_up_weight() const {
+    return {.out_features = experts_.intermediate, .in_features = experts_.hidden, .gate_up = true};
+  }
+  [[nodiscard]] DeviceWeight down_weight() const {
+    return {.out_features = experts_.hidden, .in_features = experts_.intermediate};
+  }
+
+  WeightLoader& loader_;
+  const tensor::Routing routing_;
+  DeviceExperts experts_;
+  int32_t added_ = 0;
+  tensor::Buffer gate_up_;  // [count] packed weights
+  tensor::Buffer down_;     // [count] packed weights
+};
+
+void WeightLoader::ExpertPacker::add(const tensor::HostTensor& gate, const tensor::HostTensor& up,
+                                     const tensor::HostTensor& down) {
+  check_pair(gate, up);
+  check_matrix(down);
+  CHECK(added_ < experts_.count, "more experts than {}", experts_.count);
+  const std::lock_guard lock(loader_.mutex_);
+  loader_.device_.make_current();
+  if (added_ == 0) {
+    experts_.intermediate = static_cast<int32_t>(gate.shape[0]);
+    experts_.hidden = static_cast<int32_t>(gate.shape[1]);
+    gate_up_ = loader_.allocate_packed(gate_up_weight(), experts_.count);
+    down_ = loader_.allocate_packed(down_weight(), experts_.count);
+  }
+  CHECK(gate.shape[0] == experts_.intermediate && gate.shape[1] == experts_.hidden &&
+            down.shape[0] == experts_.hidden && down.shape[1] == experts_.intermediate,
+        "expert {}: gate {} and down {}, wanted {} features of {} and back", added_, gate.shape.to_string(),
+        down.shape.to_string(), experts_.intermediate, experts_.hidden);
+  const auto at = static_cast<size_t>(added_++);
+  loader_.pack_both(gate, up, gate_up_.data() + at * bytes_of(gate_up_weight()));
+  loader_.pack_part(down, 0, PackAs::kRows, down_.data() + at * bytes_of(down_weight()));
 }
 
-std::unique_ptr<CudaExperts> WeightLoader::load_experts(std::vector<tensor::ExpertWeights> weights,
-                                                        const tensor::Routing& routing) {
-  const auto count = static_cast<int32_t>(weights.size());
+std::unique_ptr<tensor::Experts> WeightLoader::ExpertPacker::finish() {
+  CHECK(added_ == experts_.count, "{} experts were added, wanted {}", added_, experts_.count);
+  loader_.device_.make_current();
+  loader_.device_.set_up.synchronize();
+  experts_.gate_up = gate_up_.data();
+  experts_.down = down_.data();
+  return std::make_unique<CudaExperts>(std::move(gate_up_), std::move(down_), routing_, experts_);
+}
+
+std::unique_ptr<tensor::ExpertPacker> WeightLoader::pack_experts(int32_t count, const tensor::Routing& routing) {
   CHECK(routing.experts_per_row >= 1 && routing.experts_per_row <= count, "{} of {} experts per row",
         routing.experts_per_row, count);
   if (count > kMostExperts) {
     throw std::runtime_error(fmt::format("CUDA: a mixture of {} experts, wanted at most {}", count, kMostExperts));
   }
-  DeviceExperts experts{.count = count,
-                        .per_row = routing.experts_per_row,
-                        .renormalised = routing.renormalised,
-                        .hidden = device_weight(*weights.front().gate_up).in_features,
-                        .intermediate = device_weight(*weights.front().gate_up).out_features,
-                        .by = device_.products};
-  for (const tensor::ExpertWeights& expert : weights) {
-    const DeviceWeight& gate_up = device_weight(*expert.gate_up);
-    const DeviceWeight& down = device_weight(*expert.down);
-    CHECK(gate_up.gate_up && !down.gate_up, "an expert has not a gate-up weight and another");
-    CHECK(gate_up.out_features == experts.intermediate && gate_up.in_features == experts.hidden &&
-              down.out_features == experts.hidden && down.in_features == experts.intermediate,
-          "an expert makes {} features of {} and {} of {}, the first {} of {}", gate_up.out_features,
-          gate_up.in_features, down.out_features, down.in_features, experts.intermediate, experts.hidden);
-  }
-  const std::lock_guard lock(mutex_);
-  device_.make_current();
-  tensor::Buffer gate_up = gather(weights, &tensor::ExpertWeights::gate_up);
-  tensor::Buffer down = gather(weights, &tensor::ExpertWeights::down);
-  experts.gate_up = gate_up.data();
-  experts.down = down.data();
-  return std::make_unique<CudaExperts>(std::move(gate_up), std::move(down), routing, experts);
+  return std::make_unique<ExpertPacker>(*this, count, routing);
 }
 
 }  // namespace millrace::cuda

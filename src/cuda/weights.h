@@ -70,24 +70,24 @@ class WeightLoader {
   [[nodiscard]] std::unique_ptr<CudaWeight> pack(std::span<const tensor::HostTensor> parts);
   [[nodiscard]] std::unique_ptr<CudaWeight> pack_gate_up(const tensor::HostTensor& gate, const tensor::HostTensor& up);
   [[nodiscard]] std::unique_ptr<CudaEmbedding> load_embedding(const tensor::HostTensor& table);
-  /// Contract: Backend::make_experts; weights are CudaWeights. While it gathers them, it takes up to two thirds of
-  /// their bytes beside them.
-  [[nodiscard]] std::unique_ptr<CudaExperts> load_experts(std::vector<tensor::ExpertWeights> weights,
-                                                          const tensor::Routing& routing);
+  /// Contract: Backend::pack_experts.
+  [[nodiscard]] std::unique_ptr<tensor::ExpertPacker> pack_experts(int32_t count, const tensor::Routing& routing);
 
  private:
-  /// One of each expert's weights, one after another in one allocation; they are freed when all have been copied.
-  using WeightOf = std::unique_ptr<tensor::PackedWeight> tensor::ExpertWeights::*;
-  [[nodiscard]] tensor::Buffer gather(std::vector<tensor::ExpertWeights>& experts, WeightOf which);
+  class ExpertPacker;
   struct Block {
     tensor::Buffer pinned;     // [block bytes]
     tensor::Buffer on_device;  // [block bytes]
     Event free;                // set when both may be written to
   };
+  // All of these with mutex_ held; what is packed is there when the stream for it, Device::set_up, has come so far.
+  /// Room for so many packed weights, one after another.
+  [[nodiscard]] tensor::Buffer allocate_packed(const DeviceWeight& weight, int64_t count);
   /// Calls use(rows on the device, first row, count) for one block of rows after another.
   using UseRows = std::function<void(const std::byte* rows, int64_t first, int64_t count)>;
   void stream_rows(const tensor::HostTensor& matrix, const UseRows& use);
   void pack_part(const tensor::HostTensor& part, int64_t first_feature, PackAs as, std::byte* packed);
+  void pack_both(const tensor::HostTensor& gate, const tensor::HostTensor& up, std::byte* packed);
 
   Device& device_;
   std::mutex mutex_;

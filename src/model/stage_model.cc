@@ -12,13 +12,12 @@ using tensor::Matrix;
 
 namespace {
 
-/// Whether each sequence has one row.
-bool is_decode(const tensor::BatchLayout& batch) {
-  const auto sequences = static_cast<int32_t>(batch.sequence_count());
-  for (int32_t s = 0; s <= sequences; ++s) {
-    if (batch.row_begin[static_cast<size_t>(s)] != s) return false;
+tensor::BatchSize batch_size(const tensor::BatchLayout& batch) {
+  tensor::BatchSize size{batch.row_count(), static_cast<int32_t>(batch.sequence_count()), 0};
+  for (size_t s = 0; s < batch.sequence_count(); ++s) {
+    size.sequence_rows = std::max(size.sequence_rows, batch.row_begin[s + 1] - batch.row_begin[s]);
   }
-  return true;
+  return size;
 }
 
 }  // namespace
@@ -175,7 +174,7 @@ Matrix StageModel::forward(const ForwardInput& input) {
         rows);
   CHECK(input.arrived.empty() || (!span_.first && input.arrived.size() == input.hidden.bytes()),
         "{} bytes arrived for a hidden of {}", input.arrived.size(), input.hidden.bytes());
-  const bool decodes = is_decode(input.batch);
+  const bool decodes = input.decodes || batch_size(input.batch).sequence_rows == 1;
   Pass pass{.loads = input.loads,
             .arrived = input.arrived,
             .replays = decodes && input.loads.empty(),
@@ -197,8 +196,12 @@ Matrix StageModel::forward(const ForwardInput& input) {
   return kept;
 }
 
-int32_t StageModel::padded_rows(int32_t rows, int32_t most) const {
-  return std::max(rows, std::min(replay_->padded_rows(rows), most));
+tensor::BatchSize StageModel::padded(const tensor::BatchSize& size, int32_t most_rows) const {
+  tensor::BatchSize padded = replay_->padded(size);
+  padded.rows = std::max(size.rows, std::min(padded.rows, most_rows));
+  padded.sequences = std::min(padded.sequences, padded.rows);
+  padded.sequence_rows = std::min(padded.sequence_rows, padded.rows);
+  return padded;
 }
 
 void StageModel::place(const ForwardInput& input, Pass& pass) {
@@ -206,11 +209,13 @@ void StageModel::place(const ForwardInput& input, Pass& pass) {
   std::span<const TokenId> tokens = input.tokens;
   if (pass.replays) {
     // The hidden rows behind the batch's are of the same buffer, and nobody's.
-    const int32_t rows = padded_rows(batch.row_count(), limits_.max_batch_tokens);
-    pass.hidden.rows = batch.padded_rows = batch.padded_sequences = rows;
-    if (span_.first && static_cast<size_t>(rows) > tokens.size()) {
+    const tensor::BatchSize size = padded(batch_size(batch), limits_.max_batch_tokens);
+    pass.hidden.rows = batch.padded_rows = size.rows;
+    batch.padded_sequences = size.sequences;
+    batch.padded_sequence_rows = size.sequence_rows;
+    if (span_.first && static_cast<size_t>(size.rows) > tokens.size()) {
       pass.padded_tokens.assign(tokens.begin(), tokens.end());
-      pass.padded_tokens.resize(static_cast<size_t>(rows), -1);  // in no table: zeros
+      pass.padded_tokens.resize(static_cast<size_t>(size.rows), -1);  // in no table: zeros
       tokens = pass.padded_tokens;
     }
   }
@@ -291,8 +296,11 @@ void StageModel::place_tails(const ForwardInput& input, Pass& pass) {
   if (tails.count == 0) return;
   tensor::BatchLayout batch{tails.row_begin, tails.prefix, input.batch.page_begin, input.batch.pages};
   if (pass.replays) {
-    batch.padded_rows = padded_rows(static_cast<int32_t>(tails.count), limits_.max_tail_rows);
+    // The bounds of all rows but for their number, so that all have one key.
     batch.padded_sequences = pass.batch.layout.padded_sequences;
+    batch.padded_sequence_rows = pass.batch.layout.padded_sequence_rows;
+    const auto count = static_cast<int32_t>(tails.count);
+    batch.padded_rows = padded({count, batch.padded_sequences, batch.padded_sequence_rows}, limits_.max_tail_rows).rows;
     tails.row_numbers.resize(static_cast<size_t>(batch.padded_rows), -1);
     tails.hidden.rows = batch.padded_rows;
   }

@@ -36,6 +36,8 @@ struct ForwardInput {
   std::span<const int32_t> tails = {};  // [sequences], max_tail_rows in all
   /// Not the first stage: what the stage before sent, which is copied into `hidden`. Empty: it is there already.
   std::span<const std::byte> arrived = {};  // [T, hidden]
+  /// Each sequence takes a decode step; its rows behind the first are drafts. Rows of one each are that anyway.
+  bool decodes = false;
 };
 
 /// The layers [begin, end) of a model on a backend; the first stage also embeds, the last also normalises and projects.
@@ -106,8 +108,8 @@ class StageModel {
   [[nodiscard]] tensor::KvCacheShape cache_shape(int32_t page_size, int32_t page_count) const;
   struct Tails;
   struct Pass;
-  /// What a replay pads `rows` to, where the buffers hold `most`.
-  [[nodiscard]] int32_t padded_rows(int32_t rows, int32_t most) const;
+  /// What a replay pads a batch to, where the buffers hold `most_rows`.
+  [[nodiscard]] tensor::BatchSize padded(const tensor::BatchSize& size, int32_t most_rows) const;
   void place(const ForwardInput& input, Pass& pass);
   void place_tails(const ForwardInput& input, Pass& pass);
   void fill(const Pass& pass);

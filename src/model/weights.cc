@@ -96,6 +96,19 @@ class Loader {
     return weight;
   }
 
+  void pack_expert(tensor::ExpertPacker& packer, const std::string& gate, const std::string& up,
+                   const std::string& down) {
+    if (quantization_ != Quantization::kNone) {
+      std::vector<W8Storage> storage;
+      const W8Matrix gate_matrix = matrix(gate, storage);
+      const W8Matrix up_matrix = matrix(up, storage);
+      packer.add_w8(gate_matrix, up_matrix, matrix(down, storage), inputs());
+    } else {
+      packer.add(tensor(gate), tensor(up), tensor(down));
+    }
+    for (const std::string& name : {gate, up, down}) count(name);
+  }
+
   /// Marks a tensor as done: what the backend made of it is its own, and memory need not hold it twice. It is hashed
   /// while it is there.
   void count(std::string_view name) {
@@ -156,14 +169,13 @@ class Loader {
 void load_experts(Loader& loader, tensor::Backend& backend, const ModelConfig& config, int32_t layer,
                   LayerWeights& weights) {
   weights.router = loader.pack_plain(router_name(config, layer));
-  std::vector<tensor::ExpertWeights> experts;
+  const auto packer = backend.pack_experts(config.moe.expert_count, {.experts_per_row = config.moe.experts_per_token,
+                                                                     .renormalised = config.moe.renormalised});
   for (int32_t expert = 0; expert < config.moe.expert_count; ++expert) {
     const auto name = [&](ExpertPart part) { return expert_tensor_name(config, layer, expert, part); };
-    auto gate_up = loader.pack_gate_up(name(ExpertPart::kGate), name(ExpertPart::kUp));
-    experts.push_back({std::move(gate_up), loader.pack({name(ExpertPart::kDown)})});
+    loader.pack_expert(*packer, name(ExpertPart::kGate), name(ExpertPart::kUp), name(ExpertPart::kDown));
   }
-  weights.experts = backend.make_experts(
-      std::move(experts), {.experts_per_row = config.moe.experts_per_token, .renormalised = config.moe.renormalised});
+  weights.experts = packer->finish();
 }
 
 LayerWeights load_layer(Loader& loader, tensor::Backend& backend, const ModelConfig& config, int32_t layer) {

@@ -1,5 +1,6 @@
 #include "sched/model_runner.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "async/event.h"
@@ -170,14 +171,16 @@ asio::awaitable<void> ModelRunner::store_pages(std::span<const PageId> device, s
 
 void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
                           const LayerGates& loads, Drawn& drawn) {
+  const bool decodes = std::ranges::all_of(batch.slices, &PlanSlice::decodes);
   if (!model_->span().last) {
-    model_->forward({batch.tokens, batch.layout, hidden, loads, {}, input});
+    model_->forward({batch.tokens, batch.layout, hidden, loads, {}, input, decodes});
     if (const auto copy = host_copy_of(hidden); !copy.empty()) model_->backend().copy_out(hidden.data, copy);
     return;
   }
   drawn.wanted = logit_rows(batch);
   keep_tails(batch, static_cast<size_t>(model_->limits().max_tail_rows), drawn.wanted);
-  project(batch, model_->forward({batch.tokens, batch.layout, hidden, loads, drawn.wanted.tails, input}), drawn);
+  project(batch, model_->forward({batch.tokens, batch.layout, hidden, loads, drawn.wanted.tails, input, decodes}),
+          drawn);
 }
 
 void ModelRunner::project(const StageBatch& batch, tensor::Matrix hidden, Drawn& drawn) {

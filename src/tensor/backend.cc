@@ -26,6 +26,10 @@ Buffer::~Buffer() {
   if (data_ != nullptr && release_) release_(data_);
 }
 
+void ExpertPacker::add_w8(const W8Matrix&, const W8Matrix&, const W8Matrix&, W8Inputs) {
+  CHECK(false, "experts of 8 bits for a backend that packs none");
+}
+
 std::unique_ptr<PackedWeight> Backend::pack_w8(std::span<const W8Matrix>, W8Inputs) {
   CHECK(false, "{} packs no weights of 8 bits", description());
 }

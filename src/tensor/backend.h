@@ -57,12 +57,6 @@ class PackedWeight {
   [[nodiscard]] virtual int64_t in_features() const = 0;
 };
 
-/// The feed-forward of one expert.
-struct ExpertWeights {
-  std::unique_ptr<PackedWeight> gate_up;  // [intermediate] twice, hidden; from pack_gate_up
-  std::unique_ptr<PackedWeight> down;     // [hidden, intermediate]; from pack
-};
-
 /// How a row finds its experts: those with the largest router logits, of equal ones the lower number. Their weights are
 /// a softmax over the logits of all experts.
 struct Routing {
@@ -76,6 +70,20 @@ class Experts {
   virtual ~Experts() = default;
   [[nodiscard]] virtual int32_t count() const = 0;
   [[nodiscard]] virtual const Routing& routing() const = 0;
+};
+
+/// Packs the experts of a layer one after another, each to where it stays. Made by a backend, which outlives it; for
+/// one thread.
+class ExpertPacker {
+ public:
+  virtual ~ExpertPacker() = default;
+  /// The next one: gate and up [intermediate, hidden], down [hidden, intermediate], all experts alike. The tensors need
+  /// not outlive the call.
+  virtual void add(const HostTensor& gate, const HostTensor& up, const HostTensor& down) = 0;
+  /// The same in 8 bits, where Backend::packs_w8; of a layer's experts all or none.
+  virtual void add_w8(const W8Matrix& gate, const W8Matrix& up, const W8Matrix& down, W8Inputs inputs);
+  /// The layer's experts, when all have been added.
+  [[nodiscard]] virtual std::unique_ptr<Experts> finish() = 0;
 };
 
 /// A row-major table [vocab, hidden] from which rows are read.
@@ -140,9 +148,10 @@ struct BatchLayout {
   std::span<const int32_t> page_begin;  // [sequences + 1]
   std::span<const PageId> pages;        // [page_begin.back()]
   /// What a batch inside Replay::run is padded to, so that it launches what others launch: rows behind the last
-  /// sequence's, which belong to nobody, and as many sequences at most; 0: not at all.
+  /// sequence's, which belong to nobody, and bounds of the sequences and of the rows of one; 0: not at all.
   int32_t padded_rows = 0;
   int32_t padded_sequences = 0;
+  int32_t padded_sequence_rows = 0;
   [[nodiscard]] int32_t row_count() const { return padded_rows > 0 ? padded_rows : row_begin.back(); }
   [[nodiscard]] size_t sequence_count() const { return prefix.size(); }
 };
@@ -227,9 +236,9 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Inputs inputs);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up,
                                                                       W8Inputs inputs);
-  /// At least routing.experts_per_row experts, whose weights have one shape and are all packed alike. Throws
-  /// std::runtime_error where they are more than the ops take.
-  [[nodiscard]] virtual std::unique_ptr<Experts> make_experts(std::vector<ExpertWeights> weights, Routing routing) = 0;
+  /// For `count` experts, at least routing.experts_per_row. Throws std::runtime_error where they are more than the ops
+  /// take.
+  [[nodiscard]] virtual std::unique_ptr<ExpertPacker> pack_experts(int32_t count, Routing routing) = 0;
   /// The table may keep reading `table.data`, which must outlive it.
   [[nodiscard]] virtual std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) = 0;
   [[nodiscard]] virtual std::unique_ptr<DeviceVector> make_vector(std::span<const float> values) = 0;

@@ -12,8 +12,15 @@ namespace millrace::tensor {
 
 struct PlacedBatch;
 
+/// What the launches of a batch's ops are sized by.
+struct BatchSize {
+  int32_t rows = 0;
+  int32_t sequences = 0;
+  int32_t sequence_rows = 0;  ///< the most of one sequence
+};
+
 /// What a sequence of ops launches, besides what a placed batch holds: ops called with equal keys, after the same calls
-/// of place, launch the same.
+/// of place, of batches of equal bounds, launch the same.
 struct ReplayKey {
   const std::byte* hidden = nullptr;
   int64_t row_count = 0;  ///< with padding, as the next
@@ -26,7 +33,7 @@ enum class DecodeStep : uint8_t {
   kReplayed,
   kNew,       ///< the first of its kind; the second is recorded
   kFailed,    ///< it could not be recorded, or what was recorded could not be launched
-  kTooLarge,  ///< more rows than are recorded
+  kTooLarge,  ///< more rows, in all or of one sequence, than are recorded
   kLoading,   ///< it waits for pages, layer by layer
   kOff,       ///< nothing is recorded
 };
@@ -53,8 +60,8 @@ class DecodeSteps {
 class Replay {
  public:
   virtual ~Replay() = default;
-  /// The rows, padding included, that serve a batch of `rows` in run().
-  [[nodiscard]] virtual int32_t padded_rows(int32_t rows) const { return rows; }
+  /// What a batch of that size is padded to for run(); one that is too large stays as it is.
+  [[nodiscard]] virtual BatchSize padded(const BatchSize& size) const { return size; }
   /// Inside submitted work: what `fill`, then `ops` do for `batch`. `ops` neither places nor copies to or from the
   /// host. `fill` brings what ops change in place; it is called again where they have to begin anew. Empty: they
   /// cannot, and a failure that wants it fails the work.

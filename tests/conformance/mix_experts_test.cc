@@ -40,16 +40,15 @@ class RandomExperts {
  public:
   RandomExperts(Random& random, tensor::Backend& backend, const Sizes& sizes, Format format, DType product_dtype)
       : backend_(backend), sizes_(sizes), format_(format), product_dtype_(product_dtype) {
-    std::vector<tensor::ExpertWeights> weights;
+    const auto packer = backend.pack_experts(sizes.experts, sizes.routing);
     for (int32_t expert = 0; expert < sizes.experts; ++expert) {
       const HostMatrix gate = matrix(random, sizes.inner, sizes.hidden);
       const HostMatrix up = matrix(random, sizes.inner, sizes.hidden);
       const HostMatrix down = matrix(random, sizes.hidden, sizes.inner);
-      weights.push_back(pack(gate.tensor(), up.tensor(), down.tensor()));
-      dense.push_back(pack(gate.tensor(), up.tensor(), down.tensor()));
+      pack(gate.tensor(), up.tensor(), down.tensor(), *packer);
       values.push_back({stood_for(gate.tensor()), stood_for(up.tensor()), stood_for(down.tensor())});
     }
-    packed = backend.make_experts(std::move(weights), sizes.routing);
+    packed = packer->finish();
   }
 
   /// before + the mixture; of the rows, the last `padding` belong to no sequence.
@@ -92,7 +91,10 @@ class RandomExperts {
     return format_ == Format::kW8A8 ? reference::rounded_to_int8(rounded, width) : rounded;
   }
 
-  std::vector<tensor::ExpertWeights> dense;  // for the ops of dense layers
+  struct Dense {
+    std::unique_ptr<tensor::PackedWeight> gate_up, down;
+  };
+  std::vector<Dense> dense;  // for the ops of dense layers
   std::vector<reference::Expert> values;
   std::unique_ptr<tensor::Experts> packed;
 
@@ -101,15 +103,22 @@ class RandomExperts {
     const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
     return {random.normal(rows * cols, deviation), backend_.compute_dtype(), rows, cols};
   }
-  [[nodiscard]] tensor::ExpertWeights pack(const tensor::HostTensor& gate, const tensor::HostTensor& up,
-                                           const tensor::HostTensor& down) const {
-    if (format_ == Format::kCompute) return {backend_.pack_gate_up(gate, up), backend_.pack({&down, 1})};
+  /// As the next expert, and for the ops of dense layers.
+  void pack(const tensor::HostTensor& gate, const tensor::HostTensor& up, const tensor::HostTensor& down,
+            tensor::ExpertPacker& packer) {
+    if (format_ == Format::kCompute) {
+      packer.add(gate, up, down);
+      dense.push_back({backend_.pack_gate_up(gate, up), backend_.pack({&down, 1})});
+      return;
+    }
     const auto inputs = format_ == Format::kW8A8 ? tensor::W8Inputs::kInt8 : tensor::W8Inputs::kExact;
     const tensor::W8Storage small_gate = tensor::quantize_w8(gate);
     const tensor::W8Storage small_up = tensor::quantize_w8(up);
     const tensor::W8Storage small_down = tensor::quantize_w8(down);
     const tensor::W8Matrix view = small_down.view();
-    return {backend_.pack_gate_up_w8(small_gate.view(), small_up.view(), inputs), backend_.pack_w8({&view, 1}, inputs)};
+    packer.add_w8(small_gate.view(), small_up.view(), view, inputs);
+    dense.push_back(
+        {backend_.pack_gate_up_w8(small_gate.view(), small_up.view(), inputs), backend_.pack_w8({&view, 1}, inputs)});
   }
   [[nodiscard]] Values stood_for(const tensor::HostTensor& tensor) const {
     if (format_ == Format::kCompute) return reference::to_floats(tensor);
@@ -200,7 +209,7 @@ TEST_CASE("an expert that a row goes to alone has the bits of a dense layer") {
         const Values before(x.size(), 0.0f);
         const Values got = experts.mix(x, logits, before);
         std::vector<Values> wanted;  // of all rows, by expert
-        for (const tensor::ExpertWeights& expert : experts.dense) {
+        for (const RandomExperts::Dense& expert : experts.dense) {
           backend->run_and_wait([&] {
             const DType compute = backend->compute_dtype();
             const DeviceMatrix left = make_matrix(*backend, compute, rows, sizes.hidden);

@@ -19,7 +19,7 @@ cpu::CpuExperts make_experts(cpu::Device& device, bool int8, int32_t per_row) {
   const auto* data = reinterpret_cast<const std::byte*>(values.data());
   const tensor::HostTensor wide{"gate", DType::kF32, {kInner, kHidden}, data};
   const tensor::HostTensor tall{"down", DType::kF32, {kHidden, kInner}, data};
-  std::vector<tensor::ExpertWeights> weights;
+  std::vector<cpu::ExpertWeights> weights;
   for (int32_t expert = 0; expert < kExperts; ++expert) {
     if (int8) {
       const tensor::W8Storage wide_w8 = tensor::quantize_w8(wide);

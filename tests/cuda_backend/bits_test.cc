@@ -48,6 +48,50 @@ TEST_CASE("stages and graphs and links change no bit of what is drawn, nor does 
   }
 }
 
+TEST_CASE("drafts, right or wrong, and graphs of steps with drafts change no bit of what is drawn") {
+  // The last sequence's answer begins a second split of keys, or the prompts are short.
+  const auto& [family, growth] = GENERATE(std::pair<std::string, size_t>("qwen2", 121), std::pair("qwen3moe", 6));
+  constexpr size_t kSequences = 3;
+  constexpr size_t kDraws = 20;
+  constexpr uint32_t kHostPages = 2 * kSequences * test::DecodeRig::kPagesEach;
+  const auto make_rig = [&](int stages, bool graphs) {
+    std::vector<std::unique_ptr<tensor::Backend>> backends;
+    for (int s = 0; s < stages; ++s) backends.push_back(cuda::make_backend({.device = 0, .graphs = graphs}));
+    return test::DecodeRig(std::move(backends), {.family = family,
+                                                 .host_page_count = kHostPages,
+                                                 .sequence_count = kSequences,
+                                                 .first_prompt = 3,
+                                                 .prompt_growth = growth,
+                                                 .draft_rows = 18});
+  };
+  test::DecodeRig without = make_rig(1, false);
+  without.prefill();
+  for (size_t i = 0; i < kDraws; ++i) without.decode();
+  std::vector<std::vector<std::byte>> pages;
+  for (const auto& [stages, graphs] : {std::pair{1, false}, std::pair{1, true}, std::pair{2, true}}) {
+    CAPTURE(family, stages, graphs);
+    test::DecodeRig rig = make_rig(stages, graphs);
+    rig.prefill();
+    std::minstd_rand random(3);
+    for (int i = 0; i < 12; ++i) {
+      const size_t count = i % 4 == 3 ? 2 : kSequences;
+      rig.decode(test::random_drafts(without.drawn(), rig.drawn(), count, 6, random));
+    }
+    REQUIRE((rig.decode_steps()[static_cast<size_t>(tensor::DecodeStep::kReplayed)] > 0) == graphs);
+    for (size_t s = 0; s < kSequences; ++s) {
+      const auto& own = rig.drawn()[s];
+      REQUIRE(own.size() > 10);
+      for (size_t i = 0; i < std::min(own.size(), without.drawn()[s].size()); ++i) {
+        REQUIRE(own[i].token == without.drawn()[s][i].token);
+        REQUIRE(own[i].logprobs.logprob == without.drawn()[s][i].logprobs.logprob);
+        REQUIRE(own[i].logprobs.top == without.drawn()[s][i].logprobs.top);
+      }
+    }
+    pages.push_back(rig.pages());
+  }
+  REQUIRE(pages[1] == pages[0]);
+}
+
 TEST_CASE("stages, chunks, pages and company change no bit of the logits on the CUDA backend") {
   constexpr size_t kMostTokens = 40;
   const test::GoldenFamily family =

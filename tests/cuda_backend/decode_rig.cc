@@ -1,5 +1,6 @@
 #include "cuda_backend/decode_rig.h"
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/use_future.hpp>
 
@@ -33,7 +34,9 @@ DecodeRig::DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, con
   const auto sequences = static_cast<int32_t>(options.sequence_count);
   for (size_t s = 0; s < spans.size(); ++s) {
     auto model = model::StageModel::load(*checkpoint_, config, spans[s], *backends_[s],
-                                         {.max_batch_tokens = 2048, .max_logit_rows = 2, .max_tail_rows = sequences})
+                                         {.max_batch_tokens = options.max_batch_tokens,
+                                          .max_logit_rows = 2,
+                                          .max_tail_rows = sequences + options.draft_rows})
                      .value();
     model->reserve(sequences, kPagesEach * options.page_size, options.page_size);
     model->allocate_cache(options.page_size, 2 * sequences * kPagesEach);
@@ -54,25 +57,41 @@ DecodeRig::DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, con
 void DecodeRig::prefill() {
   std::vector<std::vector<TokenId>> prompts(tokens_.size());
   for (size_t s = 0; s < prompts.size(); ++s) {
-    for (size_t i = 0; i < 11 + options_.prompt_growth * s; ++i)
+    for (size_t i = 0; i < options_.first_prompt + options_.prompt_growth * s; ++i)
       prompts[s].push_back(static_cast<TokenId>((i * i + 7 * i + 3 * s) % 500));
   }
-  run(prompts);
+  run(prompts, std::vector<size_t>(prompts.size(), 0));
 }
 
 void DecodeRig::decode(size_t count) {
-  std::vector<std::vector<TokenId>> tokens;
-  for (const auto& drawn : std::span(drawn_).first(count)) tokens.push_back({drawn.back().token});
-  run(tokens);
+  decode(std::vector<std::vector<TokenId>>(count));
 }
 
-void DecodeRig::run(const std::vector<std::vector<TokenId>>& tokens) {
+void DecodeRig::decode(const std::vector<std::vector<TokenId>>& drafts) {
+  std::vector<std::vector<TokenId>> tokens = drafts;
+  std::vector<size_t> counts;
+  for (size_t s = 0; s < tokens.size(); ++s) {
+    tokens[s].insert(tokens[s].begin(), drawn_[s].back().token);
+    counts.push_back(drafts[s].size());
+  }
+  run(tokens, counts);
+}
+
+void DecodeRig::extend(const std::vector<TokenId>& tokens) {
+  std::vector<std::vector<TokenId>> all;
+  for (const auto& drawn : drawn_) all.push_back({drawn.back().token});
+  all[0].insert(all[0].end(), tokens.begin(), tokens.end());
+  run(all, std::vector<size_t>(all.size(), 0));
+}
+
+void DecodeRig::run(const std::vector<std::vector<TokenId>>& tokens, const std::vector<size_t>& drafts) {
   std::vector<int32_t> row_begin{0};
   std::vector<int32_t> prefix;
   std::vector<int32_t> page_begin{0};
   std::vector<PageId> pages;
   std::vector<TokenId> flat;
   std::vector<sched::PlanSlice> slices;
+  std::vector<std::vector<TokenId>> histories;
   sched::StageBatch batch;
   for (size_t s = 0; s < tokens.size(); ++s) {
     const size_t before = tokens_[s].size();
@@ -85,11 +104,16 @@ void DecodeRig::run(const std::vector<std::vector<TokenId>>& tokens) {
     slices.push_back({.slot = SlotId(static_cast<uint32_t>(s)),
                       .prefix = static_cast<uint32_t>(before),
                       .token_count = static_cast<uint32_t>(tokens[s].size()),
-                      .sample = true});
-    batch.sample_specs.push_back({.params = &sampling_[s],
-                                  .position = before + tokens[s].size(),
-                                  .output_count = static_cast<uint32_t>(drawn_[s].size()),
-                                  .prompt = tokens_[s]});
+                      .sample = true,
+                      .draft_count = static_cast<uint32_t>(drafts[s])});
+    auto& history = histories.emplace_back(tokens_[s]);
+    history.insert(history.end(), tokens[s].begin(), tokens[s].end());
+    for (size_t draw = 0; draw <= drafts[s]; ++draw) {
+      batch.sample_specs.push_back({.params = &sampling_[s],
+                                    .position = history.size() - drafts[s] + draw,
+                                    .output_count = static_cast<uint32_t>(drawn_[s].size() + draw),
+                                    .prompt = std::span(history).first(before + draw)});
+    }
   }
   batch.layout = {row_begin, prefix, page_begin, pages};
   batch.tokens = flat;
@@ -97,8 +121,14 @@ void DecodeRig::run(const std::vector<std::vector<TokenId>>& tokens) {
   sched::StageRunner::Result result;
   for (size_t stage = 0; stage < runners_.size(); ++stage) result = run_stage(stage, batch, result.activations);
   for (size_t s = 0; s < tokens.size(); ++s) {
-    tokens_[s].insert(tokens_[s].end(), tokens[s].begin(), tokens[s].end());
-    drawn_[s].push_back(result.outputs[s].samples.at(0));
+    const auto& samples = result.outputs[s].samples;
+    auto kept = std::span(tokens[s]).first(tokens[s].size() - drafts[s]);
+    drawn_[s].push_back(samples.at(0));
+    for (size_t draft = 1; draft <= drafts[s] && drawn_[s].back().token == tokens[s][kept.size()]; ++draft) {
+      kept = std::span(tokens[s]).first(kept.size() + 1);
+      drawn_[s].push_back(samples.at(draft));
+    }
+    tokens_[s].insert(tokens_[s].end(), kept.begin(), kept.end());
   }
 }
 
@@ -144,6 +174,20 @@ std::vector<std::byte> DecodeRig::pages() {
     }
   }
   return all;
+}
+
+std::vector<std::vector<TokenId>> random_drafts(const DecodeRig::Drawn& without_drafts, const DecodeRig::Drawn& drawn,
+                                                size_t count, size_t most, std::minstd_rand& random) {
+  std::vector<std::vector<TokenId>> drafts(count);
+  for (size_t s = 0; s < count; ++s) {
+    const size_t next = drawn[s].size();
+    const size_t room = std::max(without_drafts[s].size(), next + 1) - next - 1;
+    for (size_t i = random() % (std::min(room, most) + 1); i > 0; --i) {
+      drafts[s].push_back(without_drafts[s][next + drafts[s].size()].token);
+    }
+    if (!drafts[s].empty() && random() % 2 == 0) ++drafts[s][random() % drafts[s].size()];
+  }
+  return drafts;
 }
 
 }  // namespace millrace::test

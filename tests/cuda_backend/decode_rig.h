@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,10 @@ class DecodeRig {
     uint32_t host_page_count = 0;
     bool activations_to_host = false;
     size_t sequence_count = 3;
+    size_t first_prompt = 11;   ///< tokens
     size_t prompt_growth = 23;  ///< tokens by which each prompt is longer than the one before
+    int32_t max_batch_tokens = 2048;
+    int32_t draft_rows = 0;     ///< beside those of the sequences, that go on from the last layer alone
   };
   /// Everything that was drawn: [sequences, steps].
   using Drawn = std::vector<std::vector<tensor::SampleResult>>;
@@ -34,6 +38,10 @@ class DecodeRig {
   /// One token more for each sequence, or the first `count` of them. Throws what a run throws.
   void decode() { decode(drawn_.size()); }
   void decode(size_t count);
+  /// A step of the first sequences, each with as many drafts; what is drawn behind those that are right stays.
+  void decode(const std::vector<std::vector<TokenId>>& drafts);
+  /// A step in which the first sequence computes these behind its last token, the others a token each.
+  void extend(const std::vector<TokenId>& tokens);
   [[nodiscard]] const Drawn& drawn() const { return drawn_; }
   /// Of the last stage.
   [[nodiscard]] tensor::DecodeSteps::Counts decode_steps() const { return runners_.back()->decode_steps()->counts(); }
@@ -48,7 +56,8 @@ class DecodeRig {
   [[nodiscard]] std::vector<std::byte> pages();
 
  private:
-  void run(const std::vector<std::vector<TokenId>>& tokens);
+  /// The tokens of each sequence that follow what is in the cache, the last `drafts[s]` of which are drafts.
+  void run(const std::vector<std::vector<TokenId>>& tokens, const std::vector<size_t>& drafts);
   [[nodiscard]] sched::StageRunner::Result run_stage(size_t stage, const sched::StageBatch& batch,
                                                      std::span<const std::byte> input);
 
@@ -62,5 +71,11 @@ class DecodeRig {
   std::vector<std::vector<TokenId>> tokens_;      // [sequences, tokens in the cache]
   Drawn drawn_;
 };
+
+/// Up to `most` drafts for each of the first `count` sequences, of which `drawn` is there: what is drawn without
+/// drafts, and in some of them a token that is not.
+[[nodiscard]] std::vector<std::vector<TokenId>> random_drafts(const DecodeRig::Drawn& without_drafts,
+                                                              const DecodeRig::Drawn& drawn, size_t count, size_t most,
+                                                              std::minstd_rand& random);
 
 }  // namespace millrace::test

@@ -1,6 +1,10 @@
 // Graphs that cannot be made: the ops run as they come, the stream goes on, and nothing of the attempt is left.
 
+#include <algorithm>
+#include <bit>
 #include <catch2/catch.hpp>
+#include <future>
+#include <set>
 
 #include "cuda/graph_cache.h"
 #include "cuda/submissions.h"
@@ -8,6 +12,152 @@
 
 using namespace millrace;
 using namespace millrace::test;
+
+TEST_CASE("rows are padded to few sizes, of as many tiles as they have themselves, and to few rows more") {
+  using cuda::GraphCache;
+  constexpr int32_t kWidest = 128;  // of product.cuh's tiles
+  const auto tiles = [&](int32_t rows) {
+    const int32_t width = std::clamp(static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(rows))), 8, kWidest);
+    return std::pair((rows + width - 1) / width, width);
+  };
+  std::set<int32_t> sizes;
+  for (int32_t rows = 1; rows <= GraphCache::kMaxRows; ++rows) {
+    const int32_t padded = GraphCache::bucket(rows);
+    CAPTURE(rows, padded);
+    REQUIRE(padded >= rows);
+    REQUIRE(tiles(padded) == tiles(rows));
+    REQUIRE((rows <= kWidest || padded - rows < 64));
+    REQUIRE(GraphCache::bucket(padded) == padded);
+    sizes.insert(padded);
+  }
+  REQUIRE(sizes.size() == 14);
+  REQUIRE(*sizes.rbegin() == GraphCache::kMaxRows);
+  REQUIRE(GraphCache::bucket(GraphCache::kMaxRows + 1) == GraphCache::kMaxRows + 1);
+}
+
+TEST_CASE("decode steps of more than 128 rows are replayed, and draw what they draw without graphs") {
+  const CleanRuntime clean;
+  constexpr size_t kSequences = 260;
+  std::vector<DecodeRig::Drawn> drawn;
+  for (const bool graphs : {false, true}) {
+    DecodeRig rig = make_rig(1, graphs, {.sequence_count = kSequences, .first_prompt = 3, .prompt_growth = 0});
+    emulator::reset();
+    rig.prefill();
+    for (const size_t count : {200, 200, 193, 256, 250, 130, 192, 140, 131}) rig.decode(count);
+    using Counts = tensor::DecodeSteps::Counts;  // replayed, new, failed, too large, loading, off
+    REQUIRE(rig.decode_steps() == (graphs ? Counts{5, 4, 0, 0, 0, 0} : Counts{0, 0, 0, 0, 0, 9}));
+    for (int i = 0; i < 3; ++i) rig.decode();  // padded to what the buffers of rows that are drawn from hold
+    REQUIRE(rig.decode_steps() == (graphs ? Counts{6, 6, 0, 0, 0, 0} : Counts{0, 0, 0, 0, 0, 12}));
+    REQUIRE(emulator::counts().allocations == 0);
+    drawn.push_back(rig.drawn());
+  }
+  REQUIRE(same(drawn[1], drawn[0]));
+}
+
+TEST_CASE("steps with drafts are replayed by few graphs, and draw what steps without draw, whatever of them is right") {
+  const CleanRuntime clean;
+  const std::string family = GENERATE(as<std::string>{}, "qwen2", "qwen3moe");
+  constexpr size_t kSequences = 5;
+  constexpr size_t kDraws = 60;
+  const DecodeRig::Options plain{.family = family, .sequence_count = kSequences, .max_batch_tokens = 512};
+  DecodeRig without = make_rig(1, false, plain);
+  const DecodeRig::Drawn wanted = generate(without, kDraws);
+  // Beside these the last layer computes all rows, or those alone that are drawn from.
+  for (const auto& [draft_rows, stages] : {std::pair{0, 1}, std::pair{20, 2}}) {
+    CAPTURE(family, draft_rows, stages);
+    DecodeRig::Options options = plain;
+    options.draft_rows = draft_rows;
+    DecodeRig rig = make_rig(static_cast<size_t>(stages), true, options);
+    emulator::reset();
+    rig.prefill();
+    std::minstd_rand random(7);
+    uint64_t steps = 0;
+    for (; std::ranges::any_of(rig.drawn(), [&](const auto& own) { return own.size() < kDraws; }); ++steps) {
+      rig.decode(random_drafts(wanted, rig.drawn(), kSequences, 4, random));
+    }
+    for (size_t s = 0; s < kSequences; ++s) {
+      const auto& own = rig.drawn()[s];
+      const size_t both = std::min(own.size(), wanted[s].size());
+      REQUIRE(std::equal(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(both), wanted[s].begin(),
+                         [](const auto& left, const auto& right) { return same(left, right); }));
+    }
+    const auto [replayed, fresh, failed, too_large, loading, off] = rig.decode_steps();
+    REQUIRE(steps < kDraws * 3 / 4);  // drafts were right
+    REQUIRE(replayed + fresh == steps);
+    REQUIRE(fresh <= 12);
+    REQUIRE(replayed > fresh);
+    REQUIRE(emulator::counts().graph_launches == static_cast<uint64_t>(stages) * replayed);
+    REQUIRE(emulator::counts().allocations == 0);
+    REQUIRE(emulator::counts().synchronisations == 0);
+  }
+}
+
+TEST_CASE("what sizes the launches of a step is what its graph is known by") {
+  const CleanRuntime clean;
+  cuda::Device device(cuda::CudaOptions{});
+  cuda::Submissions submissions(device);
+  cuda::GraphCache graphs(device, submissions, {});
+  const auto run = [&](const tensor::ReplayKey& key, const cuda::BatchBounds& bounds) {
+    auto step = tensor::DecodeStep::kOff;
+    std::promise<void> done;
+    const auto work = [&] {
+      const cuda::CudaBatch batch{{}, bounds};
+      step = graphs.run(key, {.layout = {}, .placed = &batch}, {}, [] {});
+    };
+    submissions.submit(work, [&](const std::exception_ptr&) { done.set_value(); });
+    done.get_future().get();
+    return step;
+  };
+  using tensor::DecodeStep;
+  std::byte hidden[2];
+  const std::vector<std::pair<tensor::ReplayKey, cuda::BatchBounds>> all{
+      {{&hidden[0], 16, 8}, {16, 4, 2, 16}}, {{&hidden[1], 16, 8}, {16, 4, 2, 16}},
+      {{&hidden[0], 32, 8}, {32, 4, 2, 16}}, {{&hidden[0], 16, 16}, {16, 4, 2, 16}},
+      {{&hidden[0], 16, 8}, {16, 8, 2, 16}}, {{&hidden[0], 16, 8}, {16, 4, 4, 16}},
+      {{&hidden[0], 16, 8}, {16, 4, 2, 32}}};
+  for (const auto& [key, bounds] : all) REQUIRE(run(key, bounds) == DecodeStep::kNew);
+  for (const auto& [key, bounds] : all) REQUIRE(run(key, bounds) == DecodeStep::kReplayed);
+  REQUIRE(emulator::live_graphs() == static_cast<int64_t>(all.size()));
+  REQUIRE(run({&hidden[0], 513, 8}, {513, 4, 2, 16}) == DecodeStep::kTooLarge);
+  REQUIRE(run({&hidden[0], 32, 8}, {32, 4, 17, 16}) == DecodeStep::kTooLarge);
+  device.poller.finish();
+}
+
+TEST_CASE("a graph serves steps of fewer sequences, of other drafts and none, and changes no page but theirs") {
+  const CleanRuntime clean;
+  constexpr size_t kSequences = 8;
+  constexpr uint32_t kHostPages = 2 * kSequences * DecodeRig::kPagesEach;
+  using Drafts = std::vector<std::vector<TokenId>>;  // of each sequence, whatever they are worth
+  const Drafts first{{1, 2, 3, 4, 5, 6, 7}, {1}, {}, {}, {}, {}, {}, {}};
+  const std::vector<Drafts> others{
+      {{}, {1, 2, 3, 4, 5, 6}, {7, 8}, {}, {}},             // 5 sequences, 13 rows
+      {{}, {}, {9, 9, 9, 9, 9, 9, 9}, {}, {}, {}, {}, {}},  // 8 sequences, 15 rows
+      {{4, 4, 4, 4}, {}, {}, {}, {}, {}},                   // 6 sequences, 10 rows
+      {{1}, {1}, {1}, {1}, {}, {}, {}, {4, 3, 2, 1, 2}},    // 8 sequences, 17 rows: of another graph
+  };
+  std::vector<DecodeRig::Drawn> drawn;
+  std::vector<std::vector<std::byte>> pages;
+  for (const bool graphs : {false, true}) {
+    DecodeRig rig = make_rig(1, graphs,
+                             {.host_page_count = kHostPages,
+                              .sequence_count = kSequences,
+                              .first_prompt = 3,
+                              .prompt_growth = 5,
+                              .max_batch_tokens = 512,
+                              .draft_rows = 24});
+    rig.prefill();
+    for (int i = 0; i < 4; ++i) rig.decode(Drafts(kSequences, {1}));  // as many rows, but none of 8
+    for (int i = 0; i < 4; ++i) rig.decode(first);  // two output buffers, each of which runs once and is captured
+    emulator::reset();
+    for (const Drafts& drafts : others) rig.decode(drafts);
+    REQUIRE(emulator::counts().graph_launches == (graphs ? 3 : 0));
+    REQUIRE(emulator::counts().creations == 0);
+    drawn.push_back(rig.drawn());
+    pages.push_back(rig.pages());
+  }
+  REQUIRE(same(drawn[1], drawn[0]));
+  REQUIRE(pages[1] == pages[0]);
+}
 
 TEST_CASE("a graph that fails at whatever call leaves its steps to the ops, says why, and leaves nothing behind") {
   const CleanRuntime clean;
@@ -173,6 +323,16 @@ TEST_CASE("the rows that go on from the last layer have the bounds by which the 
     REQUIRE(tails.sequences == whole.sequences);
     REQUIRE(tails.sequence_rows == whole.sequence_rows);
     REQUIRE(whole.splits >= cuda::splits_of(1, longest) + 4);
+    const std::vector<int32_t> drafted{0, 4, 5, 7};
+    const std::vector<int32_t> drafted_tails{0, 1, 1, 3};
+    const std::vector<int32_t> tails_prefix{longest + 2, 700, 12};
+    backend->run_and_wait([&] {
+      whole = bounds_of({drafted, prefix, page_begin, pages, 8, 4, 4});
+      tails = bounds_of({drafted_tails, tails_prefix, page_begin, pages, 4, 4, 4});
+    });
+    REQUIRE(tails.splits == whole.splits);
+    REQUIRE(tails.sequences == whole.sequences);
+    REQUIRE(tails.sequence_rows == whole.sequence_rows);
   }
 }
 
@@ -198,11 +358,26 @@ TEST_CASE("decode steps are counted by what became of their graphs") {
   DecodeRig off = make_rig(1, false, {});
   (void)generate(off, 3);
   REQUIRE(off.decode_steps() == Counts{0, 0, 0, 0, 0, 3});
+}
 
-  constexpr size_t kMany = cuda::GraphCache::kMaxRows + 1;
-  DecodeRig many = make_rig(1, true, {.sequence_count = kMany, .prompt_growth = 0});
-  many.prefill();
-  many.decode(1);
-  many.decode(kMany);
-  REQUIRE(many.decode_steps() == Counts{0, 1, 0, 1, 0, 0});
+TEST_CASE("steps of too many rows, in all or of one sequence, run op by op, and those beside prompts count nowhere") {
+  const CleanRuntime clean;
+  using Counts = tensor::DecodeSteps::Counts;  // replayed, new, failed, too large, loading, off
+  {
+    constexpr size_t kMany = cuda::GraphCache::kMaxRows + 1;
+    DecodeRig many = make_rig(1, true, {.sequence_count = kMany, .first_prompt = 3, .prompt_growth = 0});
+    many.prefill();
+    many.decode(1);
+    many.decode(kMany);
+    REQUIRE(many.decode_steps() == Counts{0, 1, 0, 1, 0, 0});
+  }
+  const auto drafts = [](int32_t count) { return std::vector<TokenId>(static_cast<size_t>(count), 1); };
+  DecodeRig rig = make_rig(1, true, {});
+  rig.prefill();
+  rig.decode({drafts(cuda::kMostDividedRows), {}});
+  REQUIRE(rig.decode_steps() == Counts{0, 0, 0, 1, 0, 0});
+  rig.decode({drafts(cuda::kMostDividedRows - 1), {}});
+  REQUIRE(rig.decode_steps() == Counts{0, 1, 0, 1, 0, 0});
+  rig.extend(drafts(2));
+  REQUIRE(rig.decode_steps() == Counts{0, 1, 0, 1, 0, 0});
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "cuda/emulator/emulator.h"
 #include "cuda/kernels.h"
 #include "cuda_backend/plain_numbers.h"
@@ -64,6 +65,18 @@ void each_row(const DeviceBatch& batch, const Each& each) {
       each(row, s, batch.prefix[s] + row - batch.row_begin[s]);
     }
   }
+}
+
+/// What sizes a grid must hold the batch that is there when it runs.
+void check_bounds(const char* op, const DeviceBatch& batch, const BatchBounds& bounds) {
+  const int32_t count = *batch.sequence_count;
+  int32_t longest = 0;
+  for (int32_t s = 0; s < count; ++s) longest = std::max(longest, batch.row_begin[s + 1] - batch.row_begin[s]);
+  CHECK(count <= bounds.sequences && batch.row_begin[count] <= bounds.rows && longest <= bounds.sequence_rows &&
+            batch.split_begin[count] <= bounds.splits,
+        "{}: launched for {} sequences, {} rows, {} of one, {} splits; found {}, {}, {}, {}", op, bounds.sequences,
+        bounds.rows, bounds.sequence_rows, bounds.splits, count, batch.row_begin[count], longest,
+        batch.split_begin[count]);
 }
 
 uint32_t page_of(const DeviceBatch& batch, const DeviceKvCache& cache, int32_t sequence, int32_t position) {
@@ -225,8 +238,9 @@ void matmul_silu_mul(cudaStream_t stream, const void* x, const DeviceWeight& wei
 
 void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, const DeviceRotary& rotary,
                      const float* q_norm, const float* k_norm, float norm_epsilon, const DeviceBatch& batch,
-                     const BatchBounds&, const DeviceKvCache& cache, int32_t layer, void* q) {
+                     const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* q) {
   emulator::emulated_enqueue(stream, [=] {
+    check_bounds("rotary_store_kv", batch, bounds);
     const int32_t dim = cache.head_dim;
     each_row(batch, [&](int32_t row, int32_t sequence, int32_t position) {
       const float* heads = qkv + static_cast<size_t>(row * (head_count + 2 * cache.kv_head_count) * dim);
@@ -251,12 +265,15 @@ size_t attention_shared_bytes(int32_t) {
 }
 
 size_t attention_workspace_bytes(const AttentionSizes&, const DeviceKvCache&, const BatchBounds& bounds) {
-  return static_cast<size_t>(bounds.rows);
+  constexpr size_t kRowBytes = 2048;  // of a split
+  return static_cast<size_t>(bounds.splits) * static_cast<size_t>(std::min(bounds.sequence_rows, kMostDividedRows)) *
+         kRowBytes;
 }
 
 void attention(cudaStream_t stream, const void* q, const AttentionSizes& sizes, const DeviceBatch& batch,
-               const BatchBounds&, const DeviceKvCache& cache, int32_t layer, void* out, void*) {
+               const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* out, void*) {
   emulator::emulated_enqueue(stream, [=] {
+    check_bounds("attention", batch, bounds);
     const int32_t group = sizes.head_count / cache.kv_head_count;
     each_row(batch, [&](int32_t row, int32_t sequence, int32_t position) {
       for (int32_t head = 0; head < sizes.head_count; ++head) {

@@ -296,17 +296,37 @@ TEST_CASE("memory that is short is told with what was wanted and what is left") 
   REQUIRE(backend->kv_format() == "bf16 cuda sm_90 wgmma");
 }
 
+TEST_CASE("experts are packed to where they stay: a layer of them takes two allocations, and no byte besides") {
+  const CleanRuntime clean;
+  constexpr int32_t kExperts = 40;
+  constexpr int32_t kHidden = 48;
+  constexpr int32_t kInner = 32;
+  const auto backend = cuda::make_backend({});
+  const HostMatrix wide(std::vector<float>(kHidden * kInner, 0.5f), tensor::DType::kF32, kInner, kHidden);
+  const HostMatrix tall(std::vector<float>(kHidden * kInner, 0.5f), tensor::DType::kF32, kHidden, kInner);
+  const auto pack = [&] {
+    const auto packer = backend->pack_experts(kExperts, {.experts_per_row = 2});
+    for (int32_t i = 0; i < kExperts; ++i) packer->add(wide.tensor(), wide.tensor(), tall.tensor());
+    return packer->finish();
+  };
+  (void)pack();  // takes the blocks that rows travel in
+  const uint64_t before = backend->memory().available_bytes;
+  emulator::reset();
+  const auto experts = pack();
+  REQUIRE(emulator::counts().allocations == 2);
+  REQUIRE(emulator::counts().frees == 0);
+  REQUIRE(before - backend->memory().available_bytes == kExperts * (cuda::packed_weight_bytes(kInner, kHidden, true) +
+                                                                    cuda::packed_weight_bytes(kHidden, kInner, false)));
+}
+
 TEST_CASE("a mixture of more experts than the op takes is refused when it is loaded, by its number") {
   const CleanRuntime clean;
   const auto backend = cuda::make_backend({});
   const HostMatrix matrix({1.0f}, tensor::DType::kF32, 1, 1);
   const auto experts_of = [&](int32_t count) {
-    std::vector<tensor::ExpertWeights> weights;
-    for (int32_t i = 0; i < count; ++i) {
-      const tensor::HostTensor tensor = matrix.tensor();
-      weights.push_back({backend->pack_gate_up(tensor, tensor), backend->pack({&tensor, 1})});
-    }
-    return backend->make_experts(std::move(weights), {.experts_per_row = 1});
+    const auto packer = backend->pack_experts(count, {.experts_per_row = 1});
+    for (int32_t i = 0; i < count; ++i) packer->add(matrix.tensor(), matrix.tensor(), matrix.tensor());
+    return packer->finish();
   };
   REQUIRE(experts_of(cuda::kMostExperts)->count() == cuda::kMostExperts);
   REQUIRE_THROWS_WITH(experts_of(cuda::kMostExperts + 1), "CUDA: a mixture of 513 experts, wanted at most 512");
