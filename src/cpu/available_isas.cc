@@ -47,7 +47,7 @@ bool processor_has(Isa isa) {
     case Isa::kPortable: return true;
     case Isa::kAvx2: return avx2;
     case Isa::kAvx512: return avx512;
-    case Isa::kAvx512Bf16: return avx512_bf16;
+    case Isa::kAvx512Bf16: return avx512_bf16 && __builtin_cpu_supports("avx512vbmi");
     case Isa::kAmx: return avx512_bf16 && may_use_tiles();
   }
 #endif

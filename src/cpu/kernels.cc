@@ -8,6 +8,7 @@
 #include "cpu/product_kernel.h"
 #include "cpu/row_kernels.h"
 #include "cpu/vocabulary_kernels.h"
+#include "cpu/turned_w8_kernel.h"
 #include "cpu/w8_kernel.h"
 #if defined(__AMX_BF16__)
 #include "cpu/amx_attention_kernel.h"
@@ -47,7 +48,7 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
 #if defined(__AMX_BF16__)
     .product_w8_bf16 = product_w8_amx,
 #elif defined(__AVX512BF16__)
-    .product_w8_bf16 = product_w8<Bf16Format>,
+    .product_w8_bf16 = product_turned_w8,
 #else
     .product_w8_bf16 = nullptr,
 #endif
@@ -76,6 +77,9 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .exp_sum = exp_sum,
     .collect = collect,
     .add_scaled = add_scaled,
+#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
+    .turned_w8 = true,
+#endif
 };
 
 }  // namespace millrace::cpu

@@ -13,7 +13,8 @@
 /// Left operands (activations, queries, probabilities) are rows of bf16 where the set has a bf16 dot product
 /// (`bf16_left`), else rows of f32; with f32 compute always f32. Their rows are padded with zeros to whole steps.
 /// A panel of 8 bits holds, per group of 32 summed elements, the scales of the columns, [64] bf16, then the values as
-/// int8 [steps][64][depth], a step being as deep (1 or 2) as one of the left operand.
+/// int8 [steps][64][depth], a step being as deep (1 or 2) as one of the left operand; with `turned_w8` as sign and
+/// magnitude, the bytes of a step in the order of turned_w8_byte().
 /// For left rows of 8 bits such a panel's steps are 4 deep and its values uint8, 128 more than the weight; the rows
 /// hold, per group, 32 values as the set's kernel reads them and their Int8Factors.
 namespace millrace::cpu {
@@ -150,7 +151,16 @@ struct Kernels {
   int64_t (*collect)(const float* logits, float threshold, int64_t count, int32_t* ids, int64_t capacity);
   /// out += scale · in. Last, so that bench/kernel_turns reads the tables of older builds.
   void (*add_scaled)(const float* in, float scale, float* out, int64_t count);
+  bool turned_w8 = false;  ///< of panels of 8 bits for left rows of bf16
 };
+
+/// Where a turned step has the `element`th (0 or 1) value of a column. A vector of bytes gives two of words, those of
+/// its even and of its odd groups of eight, since that is how their halves are put together.
+[[nodiscard]] constexpr int turned_w8_byte(int column, int element) {
+  const int vec = column / 16;  // of words
+  const int word = column % 16 * 2 + element;
+  return vec / 2 * 64 + word / 8 * 16 + vec % 2 * 8 + word % 8;
+}
 
 /// The table of a set, null when this binary was built without it. Does not ask the processor.
 [[nodiscard]] const Kernels* kernels_for(Isa isa);

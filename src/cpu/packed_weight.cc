@@ -1,7 +1,10 @@
 #include "cpu/packed_weight.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 
 #include "base/check.h"
 
@@ -63,12 +66,19 @@ void pack_panel(const Device& device, std::span<const SourceRow<HostTensor>> row
   }
 }
 
+/// A value of a turned panel: the magnitude, and the sign in the highest bit.
+std::byte sign_and_magnitude(std::byte value) {
+  const auto number = static_cast<int8_t>(value);
+  return std::byte{static_cast<uint8_t>(number < 0 ? 0x80 | -number : number)};
+}
+
 /// Writes 64 rows of 8 bits as columns of a panel.
-void pack_panel(const Device&, std::span<const SourceRow<W8Matrix>> rows, const CpuPackedWeight& weight,
+void pack_panel(const Device& device, std::span<const SourceRow<W8Matrix>> rows, const CpuPackedWeight& weight,
                 std::byte* panel) {
   const int64_t in_features = weight.in_features();
   const auto depth = static_cast<size_t>(weight.layout().depth);
   const int64_t groups = tensor::w8_groups(in_features);
+  const bool turned = weight.layout().format == PanelFormat::kW8 && device.bf16_left() && device.kernels.turned_w8;
   // The dot instruction takes unsigned values on this side: 128 more.
   const std::byte sign{weight.layout().format == PanelFormat::kInt8 ? uint8_t{0x80} : uint8_t{0}};
   for (int64_t group = 0; group < groups; ++group, panel += kW8GroupBytes) {
@@ -79,6 +89,16 @@ void pack_panel(const Device&, std::span<const SourceRow<W8Matrix>> rows, const 
       if (matrix == nullptr) continue;
       std::memcpy(panel + column * 2, matrix->scales + (row * groups + group) * 2, 2);
       const std::byte* values = matrix->values + row * in_features + first;
+      if (std::find(values, values + count, std::byte{0x80}) != values + count) {
+        throw std::runtime_error(fmt::format("{}: a weight of -128, wanted from -127 to 127", matrix->name));
+      }
+      if (turned) {
+        for (size_t i = 0; i < count; ++i) {
+          const int at = turned_w8_byte(static_cast<int>(column), static_cast<int>(i % 2));
+          panel[kW8ScaleBytes + i / 2 * 2 * kPanelColumns + static_cast<size_t>(at)] = sign_and_magnitude(values[i]);
+        }
+        continue;
+      }
       std::byte* out = panel + kW8ScaleBytes + column * depth;
       for (size_t i = 0; i < count; ++i) out[i / depth * depth * kPanelColumns + i % depth] = values[i] ^ sign;
     }

@@ -20,9 +20,12 @@ using reference::Values;
 struct BackendCase {
   std::string name;
   std::function<std::unique_ptr<tensor::Backend>()> make;
-  /// What products' inputs are rounded to, and the weights of 8 bits with them: the compute dtype, or f32 where there
-  /// is no bf16 dot product.
+  /// What products' inputs are rounded to: the compute dtype, or f32 where there is no bf16 dot product.
   tensor::DType product_dtype = tensor::DType::kF32;
+  /// Products with weights of 8 bits take these as they are, and scale the sums of their groups. Else the weights are
+  /// rounded to `product_dtype` and the products have the bits of those with such weights.
+  bool scales_sums = false;
+  [[nodiscard]] tensor::DType w8_dtype() const { return scales_sums ? tensor::DType::kF32 : product_dtype; }
   /// A backend with the same kernels that packs weights of `product_dtype` as they are.
   std::function<std::unique_ptr<tensor::Backend>()> make_plain = {};
   tensor::DType table_dtype = tensor::DType::kF32;  ///< what an embedding table is rounded to

@@ -38,8 +38,8 @@ Sizes random_sizes(Random& random) {
 /// Experts on a backend, and what their weights stand for.
 class RandomExperts {
  public:
-  RandomExperts(Random& random, tensor::Backend& backend, const Sizes& sizes, Format format, DType product_dtype)
-      : backend_(backend), sizes_(sizes), format_(format), product_dtype_(product_dtype) {
+  RandomExperts(Random& random, tensor::Backend& backend, const Sizes& sizes, Format format, DType w8_dtype)
+      : backend_(backend), sizes_(sizes), format_(format), w8_dtype_(w8_dtype) {
     const auto packer = backend.pack_experts(sizes.experts, sizes.routing);
     for (int32_t expert = 0; expert < sizes.experts; ++expert) {
       const HostMatrix gate = matrix(random, sizes.inner, sizes.hidden);
@@ -123,13 +123,13 @@ class RandomExperts {
   [[nodiscard]] Values stood_for(const tensor::HostTensor& tensor) const {
     if (format_ == Format::kCompute) return reference::to_floats(tensor);
     const Values exact = reference::to_floats(tensor::quantize_w8(tensor).view());
-    return format_ == Format::kW8A8 ? exact : reference::rounded(exact, product_dtype_);
+    return format_ == Format::kW8A8 ? exact : reference::rounded(exact, w8_dtype_);
   }
 
   tensor::Backend& backend_;
   const Sizes sizes_;
   const Format format_;
-  const DType product_dtype_;
+  const DType w8_dtype_;
 };
 
 std::vector<Format> formats_of(const tensor::Backend& backend) {
@@ -162,7 +162,7 @@ TEST_CASE("mix_experts agrees with the reference") {
       for (const Format format : formats_of(*backend)) {
         const int64_t rows = random.integer(1, 60);
         INFO(shown(backend_case, sizes, format, rows));
-        const RandomExperts experts(random, *backend, sizes, format, backend_case.product_dtype);
+        const RandomExperts experts(random, *backend, sizes, format, backend_case.w8_dtype());
         const auto [x, logits, before] = experts.random_inputs(random, rows);
         Values wanted = reference::mix_experts(x, logits, experts.values, sizes.routing,
                                                [&](const Values& of, int64_t n) { return experts.round(of, n); });
@@ -183,7 +183,7 @@ TEST_CASE("of equal logits the lower expert is chosen") {
   for (const BackendCase& backend_case : backend_cases()) {
     INFO(backend_case.name);
     const auto backend = backend_case.make();
-    const RandomExperts experts(random, *backend, sizes, Format::kCompute, backend_case.product_dtype);
+    const RandomExperts experts(random, *backend, sizes, Format::kCompute, backend_case.w8_dtype());
     const Values before(20, 0.0f);
     const float far = -200.0f;  // so far below that its weight is zero
     const Values wanted = experts.mix(x, {far, 1.0f, 1.0f, far, far}, before);
@@ -204,7 +204,7 @@ TEST_CASE("an expert that a row goes to alone has the bits of a dense layer") {
       for (const Format format : formats_of(*backend)) {
         const int64_t rows = random.integer(1, 80);
         INFO(shown(backend_case, sizes, format, rows));
-        const RandomExperts experts(random, *backend, sizes, format, backend_case.product_dtype);
+        const RandomExperts experts(random, *backend, sizes, format, backend_case.w8_dtype());
         const auto [x, logits, _] = experts.random_inputs(random, rows);
         const Values before(x.size(), 0.0f);
         const Values got = experts.mix(x, logits, before);
@@ -240,7 +240,7 @@ TEST_CASE("a row of a mixture does not depend on the other rows") {
       const Sizes sizes = random_sizes(random);
       const int64_t rows = 70;
       INFO(shown(backend_case, sizes, format, rows));
-      const RandomExperts experts(random, *backend, sizes, format, backend_case.product_dtype);
+      const RandomExperts experts(random, *backend, sizes, format, backend_case.w8_dtype());
       const Values x = reference::rounded(random.normal(rows * sizes.hidden), backend->compute_dtype());
       Values logits = random.normal(rows * sizes.experts);
       // Most rows want one expert, whose number of rows then decides how its products are cut.
@@ -268,7 +268,7 @@ TEST_CASE("rows that all go to the same experts are cut into blocks without a tr
     const auto backend = backend_case.make();
     for (const Format format : formats_of(*backend)) {
       INFO(shown(backend_case, sizes, format, kRows));
-      const RandomExperts experts(random, *backend, sizes, format, backend_case.product_dtype);
+      const RandomExperts experts(random, *backend, sizes, format, backend_case.w8_dtype());
       const Values x = reference::rounded(random.normal(kRows * sizes.hidden), backend->compute_dtype());
       Values logits;
       for (int64_t row = 0; row < kRows; ++row) {
@@ -296,7 +296,7 @@ TEST_CASE("a row that is not finite, or whose logits are not, spoils no other") 
     const auto backend = backend_case.make();
     for (const Format format : formats_of(*backend)) {
       INFO(shown(backend_case, sizes, format, kRows));
-      const RandomExperts experts(random, *backend, sizes, format, backend_case.product_dtype);
+      const RandomExperts experts(random, *backend, sizes, format, backend_case.w8_dtype());
       const auto [x, logits, before] = experts.random_inputs(random, kRows);
       const Values wanted = experts.mix(x, logits, before);
       Values bad_x = x;
@@ -328,7 +328,7 @@ TEST_CASE("rows of no sequence stay as they are, whatever they hold, and change 
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
     for (const Format format : formats_of(*backend)) {
-      const RandomExperts experts(random, *backend, sizes, format, backend_case.product_dtype);
+      const RandomExperts experts(random, *backend, sizes, format, backend_case.w8_dtype());
       const auto [x, logits, before] = experts.random_inputs(random, kRows);
       const Values alone = experts.mix(x, logits, before);
       for (const int64_t owned : {int64_t{0}, int64_t{1}, int64_t{9}, kRows - 1}) {
@@ -353,7 +353,7 @@ TEST_CASE("no rows are no work") {
     INFO(backend_case.name);
     const auto backend = backend_case.make();
     Random random(1);
-    const RandomExperts experts(random, *backend, {8, 8, 2, {1, true}}, Format::kCompute, backend_case.product_dtype);
+    const RandomExperts experts(random, *backend, {8, 8, 2, {1, true}}, Format::kCompute, backend_case.w8_dtype());
     REQUIRE(experts.mix({}, {}, {}).empty());
   }
 }

@@ -125,6 +125,38 @@ EMULATED __m512i maskz_compress_epi32(__mmask16 mask, __m512i value) {
   }
   return reinterpret_cast<__m512i>(out);
 }
+/// Bytes of two tables, looked up by the low seven bits of each index.
+EMULATED __m512i permutex2var_epi8(__m512i first, __m512i index, __m512i second) {
+  const auto low = reinterpret_cast<Bytes>(first), high = reinterpret_cast<Bytes>(second);
+  const auto at = reinterpret_cast<Bytes>(index);
+  Bytes out{};
+  for (int i = 0; i < 4 * kWords; ++i) out[i] = (at[i] & 64) != 0 ? high[at[i] & 63] : low[at[i] & 63];
+  return reinterpret_cast<__m512i>(out);
+}
+EMULATED __m512i ternarylogic_epi32(__m512i a, __m512i b, __m512i c, int function) {
+  if (function != 0xF8) millrace::test::emulated_fault("vpternlogd");
+  return reinterpret_cast<__m512i>(reinterpret_cast<Words>(a) |
+                                   (reinterpret_cast<Words>(b) & reinterpret_cast<Words>(c)));
+}
+/// Of each 16 bytes the lower or the upper eight of both, in turns.
+EMULATED __m512i unpack_epi8(__m512i a, __m512i b, int first) {
+  const auto x = reinterpret_cast<Bytes>(a), y = reinterpret_cast<Bytes>(b);
+  Bytes out{};
+  for (int i = 0; i < 4 * kWords; ++i) {
+    const int at = i / 16 * 16 + first + i % 16 / 2;
+    out[i] = i % 2 == 0 ? x[at] : y[at];
+  }
+  return reinterpret_cast<__m512i>(out);
+}
+EMULATED __m512i unpacklo_epi8(__m512i a, __m512i b) {
+  return unpack_epi8(a, b, 0);
+}
+EMULATED __m512i unpackhi_epi8(__m512i a, __m512i b) {
+  return unpack_epi8(a, b, 8);
+}
+EMULATED __m512i set1_epi8(char value) {
+  return reinterpret_cast<__m512i>(Bytes{} + static_cast<uint8_t>(value));
+}
 EMULATED __m512 set1_ps(float value) {
   return reinterpret_cast<__m512>(splat(value));
 }
@@ -256,6 +288,7 @@ inline void tile_dpbsud(int sum, int a, int b) {
 // Some of these are macros already.
 #undef _mm512_cmp_ps_mask
 #undef _mm512_reduce_ps
+#undef _mm512_ternarylogic_epi32
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_zero
@@ -270,6 +303,11 @@ inline void tile_dpbsud(int sum, int a, int b) {
 #define _mm512_cvtph_ps emulated::cvtph_ps
 #define _mm512_movepi32_mask emulated::movepi32_mask
 #define _mm512_maskz_compress_epi32 emulated::maskz_compress_epi32
+#define _mm512_permutex2var_epi8 emulated::permutex2var_epi8
+#define _mm512_ternarylogic_epi32 emulated::ternarylogic_epi32
+#define _mm512_unpacklo_epi8 emulated::unpacklo_epi8
+#define _mm512_unpackhi_epi8 emulated::unpackhi_epi8
+#define _mm512_set1_epi8 emulated::set1_epi8
 #define _mm512_madd_epi16 emulated::madd_epi16
 #define _mm512_dpbusd_epi32 emulated::dpbusd_epi32
 #define _mm512_dpbf16_ps emulated::dpbf16_ps
