@@ -63,6 +63,11 @@ Result<std::vector<int>> cpus_of_stage(const NodeStagesOptions& node, int32_t st
   return std::vector<int>(first, first + threads);
 }
 
+/// What must be equal for a stored page to be the one that would be computed here.
+std::string page_format(const tensor::Backend& backend) {
+  return fmt::format("{} revision {}", backend.kv_format(), tensor::kArithmeticRevision);
+}
+
 }  // namespace
 
 int32_t threads_per_stage(int32_t threads, int32_t stage_count) {
@@ -314,7 +319,7 @@ Result<void> NodeStages::check_weights_fit() const {
 std::vector<std::string> NodeStages::contents() const {
   std::vector<std::string> texts;
   for (const Part& part : parts_) {
-    if (!part.fingerprint.empty()) texts.push_back(fmt::format("{} {}", part.fingerprint, part.backend->kv_format()));
+    if (!part.fingerprint.empty()) texts.push_back(fmt::format("{} {}", part.fingerprint, page_format(*part.backend)));
   }
   return texts;
 }
@@ -342,9 +347,10 @@ Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingS
     Part& part = parts_[i];
     RETURN_IF_ERROR(allocate_cache(i, shape.bounds));
     const model::LayerRange& layers = options_.spans[i].layers;
-    auto store = open_page_store(part.thread->runtime(), options_.storage,
-                                 {fingerprint, static_cast<uint32_t>(layers.begin), static_cast<uint32_t>(layers.end),
-                                  part.backend->kv_format(), shape.bounds.page_size, part.model->cache().page_bytes()});
+    auto store =
+        open_page_store(part.thread->runtime(), options_.storage,
+                        {fingerprint, static_cast<uint32_t>(layers.begin), static_cast<uint32_t>(layers.end),
+                         page_format(*part.backend), shape.bounds.page_size, part.model->cache().page_bytes()});
     if (store.has_error()) return store.error();
     part.store = std::move(*store);
     runtimes.push_back(&part.thread->runtime());

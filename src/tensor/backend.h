@@ -206,6 +206,10 @@ struct WorkBounds {
   int32_t vocab = 0;
 };
 
+/// Raised with every change of what any backend makes of a model, down to a bit, so that a build does not take pages
+/// that one with other kernels has stored.
+inline constexpr int kArithmeticRevision = 2;
+
 class Backend {
  public:
   virtual ~Backend() = default;
