@@ -28,8 +28,8 @@ class GraphCache final : public tensor::Replay {
   GraphCache(Device& device, const Submissions& submissions, Warn warn)
       : device_(device), submissions_(submissions), warn_(std::move(warn)) {}
   /// What rows of a batch are padded to: a power of two up to 128, then a multiple of 64. Tiles of products are as wide
-  /// as that, and at most 128: padding adds none, where the next power of two beyond 128 could double them. The ops
-  /// that go row by row do compute it, and so it has no more than 63 rows there.
+  /// as that, and 128 or, with 512 rows, 256 at most: padding adds none, where the next power of two beyond 128 could
+  /// double them. The ops that go row by row do compute it, and so it has no more than 63 rows there.
   [[nodiscard]] static int32_t bucket(int32_t rows);
   /// Sequences as rows, since some ops have blocks for each, and rows of one to a power of two up to kMostDividedRows.
   [[nodiscard]] tensor::BatchSize padded(const tensor::BatchSize& size) const override;
