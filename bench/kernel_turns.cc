@@ -237,7 +237,7 @@ void compare(const Options& options) {
   const Kernels& first = *builds.front().kernels;
   fmt::print("GFLOP/s of one thread, median and best of {} turns; how many times as fast as the first\n", options.runs);
   for (const Format format : {Format::kBf16, Format::kW8, Format::kInt8}) {
-    for (const int rows : {1, 2, 4, 8, 16, 32, 64, 128}) run_products(turns, first, format, rows, memory);
+    for (const int rows : {1, 2, 3, 4, 8, 16, 32, 64, 128}) run_products(turns, first, format, rows, memory);
   }
   for (const int head_dim : {64, 128}) {
     for (const int rows : {4, 7, 14, 48}) run_attention(turns, first, head_dim, rows, memory);

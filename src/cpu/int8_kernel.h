@@ -95,6 +95,10 @@ constexpr int kFewInt8Rows = kFewRows;
 constexpr int kFewInt8Rows = 0;
 #endif
 
+/// Where a streamed panel is asked to. With the dot instruction one row has read what it asks for at once, at the rate
+/// of memory, and the first level has too few misses for that.
+constexpr int kInt8SoonLevel = kFewInt8Rows > 0 ? kIntoSecondLevel : kIntoFirstLevel;
+
 /// R rows over `groups` of a panel, added to c unless `fresh`.
 template <int R, AskFor kAsk>
 void int8_tile(const char* left, size_t left_stride, const char* panel, int64_t groups, float* c, bool fresh,
@@ -120,7 +124,7 @@ void int8_tile(const char* left, size_t left_stride, const char* panel, int64_t 
 #pragma clang loop unroll(full)
         for (int v = 0; v < V; ++v) {
           const char* at = columns + v * kLanes * kInt8Depth;
-          if constexpr (kAsk == AskFor::kSoon) __builtin_prefetch(at + kPrefetchBytes, 0, kIntoFirstLevel);
+          if constexpr (kAsk == AskFor::kSoon) __builtin_prefetch(at + kPrefetchBytes, 0, kInt8SoonLevel);
           if constexpr (kAsk == AskFor::kNextBlock) {
             __builtin_prefetch(ahead.at + v * kLanes * kInt8Depth, 0, kWideTiles ? kIntoSecondLevel : kIntoFirstLevel);
           }
@@ -149,7 +153,8 @@ void int8_tile(const char* left, size_t left_stride, const char* panel, int64_t 
 template <int R>
 MILLRACE_INLINE Prefetch ahead_of_int8_tile(const ProductTask& task, const char* block, int row) {
   if (!tiles_share_reading(task.rows, kInt8WholeRows, kFewInt8Rows)) {
-    return {row == 0 ? AskFor::kSoon : AskFor::kNothing, nullptr, 0};
+    const bool asks = row == 0 && !streams_unasked(task.rows);
+    return {asks ? AskFor::kSoon : AskFor::kNothing, nullptr, 0};
   }
   constexpr size_t kBlockBytes = kInt8SharedGroups * kW8GroupBytes;
   constexpr size_t kTileSteps = kInt8SharedGroups * kInt8GroupSteps * (kPanelColumns / kLanes) / kInt8TileVecs<R>;

@@ -24,6 +24,16 @@ constexpr int kFewRows = 24;
 constexpr size_t kBlocksAhead = kWideTiles ? 2 : 1;
 /// How far ahead of its use a streamed panel is asked for.
 constexpr int64_t kPrefetchBytes = 4096;
+/// Whether one tile of so many rows asks for nothing while it streams a panel: a core that reads ahead by itself, as
+/// Zen 4, is disturbed by it. One row leaves it too little time for that, and many rows enough for either.
+MILLRACE_INLINE bool streams_unasked(int rows) {
+#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
+  return rows >= 2 && rows <= 4;
+#else
+  (void)rows;
+  return false;
+#endif
+}
 
 /// Vectors of columns in a tile of R rows. Few rows leave registers for more columns, so that a panel is read in its
 /// order.
@@ -118,7 +128,7 @@ MILLRACE_INLINE Prefetch ahead_of_tile(const ProductTask& task, const char* bloc
   constexpr size_t kPanelStep = kPanelColumns * Format::kColumnStep;
   constexpr size_t kTileStep = kProductVecs<R> * kLanes * Format::kColumnStep;
   if (kTileStep == kPanelStep && (task.rows == 1 || !tiles_share_reading(task.rows, kTileRows, kFewRows))) {
-    if (row > 0) return {};
+    if (row > 0 || streams_unasked(task.rows)) return {};
     return {AskFor::kSoon, block + kPrefetchBytes, kPanelStep};
   }
   constexpr size_t kBlockBytes = kShortSteps * kPanelStep;
