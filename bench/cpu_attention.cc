@@ -19,9 +19,11 @@ struct Model {
 };
 constexpr Model kModels[] = {{"0.5B 14/2x64", 14, 2, 64}, {"1B 32/8x64", 32, 8, 64}, {"8B 32/8x128", 32, 8, 128}};
 
-/// Sequences of `prefix` cached tokens that each compute `rows` more; all pages in random order.
+/// Sequences of `prefix` cached tokens that each compute `rows` more; all pages in random order, or as a pool gives
+/// them out that has been emptied.
 struct Work {
   int32_t sequences, prefix, rows, page_size;
+  bool shuffled = true;
 };
 
 struct Layout {
@@ -41,7 +43,7 @@ Layout make_layout(const Work& work) {
     layout.page_begin.push_back(layout.page_begin.back() + pages);
   }
   for (int32_t page = 0; page < work.sequences * pages; ++page) layout.pages.emplace_back(static_cast<uint32_t>(page));
-  std::shuffle(layout.pages.begin(), layout.pages.end(), std::mt19937(1));
+  if (work.shuffled) std::shuffle(layout.pages.begin(), layout.pages.end(), std::mt19937(1));
   return layout;
 }
 
@@ -96,9 +98,9 @@ void run(tensor::Backend& backend, const BenchOptions& options, const Model& mod
     const double keys = work.rows * (static_cast<double>(work.prefix) + (work.rows + 1) / 2.0);
     const double operations = 4.0 * work.sequences * keys * model.heads * model.head_dim;
     fmt::print(
-        "{:<14} {:>3} x {:>5} new after {:>6}, page {:>2}: {:>9.1f} us ±{:.0f}%, {:>7.1f} GFLOP/s, {:>6.1f} GB/s\n",
-        model.name, work.sequences, work.rows, work.prefix, work.page_size, timing.median * 1e6, timing.spread * 50,
-        operations / timing.median / 1e9, layer_bytes / timing.median / 1e9);
+        "{:<14} {:>3} x {:>5} new after {:>6}, page {:>2}{}: {:>9.1f} us ±{:.0f}%, {:>7.1f} GFLOP/s, {:>6.1f} GB/s\n",
+        model.name, work.sequences, work.rows, work.prefix, work.page_size, work.shuffled ? " shuffled" : "         ",
+        timing.median * 1e6, timing.spread * 50, operations / timing.median / 1e9, layer_bytes / timing.median / 1e9);
     std::fflush(stdout);
   });
 }
@@ -107,9 +109,10 @@ void run(tensor::Backend& backend, const BenchOptions& options, const Model& mod
 
 int main(int argc, char** argv) {
   const BenchOptions options = parse_options(argc, argv, "paged attention: decode in GB/s, prefill in GFLOP/s", {});
-  constexpr Work kWorks[] = {{1, 8191, 1, 16},  {1, 8191, 1, 64},  {16, 2047, 1, 16}, {16, 2047, 1, 64},
-                             {16, 2047, 1, 1},  {1, 0, 512, 64},   {1, 0, 2048, 16},  {1, 0, 2048, 64},
-                             {1, 8192, 512, 64}};
+  constexpr Work kWorks[] = {
+      {1, 8191, 1, 16},  {1, 8191, 1, 64},  {1, 8191, 1, 64, false},  {1, 32767, 1, 64}, {1, 32767, 1, 64, false},
+      {16, 2047, 1, 16}, {16, 2047, 1, 64}, {16, 2047, 1, 64, false}, {16, 2047, 1, 1},  {1, 0, 512, 64},
+      {1, 0, 2048, 16},  {1, 0, 2048, 64},  {1, 8192, 512, 64}};
   for (const int threads : options.threads) {
     print_ceilings(threads, measure_ceilings(threads, options.runs));
     for (const cpu::Isa isa : options.isas) {

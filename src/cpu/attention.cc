@@ -30,16 +30,21 @@ struct Op {
   int32_t group;  ///< query heads per kv head
 };
 
-/// Virtual rows [first, first + count) of a sequence under one kv head: virtual row r is query head r % group of row
-/// r / group. Walks splits [split_begin, split_end).
+/// Virtual rows [first, first + count) of a sequence under each of some kv heads: virtual row r is query head r % group
+/// of row r / group. Walks splits [split_begin, split_end) of the keys, and of each block of keys those of all its
+/// heads, which lie side by side.
 struct Unit {
   size_t sequence = 0;
-  int32_t kv_head = 0;
+  int32_t first_head = 0;
+  int32_t heads = 1;
   int32_t first = 0;
   int32_t count = 0;
   int32_t split_begin = 0;
   int32_t split_end = 0;
   size_t states = 0;  ///< where those of its splits begin among all units', and behind them its total; in floats
+
+  /// Of all its heads, one after another: kTileRows at most.
+  [[nodiscard]] int32_t rows() const { return heads * count; }
 };
 
 /// Whole cache lines, since neighbours are written by other threads.
@@ -63,10 +68,10 @@ struct Workspace {
     const auto padded = static_cast<size_t>(cache.padded_dim());
     const size_t state = state_floats(kTileRows, cache.padded_dim());
     const size_t floats = kTileRows * (padded + kBlockKeys + 1) + 2 * state;
-    std::byte* base = scratch.reserve((4 * kBlockGroups + 1) * cache.group_bytes() + floats * sizeof(float));
+    std::byte* base = scratch.reserve((4 * kBlockGroups + 2) * cache.group_bytes() + floats * sizeof(float));
     gathered = base;
-    partial_group = base + 4 * kBlockGroups * cache.group_bytes();
-    auto* next = reinterpret_cast<float*>(partial_group + cache.group_bytes());
+    partial_groups = base + 4 * kBlockGroups * cache.group_bytes();
+    auto* next = reinterpret_cast<float*>(partial_groups + 2 * cache.group_bytes());
     const auto take = [&next](size_t count) { return std::exchange(next, next + count); };
     q = take(kTileRows * padded);
     scores = take(kTileRows * kBlockKeys);
@@ -74,8 +79,8 @@ struct Workspace {
     total = take(state);
     positions = reinterpret_cast<int32_t*>(take(kTileRows));
   }
-  std::byte* gathered;       // [2][K | V][4 groups]
-  std::byte* partial_group;  // the last V group, cleared beyond the last key
+  std::byte* gathered;        // [2][K | V][4 groups]
+  std::byte* partial_groups;  // [2], the last V group, cleared beyond the last key
   float* q;
   float* scores;
   float* partial;
@@ -84,17 +89,18 @@ struct Workspace {
 };
 
 /// Builds the groups at `k` and `v` from the `count` tokens that begin at `token`; the other lanes are zeros.
-void gather_group(const Op& op, const Unit& unit, int32_t token, int32_t count, std::byte* k, std::byte* v) {
+void gather_group(const Op& op, size_t sequence, int32_t head, int32_t token, int32_t count, std::byte* k,
+                  std::byte* v) {
   const CpuKvCache& cache = op.cache;
   const int32_t page_size = cache.shape().page_size;
-  const PageId* pages = op.batch.pages.data() + op.batch.page_begin[unit.sequence];
+  const PageId* pages = op.batch.pages.data() + op.batch.page_begin[sequence];
   const std::byte* keys[kGroupKeys];
   const std::byte* values[kGroupKeys];
   for (int32_t lane = 0; lane < kGroupKeys; ++lane) {
     const int32_t at = token + lane;
     const bool known = lane < count;
-    keys[lane] = known ? cache.key_at(pages[at / page_size], op.layer, unit.kv_head, at % page_size) : kZeroGroup;
-    values[lane] = known ? cache.value_at(pages[at / page_size], op.layer, unit.kv_head, at % page_size) : kZeroGroup;
+    keys[lane] = known ? cache.key_at(pages[at / page_size], op.layer, head, at % page_size) : kZeroGroup;
+    values[lane] = known ? cache.value_at(pages[at / page_size], op.layer, head, at % page_size) : kZeroGroup;
   }
   const auto row_bytes = static_cast<size_t>(cache.padded_dim()) * tensor::size_of(cache.dtype());
   op.device.kernels.gather_keys(keys, static_cast<int>(row_bytes / 4), k);
@@ -105,35 +111,44 @@ void gather_group(const Op& op, const Unit& unit, int32_t token, int32_t count, 
   }
 }
 
-/// Where the keys of one block are; copies into the workspace only what has no groups of its own.
-KeyBlock locate(const Op& op, const Unit& unit, int32_t first_key, const Workspace& space) {
+/// Keys of one head that are passed over together.
+struct BlockPlace {
+  size_t sequence = 0;
+  int32_t head = 0;
+  int32_t first_key = 0;
+};
+
+/// Where the keys of one block are; copies into the `turn % 2`th half of the workspace, which the block of the turn
+/// before does not read, only what has no groups of its own.
+KeyBlock locate(const Op& op, const BlockPlace& place, int32_t turn, const Workspace& space) {
   const CpuKvCache& cache = op.cache;
   const int32_t page_size = cache.shape().page_size;
-  const size_t s = unit.sequence;
+  const size_t s = place.sequence;
   const int32_t limit = op.batch.prefix[s] + op.batch.row_begin[s + 1] - op.batch.row_begin[s];
   const PageId* pages = op.batch.pages.data() + op.batch.page_begin[s];
-  std::byte* const gathered =
-      space.gathered + static_cast<size_t>(first_key / kBlockKeys % 2) * 2 * kBlockGroups * cache.group_bytes();
-  KeyBlock block{.first_key = first_key};
+  const size_t half = static_cast<size_t>(turn % 2) * cache.group_bytes();
+  std::byte* const gathered = space.gathered + 2 * kBlockGroups * half;
+  std::byte* const partial_group = space.partial_groups + half;
+  KeyBlock block{.first_key = place.first_key};
   for (int32_t g = 0; g < kBlockGroups; ++g) {
-    const int32_t token = first_key + g * kGroupKeys;
+    const int32_t token = place.first_key + g * kGroupKeys;
     const int32_t count = std::min(kGroupKeys, limit - token);
     if (count <= 0) {
       block.k[g] = block.v[g] = kZeroGroup;
     } else if (cache.grouped()) {
       const PageId page = pages[token / page_size];
       const size_t skip = static_cast<size_t>(token % page_size / kGroupKeys) * cache.group_bytes();
-      block.k[g] = cache.keys(page, op.layer, unit.kv_head) + skip;
-      block.v[g] = cache.values(page, op.layer, unit.kv_head) + skip;
+      block.k[g] = cache.keys(page, op.layer, place.head) + skip;
+      block.v[g] = cache.values(page, op.layer, place.head) + skip;
       if (count < kGroupKeys) {
-        std::memcpy(space.partial_group, block.v[g], cache.group_bytes());
-        cache.clear_values(space.partial_group, count);
-        block.v[g] = space.partial_group;
+        std::memcpy(partial_group, block.v[g], cache.group_bytes());
+        cache.clear_values(partial_group, count);
+        block.v[g] = partial_group;
       }
     } else {
       std::byte* k = gathered + static_cast<size_t>(g) * cache.group_bytes();
       std::byte* v = k + kBlockGroups * cache.group_bytes();
-      gather_group(op, unit, token, count, k, v);
+      gather_group(op, s, place.head, token, count, k, v);
       block.k[g] = k;
       block.v[g] = v;
     }
@@ -141,16 +156,25 @@ KeyBlock locate(const Op& op, const Unit& unit, int32_t first_key, const Workspa
   return block;
 }
 
-/// Copies the unit's queries into the kernels' format.
+struct Query {
+  int32_t row = 0;  ///< of the sequence
+  int32_t head = 0;
+};
+Query query_of(const Op& op, const Unit& unit, int32_t index) {
+  const int32_t kv_head = unit.first_head + index / unit.count;
+  const int32_t virtual_row = unit.first + index % unit.count;
+  return {virtual_row / op.group, kv_head * op.group + virtual_row % op.group};
+}
+
+/// Copies the unit's queries into the kernels' format, head by head.
 AttentionRows load_queries(const Op& op, const Unit& unit, const Workspace& space) {
   const int32_t padded = op.cache.padded_dim();
   const int32_t dim = op.shape.head_dim;
   const size_t element = op.device.left_size();
   const size_t stride = static_cast<size_t>(padded) * element;
   const bool widened = op.device.compute_dtype == tensor::DType::kBF16 && !op.device.kernels.bf16_left;
-  for (int32_t i = 0; i < unit.count; ++i) {
-    const int32_t row = (unit.first + i) / op.group;
-    const int32_t head = unit.kv_head * op.group + (unit.first + i) % op.group;
+  for (int32_t i = 0; i < unit.rows(); ++i) {
+    const auto [row, head] = query_of(op, unit, i);
     const std::byte* from = row_of<std::byte>(op.q, op.batch.row_begin[unit.sequence] + row) +
                             static_cast<size_t>(head * dim) * tensor::size_of(op.q.dtype);
     std::byte* to = reinterpret_cast<std::byte*>(space.q) + static_cast<size_t>(i) * stride;
@@ -164,11 +188,24 @@ AttentionRows load_queries(const Op& op, const Unit& unit, const Workspace& spac
   }
   return {.q = reinterpret_cast<const std::byte*>(space.q),
           .position = space.positions,
-          .rows = unit.count,
+          .rows = unit.rows(),
           .padded_dim = padded,
           .window = op.shape.sliding_window,
           .scale = op.shape.scale,
           .scores = space.scores};
+}
+
+/// Those of the `index`th head of the unit.
+AttentionRows rows_of_head(const Op& op, const AttentionRows& all, int32_t index, int32_t count) {
+  const int64_t first = int64_t{index} * count;
+  AttentionRows rows = all;
+  rows.rows = count;
+  rows.q += static_cast<size_t>(first * rows.padded_dim) * op.device.left_size();
+  rows.position += first;
+  rows.state.max += first;
+  rows.state.sum += first * 16;
+  rows.state.acc += first * rows.padded_dim;
+  return rows;
 }
 
 int32_t oldest_key(const Op& op, int32_t position) {
@@ -178,55 +215,83 @@ int32_t oldest_key(const Op& op, int32_t position) {
 /// One split of the unit's rows, from nothing, into rows.state.
 void walk_split(const Op& op, const Unit& unit, const AttentionRows& rows, int32_t split, const Workspace& space) {
   const auto attend = op.device.compute_dtype == tensor::DType::kBF16 ? op.device.kernels.attention_block_bf16
-                                                                       : op.device.kernels.attention_block_f32;
+                                                                      : op.device.kernels.attention_block_f32;
   reset(rows.state, rows.rows, rows.padded_dim);
   const int32_t last = rows.position[rows.rows - 1];
   const int32_t first_visible = oldest_key(op, rows.position[0]) / kBlockKeys * kBlockKeys;
   const int32_t begin = std::max(split * kSplitKeys, first_visible);
   const int32_t end = std::min((split + 1) * kSplitKeys, last + 1);
   if (begin >= end) return;
-  KeyBlock next = locate(op, unit, begin, space);
-  for (int32_t key = begin; key < end; key += kBlockKeys) {
+  const int32_t turns = (end - begin + kBlockKeys - 1) / kBlockKeys * unit.heads;
+  const auto locate_turn = [&](int32_t turn) {
+    const int32_t first_key = begin + turn / unit.heads * kBlockKeys;
+    return locate(op, {unit.sequence, unit.first_head + turn % unit.heads, first_key}, turn, space);
+  };
+  KeyBlock next = locate_turn(0);
+  for (int32_t turn = 0; turn < turns; ++turn) {
     KeyBlock block = next;
-    block.opens = key == begin;
-    block.closes = key + kBlockKeys >= end;
-    if (key + kBlockKeys < end) next = locate(op, unit, key + kBlockKeys, space);
+    block.opens = turn == 0;
+    block.closes = turn == turns - 1;
+    if (!block.closes) next = locate_turn(turn + 1);
     for (int g = 0; g < kBlockGroups; ++g) {
       block.next_k[g] = next.k[g];
       block.next_v[g] = next.v[g];
     }
-    attend(rows, block);
+    attend(rows_of_head(op, rows, turn % unit.heads, unit.count), block);
   }
 }
 
 void store_output(const Op& op, const Unit& unit, const AttentionState& state) {
   const int32_t padded = op.cache.padded_dim();
-  for (int32_t i = 0; i < unit.count; ++i) {
+  for (int32_t i = 0; i < unit.rows(); ++i) {
     float sum = 0.0f;
     for (int lane = 0; lane < 16; ++lane) sum += state.sum[i * 16 + lane];
     float* acc = state.acc + i * padded;
     const float inverse = 1.0f / sum;
     for (int32_t channel = 0; channel < padded; ++channel) acc[channel] *= inverse;
-    const int32_t row = op.batch.row_begin[unit.sequence] + (unit.first + i) / op.group;
-    const int32_t head = unit.kv_head * op.group + (unit.first + i) % op.group;
-    std::byte* to = row_of<std::byte>(op.out, row) +
+    const auto [row, head] = query_of(op, unit, i);
+    std::byte* to = row_of<std::byte>(op.out, op.batch.row_begin[unit.sequence] + row) +
                     static_cast<size_t>(head * op.shape.head_dim) * tensor::size_of(op.out.dtype);
     op.device.store_row(acc, to, op.out.dtype, op.shape.head_dim);
   }
 }
 
-std::vector<Unit> divide(const Op& op) {
+/// `most_heads`: of a unit.
+std::vector<Unit> divide(const Op& op, int32_t most_heads) {
   std::vector<Unit> units;
+  const int32_t kv_heads = op.shape.kv_head_count;
   for (size_t s = 0; s < op.batch.sequence_count(); ++s) {
     const int32_t virtual_rows = (op.batch.row_begin[s + 1] - op.batch.row_begin[s]) * op.group;
-    for (int32_t kv_head = 0; kv_head < op.shape.kv_head_count; ++kv_head) {
+    if (virtual_rows == 0) continue;
+    const int32_t heads = std::clamp(kTileRows / virtual_rows, 1, most_heads);
+    for (int32_t head = 0; head < kv_heads; head += heads) {
       for (int32_t first = 0; first < virtual_rows; first += kTileRows) {
         const int32_t count = std::min(kTileRows, virtual_rows - first);
         const int32_t last = op.batch.prefix[s] + (first + count - 1) / op.group;
         const int32_t oldest = oldest_key(op, op.batch.prefix[s] + first / op.group);
-        units.push_back({s, kv_head, first, count, oldest / kSplitKeys, last / kSplitKeys + 1});
+        units.push_back(
+            {s, head, std::min(heads, kv_heads - head), first, count, oldest / kSplitKeys, last / kSplitKeys + 1});
       }
     }
+  }
+  return units;
+}
+
+size_t splits_of(const std::vector<Unit>& units) {
+  size_t splits = 0;
+  for (const Unit& unit : units) splits += static_cast<size_t>(unit.split_end - unit.split_begin);
+  return splits;
+}
+
+/// Units of as many kv heads as leave each thread some splits of its own.
+std::vector<Unit> divide_among(const Op& op, int threads) {
+  constexpr size_t kSplitsOfThread = 4;
+  const size_t enough = threads == 1 ? 0 : kSplitsOfThread * static_cast<size_t>(threads);
+  int32_t heads = op.shape.kv_head_count;
+  std::vector<Unit> units = divide(op, heads);
+  while (heads > 1 && splits_of(units) < enough) {
+    heads = (heads + 1) / 2;
+    units = divide(op, heads);
   }
   return units;
 }
@@ -246,12 +311,12 @@ void run_whole_units(const Op& op, const std::vector<Unit>& units) {
     const Unit& unit = units[i];
     const Workspace space(op.device.slot_scratch[static_cast<size_t>(slot)], op.cache);
     AttentionRows rows = load_queries(op, unit, space);
-    rows.state = state_at(space.partial, unit.count);
-    const AttentionState total = state_at(space.total, unit.count);
-    reset(total, unit.count, rows.padded_dim);
+    rows.state = state_at(space.partial, unit.rows());
+    const AttentionState total = state_at(space.total, unit.rows());
+    reset(total, unit.rows(), rows.padded_dim);
     for (int32_t split = unit.split_begin; split < unit.split_end; ++split) {
       walk_split(op, unit, rows, split, space);
-      op.device.kernels.attention_merge(unit.count, rows.padded_dim, total, rows.state);
+      op.device.kernels.attention_merge(unit.rows(), rows.padded_dim, total, rows.state);
     }
     store_output(op, unit, total);
   });
@@ -266,12 +331,12 @@ void run_split_units(const Op& op, std::vector<Unit> units) {
     Unit& unit = units[i];
     for (int32_t split = unit.split_begin; split < unit.split_end; ++split) items.emplace_back(i, split);
     unit.states = floats;
-    floats += static_cast<size_t>(unit.split_end - unit.split_begin + 1) * state_floats(unit.count, padded);
+    floats += static_cast<size_t>(unit.split_end - unit.split_begin + 1) * state_floats(unit.rows(), padded);
   }
   float* const states = op.device.shared_scratch.reserve_as<float>(floats);
   const auto state_of = [&](const Unit& unit, int32_t split) {
     const auto index = static_cast<size_t>(split - unit.split_begin);
-    return state_at(states + unit.states + index * state_floats(unit.count, padded), unit.count);
+    return state_at(states + unit.states + index * state_floats(unit.rows(), padded), unit.rows());
   };
   for_each_item(op.device.pool, items.size(), [&](size_t i, int slot) {
     const auto [index, split] = items[i];
@@ -284,9 +349,9 @@ void run_split_units(const Op& op, std::vector<Unit> units) {
   for_each_item(op.device.pool, units.size(), [&](size_t i, int) {
     const Unit& unit = units[i];
     const AttentionState total = state_of(unit, unit.split_end);
-    reset(total, unit.count, padded);
+    reset(total, unit.rows(), padded);
     for (int32_t split = unit.split_begin; split < unit.split_end; ++split) {
-      op.device.kernels.attention_merge(unit.count, padded, total, state_of(unit, split));
+      op.device.kernels.attention_merge(unit.rows(), padded, total, state_of(unit, split));
     }
     store_output(op, unit, total);
   });
@@ -301,12 +366,12 @@ void attention(Device& device, Matrix q, const tensor::AttentionShape& shape, co
   check_batch(batch, q.rows, cache);
   CHECK(shape.kv_head_count > 0 && shape.head_count % shape.kv_head_count == 0, "{} heads over {} kv heads",
         shape.head_count, shape.kv_head_count);
-  CHECK(cache.shape().kv_head_count == shape.kv_head_count && cache.shape().head_dim == shape.head_dim &&
-            layer >= 0 && layer < cache.shape().layer_count,
+  CHECK(cache.shape().kv_head_count == shape.kv_head_count && cache.shape().head_dim == shape.head_dim && layer >= 0 &&
+            layer < cache.shape().layer_count,
         "layer {} is not one of this cache, or its heads differ", layer);
   CHECK(cache.padded_dim() <= 256, "head_dim {} is above 256", shape.head_dim);
   const Op op{device, q, shape, batch, cache, layer, out, shape.head_count / shape.kv_head_count};
-  std::vector<Unit> units = divide(op);
+  std::vector<Unit> units = divide_among(op, device.pool.threads());
   if (units.size() >= static_cast<size_t>(8 * device.pool.threads()) || device.pool.threads() == 1) {
     run_whole_units(op, units);
   } else {

@@ -34,8 +34,8 @@ CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, i
       page_bytes_(page_bytes_of(shape, dtype, head_multiple)) {
   CHECK(shape.layer_count >= 0 && shape.kv_head_count > 0 && shape.head_dim > 0 && shape.page_size > 0 &&
             shape.page_count > 0,
-        "a KV cache of {} layers, {} heads, head_dim {}, {} pages of {} tokens", shape.layer_count,
-        shape.kv_head_count, shape.head_dim, shape.page_count, shape.page_size);
+        "a KV cache of {} layers, {} heads, head_dim {}, {} pages of {} tokens", shape.layer_count, shape.kv_head_count,
+        shape.head_dim, shape.page_count, shape.page_size);
   buffer_ = allocate_pages(page_bytes_ * static_cast<size_t>(shape.page_count));
 }
 
@@ -67,15 +67,19 @@ void CpuKvCache::store(PageId id, int32_t layer, int32_t head, int32_t offset, c
 }
 
 void CpuKvCache::read_pages(std::span<const tensor::PagePlace> pages) const {
-  for (const tensor::PagePlace& place : pages) std::memcpy(place.host, page(place.page), page_bytes_);
+  for (int32_t layer = 0; layer < shape_.layer_count; ++layer) {
+    const size_t offset = static_cast<size_t>(layer) * layer_bytes();
+    for (const tensor::PagePlace& place : pages) {
+      std::memcpy(place.host + offset, layer_of_page(place.page, layer), layer_bytes());
+    }
+  }
 }
 
 void CpuKvCache::write_layer(int32_t layer, std::span<const tensor::PagePlace> pages) {
   CHECK(layer >= 0 && layer < shape_.layer_count, "layer {} of {}", layer, shape_.layer_count);
-  const size_t layer_bytes = page_bytes_ / static_cast<size_t>(shape_.layer_count);
-  const size_t offset = static_cast<size_t>(layer) * layer_bytes;
+  const size_t offset = static_cast<size_t>(layer) * layer_bytes();
   for (const tensor::PagePlace& place : pages) {
-    std::memcpy(page(place.page) + offset, place.host + offset, layer_bytes);
+    std::memcpy(layer_of_page(place.page, layer), place.host + offset, layer_bytes());
   }
 }
 

@@ -5,7 +5,8 @@
 
 namespace millrace::cpu {
 
-/// Pages are contiguous: [page][layer][kv head][K | V], so that a page is one run of bytes.
+/// Each layer has its part of all pages side by side: [layer][page][kv head][K | V], so that attention reads pages with
+/// neighbouring ids as one run. On the host and in stores a page is [layer][kv head][K | V].
 ///
 /// Per head, keys lie in groups of 16 as kernels.h wants them: K groups [padded_dim / depth][16][depth], V groups
 /// [16 / depth][padded_dim][depth]. When the page size is no multiple of 16 a page holds its tokens one after another
@@ -27,9 +28,8 @@ class CpuKvCache final : public tensor::KvCache {
   /// Bytes of 16 keys (or values) of a head.
   [[nodiscard]] size_t group_bytes() const { return size_t{kGroupKeys} * padded_dim_ * element_; }
 
-  [[nodiscard]] std::byte* page(PageId id) const { return buffer_.data() + id.value() * page_bytes_; }
   [[nodiscard]] std::byte* keys(PageId id, int32_t layer, int32_t head) const {
-    return page(id) + (static_cast<size_t>(layer) * shape_.kv_head_count + head) * 2 * side_bytes_;
+    return layer_of_page(id, layer) + static_cast<size_t>(head) * 2 * side_bytes_;
   }
   [[nodiscard]] std::byte* values(PageId id, int32_t layer, int32_t head) const {
     return keys(id, layer, head) + side_bytes_;
@@ -48,6 +48,13 @@ class CpuKvCache final : public tensor::KvCache {
   void clear_values(std::byte* group, int32_t first) const;
 
  private:
+  /// Bytes of a page in one layer.
+  [[nodiscard]] size_t layer_bytes() const { return static_cast<size_t>(shape_.kv_head_count) * 2 * side_bytes_; }
+  [[nodiscard]] std::byte* layer_of_page(PageId id, int32_t layer) const {
+    const auto first = static_cast<size_t>(layer) * static_cast<size_t>(shape_.page_count);
+    return buffer_.data() + (first + id.value()) * layer_bytes();
+  }
+
   tensor::KvCacheShape shape_;
   tensor::DType dtype_;
   int32_t padded_dim_;
