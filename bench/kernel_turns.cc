@@ -50,7 +50,6 @@ Build open_build(const std::string& path, const std::string& isa) {
   const std::string symbol = fmt::format("_ZN8millrace3cpu{}{}E", table.size(), table);
   const auto* kernels = static_cast<const Kernels*>(dlsym(library, symbol.c_str()));
   if (kernels == nullptr) throw std::runtime_error(fmt::format("{} has no {}", path, table));
-  if (kernels->tiles) throw std::runtime_error("kernels with tiles want their rows in another order than this makes");
   const size_t slash = path.find_last_of('/') + 1;
   return {path.substr(slash, path.find_last_of('.') - slash), kernels};
 }
@@ -132,28 +131,87 @@ std::vector<float> random_values(size_t count) {
 
 enum class Format : uint8_t { kBf16, kW8, kInt8 };
 
-/// Some panels times `rows` rows.
-void run_products(Turns& turns, const Kernels& first, Format format, int rows, Reader& memory) {
-  const std::vector<float> values = random_values(static_cast<size_t>(rows) * kFeatures);
-  const size_t int8_row = static_cast<size_t>(kFeatures / kW8GroupElements * first.int8_left_bytes);
-  const size_t element = first.bf16_left ? 2 : 4;
-  std::vector<std::byte> left = left_rows(first, values);
-  if (format == Format::kInt8) {
-    left.assign(static_cast<size_t>(rows) * int8_row, {});
-    for (int row = 0; row < rows; ++row) {
-      first.round_left(values.data() + row * kFeatures, kFeatures, left.data() + static_cast<size_t>(row) * int8_row);
+/// The left operand of a product as ProductTask has it, in pages as the backend's scratch.
+struct Left {
+  tensor::Buffer data;
+  size_t stride = 0;
+  bool tiled = false;
+};
+
+/// Rows one after another.
+Left plain_rows(const std::vector<std::byte>& rows, size_t row_bytes) {
+  Left left{.data = allocate_pages(rows.size()), .stride = row_bytes};
+  std::ranges::copy(rows, left.data.data());
+  return left;
+}
+
+/// Rows of `row_bytes` in tiles of 16 rows by 64 bytes, as kernels with tiles read more than 16 of them.
+Left tile_rows(const std::vector<std::byte>& rows, size_t row_bytes, int count) {
+  const size_t tiles = row_bytes / 64;
+  Left left{.stride = tiles * kTileHeight * 64, .tiled = true};
+  left.data = allocate_pages(static_cast<size_t>((count + kTileHeight - 1) / kTileHeight) * left.stride);
+  for (int row = 0; row < count; ++row) {
+    std::byte* const to = left.data.data() + static_cast<size_t>(row / kTileHeight) * left.stride +
+                          static_cast<size_t>(row % kTileHeight) * 64;
+    const std::byte* const from = rows.data() + static_cast<size_t>(row) * row_bytes;
+    for (size_t tile = 0; tile < tiles; ++tile) std::copy_n(from + tile * 64, 64, to + tile * kTileHeight * 64);
+  }
+  return left;
+}
+
+/// The same of rows of 8 bits: per 16 rows and group the values, then scales and corrections.
+Left tile_int8_rows(const std::vector<std::byte>& rows, size_t row_bytes, int count) {
+  const size_t group_bytes = kW8GroupElements + sizeof(Int8Factors);
+  const size_t groups = row_bytes / group_bytes;
+  Left left{.stride = groups * kInt8LeftTileBytes, .tiled = true};
+  left.data = allocate_pages(static_cast<size_t>((count + kTileHeight - 1) / kTileHeight) * left.stride);
+  for (int row = 0; row < count; ++row) {
+    const auto place = static_cast<size_t>(row % kTileHeight);
+    for (size_t group = 0; group < groups; ++group) {
+      const std::byte* const from = rows.data() + static_cast<size_t>(row) * row_bytes + group * group_bytes;
+      std::byte* const tile =
+          left.data.data() + static_cast<size_t>(row / kTileHeight) * left.stride + group * kInt8LeftTileBytes;
+      std::copy_n(from, kW8GroupElements, tile + place * kW8GroupElements);
+      for (size_t factor = 0; factor < 2; ++factor) {  // the scale, the correction
+        std::copy_n(from + kW8GroupElements + factor * 4, 4,
+                    tile + kTileHeight * kW8GroupElements + (factor * kTileHeight + place) * 4);
+      }
     }
   }
+  return left;
+}
+
+/// `rows` left rows of products of that format.
+Left product_rows(const Kernels& kernels, Format format, int rows) {
+  const bool tiled = kernels.tiles && rows > kTileHeight;
+  const std::vector<float> values = random_values(static_cast<size_t>(rows) * kFeatures);
+  if (format != Format::kInt8) {
+    const size_t row_bytes = static_cast<size_t>(kFeatures) * (kernels.bf16_left ? 2 : 4);
+    const std::vector<std::byte> data = left_rows(kernels, values);
+    return tiled ? tile_rows(data, row_bytes, rows) : plain_rows(data, row_bytes);
+  }
+  const auto row_bytes = static_cast<size_t>(kFeatures / kW8GroupElements * kernels.int8_left_bytes);
+  std::vector<std::byte> data(static_cast<size_t>(rows) * row_bytes);
+  for (int row = 0; row < rows; ++row) {
+    kernels.round_left(values.data() + row * kFeatures, kFeatures, data.data() + static_cast<size_t>(row) * row_bytes);
+  }
+  return tiled ? tile_int8_rows(data, row_bytes, rows) : plain_rows(data, row_bytes);
+}
+
+/// Some panels times `rows` rows.
+void run_products(Turns& turns, const Kernels& first, Format format, int rows, Reader& memory) {
+  const Left left = product_rows(first, format, rows);
   const int64_t depth = format == Format::kInt8 ? kInt8Depth : format == Format::kBf16 || first.bf16_left ? 2 : 1;
   const size_t panel = format == Format::kBf16 ? size_t{kFeatures} * kPanelColumns * 2
                                                : size_t{kFeatures / kW8GroupElements} * kW8GroupBytes;
   const auto scratch = allocate_pages(kW8ScratchBytes);
-  std::vector<float> sums(static_cast<size_t>(rows) * kPanelColumns);
-  ProductTask task{.left = left.data(),
-                   .left_stride = format == Format::kInt8 ? int8_row : static_cast<size_t>(kFeatures) * element,
+  const auto sums = allocate_pages(static_cast<size_t>(rows) * kPanelColumns * sizeof(float));
+  ProductTask task{.left = left.data.data(),
+                   .left_stride = left.stride,
+                   .tiled_left = left.tiled,
                    .steps = kFeatures / depth,
                    .rows = rows,
-                   .c = sums.data(),
+                   .c = reinterpret_cast<float*>(sums.data()),
                    .scratch = scratch.data()};
   const int panels = rows <= 32 ? 600 : 19200 / rows;
   constexpr const char* kNames[] = {"bf16", "w8", "w8a8"};
@@ -229,6 +287,11 @@ tensor::Buffer random_memory() {
 }
 
 void compare(const Options& options) {
+  const auto isa = parse_isa(options.isa);
+  const std::vector<Isa> there = available_isas();  // asks the kernel for tiles, too
+  if (isa.has_error() || std::ranges::find(there, *isa) == there.end()) {
+    throw std::runtime_error(fmt::format("--isa: found '{}', wanted a set that this machine has", options.isa));
+  }
   std::vector<Build> builds;
   for (const std::string& path : options.builds) builds.push_back(open_build(path, options.isa));
   const tensor::Buffer data = random_memory();
@@ -237,7 +300,7 @@ void compare(const Options& options) {
   const Kernels& first = *builds.front().kernels;
   fmt::print("GFLOP/s of one thread, median and best of {} turns; how many times as fast as the first\n", options.runs);
   for (const Format format : {Format::kBf16, Format::kW8, Format::kInt8}) {
-    for (const int rows : {1, 2, 3, 4, 8, 16, 32, 64, 128}) run_products(turns, first, format, rows, memory);
+    for (const int rows : {1, 2, 3, 4, 8, 16, 32, 64, 128, 512}) run_products(turns, first, format, rows, memory);
   }
   for (const int head_dim : {64, 128}) {
     for (const int rows : {4, 7, 14, 48}) run_attention(turns, first, head_dim, rows, memory);
@@ -250,7 +313,7 @@ int main(int argc, char** argv) {
   CLI::App app("Products and attention of builds of the CPU kernels, in turns; bench/kernel_turns.py makes the builds");
   Options options;
   app.add_option("BUILD", options.builds, "shared objects of src/cpu/kernels.cc")->required();
-  app.add_option("--isa", options.isa, "instruction set they are built for: avx2, avx512, avx512_bf16")
+  app.add_option("--isa", options.isa, "instruction set they are built for: avx2, avx512, avx512_bf16, amx")
       ->capture_default_str();
   app.add_option("--runs", options.runs, "turns of each")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--seed", options.seed, "of whose turn it is")->capture_default_str();

@@ -30,9 +30,9 @@ def compile_command(build, isa):
 
 
 def source_of(revision, folder):
-    """The sources of a revision; those of the working tree for '.'."""
-    if revision == ".":
-        return ROOT
+    """The sources of a revision, or of a working tree."""
+    if Path(revision).is_dir():
+        return Path(revision).resolve()
     archive = subprocess.run(["git", "-C", ROOT, "archive", revision, "--", *FOLDERS], check=True, capture_output=True)
     target = folder / revision.replace("/", "_")
     if target.exists():
@@ -44,9 +44,9 @@ def source_of(revision, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("revisions", nargs="+", help="of git, the first one being compared with; '.' is the working tree")
+    parser.add_argument("revisions", nargs="+", help="of git, or folders of working trees; the first one is compared with")
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder")
-    parser.add_argument("--isa", default="avx2", choices=["avx2", "avx512", "avx512_bf16"])
+    parser.add_argument("--isa", default="avx2", choices=["avx2", "avx512", "avx512_bf16", "amx"])
     parser.add_argument("--runs", type=positive, default=15)
     add_seed(parser)
     options = parser.parse_args()
@@ -56,7 +56,7 @@ def main():
         objects = []
         for number, revision in enumerate(options.revisions):
             source = source_of(revision, folder) / "src"
-            name = "here" if revision == "." else revision.replace("/", "_")
+            name = Path(revision).resolve().name if Path(revision).is_dir() else revision.replace("/", "_")
             again = f"-{number}" if revision in options.revisions[:number] else ""  # it against itself, as a control
             objects.append(folder / f"{name}{again}.so")
             subprocess.run([*command, f"-I{source}", "-shared", "-o", objects[-1], source / "cpu" / "kernels.cc"],
