@@ -10,6 +10,14 @@
 namespace millrace::cpu {
 namespace {
 
+/// Asks for a tile of the next block, line by line.
+MILLRACE_INLINE void ask_for_lines(const char* tile, int lines, size_t stride) {
+#pragma clang loop unroll(full)
+  for (int line = 0; line < lines; ++line) {
+    __builtin_prefetch(tile + static_cast<size_t>(line) * stride, 0, kIntoSecondLevel);
+  }
+}
+
 /// `rows` of left tile 4 and of the sums; tile 5 holds probabilities of 16 keys, tile 7 as many values.
 MILLRACE_INLINE void configure_attention(int rows) {
   TileConfig config;
@@ -18,6 +26,10 @@ MILLRACE_INLINE void configure_attention(int rows) {
   config.rows[7] = 8;
   _tile_loadconfig(&config);
 }
+
+/// Values are asked for between their tiles, but for the first group's: else memory were idle during the softmax. More
+/// than these would hold up what the softmax reads.
+constexpr int kGroupsAskedForEarly = 1;
 
 /// Up to 16 rows from `row` against one block. Tiles 0 to 3 hold the sums.
 template <bool kPrefetch>
@@ -39,16 +51,16 @@ struct AttentionTile {
     for (int channel = 0; channel < rows.padded_dim; channel += 32) {
       const size_t at = static_cast<size_t>(channel) * 32;  // bytes: 16 keys of 2 per channel
       _tile_loadd(4, q + channel * 2, stride);
-      if constexpr (kPrefetch) ask_for_tile(next_k(0) + at, 16, 64);
+      if constexpr (kPrefetch) ask_for_lines(next_k(0) + at, 16, 64);
       _tile_loadd(6, k(0) + at, 64);
       _tile_dpbf16ps(0, 4, 6);
-      if constexpr (kPrefetch) ask_for_tile(next_k(1) + at, 16, 64);
+      if constexpr (kPrefetch) ask_for_lines(next_k(1) + at, 16, 64);
       _tile_loadd(6, k(1) + at, 64);
       _tile_dpbf16ps(1, 4, 6);
-      if constexpr (kPrefetch) ask_for_tile(next_k(2) + at, 16, 64);
+      if constexpr (kPrefetch) ask_for_lines(next_k(2) + at, 16, 64);
       _tile_loadd(6, k(2) + at, 64);
       _tile_dpbf16ps(2, 4, 6);
-      if constexpr (kPrefetch) ask_for_tile(next_k(3) + at, 16, 64);
+      if constexpr (kPrefetch) ask_for_lines(next_k(3) + at, 16, 64);
       _tile_loadd(6, k(3) + at, 64);
       _tile_dpbf16ps(3, 4, 6);
     }
@@ -81,18 +93,19 @@ struct AttentionTile {
     for (int group = 0; group < kBlockGroups; ++group) {
       const char* const values = v(group) + at;
       const char* const next = next_v(group) + at;
+      const bool asks = kPrefetch && group >= kGroupsAskedForEarly;
       _tile_loadd(5, p + group * 32, kBlockKeys * 4);
-      if constexpr (kPrefetch) ask_for_tile(next, 8, stride);
+      if (asks) ask_for_lines(next, 8, stride);
       _tile_loadd(7, values, stride);
       _tile_dpbf16ps(0, 5, 7);
-      if constexpr (kPrefetch) ask_for_tile(next + 64, 8, stride);
+      if (asks) ask_for_lines(next + 64, 8, stride);
       _tile_loadd(7, values + 64, stride);
       _tile_dpbf16ps(1, 5, 7);
       if constexpr (kWide) {
-        if constexpr (kPrefetch) ask_for_tile(next + 128, 8, stride);
+        if (asks) ask_for_lines(next + 128, 8, stride);
         _tile_loadd(7, values + 128, stride);
         _tile_dpbf16ps(2, 5, 7);
-        if constexpr (kPrefetch) ask_for_tile(next + 192, 8, stride);
+        if (asks) ask_for_lines(next + 192, 8, stride);
         _tile_loadd(7, values + 192, stride);
         _tile_dpbf16ps(3, 5, 7);
       }
@@ -129,11 +142,20 @@ MILLRACE_INLINE void for_tile_rows(int count, const Body& body) {
   configure_attention(kTileHeight);
 }
 
+/// So many groups of the next block's values, before the softmax.
+MILLRACE_INLINE void ask_for_first_values(const AttentionRows& rows, const KeyBlock& block) {
+  for (int group = 0; group < kGroupsAskedForEarly; ++group) {
+    const auto* values = reinterpret_cast<const char*>(block.next_v[group]);
+    for (int line = 0; line < rows.padded_dim / 2; ++line) __builtin_prefetch(values + line * 64, 0, kIntoSecondLevel);
+  }
+}
+
 void attention_block_amx(const AttentionRows& rows, const KeyBlock& block) {
   if (block.opens) configure_attention(rows.rows < kTileHeight ? rows.rows : kTileHeight);
   for_tile_rows(rows.rows, [&](int row, auto first) __attribute__((always_inline)) {
     AttentionTile<decltype(first)::value>{rows, block, row}.score();
   });
+  ask_for_first_values(rows, block);
   soften_tiles(rows, block.first_key);
   for_tile_rows(rows.rows, [&](int row, auto first) __attribute__((always_inline)) {
     AttentionTile<decltype(first)::value>{rows, block, row}.add_values();

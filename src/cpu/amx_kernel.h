@@ -30,7 +30,9 @@ MILLRACE_INLINE void configure_product(int rows) {
   _tile_loadconfig(&config);
 }
 
-constexpr size_t kPanelStride = kPanelColumns * 4;  // bytes from step to step of a panel
+/// A panel is [steps / 16] times four such tiles, of 16 columns each.
+constexpr size_t kStepTilesBytes = kPanelColumns / 16 * kTileBytes;
+constexpr size_t kTileStride = 64;  // bytes from row to row of a tile that lies in one piece
 constexpr size_t kSumStride = kPanelColumns * sizeof(float);
 
 /// Where the left tiles of a group of 16 rows are.
@@ -46,7 +48,7 @@ MILLRACE_INLINE LeftTiles left_tiles(const ProductTask& task, int row, int64_t s
   if (!task.tiled_left) return {left + static_cast<size_t>(row) * task.left_stride + step * 4, task.left_stride, 64};
   return {left + static_cast<size_t>(row / kTileHeight) * task.left_stride +
               static_cast<size_t>(step / kTileSteps) * kTileBytes,
-          64, kTileBytes};
+          kTileStride, kTileBytes};
 }
 
 /// Tiles 0 to 3 hold the sums of up to 16 rows by 64 columns.
@@ -74,15 +76,18 @@ MILLRACE_INLINE void store_sums(float* c) {
 /// Adds to the sums a tile of the left operand times 16 steps of a panel.
 MILLRACE_INLINE void multiply_tiles(const LeftTiles& left, const char* b) {
   _tile_loadd(4, left.data, left.row_stride);
-  _tile_loadd(6, b, kPanelStride);
+  _tile_loadd(6, b, kTileStride);
   _tile_dpbf16ps(0, 4, 6);
-  _tile_loadd(7, b + 64, kPanelStride);
+  _tile_loadd(7, b + kTileBytes, kTileStride);
   _tile_dpbf16ps(1, 4, 7);
-  _tile_loadd(6, b + 128, kPanelStride);
+  _tile_loadd(6, b + 2 * kTileBytes, kTileStride);
   _tile_dpbf16ps(2, 4, 6);
-  _tile_loadd(7, b + 192, kPanelStride);
+  _tile_loadd(7, b + 3 * kTileBytes, kTileStride);
   _tile_dpbf16ps(3, 4, 7);
 }
+
+/// How far ahead of its use a panel is asked for that few rows stream, into the second-level cache.
+constexpr size_t kStreamedAhead = 2048;
 
 /// Up to 16 rows by 64 columns over some steps, added to c unless `fresh`.
 template <bool kPrefetch>
@@ -92,25 +97,24 @@ MILLRACE_INLINE void tile_row(LeftTiles left, const char* panel, int64_t steps, 
   for (int64_t step = 0; step < steps; step += kTileSteps) {
     if constexpr (kPrefetch) {
 #pragma clang loop unroll(full)
-      for (size_t line = 0; line < kTileSteps * kPanelStride; line += 64)
-        __builtin_prefetch(b + line + 2 * kPrefetchBytes);
+      for (size_t line = 0; line < kStepTilesBytes; line += 64)
+        __builtin_prefetch(b + line + kStreamedAhead, 0, kIntoSecondLevel);
     }
     multiply_tiles(left, b);
     left.data += left.tile_stride;
-    b += kTileSteps * kPanelStride;
+    b += kStepTilesBytes;
   }
   store_sums(c);
 }
 
-/// Asks for the lines of a tile that will be loaded soon.
-MILLRACE_INLINE void ask_for_tile(const char* tile, int lines, size_t stride) {
-#pragma clang loop unroll(full)
-  for (int line = 0; line < lines; ++line) __builtin_prefetch(tile + static_cast<size_t>(line) * stride);
-}
-
-/// Steps that many rows pass over at a time: 128 KB of a panel, which the second-level cache keeps beside the rows.
-constexpr int64_t kSquareSteps = 512;
 constexpr int kSquareRows = 2 * kTileHeight;
+/// From so many rows on, computing with a panel takes longer than reading it.
+constexpr int kManySquareRows = 192;
+/// Steps that they pass over at a time. A block of 32 rows by so many steps (32 KB) is read twice, from the first-level
+/// cache the second time; the panel's (64 KB) lies in the second for all rows.
+constexpr int64_t kSquareSteps = 256;
+/// Steps that fewer rows pass over at a time: memory is the limit, and is read ahead in longer runs.
+constexpr int64_t kLongSquareSteps = 512;
 
 /// Asks for the next block of a panel, some lines with every tile of this one.
 struct Ahead {
@@ -119,13 +123,20 @@ struct Ahead {
   int64_t lines = 0;  // per 16 steps of a square
 
   MILLRACE_INLINE void ask() {
-    for (int64_t i = 0; i < lines && at < end; ++i, at += 64) __builtin_prefetch(at, 0, 2);
+    for (int64_t i = 0; i < lines && at < end; ++i, at += 64) __builtin_prefetch(at, 0, kIntoSecondLevel);
   }
 };
 
-/// 32 tiled rows by 32 columns, so that a tile that is loaded is multiplied twice; added to c unless `fresh`. Each tile
-/// is asked for a step before it is loaded: on a core whose other thread is busy, tiles from the second level would
-/// cost more than the products do.
+/// Asks for the lines of a tile that will be loaded soon.
+MILLRACE_INLINE void ask_for_tile(const char* tile) {
+#pragma clang loop unroll(full)
+  for (size_t line = 0; line < kTileBytes; line += 64) __builtin_prefetch(tile + line, 0, kIntoFirstLevel);
+}
+
+/// 32 tiled rows by 32 columns, so that a tile that is loaded is multiplied twice; added to c unless `fresh`. With
+/// `kAsk` the panel's next tiles are asked for, since loads that wait for the second-level cache would share its few
+/// slots with what comes from memory.
+template <bool kAsk>
 MILLRACE_INLINE void tile_square(const char* upper, const char* lower, const char* b, int64_t steps, float* c,
                                  bool fresh, Ahead& ahead) {
   float* const below = c + kTileHeight * kPanelColumns;
@@ -137,24 +148,21 @@ MILLRACE_INLINE void tile_square(const char* upper, const char* lower, const cha
     _tile_loadd(2, below, kSumStride);
     _tile_loadd(3, below + 16, kSumStride);
   }
-  constexpr size_t kPanelTile = kTileSteps * kPanelStride;
   for (int64_t step = 0; step < steps; step += kTileSteps) {
     ahead.ask();
-    _tile_loadd(6, b, kPanelStride);
-    _tile_loadd(4, upper, 64);
+    _tile_loadd(6, b, kTileStride);
+    _tile_loadd(4, upper, kTileStride);
     _tile_dpbf16ps(0, 4, 6);
-    ask_for_tile(upper + kTileBytes, kTileHeight, 64);
-    _tile_loadd(7, b + 64, kPanelStride);
+    _tile_loadd(7, b + kTileBytes, kTileStride);
     _tile_dpbf16ps(1, 4, 7);
-    ask_for_tile(b + kPanelTile, kTileHeight, kPanelStride);
-    _tile_loadd(5, lower, 64);
+    if constexpr (kAsk) ask_for_tile(b + kStepTilesBytes);
+    _tile_loadd(5, lower, kTileStride);
     _tile_dpbf16ps(2, 5, 6);
-    ask_for_tile(lower + kTileBytes, kTileHeight, 64);
     _tile_dpbf16ps(3, 5, 7);
-    ask_for_tile(b + kPanelTile + 64, kTileHeight, kPanelStride);
+    if constexpr (kAsk) ask_for_tile(b + kStepTilesBytes + kTileBytes);
     upper += kTileBytes;
     lower += kTileBytes;
-    b += kPanelTile;
+    b += kStepTilesBytes;
   }
   _tile_stored(0, c, kSumStride);
   _tile_stored(1, c + 16, kSumStride);
@@ -163,6 +171,7 @@ MILLRACE_INLINE void tile_square(const char* upper, const char* lower, const cha
 }
 
 /// Many rows over `count` steps from `step`, whose columns begin at `panel`; `next` as in ProductTask.
+template <bool kAsk>
 MILLRACE_INLINE void tile_rows(const ProductTask& task, int64_t step, int64_t count, const char* panel,
                                const char* next, bool fresh) {
   const int squares = task.rows / kSquareRows * kSquareRows;
@@ -170,12 +179,14 @@ MILLRACE_INLINE void tile_rows(const ProductTask& task, int64_t step, int64_t co
   Ahead ahead;
   if (next != nullptr && squares > 0) {
     // A block is 4 lines per step, walked 2 · squares / 32 times in 16 steps each.
-    ahead = {next, next + static_cast<size_t>(count) * kPanelStride, (1024 + squares - 1) / squares};
+    ahead = {next, next + static_cast<size_t>(count) * (kStepTilesBytes / kTileSteps), (1024 + squares - 1) / squares};
   }
-  for (int column = 0; column < kPanelColumns; column += 32) {
-    for (int row = 0; row < squares; row += kSquareRows) {
-      tile_square(left_tiles(task, row, step).data, left_tiles(task, row + kTileHeight, step).data, panel + column * 4,
-                  count, task.c + row * kPanelColumns + column, fresh, ahead);
+  for (int row = 0; row < squares; row += kSquareRows) {
+    const char* const upper = left_tiles(task, row, step).data;
+    const char* const lower = left_tiles(task, row + kTileHeight, step).data;
+    for (int column = 0; column < kPanelColumns; column += 32) {
+      tile_square<kAsk>(upper, lower, panel + static_cast<size_t>(column / 16) * kTileBytes, count,
+                        task.c + row * kPanelColumns + column, fresh, ahead);
     }
   }
   for (int row = squares; row < task.rows; row += kTileHeight) {
@@ -190,19 +201,29 @@ MILLRACE_INLINE void tile_rows(const ProductTask& task, int64_t step, int64_t co
   }
 }
 
-void product_amx(const ProductTask& task) {
+template <bool kMany>
+MILLRACE_INLINE void blocked_rows(const ProductTask& task) {
+  constexpr int64_t kSteps = kMany ? kSquareSteps : kLongSquareSteps;
+  constexpr size_t kStepBytes = kStepTilesBytes / kTileSteps;
   const auto* panel = reinterpret_cast<const char*>(task.panel);
+  for (int64_t step = 0; step < task.steps; step += kSteps) {
+    const int64_t count = task.steps - step < kSteps ? task.steps - step : kSteps;
+    const char* block = panel + static_cast<size_t>(step) * kStepBytes;
+    const char* next = step + count < task.steps ? block + static_cast<size_t>(count) * kStepBytes
+                                                 : reinterpret_cast<const char*>(task.next);
+    tile_rows<!kMany>(task, step, count, block, next, step == 0 && !task.accumulate);
+  }
+}
+
+void product_amx(const ProductTask& task) {
   if (task.rows <= kTileHeight) {
     configure_product(task.rows);
-    tile_row<true>(left_tiles(task, 0, 0), panel, task.steps, task.c, !task.accumulate);
+    tile_row<true>(left_tiles(task, 0, 0), reinterpret_cast<const char*>(task.panel), task.steps, task.c,
+                   !task.accumulate);
+  } else if (task.rows < kManySquareRows) {
+    blocked_rows<false>(task);
   } else {
-    for (int64_t step = 0; step < task.steps; step += kSquareSteps) {
-      const int64_t count = task.steps - step < kSquareSteps ? task.steps - step : kSquareSteps;
-      const char* block = panel + static_cast<size_t>(step) * kPanelStride;
-      const char* next = step + count < task.steps ? block + static_cast<size_t>(count) * kPanelStride
-                                                   : reinterpret_cast<const char*>(task.next);
-      tile_rows(task, step, count, block, next, step == 0 && !task.accumulate);
-    }
+    blocked_rows<true>(task);
   }
   _tile_release();
 }
@@ -212,7 +233,7 @@ void product_amx(const ProductTask& task) {
 void few_rows_w8_amx(const ProductTask& task) {
   constexpr int64_t kAhead = 2;
   constexpr int64_t kSlots = 4;
-  constexpr int64_t kSlotBytes = kTileSteps * static_cast<int64_t>(kPanelStride);
+  constexpr auto kSlotBytes = static_cast<int64_t>(kStepTilesBytes);
   static_assert(kSlots * kTileSteps <= kW8ScratchSteps && kAhead < kSlots);
   const int64_t groups = task.steps / kTileSteps;
   const auto* panel = reinterpret_cast<const char*>(task.panel);
@@ -241,7 +262,7 @@ void product_w8_amx(const ProductTask& task) {
     const int64_t count = task.steps - step < kLongW8Steps ? task.steps - step : kLongW8Steps;
     expand_groups<Bf16Format>(reinterpret_cast<const char*>(task.panel) + step / kTileSteps * kW8GroupBytes, count,
                               scratch);
-    tile_rows(task, step, count, scratch, nullptr, step == 0 && !task.accumulate);
+    tile_rows<false>(task, step, count, scratch, nullptr, step == 0 && !task.accumulate);
   }
   _tile_release();
 }

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kVectorRows = 128;
 constexpr int64_t kMostTiledRows = 512;
-constexpr int64_t kSharedPanels = 4;
+constexpr int64_t kSharedPanels = 8;  // a power of two, so that blocks of any product nest
 
 auto product_kernel(const Device& device, const PanelLayout& layout) {
   const Kernels& kernels = device.kernels;
@@ -38,7 +38,8 @@ size_t BlockedProduct::scratch_bytes() const {
 }
 
 /// Tiles multiply faster than memory brings panels, so as many rows share one as the second-level cache holds, but not
-/// all steps of them where those are many: then some panels share some steps of the rows.
+/// all steps of them where those are many: then some panels share some steps of the rows, as many as it has room for
+/// their sums.
 BlockedProduct::Blocking BlockedProduct::choose_blocking(bool tiled, int64_t rows, int64_t steps) {
   constexpr int64_t kLeftBytes = int64_t{1} << 20;
   if (!tiled) return {kVectorRows, steps, 1};
@@ -47,19 +48,28 @@ BlockedProduct::Blocking BlockedProduct::choose_blocking(bool tiled, int64_t row
     return round_up((rows + blocks - 1) / blocks, 2 * kTileHeight);
   };
   const int64_t fitting = kLeftBytes / (steps * 4) / (2 * kTileHeight) * 2 * kTileHeight;
-  if (fitting >= kMostTiledRows / 2) return {equal_blocks(std::min(fitting, kMostTiledRows)), steps, 1};
+  if (fitting >= std::min(rows, kMostTiledRows / 2)) {
+    return {equal_blocks(std::min(fitting, kMostTiledRows)), steps, 1};
+  }
   return {equal_blocks(kMostTiledRows / 2), kLeftBytes / 2 / (kMostTiledRows / 2) / 4, kSharedPanels};
 }
 
 void BlockedProduct::multiply(int64_t first_row, int64_t rows, int64_t first_panel, int64_t panels, std::byte* scratch,
                               float* c) const {
+  const int64_t end = first_panel + panels;
   for (int64_t step = 0; step < weight_.steps(); step += blocking_.steps) {
-    for (int64_t panel = first_panel; panel < first_panel + panels; ++panel) {
+    const int64_t next_step = step + blocking_.steps;
+    const auto what_follows = [&](int64_t panel) -> const std::byte* {
+      if (panel + 1 < end) return weight_.panel(panel + 1, step);
+      if (next_step < weight_.steps()) return weight_.panel(first_panel, next_step);
+      return end < weight_.panel_count() ? weight_.panel(end) : nullptr;
+    };
+    for (int64_t panel = first_panel; panel < end; ++panel) {
       kernel_({.left = left_.at(first_row, step),
                .left_stride = left_.stride,
                .tiled_left = left_.tiled(),
                .panel = weight_.panel(panel, step),
-               .next = panel + 1 < weight_.panel_count() ? weight_.panel(panel + 1, step) : nullptr,
+               .next = what_follows(panel),
                .steps = std::min(blocking_.steps, weight_.steps() - step),
                .rows = static_cast<int>(rows),
                .c = c + (panel - first_panel) * blocking_.rows * kPanelColumns,

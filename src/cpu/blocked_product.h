@@ -6,6 +6,17 @@
 
 namespace millrace::cpu {
 
+/// The sums of some rows with one panel.
+struct PanelSums {
+  int64_t first_row = 0;
+  int64_t rows = 0;
+  int64_t feature = 0;   ///< of the first column
+  int64_t features = 0;  ///< that the panel has
+  float* c = nullptr;    ///< [rows, 64], may be written to
+
+  [[nodiscard]] float* row(int64_t index) const { return c + index * kPanelColumns; }
+};
+
 /// A product of left rows with a packed weight, cut into blocks that any threads compute in any order: the bits of a
 /// sum do not depend on where it was cut. A view of both; lives on the stack of an op.
 class BlockedProduct {
@@ -20,10 +31,9 @@ class BlockedProduct {
   [[nodiscard]] int64_t panels() const { return blocking_.panels; }
   /// Of run(): 64-byte aligned, and of any product at most.
   [[nodiscard]] size_t scratch_bytes() const;
-  static constexpr size_t kMostScratchBytes = (size_t{1} << 18) + kW8ScratchBytes;
+  static constexpr size_t kMostScratchBytes = (size_t{1} << 19) + kW8ScratchBytes;
 
-  /// Computes a block and hands each result to finish(row, first feature, feature count, c), where c holds the 64 sums
-  /// of that row and panel and may be written to.
+  /// Computes a block and hands the sums of each of its panels to finish(PanelSums).
   template <class Finish>
   void run(int64_t block, std::byte* scratch, const Finish& finish) const {
     auto* const c = reinterpret_cast<float*>(scratch + w8_bytes_);  // [panels, rows of the block, 64]
@@ -35,10 +45,7 @@ class BlockedProduct {
     for (int64_t panel = first_panel; panel < first_panel + panels; ++panel) {
       const int64_t feature = panel * weight_.panel_features();
       const int64_t features = std::min(weight_.panel_features(), weight_.out_features() - feature);
-      float* sums = c + (panel - first_panel) * blocking_.rows * kPanelColumns;
-      for (int64_t row = first_row; row < first_row + rows; ++row, sums += kPanelColumns) {
-        finish(row, feature, features, sums);
-      }
+      finish(PanelSums{first_row, rows, feature, features, c + (panel - first_panel) * blocking_.rows * kPanelColumns});
     }
   }
 

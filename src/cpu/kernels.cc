@@ -80,6 +80,7 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
 #if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
     .turned_w8 = true,
 #endif
+    .silu_mul_rows = silu_mul_rows,
 };
 
 }  // namespace millrace::cpu

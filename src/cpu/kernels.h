@@ -10,6 +10,7 @@
 ///
 /// Formats. "Steps" walk the summed dimension. A weight panel or a group of keys holds, per step, a row of columns:
 ///   bf16: [steps][columns][2] bf16, a step being two summed elements;   f32: [steps][columns] f32.
+/// For kernels with `tiles` a panel of bf16 is cut into tiles, [steps / 16][4][16 steps][16 columns][2].
 /// Left operands (activations, queries, probabilities) are rows of bf16 where the set has a bf16 dot product
 /// (`bf16_left`), else rows of f32; with f32 compute always f32. Their rows are padded with zeros to whole steps.
 /// A panel of 8 bits holds, per group of 32 summed elements, the scales of the columns, [64] bf16, then the values as
@@ -31,8 +32,8 @@ inline constexpr int kW8GroupBytes = kW8ScaleBytes + kW8GroupElements * kPanelCo
 inline constexpr int kInt8Depth = 4;         ///< summed elements of a step of a panel for left rows of 8 bits
 inline constexpr int kW8ScratchSteps = 256;  ///< steps of such a panel that are written out at a time
 inline constexpr size_t kW8ScratchBytes = size_t{kW8ScratchSteps} * kPanelColumns * 4;
-inline constexpr int kSumBlock = 1024;        ///< logits per partial sum of exp_sum
-inline constexpr int kMaxBlock = 64;          ///< logits per maximum of block_max
+inline constexpr int kSumBlock = 1024;  ///< logits per partial sum of exp_sum
+inline constexpr int kMaxBlock = 64;    ///< logits per maximum of block_max
 
 /// One panel times some rows: c[row][column] = Σ_step left[row][step] · panel[step][column], summed in step order.
 /// With `tiled_left` the left rows lie in tiles of 16 rows by 16 steps, [rows / 16][steps / 16][16][16 steps], where
@@ -45,9 +46,9 @@ struct ProductTask {
   const std::byte* next = nullptr;   // what will be read after these steps of the panel, to prefetch; or null
   int64_t steps = 0;
   int rows = 0;
-  float* c = nullptr;                // [rows, 64]
-  bool accumulate = false;           // c holds the sums of the steps before; with tiled_left only
-  std::byte* scratch = nullptr;      // [kW8ScratchBytes], 64-byte aligned, for a panel of 8 bits
+  float* c = nullptr;            // [rows, 64]
+  bool accumulate = false;       // c holds the sums of the steps before; with tiled_left only
+  std::byte* scratch = nullptr;  // [kW8ScratchBytes], 64-byte aligned, for a panel of 8 bits
 };
 
 /// Of a group of 32 of a left row of 8 bits.
@@ -68,13 +69,13 @@ struct AttentionState {
 
 /// Query rows of one kv head that share a walk over the keys.
 struct AttentionRows {
-  const std::byte* q = nullptr;         // [rows, padded_dim] left operand
-  const int32_t* position = nullptr;    // [rows]
+  const std::byte* q = nullptr;       // [rows, padded_dim] left operand
+  const int32_t* position = nullptr;  // [rows]
   int rows = 0;
-  int padded_dim = 0;                   // head_dim rounded up to whole vectors or tiles
-  int32_t window = 0;                   // 0: none
+  int padded_dim = 0;  // head_dim rounded up to whole vectors or tiles
+  int32_t window = 0;  // 0: none
   float scale = 0.0f;
-  float* scores = nullptr;              // scratch [rows, 64]; probabilities take their place
+  float* scores = nullptr;  // scratch [rows, 64]; probabilities take their place
   AttentionState state;
 };
 
@@ -99,9 +100,9 @@ struct LogitExtremes {
 struct Kernels {
   Isa isa = Isa::kPortable;
   bool bf16_left = false;
-  bool tiles = false;      ///< products in bf16 take tiled_left
-  int step_multiple = 1;   ///< bf16 panels and left rows are padded to a multiple of so many steps
-  int head_multiple = 16;  ///< heads in bf16 are padded to a multiple of so many channels
+  bool tiles = false;       ///< products in bf16 take tiled_left
+  int step_multiple = 1;    ///< bf16 panels and left rows are padded to a multiple of so many steps
+  int head_multiple = 16;   ///< heads in bf16 are padded to a multiple of so many channels
   int int8_left_bytes = 0;  ///< of a group of a left row of 8 bits
 
   void (*product_bf16)(const ProductTask&);
@@ -149,9 +150,12 @@ struct Kernels {
                     double* sums);
   /// The ids of logits >= threshold in ascending order; returns how many, writes at most `capacity`.
   int64_t (*collect)(const float* logits, float threshold, int64_t count, int32_t* ids, int64_t capacity);
-  /// out += scale · in. Last, so that bench/kernel_turns reads the tables of older builds.
+  /// out += scale · in. What came later follows, so that bench/kernel_turns reads the tables of older builds.
   void (*add_scaled)(const float* in, float scale, float* out, int64_t count);
   bool turned_w8 = false;  ///< of panels of 8 bits for left rows of bf16
+  /// silu(gate) · up of each of some rows of sums [rows, 64], of 32 gates and their ups: `count` (1 to 32) results a
+  /// row, in bf16 or f32, the rows `stride` bytes apart.
+  void (*silu_mul_rows)(const float* sums, int64_t rows, int64_t count, bool bf16, std::byte* out, size_t stride);
 };
 
 /// Where a turned step has the `element`th (0 or 1) value of a column. A vector of bytes gives two of words, those of
@@ -160,6 +164,13 @@ struct Kernels {
   const int vec = column / 16;  // of words
   const int word = column % 16 * 2 + element;
   return vec / 2 * 64 + word / 8 * 16 + vec % 2 * 8 + word % 8;
+}
+
+/// Where a panel in tiles has the bf16 of a summed element and a column, counted in bf16.
+[[nodiscard]] constexpr size_t panel_tile_place(int64_t element, int64_t column) {
+  const int64_t step = element / 2;
+  const int64_t tile = step / 16 * (kPanelColumns / 16) + column / 16;
+  return static_cast<size_t>(((tile * 16 + step % 16) * 16 + column % 16) * 2 + element % 2);
 }
 
 /// The table of a set, null when this binary was built without it. Does not ask the processor.

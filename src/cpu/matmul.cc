@@ -8,8 +8,7 @@ namespace {
 using tensor::DType;
 using tensor::Matrix;
 
-/// Computes every panel for every block of rows and hands each result to finish(row, first feature, feature count, c),
-/// where c holds the 64 sums of that row and panel.
+/// Computes every panel for every block of rows and hands the sums to finish(PanelSums).
 template <class Finish>
 void for_each_product(Device& device, const Matrix& x, const CpuPackedWeight& weight, const Finish& finish) {
   check_matrix("x", x, device.compute_dtype, x.rows, weight.in_features());
@@ -37,9 +36,11 @@ void matmul(Device& device, Matrix x, const CpuPackedWeight& weight, const CpuVe
         tensor::to_string(out.dtype));
   check_matrix("out", out, out.dtype, x.rows, weight.out_features());
   check_bias(bias, weight);
-  for_each_product(device, x, weight, [&](int64_t row, int64_t feature, int64_t count, float* c) {
-    if (bias != nullptr) device.kernels.add(bias->data() + feature, c, count);
-    device.store_row(c, element_of(out, row, feature), out.dtype, count);
+  for_each_product(device, x, weight, [&](const PanelSums& sums) {
+    for (int64_t i = 0; i < sums.rows; ++i) {
+      if (bias != nullptr) device.kernels.add(bias->data() + sums.feature, sums.row(i), sums.features);
+      device.store_row(sums.row(i), element_of(out, sums.first_row + i, sums.feature), out.dtype, sums.features);
+    }
   });
 }
 
@@ -47,18 +48,21 @@ void matmul_add(Device& device, Matrix x, const CpuPackedWeight& weight, const C
   CHECK(!weight.gate_up(), "a gate-up weight is for matmul_silu_mul");
   check_matrix("hidden", hidden, DType::kF32, x.rows, weight.out_features());
   check_bias(bias, weight);
-  for_each_product(device, x, weight, [&](int64_t row, int64_t feature, int64_t count, float* c) {
-    if (bias != nullptr) device.kernels.add(bias->data() + feature, c, count);
-    device.kernels.add(c, row_of<float>(hidden, row) + feature, count);
+  for_each_product(device, x, weight, [&](const PanelSums& sums) {
+    for (int64_t i = 0; i < sums.rows; ++i) {
+      if (bias != nullptr) device.kernels.add(bias->data() + sums.feature, sums.row(i), sums.features);
+      device.kernels.add(sums.row(i), row_of<float>(hidden, sums.first_row + i) + sums.feature, sums.features);
+    }
   });
 }
 
 void matmul_silu_mul(Device& device, Matrix x, const CpuPackedWeight& weight, Matrix out) {
   CHECK(weight.gate_up(), "matmul_silu_mul needs a weight from pack_gate_up");
   check_matrix("out", out, device.compute_dtype, x.rows, weight.out_features());
-  for_each_product(device, x, weight, [&](int64_t row, int64_t feature, int64_t count, float* c) {
-    device.kernels.silu_mul(c, c + kPanelColumns / 2, c, count);
-    device.store_row(c, element_of(out, row, feature), out.dtype, count);
+  const size_t stride = static_cast<size_t>(out.cols) * tensor::size_of(out.dtype);
+  for_each_product(device, x, weight, [&](const PanelSums& sums) {
+    std::byte* const to = element_of(out, sums.first_row, sums.feature);
+    device.kernels.silu_mul_rows(sums.c, sums.rows, sums.features, out.dtype == DType::kBF16, to, stride);
   });
 }
 

@@ -102,8 +102,10 @@ class Mixture {
         const LeftOperand to = activated_of(*group);
         const int64_t stop = std::min(end, group->first_block + product.block_count());
         for (; block < stop; ++block) {
-          product.run(block - group->first_block, scratch, [&](int64_t row, int64_t feature, int64_t count, float* c) {
-            put_activated(to, row, feature, count, c);
+          product.run(block - group->first_block, scratch, [&](const PanelSums& sums) {
+            for (int64_t i = 0; i < sums.rows; ++i) {
+              put_activated(to, sums.first_row + i, sums.feature, sums.features, sums.row(i));
+            }
           });
         }
       }
@@ -134,10 +136,13 @@ class Mixture {
         const int64_t last = std::min(end * per_unit, product.panel_blocks());
         for (int64_t first_block = 0; first_block < product.block_count(); first_block += product.panel_blocks()) {
           for (int64_t block = begin * per_unit; block < last; ++block) {
-            product.run(first_block + block, scratch, [&](int64_t row, int64_t feature, int64_t count, float* c) {
-              const auto place = static_cast<size_t>(group.begin + row);
-              device_.kernels.add_scaled(c, routes_.place_weight[place],
-                                         row_of<float>(hidden, routes_.place_row[place]) + feature, count);
+            product.run(first_block + block, scratch, [&](const PanelSums& sums) {
+              for (int64_t i = 0; i < sums.rows; ++i) {
+                const auto place = static_cast<size_t>(group.begin + sums.first_row + i);
+                device_.kernels.add_scaled(sums.row(i), routes_.place_weight[place],
+                                           row_of<float>(hidden, routes_.place_row[place]) + sums.feature,
+                                           sums.features);
+              }
             });
           }
         }

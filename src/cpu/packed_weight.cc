@@ -55,6 +55,10 @@ void pack_panel(const Device& device, std::span<const SourceRow<HostTensor>> row
         uint16_t narrow[kTile];
         device.kernels.narrow(values, narrow, count);
         auto* out = reinterpret_cast<uint16_t*>(panel) + static_cast<size_t>(first / depth) * kPanelColumns * 2;
+        if (device.kernels.tiles) {
+          for (int64_t i = 0; i < count; ++i) out[panel_tile_place(i, static_cast<int64_t>(column))] = narrow[i];
+          continue;
+        }
         for (int64_t i = 0; i < count; ++i) {
           out[static_cast<size_t>(i / 2 * kPanelColumns * 2 + i % 2) + column * 2] = narrow[i];
         }

@@ -77,12 +77,61 @@ void add_scaled(const float* in, float scale, float* out, int64_t count) {
   }
 }
 
+MILLRACE_INLINE Vec silu_mul(Vec gate, Vec up) {
+  return gate * reciprocal(exp(-gate) + 1.0f) * up;
+}
+
 void silu_mul(const float* gate, const float* up, float* out, int64_t count) {
   for (int64_t i = 0; i < count; i += kLanes) {
     const int64_t part = count - i < kLanes ? count - i : kLanes;
-    const Vec g = load_part(gate + i, part, 0.0f);
-    const Vec u = load_part(up + i, part, 0.0f);
-    store_part(out + i, g * reciprocal(exp(-g) + 1.0f) * u, part);
+    store_part(out + i, silu_mul(load_part(gate + i, part, 0.0f), load_part(up + i, part, 0.0f)), part);
+  }
+}
+
+/// Rows of a panel's sums with all 32 results. Several rows at a time, whose steps do not wait for each other's.
+template <int R>
+MILLRACE_INLINE void silu_mul_panel(const float* sums, bool bf16, std::byte* out, size_t stride) {
+  constexpr int kVecs = kPanelColumns / 2 / kLanes;
+  Vec value[R][kVecs];
+#pragma clang loop unroll(full)
+  for (int row = 0; row < R; ++row) {
+#pragma clang loop unroll(full)
+    for (int v = 0; v < kVecs; ++v) {
+      const float* gate = sums + row * kPanelColumns + v * kLanes;
+      value[row][v] = silu_mul(load(gate), load(gate + kPanelColumns / 2));
+    }
+  }
+#pragma clang loop unroll(full)
+  for (int row = 0; row < R; ++row) {
+    std::byte* const to = out + static_cast<size_t>(row) * stride;
+#pragma clang loop unroll(full)
+    for (int v = 0; v < kVecs; ++v) {
+      if (bf16) {
+        store_as(to + v * kLanes * 2, narrow_bf16(value[row][v]));
+      } else {
+        store_as(to + v * kLanes * 4, value[row][v]);
+      }
+    }
+  }
+}
+
+void silu_mul_rows(const float* sums, int64_t rows, int64_t count, bool bf16, std::byte* out, size_t stride) {
+  constexpr int kRows = 2;
+  constexpr int64_t kCount = kPanelColumns / 2;
+  int64_t row = 0;
+  const auto at = [&](int64_t r) __attribute__((always_inline)) { return out + static_cast<size_t>(r) * stride; };
+  if (count == kCount) {
+    for (; row + kRows <= rows; row += kRows) silu_mul_panel<kRows>(sums + row * kPanelColumns, bf16, at(row), stride);
+  }
+  for (; row < rows; ++row) {
+    const float* const gate = sums + row * kPanelColumns;
+    float values[kCount];
+    silu_mul(gate, gate + kCount, values, count);
+    if (bf16) {
+      narrow(values, reinterpret_cast<uint16_t*>(at(row)), count);
+    } else {
+      __builtin_memcpy(at(row), values, static_cast<size_t>(count) * sizeof(float));
+    }
   }
 }
 

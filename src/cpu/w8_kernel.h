@@ -41,10 +41,12 @@ MILLRACE_INLINE void expand_f32(const char* group, char* out) {
 }
 
 #if defined(__AVX512BF16__)
-/// A group of a panel as bf16 [16][64][2].
+/// A group of a panel as bf16, in tiles as kernels.h has them: [4][16 steps][16][2].
 MILLRACE_INLINE void expand_bf16(const char* group, char* out) {
   constexpr int kVecs = kPanelColumns / kLanes;
-  Vec low[kVecs];  // scales of columns 0 to 7 of each vector, each twice
+  constexpr size_t kColumnTileBytes = kW8GroupElements / 2 * kLanes * 4;
+  constexpr size_t kW8Ahead = 2048;  // asked for before it is written out
+  Vec low[kVecs];                    // scales of columns 0 to 7 of each vector, each twice
   Vec high[kVecs];
 #pragma clang loop unroll(full)
   for (int v = 0; v < kVecs; ++v) {
@@ -53,14 +55,14 @@ MILLRACE_INLINE void expand_bf16(const char* group, char* out) {
     high[v] = __builtin_shufflevector(scale, scale, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15);
   }
   const char* values = group + kW8ScaleBytes;
-  for (int step = 0; step < kW8GroupElements / 2; ++step, values += kPanelColumns * 2, out += kPanelColumns * 4) {
-    __builtin_prefetch(values + 2 * kPrefetchBytes);
-    __builtin_prefetch(values + 2 * kPrefetchBytes + 64);
+  for (int step = 0; step < kW8GroupElements / 2; ++step, values += kPanelColumns * 2, out += kLanes * 4) {
+    __builtin_prefetch(values + kW8Ahead, 0, kIntoSecondLevel);
+    __builtin_prefetch(values + kW8Ahead + 64, 0, kIntoSecondLevel);
 #pragma clang loop unroll(full)
     for (int v = 0; v < kVecs; ++v) {
       const Vec first = widen_bytes(values + v * 2 * kLanes) * low[v];
       const Vec second = widen_bytes(values + (v * 2 + 1) * kLanes) * high[v];
-      store_as(out + v * kLanes * 4,
+      store_as(out + v * kColumnTileBytes,
                _mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(second), reinterpret_cast<__m512>(first)));
     }
   }
