@@ -86,8 +86,9 @@ MILLRACE_INLINE void multiply_tiles(const LeftTiles& left, const char* b) {
   _tile_dpbf16ps(3, 4, 7);
 }
 
-/// How far ahead of its use a panel is asked for that few rows stream, into the second-level cache.
-constexpr size_t kStreamedAhead = 2048;
+/// How far ahead of its use a panel is asked for that few rows stream, into the second-level cache: shortly, since the
+/// core reads ahead by itself from what was asked for last, and with more than a page between the two it does so worse.
+constexpr size_t kStreamedAhead = 768;
 
 /// Up to 16 rows by 64 columns over some steps, added to c unless `fresh`.
 template <bool kPrefetch>

@@ -98,6 +98,12 @@ constexpr int kFewInt8Rows = 0;
 /// Where a streamed panel is asked to. With the dot instruction one row has read what it asks for at once, at the rate
 /// of memory, and the first level has too few misses for that.
 constexpr int kInt8SoonLevel = kFewInt8Rows > 0 ? kIntoSecondLevel : kIntoFirstLevel;
+/// How far ahead of its use. Intel's cores read ahead by themselves, and best of what is asked for shortly before.
+#if defined(__AMX_INT8__)
+constexpr size_t kInt8Soon = 2048;
+#else
+constexpr size_t kInt8Soon = kPrefetchBytes;
+#endif
 
 /// R rows over `groups` of a panel, added to c unless `fresh`.
 template <int R, AskFor kAsk>
@@ -124,7 +130,7 @@ void int8_tile(const char* left, size_t left_stride, const char* panel, int64_t 
 #pragma clang loop unroll(full)
         for (int v = 0; v < V; ++v) {
           const char* at = columns + v * kLanes * kInt8Depth;
-          if constexpr (kAsk == AskFor::kSoon) __builtin_prefetch(at + kPrefetchBytes, 0, kInt8SoonLevel);
+          if constexpr (kAsk == AskFor::kSoon) __builtin_prefetch(at + kInt8Soon, 0, kInt8SoonLevel);
           if constexpr (kAsk == AskFor::kNextBlock) {
             __builtin_prefetch(ahead.at + v * kLanes * kInt8Depth, 0, kWideTiles ? kIntoSecondLevel : kIntoFirstLevel);
           }
