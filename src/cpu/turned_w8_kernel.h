@@ -7,7 +7,7 @@
 #include "cpu/product_kernel.h"
 #include "cpu/w8_kernel.h"
 
-#if defined(__AVX512BF16__) && defined(__AVX512VBMI__)
+#if defined(__AVX512BF16__) && defined(__AVX512VBMI__) && !defined(__AMX_BF16__)
 
 namespace millrace::cpu {
 namespace {

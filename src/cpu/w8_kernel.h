@@ -40,30 +40,56 @@ MILLRACE_INLINE void expand_f32(const char* group, char* out) {
   }
 }
 
-#if defined(__AVX512BF16__)
-/// A group of a panel as bf16, in tiles as kernels.h has them: [4][16 steps][16][2].
+#if defined(__AMX_BF16__)
+/// Which of 64 bytes go to the second byte of each word: 16 of them from `first` on.
+struct ByteToWord {
+  alignas(64) uint8_t from[64] = {};
+  constexpr explicit ByteToWord(int first) {
+    for (int word = 0; word < kLanes; ++word) from[word * 4 + 1] = static_cast<uint8_t>(first + word);
+  }
+};
+constexpr ByteToWord kByteToWord[] = {ByteToWord(0), ByteToWord(16), ByteToWord(32), ByteToWord(48)};
+
+/// A group of a panel as bf16, in tiles as kernels.h has them: [4][16 steps][16][2]. A byte of 128 more than its value
+/// in the second byte of 32768.0f makes 32768 + 128 + value of it, so that one multiply-add without rounding widens and
+/// scales.
 MILLRACE_INLINE void expand_bf16(const char* group, char* out) {
   constexpr int kVecs = kPanelColumns / kLanes;
   constexpr size_t kColumnTileBytes = kW8GroupElements / 2 * kLanes * 4;
   constexpr size_t kW8Ahead = 2048;  // asked for before it is written out
-  Vec low[kVecs];                    // scales of columns 0 to 7 of each vector, each twice
-  Vec high[kVecs];
+  constexpr float kBase = 32768.0f;
+  constexpr __mmask64 kSecondBytes = 0x2222222222222222;
+  Vec scale[kVecs][2];  // of columns 0 to 7 of each vector, each twice, and of 8 to 15
+  Vec base[kVecs][2];   // what the base and 128 come to
 #pragma clang loop unroll(full)
   for (int v = 0; v < kVecs; ++v) {
-    const Vec scale = group_scale(group, v);
-    low[v] = __builtin_shufflevector(scale, scale, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    high[v] = __builtin_shufflevector(scale, scale, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15);
+    const Vec all = group_scale(group, v);
+    scale[v][0] = __builtin_shufflevector(all, all, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    scale[v][1] = __builtin_shufflevector(all, all, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15);
+#pragma clang loop unroll(full)
+    for (int half = 0; half < 2; ++half) base[v][half] = scale[v][half] * -(kBase + 128.0f);
   }
+  const auto sign = _mm512_set1_epi8(static_cast<char>(0x80));
+  const auto words_of_base = reinterpret_cast<__m512i>(splat(kBase));
   const char* values = group + kW8ScaleBytes;
   for (int step = 0; step < kW8GroupElements / 2; ++step, values += kPanelColumns * 2, out += kLanes * 4) {
     __builtin_prefetch(values + kW8Ahead, 0, kIntoSecondLevel);
     __builtin_prefetch(values + kW8Ahead + 64, 0, kIntoSecondLevel);
 #pragma clang loop unroll(full)
-    for (int v = 0; v < kVecs; ++v) {
-      const Vec first = widen_bytes(values + v * 2 * kLanes) * low[v];
-      const Vec second = widen_bytes(values + (v * 2 + 1) * kLanes) * high[v];
-      store_as(out + v * kColumnTileBytes,
-               _mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(second), reinterpret_cast<__m512>(first)));
+    for (int v = 0; v < kVecs; v += 2) {
+      const auto bytes = load_as<__m512i>(values + v * 2 * kLanes) ^ sign;
+      Vec value[4];
+#pragma clang loop unroll(full)
+      for (int quarter = 0; quarter < 4; ++quarter) {
+        const auto from = load_as<__m512i>(kByteToWord[quarter].from);
+        const Vec word = reinterpret_cast<Vec>(_mm512_mask_permutexvar_epi8(words_of_base, kSecondBytes, from, bytes));
+        value[quarter] = fma(word, scale[v + quarter / 2][quarter % 2], base[v + quarter / 2][quarter % 2]);
+      }
+#pragma clang loop unroll(full)
+      for (int half = 0; half < 2; ++half) {
+        store_as(out + (v + half) * kColumnTileBytes, _mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(value[half * 2 + 1]),
+                                                                          reinterpret_cast<__m512>(value[half * 2])));
+      }
     }
   }
 }
@@ -76,7 +102,7 @@ MILLRACE_INLINE void expand_groups(const char* groups, int64_t steps, char* out)
     if constexpr (Format::kDepth == 1) {
       expand_f32(groups, out);
     } else {
-#if defined(__AVX512BF16__)
+#if defined(__AMX_BF16__)
       expand_bf16(groups, out);
 #endif
     }

@@ -133,6 +133,14 @@ EMULATED __m512i permutex2var_epi8(__m512i first, __m512i index, __m512i second)
   for (int i = 0; i < 4 * kWords; ++i) out[i] = (at[i] & 64) != 0 ? high[at[i] & 63] : low[at[i] & 63];
   return reinterpret_cast<__m512i>(out);
 }
+EMULATED __m512i mask_permutexvar_epi8(__m512i kept, __mmask64 mask, __m512i index, __m512i bytes) {
+  const auto from = reinterpret_cast<Bytes>(bytes), at = reinterpret_cast<Bytes>(index);
+  auto out = reinterpret_cast<Bytes>(kept);
+  for (int i = 0; i < 4 * kWords; ++i) {
+    if ((mask >> i & 1) != 0) out[i] = from[at[i] & 63];
+  }
+  return reinterpret_cast<__m512i>(out);
+}
 EMULATED __m512i ternarylogic_epi32(__m512i a, __m512i b, __m512i c, int function) {
   if (function != 0xF8) millrace::test::emulated_fault("vpternlogd");
   return reinterpret_cast<__m512i>(reinterpret_cast<Words>(a) |
@@ -304,6 +312,7 @@ inline void tile_dpbsud(int sum, int a, int b) {
 #define _mm512_movepi32_mask emulated::movepi32_mask
 #define _mm512_maskz_compress_epi32 emulated::maskz_compress_epi32
 #define _mm512_permutex2var_epi8 emulated::permutex2var_epi8
+#define _mm512_mask_permutexvar_epi8 emulated::mask_permutexvar_epi8
 #define _mm512_ternarylogic_epi32 emulated::ternarylogic_epi32
 #define _mm512_unpacklo_epi8 emulated::unpacklo_epi8
 #define _mm512_unpackhi_epi8 emulated::unpackhi_epi8
