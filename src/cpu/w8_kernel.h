@@ -52,7 +52,7 @@ constexpr ByteToWord kByteToWord[] = {ByteToWord(0), ByteToWord(16), ByteToWord(
 
 /// A group of a panel as bf16, in tiles as kernels.h has them: [4][16 steps][16][2]. A byte of 128 more than its value
 /// in the second byte of 32768.0f makes 32768 + 128 + value of it, so that one multiply-add without rounding widens and
-/// scales.
+/// scales: both products are exact, for scales up to 1e34.
 MILLRACE_INLINE void expand_bf16(const char* group, char* out) {
   constexpr int kVecs = kPanelColumns / kLanes;
   constexpr size_t kColumnTileBytes = kW8GroupElements / 2 * kLanes * 4;

@@ -100,7 +100,9 @@ EMULATED __m512 reduce_ps(__m512 value, int how) {
 EMULATED __m512 maskz_scalef_ps(__mmask16 kept, __m512 value, __m512 exponent) {
   Floats out{};
   for (int i = 0; i < kWords; ++i) {
-    if ((kept >> i & 1) != 0) out[i] = __builtin_ldexpf(value[i], static_cast<int>(__builtin_floorf(exponent[i])));
+    if ((kept >> i & 1) == 0) continue;
+    const bool is_number = exponent[i] == exponent[i];
+    out[i] = is_number ? __builtin_ldexpf(value[i], static_cast<int>(__builtin_floorf(exponent[i]))) : exponent[i];
   }
   return reinterpret_cast<__m512>(out);
 }
