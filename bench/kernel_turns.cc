@@ -26,8 +26,6 @@ using namespace millrace::cpu;
 
 namespace {
 
-/// Weights, keys and values are read from all over it, since caches must not hold them.
-constexpr size_t kMemoryBytes = size_t{256} << 20;
 constexpr int64_t kFeatures = 896;  // summed by each product
 constexpr int32_t kKeys = 2048;     // that a row of queries attends to
 
@@ -36,6 +34,9 @@ struct Options {
   std::string isa = "avx2";
   int runs = 15;
   uint32_t seed = 0;
+  size_t memory_mib = 256;
+  std::vector<std::string> kinds = {"bf16", "w8", "w8a8", "attention"};
+  std::vector<int> rows = {1, 2, 3, 4, 8, 16, 32, 64, 128, 512};
 };
 
 struct Build {
@@ -96,18 +97,23 @@ class Turns {
   std::minstd_rand dice_;
 };
 
-/// Walks over the memory in steps of `bytes`, from its beginning again where they don't fit any more.
+/// Walks over the memory in steps of `bytes`, from its beginning again where they don't fit any more. Weights, keys and
+/// values are read from all over it, so that a cache holds them only if it holds all of it.
 class Reader {
  public:
-  explicit Reader(const std::byte* memory) : memory_(memory) {}
+  explicit Reader(std::span<const std::byte> memory) : memory_(memory) {}
   const std::byte* next(size_t bytes) {
     constexpr size_t kPrefetched = 65536;  // kernels ask for what follows
-    if (at_ + 2 * bytes + kPrefetched > kMemoryBytes) at_ = 0;
-    return memory_ + std::exchange(at_, at_ + bytes);
+    const size_t needed = 2 * bytes + kPrefetched;
+    if (needed > memory_.size()) {
+      throw std::runtime_error(fmt::format("--memory: found {} bytes, a task needs {}", memory_.size(), needed));
+    }
+    if (at_ + needed > memory_.size()) at_ = 0;
+    return memory_.data() + std::exchange(at_, at_ + bytes);
   }
 
  private:
-  const std::byte* memory_;
+  std::span<const std::byte> memory_;
   size_t at_ = 0;
 };
 
@@ -130,6 +136,7 @@ std::vector<float> random_values(size_t count) {
 }
 
 enum class Format : uint8_t { kBf16, kW8, kInt8 };
+constexpr const char* kFormatNames[] = {"bf16", "w8", "w8a8"};
 
 /// The left operand of a product as ProductTask has it, in pages as the backend's scratch.
 struct Left {
@@ -214,8 +221,7 @@ void run_products(Turns& turns, const Kernels& first, Format format, int rows, R
                    .c = reinterpret_cast<float*>(sums.data()),
                    .scratch = scratch.data()};
   const int panels = rows <= 32 ? 600 : 19200 / rows;
-  constexpr const char* kNames[] = {"bf16", "w8", "w8a8"};
-  turns.run(fmt::format("{} product, {} rows", kNames[static_cast<int>(format)], rows),
+  turns.run(fmt::format("{} product, {} rows", kFormatNames[static_cast<int>(format)], rows),
             2.0 * rows * kFeatures * kPanelColumns * panels, [&](const Kernels& kernels) {
               const auto product = format == Format::kBf16   ? kernels.product_bf16
                                    : format == Format::kInt8 ? kernels.product_int8
@@ -276,11 +282,11 @@ void run_attention(Turns& turns, const Kernels& first, int head_dim, int rows, R
 }
 
 /// bf16 from -1 to 1, which 8-bit groups have as scales and values too.
-tensor::Buffer random_memory() {
-  auto memory = allocate_pages(kMemoryBytes);
+tensor::Buffer random_memory(size_t mebibytes) {
+  auto memory = allocate_pages(mebibytes << 20);
   std::minstd_rand engine(1);
   auto* words = reinterpret_cast<uint16_t*>(memory.data());
-  for (size_t i = 0; i < kMemoryBytes / 2; ++i) {
+  for (size_t i = 0; i < (mebibytes << 20) / 2; ++i) {
     words[i] = tensor::BFloat16::from_float(bench::draw_from(engine)).bits;
   }
   return memory;
@@ -294,14 +300,19 @@ void compare(const Options& options) {
   }
   std::vector<Build> builds;
   for (const std::string& path : options.builds) builds.push_back(open_build(path, options.isa));
-  const tensor::Buffer data = random_memory();
-  Reader memory(data.data());
+  const tensor::Buffer data = random_memory(options.memory_mib);
+  Reader memory({data.data(), options.memory_mib << 20});
   Turns turns(builds, options.runs, options.seed);
   const Kernels& first = *builds.front().kernels;
   fmt::print("GFLOP/s of one thread, median and best of {} turns; how many times as fast as the first\n", options.runs);
+  const auto asked_for = [&](const char* kind) {
+    return std::ranges::find(options.kinds, kind) != options.kinds.end();
+  };
   for (const Format format : {Format::kBf16, Format::kW8, Format::kInt8}) {
-    for (const int rows : {1, 2, 3, 4, 8, 16, 32, 64, 128, 512}) run_products(turns, first, format, rows, memory);
+    if (!asked_for(kFormatNames[static_cast<int>(format)])) continue;
+    for (const int rows : options.rows) run_products(turns, first, format, rows, memory);
   }
+  if (!asked_for("attention")) return;
   for (const int head_dim : {64, 128}) {
     for (const int rows : {4, 7, 14, 48}) run_attention(turns, first, head_dim, rows, memory);
   }
@@ -317,6 +328,19 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--runs", options.runs, "turns of each")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--seed", options.seed, "of whose turn it is")->capture_default_str();
+  app.add_option("--memory", options.memory_mib, "MiB that weights, keys and values are read from")
+      ->check(CLI::Range(size_t{1}, size_t{1} << 20))
+      ->capture_default_str();
+  app.add_option("--kinds", options.kinds, "what to compare")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::IsMember({"bf16", "w8", "w8a8", "attention"}))
+      ->capture_default_str();
+  app.add_option("--rows", options.rows, "rows of the products")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(1, 2048))
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
     compare(options);

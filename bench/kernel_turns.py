@@ -48,6 +48,10 @@ def main():
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder")
     parser.add_argument("--isa", default="avx2", choices=["avx2", "avx512", "avx512_bf16", "amx"])
     parser.add_argument("--runs", type=positive, default=15)
+    parser.add_argument("--memory", type=positive, default=256,
+                        help="MiB that weights, keys and values are read from: more than the last cache to measure memory")
+    parser.add_argument("--kinds", default="bf16,w8,w8a8,attention", help="what to compare")
+    parser.add_argument("--rows", default="1,2,3,4,8,16,32,64,128,512", help="rows of the products")
     add_seed(parser)
     options = parser.parse_args()
     command = compile_command(options.build, options.isa)
@@ -65,7 +69,8 @@ def main():
         machine_load.tell_at_exit()
         draw_seed(options)
         subprocess.run([options.build / "bench" / "kernel_turns", "--isa", options.isa, "--runs", str(options.runs),
-                        "--seed", str(options.seed), *objects], check=True)
+                        "--seed", str(options.seed), "--memory", str(options.memory), "--kinds", options.kinds,
+                        "--rows", options.rows, *objects], check=True)
 
 
 if __name__ == "__main__":
