@@ -7,7 +7,6 @@
 // Panels and heads are padded to whole tiles (Kernels::step_multiple, head_multiple).
 
 #include "cpu/product_kernel.h"
-#include "cpu/w8_kernel.h"
 
 namespace millrace::cpu {
 namespace {
@@ -73,17 +72,20 @@ MILLRACE_INLINE void store_sums(float* c) {
   _tile_stored(3, c + 48, kSumStride);
 }
 
+/// Adds to the sums of 16 columns the left tile times those columns over 16 steps of a panel.
+template <int kColumns>
+MILLRACE_INLINE void multiply_tile(const char* b) {
+  _tile_loadd(6 + kColumns % 2, b + kColumns * kTileBytes, kTileStride);
+  _tile_dpbf16ps(kColumns, 4, 6 + kColumns % 2);
+}
+
 /// Adds to the sums a tile of the left operand times 16 steps of a panel.
 MILLRACE_INLINE void multiply_tiles(const LeftTiles& left, const char* b) {
   _tile_loadd(4, left.data, left.row_stride);
-  _tile_loadd(6, b, kTileStride);
-  _tile_dpbf16ps(0, 4, 6);
-  _tile_loadd(7, b + kTileBytes, kTileStride);
-  _tile_dpbf16ps(1, 4, 7);
-  _tile_loadd(6, b + 2 * kTileBytes, kTileStride);
-  _tile_dpbf16ps(2, 4, 6);
-  _tile_loadd(7, b + 3 * kTileBytes, kTileStride);
-  _tile_dpbf16ps(3, 4, 7);
+  multiply_tile<0>(b);
+  multiply_tile<1>(b);
+  multiply_tile<2>(b);
+  multiply_tile<3>(b);
 }
 
 /// How far ahead of its use a panel is asked for that few rows stream, into the second-level cache: shortly, since the
@@ -225,45 +227,6 @@ void product_amx(const ProductTask& task) {
     blocked_rows<false>(task);
   } else {
     blocked_rows<true>(task);
-  }
-  _tile_release();
-}
-
-/// A group of a panel of 8 bits is one tile deep. Few rows: it is written out some groups before the tiles read it,
-/// since they cannot take what is on its way to the cache.
-void few_rows_w8_amx(const ProductTask& task) {
-  constexpr int64_t kAhead = 2;
-  constexpr int64_t kSlots = 4;
-  constexpr auto kSlotBytes = static_cast<int64_t>(kStepTilesBytes);
-  static_assert(kSlots * kTileSteps <= kW8ScratchSteps && kAhead < kSlots);
-  const int64_t groups = task.steps / kTileSteps;
-  const auto* panel = reinterpret_cast<const char*>(task.panel);
-  auto* scratch = reinterpret_cast<char*>(task.scratch);
-  LeftTiles left = left_tiles(task, 0, 0);
-  const auto expand = [&](int64_t group) __attribute__((always_inline)) {
-    if (group < groups) expand_bf16(panel + group * kW8GroupBytes, scratch + group % kSlots * kSlotBytes);
-  };
-  configure_product(task.rows);
-  task.accumulate ? load_sums(task.c) : clear_sums();
-  for (int64_t group = 0; group < kAhead; ++group) expand(group);
-  for (int64_t group = 0; group < groups; ++group) {
-    expand(group + kAhead);
-    const char* b = scratch + group % kSlots * kSlotBytes;
-    multiply_tiles(left, b);
-    left.data += left.tile_stride;
-  }
-  store_sums(task.c);
-  _tile_release();
-}
-
-void product_w8_amx(const ProductTask& task) {
-  if (task.rows <= kTileHeight) return few_rows_w8_amx(task);
-  auto* scratch = reinterpret_cast<char*>(task.scratch);
-  for (int64_t step = 0; step < task.steps; step += kLongW8Steps) {
-    const int64_t count = task.steps - step < kLongW8Steps ? task.steps - step : kLongW8Steps;
-    expand_groups<Bf16Format>(reinterpret_cast<const char*>(task.panel) + step / kTileSteps * kW8GroupBytes, count,
-                              scratch);
-    tile_rows<false>(task, step, count, scratch, nullptr, step == 0 && !task.accumulate);
   }
   _tile_release();
 }

@@ -14,6 +14,7 @@
 #include "cpu/amx_attention_kernel.h"
 #include "cpu/amx_int8_kernel.h"
 #include "cpu/amx_kernel.h"
+#include "cpu/amx_w8_kernel.h"
 #endif
 
 namespace millrace::cpu {
@@ -52,7 +53,7 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
 #else
     .product_w8_bf16 = nullptr,
 #endif
-    .product_w8_f32 = product_w8<F32Format>,
+    .product_w8_f32 = product_w8_f32,
 #if defined(__AMX_INT8__)
     .product_int8 = product_int8_amx,
 #else

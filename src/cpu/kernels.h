@@ -14,10 +14,11 @@
 /// Left operands (activations, queries, probabilities) are rows of bf16 where the set has a bf16 dot product
 /// (`bf16_left`), else rows of f32; with f32 compute always f32. Their rows are padded with zeros to whole steps.
 /// A panel of 8 bits holds, per group of 32 summed elements, the scales of the columns, [64] bf16, then the values as
-/// int8 [steps][64][depth], a step being as deep (1 or 2) as one of the left operand; with `turned_w8` as sign and
-/// magnitude, the bytes of a step in the order of turned_w8_byte().
-/// For left rows of 8 bits such a panel's steps are 4 deep and its values uint8, 128 more than the weight; the rows
-/// hold, per group, 32 values as the set's kernel reads them and their Int8Factors.
+/// int8 [steps][64][depth], a step being as deep (1 or 2) as one of the left operand. Such panels for rows of bf16 have
+/// the values in another order: with `turned_w8` a step's in that of turned_w8_byte(), as sign and magnitude; with
+/// `tiles` a group's in that of tiled_w8_byte(), as uint8, 128 more than the weight. For left rows of 8 bits such a
+/// panel's steps are 4 deep and its values uint8, 128 more than the weight; the rows hold, per group, 32 values as the
+/// set's kernel reads them and their Int8Factors.
 namespace millrace::cpu {
 
 inline constexpr int kPanelColumns = 64;  ///< columns of a weight panel
@@ -32,6 +33,8 @@ inline constexpr int kW8GroupBytes = kW8ScaleBytes + kW8GroupElements * kPanelCo
 inline constexpr int kInt8Depth = 4;         ///< summed elements of a step of a panel for left rows of 8 bits
 inline constexpr int kW8ScratchSteps = 256;  ///< steps of such a panel that are written out at a time
 inline constexpr size_t kW8ScratchBytes = size_t{kW8ScratchSteps} * kPanelColumns * 4;
+/// Kernels with tiles widen values of 8 bits by sums that larger scales would make infinite.
+inline constexpr float kMostTiledW8Scale = 0x1p104f;
 inline constexpr int kSumBlock = 1024;  ///< logits per partial sum of exp_sum
 inline constexpr int kMaxBlock = 64;    ///< logits per maximum of block_max
 
@@ -164,6 +167,14 @@ struct Kernels {
   const int vec = column / 16;  // of words
   const int word = column % 16 * 2 + element;
   return vec / 2 * 64 + word / 8 * 16 + vec % 2 * 8 + word % 8;
+}
+
+/// Where a group for kernels with tiles has the `element`th (0 to 31) value of a column: [2][16 steps][16][4], of 32
+/// columns each. Of the 64 values of a step, two a column, the first 16 lie in the second byte of each of 16 words, the
+/// next in the third, the fourth and the first.
+[[nodiscard]] constexpr int tiled_w8_byte(int column, int element) {
+  const int value = column % 32 * 2 + element % 2;
+  return column / 32 * 1024 + element / 2 * 64 + value % 16 * 4 + (value / 16 + 1) % 4;
 }
 
 /// Where a panel in tiles has the bf16 of a summed element and a column, counted in bf16.

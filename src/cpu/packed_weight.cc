@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 
 #include "base/check.h"
@@ -76,35 +77,63 @@ std::byte sign_and_magnitude(std::byte value) {
   return std::byte{static_cast<uint8_t>(number < 0 ? 0x80 | -number : number)};
 }
 
+/// A value of a panel whose kernels want it 128 larger, without a sign.
+std::byte without_sign(std::byte value) {
+  return value ^ std::byte{0x80};
+}
+
+/// Where a group of a panel of 8 bits has its values, counted from behind its scales, and as what.
+struct W8Places {
+  int (*byte)(int column, int element);
+  std::byte (*stored)(std::byte);
+  float most_scale = std::numeric_limits<float>::infinity();
+};
+
+W8Places w8_places(const Device& device, PanelFormat format) {
+  // The dot instruction takes values without a sign on this side.
+  if (format == PanelFormat::kInt8) {
+    return {[](int column, int element) {
+              return element / kInt8Depth * kInt8Depth * kPanelColumns + column * kInt8Depth + element % kInt8Depth;
+            },
+            without_sign};
+  }
+  if (!device.bf16_left()) {
+    return {[](int column, int element) { return element * kPanelColumns + column; },
+            [](std::byte value) { return value; }};
+  }
+  if (!device.kernels.turned_w8) return {tiled_w8_byte, without_sign, kMostTiledW8Scale};
+  return {[](int column, int element) { return element / 2 * 2 * kPanelColumns + turned_w8_byte(column, element % 2); },
+          sign_and_magnitude};
+}
+
 /// Writes 64 rows of 8 bits as columns of a panel.
 void pack_panel(const Device& device, std::span<const SourceRow<W8Matrix>> rows, const CpuPackedWeight& weight,
                 std::byte* panel) {
   const int64_t in_features = weight.in_features();
-  const auto depth = static_cast<size_t>(weight.layout().depth);
+  const W8Places places = w8_places(device, weight.layout().format);
   const int64_t groups = tensor::w8_groups(in_features);
-  const bool turned = weight.layout().format == PanelFormat::kW8 && device.bf16_left() && device.kernels.turned_w8;
-  // The dot instruction takes unsigned values on this side: 128 more.
-  const std::byte sign{weight.layout().format == PanelFormat::kInt8 ? uint8_t{0x80} : uint8_t{0}};
   for (int64_t group = 0; group < groups; ++group, panel += kW8GroupBytes) {
     const int64_t first = group * kW8GroupElements;
     const auto count = static_cast<size_t>(std::min<int64_t>(kW8GroupElements, in_features - first));
     for (size_t column = 0; column < rows.size(); ++column) {
       const auto& [matrix, row] = rows[column];
       if (matrix == nullptr) continue;
-      std::memcpy(panel + column * 2, matrix->scales + (row * groups + group) * 2, 2);
+      tensor::BFloat16 scale;
+      std::memcpy(&scale.bits, matrix->scales + (row * groups + group) * 2, 2);
+      if (scale.to_float() > places.most_scale) {
+        throw std::runtime_error(fmt::format("{}: a scale of {:.3g} of 8 bits, at most {:.3g} with AMX", matrix->name,
+                                             scale.to_float(), places.most_scale));
+      }
+      std::memcpy(panel + column * 2, &scale.bits, 2);
       const std::byte* values = matrix->values + row * in_features + first;
       if (std::find(values, values + count, std::byte{0x80}) != values + count) {
         throw std::runtime_error(fmt::format("{}: a weight of -128, wanted from -127 to 127", matrix->name));
       }
-      if (turned) {
-        for (size_t i = 0; i < count; ++i) {
-          const int at = turned_w8_byte(static_cast<int>(column), static_cast<int>(i % 2));
-          panel[kW8ScaleBytes + i / 2 * 2 * kPanelColumns + static_cast<size_t>(at)] = sign_and_magnitude(values[i]);
-        }
-        continue;
+      for (int i = 0; i < kW8GroupElements; ++i) {
+        const auto at = static_cast<size_t>(places.byte(static_cast<int>(column), i));
+        const auto of_row = static_cast<size_t>(i);
+        panel[kW8ScaleBytes + at] = places.stored(of_row < count ? values[of_row] : std::byte{0});
       }
-      std::byte* out = panel + kW8ScaleBytes + column * depth;
-      for (size_t i = 0; i < count; ++i) out[i / depth * depth * kPanelColumns + i % depth] = values[i] ^ sign;
     }
   }
 }

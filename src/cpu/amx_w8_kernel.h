@@ -1,0 +1,253 @@
+#pragma once
+
+// Products of panels of 8 bits with rows of bf16 on tile registers (AMX): groups are written out in bf16, in tiles,
+// into scratch that stays in the first-level cache. Included only by kernels.cc.
+
+#include "cpu/amx_kernel.h"
+
+namespace millrace::cpu {
+namespace {
+
+/// Which bytes of a vector go where, in each of the four quarters of its 64 values.
+struct ByteMoves {
+  alignas(64) uint8_t from[4][64] = {};
+};
+
+/// A value to the second byte of each word.
+constexpr ByteMoves kValueMoves = [] {
+  ByteMoves moves;
+  for (int at = 0; at < 64; ++at)
+    moves.from[at / 16][at % 16 * 4 + 1] = static_cast<uint8_t>(tiled_w8_byte(at / 2, at % 2));
+  return moves;
+}();
+
+/// A column's scale to the upper half of each of its two words.
+constexpr ByteMoves kScaleMoves = [] {
+  ByteMoves moves;
+  for (int at = 0; at < 64; ++at) {
+    for (int byte = 0; byte < 2; ++byte) {
+      moves.from[at / 16][at % 16 * 4 + 2 + byte] = static_cast<uint8_t>(at / 2 * 2 + byte);
+    }
+  }
+  return moves;
+}();
+
+/// How values are made of bytes: one of 128 more than its value in the second byte of 32768.0f makes 32768 + 128 +
+/// value of it, so that one multiply-add without rounding takes that away and scales, as long as a scale is at most
+/// kMostTiledW8Scale. One quarter's bytes lie in that place already; the others are moved there by permutations, for
+/// which there is one port.
+class W8Widening {
+ public:
+  /// 32 values, of the 16 words of a quarter of the bytes.
+  template <int kQuarter>
+  [[nodiscard]] MILLRACE_INLINE Vec words(__m512i bytes) const {
+    if constexpr (kQuarter == 0) {
+      constexpr int kOrOfBoth = 0xF8;  // a | (b & c)
+      return reinterpret_cast<Vec>(_mm512_ternarylogic_epi32(base_, bytes, second_bytes_, kOrOfBoth));
+    } else {
+      constexpr __mmask64 kSecondBytes = 0x2222222222222222;
+      const auto from = load_as<__m512i>(kValueMoves.from[kQuarter]);
+      return reinterpret_cast<Vec>(_mm512_mask_permutexvar_epi8(base_, kSecondBytes, from, bytes));
+    }
+  }
+
+ private:
+  __m512i base_ = _mm512_set1_epi32(0x47000000);  // 32768.0f
+  __m512i second_bytes_ = _mm512_set1_epi32(0xFF00);
+};
+
+/// Of 32 columns of a group.
+struct W8Scales {
+  Vec scale[4];
+  Vec base[4];  // what must be added to words() times scale
+
+  MILLRACE_INLINE explicit W8Scales(const char* scales) {
+    constexpr __mmask64 kUpperHalves = 0xCCCCCCCCCCCCCCCC;
+    const auto bytes = load_as<__m512i>(scales);
+#pragma clang loop unroll(full)
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      const auto from = load_as<__m512i>(kScaleMoves.from[quarter]);
+      scale[quarter] = reinterpret_cast<Vec>(_mm512_mask_permutexvar_epi8(__m512i{}, kUpperHalves, from, bytes));
+      base[quarter] = scale[quarter] * -(32768.0f + 128.0f);
+    }
+  }
+
+  /// The 64 values of a step, [4 quarters][16], a column's two beside each other.
+  MILLRACE_INLINE void widen(const W8Widening& widening, const char* from, Vec (&value)[4]) const {
+    const auto bytes = load_as<__m512i>(from);
+    value[0] = fma(widening.words<0>(bytes), scale[0], base[0]);
+    value[1] = fma(widening.words<1>(bytes), scale[1], base[1]);
+    value[2] = fma(widening.words<2>(bytes), scale[2], base[2]);
+    value[3] = fma(widening.words<3>(bytes), scale[3], base[3]);
+  }
+};
+
+constexpr int kW8Halves = 2;  // of a panel's columns: 32
+constexpr size_t kW8HalfScaleBytes = kW8ScaleBytes / kW8Halves;
+constexpr size_t kW8StepBytes = kPanelColumns;  // of a half
+constexpr size_t kW8HalfBytes = kTileSteps * kW8StepBytes;
+
+/// Calls step(values, step) for the 16 steps of half a group. One load for all of them, and from line to line: what the
+/// core reads ahead by itself goes by the place in the program of a load, and loses a quarter of the memory's speed
+/// with 16 loads in a row, or with lines left out. Asking far ahead helps only beside that.
+template <class Step>
+MILLRACE_INLINE void for_each_w8_step(const char* values, const Step& take) {
+  constexpr size_t kAhead = 8192;
+#pragma clang loop unroll(disable)
+  for (int step = 0; step < kTileSteps; ++step, values += kW8StepBytes) {
+    __builtin_prefetch(values + kAhead, 0, kIntoSecondLevel);
+    take(values, step);
+  }
+}
+
+/// Writes out half a group in bf16, [2][16 steps][16][2], as kernels.h has tiles; calls between(step) after each step.
+template <class Between>
+MILLRACE_INLINE void expand_half(const char* group, int half, char* out, const Between& between) {
+  const W8Widening widening;
+  const W8Scales scales(group + half * kW8HalfScaleBytes);
+  out += half * 2 * kTileBytes;
+  const auto expand_step = [&](const char* values, int step) __attribute__((always_inline)) {
+    Vec value[4];
+    scales.widen(widening, values, value);
+#pragma clang loop unroll(full)
+    for (int tile = 0; tile < 2; ++tile) {
+      store_as(out + tile * kTileBytes + step * kTileStride,
+               _mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(value[tile * 2 + 1]),
+                                   reinterpret_cast<__m512>(value[tile * 2])));
+    }
+    between(step);
+  };
+  for_each_w8_step(group + kW8ScaleBytes + half * kW8HalfBytes, expand_step);
+}
+
+MILLRACE_INLINE void expand_group(const char* group, char* out) {
+  for (int half = 0; half < kW8Halves; ++half) expand_half(group, half, out, [](int) {});
+}
+
+/// A group is one tile deep. Few rows: it is written out some groups before the tiles read it, since they cannot take
+/// what is on its way to the cache, and the tiles of a group are multiplied between the steps of another one.
+void few_rows_w8_amx(const ProductTask& task) {
+  constexpr int64_t kAhead = 2;
+  constexpr int64_t kSlots = 4;
+  static_assert(kSlots * kTileSteps <= kW8ScratchSteps && kAhead < kSlots);
+  const int64_t groups = task.steps / kTileSteps;
+  const auto* panel = reinterpret_cast<const char*>(task.panel);
+  auto* scratch = reinterpret_cast<char*>(task.scratch);
+  const auto group_at = [&](int64_t group) { return panel + group * kW8GroupBytes; };
+  const auto slot = [&](int64_t group) { return scratch + static_cast<size_t>(group % kSlots) * kStepTilesBytes; };
+  LeftTiles left = left_tiles(task, 0, 0);
+  configure_product(task.rows);
+  task.accumulate ? load_sums(task.c) : clear_sums();
+  const int64_t first = groups < kAhead ? groups : kAhead;
+  for (int64_t group = 0; group < first; ++group) expand_group(group_at(group), slot(group));
+  for (int64_t group = 0; group < groups - first; ++group) {
+    const char* b = slot(group);
+    const char* const from = group_at(group + kAhead);
+    char* const to = slot(group + kAhead);
+    _tile_loadd(4, left.data, left.row_stride);
+    expand_half(from, 0, to, [&](int step) __attribute__((always_inline)) {
+      if (step == 4) multiply_tile<0>(b);
+      if (step == 11) multiply_tile<1>(b);
+    });
+    expand_half(from, 1, to, [&](int step) __attribute__((always_inline)) {
+      if (step == 4) multiply_tile<2>(b);
+      if (step == 11) multiply_tile<3>(b);
+    });
+    left.data += left.tile_stride;
+  }
+  for (int64_t group = groups - first; group < groups; ++group) {
+    multiply_tiles(left, slot(group));
+    left.data += left.tile_stride;
+  }
+  store_sums(task.c);
+  _tile_release();
+}
+
+/// Elements of the left row that are kept in f32 at a time.
+constexpr int64_t kOneRowElements = 2048;
+static_assert(kOneRowElements * sizeof(float) <= kW8ScratchBytes);
+
+/// Rounds to bf16 without leaving f32: of a sum with 65536 times itself 24 bits remain, 8 of them of x, which is at
+/// most 127 times kMostTiledW8Scale.
+MILLRACE_INLINE Vec rounded_to_bf16(Vec x) {
+  const Vec factor = splat(65536.0f);
+  return fma(-x, factor, fma(x, factor, x));
+}
+
+typedef double Doubles __attribute__((vector_size(64)));
+
+/// sums [32 columns] += a left row · half a group. As a tile instruction does it: the even and the odd elements on
+/// their own, from zero on, then both together, then that to the sums.
+MILLRACE_INLINE void add_half_group(const float* left, const char* group, int half, const W8Widening& widening,
+                                    Vec (&sums)[2]) {
+  const W8Scales scales(group + half * kW8HalfScaleBytes);
+  Vec sum[4] = {};
+  const auto add_step = [&](const char* values, int step) __attribute__((always_inline)) {
+    Vec value[4];
+    scales.widen(widening, values, value);
+    const auto two = load_as<double>(left + step * 2);
+    const auto pair = reinterpret_cast<Vec>(Doubles{two, two, two, two, two, two, two, two});
+#pragma clang loop unroll(full)
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      sum[quarter] = fma(pair, rounded_to_bf16(value[quarter]), sum[quarter]);
+    }
+  };
+  for_each_w8_step(group + kW8ScaleBytes + half * kW8HalfBytes, add_step);
+#pragma clang loop unroll(full)
+  for (int v = 0; v < 2; ++v) {
+    const Vec low = sum[v * 2];
+    const Vec high = sum[v * 2 + 1];
+    sums[v] += __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
+               __builtin_shufflevector(low, high, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  }
+}
+
+/// One row, by vectors, which widen what they read and multiply it in f32, bit for bit as tiles do: what is stored for
+/// tiles costs more than they save. From two rows on they win.
+void one_row_w8_amx(const ProductTask& task) {
+  const auto* panel = reinterpret_cast<const char*>(task.panel);
+  const auto* row = reinterpret_cast<const char*>(task.left);
+  auto* wide = reinterpret_cast<float*>(task.scratch);
+  const int64_t elements = task.steps * 2;
+  const W8Widening widening;
+  Vec sums[kW8Halves][2] = {};
+  for (int v = 0; task.accumulate && v < kW8Halves * 2; ++v) sums[v / 2][v % 2] = load(task.c + v * kLanes);
+  for (int64_t first = 0; first < elements; first += kOneRowElements) {
+    const int64_t count = elements - first < kOneRowElements ? elements - first : kOneRowElements;
+    for (int64_t i = 0; i < count; i += kLanes) store(wide + i, widen_bf16(load_as<Halves>(row + (first + i) * 2)));
+    for (int64_t i = 0; i < count; i += kW8GroupElements, panel += kW8GroupBytes) {
+#pragma clang loop unroll(full)
+      for (int half = 0; half < kW8Halves; ++half) add_half_group(wide + i, panel, half, widening, sums[half]);
+    }
+  }
+  for (int v = 0; v < kW8Halves * 2; ++v) store(task.c + v * kLanes, sums[v / 2][v % 2]);
+}
+
+void many_rows_w8_amx(const ProductTask& task) {
+  constexpr int64_t kBlockGroups = kW8ScratchSteps / kTileSteps;
+  const int64_t groups = task.steps / kTileSteps;
+  const auto* panel = reinterpret_cast<const char*>(task.panel);
+  auto* scratch = reinterpret_cast<char*>(task.scratch);
+  for (int64_t first = 0; first < groups; first += kBlockGroups) {
+    const int64_t count = groups - first < kBlockGroups ? groups - first : kBlockGroups;
+    for (int64_t group = 0; group < count; ++group) {
+      expand_group(panel + (first + group) * kW8GroupBytes, scratch + static_cast<size_t>(group) * kStepTilesBytes);
+    }
+    tile_rows<false>(task, first * kTileSteps, count * kTileSteps, scratch, nullptr, first == 0 && !task.accumulate);
+  }
+  _tile_release();
+}
+
+void product_w8_amx(const ProductTask& task) {
+  constexpr unsigned kFlush = 0x8040;  // denormal numbers are zeros, as they are to tile instructions
+  void (*const rows)(const ProductTask&) = task.rows > kTileHeight              ? many_rows_w8_amx
+                                           : task.rows == 1 && !task.tiled_left ? one_row_w8_amx
+                                                                                : few_rows_w8_amx;
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | kFlush);
+  rows(task);
+  _mm_setcsr(before);
+}
+
+}  // namespace
+}  // namespace millrace::cpu
