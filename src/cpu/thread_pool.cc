@@ -19,20 +19,20 @@ constexpr int kHelperSpins = 4000;
 constexpr int kCallerSpins = 2000;
 thread_local bool inside_region = false;
 
-struct Ticket {
+struct Claims {
   uint32_t generation = 0;
-  uint32_t chunks = 0;
+  uint32_t end = 0;
   uint32_t next = 0;
-  [[nodiscard]] bool open() const { return next < chunks; }
+  [[nodiscard]] bool open() const { return next < end; }
 };
 
-Ticket unpack(uint64_t word) {
+Claims unpack(uint64_t word) {
   return {static_cast<uint32_t>(word >> 32), static_cast<uint32_t>(word >> 16) & 0xFFFFu,
           static_cast<uint32_t>(word) & 0xFFFFu};
 }
 
-uint64_t pack(Ticket ticket) {
-  return (uint64_t{ticket.generation} << 32) | (uint64_t{ticket.chunks} << 16) | ticket.next;
+uint64_t pack(Claims claims) {
+  return (uint64_t{claims.generation} << 32) | (uint64_t{claims.end} << 16) | claims.next;
 }
 
 }  // namespace
@@ -45,7 +45,7 @@ void pin_to_cpu(int cpu) {
   if (error != 0) log::warn("cannot pin a thread to CPU {}: {}", cpu, std::strerror(error));
 }
 
-ThreadPool::ThreadPool(int threads, const std::vector<int>& pin) {
+ThreadPool::ThreadPool(int threads, const std::vector<int>& pin) : zones_(static_cast<size_t>(std::max(threads, 1))) {
   CHECK(threads >= 1, "a pool of {} threads", threads);
   helpers_.reserve(static_cast<size_t>(threads - 1));
   try {
@@ -70,12 +70,12 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::end_helpers() {
   closing_.store(true);
-  wake_.fetch_add(1);
-  wake_.notify_all();
+  generation_.fetch_add(1);
+  generation_.notify_all();
   for (std::thread& helper : helpers_) helper.join();
 }
 
-void ThreadPool::run_erased(uint32_t chunks, Erased body, void* context) {
+void ThreadPool::run_erased(uint32_t chunks, uint32_t zones, Erased body, void* context) {
   if (chunks == 0) return;
   CHECK(chunks <= kMaxChunks, "a region of {} chunks, at most {} fit", chunks, kMaxChunks);
   CHECK(!inside_region, "parallel regions do not nest");
@@ -86,13 +86,15 @@ void ThreadPool::run_erased(uint32_t chunks, Erased body, void* context) {
   const std::lock_guard lock(run_mutex_);
   body_.store(body, std::memory_order_relaxed);
   context_.store(context, std::memory_order_relaxed);
+  zone_count_.store(zones, std::memory_order_relaxed);
   unfinished_.store(static_cast<int32_t>(chunks), std::memory_order_relaxed);
-  const uint32_t generation = unpack(ticket_.load(std::memory_order_relaxed)).generation + 1;
-  ticket_.store(pack({generation, chunks, 0}));
-  if (sleepers_.load() != 0) {
-    wake_.fetch_add(1);
-    wake_.notify_all();
+  const uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
+  const auto begin_of = [&](uint32_t zone) { return (chunks * zone + zones - 1) / zones; };  // one chunk: zone 0
+  for (uint32_t zone = 0; zone < zones; ++zone) {
+    zones_[zone].word.store(pack({generation, begin_of(zone + 1), begin_of(zone)}), std::memory_order_release);
   }
+  generation_.store(generation);
+  if (sleepers_.load() != 0) generation_.notify_all();
   work_on_region(0);
   for (int spin = 0; unfinished_.load(std::memory_order_acquire) != 0; ++spin) {
     if (spin < kCallerSpins) {
@@ -105,39 +107,46 @@ void ThreadPool::run_erased(uint32_t chunks, Erased body, void* context) {
 }
 
 void ThreadPool::work_on_region(int slot) {
-  uint64_t word = ticket_.load(std::memory_order_acquire);
   inside_region = true;
-  for (Ticket ticket = unpack(word); ticket.open(); ticket = unpack(word)) {
+  const uint32_t zones = zone_count_.load(std::memory_order_relaxed);
+  const auto own = static_cast<uint32_t>(slot) % zones;
+  empty_zone(zones_[own], true, slot);
+  for (uint32_t other = 1; other < zones; ++other) empty_zone(zones_[(own + other) % zones], false, slot);
+  inside_region = false;
+}
+
+void ThreadPool::empty_zone(Zone& zone, bool from_front, int slot) {
+  uint64_t word = zone.word.load(std::memory_order_acquire);
+  for (Claims claims = unpack(word); claims.open(); claims = unpack(word)) {
+    // They are those of the region that the word is of, or the exchange fails: a region ends when its zones are empty.
     const Erased body = body_.load(std::memory_order_relaxed);
     void* const context = context_.load(std::memory_order_relaxed);
-    if (!ticket_.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+    const uint32_t chunk = from_front ? claims.next++ : --claims.end;
+    if (!zone.word.compare_exchange_weak(word, pack(claims), std::memory_order_acq_rel, std::memory_order_acquire)) {
+      continue;
+    }
     try {
-      body(context, ticket.next, slot);
+      body(context, chunk, slot);
     } catch (...) {
       const std::lock_guard lock(failure_mutex_);
       if (!failure_) failure_ = std::current_exception();
     }
     if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1 && slot != 0) unfinished_.notify_one();
-    word = ticket_.load(std::memory_order_acquire);
+    word = zone.word.load(std::memory_order_acquire);
   }
-  inside_region = false;
 }
 
 void ThreadPool::helper_loop(int slot) {
-  int spins = 0;
+  uint32_t seen = 0;
   while (!closing_.load(std::memory_order_relaxed)) {
-    if (unpack(ticket_.load(std::memory_order_acquire)).open()) {
-      work_on_region(slot);
-      spins = 0;
-    } else if (++spins < kHelperSpins) {
-      spin_pause();
-    } else {
-      const int32_t seen = wake_.load();
+    for (int spin = 0; spin < kHelperSpins && generation_.load(std::memory_order_acquire) == seen; ++spin) spin_pause();
+    if (generation_.load(std::memory_order_acquire) == seen) {
       sleepers_.fetch_add(1);
-      if (!unpack(ticket_.load()).open() && !closing_.load()) wake_.wait(seen);
+      generation_.wait(seen);
       sleepers_.fetch_sub(1);
-      spins = 0;
     }
+    seen = generation_.load(std::memory_order_acquire);
+    work_on_region(slot);
   }
 }
 

@@ -31,23 +31,23 @@ class ThreadPool {
 
   [[nodiscard]] int threads() const { return static_cast<int>(helpers_.size()) + 1; }
 
-  /// body(uint32_t chunk, int slot), 0 <= slot < threads(). Rethrows the first exception after all chunks have ended.
+  /// body(uint32_t chunk, int slot), 0 <= slot < threads(). Chunks begin in the order of their numbers. Rethrows the
+  /// first exception after all chunks have ended.
   template <class Body>
   void run(uint32_t chunks, Body&& body) {
-    using Plain = std::remove_reference_t<Body>;
-    run_erased(chunks, [](void* context, uint32_t chunk, int slot) { (*static_cast<Plain*>(context))(chunk, slot); },
-               const_cast<void*>(static_cast<const void*>(&body)));
+    run_zones(chunks, 1, body);
   }
 
-  /// Cuts [0, items) into at most `kChunksPerThread` runs per thread and calls body(begin, end, slot) for each.
+  /// Cuts [0, items) into at most `kChunksPerThread` runs per thread and calls body(begin, end, slot) for each. A
+  /// thread takes what follows its last run, so that it reads one stretch of memory; one that has done its share takes
+  /// from the end of another's.
   template <class Body>
   void run_ranges(int64_t items, Body&& body) {
     if (items <= 0) return;
     const int64_t wanted = std::max<int64_t>(kMinChunks, int64_t{kChunksPerThread} * threads());
     const int64_t chunks = items < wanted ? items : wanted;
-    run(static_cast<uint32_t>(chunks), [&](uint32_t chunk, int slot) {
-      body(items * chunk / chunks, items * (chunk + 1) / chunks, slot);
-    });
+    run_zones(static_cast<uint32_t>(chunks), static_cast<uint32_t>(threads()),
+              [&](uint32_t chunk, int slot) { body(items * chunk / chunks, items * (chunk + 1) / chunks, slot); });
   }
 
  private:
@@ -55,20 +55,33 @@ class ThreadPool {
   static constexpr int kChunksPerThread = 12;
   static constexpr int kMinChunks = 24;
 
-  void run_erased(uint32_t chunks, Erased body, void* context);
+  /// Chunks that are claimed from either end: generation of the region (32 bits) | end (16) | next (16). By a
+  /// compare-exchange on the whole word, so that a late helper can never act on a region other than the one it read.
+  struct alignas(64) Zone {
+    std::atomic<uint64_t> word{0};
+  };
+
+  template <class Body>
+  void run_zones(uint32_t chunks, uint32_t zones, Body&& body) {
+    using Plain = std::remove_reference_t<Body>;
+    run_erased(
+        chunks, zones, [](void* context, uint32_t chunk, int slot) { (*static_cast<Plain*>(context))(chunk, slot); },
+        const_cast<void*>(static_cast<const void*>(&body)));
+  }
+  void run_erased(uint32_t chunks, uint32_t zones, Erased body, void* context);
   void work_on_region(int slot);
+  void empty_zone(Zone& zone, bool from_front, int slot);
   void helper_loop(int slot);
   void end_helpers();
 
-  // The region, published by ticket_: generation (32 bits) | chunks (16) | next chunk (16). A chunk is claimed by a
-  // compare-exchange on the whole ticket, so a late helper can never act on a region other than the one it read.
-  alignas(64) std::atomic<uint64_t> ticket_{0};
-  std::atomic<Erased> body_{nullptr};
+  std::vector<Zone> zones_;  // [threads], of which a region fills some
+  alignas(64) std::atomic<Erased> body_{nullptr};
   std::atomic<void*> context_{nullptr};
+  std::atomic<uint32_t> zone_count_{1};
+  alignas(64) std::atomic<uint32_t> generation_{0};  // rises when all zones of a region are filled, and at the end
+  std::atomic<bool> closing_{false};
   alignas(64) std::atomic<int32_t> unfinished_{0};
   alignas(64) std::atomic<int32_t> sleepers_{0};
-  std::atomic<int32_t> wake_{0};
-  std::atomic<bool> closing_{false};
 
   std::mutex run_mutex_;
   std::mutex failure_mutex_;

@@ -87,6 +87,50 @@ TEST_CASE("every chunk runs exactly once, whatever the thread count") {
   }
 }
 
+TEST_CASE("ranges cover every item once, and each of two threads takes what follows its last") {
+  for (const int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads, {});
+    for (int region = 0; region < 500; ++region) {
+      const int64_t items = region * 7 % 301;
+      std::vector<std::atomic<int>> runs(static_cast<size_t>(items));
+      std::vector<std::vector<std::pair<int64_t, int64_t>>> ranges(static_cast<size_t>(threads));
+      pool.run_ranges(items, [&](int64_t begin, int64_t end, int slot) {
+        ranges[static_cast<size_t>(slot)].emplace_back(begin, end);
+        for (int64_t i = begin; i < end; ++i) runs[static_cast<size_t>(i)].fetch_add(1, std::memory_order_relaxed);
+      });
+      for (const auto& count : runs) REQUIRE(count.load(std::memory_order_relaxed) == 1);
+      for (const auto& taken : ranges) {
+        if (threads != 2) continue;  // of more, two may take from the same share
+        int breaks = 0;              // on to the other's share, and then each range before the last one
+        for (size_t i = 1; i < taken.size(); ++i) {
+          breaks += taken[i].first != taken[i - 1].second && taken[i].second != taken[i - 1].first ? 1 : 0;
+        }
+        REQUIRE(breaks < 2);
+      }
+    }
+  }
+}
+
+TEST_CASE("what a thread cannot get to is done by the others") {
+  constexpr int64_t kItems = 1000;
+  ThreadPool pool(3, {});
+  std::atomic<int64_t> done{0};
+  std::atomic<bool> held{false};
+  std::atomic<int64_t> left_behind{0};
+  pool.run_ranges(kItems, [&](int64_t begin, int64_t end, int slot) {
+    if (slot != 0 && !held.exchange(true)) {
+      const auto deadline = std::chrono::steady_clock::now() + 10s;
+      while (done < kItems - (end - begin) && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+      left_behind = kItems - (end - begin) - done;
+    } else if (slot == 0) {
+      while (!held) std::this_thread::yield();  // the first helper's range is of its own share
+    }
+    done += end - begin;
+  });
+  REQUIRE(left_behind == 0);
+  REQUIRE(done == kItems);
+}
+
 TEST_CASE("what chunks wrote is visible after the region") {
   ThreadPool pool(3, {});
   std::vector<int64_t> values(1000);
