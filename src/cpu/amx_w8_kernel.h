@@ -239,14 +239,10 @@ void many_rows_w8_amx(const ProductTask& task) {
 }
 
 void product_w8_amx(const ProductTask& task) {
-  constexpr unsigned kFlush = 0x8040;  // denormal numbers are zeros, as they are to tile instructions
-  void (*const rows)(const ProductTask&) = task.rows > kTileHeight              ? many_rows_w8_amx
-                                           : task.rows == 1 && !task.tiled_left ? one_row_w8_amx
-                                                                                : few_rows_w8_amx;
-  const unsigned before = _mm_getcsr();
-  _mm_setcsr(before | kFlush);
-  rows(task);
-  _mm_setcsr(before);
+  flushing_subnormals(task.rows > kTileHeight              ? many_rows_w8_amx
+                      : task.rows == 1 && !task.tiled_left ? one_row_w8_amx
+                                                           : few_rows_w8_amx,
+                      task);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 // pages lie.
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <numeric>
 #include <optional>
 
@@ -44,11 +46,15 @@ std::unique_ptr<tensor::PackedWeight> pack_any(tensor::Backend& backend, const t
   return gate_up ? backend.pack_gate_up_w8(matrix, matrix, *w8) : backend.pack_w8({&matrix, 1}, *w8);
 }
 
-/// Weights as they are, in 8 bits, or in 8 bits with such inputs.
+/// Weights as they are, in 8 bits, and in 8 bits with such inputs.
+std::vector<std::optional<tensor::W8Inputs>> formats(const tensor::Backend& backend) {
+  if (!backend.packs_w8()) return {std::nullopt};
+  return {std::nullopt, tensor::W8Inputs::kExact, tensor::W8Inputs::kInt8};
+}
+
 std::optional<tensor::W8Inputs> any_format(Random& random, const tensor::Backend& backend) {
-  const int64_t choice = backend.packs_w8() ? random.integer(0, 2) : 0;
-  if (choice == 0) return std::nullopt;
-  return choice == 1 ? tensor::W8Inputs::kExact : tensor::W8Inputs::kInt8;
+  const auto all = formats(backend);
+  return all[static_cast<size_t>(random.integer(0, static_cast<int64_t>(all.size()) - 1))];
 }
 
 std::string_view name_of(const std::optional<tensor::W8Inputs>& w8) {
@@ -85,6 +91,39 @@ TEST_CASE("a row of a product does not depend on the other rows") {
           INFO("row " << rows[r] << " among " << count);
           REQUIRE(std::equal(some.begin() + static_cast<int64_t>(r) * out,
                              some.begin() + static_cast<int64_t>(r + 1) * out, whole.begin() + rows[r] * out));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a row of a product has the same bits alone, whatever the sizes of weights and inputs") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 35);
+  constexpr int64_t kIn = 2200;
+  constexpr int64_t kOut = 70;
+  constexpr int64_t kRows = 40;
+  // Values from 2^least to 2^most in size.
+  const auto of_any_size = [&](int64_t count, int64_t least, int64_t most) {
+    Values values = random.normal(count);
+    for (float& value : values) value = std::ldexp(value, static_cast<int>(random.integer(least, most)));
+    return values;
+  };
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    // Sums that lose most of what they add, and such that are subnormal.
+    for (const auto& [least, most] : {std::pair{-30, 30}, {20, 60}, {-85, -80}}) {
+      const HostMatrix stored(of_any_size(kOut * kIn, least, most), backend->compute_dtype(), kOut, kIn);
+      const Values x = reference::rounded(of_any_size(kRows * kIn, -50, -40), backend->compute_dtype());
+      std::vector<int64_t> rows(kRows);
+      std::iota(rows.begin(), rows.end(), 0);
+      for (const auto& w8 : formats(*backend)) {
+        INFO(backend_case.name << ", " << name_of(w8) << ", from 2^" << least << " to 2^" << most);
+        const auto weight = pack_any(*backend, stored.tensor(), false, w8);
+        const Values together = product_of_rows(*backend, *weight, false, x, rows);
+        for (const int64_t count : {1, 2, 3, 16}) {
+          const Values some = product_of_rows(*backend, *weight, false, x, {rows.begin(), rows.begin() + count});
+          REQUIRE(std::memcmp(some.data(), together.data(), some.size() * sizeof(float)) == 0);
         }
       }
     }

@@ -1,7 +1,6 @@
 // Weights of 8 bits: what they stand for, and that products with them are products with that.
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "conformance/harness.h"
@@ -128,41 +127,6 @@ TEST_CASE("matmul_silu_mul with weights of 8 bits is that with what these stand 
           run(*plain, Op::kMatmulSiluMul, *plain->pack_gate_up(plain_gate.tensor(), plain_up.tensor()), x, {});
       const bool same = got == reference::rounded(wanted, backend->compute_dtype());
       REQUIRE(same);
-    }
-  }
-}
-
-/// Values from 2^least to 2^most in size.
-Values of_any_size(Random& random, int64_t count, int64_t least, int64_t most) {
-  Values values = random.normal(count);
-  for (float& value : values) value = std::ldexp(value, static_cast<int>(random.integer(least, most)));
-  return values;
-}
-
-bool same_bits(const Values& a, const Values& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-TEST_CASE("a row of a product with weights of 8 bits has the same bits alone, whatever the sizes of both") {
-  INFO("seed " << test_seed());
-  Random random(test_seed() + 35);
-  constexpr int64_t kIn = 2200;
-  constexpr int64_t kOut = 70;
-  for (const BackendCase& backend_case : backend_cases()) {
-    const auto backend = backend_case.make();
-    // Sums that lose most of what they add, and such that are subnormal.
-    for (const auto& [least, most] : {std::pair{-30, 30}, {20, 60}, {-85, -80}}) {
-      INFO(backend_case.name << ", from 2^" << least << " to 2^" << most);
-      const Values weights = of_any_size(random, kOut * kIn, least, most);
-      const W8Storage storage = tensor::quantize_w8(HostMatrix(weights, DType::kF32, kOut, kIn).tensor());
-      const W8Matrix matrix = storage.view();
-      const auto weight = backend->pack_w8({&matrix, 1}, W8Inputs::kExact);
-      const Values x = reference::rounded(of_any_size(random, 40 * kIn, -50, -40), backend->compute_dtype());
-      const Values together = run(*backend, Op::kMatmul, *weight, x, {});
-      for (const int64_t rows : {1, 2, 16}) {
-        const Values some = run(*backend, Op::kMatmul, *weight, Values(x.begin(), x.begin() + rows * kIn), {});
-        REQUIRE(same_bits(some, Values(together.begin(), together.begin() + rows * kOut)));
-      }
     }
   }
 }

@@ -2,8 +2,8 @@
 
 // The instructions of AVX-512 and AMX that src/cpu's kernels use, in vector types that any compiler splits and plain
 // loops. Included before kernels.cc, so that its paths for processors that are not at hand run on the one that is. What
-// an instruction does is from Intel's Software Developer's Manual, volume 2; subnormal numbers are kept, which those of
-// bf16 flush. A tile instruction that would fault ends the program.
+// an instruction does is from Intel's Software Developer's Manual, volume 2, but subnormal numbers are kept, which those
+// of bf16 flush: of them only the tile instruction does. A tile instruction that would fault ends the program.
 
 #include <immintrin.h>
 
@@ -262,8 +262,8 @@ EMULATED Words word_of(const Tile& tile, int row, int word) {
 }
 
 /// The low and the high products are summed apart, then together, then to the tile.
-inline void tile_dpbf16ps(int sum, int a, int b) {
-  const Operands tile = operands(sum, a, b, "tdpbf16ps");
+/// Not inlined, so that no operation leaves what is around the call.
+__attribute__((noinline)) inline void add_bf16_products(const Operands& tile) {
   for (int row = 0; row < tile.sum.rows; ++row) {
     Floats low{}, high{};
     for (int step = 0; step < tile.b.rows; ++step) {
@@ -274,6 +274,13 @@ inline void tile_dpbf16ps(int sum, int a, int b) {
     const Floats added = row_of<Floats>(tile.sum, row) + (low + high);
     __builtin_memcpy(tile.sum.data[row], &added, static_cast<size_t>(tile.sum.row_bytes));
   }
+}
+inline void tile_dpbf16ps(int sum, int a, int b) {
+  constexpr unsigned kFlushSubnormals = 0x8040;
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | kFlushSubnormals);
+  add_bf16_products(operands(sum, a, b, "tdpbf16ps"));
+  _mm_setcsr(before);
 }
 /// Signed bytes of `a` times unsigned ones of `b`.
 inline void tile_dpbsud(int sum, int a, int b) {
