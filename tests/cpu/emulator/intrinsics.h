@@ -2,8 +2,8 @@
 
 // The instructions of AVX-512 and AMX that src/cpu's kernels use, in vector types that any compiler splits and plain
 // loops. Included before kernels.cc, so that its paths for processors that are not at hand run on the one that is. What
-// an instruction does is from Intel's Software Developer's Manual, volume 2, but subnormal numbers are kept, which those
-// of bf16 flush: of them only the tile instruction does. A tile instruction that would fault ends the program.
+// an instruction does is from Intel's Software Developer's Manual, volume 2, but subnormal numbers are kept, which
+// those of bf16 flush: of them only the tile instruction does. A tile instruction that would fault ends the program.
 
 #include <immintrin.h>
 
