@@ -1,7 +1,8 @@
 #pragma once
 
-// Products of panels of 8 bits with rows of bf16 on tile registers (AMX): groups are written out in bf16, in tiles,
-// into scratch that stays in the first-level cache. Included only by kernels.cc.
+// Products of panels of 8 bits with rows of bf16 where there are tile registers (AMX): groups are written out in bf16,
+// in tiles, into scratch that stays in the first-level cache, and multiplied there; one row is multiplied by vectors.
+// Included only by kernels.cc.
 
 #include "cpu/amx_kernel.h"
 
@@ -88,8 +89,8 @@ constexpr size_t kW8StepBytes = kPanelColumns;  // of a half
 constexpr size_t kW8HalfBytes = kTileSteps * kW8StepBytes;
 
 /// Calls step(values, step) for the 16 steps of half a group. One load for all of them, and from line to line: what the
-/// core reads ahead by itself goes by the place in the program of a load, and loses a quarter of the memory's speed
-/// with 16 loads in a row, or with lines left out. Asking far ahead helps only beside that.
+/// core reads ahead by itself presumably goes by the place in the program of a load, since 16 loads in a row, or lines
+/// left out, lose a quarter of the memory's speed (docs/cpu.md). Asking far ahead helps only beside that.
 template <class Step>
 MILLRACE_INLINE void for_each_w8_step(const char* values, const Step& take) {
   constexpr size_t kAhead = 8192;

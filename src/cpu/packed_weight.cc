@@ -71,39 +71,53 @@ void pack_panel(const Device& device, std::span<const SourceRow<HostTensor>> row
   }
 }
 
-/// A value of a turned panel: the magnitude, and the sign in the highest bit.
-std::byte sign_and_magnitude(std::byte value) {
-  const auto number = static_cast<int8_t>(value);
-  return std::byte{static_cast<uint8_t>(number < 0 ? 0x80 | -number : number)};
+using W8Group = std::byte[kW8GroupElements];
+
+/// What values of a turned panel are stored as: the magnitude, and the sign in the highest bit.
+void to_sign_and_magnitude(W8Group& values) {
+  for (std::byte& value : values) {
+    const auto number = static_cast<int8_t>(value);
+    value = std::byte{static_cast<uint8_t>(number < 0 ? 0x80 | -number : number)};
+  }
 }
 
-/// A value of a panel whose kernels want it 128 larger, without a sign.
-std::byte without_sign(std::byte value) {
-  return value ^ std::byte{0x80};
+/// For kernels that want values 128 larger, without a sign.
+void add_128(W8Group& values) {
+  for (std::byte& value : values) value ^= std::byte{0x80};
 }
 
 /// Where a group of a panel of 8 bits has its values, counted from behind its scales, and as what.
 struct W8Places {
-  int (*byte)(int column, int element);
-  std::byte (*stored)(std::byte);
+  uint16_t at[kPanelColumns][kW8GroupElements] = {};
+  void (*encode)(W8Group&) = [](W8Group&) {};
   float most_scale = std::numeric_limits<float>::infinity();
+
+  template <class At>
+  explicit W8Places(const At& place) {
+    for (int column = 0; column < kPanelColumns; ++column) {
+      for (int i = 0; i < kW8GroupElements; ++i) at[column][i] = static_cast<uint16_t>(place(column, i));
+    }
+  }
 };
 
 W8Places w8_places(const Device& device, PanelFormat format) {
-  // The dot instruction takes values without a sign on this side.
-  if (format == PanelFormat::kInt8) {
-    return {[](int column, int element) {
-              return element / kInt8Depth * kInt8Depth * kPanelColumns + column * kInt8Depth + element % kInt8Depth;
-            },
-            without_sign};
+  if (format == PanelFormat::kInt8) {  // the dot instruction takes values without a sign on this side
+    W8Places places([](int column, int i) {
+      return i / kInt8Depth * kInt8Depth * kPanelColumns + column * kInt8Depth + i % kInt8Depth;
+    });
+    places.encode = add_128;
+    return places;
   }
-  if (!device.bf16_left()) {
-    return {[](int column, int element) { return element * kPanelColumns + column; },
-            [](std::byte value) { return value; }};
+  if (!device.bf16_left()) return W8Places([](int column, int i) { return i * kPanelColumns + column; });
+  if (device.kernels.turned_w8) {
+    W8Places places([](int column, int i) { return i / 2 * 2 * kPanelColumns + turned_w8_byte(column, i % 2); });
+    places.encode = to_sign_and_magnitude;
+    return places;
   }
-  if (!device.kernels.turned_w8) return {tiled_w8_byte, without_sign, kMostTiledW8Scale};
-  return {[](int column, int element) { return element / 2 * 2 * kPanelColumns + turned_w8_byte(column, element % 2); },
-          sign_and_magnitude};
+  W8Places places(tiled_w8_byte);
+  places.encode = add_128;
+  places.most_scale = kMostTiledW8Scale;
+  return places;
 }
 
 /// Writes 64 rows of 8 bits as columns of a panel.
@@ -129,11 +143,11 @@ void pack_panel(const Device& device, std::span<const SourceRow<W8Matrix>> rows,
       if (std::find(values, values + count, std::byte{0x80}) != values + count) {
         throw std::runtime_error(fmt::format("{}: a weight of -128, wanted from -127 to 127", matrix->name));
       }
-      for (int i = 0; i < kW8GroupElements; ++i) {
-        const auto at = static_cast<size_t>(places.byte(static_cast<int>(column), i));
-        const auto of_row = static_cast<size_t>(i);
-        panel[kW8ScaleBytes + at] = places.stored(of_row < count ? values[of_row] : std::byte{0});
-      }
+      W8Group group_values = {};
+      std::copy_n(values, count, group_values);
+      places.encode(group_values);
+      std::byte* const out = panel + kW8ScaleBytes;
+      for (size_t i = 0; i < kW8GroupElements; ++i) out[places.at[column][i]] = group_values[i];
     }
   }
 }
