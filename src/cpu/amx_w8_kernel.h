@@ -17,8 +17,9 @@ struct ByteMoves {
 /// A value to the second byte of each word.
 constexpr ByteMoves kValueMoves = [] {
   ByteMoves moves;
-  for (int at = 0; at < 64; ++at)
+  for (int at = 0; at < 64; ++at) {
     moves.from[at / 16][at % 16 * 4 + 1] = static_cast<uint8_t>(tiled_w8_byte(at / 2, at % 2));
+  }
   return moves;
 }();
 
@@ -88,9 +89,8 @@ constexpr size_t kW8HalfScaleBytes = kW8ScaleBytes / kW8Halves;
 constexpr size_t kW8StepBytes = kPanelColumns;  // of a half
 constexpr size_t kW8HalfBytes = kTileSteps * kW8StepBytes;
 
-/// Calls step(values, step) for the 16 steps of half a group. One load for all of them, and from line to line: what the
-/// core reads ahead by itself presumably goes by the place in the program of a load, since 16 loads in a row, or lines
-/// left out, lose a quarter of the memory's speed (docs/cpu.md). Asking far ahead helps only beside that.
+/// Calls take(values, step) for the 16 steps of half a group, line after line: with every second one left for a second
+/// pass, one row lost a quarter of the memory's speed, and with 16 loads in a row some hundredths (docs/cpu.md).
 template <class Step>
 MILLRACE_INLINE void for_each_w8_step(const char* values, const Step& take) {
   constexpr size_t kAhead = 8192;

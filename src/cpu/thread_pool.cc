@@ -115,12 +115,13 @@ void ThreadPool::work_on_region(int slot) {
   inside_region = false;
 }
 
-void ThreadPool::empty_zone(Zone& zone, bool from_front, int slot) {
+void ThreadPool::empty_zone(Zone& zone, bool own, int slot) {
   uint64_t word = zone.word.load(std::memory_order_acquire);
   for (Claims claims = unpack(word); claims.open(); claims = unpack(word)) {
     // They are those of the region that the word is of, or the exchange fails: a region ends when its zones are empty.
     const Erased body = body_.load(std::memory_order_relaxed);
     void* const context = context_.load(std::memory_order_relaxed);
+    const bool from_front = own || zone_count_.load(std::memory_order_relaxed) == 1;
     const uint32_t chunk = from_front ? claims.next++ : --claims.end;
     if (!zone.word.compare_exchange_weak(word, pack(claims), std::memory_order_acq_rel, std::memory_order_acquire)) {
       continue;

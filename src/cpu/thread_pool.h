@@ -70,7 +70,7 @@ class ThreadPool {
   }
   void run_erased(uint32_t chunks, uint32_t zones, Erased body, void* context);
   void work_on_region(int slot);
-  void empty_zone(Zone& zone, bool from_front, int slot);
+  void empty_zone(Zone& zone, bool own, int slot);
   void helper_loop(int slot);
   void end_helpers();
 
