@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kHelperSpins = 4000;
 constexpr int kCallerSpins = 2000;
+constexpr uint32_t kClaims = 4;  // a claim takes such a part of what is left of a zone
 thread_local bool inside_region = false;
 
 struct Claims {
@@ -79,10 +80,7 @@ void ThreadPool::run_erased(uint32_t chunks, uint32_t zones, Erased body, void* 
   if (chunks == 0) return;
   CHECK(chunks <= kMaxChunks, "a region of {} chunks, at most {} fit", chunks, kMaxChunks);
   CHECK(!inside_region, "parallel regions do not nest");
-  if (helpers_.empty()) {
-    for (uint32_t chunk = 0; chunk < chunks; ++chunk) body(context, chunk, 0);
-    return;
-  }
+  if (helpers_.empty()) return body(context, 0, chunks, 0);
   const std::lock_guard lock(run_mutex_);
   body_.store(body, std::memory_order_relaxed);
   context_.store(context, std::memory_order_relaxed);
@@ -121,18 +119,25 @@ void ThreadPool::empty_zone(Zone& zone, bool own, int slot) {
     // They are those of the region that the word is of, or the exchange fails: a region ends when its zones are empty.
     const Erased body = body_.load(std::memory_order_relaxed);
     void* const context = context_.load(std::memory_order_relaxed);
-    const bool from_front = own || zone_count_.load(std::memory_order_relaxed) == 1;
-    const uint32_t chunk = from_front ? claims.next++ : --claims.end;
+    const bool ordered = zone_count_.load(std::memory_order_relaxed) == 1;
+    const uint32_t count = ordered ? 1 : std::max(1u, (claims.end - claims.next) / kClaims);
+    uint32_t begin = claims.next;
+    if (ordered || own) {
+      claims.next += count;
+    } else {
+      begin = claims.end -= count;
+    }
     if (!zone.word.compare_exchange_weak(word, pack(claims), std::memory_order_acq_rel, std::memory_order_acquire)) {
       continue;
     }
     try {
-      body(context, chunk, slot);
+      body(context, begin, begin + count, slot);
     } catch (...) {
       const std::lock_guard lock(failure_mutex_);
       if (!failure_) failure_ = std::current_exception();
     }
-    if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1 && slot != 0) unfinished_.notify_one();
+    const auto done = static_cast<int32_t>(count);
+    if (unfinished_.fetch_sub(done, std::memory_order_acq_rel) == done && slot != 0) unfinished_.notify_one();
     word = zone.word.load(std::memory_order_acquire);
   }
 }

@@ -35,25 +35,26 @@ class ThreadPool {
   /// first exception after all chunks have ended.
   template <class Body>
   void run(uint32_t chunks, Body&& body) {
-    run_zones(chunks, 1, body);
+    run_zones(chunks, 1, [&](uint32_t begin, uint32_t end, int slot) {
+      for (uint32_t chunk = begin; chunk < end; ++chunk) body(chunk, slot);
+    });
   }
 
-  /// Cuts [0, items) into at most `kChunksPerThread` runs per thread and calls body(begin, end, slot) for each. A
-  /// thread takes what follows its last run, so that it reads one stretch of memory; one that has done its share takes
-  /// from the end of another's.
+  /// Cuts [0, items) into ranges and calls body(begin, end, slot) for each. A thread takes what follows its last range,
+  /// so that it reads one stretch of memory; one that has done its share takes from the end of another's. A range is a
+  /// part of what is left of a share, one item at last, so that all threads end within about an item of each other.
   template <class Body>
   void run_ranges(int64_t items, Body&& body) {
     if (items <= 0) return;
-    const int64_t wanted = std::max<int64_t>(kMinChunks, int64_t{kChunksPerThread} * threads());
-    const int64_t chunks = items < wanted ? items : wanted;
+    const int64_t chunks = items < kMaxChunks ? items : kMaxChunks;
     run_zones(static_cast<uint32_t>(chunks), static_cast<uint32_t>(threads()),
-              [&](uint32_t chunk, int slot) { body(items * chunk / chunks, items * (chunk + 1) / chunks, slot); });
+              [&](uint32_t begin, uint32_t end, int slot) {
+                body(items * begin / chunks, items * end / chunks, slot);
+              });
   }
 
  private:
-  using Erased = void (*)(void* context, uint32_t chunk, int slot);
-  static constexpr int kChunksPerThread = 12;
-  static constexpr int kMinChunks = 24;
+  using Erased = void (*)(void* context, uint32_t begin, uint32_t end, int slot);  // chunks [begin, end)
 
   /// Chunks that are claimed from either end: generation of the region (32 bits) | end (16) | next (16). By a
   /// compare-exchange on the whole word, so that a late helper can never act on a region other than the one it read.
@@ -65,7 +66,10 @@ class ThreadPool {
   void run_zones(uint32_t chunks, uint32_t zones, Body&& body) {
     using Plain = std::remove_reference_t<Body>;
     run_erased(
-        chunks, zones, [](void* context, uint32_t chunk, int slot) { (*static_cast<Plain*>(context))(chunk, slot); },
+        chunks, zones,
+        [](void* context, uint32_t begin, uint32_t end, int slot) {
+          (*static_cast<Plain*>(context))(begin, end, slot);
+        },
         const_cast<void*>(static_cast<const void*>(&body)));
   }
   void run_erased(uint32_t chunks, uint32_t zones, Erased body, void* context);
