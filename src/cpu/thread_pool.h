@@ -47,10 +47,9 @@ class ThreadPool {
   void run_ranges(int64_t items, Body&& body) {
     if (items <= 0) return;
     const int64_t chunks = items < kMaxChunks ? items : kMaxChunks;
-    run_zones(static_cast<uint32_t>(chunks), static_cast<uint32_t>(threads()),
-              [&](uint32_t begin, uint32_t end, int slot) {
-                body(items * begin / chunks, items * end / chunks, slot);
-              });
+    run_zones(
+        static_cast<uint32_t>(chunks), static_cast<uint32_t>(threads()),
+        [&](uint32_t begin, uint32_t end, int slot) { body(items * begin / chunks, items * end / chunks, slot); });
   }
 
  private:
