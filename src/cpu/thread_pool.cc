@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kHelperSpins = 4000;
 constexpr int kCallerSpins = 2000;
-constexpr uint32_t kClaims = 4;  // a claim takes such a part of what is left of a zone
+constexpr uint32_t kPartsOfRest = 4;  // a claim takes one of so many parts of what is left of a zone
 thread_local bool inside_region = false;
 
 struct Claims {
@@ -120,7 +120,7 @@ void ThreadPool::empty_zone(Zone& zone, bool own, int slot) {
     const Erased body = body_.load(std::memory_order_relaxed);
     void* const context = context_.load(std::memory_order_relaxed);
     const bool ordered = zone_count_.load(std::memory_order_relaxed) == 1;
-    const uint32_t count = ordered ? 1 : std::max(1u, (claims.end - claims.next) / kClaims);
+    const uint32_t count = ordered ? 1 : std::max(1u, (claims.end - claims.next) / kPartsOfRest);
     uint32_t begin = claims.next;
     if (ordered || own) {
       claims.next += count;
