@@ -253,7 +253,8 @@ void run_attention(Turns& turns, const Kernels& first, int head_dim, int rows, R
   const size_t group_bytes = kGroupKeys * dim * 2;
   const std::vector<std::byte> q = left_rows(first, random_values(count * dim));
   const std::vector<int32_t> positions(count, kKeys);
-  const auto scratch = allocate_pages(count * (kBlockKeys + 17 + dim) * sizeof(float));
+  const size_t maxima = (count + 15) / 16 * 16 + 16;
+  const auto scratch = allocate_pages((count * (kBlockKeys + 16 + dim) + maxima) * sizeof(float));
   auto* const floats = reinterpret_cast<float*>(scratch.data());
   const size_t state = count * kBlockKeys;
   const AttentionRows task{.q = q.data(),
@@ -262,12 +263,12 @@ void run_attention(Turns& turns, const Kernels& first, int head_dim, int rows, R
                            .padded_dim = head_dim,
                            .scale = 0.125f,
                            .scores = floats,
-                           .state = {floats + state, floats + state + count, floats + state + count * 17}};
+                           .state = {floats + state, floats + state + maxima, floats + state + maxima + count * 16}};
   const int walks = rows <= 16 ? 40 : 8;
   turns.run(fmt::format("attention, {} rows of {}", rows, head_dim), 4.0 * rows * head_dim * kKeys * walks,
             [&](const Kernels& kernels) {
               for (int walk = 0; walk < walks; ++walk) {
-                std::fill(task.state.max, task.state.max + count, -1e30f);
+                std::fill(task.state.max, task.state.max + maxima, -1e30f);
                 std::fill(task.state.sum, task.state.sum + count * (16 + dim), 0.0f);
                 const std::byte* base = memory.next(kKeys / kGroupKeys * 2 * group_bytes);
                 for (int32_t key = 0; key < kKeys; key += kBlockKeys) {

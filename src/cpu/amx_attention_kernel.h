@@ -2,21 +2,11 @@
 
 // Attention on tile registers (AMX). Included only by kernels.cc.
 
-#include <type_traits>
-
 #include "cpu/amx_kernel.h"
 #include "cpu/attention_kernel.h"
 
 namespace millrace::cpu {
 namespace {
-
-/// Asks for a tile of the next block, line by line.
-MILLRACE_INLINE void ask_for_lines(const char* tile, int lines, size_t stride) {
-#pragma clang loop unroll(full)
-  for (int line = 0; line < lines; ++line) {
-    __builtin_prefetch(tile + static_cast<size_t>(line) * stride, 0, kIntoSecondLevel);
-  }
-}
 
 /// `rows` of left tile 4 and of the sums; tile 5 holds probabilities of 16 keys, tile 7 as many values.
 MILLRACE_INLINE void configure_attention(int rows) {
@@ -27,139 +17,231 @@ MILLRACE_INLINE void configure_attention(int rows) {
   _tile_loadconfig(&config);
 }
 
-/// Values are asked for between their tiles, but for the first group's: else memory were idle during the softmax. More
-/// than these would hold up what the softmax reads.
-constexpr int kGroupsAskedForEarly = 1;
+static_assert(kBandRows == kTileHeight);
 
-/// Up to 16 rows from `row` against one block. Tiles 0 to 3 hold the sums.
-template <bool kPrefetch>
-struct AttentionTile {
+/// Asks for the next block's keys and values in the order of memory, some lines each between the tiles' and the
+/// softmax's work: memory would be idle during what asks for nothing, and what asks for much at once waits.
+class NextBlock {
+ public:
+  MILLRACE_INLINE NextBlock(const AttentionRows& rows, const KeyBlock& block)
+      : block_(block), group_bytes_(kGroupKeys * rows.padded_dim * 2) {
+    const int bands = (rows.rows + kBandRows - 1) / kBandRows;
+    const int products = rows.padded_dim / 32 * kBlockGroups + rows.padded_dim / kLanes * kBlockGroups;
+    turns_ = rows.rows * (kBlockKeys / kLanes) + bands * products * kProductTurns;
+    const int lines = 2 * kBlockGroups * group_bytes_ / 64;
+    lines_ = lines / turns_;
+    rest_ = lines % turns_;
+    begin_group(0);
+  }
+
+  /// Before a tile product.
+  MILLRACE_INLINE void ask_at_product() {
+    for (int turn = 0; turn < kProductTurns; ++turn) ask();
+  }
+
+  /// Once for 16 probabilities.
+  MILLRACE_INLINE void ask() {
+    for (int line = 0; line < lines_; ++line) ask_for_line(64);
+    due_ += rest_;
+    const bool one_more = due_ >= turns_;
+    due_ -= one_more ? turns_ : 0;
+    ask_for_line(one_more ? 64 : 0);  // or for one twice, which costs less than a branch that nothing foretells
+  }
+
+ private:
+  static constexpr int kProductTurns = 2;
+
+  MILLRACE_INLINE void ask_for_line(int step) {
+    __builtin_prefetch(at_, 0, kIntoSecondLevel);
+    at_ += step;
+    if (at_ == end_) begin_group(group_ + 1);
+  }
+
+  MILLRACE_INLINE void begin_group(int group) {
+    if (group == 2 * kBlockGroups) {  // all is asked for
+      lines_ = 0;
+      rest_ = 0;
+      group = 0;
+    }
+    group_ = group;
+    at_ = reinterpret_cast<const char*>(group < kBlockGroups ? block_.next_k[group]
+                                                             : block_.next_v[group - kBlockGroups]);
+    end_ = at_ + group_bytes_;
+  }
+
+  const KeyBlock& block_;
+  int group_bytes_;
+  int turns_;
+  int lines_;  // per turn, and so many more in all
+  int rest_;
+  int due_ = 0;    // turns' parts of a line
+  int group_ = 0;  // K, then V
+  const char* at_ = nullptr;
+  const char* end_ = nullptr;
+};
+
+/// A group of keys, and the 64 channels from one.
+struct ValueStep {
+  int channel = 0;
+  int group = 0;
+};
+
+/// A band's products with a block. Tiles 0 to 3 hold the sums.
+struct BandTiles {
   const AttentionRows& rows;
   const KeyBlock& block;
-  int row;
+  NextBlock& next;
+  SoftmaxBand band = {};
 
-  [[nodiscard]] const char* k(int group) const { return reinterpret_cast<const char*>(block.k[group]); }
-  [[nodiscard]] const char* v(int group) const { return reinterpret_cast<const char*>(block.v[group]); }
-  [[nodiscard]] const char* next_k(int group) const { return reinterpret_cast<const char*>(block.next_k[group]); }
-  [[nodiscard]] const char* next_v(int group) const { return reinterpret_cast<const char*>(block.next_v[group]); }
+  /// Adds to the sums of a group the queries in tile 4 times its keys, 32 channels of both.
+  template <int kGroup>
+  MILLRACE_INLINE void score_group(size_t at) const {
+    next.ask_at_product();
+    if (kGroup >= band.groups) return;
+    _tile_loadd(6, reinterpret_cast<const char*>(block.k[kGroup]) + at, 64);
+    _tile_dpbf16ps(kGroup, 4, 6);
+  }
 
-  /// Queries times the four groups of keys, 32 channels at a time.
+  template <int kGroup>
+  MILLRACE_INLINE void store_scores() const {
+    if (kGroup < band.groups) {
+      _tile_stored(kGroup, rows.scores + band.first * kBlockKeys + kGroup * kGroupKeys, kBlockKeys * 4);
+    }
+  }
+
+  /// Queries times keys.
   MILLRACE_INLINE void score() const {
+    if (band.groups == 0) return;
     const size_t stride = static_cast<size_t>(rows.padded_dim) * 2;
-    const char* const q = reinterpret_cast<const char*>(rows.q) + static_cast<size_t>(row) * stride;
+    const char* const q = reinterpret_cast<const char*>(rows.q) + static_cast<size_t>(band.first) * stride;
     clear_sums();
     for (int channel = 0; channel < rows.padded_dim; channel += 32) {
       const size_t at = static_cast<size_t>(channel) * 32;  // bytes: 16 keys of 2 per channel
       _tile_loadd(4, q + channel * 2, stride);
-      if constexpr (kPrefetch) ask_for_lines(next_k(0) + at, 16, 64);
-      _tile_loadd(6, k(0) + at, 64);
-      _tile_dpbf16ps(0, 4, 6);
-      if constexpr (kPrefetch) ask_for_lines(next_k(1) + at, 16, 64);
-      _tile_loadd(6, k(1) + at, 64);
-      _tile_dpbf16ps(1, 4, 6);
-      if constexpr (kPrefetch) ask_for_lines(next_k(2) + at, 16, 64);
-      _tile_loadd(6, k(2) + at, 64);
-      _tile_dpbf16ps(2, 4, 6);
-      if constexpr (kPrefetch) ask_for_lines(next_k(3) + at, 16, 64);
-      _tile_loadd(6, k(3) + at, 64);
-      _tile_dpbf16ps(3, 4, 6);
+      score_group<0>(at);
+      score_group<1>(at);
+      score_group<2>(at);
+      score_group<3>(at);
     }
-    float* const scores = rows.scores + row * kBlockKeys;
-    _tile_stored(0, scores, kBlockKeys * 4);
-    _tile_stored(1, scores + 16, kBlockKeys * 4);
-    _tile_stored(2, scores + 32, kBlockKeys * 4);
-    _tile_stored(3, scores + 48, kBlockKeys * 4);
+    store_scores<0>();
+    store_scores<1>();
+    store_scores<2>();
+    store_scores<3>();
   }
 
-  /// Adds probabilities times values to the accumulators, 64 channels at a time and the 32 that may be left.
-  MILLRACE_INLINE void add_values() const {
-    int channel = 0;
-    for (; channel + 64 <= rows.padded_dim; channel += 64) add_values_to<true>(channel);
-    if (channel < rows.padded_dim) add_values_to<false>(channel);
+  /// Steps that add probabilities times values to the accumulators, a group of keys each for 64 channels at a time and
+  /// the 32 that may be left.
+  [[nodiscard]] MILLRACE_INLINE int value_steps() const { return (rows.padded_dim + 63) / 64 * band.groups; }
+
+  MILLRACE_INLINE void add_values(ValueStep& step) const {
+    const bool wide = step.channel + 64 <= rows.padded_dim;
+    wide ? add_group<true>(step) : add_group<false>(step);
+    if (++step.group == band.groups) step = {step.channel + 64, 0};
   }
 
   template <bool kWide>
-  MILLRACE_INLINE void add_values_to(int channel) const {
+  MILLRACE_INLINE void add_group(const ValueStep& at) const {
     const size_t stride = static_cast<size_t>(rows.padded_dim) * 4;  // of accumulators and of a step of values
-    const char* const p = reinterpret_cast<const char*>(rows.scores + row * kBlockKeys);
-    float* const acc = rows.state.acc + row * rows.padded_dim + channel;
-    const size_t at = static_cast<size_t>(channel) * 4;
-    _tile_loadd(0, acc, stride);
-    _tile_loadd(1, acc + 16, stride);
-    if constexpr (kWide) {
-      _tile_loadd(2, acc + 32, stride);
-      _tile_loadd(3, acc + 48, stride);
-    }
-    for (int group = 0; group < kBlockGroups; ++group) {
-      const char* const values = v(group) + at;
-      const char* const next = next_v(group) + at;
-      const bool asks = kPrefetch && group >= kGroupsAskedForEarly;
-      _tile_loadd(5, p + group * 32, kBlockKeys * 4);
-      if (asks) ask_for_lines(next, 8, stride);
-      _tile_loadd(7, values, stride);
-      _tile_dpbf16ps(0, 5, 7);
-      if (asks) ask_for_lines(next + 64, 8, stride);
-      _tile_loadd(7, values + 64, stride);
-      _tile_dpbf16ps(1, 5, 7);
+    const char* const p = reinterpret_cast<const char*>(rows.scores + band.first * kBlockKeys);
+    float* const acc = rows.state.acc + band.first * rows.padded_dim + at.channel;
+    if (at.group == 0) {
+      _tile_loadd(0, acc, stride);
+      _tile_loadd(1, acc + 16, stride);
       if constexpr (kWide) {
-        if (asks) ask_for_lines(next + 128, 8, stride);
-        _tile_loadd(7, values + 128, stride);
-        _tile_dpbf16ps(2, 5, 7);
-        if (asks) ask_for_lines(next + 192, 8, stride);
-        _tile_loadd(7, values + 192, stride);
-        _tile_dpbf16ps(3, 5, 7);
+        _tile_loadd(2, acc + 32, stride);
+        _tile_loadd(3, acc + 48, stride);
       }
     }
-    _tile_stored(0, acc, stride);
-    _tile_stored(1, acc + 16, stride);
+    const size_t column = static_cast<size_t>(at.channel) * 4;
+    const char* const values = reinterpret_cast<const char*>(block.v[at.group]) + column;
+    _tile_loadd(5, p + at.group * 32, kBlockKeys * 4);
+    next.ask_at_product();
+    _tile_loadd(7, values, stride);
+    _tile_dpbf16ps(0, 5, 7);
+    next.ask_at_product();
+    _tile_loadd(7, values + 64, stride);
+    _tile_dpbf16ps(1, 5, 7);
     if constexpr (kWide) {
-      _tile_stored(2, acc + 32, stride);
-      _tile_stored(3, acc + 48, stride);
+      next.ask_at_product();
+      _tile_loadd(7, values + 128, stride);
+      _tile_dpbf16ps(2, 5, 7);
+      next.ask_at_product();
+      _tile_loadd(7, values + 192, stride);
+      _tile_dpbf16ps(3, 5, 7);
     }
+    if (at.group == band.groups - 1) {
+      _tile_stored(0, acc, stride);
+      _tile_stored(1, acc + 16, stride);
+      if constexpr (kWide) {
+        _tile_stored(2, acc + 32, stride);
+        _tile_stored(3, acc + 48, stride);
+      }
+    }
+  }
+
+  /// Brings the accumulators to the new maxima.
+  MILLRACE_INLINE void scale_sums(const float* factor) const {
+    if (!any_lane(load(factor) != splat(1.0f))) return;
+    for (int r = 0; r < band.count; ++r) {
+      float* const acc = rows.state.acc + (band.first + r) * rows.padded_dim;
+      for (int i = 0; i < rows.padded_dim; i += kLanes) store(acc + i, load(acc + i) * factor[r]);
+    }
+  }
+
+  template <class Beside>
+  MILLRACE_INLINE void soften(Beside& beside) const {
+    alignas(64) float factor[kBandRows];
+    soften_band<Bf16Format>(rows, band, block.first_key, factor, beside);
+    scale_sums(factor);
   }
 };
 
-/// Softmax of all rows, and their accumulators brought to the new maxima.
-MILLRACE_INLINE void soften_tiles(const AttentionRows& rows, int32_t first_key) {
-  float factor[kMaxAttentionRows];
-  soften_rows<Bf16Format>(rows, first_key, factor);
-  for (int row = 0; row < rows.rows; ++row) {
-    if (factor[row] == 1.0f) continue;
-    float* acc = rows.state.acc + row * rows.padded_dim;
-    for (int i = 0; i < rows.padded_dim; i += kLanes) store(acc + i, load(acc + i) * factor[row]);
-  }
-}
+/// While a band's softmax keeps the vector units busy, tiles multiply the scores of the band after it and then the
+/// values of the one before.
+struct BesideBand {
+  const BandTiles& before;
+  const BandTiles& after;
+  ValueStep step = {};
+  int steps = before.value_steps();
+  int done = 0;
 
-/// Calls body for the 16 rows from each multiple of 16, and for what is left in a shape of its own.
-template <class Body>
-MILLRACE_INLINE void for_tile_rows(int count, const Body& body) {
-  const int whole = count / kTileHeight * kTileHeight;
-  body(0, std::true_type());
-  for (int row = kTileHeight; row < whole; row += kTileHeight) body(row, std::false_type());
-  if (whole == 0 || whole == count) return;
-  configure_attention(count - whole);
-  body(whole, std::false_type());
-  configure_attention(kTileHeight);
-}
-
-/// So many groups of the next block's values, before the softmax.
-MILLRACE_INLINE void ask_for_first_values(const AttentionRows& rows, const KeyBlock& block) {
-  for (int group = 0; group < kGroupsAskedForEarly; ++group) {
-    const auto* values = reinterpret_cast<const char*>(block.next_v[group]);
-    for (int line = 0; line < rows.padded_dim / 2; ++line) __builtin_prefetch(values + line * 64, 0, kIntoSecondLevel);
+  MILLRACE_INLINE void at_row(int r) {
+    if (r == 0) after.score();
+    for (const int so_far = steps * r / (kBandRows - 1); done < so_far; ++done) before.add_values(step);
   }
+  MILLRACE_INLINE void at_vector() { before.next.ask(); }
+};
+
+/// Whole bands in the rows [begin, end), or one.
+MILLRACE_INLINE void attend_bands(const AttentionRows& rows, const KeyBlock& block, NextBlock& next, int begin,
+                                  int end) {
+  BandTiles before{rows, block, next};
+  BandTiles band{rows, block, next, band_at(rows, begin, block.first_key)};
+  BandTiles after{rows, block, next};
+  band.score();
+  for (int row = begin; row < end; row += kBandRows) {
+    after.band = row + kBandRows < end ? band_at(rows, row + kBandRows, block.first_key) : SoftmaxBand();
+    BesideBand beside{before, after};
+    band.soften(beside);
+    before.band = band.band;
+    band.band = after.band;
+  }
+  ValueStep step;
+  for (int left = before.value_steps(); left > 0; --left) before.add_values(step);
 }
 
 void attention_block_amx(const AttentionRows& rows, const KeyBlock& block) {
   if (block.opens) configure_attention(rows.rows < kTileHeight ? rows.rows : kTileHeight);
-  for_tile_rows(rows.rows, [&](int row, auto first) __attribute__((always_inline)) {
-    AttentionTile<decltype(first)::value>{rows, block, row}.score();
-  });
-  ask_for_first_values(rows, block);
-  soften_tiles(rows, block.first_key);
-  for_tile_rows(rows.rows, [&](int row, auto first) __attribute__((always_inline)) {
-    AttentionTile<decltype(first)::value>{rows, block, row}.add_values();
-  });
+  const int whole = rows.rows / kTileHeight * kTileHeight;
+  NextBlock next(rows, block);
+  if (whole == 0 || whole == rows.rows) {
+    attend_bands(rows, block, next, 0, rows.rows);
+  } else {
+    attend_bands(rows, block, next, 0, whole);
+    configure_attention(rows.rows - whole);
+    attend_bands(rows, block, next, whole, rows.rows);
+    configure_attention(kTileHeight);
+  }
   if (block.closes) _tile_release();
 }
 

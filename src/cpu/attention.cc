@@ -41,23 +41,28 @@ struct Unit {
   int32_t count = 0;
   int32_t split_begin = 0;
   int32_t split_end = 0;
-  size_t states = 0;  ///< where those of its splits begin among all units', and behind them its total; in floats
+  size_t states = 0;  ///< where those of its splits begin among all units', the first to become its total; in floats
 
   /// Of all its heads, one after another: kTileRows at most.
   [[nodiscard]] int32_t rows() const { return heads * count; }
 };
 
+int64_t max_floats(int32_t rows) {
+  return round_up(rows, 16) + 16;
+}
+
 /// Whole cache lines, since neighbours are written by other threads.
 size_t state_floats(int32_t rows, int32_t padded) {
-  return static_cast<size_t>(round_up(int64_t{rows} * (1 + 16 + padded), 16));
+  return static_cast<size_t>(max_floats(rows) + int64_t{rows} * (16 + padded));
 }
 
 AttentionState state_at(float* floats, int32_t rows) {
-  return {.max = floats, .sum = floats + rows, .acc = floats + rows + rows * 16};
+  float* const sum = floats + max_floats(rows);
+  return {.max = floats, .sum = sum, .acc = sum + int64_t{rows} * 16};
 }
 
 void reset(const AttentionState& state, int32_t rows, int32_t padded) {
-  std::fill(state.max, state.max + rows, -1e30f);
+  std::fill(state.max, state.max + max_floats(rows), -1e30f);
   std::fill(state.sum, state.sum + rows * 16, 0.0f);
   std::fill(state.acc, state.acc + rows * padded, 0.0f);
 }
@@ -244,15 +249,11 @@ void walk_split(const Op& op, const Unit& unit, const AttentionRows& rows, int32
 void store_output(const Op& op, const Unit& unit, const AttentionState& state) {
   const int32_t padded = op.cache.padded_dim();
   for (int32_t i = 0; i < unit.rows(); ++i) {
-    float sum = 0.0f;
-    for (int lane = 0; lane < 16; ++lane) sum += state.sum[i * 16 + lane];
-    float* acc = state.acc + i * padded;
-    const float inverse = 1.0f / sum;
-    for (int32_t channel = 0; channel < padded; ++channel) acc[channel] *= inverse;
     const auto [row, head] = query_of(op, unit, i);
     std::byte* to = row_of<std::byte>(op.out, op.batch.row_begin[unit.sequence] + row) +
                     static_cast<size_t>(head * op.shape.head_dim) * tensor::size_of(op.out.dtype);
-    op.device.store_row(acc, to, op.out.dtype, op.shape.head_dim);
+    op.device.kernels.attention_output(state.acc + i * padded, state.sum + i * 16, op.shape.head_dim,
+                                       op.out.dtype == tensor::DType::kBF16, to);
   }
 }
 
@@ -311,10 +312,11 @@ void run_whole_units(const Op& op, const std::vector<Unit>& units) {
     const Unit& unit = units[i];
     const Workspace space(op.device.slot_scratch[static_cast<size_t>(slot)], op.cache);
     AttentionRows rows = load_queries(op, unit, space);
-    rows.state = state_at(space.partial, unit.rows());
     const AttentionState total = state_at(space.total, unit.rows());
-    reset(total, unit.rows(), rows.padded_dim);
-    for (int32_t split = unit.split_begin; split < unit.split_end; ++split) {
+    rows.state = total;
+    walk_split(op, unit, rows, unit.split_begin, space);
+    rows.state = state_at(space.partial, unit.rows());
+    for (int32_t split = unit.split_begin + 1; split < unit.split_end; ++split) {
       walk_split(op, unit, rows, split, space);
       op.device.kernels.attention_merge(unit.rows(), rows.padded_dim, total, rows.state);
     }
@@ -331,7 +333,7 @@ void run_split_units(const Op& op, std::vector<Unit> units) {
     Unit& unit = units[i];
     for (int32_t split = unit.split_begin; split < unit.split_end; ++split) items.emplace_back(i, split);
     unit.states = floats;
-    floats += static_cast<size_t>(unit.split_end - unit.split_begin + 1) * state_floats(unit.rows(), padded);
+    floats += static_cast<size_t>(unit.split_end - unit.split_begin) * state_floats(unit.rows(), padded);
   }
   float* const states = op.device.shared_scratch.reserve_as<float>(floats);
   const auto state_of = [&](const Unit& unit, int32_t split) {
@@ -348,9 +350,8 @@ void run_split_units(const Op& op, std::vector<Unit> units) {
   });
   for_each_item(op.device.pool, units.size(), [&](size_t i, int) {
     const Unit& unit = units[i];
-    const AttentionState total = state_of(unit, unit.split_end);
-    reset(total, unit.rows(), padded);
-    for (int32_t split = unit.split_begin; split < unit.split_end; ++split) {
+    const AttentionState total = state_of(unit, unit.split_begin);
+    for (int32_t split = unit.split_begin + 1; split < unit.split_end; ++split) {
       op.device.kernels.attention_merge(unit.rows(), padded, total, state_of(unit, split));
     }
     store_output(op, unit, total);

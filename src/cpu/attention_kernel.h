@@ -3,14 +3,10 @@
 // One block of 64 keys of streaming softmax attention. Included only by kernels.cc.
 
 #include "cpu/microkernel.h"
+#include "cpu/softmax_kernel.h"
 
 namespace millrace::cpu {
 namespace {
-
-/// The running maximum before any visible key; finite, so that differences of maxima are never NaN.
-constexpr float kNoMax = -1e30f;
-/// Scores and maxima are held in units of ln 2, so that probabilities are powers of 2.
-constexpr float kLog2E = 1.44269504088896341f;
 
 /// Rows whose tiles all ask for a share of the next block; of more, the first tile does, a small part of the time.
 constexpr int kAskingRows = 3 * kTileRows;
@@ -28,7 +24,8 @@ MILLRACE_INLINE void score_rows(const AttentionRows& rows, const KeyBlock& block
   const RowStrides strides(q_stride);
   constexpr size_t kGroupStep = kGroupKeys * Format::kColumnStep;
   const Share share = share_of_asking_tile<R>(rows, row, static_cast<size_t>(steps) * kGroupStep, kGroupStep);
-  for (int group = 0; group < kBlockGroups; group += kTileVecs) {
+  const int groups = groups_seen(rows, row + R - 1, block.first_key);
+  for (int group = 0; group < groups; group += kTileVecs) {
     Vec acc[R][kTileVecs] = {};
     const char* q = reinterpret_cast<const char*>(rows.q) + static_cast<size_t>(row) * q_stride;
     size_t offset = 0;
@@ -48,57 +45,6 @@ MILLRACE_INLINE void score_rows(const AttentionRows& rows, const KeyBlock& block
       ahead += share.step;
     }
     store_tile(acc, rows.scores + row * kBlockKeys + group * kGroupKeys, kBlockKeys);
-  }
-}
-
-/// Turns the scores of a row into probabilities relative to the new maximum; returns the factor of what was summed
-/// before. Keys that the row cannot see weigh exactly nothing, so that a block without visible keys changes nothing.
-/// The probabilities replace the scores in place, as a left operand.
-template <class Format, bool kAllVisible>
-MILLRACE_INLINE float soften_row(const AttentionRows& rows, int row, int32_t first_key) {
-  constexpr int kVecs = kBlockKeys / kLanes;
-  const int32_t position = rows.position[row];
-  const int32_t oldest = rows.window > 0 ? position - rows.window + 1 : 0;
-  const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  float* scores = rows.scores + row * kBlockKeys;
-  const auto visible = [&](int v) __attribute__((always_inline)) {
-    const Ints key = lane + (first_key + v * kLanes);
-    return (key <= position) & (key >= oldest);
-  };
-  const float scale = rows.scale * kLog2E;
-  Vec score[kVecs];
-  for (int v = 0; v < kVecs; ++v) {
-    score[v] = load(scores + v * kLanes) * scale;
-    if constexpr (!kAllVisible) score[v] = visible(v) ? score[v] : splat(kNoMax);
-  }
-  const float old_max = rows.state.max[row];
-  const float block_max = lane_max(max(max(score[0], score[1]), max(score[2], score[3])));
-  const float new_max = block_max > old_max ? block_max : old_max;
-  // Mostly the maximum stays, and 2^0 is exactly 1.
-  const float factor = new_max == old_max ? 1.0f : exp2_nonpositive(splat(old_max - new_max))[0];
-  float* sum = rows.state.sum + row * kLanes;
-  Vec total = load(sum) * factor;
-  for (int v = 0; v < kVecs; ++v) {
-    Vec p = exp2_nonpositive(score[v] - new_max);
-    if constexpr (!kAllVisible) p = visible(v) ? p : Vec{};
-    total = total + p;
-    Format::store_left(
-        reinterpret_cast<std::byte*>(scores) + static_cast<size_t>(v * kLanes) * (Format::kLeftStep / Format::kDepth),
-        p);
-  }
-  store(sum, total);
-  rows.state.max[row] = new_max;
-  return factor;
-}
-
-template <class Format>
-MILLRACE_INLINE void soften_rows(const AttentionRows& rows, int32_t first_key, float* factor) {
-  for (int row = 0; row < rows.rows; ++row) {
-    const int32_t position = rows.position[row];
-    const bool all_visible =
-        first_key + kBlockKeys - 1 <= position && (rows.window <= 0 || first_key >= position - rows.window + 1);
-    factor[row] =
-        all_visible ? soften_row<Format, true>(rows, row, first_key) : soften_row<Format, false>(rows, row, first_key);
   }
 }
 
@@ -122,7 +68,8 @@ MILLRACE_INLINE void gather_values(const AttentionRows& rows, const KeyBlock& bl
     for (int v = 0; v < V; ++v) acc[r][v] *= factor[row + r];
   }
   const char* p = reinterpret_cast<const char*>(rows.scores) + static_cast<size_t>(row) * kLeftStride;
-  for (int group = 0; group < kBlockGroups; ++group) {
+  const int groups = groups_seen(rows, row + R - 1, block.first_key);
+  for (int group = 0; group < groups; ++group) {
     const char* values = reinterpret_cast<const char*>(block.v[group]) + first_column;
     const char* ahead = reinterpret_cast<const char*>(block.next_v[group]) + kGroupSteps * first_column + share.first;
     for (int step = 0; step < kGroupSteps; ++step) {
@@ -159,7 +106,10 @@ void attention_block(const AttentionRows& rows, const KeyBlock& block) {
     asks(row) ? score_rows<Format, R, true>(rows, block, row) : score_rows<Format, R, false>(rows, block, row);
   });
   float factor[kMaxAttentionRows];
-  soften_rows<Format>(rows, block.first_key, factor);
+  NothingBeside nothing;
+  for (int row = 0; row < rows.rows; row += kBandRows) {
+    soften_band<Format>(rows, band_at(rows, row, block.first_key), block.first_key, factor + row, nothing);
+  }
   for_row_tiles(rows.rows, [&](auto count, int row) {
     constexpr int R = decltype(count)::kCount;
     asks(row) ? gather_channels<Format, R, true>(rows, block, factor, row, 0)
@@ -178,6 +128,21 @@ void attention_merge(int rows, int padded_dim, const AttentionState& into, const
     float* acc = into.acc + row * padded_dim;
     const float* other = from.acc + row * padded_dim;
     for (int i = 0; i < padded_dim; i += kLanes) store(acc + i, load(acc + i) * keep + load(other + i) * add);
+  }
+}
+
+void attention_output(const float* acc, const float* sum, int64_t count, bool as_bf16, std::byte* out) {
+  const float inverse = 1.0f / lane_sum(load(sum));
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t lanes = count - i < kLanes ? count - i : kLanes;
+    const Vec value = load(acc + i) * inverse;
+    if (!as_bf16) {
+      store_part(reinterpret_cast<float*>(out) + i, value, lanes);
+    } else if (const Halves narrow = narrow_bf16(value); lanes == kLanes) {
+      store_as(out + i * 2, narrow);
+    } else {
+      __builtin_memcpy(out + i * 2, &narrow, static_cast<size_t>(lanes) * 2);
+    }
   }
 }
 

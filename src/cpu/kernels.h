@@ -65,7 +65,7 @@ inline constexpr int kInt8LeftTileBytes = kTileHeight * (kW8GroupElements + stat
 
 /// The running softmax of some query rows over the keys seen so far. Lanes of `sum` are added up at the end.
 struct AttentionState {
-  float* max = nullptr;  // [rows]
+  float* max = nullptr;  // [rows], readable for 16 floats from each
   float* sum = nullptr;  // [rows, 16]
   float* acc = nullptr;  // [rows, padded_dim]
 };
@@ -125,6 +125,8 @@ struct Kernels {
   void (*gather_values_bf16)(const std::byte* const* values, int padded_dim, std::byte* out);
   /// into ← into merged with `from`, the softmax over the keys that follow.
   void (*attention_merge)(int rows, int padded_dim, const AttentionState& into, const AttentionState& from);
+  /// out = acc / Σ sum[16], `count` channels of a row, as bf16 or f32.
+  void (*attention_output)(const float* acc, const float* sum, int64_t count, bool as_bf16, std::byte* out);
 
   /// out = bf16(in), round to nearest even.
   void (*narrow)(const float* in, uint16_t* out, int64_t count);

@@ -114,8 +114,8 @@ MILLRACE_INLINE Vec exp(Vec x) {
   return x < splat(-87.3f) ? Vec{} : value;
 }
 
-/// 2^x to about 2 ulp for x from -126 to 0; 0 below, exactly 1 at 0, NaN of NaN. The polynomial is our own fit to 2^x
-/// on [0, 1], the least largest relative error (8e-8) of those that are 1 at 0.
+/// 2^x to about 2 ulp for x from -126 to 0 and what rounding puts above; 0 below, exactly 1 at 0, NaN of NaN. The
+/// polynomial is our own fit to 2^x on [0, 1], the least largest relative error (8e-8) of those that are 1 at 0.
 MILLRACE_INLINE Vec exp2_nonpositive(Vec x) {
   const auto fraction_power = [](Vec r) __attribute__((always_inline)) {
     Vec p = splat(1.8671300495e-3f);

@@ -208,7 +208,7 @@ struct WorkBounds {
 
 /// Raised with every change of what any backend makes of a model, down to a bit, so that a build does not take pages
 /// that one with other kernels has stored.
-inline constexpr int kArithmeticRevision = 2;
+inline constexpr int kArithmeticRevision = 3;
 
 class Backend {
  public:

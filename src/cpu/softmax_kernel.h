@@ -1,0 +1,194 @@
+#pragma once
+
+// The softmax of rows of scores over one block of 64 keys. Included only by kernels.cc.
+
+#include "cpu/simd.h"
+
+namespace millrace::cpu {
+namespace {
+
+/// The running maximum before any visible key; finite, so that differences of maxima are never NaN.
+constexpr float kNoMax = -1e30f;
+/// The score of a key that a row cannot see; scaled, it is below kNoMax still.
+constexpr float kUnseen = -3e38f;
+/// Maxima are held in units of ln 2, so that probabilities are powers of 2.
+constexpr float kLog2E = 1.44269504088896341f;
+
+/// Rows that share a pass: their maxima fill a vector.
+constexpr int kBandRows = kLanes;
+
+/// Up to 16 rows against a block, of whose groups of keys the first `groups` are visible to some of them.
+struct SoftmaxBand {
+  int first = 0;  ///< row
+  int count = 0;
+  int groups = 0;
+};
+
+/// How many groups of the block are visible to rows up to `row`, whose positions do not fall.
+MILLRACE_INLINE int groups_seen(const AttentionRows& rows, int row, int32_t first_key) {
+  const int32_t keys = rows.position[row] + 1 - first_key;
+  if (keys >= kBlockKeys) return kBlockGroups;
+  return keys <= 0 ? 0 : (keys + kGroupKeys - 1) / kGroupKeys;
+}
+
+MILLRACE_INLINE SoftmaxBand band_at(const AttentionRows& rows, int first, int32_t first_key) {
+  const int left = rows.rows - first;
+  const int count = left < kBandRows ? left : kBandRows;
+  return {first, count, groups_seen(rows, first + count - 1, first_key)};
+}
+
+MILLRACE_INLINE bool all_visible(const AttentionRows& rows, const SoftmaxBand& band, int32_t first_key) {
+  const int32_t oldest = rows.position[band.first + band.count - 1] - rows.window + 1;
+  return first_key + kBlockKeys - 1 <= rows.position[band.first] && (rows.window <= 0 || first_key >= oldest);
+}
+
+/// Lane i: the largest lane of rows[i].
+MILLRACE_INLINE Vec lane_maxima(const Vec (&rows)[kBandRows]) {
+  Vec halves[8];  // lanes 0 to 7 of row i, then those of row i + 8
+  for (int i = 0; i < 8; ++i) {
+    const Vec a = rows[i];
+    const Vec b = rows[i + 8];
+    halves[i] = max(__builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
+                    __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31));
+  }
+  Vec quarters[4];  // four lanes each of rows i, i + 8, i + 4, i + 12
+  for (int i = 0; i < 4; ++i) {
+    const Vec a = halves[i];
+    const Vec b = halves[i + 4];
+    quarters[i] = max(__builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27),
+                      __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31));
+  }
+  Vec pairs[2];  // in each quarter two lanes of row i, two of row i + 2
+  for (int i = 0; i < 2; ++i) {
+    const Vec a = quarters[i];
+    const Vec b = quarters[i + 2];
+    pairs[i] = max(__builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
+                   __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31));
+  }
+  const Vec a = pairs[0];
+  const Vec b = pairs[1];
+  const Vec mixed = max(__builtin_shufflevector(a, b, 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30),
+                        __builtin_shufflevector(a, b, 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31));
+  return __builtin_shufflevector(mixed, mixed, 0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+}
+
+/// The softmax of rows over the first groups of a block. Keys that a row cannot see weigh exactly nothing.
+template <class Format, bool kAllVisible>
+struct BlockSoftmax {
+  const AttentionRows& rows;
+  int32_t first_key;
+  int groups;  ///< all of them if kAllVisible
+
+  [[nodiscard]] MILLRACE_INLINE float* scores(int row) const { return rows.scores + row * kBlockKeys; }
+  [[nodiscard]] MILLRACE_INLINE int vectors() const { return kAllVisible ? kBlockGroups : groups; }
+
+  /// Whether the row sees the keys of the `v`th vector.
+  [[nodiscard]] MILLRACE_INLINE Ints visible(int row, int v) const {
+    const int32_t position = rows.position[row];
+    const int32_t oldest = rows.window > 0 ? position - rows.window + 1 : 0;
+    const Ints key = Ints{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + (first_key + v * kLanes);
+    return (key <= position) & (key >= oldest);
+  }
+
+  /// In some lane is the largest of the scores that the row sees.
+  [[nodiscard]] MILLRACE_INLINE Vec largest_lanes(int row) const {
+    const auto score = [&](int v) __attribute__((always_inline)) {
+      const Vec all = load(scores(row) + v * kLanes);
+      return kAllVisible ? all : visible(row, v) ? all : splat(kUnseen);
+    };
+    Vec largest = score(0);
+    for (int v = 1; v < vectors(); ++v) largest = max(score(v), largest);
+    return largest;
+  }
+
+  /// Turns the scores into probabilities relative to the maximum, which take their place as a left operand; what was
+  /// summed before is multiplied by `factor`.
+  template <class Beside>
+  MILLRACE_INLINE void soften(int row, float maximum, float factor, Beside& beside) const {
+    constexpr size_t kLeftBytes = kLanes * (Format::kLeftStep / Format::kDepth);
+    const float scale = rows.scale * kLog2E;
+    auto* const left = reinterpret_cast<std::byte*>(scores(row));
+    Vec p[kBlockGroups];
+    for (int v = 0; v < vectors(); ++v) {
+      beside.at_vector();
+      p[v] = exp2_nonpositive(fma(load(scores(row) + v * kLanes), splat(scale), splat(-maximum)));
+      if constexpr (!kAllVisible) p[v] = visible(row, v) ? p[v] : Vec{};
+    }
+    float* const sum = rows.state.sum + row * kLanes;
+    Vec total = load(sum) * factor;
+    for (int v = 0; v < vectors(); ++v) {
+      total = total + p[v];
+      Format::store_left(left + v * kLeftBytes, p[v]);
+    }
+    for (int v = vectors(); v < kBlockGroups; ++v) Format::store_left(left + v * kLeftBytes, Vec{});
+    store(sum, total);
+  }
+};
+
+/// No work beside the softmax.
+struct NothingBeside {
+  MILLRACE_INLINE void at_row(int) {}
+  MILLRACE_INLINE void at_vector() {}
+};
+
+/// Up to so many rows are taken one by one: maxima by vectors take longer.
+constexpr int kSingleRows = 8;
+
+template <class Softmax, class Beside>
+MILLRACE_INLINE void soften_singly(const Softmax& softmax, const SoftmaxBand& band, float* factor, Beside& beside) {
+  const AttentionRows& rows = softmax.rows;
+  const float scale = rows.scale * kLog2E;
+  store(factor, splat(1.0f));
+  for (int r = 0; r < band.count; ++r) {
+    beside.at_row(r);
+    float& maximum = rows.state.max[band.first + r];
+    const float before = maximum;
+    const float largest = lane_max(softmax.largest_lanes(band.first + r)) * scale;
+    if (largest > before) {  // which is rare
+      maximum = largest;
+      factor[r] = exp2_nonpositive(splat(before - largest))[0];
+    }
+    softmax.soften(band.first + r, maximum, factor[r], beside);
+  }
+}
+
+/// All maxima first, then the rows.
+template <class Softmax, class Beside>
+MILLRACE_INLINE void soften_together(const Softmax& softmax, const SoftmaxBand& band, float* factor, Beside& beside) {
+  const AttentionRows& rows = softmax.rows;
+  beside.at_row(0);
+  Vec largest[kBandRows];
+  for (int r = 0; r < band.count; ++r) largest[r] = softmax.largest_lanes(band.first + r);
+  for (int r = band.count; r < kBandRows; ++r) largest[r] = splat(kUnseen);
+  float* const state = rows.state.max + band.first;
+  const Vec before = load(state);
+  const Vec now = max(lane_maxima(largest) * (rows.scale * kLog2E), before);
+  store(factor, exp2_nonpositive(before - now));
+  alignas(64) float maxima[kLanes];
+  store(maxima, now);
+  for (int r = 0; r < band.count; ++r) state[r] = maxima[r];  // behind them may be another head's
+  for (int r = 0; r < band.count; ++r) {
+    if (r > 0) beside.at_row(r);
+    softmax.soften(band.first + r, maxima[r], factor[r], beside);
+  }
+}
+
+/// Turns the scores of a band into probabilities relative to the new maxima. `factor` [16]: of what was summed before,
+/// 1 where the maximum stays. Calls beside.at_row(r) before the `r`th row, and
+/// at_vector() before each 16 probabilities, for work that is to overlap with this.
+template <class Format, class Beside>
+MILLRACE_INLINE void soften_band(const AttentionRows& rows, const SoftmaxBand& band, int32_t first_key, float* factor,
+                                 Beside& beside) {
+  const auto soften = [&](const auto& softmax) __attribute__((always_inline)) {
+    if (band.count <= kSingleRows) return soften_singly(softmax, band, factor, beside);
+    soften_together(softmax, band, factor, beside);
+  };
+  if (all_visible(rows, band, first_key)) {
+    soften(BlockSoftmax<Format, true>{rows, first_key, kBlockGroups});
+  } else {
+    soften(BlockSoftmax<Format, false>{rows, first_key, band.groups});
+  }
+}
+
+}  // namespace
+}  // namespace millrace::cpu
