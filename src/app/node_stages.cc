@@ -117,6 +117,10 @@ NodeStages::NodeStages(const model::ModelConfig& config, const NodeStagesOptions
 Result<std::unique_ptr<NodeStages>> NodeStages::load(const model::Checkpoint& checkpoint,
                                                      const model::ModelConfig& config,
                                                      const NodeStagesOptions& options) {
+  const auto wanted = model::parse_quantization(options.quantization);
+  if (wanted.has_error()) return wanted.error();
+  const auto chosen = model::choose_quantization(config.quantization, *wanted);
+  if (chosen.has_error()) return chosen.error();
   std::unique_ptr<NodeStages> stages(new NodeStages(config, options));
   RETURN_IF_ERROR(stages->load_all(checkpoint));
   return stages;

@@ -62,10 +62,13 @@ class W8Widening {
 struct W8Scales {
   Vec scale[4];
   Vec base[4];  // what must be added to words() times scale
+  bool exact;   // all are powers of two: a value times its scale is a bf16 as it is
 
   MILLRACE_INLINE explicit W8Scales(const char* scales) {
+    constexpr int32_t kFractionsOfBf16 = 0x007F007F;  // of two
     constexpr __mmask64 kUpperHalves = 0xCCCCCCCCCCCCCCCC;
     const auto bytes = load_as<__m512i>(scales);
+    exact = !any_lane((load_as<Ints>(scales) & kFractionsOfBf16) != 0);
 #pragma clang loop unroll(full)
     for (int quarter = 0; quarter < 4; ++quarter) {
       const auto from = load_as<__m512i>(kScaleMoves.from[quarter]);
@@ -183,17 +186,22 @@ MILLRACE_INLINE void add_half_group(const float* left, const char* group, int ha
                                     Vec (&sums)[2]) {
   const W8Scales scales(group + half * kW8HalfScaleBytes);
   Vec sum[4] = {};
-  const auto add_step = [&](const char* values, int step) __attribute__((always_inline)) {
-    Vec value[4];
-    scales.widen(widening, values, value);
-    const auto two = load_as<double>(left + step * 2);
-    const auto pair = reinterpret_cast<Vec>(Doubles{two, two, two, two, two, two, two, two});
+  const auto add_steps = [&](auto round) __attribute__((always_inline)) {
+    const auto add_step = [&](const char* values, int step) __attribute__((always_inline)) {
+      Vec value[4];
+      scales.widen(widening, values, value);
+      const auto two = load_as<double>(left + step * 2);
+      const auto pair = reinterpret_cast<Vec>(Doubles{two, two, two, two, two, two, two, two});
 #pragma clang loop unroll(full)
-    for (int quarter = 0; quarter < 4; ++quarter) {
-      sum[quarter] = fma(pair, rounded_to_bf16(value[quarter]), sum[quarter]);
-    }
+      for (int quarter = 0; quarter < 4; ++quarter) sum[quarter] = fma(pair, round(value[quarter]), sum[quarter]);
+    };
+    for_each_w8_step(group + kW8ScaleBytes + half * kW8HalfBytes, add_step);
   };
-  for_each_w8_step(group + kW8ScaleBytes + half * kW8HalfBytes, add_step);
+  if (scales.exact) {
+    add_steps([](Vec value) __attribute__((always_inline)) { return value; });
+  } else {
+    add_steps([](Vec value) __attribute__((always_inline)) { return rounded_to_bf16(value); });
+  }
 #pragma clang loop unroll(full)
   for (int v = 0; v < 2; ++v) {
     const Vec low = sum[v * 2];

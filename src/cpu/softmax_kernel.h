@@ -131,30 +131,9 @@ struct NothingBeside {
   MILLRACE_INLINE void at_vector() {}
 };
 
-/// Up to so many rows are taken one by one: maxima by vectors take longer.
-constexpr int kSingleRows = 8;
-
-template <class Softmax, class Beside>
-MILLRACE_INLINE void soften_singly(const Softmax& softmax, const SoftmaxBand& band, float* factor, Beside& beside) {
-  const AttentionRows& rows = softmax.rows;
-  const float scale = rows.scale * kLog2E;
-  store(factor, splat(1.0f));
-  for (int r = 0; r < band.count; ++r) {
-    beside.at_row(r);
-    float& maximum = rows.state.max[band.first + r];
-    const float before = maximum;
-    const float largest = lane_max(softmax.largest_lanes(band.first + r)) * scale;
-    if (largest > before) {  // which is rare
-      maximum = largest;
-      factor[r] = exp2_nonpositive(splat(before - largest))[0];
-    }
-    softmax.soften(band.first + r, maximum, factor[r], beside);
-  }
-}
-
 /// All maxima first, then the rows.
 template <class Softmax, class Beside>
-MILLRACE_INLINE void soften_together(const Softmax& softmax, const SoftmaxBand& band, float* factor, Beside& beside) {
+MILLRACE_INLINE void soften_rows(const Softmax& softmax, const SoftmaxBand& band, float* factor, Beside& beside) {
   const AttentionRows& rows = softmax.rows;
   beside.at_row(0);
   Vec largest[kBandRows];
@@ -174,19 +153,15 @@ MILLRACE_INLINE void soften_together(const Softmax& softmax, const SoftmaxBand& 
 }
 
 /// Turns the scores of a band into probabilities relative to the new maxima. `factor` [16]: of what was summed before,
-/// 1 where the maximum stays. Calls beside.at_row(r) before the `r`th row, and
-/// at_vector() before each 16 probabilities, for work that is to overlap with this.
+/// 1 where the maximum stays. Calls beside.at_row(r) before the `r`th row and at_vector() before each 16 probabilities,
+/// for work that is to overlap with this.
 template <class Format, class Beside>
 MILLRACE_INLINE void soften_band(const AttentionRows& rows, const SoftmaxBand& band, int32_t first_key, float* factor,
                                  Beside& beside) {
-  const auto soften = [&](const auto& softmax) __attribute__((always_inline)) {
-    if (band.count <= kSingleRows) return soften_singly(softmax, band, factor, beside);
-    soften_together(softmax, band, factor, beside);
-  };
   if (all_visible(rows, band, first_key)) {
-    soften(BlockSoftmax<Format, true>{rows, first_key, kBlockGroups});
+    soften_rows(BlockSoftmax<Format, true>{rows, first_key, kBlockGroups}, band, factor, beside);
   } else {
-    soften(BlockSoftmax<Format, false>{rows, first_key, band.groups});
+    soften_rows(BlockSoftmax<Format, false>{rows, first_key, band.groups}, band, factor, beside);
   }
 }
 

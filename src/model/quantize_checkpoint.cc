@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "base/check.h"
 #include "base/json.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
@@ -104,7 +105,8 @@ Header describe(const std::vector<Source>& sources) {
   return header;
 }
 
-Result<void> write_weights(const std::vector<Source>& sources, std::string header, const fs::path& path) {
+Result<void> write_weights(const std::vector<Source>& sources, Quantization quantization, std::string header,
+                           const fs::path& path) {
   std::ofstream file(path, std::ios::binary);
   const auto write = [&file](const void* data, size_t bytes) {
     file.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
@@ -112,7 +114,7 @@ Result<void> write_weights(const std::vector<Source>& sources, std::string heade
   write(header.data(), header.size());
   for (const auto& [tensor, projection] : sources) {
     if (projection) {
-      const tensor::W8Storage small = tensor::quantize_w8(tensor);
+      const tensor::W8Storage small = tensor::quantize_w8(tensor, scaling_of(quantization));
       write(small.values.data(), small.values.size());
       write(small.scales.data(), small.scales.size() * sizeof(tensor::BFloat16));
     } else {
@@ -144,7 +146,8 @@ Result<void> copy_others(const fs::path& folder, const fs::path& output) {
 }
 
 /// config.json as it is, but for what has become known or has changed; one member per line.
-Result<void> write_config(const fs::path& folder, const ModelConfig& config, const fs::path& output) {
+Result<void> write_config(const fs::path& folder, const ModelConfig& config, Quantization quantization,
+                          const fs::path& output) {
   const fs::path path = folder / kConfigName;
   const auto source = read_file(path, kLargestConfig);
   if (!source) return source.error();
@@ -164,7 +167,7 @@ Result<void> write_config(const fs::path& folder, const ModelConfig& config, con
   }
   add(kTiedKey, config.tied_embeddings ? "true" : "false");
   text += ",\n";
-  add(kQuantizationKey, quantization_config_json());
+  add(kQuantizationKey, quantization_config_json(quantization));
   text += "\n}\n";
   std::ofstream file(output / kConfigName, std::ios::binary);
   file << text;
@@ -184,7 +187,9 @@ Result<void> make_empty_folder(const fs::path& path) {
 
 }  // namespace
 
-Result<QuantizeReport> quantize_checkpoint(const fs::path& folder, const fs::path& output) {
+Result<QuantizeReport> quantize_checkpoint(const fs::path& folder, const fs::path& output, Quantization quantization) {
+  CHECK(quantization == Quantization::kW8 || quantization == Quantization::kMxInt8, "nothing is stored as {}",
+        to_string(quantization));
   auto config = read_config(folder);
   if (!config) return config.error();
   if (config->quantization != Quantization::kNone)
@@ -202,9 +207,9 @@ Result<QuantizeReport> quantize_checkpoint(const fs::path& folder, const fs::pat
     report.tensors += projection;
     report.bytes_before += tensor.bytes();
   }
-  RETURN_IF_ERROR(write_weights(*sources, header.take(), output / kWeightsName));
+  RETURN_IF_ERROR(write_weights(*sources, quantization, header.take(), output / kWeightsName));
   RETURN_IF_ERROR(copy_others(folder, output));
-  RETURN_IF_ERROR(write_config(folder, *config, output));
+  RETURN_IF_ERROR(write_config(folder, *config, quantization, output));
   return report;
 }
 

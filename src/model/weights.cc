@@ -145,7 +145,7 @@ class Loader {
   W8Matrix matrix(const std::string& name, std::vector<W8Storage>& storage) const {
     const Entry& found = entry(name);
     if (found.matrix) return *found.matrix;
-    storage.push_back(tensor::quantize_w8(found.tensor, options_.threads));
+    storage.push_back(tensor::quantize_w8(found.tensor, scaling_of(quantization_), options_.threads));
     return storage.back().view();
   }
 

@@ -5,7 +5,8 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
-#include <optional>
+#include <span>
+#include <string_view>
 
 #include "conformance/sequences.h"
 
@@ -38,27 +39,35 @@ Values product_of_rows(tensor::Backend& backend, const tensor::PackedWeight& wei
   return result;
 }
 
+/// How a weight is held.
+struct Format {
+  std::string_view name;
+  bool is_plain = false;
+  tensor::W8Inputs inputs = tensor::W8Inputs::kExact;
+  tensor::W8Scaling scaling = tensor::W8Scaling::kLargest;
+};
+
+constexpr Format kFormats[] = {{"plain", true},
+                               {"w8"},
+                               {"mxint8", false, tensor::W8Inputs::kExact, tensor::W8Scaling::kPowerOfTwo},
+                               {"w8a8", false, tensor::W8Inputs::kInt8}};
+
 std::unique_ptr<tensor::PackedWeight> pack_any(tensor::Backend& backend, const tensor::HostTensor& part, bool gate_up,
-                                               std::optional<tensor::W8Inputs> w8) {
-  if (!w8) return gate_up ? backend.pack_gate_up(part, part) : backend.pack({&part, 1});
-  const tensor::W8Storage storage = tensor::quantize_w8(part);
+                                               const Format& format) {
+  if (format.is_plain) return gate_up ? backend.pack_gate_up(part, part) : backend.pack({&part, 1});
+  const tensor::W8Storage storage = tensor::quantize_w8(part, format.scaling);
   const tensor::W8Matrix matrix = storage.view();
-  return gate_up ? backend.pack_gate_up_w8(matrix, matrix, *w8) : backend.pack_w8({&matrix, 1}, *w8);
+  return gate_up ? backend.pack_gate_up_w8(matrix, matrix, format.inputs)
+                 : backend.pack_w8({&matrix, 1}, format.inputs);
 }
 
-/// Weights as they are, in 8 bits, and in 8 bits with such inputs.
-std::vector<std::optional<tensor::W8Inputs>> formats(const tensor::Backend& backend) {
-  if (!backend.packs_w8()) return {std::nullopt};
-  return {std::nullopt, tensor::W8Inputs::kExact, tensor::W8Inputs::kInt8};
+std::span<const Format> formats(const tensor::Backend& backend) {
+  return std::span(kFormats).first(backend.packs_w8() ? std::size(kFormats) : 1);
 }
 
-std::optional<tensor::W8Inputs> any_format(Random& random, const tensor::Backend& backend) {
+const Format& any_format(Random& random, const tensor::Backend& backend) {
   const auto all = formats(backend);
   return all[static_cast<size_t>(random.integer(0, static_cast<int64_t>(all.size()) - 1))];
-}
-
-std::string_view name_of(const std::optional<tensor::W8Inputs>& w8) {
-  return !w8 ? "plain" : *w8 == tensor::W8Inputs::kExact ? "w8" : "w8a8";
 }
 
 }  // namespace
@@ -71,11 +80,11 @@ TEST_CASE("a row of a product does not depend on the other rows") {
     for (const int64_t in : {int64_t{130}, int64_t{2300}, random.integer(1, 900)}) {
       const int64_t out = random.integer(1, 140);
       const bool gate_up = random.integer(0, 1) != 0;
-      const auto w8 = any_format(random, *backend);
-      INFO(backend_case.name << ": in " << in << ", out " << out << ", gate-up " << gate_up << ", " << name_of(w8));
+      const Format& format = any_format(random, *backend);
+      INFO(backend_case.name << ": in " << in << ", out " << out << ", gate-up " << gate_up << ", " << format.name);
       const HostMatrix stored(random.normal(out * in), backend->compute_dtype(), out, in);
       const tensor::HostTensor part = stored.tensor();
-      const auto weight = pack_any(*backend, part, gate_up, w8);
+      const auto weight = pack_any(*backend, part, gate_up, format);
       constexpr int64_t kRows = 140;
       const Values x = random.normal(kRows * in);
       std::vector<int64_t> all(kRows);
@@ -117,9 +126,9 @@ TEST_CASE("a row of a product has the same bits alone, whatever the sizes of wei
       const Values x = reference::rounded(of_any_size(kRows * kIn, -50, -40), backend->compute_dtype());
       std::vector<int64_t> rows(kRows);
       std::iota(rows.begin(), rows.end(), 0);
-      for (const auto& w8 : formats(*backend)) {
-        INFO(backend_case.name << ", " << name_of(w8) << ", from 2^" << least << " to 2^" << most);
-        const auto weight = pack_any(*backend, stored.tensor(), false, w8);
+      for (const Format& format : formats(*backend)) {
+        INFO(backend_case.name << ", " << format.name << ", from 2^" << least << " to 2^" << most);
+        const auto weight = pack_any(*backend, stored.tensor(), false, format);
         const Values together = product_of_rows(*backend, *weight, false, x, rows);
         for (const int64_t count : {1, 2, 3, 16}) {
           const Values some = product_of_rows(*backend, *weight, false, x, {rows.begin(), rows.begin() + count});
@@ -138,11 +147,11 @@ TEST_CASE("a row of a large product does not depend on how it was blocked") {
   constexpr int64_t kRows = 545;  // two blocks and a short one
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    const auto w8 = any_format(random, *backend);
-    INFO(backend_case.name << ", " << name_of(w8));
+    const Format& format = any_format(random, *backend);
+    INFO(backend_case.name << ", " << format.name);
     const HostMatrix stored(random.normal(kOut * kIn), backend->compute_dtype(), kOut, kIn);
     const tensor::HostTensor part = stored.tensor();
-    const auto weight = pack_any(*backend, part, false, w8);
+    const auto weight = pack_any(*backend, part, false, format);
     const Values x = random.normal(kRows * kIn);
     std::vector<int64_t> rows(kRows);
     std::iota(rows.begin(), rows.end(), 0);

@@ -258,6 +258,35 @@ TEST_CASE("rounding to 8 bits is to the nearest value of each group") {
   REQUIRE(wrong == 0);
 }
 
+TEST_CASE("scales that are powers of two are the largest magnitude's, and what they stand for is exact in bf16") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 33);
+  constexpr int64_t kRows = 40;
+  constexpr int64_t kCols = 97;
+  Values weights = random.normal(kRows * kCols);
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] = std::ldexp(weights[i], static_cast<int>(i % 7) * 9 - 30);
+  const W8Storage storage =
+      tensor::quantize_w8(HostMatrix(weights, DType::kF32, kRows, kCols).tensor(), tensor::W8Scaling::kPowerOfTwo);
+  const Values rounded = reference::to_floats(storage.view());
+  REQUIRE(reference::rounded(rounded, DType::kBF16) == rounded);
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t first = 0; first < kCols; first += tensor::kW8Group) {
+      const int64_t group = row * tensor::w8_groups(kCols) + first / tensor::kW8Group;
+      const double scale = storage.scales[static_cast<size_t>(group)].to_float();
+      double largest = 0.0;
+      for (int64_t i = row * kCols + first; i < row * kCols + std::min(first + tensor::kW8Group, kCols); ++i) {
+        const auto at = static_cast<size_t>(i);
+        largest = std::max(largest, std::abs(double{weights[at]}));
+        // What is nearer to 128 than to 127 becomes 127.
+        const bool is_cut = std::abs(weights[at]) > 127.5 * scale;
+        REQUIRE(std::abs(double{weights[at]} - double{rounded[at]}) <= scale * (is_cut ? 1.0 : 0.5));
+      }
+      REQUIRE(std::exp2(std::floor(std::log2(scale))) == scale);
+      REQUIRE((largest >= 64.0 * scale && largest < 128.0 * scale));
+    }
+  }
+}
+
 TEST_CASE("groups of zeros, of the smallest and largest weights, and of none that is finite") {
   Values weights(160, 0.0f);
   weights[32] = 1e-38f;

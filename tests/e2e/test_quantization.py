@@ -78,6 +78,22 @@ def test_inputs_of_8_bits_are_the_same_on_any_stages_and_from_a_written_model(wr
         assert answers(server) == wanted
 
 
+def test_scales_that_are_powers_of_two(tmp_path, rounded, written):
+    folder = tmp_path / "books-4m-mxint8"
+    result = run_binary("quantize", "--model-path", MODEL, "--output", folder, "--quantization", "mxint8")
+    assert result.returncode == 0, result.stderr
+    with MillraceServer("--quantization", "mxint8", "--pp-size", 2) as server:
+        assert [compute.endswith(", mxint8") for compute in compute_of_nodes(server)] == [True]
+        wanted = answers(server)
+    assert [logprobs for _, logprobs, _ in wanted] != [logprobs for _, logprobs, _ in rounded]
+    for (_, found, _), (_, near, _) in zip(wanted, rounded):
+        assert abs(found[0] - near[0]) < 0.2
+    with MillraceServer(model=folder) as server:
+        assert answers(server) == wanted
+    check_refusal(run_binary("serve", "--model-path", written, "--quantization", "mxint8"),
+                  "--quantization mxint8: the model's weights are stored as w8")
+
+
 def test_pages_of_one_model_are_not_taken_for_the_other(tmp_path, written):
     """One store, the same prompts: each model finds its own pages only."""
     store = ("--page-size", "16", "--enable-hierarchical-cache", "--hicache-storage-backend", "file",

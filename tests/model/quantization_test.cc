@@ -93,6 +93,43 @@ TEST_CASE("a model written in 8 bits computes what the model computes that is ro
   }
 }
 
+TEST_CASE("a model written with scales that are powers of two is read and computed so, and with no other scales") {
+  const TemporaryFolder written;
+  const std::filesystem::path source = family_folder("llama-tied");  // its head is rounded when it is loaded
+  REQUIRE(model::quantize_checkpoint(source, written.path(), Quantization::kMxInt8).has_value());
+  ModelConfig config = model::read_config(source).value();
+  config.quantization = Quantization::kMxInt8;
+  REQUIRE(model::read_config(written.path()).value() == config);
+  for (const tensor::DType dtype : {tensor::DType::kF32, tensor::DType::kBF16}) {
+    const auto backend = cpu::make_backend({.threads = 2, .compute_dtype = dtype});
+    const auto wanted = logits_of(source, config, *backend, 1);
+    REQUIRE(logits_of(written.path(), config, *backend, 2) == wanted);
+    REQUIRE(logits_of(source, w8_config(source), *backend, 1) != wanted);
+  }
+  change_config(written, "powers_of_two", "powers_of_ten");
+  REQUIRE_THAT(refusal(written.path()),
+               Catch::Contains("scales 'powers_of_ten', wanted 'largest' or 'powers_of_two'"));
+}
+
+TEST_CASE("stored weights of 8 bits keep their scales whatever is wanted of them") {
+  using model::choose_quantization;
+  for (const std::string_view name : {"none", "w8", "w8a8", "mxint8"}) {
+    const Quantization quantization = model::parse_quantization(name).value();
+    REQUIRE(model::to_string(quantization) == name);
+    REQUIRE(choose_quantization(Quantization::kNone, quantization).value() == quantization);
+    REQUIRE(choose_quantization(quantization, Quantization::kNone).value() == quantization);
+    REQUIRE(choose_quantization(quantization, quantization).value() == quantization);
+  }
+  REQUIRE(choose_quantization(Quantization::kW8, Quantization::kW8A8).value() == Quantization::kW8A8);
+  for (const Quantization wanted : {Quantization::kW8, Quantization::kW8A8}) {
+    const auto refused = choose_quantization(Quantization::kMxInt8, wanted);
+    REQUIRE(refused.has_error());
+    REQUIRE(refused.error().message == "--quantization " + std::string(model::to_string(wanted)) +
+                                           ": the model's weights are stored as mxint8, whose scales are other ones");
+  }
+  REQUIRE(choose_quantization(Quantization::kW8, Quantization::kMxInt8).has_error());
+}
+
 TEST_CASE("experts are written in 8 bits, and their router as it is") {
   for (const std::string family : {"qwen3moe", "mixtral"}) {
     CAPTURE(family);
