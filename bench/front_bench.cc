@@ -6,6 +6,7 @@
 #include <malloc.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -170,9 +171,28 @@ server::Service make_service(sched::Engine& engine) {
   return service;
 }
 
+/// Whether so many streams can be open, both ends in this process; if not, says why.
+bool can_open(size_t streams) {
+  constexpr rlim_t kOthers = 64;
+  rlimit limit{};
+  CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0, "getrlimit");
+  limit.rlim_cur = limit.rlim_max;
+  CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
+  const rlim_t wanted = 2 * streams + kOthers;
+  if (limit.rlim_max >= wanted) return true;
+  fmt::print("{:5} streams: left out, they take {} descriptors of {} (ulimit -Hn)\n", streams, wanted, limit.rlim_max);
+  return false;
+}
+
+server::ServerOptions options_for(size_t streams) {
+  constexpr size_t kOthers = 16;
+  return {.port = 0, .max_connections = streams + kOthers, .max_requests_in_flight = streams + kOthers};
+}
+
 void measure_events(size_t streams, uint32_t tokens, int rounds) {
+  if (!can_open(streams)) return;
   InstantEngine engine(false);
-  server::Server front({.port = 0}, make_service(engine));
+  server::Server front(options_for(streams), make_service(engine));
   const uint16_t port = front.start().value();
   std::vector<int> fds;
   for (size_t i = 0; i < streams; ++i) fds.push_back(connect_to(port));
@@ -206,8 +226,9 @@ size_t heap_bytes() {
 }
 
 void measure_memory(size_t streams) {
+  if (!can_open(streams)) return;
   InstantEngine engine(true);
-  server::Server front({.port = 0}, make_service(engine));
+  server::Server front(options_for(streams), make_service(engine));
   const uint16_t port = front.start().value();
   std::vector<int> fds;
   fds.push_back(connect_to(port));
@@ -257,6 +278,6 @@ int main(int argc, char** argv) {
   measure_events(1, 20'000, rounds);
   measure_events(64, 2000, rounds);
   measure_events(1000, 200, rounds);
-  measure_memory(64);
-  measure_memory(1000);
+  measure_events(10'000, 20, rounds);
+  for (const size_t count : {64, 1000, 10'000}) measure_memory(count);
 }

@@ -121,8 +121,8 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
   serve
       .add_option("--quantization", engine.quantization,
                   "Weights of the layers and the output head: none (as the checkpoint stores them), w8 (8 bits, with a "
-                  "scale per 32), w8a8 (the same, and their inputs are rounded to 8 bits too), mxint8 (8 bits, scales that are "
-                  "powers of two: faster where products are in bf16, less accurate)")
+                  "scale per 32), w8a8 (the same, and their inputs are rounded to 8 bits too), mxint8 (8 bits, scales "
+                  "that are powers of two: faster for one sequence on AMX, less accurate)")
       ->check(CLI::IsMember({"none", "w8", "w8a8", "mxint8"}))
       ->capture_default_str();
   serve.add_option("--threads", engine.threads, "Threads that compute, over all stages; 0: one per CPU")

@@ -64,7 +64,6 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .gather_keys = gather_keys,
     .gather_values_bf16 = gather_values_bf16,
     .attention_merge = attention_merge,
-    .attention_output = attention_output,
     .narrow = narrow,
     .widen = widen,
     .widen_f16 = widen_f16,
@@ -83,6 +82,7 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .turned_w8 = true,
 #endif
     .silu_mul_rows = silu_mul_rows,
+    .attention_output = attention_output,
 };
 
 }  // namespace millrace::cpu

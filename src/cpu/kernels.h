@@ -125,8 +125,6 @@ struct Kernels {
   void (*gather_values_bf16)(const std::byte* const* values, int padded_dim, std::byte* out);
   /// into ← into merged with `from`, the softmax over the keys that follow.
   void (*attention_merge)(int rows, int padded_dim, const AttentionState& into, const AttentionState& from);
-  /// out = acc / Σ sum[16], `count` channels of a row, as bf16 or f32.
-  void (*attention_output)(const float* acc, const float* sum, int64_t count, bool as_bf16, std::byte* out);
 
   /// out = bf16(in), round to nearest even.
   void (*narrow)(const float* in, uint16_t* out, int64_t count);
@@ -161,6 +159,8 @@ struct Kernels {
   /// silu(gate) · up of each of some rows of sums [rows, 64], of 32 gates and their ups: `count` (1 to 32) results a
   /// row, in bf16 or f32, the rows `stride` bytes apart.
   void (*silu_mul_rows)(const float* sums, int64_t rows, int64_t count, bool bf16, std::byte* out, size_t stride);
+  /// out = acc / Σ sum[16], `count` channels of a row, as bf16 or f32.
+  void (*attention_output)(const float* acc, const float* sum, int64_t count, bool as_bf16, std::byte* out);
 };
 
 /// Where a turned step has the `element`th (0 or 1) value of a column. A vector of bytes gives two of words, those of
