@@ -253,7 +253,7 @@ void run_attention(Turns& turns, const Kernels& first, int head_dim, int rows, R
   const size_t group_bytes = kGroupKeys * dim * 2;
   const std::vector<std::byte> q = left_rows(first, random_values(count * dim));
   const std::vector<int32_t> positions(count, kKeys);
-  const size_t maxima = (count + 15) / 16 * 16 + 16;
+  const auto maxima = static_cast<size_t>(attention_maxima(rows));
   const auto scratch = allocate_pages((count * (kBlockKeys + 16 + dim) + maxima) * sizeof(float));
   auto* const floats = reinterpret_cast<float*>(scratch.data());
   const size_t state = count * kBlockKeys;

@@ -27,8 +27,10 @@ double balance(const std::vector<double>& costs) {
 Result<model::PartCosts> measure(const model::Checkpoint& checkpoint, const model::ModelConfig& config,
                                  const NodeStagesOptions& node, tensor::Backend& backend,
                                  const model::ReferenceLoad& load) {
+  const auto held = stage_config(config, node);
+  if (held.has_error()) return held.error();
   try {
-    return model::time_parts(checkpoint, stage_config(config, node), backend, load,
+    return model::time_parts(checkpoint, *held, backend, load,
                              [&node] { node.check_interrupted(); });
   } catch (const ErrorException& failure) {
     if (failure.error().code != ErrorCode::kAborted) throw;

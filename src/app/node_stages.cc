@@ -75,9 +75,12 @@ int32_t threads_per_stage(int32_t threads, int32_t stage_count) {
   return std::max(1, threads / stage_count);
 }
 
-model::ModelConfig stage_config(model::ModelConfig config, const NodeStagesOptions& node) {
+Result<model::ModelConfig> stage_config(model::ModelConfig config, const NodeStagesOptions& node) {
   const auto wanted = model::parse_quantization(node.quantization);
-  if (wanted && *wanted != model::Quantization::kNone) config.quantization = *wanted;
+  if (wanted.has_error()) return wanted.error();
+  const auto chosen = model::choose_quantization(config.quantization, *wanted);
+  if (chosen.has_error()) return chosen.error();
+  config.quantization = *chosen;
   return config;
 }
 
@@ -112,16 +115,14 @@ void NodeStagesOptions::check_interrupted() const {
 }
 
 NodeStages::NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options)
-    : config_(stage_config(config, options)), options_(options) {}
+    : config_(config), options_(options) {}
 
 Result<std::unique_ptr<NodeStages>> NodeStages::load(const model::Checkpoint& checkpoint,
                                                      const model::ModelConfig& config,
                                                      const NodeStagesOptions& options) {
-  const auto wanted = model::parse_quantization(options.quantization);
-  if (wanted.has_error()) return wanted.error();
-  const auto chosen = model::choose_quantization(config.quantization, *wanted);
-  if (chosen.has_error()) return chosen.error();
-  std::unique_ptr<NodeStages> stages(new NodeStages(config, options));
+  const auto held = stage_config(config, options);
+  if (held.has_error()) return held.error();
+  std::unique_ptr<NodeStages> stages(new NodeStages(*held, options));
   RETURN_IF_ERROR(stages->load_all(checkpoint));
   return stages;
 }

@@ -46,8 +46,8 @@ struct NodeStagesOptions {
 /// Threads that one of `stage_count` stages on this node computes with; `threads` over all of them, 0: one per CPU.
 [[nodiscard]] int32_t threads_per_stage(int32_t threads, int32_t stage_count);
 
-/// The model as these stages hold it: quantised when they are told so.
-[[nodiscard]] model::ModelConfig stage_config(model::ModelConfig config, const NodeStagesOptions& node);
+/// The model as these stages hold it: quantised when they are told so. Errors: --quantization.
+[[nodiscard]] Result<model::ModelConfig> stage_config(model::ModelConfig config, const NodeStagesOptions& node);
 
 /// The backend of the `index`th of `stage_count` stages that share this node's threads or GPUs. Errors: --device,
 /// --dtype, --cpu-isa, --pin-threads.

@@ -47,22 +47,18 @@ struct Unit {
   [[nodiscard]] int32_t rows() const { return heads * count; }
 };
 
-int64_t max_floats(int32_t rows) {
-  return round_up(rows, 16) + 16;
-}
-
 /// Whole cache lines, since neighbours are written by other threads.
 size_t state_floats(int32_t rows, int32_t padded) {
-  return static_cast<size_t>(max_floats(rows) + int64_t{rows} * (16 + padded));
+  return static_cast<size_t>(attention_maxima(rows) + int64_t{rows} * (16 + padded));
 }
 
 AttentionState state_at(float* floats, int32_t rows) {
-  float* const sum = floats + max_floats(rows);
+  float* const sum = floats + attention_maxima(rows);
   return {.max = floats, .sum = sum, .acc = sum + int64_t{rows} * 16};
 }
 
 void reset(const AttentionState& state, int32_t rows, int32_t padded) {
-  std::fill(state.max, state.max + max_floats(rows), -1e30f);
+  std::fill(state.max, state.max + attention_maxima(rows), -1e30f);
   std::fill(state.sum, state.sum + rows * 16, 0.0f);
   std::fill(state.acc, state.acc + rows * padded, 0.0f);
 }

@@ -63,9 +63,14 @@ struct Int8Factors {
 /// Tiled rows of 8 bits: per 16 rows and group, [16][32] int8, then [16] scales and [16] corrections.
 inline constexpr int kInt8LeftTileBytes = kTileHeight * (kW8GroupElements + static_cast<int>(sizeof(Int8Factors)));
 
+/// Floats for the maxima of so many rows: whole cache lines, of which 16 can be read from each maximum on.
+[[nodiscard]] constexpr int attention_maxima(int rows) {
+  return (rows + 15) / 16 * 16 + 16;
+}
+
 /// The running softmax of some query rows over the keys seen so far. Lanes of `sum` are added up at the end.
 struct AttentionState {
-  float* max = nullptr;  // [rows], readable for 16 floats from each
+  float* max = nullptr;  // [rows] of attention_maxima(rows)
   float* sum = nullptr;  // [rows, 16]
   float* acc = nullptr;  // [rows, padded_dim]
 };

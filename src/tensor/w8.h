@@ -13,7 +13,7 @@
 ///
 /// A scale may also be a power of two, as the microscaling formats have it (MXINT8 of the OCP's specification, version
 /// 1.0: 2 to the exponent of the largest magnitude, over 64). What then stands for a weight is exact in bf16, which
-/// some kernels multiply faster; it is nearly twice as far from the weight on average.
+/// some kernels multiply faster; it is some 1.4 times as far from the weight on average.
 namespace millrace::tensor {
 
 inline constexpr int64_t kW8Group = 32;

@@ -93,7 +93,7 @@ TEST_CASE("a model written in 8 bits computes what the model computes that is ro
   }
 }
 
-TEST_CASE("a model written with scales that are powers of two is read and computed so, and with no other scales") {
+TEST_CASE("a model written with scales that are powers of two is read so, and scales of an unknown kind are refused") {
   const TemporaryFolder written;
   const std::filesystem::path source = family_folder("llama-tied");  // its head is rounded when it is loaded
   REQUIRE(model::quantize_checkpoint(source, written.path(), Quantization::kMxInt8).has_value());
