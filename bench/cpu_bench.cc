@@ -139,7 +139,9 @@ double read_rate(cpu::ThreadPool& pool, int runs) {
   if (accepted.dtype) fmt::print("  --dtype bf16|f32      compute dtype\n");
   if (accepted.weights) {
     fmt::print(
-        "  --weights compute,w8  of products: in the compute dtype, in 8 bits, w8a8: with inputs of 8 bits; several\n"
+        "  --weights compute,w8  of products: in the compute dtype, in 8 bits, w8a8: with inputs of 8 bits, "
+        "w8a8_int8:\n"
+        "                        with a scale per channel and per input row; several\n"
         "                        take turns, and the ratio of their times is printed\n"
         "  --seed N              of whose turn it is (default: drawn, and printed)\n");
   }
@@ -185,16 +187,41 @@ std::vector<cpu::Isa> parse_isas(std::string_view list) {
   return isas;
 }
 
+constexpr WeightFormat kQuantized[] = {WeightFormat::kW8, WeightFormat::kW8A8, WeightFormat::kW8A8Int8};
+
 std::vector<WeightFormat> parse_weights(std::string_view list) {
   std::vector<WeightFormat> formats;
   for (const std::string_view part : split(list)) {
-    if (part != "compute" && part != "w8" && part != "w8a8") refuse("--weights", part, "compute, w8 or w8a8");
-    formats.push_back(part == "w8" ? WeightFormat::kW8 : part == "w8a8" ? WeightFormat::kW8A8 : WeightFormat::kCompute);
+    const auto named = [part](WeightFormat format) { return part == name_of(format, tensor::DType::kBF16); };
+    const auto* const found = std::ranges::find_if(kQuantized, named);
+    if (found == std::end(kQuantized) && part != "compute") {
+      refuse("--weights", part, "compute, w8, w8a8 or w8a8_int8");
+    }
+    formats.push_back(part == "compute" ? WeightFormat::kCompute : *found);
   }
   return formats;
 }
 
 }  // namespace
+
+std::string_view name_of(WeightFormat format, tensor::DType compute) {
+  switch (format) {
+    case WeightFormat::kW8: return "w8";
+    case WeightFormat::kW8A8: return "w8a8";
+    case WeightFormat::kW8A8Int8: return "w8a8_int8";
+    case WeightFormat::kCompute: break;
+  }
+  return tensor::to_string(compute);
+}
+
+tensor::W8Storage quantize(const tensor::HostTensor& matrix, WeightFormat format) {
+  const bool by_row = format == WeightFormat::kW8A8Int8;
+  return tensor::quantize_w8(matrix, by_row ? tensor::W8Scaling::kRow : tensor::W8Scaling::kLargest);
+}
+
+tensor::W8Inputs inputs_of(WeightFormat format) {
+  return format == WeightFormat::kW8 ? tensor::W8Inputs::kExact : tensor::W8Inputs::kInt8;
+}
 
 Timing measure(int runs, const std::function<void()>& body) { return measure_in_turns(runs, {body}).front(); }
 

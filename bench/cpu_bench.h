@@ -5,9 +5,11 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cpu/cpu_backend.h"
+#include "tensor/w8.h"
 
 /// What the CPU benchmarks share: timing, options, and the machine's ceilings.
 namespace millrace::bench {
@@ -32,7 +34,11 @@ struct Timing {
 }
 
 /// How a product's weights are held.
-enum class WeightFormat : uint8_t { kCompute, kW8, kW8A8 };
+enum class WeightFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Int8 };
+[[nodiscard]] std::string_view name_of(WeightFormat format, tensor::DType compute);
+/// Of any but kCompute.
+[[nodiscard]] tensor::W8Storage quantize(const tensor::HostTensor& matrix, WeightFormat format);
+[[nodiscard]] tensor::W8Inputs inputs_of(WeightFormat format);
 
 struct BenchOptions {
   std::vector<int> threads = {1, 2};

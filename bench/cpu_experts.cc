@@ -25,15 +25,6 @@ struct Shape {
 constexpr Shape kShapes[] = {{"Qwen3-30B-A3B's", 2048, 768, 128, 8},
                              {"Mixtral-8x7B's, a quarter as wide", 4096, 3584, 8, 2}};
 
-std::string_view name_of(WeightFormat format, DType compute) {
-  switch (format) {
-    case WeightFormat::kW8: return "w8";
-    case WeightFormat::kW8A8: return "w8a8";
-    case WeightFormat::kCompute: break;
-  }
-  return tensor::to_string(compute);
-}
-
 std::vector<float> random_values(int64_t count, uint32_t seed) {
   std::minstd_rand engine(seed);
   std::vector<float> values(static_cast<size_t>(count));
@@ -54,15 +45,14 @@ Layer make_layer(tensor::Backend& backend, const Shape& shape, WeightFormat form
   const tensor::HostTensor wide{"gate", DType::kF32, {shape.inner, shape.hidden}, data};
   const tensor::HostTensor tall{"down", DType::kF32, {shape.hidden, shape.inner}, data};
   const bool plain = format == WeightFormat::kCompute;
-  const tensor::W8Storage wide_w8 = plain ? tensor::W8Storage{} : tensor::quantize_w8(wide);
-  const tensor::W8Storage tall_w8 = plain ? tensor::W8Storage{} : tensor::quantize_w8(tall);
-  const auto inputs = format == WeightFormat::kW8A8 ? tensor::W8Inputs::kInt8 : tensor::W8Inputs::kExact;
+  const tensor::W8Storage wide_w8 = plain ? tensor::W8Storage{} : quantize(wide, format);
+  const tensor::W8Storage tall_w8 = plain ? tensor::W8Storage{} : quantize(tall, format);
   const auto packer = backend.pack_experts(shape.experts, {.experts_per_row = shape.per_row});
   for (int32_t expert = 0; expert < shape.experts; ++expert) {
     if (plain) {
       packer->add(wide, wide, tall);
     } else {
-      packer->add_w8(wide_w8.view(), wide_w8.view(), tall_w8.view(), inputs);
+      packer->add_w8(wide_w8.view(), wide_w8.view(), tall_w8.view(), inputs_of(format));
     }
   }
   const double bytes = plain ? static_cast<double>(shape.inner * shape.hidden) *

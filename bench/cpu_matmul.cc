@@ -61,28 +61,18 @@ struct Weights {
   const tensor::PackedWeight& take() { return *copies[next++ % copies.size()]; }
 };
 
-std::string_view name_of(WeightFormat format, tensor::DType compute) {
-  switch (format) {
-    case WeightFormat::kW8: return "w8";
-    case WeightFormat::kW8A8: return "w8a8";
-    case WeightFormat::kCompute: break;
-  }
-  return tensor::to_string(compute);
-}
-
 Weights make_weights(tensor::Backend& backend, WeightFormat format, const Shape& shape) {
   const tensor::DType dtype = backend.compute_dtype();
   const auto bytes = random_elements(shape.in * shape.out, dtype);
   const tensor::HostTensor host{"weight", dtype, {shape.out, shape.in}, bytes.data()};
   Weights weights;
   weights.format = format;
-  const tensor::W8Storage small = format != WeightFormat::kCompute ? tensor::quantize_w8(host) : tensor::W8Storage{};
+  const tensor::W8Storage small = format != WeightFormat::kCompute ? quantize(host, format) : tensor::W8Storage{};
   weights.bytes = static_cast<double>(format != WeightFormat::kCompute ? small.view().bytes() : bytes.size());
   do {
     if (format != WeightFormat::kCompute) {
-      const auto inputs = format == WeightFormat::kW8A8 ? tensor::W8Inputs::kInt8 : tensor::W8Inputs::kExact;
       const tensor::W8Matrix matrix = small.view();
-      weights.copies.push_back(backend.pack_w8({&matrix, 1}, inputs));
+      weights.copies.push_back(backend.pack_w8({&matrix, 1}, inputs_of(format)));
     } else {
       weights.copies.push_back(backend.pack({&host, 1}));
     }

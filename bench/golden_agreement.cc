@@ -36,8 +36,9 @@ int main() {
       fmt::print("{}{}:\n\n", dtype == tensor::DType::kF32 ? "" : "\n", backend->description());
       fmt::print("| model | architecture | dtype | max Δlogit | rms | KL, nats | max Δlogprob | greedy choices |\n");
       fmt::print("|---|---|---|---|---|---|---|---|\n");
-      for (const auto quantization : {model::Quantization::kNone, model::Quantization::kW8,
-                                      model::Quantization::kMxInt8, model::Quantization::kW8A8}) {
+      for (const auto quantization :
+           {model::Quantization::kNone, model::Quantization::kW8, model::Quantization::kMxInt8,
+            model::Quantization::kW8A8, model::Quantization::kW8A8Int8}) {
         for (const std::string& name : test::golden_family_names()) print_row(name, quantization, *backend);
       }
     }

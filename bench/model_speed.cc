@@ -1,5 +1,6 @@
 // A whole model on one stage, through the engine and without a server: decode steps of several sequences at one
-// context, and prompts in chunks, beside what bounds them on the same device in the same run.
+// context, and prompts in chunks, beside what bounds them on the same device in the same run. Held in several ways
+// (--quantization) the models take turns.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -21,6 +22,7 @@ namespace {
 
 struct Options {
   app::EngineOptions engine;
+  std::vector<std::string> quantizations = {"none"};
   std::vector<uint32_t> decode = {1, 64, 256};
   uint32_t context = 1024;
   uint32_t output = 64;
@@ -76,6 +78,26 @@ T value_or_throw(Result<T> result) {
   return std::move(*result);
 }
 
+/// The model held in one way.
+struct Held {
+  std::string quantization;
+  bench::ModelWork work;
+  std::unique_ptr<app::LocalEngine> engine;
+};
+
+Held hold(app::EngineOptions options, const std::string& quantization) {
+  options.quantization = quantization;
+  model::ModelConfig config = value_or_throw(model::read_config(options.model_path));
+  const auto wanted = value_or_throw(model::parse_quantization(quantization));
+  config.quantization = value_or_throw(model::choose_quantization(config.quantization, wanted));
+  return {std::string(model::to_string(config.quantization)), bench::ModelWork(config), bench::start_engine(options)};
+}
+
+/// What the rounds of one load came to.
+struct Figures {
+  std::vector<double> tokens, times, bytes, byte_shares, operations, operation_shares;
+};
+
 class Measurement {
  public:
   explicit Measurement(const Options& options);
@@ -85,13 +107,13 @@ class Measurement {
   /// Rounds of a load, with the device's ceilings before each.
   template <class Round>
   void measure(const std::string& load, const Round& round);
+  void add(const Figure& figure, double first_tokens, const bench::DeviceCeilings& ceilings, Figures& figures);
   void decode(uint32_t count);
   void prefill(uint32_t tokens);
 
   const Options options_;
-  const bench::ModelWork work_;
   const bool gpu_;
-  std::unique_ptr<app::LocalEngine> engine_;
+  std::vector<Held> held_;
   uint64_t next_seed_ = 1;
   std::vector<double> byte_ceilings_;       // GB/s, of all rounds
   std::vector<double> operation_ceilings_;  // TFLOP/s
@@ -100,36 +122,49 @@ class Measurement {
 
 Measurement::Measurement(const Options& options)
     : options_(options),
-      work_(value_or_throw(model::read_config(options.engine.model_path))),
-      gpu_(value_or_throw(app::choose_device(options.engine.device, options.engine.dtype)) == app::DeviceKind::kCuda),
-      engine_(bench::start_engine(options.engine)) {}
+      gpu_(value_or_throw(app::choose_device(options.engine.device, options.engine.dtype)) == app::DeviceKind::kCuda) {
+  for (const std::string& quantization : options.quantizations) held_.push_back(hold(options.engine, quantization));
+}
+
+void Measurement::add(const Figure& figure, double first_tokens, const bench::DeviceCeilings& ceilings,
+                      Figures& figures) {
+  figures.tokens.push_back(figure.tokens);
+  figures.times.push_back(figure.tokens / first_tokens);
+  figures.operations.push_back(figure.operations * 1e-12);
+  if (figure.bytes) figures.bytes.push_back(*figure.bytes * 1e-9);
+  if (ceilings.bytes && figure.bytes) figures.byte_shares.push_back(*figure.bytes / *ceilings.bytes);
+  if (ceilings.operations) figures.operation_shares.push_back(figure.operations / *ceilings.operations);
+}
 
 template <class Round>
 void Measurement::measure(const std::string& load, const Round& round) {
   const int threads =
       options_.engine.threads > 0 ? options_.engine.threads : static_cast<int>(std::thread::hardware_concurrency());
-  std::vector<double> tokens, bytes, byte_shares, operations, operation_shares;
+  std::vector<Figures> all(held_.size());
   for (uint32_t i = 0; i < options_.rounds; ++i) {
     const bench::DeviceCeilings ceilings = gpu_ ? bench::measure_gpu() : bench::measure_cpu(threads);
     if (!ceilings.missing.empty()) missing_ = ceilings.missing;
-    const Figure figure = round();
-    tokens.push_back(figure.tokens);
-    operations.push_back(figure.operations * 1e-12);
-    if (figure.bytes) bytes.push_back(*figure.bytes * 1e-9);
-    if (ceilings.bytes) {
-      byte_ceilings_.push_back(*ceilings.bytes * 1e-9);
-      if (figure.bytes) byte_shares.push_back(*figure.bytes / *ceilings.bytes);
+    if (ceilings.bytes) byte_ceilings_.push_back(*ceilings.bytes * 1e-9);
+    if (ceilings.operations) operation_ceilings_.push_back(*ceilings.operations * 1e-12);
+    std::vector<Figure> figures(held_.size());
+    for (size_t turn = 0; turn < held_.size(); ++turn) {
+      const size_t which = (turn + i) % held_.size();  // another one begins each round
+      figures[which] = round(held_[which]);
     }
-    if (ceilings.operations) {
-      operation_ceilings_.push_back(*ceilings.operations * 1e-12);
-      operation_shares.push_back(figure.operations / *ceilings.operations);
+    for (size_t which = 0; which < held_.size(); ++which) {
+      add(figures[which], figures.front().tokens, ceilings, all[which]);
     }
   }
   const auto cell = [](const std::vector<double>& values, int decimals) {
     return values.empty() ? std::string("-") : bench::spread(values, decimals);
   };
-  fmt::print("| {} | {} | {} | {} | {} | {} |\n", load, cell(tokens, 1), cell(bytes, 1), cell(byte_shares, 3),
-             cell(operations, 2), cell(operation_shares, 3));
+  for (size_t which = 0; which < held_.size(); ++which) {
+    const Figures& figures = all[which];
+    const bool alone = held_.size() == 1;
+    fmt::print("| {}{} | {} | {}{} | {} | {} | {} |\n", load, alone ? "" : ", " + held_[which].quantization,
+               cell(figures.tokens, 1), alone ? "" : cell(figures.times, 2) + " | ", cell(figures.bytes, 1),
+               cell(figures.byte_shares, 3), cell(figures.operations, 2), cell(figures.operation_shares, 3));
+  }
   std::fflush(stdout);
 }
 
@@ -139,29 +174,32 @@ void Measurement::decode(uint32_t count) {
   const uint32_t prompt = std::max(options_.context / page, 1u) * page + 1;
   std::vector<sched::GenerateRequest> requests;
   for (uint32_t i = 0; i < count; ++i) {
-    requests.push_back(bench::random_request(engine_->engine(), next_seed_++, prompt, options_.output));
+    requests.push_back(bench::random_request(held_.front().engine->engine(), next_seed_++, prompt, options_.output));
   }
-  (void)bench::ask(engine_->engine(), requests);
-  measure(fmt::format("decode, {} sequences of {} tokens", count, prompt),
-          [&] { return decode_figure(bench::ask(engine_->engine(), requests), prompt, work_); });
+  for (const Held& held : held_) (void)bench::ask(held.engine->engine(), requests);
+  measure(fmt::format("decode, {} sequences of {} tokens", count, prompt), [&](const Held& held) {
+    return decode_figure(bench::ask(held.engine->engine(), requests), prompt, held.work);
+  });
 }
 
 void Measurement::prefill(uint32_t tokens) {
-  const auto round = [&] {
-    const auto request = bench::random_request(engine_->engine(), next_seed_++, tokens, 1);
+  const auto round = [&](const Held& held) {
+    const auto request = bench::random_request(held.engine->engine(), next_seed_++, tokens, 1);
     const auto begin = bench::Reply::Clock::now();
-    const std::vector<bench::Reply> replies = bench::ask(engine_->engine(), {request});
+    const std::vector<bench::Reply> replies = bench::ask(held.engine->engine(), {request});
     const double seconds = seconds_between(begin, replies.front().times.front());
-    return Figure{.tokens = tokens / seconds, .bytes = {}, .operations = work_.prompt_operations(tokens) / seconds};
+    return Figure{.tokens = tokens / seconds, .bytes = {}, .operations = held.work.prompt_operations(tokens) / seconds};
   };
-  (void)round();
+  for (const Held& held : held_) (void)round(held);
   measure(fmt::format("prompt of {} tokens, in chunks of {}", tokens, options_.engine.chunked_prefill_size), round);
 }
 
 void Measurement::run() {
   fmt::print("{}\n", app::describe_devices());
-  fmt::print("| load | tokens/s | GB/s read | of {} | TFLOP/s | of {} |\n|---|---|---|---|---|---|\n",
-             gpu_ ? "a copy" : "reading", gpu_ ? "cuBLASLt's" : "the fastest instructions'");
+  const bool alone = held_.size() == 1;
+  fmt::print("| load | tokens/s | {}GB/s read | of {} | TFLOP/s | of {} |\n|---|---|{}---|---|---|---|\n",
+             alone ? "" : "times the first's | ", gpu_ ? "a copy" : "reading",
+             gpu_ ? "cuBLASLt's" : "the fastest instructions'", alone ? "" : "---|");
   for (const uint32_t count : options_.decode) decode(count);
   for (const uint32_t tokens : options_.prefill) prefill(tokens);
   fmt::print("\n");
@@ -205,6 +243,10 @@ int main(int argc, char** argv) {
   app.add_option("--model-path", engine.model_path, "A model folder; no tokenizer is needed")->required();
   app.add_option("--device", engine.device, "auto, cpu, cuda")->capture_default_str();
   app.add_option("--dtype", engine.dtype, "auto, bf16, f32")->capture_default_str();
+  app.add_option("--cpu-isa", engine.cpu_isa, "auto, portable, avx2, avx512, avx512_bf16, amx")->capture_default_str();
+  app.add_option("--quantization", options.quantizations,
+                 "How weights are held, in turns: none, w8, …, as serve has it")
+      ->capture_default_str();
   app.add_option("--threads", engine.threads, "Of the whole process; 0: one per CPU")->capture_default_str();
   app.add_option("--chunked-prefill-size", engine.chunked_prefill_size, "Tokens")->capture_default_str();
   app.add_flag("--disable-cuda-graph{false}", engine.cuda_graphs, "Decode steps on a GPU op by op");

@@ -7,17 +7,30 @@
 
 namespace millrace::bench {
 
+namespace {
+
+/// Of one weight of a matrix with so many inputs, its part of the scales included.
+double bytes_in_8_bits(model::Quantization quantization, int64_t cols) {
+  const bool by_row = model::scaling_of(quantization) == tensor::W8Scaling::kRow;
+  return by_row ? 1.0 + 4.0 / static_cast<double>(cols) : 1.0 + 2.0 / static_cast<double>(tensor::kW8Group);
+}
+
+}  // namespace
+
 ModelWork::ModelWork(const model::ModelConfig& config) {
-  const double value_bytes = static_cast<double>(tensor::size_of(config.dtype));
+  const auto value_bytes = static_cast<double>(tensor::size_of(config.dtype));
   const double expert_share = static_cast<double>(config.moe.experts_per_token) / std::max(config.moe.expert_count, 1);
   for (const model::TensorSpec& spec : model::stage_tensors(config, {.layers = {0, config.layer_count}})) {
     const auto values = static_cast<double>(spec.shape.elements());
-    if (spec.name == model::head_name(config)) {
-      weight_bytes_ += values * value_bytes;
+    const bool is_head = spec.name == model::head_name(config);
+    const bool small = config.quantization != model::Quantization::kNone && (spec.projection || is_head);
+    const double bytes = values * (small ? bytes_in_8_bits(config.quantization, spec.shape[1]) : value_bytes);
+    if (is_head) {
+      weight_bytes_ += bytes;
       head_operations_ += 2 * values;
     } else if (spec.name != model::kEmbeddingName) {
       const bool of_expert = spec.name.find(".experts.") != std::string::npos;
-      weight_bytes_ += values * value_bytes;
+      weight_bytes_ += bytes;
       row_operations_ += 2 * values * (of_expert ? expert_share : 1);
       reads_all_ = reads_all_ && !of_expert;
     }

@@ -7,7 +7,8 @@
 namespace millrace::bench {
 
 /// What the forwards of a model read and compute, by its shape alone: bytes are those of the dtype that its checkpoint
-/// is stored in, an operation is a multiplication or an addition. Of a mixture, a row's own experts count.
+/// is stored in, or of 8 bits where its config says that projections are held so, an operation is a multiplication or
+/// an addition. Of a mixture, a row's own experts count.
 class ModelWork {
  public:
   explicit ModelWork(const model::ModelConfig& config);

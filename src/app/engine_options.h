@@ -25,7 +25,7 @@ struct EngineOptions {
   std::string nccl = "auto";             ///< activations to other nodes' GPUs from device to device: auto, on, off
   double nccl_timeout_s = 60;            ///< of one transfer
   std::string cpu_isa = "auto";          ///< of the CPU kernels on every node; auto: as each node says, or its best
-  std::string quantization = "none";     ///< of the projections: none (as the checkpoint is), w8, w8a8, mxint8
+  std::string quantization = "none";  ///< of the projections: none (as the checkpoint is), w8, w8a8, w8a8_int8, mxint8
   int32_t threads = 0;                   ///< of the whole process; 0: one per CPU it may use
   bool pin_threads = false;              ///< each of them on a CPU of its own
   int32_t page_size = 64;                ///< tokens

@@ -121,9 +121,10 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
   serve
       .add_option("--quantization", engine.quantization,
                   "Weights of the layers and the output head: none (as the checkpoint stores them), w8 (8 bits, with a "
-                  "scale per 32), w8a8 (the same, and their inputs are rounded to 8 bits too), mxint8 (8 bits, scales "
-                  "that are powers of two: faster for one sequence on AMX, less accurate)")
-      ->check(CLI::IsMember({"none", "w8", "w8a8", "mxint8"}))
+                  "scale per 32), w8a8 (the same, and their inputs are rounded to 8 bits too), w8a8_int8 (8 bits with "
+                  "one scale per channel, inputs with one per token: the fastest), mxint8 (8 bits, scales "
+                  "that are powers of two: faster than w8 for one sequence on AMX, less accurate)")
+      ->check(CLI::IsMember({"none", "w8", "w8a8", "w8a8_int8", "mxint8"}))
       ->capture_default_str();
   serve.add_option("--threads", engine.threads, "Threads that compute, over all stages; 0: one per CPU")
       ->check(CLI::Range(0, 4096))
@@ -468,8 +469,11 @@ Command parse_command_line(int argc, char** argv) {
   CLI::App& quantize = *app.add_subcommand("quantize", "Write a model with weights of 8 bits, as serve takes it");
   quantize.add_option("--model-path", quantization.model_path, "Folder of the model")->required();
   quantize.add_option("--output", quantization.output, "Folder to write: a new one, or an empty one")->required();
-  quantize.add_option("--quantization", quantization.quantization, "w8 (a scale per 32), mxint8 (powers of two)")
-      ->check(CLI::IsMember({"w8", "mxint8"}))
+  quantize
+      .add_option(
+          "--quantization", quantization.quantization,
+          "w8 (a scale per 32), mxint8 (powers of two), w8a8_int8 (one per channel; in the form of compressed-tensors)")
+      ->check(CLI::IsMember({"w8", "mxint8", "w8a8_int8"}))
       ->capture_default_str();
   SimulateFlags simulation;
   CLI::App& simulate = *app.add_subcommand("simulate", "Run a workload over a described cluster in virtual time");

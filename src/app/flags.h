@@ -35,7 +35,7 @@ struct TraceFlags {
 struct QuantizeFlags {
   std::filesystem::path model_path;
   std::filesystem::path output;
-  std::string quantization = "w8";  ///< or mxint8
+  std::string quantization = "w8";  ///< or mxint8, w8a8_int8
 };
 
 /// `millrace devices`.

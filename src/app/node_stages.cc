@@ -81,6 +81,7 @@ Result<model::ModelConfig> stage_config(model::ModelConfig config, const NodeSta
   const auto chosen = model::choose_quantization(config.quantization, *wanted);
   if (chosen.has_error()) return chosen.error();
   config.quantization = *chosen;
+  if (*wanted != model::Quantization::kNone) config.keeps_unquantized = false;
   return config;
 }
 

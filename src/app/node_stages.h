@@ -28,7 +28,7 @@ struct NodeStagesOptions {
   bool divide_gpu = false;               ///< stages that share a GPU get equal parts of its multiprocessors
   std::string nccl = "auto";             ///< activations to other nodes' GPUs: auto, on, off
   std::string cpu_isa = "auto";          ///< of the CPU kernels; auto: the best there is
-  std::string quantization = "none";     ///< none (as the checkpoint is), w8, w8a8, mxint8
+  std::string quantization = "none";     ///< none (as the checkpoint is), w8, w8a8, w8a8_int8, mxint8
   int32_t threads = 0;                   ///< over all stages of the node; 0: one per CPU
   bool pin_threads = false;              ///< each of them on a CPU of its own
   int32_t max_batch_tokens = 0;

@@ -43,7 +43,7 @@ struct Assignment {
   double memory_fraction = 0;
   std::string dtype;
   std::string cpu_isa;                       ///< of the CPU kernels; auto: as the node says, or its best
-  std::string quantization;                  ///< none (as the checkpoint is), w8, w8a8, mxint8
+  std::string quantization;                  ///< none (as the checkpoint is), w8, w8a8, w8a8_int8, mxint8
   int64_t watchdog_ns = 0;                   ///< as sched::RingShape says
   bool has_store = false;                    ///< every stage needs a page store behind its host tier
   friend bool operator==(const Assignment&, const Assignment&) = default;

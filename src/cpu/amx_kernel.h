@@ -50,6 +50,14 @@ MILLRACE_INLINE LeftTiles left_tiles(const ProductTask& task, int row, int64_t s
           kTileStride, kTileBytes};
 }
 
+/// What a tile of sums gets from a left tile and one of columns.
+struct Bf16Dot {
+  template <int kSum, int kLeft, int kColumns>
+  static MILLRACE_INLINE void add() {
+    _tile_dpbf16ps(kSum, kLeft, kColumns);
+  }
+};
+
 /// Tiles 0 to 3 hold the sums of up to 16 rows by 64 columns.
 MILLRACE_INLINE void clear_sums() {
   _tile_zero(0);
@@ -73,19 +81,20 @@ MILLRACE_INLINE void store_sums(float* c) {
 }
 
 /// Adds to the sums of 16 columns the left tile times those columns over 16 steps of a panel.
-template <int kColumns>
+template <class Dot, int kColumns>
 MILLRACE_INLINE void multiply_tile(const char* b) {
   _tile_loadd(6 + kColumns % 2, b + kColumns * kTileBytes, kTileStride);
-  _tile_dpbf16ps(kColumns, 4, 6 + kColumns % 2);
+  Dot::template add<kColumns, 4, 6 + kColumns % 2>();
 }
 
 /// Adds to the sums a tile of the left operand times 16 steps of a panel.
+template <class Dot>
 MILLRACE_INLINE void multiply_tiles(const LeftTiles& left, const char* b) {
   _tile_loadd(4, left.data, left.row_stride);
-  multiply_tile<0>(b);
-  multiply_tile<1>(b);
-  multiply_tile<2>(b);
-  multiply_tile<3>(b);
+  multiply_tile<Dot, 0>(b);
+  multiply_tile<Dot, 1>(b);
+  multiply_tile<Dot, 2>(b);
+  multiply_tile<Dot, 3>(b);
 }
 
 /// How far ahead of its use a panel is asked for that few rows stream, into the second-level cache: shortly, since the
@@ -93,7 +102,7 @@ MILLRACE_INLINE void multiply_tiles(const LeftTiles& left, const char* b) {
 constexpr size_t kStreamedAhead = 768;
 
 /// Up to 16 rows by 64 columns over some steps, added to c unless `fresh`.
-template <bool kPrefetch>
+template <class Dot, bool kPrefetch>
 MILLRACE_INLINE void tile_row(LeftTiles left, const char* panel, int64_t steps, float* c, bool fresh) {
   fresh ? clear_sums() : load_sums(c);
   const char* b = panel;
@@ -103,7 +112,7 @@ MILLRACE_INLINE void tile_row(LeftTiles left, const char* panel, int64_t steps, 
       for (size_t line = 0; line < kStepTilesBytes; line += 64)
         __builtin_prefetch(b + line + kStreamedAhead, 0, kIntoSecondLevel);
     }
-    multiply_tiles(left, b);
+    multiply_tiles<Dot>(left, b);
     left.data += left.tile_stride;
     b += kStepTilesBytes;
   }
@@ -136,12 +145,21 @@ MILLRACE_INLINE void ask_for_tile(const char* tile) {
   for (size_t line = 0; line < kTileBytes; line += 64) __builtin_prefetch(tile + line, 0, kIntoFirstLevel);
 }
 
+/// What becomes of finished sums: nothing.
+struct KeepSums {
+  explicit KeepSums(const ProductTask&) {}
+  MILLRACE_INLINE void take_square(int, int) {}
+  MILLRACE_INLINE void some() {}
+  MILLRACE_INLINE void rest() {}
+  MILLRACE_INLINE void take_row(int, int) {}
+};
+
 /// 32 tiled rows by 32 columns, so that a tile that is loaded is multiplied twice; added to c unless `fresh`. With
 /// `kAsk` the panel's next tiles are asked for, since loads that wait for the second-level cache would share its few
-/// slots with what comes from memory.
-template <bool kAsk>
+/// slots with what comes from memory. Beside the tiles, vectors go on with what is to become of earlier sums.
+template <class Dot, bool kAsk, class Finish>
 MILLRACE_INLINE void tile_square(const char* upper, const char* lower, const char* b, int64_t steps, float* c,
-                                 bool fresh, Ahead& ahead) {
+                                 bool fresh, Ahead& ahead, Finish& finish) {
   float* const below = c + kTileHeight * kPanelColumns;
   if (fresh) {
     clear_sums();
@@ -155,13 +173,14 @@ MILLRACE_INLINE void tile_square(const char* upper, const char* lower, const cha
     ahead.ask();
     _tile_loadd(6, b, kTileStride);
     _tile_loadd(4, upper, kTileStride);
-    _tile_dpbf16ps(0, 4, 6);
+    Dot::template add<0, 4, 6>();
     _tile_loadd(7, b + kTileBytes, kTileStride);
-    _tile_dpbf16ps(1, 4, 7);
+    Dot::template add<1, 4, 7>();
     if constexpr (kAsk) ask_for_tile(b + kStepTilesBytes);
+    finish.some();
     _tile_loadd(5, lower, kTileStride);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    Dot::template add<2, 5, 6>();
+    Dot::template add<3, 5, 7>();
     if constexpr (kAsk) ask_for_tile(b + kStepTilesBytes + kTileBytes);
     upper += kTileBytes;
     lower += kTileBytes;
@@ -174,9 +193,9 @@ MILLRACE_INLINE void tile_square(const char* upper, const char* lower, const cha
 }
 
 /// Many rows over `count` steps from `step`, whose columns begin at `panel`; `next` as in ProductTask.
-template <bool kAsk>
+template <class Dot, bool kAsk, class Finish>
 MILLRACE_INLINE void tile_rows(const ProductTask& task, int64_t step, int64_t count, const char* panel,
-                               const char* next, bool fresh) {
+                               const char* next, bool fresh, Finish finish) {
   const int squares = task.rows / kSquareRows * kSquareRows;
   configure_product(kTileHeight);
   Ahead ahead;
@@ -188,23 +207,27 @@ MILLRACE_INLINE void tile_rows(const ProductTask& task, int64_t step, int64_t co
     const char* const upper = left_tiles(task, row, step).data;
     const char* const lower = left_tiles(task, row + kTileHeight, step).data;
     for (int column = 0; column < kPanelColumns; column += 32) {
-      tile_square<kAsk>(upper, lower, panel + static_cast<size_t>(column / 16) * kTileBytes, count,
-                        task.c + row * kPanelColumns + column, fresh, ahead);
+      tile_square<Dot, kAsk>(upper, lower, panel + static_cast<size_t>(column / 16) * kTileBytes, count,
+                             task.c + row * kPanelColumns + column, fresh, ahead, finish);
+      finish.take_square(row, column);
     }
   }
+  finish.rest();
   for (int row = squares; row < task.rows; row += kTileHeight) {
     const int height = task.rows - row < kTileHeight ? task.rows - row : kTileHeight;
     if (height != kTileHeight) configure_product(height);
     float* const c = task.c + row * kPanelColumns;
     if (row == 0) {
-      tile_row<true>(left_tiles(task, row, step), panel, count, c, fresh);
+      tile_row<Dot, true>(left_tiles(task, row, step), panel, count, c, fresh);
     } else {
-      tile_row<false>(left_tiles(task, row, step), panel, count, c, fresh);
+      tile_row<Dot, false>(left_tiles(task, row, step), panel, count, c, fresh);
     }
+    finish.take_row(row, height);
   }
 }
 
-template <bool kMany>
+/// What `Finish` makes of sums, it makes when the last steps have been added.
+template <class Dot, class Finish, bool kMany>
 MILLRACE_INLINE void blocked_rows(const ProductTask& task) {
   constexpr int64_t kSteps = kMany ? kSquareSteps : kLongSquareSteps;
   constexpr size_t kStepBytes = kStepTilesBytes / kTileSteps;
@@ -214,8 +237,28 @@ MILLRACE_INLINE void blocked_rows(const ProductTask& task) {
     const char* block = panel + static_cast<size_t>(step) * kStepBytes;
     const char* next = step + count < task.steps ? block + static_cast<size_t>(count) * kStepBytes
                                                  : reinterpret_cast<const char*>(task.next);
-    tile_rows<!kMany>(task, step, count, block, next, step == 0 && !task.accumulate);
+    const bool fresh = step == 0 && !task.accumulate;
+    if (task.completes && step + count == task.steps) {
+      tile_rows<Dot, !kMany>(task, step, count, block, next, fresh, Finish(task));
+    } else {
+      tile_rows<Dot, !kMany>(task, step, count, block, next, fresh, KeepSums(task));
+    }
   }
+}
+
+template <class Dot, class Finish>
+MILLRACE_INLINE void product_by_tiles(const ProductTask& task) {
+  if (task.rows <= kTileHeight) {
+    configure_product(task.rows);
+    tile_row<Dot, true>(left_tiles(task, 0, 0), reinterpret_cast<const char*>(task.panel), task.steps, task.c,
+                        !task.accumulate);
+    if (task.completes) Finish(task).take_row(0, task.rows);
+  } else if (task.rows < kManySquareRows) {
+    blocked_rows<Dot, Finish, false>(task);
+  } else {
+    blocked_rows<Dot, Finish, true>(task);
+  }
+  _tile_release();
 }
 
 /// Calls a kernel that multiplies by vectors as tile instructions do, to which subnormal numbers are zeros.
@@ -264,16 +307,7 @@ void product_by_vectors(const ProductTask& task) {
 void product_amx(const ProductTask& task) {
   if (!task.tiled_left && task.rows == 1) return flushing_subnormals(product_by_vectors<1>, task);
   if (!task.tiled_left && task.rows == 2) return flushing_subnormals(product_by_vectors<2>, task);
-  if (task.rows <= kTileHeight) {
-    configure_product(task.rows);
-    tile_row<true>(left_tiles(task, 0, 0), reinterpret_cast<const char*>(task.panel), task.steps, task.c,
-                   !task.accumulate);
-  } else if (task.rows < kManySquareRows) {
-    blocked_rows<false>(task);
-  } else {
-    blocked_rows<true>(task);
-  }
-  _tile_release();
+  product_by_tiles<Bf16Dot, KeepSums>(task);
 }
 
 }  // namespace

@@ -149,18 +149,20 @@ void few_rows_w8_amx(const ProductTask& task) {
     const char* const from = group_at(group + kAhead);
     char* const to = slot(group + kAhead);
     _tile_loadd(4, left.data, left.row_stride);
-    expand_half(from, 0, to, [&](int step) __attribute__((always_inline)) {
-      if (step == 4) multiply_tile<0>(b);
-      if (step == 11) multiply_tile<1>(b);
-    });
-    expand_half(from, 1, to, [&](int step) __attribute__((always_inline)) {
-      if (step == 4) multiply_tile<2>(b);
-      if (step == 11) multiply_tile<3>(b);
-    });
+    expand_half(
+        from, 0, to, [&](int step) __attribute__((always_inline)) {
+          if (step == 4) multiply_tile<Bf16Dot, 0>(b);
+          if (step == 11) multiply_tile<Bf16Dot, 1>(b);
+        });
+    expand_half(
+        from, 1, to, [&](int step) __attribute__((always_inline)) {
+          if (step == 4) multiply_tile<Bf16Dot, 2>(b);
+          if (step == 11) multiply_tile<Bf16Dot, 3>(b);
+        });
     left.data += left.tile_stride;
   }
   for (int64_t group = groups - first; group < groups; ++group) {
-    multiply_tiles(left, slot(group));
+    multiply_tiles<Bf16Dot>(left, slot(group));
     left.data += left.tile_stride;
   }
   store_sums(task.c);
@@ -242,7 +244,8 @@ void many_rows_w8_amx(const ProductTask& task) {
     for (int64_t group = 0; group < count; ++group) {
       expand_group(panel + (first + group) * kW8GroupBytes, scratch + static_cast<size_t>(group) * kStepTilesBytes);
     }
-    tile_rows<false>(task, first * kTileSteps, count * kTileSteps, scratch, nullptr, first == 0 && !task.accumulate);
+    tile_rows<Bf16Dot, false>(task, first * kTileSteps, count * kTileSteps, scratch, nullptr,
+                              first == 0 && !task.accumulate, KeepSums(task));
   }
   _tile_release();
 }

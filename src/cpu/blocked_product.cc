@@ -13,6 +13,7 @@ auto product_kernel(const Device& device, const PanelLayout& layout) {
   const Kernels& kernels = device.kernels;
   switch (layout.format) {
     case PanelFormat::kInt8: return kernels.product_int8;
+    case PanelFormat::kChannels: return kernels.product_channels;
     case PanelFormat::kW8: return device.bf16_left() ? kernels.product_w8_bf16 : kernels.product_w8_f32;
     case PanelFormat::kCompute: break;
   }
@@ -57,6 +58,7 @@ BlockedProduct::Blocking BlockedProduct::choose_blocking(bool tiled, int64_t row
 void BlockedProduct::multiply(int64_t first_row, int64_t rows, int64_t first_panel, int64_t panels, std::byte* scratch,
                               float* c) const {
   const int64_t end = first_panel + panels;
+  const bool of_channels = weight_.layout().format == PanelFormat::kChannels;
   for (int64_t step = 0; step < weight_.steps(); step += blocking_.steps) {
     const int64_t next_step = step + blocking_.steps;
     const auto what_follows = [&](int64_t panel) -> const std::byte* {
@@ -74,7 +76,10 @@ void BlockedProduct::multiply(int64_t first_row, int64_t rows, int64_t first_pan
                .rows = static_cast<int>(rows),
                .c = c + (panel - first_panel) * blocking_.rows * kPanelColumns,
                .accumulate = step > 0,
-               .scratch = scratch});
+               .scratch = scratch,
+               .factors = of_channels ? left_.factors + first_row : nullptr,
+               .column_scales = of_channels ? weight_.column_scales(panel) : nullptr,
+               .completes = next_step >= weight_.steps()});
     }
   }
 }

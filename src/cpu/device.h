@@ -61,6 +61,7 @@ struct Device {
   uint64_t rotary_clock = 0;
   Routes routes;
   Scratch expert_rows;
+  Scratch expert_values;  // of down, where a whole row is wanted before it is encoded
 
   /// body(begin, end, slot) until all rows are done: at once where they are too few to be worth a region.
   template <class Body>

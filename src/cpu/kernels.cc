@@ -3,6 +3,7 @@
 #include "cpu/kernels.h"
 
 #include "cpu/attention_kernel.h"
+#include "cpu/channel_kernel.h"
 #include "cpu/gather_kernel.h"
 #include "cpu/int8_kernel.h"
 #include "cpu/product_kernel.h"
@@ -12,6 +13,7 @@
 #include "cpu/w8_kernel.h"
 #if defined(__AMX_BF16__)
 #include "cpu/amx_attention_kernel.h"
+#include "cpu/amx_channel_kernel.h"
 #include "cpu/amx_int8_kernel.h"
 #include "cpu/amx_kernel.h"
 #include "cpu/amx_w8_kernel.h"
@@ -83,6 +85,13 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
 #endif
     .silu_mul_rows = silu_mul_rows,
     .attention_output = attention_output,
+#if defined(__AMX_INT8__)
+    .product_channels = product_channels_amx,
+#else
+    .product_channels = product_channels,
+#endif
+    .channel_step_bytes = kInt8StepBytes,
+    .round_row = round_row,
 };
 
 }  // namespace millrace::cpu

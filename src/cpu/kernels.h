@@ -19,6 +19,9 @@
 /// `tiles` a group's in that of tiled_w8_byte(), as uint8, 128 more than the weight. For left rows of 8 bits such a
 /// panel's steps are 4 deep and its values uint8, 128 more than the weight; the rows hold, per group, 32 values as the
 /// set's kernel reads them and their Int8Factors.
+/// A panel of channels holds such values for all steps, uint8 [steps][64][4], with `tiles` cut into tiles as one of
+/// bf16, then the scales of the columns, [64] f32. Left rows for it are int8 as the set's kernel reads them, whole
+/// steps and nothing else; each has one Int8Factors beside them.
 namespace millrace::cpu {
 
 inline constexpr int kPanelColumns = 64;  ///< columns of a weight panel
@@ -31,6 +34,10 @@ inline constexpr int kW8GroupElements = 32;   ///< summed elements of a group of
 inline constexpr int kW8ScaleBytes = kPanelColumns * 2;
 inline constexpr int kW8GroupBytes = kW8ScaleBytes + kW8GroupElements * kPanelColumns;
 inline constexpr int kInt8Depth = 4;         ///< summed elements of a step of a panel for left rows of 8 bits
+inline constexpr int kChannelStepBytes = kPanelColumns * kInt8Depth;  ///< of a panel of channels
+inline constexpr int kChannelRunSteps = 16;  ///< left rows and panels of channels are padded to whole runs of steps
+/// Summed elements of a panel of channels: sums of 255 times 127 fit an int32.
+inline constexpr int64_t kMostChannelElements = 65536;
 inline constexpr int kW8ScratchSteps = 256;  ///< steps of such a panel that are written out at a time
 inline constexpr size_t kW8ScratchBytes = size_t{kW8ScratchSteps} * kPanelColumns * 4;
 /// Kernels with tiles widen values of 8 bits by sums that larger scales would make infinite.
@@ -52,9 +59,13 @@ struct ProductTask {
   float* c = nullptr;            // [rows, 64]
   bool accumulate = false;       // c holds the sums of the steps before; with tiled_left only
   std::byte* scratch = nullptr;  // [kW8ScratchBytes], 64-byte aligned, for a panel of 8 bits
+  // For a panel of channels, whose sums are int32 until all steps have been added.
+  const struct Int8Factors* factors = nullptr;  // [rows]
+  const float* column_scales = nullptr;         // [64]
+  bool completes = true;                        // these are the last steps
 };
 
-/// Of a group of 32 of a left row of 8 bits.
+/// Of a group of 32 of a left row of 8 bits, or of a whole row.
 struct Int8Factors {
   float scale = 0.0f;
   int32_t correction = 0;  // -128 Σ values, since the weights are 128 too large
@@ -166,6 +177,12 @@ struct Kernels {
   void (*silu_mul_rows)(const float* sums, int64_t rows, int64_t count, bool bf16, std::byte* out, size_t stride);
   /// out = acc / Σ sum[16], `count` channels of a row, as bf16 or f32.
   void (*attention_output)(const float* acc, const float* sum, int64_t count, bool as_bf16, std::byte* out);
+  /// With panels of channels: c = (the sum of products, a whole number) · (scale of the row · scale of the column).
+  void (*product_channels)(const ProductTask&);
+  int channel_step_bytes = 0;  ///< of a step of a left row for them
+  /// Such a left row from `count` values, bf16 or f32, which may be unaligned: whole runs of steps, each `stride` bytes
+  /// after the one before. A row that is not finite becomes NaN.
+  Int8Factors (*round_row)(const std::byte* in, bool bf16, int64_t count, std::byte* out, size_t stride);
 };
 
 /// Where a turned step has the `element`th (0 or 1) value of a column. A vector of bytes gives two of words, those of

@@ -77,10 +77,43 @@ LeftRows round_left(Device& device, const Matrix& x) {
   return {copy, stride, tiled ? kInt8LeftTileBytes / (kW8GroupElements / kInt8Depth) : size_t{0}};
 }
 
+/// The factors of so many rows, and what aligns the rows behind them.
+size_t channel_factor_bytes(int64_t rows) {
+  return (static_cast<size_t>(rows) * sizeof(Int8Factors) + 63) / 64 * 64;
+}
+
+size_t channel_run_bytes(const Device& device) {
+  return static_cast<size_t>(kChannelRunSteps * device.kernels.channel_step_bytes);
+}
+
+/// Rows of 8 bits, each rounded by its own scale; tiled where many meet tiles.
+LeftRows round_rows(Device& device, const Matrix& x, const PanelLayout& layout) {
+  const auto runs = static_cast<size_t>(layout.steps / kChannelRunSteps);
+  const size_t run_bytes = channel_run_bytes(device);
+  const bool tiled = device.kernels.tiles && x.rows > kTileHeight;
+  const int64_t padded_rows = tiled ? round_up(x.rows, kTileHeight) : x.rows;
+  std::byte* const scratch =
+      device.shared_scratch.reserve(channel_factor_bytes(x.rows) + static_cast<size_t>(padded_rows) * runs * run_bytes);
+  auto* const factors = reinterpret_cast<Int8Factors*>(scratch);
+  std::byte* const rows = scratch + channel_factor_bytes(x.rows);
+  device.for_rows(x.rows, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      const auto at = static_cast<size_t>(row);
+      std::byte* const to = tiled ? rows + (at / kTileHeight * runs * kTileHeight + at % kTileHeight) * run_bytes
+                                  : rows + at * runs * run_bytes;
+      factors[row] = device.kernels.round_row(row_of<std::byte>(x, row), x.dtype == DType::kBF16, x.cols, to,
+                                              tiled ? run_bytes * kTileHeight : run_bytes);
+    }
+  });
+  if (!tiled) return {.data = rows, .stride = runs * run_bytes, .factors = factors};
+  return {rows, runs * run_bytes * kTileHeight, run_bytes * kTileHeight / kChannelRunSteps, factors};
+}
+
 }  // namespace
 
 LeftRows prepare_left(Device& device, const Matrix& x, const PanelLayout& layout) {
   if (layout.format == PanelFormat::kInt8) return round_left(device, x);
+  if (layout.format == PanelFormat::kChannels) return round_rows(device, x, layout);
   const int64_t padded = layout.steps * layout.depth;
   const bool widened = device.compute_dtype == DType::kBF16 && !device.kernels.bf16_left;
   if (device.tiles() && x.rows > kTileHeight) return tile_left(device, x, layout.steps);
@@ -104,13 +137,21 @@ LeftRows prepare_left(Device& device, const Matrix& x, const PanelLayout& layout
 
 LeftWriter::LeftWriter(const Device& device, const PanelLayout& layout, int64_t cols)
     : device_(device),
-      int8_(layout.format == PanelFormat::kInt8),
-      may_tile_(int8_ ? device.kernels.tiles : device.tiles()),
-      widened_(!int8_ && device.compute_dtype == DType::kBF16 && !device.kernels.bf16_left),
+      format_(layout.format),
+      may_tile_(format_ == PanelFormat::kInt8 || format_ == PanelFormat::kChannels ? device.kernels.tiles
+                                                                                   : device.tiles()),
+      widened_(format_ != PanelFormat::kInt8 && device.compute_dtype == DType::kBF16 && !device.kernels.bf16_left),
       cols_(cols) {
   const int64_t padded = layout.steps * layout.depth;
   groups_ = (padded + kW8GroupElements - 1) / kW8GroupElements;
-  if (int8_) {
+  if (format_ == PanelFormat::kChannels) {
+    groups_ = layout.steps / kChannelRunSteps;
+    group_bytes_ = channel_run_bytes(device);
+    row_bytes_ = static_cast<size_t>(groups_) * group_bytes_ + sizeof(Int8Factors);
+    tile_bytes_ = kTileHeight * group_bytes_;
+    return;
+  }
+  if (format_ == PanelFormat::kInt8) {
     group_bytes_ = static_cast<size_t>(device.kernels.int8_left_bytes);
     row_bytes_ = static_cast<size_t>(groups_) * group_bytes_;
     tile_bytes_ = kInt8LeftTileBytes;
@@ -119,15 +160,20 @@ LeftWriter::LeftWriter(const Device& device, const PanelLayout& layout, int64_t 
     row_bytes_ = static_cast<size_t>(padded) * device.left_size();
     tile_bytes_ = kTileHeight * group_bytes_;
   }
-  CHECK(group_bytes_ <= kMostGroupBytes && (!may_tile_ || int8_ || padded % kW8GroupElements == 0),
+  CHECK(group_bytes_ <= kMostGroupBytes &&
+            (!may_tile_ || format_ == PanelFormat::kInt8 || padded % kW8GroupElements == 0),
         "groups of {} bytes, rows of {} elements", group_bytes_, padded);
+}
+
+size_t LeftWriter::factor_bytes(int64_t rows) const {
+  return format_ == PanelFormat::kChannels ? channel_factor_bytes(rows) : 0;
 }
 
 size_t LeftWriter::bytes(int64_t rows) const {
   const auto tiles_of_rows = static_cast<size_t>((rows + kTileHeight - 1) / kTileHeight);
   const size_t bytes =
       tiles(rows) ? tiles_of_rows * static_cast<size_t>(groups_) * tile_bytes_ : static_cast<size_t>(rows) * row_bytes_;
-  return (bytes + 63) / 64 * 64;
+  return factor_bytes(rows) + (bytes + 63) / 64 * 64;
 }
 
 size_t LeftWriter::most_bytes(int64_t rows, int64_t operands) const {
@@ -135,18 +181,30 @@ size_t LeftWriter::most_bytes(int64_t rows, int64_t operands) const {
   const int64_t tiled = may_tile_ ? std::min(operands, rows / (kTileHeight + 1)) : 0;
   const size_t tiled_row = static_cast<size_t>(groups_) * tile_bytes_ / kTileHeight;
   return static_cast<size_t>(rows + tiled * kTileHeight) * std::max(row_bytes_, may_tile_ ? tiled_row : 0) +
-         static_cast<size_t>(std::min(operands, rows)) * 64;
+         static_cast<size_t>(std::min(operands, rows)) * (has_groups() ? 64 : 128) + factor_bytes(rows);
 }
 
 LeftRows LeftWriter::view(LeftOperand operand) const {
-  if (!tiles(operand.rows)) return {operand.data, row_bytes_};
-  const size_t step_stride = int8_ ? kInt8LeftTileBytes / (kW8GroupElements / kInt8Depth) : size_t{kTileHeight} * 4;
-  return {operand.data, static_cast<size_t>(groups_) * tile_bytes_, step_stride};
+  const std::byte* const rows = operand.data + factor_bytes(operand.rows);
+  const auto* const factors =
+      format_ == PanelFormat::kChannels ? reinterpret_cast<const Int8Factors*>(operand.data) : nullptr;
+  if (!tiles(operand.rows)) {
+    const size_t stride = has_groups() ? row_bytes_ : row_bytes_ - sizeof(Int8Factors);
+    return {.data = rows, .stride = stride, .factors = factors};
+  }
+  const size_t step_stride =
+      format_ == PanelFormat::kInt8 ? kInt8LeftTileBytes / (kW8GroupElements / kInt8Depth) : size_t{kTileHeight} * 4;
+  return {rows, static_cast<size_t>(groups_) * tile_bytes_, step_stride, factors};
 }
 
 void LeftWriter::encode_row(const Matrix& x, int64_t row, float* widened, std::byte* out) const {
   const auto* from = row_of<std::byte>(x, row);
-  if (int8_) {
+  if (format_ == PanelFormat::kChannels) {
+    const Int8Factors factors = device_.kernels.round_row(from, x.dtype == DType::kBF16, cols_, out, group_bytes_);
+    std::memcpy(out + row_bytes_ - sizeof(factors), &factors, sizeof(factors));
+    return;
+  }
+  if (format_ == PanelFormat::kInt8) {
     if (x.dtype != DType::kF32) device_.kernels.widen(from, widened, cols_);
     device_.kernels.round_left(x.dtype == DType::kF32 ? row_of<float>(x, row) : widened, cols_, out);
     return;
@@ -161,18 +219,20 @@ void LeftWriter::encode_row(const Matrix& x, int64_t row, float* widened, std::b
 }
 
 void LeftWriter::encode_group(float* values, std::byte* out) const {
+  CHECK(has_groups(), "a group has no scale of its own");
   const Kernels& kernels = device_.kernels;
+  const bool int8 = format_ == PanelFormat::kInt8;
   if (device_.compute_dtype == DType::kBF16) {
     uint16_t narrow[kW8GroupElements];
     kernels.narrow(values, narrow, kW8GroupElements);
     const auto* bytes = reinterpret_cast<const std::byte*>(narrow);
-    if (!int8_ && !widened_) {
+    if (!int8 && !widened_) {
       std::memcpy(out, bytes, sizeof(narrow));
       return;
     }
     kernels.widen(bytes, values, kW8GroupElements);
   }
-  if (int8_) {
+  if (int8) {
     kernels.round_left(values, kW8GroupElements, out);
   } else {
     std::memcpy(out, values, kW8GroupElements * sizeof(float));
@@ -180,8 +240,16 @@ void LeftWriter::encode_group(float* values, std::byte* out) const {
 }
 
 void LeftWriter::put_row(const std::byte* encoded, LeftOperand to, int64_t row) const {
-  if (!tiles(to.rows)) {
-    std::memcpy(to.data + static_cast<size_t>(row) * row_bytes_, encoded, row_bytes_);
+  const auto at = static_cast<size_t>(row);
+  if (format_ == PanelFormat::kChannels) {
+    const size_t values = row_bytes_ - sizeof(Int8Factors);
+    std::memcpy(to.data + at * sizeof(Int8Factors), encoded + values, sizeof(Int8Factors));
+    if (!tiles(to.rows)) {
+      std::memcpy(to.data + factor_bytes(to.rows) + at * values, encoded, values);
+      return;
+    }
+  } else if (!tiles(to.rows)) {
+    std::memcpy(to.data + at * row_bytes_, encoded, row_bytes_);
     return;
   }
   for (int64_t group = 0; group < groups_; ++group, encoded += group_bytes_) put_group(encoded, to, row, group);
@@ -196,9 +264,10 @@ void LeftWriter::put_group(const std::byte* encoded, LeftOperand to, int64_t row
     return;
   }
   const size_t tile_row = static_cast<size_t>(row) / kTileHeight;
-  std::byte* const tile = to.data + (tile_row * static_cast<size_t>(groups_) + at) * tile_bytes_;
+  std::byte* const tile =
+      to.data + factor_bytes(to.rows) + (tile_row * static_cast<size_t>(groups_) + at) * tile_bytes_;
   const int64_t place = row % kTileHeight;
-  if (int8_) {
+  if (format_ == PanelFormat::kInt8) {
     scatter_row(encoded, 1, tile, place);
   } else {
     std::memcpy(tile + static_cast<size_t>(place) * group_bytes_, encoded, group_bytes_);

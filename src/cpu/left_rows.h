@@ -11,6 +11,7 @@ struct LeftRows {
   const std::byte* data = nullptr;
   size_t stride = 0;       ///< tiled: of 16 rows, otherwise of one
   size_t step_stride = 0;  ///< of a step of 16 rows; 0: not tiled
+  const Int8Factors* factors = nullptr;  ///< [rows], for panels of channels
 
   [[nodiscard]] bool tiled() const { return step_stride != 0; }
   [[nodiscard]] const std::byte* at(int64_t row, int64_t step) const {
@@ -39,6 +40,8 @@ class LeftWriter {
 
   [[nodiscard]] size_t row_bytes() const { return row_bytes_; }  ///< of an encoded row
   static constexpr size_t kMostGroupBytes = 128;                 ///< of an encoded group
+  /// Whether a group can be encoded on its own: not where a row has one scale.
+  [[nodiscard]] bool has_groups() const { return format_ != PanelFormat::kChannels; }
   /// Of an operand of so many rows, a multiple of 64.
   [[nodiscard]] size_t bytes(int64_t rows) const;
   /// At most, of operands that have so many rows together.
@@ -54,13 +57,15 @@ class LeftWriter {
 
  private:
   [[nodiscard]] bool tiles(int64_t rows) const { return may_tile_ && rows > kTileHeight; }
+  /// Of the factors of channels, which lie before the rows.
+  [[nodiscard]] size_t factor_bytes(int64_t rows) const;
 
   const Device& device_;
-  bool int8_;
+  PanelFormat format_;
   bool may_tile_;
   bool widened_;  // to f32, from bf16
   int64_t cols_;
-  int64_t groups_;      // of 32 elements of a row, the last maybe cut
+  int64_t groups_;      // of 32 elements of a row, the last maybe cut; of channels runs of steps
   size_t group_bytes_;  // encoded
   size_t row_bytes_;
   size_t tile_bytes_;  // of a group of 16 rows, where there are tiles

@@ -62,6 +62,7 @@ struct ConstantStrides {
 
 /// f32 panels: a step is one element.
 struct F32Format {
+  using Sums = Vec;
   static constexpr size_t kLeftStep = 4;    // bytes of a left row per step
   static constexpr size_t kColumnStep = 4;  // bytes of a column per step
   static constexpr int kDepth = 1;          // summed elements per step
@@ -84,6 +85,7 @@ struct F32Format {
 #if defined(__AVX512BF16__)
 /// bf16 panels and bf16 left rows: a step is a pair, one dot instruction.
 struct Bf16Format {
+  using Sums = Vec;
   static constexpr size_t kLeftStep = 4;
   static constexpr size_t kColumnStep = 4;
   static constexpr int kDepth = 2;
@@ -108,6 +110,7 @@ struct Bf16Format {
 #else
 /// bf16 panels and f32 left rows: a step is a pair, widened to two f32 vectors.
 struct Bf16Format {
+  using Sums = Vec;
   static constexpr size_t kLeftStep = 8;
   static constexpr size_t kColumnStep = 4;
   static constexpr int kDepth = 2;
@@ -135,20 +138,21 @@ struct Bf16Format {
 };
 #endif
 
-template <int R, int V>
-MILLRACE_INLINE void load_tile(Vec (&acc)[R][V], const float* c, size_t stride) {
+/// Sums are f32, or int32 in the place of f32.
+template <class Sums, int R, int V>
+MILLRACE_INLINE void load_tile(Sums (&acc)[R][V], const float* c, size_t stride) {
 #pragma clang loop unroll(full)
   for (int r = 0; r < R; ++r) {
 #pragma clang loop unroll(full)
-    for (int v = 0; v < V; ++v) acc[r][v] = load(c + static_cast<size_t>(r) * stride + v * kLanes);
+    for (int v = 0; v < V; ++v) acc[r][v] = load_as<Sums>(c + static_cast<size_t>(r) * stride + v * kLanes);
   }
 }
-template <int R, int V>
-MILLRACE_INLINE void store_tile(const Vec (&acc)[R][V], float* c, size_t stride) {
+template <class Sums, int R, int V>
+MILLRACE_INLINE void store_tile(const Sums (&acc)[R][V], float* c, size_t stride) {
 #pragma clang loop unroll(full)
   for (int r = 0; r < R; ++r) {
 #pragma clang loop unroll(full)
-    for (int v = 0; v < V; ++v) store(c + static_cast<size_t>(r) * stride + v * kLanes, acc[r][v]);
+    for (int v = 0; v < V; ++v) store_as(c + static_cast<size_t>(r) * stride + v * kLanes, acc[r][v]);
   }
 }
 

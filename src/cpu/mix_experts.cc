@@ -28,15 +28,20 @@ class Mixture {
     routes_.reserve(rows, experts_.count(), per_row, device_.pool.threads());
     (void)device_.expert_rows.reserve(x_rows_.most_bytes(places, experts_.count()) +
                                       activated_rows_.most_bytes(places, experts_.count()));
+    if (!activated_rows_.has_groups()) (void)activated_values(places);
     for (Scratch& scratch : device_.slot_scratch)
-      (void)scratch.reserve(std::max(gather_bytes(), BlockedProduct::kMostScratchBytes));
+      (void)scratch.reserve(std::max({gather_bytes(), activated_rows_.row_bytes(), BlockedProduct::kMostScratchBytes}));
   }
 
   void run(const Matrix& x, const Matrix& router_logits, const Matrix& hidden) {
     route(device_, router_logits, experts_.routing(), routes_);
     divide_scratch();
     gather(x);
-    activate();
+    if (activated_rows_.has_groups()) {
+      activate([this](const ExpertGroup& group, const PanelSums& sums) { put_activated(group, sums); });
+    } else {
+      activate_whole_rows();
+    }
     add_down(hidden);
   }
 
@@ -93,33 +98,62 @@ class Mixture {
     });
   }
 
-  void activate() const {
+  /// Hands the sums of all experts' gate and up to finish(ExpertGroup, PanelSums).
+  template <class Finish>
+  void activate(const Finish& finish) const {
     device_.pool.run_ranges(block_count_, [&](int64_t begin, int64_t end, int slot) {
       std::byte* const scratch = scratch_of(slot, BlockedProduct::kMostScratchBytes);
       auto group = std::ranges::upper_bound(routes_.groups, begin, {}, &ExpertGroup::first_block) - 1;
       for (int64_t block = begin; block < end; ++group) {
         const BlockedProduct product = gate_up(*group);
-        const LeftOperand to = activated_of(*group);
         const int64_t stop = std::min(end, group->first_block + product.block_count());
         for (; block < stop; ++block) {
-          product.run(block - group->first_block, scratch, [&](const PanelSums& sums) {
-            for (int64_t i = 0; i < sums.rows; ++i) {
-              put_activated(to, sums.first_row + i, sums.feature, sums.features, sums.row(i));
-            }
-          });
+          product.run(block - group->first_block, scratch, [&](const PanelSums& sums) { finish(*group, sums); });
         }
       }
     });
   }
-  /// Of up to 32 features, which are a group of the next product's row; behind the last one sums are zero, as the
-  /// weights are.
-  void put_activated(LeftOperand to, int64_t row, int64_t feature, int64_t count, float* c) const {
+  /// Up to 32 features, which are a group of the next product's row; behind the last one sums are zero, as the weights
+  /// are.
+  void put_activated(const ExpertGroup& group, const PanelSums& sums) const {
     constexpr int64_t kFeatures = kPanelColumns / 2;
     static_assert(kFeatures == kW8GroupElements);
-    device_.kernels.silu_mul(c, c + kFeatures, c, count);
-    alignas(64) std::byte encoded[LeftWriter::kMostGroupBytes];
-    activated_rows_.encode_group(c, encoded);
-    activated_rows_.put_group(encoded, to, row, feature / kFeatures);
+    for (int64_t i = 0; i < sums.rows; ++i) {
+      float* const c = sums.row(i);
+      device_.kernels.silu_mul(c, c + kFeatures, c, sums.features);
+      alignas(64) std::byte encoded[LeftWriter::kMostGroupBytes];
+      activated_rows_.encode_group(c, encoded);
+      activated_rows_.put_group(encoded, activated_of(group), sums.first_row + i, sums.feature / kFeatures);
+    }
+  }
+
+  /// The inputs of down as values: [places, intermediate] in the compute dtype.
+  [[nodiscard]] Matrix activated_values(int64_t places) const {
+    const int64_t cols = experts_.down(0).in_features();
+    const DType dtype = device_.compute_dtype;
+    return {device_.expert_values.reserve(static_cast<size_t>(places * cols) * tensor::size_of(dtype)), dtype, places,
+            cols};
+  }
+  /// A row's scale is that of all of it, so that all rows are there before the first is encoded.
+  void activate_whole_rows() const {
+    const Matrix values = activated_values(std::ssize(routes_.place_row));
+    const bool bf16 = values.dtype == DType::kBF16;
+    const size_t size = tensor::size_of(values.dtype);
+    activate([&](const ExpertGroup& group, const PanelSums& sums) {
+      std::byte* const to = row_of<std::byte>(values, group.begin + sums.first_row);
+      device_.kernels.silu_mul_rows(sums.c, sums.rows, sums.features, bf16,
+                                    to + static_cast<size_t>(sums.feature) * size,
+                                    static_cast<size_t>(values.cols) * size);
+    });
+    device_.for_rows(values.rows, [&](int64_t begin, int64_t end, int slot) {
+      std::byte* const encoded = scratch_of(slot, activated_rows_.row_bytes());
+      auto group = std::ranges::upper_bound(routes_.groups, begin, {}, &ExpertGroup::begin) - 1;
+      for (int64_t place = begin; place < end; ++place) {
+        if (place == group->begin + group->count) ++group;
+        activated_rows_.encode_row(values, place, nullptr, encoded);
+        activated_rows_.put_row(encoded, activated_of(*group), place - group->begin);
+      }
+    });
   }
 
   /// Each task has panels of its own and passes over the experts in their order, so that no two threads add to the same

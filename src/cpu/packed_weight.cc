@@ -120,9 +120,36 @@ W8Places w8_places(const Device& device, PanelFormat format) {
   return places;
 }
 
+/// Writes 64 rows of 8 bits with a scale each as columns of a panel, a step of a column at a time.
+void pack_channels(const Device& device, std::span<const SourceRow<W8Matrix>> rows, const CpuPackedWeight& weight,
+                   std::byte* panel) {
+  constexpr uint32_t kAdd128 = 0x80808080;
+  constexpr size_t kTileSteps = kChannelRunSteps;
+  const auto in_features = static_cast<size_t>(weight.in_features());
+  auto* const scales = reinterpret_cast<float*>(panel + static_cast<size_t>(weight.steps()) * kChannelStepBytes);
+  for (size_t column = 0; column < rows.size(); ++column) {
+    const auto& [matrix, row] = rows[column];
+    if (matrix == nullptr) continue;
+    scales[column] = matrix->scale(row, 0);
+    const std::byte* from = matrix->values + static_cast<size_t>(row) * in_features;
+    for (size_t first = 0; first < in_features; first += kInt8Depth) {
+      uint32_t values = 0;
+      std::memcpy(&values, from + first, std::min<size_t>(kInt8Depth, in_features - first));
+      values ^= kAdd128;
+      const size_t step = first / kInt8Depth;
+      const size_t place =
+          device.kernels.tiles
+              ? ((step / kTileSteps * 4 + column / 16) * kTileSteps + step % kTileSteps) * 16 + column % 16
+              : step * kPanelColumns + column;
+      std::memcpy(panel + place * kInt8Depth, &values, sizeof(values));
+    }
+  }
+}
+
 /// Writes 64 rows of 8 bits as columns of a panel.
 void pack_panel(const Device& device, std::span<const SourceRow<W8Matrix>> rows, const CpuPackedWeight& weight,
                 std::byte* panel) {
+  if (weight.layout().format == PanelFormat::kChannels) return pack_channels(device, rows, weight, panel);
   const int64_t in_features = weight.in_features();
   const W8Places places = w8_places(device, weight.layout().format);
   const int64_t groups = tensor::w8_groups(in_features);
@@ -166,7 +193,19 @@ void pack_panels(Device& device, const CpuPackedWeight& weight, const Source& so
 
 using LayoutFn = PanelLayout(const Device& device, int64_t in_features, bool gate_up);
 
-LayoutFn& layout_for(W8Inputs inputs) {
+/// Of parts that are packed together.
+LayoutFn& layout_for(std::span<const W8Matrix> parts, W8Inputs inputs) {
+  CHECK(!parts.empty(), "no matrix to pack");
+  const bool row_scales = parts.front().row_scales;
+  for (const W8Matrix& part : parts) {
+    CHECK(part.row_scales == row_scales, "{} has other scales than {}", part.name, parts.front().name);
+    if (row_scales && part.cols > kMostChannelElements) {
+      throw std::runtime_error(fmt::format("{}: {} inputs of 8 bits with a scale per channel, at most {}", part.name,
+                                           part.cols, kMostChannelElements));
+    }
+  }
+  CHECK(!row_scales || inputs == W8Inputs::kInt8, "{} has scales for rounded inputs", parts.front().name);
+  if (row_scales) return channel_panel_layout;
   return inputs == W8Inputs::kInt8 ? int8_panel_layout : w8_panel_layout;
 }
 
@@ -213,6 +252,7 @@ PanelLayout panel_layout(const Device& device, int64_t in_features, bool gate_up
   // A step of a column is 4 bytes: two bf16 or one f32.
   return {.steps = steps,
           .depth = device.depth(),
+          .step_bytes = size_t{kPanelColumns} * 4,
           .bytes = static_cast<size_t>(steps) * kPanelColumns * 4,
           .gate_up = gate_up};
 }
@@ -224,6 +264,7 @@ PanelLayout w8_panel_layout(const Device& device, int64_t in_features, bool gate
   CHECK(depth == 1 || kW8GroupElements / 2 % device.kernels.step_multiple == 0, "a group is not whole tiles");
   return {.steps = groups * kW8GroupElements / depth,
           .depth = depth,
+          .step_bytes = static_cast<size_t>(kW8GroupBytes / (kW8GroupElements / depth)),
           .bytes = static_cast<size_t>(groups) * kW8GroupBytes,
           .format = PanelFormat::kW8,
           .gate_up = gate_up};
@@ -233,8 +274,19 @@ PanelLayout int8_panel_layout(const Device&, int64_t in_features, bool gate_up) 
   const int64_t groups = tensor::w8_groups(in_features);
   return {.steps = groups * kW8GroupElements / kInt8Depth,
           .depth = kInt8Depth,
+          .step_bytes = kW8GroupBytes / (kW8GroupElements / kInt8Depth),
           .bytes = static_cast<size_t>(groups) * kW8GroupBytes,
           .format = PanelFormat::kInt8,
+          .gate_up = gate_up};
+}
+
+PanelLayout channel_panel_layout(const Device&, int64_t in_features, bool gate_up) {
+  const int64_t steps = round_up(in_features, kChannelRunSteps * kInt8Depth) / kInt8Depth;
+  return {.steps = steps,
+          .depth = kInt8Depth,
+          .step_bytes = kChannelStepBytes,
+          .bytes = static_cast<size_t>(steps) * kChannelStepBytes + kPanelColumns * sizeof(float),
+          .format = PanelFormat::kChannels,
           .gate_up = gate_up};
 }
 
@@ -256,12 +308,13 @@ std::unique_ptr<CpuPackedWeight> pack_gate_up_weight(Device& device, const HostT
 }
 
 std::unique_ptr<CpuPackedWeight> pack_w8_weight(Device& device, std::span<const W8Matrix> parts, W8Inputs inputs) {
-  return pack_stack(device, parts, layout_for(inputs));
+  return pack_stack(device, parts, layout_for(parts, inputs));
 }
 
 std::unique_ptr<CpuPackedWeight> pack_gate_up_w8_weight(Device& device, const W8Matrix& gate, const W8Matrix& up,
                                                         W8Inputs inputs) {
-  return pack_pair(device, gate, up, layout_for(inputs));
+  const W8Matrix pair[] = {gate, up};
+  return pack_pair(device, gate, up, layout_for(pair, inputs));
 }
 
 void read_elements(const Kernels& kernels, const HostTensor& tensor, int64_t first, int64_t count, float* out) {

@@ -7,20 +7,23 @@
 
 namespace millrace::cpu {
 
-/// What a panel holds (see kernels.h): the compute dtype, or 8 bits for left rows of that dtype or of 8 bits.
-enum class PanelFormat : uint8_t { kCompute, kW8, kInt8 };
+/// What a panel holds (see kernels.h): the compute dtype, 8 bits for left rows of that dtype or of 8 bits, or 8 bits
+/// with a scale per column for left rows with a scale each.
+enum class PanelFormat : uint8_t { kCompute, kW8, kInt8, kChannels };
 
 /// How the panels of a weight are laid out.
 struct PanelLayout {
   int64_t steps = 0;
-  int64_t depth = 1;     ///< summed elements per step
-  size_t bytes = 0;      ///< of a panel
+  int64_t depth = 1;      ///< summed elements per step
+  size_t step_bytes = 0;  ///< on average, where the scales of 8 bits begin a group
+  size_t bytes = 0;       ///< of a panel: its steps and, of channels, their scales
   PanelFormat format = PanelFormat::kCompute;
   bool gate_up = false;  ///< a panel holds 32 gate features and the 32 up features that go with them
 };
 [[nodiscard]] PanelLayout panel_layout(const Device& device, int64_t in_features, bool gate_up);
 [[nodiscard]] PanelLayout w8_panel_layout(const Device& device, int64_t in_features, bool gate_up);
 [[nodiscard]] PanelLayout int8_panel_layout(const Device& device, int64_t in_features, bool gate_up);
+[[nodiscard]] PanelLayout channel_panel_layout(const Device& device, int64_t in_features, bool gate_up);
 
 /// Panels of 64 output features: [panels][steps][64][depth], zero where N or K ends inside.
 class CpuPackedWeight final : public tensor::PackedWeight {
@@ -34,10 +37,13 @@ class CpuPackedWeight final : public tensor::PackedWeight {
   [[nodiscard]] int64_t panel_count() const { return panel_count_; }
   /// Output features per panel: 64, or 32 of a gate-up weight.
   [[nodiscard]] int64_t panel_features() const { return gate_up() ? kPanelColumns / 2 : kPanelColumns; }
-  /// From `step` on, where the scales of 8 bits begin a group.
+  /// From `step` on, with which a group begins where there are groups.
   [[nodiscard]] std::byte* panel(int64_t index, int64_t step = 0) const {
-    return buffer_.data() + static_cast<size_t>(index) * layout_.bytes +
-           static_cast<size_t>(step) * (layout_.bytes / static_cast<size_t>(layout_.steps));
+    return buffer_.data() + static_cast<size_t>(index) * layout_.bytes + static_cast<size_t>(step) * layout_.step_bytes;
+  }
+  /// [64], of a panel of channels.
+  [[nodiscard]] float* column_scales(int64_t index) const {
+    return reinterpret_cast<float*>(panel(index, layout_.steps));
   }
 
  private:
@@ -52,7 +58,7 @@ class CpuPackedWeight final : public tensor::PackedWeight {
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_weight(Device& device, std::span<const tensor::HostTensor> parts);
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_gate_up_weight(Device& device, const tensor::HostTensor& gate,
                                                                    const tensor::HostTensor& up);
-/// The same of weights of 8 bits, which they stay.
+/// The same of weights of 8 bits, which they stay. Those with a scale per row all have that, and rounded inputs.
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_w8_weight(Device& device, std::span<const tensor::W8Matrix> parts,
                                                               tensor::W8Inputs inputs);
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_gate_up_w8_weight(Device& device, const tensor::W8Matrix& gate,

@@ -88,7 +88,7 @@ template <class Format, int R, int V, AskFor kAsk>
 MILLRACE_INLINE void product_columns(const char* left, size_t left_stride, const char* columns, size_t panel_step,
                                      int64_t steps, float* c, bool fresh, Prefetch ahead) {
   const RowStrides strides(left_stride);
-  Vec acc[R][V] = {};
+  typename Format::Sums acc[R][V] = {};
   if (!fresh) load_tile(acc, c, kPanelColumns);
 #pragma clang loop unroll_count(kStepsAtOnce<R>)
   for (int64_t step = 0; step < steps; ++step) {

@@ -28,13 +28,10 @@ Values to_floats(const tensor::HostTensor& tensor) {
 
 Values to_floats(const tensor::W8Matrix& matrix) {
   Values values;
-  const int64_t groups = tensor::w8_groups(matrix.cols);
   for (int64_t row = 0; row < matrix.rows; ++row) {
     for (int64_t col = 0; col < matrix.cols; ++col) {
-      tensor::BFloat16 scale;
-      std::memcpy(&scale, matrix.scales + (row * groups + col / tensor::kW8Group) * 2, sizeof(scale));
-      values.push_back(scale.to_float() *
-                       static_cast<float>(static_cast<int8_t>(matrix.values[row * matrix.cols + col])));
+      const float scale = matrix.scale(row, matrix.row_scales ? 0 : col / tensor::kW8Group);
+      values.push_back(scale * static_cast<float>(static_cast<int8_t>(matrix.values[row * matrix.cols + col])));
     }
   }
   return values;
@@ -48,16 +45,40 @@ Values rounded(Values values, DType dtype) {
   return values;
 }
 
-Values rounded_to_int8(const Values& rows, int64_t width) {
+Values rounded_to_int8(const Values& rows, int64_t width, int64_t group_size) {
   Values out;
   for (size_t row = 0; row < rows.size(); row += static_cast<size_t>(width)) {
-    for (int64_t first = 0; first < width; first += tensor::kW8Group) {
-      const std::span group(rows.data() + row + first, static_cast<size_t>(std::min(tensor::kW8Group, width - first)));
+    for (int64_t first = 0; first < width; first += group_size) {
+      const std::span group(rows.data() + row + first, static_cast<size_t>(std::min(group_size, width - first)));
       float largest = 0.0f;
       for (const float value : group) largest = std::max(largest, std::abs(value));
       const float inverse = 127.0f / largest;
       const float scale = largest / 127.0f;
       for (const float value : group) out.push_back(largest > 0.0f ? std::nearbyint(value * inverse) * scale : 0.0f);
+    }
+  }
+  return out;
+}
+
+Values matmul_int8(const Values& x, const tensor::W8Matrix& matrix) {
+  const auto cols = static_cast<size_t>(matrix.cols);
+  Values out;
+  std::vector<int64_t> whole(cols);
+  for (size_t row = 0; row < x.size(); row += cols) {
+    float largest = 0.0f;
+    for (size_t i = 0; i < cols; ++i) largest = std::max(largest, std::abs(x[row + i]));
+    const bool is_zero = largest < 0x1p-100f;
+    const float inverse = 127.0f / largest;
+    const float scale = is_zero ? 0.0f : largest / 127.0f;
+    for (size_t i = 0; i < cols; ++i) {
+      whole[i] = is_zero ? 0 : static_cast<int64_t>(std::nearbyint(x[row + i] * inverse));
+    }
+    for (int64_t feature = 0; feature < matrix.rows; ++feature) {
+      int64_t sum = 0;
+      for (size_t i = 0; i < cols; ++i) {
+        sum += whole[i] * static_cast<int8_t>(matrix.values[static_cast<size_t>(feature) * cols + i]);
+      }
+      out.push_back(static_cast<float>(sum) * (matrix.scale(feature, 0) * scale));
     }
   }
   return out;

@@ -25,9 +25,12 @@ using Values = std::vector<float>;
 /// Each value rounded to `dtype` and back.
 [[nodiscard]] Values rounded(Values values, tensor::DType dtype);
 
-/// What rows of `width` values stand for once each group of 32 is rounded to int8: q = round(x · (127 / largest)), ties
-/// to even, times the scale largest / 127, all in f32.
-[[nodiscard]] Values rounded_to_int8(const Values& rows, int64_t width);
+/// What rows of `width` values stand for once each group of 32, or of so many, is rounded to int8: q = round(x · (127 /
+/// largest)), ties to even, times the scale largest / 127, all in f32.
+[[nodiscard]] Values rounded_to_int8(const Values& rows, int64_t width, int64_t group = tensor::kW8Group);
+/// Rows times a matrix with a scale per row, bit for bit: rows x [rows, cols] are rounded to int8 by a scale each as
+/// above, Σ q·w is exact, and the result is f32(Σ) · (scale of the matrix's row · scale of x's row). Of finite values.
+[[nodiscard]] Values matmul_int8(const Values& x, const tensor::W8Matrix& matrix);
 
 /// [tokens, width]; a token outside the table gives zeros.
 [[nodiscard]] Values embed(const tensor::HostTensor& table, std::span<const TokenId> tokens);

@@ -115,12 +115,23 @@ Result<std::span<const std::byte>> Checkpoint::find_bytes(std::string_view name,
   return stored->bytes;
 }
 
-Result<tensor::W8Matrix> Checkpoint::find_w8(std::string_view name, const tensor::Shape& wanted) const {
+Result<tensor::W8Matrix> Checkpoint::find_w8(std::string_view name, const tensor::Shape& wanted,
+                                             bool row_scales) const {
   const auto values = find_bytes(name, "I8", wanted);
   if (!values) return values.error();
-  const auto scales = find_bytes(scale_name(name), "BF16", {wanted[0], tensor::w8_groups(wanted[1])});
-  if (!scales) return scales.error();
-  return tensor::W8Matrix{std::string(name), wanted[0], wanted[1], values->data(), scales->data()};
+  tensor::W8Matrix matrix{.name = std::string(name), .rows = wanted[0], .cols = wanted[1], .values = values->data()};
+  if (row_scales) {
+    const auto scales = find(scale_name(name), {wanted[0], 1});
+    if (!scales) return scales.error();
+    matrix.scales = scales->data;
+    matrix.row_scales = true;
+    matrix.scale_dtype = scales->dtype;
+  } else {
+    const auto scales = find_bytes(scale_name(name), "BF16", {wanted[0], tensor::w8_groups(wanted[1])});
+    if (!scales) return scales.error();
+    matrix.scales = scales->data();
+  }
+  return matrix;
 }
 
 void Checkpoint::release(std::string_view name) const {

@@ -237,7 +237,9 @@ Result<ModelConfig> parse_config(std::string_view json, std::string_view place) 
   ModelConfig config;
   const std::optional<Family> family = read_architecture(fields, config.architecture);
   if (!family) return *fields.error();
-  config.quantization = read_quantization(fields);
+  const StoredQuantization stored = read_quantization(fields);
+  config.quantization = stored.quantization;
+  config.keeps_unquantized = stored.is_partial;
   refuse_unsupported(fields, *family);
   read_dimensions(fields, *family, config);
   read_biases(fields, *family, config);

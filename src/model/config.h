@@ -60,6 +60,8 @@ struct ModelConfig {
   std::vector<TokenId> eos_token_ids;        ///< may be empty
   std::optional<TokenId> bos_token_id;
   Quantization quantization = Quantization::kNone;  ///< of the projections and the head, which may be stored otherwise
+  /// Those that are stored otherwise stay so: its author chose which are of 8 bits.
+  bool keeps_unquantized = false;
 
   [[nodiscard]] int64_t query_width() const { return int64_t{head_count} * head_dim; }
   [[nodiscard]] int64_t kv_width() const { return int64_t{kv_head_count} * head_dim; }

@@ -68,6 +68,7 @@ void add_config(Hash& hash, const ModelConfig& config) {
   for (const bool flag : {config.tied_embeddings, config.qkv_bias, config.output_bias, config.qk_norm})
     add_integer(hash, flag);
   if (config.quantization != Quantization::kNone) hash.add(to_string(config.quantization));
+  if (config.keeps_unquantized) hash.add(std::string_view("some as stored"));
   for (const int32_t window : config.sliding_windows) add_integer(hash, window);
   hash.add(double{config.norm_epsilon});
   add_rope(hash, config.rope, config.head_dim);
@@ -85,6 +86,10 @@ Fingerprint fingerprint_of(const tensor::HostTensor& tensor) {
 Fingerprint fingerprint_of(const tensor::W8Matrix& matrix) {
   Hash hash;
   hash.add(std::string_view("w8"));
+  if (matrix.row_scales) {
+    hash.add(std::string_view("row scales"));
+    add_integer(hash, static_cast<int64_t>(matrix.scale_dtype));
+  }
   for (const int64_t side : {matrix.rows, matrix.cols}) add_integer(hash, side);
   const auto values = static_cast<size_t>(matrix.rows * matrix.cols);
   hash.add(std::span<const std::byte>(matrix.values, values));

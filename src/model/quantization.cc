@@ -6,6 +6,9 @@ namespace millrace::model {
 namespace {
 
 constexpr std::string_view kMethod = "millrace-w8";
+constexpr std::string_view kCompressedTensors = "compressed-tensors";
+constexpr std::string_view kCompressedFormat = "int-quantized";
+constexpr std::string_view kLinear = "Linear";
 constexpr int32_t kBits = 8;
 constexpr std::string_view kScalesKey = "scales";
 constexpr std::string_view kPowersOfTwo = "powers_of_two";
@@ -24,6 +27,65 @@ Quantization read_own(FieldReader& fields) {
   return Quantization::kW8;
 }
 
+/// "weights" or "input_activations" of a group of compressed-tensors: wanted are signed whole numbers of 8 bits without
+/// a zero point, scaled by `strategy`, inputs by what they are at the time.
+void check_scheme(FieldReader& group, std::string_view key, std::string_view strategy, bool dynamic) {
+  const auto object = group.object(key);
+  if (!object) return group.fail_with("{} is missing, wanted int 8, {}", key, strategy);
+  FieldReader scheme(group.place() + ": " + std::string(key), *object);
+  const int32_t bits = scheme.integer("num_bits", 1, 64);
+  const std::string type = scheme.text_or("type", "int");
+  const std::string found = scheme.text_or("strategy", "tensor");
+  const bool symmetric = scheme.flag_or("symmetric", true);
+  const bool is_dynamic = scheme.flag_or("dynamic", false);
+  if (bits != kBits || type != "int") scheme.fail_with("{} of {} bits, wanted int of {}", type, bits, kBits);
+  if (found != strategy) scheme.fail_with("strategy '{}', wanted '{}'", found, strategy);
+  if (!symmetric) scheme.fail("symmetric false, wanted true");
+  if (is_dynamic != dynamic) scheme.fail_with("dynamic {}, wanted {}", is_dynamic, dynamic);
+  group.adopt(scheme);
+}
+
+/// Of compressed-tensors: weights by channel, inputs by token, of all linear layers but those that are to be ignored.
+StoredQuantization read_compressed_tensors(FieldReader& own) {
+  const std::string format = own.text_or("format", kCompressedFormat);
+  if (format != kCompressedFormat) own.fail_with("format '{}', wanted '{}'", format, kCompressedFormat);
+  if (own.has("kv_cache_scheme")) own.fail("a kv_cache_scheme is not supported, wanted none");
+  const bool is_partial = !own.texts("ignore").empty();
+  const auto groups = own.object("config_groups");
+  if (own.error()) return {};
+  if (!groups || groups->size() != 1) {
+    own.fail_with("config_groups has {} groups, wanted one", groups ? groups->size() : 0);
+    return {};
+  }
+  const auto [name, value] = *groups->begin();
+  FieldReader all(own.place() + ": config_groups", *groups);
+  if (const auto object = all.object(name)) {
+    FieldReader group(all.place() + ": " + std::string(name), *object);
+    const std::vector<std::string> targets = group.texts("targets");
+    if (targets.size() != 1 || targets.front() != kLinear) group.fail_with("targets others than [\"{}\"]", kLinear);
+    check_scheme(group, "weights", "channel", false);
+    check_scheme(group, "input_activations", "token", true);
+    all.adopt(group);
+  }
+  own.adopt(all);
+  return {Quantization::kW8A8Int8, is_partial};
+}
+
+void add_scheme(JsonWriter& json, std::string_view key, std::string_view strategy, bool dynamic) {
+  json.key(key).begin_object().member("num_bits", kBits).member("type", "int").member("symmetric", true);
+  json.member("strategy", strategy).member("dynamic", dynamic).end_object();
+}
+
+void add_compressed_tensors(JsonWriter& json) {
+  json.member("quant_method", kCompressedTensors).member("format", kCompressedFormat);
+  json.member("quantization_status", "compressed").key("ignore").begin_array().end_array();
+  json.key("config_groups").begin_object().key("group_0").begin_object();
+  json.key("targets").begin_array().value(kLinear).end_array();
+  add_scheme(json, "weights", "channel", false);
+  add_scheme(json, "input_activations", "token", true);
+  json.end_object().end_object();
+}
+
 }  // namespace
 
 std::string_view to_string(Quantization quantization) {
@@ -32,42 +94,63 @@ std::string_view to_string(Quantization quantization) {
     case Quantization::kW8: return "w8";
     case Quantization::kW8A8: return "w8a8";
     case Quantization::kMxInt8: return "mxint8";
+    case Quantization::kW8A8Int8: return "w8a8_int8";
   }
   return "unknown";
 }
 
 Result<Quantization> parse_quantization(std::string_view name) {
-  for (const Quantization known : {Quantization::kNone, Quantization::kW8, Quantization::kW8A8, Quantization::kMxInt8})
+  for (const Quantization known :
+       {Quantization::kNone, Quantization::kW8, Quantization::kW8A8, Quantization::kW8A8Int8, Quantization::kMxInt8})
     if (name == to_string(known)) return known;
-  return make_error(ErrorCode::kInvalidArgument, "quantization '{}' is not one of none, w8, w8a8, mxint8", name);
+  return make_error(ErrorCode::kInvalidArgument, "quantization '{}' is not one of {}", name, kQuantizationNames);
 }
 
 tensor::W8Scaling scaling_of(Quantization quantization) {
-  return quantization == Quantization::kMxInt8 ? tensor::W8Scaling::kPowerOfTwo : tensor::W8Scaling::kLargest;
+  switch (quantization) {
+    case Quantization::kMxInt8: return tensor::W8Scaling::kPowerOfTwo;
+    case Quantization::kW8A8Int8: return tensor::W8Scaling::kRow;
+    default: return tensor::W8Scaling::kLargest;
+  }
 }
 
-Quantization read_quantization(FieldReader& fields) {
+tensor::W8Inputs inputs_of(Quantization quantization) {
+  const bool rounds = quantization == Quantization::kW8A8 || quantization == Quantization::kW8A8Int8;
+  return rounds ? tensor::W8Inputs::kInt8 : tensor::W8Inputs::kExact;
+}
+
+bool is_storable(Quantization quantization) {
+  return quantization != Quantization::kNone && quantization != Quantization::kW8A8;
+}
+
+StoredQuantization read_quantization(FieldReader& fields) {
   const auto object = fields.object("quantization_config");
-  if (!object) return Quantization::kNone;
+  if (!object) return {};
   FieldReader own(fields.place() + ": quantization_config", *object);
   const std::string method = own.text_or("quant_method", "unknown");
-  if (method == kMethod) {
-    const Quantization stored = read_own(own);
-    fields.adopt(own);
-    return stored;
+  if (method != kMethod && method != kCompressedTensors) {
+    fields.fail_with(
+        "quantization_config (quant_method '{}') is not supported, wanted '{}', '{}' or weights in F32, BF16 or F16",
+        method, kMethod, kCompressedTensors);
+    return {};
   }
-  fields.fail_with(
-      "quantization_config (quant_method '{}') is not supported, wanted '{}' or weights in F32, BF16 or F16", method,
-      kMethod);
-  return Quantization::kNone;
+  const StoredQuantization stored =
+      method == kMethod ? StoredQuantization{.quantization = read_own(own)} : read_compressed_tensors(own);
+  fields.adopt(own);
+  return stored;
 }
 
 std::string quantization_config_json(Quantization quantization) {
   std::string text;
   JsonWriter json(text);
-  json.begin_object().member("quant_method", kMethod).member("bits", kBits);
-  json.member("group_size", tensor::kW8Group).member("sym", true);
-  if (scaling_of(quantization) == tensor::W8Scaling::kPowerOfTwo) json.member(kScalesKey, kPowersOfTwo);
+  json.begin_object();
+  if (quantization == Quantization::kW8A8Int8) {
+    add_compressed_tensors(json);
+  } else {
+    json.member("quant_method", kMethod).member("bits", kBits).member("group_size", tensor::kW8Group);
+    json.member("sym", true);
+    if (quantization == Quantization::kMxInt8) json.member(kScalesKey, kPowersOfTwo);
+  }
   json.end_object();
   return text;
 }

@@ -8,23 +8,36 @@
 #include "tensor/w8.h"
 
 /// How a model's projections are held and multiplied: as its checkpoint stores them, rounded to the compute dtype; in 8
-/// bits (tensor/w8.h); in 8 bits with inputs of 8 bits; in 8 bits with scales that are powers of two. A checkpoint of 8
-/// bits holds an I8 [out, in] under a projection's own name and its BF16 scales [out, groups] under the name with
-/// "_scale" behind it; its config.json says so, and how scales were chosen, in quantization_config.
+/// bits (tensor/w8.h); in 8 bits with inputs of 8 bits; in 8 bits with scales that are powers of two; in 8 bits with
+/// one scale per output channel, and inputs with one per token. A checkpoint of 8 bits holds an I8 [out, in] under a
+/// projection's own name and its scales under the name with "_scale" behind it: BF16 [out, groups], or of the last kind
+/// [out, 1], also F16 or F32. Its config.json says so in quantization_config: in a form of our own how scales were
+/// chosen, or of the last kind in the form of compressed-tensors, which vLLM and SGLang read too.
 namespace millrace::model {
 
-enum class Quantization : uint8_t { kNone, kW8, kW8A8, kMxInt8 };
+enum class Quantization : uint8_t { kNone, kW8, kW8A8, kMxInt8, kW8A8Int8 };
+
+inline constexpr std::string_view kQuantizationNames = "none, w8, w8a8, w8a8_int8, mxint8";
 
 [[nodiscard]] std::string_view to_string(Quantization quantization);
-/// "none", "w8", "w8a8" or "mxint8".
+/// One of kQuantizationNames.
 [[nodiscard]] Result<Quantization> parse_quantization(std::string_view name);
 
 /// How weights that are rounded for it get their scales.
 [[nodiscard]] tensor::W8Scaling scaling_of(Quantization quantization);
+/// Whether its products round their inputs.
+[[nodiscard]] tensor::W8Inputs inputs_of(Quantization quantization);
+/// Whether weights are stored so: the others are ways to multiply what is stored as one of these.
+[[nodiscard]] bool is_storable(Quantization quantization);
 
-/// Of a config.json: kNone without quantization_config, else kW8 or kMxInt8; any but our own is a fault that names it.
-[[nodiscard]] Quantization read_quantization(FieldReader& fields);
-/// The quantization_config that a checkpoint has whose weights were rounded for kW8 or kMxInt8.
+/// What a config.json says of its weights.
+struct StoredQuantization {
+  Quantization quantization = Quantization::kNone;  ///< storable, or kNone
+  bool is_partial = false;                          ///< some projections were left out on purpose
+};
+/// kNone without quantization_config; a form that is not served is a fault that names it.
+[[nodiscard]] StoredQuantization read_quantization(FieldReader& fields);
+/// The quantization_config that a checkpoint has whose weights were all rounded for a storable one.
 [[nodiscard]] std::string quantization_config_json(Quantization quantization);
 /// What a model is served with that is stored as `stored`. Errors: kInvalidArgument where other scales are wanted than
 /// those that its weights have.

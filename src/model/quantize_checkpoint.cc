@@ -88,12 +88,13 @@ class Header {
   size_t end_ = 0;
 };
 
-Header describe(const std::vector<Source>& sources) {
+Header describe(const std::vector<Source>& sources, Quantization quantization) {
+  const bool row_scales = scaling_of(quantization) == tensor::W8Scaling::kRow;
   Header header;
   for (const auto& [tensor, projection] : sources) {
     const tensor::Shape& shape = tensor.shape;
     if (projection) {
-      const int64_t groups = tensor::w8_groups(shape[1]);
+      const int64_t groups = row_scales ? 1 : tensor::w8_groups(shape[1]);
       header.add(tensor.name, "I8", {shape[0], shape[1]}, static_cast<size_t>(shape.elements()));
       header.add(scale_name(tensor.name), "BF16", {shape[0], groups}, static_cast<size_t>(shape[0] * groups * 2));
     } else {
@@ -188,8 +189,7 @@ Result<void> make_empty_folder(const fs::path& path) {
 }  // namespace
 
 Result<QuantizeReport> quantize_checkpoint(const fs::path& folder, const fs::path& output, Quantization quantization) {
-  CHECK(quantization == Quantization::kW8 || quantization == Quantization::kMxInt8, "nothing is stored as {}",
-        to_string(quantization));
+  CHECK(is_storable(quantization), "nothing is stored as {}", to_string(quantization));
   auto config = read_config(folder);
   if (!config) return config.error();
   if (config->quantization != Quantization::kNone)
@@ -200,7 +200,7 @@ Result<QuantizeReport> quantize_checkpoint(const fs::path& folder, const fs::pat
   const auto sources = find_sources(**checkpoint, *config);
   if (!sources) return sources.error();
   RETURN_IF_ERROR(make_empty_folder(output));
-  Header header = describe(*sources);
+  Header header = describe(*sources, quantization);
   QuantizeReport report;
   report.bytes_after = header.data_bytes();
   for (const auto& [tensor, projection] : *sources) {

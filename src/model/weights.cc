@@ -1,6 +1,9 @@
 #include "model/weights.h"
 
+#include <algorithm>
+#include <array>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 
@@ -17,14 +20,19 @@ using tensor::W8Storage;
 /// Hands out the tensors of a span and keeps count.
 class Loader {
  public:
-  Loader(const Checkpoint& checkpoint, tensor::Backend& backend, Quantization quantization, const LoadOptions& options)
-      : checkpoint_(checkpoint), backend_(backend), quantization_(quantization), options_(options) {}
+  Loader(const Checkpoint& checkpoint, tensor::Backend& backend, const ModelConfig& config, const LoadOptions& options)
+      : checkpoint_(checkpoint),
+        backend_(backend),
+        quantization_(config.quantization),
+        keeps_unquantized_(config.keeps_unquantized),
+        options_(options) {}
 
   Result<void> resolve(const ModelConfig& config, const std::vector<TensorSpec>& specs) {
+    const bool row_scales = scaling_of(quantization_) == tensor::W8Scaling::kRow;
     for (const TensorSpec& spec : specs) {
       Entry entry;
       if (stored_in_w8(checkpoint_, config, spec)) {
-        Result<W8Matrix> found = checkpoint_.find_w8(spec.name, spec.shape);
+        Result<W8Matrix> found = checkpoint_.find_w8(spec.name, spec.shape, row_scales);
         if (!found) return found.error();
         entry.bytes = found->bytes();
         entry.matrix = std::move(*found);
@@ -57,6 +65,13 @@ class Loader {
     return vector;
   }
 
+  /// Whether weights that are packed together are of 8 bits then.
+  [[nodiscard]] bool in_8_bits(std::span<const std::string> names) const {
+    if (quantization_ == Quantization::kNone) return false;
+    const auto is_stored_so = [this](const std::string& name) { return entry(name).matrix.has_value(); };
+    return !keeps_unquantized_ || std::ranges::any_of(names, is_stored_so);
+  }
+
   std::unique_ptr<tensor::PackedWeight> pack(std::initializer_list<std::string> names) {
     auto weight = pack_uncounted(names);
     for (const std::string& name : names) count(name);
@@ -64,7 +79,7 @@ class Loader {
   }
 
   std::unique_ptr<tensor::PackedWeight> pack_uncounted(std::initializer_list<std::string> names) {
-    if (quantization_ == Quantization::kNone) {
+    if (!in_8_bits({names.begin(), names.size()})) {
       std::vector<HostTensor> parts;
       for (const std::string& name : names) parts.push_back(tensor(name));
       return backend_.pack(parts);
@@ -72,7 +87,7 @@ class Loader {
     std::vector<W8Storage> storage;
     std::vector<W8Matrix> parts;
     for (const std::string& name : names) parts.push_back(matrix(name, storage));
-    return backend_.pack_w8(parts, inputs());
+    return backend_.pack_w8(parts, inputs_of(quantization_));
   }
 
   /// As it is stored, whatever the quantization.
@@ -84,10 +99,10 @@ class Loader {
 
   std::unique_ptr<tensor::PackedWeight> pack_gate_up(const std::string& gate, const std::string& up) {
     std::unique_ptr<tensor::PackedWeight> weight;
-    if (quantization_ != Quantization::kNone) {
+    if (in_8_bits(std::array{gate, up})) {
       std::vector<W8Storage> storage;
       const W8Matrix gate_matrix = matrix(gate, storage);
-      weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, storage), inputs());
+      weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, storage), inputs_of(quantization_));
     } else {
       weight = backend_.pack_gate_up(tensor(gate), tensor(up));
     }
@@ -96,13 +111,13 @@ class Loader {
     return weight;
   }
 
-  void pack_expert(tensor::ExpertPacker& packer, const std::string& gate, const std::string& up,
+  void pack_expert(tensor::ExpertPacker& packer, bool in_8_bits, const std::string& gate, const std::string& up,
                    const std::string& down) {
-    if (quantization_ != Quantization::kNone) {
+    if (in_8_bits) {
       std::vector<W8Storage> storage;
       const W8Matrix gate_matrix = matrix(gate, storage);
       const W8Matrix up_matrix = matrix(up, storage);
-      packer.add_w8(gate_matrix, up_matrix, matrix(down, storage), inputs());
+      packer.add_w8(gate_matrix, up_matrix, matrix(down, storage), inputs_of(quantization_));
     } else {
       packer.add(tensor(gate), tensor(up), tensor(down));
     }
@@ -149,10 +164,6 @@ class Loader {
     return storage.back().view();
   }
 
-  [[nodiscard]] tensor::W8Inputs inputs() const {
-    return quantization_ == Quantization::kW8A8 ? tensor::W8Inputs::kInt8 : tensor::W8Inputs::kExact;
-  }
-
   void report() const {
     if (options_.progress) options_.progress(state_);
   }
@@ -160,6 +171,7 @@ class Loader {
   const Checkpoint& checkpoint_;
   tensor::Backend& backend_;
   const Quantization quantization_;
+  const bool keeps_unquantized_;
   const LoadOptions& options_;
   std::unordered_map<std::string, Entry> entries_;
   LoadProgress state_;
@@ -171,10 +183,14 @@ void load_experts(Loader& loader, tensor::Backend& backend, const ModelConfig& c
   weights.router = loader.pack_plain(router_name(config, layer));
   const auto packer = backend.pack_experts(config.moe.expert_count, {.experts_per_row = config.moe.experts_per_token,
                                                                      .renormalised = config.moe.renormalised});
+  std::vector<std::string> names;  // [experts, 3]
   for (int32_t expert = 0; expert < config.moe.expert_count; ++expert) {
-    const auto name = [&](ExpertPart part) { return expert_tensor_name(config, layer, expert, part); };
-    loader.pack_expert(*packer, name(ExpertPart::kGate), name(ExpertPart::kUp), name(ExpertPart::kDown));
+    for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown})
+      names.push_back(expert_tensor_name(config, layer, expert, part));
   }
+  const bool in_8_bits = loader.in_8_bits(names);  // of a layer's experts all or none
+  for (size_t i = 0; i < names.size(); i += 3)
+    loader.pack_expert(*packer, in_8_bits, names[i], names[i + 1], names[i + 2]);
   weights.experts = packer->finish();
 }
 
@@ -207,15 +223,15 @@ LayerWeights load_layer(Loader& loader, tensor::Backend& backend, const ModelCon
 
 Result<void> check_backend(const ModelConfig& config, const tensor::Backend& backend) {
   if (config.quantization != Quantization::kNone && !backend.packs_w8())
-    return make_error(ErrorCode::kInvalidArgument, "{} cannot hold weights of 8 bits (quantization w8)",
-                      backend.description());
+    return make_error(ErrorCode::kInvalidArgument, "{} cannot hold weights of 8 bits (quantization {})",
+                      backend.description(), to_string(config.quantization));
   return {};
 }
 
 Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span,
                                   tensor::Backend& backend, const LoadOptions& options) {
   RETURN_IF_ERROR(check_backend(config, backend));
-  Loader loader(checkpoint, backend, config.quantization, options);
+  Loader loader(checkpoint, backend, config, options);
   RETURN_IF_ERROR(loader.resolve(config, stage_tensors(config, span)));
   RETURN_IF_ERROR(refuse_unknown_tensors(checkpoint, config, span));
   StageWeights weights;

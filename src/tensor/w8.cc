@@ -23,39 +23,62 @@ constexpr float kRounder = 12582912.0f;
 
 /// `largest`: magnitude of the group, finite.
 BFloat16 scale_of(float largest, W8Scaling scaling) {
-  if (scaling == W8Scaling::kLargest) return BFloat16::from_float(largest / kLargestValue);
-  return BFloat16::from_float(std::ldexp(1.0f, std::ilogb(largest)) / 64.0f);
+  if (scaling == W8Scaling::kPowerOfTwo) return BFloat16::from_float(std::ldexp(1.0f, std::ilogb(largest)) / 64.0f);
+  return BFloat16::from_float(largest / kLargestValue);
 }
 
-/// A whole group, so that the compiler knows its length and takes vectors.
-BFloat16 quantize_group(const float (&weights)[kW8Group], W8Scaling scaling, int8_t (&values)[kW8Group]) {
-  int32_t largest_bits = 0;  // magnitudes are ordered as their bits, NaN above all
-  for (const float weight : weights) largest_bits = std::max(largest_bits, std::bit_cast<int32_t>(weight) & 0x7FFFFFFF);
-  const auto largest = std::bit_cast<float>(largest_bits);
-  std::fill(std::begin(values), std::end(values), int8_t{0});
+/// Of all weights that share it.
+BFloat16 scale_of(int32_t largest_bits, W8Scaling scaling) {
   if (largest_bits >= 0x7F800000) return BFloat16::from_float(std::numeric_limits<float>::quiet_NaN());
-  if (largest < kLeastMagnitude) return {};
-  const BFloat16 scale = scale_of(largest, scaling);
+  const auto largest = std::bit_cast<float>(largest_bits);
+  return largest < kLeastMagnitude ? BFloat16() : scale_of(largest, scaling);
+}
+
+/// A whole group, so that the compiler knows its length and takes vectors. Magnitudes are ordered as their bits, NaN
+/// above all.
+int32_t largest_magnitude_bits(const float (&weights)[kW8Group]) {
+  int32_t largest_bits = 0;
+  for (const float weight : weights) largest_bits = std::max(largest_bits, std::bit_cast<int32_t>(weight) & 0x7FFFFFFF);
+  return largest_bits;
+}
+
+void quantize_group(const float (&weights)[kW8Group], BFloat16 scale, int8_t (&values)[kW8Group]) {
   const float divisor = scale.to_float();
+  std::fill(std::begin(values), std::end(values), int8_t{0});
+  if (!(divisor > 0.0f)) return;  // of nothing but zeros, or not finite
   for (int64_t i = 0; i < kW8Group; ++i) {
     const float rounded = weights[i] / divisor + kRounder - kRounder;
     const float bounded = rounded > kLargestValue ? kLargestValue : rounded < -kLargestValue ? -kLargestValue : rounded;
     values[i] = static_cast<int8_t>(static_cast<int32_t>(bounded));
   }
-  return scale;
 }
 
 void quantize_rows(const HostTensor& matrix, W8Scaling scaling, int64_t begin, int64_t end, W8Storage& storage) {
   const int64_t cols = matrix.shape[1];
   const int64_t groups = w8_groups(cols);
   std::vector<float> row_weights(static_cast<size_t>(groups * kW8Group));  // zeros beyond the last column
+  std::vector<int32_t> largest_bits(static_cast<size_t>(groups));
+  const auto group_of = [&row_weights](int64_t group) -> const float(&)[kW8Group] {
+    return *reinterpret_cast<const float(*)[kW8Group]>(row_weights.data() + group * kW8Group);
+  };
   for (int64_t row = begin; row < end; ++row) {
     read_floats(matrix, row * cols, cols, row_weights.data());
     for (int64_t group = 0; group < groups; ++group) {
-      float weights[kW8Group];
+      largest_bits[static_cast<size_t>(group)] = largest_magnitude_bits(group_of(group));
+    }
+    BFloat16 of_row;
+    if (storage.row_scales) {
+      of_row = scale_of(*std::ranges::max_element(largest_bits), scaling);
+      storage.scales[static_cast<size_t>(row)] = of_row;
+    }
+    for (int64_t group = 0; group < groups; ++group) {
+      BFloat16 scale = of_row;
+      if (!storage.row_scales) {
+        scale = scale_of(largest_bits[static_cast<size_t>(group)], scaling);
+        storage.scales[static_cast<size_t>(row * groups + group)] = scale;
+      }
       int8_t values[kW8Group];
-      std::copy_n(row_weights.data() + group * kW8Group, kW8Group, weights);
-      storage.scales[static_cast<size_t>(row * groups + group)] = quantize_group(weights, scaling, values);
+      quantize_group(group_of(group), scale, values);
       const int64_t first = group * kW8Group;
       std::copy_n(values, std::min(kW8Group, cols - first), storage.values.data() + row * cols + first);
     }
@@ -65,8 +88,19 @@ void quantize_rows(const HostTensor& matrix, W8Scaling scaling, int64_t begin, i
 }  // namespace
 
 W8Matrix W8Storage::view() const {
-  return {name, shape[0], shape[1], reinterpret_cast<const std::byte*>(values.data()),
-          reinterpret_cast<const std::byte*>(scales.data())};
+  return {.name = name,
+          .rows = shape[0],
+          .cols = shape[1],
+          .values = reinterpret_cast<const std::byte*>(values.data()),
+          .scales = reinterpret_cast<const std::byte*>(scales.data()),
+          .row_scales = row_scales};
+}
+
+float W8Matrix::scale(int64_t row, int64_t group) const {
+  const HostTensor all{{}, scale_dtype, {rows, groups()}, scales};
+  float value = 0.0f;
+  read_floats(all, row * groups() + group, 1, &value);
+  return value;
 }
 
 W8Storage quantize_w8(const HostTensor& matrix, W8Scaling scaling, int32_t threads) {
@@ -74,8 +108,9 @@ W8Storage quantize_w8(const HostTensor& matrix, W8Scaling scaling, int32_t threa
   const int64_t rows = matrix.shape[0];
   const int64_t cols = matrix.shape[1];
   W8Storage storage{.name = matrix.name, .shape = matrix.shape, .values = {}, .scales = {}};
+  storage.row_scales = scaling == W8Scaling::kRow;
   storage.values.resize(static_cast<size_t>(rows * cols));
-  storage.scales.resize(static_cast<size_t>(rows * w8_groups(cols)));
+  storage.scales.resize(static_cast<size_t>(rows * (storage.row_scales ? 1 : w8_groups(cols))));
   const int64_t most = threads > 0 ? threads : Machine().processors();
   const int64_t parts = std::clamp<int64_t>(rows * cols / kWeightsPerThread, 1, most);
   std::vector<std::jthread> helpers;

@@ -14,15 +14,23 @@
 /// A scale may also be a power of two, as the microscaling formats have it (MXINT8 of the OCP's specification, version
 /// 1.0: 2 to the exponent of the largest magnitude, over 64). What then stands for a weight is exact in bf16, which
 /// some kernels multiply faster; it is some 1.4 times as far from the weight on average.
+///
+/// Or all weights of a row, which make one output feature (a channel), have one scale. Then products with inputs that
+/// are rounded by row as well are sums of whole numbers alone, scaled at the end: the fastest there is.
 namespace millrace::tensor {
 
 inline constexpr int64_t kW8Group = 32;
 
 /// What rows such a matrix is multiplied with: as they are, or rounded too, each group of 32 to int8 with a scale in
-/// f32 (its largest magnitude over 127), so that products are of whole numbers.
+/// f32 (its largest magnitude over 127), so that products are of whole numbers. Where the matrix has one scale per row,
+/// so have they, and they are always rounded.
 enum class W8Inputs : uint8_t { kExact, kInt8 };
 
-enum class W8Scaling : uint8_t { kLargest, kPowerOfTwo };
+enum class W8Scaling : uint8_t {
+  kLargest,     ///< of each group, by its largest magnitude
+  kPowerOfTwo,  ///< of each group
+  kRow,         ///< of each row, by its largest magnitude
+};
 
 /// The groups of a row of `cols` weights; the last may be shorter.
 [[nodiscard]] constexpr int64_t w8_groups(int64_t cols) {
@@ -35,8 +43,14 @@ struct W8Matrix {
   int64_t rows = 0;
   int64_t cols = 0;
   const std::byte* values = nullptr;  // int8 [rows, cols]
-  const std::byte* scales = nullptr;  // bf16 [rows, w8_groups(cols)]
-  [[nodiscard]] size_t bytes() const { return static_cast<size_t>(rows * (cols + 2 * w8_groups(cols))); }
+  const std::byte* scales = nullptr;  // [rows, groups()]
+  bool row_scales = false;
+  DType scale_dtype = DType::kBF16;  ///< another one with row_scales only
+  [[nodiscard]] int64_t groups() const { return row_scales ? 1 : w8_groups(cols); }
+  [[nodiscard]] size_t bytes() const {
+    return static_cast<size_t>(rows * cols) + static_cast<size_t>(rows * groups()) * size_of(scale_dtype);
+  }
+  [[nodiscard]] float scale(int64_t row, int64_t group) const;
 };
 
 /// A matrix that owns its values.
@@ -44,13 +58,14 @@ struct W8Storage {
   std::string name;
   Shape shape;
   std::vector<int8_t> values;    // [rows, cols]
-  std::vector<BFloat16> scales;  // [rows, w8_groups(cols)]
+  std::vector<BFloat16> scales;  // [rows, w8_groups(cols)], or with row_scales [rows]
+  bool row_scales = false;
   [[nodiscard]] W8Matrix view() const;
 };
 
-/// Rounds a matrix to the nearest values; the largest magnitude of a group becomes 127, or with powers of two one from
-/// 64 to 127. A group with a weight that is not finite becomes NaN, one whose weights are all below 2^-100 becomes
-/// zero. `threads`: at most; 0: one per processor.
+/// Rounds a matrix to the nearest values; the largest magnitude of a group, or of a row, becomes 127, or with powers of
+/// two one from 64 to 127. A group with a weight that is not finite becomes NaN, one whose weights are all below 2^-100
+/// becomes zero. `threads`: at most; 0: one per processor.
 [[nodiscard]] W8Storage quantize_w8(const HostTensor& matrix, W8Scaling scaling = W8Scaling::kLargest,
                                     int32_t threads = 0);
 

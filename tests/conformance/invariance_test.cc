@@ -50,7 +50,8 @@ struct Format {
 constexpr Format kFormats[] = {{"plain", true},
                                {"w8"},
                                {"mxint8", false, tensor::W8Inputs::kExact, tensor::W8Scaling::kPowerOfTwo},
-                               {"w8a8", false, tensor::W8Inputs::kInt8}};
+                               {"w8a8", false, tensor::W8Inputs::kInt8},
+                               {"w8a8_int8", false, tensor::W8Inputs::kInt8, tensor::W8Scaling::kRow}};
 
 std::unique_ptr<tensor::PackedWeight> pack_any(tensor::Backend& backend, const tensor::HostTensor& part, bool gate_up,
                                                const Format& format) {

@@ -26,13 +26,14 @@ std::vector<Sizes> product_sizes(Random& random) {
 }
 
 /// Rows of unlike magnitudes.
-W8Storage random_matrix(Random& random, int64_t rows, int64_t cols) {
+W8Storage random_matrix(Random& random, int64_t rows, int64_t cols,
+                        tensor::W8Scaling scaling = tensor::W8Scaling::kLargest) {
   Values values = random.normal(rows * cols);
   for (int64_t row = 0; row < rows; ++row) {
     const float factor = std::exp2(static_cast<float>(random.integer(-4, 2)));
     for (int64_t col = 0; col < cols; ++col) values[static_cast<size_t>(row * cols + col)] *= factor;
   }
-  return tensor::quantize_w8(HostMatrix(values, DType::kF32, rows, cols).tensor());
+  return tensor::quantize_w8(HostMatrix(values, DType::kF32, rows, cols).tensor(), scaling);
 }
 
 enum class Op { kMatmul, kMatmulAdd, kMatmulSiluMul };
@@ -226,14 +227,101 @@ TEST_CASE("an input that is not finite makes its row NaN in products of 8 bits b
     for (const BackendCase& backend_case : backend_cases()) {
       INFO(backend_case.name << ", " << bad);
       const auto backend = backend_case.make();
-      const W8Storage storage = tensor::quantize_w8(HostMatrix(Values(70 * 64, 1.0f), DType::kF32, 70, 64).tensor());
-      const W8Matrix matrix = storage.view();
-      const auto weight = backend->pack_w8({&matrix, 1}, W8Inputs::kInt8);
-      Values x(3 * 64, 1.0f);
-      x[64 + 40] = bad;
-      const Values got = run(*backend, Op::kMatmul, *weight, x, {});
-      for (size_t i = 0; i < got.size(); ++i) REQUIRE(std::isnan(got[i]) == (i / 70 == 1));
+      for (const tensor::W8Scaling scaling : {tensor::W8Scaling::kLargest, tensor::W8Scaling::kRow}) {
+        const HostMatrix ones(Values(70 * 64, 1.0f), DType::kF32, 70, 64);
+        const W8Storage storage = tensor::quantize_w8(ones.tensor(), scaling);
+        const W8Matrix matrix = storage.view();
+        const auto weight = backend->pack_w8({&matrix, 1}, W8Inputs::kInt8);
+        for (const size_t rows : {1, 3, 40}) {
+          Values x(rows * 64, 1.0f);
+          x[rows / 2 * 64 + 40] = bad;
+          const Values got = run(*backend, Op::kMatmul, *weight, x, {});
+          for (size_t i = 0; i < got.size(); ++i) REQUIRE(std::isnan(got[i]) == (i / 70 == rows / 2));
+        }
+      }
     }
+  }
+}
+
+TEST_CASE("products with a scale per channel and per row have the same bits on every instruction set") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 36);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    auto sizes = product_sizes(random);
+    sizes.insert(sizes.end(), {{2, 64, 64}, {3, 70, 64}, {16, 896, 70}, {17, 64, 33}, {33, 4900, 70}, {300, 130, 65}});
+    for (const auto& [rows, in, out] : sizes) {
+      const int64_t split = random.integer(0, out - 1);
+      const Op op = split % 2 == 0 ? Op::kMatmul : Op::kMatmulAdd;
+      INFO(backend_case.name << ": " << rows << " x " << in << " x " << out << ", adds " << (op == Op::kMatmulAdd));
+      W8Storage first = random_matrix(random, split, in, tensor::W8Scaling::kRow);
+      // What others write may have it, with scales of another dtype too.
+      for (int8_t& value : first.values) value = value == -127 && random.integer(0, 1) == 0 ? int8_t{-128} : value;
+      const W8Storage second = random_matrix(random, out - split, in, tensor::W8Scaling::kRow);
+      Values scales;
+      for (const tensor::BFloat16 scale : second.scales) scales.push_back(scale.to_float() * 1.001f);
+      std::vector<W8Matrix> parts = {first.view(), second.view()};
+      parts[1].scales = reinterpret_cast<const std::byte*>(scales.data());
+      parts[1].scale_dtype = DType::kF32;
+      const auto weight = backend->pack_w8(parts, W8Inputs::kInt8);
+      Values x = random.normal(rows * in);
+      if (rows > 2) std::fill_n(x.begin() + in, in, 0.0f);
+      x = reference::rounded(x, backend->compute_dtype());
+      const Values before = random.normal(rows * out);
+      Values wanted;
+      const Values left = reference::matmul_int8(x, parts[0]);
+      const Values right = reference::matmul_int8(x, parts[1]);
+      for (int64_t row = 0; row < rows; ++row) {
+        wanted.insert(wanted.end(), left.begin() + row * split, left.begin() + (row + 1) * split);
+        wanted.insert(wanted.end(), right.begin() + row * (out - split), right.begin() + (row + 1) * (out - split));
+      }
+      if (op == Op::kMatmulAdd) {
+        for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += before[i];
+      }
+      const bool same = run(*backend, op, *weight, x, before) == wanted;
+      REQUIRE(same);
+    }
+  }
+}
+
+TEST_CASE("matmul_silu_mul with a scale per channel is that with what the weights and the inputs stand for") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 37);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    for (const auto& [rows, in, out] : product_sizes(random)) {
+      INFO(backend_case.name << ": " << rows << " x " << in << " x " << out);
+      const W8Storage gate = random_matrix(random, out, in, tensor::W8Scaling::kRow);
+      const W8Storage up = random_matrix(random, out, in, tensor::W8Scaling::kRow);
+      const auto weight = backend->pack_gate_up_w8(gate.view(), up.view(), W8Inputs::kInt8);
+      const Values x = reference::rounded(random.normal(rows * in, 0.5f), backend->compute_dtype());
+      const Values wanted =
+          reference::silu_mul(reference::matmul_int8(x, gate.view()), reference::matmul_int8(x, up.view()));
+      check_close(run(*backend, Op::kMatmulSiluMul, *weight, x, {}), wanted, unit(backend->compute_dtype()), 1e-6);
+    }
+  }
+}
+
+TEST_CASE("the largest sums of a channel fit, and more inputs than that are refused by name") {
+  constexpr int64_t kIn = 65536;
+  W8Storage storage{.name = "layer.weight", .shape = {2, kIn}, .values = {}, .scales = {}, .row_scales = true};
+  storage.values.assign(2 * kIn, -128);
+  storage.scales.assign(2, tensor::BFloat16::from_float(1.0f));
+  W8Storage longer = storage;
+  longer.shape = {1, kIn + 1};
+  longer.values.resize(kIn + 1);
+  for (const BackendCase& backend_case : backend_cases()) {
+    INFO(backend_case.name);
+    const auto backend = backend_case.make();
+    const W8Matrix matrix = storage.view();
+    const auto weight = backend->pack_w8({&matrix, 1}, W8Inputs::kInt8);
+    for (const int64_t rows : {1, 3, 20}) {
+      const Values got = run(*backend, Op::kMatmul, *weight, Values(static_cast<size_t>(rows * kIn), -127.0f), {});
+      REQUIRE(got == Values(static_cast<size_t>(rows * 2), 127.0f * 128.0f * kIn));
+    }
+    const W8Matrix too_long = longer.view();
+    REQUIRE_THROWS_WITH(backend->pack_w8({&too_long, 1}, W8Inputs::kInt8),
+                        "layer.weight: 65537 inputs of 8 bits with a scale per channel, at most 65536");
   }
 }
 
@@ -284,6 +372,25 @@ TEST_CASE("scales that are powers of two are the largest magnitude's, and what t
       REQUIRE(std::exp2(std::floor(std::log2(scale))) == scale);
       REQUIRE((largest >= 64.0 * scale && largest < 128.0 * scale));
     }
+  }
+}
+
+TEST_CASE(
+    "rounding with a scale per row is to the nearest value, and a row of zeros or of none that is finite stays so") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 38);
+  constexpr int64_t kRows = 30;
+  constexpr int64_t kCols = 97;
+  Values weights = random.normal(kRows * kCols);
+  std::fill_n(weights.begin(), kCols, 1e-38f);
+  weights[kCols + 50] = std::numeric_limits<float>::infinity();
+  const W8Storage storage =
+      tensor::quantize_w8(HostMatrix(weights, DType::kF32, kRows, kCols).tensor(), tensor::W8Scaling::kRow);
+  REQUIRE(storage.scales.size() == kRows);
+  const Values rounded = reference::to_floats(storage.view());
+  for (size_t i = 0; i < kCols; ++i) REQUIRE((rounded[i] == 0.0f && std::isnan(rounded[kCols + i])));
+  for (size_t i = 2 * kCols; i < rounded.size(); ++i) {
+    REQUIRE(std::abs(double{weights[i]} - double{rounded[i]}) <= storage.scales[i / kCols].to_float() * 0.50001);
   }
 }
 

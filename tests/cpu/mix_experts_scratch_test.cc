@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <optional>
 #include <random>
 
 #include "cpu/mix_experts.h"
@@ -14,16 +15,19 @@ constexpr int64_t kInner = 40;
 constexpr int32_t kExperts = 9;
 constexpr int64_t kRows = 300;
 
-cpu::CpuExperts make_experts(cpu::Device& device, bool int8, int32_t per_row) {
+/// Weights and inputs of 8 bits by their scales, or none of 8 bits.
+using Scaling = std::optional<tensor::W8Scaling>;
+
+cpu::CpuExperts make_experts(cpu::Device& device, Scaling scaling, int32_t per_row) {
   const std::vector<float> values(static_cast<size_t>(kInner * kHidden), 0.125f);
   const auto* data = reinterpret_cast<const std::byte*>(values.data());
   const tensor::HostTensor wide{"gate", DType::kF32, {kInner, kHidden}, data};
   const tensor::HostTensor tall{"down", DType::kF32, {kHidden, kInner}, data};
   std::vector<cpu::ExpertWeights> weights;
   for (int32_t expert = 0; expert < kExperts; ++expert) {
-    if (int8) {
-      const tensor::W8Storage wide_w8 = tensor::quantize_w8(wide);
-      const tensor::W8Storage tall_w8 = tensor::quantize_w8(tall);
+    if (scaling) {
+      const tensor::W8Storage wide_w8 = tensor::quantize_w8(wide, *scaling);
+      const tensor::W8Storage tall_w8 = tensor::quantize_w8(tall, *scaling);
       const tensor::W8Matrix matrix = tall_w8.view();
       weights.push_back({cpu::pack_gate_up_w8_weight(device, wide_w8.view(), wide_w8.view(), tensor::W8Inputs::kInt8),
                          cpu::pack_w8_weight(device, {&matrix, 1}, tensor::W8Inputs::kInt8)});
@@ -37,10 +41,11 @@ cpu::CpuExperts make_experts(cpu::Device& device, bool int8, int32_t per_row) {
 /// What a device has taken so far.
 std::vector<size_t> taken(const cpu::Device& device) {
   const cpu::Routes& routes = device.routes;
-  std::vector<size_t> sizes{device.expert_rows.bytes(),     routes.chosen.capacity(),     routes.weights.capacity(),
-                            routes.place.capacity(),        routes.place_row.capacity(),  routes.order.capacity(),
-                            routes.place_weight.capacity(), routes.group_of.capacity(),   routes.groups.capacity(),
-                            routes.terms.capacity(),        device.shared_scratch.bytes()};
+  std::vector<size_t> sizes{
+      device.expert_values.bytes(), device.expert_rows.bytes(),     routes.chosen.capacity(),
+      routes.weights.capacity(),    routes.place.capacity(),        routes.place_row.capacity(),
+      routes.order.capacity(),      routes.place_weight.capacity(), routes.group_of.capacity(),
+      routes.groups.capacity(),     routes.terms.capacity(),        device.shared_scratch.bytes()};
   for (const cpu::Scratch& scratch : device.slot_scratch) sizes.push_back(scratch.bytes());
   return sizes;
 }
@@ -52,11 +57,13 @@ TEST_CASE("experts take their scratch beforehand, however rows are spread over t
   std::uniform_real_distribution<float> noise;
   for (const cpu::Isa isa : cpu::available_isas()) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      for (const bool int8 : {false, true}) {
+      for (const Scaling scaling :
+           {Scaling(), Scaling(tensor::W8Scaling::kLargest), Scaling(tensor::W8Scaling::kRow)}) {
         for (const int32_t per_row : {1, 3, kExperts}) {
-          INFO(cpu::to_string(isa) << " " << tensor::to_string(dtype) << ", 8 bits " << int8 << ", " << per_row);
+          INFO(cpu::to_string(isa) << " " << tensor::to_string(dtype) << ", 8 bits "
+                                   << (scaling ? static_cast<int>(*scaling) : -1) << ", " << per_row);
           cpu::Device device(*cpu::kernels_for(isa), dtype, 2, {});
-          const cpu::CpuExperts experts = make_experts(device, int8, per_row);
+          const cpu::CpuExperts experts = make_experts(device, scaling, per_row);
           cpu::reserve_experts(device, experts, kRows);
           const std::vector<size_t> reserved = taken(device);
           for (const int64_t rows : {int64_t{1}, int64_t{17}, int64_t{153}, kRows}) {

@@ -94,6 +94,32 @@ def test_scales_that_are_powers_of_two(tmp_path, rounded, written):
                   "--quantization mxint8: the model's weights are stored as w8")
 
 
+def test_one_scale_per_channel_in_the_form_of_compressed_tensors(tmp_path, rounded, written):
+    folder = tmp_path / "books-4m-int8"
+    result = run_binary("quantize", "--model-path", MODEL, "--output", folder, "--quantization", "w8a8_int8")
+    assert result.returncode == 0, result.stderr
+    stored = json.loads((folder / "config.json").read_text())["quantization_config"]
+    assert (stored["quant_method"], stored["format"], stored["ignore"]) == ("compressed-tensors", "int-quantized", [])
+    assert stored["config_groups"]["group_0"]["weights"]["strategy"] == "channel"
+    with MillraceServer("--quantization", "w8a8_int8", "--pp-size", 2) as server:
+        assert [compute.endswith(", w8a8_int8") for compute in compute_of_nodes(server)] == [True]
+        wanted = answers(server)
+    assert [logprobs for _, logprobs, _ in wanted] != [logprobs for _, logprobs, _ in rounded]
+    for (_, found, _), (_, near, _) in zip(wanted, rounded):
+        assert abs(found[0] - near[0]) < 0.3
+    with MillraceServer("--cpu-isa", "avx2", "--quantization", "w8a8_int8") as server:
+        for (_, found, _), (_, near, _) in zip(answers(server), wanted):
+            assert abs(found[0] - near[0]) < 0.1
+    with MillraceServer(model=folder) as server:
+        assert answers(server) == wanted
+    check_refusal(run_binary("serve", "--model-path", written, "--quantization", "w8a8_int8"),
+                  "--quantization w8a8_int8: the model's weights are stored as w8")
+    stored["config_groups"]["group_0"]["weights"]["strategy"] = "group"
+    config = {**json.loads((folder / "config.json").read_text()), "quantization_config": stored}
+    (folder / "config.json").write_text(json.dumps(config))
+    check_refusal(run_binary("serve", "--model-path", folder, "--port", 0), "strategy 'group', wanted 'channel'")
+
+
 def test_pages_of_one_model_are_not_taken_for_the_other(tmp_path, written):
     """One store, the same prompts: each model finds its own pages only."""
     store = ("--page-size", "16", "--enable-hierarchical-cache", "--hicache-storage-backend", "file",
@@ -118,7 +144,7 @@ def test_what_cannot_be_done_is_refused(tmp_path, written):
     for path in MODEL.iterdir():
         (foreign / path.name).symlink_to(path)
     config = json.loads((MODEL / "config.json").read_text())
-    for method in ("gptq", "awq", "fp8", "compressed-tensors"):
+    for method in ("gptq", "awq", "fp8", "bitsandbytes"):
         (foreign / "config.json").unlink()
         (foreign / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": method}}))
         check_refusal(run_binary("serve", "--model-path", foreign, "--port", 0), f"'{method}'")

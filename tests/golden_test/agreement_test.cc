@@ -97,10 +97,13 @@ TEST_CASE("in bf16, logits and logprobs are near those of the reference") {
 TEST_CASE("with weights of 8 bits, logits are about as near those of the reference as in bf16") {
   const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
   Loaded loaded = load(family, GENERATE(tensor::DType::kF32, tensor::DType::kBF16));
-  loaded.config.quantization =
-      GENERATE(model::Quantization::kW8, model::Quantization::kW8A8, model::Quantization::kMxInt8);
-  // Inputs of 8 bits too, or coarser scales, may bring half as much again, and the square of it to the divergence.
-  const double factor = loaded.config.quantization == model::Quantization::kW8 ? 1.0 : 1.5;
+  loaded.config.quantization = GENERATE(model::Quantization::kW8, model::Quantization::kW8A8,
+                                        model::Quantization::kMxInt8, model::Quantization::kW8A8Int8);
+  // Inputs of 8 bits too, or coarser scales, may bring half as much again, one scale per channel and per token twice as
+  // much, and the square of it to the divergence.
+  const double factor = loaded.config.quantization == model::Quantization::kW8         ? 1.0
+                        : loaded.config.quantization == model::Quantization::kW8A8Int8 ? 2.0
+                                                                                       : 1.5;
   TestPipeline pipeline(*loaded.checkpoint, loaded.config, *loaded.backend, {.stage_count = 2});
   const test::Agreement agreement = test::measure_agreement(pipeline, family, factor * 4.0 * family.tolerance.bf16_max);
   CAPTURE(family.name, factor, agreement.logits.max(), agreement.logits.rms(), agreement.logits.kl());

@@ -29,7 +29,8 @@ TEST_CASE("logits have the same bits whatever the stages, the chunks, the pages 
   // One family of each kind of head, and one with experts, is enough for 8 bits.
   const bool w8_too = family.name == "qwen2" || family.name == "qwen3" || family.name == "qwen3moe-raw";
   if (w8_too) {
-    config.quantization = GENERATE(Quantization::kNone, Quantization::kW8, Quantization::kW8A8, Quantization::kMxInt8);
+    config.quantization = GENERATE(Quantization::kNone, Quantization::kW8, Quantization::kW8A8, Quantization::kMxInt8,
+                                   Quantization::kW8A8Int8);
   }
   const auto backend = cpu::make_backend({.threads = 2, .compute_dtype = dtype});
   const Sequences sequences = sequences_of(family);

@@ -260,10 +260,10 @@ TEST_CASE("a config that cannot be computed is refused by name") {
           "config.json: architectures is missing or empty, wanted one of " + kKnown);
   REQUIRE(refused({{"architectures", "\"LlamaForCausalLM\""}}) ==
           "config.json: architectures is \"LlamaForCausalLM\", wanted a list of strings");
-  REQUIRE(
-      refused({{"quantization_config", R"({"quant_method":"fp8"})"}}) ==
-      "config.json: quantization_config (quant_method 'fp8') is not supported, wanted 'millrace-w8' or weights in F32, "
-      "BF16 or F16");
+  REQUIRE(refused({{"quantization_config", R"({"quant_method":"fp8"})"}}) ==
+          "config.json: quantization_config (quant_method 'fp8') is not supported, wanted 'millrace-w8', "
+          "'compressed-tensors' or weights in F32, "
+          "BF16 or F16");
   REQUIRE(refused({{"quantization_config", R"({"quant_method":"millrace-w8","bits":8})"}}) ==
           "config.json: quantization_config: group_size is missing, wanted an integer from 1 to "
           "1048576");

@@ -113,7 +113,7 @@ TEST_CASE("a model written with scales that are powers of two is read so, and sc
 
 TEST_CASE("stored weights of 8 bits keep their scales whatever is wanted of them") {
   using model::choose_quantization;
-  for (const std::string_view name : {"none", "w8", "w8a8", "mxint8"}) {
+  for (const std::string_view name : {"none", "w8", "w8a8", "w8a8_int8", "mxint8"}) {
     const Quantization quantization = model::parse_quantization(name).value();
     REQUIRE(model::to_string(quantization) == name);
     REQUIRE(choose_quantization(Quantization::kNone, quantization).value() == quantization);
@@ -128,6 +128,86 @@ TEST_CASE("stored weights of 8 bits keep their scales whatever is wanted of them
                                            ": the model's weights are stored as mxint8, whose scales are other ones");
   }
   REQUIRE(choose_quantization(Quantization::kW8, Quantization::kMxInt8).has_error());
+  for (const Quantization other : {Quantization::kW8, Quantization::kW8A8, Quantization::kMxInt8}) {
+    REQUIRE(choose_quantization(Quantization::kW8A8Int8, other).has_error());
+    REQUIRE(choose_quantization(other, Quantization::kW8A8Int8).has_error());
+  }
+}
+
+TEST_CASE("a model written with a scale per channel says so as compressed-tensors does, and is read so") {
+  for (const std::string family : {"llama-tied", "qwen3moe"}) {
+    CAPTURE(family);
+    const TemporaryFolder written;
+    const std::filesystem::path source = family_folder(family);
+    REQUIRE(model::quantize_checkpoint(source, written.path(), Quantization::kW8A8Int8).has_value());
+    ModelConfig config = model::read_config(source).value();
+    config.quantization = Quantization::kW8A8Int8;
+    REQUIRE(model::read_config(written.path()).value() == config);
+    const auto checkpoint = Checkpoint::open(written.path()).value();
+    const auto scales = checkpoint->find("model.layers.0.self_attn.q_proj.weight_scale");
+    REQUIRE(scales->shape == tensor::Shape{config.query_width(), 1});
+    for (const tensor::DType dtype : {tensor::DType::kF32, tensor::DType::kBF16}) {
+      const auto backend = cpu::make_backend({.threads = 2, .compute_dtype = dtype});
+      const auto wanted = logits_of(source, config, *backend, 1);
+      REQUIRE(logits_of(written.path(), config, *backend, 2) == wanted);
+      REQUIRE(logits_of(source, w8_config(source), *backend, 1) != wanted);
+    }
+  }
+}
+
+TEST_CASE("what a model of compressed-tensors ignores stays as it is stored, unless all is to be rounded") {
+  const TemporaryFolder written;
+  const std::filesystem::path source = family_folder("llama-tied");
+  REQUIRE(model::quantize_checkpoint(source, written.path(), Quantization::kW8A8Int8).has_value());
+  const ModelConfig whole = model::read_config(written.path()).value();
+  REQUIRE_FALSE(whole.keeps_unquantized);
+  change_config(written, R"("ignore":[])", R"("ignore":["lm_head"])");
+  ModelConfig partial = model::read_config(written.path()).value();
+  REQUIRE(partial.keeps_unquantized);
+  REQUIRE(model::fingerprint(partial) != model::fingerprint(whole));
+  const auto backend = cpu::make_backend({.threads = 2, .compute_dtype = tensor::DType::kF32});
+  const auto all = logits_of(written.path(), whole, *backend, 1);
+  const auto some = logits_of(written.path(), partial, *backend, 1);
+  REQUIRE(some != all);
+  REQUIRE(logits_of(written.path(), partial, *backend, 3) == some);
+  // The head alone is another one: with the plain model's rounded to 8 bits the logits are those of the whole again.
+  partial.keeps_unquantized = false;
+  REQUIRE(logits_of(written.path(), partial, *backend, 1) == all);
+}
+
+TEST_CASE("forms of compressed-tensors that are not served are refused by what they say") {
+  const TemporaryFolder written;
+  const std::filesystem::path target = written.path() / "target";
+  REQUIRE(model::quantize_checkpoint(family_folder("llama-tied"), target, Quantization::kW8A8Int8).has_value());
+  const std::string config = read_text(target / "config.json");
+  const auto refused_with = [&](const std::string& from, const std::string& to) {
+    std::string text = config;
+    REQUIRE(text.find(from) != std::string::npos);
+    text.replace(text.find(from), from.size(), to);
+    const TemporaryFolder bad;
+    bad.write("config.json", text);
+    const auto read = model::read_config(bad.path());
+    REQUIRE(read.has_error());
+    return read.error().message;
+  };
+  using Catch::Matchers::Contains;
+  REQUIRE_THAT(refused_with("int-quantized", "pack-quantized"),
+               Contains("format 'pack-quantized', wanted 'int-quantized'"));
+  REQUIRE_THAT(refused_with(R"("strategy":"channel")", R"("strategy":"group")"),
+               Contains("group_0: weights: strategy 'group', wanted 'channel'"));
+  REQUIRE_THAT(refused_with(R"("strategy":"token")", R"("strategy":"tensor")"),
+               Contains("group_0: input_activations: strategy 'tensor', wanted 'token'"));
+  REQUIRE_THAT(refused_with(R"("dynamic":true)", R"("dynamic":false)"), Contains("dynamic false, wanted true"));
+  REQUIRE_THAT(refused_with(R"("symmetric":true)", R"("symmetric":false)"), Contains("symmetric false, wanted true"));
+  REQUIRE_THAT(refused_with(R"("num_bits":8)", R"("num_bits":4)"), Contains("int of 4 bits, wanted int of 8"));
+  REQUIRE_THAT(refused_with(R"("type":"int")", R"("type":"float")"), Contains("float of 8 bits, wanted int of 8"));
+  REQUIRE_THAT(refused_with(R"("input_activations")", R"("output_activations")"),
+               Contains("input_activations is missing, wanted int 8, token"));
+  REQUIRE_THAT(refused_with(R"("Linear")", R"("re:.*q_proj")"), Contains("targets others than [\"Linear\"]"));
+  REQUIRE_THAT(refused_with(R"("config_groups":{)", R"("config_groups":{"group_1":{},)"),
+               Contains("config_groups has 2 groups, wanted one"));
+  REQUIRE_THAT(refused_with(R"("ignore":[],)", R"("ignore":[],"kv_cache_scheme":{"num_bits":8},)"),
+               Contains("a kv_cache_scheme is not supported"));
 }
 
 TEST_CASE("experts are written in 8 bits, and their router as it is") {
@@ -198,7 +278,7 @@ TEST_CASE("models that are held differently have different fingerprints") {
   // Other scales are another model.
   std::string weights = read_text(written.path() / "model.safetensors");
   const auto matrix =
-      small->find_w8("model.layers.1.self_attn.q_proj.weight", {plain.query_width(), plain.hidden_size});
+      small->find_w8("model.layers.1.self_attn.q_proj.weight", {plain.query_width(), plain.hidden_size}, false);
   REQUIRE(matrix.has_value());
   const std::string scales(reinterpret_cast<const char*>(matrix->scales), 64);
   weights[weights.find(scales)] ^= 1;
