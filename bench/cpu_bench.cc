@@ -145,6 +145,7 @@ double read_rate(cpu::ThreadPool& pool, int runs) {
         "                        take turns, and the ratio of their times is printed\n"
         "  --seed N              of whose turn it is (default: drawn, and printed)\n");
   }
+  if (accepted.rows) fmt::print("  --rows 1,8            rows of the products\n");
   fmt::print(
       "  --runs 9              timed runs per figure, of which the median is printed\n"
       "  --clock wall|cpu      cpu: processor time of the calling thread, for 1 thread beside other load\n"
@@ -272,6 +273,8 @@ BenchOptions parse_options(int argc, char** argv, const char* purpose, Accepted 
       options.dtype = *dtype;
     } else if (name == "--weights" && accepted.weights) {
       options.weights = parse_weights(value);
+    } else if (name == "--rows" && accepted.rows) {
+      for (const std::string_view part : split(value)) options.rows.push_back(parse_count(name, part));
     } else if (name == "--seed" && accepted.weights) {
       seed = static_cast<uint32_t>(parse_count(name, value));
     } else if (name == "--clock") {

@@ -46,14 +46,16 @@ struct BenchOptions {
   tensor::DType dtype = tensor::DType::kBF16;
   int runs = 9;
   std::vector<WeightFormat> weights = {WeightFormat::kCompute};
+  std::vector<int> rows;  ///< of products; empty: the program's own
 };
 /// What has a meaning for a program.
 struct Accepted {
   bool dtype = true;
   bool weights = false;
+  bool rows = false;
 };
-/// Reads --threads, --isa, --runs, --clock, --help, and --dtype, --weights, --seed where they are accepted; ends the
-/// program on --help and on what it does not know.
+/// Reads --threads, --isa, --runs, --clock, --help, and --dtype, --weights, --rows, --seed where they are accepted;
+/// ends the program on --help and on what it does not know.
 [[nodiscard]] BenchOptions parse_options(int argc, char** argv, const char* purpose, Accepted accepted);
 
 struct Ceilings {

@@ -14,7 +14,7 @@ using namespace millrace::bench;
 
 namespace {
 
-constexpr int64_t kRowCounts[] = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048};
+constexpr int kRowCounts[] = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048};
 struct Shape {
   int64_t in, out;
 };
@@ -36,9 +36,9 @@ std::vector<std::byte> random_elements(int64_t count, tensor::DType dtype) {
   return bytes;
 }
 
-void print_header(const char* what) {
+void print_header(const std::string& what, const std::vector<int>& row_counts) {
   fmt::print("{:<24}", what);
-  for (const int64_t rows : kRowCounts) fmt::print("{:>13}", fmt::format("M={}", rows));
+  for (const int rows : row_counts) fmt::print("{:>13}", fmt::format("M={}", rows));
   fmt::print("\n");
 }
 
@@ -87,11 +87,11 @@ struct Row {
   std::vector<Timing> timings;
 };
 
-void print_rows(const Shape& shape, const std::vector<Row>& rows) {
+void print_rows(const Shape& shape, const std::vector<int>& row_counts, const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     fmt::print("{:<24}", row.name);
     for (size_t m = 0; m < row.timings.size(); ++m)
-      print_figure(kRowCounts[m], shape, row.weight_bytes, row.timings[m]);
+      print_figure(row_counts[m], shape, row.weight_bytes, row.timings[m]);
     fmt::print("\n");
   }
   for (size_t other = 1; other < rows.size(); ++other) {
@@ -122,7 +122,7 @@ void run_shape(const BenchOptions& options, cpu::Isa isa, int threads, const Sha
 #else
   (void)peer;
 #endif
-  for (const int64_t rows : kRowCounts) {
+  for (const int64_t rows : options.rows) {
     auto x_bytes = random_elements(rows * shape.in, options.dtype);
     const auto x = backend->allocate(x_bytes.size());
     const auto out = backend->allocate(static_cast<size_t>(rows * shape.out) * 4);
@@ -147,17 +147,18 @@ void run_shape(const BenchOptions& options, cpu::Isa isa, int threads, const Sha
       for (size_t i = 0; i < table.size(); ++i) table[i].timings.push_back(timings[i]);
     });
   }
-  print_rows(shape, table);
+  print_rows(shape, options.rows, table);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const BenchOptions options = parse_options(
-      argc, argv, "GFLOP/s (and GB/s of weights, for few rows) of products with packed weights", {.weights = true});
+  BenchOptions options = parse_options(
+      argc, argv, "GFLOP/s (and GB/s of weights, for few rows) of products with packed weights", {.weights = true, .rows = true});
+  if (options.rows.empty()) options.rows.assign(std::begin(kRowCounts), std::end(kRowCounts));
   for (const int threads : options.threads) print_ceilings(threads, measure_ceilings(threads, options.runs));
   for (const Shape& shape : kShapes) {
-    print_header(fmt::format("\nK={} N={}", shape.in, shape.out).c_str());
+    print_header(fmt::format("\nK={} N={}", shape.in, shape.out), options.rows);
     for (const cpu::Isa isa : options.isas) {
       for (const int threads : options.threads) {
         const bool peer = isa == options.isas.back() && threads == 1 && options.dtype == tensor::DType::kBF16;

@@ -2,11 +2,14 @@
 // a machine whose speed wanders meets them alike. bench/kernel_turns.py makes the builds out of git revisions.
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <fmt/core.h>
+#include <link.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -42,6 +45,7 @@ struct Options {
 struct Build {
   std::string name;
   const Kernels* kernels = nullptr;
+  size_t table_bytes = 0;  ///< less than here if the build is older
 };
 
 Build open_build(const std::string& path, const std::string& isa) {
@@ -52,7 +56,13 @@ Build open_build(const std::string& path, const std::string& isa) {
   const auto* kernels = static_cast<const Kernels*>(dlsym(library, symbol.c_str()));
   if (kernels == nullptr) throw std::runtime_error(fmt::format("{} has no {}", path, table));
   const size_t slash = path.find_last_of('/') + 1;
-  return {path.substr(slash, path.find_last_of('.') - slash), kernels};
+  Dl_info info;
+  const ElfW(Sym)* entry = nullptr;
+  if (dladdr1(kernels, &info, reinterpret_cast<void**>(const_cast<ElfW(Sym)**>(&entry)), RTLD_DL_SYMENT) == 0 ||
+      entry == nullptr) {
+    throw std::runtime_error(fmt::format("{}: {} has no size", path, table));
+  }
+  return {path.substr(slash, path.find_last_of('.') - slash), kernels, entry->st_size};
 }
 
 /// What all builds compute in turns.
@@ -135,14 +145,15 @@ std::vector<float> random_values(size_t count) {
   return values;
 }
 
-enum class Format : uint8_t { kBf16, kW8, kInt8 };
-constexpr const char* kFormatNames[] = {"bf16", "w8", "w8a8"};
+enum class Format : uint8_t { kBf16, kW8, kInt8, kChannels };
+constexpr const char* kFormatNames[] = {"bf16", "w8", "w8a8", "w8a8_int8"};
 
 /// The left operand of a product as ProductTask has it, in pages as the backend's scratch.
 struct Left {
   tensor::Buffer data;
   size_t stride = 0;
   bool tiled = false;
+  std::vector<Int8Factors> factors = {};  ///< of channels
 };
 
 /// Rows one after another.
@@ -192,6 +203,19 @@ Left tile_int8_rows(const std::vector<std::byte>& rows, size_t row_bytes, int co
 Left product_rows(const Kernels& kernels, Format format, int rows) {
   const bool tiled = kernels.tiles && rows > kTileHeight;
   const std::vector<float> values = random_values(static_cast<size_t>(rows) * kFeatures);
+  if (format == Format::kChannels) {
+    const auto run_bytes = static_cast<size_t>(kChannelRunSteps * kernels.channel_step_bytes);
+    const size_t row_bytes = kFeatures / (kChannelRunSteps * kInt8Depth) * run_bytes;
+    std::vector<std::byte> data(static_cast<size_t>(rows) * row_bytes);
+    std::vector<Int8Factors> factors;
+    for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+      const auto* from = reinterpret_cast<const std::byte*>(values.data() + row * kFeatures);
+      factors.push_back(kernels.round_row(from, false, kFeatures, data.data() + row * row_bytes, run_bytes));
+    }
+    Left left = tiled ? tile_rows(data, row_bytes, rows) : plain_rows(data, row_bytes);
+    left.factors = std::move(factors);
+    return left;
+  }
   if (format != Format::kInt8) {
     const size_t row_bytes = static_cast<size_t>(kFeatures) * (kernels.bf16_left ? 2 : 4);
     const std::vector<std::byte> data = left_rows(kernels, values);
@@ -205,28 +229,49 @@ Left product_rows(const Kernels& kernels, Format format, int rows) {
   return tiled ? tile_int8_rows(data, row_bytes, rows) : plain_rows(data, row_bytes);
 }
 
+/// Summed elements of a step of a panel.
+int64_t depth_of(const Kernels& kernels, Format format) {
+  if (format == Format::kInt8 || format == Format::kChannels) return kInt8Depth;
+  return format == Format::kBf16 || kernels.bf16_left ? 2 : 1;
+}
+
+size_t panel_bytes(Format format) {
+  switch (format) {
+    case Format::kBf16: return size_t{kFeatures} * kPanelColumns * 2;
+    case Format::kChannels: return size_t{kFeatures} * kPanelColumns;
+    default: return size_t{kFeatures / kW8GroupElements} * kW8GroupBytes;
+  }
+}
+
+auto product_of(const Kernels& kernels, Format format) {
+  switch (format) {
+    case Format::kBf16: return kernels.product_bf16;
+    case Format::kInt8: return kernels.product_int8;
+    case Format::kChannels: return kernels.product_channels;
+    default: return kernels.bf16_left ? kernels.product_w8_bf16 : kernels.product_w8_f32;
+  }
+}
+
 /// Some panels times `rows` rows.
 void run_products(Turns& turns, const Kernels& first, Format format, int rows, Reader& memory) {
   const Left left = product_rows(first, format, rows);
-  const int64_t depth = format == Format::kInt8 ? kInt8Depth : format == Format::kBf16 || first.bf16_left ? 2 : 1;
-  const size_t panel = format == Format::kBf16 ? size_t{kFeatures} * kPanelColumns * 2
-                                               : size_t{kFeatures / kW8GroupElements} * kW8GroupBytes;
+  const size_t panel = panel_bytes(format);
   const auto scratch = allocate_pages(kW8ScratchBytes);
   const auto sums = allocate_pages(static_cast<size_t>(rows) * kPanelColumns * sizeof(float));
+  const std::vector<float> column_scales(kPanelColumns, 1.0f);
   ProductTask task{.left = left.data.data(),
                    .left_stride = left.stride,
                    .tiled_left = left.tiled,
-                   .steps = kFeatures / depth,
+                   .steps = kFeatures / depth_of(first, format),
                    .rows = rows,
                    .c = reinterpret_cast<float*>(sums.data()),
-                   .scratch = scratch.data()};
+                   .scratch = scratch.data(),
+                   .factors = left.factors.data(),
+                   .column_scales = column_scales.data()};
   const int panels = rows <= 32 ? 600 : 19200 / rows;
   turns.run(fmt::format("{} product, {} rows", kFormatNames[static_cast<int>(format)], rows),
             2.0 * rows * kFeatures * kPanelColumns * panels, [&](const Kernels& kernels) {
-              const auto product = format == Format::kBf16   ? kernels.product_bf16
-                                   : format == Format::kInt8 ? kernels.product_int8
-                                   : kernels.bf16_left       ? kernels.product_w8_bf16
-                                                             : kernels.product_w8_f32;
+              const auto product = product_of(kernels, format);
               for (int i = 0; i < panels; ++i) {
                 task.panel = memory.next(panel);
                 task.next = task.panel + panel;
@@ -309,8 +354,13 @@ void compare(const Options& options) {
   const auto asked_for = [&](const char* kind) {
     return std::ranges::find(options.kinds, kind) != options.kinds.end();
   };
-  for (const Format format : {Format::kBf16, Format::kW8, Format::kInt8}) {
+  for (const Format format : {Format::kBf16, Format::kW8, Format::kInt8, Format::kChannels}) {
     if (!asked_for(kFormatNames[static_cast<int>(format)])) continue;
+    for (const Build& build : builds) {
+      if (format == Format::kChannels && build.table_bytes < sizeof(Kernels)) {
+        throw std::runtime_error(fmt::format("{} is from before there was w8a8_int8", build.name));
+      }
+    }
     for (const int rows : options.rows) run_products(turns, first, format, rows, memory);
   }
   if (!asked_for("attention")) return;
@@ -335,7 +385,7 @@ int main(int argc, char** argv) {
   app.add_option("--kinds", options.kinds, "what to compare")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::IsMember({"bf16", "w8", "w8a8", "attention"}))
+      ->check(CLI::IsMember({"bf16", "w8", "w8a8", "w8a8_int8", "attention"}))
       ->capture_default_str();
   app.add_option("--rows", options.rows, "rows of the products")
       ->delimiter(',')

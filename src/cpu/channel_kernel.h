@@ -33,6 +33,7 @@ struct ChannelFormat {
   static constexpr size_t kLeftStep = kInt8StepBytes;
   static constexpr size_t kColumnStep = kInt8Depth;
   static constexpr int kDepth = kInt8Depth;
+  static constexpr int kStreamLevel = kIntoSecondLevel;
 
   template <int R, int V, class Strides>
   static MILLRACE_INLINE void step(Ints (&acc)[R][V], const char* left, Strides strides,

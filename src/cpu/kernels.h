@@ -20,8 +20,8 @@
 /// panel's steps are 4 deep and its values uint8, 128 more than the weight; the rows hold, per group, 32 values as the
 /// set's kernel reads them and their Int8Factors.
 /// A panel of channels holds such values for all steps, uint8 [steps][64][4], with `tiles` cut into tiles as one of
-/// bf16, then the scales of the columns, [64] f32. Left rows for it are int8 as the set's kernel reads them, whole
-/// steps and nothing else; each has one Int8Factors beside them.
+/// bf16; the scales of the columns, [64] f32, lie elsewhere. Left rows for it are int8 as the set's kernel reads them,
+/// whole steps and nothing else; each has one Int8Factors beside them.
 namespace millrace::cpu {
 
 inline constexpr int kPanelColumns = 64;  ///< columns of a weight panel

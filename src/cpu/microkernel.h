@@ -60,12 +60,16 @@ struct ConstantStrides {
   [[nodiscard]] static MILLRACE_INLINE size_t to(int row) { return static_cast<size_t>(row) * kStride; }
 };
 
+// Formats: what a panel holds, and how a step of it is multiplied. kStreamLevel: where a panel is asked to that one tile
+// of rows streams.
+
 /// f32 panels: a step is one element.
 struct F32Format {
   using Sums = Vec;
   static constexpr size_t kLeftStep = 4;    // bytes of a left row per step
   static constexpr size_t kColumnStep = 4;  // bytes of a column per step
   static constexpr int kDepth = 1;          // summed elements per step
+  static constexpr int kStreamLevel = kIntoFirstLevel;
 
   template <int R, int V, class Strides>
   static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* left, Strides strides, const char* const (&right)[V]) {
@@ -89,6 +93,7 @@ struct Bf16Format {
   static constexpr size_t kLeftStep = 4;
   static constexpr size_t kColumnStep = 4;
   static constexpr int kDepth = 2;
+  static constexpr int kStreamLevel = kIntoFirstLevel;
 
   template <int R, int V, class Strides>
   static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* left, Strides strides, const char* const (&right)[V]) {
@@ -114,6 +119,7 @@ struct Bf16Format {
   static constexpr size_t kLeftStep = 8;
   static constexpr size_t kColumnStep = 4;
   static constexpr int kDepth = 2;
+  static constexpr int kStreamLevel = kIntoFirstLevel;
 
   template <int R, int V, class Strides>
   static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* left, Strides strides, const char* const (&right)[V]) {

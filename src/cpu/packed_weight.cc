@@ -41,7 +41,8 @@ int64_t in_features(const W8Matrix& matrix) {
 
 /// Writes 64 rows as columns of a panel, a tile of the summed dimension at a time.
 void pack_panel(const Device& device, std::span<const SourceRow<HostTensor>> rows, const CpuPackedWeight& weight,
-                std::byte* panel) {
+                int64_t index) {
+  std::byte* const panel = weight.panel(index);
   const int64_t in_features = weight.in_features();
   constexpr int64_t kTile = 256;  // elements; a multiple of every depth
   float values[kTile];
@@ -122,11 +123,12 @@ W8Places w8_places(const Device& device, PanelFormat format) {
 
 /// Writes 64 rows of 8 bits with a scale each as columns of a panel, a step of a column at a time.
 void pack_channels(const Device& device, std::span<const SourceRow<W8Matrix>> rows, const CpuPackedWeight& weight,
-                   std::byte* panel) {
+                   int64_t index) {
   constexpr uint32_t kAdd128 = 0x80808080;
   constexpr size_t kTileSteps = kChannelRunSteps;
   const auto in_features = static_cast<size_t>(weight.in_features());
-  auto* const scales = reinterpret_cast<float*>(panel + static_cast<size_t>(weight.steps()) * kChannelStepBytes);
+  std::byte* const panel = weight.panel(index);
+  float* const scales = weight.column_scales(index);
   for (size_t column = 0; column < rows.size(); ++column) {
     const auto& [matrix, row] = rows[column];
     if (matrix == nullptr) continue;
@@ -148,8 +150,9 @@ void pack_channels(const Device& device, std::span<const SourceRow<W8Matrix>> ro
 
 /// Writes 64 rows of 8 bits as columns of a panel.
 void pack_panel(const Device& device, std::span<const SourceRow<W8Matrix>> rows, const CpuPackedWeight& weight,
-                std::byte* panel) {
-  if (weight.layout().format == PanelFormat::kChannels) return pack_channels(device, rows, weight, panel);
+                int64_t index) {
+  if (weight.layout().format == PanelFormat::kChannels) return pack_channels(device, rows, weight, index);
+  std::byte* panel = weight.panel(index);
   const int64_t in_features = weight.in_features();
   const W8Places places = w8_places(device, weight.layout().format);
   const int64_t groups = tensor::w8_groups(in_features);
@@ -186,7 +189,7 @@ void pack_panels(Device& device, const CpuPackedWeight& weight, const Source& so
     for (int64_t panel = begin; panel < end; ++panel) {
       SourceRow<Matrix> rows[kPanelColumns];
       for (int64_t column = 0; column < kPanelColumns; ++column) rows[column] = source(panel, column);
-      pack_panel(device, rows, weight, weight.panel(panel));
+      pack_panel(device, rows, weight, panel);
     }
   });
 }
@@ -285,9 +288,15 @@ PanelLayout channel_panel_layout(const Device&, int64_t in_features, bool gate_u
   return {.steps = steps,
           .depth = kInt8Depth,
           .step_bytes = kChannelStepBytes,
-          .bytes = static_cast<size_t>(steps) * kChannelStepBytes + kPanelColumns * sizeof(float),
+          .bytes = static_cast<size_t>(steps) * kChannelStepBytes,
           .format = PanelFormat::kChannels,
           .gate_up = gate_up};
+}
+
+/// Of channels their scales too.
+size_t bytes_of(const PanelLayout& layout, int64_t panels) {
+  const size_t scales = layout.format == PanelFormat::kChannels ? kPanelColumns * sizeof(float) : 0;
+  return static_cast<size_t>(panels) * (layout.bytes + scales);
 }
 
 CpuPackedWeight::CpuPackedWeight(int64_t out_features, int64_t in_features, const PanelLayout& layout)
@@ -295,7 +304,7 @@ CpuPackedWeight::CpuPackedWeight(int64_t out_features, int64_t in_features, cons
       in_features_(in_features),
       layout_(layout),
       panel_count_(round_up(out_features, panel_features()) / panel_features()),
-      buffer_(allocate_pages(static_cast<size_t>(panel_count_) * layout.bytes)) {
+      buffer_(allocate_pages(bytes_of(layout, panel_count_))) {
   CHECK(out_features > 0 && in_features > 0, "a weight of [{}, {}]", out_features, in_features);
 }
 

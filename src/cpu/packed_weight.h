@@ -16,7 +16,7 @@ struct PanelLayout {
   int64_t steps = 0;
   int64_t depth = 1;      ///< summed elements per step
   size_t step_bytes = 0;  ///< on average, where the scales of 8 bits begin a group
-  size_t bytes = 0;       ///< of a panel: its steps and, of channels, their scales
+  size_t bytes = 0;       ///< of a panel; of channels whole pages of memory, since reading ahead ends at those
   PanelFormat format = PanelFormat::kCompute;
   bool gate_up = false;  ///< a panel holds 32 gate features and the 32 up features that go with them
 };
@@ -25,7 +25,8 @@ struct PanelLayout {
 [[nodiscard]] PanelLayout int8_panel_layout(const Device& device, int64_t in_features, bool gate_up);
 [[nodiscard]] PanelLayout channel_panel_layout(const Device& device, int64_t in_features, bool gate_up);
 
-/// Panels of 64 output features: [panels][steps][64][depth], zero where N or K ends inside.
+/// Panels of 64 output features: [panels][steps][64][depth], zero where N or K ends inside. Behind those of channels
+/// lie their scales, [panels][64] f32.
 class CpuPackedWeight final : public tensor::PackedWeight {
  public:
   CpuPackedWeight(int64_t out_features, int64_t in_features, const PanelLayout& layout);
@@ -43,7 +44,7 @@ class CpuPackedWeight final : public tensor::PackedWeight {
   }
   /// [64], of a panel of channels.
   [[nodiscard]] float* column_scales(int64_t index) const {
-    return reinterpret_cast<float*>(panel(index, layout_.steps));
+    return reinterpret_cast<float*>(panel(panel_count_)) + index * kPanelColumns;
   }
 
  private:

@@ -97,7 +97,7 @@ MILLRACE_INLINE void product_columns(const char* left, size_t left_stride, const
     for (int v = 0; v < V; ++v) {
       const size_t at = static_cast<size_t>(v) * kLanes * Format::kColumnStep;
       right[v] = columns + at;
-      if constexpr (kAsk == AskFor::kSoon) __builtin_prefetch(ahead.at + at, 0, kIntoFirstLevel);
+      if constexpr (kAsk == AskFor::kSoon) __builtin_prefetch(ahead.at + at, 0, Format::kStreamLevel);
       if constexpr (kAsk == AskFor::kNextBlock) __builtin_prefetch(ahead.at + at, 0, kIntoSecondLevel);
     }
     Format::template step<R, V>(acc, left, strides, right);
