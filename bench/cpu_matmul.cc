@@ -153,8 +153,9 @@ void run_shape(const BenchOptions& options, cpu::Isa isa, int threads, const Sha
 }  // namespace
 
 int main(int argc, char** argv) {
-  BenchOptions options = parse_options(
-      argc, argv, "GFLOP/s (and GB/s of weights, for few rows) of products with packed weights", {.weights = true, .rows = true});
+  BenchOptions options =
+      parse_options(argc, argv, "GFLOP/s (and GB/s of weights, for few rows) of products with packed weights",
+                    {.weights = true, .rows = true});
   if (options.rows.empty()) options.rows.assign(std::begin(kRowCounts), std::end(kRowCounts));
   for (const int threads : options.threads) print_ceilings(threads, measure_ceilings(threads, options.runs));
   for (const Shape& shape : kShapes) {

@@ -27,6 +27,7 @@ struct Options {
   uint32_t context = 1024;
   uint32_t output = 64;
   std::vector<uint32_t> prefill = {2048, 8192, 32768};
+  uint32_t prefix = 0;
   uint32_t rounds = 5;
 };
 
@@ -183,15 +184,23 @@ void Measurement::decode(uint32_t count) {
 }
 
 void Measurement::prefill(uint32_t tokens) {
+  const uint32_t prefix = options_.prefix;
+  const sched::GenerateRequest before =
+      bench::random_request(held_.front().engine->engine(), next_seed_++, std::max(prefix, 1u), 1);
   const auto round = [&](const Held& held) {
-    const auto request = bench::random_request(held.engine->engine(), next_seed_++, tokens, 1);
+    auto request = bench::random_request(held.engine->engine(), next_seed_++, tokens, 1);
+    if (prefix > 0) request.prompt.insert(request.prompt.begin(), before.prompt.begin(), before.prompt.end());
     const auto begin = bench::Reply::Clock::now();
     const std::vector<bench::Reply> replies = bench::ask(held.engine->engine(), {request});
     const double seconds = seconds_between(begin, replies.front().times.front());
-    return Figure{.tokens = tokens / seconds, .bytes = {}, .operations = held.work.prompt_operations(tokens) / seconds};
+    const double cached = prefix > 0 ? held.work.prompt_operations(prefix) : 0;
+    const double operations = held.work.prompt_operations(prefix + tokens) - cached;
+    return Figure{.tokens = tokens / seconds, .bytes = {}, .operations = operations / seconds};
   };
-  for (const Held& held : held_) (void)round(held);
-  measure(fmt::format("prompt of {} tokens, in chunks of {}", tokens, options_.engine.chunked_prefill_size), round);
+  for (const Held& held : held_) (void)round(held);  // the prefix is in the cache then
+  const std::string behind = prefix > 0 ? fmt::format(" behind {}", prefix) : "";
+  measure(fmt::format("prompt of {} tokens{}, in chunks of {}", tokens, behind, options_.engine.chunked_prefill_size),
+          round);
 }
 
 void Measurement::run() {
@@ -224,8 +233,8 @@ void fit(Options& options) {
     options.engine.max_running_requests = std::max(options.engine.max_running_requests, static_cast<int32_t>(count));
   }
   for (const uint32_t prompt : options.prefill) {
-    context = std::max(context, prompt + page);
-    tokens = std::max(tokens, int64_t{prompt} + 2 * page);
+    context = std::max(context, options.prefix + prompt + page);
+    tokens = std::max(tokens, int64_t{options.prefix} + prompt + 2 * page);
   }
   options.engine.context_length = static_cast<int32_t>(context);
   options.engine.max_total_tokens = tokens;
@@ -255,6 +264,11 @@ int main(int argc, char** argv) {
   app.add_option("--context", options.context, "Tokens of a sequence that decodes")->capture_default_str();
   app.add_option("--output-len", options.output, "Tokens of its answer")->capture_default_str();
   app.add_option("--prefill", options.prefill, "Tokens of a prompt")->capture_default_str();
+  app.add_option("--prefix", options.prefix, "Tokens before each prompt that the cache holds; whole pages")
+      ->check([page = engine.page_size](const std::string& text) {
+        return std::atoll(text.c_str()) % page == 0 ? "" : fmt::format("wanted a multiple of {}", page);
+      })
+      ->capture_default_str();
   app.add_option("--rounds", options.rounds, "Per load, after one that does not count")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -60,8 +60,8 @@ struct ConstantStrides {
   [[nodiscard]] static MILLRACE_INLINE size_t to(int row) { return static_cast<size_t>(row) * kStride; }
 };
 
-// Formats: what a panel holds, and how a step of it is multiplied. kStreamLevel: where a panel is asked to that one tile
-// of rows streams.
+// Formats: what a panel holds, and how a step of it is multiplied. kStreamLevel: where a panel is asked to that one
+// tile of rows streams.
 
 /// f32 panels: a step is one element.
 struct F32Format {

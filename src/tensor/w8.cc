@@ -27,8 +27,8 @@ BFloat16 scale_of(float largest, W8Scaling scaling) {
   return BFloat16::from_float(largest / kLargestValue);
 }
 
-/// Of all weights that share it.
-BFloat16 scale_of(int32_t largest_bits, W8Scaling scaling) {
+/// The same from the bits of the largest magnitude of all weights that share it, which may not be finite.
+BFloat16 scale_of_bits(int32_t largest_bits, W8Scaling scaling) {
   if (largest_bits >= 0x7F800000) return BFloat16::from_float(std::numeric_limits<float>::quiet_NaN());
   const auto largest = std::bit_cast<float>(largest_bits);
   return largest < kLeastMagnitude ? BFloat16() : scale_of(largest, scaling);
@@ -68,13 +68,13 @@ void quantize_rows(const HostTensor& matrix, W8Scaling scaling, int64_t begin, i
     }
     BFloat16 of_row;
     if (storage.row_scales) {
-      of_row = scale_of(*std::ranges::max_element(largest_bits), scaling);
+      of_row = scale_of_bits(*std::ranges::max_element(largest_bits), scaling);
       storage.scales[static_cast<size_t>(row)] = of_row;
     }
     for (int64_t group = 0; group < groups; ++group) {
       BFloat16 scale = of_row;
       if (!storage.row_scales) {
-        scale = scale_of(largest_bits[static_cast<size_t>(group)], scaling);
+        scale = scale_of_bits(largest_bits[static_cast<size_t>(group)], scaling);
         storage.scales[static_cast<size_t>(row * groups + group)] = scale;
       }
       int8_t values[kW8Group];

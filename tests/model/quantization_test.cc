@@ -175,6 +175,23 @@ TEST_CASE("what a model of compressed-tensors ignores stays as it is stored, unl
   REQUIRE(logits_of(written.path(), partial, *backend, 1) == all);
 }
 
+TEST_CASE("a quantization_config with all members that makers of such checkpoints write is read") {
+  const TemporaryFolder folder;
+  folder.write("config.json", read_text(family_folder("qwen2") / "config.json"));
+  change_config(folder, "{", R"({"quantization_config": {"config_groups": {"group_0": {
+    "input_activations": {"actorder": null, "block_structure": null, "dynamic": true, "group_size": null,
+      "num_bits": 8, "observer": "memoryless", "observer_kwargs": {}, "strategy": "token", "symmetric": true,
+      "type": "int"},
+    "output_activations": null, "targets": ["Linear"],
+    "weights": {"actorder": null, "block_structure": null, "dynamic": false, "group_size": null, "num_bits": 8,
+      "observer": "minmax", "observer_kwargs": {}, "strategy": "channel", "symmetric": true, "type": "int"}}},
+    "format": "int-quantized", "global_compression_ratio": 1.2, "ignore": ["lm_head"], "kv_cache_scheme": null,
+    "quant_method": "compressed-tensors", "quantization_status": "compressed"},)");
+  const ModelConfig config = model::read_config(folder.path()).value();
+  REQUIRE(config.quantization == Quantization::kW8A8Int8);
+  REQUIRE(config.keeps_unquantized);
+}
+
 TEST_CASE("forms of compressed-tensors that are not served are refused by what they say") {
   const TemporaryFolder written;
   const std::filesystem::path target = written.path() / "target";
