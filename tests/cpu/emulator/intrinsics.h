@@ -102,7 +102,8 @@ EMULATED __m512 maskz_scalef_ps(__mmask16 kept, __m512 value, __m512 exponent) {
   for (int i = 0; i < kWords; ++i) {
     if ((kept >> i & 1) == 0) continue;
     const bool is_number = exponent[i] == exponent[i];
-    out[i] = is_number ? __builtin_ldexpf(value[i], static_cast<int>(__builtin_floorf(exponent[i]))) : exponent[i];
+    const float bounded = __builtin_fminf(__builtin_fmaxf(exponent[i], -512.0f), 512.0f);  // beyond any f32
+    out[i] = is_number ? __builtin_ldexpf(value[i], static_cast<int>(__builtin_floorf(bounded))) : exponent[i];
   }
   return reinterpret_cast<__m512>(out);
 }
