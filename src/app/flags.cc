@@ -122,7 +122,7 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
       .add_option("--quantization", engine.quantization,
                   "Weights of the layers and the output head: none (as the checkpoint stores them), w8 (8 bits, with a "
                   "scale per 32), w8a8 (the same, and their inputs are rounded to 8 bits too), w8a8_int8 (8 bits with "
-                  "one scale per channel, inputs with one per token: the fastest), mxint8 (8 bits, scales "
+                  "one scale per channel, inputs with one per token: fastest with AMX), mxint8 (8 bits, scales "
                   "that are powers of two: faster than w8 for one sequence on AMX, less accurate)")
       ->check(CLI::IsMember({"none", "w8", "w8a8", "w8a8_int8", "mxint8"}))
       ->capture_default_str();

@@ -201,11 +201,10 @@ struct Kernels {
   return column / 32 * 1024 + element / 2 * 64 + value % 16 * 4 + (value / 16 + 1) % 4;
 }
 
-/// Where a panel in tiles has the bf16 of a summed element and a column, counted in bf16.
-[[nodiscard]] constexpr size_t panel_tile_place(int64_t element, int64_t column) {
-  const int64_t step = element / 2;
+/// Where a panel in tiles has a step of a column, counted in such steps, of 4 bytes.
+[[nodiscard]] constexpr size_t panel_tile_place(int64_t step, int64_t column) {
   const int64_t tile = step / 16 * (kPanelColumns / 16) + column / 16;
-  return static_cast<size_t>(((tile * 16 + step % 16) * 16 + column % 16) * 2 + element % 2);
+  return static_cast<size_t>((tile * 16 + step % 16) * 16 + column % 16);
 }
 
 /// The table of a set, null when this binary was built without it. Does not ask the processor.

@@ -58,7 +58,9 @@ void pack_panel(const Device& device, std::span<const SourceRow<HostTensor>> row
         device.kernels.narrow(values, narrow, count);
         auto* out = reinterpret_cast<uint16_t*>(panel) + static_cast<size_t>(first / depth) * kPanelColumns * 2;
         if (device.kernels.tiles) {
-          for (int64_t i = 0; i < count; ++i) out[panel_tile_place(i, static_cast<int64_t>(column))] = narrow[i];
+          for (int64_t i = 0; i < count; ++i) {
+            out[panel_tile_place(i / 2, static_cast<int64_t>(column)) * 2 + static_cast<size_t>(i % 2)] = narrow[i];
+          }
           continue;
         }
         for (int64_t i = 0; i < count; ++i) {
@@ -125,7 +127,6 @@ W8Places w8_places(const Device& device, PanelFormat format) {
 void pack_channels(const Device& device, std::span<const SourceRow<W8Matrix>> rows, const CpuPackedWeight& weight,
                    int64_t index) {
   constexpr uint32_t kAdd128 = 0x80808080;
-  constexpr size_t kTileSteps = kChannelRunSteps;
   const auto in_features = static_cast<size_t>(weight.in_features());
   std::byte* const panel = weight.panel(index);
   float* const scales = weight.column_scales(index);
@@ -139,10 +140,9 @@ void pack_channels(const Device& device, std::span<const SourceRow<W8Matrix>> ro
       std::memcpy(&values, from + first, std::min<size_t>(kInt8Depth, in_features - first));
       values ^= kAdd128;
       const size_t step = first / kInt8Depth;
-      const size_t place =
-          device.kernels.tiles
-              ? ((step / kTileSteps * 4 + column / 16) * kTileSteps + step % kTileSteps) * 16 + column % 16
-              : step * kPanelColumns + column;
+      const size_t place = device.kernels.tiles
+                               ? panel_tile_place(static_cast<int64_t>(step), static_cast<int64_t>(column))
+                               : step * kPanelColumns + column;
       std::memcpy(panel + place * kInt8Depth, &values, sizeof(values));
     }
   }
