@@ -153,30 +153,58 @@ std::vector<std::pair<size_t, double>> route(std::span<const float> logits, cons
   return chosen;
 }
 
-Values mix_experts(const Values& x, const Values& router_logits, std::span<const Expert> experts,
-                   const tensor::Routing& routing, const RoundFn& round) {
+namespace {
+
+/// How far beyond `error` each value's rounding may move when the values are off by up to `error`.
+Values rounding_jumps(const Values& values, const RoundFn& round, float error) {
+  const auto width = static_cast<int64_t>(values.size());
+  const Values rounded = round(values, width);
+  Values jumps(values.size(), 0.0f);
+  for (const float shift : {-error, error}) {
+    Values shifted = values;
+    for (float& value : shifted) value += shift;
+    const Values other = round(shifted, width);
+    for (size_t i = 0; i < jumps.size(); ++i) {
+      jumps[i] = std::max(jumps[i], std::abs(other[i] - rounded[i]) - error);
+    }
+  }
+  return jumps;
+}
+
+}  // namespace
+
+Mixture mix_experts(const Values& x, const Values& router_logits, std::span<const Expert> experts,
+                    const tensor::Routing& routing, const RoundFn& round, float feature_error) {
   const size_t rows = router_logits.size() / experts.size();
   const size_t hidden = x.size() / rows;
   const size_t inner = experts.front().gate.size() / hidden;
   const auto product = [](const Values& row, const Values& weight, size_t in, size_t out) {
     return matmul(row, weight, {}, static_cast<int64_t>(in), static_cast<int64_t>(out));
   };
-  Values out;
+  Mixture mixture;
   for (size_t row = 0; row < rows; ++row) {
     const std::span logits(router_logits.data() + row * experts.size(), experts.size());
     const auto begin = x.begin() + static_cast<std::ptrdiff_t>(row * hidden);
     const Values own = round({begin, begin + static_cast<std::ptrdiff_t>(hidden)}, static_cast<int64_t>(hidden));
     std::vector<double> sums(hidden, 0.0);
+    std::vector<double> jumps(hidden, 0.0);
     for (const auto& [index, weight] : route(logits, routing)) {
       const Expert& expert = experts[index];
       const Values activated =
           silu_mul(product(own, expert.gate, hidden, inner), product(own, expert.up, hidden, inner));
       const Values result = product(round(activated, static_cast<int64_t>(inner)), expert.down, inner, hidden);
-      for (size_t i = 0; i < hidden; ++i) sums[i] += weight * double{result[i]};
+      Values sizes = expert.down;
+      for (float& size : sizes) size = std::abs(size);
+      const Values jump = product(rounding_jumps(activated, round, feature_error), sizes, inner, hidden);
+      for (size_t i = 0; i < hidden; ++i) {
+        sums[i] += weight * double{result[i]};
+        jumps[i] += weight * double{jump[i]};
+      }
     }
-    out.insert(out.end(), sums.begin(), sums.end());
+    mixture.sums.insert(mixture.sums.end(), sums.begin(), sums.end());
+    mixture.jumps.insert(mixture.jumps.end(), jumps.begin(), jumps.end());
   }
-  return out;
+  return mixture;
 }
 
 void rotate(std::span<float> head, const Values& inverse_frequency, float attention_factor, int64_t position) {

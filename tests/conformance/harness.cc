@@ -45,10 +45,15 @@ HostMatrix::HostMatrix(const Values& values, DType dtype, int64_t rows, int64_t 
 tensor::HostTensor HostMatrix::tensor() const { return {"test", dtype_, shape_, bytes_.data() + 1}; }
 
 void check_close(const Values& got, const Values& wanted, double relative, double absolute) {
+  check_close(got, wanted, relative, absolute, Values(wanted.size(), 0.0f));
+}
+
+void check_close(const Values& got, const Values& wanted, double relative, double absolute, const Values& further) {
   REQUIRE(got.size() == wanted.size());
+  REQUIRE(further.size() == wanted.size());
   size_t wrong = 0;
   for (size_t i = 0; i < got.size(); ++i) {
-    const double bound = absolute + relative * std::abs(double{wanted[i]});
+    const double bound = absolute + relative * std::abs(double{wanted[i]}) + double{further[i]};
     if (std::abs(double{got[i]} - double{wanted[i]}) <= bound) continue;
     if (++wrong <= 5) UNSCOPED_INFO("element " << i << ": got " << got[i] << ", wanted " << wanted[i]);
   }

@@ -76,6 +76,8 @@ class HostMatrix {
 
 /// Fails unless |got - wanted| <= absolute + relative · |wanted| everywhere.
 void check_close(const Values& got, const Values& wanted, double relative, double absolute);
+/// The same with a further bound for each value: + further[i].
+void check_close(const Values& got, const Values& wanted, double relative, double absolute, const Values& further);
 
 /// The relative rounding error that a compute dtype brings.
 [[nodiscard]] inline double unit(tensor::DType dtype) { return dtype == tensor::DType::kBF16 ? 0x1p-8 : 0x1p-21; }
