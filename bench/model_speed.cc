@@ -252,7 +252,8 @@ int main(int argc, char** argv) {
   app.add_option("--model-path", engine.model_path, "A model folder; no tokenizer is needed")->required();
   app.add_option("--device", engine.device, "auto, cpu, cuda")->capture_default_str();
   app.add_option("--dtype", engine.dtype, "auto, bf16, f32")->capture_default_str();
-  app.add_option("--cpu-isa", engine.cpu_isa, "auto, portable, avx2, avx512, avx512_bf16, amx")->capture_default_str();
+  app.add_option("--cpu-isa", engine.cpu_isa, "auto, portable, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx")
+      ->capture_default_str();
   app.add_option("--quantization", options.quantizations,
                  "How weights are held, in turns: none, w8, …, as serve has it")
       ->capture_default_str();

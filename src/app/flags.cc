@@ -116,7 +116,7 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
       .add_option("--cpu-isa", engine.cpu_isa,
                   "Instruction set of the CPU kernels. On node 0: of all nodes; auto: each node's own choice, its "
                   "best if it says nothing")
-      ->check(CLI::IsMember({"auto", "portable", "avx2", "avx512", "avx512_bf16", "amx"}))
+      ->check(CLI::IsMember({"auto", "portable", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx"}))
       ->capture_default_str();
   serve
       .add_option("--quantization", engine.quantization,

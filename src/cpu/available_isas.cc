@@ -42,12 +42,14 @@ bool processor_has(Isa isa) {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  const bool avx512_bf16 = avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
-                           __builtin_cpu_supports("avx512vbmi");
+  const bool avx512_vnni = avx512 && __builtin_cpu_supports("avx512vnni");
+  const bool avx512_bf16 = avx512_vnni && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
   switch (isa) {
     case Isa::kPortable: return true;
     case Isa::kAvx2: return avx2;
+    case Isa::kAvx2Vnni: return avx2 && __builtin_cpu_supports("avxvnni");
     case Isa::kAvx512: return avx512;
+    case Isa::kAvx512Vnni: return avx512_vnni;
     case Isa::kAvx512Bf16: return avx512_bf16;
     case Isa::kAmx: return avx512_bf16 && may_use_tiles();
   }

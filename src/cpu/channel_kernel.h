@@ -69,7 +69,7 @@ MILLRACE_INLINE Vec load_values(const std::byte* from, bool bf16, int64_t count)
 
 /// 16 whole numbers as a left row has them.
 MILLRACE_INLINE void store_left_int8(std::byte* to, Ints values) {
-#if defined(__AVX512VNNI__)
+#if MILLRACE_VNNI
   store_as(to, __builtin_convertvector(values, Bytes));
 #else
   typedef int16_t Words __attribute__((vector_size(32)));

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kInt8GroupSteps = kW8GroupElements / kInt8Depth;
 /// A step of a left row: 4 int8 for the dot instruction; without it values 0 and 2, then 1 and 3, as int16.
-#if defined(__AVX512VNNI__)
+#if MILLRACE_VNNI
 constexpr int kInt8StepBytes = 4;
 #else
 constexpr int kInt8StepBytes = 8;
@@ -41,13 +41,26 @@ MILLRACE_INLINE Ints splat_int(int32_t value) {
 }
 
 /// 16 columns of a step.
-#if defined(__AVX512VNNI__)
+#if MILLRACE_VNNI
 struct Int8Step {
   Ints bytes;
   explicit MILLRACE_INLINE Int8Step(const char* from) : bytes(load_as<Ints>(from)) {}
   MILLRACE_INLINE Ints add_dot(Ints sum, const char* left) const {
+#if defined(__AVX512VNNI__)
     return reinterpret_cast<Ints>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(bytes),
                                                       _mm512_set1_epi32(load_as<int32_t>(left))));
+#else
+    const __m256i values = _mm256_set1_epi32(load_as<int32_t>(left));
+    const auto dot_half = [&](int half) __attribute__((always_inline)) {
+      char* to = reinterpret_cast<char*>(&sum) + half * 32;
+      store_as(to,
+               _mm256_dpbusd_avx_epi32(load_as<__m256i>(to),
+                                       load_as<__m256i>(reinterpret_cast<const char*>(&bytes) + half * 32), values));
+    };
+    dot_half(0);
+    dot_half(1);
+    return sum;
+#endif
   }
 };
 #else
@@ -89,7 +102,7 @@ struct Int8Step {
 constexpr int64_t kInt8SharedGroups = kWideTiles ? 4 : 8;
 constexpr int64_t kInt8BlockGroups = 8;
 /// As kFewRows; without the dot instruction computing takes longer than reading for any rows.
-#if defined(__AVX512VNNI__)
+#if MILLRACE_VNNI
 constexpr int kFewInt8Rows = kFewRows;
 #else
 constexpr int kFewInt8Rows = 0;
@@ -225,7 +238,7 @@ void round_left(const float* in, int64_t count, std::byte* out) {
     const Vec high = rest <= 0 ? Vec{} : load_part(in + first + kLanes, rest < kLanes ? rest : kLanes, 0.0f);
     int8_t values[kW8GroupElements];
     const Int8Factors factors = round_group(low, high, values);
-#if defined(__AVX512VNNI__)
+#if MILLRACE_VNNI
     __builtin_memcpy(out, values, sizeof(values));
 #else
     int16_t words[kW8GroupElements];

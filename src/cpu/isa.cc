@@ -6,7 +6,9 @@ std::string_view to_string(Isa isa) {
   switch (isa) {
     case Isa::kPortable: return "portable";
     case Isa::kAvx2: return "avx2";
+    case Isa::kAvx2Vnni: return "avx2_vnni";
     case Isa::kAvx512: return "avx512";
+    case Isa::kAvx512Vnni: return "avx512_vnni";
     case Isa::kAvx512Bf16: return "avx512_bf16";
     case Isa::kAmx: return "amx";
   }
@@ -17,8 +19,9 @@ Result<Isa> parse_isa(std::string_view name) {
   for (const Isa isa : kIsas) {
     if (name == to_string(isa)) return isa;
   }
-  return make_error(ErrorCode::kInvalidArgument,
-                    "instruction set '{}' is not one of portable, avx2, avx512, avx512_bf16, amx", name);
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      "instruction set '{}' is not one of portable, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx", name);
 }
 
 }  // namespace millrace::cpu

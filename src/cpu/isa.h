@@ -8,11 +8,12 @@
 namespace millrace::cpu {
 
 /// The instruction sets that have kernels, slowest first.
-enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmx };
-inline constexpr Isa kIsas[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
+enum class Isa { kPortable, kAvx2, kAvx2Vnni, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx };
+inline constexpr Isa kIsas[] = {Isa::kPortable,   Isa::kAvx2,       Isa::kAvx2Vnni, Isa::kAvx512,
+                                Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kAmx};
 
 [[nodiscard]] std::string_view to_string(Isa isa);
-/// Accepts what to_string gives: "portable", "avx2", "avx512", "avx512_bf16", "amx".
+/// Accepts what to_string gives: "portable", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx".
 [[nodiscard]] Result<Isa> parse_isa(std::string_view name);
 
 /// Those that both this binary and this processor have, slowest first; never empty.

@@ -11,6 +11,13 @@
 #include <immintrin.h>
 #endif
 
+/// The set multiplies int8 by four in one instruction (VNNI, of AVX-512 or of AVX).
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#define MILLRACE_VNNI 1
+#else
+#define MILLRACE_VNNI 0
+#endif
+
 #define MILLRACE_INLINE inline __attribute__((always_inline))
 
 namespace millrace::cpu {
