@@ -1,6 +1,6 @@
 // A whole model on one stage, through the engine and without a server: decode steps of several sequences at one
 // context, and prompts in chunks, beside what bounds them on the same device in the same run. Held in several ways
-// (--quantization) the models take turns.
+// (--quantization, --cpu-isa) the models take turns.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -22,6 +22,7 @@ namespace {
 
 struct Options {
   app::EngineOptions engine;
+  std::vector<std::string> cpu_isas = {"auto"};
   std::vector<std::string> quantizations = {"none"};
   std::vector<uint32_t> decode = {1, 64, 256};
   uint32_t context = 1024;
@@ -79,9 +80,9 @@ T value_or_throw(Result<T> result) {
   return std::move(*result);
 }
 
-/// The model held in one way.
+/// The model held in one way, for one instruction set.
 struct Held {
-  std::string quantization;
+  std::string way;
   bench::ModelWork work;
   std::unique_ptr<app::LocalEngine> engine;
 };
@@ -91,7 +92,9 @@ Held hold(app::EngineOptions options, const std::string& quantization) {
   model::ModelConfig config = value_or_throw(model::read_config(options.model_path));
   const auto wanted = value_or_throw(model::parse_quantization(quantization));
   config.quantization = value_or_throw(model::choose_quantization(config.quantization, wanted));
-  return {std::string(model::to_string(config.quantization)), bench::ModelWork(config), bench::start_engine(options)};
+  std::string way(model::to_string(config.quantization));
+  if (options.cpu_isa != "auto") way += " on " + options.cpu_isa;
+  return {std::move(way), bench::ModelWork(config), bench::start_engine(options)};
 }
 
 /// What the rounds of one load came to.
@@ -124,7 +127,11 @@ class Measurement {
 Measurement::Measurement(const Options& options)
     : options_(options),
       gpu_(value_or_throw(app::choose_device(options.engine.device, options.engine.dtype)) == app::DeviceKind::kCuda) {
-  for (const std::string& quantization : options.quantizations) held_.push_back(hold(options.engine, quantization));
+  for (const std::string& isa : options.cpu_isas) {
+    app::EngineOptions engine = options.engine;
+    engine.cpu_isa = isa;
+    for (const std::string& quantization : options.quantizations) held_.push_back(hold(engine, quantization));
+  }
 }
 
 void Measurement::add(const Figure& figure, double first_tokens, const bench::DeviceCeilings& ceilings,
@@ -162,7 +169,7 @@ void Measurement::measure(const std::string& load, const Round& round) {
   for (size_t which = 0; which < held_.size(); ++which) {
     const Figures& figures = all[which];
     const bool alone = held_.size() == 1;
-    fmt::print("| {}{} | {} | {}{} | {} | {} | {} |\n", load, alone ? "" : ", " + held_[which].quantization,
+    fmt::print("| {}{} | {} | {}{} | {} | {} | {} |\n", load, alone ? "" : ", " + held_[which].way,
                cell(figures.tokens, 1), alone ? "" : cell(figures.times, 2) + " | ", cell(figures.bytes, 1),
                cell(figures.byte_shares, 3), cell(figures.operations, 2), cell(figures.operation_shares, 3));
   }
@@ -252,7 +259,8 @@ int main(int argc, char** argv) {
   app.add_option("--model-path", engine.model_path, "A model folder; no tokenizer is needed")->required();
   app.add_option("--device", engine.device, "auto, cpu, cuda")->capture_default_str();
   app.add_option("--dtype", engine.dtype, "auto, bf16, f32")->capture_default_str();
-  app.add_option("--cpu-isa", engine.cpu_isa, "auto, portable, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx")
+  app.add_option("--cpu-isa", options.cpu_isas,
+                 "Instruction sets, in turns: auto, portable, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx")
       ->capture_default_str();
   app.add_option("--quantization", options.quantizations,
                  "How weights are held, in turns: none, w8, …, as serve has it")

@@ -111,12 +111,6 @@ constexpr int kFewInt8Rows = 0;
 /// Where a streamed panel is asked to. With the dot instruction one row has read what it asks for at once, at the rate
 /// of memory, and the first level has too few misses for that.
 constexpr int kInt8SoonLevel = kFewInt8Rows > 0 ? kIntoSecondLevel : kIntoFirstLevel;
-/// How far ahead of its use. Intel's cores read ahead by themselves, and best of what is asked for shortly before.
-#if defined(__AMX_INT8__)
-constexpr size_t kInt8Soon = 2048;
-#else
-constexpr size_t kInt8Soon = kPrefetchBytes;
-#endif
 
 /// R rows over `groups` of a panel, added to c unless `fresh`.
 template <int R, AskFor kAsk>
@@ -143,7 +137,7 @@ void int8_tile(const char* left, size_t left_stride, const char* panel, int64_t 
 #pragma clang loop unroll(full)
         for (int v = 0; v < V; ++v) {
           const char* at = columns + v * kLanes * kInt8Depth;
-          if constexpr (kAsk == AskFor::kSoon) __builtin_prefetch(at + kInt8Soon, 0, kInt8SoonLevel);
+          if constexpr (kAsk == AskFor::kSoon) __builtin_prefetch(at + kPrefetchBytes, 0, kInt8SoonLevel);
           if constexpr (kAsk == AskFor::kNextBlock) {
             __builtin_prefetch(ahead.at + v * kLanes * kInt8Depth, 0, kWideTiles ? kIntoSecondLevel : kIntoFirstLevel);
           }
@@ -171,12 +165,18 @@ void int8_tile(const char* left, size_t left_stride, const char* panel, int64_t 
 /// As ahead_of_tile().
 template <int R>
 MILLRACE_INLINE Prefetch ahead_of_int8_tile(const ProductTask& task, const char* block, int row) {
+  constexpr size_t kGroupTileSteps = kInt8GroupSteps * (kPanelColumns / kLanes) / kInt8TileVecs<R>;
+  if (tiles_ask_for_next(task, kFewInt8Rows)) {
+    const auto groups_before = static_cast<size_t>(block - reinterpret_cast<const char*>(task.panel)) / kW8GroupBytes;
+    return ahead_in_next(task, kW8GroupBytes / kInt8GroupSteps, kW8GroupBytes / kGroupTileSteps, row, R,
+                         groups_before * kGroupTileSteps);
+  }
   if (!tiles_share_reading(task.rows, kInt8WholeRows, kFewInt8Rows)) {
     const bool asks = row == 0 && !streams_unasked(task.rows);
     return {asks ? AskFor::kSoon : AskFor::kNothing, nullptr, 0};
   }
   constexpr size_t kBlockBytes = kInt8SharedGroups * kW8GroupBytes;
-  constexpr size_t kTileSteps = kInt8SharedGroups * kInt8GroupSteps * (kPanelColumns / kLanes) / kInt8TileVecs<R>;
+  constexpr size_t kTileSteps = kInt8SharedGroups * kGroupTileSteps;
   const Share share = share_of_tile(kBlockBytes, kBlockBytes / kTileSteps, row, R, task.rows);
   return {AskFor::kNextBlock, block + kBlocksAhead * kBlockBytes + share.first, share.step};
 }

@@ -7,7 +7,7 @@
 
 namespace millrace::cpu {
 
-/// The instruction sets that have kernels, slowest first.
+/// The instruction sets that have kernels; on most processors a later one is the faster.
 enum class Isa { kPortable, kAvx2, kAvx2Vnni, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx };
 inline constexpr Isa kIsas[] = {Isa::kPortable,   Isa::kAvx2,       Isa::kAvx2Vnni, Isa::kAvx512,
                                 Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kAmx};

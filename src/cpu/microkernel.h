@@ -27,6 +27,17 @@ constexpr bool kWideTiles = kTileVecs * kLanes == kPanelColumns;
 constexpr int kIntoFirstLevel = 3;
 constexpr int kIntoSecondLevel = 2;
 
+/// The set is for processors of Intel's: of AMD's, those with AVX-512 have bf16, and those without have no VNNI until
+/// they have both. Intel's read ahead by themselves, and best of what is asked for shortly before.
+#if defined(__AMX_BF16__) || ((defined(__AVX512F__) || MILLRACE_VNNI) && !defined(__AVX512BF16__))
+constexpr bool kOfIntel = true;
+#else
+constexpr bool kOfIntel = false;
+#endif
+/// How far ahead of its use a streamed panel is asked for, and where to.
+constexpr int64_t kPrefetchBytes = kOfIntel ? 2048 : 4096;
+constexpr int kPanelLevel = kOfIntel ? kIntoSecondLevel : kIntoFirstLevel;
+
 /// Which bytes of what comes next a tile asks for: those from `first`, moving on by `step` with each of its steps.
 struct Share {
   size_t first = 0;
@@ -69,7 +80,7 @@ struct F32Format {
   static constexpr size_t kLeftStep = 4;    // bytes of a left row per step
   static constexpr size_t kColumnStep = 4;  // bytes of a column per step
   static constexpr int kDepth = 1;          // summed elements per step
-  static constexpr int kStreamLevel = kIntoFirstLevel;
+  static constexpr int kStreamLevel = kPanelLevel;
 
   template <int R, int V, class Strides>
   static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* left, Strides strides, const char* const (&right)[V]) {
@@ -93,7 +104,7 @@ struct Bf16Format {
   static constexpr size_t kLeftStep = 4;
   static constexpr size_t kColumnStep = 4;
   static constexpr int kDepth = 2;
-  static constexpr int kStreamLevel = kIntoFirstLevel;
+  static constexpr int kStreamLevel = kPanelLevel;
 
   template <int R, int V, class Strides>
   static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* left, Strides strides, const char* const (&right)[V]) {
@@ -119,7 +130,7 @@ struct Bf16Format {
   static constexpr size_t kLeftStep = 8;
   static constexpr size_t kColumnStep = 4;
   static constexpr int kDepth = 2;
-  static constexpr int kStreamLevel = kIntoFirstLevel;
+  static constexpr int kStreamLevel = kPanelLevel;
 
   template <int R, int V, class Strides>
   static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* left, Strides strides, const char* const (&right)[V]) {

@@ -11,7 +11,7 @@ namespace {
 
 /// Steps of a panel that stay in the first-level cache while tiles of rows pass over them. Narrow tiles read a part of
 /// each step, whose lines fall into a part of that cache's sets: more steps would displace each other.
-constexpr int64_t kShortSteps = kWideTiles ? 32 : 64;
+constexpr int64_t kShortSteps = kWideTiles || kOfIntel ? 32 : 64;
 /// Steps that stay in the second level while many wide tiles do.
 constexpr int64_t kLongSteps = 1024;
 /// Up to so many rows reading a panel may take as long as computing with it.
@@ -22,8 +22,6 @@ constexpr int kFewRows = 24;
 #endif
 /// How many blocks before its use a part of the next one is asked for.
 constexpr size_t kBlocksAhead = kWideTiles ? 2 : 1;
-/// How far ahead of its use a streamed panel is asked for.
-constexpr int64_t kPrefetchBytes = 4096;
 /// Whether one tile of so many rows asks for nothing while it streams a panel: a core that reads ahead by itself, as
 /// Zen 4, is disturbed by it. One row leaves it too little time for that, and many rows enough for either.
 MILLRACE_INLINE bool streams_unasked(int rows) {
@@ -38,9 +36,9 @@ MILLRACE_INLINE bool streams_unasked(int rows) {
 /// Vectors of columns in a tile of R rows. Few rows leave registers for more columns, so that a panel is read in its
 /// order.
 template <int R>
-constexpr int kProductVecs = kWideTiles || R == 1 ? 4
-                             : R == 2             ? 2
-                                                  : 1;
+constexpr int kProductVecs = kWideTiles || R == 1  ? 4
+                             : R == 2 && !kOfIntel ? 2
+                                                   : 1;
 
 /// Steps of one turn of the loop: a narrow tile has few instructions per step, of which those that move on count.
 template <int R>
@@ -120,6 +118,21 @@ void product_tile(const char* left, size_t left_stride, const char* panel, int64
   }
 }
 
+/// Whether tiles of so many rows, more than `few`, ask for the next panel while they multiply this one: the first would
+/// wait for all of it. Measured on Intel's processors alone.
+MILLRACE_INLINE bool tiles_ask_for_next(const ProductTask& task, int few) {
+  return kOfIntel && kWideTiles && task.rows > few && task.next != nullptr;
+}
+
+/// The share of the next panel of the tile at `row`, which has passed over so many steps of this one. A step of a panel
+/// has `panel_step` bytes; a tile asks in steps of its own, each for `tile_step` bytes if it were the only one.
+MILLRACE_INLINE Prefetch ahead_in_next(const ProductTask& task, size_t panel_step, size_t tile_step, int row,
+                                       int tile_rows, size_t tile_steps_before) {
+  const Share share = share_of_tile(static_cast<size_t>(task.steps) * panel_step, tile_step, row, tile_rows, task.rows);
+  const auto* next = reinterpret_cast<const char*>(task.next);
+  return {AskFor::kNextBlock, next + share.first + tile_steps_before * share.step, share.step};
+}
+
 /// What a tile of R rows asks for while a block of a panel passes. Where tiles share the reading, each asks for a part
 /// of the next block: the first would wait for all of it while the memory were idle behind it. And in the order of
 /// memory, which reads half as fast with 64 bytes of every 256.
@@ -127,6 +140,10 @@ template <class Format, int R>
 MILLRACE_INLINE Prefetch ahead_of_tile(const ProductTask& task, const char* block, int row) {
   constexpr size_t kPanelStep = kPanelColumns * Format::kColumnStep;
   constexpr size_t kTileStep = kProductVecs<R> * kLanes * Format::kColumnStep;
+  if (tiles_ask_for_next(task, kFewRows)) {
+    const auto steps_before = static_cast<size_t>(block - reinterpret_cast<const char*>(task.panel)) / kPanelStep;
+    return ahead_in_next(task, kPanelStep, kTileStep, row, R, steps_before);
+  }
   if (kTileStep == kPanelStep && (task.rows == 1 || !tiles_share_reading(task.rows, kTileRows, kFewRows))) {
     if (row > 0 || streams_unasked(task.rows)) return {};
     return {AskFor::kSoon, block + kPrefetchBytes, kPanelStep};

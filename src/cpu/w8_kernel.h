@@ -16,6 +16,9 @@ constexpr int kFewW8Rows = 24;
 /// Steps that are for more rows.
 constexpr int64_t kLongW8Steps = kW8ScratchSteps;
 
+/// How far ahead of its use what is written out is asked for.
+constexpr size_t kW8Ahead = kOfIntel ? kPrefetchBytes : 8192;
+
 MILLRACE_INLINE Vec widen_bytes(const char* from) {
   return __builtin_convertvector(__builtin_convertvector(load_as<Bytes>(from), Ints), Vec);
 }
@@ -32,7 +35,7 @@ MILLRACE_INLINE void expand_f32(const char* group, char* out) {
   for (int v = 0; v < kVecs; ++v) scale[v] = group_scale(group, v);
   const char* values = group + kW8ScaleBytes;
   for (int step = 0; step < kW8GroupElements; ++step, values += kPanelColumns, out += kPanelColumns * 4) {
-    __builtin_prefetch(values + 2 * kPrefetchBytes);
+    __builtin_prefetch(values + kW8Ahead);
 #pragma clang loop unroll(full)
     for (int v = 0; v < kVecs; ++v) {
       store_as(out + v * kLanes * 4, widen_bytes(values + v * kLanes) * scale[v]);
@@ -46,7 +49,7 @@ template <int R>
 MILLRACE_INLINE Prefetch ahead_of_w8_tile(const ProductTask& task, const char* groups, int row) {
   constexpr int64_t kGroupSteps = kW8GroupElements;
   constexpr size_t kBlockBytes = kShortSteps / kGroupSteps * kW8GroupBytes;
-  constexpr size_t kAhead = (2 * kPrefetchBytes / kBlockBytes + 2) * kBlockBytes;
+  constexpr size_t kAhead = (kW8Ahead / kBlockBytes + 2) * kBlockBytes;
   const Share share = share_of_tile(kBlockBytes, kW8GroupBytes / kGroupSteps, row, R, task.rows);
   return {AskFor::kNextBlock, groups + kAhead + share.first, share.step};
 }

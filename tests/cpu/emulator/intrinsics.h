@@ -1,9 +1,10 @@
 #pragma once
 
-// The instructions of AVX-512 and AMX that src/cpu's kernels use, in vector types that any compiler splits and plain
-// loops. Included before kernels.cc, so that its paths for processors that are not at hand run on the one that is. What
-// an instruction does is from Intel's Software Developer's Manual, volume 2, but subnormal numbers are kept, which
-// those of bf16 flush: of them only the tile instruction does. A tile instruction that would fault ends the program.
+// The instructions of AVX-512, AVX-VNNI and AMX that src/cpu's kernels use, in vector types that any compiler splits
+// and plain loops. Included before kernels.cc, so that its paths for processors that are not at hand run on the one
+// that is. What an instruction does is from Intel's Software Developer's Manual, volume 2, but subnormal numbers are
+// kept, which those of bf16 flush: of them only the tile instruction does. A tile instruction that would fault ends the
+// program.
 
 #include <immintrin.h>
 
@@ -76,6 +77,16 @@ EMULATED __m512i dpbusd_epi32(__m512i sum, __m512i a, __m512i b) {
   const auto y = reinterpret_cast<SignedBytes>(b);
   for (int i = 0; i < 4 * kWords; ++i) acc[i / 4] += int32_t{x[i]} * y[i];
   return reinterpret_cast<__m512i>(acc);
+}
+EMULATED __m256i dpbusd_avx_epi32(__m256i sum, __m256i a, __m256i b) {
+  typedef int32_t HalfWords __attribute__((vector_size(32)));
+  typedef int8_t HalfSignedBytes __attribute__((vector_size(32)));
+  typedef uint8_t HalfBytes __attribute__((vector_size(32)));
+  auto acc = reinterpret_cast<HalfWords>(sum);
+  const auto x = reinterpret_cast<HalfBytes>(a);
+  const auto y = reinterpret_cast<HalfSignedBytes>(b);
+  for (int i = 0; i < 2 * kWords; ++i) acc[i / 4] += int32_t{x[i]} * y[i];
+  return reinterpret_cast<__m256i>(acc);
 }
 EMULATED __m512i madd_epi16(__m512i a, __m512i b) {
   const auto x = reinterpret_cast<Shorts>(a), y = reinterpret_cast<Shorts>(b);
@@ -329,6 +340,7 @@ inline void tile_dpbsud(int sum, int a, int b) {
 #define _mm512_set1_epi8 emulated::set1_epi8
 #define _mm512_madd_epi16 emulated::madd_epi16
 #define _mm512_dpbusd_epi32 emulated::dpbusd_epi32
+#define _mm256_dpbusd_avx_epi32 emulated::dpbusd_avx_epi32
 #define _mm512_dpbf16_ps emulated::dpbf16_ps
 #define _mm512_cvtneps_pbh emulated::cvtneps_pbh
 #define _mm512_cvtne2ps_pbh emulated::cvtne2ps_pbh

@@ -7,12 +7,16 @@
 
 namespace millrace::cpu {
 
+extern const Kernels kernels_emulated_avx2_vnni;
 extern const Kernels kernels_emulated_avx512;
+extern const Kernels kernels_emulated_avx512_vnni;
 extern const Kernels kernels_emulated_avx512_bf16;
 extern const Kernels kernels_emulated_amx;
 
 const Kernels* kernels_for(Isa isa) {
   switch (isa) {
+    case Isa::kAvx2Vnni: return &kernels_emulated_avx2_vnni;
+    case Isa::kAvx512Vnni: return &kernels_emulated_avx512_vnni;
     case Isa::kAvx512: return &kernels_emulated_avx512;
     case Isa::kAvx512Bf16: return &kernels_emulated_avx512_bf16;
     case Isa::kAmx: return &kernels_emulated_amx;
@@ -21,7 +25,7 @@ const Kernels* kernels_for(Isa isa) {
 }
 
 std::vector<Isa> available_isas() {
-  return {Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
+  return {Isa::kAvx2Vnni, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kAmx};
 }
 
 }  // namespace millrace::cpu
