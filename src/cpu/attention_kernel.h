@@ -9,7 +9,7 @@ namespace millrace::cpu {
 namespace {
 
 /// Rows whose tiles all ask for a share of the next block; of more, the first tile does, a small part of the time.
-constexpr int kAskingRows = 3 * kTileRows;
+constexpr int kAskingRows = kOfIntel && kWideTiles ? kMaxAttentionRows : 3 * kTileRows;
 
 template <int R>
 MILLRACE_INLINE Share share_of_asking_tile(const AttentionRows& rows, int row, size_t bytes, size_t full_step) {

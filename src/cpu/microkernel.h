@@ -137,7 +137,14 @@ struct Bf16Format {
 #pragma clang loop unroll(full)
     for (int half = 0; half < 2; ++half) {
       Vec b[V];
-      asm volatile("" ::: "memory");  // pairs are loaded anew for the other half: registers are scarcer than loads
+      // Pairs are loaded anew for the other half, and not before the sums of this one: registers are scarcer than
+      // loads.
+#pragma clang loop unroll(full)
+      for (int r = 0; r < R; ++r) {
+#pragma clang loop unroll(full)
+        for (int v = 0; v < V; ++v) finish_here(acc[r][v]);
+      }
+      asm volatile("" ::: "memory");
 #pragma clang loop unroll(full)
       for (int v = 0; v < V; ++v) {
         const Bits pairs = load_as<Bits>(right[v]);

@@ -46,6 +46,15 @@ MILLRACE_INLINE Vec splat(float v) {
   return Vec{v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v};
 }
 
+/// The compiler computes the value before what it is told to finish, or to load anew, after this.
+MILLRACE_INLINE void finish_here(Vec& value) {
+#if defined(__AVX512F__) && !defined(MILLRACE_EMULATED_REGISTERS)
+  asm volatile("" : "+v"(value));
+#else
+  (void)value;  // it has no register of its own there
+#endif
+}
+
 MILLRACE_INLINE Vec fma(Vec a, Vec b, Vec c) {
 #if defined(__FMA__)
   return __builtin_elementwise_fma(a, b, c);

@@ -6,6 +6,8 @@
 // kept, which those of bf16 flush: of them only the tile instruction does. A tile instruction that would fault ends the
 // program.
 
+#define MILLRACE_EMULATED_REGISTERS 1  // vectors of 64 bytes have no register
+
 #include <immintrin.h>
 
 #include <cstddef>
