@@ -76,9 +76,11 @@ void add_scheme(JsonWriter& json, std::string_view key, std::string_view strateg
   json.member("strategy", strategy).member("dynamic", dynamic).end_object();
 }
 
-void add_compressed_tensors(JsonWriter& json) {
+void add_compressed_tensors(JsonWriter& json, std::span<const std::string> ignored) {
   json.member("quant_method", kCompressedTensors).member("format", kCompressedFormat);
-  json.member("quantization_status", "compressed").key("ignore").begin_array().end_array();
+  json.member("quantization_status", "compressed").key("ignore").begin_array();
+  for (const std::string& name : ignored) json.value(name);
+  json.end_array();
   json.key("config_groups").begin_object().key("group_0").begin_object();
   json.key("targets").begin_array().value(kLinear).end_array();
   add_scheme(json, "weights", "channel", false);
@@ -124,14 +126,14 @@ bool is_storable(Quantization quantization) {
 }
 
 StoredQuantization read_quantization(FieldReader& fields) {
-  const auto object = fields.object("quantization_config");
+  const std::string_view key = fields.has(kQuantizationKey) ? kQuantizationKey : kOldQuantizationKey;
+  const auto object = fields.object(key);
   if (!object) return {};
-  FieldReader own(fields.place() + ": quantization_config", *object);
+  FieldReader own(fields.place() + ": " + std::string(key), *object);
   const std::string method = own.text_or("quant_method", "unknown");
   if (method != kMethod && method != kCompressedTensors) {
-    fields.fail_with(
-        "quantization_config (quant_method '{}') is not supported, wanted '{}', '{}' or weights in F32, BF16 or F16",
-        method, kMethod, kCompressedTensors);
+    fields.fail_with("{} (quant_method '{}') is not supported, wanted '{}', '{}' or weights in F32, BF16 or F16", key,
+                     method, kMethod, kCompressedTensors);
     return {};
   }
   const StoredQuantization stored =
@@ -140,12 +142,12 @@ StoredQuantization read_quantization(FieldReader& fields) {
   return stored;
 }
 
-std::string quantization_config_json(Quantization quantization) {
+std::string quantization_config_json(Quantization quantization, std::span<const std::string> ignored) {
   std::string text;
   JsonWriter json(text);
   json.begin_object();
   if (quantization == Quantization::kW8A8Int8) {
-    add_compressed_tensors(json);
+    add_compressed_tensors(json, ignored);
   } else {
     json.member("quant_method", kMethod).member("bits", kBits).member("group_size", tensor::kW8Group);
     json.member("sym", true);

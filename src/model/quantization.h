@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,10 @@
 namespace millrace::model {
 
 enum class Quantization : uint8_t { kNone, kW8, kW8A8, kMxInt8, kW8A8Int8 };
+
+/// Where config.json says it; the older name is read where the newer one is missing.
+inline constexpr std::string_view kQuantizationKey = "quantization_config";
+inline constexpr std::string_view kOldQuantizationKey = "compression_config";
 
 inline constexpr std::string_view kQuantizationNames = "none, w8, w8a8, w8a8_int8, mxint8";
 
@@ -37,8 +42,10 @@ struct StoredQuantization {
 };
 /// kNone without quantization_config; a form that is not served is a fault that names it.
 [[nodiscard]] StoredQuantization read_quantization(FieldReader& fields);
-/// The quantization_config that a checkpoint has whose weights were all rounded for a storable one.
-[[nodiscard]] std::string quantization_config_json(Quantization quantization);
+/// The quantization_config of a checkpoint whose projections were rounded for a storable one. `ignored`: linear layers
+/// that were not, which only the form of compressed-tensors names.
+[[nodiscard]] std::string quantization_config_json(Quantization quantization,
+                                                   std::span<const std::string> ignored = {});
 /// What a model is served with that is stored as `stored`. Errors: kInvalidArgument where other scales are wanted than
 /// those that its weights have.
 [[nodiscard]] Result<Quantization> choose_quantization(Quantization stored, Quantization wanted);

@@ -24,7 +24,6 @@ namespace fs = std::filesystem;
 constexpr std::string_view kWeightsName = "model.safetensors";
 constexpr std::string_view kConfigName = "config.json";
 constexpr std::string_view kTiedKey = "tie_word_embeddings";
-constexpr std::string_view kQuantizationKey = "quantization_config";
 constexpr size_t kLargestConfig = size_t{1} << 24;
 constexpr size_t kDeepestNesting = 32;
 constexpr size_t kHeaderAlignment = 8;
@@ -48,13 +47,30 @@ std::string_view stored_name(tensor::DType dtype) {
   return "";
 }
 
-Result<std::vector<Source>> find_sources(const Checkpoint& checkpoint, const ModelConfig& config) {
+/// What other servers expect to find as it was in a model of this kind.
+bool stays(const TensorSpec& spec, Quantization quantization) {
+  return quantization == Quantization::kW8A8Int8 && spec.name == kHeadName;
+}
+
+/// The linear layers that stay, by the names that compressed-tensors knows them by: the head, which may be tied and
+/// have no tensor, and routers.
+std::vector<std::string> names_that_stay(const ModelConfig& config) {
+  const auto module = [](std::string_view tensor) { return std::string(tensor.substr(0, tensor.rfind('.'))); };
+  std::vector<std::string> names = {module(kHeadName)};
+  for (int32_t layer = 0; layer < config.layer_count; ++layer) {
+    if (config.is_sparse(layer)) names.push_back(module(router_name(config, layer)));
+  }
+  return names;
+}
+
+Result<std::vector<Source>> find_sources(const Checkpoint& checkpoint, const ModelConfig& config,
+                                         Quantization quantization) {
   const StageSpan whole{.layers = {0, config.layer_count}, .first = true, .last = true};
   std::vector<Source> sources;
   for (const TensorSpec& spec : stage_tensors(config, whole)) {
     auto tensor = checkpoint.find(spec.name, spec.shape);
     if (!tensor) return tensor.error();
-    sources.push_back({std::move(*tensor), spec.projection});
+    sources.push_back({std::move(*tensor), spec.projection && !stays(spec, quantization)});
   }
   RETURN_IF_ERROR(refuse_unknown_tensors(checkpoint, config, whole));
   return sources;
@@ -162,13 +178,13 @@ Result<void> write_config(const fs::path& folder, const ModelConfig& config, Qua
     text.append(": ").append(value);
   };
   for (const auto member : *object) {
-    if (member.key == kTiedKey || member.key == kQuantizationKey) continue;
+    if (member.key == kTiedKey || member.key == kQuantizationKey || member.key == kOldQuantizationKey) continue;
     add(member.key, simdjson::minify(member.value));
     text += ",\n";
   }
   add(kTiedKey, config.tied_embeddings ? "true" : "false");
   text += ",\n";
-  add(kQuantizationKey, quantization_config_json(quantization));
+  add(kQuantizationKey, quantization_config_json(quantization, names_that_stay(config)));
   text += "\n}\n";
   std::ofstream file(output / kConfigName, std::ios::binary);
   file << text;
@@ -197,7 +213,7 @@ Result<QuantizeReport> quantize_checkpoint(const fs::path& folder, const fs::pat
   const auto checkpoint = Checkpoint::open(folder);
   if (!checkpoint) return checkpoint.error();
   RETURN_IF_ERROR(untie_other_head(**checkpoint, *config));
-  const auto sources = find_sources(**checkpoint, *config);
+  const auto sources = find_sources(**checkpoint, *config, quantization);
   if (!sources) return sources.error();
   RETURN_IF_ERROR(make_empty_folder(output));
   Header header = describe(*sources, quantization);

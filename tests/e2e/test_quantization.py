@@ -99,7 +99,7 @@ def test_one_scale_per_channel_in_the_form_of_compressed_tensors(tmp_path, round
     result = run_binary("quantize", "--model-path", MODEL, "--output", folder, "--quantization", "w8a8_int8")
     assert result.returncode == 0, result.stderr
     stored = json.loads((folder / "config.json").read_text())["quantization_config"]
-    assert (stored["quant_method"], stored["format"], stored["ignore"]) == ("compressed-tensors", "int-quantized", [])
+    assert (stored["quant_method"], stored["format"], stored["ignore"]) == ("compressed-tensors", "int-quantized", ["lm_head"])
     assert stored["config_groups"]["group_0"]["weights"]["strategy"] == "channel"
     with MillraceServer("--quantization", "w8a8_int8", "--pp-size", 2) as server:
         assert [compute.endswith(", w8a8_int8") for compute in compute_of_nodes(server)] == [True]
@@ -110,8 +110,11 @@ def test_one_scale_per_channel_in_the_form_of_compressed_tensors(tmp_path, round
     with MillraceServer("--cpu-isa", "avx2", "--quantization", "w8a8_int8") as server:
         for (_, found, _), (_, near, _) in zip(answers(server), wanted):
             assert abs(found[0] - near[0]) < 0.1
-    with MillraceServer(model=folder) as server:
+    with MillraceServer("--quantization", "w8a8_int8", model=folder) as server:
         assert answers(server) == wanted
+    with MillraceServer(model=folder) as server:  # its head stays as it is stored
+        for (_, found, _), (_, near, _) in zip(answers(server), wanted):
+            assert found != near and abs(found[0] - near[0]) < 0.1
     check_refusal(run_binary("serve", "--model-path", written, "--quantization", "w8a8_int8"),
                   "--quantization w8a8_int8: the model's weights are stored as w8")
     stored["config_groups"]["group_0"]["weights"]["strategy"] = "group"
