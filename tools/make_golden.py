@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 import transformers
 
+import golden_compressed
 from golden_families import FAMILIES, make_family
 from golden_sampling import make_sampling
 from golden_small_model import make_small_model
@@ -17,7 +18,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="usually tests/golden")
     parser.add_argument("--small-model", type=Path, help="folder of the shipped model; without it, its file is left alone")
-    parser.add_argument("--only", nargs="*", help="family names, 'sampling'; all when absent")
+    parser.add_argument("--only", nargs="*", help="family names, 'qwen2-compressed', 'sampling'; all when absent")
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -30,6 +31,8 @@ def main() -> None:
     for family in FAMILIES:
         if wanted(family.name):
             print(family.name, make_family(args.out / family.name, family), flush=True)
+    if wanted(golden_compressed.NAME):
+        golden_compressed.make_compressed(args.out)
     if wanted("sampling"):
         (args.out / "sampling.json").write_text(json.dumps(make_sampling(), separators=(",", ":")) + "\n")
     if args.small_model:

@@ -19,8 +19,9 @@ struct QuantizeReport {
 /// model.safetensors, config.json with its quantization_config and whether the head is tied, and the files beside them
 /// as they are, weights in other formats left out. config.json comes last, so that what was cut short is not taken for
 /// a model. The same values come from serving `folder` with quantization; a tied head has no tensor of its own and is
-/// rounded when it is loaded. With a scale per channel the head stays as it is, as in such models of other makers. `quantization`: a storable one. Errors: those of read_config and Checkpoint; kConflict
-/// when there is something in `output`, or the model is of 8 bits already; kInternal when a file cannot be written.
+/// rounded when it is loaded. With a scale per channel the head stays as it is, as in such models of other makers.
+/// `quantization`: a storable one. Errors: those of read_config and Checkpoint; kConflict when there is something in
+/// `output`, or the model is of 8 bits already; kInternal when a file cannot be written.
 [[nodiscard]] Result<QuantizeReport> quantize_checkpoint(const std::filesystem::path& folder,
                                                          const std::filesystem::path& output,
                                                          Quantization quantization = Quantization::kW8);

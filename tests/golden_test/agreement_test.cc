@@ -114,6 +114,26 @@ TEST_CASE("with weights of 8 bits, logits are about as near those of the referen
   REQUIRE(agreement.greedy_wrong == 0);
 }
 
+TEST_CASE("a checkpoint that compressed-tensors made has the logits of its arithmetic") {
+  const GoldenFamily family = test::read_golden_family("qwen2-compressed");
+  const auto dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
+  const Loaded loaded = load(family, dtype);
+  REQUIRE(loaded.config.quantization == model::Quantization::kW8A8Int8);
+  REQUIRE(loaded.config.keeps_unquantized);
+  const int32_t stages = GENERATE(1, 4);
+  TestPipeline pipeline(*loaded.checkpoint, loaded.config, *loaded.backend, {.stage_count = stages});
+  const bool is_f32 = dtype == tensor::DType::kF32;
+  const test::GoldenTolerance& tolerance = family.tolerance;
+  const double most = is_f32 ? tolerance.f32_max : tolerance.bf16_max;
+  const test::Agreement agreement = test::measure_agreement(pipeline, family, 2.0 * most);
+  CAPTURE(is_f32, stages, agreement.logits.rms(), agreement.logits.kl(), agreement.greedy_checked);
+  REQUIRE(agreement.logits.max() <= most);
+  REQUIRE(agreement.logits.rms() <= (is_f32 ? tolerance.f32_max / 10 : tolerance.bf16_rms));
+  REQUIRE(agreement.logprob_max <= most);
+  if (is_f32) REQUIRE(agreement.greedy_checked >= 64);
+  REQUIRE(agreement.greedy_wrong == 0);
+}
+
 TEST_CASE("greedy decoding in a changing batch draws the tokens of the reference") {
   const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
   const Loaded loaded = load(family, tensor::DType::kF32);

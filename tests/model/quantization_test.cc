@@ -149,7 +149,8 @@ TEST_CASE("a model written with a scale per channel says so as compressed-tensor
     REQUIRE(read == config);
     const auto checkpoint = Checkpoint::open(written.path()).value();
     if (!config.tied_embeddings) REQUIRE(checkpoint->find_stored("lm_head.weight")->dtype == "BF16");
-    if (config.is_sparse(0)) REQUIRE_THAT(read_text(written.path() / "config.json"), Contains(R"(,"model.layers.0.mlp.gate")"));
+    if (config.is_sparse(0))
+      REQUIRE_THAT(read_text(written.path() / "config.json"), Contains(R"(,"model.layers.0.mlp.gate")"));
     const auto scales = checkpoint->find("model.layers.0.self_attn.q_proj.weight_scale");
     REQUIRE(scales->shape == tensor::Shape{config.query_width(), 1});
     for (const tensor::DType dtype : {tensor::DType::kF32, tensor::DType::kBF16}) {
