@@ -133,10 +133,9 @@ double read_rate(cpu::ThreadPool& pool, int runs) {
   fmt::print(
       "{}: {}\n"
       "  --threads 1,2         thread counts\n"
-      "  --isa avx2,avx512     instruction sets (portable, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx); "
-      "default: the fastest;\n"
+      "  --isa avx2,avx512     instruction sets ({}); default: the fastest;\n"
       "                        'all': every one that this machine has\n",
-      program, purpose);
+      program, purpose, cpu::isa_names());
   if (accepted.dtype) fmt::print("  --dtype bf16|f32      compute dtype\n");
   if (accepted.weights) {
     fmt::print(
@@ -182,8 +181,7 @@ std::vector<cpu::Isa> parse_isas(std::string_view list) {
   std::vector<cpu::Isa> isas;
   for (const std::string_view part : split(list)) {
     const auto isa = cpu::parse_isa(part);
-    if (isa.has_error())
-      refuse("--isa", part, "portable, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx or all");
+    if (isa.has_error()) refuse("--isa", part, cpu::isa_names() + " or all");
     if (!has(*isa)) refuse("--isa", part, "one that this machine has");
     isas.push_back(*isa);
   }

@@ -375,9 +375,7 @@ int main(int argc, char** argv) {
   CLI::App app("Products and attention of builds of the CPU kernels, in turns; bench/kernel_turns.py makes the builds");
   Options options;
   app.add_option("BUILD", options.builds, "shared objects of src/cpu/kernels.cc")->required();
-  app.add_option("--isa", options.isa,
-                 "instruction set they are built for: avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx")
-      ->capture_default_str();
+  app.add_option("--isa", options.isa, "instruction set they are built for: " + isa_names())->capture_default_str();
   app.add_option("--runs", options.runs, "turns of each")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--seed", options.seed, "of whose turn it is")->capture_default_str();
   app.add_option("--memory", options.memory_mib, "MiB that weights, keys and values are read from")

@@ -46,7 +46,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("revisions", nargs="+", help="of git, or folders of working trees; the first one is compared with")
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder")
-    parser.add_argument("--isa", default="avx2", choices=["avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx"])
+    parser.add_argument("--isa", default="avx2", help="instruction set, as --cpu-isa of serve has it")
     parser.add_argument("--runs", type=positive, default=15)
     parser.add_argument("--memory", type=positive, default=256,
                         help="MiB that weights, keys and values are read from: more than the last cache to measure memory")

@@ -11,6 +11,7 @@
 
 #include "app/devices.h"
 #include "base/log.h"
+#include "cpu/isa.h"
 #include "device_ceilings.h"
 #include "local_clients.h"
 #include "model/config.h"
@@ -259,8 +260,7 @@ int main(int argc, char** argv) {
   app.add_option("--model-path", engine.model_path, "A model folder; no tokenizer is needed")->required();
   app.add_option("--device", engine.device, "auto, cpu, cuda")->capture_default_str();
   app.add_option("--dtype", engine.dtype, "auto, bf16, f32")->capture_default_str();
-  app.add_option("--cpu-isa", options.cpu_isas,
-                 "Instruction sets, in turns: auto, portable, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx")
+  app.add_option("--cpu-isa", options.cpu_isas, "Instruction sets, in turns: auto, " + cpu::isa_names())
       ->capture_default_str();
   app.add_option("--quantization", options.quantizations,
                  "How weights are held, in turns: none, w8, …, as serve has it")

@@ -10,6 +10,7 @@
 
 #include "app/launcher_env.h"
 #include "app/number_range.h"
+#include "cpu/isa.h"
 #include "text/tool_formats.h"
 
 namespace millrace::app {
@@ -40,6 +41,12 @@ std::string is_json_object(const std::string& text) {
     return fmt::format("'{}' is not a JSON object: {}", text.substr(0, 256), simdjson::error_message(failure));
   }
   return {};
+}
+
+std::vector<std::string> isa_choices() {
+  std::vector<std::string> names = {"auto"};
+  for (const cpu::Isa isa : cpu::kIsas) names.emplace_back(cpu::to_string(isa));
+  return names;
 }
 
 /// How the model is spoken to, besides what a request says.
@@ -116,7 +123,7 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
       .add_option("--cpu-isa", engine.cpu_isa,
                   "Instruction set of the CPU kernels. On node 0: of all nodes; auto: each node's own choice, its "
                   "best if it says nothing")
-      ->check(CLI::IsMember({"auto", "portable", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx"}))
+      ->check(CLI::IsMember(isa_choices()))
       ->capture_default_str();
   serve
       .add_option("--quantization", engine.quantization,

@@ -59,8 +59,8 @@ bool processor_has(Isa isa) {
   return isa == Isa::kPortable;
 }
 
-/// Intel's cores make a bf16 dot product in the time of four multiply-adds in f32: where there is no AMX the set
-/// without these is the faster one (docs/cpu.md).
+/// Whether bf16 dot products compute at half the rate of multiply-adds in f32, as on Intel's cores: where there is no
+/// AMX the set without them is the faster one (docs/cpu.md).
 bool halves_bf16_dots() {
 #if defined(__x86_64__)
   return __builtin_cpu_is("intel") != 0;

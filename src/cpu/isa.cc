@@ -19,9 +19,13 @@ Result<Isa> parse_isa(std::string_view name) {
   for (const Isa isa : kIsas) {
     if (name == to_string(isa)) return isa;
   }
-  return make_error(
-      ErrorCode::kInvalidArgument,
-      "instruction set '{}' is not one of portable, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx", name);
+  return make_error(ErrorCode::kInvalidArgument, "instruction set '{}' is not one of {}", name, isa_names());
+}
+
+std::string isa_names() {
+  std::string names;
+  for (const Isa isa : kIsas) names.append(names.empty() ? "" : ", ").append(to_string(isa));
+  return names;
 }
 
 }  // namespace millrace::cpu

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -13,8 +14,10 @@ inline constexpr Isa kIsas[] = {Isa::kPortable,   Isa::kAvx2,       Isa::kAvx2Vn
                                 Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kAmx};
 
 [[nodiscard]] std::string_view to_string(Isa isa);
-/// Accepts what to_string gives: "portable", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx".
+/// Accepts what to_string gives. Errors: kInvalidArgument, which names them all.
 [[nodiscard]] Result<Isa> parse_isa(std::string_view name);
+/// The names of all, separated by commas.
+[[nodiscard]] std::string isa_names();
 
 /// Those that both this binary and this processor have, slowest first; never empty.
 [[nodiscard]] std::vector<Isa> available_isas();

@@ -27,8 +27,8 @@ constexpr bool kWideTiles = kTileVecs * kLanes == kPanelColumns;
 constexpr int kIntoFirstLevel = 3;
 constexpr int kIntoSecondLevel = 2;
 
-/// The set is for processors of Intel's: of AMD's, those with AVX-512 have bf16, and those without have no VNNI until
-/// they have both. Intel's read ahead by themselves, and best of what is asked for shortly before.
+/// The set is for processors of Intel's: AMD's that have AVX-512 or VNNI have both, and bf16. Intel's read ahead by
+/// themselves, and best of what is asked for shortly before.
 #if defined(__AMX_BF16__) || ((defined(__AVX512F__) || MILLRACE_VNNI) && !defined(__AVX512BF16__))
 constexpr bool kOfIntel = true;
 #else
