@@ -43,12 +43,6 @@ std::string is_json_object(const std::string& text) {
   return {};
 }
 
-std::vector<std::string> isa_choices() {
-  std::vector<std::string> names = {"auto"};
-  for (const cpu::Isa isa : cpu::kIsas) names.emplace_back(cpu::to_string(isa));
-  return names;
-}
-
 /// How the model is spoken to, besides what a request says.
 void add_conversation_flags(CLI::App& serve, ServeFlags& flags) {
   serve.add_option("--chat-template", flags.chat_template, "File with a Jinja template instead of the model's own");
@@ -123,7 +117,7 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
       .add_option("--cpu-isa", engine.cpu_isa,
                   "Instruction set of the CPU kernels. On node 0: of all nodes; auto: each node's own choice, its "
                   "best if it says nothing")
-      ->check(CLI::IsMember(isa_choices()))
+      ->check(CLI::IsMember(cpu::isa_choices()))
       ->capture_default_str();
   serve
       .add_option("--quantization", engine.quantization,

@@ -28,4 +28,10 @@ std::string isa_names() {
   return names;
 }
 
+std::vector<std::string> isa_choices() {
+  std::vector<std::string> choices = {"auto"};
+  for (const Isa isa : kIsas) choices.emplace_back(to_string(isa));
+  return choices;
+}
+
 }  // namespace millrace::cpu

@@ -18,6 +18,8 @@ inline constexpr Isa kIsas[] = {Isa::kPortable,   Isa::kAvx2,       Isa::kAvx2Vn
 [[nodiscard]] Result<Isa> parse_isa(std::string_view name);
 /// The names of all, separated by commas.
 [[nodiscard]] std::string isa_names();
+/// What a flag takes that chooses one: "auto" and the names.
+[[nodiscard]] std::vector<std::string> isa_choices();
 
 /// Those that both this binary and this processor have, slowest first; never empty.
 [[nodiscard]] std::vector<Isa> available_isas();
