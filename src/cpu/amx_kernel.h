@@ -29,6 +29,16 @@ MILLRACE_INLINE void configure_product(int rows) {
   _tile_loadconfig(&config);
 }
 
+/// For tile_square() with so many rows of 32; more than 16, or only those.
+MILLRACE_INLINE void configure_square(int rows) {
+  TileConfig config;
+  const auto upper = static_cast<uint8_t>(rows < kTileHeight ? rows : kTileHeight);
+  const auto lower = static_cast<uint8_t>(rows > kTileHeight ? rows - kTileHeight : kTileHeight);
+  config.rows[0] = config.rows[1] = config.rows[4] = upper;
+  config.rows[2] = config.rows[3] = config.rows[5] = lower;
+  _tile_loadconfig(&config);
+}
+
 /// A panel is [steps / 16] times four such tiles, of 16 columns each.
 constexpr size_t kStepTilesBytes = kPanelColumns / 16 * kTileBytes;
 constexpr size_t kTileStride = 64;  // bytes from row to row of a tile that lies in one piece
@@ -101,6 +111,14 @@ MILLRACE_INLINE void multiply_tiles(const LeftTiles& left, const char* b) {
 /// core reads ahead by itself from what was asked for last, and with more than a page between the two it does so worse.
 constexpr size_t kStreamedAhead = 768;
 
+/// Asks for a line that memory has to bring, into the second-level cache, and keeps the next one from following at
+/// once. Lines in one go are more than memory has places for in its queue, and are then brought a tenth to a quarter
+/// slower (docs/cpu.md); tiles need so few instructions that nothing else comes between.
+MILLRACE_INLINE void ask_in_time(const char* line) {
+  __builtin_prefetch(line, 0, kIntoSecondLevel);
+  asm volatile(".rept 16\n nop\n .endr");
+}
+
 /// Up to 16 rows by 64 columns over some steps, added to c unless `fresh`.
 template <class Dot, bool kPrefetch>
 MILLRACE_INLINE void tile_row(LeftTiles left, const char* panel, int64_t steps, float* c, bool fresh) {
@@ -109,8 +127,7 @@ MILLRACE_INLINE void tile_row(LeftTiles left, const char* panel, int64_t steps, 
   for (int64_t step = 0; step < steps; step += kTileSteps) {
     if constexpr (kPrefetch) {
 #pragma clang loop unroll(full)
-      for (size_t line = 0; line < kStepTilesBytes; line += 64)
-        __builtin_prefetch(b + line + kStreamedAhead, 0, kIntoSecondLevel);
+      for (size_t line = 0; line < kStepTilesBytes; line += 64) ask_in_time(b + line + kStreamedAhead);
     }
     multiply_tiles<Dot>(left, b);
     left.data += left.tile_stride;
@@ -132,10 +149,13 @@ constexpr int64_t kLongSquareSteps = 512;
 struct Ahead {
   const char* at = nullptr;
   const char* end = nullptr;
-  int64_t lines = 0;  // per 16 steps of a square
+  int64_t lines = 0;     // per 16 steps of a square
+  bool in_time = false;  // not in one go
 
   MILLRACE_INLINE void ask() {
-    for (int64_t i = 0; i < lines && at < end; ++i, at += 64) __builtin_prefetch(at, 0, kIntoSecondLevel);
+    for (int64_t i = 0; i < lines && at < end; ++i, at += 64) {
+      in_time ? ask_in_time(at) : __builtin_prefetch(at, 0, kIntoSecondLevel);
+    }
   }
 };
 
@@ -154,20 +174,23 @@ struct KeepSums {
   MILLRACE_INLINE void take_row(int, int) {}
 };
 
-/// 32 tiled rows by 32 columns, so that a tile that is loaded is multiplied twice; added to c unless `fresh`. With
-/// `kAsk` the panel's next tiles are asked for, since loads that wait for the second-level cache would share its few
-/// slots with what comes from memory. Beside the tiles, vectors go on with what is to become of earlier sums.
-template <class Dot, bool kAsk, class Finish>
+/// 32 tiled rows by 32 columns, so that a tile that is loaded is multiplied twice, or without `kBoth` the upper 16;
+/// added to c unless `fresh`. From one step's tiles of columns to the next are `kStepBytes`. With `kAsk` the next ones
+/// are asked for, since loads that wait for the second-level cache would share its few slots with what comes from
+/// memory. Beside the tiles, vectors go on with what `beside` has to do.
+template <class Dot, size_t kStepBytes, bool kBoth, bool kAsk, class Beside>
 MILLRACE_INLINE void tile_square(const char* upper, const char* lower, const char* b, int64_t steps, float* c,
-                                 bool fresh, Ahead& ahead, Finish& finish) {
+                                 bool fresh, Ahead& ahead, Beside& beside) {
   float* const below = c + kTileHeight * kPanelColumns;
   if (fresh) {
     clear_sums();
   } else {
     _tile_loadd(0, c, kSumStride);
     _tile_loadd(1, c + 16, kSumStride);
-    _tile_loadd(2, below, kSumStride);
-    _tile_loadd(3, below + 16, kSumStride);
+    if constexpr (kBoth) {
+      _tile_loadd(2, below, kSumStride);
+      _tile_loadd(3, below + 16, kSumStride);
+    }
   }
   for (int64_t step = 0; step < steps; step += kTileSteps) {
     ahead.ask();
@@ -176,53 +199,60 @@ MILLRACE_INLINE void tile_square(const char* upper, const char* lower, const cha
     Dot::template add<0, 4, 6>();
     _tile_loadd(7, b + kTileBytes, kTileStride);
     Dot::template add<1, 4, 7>();
-    if constexpr (kAsk) ask_for_tile(b + kStepTilesBytes);
-    finish.some();
-    _tile_loadd(5, lower, kTileStride);
-    Dot::template add<2, 5, 6>();
-    Dot::template add<3, 5, 7>();
-    if constexpr (kAsk) ask_for_tile(b + kStepTilesBytes + kTileBytes);
+    if constexpr (kAsk) ask_for_tile(b + kStepBytes);
+    beside.some();
+    if constexpr (kBoth) {
+      _tile_loadd(5, lower, kTileStride);
+      Dot::template add<2, 5, 6>();
+      Dot::template add<3, 5, 7>();
+    }
+    if constexpr (kAsk) ask_for_tile(b + kStepBytes + kTileBytes);
     upper += kTileBytes;
     lower += kTileBytes;
-    b += kStepTilesBytes;
+    b += kStepBytes;
   }
   _tile_stored(0, c, kSumStride);
   _tile_stored(1, c + 16, kSumStride);
-  _tile_stored(2, below, kSumStride);
-  _tile_stored(3, below + 16, kSumStride);
+  if constexpr (kBoth) {
+    _tile_stored(2, below, kSumStride);
+    _tile_stored(3, below + 16, kSumStride);
+  }
 }
 
 /// Many rows over `count` steps from `step`, whose columns begin at `panel`; `next` as in ProductTask.
 template <class Dot, bool kAsk, class Finish>
 MILLRACE_INLINE void tile_rows(const ProductTask& task, int64_t step, int64_t count, const char* panel,
                                const char* next, bool fresh, Finish finish) {
-  const int squares = task.rows / kSquareRows * kSquareRows;
-  configure_product(kTileHeight);
+  const int squares = (task.rows + kTileHeight - 1) / kSquareRows;  // the last one may have 17 rows
   Ahead ahead;
   if (next != nullptr && squares > 0) {
-    // A block is 4 lines per step, walked 2 · squares / 32 times in 16 steps each.
-    ahead = {next, next + static_cast<size_t>(count) * (kStepTilesBytes / kTileSteps), (1024 + squares - 1) / squares};
+    // A block is 4 lines per step, walked twice a square in 16 steps each.
+    ahead = {next, next + static_cast<size_t>(count) * (kStepTilesBytes / kTileSteps), (32 + squares - 1) / squares,
+             squares == 1};
   }
-  for (int row = 0; row < squares; row += kSquareRows) {
+  configure_product(kTileHeight);
+  int row = 0;
+  for (; task.rows - row > kTileHeight; row += kSquareRows) {
+    const bool whole = task.rows - row >= kSquareRows;
+    if (!whole) {
+      finish.rest();
+      configure_square(task.rows - row);
+    }
     const char* const upper = left_tiles(task, row, step).data;
     const char* const lower = left_tiles(task, row + kTileHeight, step).data;
     for (int column = 0; column < kPanelColumns; column += 32) {
-      tile_square<Dot, kAsk>(upper, lower, panel + static_cast<size_t>(column / 16) * kTileBytes, count,
-                             task.c + row * kPanelColumns + column, fresh, ahead, finish);
-      finish.take_square(row, column);
+      tile_square<Dot, kStepTilesBytes, true, kAsk>(upper, lower, panel + static_cast<size_t>(column / 16) * kTileBytes,
+                                                    count, task.c + row * kPanelColumns + column, fresh, ahead, finish);
+      if (whole) finish.take_square(row, column);
     }
+    if (!whole) finish.take_row(row, task.rows - row);
   }
   finish.rest();
-  for (int row = squares; row < task.rows; row += kTileHeight) {
-    const int height = task.rows - row < kTileHeight ? task.rows - row : kTileHeight;
-    if (height != kTileHeight) configure_product(height);
+  if (row < task.rows) {
+    configure_product(task.rows - row);
     float* const c = task.c + row * kPanelColumns;
-    if (row == 0) {
-      tile_row<Dot, true>(left_tiles(task, row, step), panel, count, c, fresh);
-    } else {
-      tile_row<Dot, false>(left_tiles(task, row, step), panel, count, c, fresh);
-    }
-    finish.take_row(row, height);
+    tile_row<Dot, false>(left_tiles(task, row, step), panel, count, c, fresh);
+    finish.take_row(row, task.rows - row);
   }
 }
 

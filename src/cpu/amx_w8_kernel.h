@@ -64,6 +64,7 @@ struct W8Scales {
   Vec base[4];  // what must be added to words() times scale
   bool exact;   // all are powers of two: a value times its scale is a bf16 as it is
 
+  W8Scales() = default;
   MILLRACE_INLINE explicit W8Scales(const char* scales) {
     constexpr int32_t kFractionsOfBf16 = 0x007F007F;  // of two
     constexpr __mmask64 kUpperHalves = 0xCCCCCCCCCCCCCCCC;
@@ -87,19 +88,24 @@ struct W8Scales {
   }
 };
 
+MILLRACE_INLINE auto in_bf16(Vec low, Vec high) {
+  return _mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(high), reinterpret_cast<__m512>(low));
+}
+
 constexpr int kW8Halves = 2;  // of a panel's columns: 32
 constexpr size_t kW8HalfScaleBytes = kW8ScaleBytes / kW8Halves;
 constexpr size_t kW8StepBytes = kPanelColumns;  // of a half
 constexpr size_t kW8HalfBytes = kTileSteps * kW8StepBytes;
 
+constexpr size_t kTiledW8Ahead = 8192;  // bytes between what is read and what is asked for
+
 /// Calls take(values, step) for the 16 steps of half a group, line after line: with every second one left for a second
 /// pass, one row lost a quarter of the memory's speed, and with 16 loads in a row some hundredths (docs/cpu.md).
 template <class Step>
 MILLRACE_INLINE void for_each_w8_step(const char* values, const Step& take) {
-  constexpr size_t kAhead = 8192;
 #pragma clang loop unroll(disable)
   for (int step = 0; step < kTileSteps; ++step, values += kW8StepBytes) {
-    __builtin_prefetch(values + kAhead, 0, kIntoSecondLevel);
+    __builtin_prefetch(values + kTiledW8Ahead, 0, kIntoSecondLevel);
     take(values, step);
   }
 }
@@ -115,9 +121,7 @@ MILLRACE_INLINE void expand_half(const char* group, int half, char* out, const B
     scales.widen(widening, values, value);
 #pragma clang loop unroll(full)
     for (int tile = 0; tile < 2; ++tile) {
-      store_as(out + tile * kTileBytes + step * kTileStride,
-               _mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(value[tile * 2 + 1]),
-                                   reinterpret_cast<__m512>(value[tile * 2])));
+      store_as(out + tile * kTileBytes + step * kTileStride, in_bf16(value[tile * 2], value[tile * 2 + 1]));
     }
     between(step);
   };
@@ -234,6 +238,98 @@ void one_row_w8_amx(const ProductTask& task) {
   for (int v = 0; v < kW8Halves * 2; ++v) store(task.c + v * kLanes, sums[v / 2][v % 2]);
 }
 
+/// Half of the columns of some groups in bf16: [groups][2 tiles].
+constexpr size_t kW8HalfTilesBytes = 2 * kTileBytes;
+constexpr int64_t kUnitGroups = 3;
+
+/// Writes out a unit, some lines at a time, while tiles multiply the one before.
+class ExpandUnit {
+ public:
+  /// The half `half` of `groups` groups from `group` on, `lines` of 16 at a time.
+  MILLRACE_INLINE ExpandUnit(const char* group, int half, int64_t groups, char* out, int lines)
+      : scales_at_(group + half * kW8HalfScaleBytes),
+        values_(group + kW8ScaleBytes + half * kW8HalfBytes),
+        end_(values_ + groups * kW8GroupBytes),
+        out_(out),
+        lines_(lines) {}
+
+  MILLRACE_INLINE void some() {
+    if (values_ == end_) return;
+    if (line_ == 0) scales_ = W8Scales(scales_at_);
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < lines_; ++i, values_ += kW8StepBytes, out_ += kTileStride) {
+      __builtin_prefetch(values_ + kTiledW8Ahead, 0, kIntoSecondLevel);
+      Vec value[4];
+      scales_.widen(widening_, values_, value);
+      store_as(out_, in_bf16(value[0], value[1]));
+      store_as(out_ + kTileBytes, in_bf16(value[2], value[3]));
+    }
+    line_ += lines_;
+    if (line_ < kTileSteps) return;
+    line_ = 0;
+    out_ += kTileBytes;
+    values_ += kW8GroupBytes - kW8HalfBytes;
+    scales_at_ += kW8GroupBytes;
+  }
+  MILLRACE_INLINE void rest() {
+    while (values_ != end_) some();
+  }
+
+ private:
+  W8Widening widening_;
+  W8Scales scales_;
+  const char* scales_at_;
+  const char* values_;
+  const char* end_;
+  char* out_;
+  int lines_;
+  int line_ = 0;
+};
+
+/// Some dozen rows, 32 columns of some groups at a time, which are written out while the ones before are multiplied.
+void some_rows_w8_amx(const ProductTask& task) {
+  const int64_t groups = task.steps / kTileSteps;
+  const auto* panel = reinterpret_cast<const char*>(task.panel);
+  auto* scratch = reinterpret_cast<char*>(task.scratch);
+  static_assert(2 * kUnitGroups * kW8HalfTilesBytes <= kW8ScratchBytes);
+  const int64_t units = (groups + kUnitGroups - 1) / kUnitGroups * kW8Halves;
+  const int squares = (task.rows + kSquareRows - 1) / kSquareRows;
+  const int lines = squares == 1 ? 16 : squares <= 3 ? 8 : 4;
+  const auto expand = [&](int64_t unit) __attribute__((always_inline)) {
+    const int64_t group = unit / kW8Halves * kUnitGroups;
+    const int64_t count = unit >= units ? 0 : groups - group < kUnitGroups ? groups - group : kUnitGroups;
+    char* const out = scratch + static_cast<size_t>(unit % 2 * kUnitGroups) * kW8HalfTilesBytes;
+    return ExpandUnit(panel + group * kW8GroupBytes, static_cast<int>(unit % kW8Halves), count, out, lines);
+  };
+  expand(0).rest();
+  Ahead none;
+  configure_product(kTileHeight);
+  int configured = kSquareRows;
+  for (int64_t unit = 0; unit < units; ++unit) {
+    const int64_t group = unit / kW8Halves * kUnitGroups;
+    const int64_t count = groups - group < kUnitGroups ? groups - group : kUnitGroups;
+    const char* const columns = scratch + static_cast<size_t>(unit % 2 * kUnitGroups) * kW8HalfTilesBytes;
+    const bool fresh = group == 0 && !task.accumulate;
+    ExpandUnit next = expand(unit + 1);
+    for (int row = 0; row < task.rows; row += kSquareRows) {
+      const int rows = task.rows - row < kSquareRows ? task.rows - row : kSquareRows;
+      if (rows != configured) configure_square(configured = rows);
+      const char* const upper = left_tiles(task, row, group * kTileSteps).data;
+      float* const c = task.c + row * kPanelColumns + unit % kW8Halves * 32;
+      if (rows > kTileHeight) {
+        const char* const lower = left_tiles(task, row + kTileHeight, group * kTileSteps).data;
+        tile_square<Bf16Dot, kW8HalfTilesBytes, true, false>(upper, lower, columns, count * kTileSteps, c, fresh, none,
+                                                             next);
+      } else {
+        tile_square<Bf16Dot, kW8HalfTilesBytes, false, false>(upper, upper, columns, count * kTileSteps, c, fresh, none,
+                                                              next);
+      }
+    }
+    next.rest();
+  }
+  _tile_release();
+}
+
 void many_rows_w8_amx(const ProductTask& task) {
   constexpr int64_t kBlockGroups = kW8ScratchSteps / kTileSteps;
   const int64_t groups = task.steps / kTileSteps;
@@ -251,7 +347,8 @@ void many_rows_w8_amx(const ProductTask& task) {
 }
 
 void product_w8_amx(const ProductTask& task) {
-  flushing_subnormals(task.rows > kTileHeight              ? many_rows_w8_amx
+  flushing_subnormals(task.rows >= kManySquareRows         ? many_rows_w8_amx
+                      : task.rows > kTileHeight            ? some_rows_w8_amx
                       : task.rows == 1 && !task.tiled_left ? one_row_w8_amx
                                                            : few_rows_w8_amx,
                       task);

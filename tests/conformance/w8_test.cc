@@ -19,8 +19,8 @@ struct Sizes {
 };
 
 std::vector<Sizes> product_sizes(Random& random) {
-  std::vector<Sizes> sizes = {{1, 1, 1},     {1, 64, 64},    {7, 33, 65},   {2, 896, 130},
-                              {25, 257, 31}, {130, 300, 70}, {1, 2500, 64}, {40, 1100, 64}};
+  std::vector<Sizes> sizes = {{1, 1, 1},     {1, 64, 64},    {7, 33, 65},   {2, 896, 130}, {25, 257, 31},
+                              {55, 300, 70}, {130, 300, 70}, {1, 2500, 64}, {40, 1100, 64}};
   for (int i = 0; i < 4; ++i) sizes.push_back({random.integer(1, 40), random.integer(1, 400), random.integer(1, 300)});
   return sizes;
 }
