@@ -29,13 +29,10 @@ MILLRACE_INLINE void configure_product(int rows) {
   _tile_loadconfig(&config);
 }
 
-/// For tile_square() with so many rows of 32; more than 16, or only those.
+/// For a tile_square() of 17 to 31 rows.
 MILLRACE_INLINE void configure_square(int rows) {
   TileConfig config;
-  const auto upper = static_cast<uint8_t>(rows < kTileHeight ? rows : kTileHeight);
-  const auto lower = static_cast<uint8_t>(rows > kTileHeight ? rows - kTileHeight : kTileHeight);
-  config.rows[0] = config.rows[1] = config.rows[4] = upper;
-  config.rows[2] = config.rows[3] = config.rows[5] = lower;
+  config.rows[2] = config.rows[3] = config.rows[5] = static_cast<uint8_t>(rows - kTileHeight);
   _tile_loadconfig(&config);
 }
 
@@ -111,14 +108,6 @@ MILLRACE_INLINE void multiply_tiles(const LeftTiles& left, const char* b) {
 /// core reads ahead by itself from what was asked for last, and with more than a page between the two it does so worse.
 constexpr size_t kStreamedAhead = 768;
 
-/// Asks for a line that memory has to bring, into the second-level cache, and keeps the next one from following at
-/// once. Lines in one go are more than memory has places for in its queue, and are then brought a tenth to a quarter
-/// slower (docs/cpu.md); tiles need so few instructions that nothing else comes between.
-MILLRACE_INLINE void ask_in_time(const char* line) {
-  __builtin_prefetch(line, 0, kIntoSecondLevel);
-  asm volatile(".rept 16\n nop\n .endr");
-}
-
 /// Up to 16 rows by 64 columns over some steps, added to c unless `fresh`.
 template <class Dot, bool kPrefetch>
 MILLRACE_INLINE void tile_row(LeftTiles left, const char* panel, int64_t steps, float* c, bool fresh) {
@@ -127,7 +116,8 @@ MILLRACE_INLINE void tile_row(LeftTiles left, const char* panel, int64_t steps, 
   for (int64_t step = 0; step < steps; step += kTileSteps) {
     if constexpr (kPrefetch) {
 #pragma clang loop unroll(full)
-      for (size_t line = 0; line < kStepTilesBytes; line += 64) ask_in_time(b + line + kStreamedAhead);
+      for (size_t line = 0; line < kStepTilesBytes; line += 64)
+        __builtin_prefetch(b + line + kStreamedAhead, 0, kIntoSecondLevel);
     }
     multiply_tiles<Dot>(left, b);
     left.data += left.tile_stride;
@@ -149,13 +139,10 @@ constexpr int64_t kLongSquareSteps = 512;
 struct Ahead {
   const char* at = nullptr;
   const char* end = nullptr;
-  int64_t lines = 0;     // per 16 steps of a square
-  bool in_time = false;  // not in one go
+  int64_t lines = 0;  // per 16 steps of a square
 
   MILLRACE_INLINE void ask() {
-    for (int64_t i = 0; i < lines && at < end; ++i, at += 64) {
-      in_time ? ask_in_time(at) : __builtin_prefetch(at, 0, kIntoSecondLevel);
-    }
+    for (int64_t i = 0; i < lines && at < end; ++i, at += 64) __builtin_prefetch(at, 0, kIntoSecondLevel);
   }
 };
 
@@ -227,8 +214,7 @@ MILLRACE_INLINE void tile_rows(const ProductTask& task, int64_t step, int64_t co
   Ahead ahead;
   if (next != nullptr && squares > 0) {
     // A block is 4 lines per step, walked twice a square in 16 steps each.
-    ahead = {next, next + static_cast<size_t>(count) * (kStepTilesBytes / kTileSteps), (32 + squares - 1) / squares,
-             squares == 1};
+    ahead = {next, next + static_cast<size_t>(count) * (kStepTilesBytes / kTileSteps), (32 + squares - 1) / squares};
   }
   configure_product(kTileHeight);
   int row = 0;

@@ -1,7 +1,8 @@
 #pragma once
 
 // Products of panels of 8 bits with rows of bf16 where there are tile registers (AMX): groups are written out in bf16,
-// in tiles, into scratch that stays in the first-level cache, and multiplied there; one row is multiplied by vectors.
+// in tiles, into scratch that stays in the first-level cache, and multiplied there, beside which the next ones are
+// written out; one row is multiplied by vectors.
 // Included only by kernels.cc.
 
 #include "cpu/amx_kernel.h"
@@ -238,14 +239,16 @@ void one_row_w8_amx(const ProductTask& task) {
   for (int v = 0; v < kW8Halves * 2; ++v) store(task.c + v * kLanes, sums[v / 2][v % 2]);
 }
 
-/// Half of the columns of some groups in bf16: [groups][2 tiles].
+/// Half of the columns of some groups in bf16, [groups][2 tiles]: a unit.
 constexpr size_t kW8HalfTilesBytes = 2 * kTileBytes;
 constexpr int64_t kUnitGroups = 3;
+constexpr size_t kUnitBytes = kUnitGroups * kW8HalfTilesBytes;
+static_assert(2 * kUnitBytes <= kW8ScratchBytes);
 
-/// Writes out a unit, some lines at a time, while tiles multiply the one before.
+/// Writes out a unit some lines at a time, while tiles multiply the one before.
 class ExpandUnit {
  public:
-  /// The half `half` of `groups` groups from `group` on, `lines` of 16 at a time.
+  /// One half of `groups` groups, the first of them at `group`; `lines` of a half's 16 at a time.
   MILLRACE_INLINE ExpandUnit(const char* group, int half, int64_t groups, char* out, int lines)
       : scales_at_(group + half * kW8HalfScaleBytes),
         values_(group + kW8ScaleBytes + half * kW8HalfBytes),
@@ -256,21 +259,23 @@ class ExpandUnit {
   MILLRACE_INLINE void some() {
     if (values_ == end_) return;
     if (line_ == 0) scales_ = W8Scales(scales_at_);
+    const int lines = kTileSteps - line_ < lines_ ? kTileSteps - line_ : lines_;
 #pragma clang loop unroll(disable)
-    for (int i = 0; i < lines_; ++i, values_ += kW8StepBytes, out_ += kTileStride) {
+    for (int i = 0; i < lines; ++i, values_ += kW8StepBytes, out_ += kTileStride) {
       __builtin_prefetch(values_ + kTiledW8Ahead, 0, kIntoSecondLevel);
       Vec value[4];
       scales_.widen(widening_, values_, value);
       store_as(out_, in_bf16(value[0], value[1]));
       store_as(out_ + kTileBytes, in_bf16(value[2], value[3]));
     }
-    line_ += lines_;
+    line_ += lines;
     if (line_ < kTileSteps) return;
     line_ = 0;
-    out_ += kTileBytes;
+    out_ += kTileBytes;  // over the second tile
     values_ += kW8GroupBytes - kW8HalfBytes;
     scales_at_ += kW8GroupBytes;
   }
+
   MILLRACE_INLINE void rest() {
     while (values_ != end_) some();
   }
@@ -286,47 +291,53 @@ class ExpandUnit {
   int line_ = 0;
 };
 
-/// Some dozen rows, 32 columns of some groups at a time, which are written out while the ones before are multiplied.
+/// 17 rows and more, by squares: of a panel one unit after another, written out beside the tiles of the one before.
+/// Rows that do not fill tiles have sums of their own, since to configure tiles for each unit anew takes too long; the
+/// left tiles are whole.
 void some_rows_w8_amx(const ProductTask& task) {
+  alignas(64) float tail[kSquareRows * kPanelColumns];
   const int64_t groups = task.steps / kTileSteps;
-  const auto* panel = reinterpret_cast<const char*>(task.panel);
-  auto* scratch = reinterpret_cast<char*>(task.scratch);
-  static_assert(2 * kUnitGroups * kW8HalfTilesBytes <= kW8ScratchBytes);
   const int64_t units = (groups + kUnitGroups - 1) / kUnitGroups * kW8Halves;
   const int squares = (task.rows + kSquareRows - 1) / kSquareRows;
-  const int lines = squares == 1 ? 16 : squares <= 3 ? 8 : 4;
-  const auto expand = [&](int64_t unit) __attribute__((always_inline)) {
-    const int64_t group = unit / kW8Halves * kUnitGroups;
-    const int64_t count = unit >= units ? 0 : groups - group < kUnitGroups ? groups - group : kUnitGroups;
-    char* const out = scratch + static_cast<size_t>(unit % 2 * kUnitGroups) * kW8HalfTilesBytes;
-    return ExpandUnit(panel + group * kW8GroupBytes, static_cast<int>(unit % kW8Halves), count, out, lines);
+  const int tail_row = task.rows % kTileHeight == 0 ? task.rows : task.rows / kSquareRows * kSquareRows;
+  const size_t tail_bytes = static_cast<size_t>(task.rows - tail_row) * kPanelColumns * sizeof(float);
+  if (task.accumulate) __builtin_memcpy(tail, task.c + tail_row * kPanelColumns, tail_bytes);
+  const auto groups_of = [&](int64_t unit) {
+    const int64_t left = groups - unit / kW8Halves * kUnitGroups;
+    return left < kUnitGroups ? left : kUnitGroups;
   };
-  expand(0).rest();
+  const auto scratch_of = [&](int64_t unit) {
+    return reinterpret_cast<char*>(task.scratch) + static_cast<size_t>(unit % 2) * kUnitBytes;
+  };
+  const auto expand = [&](int64_t unit) __attribute__((always_inline)) {
+    const auto* group = reinterpret_cast<const char*>(task.panel) + unit / kW8Halves * kUnitGroups * kW8GroupBytes;
+    return ExpandUnit(group, static_cast<int>(unit % kW8Halves), unit < units ? groups_of(unit) : 0, scratch_of(unit),
+                      (static_cast<int>(kTileSteps) + squares - 1) / squares);
+  };
   Ahead none;
+  expand(0).rest();
   configure_product(kTileHeight);
-  int configured = kSquareRows;
   for (int64_t unit = 0; unit < units; ++unit) {
-    const int64_t group = unit / kW8Halves * kUnitGroups;
-    const int64_t count = groups - group < kUnitGroups ? groups - group : kUnitGroups;
-    const char* const columns = scratch + static_cast<size_t>(unit % 2 * kUnitGroups) * kW8HalfTilesBytes;
-    const bool fresh = group == 0 && !task.accumulate;
+    const int64_t step = unit / kW8Halves * kUnitGroups * kTileSteps;
+    const int64_t steps = groups_of(unit) * kTileSteps;
+    const bool fresh = step == 0 && !task.accumulate;
     ExpandUnit next = expand(unit + 1);
     for (int row = 0; row < task.rows; row += kSquareRows) {
-      const int rows = task.rows - row < kSquareRows ? task.rows - row : kSquareRows;
-      if (rows != configured) configure_square(configured = rows);
-      const char* const upper = left_tiles(task, row, group * kTileSteps).data;
-      float* const c = task.c + row * kPanelColumns + unit % kW8Halves * 32;
-      if (rows > kTileHeight) {
-        const char* const lower = left_tiles(task, row + kTileHeight, group * kTileSteps).data;
-        tile_square<Bf16Dot, kW8HalfTilesBytes, true, false>(upper, lower, columns, count * kTileSteps, c, fresh, none,
+      float* const sums = row == tail_row ? tail : task.c + row * kPanelColumns;
+      float* const c = sums + unit % kW8Halves * (kPanelColumns / kW8Halves);
+      const char* const upper = left_tiles(task, row, step).data;
+      if (task.rows - row > kTileHeight) {
+        const char* const lower = left_tiles(task, row + kTileHeight, step).data;
+        tile_square<Bf16Dot, kW8HalfTilesBytes, true, false>(upper, lower, scratch_of(unit), steps, c, fresh, none,
                                                              next);
       } else {
-        tile_square<Bf16Dot, kW8HalfTilesBytes, false, false>(upper, upper, columns, count * kTileSteps, c, fresh, none,
+        tile_square<Bf16Dot, kW8HalfTilesBytes, false, false>(upper, upper, scratch_of(unit), steps, c, fresh, none,
                                                               next);
       }
     }
     next.rest();
   }
+  __builtin_memcpy(task.c + tail_row * kPanelColumns, tail, tail_bytes);
   _tile_release();
 }
 
