@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "fuzz/targets.h"
 #include "support/effort.h"
+#include "support/paths.h"
 
 using namespace millrace;
 
@@ -23,7 +24,7 @@ class Dice {
 };
 
 std::vector<std::string> read_corpus(std::string_view name) {
-  const auto folder = std::filesystem::path(MILLRACE_SOURCE_DIR) / "tests/fuzz/corpus" / name;
+  const auto folder = test::source_dir() / "tests/fuzz/corpus" / name;
   std::vector<std::filesystem::path> paths;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) paths.push_back(entry.path());
   std::ranges::sort(paths);

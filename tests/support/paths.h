@@ -1,22 +1,15 @@
 #pragma once
 
-#include <cstdlib>
 #include <filesystem>
 
 namespace millrace::test {
 
-/// The top of the source tree: where the build found it, or the folder named by MILLRACE_SOURCE_DIR, for programs that
-/// run on another machine.
-inline std::filesystem::path source_dir() {
-  if (const char* given = std::getenv("MILLRACE_SOURCE_DIR")) return given;
-  return MILLRACE_SOURCE_DIR;
-}
+/// Returns the top of the source tree: where the build found it, or the folder that MILLRACE_SOURCE_DIR names, for
+/// programs that run on another machine.
+std::filesystem::path source_dir();
 
-/// The data shared beside the repository (tokenizers, templates, books), or the folder named by MILLRACE_SHARED_DATA.
-/// May be absent: tests that need it skip then.
-inline std::filesystem::path shared_data_dir() {
-  if (const char* given = std::getenv("MILLRACE_SHARED_DATA")) return given;
-  return source_dir().parent_path() / "shared" / "data";
-}
+/// Returns the data shared beside the repository (tokenizers, templates, books), or the folder that
+/// MILLRACE_SHARED_DATA names. It may be absent: tests that need it skip then.
+std::filesystem::path shared_data_dir();
 
 }  // namespace millrace::test
