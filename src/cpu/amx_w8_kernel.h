@@ -101,7 +101,7 @@ constexpr size_t kW8HalfBytes = kTileSteps * kW8StepBytes;
 constexpr size_t kTiledW8Ahead = 8192;  // bytes between what is read and what is asked for
 
 /// Calls take(values, step) for the 16 steps of half a group, line after line. A second pass for every second line
-/// costs one row a quarter of the memory's speed, 16 loads in a row some hundredths (bench/results/2026-11-25-xeon-gnr.md).
+/// costs one row a quarter of the memory's speed, and 16 loads in a row cost some hundredths (bench/results).
 template <class Step>
 MILLRACE_INLINE void for_each_w8_step(const char* values, const Step& take) {
 #pragma clang loop unroll(disable)
