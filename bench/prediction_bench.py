@@ -6,7 +6,7 @@ ring (/cost_model). Then bench/load runs loads heavy in prefill, heavy in decode
 (or `long`: a few prompts of many chunks), on each server in turn, --rounds times after one turn that does not count; and
 the simulator replays the very requests of each run over that description. Printed: what was measured, predicted /
 measured, and the time against that of the first chunking; medians and, in brackets, the least and the most; at the end
-the ratios as tables for docs/simulation.md. The description is taken before each run (--describe run), or once, before
+the ratios as tables for bench/results. The description is taken before each run (--describe run), or once, before
 the first (start), and in either case once more after the run: what is foreseen wrong before and right afterwards is the
 machine's wandering speed, what is wrong both times is the simulator's doing. What ran before a load leaves its mark on
 the description: --shuffle draws the order anew for every round, so that it is not always the same.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tables of docs/simulation.md that come from `millrace simulate` alone, retaken.
+"""The tables of bench/results/*-simulation.md that come from `millrace simulate` alone, retaken.
 
   efficiency  16 prompts of 128K on 4 and 8 stages, by chunking, chunk and depth of the window
   ttft        one prompt of 128K on 4 and 8 stages, by chunking and first chunk, on both descriptions

@@ -121,7 +121,7 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
       ->capture_default_str();
   serve
       .add_option("--quantization", engine.quantization,
-                  "Weights of the layers and the output head: none (as the checkpoint stores them), w8 (8 bits, with a "
+                  "On the CPU only. Weights of the layers and the output head: none (as stored), w8 (8 bits, with a "
                   "scale per 32), w8a8 (the same, and their inputs are rounded to 8 bits too), w8a8_int8 (8 bits with "
                   "one scale per channel, inputs with one per token: fastest with AMX), mxint8 (8 bits, scales "
                   "that are powers of two: faster than w8 for one sequence on AMX, less accurate)")
@@ -204,7 +204,7 @@ void add_scheduler_flags(CLI::App& serve, ServeFlags& flags) {
       ->check(CLI::IsMember({"fixed", "published", "balanced"}))
       ->capture_default_str();
   serve.add_flag_callback("--enable-dynamic-chunking", [&engine] { engine.chunking = "balanced"; },
-                          "The same as --chunking balanced");
+                          "Same as --chunking balanced; SGLang's flag of that name is --chunking published");
   serve.add_option("--dynamic-chunking-smoothing", engine.chunk_smoothing, "How far a chunk follows what is computed")
       ->check(number_range(0.0, 1.0))
       ->capture_default_str();

@@ -20,8 +20,8 @@ struct IdentityHash {
 };
 [[nodiscard]] IdentityHash hash_of(const StoreIdentity& identity);
 
-/// Little-endian, no gaps; docs/cache.md has the table. As large as a block of a disk and aligned like one, so that the
-/// page behind it can be read without a detour through the page cache.
+/// Little-endian, no gaps; docs/page_store.md has the table. As large as a block of a disk and aligned like one, so
+/// that the page behind it can be read without a detour through the page cache.
 struct alignas(4096) PageHeader {
   std::array<char, 8> magic;
   uint32_t version;

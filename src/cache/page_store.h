@@ -13,7 +13,7 @@
 #include "cache/cache_counts.h"
 #include "cache/page_key.h"
 
-/// The third tier of the KV cache: pages by content, outside the process. docs/cache.md holds the contract.
+/// The third tier of the KV cache: pages by content, outside the process. docs/page_store.md holds the contract.
 namespace millrace::cache {
 
 /// What makes pages of different servers exchangeable. All of it is bound into every stored page's name and header.
