@@ -229,7 +229,7 @@ def main():
     for program in (options.build / "millrace", options.build / "bench" / "load"):
         if not program.exists():
             parser.error(f"{program} is not built")
-    machine_load.tell_at_exit()
+    machine_load.print_load_at_exit()
     draw_seed(options)
     if options.what == "overhead":
         print(f"overhead, {options.model.name}, pp {options.pp_size}, a {options.pool} pool", flush=True)

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "comm/in_process_link.h"
 #include "comm/tcp_link.h"
-#include "sched/local_stages.h"
+#include "sched/stage/local_stages.h"
 
 /// How long a plan without work takes from the head through idle stages, a thread each, and back as an output: what
 /// the control path adds to a micro-batch. Within a process and over TCP on loopback by turns, next to one stage.
@@ -22,7 +22,7 @@ namespace {
 using namespace millrace;
 using Clock = std::chrono::steady_clock;
 
-constexpr Generation kGeneration{1};
+constexpr RingEpoch kEpoch{1};
 constexpr size_t kWindow = 2;
 constexpr sched::StageBounds kBounds{1, 16, 1, 1, 2};
 
@@ -71,7 +71,7 @@ class IdleRing {
 };
 
 IdleRing::IdleRing(uint32_t stage_count, bool over_tcp) {
-  const sched::RingShape shape{stage_count, kWindow, kBounds};
+  const sched::RingConfig shape{stage_count, kWindow, kBounds};
   const sched::LocalStages::RunnerFactory runner = [](async::Runtime&) { return std::make_unique<IdleRunner>(); };
   for (uint32_t i = 0; i < stage_count; ++i) {
     hosts_.push_back(std::make_unique<Host>(fmt::format("stage {}", i)));
@@ -117,7 +117,7 @@ asio::awaitable<comm::Link> IdleRing::make_link(Host& from, Host& to, uint32_t n
   if (!over_tcp) co_return comm::make_in_process_link(from.thread.runtime(), to.thread.runtime(), kWindow + 1);
   comm::LinkHello hello;
   hello.ring = number + 1;
-  hello.generation = kGeneration;
+  hello.epoch = kEpoch;
   comm::Link link;
   async::TaskGroup accepting(here);
   accepting.spawn("accept", accept_into(to, hello, link.receiver));
@@ -146,8 +146,8 @@ asio::awaitable<void> IdleRing::send_plans(size_t count) {
   for (size_t i = 0; i < count; ++i) {
     sched::Plan plan;
     plan.id = PlanId(next_plan_++);
-    plan.generation = kGeneration;
-    ends_.sender->send(comm::MessageKind::kPlan, kGeneration, plan.id, plan.encode());
+    plan.epoch = kEpoch;
+    ends_.sender->send(comm::MessageKind::kPlan, kEpoch, plan.id, plan.encode());
     const comm::Message message = co_await ends_.receiver->receive(comm::MessageKind::kOutput);
     CHECK(sched::PlanOutput::decode(message.payload.bytes()).value().id == plan.id);
   }
@@ -195,8 +195,8 @@ int main(int argc, char** argv) {
   };
   std::vector<Figures> all;
   all.push_back({"1 stage, in process", std::make_unique<IdleRing>(1, false), {}});
-  all.push_back({fmt::format("{} stages, in process", stage_count), std::make_unique<IdleRing>(stage_count, false),
-                 {}});
+  all.push_back(
+      {fmt::format("{} stages, in process", stage_count), std::make_unique<IdleRing>(stage_count, false), {}});
   all.push_back({fmt::format("{} stages, TCP", stage_count), std::make_unique<IdleRing>(stage_count, true), {}});
   for (size_t round = 0; round <= rounds; ++round) {
     for (Figures& each : all) {

@@ -66,7 +66,7 @@ void fill(tensor::Backend& backend, const tensor::AttentionShape& shape, const L
   const auto vector = backend.make_vector(frequencies);
   for (int32_t layer = 0; layer < layers; ++layer) {
     backend.rotary_store_kv({qkv.data(), tensor::DType::kF32, rows, width}, shape, {vector.get(), shape.head_dim, 1.0f},
-                            nullptr, nullptr, 0.0f, backend.place(whole.view()), cache, layer,
+                            nullptr, nullptr, 0.0f, backend.upload(whole.view()), cache, layer,
                             {q.data(), backend.compute_dtype(), rows, int64_t{shape.head_count} * shape.head_dim});
   }
 }
@@ -92,7 +92,7 @@ void run(tensor::Backend& backend, const BenchOptions& options, const Model& mod
     fill(backend, shape, layout, *cache, layers);
     int32_t layer = 0;
     const Timing timing = measure(options.runs, [&] {
-      backend.attention(q_matrix, shape, backend.place(layout.view()), *cache, layer, out_matrix);
+      backend.attention(q_matrix, shape, backend.upload(layout.view()), *cache, layer, out_matrix);
       layer = (layer + 1) % layers;
     });
     const double keys = work.rows * (static_cast<double>(work.prefix) + (work.rows + 1) / 2.0);

@@ -217,14 +217,16 @@ std::string_view name_of(WeightFormat format, tensor::DType compute) {
 
 tensor::W8Storage quantize(const tensor::HostTensor& matrix, WeightFormat format) {
   const bool by_row = format == WeightFormat::kW8A8Int8;
-  return tensor::quantize_w8(matrix, by_row ? tensor::W8Scaling::kRow : tensor::W8Scaling::kLargest);
+  return tensor::quantize_w8(matrix, by_row ? tensor::W8Scaling::kPerChannel : tensor::W8Scaling::kPerGroup);
 }
 
-tensor::W8Inputs inputs_of(WeightFormat format) {
-  return format == WeightFormat::kW8 ? tensor::W8Inputs::kExact : tensor::W8Inputs::kInt8;
+tensor::W8Activations activations_of(WeightFormat format) {
+  return format == WeightFormat::kW8 ? tensor::W8Activations::kUnquantized : tensor::W8Activations::kInt8;
 }
 
-Timing measure(int runs, const std::function<void()>& body) { return measure_in_turns(runs, {body}).front(); }
+Timing measure(int runs, const std::function<void()>& body) {
+  return measure_in_turns(runs, {body}).front();
+}
 
 std::vector<Timing> measure_in_turns(int runs, const std::vector<std::function<void()>>& bodies) {
   const double least_seconds = 0.2 * static_cast<double>(bodies.size());

@@ -38,11 +38,11 @@ enum class WeightFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Int8 };
 [[nodiscard]] std::string_view name_of(WeightFormat format, tensor::DType compute);
 /// Of any but kCompute.
 [[nodiscard]] tensor::W8Storage quantize(const tensor::HostTensor& matrix, WeightFormat format);
-[[nodiscard]] tensor::W8Inputs inputs_of(WeightFormat format);
+[[nodiscard]] tensor::W8Activations activations_of(WeightFormat format);
 
 struct BenchOptions {
   std::vector<int> threads = {1, 2};
-  std::vector<cpu::Isa> isas;                  ///< the fastest unless given
+  std::vector<cpu::Isa> isas;  ///< the fastest unless given
   tensor::DType dtype = tensor::DType::kBF16;
   int runs = 9;
   std::vector<WeightFormat> weights = {WeightFormat::kCompute};
@@ -59,11 +59,11 @@ struct Accepted {
 [[nodiscard]] BenchOptions parse_options(int argc, char** argv, const char* purpose, Accepted accepted);
 
 struct Ceilings {
-  double fma_gflops = 0.0;      ///< f32 multiply-adds of the widest vectors
-  double bf16_gflops = 0.0;     ///< bf16 dot products; 0 where there is no instruction
-  double tile_gflops = 0.0;     ///< products of tiles that are in registers; 0 where there are none
-  double read_gb_s = 0.0;       ///< memory beyond the caches
-  double fork_join_us = 0.0;    ///< an empty parallel region
+  double fma_gflops = 0.0;    ///< f32 multiply-adds of the widest vectors
+  double bf16_gflops = 0.0;   ///< bf16 dot products; 0 where there is no instruction
+  double tile_gflops = 0.0;   ///< products of tiles that are in registers; 0 where there are none
+  double read_gb_s = 0.0;     ///< memory beyond the caches
+  double fork_join_us = 0.0;  ///< an empty parallel region
 };
 /// Measured on `threads` threads at once.
 [[nodiscard]] Ceilings measure_ceilings(int threads, int runs);

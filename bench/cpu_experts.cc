@@ -52,7 +52,7 @@ Layer make_layer(tensor::Backend& backend, const Shape& shape, WeightFormat form
     if (plain) {
       packer->add(wide, wide, tall);
     } else {
-      packer->add_w8(wide_w8.view(), wide_w8.view(), tall_w8.view(), inputs_of(format));
+      packer->add_w8(wide_w8.view(), wide_w8.view(), tall_w8.view(), activations_of(format));
     }
   }
   const double bytes = plain ? static_cast<double>(shape.inner * shape.hidden) *
@@ -102,7 +102,7 @@ void run_rows(tensor::Backend& backend, const Shape& shape, std::vector<Layer>& 
   for (Layer& layer : layers) {
     bodies.emplace_back([&] {
       std::byte* const own = routed.data() + (next++ % kTurns) * rows * shape.experts * int64_t{sizeof(float)};
-      backend.mix_experts(left, {own, DType::kF32, rows, shape.experts}, *layer.experts, backend.place(batch), sums);
+      backend.fused_moe(left, {own, DType::kF32, rows, shape.experts}, *layer.experts, backend.upload(batch), sums);
     });
   }
   std::vector<Timing> timings;

@@ -72,7 +72,7 @@ Weights make_weights(tensor::Backend& backend, WeightFormat format, const Shape&
   do {
     if (format != WeightFormat::kCompute) {
       const tensor::W8Matrix matrix = small.view();
-      weights.copies.push_back(backend.pack_w8({&matrix, 1}, inputs_of(format)));
+      weights.copies.push_back(backend.pack_w8({&matrix, 1}, activations_of(format)));
     } else {
       weights.copies.push_back(backend.pack({&host, 1}));
     }

@@ -85,11 +85,11 @@ double mixture_time(cudaStream_t stream, const Layer& layer, int rows, const std
   const DeviceBytes sequences(std::vector<int32_t>{1});
   const DeviceBytes row_begin(std::vector<int32_t>{0, rows});
   const cuda::DeviceBatch batch{.sequence_count = sequences.as<int32_t>(), .row_begin = row_begin.as<int32_t>()};
-  const size_t bytes = cuda::mix_experts_workspace_bytes(layer.device(), rows);
+  const size_t bytes = cuda::fused_moe_workspace_bytes(layer.device(), rows);
   const DeviceBytes workspace(bytes);
   return seconds(stream, [&](int i) {
     const float* turn = logits.as<float>() + static_cast<size_t>(i % kTurns) * static_cast<size_t>(rows) * experts;
-    cuda::mix_experts(stream, x.as<>(), turn, layer.device(), batch, rows, hidden.as<float>(), workspace.as<>(), bytes);
+    cuda::fused_moe(stream, x.as<>(), turn, layer.device(), batch, rows, hidden.as<float>(), workspace.as<>(), bytes);
   });
 }
 

@@ -35,7 +35,7 @@ void measure_pages(cudaStream_t stream, const OpsOptions& options) {
   const DeviceBytes device(bytes);
   const PinnedBytes host(bytes);
   cache.data = device.as<std::byte>();
-  cuda::PagePairs pairs;
+  cuda::PageCopyList pairs;
   for (int32_t i = 0; i < kPages; ++i) {  // in reverse: neighbours on one side are none on the other
     pairs.page[i] = static_cast<uint32_t>(kPages - 1 - i);
     pairs.host[i] = host.data() + static_cast<size_t>(i) * page_bytes;
@@ -64,13 +64,14 @@ void measure_pages(cudaStream_t stream, const OpsOptions& options) {
              static_cast<double>(bytes) / in * 1e-9);
   print("to the host, all at once:",
         seconds(
-            stream, [&](int) { cuda::copy_pages(stream, cuda::PageWay::kToHost, cache, 0, layers, pairs); }, kCalls),
+            stream, [&](int) { cuda::copy_pages(stream, cuda::PageCopyDirection::kToHost, cache, 0, layers, pairs); },
+            kCalls),
         out);
   const double by_layers = seconds(
       stream,
       [&](int) {
         for (int32_t layer = 0; layer < layers; ++layer) {
-          cuda::copy_pages(stream, cuda::PageWay::kToDevice, cache, layer, 1, pairs);
+          cuda::copy_pages(stream, cuda::PageCopyDirection::kToDevice, cache, layer, 1, pairs);
         }
       },
       kCalls);

@@ -69,7 +69,7 @@ class Part {
   std::counting_semaphore<> free{kBuffers};  // results that have been
 
  private:
-  void run_layer(int32_t layer, const tensor::PlacedBatch& batch, Matrix hidden);
+  void run_layer(int32_t layer, const tensor::UploadedBatch& batch, Matrix hidden);
   [[nodiscard]] Matrix matrix(const tensor::Buffer& buffer, DType dtype, int64_t cols) const {
     return {buffer.data(), dtype, options_.chunk, cols};
   }
@@ -89,11 +89,10 @@ class Part {
 Part::Part(const Options& options, int32_t index, int32_t layers, const std::vector<uint16_t>& numbers)
     : options_(options),
       layers_(layers),
-      backend_(
-          cuda::make_backend({.products = options.mma_only ? cuda::ProductChoice::kMma : cuda::ProductChoice::kAuto,
-                              .graphs = false,
-                              .part = index,
-                              .part_count = options.parts})) {
+      backend_(cuda::make_backend({.products = options.mma_only ? cuda::GemmChoice::kMma : cuda::GemmChoice::kAuto,
+                                   .graphs = false,
+                                   .part = index,
+                                   .part_count = options.parts})) {
   const int64_t q_width = int64_t{options.heads} * options.head_dim;
   const int64_t qkv_width = q_width + int64_t{2} * options.kv_heads * options.head_dim;
   const auto random = [&](int64_t rows, int64_t cols) {
@@ -152,13 +151,13 @@ void Part::run(int32_t prefix, const std::byte* input, size_t turn) {
     backend_->copy_in({input == nullptr ? first_.data() : input, hidden.bytes()}, hidden.data);
     const std::vector<int32_t> row_begin{0, options_.chunk};
     const std::vector<int32_t> page_begin{0, static_cast<int32_t>(pages_.size())};
-    const tensor::PlacedBatch batch = backend_->place({row_begin, std::span(&prefix, 1), page_begin, pages_});
+    const tensor::UploadedBatch batch = backend_->upload({row_begin, std::span(&prefix, 1), page_begin, pages_});
     for (int32_t layer = 0; layer < layers_; ++layer) run_layer(layer, batch, hidden);
   });
   busy_ += Clock::now() - begin;
 }
 
-void Part::run_layer(int32_t layer, const tensor::PlacedBatch& batch, Matrix hidden) {
+void Part::run_layer(int32_t layer, const tensor::UploadedBatch& batch, Matrix hidden) {
   constexpr float kEpsilon = 1e-5f;
   const tensor::AttentionShape shape{.head_count = options_.heads,
                                      .kv_head_count = options_.kv_heads,

@@ -90,7 +90,7 @@ class Nodes:
         return noticed, self.wait(lambda: self.health() == 200, "the ring forming again")
 
 
-def keep_asking(nodes, over):
+def send_continuously(nodes, over):
     """A stream after another, whatever comes of it."""
     body = {"prompt": "Call me Ishmael.", "max_tokens": 400, "ignore_eos": True, "stream": True}
     while not over.is_set():
@@ -113,11 +113,11 @@ def main():
     options = parser.parse_args()
     if options.nodes < 2:
         parser.error(f"--nodes {options.nodes}: wanted at least 2, since the head's stays")
-    machine_load.tell_at_exit()
+    machine_load.print_load_at_exit()
     times = {(rank, how): [] for rank in range(1, options.nodes) for how in ("killed", "stopped")}
     with Nodes(options) as nodes:
         over = threading.Event()
-        clients = [threading.Thread(target=keep_asking, args=(nodes, over)) for _ in range(options.streams)]
+        clients = [threading.Thread(target=send_continuously, args=(nodes, over)) for _ in range(options.streams)]
         for client in clients:
             client.start()
         try:

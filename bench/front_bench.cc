@@ -33,7 +33,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "server/server.h"
-#include "text/byte_level.h"
+#include "text/tokenizer/byte_level.h"
 
 namespace millrace {
 namespace {
@@ -94,8 +94,7 @@ class InstantEngine final : public sched::Engine {
   }
   const sched::ModelInfo& model_info() const override { return info_; }
   sched::EngineStatus status() const override { return {.ready = true}; }
-  Result<std::unique_ptr<sched::TokenStream>> submit(sched::GenerateRequest request,
-                                                     async::Runtime& runtime) override {
+  Result<std::unique_ptr<sched::TokenStream>> submit(sched::GenerateRequest request, async::Runtime& runtime) override {
     return std::unique_ptr<sched::TokenStream>(
         std::make_unique<InstantStream>(request.max_tokens, pace_, runtime.executor()));
   }
@@ -147,8 +146,8 @@ int connect_to(uint16_t port) {
 }
 
 void send_request(int fd, uint32_t max_tokens) {
-  const std::string json = fmt::format(
-      R"({{"messages":[{{"role":"user","content":"hi"}}],"stream":true,"max_tokens":{}}})", max_tokens);
+  const std::string json =
+      fmt::format(R"({{"messages":[{{"role":"user","content":"hi"}}],"stream":true,"max_tokens":{}}})", max_tokens);
   const std::string bytes = fmt::format(
       "POST /v1/chat/completions HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
       json.size(), json);

@@ -11,8 +11,8 @@
 
 #include "grammar/grammar.h"
 #include "grammar/json_schema.h"
-#include "grammar/pattern.h"
-#include "text/tokenizer.h"
+#include "grammar/regex_parser.h"
+#include "text/tokenizer/tokenizer.h"
 
 using namespace millrace;
 
@@ -24,13 +24,13 @@ double us_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 
-struct Form {
+struct GrammarCase {
   const char* name;
   const char* schema;  ///< empty: any object
   const char* pattern = "";
 };
 
-constexpr Form kForms[] = {
+constexpr GrammarCase kGrammarCases[] = {
     {"any object", ""},
     {"person",
      R"({"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer","minimum":0,"maximum":150},
@@ -44,13 +44,13 @@ constexpr Form kForms[] = {
     {"pattern", "", R"([A-Z][a-z]+( [A-Z][a-z]+)*, \d{4}-\d{2}-\d{2}: .*)"},
 };
 
-Result<std::shared_ptr<const grammar::Grammar>> compile(const Form& form,
+Result<std::shared_ptr<const grammar::Grammar>> compile(const GrammarCase& form,
                                                         const std::shared_ptr<const grammar::Vocabulary>& vocabulary) {
   grammar::Definition definition;
   auto read = [&]() -> Result<grammar::ExpressionPtr> {
-    if (*form.pattern != '\0') return grammar::read_pattern(form.pattern);
+    if (*form.pattern != '\0') return grammar::parse_regex(form.pattern);
     if (*form.schema == '\0') return grammar::any_json_object(definition);
-    return grammar::read_json_schema(form.schema, definition);
+    return grammar::parse_json_schema(form.schema, definition);
   }();
   if (read.has_error()) return read.error();
   definition.root = *read;
@@ -111,7 +111,7 @@ int main(int argc, char** argv) {
              us_since(begin) / 1000);
   fmt::print("{:14} {:>10} | first answer, us per token: mean, median, largest | later: mean, median, largest\n",
              "form", "read, ms");
-  for (const Form& form : kForms) {
+  for (const GrammarCase& form : kGrammarCases) {
     begin = Clock::now();
     const auto grammar = compile(form, vocabulary);
     const double read_ms = us_since(begin) / 1000;

@@ -21,11 +21,11 @@ class Slots:
         self.taken += 1
         return True
 
-    def give_back(self):
+    def release(self):
         self.taken -= 1
 
 
-class Circle:
+class RingBuffer:
     def __init__(self, length):
         self.length, self.pieces = length, []
 
@@ -45,7 +45,7 @@ class Circle:
         self.pieces.append((begin, begin + size))
         return True
 
-    def give_back(self):
+    def release(self):
         self.pieces.pop(0)
 
 
@@ -60,11 +60,11 @@ def time_of(batches, transfer, memory):
         computed.append(begin + here)
         begin = max(computed[-1], arrived[-1] if arrived else 0.0)
         while held < number and done[held] <= begin:
-            memory.give_back()
+            memory.release()
             held += 1
         while not memory.take(size):
             begin = max(begin, done[held])
-            memory.give_back()
+            memory.release()
             held += 1
         arrived.append(begin + transfer * size)
         done.append(max(arrived[-1], done[-1] if done else 0.0) + there)
@@ -93,7 +93,7 @@ def main():
         for share in (1.0, 0.5, 0.3, 0.1):
             batches = make_batches(random.Random(options.seed), options.count, share)
             unbounded = time_of(batches, transfer, Slots(options.count))
-            times = [time_of(batches, transfer, kind(size)) for kind in (Slots, Circle) for size in sizes]
+            times = [time_of(batches, transfer, kind(size)) for kind in (Slots, RingBuffer) for size in sizes]
             print(f"{share:>6.0%}{transfer:>8}  " + "".join(f"{time / unbounded:>10.3f}" for time in times))
 
 

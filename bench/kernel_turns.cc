@@ -127,10 +127,10 @@ class Reader {
   size_t at_ = 0;
 };
 
-/// Left rows in the format that products and attention of a build read: bf16 or f32.
-std::vector<std::byte> left_rows(const Kernels& kernels, const std::vector<float>& values) {
+/// LHS rows in the format that products and attention of a build read: bf16 or f32.
+std::vector<std::byte> lhs_rows(const Kernels& kernels, const std::vector<float>& values) {
   std::vector<std::byte> rows(values.size() * sizeof(float));
-  if (kernels.bf16_left) {
+  if (kernels.bf16_lhs) {
     kernels.narrow(values.data(), reinterpret_cast<uint16_t*>(rows.data()), static_cast<int64_t>(values.size()));
   } else {
     std::copy(values.begin(), values.end(), reinterpret_cast<float*>(rows.data()));
@@ -145,133 +145,135 @@ std::vector<float> random_values(size_t count) {
   return values;
 }
 
-enum class Format : uint8_t { kBf16, kW8, kInt8, kChannels };
+enum class Format : uint8_t { kBf16, kW8, kW8A8, kW8A8Channel };
 constexpr const char* kFormatNames[] = {"bf16", "w8", "w8a8", "w8a8_int8"};
 
-/// The left operand of a product as ProductTask has it, in pages as the backend's scratch.
-struct Left {
+/// The LHS operand of a product as GemmTask has it, in pages as the backend's scratch.
+struct Lhs {
   tensor::Buffer data;
   size_t stride = 0;
   bool tiled = false;
-  std::vector<Int8Factors> factors = {};  ///< of channels
+  std::vector<LhsQuantParams> quant_params = {};  ///< of channels
 };
 
 /// Rows one after another.
-Left plain_rows(const std::vector<std::byte>& rows, size_t row_bytes) {
-  Left left{.data = allocate_pages(rows.size()), .stride = row_bytes};
-  std::ranges::copy(rows, left.data.data());
-  return left;
+Lhs plain_rows(const std::vector<std::byte>& rows, size_t row_bytes) {
+  Lhs lhs{.data = allocate_pages(rows.size()), .stride = row_bytes};
+  std::ranges::copy(rows, lhs.data.data());
+  return lhs;
 }
 
 /// Rows of `row_bytes` in tiles of 16 rows by 64 bytes, as kernels with tiles read more than 16 of them.
-Left tile_rows(const std::vector<std::byte>& rows, size_t row_bytes, int count) {
+Lhs tile_rows(const std::vector<std::byte>& rows, size_t row_bytes, int count) {
   const size_t tiles = row_bytes / 64;
-  Left left{.stride = tiles * kTileHeight * 64, .tiled = true};
-  left.data = allocate_pages(static_cast<size_t>((count + kTileHeight - 1) / kTileHeight) * left.stride);
+  Lhs lhs{.stride = tiles * kTileHeight * 64, .tiled = true};
+  lhs.data = allocate_pages(static_cast<size_t>((count + kTileHeight - 1) / kTileHeight) * lhs.stride);
   for (int row = 0; row < count; ++row) {
-    std::byte* const to = left.data.data() + static_cast<size_t>(row / kTileHeight) * left.stride +
+    std::byte* const to = lhs.data.data() + static_cast<size_t>(row / kTileHeight) * lhs.stride +
                           static_cast<size_t>(row % kTileHeight) * 64;
     const std::byte* const from = rows.data() + static_cast<size_t>(row) * row_bytes;
     for (size_t tile = 0; tile < tiles; ++tile) std::copy_n(from + tile * 64, 64, to + tile * kTileHeight * 64);
   }
-  return left;
+  return lhs;
 }
 
 /// The same of rows of 8 bits: per 16 rows and group the values, then scales and corrections.
-Left tile_int8_rows(const std::vector<std::byte>& rows, size_t row_bytes, int count) {
-  const size_t group_bytes = kW8GroupElements + sizeof(Int8Factors);
+Lhs tile_int8_rows(const std::vector<std::byte>& rows, size_t row_bytes, int count) {
+  const size_t group_bytes = kW8GroupElements + sizeof(LhsQuantParams);
   const size_t groups = row_bytes / group_bytes;
-  Left left{.stride = groups * kInt8LeftTileBytes, .tiled = true};
-  left.data = allocate_pages(static_cast<size_t>((count + kTileHeight - 1) / kTileHeight) * left.stride);
+  Lhs lhs{.stride = groups * kInt8LhsTileBytes, .tiled = true};
+  lhs.data = allocate_pages(static_cast<size_t>((count + kTileHeight - 1) / kTileHeight) * lhs.stride);
   for (int row = 0; row < count; ++row) {
     const auto place = static_cast<size_t>(row % kTileHeight);
     for (size_t group = 0; group < groups; ++group) {
       const std::byte* const from = rows.data() + static_cast<size_t>(row) * row_bytes + group * group_bytes;
       std::byte* const tile =
-          left.data.data() + static_cast<size_t>(row / kTileHeight) * left.stride + group * kInt8LeftTileBytes;
+          lhs.data.data() + static_cast<size_t>(row / kTileHeight) * lhs.stride + group * kInt8LhsTileBytes;
       std::copy_n(from, kW8GroupElements, tile + place * kW8GroupElements);
-      for (size_t factor = 0; factor < 2; ++factor) {  // the scale, the correction
+      for (size_t factor = 0; factor < 2; ++factor) {  // the scale, the compensation
         std::copy_n(from + kW8GroupElements + factor * 4, 4,
                     tile + kTileHeight * kW8GroupElements + (factor * kTileHeight + place) * 4);
       }
     }
   }
-  return left;
+  return lhs;
 }
 
-/// `rows` left rows of products of that format.
-Left product_rows(const Kernels& kernels, Format format, int rows) {
+/// `rows` LHS rows of products of that format.
+Lhs gemm_lhs(const Kernels& kernels, Format format, int rows) {
   const bool tiled = kernels.tiles && rows > kTileHeight;
   const std::vector<float> values = random_values(static_cast<size_t>(rows) * kFeatures);
-  if (format == Format::kChannels) {
+  if (format == Format::kW8A8Channel) {
     const auto run_bytes = static_cast<size_t>(kChannelRunSteps * kernels.channel_step_bytes);
     const size_t row_bytes = kFeatures / (kChannelRunSteps * kInt8Depth) * run_bytes;
     std::vector<std::byte> data(static_cast<size_t>(rows) * row_bytes);
-    std::vector<Int8Factors> factors;
+    std::vector<LhsQuantParams> quant_params;
     for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
       const auto* from = reinterpret_cast<const std::byte*>(values.data() + row * kFeatures);
-      factors.push_back(kernels.round_row(from, false, kFeatures, data.data() + row * row_bytes, run_bytes));
+      quant_params.push_back(
+          kernels.quantize_lhs_row(from, false, kFeatures, data.data() + row * row_bytes, run_bytes));
     }
-    Left left = tiled ? tile_rows(data, row_bytes, rows) : plain_rows(data, row_bytes);
-    left.factors = std::move(factors);
-    return left;
+    Lhs lhs = tiled ? tile_rows(data, row_bytes, rows) : plain_rows(data, row_bytes);
+    lhs.quant_params = std::move(quant_params);
+    return lhs;
   }
-  if (format != Format::kInt8) {
-    const size_t row_bytes = static_cast<size_t>(kFeatures) * (kernels.bf16_left ? 2 : 4);
-    const std::vector<std::byte> data = left_rows(kernels, values);
+  if (format != Format::kW8A8) {
+    const size_t row_bytes = static_cast<size_t>(kFeatures) * (kernels.bf16_lhs ? 2 : 4);
+    const std::vector<std::byte> data = lhs_rows(kernels, values);
     return tiled ? tile_rows(data, row_bytes, rows) : plain_rows(data, row_bytes);
   }
-  const auto row_bytes = static_cast<size_t>(kFeatures / kW8GroupElements * kernels.int8_left_bytes);
+  const auto row_bytes = static_cast<size_t>(kFeatures / kW8GroupElements * kernels.int8_lhs_group_bytes);
   std::vector<std::byte> data(static_cast<size_t>(rows) * row_bytes);
   for (int row = 0; row < rows; ++row) {
-    kernels.round_left(values.data() + row * kFeatures, kFeatures, data.data() + static_cast<size_t>(row) * row_bytes);
+    kernels.quantize_lhs(values.data() + row * kFeatures, kFeatures,
+                         data.data() + static_cast<size_t>(row) * row_bytes);
   }
   return tiled ? tile_int8_rows(data, row_bytes, rows) : plain_rows(data, row_bytes);
 }
 
 /// Summed elements of a step of a panel.
 int64_t depth_of(const Kernels& kernels, Format format) {
-  if (format == Format::kInt8 || format == Format::kChannels) return kInt8Depth;
-  return format == Format::kBf16 || kernels.bf16_left ? 2 : 1;
+  if (format == Format::kW8A8 || format == Format::kW8A8Channel) return kInt8Depth;
+  return format == Format::kBf16 || kernels.bf16_lhs ? 2 : 1;
 }
 
 size_t panel_bytes(Format format) {
   switch (format) {
     case Format::kBf16: return size_t{kFeatures} * kPanelColumns * 2;
-    case Format::kChannels: return size_t{kFeatures} * kPanelColumns;
+    case Format::kW8A8Channel: return size_t{kFeatures} * kPanelColumns;
     default: return size_t{kFeatures / kW8GroupElements} * kW8GroupBytes;
   }
 }
 
-auto product_of(const Kernels& kernels, Format format) {
+auto gemm_of(const Kernels& kernels, Format format) {
   switch (format) {
-    case Format::kBf16: return kernels.product_bf16;
-    case Format::kInt8: return kernels.product_int8;
-    case Format::kChannels: return kernels.product_channels;
-    default: return kernels.bf16_left ? kernels.product_w8_bf16 : kernels.product_w8_f32;
+    case Format::kBf16: return kernels.gemm_bf16;
+    case Format::kW8A8: return kernels.gemm_w8a8;
+    case Format::kW8A8Channel: return kernels.gemm_w8a8_channel;
+    default: return kernels.bf16_lhs ? kernels.gemm_w8_bf16 : kernels.gemm_w8_f32;
   }
 }
 
 /// Some panels times `rows` rows.
-void run_products(Turns& turns, const Kernels& first, Format format, int rows, Reader& memory) {
-  const Left left = product_rows(first, format, rows);
+void run_gemms(Turns& turns, const Kernels& first, Format format, int rows, Reader& memory) {
+  const Lhs lhs = gemm_lhs(first, format, rows);
   const size_t panel = panel_bytes(format);
   const auto scratch = allocate_pages(kW8ScratchBytes);
   const auto sums = allocate_pages(static_cast<size_t>(rows) * kPanelColumns * sizeof(float));
   const std::vector<float> column_scales(kPanelColumns, 1.0f);
-  ProductTask task{.left = left.data.data(),
-                   .left_stride = left.stride,
-                   .tiled_left = left.tiled,
-                   .steps = kFeatures / depth_of(first, format),
-                   .rows = rows,
-                   .c = reinterpret_cast<float*>(sums.data()),
-                   .scratch = scratch.data(),
-                   .factors = left.factors.data(),
-                   .column_scales = column_scales.data()};
+  GemmTask task{.lhs = lhs.data.data(),
+                .lhs_stride = lhs.stride,
+                .tiled_lhs = lhs.tiled,
+                .steps = kFeatures / depth_of(first, format),
+                .rows = rows,
+                .c = reinterpret_cast<float*>(sums.data()),
+                .scratch = scratch.data(),
+                .quant_params = lhs.quant_params.data(),
+                .column_scales = column_scales.data()};
   const int panels = rows <= 32 ? 600 : 19200 / rows;
   turns.run(fmt::format("{} product, {} rows", kFormatNames[static_cast<int>(format)], rows),
             2.0 * rows * kFeatures * kPanelColumns * panels, [&](const Kernels& kernels) {
-              const auto product = product_of(kernels, format);
+              const auto product = gemm_of(kernels, format);
               for (int i = 0; i < panels; ++i) {
                 task.panel = memory.next(panel);
                 task.next = task.panel + panel;
@@ -281,8 +283,8 @@ void run_products(Turns& turns, const Kernels& first, Format format, int rows, R
 }
 
 /// The block of keys at `key`, whose pages of 64 tokens lie one after another from `base`: K, then V.
-KeyBlock block_at(const std::byte* base, int32_t key, size_t group_bytes) {
-  KeyBlock block{.first_key = key, .opens = key == 0, .closes = key + kBlockKeys >= kKeys};
+KvBlock block_at(const std::byte* base, int32_t key, size_t group_bytes) {
+  KvBlock block{.first_key = key, .is_first = key == 0, .is_last = key + kBlockKeys >= kKeys};
   const std::byte* page = base + static_cast<size_t>(key / kBlockKeys) * 2 * kBlockGroups * group_bytes;
   for (int group = 0; group < kBlockGroups; ++group) {
     block.k[group] = page + static_cast<size_t>(group) * group_bytes;
@@ -296,19 +298,19 @@ void run_attention(Turns& turns, const Kernels& first, int head_dim, int rows, R
   const auto dim = static_cast<size_t>(head_dim);
   const auto count = static_cast<size_t>(rows);
   const size_t group_bytes = kGroupKeys * dim * 2;
-  const std::vector<std::byte> q = left_rows(first, random_values(count * dim));
+  const std::vector<std::byte> q = lhs_rows(first, random_values(count * dim));
   const std::vector<int32_t> positions(count, kKeys);
   const auto maxima = static_cast<size_t>(attention_maxima(rows));
   const auto scratch = allocate_pages((count * (kBlockKeys + 16 + dim) + maxima) * sizeof(float));
   auto* const floats = reinterpret_cast<float*>(scratch.data());
   const size_t state = count * kBlockKeys;
-  const AttentionRows task{.q = q.data(),
-                           .position = positions.data(),
-                           .rows = rows,
-                           .padded_dim = head_dim,
-                           .scale = 0.125f,
-                           .scores = floats,
-                           .state = {floats + state, floats + state + maxima, floats + state + maxima + count * 16}};
+  const QueryTile task{.q = q.data(),
+                       .position = positions.data(),
+                       .rows = rows,
+                       .padded_dim = head_dim,
+                       .scale = 0.125f,
+                       .scores = floats,
+                       .state = {floats + state, floats + state + maxima, floats + state + maxima + count * 16}};
   const int walks = rows <= 16 ? 40 : 8;
   turns.run(fmt::format("attention, {} rows of {}", rows, head_dim), 4.0 * rows * head_dim * kKeys * walks,
             [&](const Kernels& kernels) {
@@ -317,8 +319,8 @@ void run_attention(Turns& turns, const Kernels& first, int head_dim, int rows, R
                 std::fill(task.state.sum, task.state.sum + count * (16 + dim), 0.0f);
                 const std::byte* base = memory.next(kKeys / kGroupKeys * 2 * group_bytes);
                 for (int32_t key = 0; key < kKeys; key += kBlockKeys) {
-                  KeyBlock block = block_at(base, key, group_bytes);
-                  const KeyBlock next = block_at(base, std::min(key + kBlockKeys, kKeys - kBlockKeys), group_bytes);
+                  KvBlock block = block_at(base, key, group_bytes);
+                  const KvBlock next = block_at(base, std::min(key + kBlockKeys, kKeys - kBlockKeys), group_bytes);
                   std::copy(std::begin(next.k), std::end(next.k), block.next_k);
                   std::copy(std::begin(next.v), std::end(next.v), block.next_v);
                   kernels.attention_block_bf16(task, block);
@@ -354,14 +356,14 @@ void compare(const Options& options) {
   const auto asked_for = [&](const char* kind) {
     return std::ranges::find(options.kinds, kind) != options.kinds.end();
   };
-  for (const Format format : {Format::kBf16, Format::kW8, Format::kInt8, Format::kChannels}) {
+  for (const Format format : {Format::kBf16, Format::kW8, Format::kW8A8, Format::kW8A8Channel}) {
     if (!asked_for(kFormatNames[static_cast<int>(format)])) continue;
     for (const Build& build : builds) {
-      if (format == Format::kChannels && build.table_bytes < sizeof(Kernels)) {
+      if (format == Format::kW8A8Channel && build.table_bytes < sizeof(Kernels)) {
         throw std::runtime_error(fmt::format("{} is from before there was w8a8_int8", build.name));
       }
     }
-    for (const int rows : options.rows) run_products(turns, first, format, rows, memory);
+    for (const int rows : options.rows) run_gemms(turns, first, format, rows, memory);
   }
   if (!asked_for("attention")) return;
   for (const int head_dim : {64, 128}) {

@@ -66,7 +66,7 @@ def main():
             # What a set does not use depends on its flags, which are those of this build.
             subprocess.run([*command, "-Wno-unused-function", f"-I{source}", "-shared", "-o", objects[-1],
                             source / "cpu" / "kernels.cc"], check=True)
-        machine_load.tell_at_exit()
+        machine_load.print_load_at_exit()
         draw_seed(options)
         subprocess.run([options.build / "bench" / "kernel_turns", "--isa", options.isa, "--runs", str(options.runs),
                         "--seed", str(options.seed), "--memory", str(options.memory), "--kinds", options.kinds,

@@ -29,7 +29,7 @@ using namespace millrace;
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kWindow = 4;
-constexpr Generation kGeneration{1};
+constexpr RingEpoch kEpoch{1};
 
 struct BenchOptions {
   size_t plan_bytes = 200;
@@ -39,7 +39,9 @@ struct BenchOptions {
   size_t rounds = 7;
 };
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 /// Median and spread of one figure over the rounds.
 struct Series {
@@ -205,12 +207,12 @@ class LinkWire : public Wire {
     for (size_t i = 0; i < count; ++i) {
       const comm::Message message = co_await forth_.receiver->receive(comm::MessageKind::kPlan);
       const auto bytes = message.payload.bytes();
-      back_.sender->send(comm::MessageKind::kOutput, kGeneration, message.plan, {bytes.begin(), bytes.end()});
+      back_.sender->send(comm::MessageKind::kOutput, kEpoch, message.plan, {bytes.begin(), bytes.end()});
     }
   }
   asio::awaitable<void> send_plans(size_t bytes, size_t count) {
     for (size_t i = 0; i < count; ++i) {
-      forth_.sender->send(comm::MessageKind::kPlan, kGeneration, PlanId(i), std::vector<std::byte>(bytes));
+      forth_.sender->send(comm::MessageKind::kPlan, kEpoch, PlanId(i), std::vector<std::byte>(bytes));
       (void)co_await back_.receiver->receive(comm::MessageKind::kOutput);
     }
   }
@@ -223,13 +225,13 @@ class LinkWire : public Wire {
       const size_t next = i + buffers_.size();
       if (next < count) forth_.receiver->post(PlanId(next), buffers_[next % buffers_.size()]);
     }
-    back_.sender->send(comm::MessageKind::kOutput, kGeneration, PlanId(0), {});
+    back_.sender->send(comm::MessageKind::kOutput, kEpoch, PlanId(0), {});
   }
   asio::awaitable<void> send_tensors(std::span<const std::byte> tensor, size_t count) {
     comm::Work previous;
     for (size_t i = 0; i < count; ++i) {
       comm::Work work = std::exchange(
-          previous, forth_.sender->send_borrowed(comm::MessageKind::kActivations, kGeneration, PlanId(i), tensor));
+          previous, forth_.sender->send_borrowed(comm::MessageKind::kActivations, kEpoch, PlanId(i), tensor));
       co_await work.commit();
     }
     co_await previous.commit();
@@ -259,7 +261,7 @@ class TcpWire final : public LinkWire {
  public:
   TcpWire() {
     listener_ = comm::TcpListener::open(here_thread_->runtime(), {"127.0.0.1", 0}).value();
-    run_on(*here_thread_, form());
+    run_on(*here_thread_, build());
   }
   ~TcpWire() override {
     run_on(*here_thread_, let_go(forth_.sender, back_.receiver, here_group_));
@@ -270,7 +272,7 @@ class TcpWire final : public LinkWire {
   }
 
  private:
-  asio::awaitable<void> form() {
+  asio::awaitable<void> build() {
     forth_ = co_await make(here_group_, there_group_, 1);
     back_ = co_await make(there_group_, here_group_, 2);
   }
@@ -282,12 +284,12 @@ class TcpWire final : public LinkWire {
   asio::awaitable<comm::Link> make(comm::TcpLinkGroup& from, comm::TcpLinkGroup& to, uint64_t ring) {
     comm::LinkHello hello;
     hello.ring = ring;
-    hello.generation = kGeneration;
+    hello.epoch = kEpoch;
     comm::Link link;
     async::TaskGroup tasks(here_thread_->runtime());
     tasks.spawn("accept", accept_into(to, hello, link.receiver));
-    auto sender = co_await comm::connect_link(here_thread_->runtime(), from, listener_->endpoint(), hello, options(),
-                                              soon());
+    auto sender =
+        co_await comm::connect_link(here_thread_->runtime(), from, listener_->endpoint(), hello, options(), soon());
     co_await tasks.join();
     link.sender = std::move(sender.value());
     co_return link;

@@ -20,11 +20,11 @@ def shares(before, after):
     return busy / whole, spent[STOLEN] / whole
 
 
-def tell_at_exit():
+def print_load_at_exit():
     begin = ticks()
 
-    def tell():
+    def print_load():
         busy, stolen = shares(begin, ticks())
         print(f"meanwhile all processors together: {100 * busy:.0f} % busy, {100 * stolen:.1f} % stolen by the host", flush=True)
 
-    atexit.register(tell)
+    atexit.register(print_load)

@@ -1,5 +1,5 @@
 // A whole model on one stage, through the engine and without a server: decode steps of several sequences at one
-// context, and prompts in chunks, beside what bounds them on the same device in the same run. Held in several ways
+// context, and prompts in chunks, beside what bounds them on the same device in the same run. Loaded in several ways
 // (--quantization, --cpu-isa) the models take turns.
 #include <fmt/format.h>
 
@@ -82,17 +82,17 @@ T value_or_throw(Result<T> result) {
 }
 
 /// The model held in one way, for one instruction set.
-struct Held {
+struct Variant {
   std::string way;
   bench::ModelWork work;
   std::unique_ptr<app::LocalEngine> engine;
 };
 
-Held hold(app::EngineOptions options, const std::string& quantization) {
+Variant make_variant(app::EngineOptions options, const std::string& quantization) {
   options.quantization = quantization;
   model::ModelConfig config = value_or_throw(model::read_config(options.model_path));
   const auto wanted = value_or_throw(model::parse_quantization(quantization));
-  config.quantization = value_or_throw(model::choose_quantization(config.quantization, wanted));
+  config.quantization = value_or_throw(model::resolve_quantization(config.quantization, wanted));
   std::string way(model::to_string(config.quantization));
   if (options.cpu_isa != "auto") way += " on " + options.cpu_isa;
   return {std::move(way), bench::ModelWork(config), bench::start_engine(options)};
@@ -118,7 +118,7 @@ class Measurement {
 
   const Options options_;
   const bool gpu_;
-  std::vector<Held> held_;
+  std::vector<Variant> variants_;
   uint64_t next_seed_ = 1;
   std::vector<double> byte_ceilings_;       // GB/s, of all rounds
   std::vector<double> operation_ceilings_;  // TFLOP/s
@@ -131,7 +131,8 @@ Measurement::Measurement(const Options& options)
   for (const std::string& isa : options.cpu_isas) {
     app::EngineOptions engine = options.engine;
     engine.cpu_isa = isa;
-    for (const std::string& quantization : options.quantizations) held_.push_back(hold(engine, quantization));
+    for (const std::string& quantization : options.quantizations)
+      variants_.push_back(make_variant(engine, quantization));
   }
 }
 
@@ -149,28 +150,28 @@ template <class Round>
 void Measurement::measure(const std::string& load, const Round& round) {
   const int threads =
       options_.engine.threads > 0 ? options_.engine.threads : static_cast<int>(std::thread::hardware_concurrency());
-  std::vector<Figures> all(held_.size());
+  std::vector<Figures> all(variants_.size());
   for (uint32_t i = 0; i < options_.rounds; ++i) {
     const bench::DeviceCeilings ceilings = gpu_ ? bench::measure_gpu() : bench::measure_cpu(threads);
     if (!ceilings.missing.empty()) missing_ = ceilings.missing;
     if (ceilings.bytes) byte_ceilings_.push_back(*ceilings.bytes * 1e-9);
     if (ceilings.operations) operation_ceilings_.push_back(*ceilings.operations * 1e-12);
-    std::vector<Figure> figures(held_.size());
-    for (size_t turn = 0; turn < held_.size(); ++turn) {
-      const size_t which = (turn + i) % held_.size();  // another one begins each round
-      figures[which] = round(held_[which]);
+    std::vector<Figure> figures(variants_.size());
+    for (size_t turn = 0; turn < variants_.size(); ++turn) {
+      const size_t which = (turn + i) % variants_.size();  // another one begins each round
+      figures[which] = round(variants_[which]);
     }
-    for (size_t which = 0; which < held_.size(); ++which) {
+    for (size_t which = 0; which < variants_.size(); ++which) {
       add(figures[which], figures.front().tokens, ceilings, all[which]);
     }
   }
   const auto cell = [](const std::vector<double>& values, int decimals) {
     return values.empty() ? std::string("-") : bench::spread(values, decimals);
   };
-  for (size_t which = 0; which < held_.size(); ++which) {
+  for (size_t which = 0; which < variants_.size(); ++which) {
     const Figures& figures = all[which];
-    const bool alone = held_.size() == 1;
-    fmt::print("| {}{} | {} | {}{} | {} | {} | {} |\n", load, alone ? "" : ", " + held_[which].way,
+    const bool alone = variants_.size() == 1;
+    fmt::print("| {}{} | {} | {}{} | {} | {} | {} |\n", load, alone ? "" : ", " + variants_[which].way,
                cell(figures.tokens, 1), alone ? "" : cell(figures.times, 2) + " | ", cell(figures.bytes, 1),
                cell(figures.byte_shares, 3), cell(figures.operations, 2), cell(figures.operation_shares, 3));
   }
@@ -183,10 +184,11 @@ void Measurement::decode(uint32_t count) {
   const uint32_t prompt = std::max(options_.context / page, 1u) * page + 1;
   std::vector<sched::GenerateRequest> requests;
   for (uint32_t i = 0; i < count; ++i) {
-    requests.push_back(bench::random_request(held_.front().engine->engine(), next_seed_++, prompt, options_.output));
+    requests.push_back(
+        bench::random_request(variants_.front().engine->engine(), next_seed_++, prompt, options_.output));
   }
-  for (const Held& held : held_) (void)bench::ask(held.engine->engine(), requests);
-  measure(fmt::format("decode, {} sequences of {} tokens", count, prompt), [&](const Held& held) {
+  for (const Variant& held : variants_) (void)bench::ask(held.engine->engine(), requests);
+  measure(fmt::format("decode, {} sequences of {} tokens", count, prompt), [&](const Variant& held) {
     return decode_figure(bench::ask(held.engine->engine(), requests), prompt, held.work);
   });
 }
@@ -194,8 +196,8 @@ void Measurement::decode(uint32_t count) {
 void Measurement::prefill(uint32_t tokens) {
   const uint32_t prefix = options_.prefix;
   const sched::GenerateRequest before =
-      bench::random_request(held_.front().engine->engine(), next_seed_++, std::max(prefix, 1u), 1);
-  const auto round = [&](const Held& held) {
+      bench::random_request(variants_.front().engine->engine(), next_seed_++, std::max(prefix, 1u), 1);
+  const auto round = [&](const Variant& held) {
     auto request = bench::random_request(held.engine->engine(), next_seed_++, tokens, 1);
     if (prefix > 0) request.prompt.insert(request.prompt.begin(), before.prompt.begin(), before.prompt.end());
     const auto begin = bench::Reply::Clock::now();
@@ -205,7 +207,7 @@ void Measurement::prefill(uint32_t tokens) {
     const double operations = held.work.prompt_operations(prefix + tokens) - cached;
     return Figure{.tokens = tokens / seconds, .bytes = {}, .operations = operations / seconds};
   };
-  for (const Held& held : held_) (void)round(held);  // the prefix is in the cache then
+  for (const Variant& held : variants_) (void)round(held);  // the prefix is in the cache then
   const std::string behind = prefix > 0 ? fmt::format(" behind {}", prefix) : "";
   measure(fmt::format("prompt of {} tokens{}, in chunks of {}", tokens, behind, options_.engine.chunked_prefill_size),
           round);
@@ -213,7 +215,7 @@ void Measurement::prefill(uint32_t tokens) {
 
 void Measurement::run() {
   fmt::print("{}\n", app::describe_devices());
-  const bool alone = held_.size() == 1;
+  const bool alone = variants_.size() == 1;
   fmt::print("| load | tokens/s | {}GB/s read | of {} | TFLOP/s | of {} |\n|---|---|{}---|---|---|---|\n",
              alone ? "" : "times the first's | ", gpu_ ? "a copy" : "reading",
              gpu_ ? "cuBLASLt's" : "the fastest instructions'", alone ? "" : "---|");
@@ -230,7 +232,7 @@ void Measurement::run() {
   if (!missing_.empty()) fmt::print("not measured: {}\n", missing_);
 }
 
-/// Pools that hold every load, and the longest of them alone.
+/// Pools that have room for every load, and the longest of them alone.
 void fit(Options& options) {
   const auto page = static_cast<uint32_t>(options.engine.page_size);
   const uint32_t decoded = options.context + page + options.output;

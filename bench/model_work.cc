@@ -11,7 +11,7 @@ namespace {
 
 /// Of one weight of a matrix with so many inputs, its part of the scales included.
 double bytes_in_8_bits(model::Quantization quantization, int64_t cols) {
-  const bool by_row = model::scaling_of(quantization) == tensor::W8Scaling::kRow;
+  const bool by_row = model::w8_scaling_of(quantization) == tensor::W8Scaling::kPerChannel;
   return by_row ? 1.0 + 4.0 / static_cast<double>(cols) : 1.0 + 2.0 / static_cast<double>(tensor::kW8Group);
 }
 

@@ -87,7 +87,7 @@ def report(options, pp_size, runs, folder):
     for (load, chunking), measured in runs.items():
         print(f"pp {pp_size}, {chunking}, {load}")
         label = f"pp {pp_size}, {load}" + (f", {chunking}" if len(options.chunkings) > 1 else "")
-        predicted = {moment: foreseen(options, chunking, measured, moment, folder) for moment in MOMENTS}
+        predicted = {moment: predict(options, chunking, measured, moment, folder) for moment in MOMENTS}
         cells = {moment: [] for moment in MOMENTS}
         for name, (real, simulated, digits) in FIGURES.items():
             values = [run.result[real] for run in measured]
@@ -103,7 +103,7 @@ def report(options, pp_size, runs, folder):
             base = options.chunkings[0]
             first = runs[load, base]
             ratios = [own.result["duration"] / other.result["duration"] for own, other in zip(measured, first)]
-            others = foreseen(options, base, first, "before", folder)
+            others = predict(options, base, first, "before", folder)
             ours = [own["duration"] / other["duration"] for own, other in zip(predicted["before"], others)]
             print(f"  time against {base}: {spread(ratios, 3)}, predicted {spread(ours, 3)}")
         print(end="", flush=True)
@@ -112,7 +112,7 @@ def report(options, pp_size, runs, folder):
     return rows
 
 
-def foreseen(options, chunking, measured, moment, folder):
+def predict(options, chunking, measured, moment, folder):
     return [simulate(options, chunking, getattr(run, moment), run.path, folder / "row.json") for run in measured]
 
 
@@ -162,7 +162,7 @@ def main():
     for program in (options.build / "millrace", options.build / "bench" / "load"):
         if not program.exists():
             parser.error(f"{program} is not built")
-    machine_load.tell_at_exit()
+    machine_load.print_load_at_exit()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

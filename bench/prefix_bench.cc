@@ -33,11 +33,11 @@ std::string spread(std::vector<double> values) {
 
 /// Takes `tokens` through the cache as the scheduler does.
 void compute(cache::PrefixCache& cache, std::span<const TokenId> tokens, uint32_t page_size) {
-  cache::PageHolding holding;
+  cache::PageTable page_table;
   const auto match = cache.match("", tokens);
-  CHECK(cache.acquire(holding, "", match, (tokens.size() + page_size - 1) / page_size), "the cache is too small");
-  cache.publish(holding, tokens);
-  cache.release(holding);
+  CHECK(cache.acquire(page_table, "", match, (tokens.size() + page_size - 1) / page_size), "the cache is too small");
+  cache.publish(page_table, tokens);
+  cache.release(page_table);
 }
 
 Times measure(uint32_t page_size, size_t length, size_t other_pages, int rounds, bool has_store) {

@@ -290,7 +290,7 @@ def main():
             parser.error(f"{program} is not built")
     if options.what == "scaling" and len(options.cores) != 2:
         parser.error(f"--cores {','.join(options.cores)}: scaling is between two")
-    machine_load.tell_at_exit()
+    machine_load.print_load_at_exit()
     draw_seed(options)
     {"partition": bench_partition, "scaling": bench_scaling, "flags": bench_flags}[options.what](options)
 

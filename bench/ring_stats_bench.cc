@@ -5,7 +5,7 @@
 #include <chrono>
 #include <vector>
 
-#include "sched/ring_stats.h"
+#include "sched/head/ring_stats.h"
 
 namespace {
 
@@ -18,7 +18,7 @@ constexpr uint64_t kTurns = 200'000;
 /// Nanoseconds per turn of the head: one plan sent and one output booked, with every stage's report.
 double measure_turns() {
   RingStats stats(kStages, kStages);
-  stats.ring_attached(Generation(1), 0);
+  stats.ring_attached(RingEpoch(1), 0);
   Plan plan;
   for (uint32_t i = 0; i < 8; ++i) plan.slices.push_back({SlotId(i), 100, 1, 0, true, -1, -1});
   PlanOutput output;

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <vector>
 
-#include "sched/scheduler.h"
+#include "sched/scheduler/scheduler.h"
 
 /// The head's own time per turn: Scheduler::next() and complete(), with the plan's and the output's wire forms, over
 /// decode steps of many sequences, and next() and complete() alone over the chunks of one long prompt.
@@ -27,7 +27,7 @@ PlanOutput output_of(const Plan& plan, uint64_t id) {
   BatchShape shape;
   for (const PlanSlice& slice : plan.slices) {
     SliceOutput& made = output.slices.emplace_back();
-    made.samples.resize(slice.draw_count(), {.token = 9});
+    made.samples.resize(slice.sample_count(), {.token = 9});
     shape.add_prefill(slice.prefix, slice.token_count);
   }
   const CostCoefficients cost{10000, 10, 2e-4, 0, 0};
@@ -38,7 +38,9 @@ PlanOutput output_of(const Plan& plan, uint64_t id) {
   return output;
 }
 
-void answer(Scheduler& scheduler, const Plan& plan, uint64_t id) { (void)scheduler.complete(output_of(plan, id)); }
+void answer(Scheduler& scheduler, const Plan& plan, uint64_t id) {
+  (void)scheduler.complete(output_of(plan, id));
+}
 
 SchedulerOptions options() {
   SchedulerOptions made;

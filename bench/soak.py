@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SHOWN_LINES = 40
 
 
-class Gone(Exception):
+class ServerGone(Exception):
     """The server has ended."""
 
 
@@ -88,7 +88,7 @@ class Server:
             if " request id=" not in line:
                 self.log = self.log[-200:] + [line]
 
-    def holds(self):
+    def resource_usage(self):
         """What the operating system says of the process: MiB and counts."""
         folder = Path("/proc") / str(self.process.pid)
         status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
@@ -118,12 +118,12 @@ def line_of(holds, engine, counts, elapsed_s):
 
 
 async def sleep_beside(server, seconds):
-    """Until they are over; raises Gone when the server is."""
+    """Until they are over; raises ServerGone when the server is."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         await asyncio.sleep(min(left, 1))
         if server.process.poll() is not None:
-            raise Gone("while it was under load")
+            raise ServerGone("while it was under load")
 
 
 async def settle(load):
@@ -153,21 +153,21 @@ async def soak(server, load, options):
         await asyncio.sleep(0.05)
     await load.note_canaries()
     await settle(load)
-    before = server.holds()
+    before = server.resource_usage()
     tasks = [asyncio.create_task(load.client(number)) for number in range(options.clients)]
     tasks.append(asyncio.create_task(load.operator()))
     begin = time.monotonic()
     try:
         await sleep_beside(server, options.warm_up_s)
-        warm = server.holds()
+        warm = server.resource_usage()
         print("warm:    " + line_of(warm, await load.state(), load.counts, options.warm_up_s), flush=True)
         while time.monotonic() - begin < options.warm_up_s + options.duration_s:
             await sleep_beside(server, options.report_every_s)
-            print("         " + line_of(server.holds(), await load.state(), load.counts, time.monotonic() - begin),
+            print("         " + line_of(server.resource_usage(), await load.state(), load.counts, time.monotonic() - begin),
                   flush=True)
     finally:
         await stop(load, tasks)
-    engine, after = await settle(load), server.holds()
+    engine, after = await settle(load), server.resource_usage()
     print("at rest: " + line_of(after, engine, load.counts, time.monotonic() - begin), flush=True)
     return before, warm, after
 
@@ -192,7 +192,7 @@ def run(server, options):
     load = Load(server, options)
     try:
         return judge(*asyncio.run(soak(server, load, options)), load, options)
-    except (Gone, AssertionError, OSError, ValueError, KeyError, IndexError) as problem:
+    except (ServerGone, AssertionError, OSError, ValueError, KeyError, IndexError) as problem:
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.process.wait(timeout=5)  # it may be about to end
         return [*load.faults, f"the soak ended early: {problem!r}"]

@@ -124,7 +124,7 @@ def main():
     commands = split_commands(sys.argv[split + 1:])
     if not commands:
         parser.error("no command after --")
-    machine_load.tell_at_exit()
+    machine_load.print_load_at_exit()
     draw_seed(options)
     weights = sum(file.stat().st_size for file in options.model.glob("*.safetensors"))
     found = [[] for _ in commands]

@@ -16,7 +16,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/random.h"
-#include "cache/page_store.h"
+#include "cache/store/page_store.h"
 #include "cpu/cpu_backend.h"
 #include "plain_io.h"
 
@@ -135,7 +135,7 @@ class Bench {
       if (entry.is_regular_file()) forget_file(entry.path());
     }
   }
-  void copy_pages(CopyDirection direction, const std::function<void(std::span<const tensor::PagePlace>)>& copy);
+  void copy_pages(CopyDirection direction, const std::function<void(std::span<const tensor::PageTransfer>)>& copy);
   void load_all();
   void round_of_device();
   void round_of_store(size_t engine);
@@ -184,8 +184,9 @@ void Bench::round_of_plain_calls() {
   fs::remove_all(folder);
 }
 
-void Bench::copy_pages(CopyDirection direction, const std::function<void(std::span<const tensor::PagePlace>)>& copy) {
-  std::vector<tensor::PagePlace> places;
+void Bench::copy_pages(CopyDirection direction,
+                       const std::function<void(std::span<const tensor::PageTransfer>)>& copy) {
+  std::vector<tensor::PageTransfer> places;
   for (size_t page = 0; page < options_.page_count; ++page) {
     places.push_back({PageId(static_cast<uint32_t>(page)), target_.part(page, options_.page_bytes).data()});
   }

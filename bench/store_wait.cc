@@ -13,7 +13,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/random.h"
-#include "cache/page_store.h"
+#include "cache/store/page_store.h"
 #include "plain_io.h"
 
 /// How long a request waits for what a file store answers, while nothing else goes on there and while it is being

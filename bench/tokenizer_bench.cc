@@ -7,8 +7,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "text/incremental_detokenizer.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/incremental_detokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 // Encoding and decoding speed on one thread over a corpus.
 

@@ -141,7 +141,7 @@ def main():
     add_seed(parser)
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder (default: build)")
     options = parser.parse_args()
-    machine_load.tell_at_exit()
+    machine_load.print_load_at_exit()
     draw_seed(options)
     print(f"{'load':<14}{'figure':<20}{'first':<26}{'second':<26}first against second", flush=True)
     for load in options.loads:

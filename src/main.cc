@@ -13,7 +13,7 @@ namespace {
 using namespace millrace;
 
 /// Each returns the exit code, or why the command failed.
-Result<int> run(const app::ExitWith& exit) {
+Result<int> run(const app::EarlyExit& exit) {
   std::fprintf(exit.code == 0 ? stdout : stderr, "%s\n", exit.message.c_str());
   return exit.code;
 }

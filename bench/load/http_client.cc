@@ -111,9 +111,9 @@ asio::awaitable<Failure> HttpClient::connect(Connection& connection) {
 
 std::string HttpClient::head_of(const HttpRequest& request) const {
   const bool is_ipv6 = target_.host.find(':') != std::string::npos;
-  std::string head = fmt::format("{} {}{} HTTP/1.1\r\nHost: {}{}{}:{}\r\nUser-Agent: millrace-load\r\nAccept: */*\r\n",
-                                 request.method, target_.prefix, request.path, is_ipv6 ? "[" : "", target_.host,
-                                 is_ipv6 ? "]" : "", target_.port);
+  std::string head =
+      fmt::format("{} {}{} HTTP/1.1\r\nHost: {}{}{}:{}\r\nUser-Agent: millrace-load\r\nAccept: */*\r\n", request.method,
+                  target_.prefix, request.path, is_ipv6 ? "[" : "", target_.host, is_ipv6 ? "]" : "", target_.port);
   if (!api_key_.empty()) head += fmt::format("Authorization: Bearer {}\r\n", api_key_);
   if (!request.body.empty()) {
     head += fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", request.body.size());

@@ -51,31 +51,29 @@ CLI::Validator bounded(double low, double high) {
       },
       "");
 }
-constexpr double kAnyCount = 1e8;
-constexpr double kAnyNumber = 1e9;
-constexpr double kAboveZero = 1e-6;
+constexpr double kCountLimit = 1e8;
+constexpr double kNumberLimit = 1e9;
+constexpr double kMinPositive = 1e-6;
 
 void add_server_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.add_option("--base-url", options.base_url, "Where the server listens: http://HOST[:PORT][/PREFIX]")
       ->capture_default_str()
       ->type_name("URL");
-  app.add_option("--model", options.model, "Model to ask for (default: the first of /v1/models)")
-      ->type_name("NAME");
+  app.add_option("--model", options.model, "Model to ask for (default: the first of /v1/models)")->type_name("NAME");
   app.add_option("--endpoint", raw.endpoint, "completions or chat")
       ->check(one_of({"completions", "chat", "/v1/completions", "/v1/chat/completions"}))
       ->capture_default_str()
       ->type_name("NAME");
-  app.add_option("--api-key", options.api_key, "Sent as 'Authorization: Bearer KEY'")
-      ->type_name("KEY");
+  app.add_option("--api-key", options.api_key, "Sent as 'Authorization: Bearer KEY'")->type_name("KEY");
   app.add_option("--timeout-s", options.timeout_s, "A request that takes longer has failed")
-      ->check(bounded(kAboveZero, kAnyNumber))
+      ->check(bounded(kMinPositive, kNumberLimit))
       ->capture_default_str()
       ->type_name("S");
 }
 
 void add_traffic_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.add_option("--num-prompts", options.num_prompts, "Requests to measure")
-      ->check(bounded(1, kAnyCount))
+      ->check(bounded(1, kCountLimit))
       ->capture_default_str()
       ->type_name("N");
   app.add_option("--request-rate", raw.request_rate, "Arrivals per second; inf: all at once")
@@ -84,17 +82,17 @@ void add_traffic_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.add_option("--burstiness", options.burstiness,
                  "Gaps between arrivals are gamma distributed with this shape: 1 is a Poisson process, less is\n"
                  "burstier, more is more even")
-      ->check(bounded(kAboveZero, kAnyNumber))
+      ->check(bounded(kMinPositive, kNumberLimit))
       ->capture_default_str()
       ->type_name("SHAPE");
   app.add_option("--max-concurrency", options.max_concurrency,
                  "Requests in flight at most; with --request-rate inf this is a closed loop (0: no limit)")
-      ->check(bounded(0, kAnyCount))
+      ->check(bounded(0, kCountLimit))
       ->capture_default_str()
       ->type_name("N");
   app.add_option("--ramp-up-s", options.ramp_up_s,
                  "Seconds over which the rate, or with --request-rate inf the concurrency, grows linearly to its value")
-      ->check(bounded(0.0, kAnyNumber))
+      ->check(bounded(0.0, kNumberLimit))
       ->capture_default_str()
       ->type_name("S");
   app.add_option("--warmups", options.warmups, "Requests sent before the measurement and not counted")
@@ -111,11 +109,11 @@ void add_prompt_options(CLI::App& app, Options& options, RawOptions& raw) {
       ->type_name("NAME");
   app.add_option("--input-len", options.input_len,
                  "Prompt tokens (words with --text), or those of each turn; the shared prefix comes on top")
-      ->check(bounded(1, kAnyCount))
+      ->check(bounded(1, kCountLimit))
       ->capture_default_str()
       ->type_name("N");
   app.add_option("--output-len", options.output_len, "Output tokens asked for (max_tokens)")
-      ->check(bounded(1, kAnyCount))
+      ->check(bounded(1, kCountLimit))
       ->capture_default_str()
       ->type_name("N");
   app.add_option("--range-ratio", options.range_ratio,
@@ -127,14 +125,14 @@ void add_prompt_options(CLI::App& app, Options& options, RawOptions& raw) {
       ->capture_default_str()
       ->type_name("N");
   app.add_option("--num-prefixes", options.prefix_count, "shared-prefix: groups")
-      ->check(bounded(1, kAnyCount))
+      ->check(bounded(1, kCountLimit))
       ->capture_default_str()
       ->type_name("N");
   app.add_option("--prefix-seed", raw.prefix_seed, "shared-prefix: the prefixes depend on it alone (default: --seed)")
       ->type_name("N");
   app.add_option("--num-turns", options.turn_count,
                  "multi-turn: requests per conversation; --num-prompts counts them all")
-      ->check(bounded(1, kAnyCount))
+      ->check(bounded(1, kCountLimit))
       ->capture_default_str()
       ->type_name("N");
   app.add_option("--vocab-size", options.vocab_size, "Prompts are token ids below this")
@@ -144,7 +142,7 @@ void add_prompt_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.add_flag("--text", options.text, "Send prompts as English words, for servers that take no ids (implied by chat)");
   app.add_flag("--ignore-eos", options.ignore_eos, "Ask for exactly the output length (an extension of the API)");
   app.add_option("--temperature", options.temperature, "Above 0 each request also carries a seed of its own")
-      ->check(bounded(0.0, kAnyNumber))
+      ->check(bounded(0.0, kNumberLimit))
       ->capture_default_str()
       ->type_name("T");
   app.add_option("--seed", options.seed, "Prompts, lengths and arrivals depend on it alone")

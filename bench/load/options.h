@@ -39,7 +39,7 @@ struct Options {
 
   uint32_t num_prompts = 100;
   double request_rate = std::numeric_limits<double>::infinity();  ///< requests per second
-  double burstiness = 1.0;  ///< the gamma shape of the gaps between arrivals; 1: Poisson
+  double burstiness = 1.0;       ///< the gamma shape of the gaps between arrivals; 1: Poisson
   uint32_t max_concurrency = 0;  ///< 0: no limit
   double ramp_up_s = 0.0;
   uint32_t warmups = 0;

@@ -12,8 +12,12 @@ namespace {
 
 constexpr size_t kShownMessages = 3;
 
-double to_ms(async::Duration duration) { return std::chrono::duration<double, std::milli>(duration).count(); }
-double to_s(async::Duration duration) { return std::chrono::duration<double>(duration).count(); }
+double to_ms(async::Duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
+double to_s(async::Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
 
 /// 0 for outputs of one token, which have no time per further token.
 double tpot_ms(const RequestRecord& record) {
@@ -113,9 +117,8 @@ void write_requests(JsonWriter& json, const RunResult& result) {
   array("output_lens", [&](const RequestRecord& record) { json.value(record.output_tokens); });
   array("due_times",
         [&](const RequestRecord& record) { json.value(record.finished ? to_s(record.due_at - result.start) : 0.0); });
-  array("start_times", [&](const RequestRecord& record) {
-    json.value(record.finished ? to_s(record.sent_at - result.start) : 0.0);
-  });
+  array("start_times",
+        [&](const RequestRecord& record) { json.value(record.finished ? to_s(record.sent_at - result.start) : 0.0); });
   array("ttfts", [&](const RequestRecord& record) { json.value(to_s(record.ttft)); });
   array("e2els", [&](const RequestRecord& record) { json.value(to_s(record.latency)); });
   array("itls", [&](const RequestRecord& record) {
@@ -251,8 +254,7 @@ std::string to_json(const Summary& summary, const RunResult& result, const Optio
     json.null();
   }
   json.member("output_throughput", summary.per_second(summary.total_output_tokens));
-  json.member("total_token_throughput",
-              summary.per_second(summary.total_input_tokens + summary.total_output_tokens));
+  json.member("total_token_throughput", summary.per_second(summary.total_input_tokens + summary.total_output_tokens));
   for (const NamedStatistics& entry : named(summary)) {
     json.member(fmt::format("mean_{}_ms", entry.key), entry.values.mean);
     json.member(fmt::format("median_{}_ms", entry.key), entry.values.median);

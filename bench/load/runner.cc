@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 namespace {
 
 /// With no limit on concurrency so many connections are opened ahead at most.
-constexpr uint32_t kOpenedAhead = 512;
+constexpr uint32_t kMaxConnectionsAhead = 512;
 constexpr auto kProgressEvery = 500ms;
 
 async::Duration seconds(double count) {
@@ -52,8 +52,8 @@ Runner::Runner(async::Runtime& runtime, const Options& options)
 }
 
 size_t Runner::connections_to_open() const {
-  const uint32_t wanted = options_.max_concurrency > 0 ? options_.max_concurrency : kOpenedAhead;
-  return std::min({wanted, options_.num_prompts, 8 * kOpenedAhead});
+  const uint32_t wanted = options_.max_concurrency > 0 ? options_.max_concurrency : kMaxConnectionsAhead;
+  return std::min({wanted, options_.num_prompts, 8 * kMaxConnectionsAhead});
 }
 
 asio::awaitable<RunResult> Runner::run() {
@@ -194,10 +194,8 @@ asio::awaitable<std::string> Runner::exchange(Prompt prompt, uint32_t index, Req
   HttpRequest request{.method = "POST",
                       .path = options_.endpoint == Endpoint::kChat ? "/v1/chat/completions" : "/v1/completions",
                       .body = workload_.body(prompt, index, result_.model)};
-  const HttpReply reply =
-      co_await client_.send(std::move(request), [&reader](std::string_view bytes, async::TimePoint at) {
-        reader.feed(bytes, at);
-      });
+  const HttpReply reply = co_await client_.send(
+      std::move(request), [&reader](std::string_view bytes, async::TimePoint at) { reader.feed(bytes, at); });
   reader.finish(reply, prompt.length, record);
   co_return reader.text();
 }

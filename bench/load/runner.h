@@ -16,12 +16,12 @@ namespace millrace::load {
 /// What a run measured.
 struct RunResult {
   std::string model;
-  async::TimePoint start;               ///< arrivals count from here
-  async::Duration duration{0};          ///< from the start to the end of the last request
-  std::vector<RequestRecord> records;   ///< [num_prompts], in order of arrival
-  uint32_t max_running = 0;             ///< requests in flight at once, at most
+  async::TimePoint start;              ///< arrivals count from here
+  async::Duration duration{0};         ///< from the start to the end of the last request
+  std::vector<RequestRecord> records;  ///< [num_prompts], in order of arrival
+  uint32_t max_running = 0;            ///< requests in flight at once, at most
   bool interrupted = false;
-  Failure failure;                      ///< why nothing was measured
+  Failure failure;  ///< why nothing was measured
 };
 
 /// Sends the requests of one workload and measures them. Lives on the runtime's executor; one run per object.

@@ -15,7 +15,9 @@ simdjson::padded_string_view padded(std::string& text) {
   return simdjson::padded_string_view(text.data(), text.size(), text.capacity());
 }
 
-std::string_view shown(std::string_view text) { return text.substr(0, kShownBytes); }
+std::string_view shown(std::string_view text) {
+  return text.substr(0, kShownBytes);
+}
 
 std::string message_of(simdjson::ondemand::value error) {
   std::string_view message;

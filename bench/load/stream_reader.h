@@ -16,13 +16,13 @@ namespace millrace::load {
 struct RequestRecord {
   async::TimePoint due_at;  ///< by the arrivals; a turn of a conversation not before the reply to the last
   async::TimePoint sent_at;
-  async::Duration ttft{0};             ///< to the first chunk with tokens; to the end where none has any
-  async::Duration latency{0};          ///< to the last chunk with choices
-  std::vector<async::Duration> gaps;   ///< between chunks with tokens
+  async::Duration ttft{0};            ///< to the first chunk with tokens; to the end where none has any
+  async::Duration latency{0};         ///< to the last chunk with choices
+  std::vector<async::Duration> gaps;  ///< between chunks with tokens
   uint64_t input_tokens = 0;
   uint64_t output_tokens = 0;
-  bool counted_by_server = false;      ///< the token counts are those of usage
-  bool finished = false;               ///< completed or failed; false: never sent or cancelled
+  bool counted_by_server = false;  ///< the token counts are those of usage
+  bool finished = false;           ///< completed or failed; false: never sent or cancelled
   Failure failure;
   [[nodiscard]] bool completed() const { return finished && !failure; }
 };

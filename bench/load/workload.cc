@@ -14,9 +14,9 @@ namespace {
 enum Purpose : uint32_t { kMeasured, kWarmup, kPrefix };
 
 /// Random numbers that depend on (seed, purpose, index) alone.
-class Draws {
+class RandomStream {
  public:
-  Draws(uint64_t seed, uint32_t purpose, uint32_t index)
+  RandomStream(uint64_t seed, uint32_t purpose, uint32_t index)
       : key_{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)}, counter_{0, index, purpose, 0} {}
 
   uint32_t next() {
@@ -39,19 +39,19 @@ class Draws {
 
 /// Words that most tokenizers turn into one token each.
 constexpr std::array<std::string_view, 64> kWords = {
-    "the",   "of",   "and",  "to",    "in",    "a",     "is",    "that",  "for",   "it",    "was",   "on",    "with",
-    "he",    "be",   "as",   "by",    "at",    "from",  "his",   "you",   "are",   "this",  "not",   "but",   "had",
-    "have",  "her",  "or",   "an",    "they",  "which", "one",   "were",  "all",   "we",    "when",  "there", "can",
-    "more",  "if",   "no",   "man",   "out",   "so",    "what",  "time",  "up",    "go",    "about", "than",  "into",
-    "could", "only", "new",  "some",  "two",   "may",   "then",  "first", "any",   "like",  "now",   "over"};
+    "the",   "of",   "and", "to",   "in",   "a",     "is",   "that",  "for", "it",   "was",   "on",    "with",
+    "he",    "be",   "as",  "by",   "at",   "from",  "his",  "you",   "are", "this", "not",   "but",   "had",
+    "have",  "her",  "or",  "an",   "they", "which", "one",  "were",  "all", "we",   "when",  "there", "can",
+    "more",  "if",   "no",  "man",  "out",  "so",    "what", "time",  "up",  "go",   "about", "than",  "into",
+    "could", "only", "new", "some", "two",  "may",   "then", "first", "any", "like", "now",   "over"};
 
-uint32_t draw_length(Draws& draws, uint32_t length, double range_ratio) {
+uint32_t draw_length(RandomStream& draws, uint32_t length, double range_ratio) {
   const auto low = static_cast<uint32_t>(std::max(1.0, std::floor(length * (1.0 - range_ratio))));
   const auto high = static_cast<uint32_t>(std::max<double>(low, std::ceil(length * (1.0 + range_ratio))));
   return low + draws.below(high - low + 1);
 }
 
-void append_tokens(Prompt& prompt, Draws& draws, uint32_t count, const Options& options) {
+void append_tokens(Prompt& prompt, RandomStream& draws, uint32_t count, const Options& options) {
   prompt.length += count;
   for (uint32_t i = 0; i < count; ++i) {
     if (!options.text) {
@@ -98,13 +98,13 @@ Prompt Workload::make(uint32_t index, uint32_t purpose, const std::vector<std::s
   const auto first = index - static_cast<uint32_t>(replies.size()) * conversation_count();
   Prompt prompt;
   for (size_t turn = 0; turn <= replies.size(); ++turn) {
-    Draws draws(options_.seed, purpose, first + static_cast<uint32_t>(turn) * conversation_count());
+    RandomStream draws(options_.seed, purpose, first + static_cast<uint32_t>(turn) * conversation_count());
     const uint32_t length = draw_length(draws, options_.input_len, options_.range_ratio);
     prompt.output_tokens = draw_length(draws, options_.output_len, options_.range_ratio);
     if (turn > 0) prompt.messages.push_back(replies[turn - 1]);
     prompt.messages.emplace_back();
     if (options_.dataset == Dataset::kSharedPrefix) {
-      Draws prefix(options_.prefix_seed, kPrefix, draws.below(options_.prefix_count));
+      RandomStream prefix(options_.prefix_seed, kPrefix, draws.below(options_.prefix_count));
       append_tokens(prompt, prefix, options_.prefix_len, options_);
     }
     append_tokens(prompt, draws, length, options_);

@@ -13,8 +13,8 @@ namespace millrace::load {
 struct Prompt {
   std::vector<TokenId> ids;
   std::vector<std::string> messages;  ///< what the user and the model said in turn; the user ends
-  uint32_t length = 0;         ///< ids or words
-  uint32_t output_tokens = 0;  ///< max_tokens
+  uint32_t length = 0;                ///< ids or words
+  uint32_t output_tokens = 0;         ///< max_tokens
 };
 
 /// Which prompts are sent: a pure function of the options, the index and what the model has said, so prompts are made

@@ -27,11 +27,10 @@ double balance(const std::vector<double>& costs) {
 Result<model::PartCosts> measure(const model::Checkpoint& checkpoint, const model::ModelConfig& config,
                                  const NodeStagesOptions& node, tensor::Backend& backend,
                                  const model::ReferenceLoad& load) {
-  const auto held = stage_config(config, node);
-  if (held.has_error()) return held.error();
+  const auto loaded_config = stage_config(config, node);
+  if (loaded_config.has_error()) return loaded_config.error();
   try {
-    return model::time_parts(checkpoint, *held, backend, load,
-                             [&node] { node.check_interrupted(); });
+    return model::time_parts(checkpoint, *loaded_config, backend, load, [&node] { node.check_interrupted(); });
   } catch (const ErrorException& failure) {
     if (failure.error().code != ErrorCode::kAborted) throw;
     return failure.error();
@@ -54,12 +53,13 @@ Result<std::vector<model::LayerRange>> auto_partition(const model::Checkpoint& c
   const auto chosen = model::balance_layers(*costs, stage_count, kTimingNoise);
   if (chosen.has_error()) return chosen.error();
   const auto [least, most] = std::ranges::minmax(costs->layers);
-  log::info("--pp-layer-partition auto: {}. A request of {} + {} tokens costs, at {} rows a step, {:.3g} ms in the "
-            "embedding, {:.3g} to {:.3g} in each layer, {:.3g} in the output head; mean over slowest stage {:.2f} "
-            "({:.2f} with {})",
-            sizes(*chosen), load.prompt_tokens, load.output_tokens, load.decode_rows, costs->embedding * 1e3,
-            least * 1e3, most * 1e3, costs->head * 1e3, balance(model::stage_costs(*costs, *chosen)),
-            balance(model::stage_costs(*costs, *even)), sizes(*even));
+  log::info(
+      "--pp-layer-partition auto: {}. A request of {} + {} tokens costs, at {} rows a step, {:.3g} ms in the "
+      "embedding, {:.3g} to {:.3g} in each layer, {:.3g} in the output head; mean over slowest stage {:.2f} "
+      "({:.2f} with {})",
+      sizes(*chosen), load.prompt_tokens, load.output_tokens, load.decode_rows, costs->embedding * 1e3, least * 1e3,
+      most * 1e3, costs->head * 1e3, balance(model::stage_costs(*costs, *chosen)),
+      balance(model::stage_costs(*costs, *even)), sizes(*even));
   return chosen;
 }
 

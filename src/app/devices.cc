@@ -20,9 +20,9 @@ namespace {
 constexpr const char* kModuleFile = "millrace_cuda.so";
 constexpr const char* kModuleVariable = "MILLRACE_CUDA_MODULE";
 
-cuda::ProductChoice product_choice(const std::string& name) {
-  if (name == "wgmma") return cuda::ProductChoice::kWgmma;
-  return name == "mma" ? cuda::ProductChoice::kMma : cuda::ProductChoice::kAuto;
+cuda::GemmChoice product_choice(const std::string& name) {
+  if (name == "wgmma") return cuda::GemmChoice::kWgmma;
+  return name == "mma" ? cuda::GemmChoice::kMma : cuda::GemmChoice::kAuto;
 }
 
 std::filesystem::path module_path() {
@@ -86,7 +86,7 @@ LostDevice& lost() {
   return first;
 }
 
-void lose_device(const std::string& reason) {
+void on_device_lost(const std::string& reason) {
   {
     const std::lock_guard lock(lost().mutex);
     if (lost().reason) return;
@@ -129,7 +129,7 @@ Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(int32_t stage_count, i
                             .products = product_choice(options.products),
                             .graphs = options.graphs,
                             .channels = options.channels,
-                            .lost = lose_device,
+                            .lost = on_device_lost,
                             .warn = [](const std::string& what) { log::warn("{}", what); }};
   if (options.divide) {
     backend.part = index / gpu_count;

@@ -16,10 +16,10 @@ enum class DeviceKind : uint8_t { kCpu, kCuda };
 /// the log which and why. kUnavailable for cuda where there is no module, no driver or no GPU.
 [[nodiscard]] Result<DeviceKind> choose_device(const std::string& device, const std::string& dtype);
 struct GpuOptions {
-  bool graphs = true;    ///< replay decode steps
+  bool graphs = true;             ///< replay decode steps
   std::string products = "auto";  ///< what they go by: auto, wgmma, mma
-  bool channels = true;  ///< to devices of other processes
-  bool divide = false;   ///< stages that share a GPU get equal parts of its multiprocessors
+  bool channels = true;           ///< to devices of other processes
+  bool divide = false;            ///< stages that share a GPU get equal parts of its multiprocessors
 };
 /// Of stage `index` of `stage_count`: on GPU `index` modulo their number. Throws std::runtime_error when that GPU
 /// cannot be used.

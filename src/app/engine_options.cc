@@ -24,13 +24,13 @@ uint32_t window(const EngineOptions& options) {
 
 uint32_t max_batch_tokens(const EngineOptions& options) {
   const auto size = static_cast<uint32_t>(options.chunked_prefill_size);
-  return sched::most_prompt_tokens(*sched::parse_chunking(options.chunking), size) +
+  return sched::max_prompt_tokens(*sched::parse_chunking(options.chunking), size) +
          static_cast<uint32_t>(options.max_running_requests) + max_draft_rows(options);
 }
 
 uint32_t max_draft_rows(const EngineOptions& options) {
-  return sched::most_draft_rows(static_cast<uint32_t>(options.draft_tokens),
-                                static_cast<uint32_t>(options.max_running_requests));
+  return sched::max_draft_rows(static_cast<uint32_t>(options.draft_tokens),
+                               static_cast<uint32_t>(options.max_running_requests));
 }
 
 uint32_t pool_pages(const EngineOptions& options, int32_t longest, uint64_t capacity) {
@@ -65,7 +65,7 @@ sched::HeadOptions head_options(const EngineOptions& options, const model::Model
   head.scheduler.draft_history = options.draft_algorithm == "ngram";
   // Nodes outlive heads, and know by the ids of copies which head asked them last.
   std::random_device random;
-  head.scheduler.first_copy = (uint64_t{random()} << 31 | random()) + 1;
+  head.scheduler.first_copy_id = (uint64_t{random()} << 31 | random()) + 1;
   head.scheduler.write_policy = *cache::parse_write_policy(options.write_policy);
   head.scheduler.prefetch_policy = *sched::parse_prefetch_policy(options.prefetch_policy);
   if (head.scheduler.prefetch_policy == sched::PrefetchPolicy::kTimeout) {

@@ -7,7 +7,7 @@
 #include "app/page_storage.h"
 #include "async/runtime.h"
 #include "model/config.h"
-#include "sched/head.h"
+#include "sched/head/head.h"
 
 namespace millrace::app {
 
@@ -25,15 +25,15 @@ struct EngineOptions {
   std::string nccl = "auto";             ///< activations to other nodes' GPUs from device to device: auto, on, off
   double nccl_timeout_s = 60;            ///< of one transfer
   std::string cpu_isa = "auto";          ///< of the CPU kernels on every node; auto: as each node says, or its best
-  std::string quantization = "none";  ///< of the projections: none (as the checkpoint is), w8, w8a8, w8a8_int8, mxint8
-  int32_t threads = 0;                   ///< of the whole process; 0: one per CPU it may use
-  bool pin_threads = false;              ///< each of them on a CPU of its own
-  int32_t page_size = 64;                ///< tokens
-  int64_t max_total_tokens = 0;          ///< of the KV cache; 0: from memory_fraction
-  double memory_fraction = 0;            ///< of the memory available at start, for the KV cache; 0: by the device
-  int32_t context_length = 0;            ///< 0: the model's own
-  int32_t chunked_prefill_size = 512;    ///< prompt tokens per micro-batch
-  std::string chunking = "fixed";        ///< fixed, published, balanced
+  std::string quantization = "none";   ///< of the projections: none (as the checkpoint is), w8, w8a8, w8a8_int8, mxint8
+  int32_t threads = 0;                 ///< of the whole process; 0: one per CPU it may use
+  bool pin_threads = false;            ///< each of them on a CPU of its own
+  int32_t page_size = 64;              ///< tokens
+  int64_t max_total_tokens = 0;        ///< of the KV cache; 0: from memory_fraction
+  double memory_fraction = 0;          ///< of the memory available at start, for the KV cache; 0: by the device
+  int32_t context_length = 0;          ///< 0: the model's own
+  int32_t chunked_prefill_size = 512;  ///< prompt tokens per micro-batch
+  std::string chunking = "fixed";      ///< fixed, published, balanced
   double chunk_smoothing = 0.75;
   std::string schedule_policy = "fcfs";  ///< fcfs, lpm, priority, shortest
   double queue_timeout_s = 0;            ///< 0: none

@@ -11,7 +11,7 @@
 #include "app/launcher_env.h"
 #include "app/number_range.h"
 #include "cpu/isa.h"
-#include "text/tool_formats.h"
+#include "text/tool_calls/tool_formats.h"
 
 namespace millrace::app {
 namespace {
@@ -77,8 +77,9 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
   serve.add_option(
       "--served-model-name", raw.served_model_names,
       "Names in the API; the first is that of answers to requests without one (default: the folder's name)");
-  serve.add_option("--context-length", engine.context_length,
-                   "Tokens of prompt and output together (default: the model's own)")
+  serve
+      .add_option("--context-length", engine.context_length,
+                  "Tokens of prompt and output together (default: the model's own)")
       ->check(CLI::Range(1, 1 << 24));
   serve.add_option("--dtype", engine.dtype, "Arithmetic of products and of the KV cache")
       ->check(CLI::IsMember({"auto", "bf16", "f32"}))
@@ -139,21 +140,21 @@ void add_pipeline_flags(CLI::App& serve, EngineOptions& engine) {
   serve.add_option("--pp-size", engine.pp_size, "Stages of the pipeline")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  serve.add_option("--pp-layer-partition", engine.layer_partition,
-                   "Layers per stage: even (the remainder to later stages), auto (by cost measured at start on node "
-                   "0), or by hand, as 15,15,15,16")
+  serve
+      .add_option("--pp-layer-partition", engine.layer_partition,
+                  "Layers per stage: even (the remainder to later stages), auto (by cost measured at start on node "
+                  "0), or by hand, as 15,15,15,16")
       ->capture_default_str();
-  serve.add_option("--pp-async-batch-depth", engine.async_batch_depth,
-                   "Micro-batches in flight beyond one per stage")
+  serve.add_option("--pp-async-batch-depth", engine.async_batch_depth, "Micro-batches in flight beyond one per stage")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
 }
 
-void add_cluster_flags(CLI::App& serve, ClusterPlace& place, RawFlags& raw) {
-  serve.add_option("--nnodes", place.node_count, "Nodes (hosts or processes) that share the stages")
+void add_cluster_flags(CLI::App& serve, ClusterOptions& cluster_options, RawFlags& raw) {
+  serve.add_option("--nnodes", cluster_options.node_count, "Nodes (hosts or processes) that share the stages")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  serve.add_option("--node-rank", place.node_rank, "This node's number; 0 hosts the head and serves HTTP")
+  serve.add_option("--node-rank", cluster_options.node_rank, "This node's number; 0 hosts the head and serves HTTP")
       ->check(CLI::Range(0, 1023))
       ->capture_default_str();
   serve.add_option("--dist-init-addr", raw.dist_init_addr,
@@ -173,24 +174,28 @@ std::optional<comm::TcpEndpoint> parse_endpoint(const std::string& text) {
   return comm::TcpEndpoint{host, static_cast<uint16_t>(port)};
 }
 
-/// Completes the place from the launcher's environment; what is wrong with it, if anything.
-std::string complete_place(const CLI::App& serve, ClusterPlace& place, const std::string& dist_init_addr) {
+/// Completes the cluster options from the launcher's environment. Returns what is wrong with them; empty: nothing.
+std::string complete_cluster_options(const CLI::App& serve, ClusterOptions& cluster_options,
+                                     const std::string& dist_init_addr) {
   if (serve.count("--nnodes") == 0 && serve.count("--node-rank") == 0) {
     if (const auto found = find_launcher(std::getenv)) {
-      place.node_count = found->node_count;
-      place.node_rank = found->node_rank;
-      if (found->head_host) place.address = {*found->head_host, found->head_port.value_or(kDefaultClusterPort)};
+      cluster_options.node_count = found->node_count;
+      cluster_options.node_rank = found->node_rank;
+      if (found->head_host)
+        cluster_options.address = {*found->head_host, found->head_port.value_or(kDefaultClusterPort)};
     }
   }
   if (!dist_init_addr.empty()) {
     const auto address = parse_endpoint(dist_init_addr);
     if (!address) return fmt::format("--dist-init-addr: '{}' is not HOST:PORT", dist_init_addr);
-    place.address = *address;
+    cluster_options.address = *address;
   }
-  if (place.node_rank >= place.node_count) {
-    return fmt::format("--node-rank {}: wanted below --nnodes {}", place.node_rank, place.node_count);
+  if (cluster_options.node_rank >= cluster_options.node_count) {
+    return fmt::format("--node-rank {}: wanted below --nnodes {}", cluster_options.node_rank,
+                       cluster_options.node_count);
   }
-  if (place.node_count > 1 && place.address.host.empty()) return "--nnodes above 1 needs --dist-init-addr HOST:PORT";
+  if (cluster_options.node_count > 1 && cluster_options.address.host.empty())
+    return "--nnodes above 1 needs --dist-init-addr HOST:PORT";
   return {};
 }
 
@@ -199,12 +204,14 @@ void add_scheduler_flags(CLI::App& serve, ServeFlags& flags) {
   serve.add_option("--chunked-prefill-size", engine.chunked_prefill_size, "Prompt tokens per micro-batch")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  serve.add_option("--chunking", engine.chunking,
-                   "How prompts are cut: fixed (by tokens), balanced (by predicted time), published (by a prefill fit)")
+  serve
+      .add_option("--chunking", engine.chunking,
+                  "How prompts are cut: fixed (by tokens), balanced (by predicted time), published (by a prefill fit)")
       ->check(CLI::IsMember({"fixed", "published", "balanced"}))
       ->capture_default_str();
-  serve.add_flag_callback("--enable-dynamic-chunking", [&engine] { engine.chunking = "balanced"; },
-                          "Same as --chunking balanced; SGLang's flag of that name is --chunking published");
+  serve.add_flag_callback(
+      "--enable-dynamic-chunking", [&engine] { engine.chunking = "balanced"; },
+      "Same as --chunking balanced; SGLang's flag of that name is --chunking published");
   serve.add_option("--dynamic-chunking-smoothing", engine.chunk_smoothing, "How far a chunk follows what is computed")
       ->check(number_range(0.0, 1.0))
       ->capture_default_str();
@@ -242,7 +249,8 @@ void add_scheduler_flags(CLI::App& serve, ServeFlags& flags) {
   serve.add_option("--page-size", engine.page_size, "Tokens per page of the KV cache")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  serve.add_option("--max-total-tokens", engine.max_total_tokens, "Tokens that the KV cache holds (default: by memory)")
+  serve
+      .add_option("--max-total-tokens", engine.max_total_tokens, "Tokens that the KV cache holds (default: by memory)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   serve
       .add_option("--mem-fraction-static", engine.memory_fraction,
@@ -378,8 +386,9 @@ void add_limit_flags(CLI::App& serve, server::ServerOptions& server, RawFlags& r
   serve.add_option("--max-connections", server.max_connections, "Open connections; beyond: 503")
       ->check(CLI::Range(size_t{1}, size_t{1} << 20))
       ->capture_default_str();
-  serve.add_option("--max-requests-in-flight", server.max_requests_in_flight,
-                   "Requests that are being answered; beyond: 429")
+  serve
+      .add_option("--max-requests-in-flight", server.max_requests_in_flight,
+                  "Requests that are being answered; beyond: 429")
       ->check(CLI::Range(size_t{1}, size_t{1} << 20))
       ->capture_default_str();
   serve.add_option("--max-choices", server.max_choices, "Prompts times n of one request; beyond: 400")
@@ -435,7 +444,7 @@ void apply(const RawFlags& raw, ServeFlags& flags) {
   server.comment_interval = to_ms(raw.comment_interval_s);
 }
 
-ExitWith explain(const CLI::App& app, const CLI::ParseError& failure) {
+EarlyExit explain(const CLI::App& app, const CLI::ParseError& failure) {
   if (failure.get_exit_code() != 0) return {2, std::string("millrace: ") + failure.what()};
   if (dynamic_cast<const CLI::CallForVersion*>(&failure) != nullptr) return {0, failure.what()};
   const auto subcommands = app.get_subcommands();
@@ -489,10 +498,10 @@ Command parse_command_line(int argc, char** argv) {
   if (trace.parsed()) return trace_flags;
   if (simulate.parsed()) return simulation;
   if (quantize.parsed()) return quantization;
-  const std::string misplaced = complete_place(serve, flags.cluster, raw.dist_init_addr);
-  if (!misplaced.empty()) return ExitWith{2, "millrace: " + misplaced};
+  const std::string misplaced = complete_cluster_options(serve, flags.cluster, raw.dist_init_addr);
+  if (!misplaced.empty()) return EarlyExit{2, "millrace: " + misplaced};
   const std::string wrong = contradiction(flags);
-  if (!wrong.empty()) return ExitWith{2, "millrace: " + wrong};
+  if (!wrong.empty()) return EarlyExit{2, "millrace: " + wrong};
   apply(raw, flags);
   return flags;
 }

@@ -16,11 +16,11 @@ namespace millrace::app {
 
 struct ServeFlags {
   EngineOptions engine;
-  ClusterPlace cluster;
+  ClusterOptions cluster;
   server::ServerOptions server;
-  std::string chat_template;               ///< a file; empty: the model's own
-  std::string api_key_file;                ///< of one key per line; empty: none
-  std::string generation_config;           ///< a JSON object that goes before the model's; empty: none
+  std::string chat_template;      ///< a file; empty: the model's own
+  std::string api_key_file;       ///< of one key per line; empty: none
+  std::string generation_config;  ///< a JSON object that goes before the model's; empty: none
   std::chrono::milliseconds drain_timeout{30'000};
   log::Level log_level = log::Level::kInfo;
   bool log_json = false;
@@ -42,12 +42,12 @@ struct QuantizeFlags {
 struct DevicesFlags {};
 
 /// The command line was wrong (code 2), or asked for help or the version (code 0).
-struct ExitWith {
+struct EarlyExit {
   int code = 0;
   std::string message;  ///< for stdout when code is 0, else one line for stderr
 };
 
-using Command = std::variant<ServeFlags, TraceFlags, SimulateFlags, QuantizeFlags, DevicesFlags, ExitWith>;
+using Command = std::variant<ServeFlags, TraceFlags, SimulateFlags, QuantizeFlags, DevicesFlags, EarlyExit>;
 [[nodiscard]] Command parse_command_line(int argc, char** argv);
 
 }  // namespace millrace::app

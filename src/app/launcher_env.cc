@@ -36,21 +36,21 @@ std::optional<int32_t> number(const char* text) {
 
 }  // namespace
 
-std::optional<LauncherPlace> find_launcher(const Environment& environment) {
+std::optional<LauncherInfo> find_launcher(const Environment& environment) {
   for (const Launcher& launcher : kLaunchers) {
     const auto rank = number(environment(launcher.rank));
     const auto count = number(environment(launcher.count));
     if (!rank || !count || *count < 2 || *rank < 0 || *rank >= *count) continue;
-    LauncherPlace place{launcher.name, *rank, *count, std::nullopt, std::nullopt};
+    LauncherInfo info{launcher.name, *rank, *count, std::nullopt, std::nullopt};
     if (launcher.host != nullptr) {
-      if (const char* host = environment(launcher.host)) place.head_host = host;
+      if (const char* host = environment(launcher.host)) info.head_host = host;
     }
     const char* taken = launcher.port_taken == nullptr ? nullptr : environment(launcher.port_taken);
     if (launcher.port != nullptr && (taken == nullptr || taken != std::string_view("True"))) {
       const auto port = number(environment(launcher.port));
-      if (port && *port > 0 && *port <= UINT16_MAX) place.head_port = static_cast<uint16_t>(*port);
+      if (port && *port > 0 && *port <= UINT16_MAX) info.head_port = static_cast<uint16_t>(*port);
     }
-    return place;
+    return info;
   }
   return std::nullopt;
 }

@@ -8,12 +8,12 @@
 namespace millrace::app {
 
 /// What a launcher's environment says of this process's place among the nodes.
-struct LauncherPlace {
-  std::string launcher;                    ///< for the log
+struct LauncherInfo {
+  std::string launcher;  ///< for the log
   int32_t node_rank = 0;
   int32_t node_count = 1;
-  std::optional<std::string> head_host;    ///< of the node of rank 0, if the launcher tells
-  std::optional<uint16_t> head_port;       ///< one that is free there
+  std::optional<std::string> head_host;  ///< of the node of rank 0, if the launcher tells
+  std::optional<uint16_t> head_port;     ///< one that is free there
 };
 
 /// Value of an environment variable; null when it is not set.
@@ -23,6 +23,6 @@ using Environment = std::function<const char*(const char* name)>;
 /// OMPI_COMM_WORLD_SIZE), Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_LAUNCH_NODE_IPADDR) and Kubernetes LeaderWorkerSet
 /// (LWS_WORKER_INDEX, LWS_GROUP_SIZE, LWS_LEADER_ADDRESS), in this order. Nothing when none of them is there, or when
 /// it started one process only.
-[[nodiscard]] std::optional<LauncherPlace> find_launcher(const Environment& environment);
+[[nodiscard]] std::optional<LauncherInfo> find_launcher(const Environment& environment);
 
 }  // namespace millrace::app

@@ -11,28 +11,28 @@
 
 namespace millrace::app {
 
-LocalEngine::LocalEngine(const EngineOptions& options, const ClusterPlace& place, model::ModelConfig config,
+LocalEngine::LocalEngine(const EngineOptions& options, const ClusterOptions& cluster_options, model::ModelConfig config,
                          size_t vocab_size)
     : options_(options),
-      place_(place),
+      cluster_options_(cluster_options),
       config_(std::move(config)),
-      drawable_vocab_(static_cast<uint32_t>(std::min<size_t>(vocab_size, static_cast<size_t>(config_.vocab_size)))),
-      front_(model_info()) {}
+      sampling_vocab_(static_cast<uint32_t>(std::min<size_t>(vocab_size, static_cast<size_t>(config_.vocab_size)))),
+      engine_proxy_(model_info()) {}
 
-Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& options, const ClusterPlace& place,
-                                                         size_t vocab_size) {
+Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& options,
+                                                         const ClusterOptions& cluster_options, size_t vocab_size) {
   auto config = model::read_config(options.model_path);
   if (config.has_error()) return config.error();
   if (options.context_length > config->context_length()) {
     return make_error(ErrorCode::kInvalidArgument, "--context-length {}: the model was made for {} tokens",
                       options.context_length, config->context_length());
   }
-  if (place.node_count > options.pp_size) {
+  if (cluster_options.node_count > options.pp_size) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "--nnodes {} is more than --pp-size {}: a node hosts one stage at least", place.node_count,
-                      options.pp_size);
+                      "--nnodes {} is more than --pp-size {}: a node hosts one stage at least",
+                      cluster_options.node_count, options.pp_size);
   }
-  return std::unique_ptr<LocalEngine>(new LocalEngine(options, place, std::move(*config), vocab_size));
+  return std::unique_ptr<LocalEngine>(new LocalEngine(options, cluster_options, std::move(*config), vocab_size));
 }
 
 /// The cache's capacity, and what it means for the context, come with the start.
@@ -40,14 +40,14 @@ sched::ModelInfo LocalEngine::model_info() const {
   const int32_t context = options_.context_length > 0 ? options_.context_length : config_.context_length();
   return {config_.architecture,
           static_cast<uint32_t>(context),
-          drawable_vocab_,
+          sampling_vocab_,
           model::parameter_count(config_),
           static_cast<uint32_t>(options_.pp_size),
           0};
 }
 
 Result<void> LocalEngine::start() {
-  front_.set_awaited("starting: the model is being loaded");
+  engine_proxy_.set_awaited("starting: the model is being loaded");
   RETURN_IF_ERROR(load());
   const auto pages = page_count();
   if (pages.has_error()) return pages.error();
@@ -75,9 +75,9 @@ std::vector<cache::StageStoreStats> LocalEngine::store_stats() const {
   return all;
 }
 
-std::vector<sched::StageDecodeSteps> LocalEngine::decode_steps() const {
+std::vector<sched::StageGraphStats> LocalEngine::graph_stats() const {
   const std::lock_guard lock(interrupt_mutex_);
-  return stages_ == nullptr ? std::vector<sched::StageDecodeSteps>() : stages_->decode_steps();
+  return stages_ == nullptr ? std::vector<sched::StageGraphStats>() : stages_->graph_stats();
 }
 
 std::optional<uint64_t> LocalEngine::control_refusals() const {
@@ -104,7 +104,7 @@ Result<void> LocalEngine::load() {
   auto checkpoint = model::Checkpoint::open(options_.model_path);
   if (checkpoint.has_error()) return checkpoint.error();
   checkpoint_ = std::move(*checkpoint);
-  RETURN_IF_ERROR(model::untie_other_head(*checkpoint_, config_));
+  RETURN_IF_ERROR(model::untie_separate_head(*checkpoint_, config_));
   NodeStagesOptions node;
   node.dtype = options_.dtype;
   const auto device = choose_device(options_.device, options_.dtype);
@@ -122,15 +122,15 @@ Result<void> LocalEngine::load() {
   node.max_running = options_.max_running_requests;
   node.max_draft_rows = static_cast<int32_t>(max_draft_rows(options_));
   node.page_size = options_.page_size;
-  node.context_length = static_cast<int32_t>(front_.model_info().context_length);
+  node.context_length = static_cast<int32_t>(engine_proxy_.model_info().context_length);
   node.storage = options_.storage;
   node.interrupted = &interrupted_;
-  if (place_.node_count > 1) RETURN_IF_ERROR(call_nodes());
-  if (options_.layer_partition == "auto") front_.set_awaited("starting: the parts of the model are being timed");
+  if (cluster_options_.node_count > 1) RETURN_IF_ERROR(open_coordinator());
+  if (options_.layer_partition == "auto") engine_proxy_.set_awaited("starting: the parts of the model are being timed");
   const auto ranges = layer_ranges(node);
   if (ranges.has_error()) return ranges.error();
-  front_.set_awaited("starting: the model is being loaded");
-  tell_layers(*ranges);
+  engine_proxy_.set_awaited("starting: the model is being loaded");
+  send_layers(*ranges);
   node.spans = model::stage_spans(*ranges);
   node.spans.resize(static_cast<size_t>(stages_of_nodes().front().size()));
   auto loaded = NodeStages::load(*checkpoint_, config_, node);
@@ -153,7 +153,7 @@ Result<std::vector<model::LayerRange>> LocalEngine::layer_ranges(const NodeStage
 
 /// Stages are dealt to the nodes as layers to the stages: evenly, the remainder to later ones.
 std::vector<model::LayerRange> LocalEngine::stages_of_nodes() const {
-  return model::divide_layers(options_.pp_size, place_.node_count).value();
+  return model::divide_layers(options_.pp_size, cluster_options_.node_count).value();
 }
 
 /// All but the layers themselves.
@@ -172,7 +172,7 @@ std::vector<cluster::Assignment> LocalEngine::assignments() const {
     assignment.max_running = static_cast<uint32_t>(options_.max_running_requests);
     assignment.max_draft_rows = max_draft_rows(options_);
     assignment.window = window(options_);
-    assignment.drawable_vocab = drawable_vocab_;
+    assignment.sampling_vocab = sampling_vocab_;
     assignment.memory_fraction = options_.memory_fraction;
     assignment.dtype = options_.dtype;
     assignment.cpu_isa = options_.cpu_isa;
@@ -185,42 +185,43 @@ std::vector<cluster::Assignment> LocalEngine::assignments() const {
 }
 
 /// Listens for the other nodes; that this host cannot is told before anything takes long.
-Result<void> LocalEngine::call_nodes() {
+Result<void> LocalEngine::open_coordinator() {
   cluster::CoordinatorOptions options;
-  options.address = place_.address;
+  options.address = cluster_options_.address;
   options.assignments = assignments();
   options.config = config_;
   options.require_channels = options_.nccl == "on";
   options.transfer_timeout =
       std::chrono::duration_cast<std::chrono::milliseconds>(duration_of(options_.nccl_timeout_s));
   auto coordinator = std::make_unique<cluster::Coordinator>(head_thread_.runtime(), options);
-  coordinator->on_waiting([this](const std::string& what) { front_.set_awaited(what); });
-  front_.set_awaited("starting: waiting for this host to be found at " + place_.address.to_string());
+  coordinator->on_waiting([this](const std::string& what) { engine_proxy_.set_awaited(what); });
+  engine_proxy_.set_awaited("starting: waiting for this host to be found at " + cluster_options_.address.to_string());
   RETURN_IF_ERROR(coordinator->open(interruption_.get_token()));
-  front_.set_awaited("starting: the model is being loaded");
+  engine_proxy_.set_awaited("starting: the model is being loaded");
   const std::lock_guard lock(interrupt_mutex_);
   coordinator_ = std::move(coordinator);  // also when interrupted: what listens ends by serve() alone
   asio::post(head_thread_.context(), [this] { head_tasks_.spawn("coordinator", coordinator_->serve()); });
   if (interrupted_) return Error{ErrorCode::kAborted, "interrupted"};
-  log::info("waiting at {} for the other nodes, {} with this one", place_.address.to_string(), place_.node_count);
+  log::info("waiting at {} for the other nodes, {} with this one", cluster_options_.address.to_string(),
+            cluster_options_.node_count);
   return {};
 }
 
 /// To this engine and, where there are any, to the other nodes.
-void LocalEngine::tell_layers(const std::vector<model::LayerRange>& ranges) {
+void LocalEngine::send_layers(const std::vector<model::LayerRange>& ranges) {
   const auto layers_of = [&](const model::LayerRange& stages) {
     return ranges[static_cast<size_t>(stages.end - 1)].end - ranges[static_cast<size_t>(stages.begin)].begin;
   };
   const std::vector<model::LayerRange> nodes = stages_of_nodes();
   const double own_layers = std::max(1, layers_of(nodes.front()));
   for (const model::LayerRange& each : nodes) largest_node_ = std::max(largest_node_, layers_of(each) / own_layers);
-  if (coordinator_) asio::post(head_thread_.context(), [this, ranges] { coordinator_->divide(ranges); });
+  if (coordinator_) asio::post(head_thread_.context(), [this, ranges] { coordinator_->set_layers(ranges); });
 }
 
-asio::awaitable<void> LocalEngine::hear_of_nodes(std::promise<Result<LoadedRing>>& loaded) {
+asio::awaitable<void> LocalEngine::await_nodes(std::promise<Result<LoadedRing>>& loaded) {
   Result<LoadedRing> ring = Error{};
   try {
-    ring = co_await coordinator_->all_loaded(node_->compute(), node_->contents());
+    ring = co_await coordinator_->wait_until_loaded(node_->compute(), node_->contents());
   } catch (const ErrorException& failure) {
     ring = failure.error();
   }
@@ -229,7 +230,7 @@ asio::awaitable<void> LocalEngine::hear_of_nodes(std::promise<Result<LoadedRing>
 
 Result<LocalEngine::LoadedRing> LocalEngine::wait_for_nodes() {
   std::promise<Result<LoadedRing>> loaded;
-  asio::post(head_thread_.context(), [&] { head_tasks_.spawn("wait for nodes", hear_of_nodes(loaded)); });
+  asio::post(head_thread_.context(), [&] { head_tasks_.spawn("wait for nodes", await_nodes(loaded)); });
   return loaded.get_future().get();
 }
 
@@ -264,7 +265,7 @@ uint32_t LocalEngine::host_page_count(uint32_t page_count) const {
 Result<void> LocalEngine::start_ring(uint32_t page_count) {
   const auto page_size = static_cast<uint32_t>(options_.page_size);
   const uint64_t capacity = uint64_t{page_count} * page_size;
-  const uint32_t wanted = front_.model_info().context_length;
+  const uint32_t wanted = engine_proxy_.model_info().context_length;
   const auto context = static_cast<uint32_t>(std::min<uint64_t>(wanted, capacity));
   if (context < wanted) {
     log::warn("the KV cache holds {} tokens: requests are limited to them instead of {}", context, wanted);
@@ -284,9 +285,9 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
                                   .max_batch_tokens = max_batch_tokens(options_),
                                   .vocab_size = static_cast<uint32_t>(config_.vocab_size),
                                   .host_page_count = head.scheduler.host_page_count,
-                                  .drawable_vocab = drawable_vocab_};
+                                  .sampling_vocab = sampling_vocab_};
 
-  const sched::RingShape shape{static_cast<uint32_t>(options_.pp_size), head.scheduler.window, bounds, head.watchdog};
+  const sched::RingConfig shape{static_cast<uint32_t>(options_.pp_size), head.scheduler.window, bounds, head.watchdog};
   async::Runtime& runtime = head_thread_.runtime();
   RETURN_IF_ERROR(node_->make_stages(runtime, shape, fingerprint_));
   {
@@ -300,12 +301,12 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
       coordinator_->on_lost([this](const std::string& reason) { ring_->head().break_ring(reason); });
     });
   } else {
-    former_ = std::make_unique<sched::InProcessFormer>(runtime, node_->stages(), shape);
-    ring_ = std::make_unique<sched::Ring>(runtime, head, *former_);
+    ring_builder_ = std::make_unique<sched::InProcessRingBuilder>(runtime, node_->stages(), shape);
+    ring_ = std::make_unique<sched::Ring>(runtime, head, *ring_builder_);
   }
   ring_->start();
-  front_.set_awaited("");
-  front_.set_engine(ring_->head());
+  engine_proxy_.set_awaited("");
+  engine_proxy_.set_engine(ring_->head());
   log::info("KV cache: {} pages of {} tokens; context {}; window of {} micro-batches", page_count, page_size, context,
             head.scheduler.window);
   return {};

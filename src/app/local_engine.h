@@ -18,15 +18,15 @@
 #include "cluster/coordinator.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
-#include "sched/ring.h"
+#include "sched/head/ring.h"
 
 namespace millrace::app {
 
 /// Where this process stands among the nodes of a ring.
-struct ClusterPlace {
+struct ClusterOptions {
   int32_t node_count = 1;
   int32_t node_rank = 0;
-  comm::TcpEndpoint address;               ///< where the node of the head listens for the others
+  comm::TcpEndpoint address;  ///< where the node of the head listens for the others
 };
 
 /// The node of the head: the head's thread, the stages of this node, and, with several nodes, the coordinator that
@@ -36,7 +36,8 @@ class LocalEngine {
   /// Of the model in `options.model_path`; nothing is loaded yet. `vocab_size`: ids that the tokenizer knows. Errors
   /// name the file or flag at fault.
   [[nodiscard]] static Result<std::unique_ptr<LocalEngine>> create(const EngineOptions& options,
-                                                                  const ClusterPlace& place, size_t vocab_size);
+                                                                   const ClusterOptions& cluster_options,
+                                                                   size_t vocab_size);
   ~LocalEngine();
   LocalEngine(const LocalEngine&) = delete;
   LocalEngine& operator=(const LocalEngine&) = delete;
@@ -51,48 +52,49 @@ class LocalEngine {
   /// From any thread: what the page stores of all stages count, those of other nodes as they reported them last.
   [[nodiscard]] std::vector<cache::StageStoreStats> store_stats() const;
   /// From any thread: how decode steps came to the devices of this node's stages.
-  [[nodiscard]] std::vector<sched::StageDecodeSteps> decode_steps() const;
+  [[nodiscard]] std::vector<sched::StageGraphStats> graph_stats() const;
   /// From any thread, with several nodes: connections to the control port that were refused or turned away.
   [[nodiscard]] std::optional<uint64_t> control_refusals() const;
   /// From any thread: the nodes of the ring, by rank; none before they are known.
   [[nodiscard]] std::vector<cluster::NodeInfo> nodes() const;
   /// From the first moment; not ready, and says why, until the ring turns.
-  [[nodiscard]] sched::Engine& engine() { return front_; }
+  [[nodiscard]] sched::Engine& engine() { return engine_proxy_; }
 
  private:
-  LocalEngine(const EngineOptions& options, const ClusterPlace& place, model::ModelConfig config, size_t vocab_size);
+  LocalEngine(const EngineOptions& options, const ClusterOptions& cluster_options, model::ModelConfig config,
+              size_t vocab_size);
   [[nodiscard]] Result<void> load();
   [[nodiscard]] Result<std::vector<model::LayerRange>> layer_ranges(const NodeStagesOptions& node) const;
   [[nodiscard]] std::vector<model::LayerRange> stages_of_nodes() const;
   [[nodiscard]] std::vector<cluster::Assignment> assignments() const;
-  [[nodiscard]] Result<void> call_nodes();
-  void tell_layers(const std::vector<model::LayerRange>& ranges);
+  [[nodiscard]] Result<void> open_coordinator();
+  void send_layers(const std::vector<model::LayerRange>& ranges);
   [[nodiscard]] sched::ModelInfo model_info() const;
   using LoadedRing = cluster::Coordinator::LoadedRing;
-  [[nodiscard]] asio::awaitable<void> hear_of_nodes(std::promise<Result<LoadedRing>>& loaded);
+  [[nodiscard]] asio::awaitable<void> await_nodes(std::promise<Result<LoadedRing>>& loaded);
   [[nodiscard]] Result<LoadedRing> wait_for_nodes();
   [[nodiscard]] Result<uint32_t> page_count();
   [[nodiscard]] uint32_t host_page_count(uint32_t page_count) const;
   [[nodiscard]] Result<void> start_ring(uint32_t page_count);
 
   const EngineOptions options_;
-  const ClusterPlace place_;
+  const ClusterOptions cluster_options_;
   model::ModelConfig config_;  // whether its embedding is tied is known once the checkpoint is open
-  const uint32_t drawable_vocab_;
-  StartingEngine front_;
+  const uint32_t sampling_vocab_;
+  StartingEngine engine_proxy_;
   mutable std::mutex interrupt_mutex_;
-  std::atomic<bool> interrupted_ = false;                 // set under interrupt_mutex_
-  std::string compute_;                                   // of this node, once loaded; guarded by interrupt_mutex_
-  const sched::LocalStages* stages_ = nullptr;            // of this node, once made; guarded by interrupt_mutex_
+  std::atomic<bool> interrupted_ = false;       // set under interrupt_mutex_
+  std::string compute_;                         // of this node, once loaded; guarded by interrupt_mutex_
+  const sched::LocalStages* stages_ = nullptr;  // of this node, once made; guarded by interrupt_mutex_
   std::unique_ptr<model::Checkpoint> checkpoint_;
   std::unique_ptr<NodeStages> node_;
   std::string fingerprint_;  // of all stages of the ring; empty: there is no store
   double largest_node_ = 1;  // layers of the node that has most, per layer of this one
   async::IoThread head_thread_{"head"};
   async::TaskGroup head_tasks_{head_thread_.runtime()};
-  std::stop_source interruption_;                        // of the lookup of this node's own name
-  std::unique_ptr<cluster::Coordinator> coordinator_;    // null with one node; made under interrupt_mutex_
-  std::unique_ptr<sched::InProcessFormer> former_;       // null with several
+  std::stop_source interruption_;                              // of the lookup of this node's own name
+  std::unique_ptr<cluster::Coordinator> coordinator_;          // null with one node; made under interrupt_mutex_
+  std::unique_ptr<sched::InProcessRingBuilder> ring_builder_;  // null with several
   std::unique_ptr<sched::Ring> ring_;
 };
 

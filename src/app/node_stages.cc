@@ -28,7 +28,7 @@ Result<tensor::DType> compute_dtype(const std::string& name) {
 }
 
 constexpr size_t kOutputBuffers = 2;
-constexpr size_t kMostFurtherBuffers = 4;
+constexpr size_t kMaxExtraBuffers = 4;
 /// Parts of the memory that is available beside weights and scratch, for the KV cache. A GPU's is the server's alone.
 constexpr double kFractionOfHost = 0.5;
 constexpr double kFractionOfGpu = 0.9;
@@ -78,10 +78,10 @@ int32_t threads_per_stage(int32_t threads, int32_t stage_count) {
 Result<model::ModelConfig> stage_config(model::ModelConfig config, const NodeStagesOptions& node) {
   const auto wanted = model::parse_quantization(node.quantization);
   if (wanted.has_error()) return wanted.error();
-  const auto chosen = model::choose_quantization(config.quantization, *wanted);
+  const auto chosen = model::resolve_quantization(config.quantization, *wanted);
   if (chosen.has_error()) return chosen.error();
   config.quantization = *chosen;
-  if (*wanted != model::Quantization::kNone) config.keeps_unquantized = false;
+  if (*wanted != model::Quantization::kNone) config.keeps_unquantized_projections = false;
   return config;
 }
 
@@ -121,28 +121,28 @@ NodeStages::NodeStages(const model::ModelConfig& config, const NodeStagesOptions
 Result<std::unique_ptr<NodeStages>> NodeStages::load(const model::Checkpoint& checkpoint,
                                                      const model::ModelConfig& config,
                                                      const NodeStagesOptions& options) {
-  const auto held = stage_config(config, options);
-  if (held.has_error()) return held.error();
-  std::unique_ptr<NodeStages> stages(new NodeStages(*held, options));
+  const auto loaded_config = stage_config(config, options);
+  if (loaded_config.has_error()) return loaded_config.error();
+  std::unique_ptr<NodeStages> stages(new NodeStages(*loaded_config, options));
   RETURN_IF_ERROR(stages->load_all(checkpoint));
   return stages;
 }
 
 NodeStages::~NodeStages() {
   join();
-  log_decode_steps();
+  log_graph_stats();
   stages_.reset();
 }
 
 // What /metrics says of the stages of the head's node.
-void NodeStages::log_decode_steps() const {
+void NodeStages::log_graph_stats() const {
   for (size_t i = 0; i < parts_.size(); ++i) {
-    if (!parts_[i].decode_steps) continue;
-    const tensor::DecodeSteps::Counts counts = parts_[i].decode_steps->counts();
+    if (!parts_[i].graph_stats) continue;
+    const tensor::GraphStats::Counts counts = parts_[i].graph_stats->counts();
     std::string text;
     for (size_t step = 0; step < counts.size(); ++step) {
       if (counts[step] == 0) continue;
-      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", tensor::kDecodeStepNames[step], counts[step]);
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", tensor::kGraphOutcomeNames[step], counts[step]);
     }
     if (!text.empty()) log::info("{}: decode steps by what became of their graphs: {}", stage_name(i), text);
   }
@@ -186,7 +186,7 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
     } catch (const std::runtime_error& short_of_memory) {
       return make_error(ErrorCode::kExhausted, "{}: {}", stage_name(i), short_of_memory.what());
     }
-    if (!part.backend->is_host()) part.decode_steps = part.model->decode_steps();
+    if (!part.backend->is_host()) part.graph_stats = part.model->graph_stats();
     if (const auto& fingerprint = part.model->fingerprint()) part.fingerprint = fingerprint->to_string();
     part.thread = std::make_unique<async::IoThread>(stage_name(i));
     const model::StageSpan& span = options_.spans[i];
@@ -204,7 +204,8 @@ Result<void> NodeStages::make_backends() {
     if (backend.has_error()) return backend.error();
     if (options_.nccl == "on") {
       const tensor::ChannelSupport support = (*backend)->channel_support();
-      const std::string missing = support.device.empty() ? "it computes in memory of the host" : support.missing;
+      const std::string missing =
+          support.device.empty() ? "it computes in memory of the host" : support.unavailable_reason;
       if (!missing.empty()) {
         return make_error(ErrorCode::kUnavailable, "--nccl on: {}: {}", stage_name(parts_.size()), missing);
       }
@@ -244,7 +245,8 @@ std::map<std::string, NodeStages::Shared> NodeStages::memories() const {
     shared.page_bytes += parts_[i].model->page_bytes(options_.page_size);
     if (backend.is_host()) continue;
     // Behind another node's stage; only there NCCL is asked for.
-    const bool receives = i == 0 && !options_.spans[i].first && parts_[i].backend->channel_support().missing.empty();
+    const bool receives =
+        i == 0 && !options_.spans[i].first && parts_[i].backend->channel_support().unavailable_reason.empty();
     wanted[memory.name] += sched::ModelRunner::device_bytes(*parts_[i].model, receives);
   }
   for (auto& [name, shared] : memories) shared.available_bytes -= std::min(shared.available_bytes, wanted[name]);
@@ -253,10 +255,10 @@ std::map<std::string, NodeStages::Shared> NodeStages::memories() const {
 
 /// A stage whose neighbour reads its activations in place can be ahead of it by no more than it has buffers: as many as
 /// the window lets wait. On the host what is never written to takes no memory.
-size_t NodeStages::output_buffers(size_t part, const sched::RingShape& shape) const {
+size_t NodeStages::output_buffers(size_t part, const sched::RingConfig& shape) const {
   const bool is_read_in_place = part + 1 < parts_.size() && parts_[part].backend->is_host();
   const size_t depth = shape.window - std::min<size_t>(shape.window, shape.stage_count);
-  return kOutputBuffers + (is_read_in_place ? std::min(depth, kMostFurtherBuffers) : 0);
+  return kOutputBuffers + (is_read_in_place ? std::min(depth, kMaxExtraBuffers) : 0);
 }
 
 uint64_t NodeStages::page_capacity(double fraction) const {
@@ -343,7 +345,7 @@ Result<void> NodeStages::allocate_cache(size_t index, const sched::StageBounds& 
   return {};
 }
 
-Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingShape& shape,
+Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingConfig& shape,
                                      const std::string& fingerprint) {
   RETURN_IF_ERROR(check_room(shape.bounds.page_count));
   RETURN_IF_ERROR(check_host_room(shape.bounds.host_page_count));
@@ -360,7 +362,7 @@ Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingS
     if (store.has_error()) return store.error();
     part.store = std::move(*store);
     runtimes.push_back(&part.thread->runtime());
-    const sched::ModelRunner::Options runner{.vocab_size = shape.bounds.drawable_vocab,
+    const sched::ModelRunner::Options runner{.vocab_size = shape.bounds.sampling_vocab,
                                              .host_page_count = shape.bounds.host_page_count,
                                              .activations_to_host = i + 1 == parts_.size(),
                                              .output_buffers = output_buffers(i, shape)};
@@ -380,7 +382,7 @@ Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingS
   return {};
 }
 
-void NodeStages::unmake_stages() {
+void NodeStages::destroy_stages() {
   join();
   for (Part& part : parts_) {
     part.model = std::exchange(part.runner, nullptr)->release_model();

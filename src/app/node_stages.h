@@ -11,26 +11,26 @@
 #include "base/result.h"
 #include "model/stage_model.h"
 #include "app/page_storage.h"
-#include "sched/local_stages.h"
-#include "sched/model_runner.h"
+#include "sched/stage/local_stages.h"
+#include "sched/stage/model_runner.h"
 #include "tensor/backend.h"
 
 namespace millrace::app {
 
 /// What the stages of one node need to know to be loaded.
 struct NodeStagesOptions {
-  std::vector<model::StageSpan> spans;   ///< of this node's stages
-  StageId first;                         ///< the first one's index in the ring
-  std::string dtype = "auto";            ///< auto, bf16, f32
+  std::vector<model::StageSpan> spans;  ///< of this node's stages
+  StageId first;                        ///< the first one's index in the ring
+  std::string dtype = "auto";           ///< auto, bf16, f32
   DeviceKind device = DeviceKind::kCpu;
   bool cuda_graphs = true;
-  std::string cuda_products = "auto";    ///< instruction of products on a GPU: auto, wgmma, mma
-  bool divide_gpu = false;               ///< stages that share a GPU get equal parts of its multiprocessors
-  std::string nccl = "auto";             ///< activations to other nodes' GPUs: auto, on, off
-  std::string cpu_isa = "auto";          ///< of the CPU kernels; auto: the best there is
-  std::string quantization = "none";     ///< none (as the checkpoint is), w8, w8a8, w8a8_int8, mxint8
-  int32_t threads = 0;                   ///< over all stages of the node; 0: one per CPU
-  bool pin_threads = false;              ///< each of them on a CPU of its own
+  std::string cuda_products = "auto";  ///< instruction of products on a GPU: auto, wgmma, mma
+  bool divide_gpu = false;             ///< stages that share a GPU get equal parts of its multiprocessors
+  std::string nccl = "auto";           ///< activations to other nodes' GPUs: auto, on, off
+  std::string cpu_isa = "auto";        ///< of the CPU kernels; auto: the best there is
+  std::string quantization = "none";   ///< none (as the checkpoint is), w8, w8a8, w8a8_int8, mxint8
+  int32_t threads = 0;                 ///< over all stages of the node; 0: one per CPU
+  bool pin_threads = false;            ///< each of them on a CPU of its own
   int32_t max_batch_tokens = 0;
   int32_t page_size = 0;
   int32_t context_length = 0;  ///< tokens of the longest sequence
@@ -86,11 +86,11 @@ class NodeStages {
   [[nodiscard]] std::vector<std::string> contents() const;
   /// Allocates the caches, opens the stores and makes the loops' host. `control` outlives it. `fingerprint`: of the
   /// contents() of all stages of the ring, since a page follows from the layers before it too.
-  [[nodiscard]] Result<void> make_stages(async::Runtime& control, const sched::RingShape& shape,
+  [[nodiscard]] Result<void> make_stages(async::Runtime& control, const sched::RingConfig& shape,
                                          const std::string& fingerprint);
   /// Undoes make_stages(), but for the weights: it may be called anew, with another shape. No loop runs. Blocks until
   /// the links that end have done so.
-  void unmake_stages();
+  void destroy_stages();
   [[nodiscard]] bool made() const { return stages_ != nullptr; }
   [[nodiscard]] sched::LocalStages& stages() { return *stages_; }
   /// Waits until the stages' threads have no work left.
@@ -103,15 +103,15 @@ class NodeStages {
     sched::ModelRunner* runner = nullptr;      // of stages_
     std::unique_ptr<cache::PageStore> store;
     std::unique_ptr<async::IoThread> thread;
-    std::string fingerprint;  // when there is a store
-    std::shared_ptr<const tensor::DecodeSteps> decode_steps;  // where the device may record them
+    std::string fingerprint;                                // when there is a store
+    std::shared_ptr<const tensor::GraphStats> graph_stats;  // where the device may record them
   };
 
   NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options);
   [[nodiscard]] std::string stage_name(size_t index) const;
-  [[nodiscard]] size_t output_buffers(size_t part, const sched::RingShape& shape) const;
+  [[nodiscard]] size_t output_buffers(size_t part, const sched::RingConfig& shape) const;
   [[nodiscard]] std::string stages_name() const;
-  void log_decode_steps() const;
+  void log_graph_stats() const;
   [[nodiscard]] Result<void> load_all(const model::Checkpoint& checkpoint);
   [[nodiscard]] Result<void> make_backends();
   [[nodiscard]] Result<void> check_weights_fit() const;

@@ -11,7 +11,7 @@ constexpr std::string_view kPlainScheme = "redis://";
 constexpr std::string_view kTlsScheme = "rediss://";
 
 /// PATH, HOST, HOST:PORT, [ADDRESS] or [ADDRESS]:PORT.
-bool read_place(std::string_view text, cache::RedisStoreOptions& redis) {
+bool parse_address(std::string_view text, cache::RedisStoreOptions& redis) {
   size_t end = text.size();
   if (text.starts_with('[')) {
     end = text.find(']');
@@ -42,11 +42,11 @@ Result<cache::RedisStoreOptions> redis_options(const StorageOptions& options) {
   redis.ttl_s = static_cast<int64_t>(std::ceil(options.ttl_s));  // 0 would be for ever
   redis.tls = options.tls;
   redis.tls.enabled = options.wants_tls();
-  std::string_view place = options.address;
+  std::string_view address = options.address;
   for (const std::string_view scheme : {kPlainScheme, kTlsScheme}) {
-    if (place.starts_with(scheme)) place.remove_prefix(scheme.size());
+    if (address.starts_with(scheme)) address.remove_prefix(scheme.size());
   }
-  if (read_place(place, redis)) return redis;
+  if (parse_address(address, redis)) return redis;
   return make_error(ErrorCode::kInvalidArgument,
                     "--hicache-storage-address: '{}' is not HOST:PORT, [ADDRESS]:PORT, either with rediss:// before "
                     "it, nor the path of a socket",

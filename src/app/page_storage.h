@@ -3,16 +3,16 @@
 #include <memory>
 #include <string>
 
-#include "cache/page_store.h"
+#include "cache/store/page_store.h"
 
 namespace millrace::app {
 
 /// The page store behind the host tier, as the flags describe it.
 struct StorageOptions {
-  std::string backend;  ///< file, redis; empty: none
-  std::string path;     ///< file: the directory
-  double size_gb = 16;  ///< file: what one stage's pages may take
-  std::string address;  ///< redis: HOST:PORT or [ADDRESS]:PORT, with TLS rediss:// before; or a Unix socket's path
+  std::string backend;    ///< file, redis; empty: none
+  std::string path;       ///< file: the directory
+  double size_gb = 16;    ///< file: what one stage's pages may take
+  std::string address;    ///< redis: HOST:PORT or [ADDRESS]:PORT, with TLS rediss:// before; or a Unix socket's path
   cache::TlsOptions tls;  ///< redis: `enabled` follows from the address
   std::string user;
   std::string password;

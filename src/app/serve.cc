@@ -13,15 +13,15 @@
 #include "server/observe/observer.h"
 #include "server/observe/stage_metrics.h"
 #include "server/server.h"
-#include "text/chat_template.h"
-#include "text/tokenizer.h"
+#include "text/chat_template/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace millrace::app {
 namespace {
 
 using namespace std::chrono_literals;
 /// For the clients of requests that a lost device has ended to hear of it.
-constexpr auto kLastWords = 1s;
+constexpr auto kStopTimeout = 1s;
 using ChatTemplatePtr = std::shared_ptr<const text::ChatTemplate>;
 using SpecialTokens = text::ChatTemplate::SpecialTokens;
 
@@ -82,12 +82,12 @@ std::string model_name(const ServeFlags& flags) {
 Result<std::vector<std::string>> read_api_keys(const std::string& path) {
   const auto text = read_text_file(path);
   if (text.has_error()) return make_error(ErrorCode::kInvalidArgument, "--api-key-file {}", text.error().message);
-  constexpr std::string_view kBlank = " \t\r";
+  constexpr std::string_view kWhitespace = " \t\r";
   std::vector<std::string> keys;
   std::istringstream lines(*text);
   for (std::string line; std::getline(lines, line);) {
-    const size_t begin = line.find_first_not_of(kBlank);
-    if (begin != std::string::npos) keys.push_back(line.substr(begin, line.find_last_not_of(kBlank) + 1 - begin));
+    const size_t begin = line.find_first_not_of(kWhitespace);
+    if (begin != std::string::npos) keys.push_back(line.substr(begin, line.find_last_not_of(kWhitespace) + 1 - begin));
   }
   if (keys.empty()) return make_error(ErrorCode::kInvalidArgument, "--api-key-file {}: there is no key in it", path);
   return keys;
@@ -104,12 +104,12 @@ void write_nodes(JsonWriter& json, const std::vector<cluster::NodeInfo>& nodes) 
 
 /// Each connection is a descriptor, and so are links, files and the rest.
 void raise_descriptor_limit(size_t max_connections) {
-  constexpr rlim_t kOthers = 256;
+  constexpr rlim_t kOtherDescriptors = 256;
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   (void)setrlimit(RLIMIT_NOFILE, &limit);
-  if (limit.rlim_max >= max_connections + kOthers) return;
+  if (limit.rlim_max >= max_connections + kOtherDescriptors) return;
   log::warn("--max-connections {} is more than {} descriptors allow (ulimit -Hn)", max_connections, limit.rlim_max);
 }
 
@@ -138,7 +138,7 @@ Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, c
   if (ready) log::info("ready");
   const int received = signals.wait();
   if (const auto reason = lost_device()) {
-    front.stop(kLastWords);
+    front.stop(kStopTimeout);
     return Error{ErrorCode::kUnavailable, *reason};
   }
   log::info("{}: draining for up to {} s", signal_name(received),
@@ -191,10 +191,10 @@ Result<void> serve(const ServeFlags& flags) {
     server::append_link_metrics(out, parts->link_stats());
     server::append_control_metrics(out, parts->control_refusals());
     server::append_store_metrics(out, parts->store_stats());
-    server::append_decode_metrics(out, parts->decode_steps());
+    server::append_decode_metrics(out, parts->graph_stats());
   };
   service.extra_info = [nodes = engine->get()](JsonWriter& json) { write_nodes(json, nodes->nodes()); };
-  server::observe(service, options);
+  server::add_observer_routes(service, options);
   {
     server::Server front(options, std::move(service));
     RETURN_IF_ERROR(run(**engine, front, signals, flags, options.served_model_name));

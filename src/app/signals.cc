@@ -9,7 +9,7 @@ namespace millrace::app {
 namespace {
 
 /// What the default action is, which the system keeps from the first process of a container.
-void end_at_once(int signal) {
+void exit_immediately(int signal) {
   _exit(128 + signal);
 }
 
@@ -27,9 +27,9 @@ Signals::Signals() {
     boost::system::error_code ignored;
     signals_.clear(ignored);  // the default action from now on
     if (getpid() == 1) {
-      for (const int next : {SIGTERM, SIGINT}) std::signal(next, end_at_once);
+      for (const int next : {SIGTERM, SIGINT}) std::signal(next, exit_immediately);
     }
-    has_come_ = true;
+    has_fired_ = true;
     received_.set_value(signal);
     if (action_) action_();
   });
@@ -47,12 +47,14 @@ void Signals::on_first(std::function<void()> action) {
   std::promise<void> taken;
   boost::asio::post(thread_.context(), [&] {
     action_ = std::move(action);
-    if (has_come_ && action_) action_();
+    if (has_fired_ && action_) action_();
     taken.set_value();
   });
   taken.get_future().get();
 }
 
-const char* signal_name(int signal) { return signal == SIGINT ? "SIGINT" : "SIGTERM"; }
+const char* signal_name(int signal) {
+  return signal == SIGINT ? "SIGINT" : "SIGTERM";
+}
 
 }  // namespace millrace::app

@@ -30,7 +30,7 @@ class Signals {
   boost::asio::signal_set signals_{thread_.context(), SIGTERM, SIGINT};
   std::promise<int> received_;
   std::future<int> first_ = received_.get_future();
-  bool has_come_ = false;             // on the thread, as the next
+  bool has_fired_ = false;  // on the thread, as the next
   std::function<void()> action_;
 };
 

@@ -35,8 +35,8 @@ SimulateFlags complete(SimulateFlags flags, const sim::Cluster& cluster) {
   return flags;
 }
 
-std::vector<sim::Setting> combinations(const SimulateFlags& flags) {
-  std::vector<sim::Setting> settings;
+std::vector<sim::ExperimentConfig> combinations(const SimulateFlags& flags) {
+  std::vector<sim::ExperimentConfig> settings;
   for (const int32_t pp_size : flags.pp_sizes) {
     for (const std::string& chunking : flags.chunkings) {
       for (const uint32_t chunk_size : flags.chunk_sizes) {
@@ -60,7 +60,7 @@ Result<double> baseline_s(const sim::Cluster& cluster, const SimulateFlags& flag
   double best = 0;
   if (!cluster.measured_stages.empty()) return best;
   for (const uint32_t size : kBaselineChunks) {
-    sim::Setting setting;
+    sim::ExperimentConfig setting;
     setting.chunk_size = size;
     const auto result = sim::run_experiment(cluster, setting, workload, flags.workload.seed);
     if (result.has_error()) return result.error();
@@ -88,7 +88,7 @@ void print_header(const SimulateFlags& flags) {
   fmt::print("\n");
 }
 
-void print_row(const SimulateFlags& flags, const sim::Setting& setting, const sim::ExperimentResult& result,
+void print_row(const SimulateFlags& flags, const sim::ExperimentConfig& setting, const sim::ExperimentResult& result,
                double efficiency) {
   fmt::print(
       "{:>3} {:>5} {:>10} {:>6} {:>6} {:>9.2f} {:>9.0f} {:>9.1f} {:>6} {:>10} {:>7.1f}% {:>8.2f} {:>8.2f} "
@@ -106,7 +106,7 @@ void print_row(const SimulateFlags& flags, const sim::Setting& setting, const si
   std::fflush(stdout);
 }
 
-void write_row(JsonWriter& json, const SimulateFlags& flags, const sim::Setting& setting,
+void write_row(JsonWriter& json, const SimulateFlags& flags, const sim::ExperimentConfig& setting,
                const sim::ExperimentResult& result, double efficiency) {
   json.begin_object().member("pp_size", setting.pp_size).member("async_batch_depth", setting.async_batch_depth);
   json.member("chunking", name_of(setting.chunking)).member("chunk_size", setting.chunk_size);
@@ -124,8 +124,8 @@ void write_row(JsonWriter& json, const SimulateFlags& flags, const sim::Setting&
 }
 
 /// Of each pp size, where there was a choice.
-void print_fastest(const std::vector<std::pair<sim::Setting, double>>& makespans) {
-  std::map<int32_t, std::pair<const sim::Setting*, double>> fastest;
+void print_fastest(const std::vector<std::pair<sim::ExperimentConfig, double>>& makespans) {
+  std::map<int32_t, std::pair<const sim::ExperimentConfig*, double>> fastest;
   std::map<int32_t, size_t> count;
   for (const auto& [setting, makespan_s] : makespans) {
     auto& best = fastest.try_emplace(setting.pp_size, &setting, makespan_s).first->second;
@@ -145,7 +145,7 @@ void print_fastest(const std::vector<std::pair<sim::Setting, double>>& makespans
 
 /// What a setting's line in the plot is called: all that varies but the horizontal axis; in a whole sweep, which has
 /// too much of that, each way of chunking at its best.
-std::string series_name(const SimulateFlags& flags, const sim::Setting& setting) {
+std::string series_name(const SimulateFlags& flags, const sim::ExperimentConfig& setting) {
   std::string name(name_of(setting.chunking));
   if (flags.sweep) return name + " at its best";
   if (flags.plot_x != "pp" && flags.pp_sizes.size() > 1) name += fmt::format(", pp {}", setting.pp_size);
@@ -155,13 +155,13 @@ std::string series_name(const SimulateFlags& flags, const sim::Setting& setting)
   return name;
 }
 
-double plot_place(const SimulateFlags& flags, const sim::Setting& setting) {
+double plot_position(const SimulateFlags& flags, const sim::ExperimentConfig& setting) {
   if (flags.plot_x == "pp") return setting.pp_size;
   return flags.plot_x == "chunk" ? setting.chunk_size : setting.smoothing;
 }
 
 /// As /stop_profile leaves it.
-std::string trace_of(const sim::Setting& setting, const sim::PlanRecords& records) {
+std::string trace_of(const sim::ExperimentConfig& setting, const sim::PlanRecords& records) {
   std::string out;
   server::TraceWriter writer(setting.pp_size, setting.pp_size + setting.async_batch_depth);
   writer.begin(out);
@@ -184,7 +184,7 @@ Result<void> check_feasible(const sim::Cluster& cluster, const SimulateFlags& fl
     const auto stages = cluster.divide(pp_size);
     if (stages.has_error()) return stages.error();
   }
-  for (const sim::Arrival& arrival : workload.arrivals) {
+  for (const sim::RequestArrival& arrival : workload.arrivals) {
     if (uint64_t{arrival.input_length} + arrival.output_length > cluster.context_length) {
       return make_error(ErrorCode::kInvalidArgument, "a request of {} + {} tokens does not fit the context of {}",
                         arrival.input_length, arrival.output_length, cluster.context_length);
@@ -227,8 +227,8 @@ Result<void> simulate(const SimulateFlags& given) {
   size_t failed = 0;
   std::optional<Error> error;  // of the first of those
   const auto begin = std::chrono::steady_clock::now();
-  std::vector<std::pair<sim::Setting, double>> makespans;
-  for (const sim::Setting& setting : combinations(flags)) {
+  std::vector<std::pair<sim::ExperimentConfig, double>> makespans;
+  for (const sim::ExperimentConfig& setting : combinations(flags)) {
     sim::PlanRecords records;
     const auto result = sim::run_experiment(*cluster, setting, *workload, flags.workload.seed,
                                             flags.trace.empty() ? nullptr : &records);
@@ -240,7 +240,7 @@ Result<void> simulate(const SimulateFlags& given) {
     if (result->failed_count() == 0) makespans.emplace_back(setting, result->makespan_s);
     if (failed == 0) error = result->first_error();
     failed += result->failed_count();
-    double& most = lines[series_name(flags, setting)][plot_place(flags, setting)];
+    double& most = lines[series_name(flags, setting)][plot_position(flags, setting)];
     most = std::max(most, 100 * efficiency);
     if (!flags.trace.empty()) trace = trace_of(setting, records);
   }

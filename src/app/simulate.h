@@ -30,9 +30,9 @@ struct SimulateFlags {
   double client_latency_ms = 1;    ///< with a limit of concurrency: Workload::client_latency_s
   sim::ServiceGoal goal;
   std::filesystem::path result_file;  ///< the table as JSON; empty: none
-  std::filesystem::path plot;   ///< empty: none
-  std::filesystem::path trace;  ///< of the last combination; empty: none
-  std::string plot_x = "pp";    ///< pp, chunk, smoothing
+  std::filesystem::path plot;         ///< empty: none
+  std::filesystem::path trace;        ///< of the last combination; empty: none
+  std::string plot_x = "pp";          ///< pp, chunk, smoothing
 };
 
 /// Declares the flags on the subcommand.

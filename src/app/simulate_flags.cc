@@ -7,8 +7,8 @@ namespace millrace::app {
 namespace {
 
 /// Of tokens: varied and behind a prefix they still are numbers of 32 bits.
-constexpr uint32_t kMostTokens = 1 << 30;
-constexpr uint32_t kMostRequests = 1 << 24;
+constexpr uint32_t kMaxTokens = 1 << 30;
+constexpr uint32_t kMaxRequests = 1 << 24;
 
 void add_setting_flags(CLI::App& command, SimulateFlags& flags) {
   command.add_option("--cluster", flags.cluster, "File that describes the cluster (see bench/clusters)")->required();
@@ -37,7 +37,8 @@ void add_setting_flags(CLI::App& command, SimulateFlags& flags) {
                   "How far a chunk follows what is computed (default: 0.75; --sweep: 0.5, 0.75, 1)")
       ->delimiter(',')
       ->check(number_range(0.0, 1.0));
-  command.add_option("--pp-async-batch-depth", flags.async_batch_depths, "Micro-batches in flight beyond one per stage")
+  command
+      .add_option("--pp-async-batch-depth", flags.async_batch_depths, "Micro-batches in flight beyond one per stage")
       ->delimiter(',')
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
@@ -50,19 +51,19 @@ void add_setting_flags(CLI::App& command, SimulateFlags& flags) {
 
 void add_workload_flags(CLI::App& command, sim::WorkloadOptions& workload) {
   command.add_option("--num-prompts", workload.requests, "Requests")
-      ->check(CLI::Range(1u, kMostRequests))
+      ->check(CLI::Range(1u, kMaxRequests))
       ->capture_default_str();
   command.add_option("--request-rate", workload.rate_per_s, "Poisson arrivals per second; 0: all at once")
       ->check(number_range(0.0, 0.0) | number_range(1e-3, 1e6))
       ->capture_default_str();
   command.add_option("--input-len", workload.input_length, "Prompt tokens")
-      ->check(CLI::Range(1u, kMostTokens))
+      ->check(CLI::Range(1u, kMaxTokens))
       ->capture_default_str();
   command.add_option("--output-len", workload.output_length, "Tokens to draw")
-      ->check(CLI::Range(1u, kMostTokens))
+      ->check(CLI::Range(1u, kMaxTokens))
       ->capture_default_str();
   command.add_option("--prefix-len", workload.prefix_length, "Prompt tokens before those, common to many requests")
-      ->check(CLI::Range(0u, kMostTokens))
+      ->check(CLI::Range(0u, kMaxTokens))
       ->capture_default_str();
   command.add_option("--num-prefixes", workload.prefix_count, "Different ones, drawn at random")
       ->check(CLI::Range(1, 1 << 20))
@@ -76,7 +77,7 @@ void add_workload_flags(CLI::App& command, sim::WorkloadOptions& workload) {
       ->check(number_range(0.0, 1.0))
       ->capture_default_str();
   command.add_option("--long-input-len", workload.long_input_length, "Prompt tokens of those")
-      ->check(CLI::Range(1u, kMostTokens))
+      ->check(CLI::Range(1u, kMaxTokens))
       ->capture_default_str();
   command.add_option("--seed", workload.seed, "Of arrivals, lengths, jitter and the order of events")
       ->capture_default_str();

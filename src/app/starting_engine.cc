@@ -33,9 +33,9 @@ bool StartingEngine::abort(const std::string& request_id) {
   return engine != nullptr && engine->abort(request_id);
 }
 
-asio::awaitable<Result<void>> StartingEngine::flush_cache(async::Runtime& runtime, async::Duration patience) {
+asio::awaitable<Result<void>> StartingEngine::flush_cache(async::Runtime& runtime, async::Duration timeout) {
   Result<void> result = make_error(ErrorCode::kUnavailable, "not ready: {}", status().reason);
-  if (sched::Engine* engine = engine_.load()) result = co_await engine->flush_cache(runtime, patience);
+  if (sched::Engine* engine = engine_.load()) result = co_await engine->flush_cache(runtime, timeout);
   co_return result;
 }
 

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <string>
 
-#include "sched/engine.h"
+#include "sched/head/engine.h"
 
 namespace millrace::app {
 
@@ -25,7 +25,7 @@ class StartingEngine final : public sched::Engine {
   [[nodiscard]] Result<std::unique_ptr<sched::TokenStream>> submit(sched::GenerateRequest request,
                                                                    async::Runtime& runtime) override;
   bool abort(const std::string& request_id) override;
-  [[nodiscard]] asio::awaitable<Result<void>> flush_cache(async::Runtime& runtime, async::Duration patience) override;
+  [[nodiscard]] asio::awaitable<Result<void>> flush_cache(async::Runtime& runtime, async::Duration timeout) override;
   bool pause(sched::PauseMode mode) override;
   bool resume() override;
   [[nodiscard]] const sched::RingStats* ring_stats() const override;

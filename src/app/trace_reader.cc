@@ -40,7 +40,9 @@ int64_t nanoseconds(double us) {
   constexpr double kFurthestUs = 1e15;  // thirty years
   return std::llround(std::clamp(us, -kFurthestUs, kFurthestUs) * 1000);
 }
-int64_t time_ns(const object& from, std::string_view key) { return nanoseconds(number(from, key)); }
+int64_t time_ns(const object& from, std::string_view key) {
+  return nanoseconds(number(from, key));
+}
 
 class Reader {
  public:
@@ -112,10 +114,10 @@ class Reader {
   }
 
   Found& found_of(const object& args) {
-    const auto generation = static_cast<uint32_t>(count(args, "generation"));
+    const auto epoch = static_cast<uint32_t>(count(args, "generation"));
     const uint64_t plan = count(args, "plan");
     Found& found = records_[{generation, plan}];
-    found.record.generation = Generation(generation);
+    found.record.epoch = RingEpoch(epoch);
     found.record.plan = PlanId(plan);
     return found;
   }
@@ -124,7 +126,7 @@ class Reader {
 };
 
 /// A file that ends early lacks the end of its last event and of the array.
-void mend(std::string& text) {
+void close_truncated_json(std::string& text) {
   const size_t last_whole = text.rfind("},\n");
   text.resize(last_whole == std::string::npos ? 0 : last_whole + 1);
   text += "\n]";
@@ -137,7 +139,7 @@ Result<RecordedRing> read_trace(std::string text) {
   simdjson::dom::array events;
   const bool complete = parser.parse(text).get(events) == simdjson::SUCCESS;
   if (!complete) {
-    mend(text);
+    close_truncated_json(text);
     if (const auto failure = parser.parse(text).get(events); failure != simdjson::SUCCESS) {
       return make_error(ErrorCode::kData, "not a JSON array of events: {}", simdjson::error_message(failure));
     }

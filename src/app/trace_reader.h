@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "sched/plan_record.h"
+#include "sched/plan/plan_record.h"
 
 namespace millrace::app {
 
@@ -14,7 +14,7 @@ struct RecordedRing {
   size_t window = 0;
   uint64_t lost_plans = 0;
   bool complete = true;                    ///< false: the file ends early, as when the server was killed
-  std::vector<sched::PlanRecord> records;  ///< in order of generation and plan, each with every stage's times
+  std::vector<sched::PlanRecord> records;  ///< in order of epoch and plan, each with every stage's times
 };
 
 /// Errors: kData, when the text is not JSON or not such a trace.

@@ -8,7 +8,7 @@
 #include <iterator>
 
 #include "base/text_file.h"
-#include "sched/bubbles.h"
+#include "sched/head/bubbles.h"
 
 namespace millrace::app {
 namespace {
@@ -18,21 +18,21 @@ using sched::StageSpan;
 using sched::WaitCause;
 
 constexpr std::array<std::string_view, sched::kWaitCauseCount> kCauseLabels = {
-    "  uneven micro-batches", "  late activations", "  head late",          "  nothing to do",
+    "  uneven micro-batches", "  late activations",    "  head late",     "  nothing to do",
     "  fill and drain",       "  own loop, or no CPU", "idle: no request"};
 
-/// Sums up one generation: its records in order.
-class GenerationSummary {
+/// Sums up one epoch: its records in order.
+class EpochSummary {
  public:
-  GenerationSummary(std::vector<PlanRecord>::iterator begin, std::vector<PlanRecord>::iterator end, TraceSummary& into)
+  EpochSummary(std::vector<PlanRecord>::iterator begin, std::vector<PlanRecord>::iterator end, TraceSummary& into)
       : begin_(begin), end_(end), into_(into) {}
 
   void add() {
     const int64_t span_begin = begin_->sent_ns;
     const int64_t span_end = std::prev(end_)->output_ns;
     into_.span_ns += span_end - span_begin;
-    ++into_.generation_count;
-    for (auto at = begin_ + 1; at != end_; ++at) sched::explain_waits(*(at - 1), *at);
+    ++into_.epoch_count;
+    for (auto at = begin_ + 1; at != end_; ++at) sched::attribute_waits(*(at - 1), *at);
     for (size_t s = 0; s < into_.stages.size(); ++s) add_stage(s, span_begin, span_end);
   }
 
@@ -47,7 +47,7 @@ class GenerationSummary {
       found.busy_ns += span.end_ns - span.begin_ns;
       found.wait += span.wait;
       if (at == begin_ || span.wait.bubble_ns() == 0) continue;
-      into_.longest.push_back({s, at->generation, at->plan, (at - 1)->stages[s].end_ns, span.wait});
+      into_.longest.push_back({s, at->epoch, at->plan, (at - 1)->stages[s].end_ns, span.wait});
     }
     const PlanRecord& last = *std::prev(end_);
     add_bubble(s, last, last.stages[s].end_ns, span_end - last.stages[s].end_ns, found);
@@ -61,7 +61,7 @@ class GenerationSummary {
     sched::WaitTimes wait;
     wait[WaitCause::kFillDrain] = length_ns;
     found.wait += wait;
-    into_.longest.push_back({s, record.generation, record.plan, begin_ns, wait});
+    into_.longest.push_back({s, record.epoch, record.plan, begin_ns, wait});
   }
 
   const std::vector<PlanRecord>::iterator begin_;
@@ -119,9 +119,8 @@ void append_table(std::string& out, const TraceSummary& summary) {
   if (std::ranges::any_of(summary.stages, [](const Stage& stage) { return stage.unexplained_ns != 0; })) {
     append_row(out, "error of the clocks", summary, [](const Stage& stage) { return stage.unexplained_ns; });
   }
-  append_row(out, "sum", summary, [](const Stage& stage) {
-    return stage.busy_ns + stage.wait.total_ns() + stage.unexplained_ns;
-  });
+  append_row(out, "sum", summary,
+             [](const Stage& stage) { return stage.busy_ns + stage.wait.total_ns() + stage.unexplained_ns; });
 }
 
 void append_longest(std::string& out, const TraceSummary& summary, int64_t origin_ns) {
@@ -137,8 +136,7 @@ void append_longest(std::string& out, const TraceSummary& summary, int64_t origi
       causes += fmt::format("{} {}", sched::kWaitCauseNames[i], duration(ns));
     }
     fmt::format_to(std::back_inserter(out), "{:>12}{:>8}{:>6}{:>10}{:>12}  {}\n", duration(bubble.begin_ns - origin_ns),
-                   bubble.stage, bubble.generation.value(), bubble.plan.value(), duration(bubble.wait.bubble_ns()),
-                   causes);
+                   bubble.stage, bubble.epoch.value(), bubble.plan.value(), duration(bubble.wait.bubble_ns()), causes);
   }
 }
 
@@ -149,9 +147,9 @@ TraceSummary summarize(RecordedRing ring, size_t longest_count) {
   summary.stages.resize(ring.stage_count);
   std::vector<PlanRecord>& records = ring.records;
   for (auto begin = records.begin(); begin != records.end();) {
-    const auto end = std::find_if(begin, records.end(),
-                                  [&](const PlanRecord& record) { return record.generation != begin->generation; });
-    GenerationSummary(begin, end, summary).add();
+    const auto end =
+        std::find_if(begin, records.end(), [&](const PlanRecord& record) { return record.epoch != begin->epoch; });
+    EpochSummary(begin, end, summary).add();
     begin = end;
   }
   for (const PlanRecord& record : records) {
@@ -161,8 +159,7 @@ TraceSummary summarize(RecordedRing ring, size_t longest_count) {
     summary.head_ns += record.sent_ns - record.schedule_ns + record.booked_ns - record.output_ns;
   }
   summary.length_variation = length_variation(records, ring.stage_count);
-  std::ranges::sort(summary.longest, std::greater<>(),
-                           [](const Bubble& bubble) { return bubble.wait.bubble_ns(); });
+  std::ranges::sort(summary.longest, std::greater<>(), [](const Bubble& bubble) { return bubble.wait.bubble_ns(); });
   summary.longest.resize(std::min(summary.longest.size(), longest_count));
   return summary;
 }
@@ -171,9 +168,9 @@ std::string format_report(const RecordedRing& ring, const TraceSummary& summary)
   std::string out;
   const auto print = [&](std::string_view line) { out += line; };
   const auto count = static_cast<int64_t>(ring.records.size());
-  print(fmt::format("{} micro-batches ({} prefill and {} decode tokens) on {} stages in {}, {} generation{}\n", count,
+  print(fmt::format("{} micro-batches ({} prefill and {} decode tokens) on {} stages in {}, {} epoch{}\n", count,
                     summary.prefill_tokens, summary.decode_tokens, ring.stage_count, duration(summary.span_ns),
-                    summary.generation_count, summary.generation_count == 1 ? "" : "s"));
+                    summary.epoch_count, summary.epoch_count == 1 ? "" : "s"));
   if (!ring.complete) print("the file ends early: the profile was not stopped\n");
   if (ring.lost_plans > 0) print(fmt::format("{} micro-batches are missing: they came too fast\n", ring.lost_plans));
   if (count == 0) return out;

@@ -10,8 +10,8 @@ namespace millrace::app {
 
 struct Bubble {
   size_t stage = 0;
-  Generation generation;
-  PlanId plan;             ///< the one that ended it
+  RingEpoch epoch;
+  PlanId plan;  ///< the one that ended it
   int64_t begin_ns = 0;
   sched::WaitTimes wait;
 };
@@ -24,8 +24,8 @@ struct TraceSummary {
     sched::WaitTimes wait;
     int64_t unexplained_ns = 0;
   };
-  int64_t span_ns = 0;          ///< from the first plan's sending to the last output, summed over generations
-  size_t generation_count = 0;
+  int64_t span_ns = 0;  ///< from the first plan's sending to the last output, summed over epochs
+  size_t epoch_count = 0;
   uint64_t prefill_tokens = 0;
   uint64_t decode_tokens = 0;
   double length_variation = 0;  ///< mean difference of neighbours' lengths on a stage, by the mean length

@@ -49,7 +49,7 @@ class Host final : public cluster::StageHost {
       if (node.has_error()) return node.error();
       node_ = std::move(*node);
     } else if (assignment.memory_fraction != loaded_->memory_fraction) {
-      unmake();
+      destroy();
       capacity_.reset();
     }
     loaded_ = assignment;
@@ -63,7 +63,7 @@ class Host final : public cluster::StageHost {
                                      const std::string& fingerprint) override {
     if (!node_) return make_error(ErrorCode::kInternal, "nothing is loaded");
     const Purpose purpose{what_loops_follow_from(assignment), pages, fingerprint};
-    if (purpose != made_for_) unmake();
+    if (purpose != made_for_) destroy();
     if (!node_->made()) {
       const auto made = node_->make_stages(control_, cluster::ring_shape(assignment, config_, pages), fingerprint);
       if (made.has_error()) {
@@ -99,7 +99,7 @@ class Host final : public cluster::StageHost {
     assignment = what_loops_follow_from(std::move(assignment));
     assignment.stage_count = 0;
     assignment.window = 0;
-    assignment.drawable_vocab = 0;
+    assignment.sampling_vocab = 0;
     assignment.watchdog_ns = 0;
     return assignment;
   }
@@ -133,8 +133,8 @@ class Host final : public cluster::StageHost {
     return NodeStages::load(checkpoint_, config_, options);
   }
 
-  void unmake() {
-    if (node_->made()) node_->unmake_stages();
+  void destroy() {
+    if (node_->made()) node_->destroy_stages();
     made_for_.reset();
   }
 
@@ -165,7 +165,7 @@ Result<void> run_worker(const ServeFlags& flags) {
   if (config.has_error()) return config.error();
   auto checkpoint = model::Checkpoint::open(flags.engine.model_path);
   if (checkpoint.has_error()) return checkpoint.error();
-  RETURN_IF_ERROR(model::untie_other_head(**checkpoint, *config));
+  RETURN_IF_ERROR(model::untie_separate_head(**checkpoint, *config));
 
   async::IoThread control("control");
   std::atomic<bool> interrupted = false;

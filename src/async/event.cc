@@ -46,6 +46,8 @@ asio::awaitable<void> Event::wait_uncancelled() const {
   if (state->failure) std::rethrow_exception(state->failure);
 }
 
-bool Event::is_set() const { return state_->done; }
+bool Event::is_set() const {
+  return state_->done;
+}
 
 }  // namespace millrace::async

@@ -65,8 +65,7 @@ class Mailbox {
 
  private:
   struct State {
-    State(Runtime& runtime, size_t bound)
-        : executor(runtime.executor()), capacity(bound), not_empty(runtime) {}
+    State(Runtime& runtime, size_t bound) : executor(runtime.executor()), capacity(bound), not_empty(runtime) {}
     asio::any_io_executor executor;
     const size_t capacity;
     std::mutex mutex;

@@ -15,7 +15,7 @@ namespace millrace::async {
 namespace {
 
 /// Blocks for as long as the resolver likes, unless `flags` has AI_NUMERICHOST.
-Result<SocketAddresses> ask_resolver(const std::string& host, uint16_t port, int flags) {
+Result<SocketAddresses> run_query(const std::string& host, uint16_t port, int flags) {
   addrinfo hints{};
   hints.ai_flags = flags | AI_NUMERICSERV;
   hints.ai_socktype = SOCK_STREAM;
@@ -44,46 +44,46 @@ boost::asio::ip::tcp::endpoint SocketAddress::endpoint() const {
   return endpoint;
 }
 
-struct NameLookup::Flight {
+struct NameLookup::Query {
   std::mutex mutex;
   std::condition_variable_any answered;
   std::optional<Result<SocketAddresses>> answer;  // guarded by mutex
 };
 
-std::shared_ptr<NameLookup::Flight> NameLookup::join_flight() {
+std::shared_ptr<NameLookup::Query> NameLookup::join_query() {
   const std::lock_guard lock(mutex_);
-  if (!flight_) {
-    auto flight = std::make_shared<Flight>();
-    std::thread([flight, host = host_, port = port_, flags = flags_] {
+  if (!query_) {
+    auto query = std::make_shared<Query>();
+    std::thread([query, host = host_, port = port_, flags = flags_] {
       name_thread("name lookup");
-      auto answer = ask_resolver(host, port, flags);
-      const std::lock_guard answering(flight->mutex);
-      flight->answer = std::move(answer);
-      flight->answered.notify_all();
+      auto answer = run_query(host, port, flags);
+      const std::lock_guard answering(query->mutex);
+      query->answer = std::move(answer);
+      query->answered.notify_all();
     }).detach();
-    flight_ = std::move(flight);
+    query_ = std::move(query);
   }
-  return flight_;
+  return query_;
 }
 
-Result<SocketAddresses> NameLookup::wait_for(std::chrono::milliseconds patience, const std::stop_token& stop) {
-  if (auto numeric = ask_resolver(host_, port_, AI_NUMERICHOST)) return numeric;
-  std::shared_ptr<Flight> flight;
+Result<SocketAddresses> NameLookup::wait_for(std::chrono::milliseconds timeout, const std::stop_token& stop) {
+  if (auto numeric = run_query(host_, port_, AI_NUMERICHOST)) return numeric;
+  std::shared_ptr<Query> query;
   try {
-    flight = join_flight();
+    query = join_query();
   } catch (const std::system_error& failure) {
     return make_error(ErrorCode::kUnavailable, "the name '{}' cannot be looked up: no thread for it: {}", host_,
                       failure.what());
   }
-  std::unique_lock waiting(flight->mutex);
-  (void)flight->answered.wait_for(waiting, stop, patience, [&flight] { return flight->answer.has_value(); });
-  if (!flight->answer) {
+  std::unique_lock waiting(query->mutex);
+  (void)query->answered.wait_for(waiting, stop, timeout, [&query] { return query->answer.has_value(); });
+  if (!query->answer) {
     const auto code = stop.stop_requested() ? ErrorCode::kAborted : ErrorCode::kTimeout;
     return make_error(code, "the name '{}' has not been looked up yet", host_);
   }
   const std::lock_guard lock(mutex_);
-  if (flight_ == flight) flight_.reset();
-  return *flight->answer;
+  if (query_ == query) query_.reset();
+  return *query->answer;
 }
 
 }  // namespace millrace::async

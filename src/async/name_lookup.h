@@ -33,19 +33,19 @@ class NameLookup {
   NameLookup(std::string host, uint16_t port, int flags = 0) : host_(std::move(host)), port_(port), flags_(flags) {}
 
   /// One address at least; at once where the host is an address itself. Errors: kTimeout, no answer has come within
-  /// `patience`, and the next call waits for the same one; kAborted, `stop` was requested; kUnavailable, there is none,
+  /// `timeout`, and the next call waits for the same one; kAborted, `stop` was requested; kUnavailable, there is none,
   /// and why.
-  [[nodiscard]] Result<SocketAddresses> wait_for(std::chrono::milliseconds patience, const std::stop_token& stop = {});
+  [[nodiscard]] Result<SocketAddresses> wait_for(std::chrono::milliseconds timeout, const std::stop_token& stop = {});
 
  private:
-  struct Flight;
-  [[nodiscard]] std::shared_ptr<Flight> join_flight();
+  struct Query;
+  [[nodiscard]] std::shared_ptr<Query> join_query();
 
   const std::string host_;
   const uint16_t port_;
   const int flags_;
   std::mutex mutex_;
-  std::shared_ptr<Flight> flight_;  // under way, or answered and not taken; guarded by mutex_
+  std::shared_ptr<Query> query_;  // under way, or answered and not taken; guarded by mutex_
 };
 
 }  // namespace millrace::async

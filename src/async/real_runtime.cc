@@ -58,6 +58,8 @@ void IoThread::join() {
   if (thread_.joinable()) thread_.join();
 }
 
-IoThread::~IoThread() { join(); }
+IoThread::~IoThread() {
+  join();
+}
 
 }  // namespace millrace::async

@@ -23,6 +23,9 @@ struct RuntimeClock {
 };
 using TimePoint = RuntimeClock::time_point;
 
+/// Returns nanoseconds since the clock's epoch.
+inline int64_t nanoseconds(TimePoint at) { return at.time_since_epoch().count(); }
+
 enum class TimerId : uint64_t {};
 
 /// Time and execution for everything above the operating system: coroutines name neither an io_context nor a timer.

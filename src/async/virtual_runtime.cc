@@ -70,7 +70,9 @@ bool VirtualWorld::advance(TimePoint until) {
 
 VirtualThread::~VirtualThread() = default;
 
-asio::any_io_executor VirtualThread::executor() { return VirtualExecutor(*this); }
+asio::any_io_executor VirtualThread::executor() {
+  return VirtualExecutor(*this);
+}
 
 TimerId VirtualThread::arm(TimePoint when, std::function<void()> callback) {
   const uint64_t id = world_.next_timer_++;

@@ -15,7 +15,9 @@ asio::awaitable<bool> WaitList::wait() {
   return wait_impl(std::nullopt);
 }
 
-asio::awaitable<bool> WaitList::wait_until(TimePoint deadline) { return wait_impl(deadline); }
+asio::awaitable<bool> WaitList::wait_until(TimePoint deadline) {
+  return wait_impl(deadline);
+}
 
 asio::awaitable<bool> WaitList::wait_impl(std::optional<TimePoint> deadline) {
   auto initiation = [this, deadline](auto handler) {

@@ -24,8 +24,8 @@ template <class... Args>
 // Test programs include Catch2, which has a CHECK of its own.
 #undef CHECK
 /// Programmer errors: always on. CHECK(condition) or CHECK(condition, "found {}, wanted {}", a, b).
-#define CHECK(condition, ...)                                                                               \
-  do {                                                                                                      \
-    if (!(condition)) [[unlikely]]                                                                          \
+#define CHECK(condition, ...)                                                                           \
+  do {                                                                                                  \
+    if (!(condition)) [[unlikely]]                                                                      \
       ::millrace::detail::check_failed_with(__FILE__, __LINE__, #condition __VA_OPT__(, ) __VA_ARGS__); \
   } while (false)

@@ -30,10 +30,10 @@ using SequenceId = Id<struct SequenceTag, uint64_t>;
 using SlotId = Id<struct SlotTag, uint32_t>;
 /// A stage's index in the ring, 0 first.
 using StageId = Id<struct StageTag, uint32_t>;
-/// A plan's number within one generation of the ring, from 0 without gaps.
+/// A plan's number within one epoch of the ring, from 0 without gaps.
 using PlanId = Id<struct PlanTag, uint64_t>;
-/// Counts the rings that a head has formed; messages of another generation are dropped.
-using Generation = Id<struct GenerationTag, uint32_t>;
+/// Counts the rings that a head has formed; messages of another epoch are dropped.
+using RingEpoch = Id<struct RingEpochTag, uint32_t>;
 
 /// A token of the vocabulary. Plain, since it is data that kernels read, not a handle.
 using TokenId = int32_t;

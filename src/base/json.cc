@@ -46,7 +46,7 @@ void append_json_string(std::string& out, std::string_view text) {
   while (at < text.size()) {
     const auto byte = static_cast<unsigned char>(text[at]);
     if (byte >= 0x80) {
-      const Utf8Step step = utf8_step(text.substr(at));
+      const DecodedUtf8 step = decode_utf8(text.substr(at));
       if (!step.valid) {
         out.append(text, done, at - done);
         out += kReplacementUtf8;
@@ -66,8 +66,12 @@ void append_json_string(std::string& out, std::string_view text) {
   out += '"';
 }
 
-void append_json_number(std::string& out, double value) { append_floating(out, value); }
-void append_json_number(std::string& out, float value) { append_floating(out, value); }
+void append_json_number(std::string& out, double value) {
+  append_floating(out, value);
+}
+void append_json_number(std::string& out, float value) {
+  append_floating(out, value);
+}
 
 void JsonWriter::separate() {
   if (need_comma_) out_ += ',';
@@ -122,9 +126,8 @@ JsonWriter& JsonWriter::value(float number) {
 JsonWriter& JsonWriter::integer(bool is_signed, uint64_t as_signed_bits, uint64_t as_unsigned) {
   separate();
   char buffer[24];
-  const auto end = is_signed
-                       ? std::to_chars(buffer, buffer + sizeof buffer, static_cast<int64_t>(as_signed_bits))
-                       : std::to_chars(buffer, buffer + sizeof buffer, as_unsigned);
+  const auto end = is_signed ? std::to_chars(buffer, buffer + sizeof buffer, static_cast<int64_t>(as_signed_bits))
+                             : std::to_chars(buffer, buffer + sizeof buffer, as_unsigned);
   out_.append(buffer, end.ptr);
   return *this;
 }

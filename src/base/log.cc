@@ -43,8 +43,8 @@ Result<Level> parse_level(std::string_view name) {
   if (name == "warn" || name == "warning") return Level::kWarn;
   if (name == "error") return Level::kError;
   if (name == "off") return Level::kOff;
-  return make_error(ErrorCode::kInvalidArgument,
-                    "log level '{}' is not one of trace, debug, info, warn, error, off", name);
+  return make_error(ErrorCode::kInvalidArgument, "log level '{}' is not one of trace, debug, info, warn, error, off",
+                    name);
 }
 
 void configure(Level level, bool json_lines) {
@@ -53,7 +53,9 @@ void configure(Level level, bool json_lines) {
   if (json_lines) logger().set_pattern(R"({"time":"%Y-%m-%dT%H:%M:%S.%f%z","level":"%l","message":%v})");
 }
 
-bool enabled(Level level) { return logger().should_log(to_spdlog(level)); }
+bool enabled(Level level) {
+  return logger().should_log(to_spdlog(level));
+}
 
 void write(Level level, fmt::string_view format, fmt::format_args args) {
   std::string message = fmt::vformat(format, args);

@@ -51,6 +51,11 @@ class ErrorException : public std::runtime_error {
 template <class T>
 using Result = boost::system::result<T, Error>;
 
+/// Throws ErrorException.
+[[noreturn]] inline void throw_error(ErrorCode code, std::string message) {
+  throw ErrorException(Error{code, std::move(message)});
+}
+
 template <class... Args>
 Error make_error(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
   return Error{code, fmt::format(format, std::forward<Args>(args)...)};
@@ -59,8 +64,8 @@ Error make_error(ErrorCode code, fmt::format_string<Args...> format, Args&&... a
 }  // namespace millrace
 
 /// Returns the Error of a Result expression from the enclosing function, or goes on.
-#define RETURN_IF_ERROR(expression)                                      \
-  do {                                                                   \
+#define RETURN_IF_ERROR(expression)                                           \
+  do {                                                                        \
     if (auto&& return_if_error_ = (expression); return_if_error_.has_error()) \
-      return std::move(return_if_error_).error();                        \
+      return std::move(return_if_error_).error();                             \
   } while (false)

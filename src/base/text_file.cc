@@ -19,7 +19,7 @@ Error unreadable(ErrorCode code, const std::filesystem::path& path, int error) {
 
 }  // namespace
 
-ErrorCode code_of_failed_open(const std::filesystem::path& path, int error) {
+ErrorCode open_error_code(const std::filesystem::path& path, int error) {
   std::error_code ignored;
   return error == ENOENT && !std::filesystem::is_symlink(path, ignored) ? ErrorCode::kNotFound : ErrorCode::kData;
 }
@@ -28,7 +28,7 @@ Result<std::string> read_text_file(const std::filesystem::path& path) {
   const std::unique_ptr<std::FILE, Closer> file(std::fopen(path.c_str(), "rb"));
   if (!file) {
     const int error = errno;
-    return unreadable(code_of_failed_open(path, error), path, error);
+    return unreadable(open_error_code(path, error), path, error);
   }
   std::string text;
   std::array<char, 64u << 10> block;

@@ -15,6 +15,6 @@ namespace millrace {
 [[nodiscard]] Result<std::string> read_optional_text_file(const std::filesystem::path& path);
 
 /// Which of the two errors it is that opening `path` failed with `error`, an errno.
-[[nodiscard]] ErrorCode code_of_failed_open(const std::filesystem::path& path, int error);
+[[nodiscard]] ErrorCode open_error_code(const std::filesystem::path& path, int error);
 
 }  // namespace millrace

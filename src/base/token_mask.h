@@ -37,12 +37,12 @@ class TokenMask {
     for (const uint32_t word : words_) count += static_cast<size_t>(std::popcount(word));
     return count;
   }
-  /// The lowest ids in it, `most` of them at most.
-  [[nodiscard]] std::vector<TokenId> members(size_t most) const {
+  /// The lowest ids in it, `limit` of them at most.
+  [[nodiscard]] std::vector<TokenId> members(size_t limit) const {
     std::vector<TokenId> members;
     for (size_t i = 0; i < words_.size(); ++i) {
       for (uint32_t rest = words_[i]; rest != 0; rest &= rest - 1) {
-        if (members.size() == most) return members;
+        if (members.size() == limit) return members;
         members.push_back(static_cast<TokenId>(i * kBits + static_cast<size_t>(std::countr_zero(rest))));
       }
     }

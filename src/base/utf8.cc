@@ -23,7 +23,7 @@ Lead classify(unsigned char byte) {
 
 }  // namespace
 
-Utf8Step utf8_step(std::string_view text) {
+DecodedUtf8 decode_utf8(std::string_view text) {
   if (text.empty()) return {};
   const auto first = static_cast<unsigned char>(text[0]);
   if (first < 0x80) return {first, 1, true, false};
@@ -61,7 +61,7 @@ void append_utf8(std::string& out, char32_t code_point) {
 
 bool is_valid_utf8(std::string_view text) {
   while (!text.empty()) {
-    const Utf8Step step = utf8_step(text);
+    const DecodedUtf8 step = decode_utf8(text);
     if (!step.valid) return false;
     text.remove_prefix(step.length);
   }
@@ -72,7 +72,7 @@ std::string replace_invalid_utf8(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
-    const Utf8Step step = utf8_step(text);
+    const DecodedUtf8 step = decode_utf8(text);
     if (step.valid) {
       out.append(text.substr(0, step.length));
     } else {

@@ -12,7 +12,7 @@ inline constexpr std::string_view kReplacementUtf8 = "\xEF\xBF\xBD";
 
 /// One decoding step: `length` bytes (at least 1 for non-empty input) form a code point, or, when `valid` is false,
 /// the longest prefix of an ill-formed sequence that one U+FFFD replaces (Unicode 15, section 3.9, best practice).
-struct Utf8Step {
+struct DecodedUtf8 {
   char32_t code_point = 0;
   uint8_t length = 0;
   bool valid = false;
@@ -20,7 +20,7 @@ struct Utf8Step {
   bool truncated = false;
 };
 
-[[nodiscard]] Utf8Step utf8_step(std::string_view text);
+[[nodiscard]] DecodedUtf8 decode_utf8(std::string_view text);
 void append_utf8(std::string& out, char32_t code_point);
 [[nodiscard]] bool is_valid_utf8(std::string_view text);
 /// A copy in which every ill-formed sequence is replaced by U+FFFD.

@@ -17,9 +17,9 @@ enum class CopyKind : uint8_t {
   kPersist,  ///< host page → store
   kProbe,    ///< how many of the keys, from the first on, the store has
   kFetch,    ///< store → host page, from the first key on until one is missing
-  kHold,     ///< no copy: how many of the host pages, from the first on, hold what has been stored or fetched
+  kVerify,   ///< no copy: how many of the host pages, from the first on, hold what has been stored or fetched
 };
-inline constexpr uint8_t kCopyKinds = 6;
+inline constexpr uint8_t kCopyKindCount = 6;
 
 /// Pages that every stage copies between its tiers; the vectors that the kind uses are of equal length.
 struct PageCopy {
@@ -28,7 +28,7 @@ struct PageCopy {
   std::vector<PageId> device;    ///< load and store
   std::vector<HostPageId> host;  ///< all but probe
   std::vector<PageKey> keys;     ///< persist, probe and fetch
-  CopyId since{0};               ///< hold: the hold before; who has answered another one last was not there meanwhile
+  CopyId previous_verify{0};     ///< hold: the hold before; who has answered another one last was not there meanwhile
 
   [[nodiscard]] size_t page_count() const { return kind == CopyKind::kProbe ? keys.size() : host.size(); }
 };

@@ -17,10 +17,10 @@ PrefixCache::PrefixCache(const PrefixCacheOptions& options)
       pool_(options.page_count),
       host_pool_(options.host_page_count),
       tree_(options.page_size),
-      next_copy_(options.first_copy) {
+      next_copy_(options.first_copy_id) {
   CHECK(options.share_prefixes || options.host_page_count == 0, "host pages without shared prefixes");
   CHECK(options.host_page_count > 0 || !options.has_store, "a store without host pages");
-  if (options.host_page_count > 0) ask_what_is_held();
+  if (options.host_page_count > 0) request_verification();
 }
 
 RadixTree::Match PrefixCache::match(std::string_view salt, std::span<const TokenId> tokens) const {
@@ -28,13 +28,13 @@ RadixTree::Match PrefixCache::match(std::string_view salt, std::span<const Token
 }
 
 bool PrefixCache::make_room(size_t count) {
-  while (pool_.free_count() + saving_pages_ < count) {
+  while (pool_.free_count() + write_back_pages_ < count) {
     const NodeId victim = tree_.next_device_victim();
     if (victim == kNoNode) break;
     if (options_.write_policy == WritePolicy::kWriteBack && tree_.host_page(victim) == kNoHostPage) {
-      if (save(victim, count - pool_.free_count() - saving_pages_)) continue;
+      if (write_back(victim, count - pool_.free_count() - write_back_pages_)) continue;
       // What is being saved is colder than this one and will make way for it on the host.
-      if (saving_pages_ > 0) break;
+      if (write_back_pages_ > 0) break;
     }
     std::vector<PageId> device;
     std::vector<HostPageId> host;
@@ -49,13 +49,13 @@ bool PrefixCache::make_room(size_t count) {
 
 // A victim, and those above it whose turn comes when it is gone, go to the host first; their device pages can be had
 // when all stages have stored them. False when the host has no room.
-bool PrefixCache::save(NodeId victim, size_t count) {
+bool PrefixCache::write_back(NodeId victim, size_t count) {
   PageCopy copy{.kind = CopyKind::kStore};
   std::vector<NodeId> nodes;
   for (NodeId node = victim; node != kNoNode && nodes.size() < count;) {
     if (tree_.host_page(node) != kNoHostPage) break;
     tree_.pin(node);
-    const auto page = take_host_page();
+    const auto page = allocate_host_page();
     if (!page) {
       tree_.unpin(node);
       break;
@@ -67,12 +67,12 @@ bool PrefixCache::save(NodeId victim, size_t count) {
     node = tree_.device_victim_above(node);
   }
   if (nodes.empty()) return false;
-  saving_pages_ += nodes.size();
-  ask(std::move(copy), std::move(nodes), true);
+  write_back_pages_ += nodes.size();
+  request_copy(std::move(copy), std::move(nodes), true);
   return true;
 }
 
-std::optional<HostPageId> PrefixCache::take_host_page() {
+std::optional<HostPageId> PrefixCache::allocate_host_page() {
   std::vector<HostPageId> pages;
   while (!host_pool_.allocate(1, pages)) {
     tree_.evict_host(1, pages);
@@ -95,32 +95,32 @@ void PrefixCache::release_host(std::span<const HostPageId> pages) {
   }
 }
 
-bool PrefixCache::acquire(PageHolding& holding, std::string_view salt, const RadixTree::Match& match,
+bool PrefixCache::acquire(PageTable& page_table, std::string_view salt, const RadixTree::Match& match,
                           size_t page_count) {
-  CHECK(holding.node == kNoNode && holding.pages.empty(), "a holder acquires twice");
+  CHECK(page_table.node == kNoNode && page_table.pages.empty(), "a holder acquires twice");
   CHECK(page_count >= match.pages, "{} pages for a match of {}", page_count, match.pages);
   if (options_.share_prefixes) {
-    holding.node = match.node == kNoNode ? root_of(salt) : match.node;
-    tree_.lock(holding.node);
+    page_table.node = match.node == kNoNode ? root_of(salt) : match.node;
+    tree_.lock(page_table.node);
   }
-  holding.pages.resize(match.device_pages);
+  page_table.pages.resize(match.device_pages);
   NodeId node = match.device_node;
-  for (size_t i = match.device_pages; i-- > 0; node = tree_.parent(node)) holding.pages[i] = tree_.device_page(node);
+  for (size_t i = match.device_pages; i-- > 0; node = tree_.parent(node)) page_table.pages[i] = tree_.device_page(node);
   if (!make_room(page_count - match.device_pages)) {
-    if (options_.share_prefixes) tree_.unlock(holding.node);
-    holding.node = kNoNode;
-    holding.pages.clear();
+    if (options_.share_prefixes) tree_.unlock(page_table.node);
+    page_table.node = kNoNode;
+    page_table.pages.clear();
     return false;
   }
-  CHECK(pool_.allocate(page_count - match.device_pages, holding.pages));
-  holding.known_pages = match.pages;
-  load(match, std::span(holding.pages).subspan(match.device_pages, match.pages - match.device_pages));
+  CHECK(pool_.allocate(page_count - match.device_pages, page_table.pages));
+  page_table.indexed_pages = match.pages;
+  load(match, std::span(page_table.pages).subspan(match.device_pages, match.pages - match.device_pages));
   counts_.device_hit_pages += match.device_pages;
   counts_.host_hit_pages += match.pages - match.device_pages;
   counts_.missed_pages += page_count - match.pages;
   if (options_.write_policy == WritePolicy::kWriteThroughSelective) {
     for (node = match.node; match.pages > 0 && tree_.depth(node) > 0; node = tree_.parent(node)) {
-      if (tree_.use_count(node) > 1) note_new_page(node);
+      if (tree_.use_count(node) > 1) on_page_inserted(node);
     }
   }
   return true;
@@ -138,52 +138,52 @@ void PrefixCache::load(const RadixTree::Match& match, std::span<const PageId> pa
     tree_.set_device(nodes[i], pages[i]);
     tree_.pin(nodes[i]);
   }
-  ask(std::move(copy), std::move(nodes));
+  request_copy(std::move(copy), std::move(nodes));
 }
 
-bool PrefixCache::extend(PageHolding& holding) {
-  return make_room(1) && pool_.allocate(1, holding.pages);
+bool PrefixCache::extend(PageTable& page_table) {
+  return make_room(1) && pool_.allocate(1, page_table.pages);
 }
 
-void PrefixCache::publish(PageHolding& holding, std::span<const TokenId> tokens) {
+void PrefixCache::publish(PageTable& page_table, std::span<const TokenId> tokens) {
   if (!options_.share_prefixes) return;
   const size_t page_size = options_.page_size;
-  for (; (holding.known_pages + 1) * page_size <= tokens.size(); ++holding.known_pages) {
-    const PageId page = holding.pages[holding.known_pages];
-    const auto page_tokens = tokens.subspan(holding.known_pages * page_size, page_size);
+  for (; (page_table.indexed_pages + 1) * page_size <= tokens.size(); ++page_table.indexed_pages) {
+    const PageId page = page_table.pages[page_table.indexed_pages];
+    const auto page_tokens = tokens.subspan(page_table.indexed_pages * page_size, page_size);
     const size_t nodes_before = tree_.node_count();
-    const NodeId next = tree_.insert(holding.node, page_tokens, page);
-    if (tree_.node_count() > nodes_before) set_key(next, holding, page_tokens);
-    tree_.extend_lock(std::exchange(holding.node, next), next);
+    const NodeId next = tree_.insert(page_table.node, page_tokens, page);
+    if (tree_.node_count() > nodes_before) set_key(next, page_table, page_tokens);
+    tree_.extend_lock(std::exchange(page_table.node, next), next);
     const bool taken = tree_.device_page(next) == page;
-    if (taken && options_.write_policy == WritePolicy::kWriteThrough) note_new_page(next);
+    if (taken && options_.write_policy == WritePolicy::kWriteThrough) on_page_inserted(next);
   }
 }
 
-void PrefixCache::release(PageHolding& holding) {
-  std::vector<PageId> own(holding.pages.begin() + holding.known_pages, holding.pages.end());
-  NodeId node = holding.node;
-  for (size_t i = holding.known_pages; i-- > 0; node = tree_.parent(node)) {
-    if (tree_.device_page(node) != holding.pages[i]) own.push_back(holding.pages[i]);
+void PrefixCache::release(PageTable& page_table) {
+  std::vector<PageId> own(page_table.pages.begin() + page_table.indexed_pages, page_table.pages.end());
+  NodeId node = page_table.node;
+  for (size_t i = page_table.indexed_pages; i-- > 0; node = tree_.parent(node)) {
+    if (tree_.device_page(node) != page_table.pages[i]) own.push_back(page_table.pages[i]);
   }
   pool_.release(own);
-  if (holding.node != kNoNode) tree_.unlock(holding.node);
-  holding = {};
+  if (page_table.node != kNoNode) tree_.unlock(page_table.node);
+  page_table = {};
 }
 
-size_t PrefixCache::solely_held(const PageHolding& holding, const RadixTree::Match& match) const {
-  const size_t own = holding.pages.size() - holding.known_pages;
-  return holding.node == kNoNode ? own : own + tree_.solely_locked(holding.node, match.device_node);
+size_t PrefixCache::exclusively_held(const PageTable& page_table, const RadixTree::Match& match) const {
+  const size_t own = page_table.pages.size() - page_table.indexed_pages;
+  return page_table.node == kNoNode ? own : own + tree_.exclusively_locked(page_table.node, match.device_node);
 }
 
-bool PrefixCache::copies_keep_pages() const {
-  return !to_store_.empty() || std::ranges::any_of(under_way_, [](const auto& entry) {
+bool PrefixCache::copies_pin_pages() const {
+  return !to_store_.empty() || std::ranges::any_of(pending_copies_, [](const auto& entry) {
     const CopyKind kind = entry.second.copy.kind;
     return kind == CopyKind::kLoad || kind == CopyKind::kStore;
   });
 }
 
-void PrefixCache::forget_everything() {
+void PrefixCache::clear_tree() {
   std::vector<PageId> device;
   std::vector<HostPageId> host;
   tree_.clear(device, host);
@@ -193,17 +193,17 @@ void PrefixCache::forget_everything() {
 
 // While the stages are asked what they hold nothing else is under way, and of nothing it does not matter.
 bool PrefixCache::flush() {
-  const bool copies = copies_under_way() || has_copies();
+  const bool copies = has_pending_copies() || has_copies();
   if (tree_.locked() || (copies && !verifying())) return false;
-  forget_everything();
+  clear_tree();
   return true;
 }
 
 // A host page that the tree knows was filled on all stages before the ring broke, and nothing has been writing to it
 // since: only copies whose pages are not in the tree yet write to the host.
-void PrefixCache::lose_ring() {
+void PrefixCache::on_ring_lost() {
   while (!prefetches_.empty()) end_prefetch(prefetches_.begin()->first);
-  for (const auto& [id, way] : under_way_) {
+  for (const auto& [id, way] : pending_copies_) {
     if (way.copy.kind == CopyKind::kStore || way.copy.kind == CopyKind::kFetch) host_pool_.release(way.copy.host);
   }
   for (const auto& [page, given_up] : persisting_) {
@@ -211,20 +211,20 @@ void PrefixCache::lose_ring() {
   }
   std::vector<PageId> device;
   std::vector<HostPageId> host;
-  tree_.forget_device(device, host);
+  tree_.clear_device(device, host);
   host_pool_.release(host);
   pool_ = PagePool(options_.page_count);
   to_store_.clear();
   copies_.clear();
-  under_way_.clear();
+  pending_copies_.clear();
   fetching_.clear();
   after_fetches_.clear();
   storing_.clear();
   persisting_.clear();
-  saving_pages_ = 0;
+  write_back_pages_ = 0;
   prefetch_pages_ = 0;
   verifying_ = 0;
-  if (options_.host_page_count > 0) ask_what_is_held();
+  if (options_.host_page_count > 0) request_verification();
 }
 
 }  // namespace millrace::cache

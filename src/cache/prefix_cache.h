@@ -31,15 +31,15 @@ struct PrefixCacheOptions {
   uint32_t host_page_count = 0;  ///< 0: no host tier
   bool has_store = false;        ///< stages have a store behind their host tier
   WritePolicy write_policy = WritePolicy::kWriteThrough;
-  uint64_t first_copy = 1;  ///< id of the first copy; where stages outlive heads, so large that no other head has it
+  uint64_t first_copy_id = 1;  ///< id of the first copy; where stages outlive heads, so large that no other head has it
 };
 
-/// What a sequence holds: its pages in order, of which the tree knows the first `known_pages`. Plain data that only
+/// What a sequence holds: its pages in order, of which the tree knows the first `indexed_pages`. Plain data that only
 /// PrefixCache changes.
-struct PageHolding {
+struct PageTable {
   std::vector<PageId> pages;
   NodeId node = kNoNode;  ///< the last known page, locked; kNoNode: nothing is held
-  uint32_t known_pages = 0;
+  uint32_t indexed_pages = 0;
   std::vector<PageKey> keys;  ///< of the prompt's pages from `first_key` on, if prefetch() has hashed them
   uint32_t first_key = 0;
 };
@@ -56,31 +56,31 @@ class PrefixCache {
   /// Changes whenever a match may have changed.
   [[nodiscard]] uint64_t version() const { return tree_.version(); }
 
-  /// Gives `holding`, which holds nothing, the matched pages and new ones up to `page_count`. Host pages of the match
-  /// are loaded by the next plan. False, and nothing changes for the holder, when there are not enough.
-  [[nodiscard]] bool acquire(PageHolding& holding, std::string_view salt, const RadixTree::Match& match,
+  /// Gives `page_table`, which holds nothing, the matched pages and new ones up to `page_count`. Host pages of the
+  /// match are loaded by the next plan. False, and nothing changes for the holder, when there are not enough.
+  [[nodiscard]] bool acquire(PageTable& page_table, std::string_view salt, const RadixTree::Match& match,
                              size_t page_count);
-  /// One more page. False when none is free or evictable now; if saving() some will be.
-  [[nodiscard]] bool extend(PageHolding& holding);
+  /// One more page. False when none is free or evictable now; if writing_back() some will be.
+  [[nodiscard]] bool extend(PageTable& page_table);
   /// The full pages of `tokens` have been computed, or will be by plans already made: others may share them.
-  void publish(PageHolding& holding, std::span<const TokenId> tokens);
+  void publish(PageTable& page_table, std::span<const TokenId> tokens);
   /// Gives everything back; what the tree knows stays cached.
-  void release(PageHolding& holding);
+  void release(PageTable& page_table);
 
   /// Pages that can be had: free, or in the tree and in nobody's use.
   [[nodiscard]] size_t available_pages() const { return pool_.free_count() + tree_.evictable_device_pages(); }
   /// available_pages() once the match is in use. O(pages of the match that nobody uses).
-  [[nodiscard]] size_t available_beside(const RadixTree::Match& match) const {
+  [[nodiscard]] size_t available_after(const RadixTree::Match& match) const {
     return available_pages() - (match.device_pages == 0 ? 0 : tree_.evictable_above(match.device_node));
   }
-  /// Pages that only `holding` keeps from being available, but for those of the match.
-  [[nodiscard]] size_t solely_held(const PageHolding& holding, const RadixTree::Match& match) const;
+  /// Pages that only `page_table` keeps from being available, but for those of the match.
+  [[nodiscard]] size_t exclusively_held(const PageTable& page_table, const RadixTree::Match& match) const;
   /// Copies are under way that will make pages available.
-  [[nodiscard]] bool saving() const { return saving_pages_ > 0; }
+  [[nodiscard]] bool writing_back() const { return write_back_pages_ > 0; }
 
   /// A request of this id waits: looks in the store for what neither tier has of its prompt, and brings it to the host.
-  /// `holding` will be the request's, and keeps the keys.
-  void prefetch(SequenceId id, std::string_view salt, std::span<const TokenId> tokens, PageHolding& holding);
+  /// `page_table` will be the request's, and keeps the keys.
+  void prefetch(SequenceId id, std::string_view salt, std::span<const TokenId> tokens, PageTable& page_table);
   [[nodiscard]] bool prefetching(SequenceId id) const { return prefetches_.contains(id); }
   /// Prefetches whose requests wait, as far as is known here. O(prefetches); for simulation.
   [[nodiscard]] size_t wanted_prefetches() const;
@@ -90,9 +90,9 @@ class PrefixCache {
   /// Copies for the next plan to carry, in order; what is too much for it is left for the one after.
   [[nodiscard]] std::vector<PageCopy> take_copies();
   [[nodiscard]] bool has_copies() const { return !copies_.empty() || !to_store_.empty(); }
-  [[nodiscard]] bool copies_under_way() const { return !under_way_.empty(); }
+  [[nodiscard]] bool has_pending_copies() const { return !pending_copies_.empty(); }
   /// Device pages are kept by copies to or from the host, asked for or under way. O(copies).
-  [[nodiscard]] bool copies_keep_pages() const;
+  [[nodiscard]] bool copies_pin_pages() const;
   /// All stages are through with a copy; acks of copies that are not under way are kData.
   [[nodiscard]] Result<void> acknowledge(const CopyAck& ack);
 
@@ -101,7 +101,7 @@ class PrefixCache {
   /// The ring has broken. Nobody holds anything any more, and the stages forget what is on their devices. Whether all
   /// still hold their host pages is asked with the next ring's first plans; until they have answered, verifying() is
   /// true and nothing may be matched, acquired or prefetched.
-  void lose_ring();
+  void on_ring_lost();
   [[nodiscard]] bool verifying() const { return verifying_ > 0; }
 
   [[nodiscard]] const PrefixCacheCounts& counts() const { return counts_; }
@@ -111,10 +111,10 @@ class PrefixCache {
   [[nodiscard]] size_t cached_host_pages() const { return tree_.host_page_count(); }
   /// CHECKs that every page is somewhere exactly once, given what all holders hold, and that nothing is counted or kept
   /// but for them and for copies under way. O(pages); for simulation.
-  void check_invariants(std::span<const PageHolding* const> holders) const;
+  void check_invariants(std::span<const PageTable* const> holders) const;
 
  private:
-  struct UnderWay {
+  struct PendingCopy {
     PageCopy copy;
     uint32_t done = 0;          // pages good on every stage, once all have answered
     std::vector<NodeId> nodes;  // pinned on the device (load, store) or on the host (persist)
@@ -130,30 +130,30 @@ class PrefixCache {
   };
 
   [[nodiscard]] bool make_room(size_t count);
-  [[nodiscard]] std::optional<HostPageId> take_host_page();
+  [[nodiscard]] std::optional<HostPageId> allocate_host_page();
   void release_host(std::span<const HostPageId> pages);
   void persist(const std::vector<NodeId>& nodes);
   void load(const RadixTree::Match& match, std::span<const PageId> pages);
-  void note_new_page(NodeId node);
-  [[nodiscard]] bool save(NodeId victim, size_t count);
+  void on_page_inserted(NodeId node);
+  [[nodiscard]] bool write_back(NodeId victim, size_t count);
   void store(const std::vector<NodeId>& nodes);
-  void ask(PageCopy copy, std::vector<NodeId> nodes, bool frees_device = false, SequenceId request = {});
-  void finish(const UnderWay& way);
-  void finish_store(const UnderWay& way);
-  void finish_persist(const UnderWay& way);
-  void finish_probe(const UnderWay& way);
-  void finish_fetch(const UnderWay& way);
-  void ask_what_is_held();
-  void finish_hold(const UnderWay& way);
-  void forget_everything();
-  [[nodiscard]] std::vector<PageKey> keys_of(const PageHolding& holding, uint32_t first,
+  void request_copy(PageCopy copy, std::vector<NodeId> nodes, bool frees_device = false, SequenceId request = {});
+  void finish(const PendingCopy& way);
+  void finish_store(const PendingCopy& way);
+  void finish_persist(const PendingCopy& way);
+  void finish_probe(const PendingCopy& way);
+  void finish_fetch(const PendingCopy& way);
+  void request_verification();
+  void finish_verify(const PendingCopy& way);
+  void clear_tree();
+  [[nodiscard]] std::vector<PageKey> keys_of(const PageTable& page_table, uint32_t first,
                                              std::span<const TokenId> tokens, PageKey before) const;
   void skip_known(Prefetch& prefetch);
   void fetch(SequenceId id);
   void end_prefetch(SequenceId id);
   [[nodiscard]] NodeId root_of(std::string_view salt);
-  void set_key(NodeId node, const PageHolding& holding, std::span<const TokenId> tokens);
-  void check_device_pages(std::span<const PageHolding* const> holders) const;
+  void set_key(NodeId node, const PageTable& page_table, std::span<const TokenId> tokens);
+  void check_device_pages(std::span<const PageTable* const> holders) const;
   void check_host_pages() const;
   void check_copies() const;
 
@@ -164,15 +164,15 @@ class PrefixCache {
   std::vector<PageKey> keys_;     // by node; with a store only
   std::vector<NodeId> to_store_;  // new pages that the next plan stores, pinned
   std::deque<PageCopy> copies_;   // not yet sent
-  std::unordered_map<CopyId, UnderWay> under_way_;
+  std::unordered_map<CopyId, PendingCopy> pending_copies_;
   std::unordered_map<SequenceId, Prefetch> prefetches_;
   std::unordered_set<PageKey> fetching_;   // that fetches are bringing
   std::vector<SequenceId> after_fetches_;  // prefetches that want a page of those, and go on when one has ended
-  std::unordered_set<NodeId> storing_;               // nodes whose store is noted or under way
+  std::unordered_set<NodeId> storing_;     // nodes whose store is noted or under way
   std::unordered_map<HostPageId, bool> persisting_;  // true: the tree has given it up; free when the copy ends
   CopyId next_copy_;
-  CopyId last_hold_{0};  // that a plan has carried
-  size_t saving_pages_ = 0;
+  CopyId last_verify_{0};  // that a plan has carried
+  size_t write_back_pages_ = 0;
   size_t prefetch_pages_ = 0;  // host pages that fetches fill
   size_t verifying_ = 0;       // questions what is held that wait for answers
   PrefixCacheCounts counts_;

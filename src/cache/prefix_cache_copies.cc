@@ -14,7 +14,7 @@ constexpr size_t kPersistPart = 4;
 /// Pages of the copies that one plan carries, about, but for loads: a plan is one message, and its size is bounded.
 constexpr size_t kPagesPerPlan = 32768;
 /// Pages of one prompt that the store is asked for.
-constexpr size_t kMostProbed = 65536;
+constexpr size_t kMaxProbedPages = 65536;
 
 }  // namespace
 
@@ -27,23 +27,23 @@ NodeId PrefixCache::root_of(std::string_view salt) {
   return root;
 }
 
-void PrefixCache::set_key(NodeId node, const PageHolding& holding, std::span<const TokenId> tokens) {
+void PrefixCache::set_key(NodeId node, const PageTable& page_table, std::span<const TokenId> tokens) {
   if (!options_.has_store) return;
   if (keys_.size() <= node.value()) keys_.resize(node.value() + 1);
-  const size_t index = size_t{holding.known_pages} - holding.first_key;
-  const bool is_hashed = holding.known_pages >= holding.first_key && index < holding.keys.size();
-  keys_[node.value()] = is_hashed ? holding.keys[index] : child_key(keys_[tree_.parent(node).value()], tokens);
+  const size_t index = size_t{page_table.indexed_pages} - page_table.first_key;
+  const bool is_hashed = page_table.indexed_pages >= page_table.first_key && index < page_table.keys.size();
+  keys_[node.value()] = is_hashed ? page_table.keys[index] : child_key(keys_[tree_.parent(node).value()], tokens);
 }
 
-void PrefixCache::ask(PageCopy copy, std::vector<NodeId> nodes, bool frees_device, SequenceId request) {
+void PrefixCache::request_copy(PageCopy copy, std::vector<NodeId> nodes, bool frees_device, SequenceId request) {
   copy.id = next_copy_;
   next_copy_ = CopyId(next_copy_.value() + 1);
-  UnderWay way{copy, 0, std::move(nodes), frees_device, request};
-  under_way_.emplace(copy.id, std::move(way));
+  PendingCopy way{copy, 0, std::move(nodes), frees_device, request};
+  pending_copies_.emplace(copy.id, std::move(way));
   copies_.push_back(std::move(copy));
 }
 
-void PrefixCache::note_new_page(NodeId node) {
+void PrefixCache::on_page_inserted(NodeId node) {
   if (options_.host_page_count == 0 || tree_.host_page(node) != kNoHostPage) return;
   if (!storing_.insert(node).second) return;
   tree_.pin(node);
@@ -55,7 +55,7 @@ void PrefixCache::store(const std::vector<NodeId>& nodes) {
   PageCopy copy{.kind = CopyKind::kStore};
   std::vector<NodeId> stored;
   for (const NodeId node : nodes) {
-    const auto page = take_host_page();
+    const auto page = allocate_host_page();
     if (!page) {
       storing_.erase(node);
       tree_.unpin(node);
@@ -65,7 +65,7 @@ void PrefixCache::store(const std::vector<NodeId>& nodes) {
     copy.host.push_back(*page);
     stored.push_back(node);
   }
-  if (!stored.empty()) ask(std::move(copy), std::move(stored));
+  if (!stored.empty()) request_copy(std::move(copy), std::move(stored));
 }
 
 std::vector<PageCopy> PrefixCache::take_copies() {
@@ -75,7 +75,7 @@ std::vector<PageCopy> PrefixCache::take_copies() {
   for (PageCopy& copy : std::exchange(copies_, {})) {
     const bool fits = copy.kind == CopyKind::kLoad || pages < kPagesPerPlan;
     if (fits && copy.kind != CopyKind::kLoad) pages += copy.page_count();
-    if (fits && copy.kind == CopyKind::kHold) copy.since = std::exchange(last_hold_, copy.id);
+    if (fits && copy.kind == CopyKind::kVerify) copy.previous_verify = std::exchange(last_verify_, copy.id);
     if (fits) {
       taken.push_back(std::move(copy));
     } else {
@@ -86,19 +86,19 @@ std::vector<PageCopy> PrefixCache::take_copies() {
 }
 
 Result<void> PrefixCache::acknowledge(const CopyAck& ack) {
-  const auto found = under_way_.find(ack.copy);
-  if (found == under_way_.end() || ack.done > found->second.copy.page_count()) {
+  const auto found = pending_copies_.find(ack.copy);
+  if (found == pending_copies_.end() || ack.done > found->second.copy.page_count()) {
     return make_error(ErrorCode::kData, "{} pages of copy {} are acknowledged, which is not under way", ack.done,
                       ack.copy.value());
   }
-  UnderWay finished = std::move(found->second);
+  PendingCopy finished = std::move(found->second);
   finished.done = ack.done;
-  under_way_.erase(found);
+  pending_copies_.erase(found);
   finish(finished);
   return {};
 }
 
-void PrefixCache::finish(const UnderWay& way) {
+void PrefixCache::finish(const PendingCopy& way) {
   if (way.copy.kind != CopyKind::kPersist) {
     for (const NodeId node : way.nodes) tree_.unpin(node);
   }
@@ -108,11 +108,11 @@ void PrefixCache::finish(const UnderWay& way) {
     case CopyKind::kPersist: finish_persist(way); break;
     case CopyKind::kProbe: finish_probe(way); break;
     case CopyKind::kFetch: finish_fetch(way); break;
-    case CopyKind::kHold: finish_hold(way); break;
+    case CopyKind::kVerify: finish_verify(way); break;
   }
 }
 
-void PrefixCache::finish_store(const UnderWay& way) {
+void PrefixCache::finish_store(const PendingCopy& way) {
   std::vector<NodeId> stored;
   for (size_t i = 0; i < way.nodes.size(); ++i) {
     const NodeId node = way.nodes[i];
@@ -125,7 +125,7 @@ void PrefixCache::finish_store(const UnderWay& way) {
     }
   }
   counts_.stored_pages += stored.size();
-  if (way.frees_device) saving_pages_ -= way.nodes.size();
+  if (way.frees_device) write_back_pages_ -= way.nodes.size();
   if (options_.has_store && !stored.empty()) persist(stored);
 }
 
@@ -144,10 +144,10 @@ void PrefixCache::persist(const std::vector<NodeId>& nodes) {
     tree_.pin_host(node);
     persisted.push_back(node);
   }
-  if (!copy.host.empty()) ask(std::move(copy), std::move(persisted));
+  if (!copy.host.empty()) request_copy(std::move(copy), std::move(persisted));
 }
 
-void PrefixCache::finish_persist(const UnderWay& way) {
+void PrefixCache::finish_persist(const PendingCopy& way) {
   counts_.persisted_pages += way.done;
   for (size_t i = 0; i < way.copy.host.size(); ++i) {
     const auto found = persisting_.find(way.copy.host[i]);
@@ -163,12 +163,12 @@ void PrefixCache::finish_persist(const UnderWay& way) {
 
 // Of the pages from `first` on, which have these tokens and come after the one of key `before`: those that have been
 // hashed already are not hashed again.
-std::vector<PageKey> PrefixCache::keys_of(const PageHolding& holding, uint32_t first, std::span<const TokenId> tokens,
+std::vector<PageKey> PrefixCache::keys_of(const PageTable& page_table, uint32_t first, std::span<const TokenId> tokens,
                                           PageKey before) const {
   const size_t count = tokens.size() / options_.page_size;
   std::vector<PageKey> keys;
-  if (holding.first_key <= first && holding.first_key + holding.keys.size() >= first + count) {
-    const auto begin = holding.keys.begin() + (first - holding.first_key);
+  if (page_table.first_key <= first && page_table.first_key + page_table.keys.size() >= first + count) {
+    const auto begin = page_table.keys.begin() + (first - page_table.first_key);
     keys.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
     return keys;
   }
@@ -180,11 +180,11 @@ std::vector<PageKey> PrefixCache::keys_of(const PageHolding& holding, uint32_t f
 }
 
 void PrefixCache::prefetch(SequenceId id, std::string_view salt, std::span<const TokenId> tokens,
-                           PageHolding& holding) {
+                           PageTable& page_table) {
   if (!options_.has_store) return;
   const RadixTree::Match match = tree_.match(salt, tokens);
   const size_t known = size_t{match.pages} * options_.page_size;
-  const size_t pages = std::min((tokens.size() - known) / options_.page_size, kMostProbed);
+  const size_t pages = std::min((tokens.size() - known) / options_.page_size, kMaxProbedPages);
   if (pages == 0) return;
   Prefetch prefetch;
   prefetch.anchor = match.node == kNoNode ? root_of(salt) : match.node;
@@ -192,13 +192,13 @@ void PrefixCache::prefetch(SequenceId id, std::string_view salt, std::span<const
   prefetch.tokens.assign(tokens.begin() + static_cast<std::ptrdiff_t>(known),
                          tokens.begin() + static_cast<std::ptrdiff_t>(known + pages * options_.page_size));
   PageCopy copy{.kind = CopyKind::kProbe};
-  copy.keys = keys_of(holding, match.pages, prefetch.tokens, keys_[prefetch.anchor.value()]);
+  copy.keys = keys_of(page_table, match.pages, prefetch.tokens, keys_[prefetch.anchor.value()]);
   prefetch.keys = copy.keys;
-  holding.keys = copy.keys;
-  holding.first_key = match.pages;
+  page_table.keys = copy.keys;
+  page_table.first_key = match.pages;
   const bool inserted = prefetches_.emplace(id, std::move(prefetch)).second;
   CHECK(inserted, "sequence {} is prefetched twice", id.value());
-  ask(std::move(copy), {}, false, id);
+  request_copy(std::move(copy), {}, false, id);
 }
 
 void PrefixCache::stop_prefetch(SequenceId id) {
@@ -210,10 +210,10 @@ void PrefixCache::stop_prefetch(SequenceId id) {
     return;
   }
   const auto unsent = std::ranges::find_if(copies_, [&](const PageCopy& copy) {
-    return copy.kind == CopyKind::kProbe && under_way_.at(copy.id).request == id;
+    return copy.kind == CopyKind::kProbe && pending_copies_.at(copy.id).request == id;
   });
   if (unsent == copies_.end()) return;
-  under_way_.erase(unsent->id);
+  pending_copies_.erase(unsent->id);
   copies_.erase(unsent);
   end_prefetch(id);
 }
@@ -224,7 +224,7 @@ void PrefixCache::end_prefetch(SequenceId id) {
   prefetches_.erase(found);
 }
 
-void PrefixCache::finish_probe(const UnderWay& way) {
+void PrefixCache::finish_probe(const PendingCopy& way) {
   prefetches_.at(way.request).found = way.done;
   fetch(way.request);
 }
@@ -253,7 +253,7 @@ void PrefixCache::fetch(SequenceId id) {
   PageCopy copy{.kind = CopyKind::kFetch};
   const size_t most = options_.host_page_count / kPrefetchPart;
   while (prefetch.wanted && copy.host.size() < prefetch.found && prefetch_pages_ < most) {
-    const auto page = take_host_page();
+    const auto page = allocate_host_page();
     if (!page) break;
     copy.keys.push_back(prefetch.keys[copy.host.size()]);
     copy.host.push_back(*page);
@@ -264,10 +264,10 @@ void PrefixCache::fetch(SequenceId id) {
     return;
   }
   fetching_.insert(copy.keys.begin(), copy.keys.end());
-  ask(std::move(copy), {}, false, id);
+  request_copy(std::move(copy), {}, false, id);
 }
 
-void PrefixCache::finish_fetch(const UnderWay& way) {
+void PrefixCache::finish_fetch(const PendingCopy& way) {
   const Prefetch& prefetch = prefetches_.at(way.request);
   NodeId node = prefetch.anchor;
   const std::span<const TokenId> tokens(prefetch.tokens);
@@ -289,21 +289,21 @@ void PrefixCache::finish_fetch(const UnderWay& way) {
 }
 
 // Also when nothing is known: who answers the next time must have been there from now on.
-void PrefixCache::ask_what_is_held() {
+void PrefixCache::request_verification() {
   const std::vector<HostPageId> pages = tree_.host_pages();
   std::span<const HostPageId> left(pages);
   do {
     const auto part = left.first(std::min(left.size(), kPagesPerPlan));
-    ask({.kind = CopyKind::kHold, .host = {part.begin(), part.end()}}, {});
+    request_copy({.kind = CopyKind::kVerify, .host = {part.begin(), part.end()}}, {});
     left = left.subspan(part.size());
     ++verifying_;
   } while (!left.empty());
 }
 
 // A stage that was started anew holds nothing, and then the others hold it for nothing.
-void PrefixCache::finish_hold(const UnderWay& way) {
+void PrefixCache::finish_verify(const PendingCopy& way) {
   --verifying_;
-  if (way.done < way.copy.page_count()) forget_everything();
+  if (way.done < way.copy.page_count()) clear_tree();
 }
 
 }  // namespace millrace::cache

@@ -127,7 +127,7 @@ void RadixTree::set_device(NodeId id, PageId page) {
   node.device = page;
   ++above.device_children;
   ++device_page_count_;
-  if (!node.kept()) ++evictable_device_pages_;
+  if (!node.is_pinned()) ++evictable_device_pages_;
   ++version_;
   refresh(id);
   refresh(node.parent);
@@ -141,9 +141,9 @@ void RadixTree::set_host(NodeId id, HostPageId page) {
   refresh(id);
 }
 
-void RadixTree::count_evictable(const Node& node, bool was_kept) {
-  if (node.device == kNoPage || was_kept == node.kept()) return;
-  if (was_kept) {
+void RadixTree::count_evictable(const Node& node, bool was_pinned) {
+  if (node.device == kNoPage || was_pinned == node.is_pinned()) return;
+  if (was_pinned) {
     ++evictable_device_pages_;
   } else {
     --evictable_device_pages_;
@@ -155,9 +155,9 @@ void RadixTree::change_locks(NodeId from, NodeId until, int change) {
     CHECK(id != kNoNode, "node {} is not below node {}", from.value(), until.value());
     Node& node = at(id);
     CHECK(change > 0 || node.locks > 0, "node {} was unlocked too often", id.value());
-    const bool was_kept = node.kept();
+    const bool was_pinned = node.is_pinned();
     node.locks += static_cast<uint32_t>(change);
-    count_evictable(node, was_kept);
+    count_evictable(node, was_pinned);
     if (change > 0) ++node.uses;
     node.used = clock_;
     refresh(id);
@@ -183,9 +183,9 @@ void RadixTree::unlock(NodeId node) {
 void RadixTree::pin(NodeId id) {
   Node& node = at(id);
   CHECK(node.device != kNoPage, "node {} is pinned off the device", id.value());
-  const bool was_kept = node.kept();
+  const bool was_pinned = node.is_pinned();
   ++node.pins;
-  count_evictable(node, was_kept);
+  count_evictable(node, was_pinned);
   refresh(id);
 }
 
@@ -216,11 +216,11 @@ void RadixTree::extend_lock(NodeId from, NodeId to) {
 // What is locked has its ancestors locked.
 size_t RadixTree::evictable_above(NodeId id) const {
   size_t count = 0;
-  for (; at(id).parent != kNoNode && at(id).locks == 0; id = at(id).parent) count += at(id).kept() ? 0 : 1;
+  for (; at(id).parent != kNoNode && at(id).locks == 0; id = at(id).parent) count += at(id).is_pinned() ? 0 : 1;
   return count;
 }
 
-uint32_t RadixTree::solely_locked(NodeId id, NodeId other) const {
+uint32_t RadixTree::exclusively_locked(NodeId id, NodeId other) const {
   uint32_t count = 0;
   for (; at(id).parent != kNoNode && at(id).locks == 1; id = at(id).parent) {
     while (other != kNoNode && at(other).depth > at(id).depth) other = at(other).parent;
@@ -230,7 +230,7 @@ uint32_t RadixTree::solely_locked(NodeId id, NodeId other) const {
   return count;
 }
 
-void RadixTree::reorder(Order& order, uint64_t& rank, NodeId id, bool member) {
+void RadixTree::reorder(EvictionOrder& order, uint64_t& rank, NodeId id, bool member) {
   const uint64_t wanted = member ? at(id).used + 1 : 0;
   if (rank == wanted) return;
   if (rank != 0) order.erase({rank, at(id).depth, id});
@@ -240,7 +240,7 @@ void RadixTree::reorder(Order& order, uint64_t& rank, NodeId id, bool member) {
 
 void RadixTree::refresh(NodeId id) {
   Node& node = at(id);
-  const bool free = !node.kept() && node.salt == nullptr;
+  const bool free = !node.is_pinned() && node.salt == nullptr;
   reorder(device_order_, node.device_rank, id, free && node.device != kNoPage && node.device_children == 0);
   reorder(host_order_, node.host_rank, id,
           free && node.host != kNoHostPage && node.host_pins == 0 &&

@@ -73,7 +73,7 @@ class RadixTree {
   /// Pages from the root to `node`.
   [[nodiscard]] uint32_t depth(NodeId node) const { return at(node).depth; }
   /// Of them, those that nothing but one lock keeps and that do not lead to `other` (kNoNode: none). O(depth).
-  [[nodiscard]] uint32_t solely_locked(NodeId node, NodeId other) const;
+  [[nodiscard]] uint32_t exclusively_locked(NodeId node, NodeId other) const;
   /// How often a lock has been taken on the node or below it.
   [[nodiscard]] uint32_t use_count(NodeId node) const { return at(node).uses; }
 
@@ -91,7 +91,7 @@ class RadixTree {
   void clear(std::vector<PageId>& device, std::vector<HostPageId>& host);
   /// Forgets what the device holds, and with it what can't be reached by host pages alone; no copy is under way any
   /// more. Nothing is locked.
-  void forget_device(std::vector<PageId>& device, std::vector<HostPageId>& host);
+  void clear_device(std::vector<PageId>& device, std::vector<HostPageId>& host);
   /// All pages of a tier, in no order.
   [[nodiscard]] std::vector<PageId> device_pages() const;
   [[nodiscard]] std::vector<HostPageId> host_pages() const;
@@ -108,12 +108,12 @@ class RadixTree {
   /// Changes whenever a match may have changed.
   [[nodiscard]] uint64_t version() const { return version_; }
   /// What keeps nodes. O(nodes); for tests and simulation.
-  struct Keeps {
+  struct PinCounts {
     size_t locks = 0;
     size_t pins = 0;
     size_t host_pins = 0;
   };
-  [[nodiscard]] Keeps keeps() const;
+  [[nodiscard]] PinCounts pin_counts() const;
   /// CHECKs every invariant. O(nodes log nodes); for tests and simulation.
   void check_invariants() const;
 
@@ -131,7 +131,7 @@ class RadixTree {
     uint32_t host_pins = 0;
     uint32_t uses = 0;
     uint32_t depth = 0;
-    [[nodiscard]] bool kept() const { return locks > 0 || pins > 0; }
+    [[nodiscard]] bool is_pinned() const { return locks > 0 || pins > 0; }
     uint64_t used = 0;         // by the logical clock
     uint64_t hash = 0;         // of the parent's id and the tokens
     uint64_t device_rank = 0;  // its key in device_order_ while it is there, else 0
@@ -139,15 +139,15 @@ class RadixTree {
     const std::string* salt = nullptr;  // of a root: its key in roots_
   };
   /// Of one use the deepest page goes first: what is before it is of use without it, not the other way round.
-  struct Place {
+  struct EvictionKey {
     uint64_t rank;
     uint32_t depth;
     NodeId id;
-    friend bool operator<(const Place& a, const Place& b) {
+    friend bool operator<(const EvictionKey& a, const EvictionKey& b) {
       return std::tie(a.rank, b.depth, a.id) < std::tie(b.rank, a.depth, b.id);
     }
   };
-  using Order = std::set<Place>;
+  using EvictionOrder = std::set<EvictionKey>;
 
   [[nodiscard]] Node& at(NodeId id) { return nodes_[id.value()]; }
   [[nodiscard]] const Node& at(NodeId id) const { return nodes_[id.value()]; }
@@ -157,10 +157,10 @@ class RadixTree {
   void remove(NodeId id);
   void remove_subtree(NodeId id, std::vector<HostPageId>& host);
   void change_locks(NodeId from, NodeId until, int change);
-  void count_evictable(const Node& node, bool was_kept);
+  void count_evictable(const Node& node, bool was_pinned);
   void drop_device(NodeId id, std::vector<PageId>& device);
   void refresh(NodeId id);
-  void reorder(Order& order, uint64_t& rank, NodeId id, bool member);
+  void reorder(EvictionOrder& order, uint64_t& rank, NodeId id, bool member);
   void drop_root_if_unused(NodeId id);
 
   const uint32_t page_size_;
@@ -169,8 +169,8 @@ class RadixTree {
   std::vector<NodeId> free_;
   std::unordered_map<std::string, NodeId> roots_;
   std::unordered_multimap<uint64_t, NodeId> by_hash_;
-  Order device_order_;  // unlocked device leaves, least recently used first
-  Order host_order_;    // unlocked nodes whose host page can go
+  EvictionOrder device_order_;  // unlocked device leaves, least recently used first
+  EvictionOrder host_order_;    // unlocked nodes whose host page can go
   size_t evictable_device_pages_ = 0;
   size_t device_page_count_ = 0;
   size_t host_page_count_ = 0;

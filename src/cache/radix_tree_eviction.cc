@@ -43,7 +43,7 @@ NodeId RadixTree::next_device_victim() const {
 
 NodeId RadixTree::device_victim_above(NodeId node) const {
   const NodeId above = at(node).parent;
-  const bool is_next = at(above).salt == nullptr && !at(above).kept() && at(above).device_children == 1;
+  const bool is_next = at(above).salt == nullptr && !at(above).is_pinned() && at(above).device_children == 1;
   return is_next ? above : kNoNode;
 }
 
@@ -65,7 +65,7 @@ void RadixTree::remove_subtree(NodeId id, std::vector<HostPageId>& host) {
 
 void RadixTree::remove(NodeId id) {
   Node& node = at(id);
-  CHECK(!node.kept() && node.first_child == kNoNode && node.device == kNoPage && node.host == kNoHostPage,
+  CHECK(!node.is_pinned() && node.first_child == kNoNode && node.device == kNoPage && node.host == kNoHostPage,
         "node {} is in use", id.value());
   refresh(id);
   const auto [begin, end] = by_hash_.equal_range(node.hash);
@@ -106,7 +106,7 @@ void RadixTree::clear(std::vector<PageId>& device, std::vector<HostPageId>& host
   ++version_;
 }
 
-void RadixTree::forget_device(std::vector<PageId>& device, std::vector<HostPageId>& host) {
+void RadixTree::clear_device(std::vector<PageId>& device, std::vector<HostPageId>& host) {
   CHECK(!locked(), "{} locks are held when the device is forgotten", locks_);
   for (Node& node : nodes_) {
     if (node.device != kNoPage) device.push_back(std::exchange(node.device, kNoPage));
@@ -145,8 +145,8 @@ std::vector<HostPageId> RadixTree::host_pages() const {
 }
 
 // A node that has gone from the host has taken its pins there along.
-RadixTree::Keeps RadixTree::keeps() const {
-  Keeps keeps{.locks = locks_};
+RadixTree::PinCounts RadixTree::pin_counts() const {
+  PinCounts keeps{.locks = locks_};
   for (const Node& node : nodes_) {
     keeps.pins += node.pins;
     if (node.host != kNoHostPage) keeps.host_pins += node.host_pins;
@@ -183,10 +183,10 @@ void RadixTree::check_invariants() const {
     CHECK(node.device == kNoPage || at(node.parent).device != kNoPage || at(node.parent).salt != nullptr);
     device += node.device != kNoPage ? 1 : 0;
     host += node.host != kNoHostPage ? 1 : 0;
-    evictable += node.device != kNoPage && !node.kept() ? 1 : 0;
-    device_leaves += node.device != kNoPage && !node.kept() && device_children == 0 ? 1 : 0;
+    evictable += node.device != kNoPage && !node.is_pinned() ? 1 : 0;
+    device_leaves += node.device != kNoPage && !node.is_pinned() && device_children == 0 ? 1 : 0;
     const bool host_can_go = node.device != kNoPage || node.first_child == kNoNode;
-    host_victims += node.host != kNoHostPage && !node.kept() && node.host_pins == 0 && host_can_go ? 1 : 0;
+    host_victims += node.host != kNoHostPage && !node.is_pinned() && node.host_pins == 0 && host_can_go ? 1 : 0;
   }
   CHECK(device == device_page_count_ && host == host_page_count_ && evictable == evictable_device_pages_);
   CHECK(device_leaves == device_order_.size() && host_victims == host_order_.size());

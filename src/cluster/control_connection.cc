@@ -19,13 +19,13 @@ constexpr uint32_t kMaxMessageBytes = 1u << 20;
 constexpr size_t kMaxQueued = 1024;
 
 /// As other hosts know it: a listener at [::] sees IPv4 as part of IPv6, which they may not have.
-asio::ip::address plain(const asio::ip::address& address) {
+asio::ip::address unmapped(const asio::ip::address& address) {
   if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
   return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
 }
 
 /// Text of a peer, who may be anybody, made fit for a log.
-std::string legible(const std::string& text) {
+std::string printable(const std::string& text) {
   return comm::sanitize_reason(std::as_bytes(std::span(text)));
 }
 
@@ -43,7 +43,7 @@ ControlConnection::ControlConnection(async::Runtime& runtime, asio::ip::tcp::soc
   error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   const auto endpoint = socket_.remote_endpoint(ignored);
-  peer_host_ = plain(endpoint.address()).to_string();
+  peer_host_ = unmapped(endpoint.address()).to_string();
   peer_ = comm::TcpEndpoint{peer_host_, endpoint.port()}.to_string();
 }
 
@@ -103,13 +103,13 @@ asio::awaitable<void> ControlConnection::read_messages() {
     std::vector<std::byte> bytes(length);
     co_await asio::async_read(socket_, asio::buffer(bytes), redirect_error(use_awaitable, failure));
     if (failure) continue;
-    silence_.hear();
+    silence_.on_receive();
     auto message = decode(bytes);
     if (message.has_error()) {
       end(message.error().message);
     } else if (const auto* goodbye = std::get_if<Goodbye>(&*message)) {
-      heard_goodbye_ = true;
-      end(legible(goodbye->reason));
+      received_goodbye_ = true;
+      end(printable(goodbye->reason));
     } else if (!std::holds_alternative<Ping>(*message)) {
       if (incoming_.size() >= kMaxQueued) end("it sends more than can be taken");
       incoming_.push_back(std::move(*message));
@@ -139,7 +139,7 @@ asio::awaitable<void> ControlConnection::write_messages() {
 }
 
 asio::awaitable<void> ControlConnection::watch() {
-  silence_.hear();
+  silence_.on_receive();
   async::TimePoint next_ping = runtime_.now() + timing_.ping_interval;
   while (!ended_) {
     const async::TimePoint now = runtime_.now();
@@ -147,12 +147,12 @@ asio::awaitable<void> ControlConnection::watch() {
       send(Ping{});
       next_ping = now + timing_.ping_interval;
     }
-    const async::TimePoint wake = std::min(next_ping, silence_.next_look());
+    const async::TimePoint wake = std::min(next_ping, silence_.next_check());
     (void)co_await ended_signal_.wait_until(wake);
     if (ended_) co_return;
     if (closing_ && runtime_.now() >= close_deadline_) {
       end(end_reason_);
-    } else if (silence_.has_lasted(wake)) {
+    } else if (silence_.has_expired(wake)) {
       end(fmt::format("silent for {:.1f} s", std::chrono::duration<double>(silence_.length()).count()));
     }
   }

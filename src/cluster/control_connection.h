@@ -37,7 +37,7 @@ class ControlConnection {
   /// Ends the connection: what is queued is written, a Goodbye last, if the peer takes it within the silence limit.
   void close(const std::string& reason);
   /// Whether the peer has ended it, with a reason.
-  [[nodiscard]] bool heard_goodbye() const { return heard_goodbye_; }
+  [[nodiscard]] bool received_goodbye() const { return received_goodbye_; }
   [[nodiscard]] asio::awaitable<void> join() { co_await tasks_.join(); }
   [[nodiscard]] const std::string& peer() const { return peer_; }
   /// Where other hosts find the peer.
@@ -61,7 +61,7 @@ class ControlConnection {
   std::deque<Message> incoming_;
   std::deque<std::vector<std::byte>> outgoing_;
   std::string end_reason_;
-  bool heard_goodbye_ = false;
+  bool received_goodbye_ = false;
   bool closing_ = false;
   async::TimePoint close_deadline_;  // of closing_
   bool ended_ = false;

@@ -18,9 +18,10 @@ Coordinator::Coordinator(async::Runtime& runtime, CoordinatorOptions options)
       assignments_(options_.assignments),
       roster_(runtime, assignments_, options_.config, options_.timing),
       head_links_(runtime),
-      channel_choice_(options_.require_channels) {
+      channel_selector_(options_.require_channels) {
   roster_.on_arrival([this](uint32_t rank) { forget_channels(rank); });
-  roster_.on_lost_channel([this](StageId stage, const std::string& reason) { channel_choice_.give_up(stage, reason); });
+  roster_.on_lost_channel(
+      [this](StageId stage, const std::string& reason) { channel_selector_.give_up(stage, reason); });
 }
 
 Coordinator::~Coordinator() = default;
@@ -34,12 +35,12 @@ Result<void> Coordinator::open(const std::stop_token& stop) {
   return {};
 }
 
-void Coordinator::divide(const std::vector<model::LayerRange>& layers) {
+void Coordinator::set_layers(const std::vector<model::LayerRange>& layers) {
   for (Assignment& node : assignments_) {
     const auto first = layers.begin() + node.first_stage;
     std::copy_n(first, node.layers.size(), node.layers.begin());
   }
-  roster_.tell_assignments();
+  roster_.send_assignments();
 }
 
 StageId Coordinator::last_local_stage() const {
@@ -62,9 +63,10 @@ std::vector<comm::LinkStats> Coordinator::link_stats() const {
   return all;
 }
 
-asio::awaitable<Coordinator::LoadedRing> Coordinator::all_loaded(std::string compute, std::vector<std::string> stages) {
+asio::awaitable<Coordinator::LoadedRing> Coordinator::wait_until_loaded(std::string compute,
+                                                                        std::vector<std::string> stages) {
   roster_.reports().set_compute(0, compute);
-  co_await roster_.until_all([](const Node& node) { return node.page_capacity.has_value(); }, "come and load");
+  co_await roster_.wait_for_all([](const Node& node) { return node.page_capacity.has_value(); }, "come and load");
   const std::vector<Node>& nodes = roster_.nodes();
   LoadedRing ring{UINT64_MAX, {}};
   std::vector<std::vector<std::string>> by_rank = {stages};
@@ -94,71 +96,68 @@ std::vector<bool> Coordinator::choose_channels() {
   const std::vector<Node>& nodes = roster_.nodes();
   std::vector<bool> channels(nodes.size(), false);
   for (uint32_t rank = 0; rank + 1 < nodes.size(); ++rank) {
-    channels[rank] = channel_choice_.choose(StageId(assignments_[rank + 1].first_stage), nodes[rank].last_channels,
-                                            nodes[rank + 1].first_channels);
+    channels[rank] = channel_selector_.choose(StageId(assignments_[rank + 1].first_stage), nodes[rank].last_channels,
+                                              nodes[rank + 1].first_channels);
   }
   return channels;
 }
 
 /// Of a node that has come anew, with whatever network and libraries.
 void Coordinator::forget_channels(uint32_t rank) {
-  channel_choice_.forget(StageId(assignments_[rank].first_stage));
-  if (rank + 1 < assignments_.size()) channel_choice_.forget(StageId(assignments_[rank + 1].first_stage));
+  channel_selector_.forget(StageId(assignments_[rank].first_stage));
+  if (rank + 1 < assignments_.size()) channel_selector_.forget(StageId(assignments_[rank + 1].first_stage));
 }
 
-void Coordinator::send_forms(Generation generation) {
+void Coordinator::send_join_requests(RingEpoch epoch) {
   std::vector<Node>& nodes = roster_.nodes();
   for (uint32_t rank = 1; rank < nodes.size(); ++rank) {
-    Form form{generation, pages_, {}, ring_listener_->endpoint().port};
+    JoinRing join{epoch, pages_, {}, ring_listener_->endpoint().port};
     if (rank + 1 < nodes.size()) {
-      form.next_host = nodes[rank + 1].connection->peer_host();
-      form.next_port = nodes[rank + 1].ring_port;
+      join.next_host = nodes[rank + 1].connection->peer_host();
+      join.next_port = nodes[rank + 1].ring_port;
     }
-    form.channel_in = channels_[rank - 1];
-    form.channel_out = rank + 1 < nodes.size() && channels_[rank];
-    form.fingerprint = fingerprint_;
-    nodes[rank].joined = generation;
-    nodes[rank].connection->send(form);
+    join.channel_in = channels_[rank - 1];
+    join.channel_out = rank + 1 < nodes.size() && channels_[rank];
+    join.fingerprint = fingerprint_;
+    nodes[rank].joining = epoch;
+    nodes[rank].connection->send(join);
   }
 }
 
-asio::awaitable<void> Coordinator::accept_output_link(Generation generation, async::TimePoint deadline,
-                                                      Links& links) {
+asio::awaitable<void> Coordinator::accept_output_link(RingEpoch epoch, async::TimePoint deadline, Links& links) {
   const Assignment& own = assignments_.front();
-  const auto hello =
-      link_hello(own, options_.config, generation, StageId(own.stage_count - 1), comm::kHeadPlace);
+  const auto hello = link_hello(own, options_.config, epoch, StageId(own.stage_count - 1), comm::kHeadId);
   links.receiver =
       co_await ring_listener_->accept_link(head_links_, hello, link_options(own, options_.config), deadline);
   roster_.notify();
 }
 
-asio::awaitable<void> Coordinator::connect_next_node(Generation generation, comm::TcpEndpoint next,
-                                                     async::TimePoint deadline, Links& links) {
+asio::awaitable<void> Coordinator::connect_next_node(RingEpoch epoch, comm::TcpEndpoint next, async::TimePoint deadline,
+                                                     Links& links) {
   const Assignment& own = assignments_.front();
   const StageId from = last_local_stage();
   const StageId to(from.value() + 1);
-  const auto hello = link_hello(own, options_.config, generation, from, to);
+  const auto hello = link_hello(own, options_.config, epoch, from, to);
   auto link = co_await comm::connect_link(runtime_, stages_->downstream_links(), next, hello,
                                           link_options(own, options_.config), deadline);
   if (channels_[0] && !link.has_error()) {
-    link = co_await stages_->add_channel(std::move(*link),
-                                         channel_options(generation, from, to, options_.transfer_timeout));
+    link = co_await stages_->add_channel(std::move(*link), channel_options(epoch, from, to, options_.transfer_timeout));
     if (link.has_error() && link.error().code != ErrorCode::kAborted) {
-      channel_choice_.give_up(to, link.error().message);
+      channel_selector_.give_up(to, link.error().message);
     }
   }
   links.sender = std::move(link);
   roster_.notify();
 }
 
-asio::awaitable<void> Coordinator::until_joined(Generation generation, async::TimePoint deadline, const Links& links) {
+asio::awaitable<void> Coordinator::wait_until_joined(RingEpoch epoch, async::TimePoint deadline, const Links& links) {
   const std::vector<Node>& nodes = roster_.nodes();
   for (;;) {
     roster_.check_interrupted();
     if (!roster_.lost().empty()) throw ErrorException(Error{ErrorCode::kUnavailable, roster_.lost()});
     if (links.receiver && links.receiver->has_error()) throw ErrorException(links.receiver->error());
     if (links.sender && links.sender->has_error()) throw ErrorException(links.sender->error());
-    const auto late = std::find_if(nodes.begin() + 1, nodes.end(), [](const Node& node) { return !node.formed; });
+    const auto late = std::find_if(nodes.begin() + 1, nodes.end(), [](const Node& node) { return !node.ring_joined; });
     if (links.receiver && links.sender && late == nodes.end()) co_return;
     // The links end by themselves at the deadline, and say more.
     const bool channels = std::find(channels_.begin(), channels_.end(), true) != channels_.end();
@@ -167,29 +166,29 @@ asio::awaitable<void> Coordinator::until_joined(Generation generation, async::Ti
     if (!changed) {
       const std::string who =
           late == nodes.end() ? "the head's node" : roster_.reports().name(static_cast<uint32_t>(late - nodes.begin()));
-      throw ErrorException(make_error(ErrorCode::kTimeout, "{} did not join generation {}", who, generation.value()));
+      throw ErrorException(make_error(ErrorCode::kTimeout, "{} did not join epoch {}", who, epoch.value()));
     }
   }
 }
 
-asio::awaitable<sched::RingEnds> Coordinator::form(Generation generation) {
-  co_await roster_.until_all(
-      [](const Node& node) { return node.page_capacity.has_value() && node.joined == Generation(0); },
-      "come, load, or end the last generation");
-  const async::TimePoint deadline = runtime_.now() + options_.form_timeout;
+asio::awaitable<sched::RingEnds> Coordinator::build(RingEpoch epoch) {
+  co_await roster_.wait_for_all(
+      [](const Node& node) { return node.page_capacity.has_value() && node.joining == RingEpoch(0); },
+      "come, load, or end the last epoch");
+  const async::TimePoint deadline = runtime_.now() + options_.build_timeout;
   roster_.forget_lost();
   channels_ = choose_channels();
-  send_forms(generation);
+  send_join_requests(epoch);
   // Read here: the node may be gone before the task starts.
   const Node& second = roster_.nodes()[1];
   const comm::TcpEndpoint next{second.connection->peer_host(), second.ring_port};
   Links links;
   async::TaskGroup linking(runtime_);
-  linking.spawn("accept the link from the last stage", accept_output_link(generation, deadline, links));
-  linking.spawn("connect to the next node", connect_next_node(generation, next, deadline, links));
+  linking.spawn("accept the link from the last stage", accept_output_link(epoch, deadline, links));
+  linking.spawn("connect to the next node", connect_next_node(epoch, next, deadline, links));
   std::exception_ptr failure;
   try {
-    co_await until_joined(generation, deadline, links);
+    co_await wait_until_joined(epoch, deadline, links);
   } catch (...) {
     failure = std::current_exception();
   }
@@ -201,13 +200,13 @@ asio::awaitable<sched::RingEnds> Coordinator::form(Generation generation) {
   co_return sched::RingEnds{std::move(in.sender), std::move(**links.receiver)};
 }
 
-asio::awaitable<void> Coordinator::dissolve(Generation generation, std::string reason) {
+asio::awaitable<void> Coordinator::tear_down(RingEpoch epoch, std::string reason) {
   for (const Node& node : roster_.nodes()) {
-    if (node.joined == generation) node.connection->send(Stop{generation, reason});
+    if (node.joining == epoch) node.connection->send(Stop{epoch, reason});
   }
   stages_->stop(reason);
   co_await stages_->join();
-  // Those that are lost or stop late are waited for by the next form().
+  // Those that are lost or stop late are waited for by the next build().
 }
 
 }  // namespace millrace::cluster

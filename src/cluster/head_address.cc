@@ -15,12 +15,12 @@ using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 using AcceptorPtr = std::unique_ptr<tcp::acceptor>;
 
-constexpr auto kPatience = 60s;
-constexpr auto kRetry = 500ms;
+constexpr auto kLookupTimeout = 60s;
+constexpr auto kConnectRetry = 500ms;
 /// So often the log says what is missing, if that stays the same.
-constexpr auto kReminder = 5s;
+constexpr auto kConnectReminder = 5s;
 /// Between looks at a resolver that takes its time.
-constexpr auto kLookupInterval = 1s;
+constexpr auto kLookupWait = 1s;
 
 void pause(const std::stop_token& stop, Clock::duration duration) {
   std::mutex mutex;
@@ -56,7 +56,7 @@ Result<AcceptorPtr> listen(const asio::any_io_executor& executor, const tcp::end
 /// kUnavailable, kTimeout: that may pass.
 Result<AcceptorPtr> try_once(const asio::any_io_executor& executor, async::NameLookup& name,
                              const std::stop_token& stop) {
-  const auto found = name.wait_for(kLookupInterval, stop);
+  const auto found = name.wait_for(kLookupWait, stop);
   if (found.has_error()) return found.error();
   std::optional<Error> problem;
   for (const async::SocketAddress& address : *found) {
@@ -68,7 +68,7 @@ Result<AcceptorPtr> try_once(const asio::any_io_executor& executor, async::NameL
   return *problem;
 }
 
-Error about(const comm::TcpEndpoint& address, ErrorCode code, const std::string& problem) {
+Error address_error(const comm::TcpEndpoint& address, ErrorCode code, const std::string& problem) {
   return make_error(code, "--dist-init-addr {}: {}", address.to_string(), problem);
 }
 
@@ -84,10 +84,10 @@ void warn_of_loopback(const comm::TcpEndpoint& address, const tcp::acceptor& acc
 Result<AcceptorPtr> listen_as_head(const asio::any_io_executor& executor, const comm::TcpEndpoint& address,
                                    const std::stop_token& stop) {
   async::NameLookup name(address.host, address.port);
-  const auto patience = is_address(address.host) ? 0s : kPatience;
-  const Clock::time_point deadline = Clock::now() + patience;
+  const auto timeout = is_address(address.host) ? 0s : kLookupTimeout;
+  const Clock::time_point deadline = Clock::now() + timeout;
   Clock::time_point reminder;
-  std::string told;
+  std::string logged;
   for (;;) {
     auto listening = try_once(executor, name, stop);
     if (listening.has_value()) {
@@ -95,18 +95,18 @@ Result<AcceptorPtr> listen_as_head(const asio::any_io_executor& executor, const 
       return listening;
     }
     const auto& [code, problem] = listening.error();
-    if (stop.stop_requested()) return about(address, ErrorCode::kAborted, problem);
+    if (stop.stop_requested()) return address_error(address, ErrorCode::kAborted, problem);
     const bool may_pass = code == ErrorCode::kUnavailable || code == ErrorCode::kTimeout;
     const Clock::time_point now = Clock::now();
-    if (!may_pass || patience == 0s) return about(address, code, problem);
-    if (now >= deadline) return about(address, code, fmt::format("{}; tried for {} s", problem, patience / 1s));
-    if (problem != told || now >= reminder) {
+    if (!may_pass || timeout == 0s) return address_error(address, code, problem);
+    if (now >= deadline) return address_error(address, code, fmt::format("{}; tried for {} s", problem, timeout / 1s));
+    if (problem != logged || now >= reminder) {
       log::warn("--dist-init-addr {}: {}; trying again for {} s", address.to_string(), problem,
                 std::chrono::ceil<std::chrono::seconds>(deadline - now) / 1s);
-      told = problem;
-      reminder = now + kReminder;
+      logged = problem;
+      reminder = now + kConnectReminder;
     }
-    if (code != ErrorCode::kTimeout) pause(stop, kRetry);
+    if (code != ErrorCode::kTimeout) pause(stop, kConnectRetry);
   }
 }
 

@@ -21,7 +21,7 @@ constexpr async::Duration kRetry = 250ms;
 constexpr async::Duration kMaxRetry = 5s;
 constexpr async::Duration kConnectTimeout = 5s;
 /// Then the log says what a try waits for, and so often what the tries come to, if that stays the same.
-constexpr async::Duration kFirstWord = 1s;
+constexpr async::Duration kFirstLogDelay = 1s;
 constexpr async::Duration kReminder = 5s;
 /// Between looks at a lookup under way, whose thread can wake nobody here.
 constexpr async::Duration kLookupInterval = 10ms;
@@ -44,7 +44,7 @@ void Member::stop() {
   error_code ignored;
   if (connecting_ != nullptr) connecting_->close(ignored);
   if (connection_) connection_->close("the node is stopping");
-  end_generation("the node is stopping");
+  end_epoch("the node is stopping");
   stop_signal_.notify_all();
 }
 
@@ -63,21 +63,21 @@ asio::awaitable<void> Member::run() {
 
 asio::awaitable<tcp::socket> Member::find_coordinator() {
   tcp::socket socket(runtime_.executor());
-  told_.clear();
+  last_logged_wait_.clear();
   while (!stopping_) {
     const auto connected = co_await connect(socket);
     if (connected.has_value() || stopping_) break;
-    tell_wait(connected.error().message);
+    log_wait(connected.error().message);
     socket = tcp::socket(runtime_.executor());
     (void)co_await stop_signal_.wait_until(runtime_.now() + kRetry);
   }
   co_return socket;
 }
 
-void Member::tell_wait(const std::string& what) {
-  if (what == told_ && runtime_.now() < reminder_) return;
+void Member::log_wait(const std::string& what) {
+  if (what == last_logged_wait_ && runtime_.now() < reminder_) return;
   log::info("waiting for the head at {}: {}; trying again until it is there", options_.coordinator.to_string(), what);
-  told_ = what;
+  last_logged_wait_ = what;
   reminder_ = runtime_.now() + kReminder;
 }
 
@@ -87,7 +87,7 @@ asio::awaitable<Result<std::vector<tcp::endpoint>>> Member::look_up_coordinator(
   auto found = coordinator_name_.wait_for(0ms);
   while (found.has_error() && found.error().code == ErrorCode::kTimeout && !stopping_ &&
          runtime_.now() < begin + kConnectTimeout) {
-    if (runtime_.now() >= begin + kFirstWord) tell_wait(found.error().message);
+    if (runtime_.now() >= begin + kFirstLogDelay) log_wait(found.error().message);
     (void)co_await stop_signal_.wait_until(runtime_.now() + kLookupInterval);
     found = coordinator_name_.wait_for(0ms);
   }
@@ -106,7 +106,7 @@ asio::awaitable<Result<void>> Member::connect(tcp::socket& socket) {
   std::ranges::rotate(*endpoints, endpoints->begin() + first);
   if (stopping_) co_return Error{ErrorCode::kAborted, "the node is stopping"};
   error_code failure;
-  const async::Deadline first_word(runtime_, runtime_.now() + kFirstWord, [this] { tell_wait(kNoAnswer); });
+  const async::Deadline first_log(runtime_, runtime_.now() + kFirstLogDelay, [this] { log_wait(kNoAnswer); });
   const async::Deadline deadline(runtime_, runtime_.now() + kConnectTimeout, [&socket] {
     error_code ignored;
     socket.close(ignored);
@@ -148,9 +148,9 @@ asio::awaitable<std::string> Member::serve(tcp::socket socket) {
   } catch (const std::exception& failure) {
     reason = failure.what();
   }
-  const char* end = connection_->heard_goodbye() ? "ends the connection" : turned_away_ ? "is left" : "is gone";
-  turned_away_ = !has_joined_ && (turned_away_ || connection_->heard_goodbye());
-  end_generation("the head is gone: " + reason);
+  const char* end = connection_->received_goodbye() ? "ends the connection" : turned_away_ ? "is left" : "is gone";
+  turned_away_ = !has_joined_ && (turned_away_ || connection_->received_goodbye());
+  end_epoch("the head is gone: " + reason);
   reports.cancel();
   co_await reports.join();
   co_await tasks_.join();
@@ -163,11 +163,11 @@ asio::awaitable<std::string> Member::serve(tcp::socket socket) {
 void Member::handle(Message message) {
   if (auto* assignment = std::get_if<Assignment>(&message)) {
     tasks_.spawn("load", load(std::move(*assignment)));
-  } else if (auto* form = std::get_if<Form>(&message)) {
+  } else if (auto* request = std::get_if<JoinRing>(&message)) {
     end_reason_.clear();
-    tasks_.spawn("join a generation", join(std::move(*form)));
+    tasks_.spawn("join an epoch", join(std::move(*request)));
   } else if (const auto* stop = std::get_if<Stop>(&message)) {
-    end_generation(stop->reason);
+    end_epoch(stop->reason);
   }
 }
 
@@ -185,7 +185,7 @@ asio::awaitable<void> Member::report_links(std::shared_ptr<ControlConnection> co
 
 /// Runs `work` on the loader's thread, whatever happens here meanwhile; an exception becomes an error.
 template <class T>
-asio::awaitable<Result<T>> Member::on_loader(std::function<Result<T>()> work) {
+asio::awaitable<Result<T>> Member::run_on_loader(std::function<Result<T>()> work) {
   Result<T> result = Error{};
   const async::Event done(runtime_);
   asio::post(loader_.context(), [&] {
@@ -203,102 +203,102 @@ asio::awaitable<Result<T>> Member::on_loader(std::function<Result<T>()> work) {
 asio::awaitable<void> Member::load(Assignment assignment) {
   stages_ = nullptr;
   assignment_ = assignment;
-  const auto loaded = co_await on_loader<Loaded>([this, assignment] { return host_.load(assignment); });
+  const auto loaded = co_await run_on_loader<Loaded>([this, assignment] { return host_.load(assignment); });
   if (loaded.has_error()) {
-    leave(loaded.error().message);
+    leave_cluster(loaded.error().message);
   } else {
     connection_->send(*loaded);
   }
 }
 
 /// This node cannot do what it was asked to.
-void Member::leave(const std::string& reason) {
+void Member::leave_cluster(const std::string& reason) {
   log::error("{}", reason);
   turned_away_ = true;
   connection_->close(reason);
 }
 
-void Member::end_generation(const std::string& reason) {
+void Member::end_epoch(const std::string& reason) {
   if (end_reason_.empty()) end_reason_ = reason;
   linking_.notify_all();
   if (stages_ != nullptr) stages_->stop(reason);
 }
 
-asio::awaitable<void> Member::join(Form form) {
+asio::awaitable<void> Member::join(JoinRing request) {
   std::string reason;
   lost_channel_ = StageId(0);
   try {
-    reason = co_await run_generation(form);
+    reason = co_await run_epoch(request);
   } catch (const std::exception& failure) {
     reason = failure.what();
   }
-  log::info("generation {} has ended: {}", form.generation.value(), reason);
-  if (connection_) connection_->send(Stopped{form.generation, reason, lost_channel_});
+  log::info("epoch {} has ended: {}", request.epoch.value(), reason);
+  if (connection_) connection_->send(Stopped{request.epoch, reason, lost_channel_});
 }
 
-asio::awaitable<std::string> Member::run_generation(Form form) {
+asio::awaitable<std::string> Member::run_epoch(JoinRing request) {
   if (!assignment_) throw ErrorException(Error{ErrorCode::kData, "asked to join before anything was assigned"});
   stages_ = nullptr;
-  const auto stages =
-      co_await on_loader<sched::LocalStages*>([&] { return host_.stages(*assignment_, form.pages, form.fingerprint); });
+  const auto stages = co_await run_on_loader<sched::LocalStages*>(
+      [&] { return host_.stages(*assignment_, request.pages, request.fingerprint); });
   if (stages.has_error()) {
-    leave(stages.error().message);
+    leave_cluster(stages.error().message);
     throw ErrorException(stages.error());
   }
   stages_ = *stages;
-  Links links = co_await link_up(form);
+  Links links = co_await open_links(request);
   if (!end_reason_.empty()) co_return end_reason_;
   if (links.receiver->has_error()) throw ErrorException(links.receiver->error());
   if (links.sender->has_error()) throw ErrorException(links.sender->error());
   stages_->start(std::move(**links.receiver), std::move(**links.sender));
-  log::info("joined generation {}", form.generation.value());
-  connection_->send(Formed{form.generation});
+  log::info("joined epoch {}", request.epoch.value());
+  connection_->send(RingJoined{request.epoch});
   has_joined_ = true;
   co_await stages_->join();
   co_return stages_->end_reason();
 }
 
-/// Both links, or what has failed; neither need be set when the generation shall end.
-asio::awaitable<Member::Links> Member::link_up(Form form) {
-  const async::TimePoint deadline = runtime_.now() + options_.form_timeout;
+/// Both links, or what has failed; neither need be set when the epoch shall end.
+asio::awaitable<Member::Links> Member::open_links(JoinRing request) {
+  const async::TimePoint deadline = runtime_.now() + options_.build_timeout;
   Links links;
   async::TaskGroup both(runtime_);
-  both.spawn("accept upstream", accept_upstream(form, deadline, links));
-  both.spawn("connect downstream", connect_downstream(form, deadline, links));
+  both.spawn("accept upstream", accept_upstream(request, deadline, links));
+  both.spawn("connect downstream", connect_downstream(request, deadline, links));
   while (!(links.receiver && links.sender) && end_reason_.empty()) co_await linking_.wait();
   both.cancel();
   co_await both.join();
   co_return links;
 }
 
-asio::awaitable<void> Member::accept_upstream(Form form, async::TimePoint deadline, Links& links) {
+asio::awaitable<void> Member::accept_upstream(JoinRing request, async::TimePoint deadline, Links& links) {
   const StageId first(assignment_->first_stage);
   const StageId before(first.value() - 1);
-  const auto hello = link_hello(*assignment_, options_.config, form.generation, before, first);
+  const auto hello = link_hello(*assignment_, options_.config, request.epoch, before, first);
   auto link = co_await listener_->accept_link(stages_->upstream_links(), hello,
                                               link_options(*assignment_, options_.config), deadline);
-  if (form.channel_in && !link.has_error()) {
+  if (request.channel_in && !link.has_error()) {
     link = co_await stages_->add_channel(std::move(*link),
-                                         channel_options(form.generation, before, first, options_.transfer_timeout));
+                                         channel_options(request.epoch, before, first, options_.transfer_timeout));
     if (link.has_error() && link.error().code != ErrorCode::kAborted) lost_channel_ = first;
   }
   links.receiver = std::move(link);
   linking_.notify_all();
 }
 
-asio::awaitable<void> Member::connect_downstream(Form form, async::TimePoint deadline, Links& links) {
+asio::awaitable<void> Member::connect_downstream(JoinRing request, async::TimePoint deadline, Links& links) {
   const StageId last(assignment_->first_stage + static_cast<uint32_t>(assignment_->layers.size()) - 1);
   const bool to_head = last.value() + 1 == assignment_->stage_count;
-  const auto hello = link_hello(*assignment_, options_.config, form.generation, last,
-                                to_head ? comm::kHeadPlace : StageId(last.value() + 1));
+  const auto hello = link_hello(*assignment_, options_.config, request.epoch, last,
+                                to_head ? comm::kHeadId : StageId(last.value() + 1));
   // The head is where this node has found the coordinator; the other nodes are where the coordinator sees them.
-  const comm::TcpEndpoint next{to_head ? connection_->peer_host() : form.next_host, form.next_port};
+  const comm::TcpEndpoint next{to_head ? connection_->peer_host() : request.next_host, request.next_port};
   auto link = co_await comm::connect_link(runtime_, stages_->downstream_links(), next, hello,
                                           link_options(*assignment_, options_.config), deadline);
-  if (form.channel_out && !link.has_error()) {
+  if (request.channel_out && !link.has_error()) {
     const StageId next_stage(last.value() + 1);
     link = co_await stages_->add_channel(std::move(*link),
-                                         channel_options(form.generation, last, next_stage, options_.transfer_timeout));
+                                         channel_options(request.epoch, last, next_stage, options_.transfer_timeout));
     if (link.has_error() && link.error().code != ErrorCode::kAborted) lost_channel_ = next_stage;
   }
   links.sender = std::move(link);

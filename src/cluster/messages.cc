@@ -35,7 +35,7 @@ void put(ByteWriter& out, const Assignment& assignment) {
   out.put(assignment.max_running);
   out.put(assignment.max_draft_rows);
   out.put(assignment.window);
-  out.put(assignment.drawable_vocab);
+  out.put(assignment.sampling_vocab);
   out.put(assignment.memory_fraction);
   out.put_string(assignment.dtype);
   out.put_string(assignment.cpu_isa);
@@ -53,7 +53,7 @@ void get(ByteReader& in, Assignment& assignment) {
   assignment.max_running = in.get<uint32_t>();
   assignment.max_draft_rows = in.get<uint32_t>();
   assignment.window = in.get<uint32_t>();
-  assignment.drawable_vocab = in.get<uint32_t>();
+  assignment.sampling_vocab = in.get<uint32_t>();
   assignment.memory_fraction = in.get<double>();
   assignment.dtype = in.get_string();
   assignment.cpu_isa = in.get_string();
@@ -66,7 +66,7 @@ void put(ByteWriter& out, const Loaded& loaded) {
   out.put(loaded.page_capacity);
   out.put_string(loaded.compute);
   for (const tensor::ChannelSupport* end : {&loaded.first, &loaded.last}) {
-    for (const std::string* text : {&end->device, &end->protocol, &end->missing}) out.put_string(*text);
+    for (const std::string* text : {&end->device, &end->protocol, &end->unavailable_reason}) out.put_string(*text);
   }
   out.put(static_cast<uint32_t>(loaded.stages.size()));
   for (const std::string& stage : loaded.stages) out.put_string(stage);
@@ -75,60 +75,68 @@ void get(ByteReader& in, Loaded& loaded) {
   loaded.page_capacity = in.get<uint64_t>();
   loaded.compute = in.get_string();
   for (tensor::ChannelSupport* end : {&loaded.first, &loaded.last}) {
-    for (std::string* text : {&end->device, &end->protocol, &end->missing}) *text = in.get_string();
+    for (std::string* text : {&end->device, &end->protocol, &end->unavailable_reason}) *text = in.get_string();
   }
   loaded.stages.resize(in.get_count(sizeof(uint32_t)));
   for (std::string& stage : loaded.stages) stage = in.get_string();
 }
 
-void put(ByteWriter& out, const Form& form) {
-  out.put(form.generation);
-  out.put(form.pages.device);
-  out.put(form.pages.host);
-  out.put_string(form.next_host);
-  out.put(form.next_port);
-  out.put(form.channel_in);
-  out.put(form.channel_out);
-  out.put_string(form.fingerprint);
+void put(ByteWriter& out, const JoinRing& join) {
+  out.put(join.epoch);
+  out.put(join.pages.device);
+  out.put(join.pages.host);
+  out.put_string(join.next_host);
+  out.put(join.next_port);
+  out.put(join.channel_in);
+  out.put(join.channel_out);
+  out.put_string(join.fingerprint);
 }
-void get(ByteReader& in, Form& form) {
-  form.generation = in.get<Generation>();
-  form.pages.device = in.get<uint32_t>();
-  form.pages.host = in.get<uint32_t>();
-  form.next_host = in.get_string();
-  form.next_port = in.get<uint16_t>();
-  form.channel_in = in.get_bool();
-  form.channel_out = in.get_bool();
-  form.fingerprint = in.get_string();
+void get(ByteReader& in, JoinRing& join) {
+  join.epoch = in.get<RingEpoch>();
+  join.pages.device = in.get<uint32_t>();
+  join.pages.host = in.get<uint32_t>();
+  join.next_host = in.get_string();
+  join.next_port = in.get<uint16_t>();
+  join.channel_in = in.get_bool();
+  join.channel_out = in.get_bool();
+  join.fingerprint = in.get_string();
 }
 
-void put(ByteWriter& out, const Formed& formed) { out.put(formed.generation); }
-void get(ByteReader& in, Formed& formed) { formed.generation = in.get<Generation>(); }
+void put(ByteWriter& out, const RingJoined& formed) {
+  out.put(formed.epoch);
+}
+void get(ByteReader& in, RingJoined& formed) {
+  formed.epoch = in.get<RingEpoch>();
+}
 
 void put(ByteWriter& out, const Stop& stop) {
-  out.put(stop.generation);
+  out.put(stop.epoch);
   out.put_string(stop.reason);
 }
 void get(ByteReader& in, Stop& stop) {
-  stop.generation = in.get<Generation>();
+  stop.epoch = in.get<RingEpoch>();
   stop.reason = in.get_string();
 }
 
 void put(ByteWriter& out, const Stopped& stopped) {
-  out.put(stopped.generation);
+  out.put(stopped.epoch);
   out.put_string(stopped.reason);
   out.put(stopped.lost_channel);
 }
 void get(ByteReader& in, Stopped& stopped) {
-  stopped.generation = in.get<Generation>();
+  stopped.epoch = in.get<RingEpoch>();
   stopped.reason = in.get_string();
   stopped.lost_channel = in.get<StageId>();
 }
 
 void put(ByteWriter&, const Ping&) {}
 void get(ByteReader&, Ping&) {}
-void put(ByteWriter& out, const Goodbye& goodbye) { out.put_string(goodbye.reason); }
-void get(ByteReader& in, Goodbye& goodbye) { goodbye.reason = in.get_string(); }
+void put(ByteWriter& out, const Goodbye& goodbye) {
+  out.put_string(goodbye.reason);
+}
+void get(ByteReader& in, Goodbye& goodbye) {
+  goodbye.reason = in.get_string();
+}
 
 /// Two ids, the end's side, six counters, the round trip.
 constexpr size_t kLinkBytes = 2 * 4 + 1 + 6 * 8 + 8;

@@ -24,70 +24,70 @@ struct Hello {
   uint32_t protocol = kProtocolVersion;
   uint32_t node_rank = 0;
   uint32_t node_count = 0;
-  model::Fingerprint config;   ///< of everything in config.json that the forward pass depends on
-  uint16_t ring_port = 0;      ///< where the node takes the link from the node before it
+  model::Fingerprint config;  ///< of everything in config.json that the forward pass depends on
+  uint16_t ring_port = 0;     ///< where the node takes the link from the node before it
 };
 
 /// Coordinator → node: what to load. A node that holds just this already keeps it.
 struct Assignment {
-  uint64_t ring_id = 0;                      ///< chosen by the head at its start
+  uint64_t ring_id = 0;  ///< chosen by the head at its start
   uint32_t first_stage = 0;
-  uint32_t stage_count = 0;                  ///< of the whole ring
-  std::vector<model::LayerRange> layers;     ///< one range per stage of the node
+  uint32_t stage_count = 0;               ///< of the whole ring
+  std::vector<model::LayerRange> layers;  ///< one range per stage of the node
   uint32_t page_size = 0;
   uint32_t max_batch_tokens = 0;
   uint32_t max_running = 0;
   uint32_t max_draft_rows = 0;
   uint32_t window = 0;
-  uint32_t drawable_vocab = 0;
+  uint32_t sampling_vocab = 0;
   double memory_fraction = 0;
   std::string dtype;
-  std::string cpu_isa;                       ///< of the CPU kernels; auto: as the node says, or its best
-  std::string quantization;                  ///< none (as the checkpoint is), w8, w8a8, w8a8_int8, mxint8
-  int64_t watchdog_ns = 0;                   ///< as sched::RingShape says
-  bool has_store = false;                    ///< every stage needs a page store behind its host tier
+  std::string cpu_isa;       ///< of the CPU kernels; auto: as the node says, or its best
+  std::string quantization;  ///< none (as the checkpoint is), w8, w8a8, w8a8_int8, mxint8
+  int64_t watchdog_ns = 0;   ///< as sched::RingConfig says
+  bool has_store = false;    ///< every stage needs a page store behind its host tier
   friend bool operator==(const Assignment&, const Assignment&) = default;
 };
 
 /// Node → coordinator: the weights are there.
 struct Loaded {
-  uint64_t page_capacity = 0;   ///< pages that the node's memory holds
-  std::string compute;          ///< what its numbers come from: dtype, device, instruction set
-  tensor::ChannelSupport first;  ///< of its first stage's device, where activations come in
-  tensor::ChannelSupport last;   ///< of its last stage's, where they go out
+  uint64_t page_capacity = 0;       ///< pages that the node's memory holds
+  std::string compute;              ///< what its numbers come from: dtype, device, instruction set
+  tensor::ChannelSupport first;     ///< of its first stage's device, where activations come in
+  tensor::ChannelSupport last;      ///< of its last stage's, where they go out
   std::vector<std::string> stages;  ///< with a store: per stage, what the content of its pages follows from
 };
 
-/// Pages of each stage, the same in every generation of one head.
+/// Pages of each stage, the same in every epoch of one head.
 struct PoolSizes {
   uint32_t device = 0;
   uint32_t host = 0;
   friend bool operator==(const PoolSizes&, const PoolSizes&) = default;
 };
 
-/// Coordinator → node: join generation `generation`.
-struct Form {
-  Generation generation;
+/// Coordinator → node: join epoch `epoch`.
+struct JoinRing {
+  RingEpoch epoch;
   PoolSizes pages;
-  std::string next_host;        ///< where the node's last stage connects to
+  std::string next_host;  ///< where the node's last stage connects to
   uint16_t next_port = 0;
   bool channel_in = false;   ///< activations come over a channel from device to device
   bool channel_out = false;  ///< and go so
   std::string fingerprint;   ///< with a store: of all stages of the ring, bound into every stored page
 };
 
-/// Node → coordinator: its part of the generation runs.
-struct Formed {
-  Generation generation;
+/// Node → coordinator: its part of the epoch runs.
+struct RingJoined {
+  RingEpoch epoch;
 };
 
-/// Coordinator → node: end the generation. Node → coordinator: its part has ended, and why.
+/// Coordinator → node: end the epoch. Node → coordinator: its part has ended, and why.
 struct Stop {
-  Generation generation;
+  RingEpoch epoch;
   std::string reason;
 };
 struct Stopped {
-  Generation generation;
+  RingEpoch epoch;
   std::string reason;
   StageId lost_channel{0};  ///< the channel to this stage could not be opened; 0: none
 };
@@ -110,8 +110,8 @@ struct Goodbye {
   std::string reason;
 };
 
-using Message =
-    std::variant<Hello, Assignment, Loaded, Form, Formed, Stop, Stopped, Ping, Goodbye, LinkReport, StoreReport>;
+using Message = std::variant<Hello, Assignment, Loaded, JoinRing, RingJoined, Stop, Stopped, Ping, Goodbye, LinkReport,
+                             StoreReport>;
 
 [[nodiscard]] std::vector<std::byte> encode(const Message& message);
 /// kData for anything but one whole message.

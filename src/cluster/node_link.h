@@ -8,7 +8,7 @@
 #include "cluster/messages.h"
 #include "comm/tcp_link.h"
 #include "model/config.h"
-#include "sched/local_stages.h"
+#include "sched/stage/local_stages.h"
 
 namespace millrace::cluster {
 
@@ -17,13 +17,13 @@ namespace millrace::cluster {
   return std::min<std::chrono::milliseconds>(std::chrono::seconds(30), transfer_timeout);
 }
 
-/// The hello of the link from stage `from` to `to` in one generation, as both ends derive it from what they hold.
+/// The hello of the link from stage `from` to `to` in one epoch, as both ends derive it from what they hold.
 [[nodiscard]] inline comm::LinkHello link_hello(const Assignment& assignment, const model::ModelConfig& config,
-                                                Generation generation, StageId from, StageId to) {
+                                                RingEpoch epoch, StageId from, StageId to) {
   const model::Fingerprint fingerprint = model::fingerprint(config);
   comm::LinkHello hello;
   hello.ring = assignment.ring_id;
-  hello.generation = generation;
+  hello.epoch = epoch;
   hello.from = from;
   hello.to = to;
   hello.fingerprint_high = fingerprint.high;
@@ -45,18 +45,18 @@ namespace millrace::cluster {
 
 /// The channel beside the link from stage `from` to `to`, where there is one. Its ends load libraries and find the
 /// way to each other, which takes longer than a TCP link.
-[[nodiscard]] inline sched::DeviceLinkOptions channel_options(Generation generation, StageId from, StageId to,
+[[nodiscard]] inline sched::DeviceLinkOptions channel_options(RingEpoch epoch, StageId from, StageId to,
                                                               std::chrono::milliseconds transfer_timeout) {
-  return {generation, from, to, open_timeout(transfer_timeout), transfer_timeout};
+  return {epoch, from, to, open_timeout(transfer_timeout), transfer_timeout};
 }
 
 /// The shape of the ring that an assignment describes, once the size of the pools is known.
-[[nodiscard]] inline sched::RingShape ring_shape(const Assignment& assignment, const model::ModelConfig& config,
-                                                 PoolSizes pages) {
+[[nodiscard]] inline sched::RingConfig ring_shape(const Assignment& assignment, const model::ModelConfig& config,
+                                                  PoolSizes pages) {
   return {assignment.stage_count,
           assignment.window,
           {assignment.max_running, assignment.page_size, pages.device, assignment.max_batch_tokens,
-           static_cast<uint32_t>(config.vocab_size), pages.host, assignment.drawable_vocab},
+           static_cast<uint32_t>(config.vocab_size), pages.host, assignment.sampling_vocab},
           async::Duration(assignment.watchdog_ns)};
 }
 

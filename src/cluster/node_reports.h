@@ -48,10 +48,10 @@ class NodeReports {
 
   std::atomic<uint64_t> refusals_ = 0;
   mutable std::mutex mutex_;
-  std::vector<NodeInfo> nodes_;                      // by rank
-  std::vector<std::vector<comm::LinkStats>> links_;  // by rank
+  std::vector<NodeInfo> nodes_;                              // by rank
+  std::vector<std::vector<comm::LinkStats>> links_;          // by rank
   std::vector<std::vector<cache::StageStoreStats>> stores_;  // by rank
-  std::vector<std::string> warned_of_;               // by rank: what a difference was logged for last
+  std::vector<std::string> warned_of_;                       // by rank: what a difference was logged for last
 };
 
 }  // namespace millrace::cluster

@@ -17,7 +17,7 @@ using boost::system::error_code;
 /// After an accept that failed, for want of descriptors most likely.
 constexpr async::Duration kAcceptRetry = 1s;
 /// So often the log names what is still missing.
-constexpr async::Duration kReminder = 5s;
+constexpr async::Duration kRosterReminder = 5s;
 
 }  // namespace
 
@@ -40,14 +40,14 @@ Result<void> NodeRoster::listen(const comm::TcpEndpoint& address, const std::sto
 }
 
 asio::awaitable<void> NodeRoster::serve() {
-  tasks_.spawn("accept nodes", accept_nodes());
+  tasks_.spawn("accept nodes", accept_connections());
   while (!interrupted_) co_await changed_.wait();
   error_code ignored;
   acceptor_->close(ignored);
   for (Node& node : nodes_) {
     if (node.connection) node.connection->close("the head is stopping");
   }
-  for (const auto& stranger : strangers_) stranger->close("the head is stopping");
+  for (const auto& stranger : pending_connections_) stranger->close("the head is stopping");
   co_await tasks_.join();
 }
 
@@ -60,7 +60,7 @@ void NodeRoster::check_interrupted() const {
   if (interrupted_) throw ErrorException(Error{ErrorCode::kAborted, "the head is stopping"});
 }
 
-asio::awaitable<void> NodeRoster::accept_nodes() {
+asio::awaitable<void> NodeRoster::accept_connections() {
   while (!interrupted_) {
     tcp::socket socket(runtime_.executor());
     error_code failure;
@@ -72,17 +72,17 @@ asio::awaitable<void> NodeRoster::accept_nodes() {
       continue;
     }
     auto connection = std::make_shared<ControlConnection>(runtime_, std::move(socket), timing_);
-    const bool full = strangers_.size() >= kMaxStrangers;
-    if (full && !turns_away_) {
+    const bool full = pending_connections_.size() >= kMaxPendingConnections;
+    if (full && !rejects_connections_) {
       log::warn("{} is turned away, as are others from now on: {} connections have not said hello yet",
-                connection->peer(), strangers_.size());
+                connection->peer(), pending_connections_.size());
     }
-    turns_away_ = full;
+    rejects_connections_ = full;
     if (full) {
       reports_.count_refusal();
       continue;
     }
-    strangers_.push_back(connection);
+    pending_connections_.push_back(connection);
     tasks_.spawn("serve node", serve_node(std::move(connection)));
   }
 }
@@ -123,15 +123,15 @@ asio::awaitable<void> NodeRoster::serve_node(std::shared_ptr<ControlConnection> 
     const auto* hello = std::get_if<Hello>(&first);
     problem = hello != nullptr ? refusal(*hello) : "it did not say hello";
     if (problem.empty()) {
-      strangers_.remove(connection);
+      pending_connections_.remove(connection);
       Node& node = nodes_[hello->node_rank];
       node = Node{};
       node.connection = connection;
       node.ring_port = hello->ring_port;
       if (on_arrival_) on_arrival_(hello->node_rank);
       log::info("{} is there, from {}", reports_.name(hello->node_rank), connection->peer());
-      if (assigns_) connection->send(assignments_[hello->node_rank]);
-      co_await listen_to(hello->node_rank, connection);
+      if (assignments_sent_) connection->send(assignments_[hello->node_rank]);
+      co_await handle_messages(hello->node_rank, connection);
     }
   } catch (const std::exception& failure) {
     problem = failure.what();
@@ -142,10 +142,10 @@ asio::awaitable<void> NodeRoster::serve_node(std::shared_ptr<ControlConnection> 
   }
   connection->close(problem);
   co_await connection->join();
-  strangers_.remove(connection);
+  pending_connections_.remove(connection);
 }
 
-asio::awaitable<void> NodeRoster::listen_to(uint32_t rank, std::shared_ptr<ControlConnection> connection) {
+asio::awaitable<void> NodeRoster::handle_messages(uint32_t rank, std::shared_ptr<ControlConnection> connection) {
   std::string reason;
   try {
     for (;;) {
@@ -155,7 +155,7 @@ asio::awaitable<void> NodeRoster::listen_to(uint32_t rank, std::shared_ptr<Contr
   } catch (const std::exception& failure) {
     reason = failure.what();
   }
-  const bool took_part = nodes_[rank].joined != Generation(0);
+  const bool took_part = nodes_[rank].joining != RingEpoch(0);
   nodes_[rank] = Node{};
   reports_.set_links(rank, {});
   reports_.set_stores(rank, {});
@@ -181,12 +181,12 @@ void NodeRoster::handle(uint32_t rank, const Message& message) {
     node.last_channels = loaded->last;
     reports_.set_compute(rank, loaded->compute);
     log::info("{} has loaded its layers and has room for {} pages", reports_.name(rank), loaded->page_capacity);
-  } else if (const auto* formed = std::get_if<Formed>(&message)) {
-    if (formed->generation == node.joined) node.formed = true;
+  } else if (const auto* formed = std::get_if<RingJoined>(&message)) {
+    if (formed->epoch == node.joining) node.ring_joined = true;
   } else if (const auto* stopped = std::get_if<Stopped>(&message)) {
-    if (stopped->generation == node.joined) {
-      node.joined = Generation(0);
-      node.formed = false;
+    if (stopped->epoch == node.joining) {
+      node.joining = RingEpoch(0);
+      node.ring_joined = false;
       if (stopped->lost_channel != StageId(0) && on_lost_channel_) {
         on_lost_channel_(stopped->lost_channel, stopped->reason);
       }
@@ -202,8 +202,8 @@ void NodeRoster::handle(uint32_t rank, const Message& message) {
   changed_.notify_all();
 }
 
-void NodeRoster::tell_assignments() {
-  assigns_ = true;
+void NodeRoster::send_assignments() {
+  assignments_sent_ = true;
   for (size_t rank = 0; rank < nodes_.size(); ++rank) {
     if (nodes_[rank].connection) nodes_[rank].connection->send(assignments_[rank]);
   }
@@ -228,7 +228,7 @@ void NodeRoster::lose(uint32_t rank, const std::string& reason) {
   if (on_lost_) on_lost_(lost_);
 }
 
-asio::awaitable<void> NodeRoster::until_all(bool (*ready)(const Node&), const char* what) {
+asio::awaitable<void> NodeRoster::wait_for_all(bool (*ready)(const Node&), const char* what) {
   for (;;) {
     std::string missing;
     for (uint32_t rank = 1; rank < nodes_.size(); ++rank) {
@@ -237,7 +237,7 @@ asio::awaitable<void> NodeRoster::until_all(bool (*ready)(const Node&), const ch
     check_interrupted();
     if (on_waiting_) on_waiting_(missing.empty() ? missing : "forming: waiting for " + missing);
     if (missing.empty()) co_return;
-    const async::TimePoint reminder = runtime_.now() + kReminder;
+    const async::TimePoint reminder = runtime_.now() + kRosterReminder;
     const bool changed = co_await changed_.wait_until(reminder);
     if (!changed) log::info("waiting for {} to {}", missing, what);
   }

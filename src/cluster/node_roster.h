@@ -29,15 +29,15 @@ class NodeRoster {
     tensor::ChannelSupport first_channels;  // as Loaded says
     tensor::ChannelSupport last_channels;
     std::vector<std::string> stages;  // as Loaded says
-    Generation joined{0};             // asked to join this generation; 0: none
-    bool formed = false;
+    RingEpoch joining{0};             // asked to join this epoch; 0: none
+    bool ring_joined = false;
   };
 
   /// Connections that have not said hello: how many there may be, and for how long.
-  static constexpr size_t kMaxStrangers = 64;
+  static constexpr size_t kMaxPendingConnections = 64;
   static constexpr async::Duration kHelloTimeout = std::chrono::seconds(2);
 
-  /// `assignments`, by rank, and `config` outlive it; nobody is told of them before tell_assignments().
+  /// `assignments`, by rank, and `config` outlive it; nobody is told of them before send_assignments().
   NodeRoster(async::Runtime& runtime, const std::vector<Assignment>& assignments, const model::ModelConfig& config,
              ControlTiming timing);
 
@@ -63,7 +63,7 @@ class NodeRoster {
     on_lost_channel_ = std::move(callback);
   }
   /// What `assignments` say is decided: nodes are told so, those that have come before at once.
-  void tell_assignments();
+  void send_assignments();
   /// From now on a node has to hold so many pages; one that has come and does not is told to go.
   void require_pages(uint64_t pages);
 
@@ -71,7 +71,7 @@ class NodeRoster {
   void require_stages(std::vector<std::vector<std::string>> stages) { required_stages_ = std::move(stages); }
 
   /// Until all nodes but the first are `ready`; the log names the others as those that are waited for to do `what`.
-  [[nodiscard]] asio::awaitable<void> until_all(bool (*ready)(const Node&), const char* what);
+  [[nodiscard]] asio::awaitable<void> wait_for_all(bool (*ready)(const Node&), const char* what);
   /// Until something has changed here or notify() is called; false when `deadline` came first.
   [[nodiscard]] asio::awaitable<bool> wait_for_change(async::TimePoint deadline) {
     return changed_.wait_until(deadline);
@@ -86,10 +86,10 @@ class NodeRoster {
   [[nodiscard]] const NodeReports& reports() const { return reports_; }
 
  private:
-  [[nodiscard]] asio::awaitable<void> accept_nodes();
+  [[nodiscard]] asio::awaitable<void> accept_connections();
   [[nodiscard]] asio::awaitable<void> serve_node(std::shared_ptr<ControlConnection> connection);
   [[nodiscard]] asio::awaitable<Message> first_message(std::shared_ptr<ControlConnection> connection);
-  [[nodiscard]] asio::awaitable<void> listen_to(uint32_t rank, std::shared_ptr<ControlConnection> connection);
+  [[nodiscard]] asio::awaitable<void> handle_messages(uint32_t rank, std::shared_ptr<ControlConnection> connection);
   [[nodiscard]] std::string refusal(const Hello& hello) const;
   void handle(uint32_t rank, const Message& message);
   [[nodiscard]] bool check_room(Node& node, uint64_t page_capacity) const;
@@ -101,8 +101,8 @@ class NodeRoster {
   const ControlTiming timing_;
   std::unique_ptr<asio::ip::tcp::acceptor> acceptor_;
   async::TaskGroup tasks_;
-  std::list<std::shared_ptr<ControlConnection>> strangers_;  // that have not said hello
-  bool turns_away_ = false;                                  // as many as may be are there, and the log says so
+  std::list<std::shared_ptr<ControlConnection>> pending_connections_;  // that have not said hello
+  bool rejects_connections_ = false;  // as many as may be are there, and the log says so
   async::WaitList changed_;
   std::vector<Node> nodes_;  // by rank; of the first, what its last stage offers
   NodeReports reports_;
@@ -113,7 +113,7 @@ class NodeRoster {
   uint64_t required_pages_ = 0;
   std::vector<std::vector<std::string>> required_stages_;  // empty: any
   std::string lost_;
-  bool assigns_ = false;
+  bool assignments_sent_ = false;
   bool interrupted_ = false;
 };
 

@@ -67,7 +67,7 @@ FrameHeaderBytes encode_header(const FrameHeader& header) {
   store(bytes, 4, header.version);
   store(bytes, 5, header.kind);
   store(bytes, 6, header.flags);
-  store(bytes, 8, header.generation.value());
+  store(bytes, 8, header.epoch.value());
   store(bytes, 16, header.number);
   store(bytes, 24, header.payload_bytes);
   store(bytes, kChecksumOffset, header_checksum(bytes));
@@ -81,7 +81,7 @@ Result<FrameHeader> decode_header(std::span<const std::byte, kFrameHeaderBytes> 
   header.version = reader.get<uint8_t>();
   const auto kind = reader.get<uint8_t>();
   header.flags = reader.get<uint16_t>();
-  header.generation = Generation(reader.get<uint32_t>());
+  header.epoch = RingEpoch(reader.get<uint32_t>());
   const auto checksum = reader.get<uint32_t>();
   header.number = reader.get<uint64_t>();
   header.payload_bytes = reader.get<uint64_t>();

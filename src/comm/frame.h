@@ -54,8 +54,8 @@ struct FrameHeader {
   uint8_t version = kProtocolVersion;
   FrameKind kind = FrameKind::kPlan;
   uint16_t flags = 0;
-  Generation generation;
-  uint64_t number = 0;          ///< the plan; in a ping and its pong, when the ping was sent
+  RingEpoch epoch;
+  uint64_t number = 0;  ///< the plan; in a ping and its pong, when the ping was sent
   uint64_t payload_bytes = 0;
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
 };
@@ -101,7 +101,7 @@ inline constexpr size_t kHelloPayloadBytes = 53;
 [[nodiscard]] Result<LaneHello> decode_hello(const FrameHeader& header, std::span<const std::byte> payload);
 
 /// A hello that is not the one expected: how it differs, by name, and whether the same hello may match later (another
-/// ring, a generation to come).
+/// ring, an epoch to come).
 struct HelloDifference {
   std::string reason;
   bool try_again = false;
@@ -109,7 +109,7 @@ struct HelloDifference {
 [[nodiscard]] std::optional<HelloDifference> compare_hello(const LinkHello& expected, const LinkHello& found);
 
 /// "stage 3", "the head".
-[[nodiscard]] std::string place_name(StageId place);
+[[nodiscard]] std::string endpoint_name(StageId id);
 /// "stage 0 -> stage 1".
 [[nodiscard]] std::string link_name(const LinkHello& hello);
 

@@ -18,7 +18,7 @@ constexpr size_t kPieceBytes = size_t{1} << 20;
 /// Frames up to this size are written by push() itself.
 constexpr size_t kSmallBytes = size_t{64} << 10;
 /// So much goes over a path that was quick before it is looked at again; a fraction of what a slow one may hold.
-constexpr size_t kUnaskedBytes = size_t{8} << 10;
+constexpr size_t kUnprobedBytes = size_t{8} << 10;
 /// A link that is slow enough to be held back carries a few kilobytes meanwhile.
 constexpr async::Duration kBudgetPause = std::chrono::milliseconds(2);
 
@@ -90,7 +90,7 @@ std::span<std::byte> FrameReader::begin_fill() {
 
 void FrameReader::count_received(size_t count) {
   add(counters_.bytes_received, count);
-  silence_.hear();
+  silence_.on_receive();
 }
 
 void FrameReader::end_fill(size_t count) {
@@ -177,7 +177,7 @@ boost::system::error_code FrameWriter::write_piece() {
   const size_t count = socket_.send(buffers, 0, failure);
   if (failure) return failure;
   add(counters_.bytes_sent, count);
-  unasked_ -= std::min(unasked_, count);
+  unprobed_bytes_ -= std::min(unprobed_bytes_, count);
   written_ += count;
   if (written_ < kFrameHeaderBytes + frame.payload.bytes().size()) return {};
   if (message_kind_of(frame.kind)) add(counters_.messages_sent, 1);
@@ -188,9 +188,9 @@ boost::system::error_code FrameWriter::write_piece() {
 }
 
 size_t FrameWriter::budget_for(size_t wanted) {
-  if (wanted <= unasked_) return wanted;
+  if (wanted <= unprobed_bytes_) return wanted;
   const size_t budget = send_budget(socket_.native_handle());
-  unasked_ = budget == kUnboundedBudget ? kUnaskedBytes : 0;
+  unprobed_bytes_ = budget == kUnboundedBudget ? kUnprobedBytes : 0;
   return budget;
 }
 

@@ -98,8 +98,8 @@ class FrameWriter {
   tcp::socket& socket_;
   LinkCounters& counters_;
   std::deque<Frame> queue_;
-  size_t written_ = 0;  // of the first frame
-  size_t unasked_ = 0;  // bytes that may go before the kernel is asked how quick the path is
+  size_t written_ = 0;         // of the first frame
+  size_t unprobed_bytes_ = 0;  // bytes that may go before the kernel is asked how quick the path is
   std::array<size_t, kFrameKindCount> waiting_{};
   bool finishing_ = false;
   bool abandoned_ = false;

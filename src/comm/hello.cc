@@ -20,7 +20,7 @@ std::vector<std::byte> encode_hello(const LaneHello& lane_hello) {
   payload.put(hello.hidden_row_bytes);
   const std::vector<std::byte> body = payload.take();
   const FrameHeaderBytes header =
-      encode_header({hello.protocol_version, FrameKind::kHello, 0, hello.generation, 0, body.size()});
+      encode_header({hello.protocol_version, FrameKind::kHello, 0, hello.epoch, 0, body.size()});
   std::vector<std::byte> bytes(header.begin(), header.end());
   bytes.insert(bytes.end(), body.begin(), body.end());
   return bytes;
@@ -31,7 +31,7 @@ Result<LaneHello> decode_hello(const FrameHeader& header, std::span<const std::b
   LaneHello lane_hello;
   LinkHello& hello = lane_hello.hello;
   hello.protocol_version = header.version;
-  hello.generation = header.generation;
+  hello.epoch = header.epoch;
   hello.ring = reader.get<uint64_t>();
   lane_hello.attempt = reader.get<uint64_t>();
   const auto lane = reader.get<uint8_t>();
@@ -78,19 +78,19 @@ std::optional<HelloDifference> compare_hello(const LinkHello& expected, const Li
   if (found.ring != expected.ring) {
     return differs(found.ring, expected.ring, "peer is of ring {:016x}, wanted {:016x}", true);
   }
-  if (found.generation != expected.generation) {
-    return differs(found.generation.value(), expected.generation.value(), "peer is of generation {}, wanted {}",
-                   found.generation > expected.generation);
+  if (found.epoch != expected.epoch) {
+    return differs(found.epoch.value(), expected.epoch.value(), "peer is of epoch {}, wanted {}",
+                   found.epoch > expected.epoch);
   }
   return std::nullopt;
 }
 
-std::string place_name(StageId place) {
-  return place == kHeadPlace ? "the head" : fmt::format("stage {}", place.value());
+std::string endpoint_name(StageId id) {
+  return id == kHeadId ? "the head" : fmt::format("stage {}", id.value());
 }
 
 std::string link_name(const LinkHello& hello) {
-  return place_name(hello.from) + " -> " + place_name(hello.to);
+  return endpoint_name(hello.from) + " -> " + endpoint_name(hello.to);
 }
 
 }  // namespace millrace::comm

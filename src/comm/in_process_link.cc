@@ -46,7 +46,7 @@ class Inboxes {
 
  private:
   static async::Mailbox<Message> inbox(async::Runtime& receiver, MessageKind kind, size_t capacity) {
-    return {receiver, most_waiting(kind, capacity)};
+    return {receiver, max_waiting(kind, capacity)};
   }
   async::Mailbox<Message>& of(MessageKind kind) { return inboxes_[static_cast<size_t>(kind)]; }
   std::string reason() {
@@ -65,13 +65,12 @@ class InProcessSender final : public LinkSender {
       : runtime_(runtime), inboxes_(std::move(inboxes)) {}
   ~InProcessSender() override { inboxes_->close("the sender is gone"); }
 
-  void send(MessageKind kind, Generation generation, PlanId plan, std::vector<std::byte> bytes) override {
-    inboxes_->push({kind, generation, plan, Payload::own(std::move(bytes)), runtime_.now()});
+  void send(MessageKind kind, RingEpoch epoch, PlanId plan, std::vector<std::byte> bytes) override {
+    inboxes_->push({kind, epoch, plan, Payload::own(std::move(bytes)), runtime_.now()});
   }
-  Work send_borrowed(MessageKind kind, Generation generation, PlanId plan,
-                     std::span<const std::byte> bytes) override {
+  Work send_borrowed(MessageKind kind, RingEpoch epoch, PlanId plan, std::span<const std::byte> bytes) override {
     async::Event released(runtime_);
-    inboxes_->push({kind, generation, plan, Payload::borrow(bytes, released), runtime_.now()});
+    inboxes_->push({kind, epoch, plan, Payload::borrow(bytes, released), runtime_.now()});
     return Work(std::move(released));
   }
   void close(std::string reason) override { inboxes_->close(std::move(reason)); }

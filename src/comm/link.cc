@@ -16,9 +16,9 @@ std::string_view to_string(MessageKind kind) {
   return "unknown";
 }
 
-size_t most_waiting(MessageKind kind, size_t window) {
-  constexpr size_t kMostAcks = 65536;
-  return kind == MessageKind::kAcks ? std::max(kMostAcks, window) : window;
+size_t max_waiting(MessageKind kind, size_t window) {
+  constexpr size_t kMaxAcks = 65536;
+  return kind == MessageKind::kAcks ? std::max(kMaxAcks, window) : window;
 }
 
 Payload Payload::own(std::vector<std::byte> bytes) {

@@ -16,27 +16,27 @@ namespace millrace::comm {
 
 enum class MessageKind : uint8_t { kPlan, kActivations, kOutput, kAcks };
 /// The head's place among the ends of links; stages have their own ids.
-inline constexpr StageId kHeadPlace{0xFFFFFFFF};
+inline constexpr StageId kHeadId{0xFFFFFFFF};
 inline constexpr size_t kMessageKindCount = 4;
 [[nodiscard]] std::string_view to_string(MessageKind kind);
 /// Messages of a kind that may wait at either end; one more breaks the link. `window`: of what belongs to plans.
 /// Acknowledgements of copies belong to none, and are as many as there are copies.
-[[nodiscard]] size_t most_waiting(MessageKind kind, size_t window);
+[[nodiscard]] size_t max_waiting(MessageKind kind, size_t window);
 
 /// The counters of one end of a link since it was made.
 struct LinkStats {
-  std::string name;                       ///< "stage 0 -> stage 1"
-  StageId from;                           ///< kHeadPlace for the head, as in `to`
+  std::string name;  ///< "stage 0 -> stage 1"
+  StageId from;      ///< kHeadId for the head, as in `to`
   StageId to;
-  bool sending = false;                   ///< which end this is
+  bool sending = false;  ///< which end this is
   bool open = true;
-  uint64_t bytes_sent = 0;                ///< on the wire, with headers and heartbeats
+  uint64_t bytes_sent = 0;  ///< on the wire, with headers and heartbeats
   uint64_t bytes_received = 0;
   uint64_t messages_sent = 0;  ///< all but heartbeats
   uint64_t messages_received = 0;
-  uint64_t messages_dropped = 0;          ///< of an older generation
-  uint64_t send_queue_high_water = 0;     ///< messages of one kind that waited to be sent, at most
-  int64_t round_trip_ns = 0;              ///< of the last heartbeat; 0 before the first
+  uint64_t messages_dropped = 0;       ///< of an older epoch
+  uint64_t send_queue_high_water = 0;  ///< messages of one kind that waited to be sent, at most
+  int64_t round_trip_ns = 0;           ///< of the last heartbeat; 0 before the first
 };
 
 /// The bytes of a message: owned, or borrowed from a buffer of the sender that stays untouched until the last copy of
@@ -65,10 +65,10 @@ struct Arrival {
 
 struct Message {
   MessageKind kind = MessageKind::kPlan;
-  Generation generation;
+  RingEpoch epoch;
   PlanId plan;
   Payload payload;
-  async::TimePoint arrived{};  ///< on the receiver's clock; the origin of time when the link does not know
+  async::TimePoint arrived{};             ///< on the receiver's clock; the origin of time when the link does not know
   std::shared_ptr<Arrival> arrival = {};  ///< null: the payload is there
 };
 
@@ -89,10 +89,9 @@ class LinkSender {
  public:
   virtual ~LinkSender() = default;
   /// Owned payload: fire and forget.
-  virtual void send(MessageKind kind, Generation generation, PlanId plan, std::vector<std::byte> bytes) = 0;
+  virtual void send(MessageKind kind, RingEpoch epoch, PlanId plan, std::vector<std::byte> bytes) = 0;
   /// Borrowed payload: `bytes` must stay as it is until the Work is committed.
-  virtual Work send_borrowed(MessageKind kind, Generation generation, PlanId plan,
-                             std::span<const std::byte> bytes) = 0;
+  virtual Work send_borrowed(MessageKind kind, RingEpoch epoch, PlanId plan, std::span<const std::byte> bytes) = 0;
   /// Whoever receives a kind gets what was sent of it before, then learns `reason`; one kind does not wait for another.
   virtual void close(std::string reason) = 0;
   /// Whether borrowed activations lie on the device; else a link to another process reads them on the host.

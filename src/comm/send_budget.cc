@@ -11,11 +11,11 @@
 namespace millrace::comm {
 namespace {
 
-constexpr uint64_t kMostQueuedUs = 250'000;
+constexpr uint64_t kMaxQueuedUs = 250'000;
 /// A queue that is shorter is nobody's concern.
 constexpr uint64_t kQuickUs = 20'000;
 /// Enough for the next round trip to be measured.
-constexpr uint64_t kLeastBytes = uint64_t{32} << 10;
+constexpr uint64_t kMinBytes = uint64_t{32} << 10;
 constexpr int kLevelTcp = 6;  // IPPROTO_TCP, whose header defines another tcp_info
 
 }  // namespace
@@ -28,7 +28,7 @@ size_t send_budget(int socket) {
   if (info.tcpi_rtt < info.tcpi_min_rtt + kQuickUs || ioctl(socket, SIOCOUTQ, &bytes) != 0) return kUnboundedBudget;
   const uint64_t queued_us = info.tcpi_rtt - info.tcpi_min_rtt;
   const auto under_way = static_cast<uint64_t>(bytes);
-  const uint64_t allowed = std::max(under_way * kMostQueuedUs / queued_us, kLeastBytes);
+  const uint64_t allowed = std::max(under_way * kMaxQueuedUs / queued_us, kMinBytes);
   return under_way < allowed ? allowed - under_way : 0;
 }
 

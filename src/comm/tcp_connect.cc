@@ -88,8 +88,8 @@ asio::awaitable<std::optional<AttemptFailure>> Connector::read_verdict(tcp::sock
   const HandshakeFrame verdict = co_await read_handshake(socket);
   if (verdict.header.kind == FrameKind::kWelcome) co_return std::nullopt;
   if (verdict.header.kind != FrameKind::kRefusal) {
-    co_return AttemptFailure{make_error(ErrorCode::kData, "a {} frame came instead of a welcome",
-                                        to_string(verdict.header.kind))};
+    co_return AttemptFailure{
+        make_error(ErrorCode::kData, "a {} frame came instead of a welcome", to_string(verdict.header.kind))};
   }
   const bool try_again = (verdict.header.flags & kFlagTryAgain) != 0;
   co_return AttemptFailure{make_error(ErrorCode::kInvalidArgument, "refused: {}", sanitize_reason(verdict.payload)),
@@ -123,7 +123,7 @@ asio::awaitable<Attempt> Connector::run() {
 
 }  // namespace
 
-asio::awaitable<Result<std::unique_ptr<LinkSender>>> connect_link(async::Runtime& runtime, TcpLinkGroup& home,
+asio::awaitable<Result<std::unique_ptr<LinkSender>>> connect_link(async::Runtime& runtime, TcpLinkGroup& group,
                                                                   TcpEndpoint endpoint, LinkHello hello,
                                                                   TcpLinkOptions options, async::TimePoint deadline) {
   boost::system::error_code no_address;
@@ -136,14 +136,14 @@ asio::awaitable<Result<std::unique_ptr<LinkSender>>> connect_link(async::Runtime
   while (runtime.now() < deadline) {
     Connector connector(runtime, {address, endpoint.port}, hello, options);
     Attempt attempt = AttemptFailure{};
-    bool late = false;
+    bool deadline_passed = false;
     {
       const async::Deadline closing(runtime, deadline, [&connector] { connector.cancel(); });
       attempt = co_await connector.run();
-      late = closing.passed();
+      deadline_passed = closing.passed();
     }
-    if (attempt.has_value()) co_return make_tcp_sender(home, hello, options, std::move(*attempt));
-    if (!late) {
+    if (attempt.has_value()) co_return make_tcp_sender(group, hello, options, std::move(*attempt));
+    if (!deadline_passed) {
       const bool news = last.message != attempt.error().error.message;
       last = attempt.error().error;
       if (news && last.code == ErrorCode::kInvalidArgument) {

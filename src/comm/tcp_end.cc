@@ -19,7 +19,9 @@ constexpr async::Duration kGoodbyeGrace = 100ms;
 /// A peer whose pings outrun our answers by more is not one of ours.
 constexpr size_t kMaxPongs = 16;
 
-double seconds(async::Duration duration) { return std::chrono::duration<double>(duration).count(); }
+double seconds(async::Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
 
 std::vector<std::byte> reason_bytes(const std::string& reason) {
   const auto* begin = reinterpret_cast<const std::byte*>(reason.data());
@@ -61,14 +63,14 @@ tcp::socket LanePair::take(Lane lane, const asio::any_io_executor& executor) {
   return {executor, protocol_, std::exchange(descriptors_[static_cast<size_t>(lane)], -1)};
 }
 
-TcpEnd::TcpEnd(TcpLinkGroup& home, const LinkHello& hello, const TcpLinkOptions& options,
+TcpEnd::TcpEnd(TcpLinkGroup& group, const LinkHello& hello, const TcpLinkOptions& options,
                const std::string& peer_address, bool sending)
-    : home_(home),
-      runtime_(home.runtime()),
+    : group_(group),
+      runtime_(group.runtime()),
       hello_(hello),
       options_(options),
       name_(link_name(hello)),
-      peer_(fmt::format("{} at {}", place_name(sending ? hello.to : hello.from), peer_address)),
+      peer_(fmt::format("{} at {}", endpoint_name(sending ? hello.to : hello.from), peer_address)),
       sending_(sending),
       control_(runtime_.executor()),
       data_(runtime_.executor()),
@@ -78,14 +80,13 @@ TcpEnd::TcpEnd(TcpLinkGroup& home, const LinkHello& hello, const TcpLinkOptions&
 
 bool TcpEnd::open(LanePair lanes) {
   {
-    const std::lock_guard lock(home_.mutex_);
-    if (home_.closed_) return false;
-    std::erase_if(home_.ends_, [](const std::weak_ptr<TcpEnd>& end) { return end.expired(); });
-    home_.ends_.push_back(weak_from_this());
+    const std::lock_guard lock(group_.mutex_);
+    if (group_.closed_) return false;
+    std::erase_if(group_.ends_, [](const std::weak_ptr<TcpEnd>& end) { return end.expired(); });
+    group_.ends_.push_back(weak_from_this());
   }
-  asio::dispatch(runtime_.executor(), [self = shared_from_this(), lanes = std::move(lanes)]() mutable {
-    self->start(std::move(lanes));
-  });
+  asio::dispatch(runtime_.executor(),
+                 [self = shared_from_this(), lanes = std::move(lanes)]() mutable { self->start(std::move(lanes)); });
   return true;
 }
 
@@ -103,7 +104,7 @@ void TcpEnd::start(LanePair lanes) {
 }
 
 bool TcpEnd::spawn(std::string_view task, asio::awaitable<void> body) {
-  return home_.tasks_.spawn(fmt::format("link {} {}", name_, task), std::move(body));
+  return group_.tasks_.spawn(fmt::format("link {} {}", name_, task), std::move(body));
 }
 
 asio::awaitable<void> TcpEnd::write_control(Self) {
@@ -114,7 +115,7 @@ asio::awaitable<void> TcpEnd::write_control(Self) {
     failure = std::current_exception();
   }
   if (failure) {
-    co_await lose(describe_failure(failure));
+    co_await end_after_goodbye(describe_failure(failure));
   } else if (!ended_) {
     boost::system::error_code ignored;
     control_.shutdown(tcp::socket::shutdown_send, ignored);
@@ -146,7 +147,7 @@ asio::awaitable<void> TcpEnd::read_frames(FrameReader& reader) {
         receive_message(header, std::move(bytes));
         continue;
       }
-      heard_goodbye_ = true;
+      received_goodbye_ = true;
       const bool ends = handle_goodbye(sanitize_reason(bytes));
       if (ends) end(reason_);
       co_return;
@@ -170,7 +171,7 @@ void TcpEnd::answer_ping(const FrameHeader& ping) {
 }
 
 asio::awaitable<void> TcpEnd::keep_heartbeat(Self) {
-  silence_.hear();  // as of now: the handshake is over
+  silence_.on_receive();  // as of now: the handshake is over
   async::TimePoint next_ping = runtime_.now();
   while (!ended_) {
     const async::TimePoint now = runtime_.now();
@@ -180,13 +181,13 @@ asio::awaitable<void> TcpEnd::keep_heartbeat(Self) {
     }
     async::TimePoint wake = next_ping;
     if (closing_) wake = std::min(wake, close_deadline_);
-    if (!heard_goodbye_) wake = std::min(wake, silence_.next_look());
+    if (!received_goodbye_) wake = std::min(wake, silence_.next_check());
     (void)co_await ended_signal_.wait_until(wake);
     if (ended_) co_return;
     if (closing_ && runtime_.now() >= close_deadline_) {
       end(fmt::format("{} (what was sent before could not be delivered within {:.1f} s)", reason_,
                       seconds(options_.linger)));
-    } else if (!heard_goodbye_ && silence_.has_lasted(wake)) {
+    } else if (!received_goodbye_ && silence_.has_expired(wake)) {
       end(fmt::format("{} has been silent for {:.1f} s", peer_, seconds(silence_.length())));
     }
   }
@@ -233,7 +234,7 @@ void TcpEnd::end(const std::string& reason) {
   ended_signal_.notify_all();
 }
 
-asio::awaitable<void> TcpEnd::lose(std::string reason) {
+asio::awaitable<void> TcpEnd::end_after_goodbye(std::string reason) {
   const async::TimePoint deadline = runtime_.now() + kGoodbyeGrace;
   while (!ended_ && runtime_.now() < deadline) (void)co_await ended_signal_.wait_until(deadline);
   end(reason);
@@ -257,7 +258,7 @@ std::string TcpEnd::describe_failure(const std::exception_ptr& failure) const {
 }
 
 FrameHeader TcpEnd::header_of(FrameKind kind, uint64_t number, size_t payload_bytes) const {
-  return {kProtocolVersion, kind, 0, hello_.generation, number, payload_bytes};
+  return {kProtocolVersion, kind, 0, hello_.epoch, number, payload_bytes};
 }
 
 LinkStats TcpEnd::stats() const {

@@ -28,17 +28,17 @@ class LanePair {
 };
 
 /// What both ends of a link have in common: the sockets, the control lane with its heartbeats, and how a link ends.
-/// Its coroutines run in the home's task group and share ownership of it; everything happens on the home's executor
+/// Its coroutines run in the group's task group and share ownership of it; everything happens on the group's executor
 /// except open(), stats() and the constructor.
 class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
  public:
-  TcpEnd(TcpLinkGroup& home, const LinkHello& hello, const TcpLinkOptions& options, const std::string& peer_address,
+  TcpEnd(TcpLinkGroup& group, const LinkHello& hello, const TcpLinkOptions& options, const std::string& peer_address,
          bool sending);
   TcpEnd(const TcpEnd&) = delete;
   TcpEnd& operator=(const TcpEnd&) = delete;
   virtual ~TcpEnd() = default;
 
-  /// From any thread: starts the coroutines over `lanes`. False when the home has been shut down.
+  /// From any thread: starts the coroutines over `lanes`. False when the group has been shut down.
   [[nodiscard]] bool open(LanePair lanes);
   /// As LinkSender and LinkReceiver say.
   virtual void close(std::string reason) = 0;
@@ -60,7 +60,7 @@ class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
   /// Ends the link at once, for `reason`; tells the peer if that can be done without waiting.
   void end(const std::string& reason);
   /// As end(), a moment later: the peer's goodbye, which says more, may be on its way on the control lane.
-  [[nodiscard]] asio::awaitable<void> lose(std::string reason);
+  [[nodiscard]] asio::awaitable<void> end_after_goodbye(std::string reason);
   /// What was sent before gets some time to arrive.
   void begin_closing();
   /// The control lane ends with a goodbye after what is queued.
@@ -70,17 +70,17 @@ class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
   [[nodiscard]] std::string describe_failure(const std::exception_ptr& failure) const;
   [[nodiscard]] FrameHeader header_of(FrameKind kind, uint64_t number, size_t payload_bytes) const;
 
-  TcpLinkGroup& home_;
+  TcpLinkGroup& group_;
   async::Runtime& runtime_;
   const LinkHello hello_;
   const TcpLinkOptions options_;
-  const std::string name_;        // "stage 0 -> stage 1"
-  const std::string peer_;        // "stage 0 at 10.0.0.1:4000"
+  const std::string name_;  // "stage 0 -> stage 1"
+  const std::string peer_;  // "stage 0 at 10.0.0.1:4000"
   const bool sending_;
   LinkCounters counters_;
-  std::string reason_;            // why it ends; empty while open
-  bool closing_ = false;          // either end has closed; what was sent before is on its way
-  bool heard_goodbye_ = false;    // the peer's, after which its control lane is silent
+  std::string reason_;             // why it ends; empty while open
+  bool closing_ = false;           // either end has closed; what was sent before is on its way
+  bool received_goodbye_ = false;  // the peer's, after which its control lane is silent
   bool ended_ = false;
   async::TimePoint close_deadline_;  // of closing_
   tcp::socket control_;
@@ -106,10 +106,10 @@ class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
 /// Options of a link's socket; errors are ignored, since all of them only tune.
 void tune_socket(tcp::socket& socket, Lane lane, const TcpLinkOptions& options);
 
-/// The ends as their users see them. kUnavailable when the home has been shut down.
-[[nodiscard]] Result<std::unique_ptr<LinkSender>> make_tcp_sender(TcpLinkGroup& home, const LinkHello& hello,
+/// The ends as their users see them. kUnavailable when the group has been shut down.
+[[nodiscard]] Result<std::unique_ptr<LinkSender>> make_tcp_sender(TcpLinkGroup& group, const LinkHello& hello,
                                                                   const TcpLinkOptions& options, LanePair lanes);
-[[nodiscard]] Result<std::unique_ptr<LinkReceiver>> make_tcp_receiver(TcpLinkGroup& home, const LinkHello& hello,
+[[nodiscard]] Result<std::unique_ptr<LinkReceiver>> make_tcp_receiver(TcpLinkGroup& group, const LinkHello& hello,
                                                                       const TcpLinkOptions& options, LanePair lanes);
 
 }  // namespace millrace::comm

@@ -20,7 +20,7 @@ asio::awaitable<HandshakeFrame> read_handshake(tcp::socket& socket) {
 }
 
 std::vector<std::byte> encode_welcome() {
-  const FrameHeaderBytes header = encode_header({kProtocolVersion, FrameKind::kWelcome, 0, Generation(), 0, 0});
+  const FrameHeaderBytes header = encode_header({kProtocolVersion, FrameKind::kWelcome, 0, RingEpoch(), 0, 0});
   return {header.begin(), header.end()};
 }
 
@@ -28,7 +28,7 @@ std::vector<std::byte> encode_refusal(const HelloDifference& difference) {
   const std::string_view reason = std::string_view(difference.reason).substr(0, kMaxReasonBytes);
   const uint16_t flags = difference.try_again ? kFlagTryAgain : 0;
   const FrameHeaderBytes header =
-      encode_header({kProtocolVersion, FrameKind::kRefusal, flags, Generation(), 0, reason.size()});
+      encode_header({kProtocolVersion, FrameKind::kRefusal, flags, RingEpoch(), 0, reason.size()});
   std::vector<std::byte> bytes(header.begin(), header.end());
   const auto* text = reinterpret_cast<const std::byte*>(reason.data());
   bytes.insert(bytes.end(), text, text + reason.size());

@@ -23,15 +23,15 @@ inline constexpr uint8_t kProtocolVersion = 5;
 /// What both ends of a link must agree on. Every field is compared, and a difference refused by its name.
 struct LinkHello {
   uint8_t protocol_version = kProtocolVersion;
-  uint64_t ring = 0;               ///< random, chosen by the head
-  Generation generation;
-  StageId from;                    ///< or kHeadPlace
+  uint64_t ring = 0;  ///< random, chosen by the head
+  RingEpoch epoch;
+  StageId from;  ///< or kHeadId
   StageId to;
-  uint64_t fingerprint_high = 0;   ///< of the model
+  uint64_t fingerprint_high = 0;  ///< of the model
   uint64_t fingerprint_low = 0;
-  uint32_t page_size = 0;          ///< tokens
-  uint32_t layer_count = 0;        ///< of the whole model
-  uint32_t hidden_row_bytes = 0;   ///< one row of activations
+  uint32_t page_size = 0;         ///< tokens
+  uint32_t layer_count = 0;       ///< of the whole model
+  uint32_t hidden_row_bytes = 0;  ///< one row of activations
   friend bool operator==(const LinkHello&, const LinkHello&) = default;
 };
 
@@ -49,8 +49,8 @@ struct TcpLinkOptions {
   uint64_t max_activation_bytes = uint64_t{1} << 30;
   async::Duration heartbeat = std::chrono::milliseconds(250);
   async::Duration silence = std::chrono::milliseconds(1500);  ///< a peer that is silent for longer breaks the link
-  async::Duration linger = std::chrono::seconds(5);   ///< a closed link gets so long to deliver what was sent before
-  int socket_buffer_bytes = 0;                        ///< 0: as the kernel tunes it
+  async::Duration linger = std::chrono::seconds(5);  ///< a closed link gets so long to deliver what was sent before
+  int socket_buffer_bytes = 0;                       ///< 0: as the kernel tunes it
 };
 
 /// Owns the coroutines of all TCP link ends that are used on one Runtime, which outlives it. A link end that is
@@ -69,15 +69,15 @@ class TcpLinkGroup {
  private:
   friend class TcpEnd;
   async::Runtime& runtime_;
-  async::TaskGroup tasks_;                    // on the Runtime's executor
+  async::TaskGroup tasks_;  // on the Runtime's executor
   mutable std::mutex mutex_;
-  std::vector<std::weak_ptr<TcpEnd>> ends_;   // guarded by mutex_
-  bool closed_ = false;                       // guarded by mutex_
+  std::vector<std::weak_ptr<TcpEnd>> ends_;  // guarded by mutex_
+  bool closed_ = false;                      // guarded by mutex_
 };
 
 struct TcpListenerOptions {
   async::Duration hello_timeout = std::chrono::seconds(2);  ///< for a stranger to present a hello that is expected
-  size_t max_strangers = 64;                                ///< connections that have not yet done so
+  size_t max_pending_connections = 64;                      ///< connections that have not yet done so
 };
 
 /// A listening socket that hands out the receiving ends of links. Strangers, garbage and wrong hellos are closed with
@@ -92,12 +92,14 @@ class TcpListener {
 
   /// Where it listens, with the port that was picked.
   [[nodiscard]] const TcpEndpoint& endpoint() const { return endpoint_; }
-  /// Waits until both lanes of the sender with this hello have come. The receiver is used on `home`'s Runtime, which
+  /// Waits until both lanes of the sender with this hello have come. The receiver is used on `group`'s Runtime, which
   /// need not be the listener's. Several may wait at once, for different (from, to). A peer that links the same two
   /// places but differs otherwise is refused by name and told why; a later one may still match. Errors: kTimeout at
   /// `deadline`, with the last refusal; kUnavailable after close().
-  [[nodiscard]] asio::awaitable<Result<std::unique_ptr<LinkReceiver>>> accept_link(
-      TcpLinkGroup& home, LinkHello expected, TcpLinkOptions options, async::TimePoint deadline);
+  [[nodiscard]] asio::awaitable<Result<std::unique_ptr<LinkReceiver>>> accept_link(TcpLinkGroup& group,
+                                                                                   LinkHello expected,
+                                                                                   TcpLinkOptions options,
+                                                                                   async::TimePoint deadline);
   /// Stops listening; every accept_link ends.
   void close();
   [[nodiscard]] asio::awaitable<void> shutdown();
@@ -110,11 +112,13 @@ class TcpListener {
 };
 
 /// Connects both lanes, on `runtime`, and presents `hello`; tries again while nobody listens there or nobody expects
-/// the link yet. The sender is used on `home`'s Runtime, which need not be `runtime`. Errors: kTimeout at `deadline`,
+/// the link yet. The sender is used on `group`'s Runtime, which need not be `runtime`. Errors: kTimeout at `deadline`,
 /// with the last failure; kInvalidArgument for an endpoint that is no address, and with the peer's reason when it
 /// refuses a hello that can never match.
-[[nodiscard]] asio::awaitable<Result<std::unique_ptr<LinkSender>>> connect_link(
-    async::Runtime& runtime, TcpLinkGroup& home, TcpEndpoint endpoint, LinkHello hello, TcpLinkOptions options,
-    async::TimePoint deadline);
+[[nodiscard]] asio::awaitable<Result<std::unique_ptr<LinkSender>>> connect_link(async::Runtime& runtime,
+                                                                                TcpLinkGroup& group,
+                                                                                TcpEndpoint endpoint, LinkHello hello,
+                                                                                TcpLinkOptions options,
+                                                                                async::TimePoint deadline);
 
 }  // namespace millrace::comm

@@ -33,16 +33,16 @@ bool try_answer(tcp::socket& socket, const std::vector<std::byte>& bytes) {
 
 /// Keeps something in a list while it lives.
 template <class T>
-class Listed {
+class ListEntry {
  public:
-  Listed(std::list<T*>& list, T& what) : list_(list), place_(list.insert(list.end(), &what)) {}
-  Listed(const Listed&) = delete;
-  Listed& operator=(const Listed&) = delete;
-  ~Listed() { list_.erase(place_); }
+  ListEntry(std::list<T*>& list, T& what) : list_(list), position_(list.insert(list.end(), &what)) {}
+  ListEntry(const ListEntry&) = delete;
+  ListEntry& operator=(const ListEntry&) = delete;
+  ~ListEntry() { list_.erase(position_); }
 
  private:
   std::list<T*>& list_;
-  typename std::list<T*>::iterator place_;
+  typename std::list<T*>::iterator position_;
 };
 
 }  // namespace
@@ -92,9 +92,9 @@ class TcpListener::State {
   tcp::acceptor acceptor_;
   async::TaskGroup tasks_;
   std::list<Expectation*> expectations_;
-  std::list<tcp::socket*> strangers_;  // of the greetings under way
+  std::list<tcp::socket*> pending_connections_;  // of the greetings under way
   bool closed_ = false;
-  async::WaitList changed_;            // an expectation has come or gone, or the listener is closed
+  async::WaitList changed_;  // an expectation has come or gone, or the listener is closed
 };
 
 void TcpListener::State::Expectation::add(const LaneHello& lane, tcp::socket socket) {
@@ -133,9 +133,9 @@ asio::awaitable<void> TcpListener::State::accept() {
     if (failure) {
       log::warn("a connection cannot be accepted: {}", failure.message());
       co_await async::sleep_for(runtime_, kAcceptRetryDelay);
-    } else if (strangers_.size() >= options_.max_strangers) {
+    } else if (pending_connections_.size() >= options_.max_pending_connections) {
       log::warn("{} is turned away: {} connections have not presented a hello yet", peer_name(socket),
-                strangers_.size());
+                pending_connections_.size());
     } else {
       tasks_.spawn("greet a peer", greet(std::move(socket)));
     }
@@ -143,7 +143,7 @@ asio::awaitable<void> TcpListener::State::accept() {
 }
 
 asio::awaitable<void> TcpListener::State::greet(tcp::socket socket) {
-  const Listed<tcp::socket> listed(strangers_, socket);
+  const ListEntry<tcp::socket> listed(pending_connections_, socket);
   const std::string peer = peer_name(socket);
   const async::TimePoint deadline = runtime_.now() + options_.hello_timeout;
   const auto hello = co_await read_hello(socket, deadline);
@@ -219,7 +219,7 @@ void TcpListener::State::refuse(tcp::socket& socket, const std::string& peer, co
 asio::awaitable<Result<LanePair>> TcpListener::State::wait_for(LinkHello hello, TcpLinkOptions options,
                                                                async::TimePoint deadline) {
   Expectation expectation(runtime_, hello);
-  const Listed<Expectation> listed(expectations_, expectation);
+  const ListEntry<Expectation> listed(expectations_, expectation);
   changed_.notify_all();
   while (!closed_) {
     if (auto lanes = expectation.take_complete()) {
@@ -245,7 +245,7 @@ void TcpListener::State::close() {
   closed_ = true;
   boost::system::error_code ignored;
   acceptor_.close(ignored);
-  for (tcp::socket* stranger : strangers_) stranger->close(ignored);
+  for (tcp::socket* stranger : pending_connections_) stranger->close(ignored);
   for (Expectation* each : expectations_) each->changed.notify_all();
   changed_.notify_all();
 }
@@ -267,23 +267,26 @@ Result<std::unique_ptr<TcpListener>> TcpListener::open(async::Runtime& runtime, 
   try {
     state->listen(endpoint);
   } catch (const boost::system::system_error& error) {
-    return make_error(ErrorCode::kUnavailable, "cannot listen on {}: {}", endpoint.to_string(),
-                      error.code().message());
+    return make_error(ErrorCode::kUnavailable, "cannot listen on {}: {}", endpoint.to_string(), error.code().message());
   }
   TcpEndpoint local = state->endpoint();
   return std::unique_ptr<TcpListener>(new TcpListener(std::move(state), std::move(local)));
 }
 
-asio::awaitable<Result<std::unique_ptr<LinkReceiver>>> TcpListener::accept_link(TcpLinkGroup& home, LinkHello expected,
+asio::awaitable<Result<std::unique_ptr<LinkReceiver>>> TcpListener::accept_link(TcpLinkGroup& group, LinkHello expected,
                                                                                 TcpLinkOptions options,
                                                                                 async::TimePoint deadline) {
   auto lanes = co_await state_->wait_for(expected, options, deadline);
   if (lanes.has_error()) co_return lanes.error();
-  co_return make_tcp_receiver(home, expected, options, std::move(*lanes));
+  co_return make_tcp_receiver(group, expected, options, std::move(*lanes));
 }
 
-void TcpListener::close() { state_->close(); }
+void TcpListener::close() {
+  state_->close();
+}
 
-asio::awaitable<void> TcpListener::shutdown() { return state_->shutdown(); }
+asio::awaitable<void> TcpListener::shutdown() {
+  return state_->shutdown();
+}
 
 }  // namespace millrace::comm

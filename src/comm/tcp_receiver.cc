@@ -12,9 +12,9 @@ namespace {
 /// that is posted, so that what comes too early stays in the sockets and, once they are full, at the sender.
 class TcpReceiveEnd final : public TcpEnd {
  public:
-  TcpReceiveEnd(TcpLinkGroup& home, const LinkHello& hello, const TcpLinkOptions& options,
+  TcpReceiveEnd(TcpLinkGroup& group, const LinkHello& hello, const TcpLinkOptions& options,
                 const std::string& peer_address)
-      : TcpEnd(home, hello, options, peer_address, false),
+      : TcpEnd(group, hello, options, peer_address, false),
         inboxes_{make_inbox(MessageKind::kPlan), make_inbox(MessageKind::kActivations),
                  make_inbox(MessageKind::kOutput), make_inbox(MessageKind::kAcks)},
         posted_(runtime_) {}
@@ -37,17 +37,17 @@ class TcpReceiveEnd final : public TcpEnd {
   void receive_message(const FrameHeader& header, std::vector<std::byte> bytes) override;
   bool handle_goodbye(const std::string& reason) override;
   void handle_end() override;
-  /// False for a message of an older generation. Throws for one of a newer.
+  /// False for a message of an older epoch. Throws for one of a newer.
   [[nodiscard]] bool check_generation(const FrameHeader& header);
   /// The last that happens for a frame: whoever waits for it goes on within the call.
   void deliver(const FrameHeader& header, Payload payload);
-  [[nodiscard]] Inbox make_inbox(MessageKind kind) { return {runtime_, most_waiting(kind, options_.window)}; }
+  [[nodiscard]] Inbox make_inbox(MessageKind kind) { return {runtime_, max_waiting(kind, options_.window)}; }
   Inbox& inbox(MessageKind kind) { return inboxes_[static_cast<size_t>(kind)]; }
 
   std::array<Inbox, kMessageKindCount> inboxes_;
-  std::deque<Posted> posts_;    // those for which nothing has come yet; as many as the user has memory for
-  async::WaitList posted_;      // a receive has been posted, or the link has ended
-  bool data_ended_ = false;     // all activations have come
+  std::deque<Posted> posts_;  // those for which nothing has come yet; as many as the user has memory for
+  async::WaitList posted_;    // a receive has been posted, or the link has ended
+  bool data_ended_ = false;   // all activations have come
 };
 
 void TcpReceiveEnd::post(PlanId plan, std::span<std::byte> target) {
@@ -105,10 +105,10 @@ asio::awaitable<void> TcpReceiveEnd::read_data(std::shared_ptr<TcpEnd>) {
     failure = std::current_exception();
   }
   data_ended_ = true;
-  if (heard_goodbye_) {
+  if (received_goodbye_) {
     end(reason_);
   } else if (failure) {
-    co_await lose(describe_failure(failure));
+    co_await end_after_goodbye(describe_failure(failure));
   }
 }
 
@@ -135,11 +135,11 @@ asio::awaitable<void> TcpReceiveEnd::read_activations() {
 }
 
 bool TcpReceiveEnd::check_generation(const FrameHeader& header) {
-  if (header.generation > hello_.generation) {
-    throw ErrorException(make_error(ErrorCode::kData, "{} message of generation {} on a link of generation {}",
-                                    to_string(header.kind), header.generation.value(), hello_.generation.value()));
+  if (header.epoch > hello_.epoch) {
+    throw ErrorException(make_error(ErrorCode::kData, "{} message of epoch {} on a link of epoch {}",
+                                    to_string(header.kind), header.epoch.value(), hello_.epoch.value()));
   }
-  if (header.generation == hello_.generation) return true;
+  if (header.epoch == hello_.epoch) return true;
   counters_.messages_dropped.fetch_add(1, std::memory_order_relaxed);
   return false;
 }
@@ -148,7 +148,7 @@ void TcpReceiveEnd::deliver(const FrameHeader& header, Payload payload) {
   if (ended_) return;
   counters_.messages_received.fetch_add(1, std::memory_order_relaxed);
   const MessageKind kind = *message_kind_of(header.kind);
-  Message message{kind, header.generation, PlanId(header.number), std::move(payload), runtime_.now()};
+  Message message{kind, header.epoch, PlanId(header.number), std::move(payload), runtime_.now()};
   if (!inbox(kind).hand_over(std::move(message))) {
     end(fmt::format("more {} messages from {} wait than the window allows", to_string(kind), peer_));
   }
@@ -173,9 +173,9 @@ class TcpReceiver final : public LinkReceiver {
 
 }  // namespace
 
-Result<std::unique_ptr<LinkReceiver>> make_tcp_receiver(TcpLinkGroup& home, const LinkHello& hello,
+Result<std::unique_ptr<LinkReceiver>> make_tcp_receiver(TcpLinkGroup& group, const LinkHello& hello,
                                                         const TcpLinkOptions& options, LanePair lanes) {
-  auto end = std::make_shared<TcpReceiveEnd>(home, hello, options, lanes.peer_address());
+  auto end = std::make_shared<TcpReceiveEnd>(group, hello, options, lanes.peer_address());
   if (!end->open(std::move(lanes))) return Error{ErrorCode::kUnavailable, "the links of this thread are shut down"};
   return std::unique_ptr<LinkReceiver>(std::make_unique<TcpReceiver>(std::move(end)));
 }

@@ -8,10 +8,11 @@ namespace {
 /// The sending end: activations go to the data lane, everything else to the control lane.
 class TcpSendEnd final : public TcpEnd {
  public:
-  TcpSendEnd(TcpLinkGroup& home, const LinkHello& hello, const TcpLinkOptions& options, const std::string& peer_address)
-      : TcpEnd(home, hello, options, peer_address, true), data_writer_(runtime_, data_, counters_) {}
+  TcpSendEnd(TcpLinkGroup& group, const LinkHello& hello, const TcpLinkOptions& options,
+             const std::string& peer_address)
+      : TcpEnd(group, hello, options, peer_address, true), data_writer_(runtime_, data_, counters_) {}
 
-  void send(MessageKind kind, Generation generation, PlanId plan, Payload payload, bool borrowed);
+  void send(MessageKind kind, RingEpoch epoch, PlanId plan, Payload payload, bool borrowed);
   void close(std::string reason) override;
   void release() override;
 
@@ -29,18 +30,18 @@ class TcpSendEnd final : public TcpEnd {
   FrameWriter data_writer_;
 };
 
-void TcpSendEnd::send(MessageKind kind, Generation generation, PlanId plan, Payload payload, bool borrowed) {
+void TcpSendEnd::send(MessageKind kind, RingEpoch epoch, PlanId plan, Payload payload, bool borrowed) {
   if (ended_ || closing_) return;
   FrameWriter& writer = writer_of(kind);
   const FrameKind frame_kind = frame_kind_of(kind);
   const size_t waiting = writer.waiting(frame_kind);
-  if (waiting >= most_waiting(kind, options_.window)) {
+  if (waiting >= max_waiting(kind, options_.window)) {
     end(fmt::format("more {} messages wait to be sent to {} than the window allows", to_string(kind), peer_));
     return;
   }
   if (waiting + 1 > counters_.send_queue_high_water) counters_.send_queue_high_water = waiting + 1;
   FrameHeader header = header_of(frame_kind, plan.value(), payload.bytes().size());
-  header.generation = generation;
+  header.epoch = epoch;
   writer.push(header, std::move(payload), borrowed);
 }
 
@@ -75,7 +76,7 @@ asio::awaitable<void> TcpSendEnd::write_data(std::shared_ptr<TcpEnd>) {
     data_.shutdown(tcp::socket::shutdown_send, ignored);
     co_return;
   }
-  co_await lose(describe_failure(failure));
+  co_await end_after_goodbye(describe_failure(failure));
 }
 
 class TcpSender final : public LinkSender {
@@ -85,17 +86,16 @@ class TcpSender final : public LinkSender {
     asio::dispatch(end_->runtime().executor(), [end = end_] { end->release(); });
   }
 
-  void send(MessageKind kind, Generation generation, PlanId plan, std::vector<std::byte> bytes) override {
-    end_->send(kind, generation, plan, Payload::own(std::move(bytes)), false);
+  void send(MessageKind kind, RingEpoch epoch, PlanId plan, std::vector<std::byte> bytes) override {
+    end_->send(kind, epoch, plan, Payload::own(std::move(bytes)), false);
   }
-  Work send_borrowed(MessageKind kind, Generation generation, PlanId plan,
-                     std::span<const std::byte> bytes) override {
+  Work send_borrowed(MessageKind kind, RingEpoch epoch, PlanId plan, std::span<const std::byte> bytes) override {
     if (lane_of(kind) == Lane::kControl) {  // small, and the control lane outlives the user's memory
-      end_->send(kind, generation, plan, Payload::own({bytes.begin(), bytes.end()}), false);
+      end_->send(kind, epoch, plan, Payload::own({bytes.begin(), bytes.end()}), false);
       return {};
     }
     async::Event released(end_->runtime());
-    end_->send(kind, generation, plan, Payload::borrow(bytes, released), true);
+    end_->send(kind, epoch, plan, Payload::borrow(bytes, released), true);
     return Work(std::move(released));
   }
   void close(std::string reason) override { end_->close(std::move(reason)); }
@@ -107,9 +107,9 @@ class TcpSender final : public LinkSender {
 
 }  // namespace
 
-Result<std::unique_ptr<LinkSender>> make_tcp_sender(TcpLinkGroup& home, const LinkHello& hello,
+Result<std::unique_ptr<LinkSender>> make_tcp_sender(TcpLinkGroup& group, const LinkHello& hello,
                                                     const TcpLinkOptions& options, LanePair lanes) {
-  auto end = std::make_shared<TcpSendEnd>(home, hello, options, lanes.peer_address());
+  auto end = std::make_shared<TcpSendEnd>(group, hello, options, lanes.peer_address());
   if (!end->open(std::move(lanes))) return Error{ErrorCode::kUnavailable, "the links of this thread are shut down"};
   return std::unique_ptr<LinkSender>(std::make_unique<TcpSender>(std::move(end)));
 }

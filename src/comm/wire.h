@@ -17,7 +17,7 @@ namespace millrace::comm {
 static_assert(std::endian::native == std::endian::little, "the wire form is little-endian, as are its hosts");
 
 template <class T>
-concept WireScalar = (std::is_arithmetic_v<T> || std::is_enum_v<T>)&&!std::is_same_v<T, bool>;
+concept WireScalar = (std::is_arithmetic_v<T> || std::is_enum_v<T>) && !std::is_same_v<T, bool>;
 template <class T>
 concept WireId = WireScalar<typename T::rep> && std::is_constructible_v<T, typename T::rep>;
 

@@ -8,7 +8,7 @@
 namespace millrace::cpu {
 namespace {
 
-/// `rows` of left tile 4 and of the sums; tile 5 holds probabilities of 16 keys, tile 7 as many values.
+/// `rows` of LHS tile 4 and of the sums; tile 5 holds probabilities of 16 keys, tile 7 as many values.
 MILLRACE_INLINE void configure_attention(int rows) {
   TileConfig config;
   for (int tile = 0; tile < 6; ++tile) config.rows[tile] = static_cast<uint8_t>(rows);
@@ -21,13 +21,13 @@ static_assert(kBandRows == kTileHeight);
 
 /// Asks for the next block's keys and values in the order of memory, some lines each between the tiles' and the
 /// softmax's work: memory would be idle during what asks for nothing, and what asks for much at once waits.
-class NextBlock {
+class KvPrefetcher {
  public:
-  MILLRACE_INLINE NextBlock(const AttentionRows& rows, const KeyBlock& block)
+  MILLRACE_INLINE KvPrefetcher(const QueryTile& rows, const KvBlock& block)
       : block_(block), group_bytes_(kGroupKeys * rows.padded_dim * 2) {
     const int bands = (rows.rows + kBandRows - 1) / kBandRows;
     const int products = rows.padded_dim / 32 * kBlockGroups + rows.padded_dim / kLanes * kBlockGroups;
-    turns_ = rows.rows * (kBlockKeys / kLanes) + bands * products * kProductTurns;
+    turns_ = rows.rows * (kBlockKeys / kLanes) + bands * products * kPrefetchesPerGemm;
     const int lines = 2 * kBlockGroups * group_bytes_ / 64;
     lines_ = lines / turns_;
     rest_ = lines % turns_;
@@ -35,24 +35,24 @@ class NextBlock {
   }
 
   /// Before a tile product.
-  MILLRACE_INLINE void ask_at_product() {
-    for (int turn = 0; turn < kProductTurns; ++turn) ask();
+  MILLRACE_INLINE void prefetch_at_gemm() {
+    for (int turn = 0; turn < kPrefetchesPerGemm; ++turn) prefetch();
   }
 
   /// Once for 16 probabilities.
-  MILLRACE_INLINE void ask() {
-    for (int line = 0; line < lines_; ++line) ask_for_line(64);
+  MILLRACE_INLINE void prefetch() {
+    for (int line = 0; line < lines_; ++line) prefetch_line(64);
     due_ += rest_;
     const bool one_more = due_ >= turns_;
     due_ -= one_more ? turns_ : 0;
-    ask_for_line(one_more ? 64 : 0);  // or for one twice, which costs less than a branch that nothing foretells
+    prefetch_line(one_more ? 64 : 0);  // or for one twice, which costs less than a branch that nothing foretells
   }
 
  private:
-  static constexpr int kProductTurns = 2;
+  static constexpr int kPrefetchesPerGemm = 2;
 
-  MILLRACE_INLINE void ask_for_line(int step) {
-    __builtin_prefetch(at_, 0, kIntoSecondLevel);
+  MILLRACE_INLINE void prefetch_line(int step) {
+    __builtin_prefetch(at_, 0, kPrefetchToL2);
     at_ += step;
     if (at_ == end_) begin_group(group_ + 1);
   }
@@ -69,7 +69,7 @@ class NextBlock {
     end_ = at_ + group_bytes_;
   }
 
-  const KeyBlock& block_;
+  const KvBlock& block_;
   int group_bytes_;
   int turns_;
   int lines_;  // per turn, and so many more in all
@@ -88,15 +88,15 @@ struct ValueStep {
 
 /// A band's products with a block. Tiles 0 to 3 hold the sums.
 struct BandTiles {
-  const AttentionRows& rows;
-  const KeyBlock& block;
-  NextBlock& next;
+  const QueryTile& rows;
+  const KvBlock& block;
+  KvPrefetcher& next;
   SoftmaxBand band = {};
 
   /// Adds to the sums of a group the queries in tile 4 times its keys, 32 channels of both.
   template <int kGroup>
   MILLRACE_INLINE void score_group(size_t at) const {
-    next.ask_at_product();
+    next.prefetch_at_gemm();
     if (kGroup >= band.groups) return;
     _tile_loadd(6, reinterpret_cast<const char*>(block.k[kGroup]) + at, 64);
     _tile_dpbf16ps(kGroup, 4, 6);
@@ -130,7 +130,7 @@ struct BandTiles {
   }
 
   /// Steps that add probabilities times values to the accumulators, a group of keys each for 64 channels at a time and
-  /// the 32 that may be left.
+  /// the 32 that may remain.
   [[nodiscard]] MILLRACE_INLINE int value_steps() const { return (rows.padded_dim + 63) / 64 * band.groups; }
 
   MILLRACE_INLINE void add_values(ValueStep& step) const {
@@ -155,17 +155,17 @@ struct BandTiles {
     const size_t column = static_cast<size_t>(at.channel) * 4;
     const char* const values = reinterpret_cast<const char*>(block.v[at.group]) + column;
     _tile_loadd(5, p + at.group * 32, kBlockKeys * 4);
-    next.ask_at_product();
+    next.prefetch_at_gemm();
     _tile_loadd(7, values, stride);
     _tile_dpbf16ps(0, 5, 7);
-    next.ask_at_product();
+    next.prefetch_at_gemm();
     _tile_loadd(7, values + 64, stride);
     _tile_dpbf16ps(1, 5, 7);
     if constexpr (kWide) {
-      next.ask_at_product();
+      next.prefetch_at_gemm();
       _tile_loadd(7, values + 128, stride);
       _tile_dpbf16ps(2, 5, 7);
-      next.ask_at_product();
+      next.prefetch_at_gemm();
       _tile_loadd(7, values + 192, stride);
       _tile_dpbf16ps(3, 5, 7);
     }
@@ -188,17 +188,17 @@ struct BandTiles {
     }
   }
 
-  template <class Beside>
-  MILLRACE_INLINE void soften(Beside& beside) const {
+  template <class InterleavedWork>
+  MILLRACE_INLINE void apply_softmax(InterleavedWork& interleaved) const {
     alignas(64) float factor[kBandRows];
-    soften_band<Bf16Format>(rows, band, block.first_key, factor, beside);
+    softmax_band<Bf16Format>(rows, band, block.first_key, factor, interleaved);
     scale_sums(factor);
   }
 };
 
 /// While a band's softmax keeps the vector units busy, tiles multiply the scores of the band after it and then the
 /// values of the one before.
-struct BesideBand {
+struct InterleavedBand {
   const BandTiles& before;
   const BandTiles& after;
   ValueStep step = {};
@@ -209,31 +209,30 @@ struct BesideBand {
     if (r == 0) after.score();
     for (const int so_far = steps * r / (kBandRows - 1); done < so_far; ++done) before.add_values(step);
   }
-  MILLRACE_INLINE void at_vector() { before.next.ask(); }
+  MILLRACE_INLINE void at_vector() { before.next.prefetch(); }
 };
 
 /// Whole bands in the rows [begin, end), or one.
-MILLRACE_INLINE void attend_bands(const AttentionRows& rows, const KeyBlock& block, NextBlock& next, int begin,
-                                  int end) {
+MILLRACE_INLINE void attend_bands(const QueryTile& rows, const KvBlock& block, KvPrefetcher& next, int begin, int end) {
   BandTiles before{rows, block, next};
   BandTiles band{rows, block, next, band_at(rows, begin, block.first_key)};
   BandTiles after{rows, block, next};
   band.score();
   for (int row = begin; row < end; row += kBandRows) {
     after.band = row + kBandRows < end ? band_at(rows, row + kBandRows, block.first_key) : SoftmaxBand();
-    BesideBand beside{before, after};
-    band.soften(beside);
+    InterleavedBand interleaved{before, after};
+    band.apply_softmax(interleaved);
     before.band = band.band;
     band.band = after.band;
   }
   ValueStep step;
-  for (int left = before.value_steps(); left > 0; --left) before.add_values(step);
+  for (int remaining = before.value_steps(); remaining > 0; --remaining) before.add_values(step);
 }
 
-void attention_block_amx(const AttentionRows& rows, const KeyBlock& block) {
-  if (block.opens) configure_attention(rows.rows < kTileHeight ? rows.rows : kTileHeight);
+void attention_block_amx(const QueryTile& rows, const KvBlock& block) {
+  if (block.is_first) configure_attention(rows.rows < kTileHeight ? rows.rows : kTileHeight);
   const int whole = rows.rows / kTileHeight * kTileHeight;
-  NextBlock next(rows, block);
+  KvPrefetcher next(rows, block);
   if (whole == 0 || whole == rows.rows) {
     attend_bands(rows, block, next, 0, rows.rows);
   } else {
@@ -242,7 +241,7 @@ void attention_block_amx(const AttentionRows& rows, const KeyBlock& block) {
     attend_bands(rows, block, next, whole, rows.rows);
     configure_attention(kTileHeight);
   }
-  if (block.closes) _tile_release();
+  if (block.is_last) _tile_release();
 }
 
 }  // namespace

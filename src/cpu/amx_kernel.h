@@ -6,7 +6,7 @@
 // summed dimension at the same places: at 32 elements for products and scores, at the 16 keys of a group for values.
 // Panels and heads are padded to whole tiles (Kernels::step_multiple, head_multiple).
 
-#include "cpu/product_kernel.h"
+#include "cpu/gemm_kernel.h"
 
 namespace millrace::cpu {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kTileSteps = 16;
 constexpr size_t kTileBytes = kTileHeight * 64;
 
-/// Tiles 0-3: sums; 4, 5: left rows; 6, 7: columns.
+/// Tiles 0-3: sums; 4, 5: LHS rows; 6, 7: columns.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -23,7 +23,7 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-MILLRACE_INLINE void configure_product(int rows) {
+MILLRACE_INLINE void configure_gemm(int rows) {
   TileConfig config;
   for (int tile = 0; tile < 6; ++tile) config.rows[tile] = static_cast<uint8_t>(rows);
   _tile_loadconfig(&config);
@@ -41,23 +41,23 @@ constexpr size_t kStepTilesBytes = kPanelColumns / 16 * kTileBytes;
 constexpr size_t kTileStride = 64;  // bytes from row to row of a tile that lies in one piece
 constexpr size_t kSumStride = kPanelColumns * sizeof(float);
 
-/// Where the left tiles of a group of 16 rows are.
-struct LeftTiles {
+/// Where the LHS tiles of a group of 16 rows are.
+struct LhsTiles {
   const char* data = nullptr;
   size_t row_stride = 0;
   size_t tile_stride = 0;  // from 16 steps to the next
 };
 
 /// The tiles of the 16 rows from `row`, a whole number of tiles, from `step` on.
-MILLRACE_INLINE LeftTiles left_tiles(const ProductTask& task, int row, int64_t step) {
-  const auto* left = reinterpret_cast<const char*>(task.left);
-  if (!task.tiled_left) return {left + static_cast<size_t>(row) * task.left_stride + step * 4, task.left_stride, 64};
-  return {left + static_cast<size_t>(row / kTileHeight) * task.left_stride +
+MILLRACE_INLINE LhsTiles lhs_tiles(const GemmTask& task, int row, int64_t step) {
+  const auto* lhs = reinterpret_cast<const char*>(task.lhs);
+  if (!task.tiled_lhs) return {lhs + static_cast<size_t>(row) * task.lhs_stride + step * 4, task.lhs_stride, 64};
+  return {lhs + static_cast<size_t>(row / kTileHeight) * task.lhs_stride +
               static_cast<size_t>(step / kTileSteps) * kTileBytes,
           kTileStride, kTileBytes};
 }
 
-/// What a tile of sums gets from a left tile and one of columns.
+/// What a tile of sums gets from an LHS tile and one of columns.
 struct Bf16Dot {
   template <int kSum, int kLeft, int kColumns>
   static MILLRACE_INLINE void add() {
@@ -87,17 +87,17 @@ MILLRACE_INLINE void store_sums(float* c) {
   _tile_stored(3, c + 48, kSumStride);
 }
 
-/// Adds to the sums of 16 columns the left tile times those columns over 16 steps of a panel.
+/// Adds to the sums of 16 columns the LHS tile times those columns over 16 steps of a panel.
 template <class Dot, int kColumns>
 MILLRACE_INLINE void multiply_tile(const char* b) {
   _tile_loadd(6 + kColumns % 2, b + kColumns * kTileBytes, kTileStride);
   Dot::template add<kColumns, 4, 6 + kColumns % 2>();
 }
 
-/// Adds to the sums a tile of the left operand times 16 steps of a panel.
+/// Adds to the sums a tile of the LHS operand times 16 steps of a panel.
 template <class Dot>
-MILLRACE_INLINE void multiply_tiles(const LeftTiles& left, const char* b) {
-  _tile_loadd(4, left.data, left.row_stride);
+MILLRACE_INLINE void multiply_tiles(const LhsTiles& lhs, const char* b) {
+  _tile_loadd(4, lhs.data, lhs.row_stride);
   multiply_tile<Dot, 0>(b);
   multiply_tile<Dot, 1>(b);
   multiply_tile<Dot, 2>(b);
@@ -106,21 +106,21 @@ MILLRACE_INLINE void multiply_tiles(const LeftTiles& left, const char* b) {
 
 /// How far ahead of its use a panel is asked for that few rows stream, into the second-level cache: shortly, since the
 /// core reads ahead by itself from what was asked for last, and with more than a page between the two it does so worse.
-constexpr size_t kStreamedAhead = 768;
+constexpr size_t kStreamPrefetchDistance = 768;
 
 /// Up to 16 rows by 64 columns over some steps, added to c unless `fresh`.
 template <class Dot, bool kPrefetch>
-MILLRACE_INLINE void tile_row(LeftTiles left, const char* panel, int64_t steps, float* c, bool fresh) {
+MILLRACE_INLINE void tile_row(LhsTiles lhs, const char* panel, int64_t steps, float* c, bool fresh) {
   fresh ? clear_sums() : load_sums(c);
   const char* b = panel;
   for (int64_t step = 0; step < steps; step += kTileSteps) {
     if constexpr (kPrefetch) {
 #pragma clang loop unroll(full)
       for (size_t line = 0; line < kStepTilesBytes; line += 64)
-        __builtin_prefetch(b + line + kStreamedAhead, 0, kIntoSecondLevel);
+        __builtin_prefetch(b + line + kStreamPrefetchDistance, 0, kPrefetchToL2);
     }
-    multiply_tiles<Dot>(left, b);
-    left.data += left.tile_stride;
+    multiply_tiles<Dot>(lhs, b);
+    lhs.data += lhs.tile_stride;
     b += kStepTilesBytes;
   }
   store_sums(c);
@@ -136,38 +136,38 @@ constexpr int64_t kSquareSteps = 256;
 constexpr int64_t kLongSquareSteps = 512;
 
 /// Asks for the next block of a panel, some lines with every tile of this one.
-struct Ahead {
+struct PrefetchCursor {
   const char* at = nullptr;
   const char* end = nullptr;
   int64_t lines = 0;  // per 16 steps of a square
 
-  MILLRACE_INLINE void ask() {
-    for (int64_t i = 0; i < lines && at < end; ++i, at += 64) __builtin_prefetch(at, 0, kIntoSecondLevel);
+  MILLRACE_INLINE void prefetch() {
+    for (int64_t i = 0; i < lines && at < end; ++i, at += 64) __builtin_prefetch(at, 0, kPrefetchToL2);
   }
 };
 
 /// Asks for the lines of a tile that will be loaded soon.
-MILLRACE_INLINE void ask_for_tile(const char* tile) {
+MILLRACE_INLINE void prefetch_tile(const char* tile) {
 #pragma clang loop unroll(full)
-  for (size_t line = 0; line < kTileBytes; line += 64) __builtin_prefetch(tile + line, 0, kIntoFirstLevel);
+  for (size_t line = 0; line < kTileBytes; line += 64) __builtin_prefetch(tile + line, 0, kPrefetchToL1);
 }
 
 /// What becomes of finished sums: nothing.
-struct KeepSums {
-  explicit KeepSums(const ProductTask&) {}
-  MILLRACE_INLINE void take_square(int, int) {}
-  MILLRACE_INLINE void some() {}
-  MILLRACE_INLINE void rest() {}
-  MILLRACE_INLINE void take_row(int, int) {}
+struct NoEpilogue {
+  explicit NoEpilogue(const GemmTask&) {}
+  MILLRACE_INLINE void finish_square(int, int) {}
+  MILLRACE_INLINE void run_some() {}
+  MILLRACE_INLINE void run_rest() {}
+  MILLRACE_INLINE void finish_row(int, int) {}
 };
 
 /// 32 tiled rows by 32 columns, so that a tile that is loaded is multiplied twice, or without `kBoth` the upper 16;
-/// added to c unless `fresh`. From one step's tiles of columns to the next are `kStepBytes`. With `kAsk` the next ones
-/// are asked for, since loads that wait for the second-level cache would share its few slots with what comes from
-/// memory. Beside the tiles, vectors go on with what `beside` has to do.
-template <class Dot, size_t kStepBytes, bool kBoth, bool kAsk, class Beside>
+/// added to c unless `fresh`. From one step's tiles of columns to the next are `kStepBytes`. With `kPrefetch` the next
+/// ones are asked for, since loads that wait for the second-level cache would share its few slots with what comes from
+/// memory. Between the tiles, vectors go on with what `interleaved` has to do.
+template <class Dot, size_t kStepBytes, bool kBoth, bool kPrefetch, class InterleavedWork>
 MILLRACE_INLINE void tile_square(const char* upper, const char* lower, const char* b, int64_t steps, float* c,
-                                 bool fresh, Ahead& ahead, Beside& beside) {
+                                 bool fresh, PrefetchCursor& ahead, InterleavedWork& interleaved) {
   float* const below = c + kTileHeight * kPanelColumns;
   if (fresh) {
     clear_sums();
@@ -180,20 +180,20 @@ MILLRACE_INLINE void tile_square(const char* upper, const char* lower, const cha
     }
   }
   for (int64_t step = 0; step < steps; step += kTileSteps) {
-    ahead.ask();
+    ahead.prefetch();
     _tile_loadd(6, b, kTileStride);
     _tile_loadd(4, upper, kTileStride);
     Dot::template add<0, 4, 6>();
     _tile_loadd(7, b + kTileBytes, kTileStride);
     Dot::template add<1, 4, 7>();
-    if constexpr (kAsk) ask_for_tile(b + kStepBytes);
-    beside.some();
+    if constexpr (kPrefetch) prefetch_tile(b + kStepBytes);
+    interleaved.run_some();
     if constexpr (kBoth) {
       _tile_loadd(5, lower, kTileStride);
       Dot::template add<2, 5, 6>();
       Dot::template add<3, 5, 7>();
     }
-    if constexpr (kAsk) ask_for_tile(b + kStepBytes + kTileBytes);
+    if constexpr (kPrefetch) prefetch_tile(b + kStepBytes + kTileBytes);
     upper += kTileBytes;
     lower += kTileBytes;
     b += kStepBytes;
@@ -206,45 +206,46 @@ MILLRACE_INLINE void tile_square(const char* upper, const char* lower, const cha
   }
 }
 
-/// Many rows over `count` steps from `step`, whose columns begin at `panel`; `next` as in ProductTask.
-template <class Dot, bool kAsk, class Finish>
-MILLRACE_INLINE void tile_rows(const ProductTask& task, int64_t step, int64_t count, const char* panel,
-                               const char* next, bool fresh, Finish finish) {
+/// Many rows over `count` steps from `step`, whose columns begin at `panel`; `next` as in GemmTask.
+template <class Dot, bool kPrefetch, class Epilogue>
+MILLRACE_INLINE void tile_rows(const GemmTask& task, int64_t step, int64_t count, const char* panel, const char* next,
+                               bool fresh, Epilogue finish) {
   const int squares = (task.rows + kTileHeight - 1) / kSquareRows;  // the last one may have 17 rows
-  Ahead ahead;
+  PrefetchCursor ahead;
   if (next != nullptr && squares > 0) {
     // A block is 4 lines per step, walked twice a square in 16 steps each.
     ahead = {next, next + static_cast<size_t>(count) * (kStepTilesBytes / kTileSteps), (32 + squares - 1) / squares};
   }
-  configure_product(kTileHeight);
+  configure_gemm(kTileHeight);
   int row = 0;
   for (; task.rows - row > kTileHeight; row += kSquareRows) {
     const bool whole = task.rows - row >= kSquareRows;
     if (!whole) {
-      finish.rest();
+      finish.run_rest();
       configure_square(task.rows - row);
     }
-    const char* const upper = left_tiles(task, row, step).data;
-    const char* const lower = left_tiles(task, row + kTileHeight, step).data;
+    const char* const upper = lhs_tiles(task, row, step).data;
+    const char* const lower = lhs_tiles(task, row + kTileHeight, step).data;
     for (int column = 0; column < kPanelColumns; column += 32) {
-      tile_square<Dot, kStepTilesBytes, true, kAsk>(upper, lower, panel + static_cast<size_t>(column / 16) * kTileBytes,
-                                                    count, task.c + row * kPanelColumns + column, fresh, ahead, finish);
-      if (whole) finish.take_square(row, column);
+      tile_square<Dot, kStepTilesBytes, true, kPrefetch>(upper, lower,
+                                                         panel + static_cast<size_t>(column / 16) * kTileBytes, count,
+                                                         task.c + row * kPanelColumns + column, fresh, ahead, finish);
+      if (whole) finish.finish_square(row, column);
     }
-    if (!whole) finish.take_row(row, task.rows - row);
+    if (!whole) finish.finish_row(row, task.rows - row);
   }
-  finish.rest();
+  finish.run_rest();
   if (row < task.rows) {
-    configure_product(task.rows - row);
+    configure_gemm(task.rows - row);
     float* const c = task.c + row * kPanelColumns;
-    tile_row<Dot, false>(left_tiles(task, row, step), panel, count, c, fresh);
-    finish.take_row(row, task.rows - row);
+    tile_row<Dot, false>(lhs_tiles(task, row, step), panel, count, c, fresh);
+    finish.finish_row(row, task.rows - row);
   }
 }
 
-/// What `Finish` makes of sums, it makes when the last steps have been added.
-template <class Dot, class Finish, bool kMany>
-MILLRACE_INLINE void blocked_rows(const ProductTask& task) {
+/// What `Epilogue` makes of sums, it makes when the last steps have been added.
+template <class Dot, class Epilogue, bool kMany>
+MILLRACE_INLINE void blocked_rows(const GemmTask& task) {
   constexpr int64_t kSteps = kMany ? kSquareSteps : kLongSquareSteps;
   constexpr size_t kStepBytes = kStepTilesBytes / kTileSteps;
   const auto* panel = reinterpret_cast<const char*>(task.panel);
@@ -255,30 +256,30 @@ MILLRACE_INLINE void blocked_rows(const ProductTask& task) {
                                                  : reinterpret_cast<const char*>(task.next);
     const bool fresh = step == 0 && !task.accumulate;
     if (task.completes && step + count == task.steps) {
-      tile_rows<Dot, !kMany>(task, step, count, block, next, fresh, Finish(task));
+      tile_rows<Dot, !kMany>(task, step, count, block, next, fresh, Epilogue(task));
     } else {
-      tile_rows<Dot, !kMany>(task, step, count, block, next, fresh, KeepSums(task));
+      tile_rows<Dot, !kMany>(task, step, count, block, next, fresh, NoEpilogue(task));
     }
   }
 }
 
-template <class Dot, class Finish>
-MILLRACE_INLINE void product_by_tiles(const ProductTask& task) {
+template <class Dot, class Epilogue>
+MILLRACE_INLINE void gemm_by_tiles(const GemmTask& task) {
   if (task.rows <= kTileHeight) {
-    configure_product(task.rows);
-    tile_row<Dot, true>(left_tiles(task, 0, 0), reinterpret_cast<const char*>(task.panel), task.steps, task.c,
+    configure_gemm(task.rows);
+    tile_row<Dot, true>(lhs_tiles(task, 0, 0), reinterpret_cast<const char*>(task.panel), task.steps, task.c,
                         !task.accumulate);
-    if (task.completes) Finish(task).take_row(0, task.rows);
+    if (task.completes) Epilogue(task).finish_row(0, task.rows);
   } else if (task.rows < kManySquareRows) {
-    blocked_rows<Dot, Finish, false>(task);
+    blocked_rows<Dot, Epilogue, false>(task);
   } else {
-    blocked_rows<Dot, Finish, true>(task);
+    blocked_rows<Dot, Epilogue, true>(task);
   }
   _tile_release();
 }
 
 /// Calls a kernel that multiplies by vectors as tile instructions do, to which subnormal numbers are zeros.
-MILLRACE_INLINE void flushing_subnormals(void (*kernel)(const ProductTask&), const ProductTask& task) {
+MILLRACE_INLINE void flushing_subnormals(void (*kernel)(const GemmTask&), const GemmTask& task) {
   constexpr unsigned kFlush = 0x8040;
   asm volatile("" : "+r"(kernel));  // not to be inlined, so that no operation leaves it
   const unsigned before = _mm_getcsr();
@@ -290,25 +291,25 @@ MILLRACE_INLINE void flushing_subnormals(void (*kernel)(const ProductTask&), con
 /// R rows by vectors, bit for bit as tiles do: of each 16 steps the even and the odd elements on their own, from zero
 /// on, then both together, then that to the sums. One or two rows read memory some hundredths faster so than by tiles.
 template <int R>
-void product_by_vectors(const ProductTask& task) {
+void gemm_by_vectors(const GemmTask& task) {
   constexpr size_t kAhead = 8192;
   constexpr int kVecs = kPanelColumns / kLanes;
-  const auto* left = reinterpret_cast<const char*>(task.left);
+  const auto* lhs = reinterpret_cast<const char*>(task.lhs);
   const auto* line = reinterpret_cast<const char*>(task.panel);
   Vec sum[R][kVecs] = {};
   for (int at = 0; task.accumulate && at < R * kVecs; ++at) sum[at / kVecs][at % kVecs] = load(task.c + at * kLanes);
-  for (int64_t step = 0; step < task.steps; step += kTileSteps, left += kTileStride) {
+  for (int64_t step = 0; step < task.steps; step += kTileSteps, lhs += kTileStride) {
 #pragma clang loop unroll(full)
     for (int v = 0; v < kVecs; ++v) {
       Vec even[R] = {};
       Vec odd[R] = {};
 #pragma clang loop unroll(disable)
       for (int i = 0; i < kTileSteps; ++i, line += 64) {
-        __builtin_prefetch(line + kAhead, 0, kIntoSecondLevel);
+        __builtin_prefetch(line + kAhead, 0, kPrefetchToL2);
         const auto pairs = load_as<Bits>(line);
 #pragma clang loop unroll(full)
         for (int r = 0; r < R; ++r) {
-          const auto pair = reinterpret_cast<Bits>(splat(load_as<float>(left + r * task.left_stride + i * 4)));
+          const auto pair = reinterpret_cast<Bits>(splat(load_as<float>(lhs + r * task.lhs_stride + i * 4)));
           even[r] = fma(reinterpret_cast<Vec>(pair << 16), reinterpret_cast<Vec>(pairs << 16), even[r]);
           odd[r] = fma(reinterpret_cast<Vec>(pair & 0xFFFF0000u), reinterpret_cast<Vec>(pairs & 0xFFFF0000u), odd[r]);
         }
@@ -320,10 +321,10 @@ void product_by_vectors(const ProductTask& task) {
   for (int at = 0; at < R * kVecs; ++at) store(task.c + at * kLanes, sum[at / kVecs][at % kVecs]);
 }
 
-void product_amx(const ProductTask& task) {
-  if (!task.tiled_left && task.rows == 1) return flushing_subnormals(product_by_vectors<1>, task);
-  if (!task.tiled_left && task.rows == 2) return flushing_subnormals(product_by_vectors<2>, task);
-  product_by_tiles<Bf16Dot, KeepSums>(task);
+void gemm_amx(const GemmTask& task) {
+  if (!task.tiled_lhs && task.rows == 1) return flushing_subnormals(gemm_by_vectors<1>, task);
+  if (!task.tiled_lhs && task.rows == 2) return flushing_subnormals(gemm_by_vectors<2>, task);
+  gemm_by_tiles<Bf16Dot, NoEpilogue>(task);
 }
 
 }  // namespace

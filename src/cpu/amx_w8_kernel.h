@@ -19,7 +19,7 @@ struct ByteMoves {
 constexpr ByteMoves kValueMoves = [] {
   ByteMoves moves;
   for (int at = 0; at < 64; ++at) {
-    moves.from[at / 16][at % 16 * 4 + 1] = static_cast<uint8_t>(tiled_w8_byte(at / 2, at % 2));
+    moves.from[at / 16][at % 16 * 4 + 1] = static_cast<uint8_t>(w8_tiled_byte(at / 2, at % 2));
   }
   return moves;
 }();
@@ -37,9 +37,9 @@ constexpr ByteMoves kScaleMoves = [] {
 
 /// How values are made of bytes: one of 128 more than its value in the second byte of 32768.0f makes 32768 + 128 +
 /// value of it, so that one multiply-add without rounding takes that away and scales, as long as a scale is at most
-/// kMostTiledW8Scale. One quarter's bytes lie in that place already; the others are moved there by permutations, for
+/// kMaxTiledW8Scale. One quarter's bytes lie in that place already; the others are moved there by permutations, for
 /// which there is one port.
-class W8Widening {
+class W8Dequantizer {
  public:
   /// 32 values, of the 16 words of a quarter of the bytes.
   template <int kQuarter>
@@ -80,12 +80,12 @@ struct W8Scales {
   }
 
   /// The 64 values of a step, [4 quarters][16], a column's two beside each other.
-  MILLRACE_INLINE void widen(const W8Widening& widening, const char* from, Vec (&value)[4]) const {
+  MILLRACE_INLINE void widen(const W8Dequantizer& dequantizer, const char* from, Vec (&value)[4]) const {
     const auto bytes = load_as<__m512i>(from);
-    value[0] = fma(widening.words<0>(bytes), scale[0], base[0]);
-    value[1] = fma(widening.words<1>(bytes), scale[1], base[1]);
-    value[2] = fma(widening.words<2>(bytes), scale[2], base[2]);
-    value[3] = fma(widening.words<3>(bytes), scale[3], base[3]);
+    value[0] = fma(dequantizer.words<0>(bytes), scale[0], base[0]);
+    value[1] = fma(dequantizer.words<1>(bytes), scale[1], base[1]);
+    value[2] = fma(dequantizer.words<2>(bytes), scale[2], base[2]);
+    value[3] = fma(dequantizer.words<3>(bytes), scale[3], base[3]);
   }
 };
 
@@ -98,7 +98,7 @@ constexpr size_t kW8HalfScaleBytes = kW8ScaleBytes / kW8Halves;
 constexpr size_t kW8StepBytes = kPanelColumns;  // of a half
 constexpr size_t kW8HalfBytes = kTileSteps * kW8StepBytes;
 
-constexpr size_t kTiledW8Ahead = 8192;  // bytes between what is read and what is asked for
+constexpr size_t kTiledW8PrefetchDistance = 8192;  // bytes between what is read and what is asked for
 
 /// Calls take(values, step) for the 16 steps of half a group, line after line. A second pass for every second line
 /// costs one row a quarter of the memory's speed, and 16 loads in a row cost some hundredths (bench/results).
@@ -106,20 +106,20 @@ template <class Step>
 MILLRACE_INLINE void for_each_w8_step(const char* values, const Step& take) {
 #pragma clang loop unroll(disable)
   for (int step = 0; step < kTileSteps; ++step, values += kW8StepBytes) {
-    __builtin_prefetch(values + kTiledW8Ahead, 0, kIntoSecondLevel);
+    __builtin_prefetch(values + kTiledW8PrefetchDistance, 0, kPrefetchToL2);
     take(values, step);
   }
 }
 
 /// Writes out half a group in bf16, [2][16 steps][16][2], as kernels.h has tiles; calls between(step) after each step.
 template <class Between>
-MILLRACE_INLINE void expand_half(const char* group, int half, char* out, const Between& between) {
-  const W8Widening widening;
+MILLRACE_INLINE void dequantize_half_group(const char* group, int half, char* out, const Between& between) {
+  const W8Dequantizer dequantizer;
   const W8Scales scales(group + half * kW8HalfScaleBytes);
   out += half * 2 * kTileBytes;
   const auto expand_step = [&](const char* values, int step) __attribute__((always_inline)) {
     Vec value[4];
-    scales.widen(widening, values, value);
+    scales.widen(dequantizer, values, value);
 #pragma clang loop unroll(full)
     for (int tile = 0; tile < 2; ++tile) {
       store_as(out + tile * kTileBytes + step * kTileStride, in_bf16(value[tile * 2], value[tile * 2 + 1]));
@@ -129,13 +129,13 @@ MILLRACE_INLINE void expand_half(const char* group, int half, char* out, const B
   for_each_w8_step(group + kW8ScaleBytes + half * kW8HalfBytes, expand_step);
 }
 
-MILLRACE_INLINE void expand_group(const char* group, char* out) {
-  for (int half = 0; half < kW8Halves; ++half) expand_half(group, half, out, [](int) {});
+MILLRACE_INLINE void dequantize_group(const char* group, char* out) {
+  for (int half = 0; half < kW8Halves; ++half) dequantize_half_group(group, half, out, [](int) {});
 }
 
 /// A group is one tile deep. Few rows: it is written out some groups before the tiles read it, since they cannot take
 /// what is on its way to the cache, and the tiles of a group are multiplied between the steps of another one.
-void few_rows_w8_amx(const ProductTask& task) {
+void few_rows_w8_amx(const GemmTask& task) {
   constexpr int64_t kAhead = 2;
   constexpr int64_t kSlots = 4;
   static_assert(kSlots * kTileSteps <= kW8ScratchSteps && kAhead < kSlots);
@@ -144,42 +144,40 @@ void few_rows_w8_amx(const ProductTask& task) {
   auto* scratch = reinterpret_cast<char*>(task.scratch);
   const auto group_at = [&](int64_t group) { return panel + group * kW8GroupBytes; };
   const auto slot = [&](int64_t group) { return scratch + static_cast<size_t>(group % kSlots) * kStepTilesBytes; };
-  LeftTiles left = left_tiles(task, 0, 0);
-  configure_product(task.rows);
+  LhsTiles lhs = lhs_tiles(task, 0, 0);
+  configure_gemm(task.rows);
   task.accumulate ? load_sums(task.c) : clear_sums();
   const int64_t first = groups < kAhead ? groups : kAhead;
-  for (int64_t group = 0; group < first; ++group) expand_group(group_at(group), slot(group));
+  for (int64_t group = 0; group < first; ++group) dequantize_group(group_at(group), slot(group));
   for (int64_t group = 0; group < groups - first; ++group) {
     const char* b = slot(group);
     const char* const from = group_at(group + kAhead);
     char* const to = slot(group + kAhead);
-    _tile_loadd(4, left.data, left.row_stride);
-    expand_half(
-        from, 0, to, [&](int step) __attribute__((always_inline)) {
-          if (step == 4) multiply_tile<Bf16Dot, 0>(b);
-          if (step == 11) multiply_tile<Bf16Dot, 1>(b);
-        });
-    expand_half(
-        from, 1, to, [&](int step) __attribute__((always_inline)) {
-          if (step == 4) multiply_tile<Bf16Dot, 2>(b);
-          if (step == 11) multiply_tile<Bf16Dot, 3>(b);
-        });
-    left.data += left.tile_stride;
+    _tile_loadd(4, lhs.data, lhs.row_stride);
+    dequantize_half_group(from, 0, to, [&](int step) __attribute__((always_inline)) {
+      if (step == 4) multiply_tile<Bf16Dot, 0>(b);
+      if (step == 11) multiply_tile<Bf16Dot, 1>(b);
+    });
+    dequantize_half_group(from, 1, to, [&](int step) __attribute__((always_inline)) {
+      if (step == 4) multiply_tile<Bf16Dot, 2>(b);
+      if (step == 11) multiply_tile<Bf16Dot, 3>(b);
+    });
+    lhs.data += lhs.tile_stride;
   }
   for (int64_t group = groups - first; group < groups; ++group) {
-    multiply_tiles<Bf16Dot>(left, slot(group));
-    left.data += left.tile_stride;
+    multiply_tiles<Bf16Dot>(lhs, slot(group));
+    lhs.data += lhs.tile_stride;
   }
   store_sums(task.c);
   _tile_release();
 }
 
-/// Elements of the left row that are kept in f32 at a time.
+/// Elements of the LHS row that are kept in f32 at a time.
 constexpr int64_t kOneRowElements = 2048;
 static_assert(kOneRowElements * sizeof(float) <= kW8ScratchBytes);
 
 /// Rounds to bf16 without leaving f32: of a sum with 65536 times itself 24 bits remain, 8 of them of x, which is at
-/// most 127 times kMostTiledW8Scale.
+/// most 127 times kMaxTiledW8Scale.
 MILLRACE_INLINE Vec rounded_to_bf16(Vec x) {
   const Vec factor = splat(65536.0f);
   return fma(-x, factor, fma(x, factor, x));
@@ -187,17 +185,17 @@ MILLRACE_INLINE Vec rounded_to_bf16(Vec x) {
 
 typedef double Doubles __attribute__((vector_size(64)));
 
-/// sums [32 columns] += a left row · half a group. As a tile instruction does it: the even and the odd elements on
+/// sums [32 columns] += an LHS row · half a group. As a tile instruction does it: the even and the odd elements on
 /// their own, from zero on, then both together, then that to the sums.
-MILLRACE_INLINE void add_half_group(const float* left, const char* group, int half, const W8Widening& widening,
+MILLRACE_INLINE void add_half_group(const float* lhs, const char* group, int half, const W8Dequantizer& dequantizer,
                                     Vec (&sums)[2]) {
   const W8Scales scales(group + half * kW8HalfScaleBytes);
   Vec sum[4] = {};
   const auto add_steps = [&](auto round) __attribute__((always_inline)) {
     const auto add_step = [&](const char* values, int step) __attribute__((always_inline)) {
       Vec value[4];
-      scales.widen(widening, values, value);
-      const auto two = load_as<double>(left + step * 2);
+      scales.widen(dequantizer, values, value);
+      const auto two = load_as<double>(lhs + step * 2);
       const auto pair = reinterpret_cast<Vec>(Doubles{two, two, two, two, two, two, two, two});
 #pragma clang loop unroll(full)
       for (int quarter = 0; quarter < 4; ++quarter) sum[quarter] = fma(pair, round(value[quarter]), sum[quarter]);
@@ -220,12 +218,12 @@ MILLRACE_INLINE void add_half_group(const float* left, const char* group, int ha
 
 /// One row, by vectors, which widen what they read and multiply it in f32, bit for bit as tiles do: what is stored for
 /// tiles costs more than they save. From two rows on they win.
-void one_row_w8_amx(const ProductTask& task) {
+void one_row_w8_amx(const GemmTask& task) {
   const auto* panel = reinterpret_cast<const char*>(task.panel);
-  const auto* row = reinterpret_cast<const char*>(task.left);
+  const auto* row = reinterpret_cast<const char*>(task.lhs);
   auto* wide = reinterpret_cast<float*>(task.scratch);
   const int64_t elements = task.steps * 2;
-  const W8Widening widening;
+  const W8Dequantizer dequantizer;
   Vec sums[kW8Halves][2] = {};
   for (int v = 0; task.accumulate && v < kW8Halves * 2; ++v) sums[v / 2][v % 2] = load(task.c + v * kLanes);
   for (int64_t first = 0; first < elements; first += kOneRowElements) {
@@ -233,7 +231,7 @@ void one_row_w8_amx(const ProductTask& task) {
     for (int64_t i = 0; i < count; i += kLanes) store(wide + i, widen_bf16(load_as<Halves>(row + (first + i) * 2)));
     for (int64_t i = 0; i < count; i += kW8GroupElements, panel += kW8GroupBytes) {
 #pragma clang loop unroll(full)
-      for (int half = 0; half < kW8Halves; ++half) add_half_group(wide + i, panel, half, widening, sums[half]);
+      for (int half = 0; half < kW8Halves; ++half) add_half_group(wide + i, panel, half, dequantizer, sums[half]);
     }
   }
   for (int v = 0; v < kW8Halves * 2; ++v) store(task.c + v * kLanes, sums[v / 2][v % 2]);
@@ -246,23 +244,23 @@ constexpr size_t kUnitBytes = kUnitGroups * kW8HalfTilesBytes;
 static_assert(2 * kUnitBytes <= kW8ScratchBytes);
 
 /// Writes out a unit some lines at a time, while tiles multiply the one before.
-class ExpandUnit {
+class DequantizeUnit {
  public:
   /// One half of `groups` groups, the first of them at `group`; `lines` of a half's 16 at a time.
-  MILLRACE_INLINE ExpandUnit(const char* group, int half, int64_t groups, char* out, int lines)
+  MILLRACE_INLINE DequantizeUnit(const char* group, int half, int64_t groups, char* out, int lines)
       : scales_at_(group + half * kW8HalfScaleBytes),
         values_(group + kW8ScaleBytes + half * kW8HalfBytes),
         end_(values_ + groups * kW8GroupBytes),
         out_(out),
         lines_(lines) {}
 
-  MILLRACE_INLINE void some() {
+  MILLRACE_INLINE void run_some() {
     if (values_ == end_) return;
     if (line_ == 0) scales_ = W8Scales(scales_at_);
     const int lines = kTileSteps - line_ < lines_ ? kTileSteps - line_ : lines_;
 #pragma clang loop unroll(disable)
     for (int i = 0; i < lines; ++i, values_ += kW8StepBytes, out_ += kTileStride) {
-      __builtin_prefetch(values_ + kTiledW8Ahead, 0, kIntoSecondLevel);
+      __builtin_prefetch(values_ + kTiledW8PrefetchDistance, 0, kPrefetchToL2);
       Vec value[4];
       scales_.widen(widening_, values_, value);
       store_as(out_, in_bf16(value[0], value[1]));
@@ -276,12 +274,12 @@ class ExpandUnit {
     scales_at_ += kW8GroupBytes;
   }
 
-  MILLRACE_INLINE void rest() {
-    while (values_ != end_) some();
+  MILLRACE_INLINE void run_rest() {
+    while (values_ != end_) run_some();
   }
 
  private:
-  W8Widening widening_;
+  W8Dequantizer widening_;
   W8Scales scales_;
   const char* scales_at_;
   const char* values_;
@@ -293,8 +291,8 @@ class ExpandUnit {
 
 /// 17 rows and more, by squares: of a panel one unit after another, written out beside the tiles of the one before.
 /// Rows that do not fill tiles have sums of their own, since to configure tiles for each unit anew takes too long; the
-/// left tiles are whole.
-void some_rows_w8_amx(const ProductTask& task) {
+/// LHS tiles are whole.
+void some_rows_w8_amx(const GemmTask& task) {
   alignas(64) float tail[kSquareRows * kPanelColumns];
   const int64_t groups = task.steps / kTileSteps;
   const int64_t units = (groups + kUnitGroups - 1) / kUnitGroups * kW8Halves;
@@ -303,31 +301,31 @@ void some_rows_w8_amx(const ProductTask& task) {
   const size_t tail_bytes = static_cast<size_t>(task.rows - tail_row) * kPanelColumns * sizeof(float);
   if (task.accumulate) __builtin_memcpy(tail, task.c + tail_row * kPanelColumns, tail_bytes);
   const auto groups_of = [&](int64_t unit) {
-    const int64_t left = groups - unit / kW8Halves * kUnitGroups;
-    return left < kUnitGroups ? left : kUnitGroups;
+    const int64_t remaining = groups - unit / kW8Halves * kUnitGroups;
+    return remaining < kUnitGroups ? remaining : kUnitGroups;
   };
   const auto scratch_of = [&](int64_t unit) {
     return reinterpret_cast<char*>(task.scratch) + static_cast<size_t>(unit % 2) * kUnitBytes;
   };
   const auto expand = [&](int64_t unit) __attribute__((always_inline)) {
     const auto* group = reinterpret_cast<const char*>(task.panel) + unit / kW8Halves * kUnitGroups * kW8GroupBytes;
-    return ExpandUnit(group, static_cast<int>(unit % kW8Halves), unit < units ? groups_of(unit) : 0, scratch_of(unit),
-                      (static_cast<int>(kTileSteps) + squares - 1) / squares);
+    return DequantizeUnit(group, static_cast<int>(unit % kW8Halves), unit < units ? groups_of(unit) : 0,
+                          scratch_of(unit), (static_cast<int>(kTileSteps) + squares - 1) / squares);
   };
-  Ahead none;
-  expand(0).rest();
-  configure_product(kTileHeight);
+  PrefetchCursor none;
+  expand(0).run_rest();
+  configure_gemm(kTileHeight);
   for (int64_t unit = 0; unit < units; ++unit) {
     const int64_t step = unit / kW8Halves * kUnitGroups * kTileSteps;
     const int64_t steps = groups_of(unit) * kTileSteps;
     const bool fresh = step == 0 && !task.accumulate;
-    ExpandUnit next = expand(unit + 1);
+    DequantizeUnit next = expand(unit + 1);
     for (int row = 0; row < task.rows; row += kSquareRows) {
       float* const sums = row == tail_row ? tail : task.c + row * kPanelColumns;
       float* const c = sums + unit % kW8Halves * (kPanelColumns / kW8Halves);
-      const char* const upper = left_tiles(task, row, step).data;
+      const char* const upper = lhs_tiles(task, row, step).data;
       if (task.rows - row > kTileHeight) {
-        const char* const lower = left_tiles(task, row + kTileHeight, step).data;
+        const char* const lower = lhs_tiles(task, row + kTileHeight, step).data;
         tile_square<Bf16Dot, kW8HalfTilesBytes, true, false>(upper, lower, scratch_of(unit), steps, c, fresh, none,
                                                              next);
       } else {
@@ -335,13 +333,13 @@ void some_rows_w8_amx(const ProductTask& task) {
                                                               next);
       }
     }
-    next.rest();
+    next.run_rest();
   }
   __builtin_memcpy(task.c + tail_row * kPanelColumns, tail, tail_bytes);
   _tile_release();
 }
 
-void many_rows_w8_amx(const ProductTask& task) {
+void many_rows_w8_amx(const GemmTask& task) {
   constexpr int64_t kBlockGroups = kW8ScratchSteps / kTileSteps;
   const int64_t groups = task.steps / kTileSteps;
   const auto* panel = reinterpret_cast<const char*>(task.panel);
@@ -349,19 +347,19 @@ void many_rows_w8_amx(const ProductTask& task) {
   for (int64_t first = 0; first < groups; first += kBlockGroups) {
     const int64_t count = groups - first < kBlockGroups ? groups - first : kBlockGroups;
     for (int64_t group = 0; group < count; ++group) {
-      expand_group(panel + (first + group) * kW8GroupBytes, scratch + static_cast<size_t>(group) * kStepTilesBytes);
+      dequantize_group(panel + (first + group) * kW8GroupBytes, scratch + static_cast<size_t>(group) * kStepTilesBytes);
     }
     tile_rows<Bf16Dot, false>(task, first * kTileSteps, count * kTileSteps, scratch, nullptr,
-                              first == 0 && !task.accumulate, KeepSums(task));
+                              first == 0 && !task.accumulate, NoEpilogue(task));
   }
   _tile_release();
 }
 
-void product_w8_amx(const ProductTask& task) {
-  flushing_subnormals(task.rows >= kManySquareRows         ? many_rows_w8_amx
-                      : task.rows > kTileHeight            ? some_rows_w8_amx
-                      : task.rows == 1 && !task.tiled_left ? one_row_w8_amx
-                                                           : few_rows_w8_amx,
+void gemm_w8_amx(const GemmTask& task) {
+  flushing_subnormals(task.rows >= kManySquareRows        ? many_rows_w8_amx
+                      : task.rows > kTileHeight           ? some_rows_w8_amx
+                      : task.rows == 1 && !task.tiled_lhs ? one_row_w8_amx
+                                                          : few_rows_w8_amx,
                       task);
 }
 

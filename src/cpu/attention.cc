@@ -14,12 +14,12 @@ using tensor::Matrix;
 constexpr int32_t kSplitKeys = 2048;
 /// Query rows (of one kv head) that walk over the keys together.
 constexpr int32_t kTileRows = 48;
-static_assert(kTileRows <= kMaxAttentionRows && kSplitKeys % kBlockKeys == 0);
+static_assert(kTileRows <= kMaxQueryTileRows && kSplitKeys % kBlockKeys == 0);
 
 /// Readable zeros in place of groups beyond the last key: 16 keys of 256 f32 channels.
 alignas(64) constexpr std::byte kZeroGroup[kGroupKeys * 256 * 4] = {};
 
-struct Op {
+struct AttentionOp {
   Device& device;
   const Matrix& q;
   const tensor::AttentionShape& shape;
@@ -33,7 +33,7 @@ struct Op {
 /// Virtual rows [first, first + count) of a sequence under each of some kv heads: virtual row r is query head r % group
 /// of row r / group. Walks splits [split_begin, split_end) of the keys, and of each block of keys those of all its
 /// heads, which lie side by side.
-struct Unit {
+struct WorkUnit {
   size_t sequence = 0;
   int32_t first_head = 0;
   int32_t heads = 1;
@@ -90,7 +90,7 @@ struct Workspace {
 };
 
 /// Builds the groups at `k` and `v` from the `count` tokens that begin at `token`; the other lanes are zeros.
-void gather_group(const Op& op, size_t sequence, int32_t head, int32_t token, int32_t count, std::byte* k,
+void gather_group(const AttentionOp& op, size_t sequence, int32_t head, int32_t token, int32_t count, std::byte* k,
                   std::byte* v) {
   const CpuKvCache& cache = op.cache;
   const int32_t page_size = cache.shape().page_size;
@@ -113,7 +113,7 @@ void gather_group(const Op& op, size_t sequence, int32_t head, int32_t token, in
 }
 
 /// Keys of one head that are passed over together.
-struct BlockPlace {
+struct BlockPosition {
   size_t sequence = 0;
   int32_t head = 0;
   int32_t first_key = 0;
@@ -121,26 +121,26 @@ struct BlockPlace {
 
 /// Where the keys of one block are; copies into the `turn % 2`th half of the workspace, which the block of the turn
 /// before does not read, only what has no groups of its own.
-KeyBlock locate(const Op& op, const BlockPlace& place, int32_t turn, const Workspace& space) {
+KvBlock locate_block(const AttentionOp& op, const BlockPosition& position, int32_t turn, const Workspace& space) {
   const CpuKvCache& cache = op.cache;
   const int32_t page_size = cache.shape().page_size;
-  const size_t s = place.sequence;
+  const size_t s = position.sequence;
   const int32_t limit = op.batch.prefix[s] + op.batch.row_begin[s + 1] - op.batch.row_begin[s];
   const PageId* pages = op.batch.pages.data() + op.batch.page_begin[s];
   const size_t half = static_cast<size_t>(turn % 2) * cache.group_bytes();
   std::byte* const gathered = space.gathered + 2 * kBlockGroups * half;
   std::byte* const partial_group = space.partial_groups + half;
-  KeyBlock block{.first_key = place.first_key};
+  KvBlock block{.first_key = position.first_key};
   for (int32_t g = 0; g < kBlockGroups; ++g) {
-    const int32_t token = place.first_key + g * kGroupKeys;
+    const int32_t token = position.first_key + g * kGroupKeys;
     const int32_t count = std::min(kGroupKeys, limit - token);
     if (count <= 0) {
       block.k[g] = block.v[g] = kZeroGroup;
     } else if (cache.grouped()) {
       const PageId page = pages[token / page_size];
       const size_t skip = static_cast<size_t>(token % page_size / kGroupKeys) * cache.group_bytes();
-      block.k[g] = cache.keys(page, op.layer, place.head) + skip;
-      block.v[g] = cache.values(page, op.layer, place.head) + skip;
+      block.k[g] = cache.keys(page, op.layer, position.head) + skip;
+      block.v[g] = cache.values(page, op.layer, position.head) + skip;
       if (count < kGroupKeys) {
         std::memcpy(partial_group, block.v[g], cache.group_bytes());
         cache.clear_values(partial_group, count);
@@ -149,7 +149,7 @@ KeyBlock locate(const Op& op, const BlockPlace& place, int32_t turn, const Works
     } else {
       std::byte* k = gathered + static_cast<size_t>(g) * cache.group_bytes();
       std::byte* v = k + kBlockGroups * cache.group_bytes();
-      gather_group(op, s, place.head, token, count, k, v);
+      gather_group(op, s, position.head, token, count, k, v);
       block.k[g] = k;
       block.v[g] = v;
     }
@@ -161,19 +161,19 @@ struct Query {
   int32_t row = 0;  ///< of the sequence
   int32_t head = 0;
 };
-Query query_of(const Op& op, const Unit& unit, int32_t index) {
+Query query_of(const AttentionOp& op, const WorkUnit& unit, int32_t index) {
   const int32_t kv_head = unit.first_head + index / unit.count;
   const int32_t virtual_row = unit.first + index % unit.count;
   return {virtual_row / op.group, kv_head * op.group + virtual_row % op.group};
 }
 
 /// Copies the unit's queries into the kernels' format, head by head.
-AttentionRows load_queries(const Op& op, const Unit& unit, const Workspace& space) {
+QueryTile load_queries(const AttentionOp& op, const WorkUnit& unit, const Workspace& space) {
   const int32_t padded = op.cache.padded_dim();
   const int32_t dim = op.shape.head_dim;
-  const size_t element = op.device.left_size();
+  const size_t element = op.device.lhs_element_bytes();
   const size_t stride = static_cast<size_t>(padded) * element;
-  const bool widened = op.device.compute_dtype == tensor::DType::kBF16 && !op.device.kernels.bf16_left;
+  const bool widened = op.device.compute_dtype == tensor::DType::kBF16 && !op.device.kernels.bf16_lhs;
   for (int32_t i = 0; i < unit.rows(); ++i) {
     const auto [row, head] = query_of(op, unit, i);
     const std::byte* from = row_of<std::byte>(op.q, op.batch.row_begin[unit.sequence] + row) +
@@ -197,11 +197,11 @@ AttentionRows load_queries(const Op& op, const Unit& unit, const Workspace& spac
 }
 
 /// Those of the `index`th head of the unit.
-AttentionRows rows_of_head(const Op& op, const AttentionRows& all, int32_t index, int32_t count) {
+QueryTile rows_of_head(const AttentionOp& op, const QueryTile& all, int32_t index, int32_t count) {
   const int64_t first = int64_t{index} * count;
-  AttentionRows rows = all;
+  QueryTile rows = all;
   rows.rows = count;
-  rows.q += static_cast<size_t>(first * rows.padded_dim) * op.device.left_size();
+  rows.q += static_cast<size_t>(first * rows.padded_dim) * op.device.lhs_element_bytes();
   rows.position += first;
   rows.state.max += first;
   rows.state.sum += first * 16;
@@ -209,31 +209,32 @@ AttentionRows rows_of_head(const Op& op, const AttentionRows& all, int32_t index
   return rows;
 }
 
-int32_t oldest_key(const Op& op, int32_t position) {
+int32_t first_visible_key(const AttentionOp& op, int32_t position) {
   return op.shape.sliding_window > 0 ? std::max(0, position - op.shape.sliding_window + 1) : 0;
 }
 
 /// One split of the unit's rows, from nothing, into rows.state.
-void walk_split(const Op& op, const Unit& unit, const AttentionRows& rows, int32_t split, const Workspace& space) {
+void process_split(const AttentionOp& op, const WorkUnit& unit, const QueryTile& rows, int32_t split,
+                   const Workspace& space) {
   const auto attend = op.device.compute_dtype == tensor::DType::kBF16 ? op.device.kernels.attention_block_bf16
                                                                       : op.device.kernels.attention_block_f32;
   reset(rows.state, rows.rows, rows.padded_dim);
   const int32_t last = rows.position[rows.rows - 1];
-  const int32_t first_visible = oldest_key(op, rows.position[0]) / kBlockKeys * kBlockKeys;
+  const int32_t first_visible = first_visible_key(op, rows.position[0]) / kBlockKeys * kBlockKeys;
   const int32_t begin = std::max(split * kSplitKeys, first_visible);
   const int32_t end = std::min((split + 1) * kSplitKeys, last + 1);
   if (begin >= end) return;
   const int32_t turns = (end - begin + kBlockKeys - 1) / kBlockKeys * unit.heads;
-  const auto locate_turn = [&](int32_t turn) {
+  const auto locate_block_of_turn = [&](int32_t turn) {
     const int32_t first_key = begin + turn / unit.heads * kBlockKeys;
-    return locate(op, {unit.sequence, unit.first_head + turn % unit.heads, first_key}, turn, space);
+    return locate_block(op, {unit.sequence, unit.first_head + turn % unit.heads, first_key}, turn, space);
   };
-  KeyBlock next = locate_turn(0);
+  KvBlock next = locate_block_of_turn(0);
   for (int32_t turn = 0; turn < turns; ++turn) {
-    KeyBlock block = next;
-    block.opens = turn == 0;
-    block.closes = turn == turns - 1;
-    if (!block.closes) next = locate_turn(turn + 1);
+    KvBlock block = next;
+    block.is_first = turn == 0;
+    block.is_last = turn == turns - 1;
+    if (!block.is_last) next = locate_block_of_turn(turn + 1);
     for (int g = 0; g < kBlockGroups; ++g) {
       block.next_k[g] = next.k[g];
       block.next_v[g] = next.v[g];
@@ -242,7 +243,7 @@ void walk_split(const Op& op, const Unit& unit, const AttentionRows& rows, int32
   }
 }
 
-void store_output(const Op& op, const Unit& unit, const AttentionState& state) {
+void store_output(const AttentionOp& op, const WorkUnit& unit, const AttentionState& state) {
   const int32_t padded = op.cache.padded_dim();
   for (int32_t i = 0; i < unit.rows(); ++i) {
     const auto [row, head] = query_of(op, unit, i);
@@ -253,19 +254,19 @@ void store_output(const Op& op, const Unit& unit, const AttentionState& state) {
   }
 }
 
-/// `most_heads`: of a unit.
-std::vector<Unit> divide(const Op& op, int32_t most_heads) {
-  std::vector<Unit> units;
+/// `max_heads`: of a unit.
+std::vector<WorkUnit> divide(const AttentionOp& op, int32_t max_heads) {
+  std::vector<WorkUnit> units;
   const int32_t kv_heads = op.shape.kv_head_count;
   for (size_t s = 0; s < op.batch.sequence_count(); ++s) {
     const int32_t virtual_rows = (op.batch.row_begin[s + 1] - op.batch.row_begin[s]) * op.group;
     if (virtual_rows == 0) continue;
-    const int32_t heads = std::clamp(kTileRows / virtual_rows, 1, most_heads);
+    const int32_t heads = std::clamp(kTileRows / virtual_rows, 1, max_heads);
     for (int32_t head = 0; head < kv_heads; head += heads) {
       for (int32_t first = 0; first < virtual_rows; first += kTileRows) {
         const int32_t count = std::min(kTileRows, virtual_rows - first);
         const int32_t last = op.batch.prefix[s] + (first + count - 1) / op.group;
-        const int32_t oldest = oldest_key(op, op.batch.prefix[s] + first / op.group);
+        const int32_t oldest = first_visible_key(op, op.batch.prefix[s] + first / op.group);
         units.push_back(
             {s, head, std::min(heads, kv_heads - head), first, count, oldest / kSplitKeys, last / kSplitKeys + 1});
       }
@@ -274,18 +275,18 @@ std::vector<Unit> divide(const Op& op, int32_t most_heads) {
   return units;
 }
 
-size_t splits_of(const std::vector<Unit>& units) {
+size_t splits_of(const std::vector<WorkUnit>& units) {
   size_t splits = 0;
-  for (const Unit& unit : units) splits += static_cast<size_t>(unit.split_end - unit.split_begin);
+  for (const WorkUnit& unit : units) splits += static_cast<size_t>(unit.split_end - unit.split_begin);
   return splits;
 }
 
 /// Units of as many kv heads as leave each thread some splits of its own.
-std::vector<Unit> divide_among(const Op& op, int threads) {
+std::vector<WorkUnit> divide_among(const AttentionOp& op, int threads) {
   constexpr size_t kSplitsOfThread = 4;
   const size_t enough = threads == 1 ? 0 : kSplitsOfThread * static_cast<size_t>(threads);
   int32_t heads = op.shape.kv_head_count;
-  std::vector<Unit> units = divide(op, heads);
+  std::vector<WorkUnit> units = divide(op, heads);
   while (heads > 1 && splits_of(units) < enough) {
     heads = (heads + 1) / 2;
     units = divide(op, heads);
@@ -303,17 +304,17 @@ void for_each_item(ThreadPool& pool, size_t items, const Body& body) {
 }
 
 /// Every unit on one thread, its splits one after another.
-void run_whole_units(const Op& op, const std::vector<Unit>& units) {
+void run_unsplit_units(const AttentionOp& op, const std::vector<WorkUnit>& units) {
   for_each_item(op.device.pool, units.size(), [&](size_t i, int slot) {
-    const Unit& unit = units[i];
+    const WorkUnit& unit = units[i];
     const Workspace space(op.device.slot_scratch[static_cast<size_t>(slot)], op.cache);
-    AttentionRows rows = load_queries(op, unit, space);
+    QueryTile rows = load_queries(op, unit, space);
     const AttentionState total = state_at(space.total, unit.rows());
     rows.state = total;
-    walk_split(op, unit, rows, unit.split_begin, space);
+    process_split(op, unit, rows, unit.split_begin, space);
     rows.state = state_at(space.partial, unit.rows());
     for (int32_t split = unit.split_begin + 1; split < unit.split_end; ++split) {
-      walk_split(op, unit, rows, split, space);
+      process_split(op, unit, rows, split, space);
       op.device.kernels.attention_merge(unit.rows(), rows.padded_dim, total, rows.state);
     }
     store_output(op, unit, total);
@@ -321,31 +322,31 @@ void run_whole_units(const Op& op, const std::vector<Unit>& units) {
 }
 
 /// Few units with long contexts: the splits run in parallel and are merged afterwards, in the same order.
-void run_split_units(const Op& op, std::vector<Unit> units) {
+void run_split_units(const AttentionOp& op, std::vector<WorkUnit> units) {
   const int32_t padded = op.cache.padded_dim();
   std::vector<std::pair<size_t, int32_t>> items;  // (unit, split)
   size_t floats = 0;
   for (size_t i = 0; i < units.size(); ++i) {
-    Unit& unit = units[i];
+    WorkUnit& unit = units[i];
     for (int32_t split = unit.split_begin; split < unit.split_end; ++split) items.emplace_back(i, split);
     unit.states = floats;
     floats += static_cast<size_t>(unit.split_end - unit.split_begin) * state_floats(unit.rows(), padded);
   }
   float* const states = op.device.shared_scratch.reserve_as<float>(floats);
-  const auto state_of = [&](const Unit& unit, int32_t split) {
+  const auto state_of = [&](const WorkUnit& unit, int32_t split) {
     const auto index = static_cast<size_t>(split - unit.split_begin);
     return state_at(states + unit.states + index * state_floats(unit.rows(), padded), unit.rows());
   };
   for_each_item(op.device.pool, items.size(), [&](size_t i, int slot) {
     const auto [index, split] = items[i];
-    const Unit& unit = units[index];
+    const WorkUnit& unit = units[index];
     const Workspace space(op.device.slot_scratch[static_cast<size_t>(slot)], op.cache);
-    AttentionRows rows = load_queries(op, unit, space);
+    QueryTile rows = load_queries(op, unit, space);
     rows.state = state_of(unit, split);
-    walk_split(op, unit, rows, split, space);
+    process_split(op, unit, rows, split, space);
   });
   for_each_item(op.device.pool, units.size(), [&](size_t i, int) {
-    const Unit& unit = units[i];
+    const WorkUnit& unit = units[i];
     const AttentionState total = state_of(unit, unit.split_begin);
     for (int32_t split = unit.split_begin + 1; split < unit.split_end; ++split) {
       op.device.kernels.attention_merge(unit.rows(), padded, total, state_of(unit, split));
@@ -367,10 +368,10 @@ void attention(Device& device, Matrix q, const tensor::AttentionShape& shape, co
             layer < cache.shape().layer_count,
         "layer {} is not one of this cache, or its heads differ", layer);
   CHECK(cache.padded_dim() <= 256, "head_dim {} is above 256", shape.head_dim);
-  const Op op{device, q, shape, batch, cache, layer, out, shape.head_count / shape.kv_head_count};
-  std::vector<Unit> units = divide_among(op, device.pool.threads());
+  const AttentionOp op{device, q, shape, batch, cache, layer, out, shape.head_count / shape.kv_head_count};
+  std::vector<WorkUnit> units = divide_among(op, device.pool.threads());
   if (units.size() >= static_cast<size_t>(8 * device.pool.threads()) || device.pool.threads() == 1) {
-    run_whole_units(op, units);
+    run_unsplit_units(op, units);
   } else {
     run_split_units(op, std::move(units));
   }

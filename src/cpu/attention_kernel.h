@@ -9,22 +9,25 @@ namespace millrace::cpu {
 namespace {
 
 /// Rows whose tiles all ask for a share of the next block; of more, the first tile does, a small part of the time.
-constexpr int kAskingRows = kOfIntel && kWideTiles ? kMaxAttentionRows : 3 * kTileRows;
+constexpr int kMaxSharedPrefetchRows = kTargetsIntel && kWideTiles ? kMaxQueryTileRows : 3 * kTileRows;
 
 template <int R>
-MILLRACE_INLINE Share share_of_asking_tile(const AttentionRows& rows, int row, size_t bytes, size_t full_step) {
-  return rows.rows <= kAskingRows ? share_of_tile(bytes, full_step, row, R, rows.rows) : Share{0, full_step};
+MILLRACE_INLINE PrefetchShare prefetch_share_of_query_tile(const QueryTile& rows, int row, size_t bytes,
+                                                           size_t full_step) {
+  return rows.rows <= kMaxSharedPrefetchRows ? prefetch_share_of_tile(bytes, full_step, row, R, rows.rows)
+                                             : PrefetchShare{0, full_step};
 }
 
-/// Scores of query rows against the block; with `kAsk` asks for the next block's keys on the way.
-template <class Format, int R, bool kAsk>
-MILLRACE_INLINE void score_rows(const AttentionRows& rows, const KeyBlock& block, int row) {
+/// Scores of query rows against the block; with `kPrefetch` asks for the next block's keys on the way.
+template <class Format, int R, bool kPrefetch>
+MILLRACE_INLINE void score_rows(const QueryTile& rows, const KvBlock& block, int row) {
   const int steps = rows.padded_dim / Format::kDepth;
-  const size_t q_stride = static_cast<size_t>(steps) * Format::kLeftStep;
+  const size_t q_stride = static_cast<size_t>(steps) * Format::kLhsStep;
   const RowStrides strides(q_stride);
   constexpr size_t kGroupStep = kGroupKeys * Format::kColumnStep;
-  const Share share = share_of_asking_tile<R>(rows, row, static_cast<size_t>(steps) * kGroupStep, kGroupStep);
-  const int groups = groups_seen(rows, row + R - 1, block.first_key);
+  const PrefetchShare share =
+      prefetch_share_of_query_tile<R>(rows, row, static_cast<size_t>(steps) * kGroupStep, kGroupStep);
+  const int groups = visible_groups(rows, row + R - 1, block.first_key);
   for (int group = 0; group < groups; group += kTileVecs) {
     Vec acc[R][kTileVecs] = {};
     const char* q = reinterpret_cast<const char*>(rows.q) + static_cast<size_t>(row) * q_stride;
@@ -35,12 +38,12 @@ MILLRACE_INLINE void score_rows(const AttentionRows& rows, const KeyBlock& block
 #pragma clang loop unroll(full)
       for (int v = 0; v < kTileVecs; ++v) {
         right[v] = reinterpret_cast<const char*>(block.k[group + v]) + offset;
-        if constexpr (kAsk) {
-          __builtin_prefetch(reinterpret_cast<const char*>(block.next_k[group + v]) + ahead, 0, kIntoSecondLevel);
+        if constexpr (kPrefetch) {
+          __builtin_prefetch(reinterpret_cast<const char*>(block.next_k[group + v]) + ahead, 0, kPrefetchToL2);
         }
       }
       Format::template step<R, kTileVecs>(acc, q, strides, right);
-      q += Format::kLeftStep;
+      q += Format::kLhsStep;
       offset += kGroupStep;
       ahead += share.step;
     }
@@ -49,16 +52,16 @@ MILLRACE_INLINE void score_rows(const AttentionRows& rows, const KeyBlock& block
 }
 
 /// acc[row] = acc[row] · factor[row] + Σ_key p[row][key] · v[key], for `V` vectors of channels from `channel`; with
-/// `kAsk` asks for as much of the next block's values on the way, in the order of memory.
-template <class Format, int R, int V, bool kAsk>
-MILLRACE_INLINE void gather_values(const AttentionRows& rows, const KeyBlock& block, const float* factor, int row,
-                                   int channel) {
+/// `kPrefetch` asks for as much of the next block's values on the way, in the order of memory.
+template <class Format, int R, int V, bool kPrefetch>
+MILLRACE_INLINE void accumulate_values(const QueryTile& rows, const KvBlock& block, const float* factor, int row,
+                                       int channel) {
   constexpr int kGroupSteps = kGroupKeys / Format::kDepth;
-  constexpr size_t kLeftStride = kBlockKeys * sizeof(float);
+  constexpr size_t kLhsStride = kBlockKeys * sizeof(float);
   constexpr size_t kTileStep = V * kLanes * Format::kColumnStep;
   const size_t value_step = static_cast<size_t>(rows.padded_dim) * Format::kColumnStep;
   const size_t first_column = static_cast<size_t>(channel) * Format::kColumnStep;
-  const Share share = share_of_asking_tile<R>(rows, row, kGroupSteps * kTileStep, kTileStep);
+  const PrefetchShare share = prefetch_share_of_query_tile<R>(rows, row, kGroupSteps * kTileStep, kTileStep);
   float* c = rows.state.acc + row * rows.padded_dim + channel;
   Vec acc[R][V];
   load_tile(acc, c, static_cast<size_t>(rows.padded_dim));
@@ -67,8 +70,8 @@ MILLRACE_INLINE void gather_values(const AttentionRows& rows, const KeyBlock& bl
 #pragma clang loop unroll(full)
     for (int v = 0; v < V; ++v) acc[r][v] *= factor[row + r];
   }
-  const char* p = reinterpret_cast<const char*>(rows.scores) + static_cast<size_t>(row) * kLeftStride;
-  const int groups = groups_seen(rows, row + R - 1, block.first_key);
+  const char* p = reinterpret_cast<const char*>(rows.scores) + static_cast<size_t>(row) * kLhsStride;
+  const int groups = visible_groups(rows, row + R - 1, block.first_key);
   for (int group = 0; group < groups; ++group) {
     const char* values = reinterpret_cast<const char*>(block.v[group]) + first_column;
     const char* ahead = reinterpret_cast<const char*>(block.next_v[group]) + kGroupSteps * first_column + share.first;
@@ -78,10 +81,10 @@ MILLRACE_INLINE void gather_values(const AttentionRows& rows, const KeyBlock& bl
       for (int v = 0; v < V; ++v) {
         const size_t at = static_cast<size_t>(v) * kLanes * Format::kColumnStep;
         right[v] = values + at;
-        if constexpr (kAsk) __builtin_prefetch(ahead + at, 0, kIntoSecondLevel);
+        if constexpr (kPrefetch) __builtin_prefetch(ahead + at, 0, kPrefetchToL2);
       }
-      Format::template step<R, V>(acc, p, ConstantStrides<kLeftStride>{}, right);
-      p += Format::kLeftStep;
+      Format::template step<R, V>(acc, p, ConstantStrides<kLhsStride>{}, right);
+      p += Format::kLhsStep;
       values += value_step;
       ahead += share.step;
     }
@@ -89,31 +92,32 @@ MILLRACE_INLINE void gather_values(const AttentionRows& rows, const KeyBlock& bl
   store_tile(acc, c, static_cast<size_t>(rows.padded_dim));
 }
 
-template <class Format, int R, bool kAsk, int V = kTileVecs>
-MILLRACE_INLINE void gather_channels(const AttentionRows& rows, const KeyBlock& block, const float* factor, int row,
-                                     int channel) {
+template <class Format, int R, bool kPrefetch, int V = kTileVecs>
+MILLRACE_INLINE void accumulate_channels(const QueryTile& rows, const KvBlock& block, const float* factor, int row,
+                                         int channel) {
   for (; channel + V * kLanes <= rows.padded_dim; channel += V * kLanes) {
-    gather_values<Format, R, V, kAsk>(rows, block, factor, row, channel);
+    accumulate_values<Format, R, V, kPrefetch>(rows, block, factor, row, channel);
   }
-  if constexpr (V > 1) gather_channels<Format, R, kAsk, V - 1>(rows, block, factor, row, channel);
+  if constexpr (V > 1) accumulate_channels<Format, R, kPrefetch, V - 1>(rows, block, factor, row, channel);
 }
 
 template <class Format>
-void attention_block(const AttentionRows& rows, const KeyBlock& block) {
-  const auto asks = [&](int row) __attribute__((always_inline)) { return row == 0 || rows.rows <= kAskingRows; };
+void attention_block(const QueryTile& rows, const KvBlock& block) {
+  const auto asks = [&](int row)
+                        __attribute__((always_inline)) { return row == 0 || rows.rows <= kMaxSharedPrefetchRows; };
   for_row_tiles(rows.rows, [&](auto count, int row) {
     constexpr int R = decltype(count)::kCount;
     asks(row) ? score_rows<Format, R, true>(rows, block, row) : score_rows<Format, R, false>(rows, block, row);
   });
-  float factor[kMaxAttentionRows];
-  NothingBeside nothing;
+  float factor[kMaxQueryTileRows];
+  NoInterleavedWork nothing;
   for (int row = 0; row < rows.rows; row += kBandRows) {
-    soften_band<Format>(rows, band_at(rows, row, block.first_key), block.first_key, factor + row, nothing);
+    softmax_band<Format>(rows, band_at(rows, row, block.first_key), block.first_key, factor + row, nothing);
   }
   for_row_tiles(rows.rows, [&](auto count, int row) {
     constexpr int R = decltype(count)::kCount;
-    asks(row) ? gather_channels<Format, R, true>(rows, block, factor, row, 0)
-              : gather_channels<Format, R, false>(rows, block, factor, row, 0);
+    asks(row) ? accumulate_channels<Format, R, true>(rows, block, factor, row, 0)
+              : accumulate_channels<Format, R, false>(rows, block, factor, row, 0);
   });
 }
 

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/machine.h"
 #include "cpu/layer_gate.h"
-#include "cpu/mix_experts.h"
+#include "cpu/fused_moe.h"
 #include "cpu/ops.h"
 #include "cpu/stream.h"
 
@@ -15,12 +15,18 @@ namespace {
 
 using namespace tensor;
 
-const CpuPackedWeight& as_cpu_weight(const PackedWeight& weight) { return static_cast<const CpuPackedWeight&>(weight); }
-const CpuKvCache& as_cpu_cache(const KvCache& cache) { return static_cast<const CpuKvCache&>(cache); }
+const CpuPackedWeight& as_cpu_weight(const PackedWeight& weight) {
+  return static_cast<const CpuPackedWeight&>(weight);
+}
+const CpuKvCache& as_cpu_cache(const KvCache& cache) {
+  return static_cast<const CpuKvCache&>(cache);
+}
 const CpuExperts& as_cpu_experts(const Experts& experts) {
   return static_cast<const CpuExperts&>(experts);
 }
-const CpuVector* as_cpu_or_null(const DeviceVector* vector) { return static_cast<const CpuVector*>(vector); }
+const CpuVector* as_cpu_or_null(const DeviceVector* vector) {
+  return static_cast<const CpuVector*>(vector);
+}
 
 const Kernels& choose_kernels(const CpuOptions& options) {
   const std::vector<Isa> isas = available_isas();
@@ -29,13 +35,13 @@ const Kernels& choose_kernels(const CpuOptions& options) {
   return *kernels_for(isa);
 }
 
-class CallAgain final : public Replay {
+class EagerReplay final : public Replay {
  public:
-  DecodeStep run(const ReplayKey&, const PlacedBatch&, const std::function<void()>& fill,
-                 const std::function<void()>& ops) override {
+  GraphOutcome run(const ReplayKey&, const UploadedBatch&, const std::function<void()>& fill,
+                   const std::function<void()>& ops) override {
     if (fill) fill();
     ops();
-    return DecodeStep::kOff;
+    return GraphOutcome::kOff;
   }
 };
 
@@ -63,7 +69,7 @@ class CpuBackend final : public Backend {
   /// Of experts alone, whose rows come in numbers that nobody knows before; what the others take they keep from the
   /// first largest batch on.
   void reserve(const WorkBounds& bounds) override {
-    for (const Experts* experts : bounds.experts) reserve_experts(device_, as_cpu_experts(*experts), bounds.rows);
+    for (const Experts* experts : bounds.experts) reserve_fused_moe(device_, as_cpu_experts(*experts), bounds.rows);
   }
   Buffer allocate(size_t bytes) override { return allocate_pages(bytes); }
   Buffer allocate_host(size_t bytes) override { return allocate_pages(bytes); }
@@ -72,10 +78,11 @@ class CpuBackend final : public Backend {
     return pack_gate_up_weight(device_, gate, up);
   }
   bool packs_w8() const override { return true; }
-  std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Inputs inputs) override {
+  std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Activations inputs) override {
     return pack_w8_weight(device_, parts, inputs);
   }
-  std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up, W8Inputs inputs) override {
+  std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up,
+                                                W8Activations inputs) override {
     return pack_gate_up_w8_weight(device_, gate, up, inputs);
   }
   std::unique_ptr<ExpertPacker> pack_experts(int32_t count, Routing routing) override {
@@ -101,13 +108,13 @@ class CpuBackend final : public Backend {
   void submit_copy(CopyDirection direction, std::function<void()> work, CompletionHandler done) override {
     (direction == CopyDirection::kToDevice ? load_stream_ : store_stream_).submit(std::move(work), std::move(done));
   }
-  std::unique_ptr<Replay> make_replay() override { return std::make_unique<CallAgain>(); }
+  std::unique_ptr<Replay> make_replay() override { return std::make_unique<EagerReplay>(); }
   std::shared_ptr<LayerGate> make_layer_gate() override { return std::make_shared<CpuLayerGate>(); }
 
-  PlacedBatch place(const BatchLayout& batch) override { return {batch}; }
-  PlacedIndices place(std::span<const int32_t> values) override { return {values}; }
+  UploadedBatch upload(const BatchLayout& batch) override { return {batch}; }
+  UploadedIndices upload(std::span<const int32_t> values) override { return {values}; }
 
-  void embed(const EmbeddingTable& table, const PlacedIndices& tokens, Matrix hidden) override {
+  void embed(const EmbeddingTable& table, const UploadedIndices& tokens, Matrix hidden) override {
     check_stream();
     cpu::embed(device_, static_cast<const CpuEmbeddingTable&>(table), tokens.values, hidden);
   }
@@ -127,29 +134,29 @@ class CpuBackend final : public Backend {
     check_stream();
     cpu::matmul_silu_mul(device_, x, as_cpu_weight(weight), out);
   }
-  void mix_experts(Matrix x, Matrix router_logits, const Experts& experts, const PlacedBatch& batch,
-                   Matrix hidden) override {
+  void fused_moe(Matrix x, Matrix router_logits, const Experts& experts, const UploadedBatch& batch,
+                 Matrix hidden) override {
     check_stream();
     for (Matrix* matrix : {&x, &router_logits, &hidden}) {
       CHECK(matrix->rows == batch.layout.row_count(), "{} rows for a batch of {}", matrix->rows,
             batch.layout.row_count());
       matrix->rows = batch.layout.row_begin.back();
     }
-    cpu::mix_experts(device_, x, router_logits, as_cpu_experts(experts), hidden);
+    cpu::fused_moe(device_, x, router_logits, as_cpu_experts(experts), hidden);
   }
   void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary, const DeviceVector* q_norm,
-                       const DeviceVector* k_norm, float norm_epsilon, const PlacedBatch& batch, KvCache& cache,
+                       const DeviceVector* k_norm, float norm_epsilon, const UploadedBatch& batch, KvCache& cache,
                        int32_t layer, Matrix q) override {
     check_stream();
     cpu::rotary_store_kv(device_, qkv, shape, rotary, as_cpu_or_null(q_norm), as_cpu_or_null(k_norm), norm_epsilon,
                          batch.layout, static_cast<CpuKvCache&>(cache), layer, q);
   }
-  void attention(Matrix q, const AttentionShape& shape, const PlacedBatch& batch, const KvCache& cache, int32_t layer,
+  void attention(Matrix q, const AttentionShape& shape, const UploadedBatch& batch, const KvCache& cache, int32_t layer,
                  Matrix out) override {
     check_stream();
     cpu::attention(device_, q, shape, batch.layout, as_cpu_cache(cache), layer, out);
   }
-  void gather_rows(Matrix in, const PlacedIndices& rows, Matrix out) override {
+  void gather_rows(Matrix in, const UploadedIndices& rows, Matrix out) override {
     check_stream();
     cpu::gather_rows(device_, in, rows.values, out);
   }
@@ -189,6 +196,8 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_backend(const CpuOptions& options) { return std::make_unique<CpuBackend>(options); }
+std::unique_ptr<Backend> make_backend(const CpuOptions& options) {
+  return std::make_unique<CpuBackend>(options);
+}
 
 }  // namespace millrace::cpu

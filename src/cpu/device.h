@@ -38,12 +38,12 @@ class CpuVector final : public tensor::DeviceVector {
 
 /// cos and sin of every row's angles, kept from layer to layer since all layers of a batch have the same.
 struct RotaryAngles {
-  uint64_t frequencies = 0;         // CpuVector::serial
+  uint64_t frequencies = 0;  // CpuVector::serial
   int32_t rotary_dim = 0;
   float factor = 0.0f;
-  std::vector<int32_t> positions;   // [rows]
-  std::vector<float> cos;           // [rows, rotary_dim / 2]
-  std::vector<float> sin;           // [rows, rotary_dim / 2]
+  std::vector<int32_t> positions;  // [rows]
+  std::vector<float> cos;          // [rows, rotary_dim / 2]
+  std::vector<float> sin;          // [rows, rotary_dim / 2]
   uint64_t last_use = 0;
 };
 
@@ -55,7 +55,7 @@ struct Device {
   const tensor::DType compute_dtype;
   ThreadPool pool;
   Scratch shared_scratch;
-  std::vector<Scratch> slot_scratch;  // [threads]
+  std::vector<Scratch> slot_scratch;     // [threads]
   std::vector<SamplerScratch> samplers;  // [threads]
   std::vector<RotaryAngles> rotary_angles;
   uint64_t rotary_clock = 0;
@@ -71,14 +71,14 @@ struct Device {
     if (rows > 0) body(int64_t{0}, rows, 0);
   }
 
-  /// Whether left operands are bf16 rows rather than f32 rows (see kernels.h).
-  [[nodiscard]] bool bf16_left() const { return compute_dtype == tensor::DType::kBF16 && kernels.bf16_left; }
-  /// Whether products take tiled rows (see ProductTask).
+  /// Whether LHS operands are bf16 rows rather than f32 rows (see kernels.h).
+  [[nodiscard]] bool bf16_lhs() const { return compute_dtype == tensor::DType::kBF16 && kernels.bf16_lhs; }
+  /// Whether products take tiled rows (see GemmTask).
   [[nodiscard]] bool tiles() const { return compute_dtype == tensor::DType::kBF16 && kernels.tiles; }
   /// Summed elements per step.
   [[nodiscard]] int64_t depth() const { return compute_dtype == tensor::DType::kBF16 ? 2 : 1; }
-  /// Bytes of one element of a left operand.
-  [[nodiscard]] size_t left_size() const { return bf16_left() ? 2 : 4; }
+  /// Bytes of one element of an LHS operand.
+  [[nodiscard]] size_t lhs_element_bytes() const { return bf16_lhs() ? 2 : 4; }
   /// Steps of a panel over `count` summed elements.
   [[nodiscard]] int64_t steps(int64_t count) const {
     return round_up(round_up(count, depth()) / depth(), depth() == 2 ? kernels.step_multiple : 1);

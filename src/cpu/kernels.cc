@@ -3,18 +3,18 @@
 #include "cpu/kernels.h"
 
 #include "cpu/attention_kernel.h"
-#include "cpu/channel_kernel.h"
+#include "cpu/w8a8_channel_kernel.h"
 #include "cpu/gather_kernel.h"
-#include "cpu/int8_kernel.h"
-#include "cpu/product_kernel.h"
-#include "cpu/row_kernels.h"
-#include "cpu/vocabulary_kernels.h"
-#include "cpu/turned_w8_kernel.h"
+#include "cpu/w8a8_kernel.h"
+#include "cpu/gemm_kernel.h"
+#include "cpu/elementwise_kernels.h"
+#include "cpu/logit_kernels.h"
+#include "cpu/w8_interleaved_kernel.h"
 #include "cpu/w8_kernel.h"
 #if defined(__AMX_BF16__)
 #include "cpu/amx_attention_kernel.h"
-#include "cpu/amx_channel_kernel.h"
-#include "cpu/amx_int8_kernel.h"
+#include "cpu/amx_w8a8_channel_kernel.h"
+#include "cpu/amx_w8a8_kernel.h"
 #include "cpu/amx_kernel.h"
 #include "cpu/amx_w8_kernel.h"
 #endif
@@ -28,40 +28,40 @@ extern const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA);
 const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .isa = MILLRACE_ISA_ENUM,
 #if defined(__AVX512BF16__)
-    .bf16_left = true,
+    .bf16_lhs = true,
 #else
-    .bf16_left = false,
+    .bf16_lhs = false,
 #endif
 #if defined(__AMX_BF16__)
     .tiles = true,
     .step_multiple = static_cast<int>(kTileSteps),
     .head_multiple = 32,
-    .int8_left_bytes = kInt8LeftGroupBytes,
-    .product_bf16 = product_amx,
+    .int8_lhs_group_bytes = kInt8LhsGroupBytes,
+    .gemm_bf16 = gemm_amx,
     .attention_block_bf16 = attention_block_amx,
 #else
     .tiles = false,
     .step_multiple = 1,
     .head_multiple = kLanes,
-    .int8_left_bytes = kInt8LeftGroupBytes,
-    .product_bf16 = product<Bf16Format>,
+    .int8_lhs_group_bytes = kInt8LhsGroupBytes,
+    .gemm_bf16 = gemm<Bf16Format>,
     .attention_block_bf16 = attention_block<Bf16Format>,
 #endif
-    .product_f32 = product<F32Format>,
+    .gemm_f32 = gemm<F32Format>,
 #if defined(__AMX_BF16__)
-    .product_w8_bf16 = product_w8_amx,
+    .gemm_w8_bf16 = gemm_w8_amx,
 #elif defined(__AVX512BF16__)
-    .product_w8_bf16 = product_turned_w8,
+    .gemm_w8_bf16 = gemm_w8_interleaved,
 #else
-    .product_w8_bf16 = nullptr,
+    .gemm_w8_bf16 = nullptr,
 #endif
-    .product_w8_f32 = product_w8_f32,
+    .gemm_w8_f32 = gemm_w8_f32,
 #if defined(__AMX_INT8__)
-    .product_int8 = product_int8_amx,
+    .gemm_w8a8 = gemm_w8a8_amx,
 #else
-    .product_int8 = product_int8,
+    .gemm_w8a8 = gemm_w8a8,
 #endif
-    .round_left = round_left,
+    .quantize_lhs = quantize_lhs,
     .attention_block_f32 = attention_block<F32Format>,
     .gather_keys = gather_keys,
     .gather_values_bf16 = gather_values_bf16,
@@ -81,17 +81,17 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .collect = collect,
     .add_scaled = add_scaled,
 #if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
-    .turned_w8 = true,
+    .w8_interleaved = true,
 #endif
     .silu_mul_rows = silu_mul_rows,
     .attention_output = attention_output,
 #if defined(__AMX_INT8__)
-    .product_channels = product_channels_amx,
+    .gemm_w8a8_channel = gemm_w8a8_channel_amx,
 #else
-    .product_channels = product_channels,
+    .gemm_w8a8_channel = gemm_w8a8_channel,
 #endif
     .channel_step_bytes = kInt8StepBytes,
-    .round_row = round_row,
+    .quantize_lhs_row = quantize_lhs_row,
 };
 
 }  // namespace millrace::cpu

@@ -50,7 +50,7 @@ void CpuKvCache::store(PageId id, int32_t layer, int32_t head, int32_t offset, c
   std::byte* k = keys(id, layer, head) + group;
   std::byte* v = values(id, layer, head) + group;
   const int32_t depth = dtype_ == tensor::DType::kBF16 ? 2 : 1;
-  const auto place = [&](auto* k_out, auto* v_out, auto convert) {
+  const auto scatter = [&](auto* k_out, auto* v_out, auto convert) {
     for (int32_t i = 0; i < padded_dim_; ++i) {
       const int32_t lane = offset % kGroupKeys;
       const size_t linear = static_cast<size_t>(offset) * static_cast<size_t>(padded_dim_) + static_cast<size_t>(i);
@@ -59,27 +59,27 @@ void CpuKvCache::store(PageId id, int32_t layer, int32_t head, int32_t offset, c
     }
   };
   if (dtype_ == tensor::DType::kBF16) {
-    place(reinterpret_cast<uint16_t*>(k), reinterpret_cast<uint16_t*>(v),
-          [](float x) { return tensor::BFloat16::from_float(x).bits; });
+    scatter(reinterpret_cast<uint16_t*>(k), reinterpret_cast<uint16_t*>(v),
+            [](float x) { return tensor::BFloat16::from_float(x).bits; });
   } else {
-    place(reinterpret_cast<float*>(k), reinterpret_cast<float*>(v), [](float x) { return x; });
+    scatter(reinterpret_cast<float*>(k), reinterpret_cast<float*>(v), [](float x) { return x; });
   }
 }
 
-void CpuKvCache::read_pages(std::span<const tensor::PagePlace> pages) const {
+void CpuKvCache::read_pages(std::span<const tensor::PageTransfer> pages) const {
   for (int32_t layer = 0; layer < shape_.layer_count; ++layer) {
     const size_t offset = static_cast<size_t>(layer) * layer_bytes();
-    for (const tensor::PagePlace& place : pages) {
-      std::memcpy(place.host + offset, layer_of_page(place.page, layer), layer_bytes());
+    for (const tensor::PageTransfer& transfer : pages) {
+      std::memcpy(transfer.host + offset, layer_of_page(transfer.page, layer), layer_bytes());
     }
   }
 }
 
-void CpuKvCache::write_layer(int32_t layer, std::span<const tensor::PagePlace> pages) {
+void CpuKvCache::write_layer(int32_t layer, std::span<const tensor::PageTransfer> pages) {
   CHECK(layer >= 0 && layer < shape_.layer_count, "layer {} of {}", layer, shape_.layer_count);
   const size_t offset = static_cast<size_t>(layer) * layer_bytes();
-  for (const tensor::PagePlace& place : pages) {
-    std::memcpy(layer_of_page(place.page, layer), place.host + offset, layer_bytes());
+  for (const tensor::PageTransfer& transfer : pages) {
+    std::memcpy(layer_of_page(transfer.page, layer), transfer.host + offset, layer_bytes());
   }
 }
 

@@ -19,8 +19,8 @@ class CpuKvCache final : public tensor::KvCache {
   [[nodiscard]] static size_t page_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple);
   [[nodiscard]] const tensor::KvCacheShape& shape() const override { return shape_; }
   [[nodiscard]] size_t page_bytes() const override { return page_bytes_; }
-  void read_pages(std::span<const tensor::PagePlace> pages) const override;
-  void write_layer(int32_t layer, std::span<const tensor::PagePlace> pages) override;
+  void read_pages(std::span<const tensor::PageTransfer> pages) const override;
+  void write_layer(int32_t layer, std::span<const tensor::PageTransfer> pages) override;
 
   [[nodiscard]] tensor::DType dtype() const { return dtype_; }
   [[nodiscard]] int32_t padded_dim() const { return padded_dim_; }

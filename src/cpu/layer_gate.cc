@@ -19,7 +19,7 @@ void CpuLayerGate::fail() {
   open_count_.notify_all();
 }
 
-void CpuLayerGate::pass(int32_t layer) {
+void CpuLayerGate::wait_for(int32_t layer) {
   for (int32_t count = open_count_.load(std::memory_order_acquire); count <= layer;
        count = open_count_.load(std::memory_order_acquire)) {
     if (count == kFailed) throw std::runtime_error("copying pages to the device has failed");

@@ -11,7 +11,7 @@ class CpuLayerGate final : public tensor::LayerGate {
  public:
   void open(int32_t layer) override;
   void fail() override;
-  void pass(int32_t layer) override;
+  void wait_for(int32_t layer) override;
 
  private:
   std::atomic<int32_t> open_count_{0};

@@ -1,5 +1,5 @@
 #include "base/check.h"
-#include "cpu/blocked_product.h"
+#include "cpu/blocked_gemm.h"
 #include "cpu/ops.h"
 
 namespace millrace::cpu {
@@ -8,11 +8,11 @@ namespace {
 using tensor::DType;
 using tensor::Matrix;
 
-/// Computes every panel for every block of rows and hands the sums to finish(PanelSums).
-template <class Finish>
-void for_each_product(Device& device, const Matrix& x, const CpuPackedWeight& weight, const Finish& finish) {
+/// Computes every panel for every block of rows and hands the sums to finish(PanelResult).
+template <class Epilogue>
+void for_each_panel(Device& device, const Matrix& x, const CpuPackedWeight& weight, const Epilogue& finish) {
   check_matrix("x", x, device.compute_dtype, x.rows, weight.in_features());
-  const BlockedProduct product(device, prepare_left(device, x, weight.layout()), x.rows, weight);
+  const BlockedGemm product(device, pack_lhs(device, x, weight.layout()), x.rows, weight);
   device.pool.run_ranges(product.block_count(), [&](int64_t begin, int64_t end, int slot) {
     std::byte* const scratch = device.slot_scratch[static_cast<size_t>(slot)].reserve(product.scratch_bytes());
     for (int64_t block = begin; block < end; ++block) product.run(block, scratch, finish);
@@ -36,7 +36,7 @@ void matmul(Device& device, Matrix x, const CpuPackedWeight& weight, const CpuVe
         tensor::to_string(out.dtype));
   check_matrix("out", out, out.dtype, x.rows, weight.out_features());
   check_bias(bias, weight);
-  for_each_product(device, x, weight, [&](const PanelSums& sums) {
+  for_each_panel(device, x, weight, [&](const PanelResult& sums) {
     for (int64_t i = 0; i < sums.rows; ++i) {
       if (bias != nullptr) device.kernels.add(bias->data() + sums.feature, sums.row(i), sums.features);
       device.store_row(sums.row(i), element_of(out, sums.first_row + i, sums.feature), out.dtype, sums.features);
@@ -48,7 +48,7 @@ void matmul_add(Device& device, Matrix x, const CpuPackedWeight& weight, const C
   CHECK(!weight.gate_up(), "a gate-up weight is for matmul_silu_mul");
   check_matrix("hidden", hidden, DType::kF32, x.rows, weight.out_features());
   check_bias(bias, weight);
-  for_each_product(device, x, weight, [&](const PanelSums& sums) {
+  for_each_panel(device, x, weight, [&](const PanelResult& sums) {
     for (int64_t i = 0; i < sums.rows; ++i) {
       if (bias != nullptr) device.kernels.add(bias->data() + sums.feature, sums.row(i), sums.features);
       device.kernels.add(sums.row(i), row_of<float>(hidden, sums.first_row + i) + sums.feature, sums.features);
@@ -60,7 +60,7 @@ void matmul_silu_mul(Device& device, Matrix x, const CpuPackedWeight& weight, Ma
   CHECK(weight.gate_up(), "matmul_silu_mul needs a weight from pack_gate_up");
   check_matrix("out", out, device.compute_dtype, x.rows, weight.out_features());
   const size_t stride = static_cast<size_t>(out.cols) * tensor::size_of(out.dtype);
-  for_each_product(device, x, weight, [&](const PanelSums& sums) {
+  for_each_panel(device, x, weight, [&](const PanelResult& sums) {
     std::byte* const to = element_of(out, sums.first_row, sums.feature);
     device.kernels.silu_mul_rows(sums.c, sums.rows, sums.features, out.dtype == DType::kBF16, to, stride);
   });

@@ -1,6 +1,6 @@
 #pragma once
 
-// The inner product of a few left rows with columns of a panel, held in registers. Included only by kernels.cc.
+// The inner product of a few LHS rows with columns of a panel, held in registers. Included only by kernels.cc.
 
 #include "cpu/kernels.h"
 #include "cpu/simd.h"
@@ -24,34 +24,34 @@ constexpr bool kWideTiles = kTileVecs * kLanes == kPanelColumns;
 
 /// Where what is asked for goes (__builtin_prefetch): into the first-level cache, or into the second, since a block and
 /// the next one may fill the first.
-constexpr int kIntoFirstLevel = 3;
-constexpr int kIntoSecondLevel = 2;
+constexpr int kPrefetchToL1 = 3;
+constexpr int kPrefetchToL2 = 2;
 
 /// The set is for processors of Intel's: AMD's that have AVX-512 or VNNI have both, and bf16. Intel's read ahead by
 /// themselves, and best of what is asked for shortly before.
 #if defined(__AMX_BF16__) || ((defined(__AVX512F__) || MILLRACE_VNNI) && !defined(__AVX512BF16__))
-constexpr bool kOfIntel = true;
+constexpr bool kTargetsIntel = true;
 #else
-constexpr bool kOfIntel = false;
+constexpr bool kTargetsIntel = false;
 #endif
 /// How far ahead of its use a streamed panel is asked for, and where to.
-constexpr int64_t kPrefetchBytes = kOfIntel ? 2048 : 4096;
-constexpr int kPanelLevel = kOfIntel ? kIntoSecondLevel : kIntoFirstLevel;
+constexpr int64_t kPrefetchDistance = kTargetsIntel ? 2048 : 4096;
+constexpr int kPanelPrefetchLevel = kTargetsIntel ? kPrefetchToL2 : kPrefetchToL1;
 
 /// Which bytes of what comes next a tile asks for: those from `first`, moving on by `step` with each of its steps.
-struct Share {
+struct PrefetchShare {
   size_t first = 0;
   size_t step = 0;
 };
 
 /// The share of `bytes` of the tile at `row`, of `tile_rows` of `rows`: if the first tile asked for everything, it
 /// would wait, and the memory be idle afterwards. A tile of all rows moves on by `full_step`.
-MILLRACE_INLINE Share share_of_tile(size_t bytes, size_t full_step, int row, int tile_rows, int rows) {
+MILLRACE_INLINE PrefetchShare prefetch_share_of_tile(size_t bytes, size_t full_step, int row, int tile_rows, int rows) {
   return {bytes * static_cast<size_t>(row) / static_cast<size_t>(rows),
           full_step * static_cast<size_t>(tile_rows) / static_cast<size_t>(rows)};
 }
 
-/// Where the rows of a left operand begin that lie so many bytes apart: at a multiple that an address can have, or at
+/// Where the rows of an LHS operand begin that lie so many bytes apart: at a multiple that an address can have, or at
 /// one that stays in a register, since the compiler would add up addresses in each step.
 struct RowStrides {
   size_t one;
@@ -71,49 +71,49 @@ struct ConstantStrides {
   [[nodiscard]] static MILLRACE_INLINE size_t to(int row) { return static_cast<size_t>(row) * kStride; }
 };
 
-// Formats: what a panel holds, and how a step of it is multiplied. kStreamLevel: where a panel is asked to that one
-// tile of rows streams.
+// Formats: what a panel holds, and how a step of it is multiplied. kStreamPrefetchLevel: where a panel is asked to that
+// one tile of rows streams.
 
 /// f32 panels: a step is one element.
 struct F32Format {
   using Sums = Vec;
-  static constexpr size_t kLeftStep = 4;    // bytes of a left row per step
+  static constexpr size_t kLhsStep = 4;     // bytes of an LHS row per step
   static constexpr size_t kColumnStep = 4;  // bytes of a column per step
   static constexpr int kDepth = 1;          // summed elements per step
-  static constexpr int kStreamLevel = kPanelLevel;
+  static constexpr int kStreamPrefetchLevel = kPanelPrefetchLevel;
 
   template <int R, int V, class Strides>
-  static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* left, Strides strides, const char* const (&right)[V]) {
+  static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* lhs, Strides strides, const char* const (&right)[V]) {
     Vec b[V];
 #pragma clang loop unroll(full)
     for (int v = 0; v < V; ++v) b[v] = load_as<Vec>(right[v]);
 #pragma clang loop unroll(full)
     for (int r = 0; r < R; ++r) {
-      const Vec a = splat(load_as<float>(left + strides.to(r)));
+      const Vec a = splat(load_as<float>(lhs + strides.to(r)));
 #pragma clang loop unroll(full)
       for (int v = 0; v < V; ++v) acc[r][v] = fma(a, b[v], acc[r][v]);
     }
   }
-  static MILLRACE_INLINE void store_left(std::byte* to, Vec value) { store_as(to, value); }
+  static MILLRACE_INLINE void store_lhs(std::byte* to, Vec value) { store_as(to, value); }
 };
 
 #if defined(__AVX512BF16__)
-/// bf16 panels and bf16 left rows: a step is a pair, one dot instruction.
+/// bf16 panels and bf16 LHS rows: a step is a pair, one dot instruction.
 struct Bf16Format {
   using Sums = Vec;
-  static constexpr size_t kLeftStep = 4;
+  static constexpr size_t kLhsStep = 4;
   static constexpr size_t kColumnStep = 4;
   static constexpr int kDepth = 2;
-  static constexpr int kStreamLevel = kPanelLevel;
+  static constexpr int kStreamPrefetchLevel = kPanelPrefetchLevel;
 
   template <int R, int V, class Strides>
-  static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* left, Strides strides, const char* const (&right)[V]) {
+  static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* lhs, Strides strides, const char* const (&right)[V]) {
     __m512bh b[V];
 #pragma clang loop unroll(full)
     for (int v = 0; v < V; ++v) b[v] = load_as<__m512bh>(right[v]);
 #pragma clang loop unroll(full)
     for (int r = 0; r < R; ++r) {
-      const Bits a = Bits{} + load_as<uint32_t>(left + strides.to(r));
+      const Bits a = Bits{} + load_as<uint32_t>(lhs + strides.to(r));
 #pragma clang loop unroll(full)
       for (int v = 0; v < V; ++v) {
         acc[r][v] = reinterpret_cast<Vec>(
@@ -121,19 +121,19 @@ struct Bf16Format {
       }
     }
   }
-  static MILLRACE_INLINE void store_left(std::byte* to, Vec value) { store_as(to, narrow_bf16(value)); }
+  static MILLRACE_INLINE void store_lhs(std::byte* to, Vec value) { store_as(to, narrow_bf16(value)); }
 };
 #else
-/// bf16 panels and f32 left rows: a step is a pair, widened to two f32 vectors.
+/// bf16 panels and f32 LHS rows: a step is a pair, widened to two f32 vectors.
 struct Bf16Format {
   using Sums = Vec;
-  static constexpr size_t kLeftStep = 8;
+  static constexpr size_t kLhsStep = 8;
   static constexpr size_t kColumnStep = 4;
   static constexpr int kDepth = 2;
-  static constexpr int kStreamLevel = kPanelLevel;
+  static constexpr int kStreamPrefetchLevel = kPanelPrefetchLevel;
 
   template <int R, int V, class Strides>
-  static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* left, Strides strides, const char* const (&right)[V]) {
+  static MILLRACE_INLINE void step(Vec (&acc)[R][V], const char* lhs, Strides strides, const char* const (&right)[V]) {
 #pragma clang loop unroll(full)
     for (int half = 0; half < 2; ++half) {
       Vec b[V];
@@ -142,7 +142,7 @@ struct Bf16Format {
 #pragma clang loop unroll(full)
       for (int r = 0; r < R; ++r) {
 #pragma clang loop unroll(full)
-        for (int v = 0; v < V; ++v) finish_here(acc[r][v]);
+        for (int v = 0; v < V; ++v) pin_in_register(acc[r][v]);
       }
       asm volatile("" ::: "memory");
 #pragma clang loop unroll(full)
@@ -152,13 +152,13 @@ struct Bf16Format {
       }
 #pragma clang loop unroll(full)
       for (int r = 0; r < R; ++r) {
-        const Vec a = splat(load_as<float>(left + strides.to(r) + half * 4));
+        const Vec a = splat(load_as<float>(lhs + strides.to(r) + half * 4));
 #pragma clang loop unroll(full)
         for (int v = 0; v < V; ++v) acc[r][v] = fma(a, b[v], acc[r][v]);
       }
     }
   }
-  static MILLRACE_INLINE void store_left(std::byte* to, Vec value) { store_as(to, value); }
+  static MILLRACE_INLINE void store_lhs(std::byte* to, Vec value) { store_as(to, value); }
 };
 #endif
 
@@ -198,13 +198,13 @@ MILLRACE_INLINE void with_rows(int rows, Body&& body) {
 }
 
 /// Cuts `rows` into tiles of nearly equal height and calls body(Rows constant, first row).
-template <int kMostRows = kTileRows, class Body>
+template <int kMaxRows = kTileRows, class Body>
 MILLRACE_INLINE void for_row_tiles(int rows, Body&& body) {
-  const int tiles = (rows + kMostRows - 1) / kMostRows;
+  const int tiles = (rows + kMaxRows - 1) / kMaxRows;
   for (int tile = 0; tile < tiles; ++tile) {
     const int begin = rows * tile / tiles;
     const int end = rows * (tile + 1) / tiles;
-    with_rows<kMostRows>(end - begin, [&](auto count) { body(count, begin); });
+    with_rows<kMaxRows>(end - begin, [&](auto count) { body(count, begin); });
   }
 }
 

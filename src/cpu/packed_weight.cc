@@ -15,7 +15,7 @@ namespace {
 using tensor::DType;
 using tensor::HostTensor;
 
-using tensor::W8Inputs;
+using tensor::W8Activations;
 using tensor::W8Matrix;
 
 /// One row of a source, or none where a panel ends beyond the last feature.
@@ -59,7 +59,7 @@ void pack_panel(const Device& device, std::span<const SourceRow<HostTensor>> row
         auto* out = reinterpret_cast<uint16_t*>(panel) + static_cast<size_t>(first / depth) * kPanelColumns * 2;
         if (device.kernels.tiles) {
           for (int64_t i = 0; i < count; ++i) {
-            out[panel_tile_place(i / 2, static_cast<int64_t>(column)) * 2 + static_cast<size_t>(i % 2)] = narrow[i];
+            out[panel_tile_offset(i / 2, static_cast<int64_t>(column)) * 2 + static_cast<size_t>(i % 2)] = narrow[i];
           }
           continue;
         }
@@ -90,37 +90,37 @@ void add_128(W8Group& values) {
 }
 
 /// Where a group of a panel of 8 bits has its values, counted from behind its scales, and as what.
-struct W8Places {
+struct W8Layout {
   uint16_t at[kPanelColumns][kW8GroupElements] = {};
   void (*encode)(W8Group&) = [](W8Group&) {};
-  float most_scale = std::numeric_limits<float>::infinity();
+  float max_scale = std::numeric_limits<float>::infinity();
 
   template <class At>
-  explicit W8Places(const At& place) {
+  explicit W8Layout(const At& offset) {
     for (int column = 0; column < kPanelColumns; ++column) {
-      for (int i = 0; i < kW8GroupElements; ++i) at[column][i] = static_cast<uint16_t>(place(column, i));
+      for (int i = 0; i < kW8GroupElements; ++i) at[column][i] = static_cast<uint16_t>(offset(column, i));
     }
   }
 };
 
-W8Places w8_places(const Device& device, PanelFormat format) {
-  if (format == PanelFormat::kInt8) {  // the dot instruction takes values without a sign on this side
-    W8Places places([](int column, int i) {
+W8Layout w8_layout(const Device& device, PanelFormat format) {
+  if (format == PanelFormat::kW8A8) {  // the dot instruction takes values without a sign on this side
+    W8Layout offsets([](int column, int i) {
       return i / kInt8Depth * kInt8Depth * kPanelColumns + column * kInt8Depth + i % kInt8Depth;
     });
-    places.encode = add_128;
-    return places;
+    offsets.encode = add_128;
+    return offsets;
   }
-  if (!device.bf16_left()) return W8Places([](int column, int i) { return i * kPanelColumns + column; });
-  if (device.kernels.turned_w8) {
-    W8Places places([](int column, int i) { return i / 2 * 2 * kPanelColumns + turned_w8_byte(column, i % 2); });
-    places.encode = to_sign_and_magnitude;
-    return places;
+  if (!device.bf16_lhs()) return W8Layout([](int column, int i) { return i * kPanelColumns + column; });
+  if (device.kernels.w8_interleaved) {
+    W8Layout offsets([](int column, int i) { return i / 2 * 2 * kPanelColumns + w8_interleaved_byte(column, i % 2); });
+    offsets.encode = to_sign_and_magnitude;
+    return offsets;
   }
-  W8Places places(tiled_w8_byte);
-  places.encode = add_128;
-  places.most_scale = kMostTiledW8Scale;
-  return places;
+  W8Layout offsets(w8_tiled_byte);
+  offsets.encode = add_128;
+  offsets.max_scale = kMaxTiledW8Scale;
+  return offsets;
 }
 
 /// Writes 64 rows of 8 bits with a scale each as columns of a panel, a step of a column at a time.
@@ -140,10 +140,10 @@ void pack_channels(const Device& device, std::span<const SourceRow<W8Matrix>> ro
       std::memcpy(&values, from + first, std::min<size_t>(kInt8Depth, in_features - first));
       values ^= kAdd128;
       const size_t step = first / kInt8Depth;
-      const size_t place = device.kernels.tiles
-                               ? panel_tile_place(static_cast<int64_t>(step), static_cast<int64_t>(column))
-                               : step * kPanelColumns + column;
-      std::memcpy(panel + place * kInt8Depth, &values, sizeof(values));
+      const size_t offset = device.kernels.tiles
+                                ? panel_tile_offset(static_cast<int64_t>(step), static_cast<int64_t>(column))
+                                : step * kPanelColumns + column;
+      std::memcpy(panel + offset * kInt8Depth, &values, sizeof(values));
     }
   }
 }
@@ -151,10 +151,10 @@ void pack_channels(const Device& device, std::span<const SourceRow<W8Matrix>> ro
 /// Writes 64 rows of 8 bits as columns of a panel.
 void pack_panel(const Device& device, std::span<const SourceRow<W8Matrix>> rows, const CpuPackedWeight& weight,
                 int64_t index) {
-  if (weight.layout().format == PanelFormat::kChannels) return pack_channels(device, rows, weight, index);
+  if (weight.layout().format == PanelFormat::kW8A8Channel) return pack_channels(device, rows, weight, index);
   std::byte* panel = weight.panel(index);
   const int64_t in_features = weight.in_features();
-  const W8Places places = w8_places(device, weight.layout().format);
+  const W8Layout offsets = w8_layout(device, weight.layout().format);
   const int64_t groups = tensor::w8_groups(in_features);
   for (int64_t group = 0; group < groups; ++group, panel += kW8GroupBytes) {
     const int64_t first = group * kW8GroupElements;
@@ -164,9 +164,9 @@ void pack_panel(const Device& device, std::span<const SourceRow<W8Matrix>> rows,
       if (matrix == nullptr) continue;
       tensor::BFloat16 scale;
       std::memcpy(&scale.bits, matrix->scales + (row * groups + group) * 2, 2);
-      if (scale.to_float() > places.most_scale) {
+      if (scale.to_float() > offsets.max_scale) {
         throw std::runtime_error(fmt::format("{}: a scale of {:.3g} of 8 bits, at most {:.3g} with AMX", matrix->name,
-                                             scale.to_float(), places.most_scale));
+                                             scale.to_float(), offsets.max_scale));
       }
       std::memcpy(panel + column * 2, &scale.bits, 2);
       const std::byte* values = matrix->values + row * in_features + first;
@@ -175,9 +175,9 @@ void pack_panel(const Device& device, std::span<const SourceRow<W8Matrix>> rows,
       }
       W8Group group_values = {};
       std::copy_n(values, count, group_values);
-      places.encode(group_values);
+      offsets.encode(group_values);
       std::byte* const out = panel + kW8ScaleBytes;
-      for (size_t i = 0; i < kW8GroupElements; ++i) out[places.at[column][i]] = group_values[i];
+      for (size_t i = 0; i < kW8GroupElements; ++i) out[offsets.at[column][i]] = group_values[i];
     }
   }
 }
@@ -197,19 +197,19 @@ void pack_panels(Device& device, const CpuPackedWeight& weight, const Source& so
 using LayoutFn = PanelLayout(const Device& device, int64_t in_features, bool gate_up);
 
 /// Of parts that are packed together.
-LayoutFn& layout_for(std::span<const W8Matrix> parts, W8Inputs inputs) {
+LayoutFn& layout_for(std::span<const W8Matrix> parts, W8Activations inputs) {
   CHECK(!parts.empty(), "no matrix to pack");
-  const bool row_scales = parts.front().row_scales;
+  const bool per_channel_scales = parts.front().per_channel_scales;
   for (const W8Matrix& part : parts) {
-    CHECK(part.row_scales == row_scales, "{} has other scales than {}", part.name, parts.front().name);
-    if (row_scales && part.cols > kMostChannelElements) {
+    CHECK(part.per_channel_scales == per_channel_scales, "{} has other scales than {}", part.name, parts.front().name);
+    if (per_channel_scales && part.cols > kMaxChannelElements) {
       throw std::runtime_error(fmt::format("{}: {} inputs of 8 bits with a scale per channel, at most {}", part.name,
-                                           part.cols, kMostChannelElements));
+                                           part.cols, kMaxChannelElements));
     }
   }
-  CHECK(!row_scales || inputs == W8Inputs::kInt8, "{} has scales for rounded inputs", parts.front().name);
-  if (row_scales) return channel_panel_layout;
-  return inputs == W8Inputs::kInt8 ? int8_panel_layout : w8_panel_layout;
+  CHECK(!per_channel_scales || inputs == W8Activations::kInt8, "{} has scales for rounded inputs", parts.front().name);
+  if (per_channel_scales) return w8a8_channel_panel_layout;
+  return inputs == W8Activations::kInt8 ? w8a8_panel_layout : w8_panel_layout;
 }
 
 template <class Matrix>
@@ -261,7 +261,7 @@ PanelLayout panel_layout(const Device& device, int64_t in_features, bool gate_up
 }
 
 PanelLayout w8_panel_layout(const Device& device, int64_t in_features, bool gate_up) {
-  const int64_t depth = device.bf16_left() ? 2 : 1;
+  const int64_t depth = device.bf16_lhs() ? 2 : 1;
   const int64_t groups = tensor::w8_groups(in_features);
   static_assert(tensor::kW8Group == kW8GroupElements);
   CHECK(depth == 1 || kW8GroupElements / 2 % device.kernels.step_multiple == 0, "a group is not whole tiles");
@@ -273,29 +273,29 @@ PanelLayout w8_panel_layout(const Device& device, int64_t in_features, bool gate
           .gate_up = gate_up};
 }
 
-PanelLayout int8_panel_layout(const Device&, int64_t in_features, bool gate_up) {
+PanelLayout w8a8_panel_layout(const Device&, int64_t in_features, bool gate_up) {
   const int64_t groups = tensor::w8_groups(in_features);
   return {.steps = groups * kW8GroupElements / kInt8Depth,
           .depth = kInt8Depth,
           .step_bytes = kW8GroupBytes / (kW8GroupElements / kInt8Depth),
           .bytes = static_cast<size_t>(groups) * kW8GroupBytes,
-          .format = PanelFormat::kInt8,
+          .format = PanelFormat::kW8A8,
           .gate_up = gate_up};
 }
 
-PanelLayout channel_panel_layout(const Device&, int64_t in_features, bool gate_up) {
+PanelLayout w8a8_channel_panel_layout(const Device&, int64_t in_features, bool gate_up) {
   const int64_t steps = round_up(in_features, kChannelRunSteps * kInt8Depth) / kInt8Depth;
   return {.steps = steps,
           .depth = kInt8Depth,
           .step_bytes = kChannelStepBytes,
           .bytes = static_cast<size_t>(steps) * kChannelStepBytes,
-          .format = PanelFormat::kChannels,
+          .format = PanelFormat::kW8A8Channel,
           .gate_up = gate_up};
 }
 
 /// Of channels their scales too.
 size_t bytes_of(const PanelLayout& layout, int64_t panels) {
-  const size_t scales = layout.format == PanelFormat::kChannels ? kPanelColumns * sizeof(float) : 0;
+  const size_t scales = layout.format == PanelFormat::kW8A8Channel ? kPanelColumns * sizeof(float) : 0;
   return static_cast<size_t>(panels) * (layout.bytes + scales);
 }
 
@@ -316,12 +316,12 @@ std::unique_ptr<CpuPackedWeight> pack_gate_up_weight(Device& device, const HostT
   return pack_pair(device, gate, up, panel_layout);
 }
 
-std::unique_ptr<CpuPackedWeight> pack_w8_weight(Device& device, std::span<const W8Matrix> parts, W8Inputs inputs) {
+std::unique_ptr<CpuPackedWeight> pack_w8_weight(Device& device, std::span<const W8Matrix> parts, W8Activations inputs) {
   return pack_stack(device, parts, layout_for(parts, inputs));
 }
 
 std::unique_ptr<CpuPackedWeight> pack_gate_up_w8_weight(Device& device, const W8Matrix& gate, const W8Matrix& up,
-                                                        W8Inputs inputs) {
+                                                        W8Activations inputs) {
   const W8Matrix pair[] = {gate, up};
   return pack_pair(device, gate, up, layout_for(pair, inputs));
 }

@@ -7,9 +7,9 @@
 
 namespace millrace::cpu {
 
-/// What a panel holds (see kernels.h): the compute dtype, 8 bits for left rows of that dtype or of 8 bits, or 8 bits
-/// with a scale per column for left rows with a scale each.
-enum class PanelFormat : uint8_t { kCompute, kW8, kInt8, kChannels };
+/// What a panel holds (see kernels.h): the compute dtype, 8 bits for LHS rows of that dtype or of 8 bits, or 8 bits
+/// with a scale per column for LHS rows with a scale each.
+enum class PanelFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Channel };
 
 /// How the panels of a weight are laid out.
 struct PanelLayout {
@@ -22,8 +22,8 @@ struct PanelLayout {
 };
 [[nodiscard]] PanelLayout panel_layout(const Device& device, int64_t in_features, bool gate_up);
 [[nodiscard]] PanelLayout w8_panel_layout(const Device& device, int64_t in_features, bool gate_up);
-[[nodiscard]] PanelLayout int8_panel_layout(const Device& device, int64_t in_features, bool gate_up);
-[[nodiscard]] PanelLayout channel_panel_layout(const Device& device, int64_t in_features, bool gate_up);
+[[nodiscard]] PanelLayout w8a8_panel_layout(const Device& device, int64_t in_features, bool gate_up);
+[[nodiscard]] PanelLayout w8a8_channel_panel_layout(const Device& device, int64_t in_features, bool gate_up);
 
 /// Panels of 64 output features: [panels][steps][64][depth], zero where N or K ends inside. Behind those of channels
 /// lie their scales, [panels][64] f32.
@@ -61,10 +61,10 @@ class CpuPackedWeight final : public tensor::PackedWeight {
                                                                    const tensor::HostTensor& up);
 /// The same of weights of 8 bits, which they stay. Those with a scale per row all have that, and rounded inputs.
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_w8_weight(Device& device, std::span<const tensor::W8Matrix> parts,
-                                                              tensor::W8Inputs inputs);
+                                                              tensor::W8Activations inputs);
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_gate_up_w8_weight(Device& device, const tensor::W8Matrix& gate,
                                                                       const tensor::W8Matrix& up,
-                                                                      tensor::W8Inputs inputs);
+                                                                      tensor::W8Activations inputs);
 
 /// Reads `count` elements of a dense tensor from element `first` as f32; the tensor may be unaligned.
 void read_elements(const Kernels& kernels, const tensor::HostTensor& tensor, int64_t first, int64_t count, float* out);

@@ -30,7 +30,7 @@ Values to_floats(const tensor::W8Matrix& matrix) {
   Values values;
   for (int64_t row = 0; row < matrix.rows; ++row) {
     for (int64_t col = 0; col < matrix.cols; ++col) {
-      const float scale = matrix.scale(row, matrix.row_scales ? 0 : col / tensor::kW8Group);
+      const float scale = matrix.scale(row, matrix.per_channel_scales ? 0 : col / tensor::kW8Group);
       values.push_back(scale * static_cast<float>(static_cast<int8_t>(matrix.values[row * matrix.cols + col])));
     }
   }
@@ -149,7 +149,7 @@ std::vector<std::pair<size_t, double>> route(std::span<const float> logits, cons
   chosen.resize(static_cast<size_t>(routing.experts_per_row));
   double kept = 0.0;
   for (const auto& [expert, weight] : chosen) kept += weight;
-  for (auto& [expert, weight] : chosen) weight /= routing.renormalised ? kept : all;
+  for (auto& [expert, weight] : chosen) weight /= routing.renormalize ? kept : all;
   return chosen;
 }
 
@@ -173,15 +173,15 @@ Values rounding_jumps(const Values& values, const RoundFn& round, float error) {
 
 }  // namespace
 
-Mixture mix_experts(const Values& x, const Values& router_logits, std::span<const Expert> experts,
-                    const tensor::Routing& routing, const RoundFn& round, float feature_error) {
+FusedMoe fused_moe(const Values& x, const Values& router_logits, std::span<const Expert> experts,
+                   const tensor::Routing& routing, const RoundFn& round, float feature_error) {
   const size_t rows = router_logits.size() / experts.size();
   const size_t hidden = x.size() / rows;
   const size_t inner = experts.front().gate.size() / hidden;
   const auto product = [](const Values& row, const Values& weight, size_t in, size_t out) {
     return matmul(row, weight, {}, static_cast<int64_t>(in), static_cast<int64_t>(out));
   };
-  Mixture mixture;
+  FusedMoe mixture;
   for (size_t row = 0; row < rows; ++row) {
     const std::span logits(router_logits.data() + row * experts.size(), experts.size());
     const auto begin = x.begin() + static_cast<std::ptrdiff_t>(row * hidden);

@@ -50,14 +50,14 @@ struct Expert {
 };
 /// What rows of `width` values become before a product reads them.
 using RoundFn = std::function<Values(const Values& rows, int64_t width)>;
-struct Mixture {
+struct FusedMoe {
   Values sums;   ///< [rows, hidden], what is added to the residual
   Values jumps;  ///< [rows, hidden], how much further off a sum may be because a feature rounded to the other side
 };
 /// x [rows, hidden], router_logits [rows, experts]. A sum of jumps takes every feature that `feature_error`, what
 /// sums in f32 are off by, could carry over an edge of its rounding, each times the size of its weight.
-[[nodiscard]] Mixture mix_experts(const Values& x, const Values& router_logits, std::span<const Expert> experts,
-                                  const tensor::Routing& routing, const RoundFn& round, float feature_error);
+[[nodiscard]] FusedMoe fused_moe(const Values& x, const Values& router_logits, std::span<const Expert> experts,
+                                 const tensor::Routing& routing, const RoundFn& round, float feature_error);
 /// Turns the pairs (i, i + rotary_dim / 2) of one head [head_dim] to `position`.
 void rotate(std::span<float> head, const Values& inverse_frequency, float attention_factor, int64_t position);
 

@@ -88,9 +88,9 @@ void confine_fault(tensor::DType dtype, std::span<float> key, std::span<float> v
 
 }  // namespace
 
-void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& shape,
-                     const tensor::RotaryTable& rotary, const CpuVector* q_norm, const CpuVector* k_norm,
-                     float norm_epsilon, const tensor::BatchLayout& batch, CpuKvCache& cache, int32_t layer, Matrix q) {
+void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& shape, const tensor::RotaryTable& rotary,
+                     const CpuVector* q_norm, const CpuVector* k_norm, float norm_epsilon,
+                     const tensor::BatchLayout& batch, CpuKvCache& cache, int32_t layer, Matrix q) {
   const int32_t dim = shape.head_dim;
   const int32_t kv_heads = shape.kv_head_count;
   check_matrix("qkv", qkv, tensor::DType::kF32, q.rows, int64_t{shape.head_count + 2 * kv_heads} * dim);

@@ -17,33 +17,33 @@ struct RowRouter {
   int32_t* order;  // [experts]
   float* terms;    // [experts]
 
-  void run(const float* logits, int32_t* chosen, float* weights) const {
+  void run(const float* logits, int32_t* topk_ids, float* weights) const {
     const auto count = routing.experts_per_row;
     std::iota(order, order + experts, 0);
     const LogitExtremes extremes = kernels.extremes(logits, experts);
     if (extremes.has_nan) {
-      std::copy_n(order, count, chosen);
+      std::copy_n(order, count, topk_ids);
       std::fill_n(weights, count, std::numeric_limits<float>::quiet_NaN());
       return;
     }
     std::partial_sort(order, order + count, order + experts, [logits](int32_t left, int32_t right) {
       return logits[left] > logits[right] || (logits[left] == logits[right] && left < right);
     });
-    std::copy_n(order, count, chosen);
+    std::copy_n(order, count, topk_ids);
     double sum = kernels.exp_sum(logits, extremes.max, 1.0f, 0.0f, experts, terms, nullptr);
-    if (routing.renormalised) {
+    if (routing.renormalize) {
       sum = 0.0;
-      for (int32_t i = 0; i < count; ++i) sum += double{terms[chosen[i]]};
+      for (int32_t i = 0; i < count; ++i) sum += double{terms[topk_ids[i]]};
     }
-    for (int32_t i = 0; i < count; ++i) weights[i] = static_cast<float>(double{terms[chosen[i]]} / sum);
+    for (int32_t i = 0; i < count; ++i) weights[i] = static_cast<float>(double{terms[topk_ids[i]]} / sum);
   }
 };
 
-/// Gives each row's experts their places.
+/// Numbers the pairs of each row and its experts, expert by expert.
 void place_rows(int64_t rows, int64_t experts, int32_t per_row, Routes& routes) {
   std::vector<int32_t>& counts = routes.group_of;
   counts.assign(static_cast<size_t>(experts), 0);
-  for (const int32_t expert : routes.chosen) ++counts[static_cast<size_t>(expert)];
+  for (const int32_t expert : routes.topk_ids) ++counts[static_cast<size_t>(expert)];
   routes.groups.clear();
   int32_t begin = 0;
   for (int32_t expert = 0; expert < experts; ++expert) {
@@ -53,17 +53,17 @@ void place_rows(int64_t rows, int64_t experts, int32_t per_row, Routes& routes) 
     begin += entry;
     entry = static_cast<int32_t>(routes.groups.size()) - 1;  // from a count to an index
   }
-  routes.place.resize(routes.chosen.size());
-  routes.place_row.resize(routes.chosen.size());
-  routes.place_weight.resize(routes.chosen.size());
+  routes.pair_index.resize(routes.topk_ids.size());
+  routes.pair_row.resize(routes.topk_ids.size());
+  routes.pair_weight.resize(routes.topk_ids.size());
   size_t i = 0;
   for (int32_t row = 0; row < rows; ++row) {
     for (int32_t rank = 0; rank < per_row; ++rank, ++i) {
-      ExpertGroup& group = routes.groups[static_cast<size_t>(routes.group_of[static_cast<size_t>(routes.chosen[i])])];
-      const int32_t place = group.begin + group.count++;
-      routes.place[i] = place;
-      routes.place_row[static_cast<size_t>(place)] = row;
-      routes.place_weight[static_cast<size_t>(place)] = routes.weights[i];
+      ExpertGroup& group = routes.groups[static_cast<size_t>(routes.group_of[static_cast<size_t>(routes.topk_ids[i])])];
+      const int32_t pair_index = group.begin + group.count++;
+      routes.pair_index[i] = pair_index;
+      routes.pair_row[static_cast<size_t>(pair_index)] = row;
+      routes.pair_weight[static_cast<size_t>(pair_index)] = routes.weights[i];
     }
   }
 }
@@ -71,9 +71,9 @@ void place_rows(int64_t rows, int64_t experts, int32_t per_row, Routes& routes) 
 }  // namespace
 
 void Routes::reserve(int64_t rows, int32_t experts, int32_t experts_per_row, int threads) {
-  const auto places = static_cast<size_t>(rows * experts_per_row);
-  for (auto* indices : {&chosen, &place, &place_row}) indices->reserve(places);
-  for (auto* floats : {&weights, &place_weight}) floats->reserve(places);
+  const auto pairs = static_cast<size_t>(rows * experts_per_row);
+  for (auto* indices : {&topk_ids, &pair_index, &pair_row}) indices->reserve(pairs);
+  for (auto* floats : {&weights, &pair_weight}) floats->reserve(pairs);
   group_of.reserve(static_cast<size_t>(experts));
   groups.reserve(static_cast<size_t>(experts));
   order.reserve(static_cast<size_t>(experts * threads));
@@ -83,16 +83,16 @@ void Routes::reserve(int64_t rows, int32_t experts, int32_t experts_per_row, int
 void route(Device& device, const tensor::Matrix& logits, const tensor::Routing& routing, Routes& routes) {
   const int32_t per_row = routing.experts_per_row;
   const auto experts = static_cast<size_t>(logits.cols);
-  const auto places = static_cast<size_t>(logits.rows * per_row);
-  routes.chosen.resize(places);
-  routes.weights.resize(places);
+  const auto pairs = static_cast<size_t>(logits.rows * per_row);
+  routes.topk_ids.resize(pairs);
+  routes.weights.resize(pairs);
   routes.order.resize(experts * static_cast<size_t>(device.pool.threads()));
   routes.terms.resize(routes.order.size());
   device.for_rows(logits.rows, [&](int64_t begin, int64_t end, int slot) {
     const size_t own = experts * static_cast<size_t>(slot);
     const RowRouter router{device.kernels, routing, logits.cols, routes.order.data() + own, routes.terms.data() + own};
     for (int64_t row = begin; row < end; ++row) {
-      router.run(row_of<float>(logits, row), routes.chosen.data() + row * per_row,
+      router.run(row_of<float>(logits, row), routes.topk_ids.data() + row * per_row,
                  routes.weights.data() + row * per_row);
     }
   });

@@ -13,22 +13,22 @@ struct Device;
 /// An expert that computes anything, and its rows.
 struct ExpertGroup {
   int32_t expert = 0;
-  int32_t begin = 0;  ///< of its places
+  int32_t begin = 0;  ///< of its pairs
   int32_t count = 0;
-  // mix_experts' own:
-  size_t x_at = 0;          ///< where in scratch the left operand of gate and up begins
-  size_t activated_at = 0;  ///< and that of down
-  int64_t first_block = 0;  ///< of gate and up, among those of all groups
+  // fused_moe's own:
+  size_t x_offset = 0;          ///< where in scratch the LHS operand of gate and up begins
+  size_t activated_offset = 0;  ///< and that of down
+  int64_t first_block = 0;      ///< of gate and up, among those of all groups
 };
 
-/// Which rows each expert computes. A place is a row of one expert; those of an expert follow one another, in the order
-/// of the rows, and experts in that of their numbers.
+/// Which rows each expert computes. A pair is a row and one of its experts; those of an expert follow one another, in
+/// the order of the rows, and experts in that of their numbers.
 struct Routes {
-  std::vector<int32_t> chosen;      // [rows, k] experts, by falling logit
+  std::vector<int32_t> topk_ids;    // [rows, k] experts, by falling logit
   std::vector<float> weights;       // [rows, k]
-  std::vector<int32_t> place;       // [rows, k]
-  std::vector<int32_t> place_row;   // [rows · k]
-  std::vector<float> place_weight;  // [rows · k]
+  std::vector<int32_t> pair_index;  // [rows, k]
+  std::vector<int32_t> pair_row;    // [rows · k]
+  std::vector<float> pair_weight;   // [rows · k]
   std::vector<int32_t> group_of;    // [experts] index into groups, of those that are there
   std::vector<ExpertGroup> groups;  // ascending
   std::vector<int32_t> order;       // [threads, experts] scratch

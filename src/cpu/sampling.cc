@@ -14,7 +14,9 @@ using tensor::LogitFault;
 using tensor::SampleSpec;
 using tensor::SamplingParams;
 
-bool in_vocab(TokenId token, size_t vocab) { return token >= 0 && static_cast<size_t>(token) < vocab; }
+bool in_vocab(TokenId token, size_t vocab) {
+  return token >= 0 && static_cast<size_t>(token) < vocab;
+}
 
 bool changes_logits(const SampleSpec& spec) {
   const SamplingParams& params = *spec.params;
@@ -88,7 +90,7 @@ std::span<const float> process(std::span<const float> logits, const SampleSpec& 
 LogitFault fault_of(const LogitExtremes& extremes) {
   if (extremes.has_nan) return LogitFault::kNan;
   if (std::isfinite(extremes.max)) return LogitFault::kNone;
-  return extremes.max > 0 ? LogitFault::kInfinity : LogitFault::kNothing;
+  return extremes.max > 0 ? LogitFault::kInfinity : LogitFault::kAllNegativeInfinity;
 }
 
 /// Weighs scratch.candidates (relative to the maximum) and drops those below min_p.
@@ -149,7 +151,7 @@ class NucleusBuckets {
   void add(float logit, float weight) { sums_[of(logit)] += static_cast<double>(weight); }
   struct Place {
     int bucket = 0;
-    double before = 0.0;  ///< the sum of the buckets before it
+    double before = 0.0;   ///< the sum of the buckets before it
     bool reached = false;  ///< else the last that is not empty: what is wanted of a sum may be rounded to more than it
   };
   /// Where the sum reaches `wanted`.

@@ -24,9 +24,9 @@ struct SamplerScratch {
 /// The distribution that a draw comes from, unnormalised. Ids ascend.
 struct Candidates {
   tensor::LogitFault fault = tensor::LogitFault::kNone;  // else nothing can be drawn
-  std::span<const TokenId> ids;         // [n]; empty: every id of the vocabulary
-  std::span<const float> weights;       // [n]
-  std::span<const double> block_sums;   // of 1024 weights each when `ids` is empty
+  std::span<const TokenId> ids;                          // [n]; empty: every id of the vocabulary
+  std::span<const float> weights;                        // [n]
+  std::span<const double> block_sums;                    // of 1024 weights each when `ids` is empty
   double total = 0.0;
 };
 

@@ -39,15 +39,19 @@ template <class V, class T>
 MILLRACE_INLINE void store_as(T* to, V value) {
   __builtin_memcpy(to, &value, sizeof(V));
 }
-MILLRACE_INLINE Vec load(const float* from) { return load_as<Vec>(from); }
-MILLRACE_INLINE void store(float* to, Vec value) { store_as(to, value); }
+MILLRACE_INLINE Vec load(const float* from) {
+  return load_as<Vec>(from);
+}
+MILLRACE_INLINE void store(float* to, Vec value) {
+  store_as(to, value);
+}
 /// Lane by lane, since 0 + value is an addition to the compiler: it makes -0 to 0.
 MILLRACE_INLINE Vec splat(float v) {
   return Vec{v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v};
 }
 
 /// The compiler computes the value before what it is told to finish, or to load anew, after this.
-MILLRACE_INLINE void finish_here(Vec& value) {
+MILLRACE_INLINE void pin_in_register(Vec& value) {
 #if defined(__AVX512F__) && !defined(MILLRACE_EMULATED_REGISTERS)
   asm volatile("" : "+v"(value));
 #else
@@ -62,7 +66,9 @@ MILLRACE_INLINE Vec fma(Vec a, Vec b, Vec c) {
   return a * b + c;
 #endif
 }
-MILLRACE_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
+MILLRACE_INLINE Vec max(Vec a, Vec b) {
+  return a > b ? a : b;
+}
 
 /// The first `count` lanes (0 to 16), the others `fill`.
 MILLRACE_INLINE Vec load_part(const float* from, int64_t count, float fill) {
@@ -84,8 +90,8 @@ MILLRACE_INLINE float fold_lanes(Vec value, Combine combine) {
   typedef float Two __attribute__((vector_size(8)));
   const Eight eight = combine(__builtin_shufflevector(value, value, 0, 1, 2, 3, 4, 5, 6, 7),
                               __builtin_shufflevector(value, value, 8, 9, 10, 11, 12, 13, 14, 15));
-  const Four four = combine(__builtin_shufflevector(eight, eight, 0, 1, 2, 3),
-                            __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
+  const Four four =
+      combine(__builtin_shufflevector(eight, eight, 0, 1, 2, 3), __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
   const Two two = combine(__builtin_shufflevector(four, four, 0, 1), __builtin_shufflevector(four, four, 2, 3));
   return combine(two[0], two[1]);
 }
@@ -95,7 +101,9 @@ MILLRACE_INLINE float lane_sum(Vec value) {
 MILLRACE_INLINE float lane_max(Vec value) {
   return fold_lanes(value, [](auto a, auto b) __attribute__((always_inline)) { return a > b ? a : b; });
 }
-MILLRACE_INLINE bool any_lane(Ints mask) { return __builtin_reduce_or(mask) != 0; }
+MILLRACE_INLINE bool any_lane(Ints mask) {
+  return __builtin_reduce_or(mask) != 0;
+}
 
 MILLRACE_INLINE Vec widen_bf16(Halves half) {
   return reinterpret_cast<Vec>(__builtin_convertvector(half, Bits) << 16);

@@ -8,9 +8,9 @@ namespace millrace::cpu {
 namespace {
 
 /// The running maximum before any visible key; finite, so that differences of maxima are never NaN.
-constexpr float kNoMax = -1e30f;
-/// The score of a key that a row cannot see; scaled, it is below kNoMax still.
-constexpr float kUnseen = -3e38f;
+constexpr float kInitialMax = -1e30f;
+/// The score of a key that a row cannot see; scaled, it is below kInitialMax still.
+constexpr float kMaskedScore = -3e38f;
 /// Maxima are held in units of ln 2, so that probabilities are powers of 2.
 constexpr float kLog2E = 1.44269504088896341f;
 
@@ -25,19 +25,19 @@ struct SoftmaxBand {
 };
 
 /// How many groups of the block are visible to rows up to `row`, whose positions do not fall.
-MILLRACE_INLINE int groups_seen(const AttentionRows& rows, int row, int32_t first_key) {
+MILLRACE_INLINE int visible_groups(const QueryTile& rows, int row, int32_t first_key) {
   const int32_t keys = rows.position[row] + 1 - first_key;
   if (keys >= kBlockKeys) return kBlockGroups;
   return keys <= 0 ? 0 : (keys + kGroupKeys - 1) / kGroupKeys;
 }
 
-MILLRACE_INLINE SoftmaxBand band_at(const AttentionRows& rows, int first, int32_t first_key) {
-  const int left = rows.rows - first;
-  const int count = left < kBandRows ? left : kBandRows;
-  return {first, count, groups_seen(rows, first + count - 1, first_key)};
+MILLRACE_INLINE SoftmaxBand band_at(const QueryTile& rows, int first, int32_t first_key) {
+  const int remaining = rows.rows - first;
+  const int count = remaining < kBandRows ? remaining : kBandRows;
+  return {first, count, visible_groups(rows, first + count - 1, first_key)};
 }
 
-MILLRACE_INLINE bool all_visible(const AttentionRows& rows, const SoftmaxBand& band, int32_t first_key) {
+MILLRACE_INLINE bool all_visible(const QueryTile& rows, const SoftmaxBand& band, int32_t first_key) {
   const int32_t oldest = rows.position[band.first + band.count - 1] - rows.window + 1;
   return first_key + kBlockKeys - 1 <= rows.position[band.first] && (rows.window <= 0 || first_key >= oldest);
 }
@@ -75,7 +75,7 @@ MILLRACE_INLINE Vec lane_maxima(const Vec (&rows)[kBandRows]) {
 /// The softmax of rows over the first groups of a block. Keys that a row cannot see weigh exactly nothing.
 template <class Format, bool kAllVisible>
 struct BlockSoftmax {
-  const AttentionRows& rows;
+  const QueryTile& rows;
   int32_t first_key;
   int groups;  ///< all of them if kAllVisible
 
@@ -94,23 +94,23 @@ struct BlockSoftmax {
   [[nodiscard]] MILLRACE_INLINE Vec largest_lanes(int row) const {
     const auto score = [&](int v) __attribute__((always_inline)) {
       const Vec all = load(scores(row) + v * kLanes);
-      return kAllVisible ? all : visible(row, v) ? all : splat(kUnseen);
+      return kAllVisible ? all : visible(row, v) ? all : splat(kMaskedScore);
     };
     Vec largest = score(0);
     for (int v = 1; v < vectors(); ++v) largest = max(score(v), largest);
     return largest;
   }
 
-  /// Turns the scores into probabilities relative to the maximum, which take their place as a left operand; what was
+  /// Turns the scores into probabilities relative to the maximum, which take their place as an LHS operand; what was
   /// summed before is multiplied by `factor`.
-  template <class Beside>
-  MILLRACE_INLINE void soften(int row, float maximum, float factor, Beside& beside) const {
-    constexpr size_t kLeftBytes = kLanes * (Format::kLeftStep / Format::kDepth);
+  template <class InterleavedWork>
+  MILLRACE_INLINE void apply_softmax(int row, float maximum, float factor, InterleavedWork& interleaved) const {
+    constexpr size_t kLhsBytes = kLanes * (Format::kLhsStep / Format::kDepth);
     const float scale = rows.scale * kLog2E;
-    auto* const left = reinterpret_cast<std::byte*>(scores(row));
+    auto* const lhs = reinterpret_cast<std::byte*>(scores(row));
     Vec p[kBlockGroups];
     for (int v = 0; v < vectors(); ++v) {
-      beside.at_vector();
+      interleaved.at_vector();
       p[v] = exp2_nonpositive(fma(load(scores(row) + v * kLanes), splat(scale), splat(-maximum)));
       if constexpr (!kAllVisible) p[v] = visible(row, v) ? p[v] : Vec{};
     }
@@ -118,27 +118,28 @@ struct BlockSoftmax {
     Vec total = load(sum) * factor;
     for (int v = 0; v < vectors(); ++v) {
       total = total + p[v];
-      Format::store_left(left + v * kLeftBytes, p[v]);
+      Format::store_lhs(lhs + v * kLhsBytes, p[v]);
     }
-    for (int v = vectors(); v < kBlockGroups; ++v) Format::store_left(left + v * kLeftBytes, Vec{});
+    for (int v = vectors(); v < kBlockGroups; ++v) Format::store_lhs(lhs + v * kLhsBytes, Vec{});
     store(sum, total);
   }
 };
 
-/// No work beside the softmax.
-struct NothingBeside {
+/// No work that is interleaved with the softmax.
+struct NoInterleavedWork {
   MILLRACE_INLINE void at_row(int) {}
   MILLRACE_INLINE void at_vector() {}
 };
 
 /// All maxima first, then the rows.
-template <class Softmax, class Beside>
-MILLRACE_INLINE void soften_rows(const Softmax& softmax, const SoftmaxBand& band, float* factor, Beside& beside) {
-  const AttentionRows& rows = softmax.rows;
-  beside.at_row(0);
+template <class Softmax, class InterleavedWork>
+MILLRACE_INLINE void softmax_rows(const Softmax& softmax, const SoftmaxBand& band, float* factor,
+                                  InterleavedWork& interleaved) {
+  const QueryTile& rows = softmax.rows;
+  interleaved.at_row(0);
   Vec largest[kBandRows];
   for (int r = 0; r < band.count; ++r) largest[r] = softmax.largest_lanes(band.first + r);
-  for (int r = band.count; r < kBandRows; ++r) largest[r] = splat(kUnseen);
+  for (int r = band.count; r < kBandRows; ++r) largest[r] = splat(kMaskedScore);
   float* const state = rows.state.max + band.first;
   const Vec before = load(state);
   const Vec now = max(lane_maxima(largest) * (rows.scale * kLog2E), before);
@@ -147,21 +148,21 @@ MILLRACE_INLINE void soften_rows(const Softmax& softmax, const SoftmaxBand& band
   store(maxima, now);
   for (int r = 0; r < band.count; ++r) state[r] = maxima[r];  // behind them may be another head's
   for (int r = 0; r < band.count; ++r) {
-    if (r > 0) beside.at_row(r);
-    softmax.soften(band.first + r, maxima[r], factor[r], beside);
+    if (r > 0) interleaved.at_row(r);
+    softmax.apply_softmax(band.first + r, maxima[r], factor[r], interleaved);
   }
 }
 
 /// Turns the scores of a band into probabilities relative to the new maxima. `factor` [16]: of what was summed before,
-/// 1 where the maximum stays. Calls beside.at_row(r) before the `r`th row and at_vector() before each 16 probabilities,
-/// for work that is to overlap with this.
-template <class Format, class Beside>
-MILLRACE_INLINE void soften_band(const AttentionRows& rows, const SoftmaxBand& band, int32_t first_key, float* factor,
-                                 Beside& beside) {
+/// 1 where the maximum stays. Calls interleaved.at_row(r) before the `r`th row and at_vector() before each 16
+/// probabilities, for work that is to overlap with this.
+template <class Format, class InterleavedWork>
+MILLRACE_INLINE void softmax_band(const QueryTile& rows, const SoftmaxBand& band, int32_t first_key, float* factor,
+                                  InterleavedWork& interleaved) {
   if (all_visible(rows, band, first_key)) {
-    soften_rows(BlockSoftmax<Format, true>{rows, first_key, kBlockGroups}, band, factor, beside);
+    softmax_rows(BlockSoftmax<Format, true>{rows, first_key, kBlockGroups}, band, factor, interleaved);
   } else {
-    soften_rows(BlockSoftmax<Format, false>{rows, first_key, band.groups}, band, factor, beside);
+    softmax_rows(BlockSoftmax<Format, false>{rows, first_key, band.groups}, band, factor, interleaved);
   }
 }
 

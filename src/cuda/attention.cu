@@ -5,10 +5,10 @@ namespace {
 
 constexpr float kLog2E = 1.44269504088896341f;
 /// More partial results than this are not worth their memory: rows then walk over their splits one after another.
-constexpr size_t kMostPartialBytes = size_t{256} << 20;
+constexpr size_t kMaxPartialBytes = size_t{256} << 20;
 
 /// The `tile`-th tile of tile_rows virtual rows, counted over the sequences; a sequence of -1 beyond the last.
-__device__ Rows find_tile(const Attention& a, int32_t tile, int32_t tile_rows, int32_t kv_head, int lane) {
+__device__ QueryRows find_tile(const AttentionParams& a, int32_t tile, int32_t tile_rows, int32_t kv_head, int lane) {
   const int32_t count = *a.batch.sequence_count;
   for (int32_t first = 0; first < count; first += kLanes) {
     const int32_t s = first + lane;
@@ -33,15 +33,15 @@ __device__ Rows find_tile(const Attention& a, int32_t tile, int32_t tile_rows, i
 /// Sums over the splits so far; the accumulators in shared memory, [element][thread], since they are needed but once
 /// per split.
 struct Totals {
-  float max[2] = {kNoMax, kNoMax};
+  float max[2] = {kInitialMax, kInitialMax};
   float sum[2] = {0.0f, 0.0f};
   float* acc = nullptr;
 };
 
 template <int kDim, int kThreads>
 __device__ void merge_split(RowState<kDim>& state, Totals& totals) {
-  join_sums<kDim>(state);
-  Merge merge[2];
+  reduce_row_sums<kDim>(state);
+  SoftmaxMerge merge[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     merge[i] = merge_max(totals.max[i], state.max[i]);
@@ -63,22 +63,22 @@ constexpr size_t tile_shared_bytes() {
 
 /// Grid: [tiles, kv_heads]: 16 virtual rows per warp walk over all their keys, the block's warps together.
 template <int kDim, int kWarps>
-__global__ void __launch_bounds__(kWarps* kLanes) tile_kernel(Attention a) {
+__global__ void __launch_bounds__(kWarps* kLanes) tile_kernel(AttentionParams a) {
   using Tile = HeadTile<kDim>;
   constexpr int kThreads = kWarps * kLanes;
   const int lane = threadIdx.x % kLanes;
   const int warp = threadIdx.x / kLanes;
   // The last tiles walk over the most keys, so they begin first.
-  const Rows tile = find_tile(a, static_cast<int32_t>(gridDim.x - 1 - blockIdx.x), kWarps * kWarpRows,
-                              static_cast<int32_t>(blockIdx.y), lane);
+  const QueryRows tile = find_tile(a, static_cast<int32_t>(gridDim.x - 1 - blockIdx.x), kWarps * kWarpRows,
+                                   static_cast<int32_t>(blockIdx.y), lane);
   if (tile.sequence < 0) return;
-  Rows rows = tile;
+  QueryRows rows = tile;
   rows.first += warp * kWarpRows;
-  const KeySource source = keys_of(a, tile);
+  const KvSource source = keys_of(a, tile);
   const Visibility sees = visibility_of(a, rows, lane);
   const int32_t last = rows.position(a, rows.first + kWarpRows - 1);
-  const int32_t oldest = rows.oldest(a, rows.first);
-  const int32_t begin = tile.oldest(a, tile.first) / kBlockKeys * kBlockKeys;
+  const int32_t first_visible = rows.first_visible(a, rows.first);
+  const int32_t begin = tile.first_visible(a, tile.first) / kBlockKeys * kBlockKeys;
   const int32_t end = tile.position(a, tile.first + kWarps * kWarpRows - 1) + 1;
 
   std::byte* const stages = shared_memory();
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kWarps* kLanes) tile_kernel(Attention a) {
     commit_copies();
     next_offset = key_offset(source, next + kBlockKeys + lane);
     // Where none of the warp's rows sees a key, nothing would change.
-    const bool visible = rows.first < rows.total && key <= last && next > oldest;
+    const bool visible = rows.first < rows.total && key <= last && next > first_visible;
     if (visible) attend_block<kDim>(queries, stage, sees, key, a.scale_log2, lane, state);
     if (next % kSplitKeys == 0 || next >= end) merge_split<kDim, kThreads>(state, totals);
   }
@@ -120,9 +120,9 @@ size_t partial_bytes(int32_t head_count, int32_t padded_dim, const BatchBounds& 
 }
 
 int32_t split_rows_wanted(const BatchBounds& bounds) {
-  constexpr int32_t kMostSequences = 65535;  // of a grid's second dimension
-  if (bounds.splits == 0 || bounds.sequences > kMostSequences) return 0;
-  return bounds.sequence_rows < kMostDividedRows ? bounds.sequence_rows : kMostDividedRows;
+  constexpr int32_t kMaxSequences = 65535;  // of a grid's second dimension
+  if (bounds.splits == 0 || bounds.sequences > kMaxSequences) return 0;
+  return bounds.sequence_rows < kMaxSplitKvRows ? bounds.sequence_rows : kMaxSplitKvRows;
 }
 
 /// What the widest heads leave room for.
@@ -132,16 +132,16 @@ struct Blocks {
   static constexpr int kWarps = kDim > 128 ? 2 : 4;   ///< of tile_kernel
   static constexpr size_t kSplitBytes = kStages * HeadTile<kDim>::kStageBytes + HeadTile<kDim>::kQueryBytes;
   static constexpr size_t kTileBytes = tile_shared_bytes<kDim, kWarps>();
-  static constexpr size_t kMostBytes = kSplitBytes > kTileBytes ? kSplitBytes : kTileBytes;
+  static constexpr size_t kMaxBytes = kSplitBytes > kTileBytes ? kSplitBytes : kTileBytes;
 };
-static_assert(Blocks<64>::kMostBytes <= kSharedOfAny && Blocks<96>::kMostBytes <= kSharedOfAny &&
-              Blocks<128>::kMostBytes <= kSharedOfAny);
+static_assert(Blocks<64>::kMaxBytes <= kPortableSharedBytes && Blocks<96>::kMaxBytes <= kPortableSharedBytes &&
+              Blocks<128>::kMaxBytes <= kPortableSharedBytes);
 
 template <int kDim>
-void launch_attention(cudaStream_t stream, Attention a, const BatchBounds& bounds, void* workspace) {
+void launch_attention(cudaStream_t stream, AttentionParams a, const BatchBounds& bounds, void* workspace) {
   using Block = Blocks<kDim>;
   a.split_rows = split_rows_wanted(bounds);
-  while (partial_bytes(a.head_count, kDim, bounds, a.split_rows) > kMostPartialBytes) a.split_rows /= 2;
+  while (partial_bytes(a.head_count, kDim, bounds, a.split_rows) > kMaxPartialBytes) a.split_rows /= 2;
   const auto sequences = static_cast<uint32_t>(bounds.sequences);
   if (a.split_rows > 0) {
     const int32_t virtual_rows = a.split_rows * a.group;
@@ -168,35 +168,35 @@ int32_t padded_dim(int32_t head_dim) {
 
 size_t attention_workspace_bytes(const AttentionSizes& sizes, const DeviceKvCache& cache, const BatchBounds& bounds) {
   const size_t bytes = partial_bytes(sizes.head_count, padded_dim(cache.head_dim), bounds, split_rows_wanted(bounds));
-  return bytes < kMostPartialBytes ? bytes : kMostPartialBytes;
+  return bytes < kMaxPartialBytes ? bytes : kMaxPartialBytes;
 }
 
 size_t attention_shared_bytes(int32_t head_dim) {
   switch (padded_dim(head_dim)) {
-    case 64: return Blocks<64>::kMostBytes;
-    case 96: return Blocks<96>::kMostBytes;
-    case 128: return Blocks<128>::kMostBytes;
-    default: return Blocks<256>::kMostBytes;
+    case 64: return Blocks<64>::kMaxBytes;
+    case 96: return Blocks<96>::kMaxBytes;
+    case 128: return Blocks<128>::kMaxBytes;
+    default: return Blocks<256>::kMaxBytes;
   }
 }
 
 void attention(cudaStream_t stream, const void* q, const AttentionSizes& sizes, const DeviceBatch& batch,
                const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* out, void* workspace) {
-  if (cache.head_dim > kMostHeadDim || sizes.head_count % cache.kv_head_count != 0) {
+  if (cache.head_dim > kMaxHeadDim || sizes.head_count % cache.kv_head_count != 0) {
     throw std::invalid_argument("attention: found " + std::to_string(sizes.head_count) + " heads over " +
                                 std::to_string(cache.kv_head_count) + " of " + std::to_string(cache.head_dim) +
-                                " channels, wanted a multiple and at most " + std::to_string(kMostHeadDim) +
+                                " channels, wanted a multiple and at most " + std::to_string(kMaxHeadDim) +
                                 " channels");
   }
-  const Attention a{.q = static_cast<const uint16_t*>(q),
-                    .out = static_cast<uint16_t*>(out),
-                    .head_count = sizes.head_count,
-                    .group = sizes.head_count / cache.kv_head_count,
-                    .scale_log2 = sizes.scale * kLog2E,
-                    .sliding_window = sizes.sliding_window,
-                    .batch = batch,
-                    .cache = cache,
-                    .layer = layer};
+  const AttentionParams a{.q = static_cast<const uint16_t*>(q),
+                          .out = static_cast<uint16_t*>(out),
+                          .head_count = sizes.head_count,
+                          .group = sizes.head_count / cache.kv_head_count,
+                          .scale_log2 = sizes.scale * kLog2E,
+                          .sliding_window = sizes.sliding_window,
+                          .batch = batch,
+                          .cache = cache,
+                          .layer = layer};
   switch (padded_dim(cache.head_dim)) {
     case 64: return launch_attention<64>(stream, a, bounds, workspace);
     case 96: return launch_attention<96>(stream, a, bounds, workspace);

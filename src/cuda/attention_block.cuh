@@ -13,7 +13,7 @@ constexpr int kBlockKeys = 32;
 // compute the splits.
 static_assert(kSplitKeys % kBlockKeys == 0);
 /// The maximum before any visible key; finite, so that differences of maxima are never NaN.
-constexpr float kNoMax = -1e30f;
+constexpr float kInitialMax = -1e30f;
 
 /// Heads of up to kDim channels; further ones are zeros.
 template <int kDim>
@@ -29,18 +29,18 @@ struct HeadTile {
 /// unnormalised output as mma leaves it.
 template <int kDim>
 struct RowState {
-  float max[2] = {kNoMax, kNoMax};
+  float max[2] = {kInitialMax, kInitialMax};
   float sum[2] = {0.0f, 0.0f};
   float acc[kDim / 8][4] = {};
 };
 
 struct Visibility {
-  int32_t position[2] = {0, 0};  ///< of the lane's two rows
-  int32_t oldest[2] = {0, 0};    ///< the first key that each sees
+  int32_t position[2] = {0, 0};       ///< of the lane's two rows
+  int32_t first_visible[2] = {0, 0};  ///< the first key that each sees
 };
 
 /// Keys of one head of one sequence.
-struct KeySource {
+struct KvSource {
   const DeviceKvCache& cache;
   const uint32_t* pages;  // of the sequence
   int32_t layer = 0;
@@ -51,21 +51,21 @@ struct KeySource {
 /// Where a token's key lies, in elements from the cache's beginning, its value being value_offset() further; kNoKey
 /// when there is none. The page table is read, so ask before the answer is needed.
 constexpr size_t kNoKey = ~size_t{0};
-__device__ inline size_t key_offset(const KeySource& source, int32_t token) {
+__device__ inline size_t key_offset(const KvSource& source, int32_t token) {
   if (token >= source.limit) return kNoKey;
   const uint32_t page = source.pages[token / source.cache.page_size];
   const uint16_t* const head = head_in_page(source.cache, page, source.layer, KeyOrValue::kKey, source.head);
   return static_cast<size_t>(head - static_cast<const uint16_t*>(source.cache.data)) +
          static_cast<size_t>(token % source.cache.page_size) * channel_stride(source.cache.head_dim);
 }
-__device__ inline size_t value_offset(const KeySource& source) {
+__device__ inline size_t value_offset(const KvSource& source) {
   return kv_layer_bytes(source.cache) / 2 / sizeof(uint16_t);
 }
 
 /// Asks for 32 keys and their values, where each lane knows the offset of one; by `threads` threads, of which this is
 /// number `thread`. Keys that there are none of are zeros.
 template <int kDim>
-__device__ void load_keys(const KeySource& source, size_t own_offset, int thread, int threads, std::byte* stage) {
+__device__ void load_keys(const KvSource& source, size_t own_offset, int thread, int threads, std::byte* stage) {
   using Tile = HeadTile<kDim>;
   const auto* const data = static_cast<const uint16_t*>(source.cache.data);
   const int32_t stride = channel_stride(source.cache.head_dim);
@@ -107,8 +107,8 @@ __device__ void score_block(const std::byte* queries, const std::byte* keys, int
 /// Turns scores into probabilities relative to the new maxima and returns the factors of what was summed before. Keys
 /// that a row cannot see weigh exactly nothing: a block without visible keys changes no bit of the row's state.
 template <int kDim>
-__device__ void soften_block(float (&scores)[4][4], const Visibility& sees, int32_t first_key, float scale_log2,
-                             int lane, RowState<kDim>& state, float (&factor)[2]) {
+__device__ void online_softmax_block(float (&scores)[4][4], const Visibility& sees, int32_t first_key, float scale_log2,
+                                     int lane, RowState<kDim>& state, float (&factor)[2]) {
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     float best = state.max[row];
@@ -116,8 +116,8 @@ __device__ void soften_block(float (&scores)[4][4], const Visibility& sees, int3
     for (int i = 0; i < 8; ++i) {
       float& score = scores[i / 2][row * 2 + i % 2];
       const int32_t key = first_key + i / 2 * 8 + lane % 4 * 2 + i % 2;
-      const bool visible = key <= sees.position[row] && key >= sees.oldest[row];
-      score = visible ? score * scale_log2 : kNoMax;
+      const bool visible = key <= sees.position[row] && key >= sees.first_visible[row];
+      score = visible ? score * scale_log2 : kInitialMax;
       best = fmaxf(best, score);
     }
     best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 1));
@@ -128,7 +128,7 @@ __device__ void soften_block(float (&scores)[4][4], const Visibility& sees, int3
     for (int i = 0; i < 8; ++i) {
       float& score = scores[i / 2][row * 2 + i % 2];
       const int32_t key = first_key + i / 2 * 8 + lane % 4 * 2 + i % 2;
-      const bool visible = key <= sees.position[row] && key >= sees.oldest[row];
+      const bool visible = key <= sees.position[row] && key >= sees.first_visible[row];
       score = visible ? exp2_fast(score - best) : 0.0f;
       sum += score;
     }
@@ -167,7 +167,7 @@ __device__ void attend_block(const std::byte* queries, const std::byte* stage, c
   float scores[4][4] = {};
   score_block<kDim>(queries, stage, lane, scores);
   float factor[2];
-  soften_block<kDim>(scores, sees, first_key, scale_log2, lane, state, factor);
+  online_softmax_block<kDim>(scores, sees, first_key, scale_log2, lane, state, factor);
   // A factor of 1 changes no bit, so the work can be left out where all rows agree.
   if (__ballot_sync(kAllLanes, factor[0] != 1.0f || factor[1] != 1.0f) != 0) {
 #pragma unroll
@@ -181,7 +181,7 @@ __device__ void attend_block(const std::byte* queries, const std::byte* stage, c
 
 /// Joins the lanes' parts of the sums, at the end of a split.
 template <int kDim>
-__device__ void join_sums(RowState<kDim>& state) {
+__device__ void reduce_row_sums(RowState<kDim>& state) {
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     state.sum[row] += __shfl_xor_sync(kAllLanes, state.sum[row], 1);
@@ -190,17 +190,17 @@ __device__ void join_sums(RowState<kDim>& state) {
 }
 
 /// How the state of a further split joins what came before it. A split without visible keys changes no bit.
-struct Merge {
+struct SoftmaxMerge {
   float keep;  ///< factor of what came before
   float add;   ///< factor of the further split
 };
-__device__ inline Merge merge_max(float& max, float further) {
+__device__ inline SoftmaxMerge merge_max(float& max, float further) {
   const float best = fmaxf(max, further);
-  const Merge merge{exp2_fast(max - best), exp2_fast(further - best)};
+  const SoftmaxMerge merge{exp2_fast(max - best), exp2_fast(further - best)};
   max = best;
   return merge;
 }
-__device__ inline float merge_value(const Merge& merge, float total, float further) {
+__device__ inline float merge_value(const SoftmaxMerge& merge, float total, float further) {
   return total * merge.keep + further * merge.add;
 }
 

@@ -7,7 +7,7 @@
 namespace millrace::cuda {
 namespace {
 
-struct Attention {
+struct AttentionParams {
   const uint16_t* q = nullptr;  // [rows, heads, head_dim]
   uint16_t* out = nullptr;      // the same
   int32_t head_count = 0;
@@ -23,58 +23,58 @@ struct Attention {
 };
 
 /// Virtual rows of one sequence under one kv head: virtual row r is query head r % group of row r / group.
-struct Rows {
+struct QueryRows {
   int32_t sequence = 0;
   int32_t kv_head = 0;
   int32_t first = 0;  ///< virtual rows of a warp or a block begin here
   int32_t total = 0;  ///< virtual rows of the sequence
   int32_t row_begin = 0;
   int32_t prefix = 0;
-  [[nodiscard]] __device__ int32_t position(const Attention& a, int32_t virtual_row) const {
+  [[nodiscard]] __device__ int32_t position(const AttentionParams& a, int32_t virtual_row) const {
     return prefix + min(virtual_row, total - 1) / a.group;
   }
-  [[nodiscard]] __device__ int32_t oldest(const Attention& a, int32_t virtual_row) const {
+  [[nodiscard]] __device__ int32_t first_visible(const AttentionParams& a, int32_t virtual_row) const {
     return a.sliding_window > 0 ? max(0, position(a, virtual_row) - a.sliding_window + 1) : 0;
   }
   /// Index of a virtual row's first channel in q and out.
-  [[nodiscard]] __device__ size_t element(const Attention& a, int32_t virtual_row) const {
+  [[nodiscard]] __device__ size_t element(const AttentionParams& a, int32_t virtual_row) const {
     const auto row = static_cast<size_t>(row_begin + virtual_row / a.group);
     return (row * a.head_count + kv_head * a.group + virtual_row % a.group) * a.cache.head_dim;
   }
 };
 
-__device__ Rows rows_of(const Attention& a, int32_t sequence, int32_t kv_head, int32_t first) {
+__device__ QueryRows rows_of(const AttentionParams& a, int32_t sequence, int32_t kv_head, int32_t first) {
   const int32_t begin = a.batch.row_begin[sequence];
   return {
       sequence, kv_head, first, (a.batch.row_begin[sequence + 1] - begin) * a.group, begin, a.batch.prefix[sequence]};
 }
 
-__device__ bool takes_splits(const Attention& a, int32_t virtual_rows) {
+__device__ bool takes_splits(const AttentionParams& a, int32_t virtual_rows) {
   return virtual_rows > 0 && virtual_rows <= a.split_rows * a.group;
 }
 /// Where a split, of all sequences' splits, keeps the partial results of a virtual row.
-__device__ size_t partial_of(const Attention& a, const Rows& rows, int32_t split, int32_t virtual_row) {
+__device__ size_t partial_of(const AttentionParams& a, const QueryRows& rows, int32_t split, int32_t virtual_row) {
   const size_t head = static_cast<size_t>(split) * a.cache.kv_head_count + rows.kv_head;
   return head * (a.split_rows * a.group) + virtual_row;
 }
 
-__device__ KeySource keys_of(const Attention& a, const Rows& rows) {
+__device__ KvSource keys_of(const AttentionParams& a, const QueryRows& rows) {
   return {a.cache, a.batch.pages + a.batch.page_begin[rows.sequence], a.layer, rows.kv_head,
           rows.prefix + rows.total / a.group};
 }
 
-__device__ Visibility visibility_of(const Attention& a, const Rows& rows, int lane) {
+__device__ Visibility visibility_of(const AttentionParams& a, const QueryRows& rows, int lane) {
   Visibility sees;
   for (int i = 0; i < 2; ++i) {
     sees.position[i] = rows.position(a, rows.first + lane / 4 + i * 8);
-    sees.oldest[i] = rows.oldest(a, rows.first + lane / 4 + i * 8);
+    sees.first_visible[i] = rows.first_visible(a, rows.first + lane / 4 + i * 8);
   }
   return sees;
 }
 
 /// A warp's 16 queries into shared memory; zeros beyond the last row and channel.
 template <int kDim>
-__device__ void load_queries(const Attention& a, const Rows& rows, int lane, std::byte* queries) {
+__device__ void load_queries(const AttentionParams& a, const QueryRows& rows, int lane, std::byte* queries) {
   using Tile = HeadTile<kDim>;
   const int32_t dim = a.cache.head_dim;
   for (int i = lane; i < kWarpRows * Tile::kChunks; i += kLanes) {
@@ -92,7 +92,7 @@ __device__ void load_queries(const Attention& a, const Rows& rows, int lane, std
 }
 
 template <int kDim>
-__device__ void store_rows(const Attention& a, const Rows& rows, const RowState<kDim>& state, int lane) {
+__device__ void store_rows(const AttentionParams& a, const QueryRows& rows, const RowState<kDim>& state, int lane) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int32_t virtual_row = rows.first + lane / 4 + i * 8;

@@ -22,7 +22,7 @@ __device__ int32_t sequence_of_split(const DeviceBatch& batch, int32_t split, in
 /// Grid: [splits of all sequences, kv_heads · row tiles], a warp each: one split of 16 virtual rows of a sequence of
 /// few.
 template <int kDim, int kStages>
-__global__ void __launch_bounds__(kLanes, 1) split_kernel(Attention a) {
+__global__ void __launch_bounds__(kLanes, 1) split_kernel(AttentionParams a) {
   using Tile = HeadTile<kDim>;
   const int lane = threadIdx.x;
   const auto slot = static_cast<int32_t>(blockIdx.x);
@@ -30,12 +30,12 @@ __global__ void __launch_bounds__(kLanes, 1) split_kernel(Attention a) {
   if (sequence < 0) return;
   const int32_t kv_head = static_cast<int32_t>(blockIdx.y) % a.cache.kv_head_count;
   const int32_t first = static_cast<int32_t>(blockIdx.y) / a.cache.kv_head_count * kWarpRows;
-  const Rows rows = rows_of(a, sequence, kv_head, first);
+  const QueryRows rows = rows_of(a, sequence, kv_head, first);
   if (!takes_splits(a, rows.total) || first >= rows.total) return;
   const int32_t split = slot - a.batch.split_begin[sequence];
-  const KeySource source = keys_of(a, rows);
+  const KvSource source = keys_of(a, rows);
   const Visibility sees = visibility_of(a, rows, lane);
-  const int32_t begin = max(split * kSplitKeys, rows.oldest(a, first) / kBlockKeys * kBlockKeys);
+  const int32_t begin = max(split * kSplitKeys, rows.first_visible(a, first) / kBlockKeys * kBlockKeys);
   const int32_t end = min((split + 1) * kSplitKeys, rows.position(a, first + kWarpRows - 1) + 1);
   if (begin >= end) return;
 
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kLanes, 1) split_kernel(Attention a) {
     attend_block<kDim>(queries, stages + stage * Tile::kStageBytes, sees, key, a.scale_log2, lane, state);
     stage = stage == kStages - 1 ? 0 : stage + 1;
   }
-  join_sums<kDim>(state);
+  reduce_row_sums<kDim>(state);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int32_t virtual_row = first + lane / 4 + i * 8;
@@ -79,25 +79,26 @@ __global__ void __launch_bounds__(kLanes, 1) split_kernel(Attention a) {
 
 /// Grid: [kv_heads · split_rows · group, sequences], a warp each: merges the splits of one virtual row in order.
 template <int kDim>
-__global__ void __launch_bounds__(kLanes) merge_kernel(Attention a) {
+__global__ void __launch_bounds__(kLanes) merge_kernel(AttentionParams a) {
   const auto sequence = static_cast<int32_t>(blockIdx.y);
   if (sequence >= *a.batch.sequence_count) return;
   const int32_t bound = a.split_rows * a.group;
   const int32_t virtual_row = static_cast<int32_t>(blockIdx.x) % bound;
-  const Rows rows = rows_of(a, sequence, static_cast<int32_t>(blockIdx.x) / bound, virtual_row / kWarpRows * kWarpRows);
+  const QueryRows rows =
+      rows_of(a, sequence, static_cast<int32_t>(blockIdx.x) / bound, virtual_row / kWarpRows * kWarpRows);
   if (!takes_splits(a, rows.total) || virtual_row >= rows.total) return;
   const int lane = threadIdx.x;
   const int32_t first_slot = a.batch.split_begin[sequence];
-  float best = kNoMax;
+  float best = kInitialMax;
   float sum = 0.0f;
   float acc[kDim / kLanes] = {};
   // What the row's tile has walked over: splits that this row sees nothing of change no bit of it.
   const int32_t end = rows.position(a, rows.first + kWarpRows - 1) / kSplitKeys + 1;
 #pragma unroll 4
-  for (int32_t split = rows.oldest(a, rows.first) / kSplitKeys; split < end; ++split) {
+  for (int32_t split = rows.first_visible(a, rows.first) / kSplitKeys; split < end; ++split) {
     const size_t partial = partial_of(a, rows, first_slot + split, virtual_row);
     const float2 further = a.partial_sums[partial];
-    const Merge merge = merge_max(best, further.x);
+    const SoftmaxMerge merge = merge_max(best, further.x);
     sum = merge_value(merge, sum, further.y);
 #pragma unroll
     for (int i = 0; i < kDim / kLanes; ++i) {

@@ -6,9 +6,9 @@
 /// How kernels find their way in a ragged batch and its pages.
 namespace millrace::cuda {
 
-/// Of the rows [first, first + most), so many belong to sequences, the first ones.
-__device__ inline int32_t owned_rows(const DeviceBatch& batch, int32_t first, int32_t most) {
-  return max(0, min(most, batch.row_begin[*batch.sequence_count] - first));
+/// Of the rows [first, first + limit), so many belong to sequences, the first ones.
+__device__ inline int32_t valid_rows(const DeviceBatch& batch, int32_t first, int32_t limit) {
+  return max(0, min(limit, batch.row_begin[*batch.sequence_count] - first));
 }
 
 /// The sequence that owns a row; -1 beyond the last.

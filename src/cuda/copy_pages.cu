@@ -6,18 +6,18 @@ namespace {
 
 constexpr int kThreads = 512;
 /// Enough to fill the way to the host; few, since products run beside them.
-constexpr uint32_t kMostBlocks = 32;
+constexpr uint32_t kMaxBlocks = 32;
 constexpr int kWordsAtOnce = 4;  ///< 16-byte words of a thread that are on their way together
 constexpr int32_t kTaskWords = kThreads * kWordsAtOnce;
 
 /// One launch: the same part of many pages.
 struct PageCopies {
-  PageWay way = PageWay::kToHost;
+  PageCopyDirection way = PageCopyDirection::kToHost;
   int32_t words = 0;  ///< of 16 bytes, in the part
-  size_t offset = 0;  ///< of the part in a page, as in its place
+  size_t offset = 0;  ///< of the part in a page, as in its host_page
   std::byte* pages = nullptr;
   size_t page_bytes = 0;
-  PagePairs pairs;
+  PageCopyList pairs;
 };
 static_assert(sizeof(PageCopies) <= 4096, "what every architecture takes as arguments");
 
@@ -28,9 +28,9 @@ __global__ void __launch_bounds__(kThreads) copy_pages_kernel(const __grid_const
     const int32_t pair = task / page_tasks;
     const int32_t first = task % page_tasks * kTaskWords + static_cast<int32_t>(threadIdx.x);
     auto* const page = reinterpret_cast<uint4*>(c.pages + c.pairs.page[pair] * c.page_bytes + c.offset);
-    auto* const place = reinterpret_cast<uint4*>(static_cast<std::byte*>(c.pairs.host[pair]) + c.offset);
-    const uint4* const from = c.way == PageWay::kToHost ? page : place;
-    uint4* const to = c.way == PageWay::kToHost ? place : page;
+    auto* const host_page = reinterpret_cast<uint4*>(static_cast<std::byte*>(c.pairs.host[pair]) + c.offset);
+    const uint4* const from = c.way == PageCopyDirection::kToHost ? page : host_page;
+    uint4* const to = c.way == PageCopyDirection::kToHost ? host_page : page;
     uint4 words[kWordsAtOnce] = {};
 #pragma unroll
     for (int i = 0; i < kWordsAtOnce; ++i) {
@@ -45,8 +45,8 @@ __global__ void __launch_bounds__(kThreads) copy_pages_kernel(const __grid_const
 
 }  // namespace
 
-void copy_pages(cudaStream_t stream, PageWay way, const DeviceKvCache& cache, int32_t first_layer, int32_t layer_count,
-                const PagePairs& pairs) {
+void copy_pages(cudaStream_t stream, PageCopyDirection way, const DeviceKvCache& cache, int32_t first_layer,
+                int32_t layer_count, const PageCopyList& pairs) {
   const size_t words = static_cast<size_t>(layer_count) * kv_layer_bytes(cache) / sizeof(uint4);
   const size_t tasks = static_cast<size_t>(pairs.count) * ((words + kTaskWords - 1) / kTaskWords);
   if (tasks > INT32_MAX) {
@@ -54,7 +54,7 @@ void copy_pages(cudaStream_t stream, PageWay way, const DeviceKvCache& cache, in
                                 std::to_string(words) + " words of 16 bytes, wanted fewer or smaller ones");
   }
   launch<copy_pages_kernel>(
-      {"copy_pages", dim3(tasks < kMostBlocks ? static_cast<uint32_t>(tasks) : kMostBlocks), dim3(kThreads)}, stream,
+      {"copy_pages", dim3(tasks < kMaxBlocks ? static_cast<uint32_t>(tasks) : kMaxBlocks), dim3(kThreads)}, stream,
       PageCopies{way, static_cast<int32_t>(words), static_cast<size_t>(first_layer) * kv_layer_bytes(cache),
                  static_cast<std::byte*>(cache.data), kv_page_bytes(cache), pairs});
 }

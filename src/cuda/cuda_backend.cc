@@ -3,13 +3,13 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "cuda/choose_products.h"
+#include "cuda/select_gemm.h"
 #include "cuda/error.h"
 #include "cuda/graph_cache.h"
 #include "cuda/kv_cache.h"
 #include "cuda/layer_gate.h"
 #include "cuda/nccl_channel.h"
-#include "cuda/place_batch.h"
+#include "cuda/upload_batch.h"
 #include "cuda/reserve.h"
 #include "cuda/sampling.h"
 #include "cuda/submissions.h"
@@ -32,11 +32,11 @@ const CudaKvCache& as_cuda(const KvCache& cache) {
 const float* values_of(const DeviceVector* vector) {
   return vector == nullptr ? nullptr : static_cast<const CudaVector*>(vector)->data();
 }
-const CudaBatch& as_cuda(const PlacedBatch& batch) {
-  return *static_cast<const CudaBatch*>(batch.placed);
+const CudaBatch& as_cuda(const UploadedBatch& batch) {
+  return *static_cast<const CudaBatch*>(batch.handle);
 }
-const int32_t* as_cuda(const PlacedIndices& indices) {
-  return static_cast<const int32_t*>(indices.placed);
+const int32_t* as_cuda(const UploadedIndices& indices) {
+  return static_cast<const int32_t*>(indices.handle);
 }
 float* floats(const Matrix& matrix) {
   return reinterpret_cast<float*>(matrix.data);
@@ -48,13 +48,13 @@ void check_matrix(const char* name, const Matrix& matrix, DType dtype, int64_t r
 }
 
 /// Calls each time.
-class CallAgain final : public Replay {
+class EagerReplay final : public Replay {
  public:
-  DecodeStep run(const ReplayKey&, const PlacedBatch&, const std::function<void()>& fill,
-                 const std::function<void()>& ops) override {
+  GraphOutcome run(const ReplayKey&, const UploadedBatch&, const std::function<void()>& fill,
+                   const std::function<void()>& ops) override {
     if (fill) fill();
     ops();
-    return DecodeStep::kOff;
+    return GraphOutcome::kOff;
   }
 };
 
@@ -65,7 +65,7 @@ class CudaBackend final : public Backend {
 
   std::string description() const override {
     return fmt::format("cuda {}, {}{}", describe_device(device_.ordinal), to_string(device_.products),
-                       device_.division.text);
+                       device_.gpu_part.text);
   }
   DType compute_dtype() const override { return DType::kBF16; }
   std::string kv_format() const override {
@@ -113,7 +113,7 @@ class CudaBackend final : public Backend {
   }
   void submit_copy(CopyDirection direction, std::function<void()> work, CompletionHandler done) override;
   std::unique_ptr<Replay> make_replay() override {
-    if (!options_.graphs) return std::make_unique<CallAgain>();
+    if (!options_.graphs) return std::make_unique<EagerReplay>();
     return std::make_unique<GraphCache>(device_, submissions_, options_.warn);
   }
   std::shared_ptr<LayerGate> make_layer_gate() override { return std::make_shared<CudaLayerGate>(device_); }
@@ -130,31 +130,31 @@ class CudaBackend final : public Backend {
     return open_nccl_channel(device_, std::move(options));
   }
 
-  PlacedBatch place(const BatchLayout& batch) override { return place_batch(submissions_, batch); }
-  PlacedIndices place(std::span<const int32_t> values) override {
+  UploadedBatch upload(const BatchLayout& batch) override { return upload_batch(submissions_, batch); }
+  UploadedIndices upload(std::span<const int32_t> values) override {
     return {values, submissions_.upload(values.size_bytes(), [&](std::byte* to) {
               if (!values.empty()) std::memcpy(to, values.data(), values.size_bytes());
             })};
   }
   void copy_in(std::span<const std::byte> from, void* to) override {
-    device_.incoming.order(from.data(), device_.compute);
+    device_.pending_receives.order_after(from.data(), device_.compute);
     copy(to, from.data(), from.size());
   }
   void copy_out(const void* from, std::span<std::byte> to) override { copy(to.data(), from, to.size()); }
 
-  void embed(const EmbeddingTable& table, const PlacedIndices& tokens, Matrix hidden) override;
+  void embed(const EmbeddingTable& table, const UploadedIndices& tokens, Matrix hidden) override;
   void rms_norm(Matrix hidden, const DeviceVector& weight, float epsilon, Matrix out) override;
   void matmul(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix out) override;
   void matmul_add(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix hidden) override;
   void matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) override;
-  void mix_experts(Matrix x, Matrix router_logits, const Experts& experts, const PlacedBatch& batch,
-                   Matrix hidden) override;
+  void fused_moe(Matrix x, Matrix router_logits, const Experts& experts, const UploadedBatch& batch,
+                 Matrix hidden) override;
   void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary, const DeviceVector* q_norm,
-                       const DeviceVector* k_norm, float norm_epsilon, const PlacedBatch& batch, KvCache& cache,
+                       const DeviceVector* k_norm, float norm_epsilon, const UploadedBatch& batch, KvCache& cache,
                        int32_t layer, Matrix q) override;
-  void attention(Matrix q, const AttentionShape& shape, const PlacedBatch& batch, const KvCache& cache, int32_t layer,
+  void attention(Matrix q, const AttentionShape& shape, const UploadedBatch& batch, const KvCache& cache, int32_t layer,
                  Matrix out) override;
-  void gather_rows(Matrix in, const PlacedIndices& rows, Matrix out) override;
+  void gather_rows(Matrix in, const UploadedIndices& rows, Matrix out) override;
   void sample(Matrix logits, int32_t vocab, std::span<const SampleSpec> specs,
               std::span<SampleResult> results) override {
     draw_rows(device_, submissions_, logits, vocab, specs, results);
@@ -181,8 +181,8 @@ class CudaBackend final : public Backend {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, device_.compute.get()), "cudaMemcpyAsync");
   }
   /// Scratch of a product of `rows` rows.
-  [[nodiscard]] std::byte* product_scratch(const DeviceWeight& weight, int32_t rows) {
-    return device_.scratch(device_.product_scratch,
+  [[nodiscard]] std::byte* gemm_scratch(const DeviceWeight& weight, int32_t rows) {
+    return device_.scratch(device_.gemm_scratch,
                            matmul_workspace_bytes(weight.out_features, weight.in_features, weight.gate_up, rows));
   }
 
@@ -209,7 +209,7 @@ void CudaBackend::submit_copy(CopyDirection direction, std::function<void()> wor
                        });
 }
 
-void CudaBackend::embed(const EmbeddingTable& table, const PlacedIndices& tokens, Matrix hidden) {
+void CudaBackend::embed(const EmbeddingTable& table, const UploadedIndices& tokens, Matrix hidden) {
   check_inside();
   const auto& embedding = static_cast<const CudaEmbedding&>(table);
   check_matrix("hidden", hidden, DType::kF32, static_cast<int64_t>(tokens.values.size()), embedding.width());
@@ -233,7 +233,7 @@ void CudaBackend::matmul(Matrix x, const PackedWeight& weight, const DeviceVecto
   const auto rows = static_cast<int32_t>(x.rows);
   cuda::matmul(device_.compute.get(), x.data, as_cuda(weight).get(), values_of(bias), rows, out.data,
                out.dtype == DType::kF32 ? OutputType::kF32 : OutputType::kBF16,
-               product_scratch(as_cuda(weight).get(), rows));
+               gemm_scratch(as_cuda(weight).get(), rows));
 }
 
 void CudaBackend::matmul_add(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix hidden) {
@@ -242,7 +242,7 @@ void CudaBackend::matmul_add(Matrix x, const PackedWeight& weight, const DeviceV
   check_matrix("hidden", hidden, DType::kF32, x.rows, weight.out_features());
   const auto rows = static_cast<int32_t>(x.rows);
   cuda::matmul_add(device_.compute.get(), x.data, as_cuda(weight).get(), values_of(bias), rows, floats(hidden),
-                   product_scratch(as_cuda(weight).get(), rows));
+                   gemm_scratch(as_cuda(weight).get(), rows));
 }
 
 void CudaBackend::matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) {
@@ -251,51 +251,52 @@ void CudaBackend::matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix o
   check_matrix("out", out, DType::kBF16, x.rows, weight.out_features());
   const auto rows = static_cast<int32_t>(x.rows);
   cuda::matmul_silu_mul(device_.compute.get(), x.data, as_cuda(weight).get(), rows, out.data,
-                        product_scratch(as_cuda(weight).get(), rows));
+                        gemm_scratch(as_cuda(weight).get(), rows));
 }
 
-void CudaBackend::mix_experts(Matrix x, Matrix router_logits, const Experts& experts, const PlacedBatch& batch,
-                              Matrix hidden) {
+void CudaBackend::fused_moe(Matrix x, Matrix router_logits, const Experts& experts, const UploadedBatch& batch,
+                            Matrix hidden) {
   check_inside();
-  const CudaBatch& placed = as_cuda(batch);
+  const CudaBatch& uploaded = as_cuda(batch);
   const DeviceExperts& device = static_cast<const CudaExperts&>(experts).get();
-  check_matrix("x", x, DType::kBF16, placed.bounds.rows, device.hidden);
+  check_matrix("x", x, DType::kBF16, uploaded.bounds.rows, device.hidden);
   check_matrix("router_logits", router_logits, DType::kF32, x.rows, device.count);
   check_matrix("hidden", hidden, DType::kF32, x.rows, device.hidden);
-  const size_t bytes = mix_experts_workspace_bytes(device, placed.bounds.rows);
+  const size_t bytes = fused_moe_workspace_bytes(device, uploaded.bounds.rows);
   std::byte* scratch = device_.scratch(device_.expert_scratch, bytes);
-  cuda::mix_experts(device_.compute.get(), x.data, floats(router_logits), device, placed.device, placed.bounds.rows,
-                    floats(hidden), scratch, bytes);
+  cuda::fused_moe(device_.compute.get(), x.data, floats(router_logits), device, uploaded.device, uploaded.bounds.rows,
+                  floats(hidden), scratch, bytes);
 }
 
 void CudaBackend::rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary,
                                   const DeviceVector* q_norm, const DeviceVector* k_norm, float norm_epsilon,
-                                  const PlacedBatch& batch, KvCache& cache, int32_t layer, Matrix q) {
+                                  const UploadedBatch& batch, KvCache& cache, int32_t layer, Matrix q) {
   check_inside();
-  const CudaBatch& placed = as_cuda(batch);
-  check_matrix("qkv", qkv, DType::kF32, placed.bounds.rows,
+  const CudaBatch& uploaded = as_cuda(batch);
+  check_matrix("qkv", qkv, DType::kF32, uploaded.bounds.rows,
                int64_t{shape.head_count + 2 * shape.kv_head_count} * shape.head_dim);
   check_matrix("q", q, DType::kBF16, qkv.rows, int64_t{shape.head_count} * shape.head_dim);
   cuda::rotary_store_kv(device_.compute.get(), floats(qkv), shape.head_count,
                         {values_of(rotary.inverse_frequency), rotary.rotary_dim, rotary.attention_factor},
-                        values_of(q_norm), values_of(k_norm), norm_epsilon, placed.device, placed.bounds,
+                        values_of(q_norm), values_of(k_norm), norm_epsilon, uploaded.device, uploaded.bounds,
                         as_cuda(cache).layout(), layer, q.data);
 }
 
-void CudaBackend::attention(Matrix q, const AttentionShape& shape, const PlacedBatch& batch, const KvCache& cache,
+void CudaBackend::attention(Matrix q, const AttentionShape& shape, const UploadedBatch& batch, const KvCache& cache,
                             int32_t layer, Matrix out) {
   check_inside();
-  const CudaBatch& placed = as_cuda(batch);
-  check_matrix("q", q, DType::kBF16, placed.bounds.rows, int64_t{shape.head_count} * shape.head_dim);
+  const CudaBatch& uploaded = as_cuda(batch);
+  check_matrix("q", q, DType::kBF16, uploaded.bounds.rows, int64_t{shape.head_count} * shape.head_dim);
   check_matrix("out", out, DType::kBF16, q.rows, q.cols);
   const AttentionSizes sizes{shape.head_count, shape.scale, shape.sliding_window};
   const DeviceKvCache& layout = as_cuda(cache).layout();
   std::byte* scratch =
-      device_.scratch(device_.attention_scratch, attention_workspace_bytes(sizes, layout, placed.bounds));
-  cuda::attention(device_.compute.get(), q.data, sizes, placed.device, placed.bounds, layout, layer, out.data, scratch);
+      device_.scratch(device_.attention_scratch, attention_workspace_bytes(sizes, layout, uploaded.bounds));
+  cuda::attention(device_.compute.get(), q.data, sizes, uploaded.device, uploaded.bounds, layout, layer, out.data,
+                  scratch);
 }
 
-void CudaBackend::gather_rows(Matrix in, const PlacedIndices& rows, Matrix out) {
+void CudaBackend::gather_rows(Matrix in, const UploadedIndices& rows, Matrix out) {
   check_inside();
   check_matrix("out", out, in.dtype, static_cast<int64_t>(rows.values.size()), in.cols);
   cuda::gather_rows(device_.compute.get(), in.data, static_cast<size_t>(in.cols) * size_of(in.dtype), as_cuda(rows),

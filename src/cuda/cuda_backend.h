@@ -10,11 +10,11 @@
 namespace millrace::cuda {
 
 /// What products go by: kAuto is wgmma where the GPU has it and it proves right, else mma.
-enum class ProductChoice : uint8_t { kAuto, kWgmma, kMma };
+enum class GemmChoice : uint8_t { kAuto, kWgmma, kMma };
 
 struct CudaOptions {
   int device = 0;
-  ProductChoice products = ProductChoice::kAuto;
+  GemmChoice products = GemmChoice::kAuto;
   bool graphs = true;    ///< replay decode steps as CUDA graphs
   bool channels = true;  ///< offer channels to devices of other processes
   /// Run on one of several equal parts of the GPU's multiprocessors. Where that cannot be, on all of them, and the

@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-#include "cuda/choose_products.h"
+#include "cuda/select_gemm.h"
 #include "cuda/error.h"
 #include "cuda/kernels.h"
 
@@ -12,11 +12,11 @@ namespace millrace::cuda {
 namespace {
 
 /// The first architecture with the instructions that the ops are made of.
-constexpr int kLeastMajor = 8;
+constexpr int kMinMajor = 8;
 /// Drivers of one major version serve all runtimes of it.
-constexpr int kLeastDriver = CUDART_VERSION / 1000 * 1000;
+constexpr int kMinDriver = CUDART_VERSION / 1000 * 1000;
 
-int made_current(int ordinal) {
+int make_device_current(int ordinal) {
   check(cudaSetDevice(ordinal), "cudaSetDevice");
   return ordinal;
 }
@@ -29,16 +29,16 @@ cudaDeviceProp properties(int ordinal) {
 
 /// A GPU that the ops can run on, made current.
 int checked(int ordinal) {
-  made_current(ordinal);  // says what is wrong with the number
-  if (properties(ordinal).major < kLeastMajor) {
+  make_device_current(ordinal);  // says what is wrong with the number
+  if (properties(ordinal).major < kMinMajor) {
     throw std::runtime_error(fmt::format("CUDA: device {} is {}, wanted compute capability {}.0 or later", ordinal,
-                                         describe_device(ordinal), kLeastMajor));
+                                         describe_device(ordinal), kMinMajor));
   }
   return ordinal;
 }
 
 /// That a part does what the whole GPU does: memory, a kernel and an event that are not its own. Throws.
-void try_out(int ordinal, const Partition& part) {
+void probe_device(int ordinal, const Partition& part) {
   constexpr size_t kCount = 64;
   const Stream stream{{.partition = &part}};
   const tensor::Buffer floats = allocate_device(ordinal, kCount * sizeof(float), stream);
@@ -53,12 +53,12 @@ void try_out(int ordinal, const Partition& part) {
 
 }  // namespace
 
-Division divide_device(int ordinal, int part, int part_count) {
+GpuPart make_gpu_part(int ordinal, int part, int part_count) {
   if (part_count <= 1) return {};
   auto partition = Partition::make(ordinal, part, part_count);
   if (partition.has_error()) return {nullptr, fmt::format(", not divided: {}", partition.error().message)};
   try {
-    try_out(ordinal, **partition);
+    probe_device(ordinal, **partition);
   } catch (const std::runtime_error& error) {
     return {nullptr, fmt::format(", not divided: {}", error.what())};
   }
@@ -68,18 +68,18 @@ Division divide_device(int ordinal, int part, int part_count) {
 
 Device::Device(const CudaOptions& options)
     : ordinal(checked(options.device)),
-      division(divide_device(ordinal, options.part, options.part_count)),
-      products((load_kernels(), choose_products(options.products, ordinal, set_up, options.warn))),
+      gpu_part(make_gpu_part(ordinal, options.part, options.part_count)),
+      products((load_kernels(), select_gemm(options.products, ordinal, set_up, options.warn))),
       poller(ordinal, options.lost) {}
 
 void Device::make_current() const {
-  (void)made_current(ordinal);
+  (void)make_device_current(ordinal);
 }
 
 std::byte* Device::scratch(GrowingBuffer& buffer, size_t bytes) {
   bool grown = false;
   std::byte* data = buffer.reserve(ordinal, bytes, set_up, grown);
-  if (grown) ++moves;
+  if (grown) ++relocations;
   return data;
 }
 
@@ -92,7 +92,7 @@ Result<std::vector<GpuInfo>> list_gpus() {
   const cudaError_t outcome = cudaGetDeviceCount(&count);
   if (outcome == cudaErrorInsufficientDriver) {
     return make_error(ErrorCode::kUnavailable, "the CUDA driver is for CUDA {}, wanted {} or later", version(driver),
-                      version(kLeastDriver));
+                      version(kMinDriver));
   }
   if (outcome == cudaErrorNoDevice || (outcome == cudaSuccess && count == 0)) {
     return make_error(ErrorCode::kUnavailable, "a CUDA driver, but no GPU that it can use");
@@ -102,12 +102,12 @@ Result<std::vector<GpuInfo>> list_gpus() {
   bool any_fits = false;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     const cudaDeviceProp found = properties(ordinal);
-    any_fits = any_fits || found.major >= kLeastMajor;
+    any_fits = any_fits || found.major >= kMinMajor;
     gpus.push_back({describe_device(ordinal), found.totalGlobalMem});
   }
   if (!any_fits) {
     return make_error(ErrorCode::kUnavailable, "{}; wanted compute capability {}.0 or later", gpus.front().description,
-                      kLeastMajor);
+                      kMinMajor);
   }
   return gpus;
 }
@@ -115,7 +115,7 @@ Result<std::vector<GpuInfo>> list_gpus() {
 uint64_t free_bytes(int ordinal) {
   size_t free = 0;
   size_t total = 0;
-  made_current(ordinal);
+  make_device_current(ordinal);
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   return free;
 }

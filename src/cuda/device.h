@@ -4,7 +4,7 @@
 #include <string>
 
 #include "cuda/event_poller.h"
-#include "cuda/incoming.h"
+#include "cuda/pending_receives.h"
 #include "cuda/kernels.h"
 #include "cuda/memory.h"
 #include "cuda/module.h"
@@ -14,12 +14,12 @@
 namespace millrace::cuda {
 
 /// Which part of a GPU a backend has; without a partition, all of it.
-struct Division {
+struct GpuPart {
   std::unique_ptr<const Partition> partition;
   std::string text;  ///< ", part 1 of 4, 32 SMs", or why there is none; empty where none was asked for
 };
 /// Part `part` of `part_count` of a GPU that is current.
-[[nodiscard]] Division divide_device(int ordinal, int part, int part_count);
+[[nodiscard]] GpuPart make_gpu_part(int ordinal, int part, int part_count);
 
 /// One backend's place on a GPU: its streams, its scratch, and who tells when work is complete.
 struct Device {
@@ -28,22 +28,22 @@ struct Device {
   void make_current() const;
 
   const int ordinal;
-  const Division division;
-  const Stream compute{{.partition = division.partition.get()}};
+  const GpuPart gpu_part;
+  const Stream compute{{.partition = gpu_part.partition.get()}};
   // Copies of pages take few multiprocessors and shall not wait until a product leaves some.
-  const Stream load{{.urgent = true, .partition = division.partition.get()}};   ///< pages from the host
-  const Stream store{{.urgent = true, .partition = division.partition.get()}};  ///< pages to the host
-  const Stream set_up{{.partition = division.partition.get()}};                 ///< weights and memory, at start-up
+  const Stream load{{.urgent = true, .partition = gpu_part.partition.get()}};   ///< pages from the host
+  const Stream store{{.urgent = true, .partition = gpu_part.partition.get()}};  ///< pages to the host
+  const Stream set_up{{.partition = gpu_part.partition.get()}};                 ///< weights and memory, at start-up
   const MatrixInstruction products;                                             ///< what all of the backend's go by
   EventPool events{16};
-  GrowingBuffer product_scratch;
+  GrowingBuffer gemm_scratch;
   GrowingBuffer attention_scratch;
   GrowingBuffer expert_scratch;
   GrowingBuffer sample_scratch;
   GrowingBuffer sample_results;
   /// Counts how often memory of the compute stream has moved: graphs of an earlier count read stale addresses.
-  uint64_t moves = 0;
-  Incoming incoming;  ///< what channels are about to write
+  uint64_t relocations = 0;
+  PendingReceives pending_receives;  ///< what channels are about to write
   // Last: it is joined before what pending work uses goes away.
   EventPoller poller;
 

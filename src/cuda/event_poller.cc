@@ -16,8 +16,8 @@ namespace {
 using namespace std::chrono_literals;
 
 /// Looks without a pause after something was complete; beyond them the thread sleeps between looks.
-constexpr int kBriskLooks = 200;
-constexpr std::chrono::microseconds kNap = 10us;
+constexpr int kSpinPolls = 200;
+constexpr std::chrono::microseconds kPollInterval = 10us;
 constexpr unsigned long kTimerSlackNs = 1000;
 
 std::exception_ptr failure_of(cudaError_t outcome) {
@@ -48,7 +48,7 @@ void EventPoller::watch(size_t lane, const Stream& stream, Callback done) {
     event.record(stream);
     pending.event = std::move(event);
   } catch (...) {
-    pending.unmarked = std::current_exception();
+    pending.record_error = std::current_exception();
   }
   {
     const std::lock_guard lock(mutex_);
@@ -74,11 +74,11 @@ bool EventPoller::complete_some(std::unique_lock<std::mutex>& lock) {
     --pending_count_;
     any = true;
     lock.unlock();
-    std::exception_ptr failure = complete.unmarked ? std::move(complete.unmarked) : failure_of(outcome);
+    std::exception_ptr failure = complete.record_error ? std::move(complete.record_error) : failure_of(outcome);
     const bool failed = failure != nullptr;
     complete.done(std::move(failure));
     complete.done = nullptr;
-    if (failed) tell_if_lost();
+    if (failed) report_if_lost();
     if (complete.event) events_.give_back(std::move(*complete.event));
     lock.lock();
   }
@@ -86,7 +86,7 @@ bool EventPoller::complete_some(std::unique_lock<std::mutex>& lock) {
 }
 
 /// A fault of a kernel or of the device ends its context: every later call returns the error, in this process.
-void EventPoller::tell_if_lost() {
+void EventPoller::report_if_lost() {
   size_t free = 0;
   size_t total = 0;
   if (!lost_) return;
@@ -111,9 +111,9 @@ void EventPoller::poll_loop() {
     }
     if (complete_some(lock)) {
       looks = 0;
-    } else if (++looks > kBriskLooks) {
+    } else if (++looks > kSpinPolls) {
       lock.unlock();
-      std::this_thread::sleep_for(kNap);
+      std::this_thread::sleep_for(kPollInterval);
       lock.lock();
     }
   }

@@ -42,7 +42,7 @@ class EventPoller {
  private:
   struct Pending {
     std::optional<Event> event;
-    std::exception_ptr unmarked;  // why there is no event: then `stream` is waited for
+    std::exception_ptr record_error;  // why there is no event: then `stream` is waited for
     const Stream* stream = nullptr;
     Callback done;
   };
@@ -50,7 +50,7 @@ class EventPoller {
   /// One look at the oldest of each lane; whether any was complete.
   [[nodiscard]] bool complete_some(std::unique_lock<std::mutex>& lock);
 
-  void tell_if_lost();
+  void report_if_lost();
 
   const int device_;
   Lost lost_;  // empty once it was called

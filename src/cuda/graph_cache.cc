@@ -20,56 +20,56 @@ struct DestroyCaptured {
 }  // namespace
 
 int32_t GraphCache::bucket(int32_t rows) {
-  constexpr int32_t kMostDoubled = 128;
+  constexpr int32_t kMaxPowerOfTwoRows = 128;
   constexpr int32_t kStep = 64;
   if (rows <= 0 || rows > kMaxRows) return rows;
-  if (rows <= kMostDoubled) return static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(rows)));
+  if (rows <= kMaxPowerOfTwoRows) return static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(rows)));
   return (rows + kStep - 1) / kStep * kStep;
 }
 
 tensor::BatchSize GraphCache::padded(const tensor::BatchSize& size) const {
-  if (size.rows > kMaxRows || size.sequence_rows > kMostDividedRows) return size;
+  if (size.rows > kMaxRows || size.sequence_rows > kMaxSplitKvRows) return size;
   return {bucket(size.rows), bucket(size.sequences), bucket(size.sequence_rows)};
 }
 
-tensor::DecodeStep GraphCache::run(const tensor::ReplayKey& key, const tensor::PlacedBatch& batch,
-                                   const std::function<void()>& fill, const std::function<void()>& ops) {
-  using tensor::DecodeStep;
+tensor::GraphOutcome GraphCache::run(const tensor::ReplayKey& key, const tensor::UploadedBatch& batch,
+                                     const std::function<void()>& fill, const std::function<void()>& ops) {
+  using tensor::GraphOutcome;
   CHECK(submissions_.inside(), "a replay outside submitted work");
   if (fill) fill();
-  const BatchBounds& bounds = static_cast<const CudaBatch*>(batch.placed)->bounds;
-  if (key.row_count > kMaxRows || bounds.sequence_rows > kMostDividedRows) {
+  const BatchBounds& bounds = static_cast<const CudaBatch*>(batch.handle)->bounds;
+  if (key.row_count > kMaxRows || bounds.sequence_rows > kMaxSplitKvRows) {
     ops();
-    return DecodeStep::kTooLarge;
+    return GraphOutcome::kTooLarge;
   }
-  if (moves_ != device_.moves) {
+  if (relocations_ != device_.relocations) {
     by_key_.clear();
     graphs_.clear();
   }
-  moves_ = device_.moves;
+  relocations_ = device_.relocations;
   const Key whole{key, bounds.sequences, bounds.sequence_rows, bounds.splits};
   const auto found = by_key_.find(whole);
   if (found == by_key_.end()) {
     ops();
-    if (moves_ == device_.moves) remember(whole);  // else the scratch has grown: this time does not count
-    return DecodeStep::kNew;
+    if (relocations_ == device_.relocations) remember(whole);  // else the scratch has grown: this time does not count
+    return GraphOutcome::kNew;
   }
   graphs_.splice(graphs_.begin(), graphs_, found->second);
   Graph& graph = graphs_.front();
   const bool is_made = graph.executable != nullptr;
-  if (!is_made && (graph.given_up || failures_ >= kMostFailures)) {
+  if (!is_made && (graph.is_disabled || failures_ >= kMaxFailures)) {
     ops();
-    return DecodeStep::kFailed;
+    return GraphOutcome::kFailed;
   }
   std::string reason = is_made ? std::string() : make(graph, ops);
   if (reason.empty()) reason = launch(graph, fill);
   if (reason.empty()) {
     if (!is_made) failures_ = 0;
-    return DecodeStep::kReplayed;
+    return GraphOutcome::kReplayed;
   }
   ops();  // where these fail too, as they do on a device that is lost, the graph was not the matter
-  give_up(graph, reason);
-  return DecodeStep::kFailed;
+  disable(graph, reason);
+  return GraphOutcome::kFailed;
 }
 
 void GraphCache::remember(const Key& key) {
@@ -121,7 +121,7 @@ std::string GraphCache::launch(Graph& graph, const std::function<void()>& fill) 
   graph.executable.reset();
   const std::string reason = "CUDA: cudaGraphLaunch: " + describe_error(outcome);
   if (!fill) {
-    give_up(graph, reason);
+    disable(graph, reason);
     throw std::runtime_error(reason);
   }
   // What of it has begun is not known. It goes first on the stream, and what it has changed in place is brought again.
@@ -129,18 +129,18 @@ std::string GraphCache::launch(Graph& graph, const std::function<void()>& fill) 
   return reason;
 }
 
-void GraphCache::give_up(Graph& graph, const std::string& reason) {
-  graph.given_up = true;
+void GraphCache::disable(Graph& graph, const std::string& reason) {
+  graph.is_disabled = true;
   ++failures_;
   const Key& key = graph.key;
   const std::string each = key.sequence_rows > 1 ? fmt::format(", {} of a sequence,", key.sequence_rows) : "";
   std::string what =
       fmt::format("device {}: decode steps of up to {} rows{} and {} tokens of all contexts run without a graph: {}{}",
                   device_.ordinal, key.ops.row_count, each, int64_t{key.splits} * kSplitKeys, reason,
-                  failures_ == kMostFailures ? "; no further graph is tried" : "");
-  if (!warn_ || what == told_) return;  // each output buffer has a graph of its own
-  told_ = std::move(what);
-  warn_(told_);
+                  failures_ == kMaxFailures ? "; no further graph is tried" : "");
+  if (!warn_ || what == last_warning_) return;  // each output buffer has a graph of its own
+  last_warning_ = std::move(what);
+  warn_(last_warning_);
 }
 
 }  // namespace millrace::cuda

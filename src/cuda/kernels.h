@@ -23,10 +23,10 @@ void load_kernels();
 /// Keys of a sequence, from key 0 on, whose part of a row's attention is one partial result (docs/cuda.md).
 inline constexpr int32_t kSplitKeys = 256;
 /// Sequences of more rows make blocks enough without being divided by splits.
-inline constexpr int32_t kMostDividedRows = 16;
+inline constexpr int32_t kMaxSplitKvRows = 16;
 /// What a sequence of so many rows, or none, and `context` tokens with them adds to DeviceBatch::split_begin.
 [[nodiscard]] constexpr int32_t splits_of(int32_t rows, int32_t context) {
-  return rows <= kMostDividedRows ? (context + kSplitKeys - 1) / kSplitKeys : 0;
+  return rows <= kMaxSplitKvRows ? (context + kSplitKeys - 1) / kSplitKeys : 0;
 }
 
 /// A ragged batch, all in device memory; contract: tensor::BatchLayout. Rows from row_begin[*sequence_count] on belong
@@ -49,7 +49,7 @@ struct BatchBounds {
 };
 
 /// Channels of the largest heads that attention takes.
-inline constexpr int32_t kMostHeadDim = 256;
+inline constexpr int32_t kMaxHeadDim = 256;
 
 /// Pages of KV: page p begins at data + p · kv_page_bytes; bf16 [layer][K|V][kv_head][token][channel_stride], so that
 /// one layer of one page is contiguous. Channels from head_dim to channel_stride are zeros.
@@ -57,7 +57,7 @@ struct DeviceKvCache {
   void* data = nullptr;
   int32_t layer_count = 0;
   int32_t kv_head_count = 0;
-  int32_t head_dim = 0;  ///< at most kMostHeadDim
+  int32_t head_dim = 0;  ///< at most kMaxHeadDim
   int32_t page_size = 0;
 };
 /// head_dim rounded up to whole 16-byte loads.
@@ -73,18 +73,18 @@ struct DeviceKvCache {
 }
 
 /// Which way pages are copied: from the cache to the host, or from there.
-enum class PageWay : int32_t { kToHost, kToDevice };
-/// Pages of a cache and the place of each in pinned memory of the host, 16-byte aligned and laid out as the page. They
-/// travel with the launch, so they need not outlive the call.
-struct PagePairs {
-  static constexpr int32_t kMost = 256;
+enum class PageCopyDirection : int32_t { kToHost, kToDevice };
+/// Pages of a cache and the address of each in pinned memory of the host, 16-byte aligned and laid out as the page.
+/// They travel with the launch, so they need not outlive the call.
+struct PageCopyList {
+  static constexpr int32_t kMaxPages = 256;
   int32_t count = 0;
-  uint32_t page[kMost] = {};
-  void* host[kMost] = {};
+  uint32_t page[kMaxPages] = {};
+  void* host[kMaxPages] = {};
 };
 /// Layers [first_layer, first_layer + layer_count) of all the pages in one launch, which takes few multiprocessors.
-void copy_pages(cudaStream_t stream, PageWay way, const DeviceKvCache& cache, int32_t first_layer, int32_t layer_count,
-                const PagePairs& pairs);
+void copy_pages(cudaStream_t stream, PageCopyDirection way, const DeviceKvCache& cache, int32_t first_layer,
+                int32_t layer_count, const PageCopyList& pairs);
 
 /// What multiplies. kMma is for any device, kWgmma for compute capability 9.0 where sm_90a was compiled; what a device
 /// makes of a sum's rounding may differ between the two, so that all products of a stage go by one of them.
@@ -141,24 +141,24 @@ void matmul_silu_mul(cudaStream_t stream, const void* x, const DeviceWeight& wei
 struct DeviceExperts {
   const void* gate_up = nullptr;
   const void* down = nullptr;
-  int32_t count = 0;  ///< at most kMostExperts
+  int32_t count = 0;  ///< at most kMaxExperts
   int32_t per_row = 0;
-  bool renormalised = false;
+  bool renormalize = false;
   int32_t hidden = 0;
   int32_t intermediate = 0;
   MatrixInstruction by = MatrixInstruction::kMma;
 };
 /// The most experts that a layer can have.
-inline constexpr int32_t kMostExperts = 512;
-/// Scratch of mix_experts for up to `rows` rows, of which it takes parts where that is above 256 MiB. It must be zero
+inline constexpr int32_t kMaxExperts = 512;
+/// Scratch of fused_moe for up to `rows` rows, of which it takes parts where that is above 256 MiB. It must be zero
 /// before its first use; each call leaves it fit for the next on the same stream, with any experts and rows.
-[[nodiscard]] size_t mix_experts_workspace_bytes(const DeviceExperts& experts, int32_t rows);
+[[nodiscard]] size_t fused_moe_workspace_bytes(const DeviceExperts& experts, int32_t rows);
 /// hidden (f32) [rows, hidden] += Σ p_e · (silu(x·Wg_eᵀ) · (x·Wu_eᵀ))·Wd_eᵀ over the experts e that the row's router
 /// logits (f32) [rows, experts] name, in the order of their numbers; x (bf16) [rows, hidden]. Rows of nobody stay as
 /// they are, and no expert is read for them. `rows` is an upper bound of those that sequences own. With fewer bytes of
 /// scratch, down to those of one row, it takes smaller parts; results do not depend on them.
-void mix_experts(cudaStream_t stream, const void* x, const float* router_logits, const DeviceExperts& experts,
-                 const DeviceBatch& batch, int32_t rows, float* hidden, void* workspace, size_t workspace_bytes);
+void fused_moe(cudaStream_t stream, const void* x, const float* router_logits, const DeviceExperts& experts,
+               const DeviceBatch& batch, int32_t rows, float* hidden, void* workspace, size_t workspace_bytes);
 
 struct DeviceRotary {
   const float* inverse_frequency = nullptr;  // [rotary_dim / 2]
@@ -204,7 +204,7 @@ struct SampleRow {
   int32_t banned_end = 0;
   int32_t prompt_begin = 0;  ///< tokens of the prompt, then of the output; both empty when no penalty is set
   int32_t prompt_end = 0;
-  int32_t output_end = 0;  ///< the output's tokens are [prompt_end, output_end)
+  int32_t output_end = 0;   ///< the output's tokens are [prompt_end, output_end)
   int32_t mask_begin = -1;  ///< first of the words of ids that can be drawn now, a bit per id; -1: all can
 };
 /// All in device memory. Ids outside the vocabulary are ignored.
@@ -225,9 +225,9 @@ struct SampleOutput {
   int32_t top_count = 0;  ///< entries of this row's top list
 };
 /// The most alternatives that can be asked for.
-inline constexpr int32_t kMostTop = 1024;
+inline constexpr int32_t kMaxTopLogprobs = 1024;
 /// In device memory: outputs [rows]; top lists [rows, top_capacity], descending, ties by lower id; may be null where
-/// top_capacity, at most kMostTop, is 0. Rows that ask for more than the capacity get so many.
+/// top_capacity, at most kMaxTopLogprobs, is 0. Rows that ask for more than the capacity get so many.
 struct SampleOutputs {
   SampleOutput* rows = nullptr;
   int32_t* top_tokens = nullptr;
@@ -235,7 +235,7 @@ struct SampleOutputs {
   int32_t top_capacity = 0;
 };
 /// The largest vocabulary that sample and score take.
-inline constexpr int32_t kMostVocab = 1 << 21;
+inline constexpr int32_t kMaxVocab = 1 << 21;
 /// Scratch of sample and score for up to `rows` rows of this vocabulary; it must be zero before its first use.
 [[nodiscard]] size_t sample_workspace_bytes(int32_t rows, int32_t vocab);
 /// One draw per row of logits (f32) [rows, stride], the first `vocab` of which can be drawn.

@@ -8,7 +8,7 @@ namespace millrace::cuda {
 namespace {
 
 /// Of the words that copy_pages moves.
-constexpr size_t kPlaceAlignment = 16;
+constexpr size_t kHostPageAlignment = 16;
 
 DeviceKvCache layout_of(const tensor::KvCacheShape& shape) {
   return {nullptr, shape.layer_count, shape.kv_head_count, shape.head_dim, shape.page_size};
@@ -30,22 +30,23 @@ size_t CudaKvCache::page_bytes_of(const tensor::KvCacheShape& shape) {
   return kv_page_bytes(layout_of(shape));
 }
 
-void CudaKvCache::read_pages(std::span<const tensor::PagePlace> pages) const {
-  copy(device_.store, PageWay::kToHost, 0, shape_.layer_count, pages);
+void CudaKvCache::read_pages(std::span<const tensor::PageTransfer> pages) const {
+  copy(device_.store, PageCopyDirection::kToHost, 0, shape_.layer_count, pages);
 }
 
-void CudaKvCache::write_layer(int32_t layer, std::span<const tensor::PagePlace> pages) {
+void CudaKvCache::write_layer(int32_t layer, std::span<const tensor::PageTransfer> pages) {
   CHECK(layer >= 0 && layer < shape_.layer_count, "layer {} of {}", layer, shape_.layer_count);
-  copy(device_.load, PageWay::kToDevice, layer, 1, pages);
+  copy(device_.load, PageCopyDirection::kToDevice, layer, 1, pages);
 }
 
-void CudaKvCache::copy(const Stream& stream, PageWay way, int32_t first_layer, int32_t layer_count,
-                       std::span<const tensor::PagePlace> pages) const {
-  for (size_t begin = 0; begin < pages.size(); begin += PagePairs::kMost) {
-    PagePairs pairs;
-    for (const auto& [page, host] : pages.subspan(begin, std::min<size_t>(PagePairs::kMost, pages.size() - begin))) {
+void CudaKvCache::copy(const Stream& stream, PageCopyDirection way, int32_t first_layer, int32_t layer_count,
+                       std::span<const tensor::PageTransfer> pages) const {
+  for (size_t begin = 0; begin < pages.size(); begin += PageCopyList::kMaxPages) {
+    PageCopyList pairs;
+    for (const auto& [page, host] :
+         pages.subspan(begin, std::min<size_t>(PageCopyList::kMaxPages, pages.size() - begin))) {
       CHECK(page.value() < static_cast<uint32_t>(shape_.page_count), "page {} of {}", page.value(), shape_.page_count);
-      CHECK(reinterpret_cast<uintptr_t>(host) % kPlaceAlignment == 0, "a place of pages at an odd address");
+      CHECK(reinterpret_cast<uintptr_t>(host) % kHostPageAlignment == 0, "a host page at an unaligned address");
       pairs.page[pairs.count] = page.value();
       pairs.host[pairs.count++] = host;
     }

@@ -12,7 +12,7 @@
 #ifdef MILLRACE_EMULATED_CUDA
 #include "cuda/emulator/device.h"
 #else
-#include "cuda/shared_limits.h"
+#include "cuda/shared_memory_limits.h"
 #endif
 
 namespace millrace::cuda {
@@ -25,9 +25,9 @@ namespace millrace::cuda {
 }
 
 /// Shared memory that a block may have on every device from compute capability 8.0 on; 8.6 and 8.9 have the least.
-inline constexpr size_t kSharedOfAny = 99 << 10;
+inline constexpr size_t kPortableSharedBytes = 99 << 10;
 /// The same of compute capability 9.0.
-inline constexpr size_t kSharedOfHopper = 227 << 10;
+inline constexpr size_t kHopperSharedBytes = 227 << 10;
 
 /// One stretch of work on a stream. A grid without blocks is no launch.
 struct LaunchShape {
@@ -72,10 +72,10 @@ inline void check_launch(const char* kernel, const char* step, cudaError_t statu
 }
 
 /// Lets `entry` have more shared memory than every kernel may.
-inline void allow_shared(const void* entry, const LaunchShape& shape, SharedLimits& limits) {
+inline void opt_in_shared_memory(const void* entry, const LaunchShape& shape, SharedMemoryLimits& limits) {
   int device = 0;
   check_launch(shape.name, "cudaGetDevice", cudaGetDevice(&device));
-  limits.want(device, shape.shared_bytes, [&] {
+  limits.raise_to(device, shape.shared_bytes, [&] {
     const std::string step = std::to_string(shape.shared_bytes) + " bytes of shared memory";
     check_launch(
         shape.name, step.c_str(),
@@ -84,11 +84,11 @@ inline void allow_shared(const void* entry, const LaunchShape& shape, SharedLimi
 }
 
 template <class... Parameters, class... Arguments>
-void launch_kernel(void (*kernel)(Parameters...), SharedLimits& limits, const LaunchShape& shape, cudaStream_t stream,
-                   Arguments... arguments) {
-  constexpr size_t kSharedWithoutAsking = 48 * 1024;
+void launch_kernel(void (*kernel)(Parameters...), SharedMemoryLimits& limits, const LaunchShape& shape,
+                   cudaStream_t stream, Arguments... arguments) {
+  constexpr size_t kDefaultSharedBytes = 48 * 1024;
   const auto* entry = reinterpret_cast<const void*>(kernel);
-  if (shape.shared_bytes > kSharedWithoutAsking) allow_shared(entry, shape, limits);
+  if (shape.shared_bytes > kDefaultSharedBytes) opt_in_shared_memory(entry, shape, limits);
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
@@ -109,14 +109,14 @@ struct KernelEntry {
   static inline const KernelEntry* newest = nullptr;
 };
 template <auto kKernel>
-struct Known {
+struct RegisteredKernel {
   static inline const KernelEntry entry{reinterpret_cast<const void*>(kKernel)};
 };
 
 template <auto kKernel, class... Arguments>
 void launch(const LaunchShape& shape, cudaStream_t stream, Arguments... arguments) {
-  static SharedLimits limits;  // of this kernel
-  (void)&Known<kKernel>::entry;
+  static SharedMemoryLimits limits;  // of this kernel
+  (void)&RegisteredKernel<kKernel>::entry;
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
   launch_kernel(kKernel, limits, shape, stream, arguments...);
 }

@@ -17,7 +17,7 @@ void CudaLayerGate::open(int32_t layer) {
   opened_.back().record(device_.load);
 }
 
-void CudaLayerGate::pass(int32_t layer) {
+void CudaLayerGate::wait_for(int32_t layer) {
   if (failed_) throw std::runtime_error("copying pages to the device has failed");
   CHECK(static_cast<size_t>(layer) < opened_.size(), "layer {} is passed before its copies are launched", layer);
   check(cudaStreamWaitEvent(device_.compute.get(), opened_[static_cast<size_t>(layer)].get(), 0),

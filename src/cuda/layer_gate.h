@@ -13,7 +13,7 @@ class CudaLayerGate final : public tensor::LayerGate {
   ~CudaLayerGate() override;
   void open(int32_t layer) override;
   void fail() override { failed_ = true; }
-  void pass(int32_t layer) override;
+  void wait_for(int32_t layer) override;
 
  private:
   Device& device_;

@@ -1,12 +1,12 @@
-#include "cuda/product.cuh"
+#include "cuda/gemm.cuh"
 
 namespace millrace::cuda {
 namespace {
 
 /// Up to so many rows the splits of a sum may go to different blocks; it bounds the workspace.
-constexpr int32_t kMostSplitRows = 256;
+constexpr int32_t kMaxSplitRows = 256;
 constexpr size_t kCounterBytes = 2048;
-static_assert(kCounterBytes >= kBusyBlocks * sizeof(uint32_t));
+static_assert(kCounterBytes >= kFullOccupancyBlocks * sizeof(uint32_t));
 
 struct Operands {
   const void* x = nullptr;
@@ -19,40 +19,41 @@ struct Operands {
 };
 
 template <class T>
-void launch_product(cudaStream_t stream, const Operands& given) {
+void launch_gemm(cudaStream_t stream, const Operands& given) {
   const DeviceWeight& weight = given.weight;
   const int32_t panels = panel_count(weight.out_features, weight.gate_up);
   const int32_t splits = split_count(panels, step_count(weight.in_features));
   const int32_t token_tiles = ceil_div(given.rows, T::kTokenCount);
   const int32_t feature_tiles = ceil_div(panels, T::kPanelCount);
-  const bool divides = splits > 1 && given.rows <= kMostSplitRows && token_tiles * feature_tiles < kBusyBlocks;
-  const Product product{.x = static_cast<const uint16_t*>(given.x),
-                        .weight = static_cast<const std::byte*>(weight.data),
-                        .bias = given.bias,
-                        .out = given.out,
-                        .partials = reinterpret_cast<float*>(static_cast<std::byte*>(given.workspace) + kCounterBytes),
-                        .arrived = static_cast<uint32_t*>(given.workspace),
-                        .rows = given.rows,
-                        .inputs = weight.in_features,
-                        .features = weight.out_features,
-                        .panels = panels,
-                        .splits = splits,
-                        .epilogue = given.epilogue};
+  const bool divides = splits > 1 && given.rows <= kMaxSplitRows && token_tiles * feature_tiles < kFullOccupancyBlocks;
+  const GemmParams product{
+      .x = static_cast<const uint16_t*>(given.x),
+      .weight = static_cast<const std::byte*>(weight.data),
+      .bias = given.bias,
+      .out = given.out,
+      .partials = reinterpret_cast<float*>(static_cast<std::byte*>(given.workspace) + kCounterBytes),
+      .arrived = static_cast<uint32_t*>(given.workspace),
+      .rows = given.rows,
+      .inputs = weight.in_features,
+      .features = weight.out_features,
+      .panels = panels,
+      .splits = splits,
+      .epilogue = given.epilogue};
   // The word behind the tile of sums tells a block's threads whether they came last.
   constexpr size_t kShared = T::kSharedBytes > T::kSumBytes + 16 ? T::kSharedBytes : T::kSumBytes + 16;
-  static_assert(kShared <= T::kMostSharedBytes);
-  launch<product_kernel<T>>(
+  static_assert(kShared <= T::kMaxSharedBytes);
+  launch<gemm_kernel<T>>(
       {"product", dim3(token_tiles, feature_tiles, divides ? splits : 1), dim3(T::kThreads), kShared}, stream, product);
 }
 
-void run_product(cudaStream_t stream, const Operands& given) {
+void run_gemm(cudaStream_t stream, const Operands& given) {
   const DeviceWeight& weight = given.weight;
   const bool whole = split_count(panel_count(weight.out_features, weight.gate_up), step_count(weight.in_features)) == 1;
-  with_tiling(weight.by, whole ? tile_tokens_of_whole_sums(given.rows) : tile_tokens(given.rows),
-              [&](auto tiling) { launch_product<decltype(tiling)>(stream, given); });
+  with_tiling(weight.by, whole ? tile_tokens_without_split_k(given.rows) : tile_tokens(given.rows),
+              [&](auto tiling) { launch_gemm<decltype(tiling)>(stream, given); });
 }
 
-void want_gate_up(const char* op, const DeviceWeight& weight, bool wanted) {
+void check_gate_up(const char* op, const DeviceWeight& weight, bool wanted) {
   if (weight.gate_up == wanted) return;
   throw std::invalid_argument(std::string(op) + ": found a weight packed " + (wanted ? "as rows" : "as gate and up") +
                               ", wanted the other kind");
@@ -82,28 +83,28 @@ size_t matmul_workspace_bytes(int32_t out_features, int32_t in_features, bool ga
   const int32_t panels = panel_count(out_features, gate_up);
   const int32_t splits = split_count(panels, step_count(in_features));
   if (splits == 1 || rows <= 0) return kCounterBytes;
-  const int32_t most = rows < kMostSplitRows ? rows : kMostSplitRows;
+  const int32_t most = rows < kMaxSplitRows ? rows : kMaxSplitRows;
   return kCounterBytes + static_cast<size_t>(splits) * static_cast<size_t>(round_up(most, tile_tokens(most))) *
                              static_cast<size_t>(round_up(panels, 2)) * kPanelRows * sizeof(float);
 }
 
 void matmul(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows, void* out,
             OutputType type, void* workspace) {
-  want_gate_up("matmul", weight, false);
+  check_gate_up("matmul", weight, false);
   const Epilogue epilogue = type == OutputType::kF32 ? Epilogue::kStoreF32 : Epilogue::kStoreBf16;
-  run_product(stream, {x, weight, bias, rows, out, epilogue, workspace});
+  run_gemm(stream, {x, weight, bias, rows, out, epilogue, workspace});
 }
 
 void matmul_add(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,
                 float* hidden, void* workspace) {
-  want_gate_up("matmul_add", weight, false);
-  run_product(stream, {x, weight, bias, rows, hidden, Epilogue::kAddF32, workspace});
+  check_gate_up("matmul_add", weight, false);
+  run_gemm(stream, {x, weight, bias, rows, hidden, Epilogue::kAddF32, workspace});
 }
 
 void matmul_silu_mul(cudaStream_t stream, const void* x, const DeviceWeight& weight, int32_t rows, void* out,
                      void* workspace) {
-  want_gate_up("matmul_silu_mul", weight, true);
-  run_product(stream, {x, weight, nullptr, rows, out, Epilogue::kSiluMul, workspace});
+  check_gate_up("matmul_silu_mul", weight, true);
+  run_gemm(stream, {x, weight, nullptr, rows, out, Epilogue::kSiluMul, workspace});
 }
 
 }  // namespace millrace::cuda

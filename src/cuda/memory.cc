@@ -12,7 +12,7 @@
 namespace millrace::cuda {
 namespace {
 
-constexpr size_t kLeast = 64 << 10;
+constexpr size_t kMinGrowthBytes = 64 << 10;
 
 double megabytes(size_t bytes) {
   return static_cast<double>(bytes) / 1e6;
@@ -55,8 +55,8 @@ tensor::Buffer allocate_pinned(size_t bytes) {
 
 std::byte* GrowingBuffer::reserve(int device, size_t bytes, const Stream& stream, bool& grown) {
   if (bytes > buffer_.bytes()) {
-    tensor::Buffer larger = allocate_device(device, std::max({bytes, 2 * buffer_.bytes(), kLeast}), stream);
-    former_.push_back(std::exchange(buffer_, std::move(larger)));
+    tensor::Buffer larger = allocate_device(device, std::max({bytes, 2 * buffer_.bytes(), kMinGrowthBytes}), stream);
+    ring_builder_.push_back(std::exchange(buffer_, std::move(larger)));
     grown = true;
   }
   return buffer_.data();

@@ -20,7 +20,7 @@ class GrowingBuffer {
 
  private:
   tensor::Buffer buffer_;
-  std::vector<tensor::Buffer> former_;
+  std::vector<tensor::Buffer> ring_builder_;
 };
 
 }  // namespace millrace::cuda

@@ -21,10 +21,10 @@ using Clock = std::chrono::steady_clock;
 using Handler = tensor::DeviceChannel::Handler;
 
 /// Looks without a pause after something has moved; beyond them the thread sleeps between looks.
-constexpr int kBriskLooks = 200;
-constexpr auto kNap = 10us;
+constexpr int kSpinPolls = 200;
+constexpr auto kPollInterval = 10us;
 /// With nothing under way the thread asks so often whether the communicator still stands.
-constexpr auto kIdleLook = 100ms;
+constexpr auto kIdlePollInterval = 100ms;
 /// Whoever ends a generation says why over the link between the hosts: a failure of NCCL waits for that. Whoever is
 /// told of a lost channel aborts the others: its end waits for that.
 constexpr auto kGrace = 100ms;
@@ -79,7 +79,7 @@ class NcclChannel final : public tensor::DeviceChannel {
   void wait_for_abort();
   void end(const std::exception_ptr& failure);
   void pause(int& looks) const {
-    if (++looks > kBriskLooks) std::this_thread::sleep_for(kNap);
+    if (++looks > kSpinPolls) std::this_thread::sleep_for(kPollInterval);
   }
 
   Device& device_;
@@ -212,7 +212,7 @@ std::optional<NcclChannel::Transfer> NcclChannel::next_wanted() {
   throw_if_aborted();
   std::unique_lock lock(mutex_);
   if (under_way_.empty()) {
-    changed_.wait_for(lock, kIdleLook, [this] { return !wanted_.empty() || abort_reason_.has_value(); });
+    changed_.wait_for(lock, kIdlePollInterval, [this] { return !wanted_.empty() || abort_reason_.has_value(); });
   }
   if (wanted_.empty()) return std::nullopt;
   Transfer next = std::move(wanted_.front());
@@ -234,7 +234,7 @@ void NcclChannel::launch(Transfer transfer) {
     delete spent;
   });
   if (options_.sending) return;
-  device_.incoming.expect(newest.memory, newest.event);
+  device_.pending_receives.add(newest.memory, newest.event);
   newest.launched(nullptr);
   newest.launched = nullptr;
 }
@@ -247,7 +247,7 @@ bool NcclChannel::complete_oldest() {
   const Transfer oldest = std::move(under_way_.front());
   under_way_.pop_front();
   oldest_since_ = Clock::now();
-  if (!options_.sending) device_.incoming.forget(oldest.memory.data());
+  if (!options_.sending) device_.pending_receives.remove(oldest.memory.data());
   oldest.done(nullptr);
   return true;
 }
@@ -284,7 +284,7 @@ void NcclChannel::end(const std::exception_ptr& failure) {
     wanted_.clear();
   }
   for (const Transfer& transfer : left) {
-    if (!options_.sending) device_.incoming.forget(transfer.memory.data());
+    if (!options_.sending) device_.pending_receives.remove(transfer.memory.data());
     if (transfer.launched) transfer.launched(failure);
     transfer.done(failure);
   }

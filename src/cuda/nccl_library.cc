@@ -11,7 +11,7 @@ namespace {
 constexpr const char* kFile = "libnccl.so.2";
 constexpr const char* kVariable = "MILLRACE_NCCL_LIBRARY";
 /// The first with communicators that neither block nor take more blocks of the GPU than they are told.
-constexpr int kLeastVersion = NCCL_VERSION(2, 18, 0);
+constexpr int kMinVersion = NCCL_VERSION(2, 18, 0);
 /// Blocks of a transfer. A receive that waits for its data holds them, and products run beside it.
 constexpr int kMaxBlocks = 4;
 
@@ -45,9 +45,9 @@ Result<const NcclLibrary*> load() {
   find(library, "ncclGetLastError", found.get_last_error, missing);
   if (!missing.empty()) return make_error(ErrorCode::kUnavailable, "{} has no {}", file, missing);
   int version = 0;
-  if (found.get_version(&version) != ncclSuccess || version < kLeastVersion) {
+  if (found.get_version(&version) != ncclSuccess || version < kMinVersion) {
     return make_error(ErrorCode::kUnavailable, "{} is NCCL {}, wanted {} or later", file, version_text(version),
-                      version_text(kLeastVersion));
+                      version_text(kMinVersion));
   }
   found.version = version_text(version);
   return &found;

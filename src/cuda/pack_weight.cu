@@ -65,10 +65,10 @@ void pack_weight(cudaStream_t stream, const void* source, SourceType type, int32
 }
 
 void convert_to_bf16(cudaStream_t stream, const void* source, SourceType type, size_t count, void* bf16) {
-  constexpr size_t kMostBlocks = 65536;
+  constexpr size_t kMaxBlocks = 65536;
   const size_t blocks = (count + kThreads - 1) / kThreads;
   launch<convert_kernel>(
-      {"convert_to_bf16", dim3(static_cast<uint32_t>(blocks < kMostBlocks ? blocks : kMostBlocks)), dim3(kThreads)},
+      {"convert_to_bf16", dim3(static_cast<uint32_t>(blocks < kMaxBlocks ? blocks : kMaxBlocks)), dim3(kThreads)},
       stream, source, type, count, static_cast<uint16_t*>(bf16));
 }
 

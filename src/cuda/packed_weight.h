@@ -31,16 +31,16 @@ constexpr int32_t step_count(int32_t in_features) {
 }
 
 /// Blocks that keep a large device busy; with fewer, a product's sums are worth splitting.
-constexpr int32_t kBusyBlocks = 264;
+constexpr int32_t kFullOccupancyBlocks = 264;
 
 /// Into how many ranges of steps the sum of every product with this weight is divided; the ranges' sums are added in
 /// order. Whether they are computed by different blocks depends on the rows; the result does not.
 constexpr int32_t split_count(int32_t panels, int32_t steps) {
-  constexpr int32_t kMostSplits = 16;
-  constexpr int32_t kLeastSteps = 4;
-  int32_t splits = ceil_div(kBusyBlocks, panels);
-  if (splits > steps / kLeastSteps) splits = steps / kLeastSteps;
-  if (splits > kMostSplits) splits = kMostSplits;
+  constexpr int32_t kMaxSplits = 16;
+  constexpr int32_t kMinSteps = 4;
+  int32_t splits = ceil_div(kFullOccupancyBlocks, panels);
+  if (splits > steps / kMinSteps) splits = steps / kMinSteps;
+  if (splits > kMaxSplits) splits = kMaxSplits;
   return splits < 1 ? 1 : splits;
 }
 /// First step of a split; that of split `splits` is the end.

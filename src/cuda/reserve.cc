@@ -8,7 +8,7 @@
 
 #include "cuda/error.h"
 #include "cuda/graph_cache.h"
-#include "cuda/place_batch.h"
+#include "cuda/upload_batch.h"
 #include "cuda/sampling.h"
 #include "cuda/weights.h"
 
@@ -25,7 +25,7 @@ constexpr size_t kBatchUploads = 4;
 constexpr size_t kBlockUploads = 3;
 constexpr size_t kBlockDownloads = 2;
 
-size_t most_product_scratch(const tensor::WorkBounds& bounds) {
+size_t max_gemm_scratch(const tensor::WorkBounds& bounds) {
   size_t most = 0;
   for (const tensor::PackedWeight* weight : bounds.weights) {
     const DeviceWeight& found = static_cast<const CudaWeight*>(weight)->get();
@@ -37,7 +37,7 @@ size_t most_product_scratch(const tensor::WorkBounds& bounds) {
   return most;
 }
 
-size_t most_attention_scratch(const tensor::WorkBounds& bounds) {
+size_t max_attention_scratch(const tensor::WorkBounds& bounds) {
   const tensor::KvCacheShape& shape = bounds.cache;
   const DeviceKvCache cache{nullptr, shape.layer_count, shape.kv_head_count, shape.head_dim, shape.page_size};
   const int32_t sequences = GraphCache::bucket(bounds.sequences);
@@ -53,24 +53,24 @@ size_t most_attention_scratch(const tensor::WorkBounds& bounds) {
   return most;
 }
 
-size_t most_expert_scratch(const tensor::WorkBounds& bounds) {
+size_t max_expert_scratch(const tensor::WorkBounds& bounds) {
   size_t most = 0;
   for (const tensor::Experts* experts : bounds.experts) {
     const DeviceExperts& found = static_cast<const CudaExperts*>(experts)->get();
-    most = std::max(most, mix_experts_workspace_bytes(found, bounds.rows));
+    most = std::max(most, fused_moe_workspace_bytes(found, bounds.rows));
   }
   return most;
 }
 
 /// At the start, not when the first prompt comes.
 void check_model(const Device& device, const tensor::WorkBounds& bounds) {
-  if (bounds.vocab > kMostVocab) {
-    throw std::runtime_error(fmt::format("CUDA: a vocabulary of {} ids, wanted at most {}", bounds.vocab, kMostVocab));
+  if (bounds.vocab > kMaxVocab) {
+    throw std::runtime_error(fmt::format("CUDA: a vocabulary of {} ids, wanted at most {}", bounds.vocab, kMaxVocab));
   }
   if (bounds.attention.empty()) return;
-  if (bounds.cache.head_dim > kMostHeadDim) {
+  if (bounds.cache.head_dim > kMaxHeadDim) {
     throw std::runtime_error(fmt::format("CUDA: attention over heads of {} channels, wanted at most {}",
-                                         bounds.cache.head_dim, kMostHeadDim));
+                                         bounds.cache.head_dim, kMaxHeadDim));
   }
   int most = 0;
   check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.ordinal),
@@ -91,11 +91,11 @@ void reserve_scratch(Device& device, Submissions& submissions, const tensor::Wor
   const auto sequences = static_cast<size_t>(GraphCache::bucket(bounds.sequences));
   const auto context = static_cast<size_t>(bounds.context);
   const auto page_size = static_cast<size_t>(bounds.cache.page_size);
-  (void)device.scratch(device.product_scratch, most_product_scratch(bounds));
-  (void)device.scratch(device.attention_scratch, most_attention_scratch(bounds));
-  (void)device.scratch(device.expert_scratch, most_expert_scratch(bounds));
+  (void)device.scratch(device.gemm_scratch, max_gemm_scratch(bounds));
+  (void)device.scratch(device.attention_scratch, max_attention_scratch(bounds));
+  (void)device.scratch(device.expert_scratch, max_expert_scratch(bounds));
   const size_t batch_pages = static_cast<size_t>(bounds.sequences) * ((context + page_size - 1) / page_size);
-  const size_t batch = placed_bytes(sequences, batch_pages);
+  const size_t batch = uploaded_batch_bytes(sequences, batch_pages);
   std::vector<size_t> uploads(kBatchUploads, std::max(batch, rows * sizeof(int32_t)));
   std::vector<size_t> downloads;
   if (bounds.logit_rows > 0) {
@@ -105,9 +105,9 @@ void reserve_scratch(Device& device, Submissions& submissions, const tensor::Wor
     const size_t largest = std::max(sample_input_bytes(drawn, lists, bounds.vocab), score_input_bytes(drawn));
     for (size_t& upload : uploads) upload = std::max(upload, largest);  // a stage that embeds nothing has one fewer
     uploads.insert(uploads.end(), kBlockUploads * blocks, largest);
-    downloads.assign(kBlockDownloads * blocks, sample_output_bytes(drawn, kMostTop));
+    downloads.assign(kBlockDownloads * blocks, sample_output_bytes(drawn, kMaxTopLogprobs));
     (void)device.scratch(device.sample_scratch, sample_workspace_bytes(bounds.logit_rows, bounds.vocab));
-    (void)device.scratch(device.sample_results, sample_output_bytes(drawn, kMostTop));
+    (void)device.scratch(device.sample_results, sample_output_bytes(drawn, kMaxTopLogprobs));
   }
   submissions.reserve(uploads, downloads);
 }

@@ -9,7 +9,7 @@ constexpr int kWarps = kThreads / kLanes;
 constexpr int kBlockHeads = 16;
 constexpr uint32_t kNan = 0x7FC0;
 
-struct Rotation {
+struct RotaryParams {
   const float* qkv = nullptr;
   int32_t head_count = 0;
   DeviceRotary rotary;
@@ -31,8 +31,8 @@ __device__ float norm_factor(const float* head, const float* norm, float epsilon
 }
 
 /// One head, normalised and turned, as bf16.
-__device__ void turn_head(const Rotation& r, const float* head, const float* norm, const float* cos, const float* sin,
-                          int lane, uint16_t* out) {
+__device__ void rotate_head(const RotaryParams& r, const float* head, const float* norm, const float* cos,
+                            const float* sin, int lane, uint16_t* out) {
   const int32_t dim = r.cache.head_dim;
   const int32_t half = r.rotary.rotary_dim / 2;
   const float factor = norm_factor(head, norm, r.epsilon, dim, lane);
@@ -54,20 +54,20 @@ __device__ bool has_fault(const float* value, int32_t dim, int lane) {
   return __ballot_sync(kAllLanes, fault) != 0;
 }
 
-__device__ void store_key_value(const Rotation& r, const float* key, const float* value, const float* cos,
+__device__ void store_key_value(const RotaryParams& r, const float* key, const float* value, const float* cos,
                                 const float* sin, int lane, uint16_t* key_out, uint16_t* value_out) {
   const int32_t dim = r.cache.head_dim;
   const bool fault = has_fault(value, dim, lane);
   if (fault) {
     for (int32_t i = lane; i < dim; i += kLanes) key_out[i] = kNan;
   } else {
-    turn_head(r, key, r.k_norm, cos, sin, lane, key_out);
+    rotate_head(r, key, r.k_norm, cos, sin, lane, key_out);
   }
   for (int32_t i = lane; i < dim; i += kLanes) value_out[i] = fault ? uint16_t{0} : float_to_bf16(value[i]);
   for (int32_t i = dim + lane; i < channel_stride(dim); i += kLanes) key_out[i] = value_out[i] = 0;
 }
 
-__global__ void __launch_bounds__(kThreads) rotary_store_kv_kernel(Rotation r) {
+__global__ void __launch_bounds__(kThreads) rotary_store_kv_kernel(RotaryParams r) {
   const auto row = static_cast<int32_t>(blockIdx.x);
   const int32_t s = sequence_of(r.batch, row);
   if (s < 0) return;
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) rotary_store_kv_kernel(Rotation r) {
     const float* const from = in + head * dim;
     if (head < r.head_count) {
       uint16_t* const to = r.q + (static_cast<size_t>(row) * r.head_count + head) * dim;
-      turn_head(r, from, r.q_norm, cos_table, sin_table, lane, to);
+      rotate_head(r, from, r.q_norm, cos_table, sin_table, lane, to);
       continue;
     }
     const int32_t kv_head = head - r.head_count;
@@ -113,7 +113,8 @@ void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, 
   const int32_t units = ceil_div(head_count + cache.kv_head_count, kBlockHeads);
   launch<rotary_store_kv_kernel>(
       {"rotary_store_kv", dim3(bounds.rows, units), dim3(kThreads), rotary.rotary_dim * sizeof(float)}, stream,
-      Rotation{qkv, head_count, rotary, q_norm, k_norm, norm_epsilon, batch, cache, layer, static_cast<uint16_t*>(q)});
+      RotaryParams{qkv, head_count, rotary, q_norm, k_norm, norm_epsilon, batch, cache, layer,
+                   static_cast<uint16_t*>(q)});
 }
 
 }  // namespace millrace::cuda

@@ -9,10 +9,10 @@ namespace millrace::cuda {
 
 constexpr int kRouteThreads = 1024;
 constexpr int kRouteWarps = kRouteThreads / kLanes;
-static_assert(kMostExperts <= kRouteThreads);
+static_assert(kMaxExperts <= kRouteThreads);
 
 /// What a row chose of 32 experts that follow one another.
-struct Choice {
+struct ExpertMask {
   uint32_t bits = 0;    ///< an expert each, the lowest first
   uint32_t before = 0;  ///< how many the row chose of lower number
 };
@@ -29,13 +29,13 @@ struct alignas(16) ExpertTiles {
 struct RouteLists {
   uint32_t* arrived = nullptr;    // [1] zero between calls
   int32_t* tile_count = nullptr;  // [1]
-  Choice* choices = nullptr;      // [experts / 32, row_stride]
+  ExpertMask* choices = nullptr;  // [experts / 32, row_stride]
   float* weights = nullptr;       // [pairs]
   int32_t* pairs = nullptr;       // [experts, row_stride] those of each expert, by row
   ExpertTiles* tiles = nullptr;   // [tiles] of each the expert's, by expert
 };
 
-struct Route {
+struct RouteParams {
   const float* logits = nullptr;  // [rows, experts]
   DeviceExperts experts;
   DeviceBatch batch;
@@ -48,7 +48,7 @@ struct Route {
 
 struct RouteShared {
   uint32_t turn;
-  int32_t counts[kMostExperts];    // pairs of each expert
+  int32_t counts[kMaxExperts];     // pairs of each expert
   int32_t tile_sums[kRouteWarps];  // tiles of a warp's experts
 };
 __device__ inline RouteShared& route_shared() {
@@ -58,12 +58,12 @@ __device__ inline RouteShared& route_shared() {
 /// The experts of one row, which a warp finds: a bit per expert that this lane has, which are lane, lane + 32, … Keys
 /// are those of their logits, 0 where there is none.
 template <int kPerLane>
-__device__ uint32_t choose_experts(const uint32_t (&keys)[kPerLane], int32_t per_row) {
+__device__ uint32_t select_topk_experts(const uint32_t (&keys)[kPerLane], int32_t per_row) {
   const uint32_t lane = threadIdx.x % kLanes;
   uint32_t chosen = 0;
   for (int32_t n = 0; n < per_row; ++n) {
     uint32_t best = 0;
-    uint32_t at = kMostExperts;
+    uint32_t at = kMaxExperts;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       if (keys[i] <= best || (chosen >> i & 1u) != 0) continue;  // of equal ones the lower stays
@@ -71,7 +71,7 @@ __device__ uint32_t choose_experts(const uint32_t (&keys)[kPerLane], int32_t per
       at = static_cast<uint32_t>(i * kLanes) + lane;
     }
     const uint32_t best_of_all = __reduce_max_sync(kAllLanes, best);
-    const uint32_t next = __reduce_min_sync(kAllLanes, best == best_of_all ? at : kMostExperts);
+    const uint32_t next = __reduce_min_sync(kAllLanes, best == best_of_all ? at : kMaxExperts);
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       chosen |= (next == static_cast<uint32_t>(i * kLanes) + lane ? 1u : 0u) << i;
@@ -83,7 +83,7 @@ __device__ uint32_t choose_experts(const uint32_t (&keys)[kPerLane], int32_t per
 /// Finds one row's experts and their weights, by one warp. A row with a NaN goes to the first experts, with weights
 /// that are NaN, as infinities make them too.
 template <int kPerLane>
-__device__ void route_row(const Route& route, int32_t row) {
+__device__ void route_row(const RouteParams& route, int32_t row) {
   const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);
   const DeviceExperts& experts = route.experts;
   const float* const from = route.logits + static_cast<size_t>(row) * experts.count;
@@ -105,12 +105,12 @@ __device__ void route_row(const Route& route, int32_t row) {
   if (is_nan) {
     for (int i = 0; i < kPerLane; ++i) chosen |= (i * kLanes + lane < experts.per_row ? 1u : 0u) << i;
   } else {
-    chosen = choose_experts(keys, experts.per_row);
+    chosen = select_topk_experts(keys, experts.per_row);
   }
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
-    const bool counts = experts.renormalised ? (chosen >> i & 1u) != 0 : i * kLanes + lane < experts.count;
+    const bool counts = experts.renormalize ? (chosen >> i & 1u) != 0 : i * kLanes + lane < experts.count;
     sum += counts ? expf(value_of_key(keys[i]) - top) : 0.0f;
   }
   sum = warp_sum(sum);
@@ -131,7 +131,7 @@ __device__ void route_row(const Route& route, int32_t row) {
 }
 
 /// True in the block that came last, which then sees what all of them wrote.
-__device__ inline bool came_last(uint32_t* arrived) {
+__device__ inline bool is_last_block(uint32_t* arrived) {
   RouteShared& shared = route_shared();
   __threadfence();
   __syncthreads();
@@ -146,13 +146,13 @@ __device__ inline bool came_last(uint32_t* arrived) {
 /// Lists the pairs of each expert by row; a warp has up to kPerWarp experts that follow one another, of one word of the
 /// choices.
 template <int kPerWarp>
-__device__ void list_pairs(const Route& route, int32_t rows) {
+__device__ void group_pairs_by_expert(const RouteParams& route, int32_t rows) {
   constexpr int kAtOnce = 4;  // reads of choices
   const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);
   const int32_t per_warp = route.experts_per_warp;
   const int32_t first = static_cast<int32_t>(threadIdx.x / kLanes) * per_warp;
   if (first >= route.experts.count) return;
-  const Choice* const choices = route.lists.choices + static_cast<size_t>(first / kLanes) * route.row_stride;
+  const ExpertMask* const choices = route.lists.choices + static_cast<size_t>(first / kLanes) * route.row_stride;
   int32_t counts[kPerWarp] = {};
   for (int32_t base = 0; base < rows; base += kAtOnce * kLanes) {
     uint2 read[kAtOnce];
@@ -188,7 +188,7 @@ __device__ void list_pairs(const Route& route, int32_t rows) {
 }
 
 /// Cuts each expert's pairs into tiles; a thread per expert.
-__device__ inline void list_tiles(const Route& route) {
+__device__ inline void list_tiles(const RouteParams& route) {
   RouteShared& shared = route_shared();
   const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);
   const auto warp = static_cast<int32_t>(threadIdx.x / kLanes);

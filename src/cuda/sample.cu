@@ -52,8 +52,8 @@ __device__ void apply_penalties(const SampleInputs& in, const SampleRow& spec, i
 }
 
 /// The logits after mask, bans, bias and penalties: the given ones when nothing applies.
-__device__ const float* process(const SampleInputs& in, const SampleRow& spec, const float* raw, int32_t vocab,
-                                const SamplerSlot& slot) {
+__device__ const float* apply_logit_processors(const SampleInputs& in, const SampleRow& spec, const float* raw,
+                                               int32_t vocab, const SamplerSlot& slot) {
   const bool changes = spec.mask_begin >= 0 || spec.banned_begin < spec.banned_end || spec.bias_begin < spec.bias_end ||
                        spec.prompt_begin < spec.output_end;
   if (!changes) return raw;
@@ -77,71 +77,73 @@ __device__ const float* process(const SampleInputs& in, const SampleRow& spec, c
 }
 
 /// The weight of a logit relative to the most probable, as an integer.
-struct Weigh {
+struct TokenWeight {
   float max = 0.0f;
   float factor = 1.0f;  ///< 1 / temperature
   float min_p = 0.0f;
-  __device__ Wide operator()(float logit) const {
+  __device__ FixedPoint operator()(float logit) const {
     const float weight = expf((logit - max) * factor);
-    return weight < min_p ? 0 : static_cast<Wide>(weight * kFullWeight);
+    return weight < min_p ? 0 : static_cast<FixedPoint>(weight * kFullWeight);
   }
 };
 
 /// What top_k, then top_p leave.
-__device__ Cut cut_tail(const SampleRow& spec, const float* logits, int32_t vocab, const Weigh& weigh, int32_t* list) {
+__device__ Cutoff apply_top_k_top_p(const SampleRow& spec, const float* logits, int32_t vocab, const TokenWeight& weigh,
+                                    int32_t* list) {
   constexpr float kBinsPerNat = 80.0f;
-  Cut cut;
+  Cutoff cut;
   if (spec.top_k > 0 && spec.top_k < vocab) {
-    const auto wanted = static_cast<Wide>(spec.top_k);
+    const auto wanted = static_cast<FixedPoint>(spec.top_k);
     cut = select_largest(
-        logits, vocab, weigh.max, kBinsPerNat * weigh.factor, list, [](int32_t, float) { return Wide{1}; },
-        [wanted](Wide) { return wanted; });
+        logits, vocab, weigh.max, kBinsPerNat * weigh.factor, list, [](int32_t, float) { return FixedPoint{1}; },
+        [wanted](FixedPoint) { return wanted; });
   }
   if (spec.top_p < 1.0f) {
-    const Cut among = cut;
-    const auto wanted = [&](Wide total) {
-      const auto part = static_cast<Wide>(ceil(static_cast<double>(spec.top_p) * static_cast<double>(total)));
-      return max(Wide{1}, min(part, total));
+    const Cutoff among = cut;
+    const auto wanted = [&](FixedPoint total) {
+      const auto part = static_cast<FixedPoint>(ceil(static_cast<double>(spec.top_p) * static_cast<double>(total)));
+      return max(FixedPoint{1}, min(part, total));
     };
     cut = select_largest(
         logits, vocab, weigh.max, kBinsPerNat * weigh.factor, list,
-        [&](int32_t id, float logit) { return among.keeps(logit, id) ? weigh(logit) : Wide{0}; }, wanted);
-    keep_needed_equals(logits, list, weigh(value_of_key(cut.key)), cut);
+        [&](int32_t id, float logit) { return among.keeps(logit, id) ? weigh(logit) : FixedPoint{0}; }, wanted);
+    keep_needed_ties(logits, list, weigh(value_of_key(cut.key)), cut);
   }
   return cut;
 }
 
 /// The inverse of the cumulative distribution of what the cut keeps, by ascending id.
-__device__ int32_t draw(const float* logits, int32_t vocab, const Weigh& weigh, const Cut& cut, double uniform) {
+__device__ int32_t draw(const float* logits, int32_t vocab, const TokenWeight& weigh, const Cutoff& cut,
+                        double uniform) {
   SamplerShared& shared = sampler_shared();
   const auto weight_of = [&](int32_t id) {
     const float logit = logits[id];
-    return cut.keeps(logit, id) ? weigh(logit) : Wide{0};
+    return cut.keeps(logit, id) ? weigh(logit) : FixedPoint{0};
   };
   const int lane = threadIdx.x % kLanes;
   const int32_t segments = ceil_div(vocab, kSegmentIds);
   __syncthreads();
   for (int32_t s = threadIdx.x / kLanes; s < segments; s += kSamplerThreads / kLanes) {
-    Wide sum = 0;
+    FixedPoint sum = 0;
     const int32_t end = min(vocab, (s + 1) * kSegmentIds);
     for (int32_t id = s * kSegmentIds + lane; id < end; id += kLanes) sum += weight_of(id);
     for (int bits = kLanes / 2; bits > 0; bits /= 2) sum += __shfl_xor_sync(kAllLanes, sum, bits);
     if (lane == 0) shared.values[s] = sum;
   }
   // All 53 bits of the uniform number, as a fraction of 2^64.
-  const auto fraction = static_cast<Wide>(uniform * 0x1p53) << 11;
-  const Crossing segment = find_crossing(segments, [&](Wide total) { return __umul64hi(fraction, total) + 1; });
+  const auto fraction = static_cast<FixedPoint>(uniform * 0x1p53) << 11;
+  const Threshold segment = find_threshold(segments, [&](FixedPoint total) { return __umul64hi(fraction, total) + 1; });
   const int32_t first = segment.index * kSegmentIds;
   const int32_t count = min(kSegmentIds, vocab - first);
   __syncthreads();
   for (int32_t i = threadIdx.x; i < count; i += kSamplerThreads) shared.values[i] = weight_of(first + i);
-  return first + find_crossing(count, [&](Wide) { return segment.wanted - segment.before; }).index;
+  return first + find_threshold(count, [&](FixedPoint) { return segment.wanted - segment.before; }).index;
 }
 
 __device__ void sample_row(const float* raw, int32_t vocab, int32_t row, const SampleInputs& in,
                            const SampleOutputs& outputs, const SamplerSlot& slot) {
   const SampleRow spec = in.rows[row];
-  const float* const logits = process(in, spec, raw, vocab, slot);
+  const float* const logits = apply_logit_processors(in, spec, raw, vocab, slot);
   const Extremes extremes = find_extremes(logits, vocab);
   if (extremes.fault != 0) {
     if (threadIdx.x == 0) outputs.rows[row] = {.fault = extremes.fault};
@@ -149,8 +151,8 @@ __device__ void sample_row(const float* raw, int32_t vocab, int32_t row, const S
   }
   int32_t token = extremes.id;
   if (spec.temperature >= kGreedyBelow) {
-    const Weigh weigh{extremes.max, 1.0f / spec.temperature, spec.min_p};
-    const Cut cut = cut_tail(spec, logits, vocab, weigh, slot.list);
+    const TokenWeight weigh{extremes.max, 1.0f / spec.temperature, spec.min_p};
+    const Cutoff cut = apply_top_k_top_p(spec, logits, vocab, weigh, slot.list);
     token = draw(logits, vocab, weigh, cut, uniform_at(spec.seed, spec.position));
   }
   if (spec.top_logprobs >= 0) {
@@ -172,15 +174,15 @@ __global__ void __launch_bounds__(kSamplerThreads)
 }  // namespace
 
 size_t sample_workspace_bytes(int32_t rows, int32_t vocab) {
-  const int32_t slots = rows < kMostSlots ? rows : kMostSlots;
+  const int32_t slots = rows < kMaxSlots ? rows : kMaxSlots;
   return static_cast<size_t>(slots) * static_cast<size_t>(vocab) * 3 * sizeof(uint32_t);
 }
 
 void check_sampler(const char* op, int32_t vocab, const SampleOutputs& outputs) {
-  if (vocab <= 0 || vocab > kMostVocab || outputs.top_capacity < 0 || outputs.top_capacity > kMostTop) {
+  if (vocab <= 0 || vocab > kMaxVocab || outputs.top_capacity < 0 || outputs.top_capacity > kMaxTopLogprobs) {
     throw std::invalid_argument(std::string(op) + ": found a vocabulary of " + std::to_string(vocab) +
                                 " and top lists of " + std::to_string(outputs.top_capacity) + ", wanted 1 to " +
-                                std::to_string(kMostVocab) + " and 0 to " + std::to_string(kMostTop));
+                                std::to_string(kMaxVocab) + " and 0 to " + std::to_string(kMaxTopLogprobs));
   }
 }
 
@@ -188,7 +190,7 @@ void sample(cudaStream_t stream, const float* logits, int64_t stride, int32_t vo
             const SampleInputs& inputs, const SampleOutputs& outputs, void* workspace) {
   check_sampler("sample", vocab, outputs);
   launch<sample_kernel>(
-      {"sample", dim3(rows < kMostSlots ? rows : kMostSlots), dim3(kSamplerThreads), sizeof(SamplerShared)}, stream,
+      {"sample", dim3(rows < kMaxSlots ? rows : kMaxSlots), dim3(kSamplerThreads), sizeof(SamplerShared)}, stream,
       logits, stride, vocab, rows, inputs, outputs, workspace);
 }
 

@@ -13,27 +13,27 @@ constexpr int kSamplerThreads = 1024;
 constexpr int kBins = 2048;
 /// Ids that a draw looks at together.
 constexpr int kSegmentIds = 1024;
-static_assert(kSegmentIds <= kBins && kMostVocab <= kBins * kSegmentIds);
+static_assert(kSegmentIds <= kBins && kMaxVocab <= kBins * kSegmentIds);
 /// Rows that are worked on at a time; each has scratch in the workspace.
-constexpr int32_t kMostSlots = 128;
+constexpr int32_t kMaxSlots = 128;
 
-using Wide = unsigned long long;  // what atomicAdd takes
+using FixedPoint = unsigned long long;  // what atomicAdd takes
 
 /// The fixed-point weight of the most probable token: what is less than e^-29 of it is nothing, and a whole vocabulary
 /// of equals does not overflow.
 constexpr float kFullWeight = 0x1p42f;
-static_assert(static_cast<double>(kFullWeight) * kMostVocab < 0x1p64);
+static_assert(static_cast<double>(kFullWeight) * kMaxVocab < 0x1p64);
 
 /// Throws where the vocabulary or the top lists are beyond what the kernels can do.
 void check_sampler(const char* op, int32_t vocab, const SampleOutputs& outputs);
 
 struct SamplerShared {
-  Wide values[kBins];
-  Wide top[kMostTop];
-  Wide crossing_before;
-  Wide total;
-  Wide best;
-  int32_t crossing_index;
+  FixedPoint values[kBins];
+  FixedPoint top[kMaxTopLogprobs];
+  FixedPoint threshold_before;
+  FixedPoint total;
+  FixedPoint best;
+  int32_t threshold_index;
   uint32_t flag;
   uint32_t listed;
 };
@@ -62,7 +62,7 @@ __device__ void for_each_logit(const float* logits, int32_t vocab, const F& f) {
 }
 
 /// The sum over the block, in every thread.
-__device__ inline Wide block_sum(Wide value) {
+__device__ inline FixedPoint block_sum(FixedPoint value) {
   SamplerShared& shared = sampler_shared();
   for (int bits = kLanes / 2; bits > 0; bits /= 2) value += __shfl_xor_sync(kAllLanes, value, bits);
   __syncthreads();
@@ -81,13 +81,13 @@ struct Extremes {
 __device__ inline Extremes find_extremes(const float* logits, int32_t vocab) {
   constexpr int32_t kNan = 1;
   constexpr int32_t kInfinite = 2;
-  constexpr int32_t kNothing = 3;
+  constexpr int32_t kAllNegativeInfinity = 3;
   SamplerShared& shared = sampler_shared();
-  Wide best = 0;  // key, then the complement of the id
+  FixedPoint best = 0;  // key, then the complement of the id
   bool has_nan = false;
   for_each_logit(logits, vocab, [&](int32_t id, float logit) {
     has_nan = has_nan || logit != logit;
-    best = max(best, static_cast<Wide>(order_key(logit)) << 32 | ~static_cast<uint32_t>(id));
+    best = max(best, static_cast<FixedPoint>(order_key(logit)) << 32 | ~static_cast<uint32_t>(id));
   });
   for (int bits = kLanes / 2; bits > 0; bits /= 2) best = max(best, __shfl_xor_sync(kAllLanes, best, bits));
   __syncthreads();
@@ -108,20 +108,20 @@ __device__ inline Extremes find_extremes(const float* logits, int32_t vocab) {
   } else if (found.max == infinity) {
     found.fault = kInfinite;
   } else if (found.max == -infinity) {
-    found.fault = kNothing;
+    found.fault = kAllNegativeInfinity;
   }
   return found;
 }
 
 /// Where a running sum over shared.values[0, count) reaches what is wanted.
-struct Crossing {
+struct Threshold {
   int32_t index = 0;
-  Wide before = 0;  ///< sum of the values before it
-  Wide wanted = 0;
+  FixedPoint before = 0;  ///< sum of the values before it
+  FixedPoint wanted = 0;
 };
 /// `wanted_of(total)` is from 1 to the total.
 template <class WantedOf>
-__device__ Crossing find_crossing(int32_t count, const WantedOf& wanted_of) {
+__device__ Threshold find_threshold(int32_t count, const WantedOf& wanted_of) {
   SamplerShared& shared = sampler_shared();
   __syncthreads();
   if (threadIdx.x < kLanes) {
@@ -129,26 +129,26 @@ __device__ Crossing find_crossing(int32_t count, const WantedOf& wanted_of) {
     const int32_t each = (count + kLanes - 1) / kLanes;
     const int32_t first = min(count, lane * each);
     const int32_t end = min(count, first + each);
-    Wide own = 0;
+    FixedPoint own = 0;
     for (int32_t i = first; i < end; ++i) own += shared.values[i];
-    Wide until = own;
+    FixedPoint until = own;
     for (int distance = 1; distance < kLanes; distance *= 2) {
-      const Wide before = __shfl_up_sync(kAllLanes, until, distance);
+      const FixedPoint before = __shfl_up_sync(kAllLanes, until, distance);
       if (lane >= distance) until += before;
     }
-    const Wide wanted = wanted_of(__shfl_sync(kAllLanes, until, kLanes - 1));
+    const FixedPoint wanted = wanted_of(__shfl_sync(kAllLanes, until, kLanes - 1));
     const uint32_t reached = __ballot_sync(kAllLanes, until >= wanted);
     if (lane == __ffs(static_cast<int>(reached)) - 1) {
-      Wide before = until - own;
+      FixedPoint before = until - own;
       int32_t index = first;
       for (; index + 1 < end && before + shared.values[index] < wanted; ++index) before += shared.values[index];
-      shared.crossing_index = index;
-      shared.crossing_before = before;
+      shared.threshold_index = index;
+      shared.threshold_before = before;
       shared.total = wanted;
     }
   }
   __syncthreads();
-  return {shared.crossing_index, shared.crossing_before, shared.total};
+  return {shared.threshold_index, shared.threshold_before, shared.total};
 }
 
 __device__ inline void clear_values(int32_t count) {
@@ -159,11 +159,11 @@ __device__ inline void clear_values(int32_t count) {
 }
 
 /// Keeps what is larger than the key, and of its equals those up to an id.
-struct Cut {
+struct Cutoff {
   uint32_t key = 0;
   int32_t last_id = 0x7FFFFFFF;
-  Wide before = 0;  ///< measure of what is larger than the key
-  Wide wanted = 0;
+  FixedPoint before = 0;  ///< measure of what is larger than the key
+  FixedPoint wanted = 0;
   [[nodiscard]] __device__ bool keeps(float logit, int32_t id) const {
     const uint32_t own = order_key(logit);
     return own > key || (own == key && id <= last_id);
@@ -173,12 +173,12 @@ struct Cut {
 /// Among the listed ids with the given logits, by 8 bits at a time of word(id): the word at which the running measure
 /// over ascending words reaches what is wanted.
 template <class Word, class Measure>
-__device__ Crossing select_word(const int32_t* list, int32_t listed, Wide wanted, const Word& word,
-                                const Measure& measure) {
+__device__ Threshold radix_select(const int32_t* list, int32_t listed, FixedPoint wanted, const Word& word,
+                                  const Measure& measure) {
   constexpr int32_t kDigits = 256;
   SamplerShared& shared = sampler_shared();
   uint32_t prefix = 0;
-  Wide before = 0;
+  FixedPoint before = 0;
   for (int shift = 24; shift >= 0; shift -= 8) {
     clear_values(kDigits);
     for (int32_t i = threadIdx.x; i < listed; i += kSamplerThreads) {
@@ -186,7 +186,7 @@ __device__ Crossing select_word(const int32_t* list, int32_t listed, Wide wanted
       if (shift < 24 && own >> (shift + 8) != prefix) continue;
       atomicAdd(&shared.values[own >> shift & 0xFFu], measure(list[i]));
     }
-    const Crossing found = find_crossing(kDigits, [&](Wide) { return wanted - before; });
+    const Threshold found = find_threshold(kDigits, [&](FixedPoint) { return wanted - before; });
     before += found.before;
     prefix = prefix << 8 | static_cast<uint32_t>(found.index);
   }
@@ -196,8 +196,8 @@ __device__ Crossing select_word(const int32_t* list, int32_t listed, Wide wanted
 /// The largest key such that the measure of what is not below it reaches wanted_of(measure of all). Ids measure
 /// measure(id, logit), nothing where they do not count. Every equal of the key is kept.
 template <class Measure, class WantedOf>
-__device__ Cut select_largest(const float* logits, int32_t vocab, float max_logit, float bins_per_unit, int32_t* list,
-                              const Measure& measure, const WantedOf& wanted_of) {
+__device__ Cutoff select_largest(const float* logits, int32_t vocab, float max_logit, float bins_per_unit,
+                                 int32_t* list, const Measure& measure, const WantedOf& wanted_of) {
   SamplerShared& shared = sampler_shared();
   // Bins by distance from the maximum spread likely logits; the last holds all that is far away.
   const auto bin_of = [&](float logit) {
@@ -205,10 +205,10 @@ __device__ Cut select_largest(const float* logits, int32_t vocab, float max_logi
   };
   clear_values(kBins);
   for_each_logit(logits, vocab, [&](int32_t id, float logit) {
-    const Wide own = measure(id, logit);
+    const FixedPoint own = measure(id, logit);
     if (own != 0) atomicAdd(&shared.values[bin_of(logit)], own);
   });
-  const Crossing bin = find_crossing(kBins, wanted_of);
+  const Threshold bin = find_threshold(kBins, wanted_of);
   if (threadIdx.x == 0) shared.listed = 0;
   __syncthreads();
   for_each_logit(logits, vocab, [&](int32_t id, float logit) {
@@ -217,7 +217,7 @@ __device__ Cut select_largest(const float* logits, int32_t vocab, float max_logi
   __syncthreads();
   const auto listed = static_cast<int32_t>(shared.listed);
   // Descending keys are ascending complements.
-  const Crossing found = select_word(
+  const Threshold found = radix_select(
       list, listed, bin.wanted - bin.before, [&](int32_t id) { return ~order_key(logits[id]); },
       [&](int32_t id) { return measure(id, logits[id]); });
   return {~static_cast<uint32_t>(found.index), 0x7FFFFFFF, bin.before + found.before, bin.wanted};
@@ -225,18 +225,17 @@ __device__ Cut select_largest(const float* logits, int32_t vocab, float max_logi
 
 /// Of the equals of the cut's key, each of which measures `each`, keeps the lowest ids that are needed to reach what
 /// the cut wanted. Right after select_largest, whose list it reads.
-__device__ inline void keep_needed_equals(const float* logits, const int32_t* list, Wide each, Cut& cut) {
+__device__ inline void keep_needed_ties(const float* logits, const int32_t* list, FixedPoint each, Cutoff& cut) {
   SamplerShared& shared = sampler_shared();
-  const Wide needed = (cut.wanted - cut.before + each - 1) / each;
+  const FixedPoint needed = (cut.wanted - cut.before + each - 1) / each;
   __syncthreads();
   const auto listed = static_cast<int32_t>(shared.listed);
-  const auto is_equal = [&](int32_t id) { return static_cast<Wide>(order_key(logits[id]) == cut.key); };
-  Wide own = 0;
+  const auto is_equal = [&](int32_t id) { return static_cast<FixedPoint>(order_key(logits[id]) == cut.key); };
+  FixedPoint own = 0;
   for (int32_t i = threadIdx.x; i < listed; i += kSamplerThreads) own += is_equal(list[i]);
   if (block_sum(own) <= needed) return;
-  cut.last_id = select_word(
-                    list, listed, needed, [](int32_t id) { return static_cast<uint32_t>(id); }, is_equal)
-                    .index;
+  cut.last_id =
+      radix_select(list, listed, needed, [](int32_t id) { return static_cast<uint32_t>(id); }, is_equal).index;
 }
 
 }  // namespace millrace::cuda

@@ -15,7 +15,7 @@ constexpr size_t mask_words_of(int32_t vocab) {
   return (static_cast<size_t>(vocab) + 31) / 32;
 }
 
-constexpr size_t aligned(size_t bytes) {
+constexpr size_t align_up(size_t bytes) {
   return (bytes + 15) / 16 * 16;
 }
 
@@ -36,12 +36,12 @@ struct InputLayout {
       history_count += spec.prompt.size() + spec.output.size();
       masked_rows += spec.allowed.empty() ? 0 : 1;
     }
-    bias_tokens = aligned(specs.size() * sizeof(SampleRow));
-    bias_values = bias_tokens + aligned(bias_count * sizeof(int32_t));
-    banned = bias_values + aligned(bias_count * sizeof(float));
-    history = banned + aligned(banned_count * sizeof(int32_t));
-    masks = history + aligned(history_count * sizeof(int32_t));
-    bytes = masks + aligned(masked_rows * mask_words * sizeof(uint32_t));
+    bias_tokens = align_up(specs.size() * sizeof(SampleRow));
+    bias_values = bias_tokens + align_up(bias_count * sizeof(int32_t));
+    banned = bias_values + align_up(bias_count * sizeof(float));
+    history = banned + align_up(banned_count * sizeof(int32_t));
+    masks = history + align_up(history_count * sizeof(int32_t));
+    bytes = masks + align_up(masked_rows * mask_words * sizeof(uint32_t));
   }
   [[nodiscard]] static std::span<const TokenId> banned_of(const SampleSpec& spec) {
     if (spec.output_count >= spec.params->min_tokens) return {};
@@ -92,17 +92,17 @@ void write_inputs(std::span<const SampleSpec> specs, const InputLayout& layout, 
 struct OutputLayout {
   size_t rows = 0;
   size_t capacity = 0;
-  [[nodiscard]] size_t tokens() const { return aligned(rows * sizeof(SampleOutput)); }
-  [[nodiscard]] size_t logprobs() const { return tokens() + aligned(rows * capacity * sizeof(int32_t)); }
-  [[nodiscard]] size_t bytes() const { return logprobs() + aligned(rows * capacity * sizeof(float)); }
+  [[nodiscard]] size_t tokens() const { return align_up(rows * sizeof(SampleOutput)); }
+  [[nodiscard]] size_t logprobs() const { return tokens() + align_up(rows * capacity * sizeof(int32_t)); }
+  [[nodiscard]] size_t bytes() const { return logprobs() + align_up(rows * capacity * sizeof(float)); }
   [[nodiscard]] SampleOutputs at(std::byte* data) const {
     return {reinterpret_cast<SampleOutput*>(data), reinterpret_cast<int32_t*>(data + tokens()),
             reinterpret_cast<float*>(data + logprobs()), static_cast<int32_t>(capacity)};
   }
 };
 
-OutputLayout output_layout(size_t rows, int32_t most_top) {
-  return {rows, static_cast<size_t>(std::clamp(most_top, 0, kMostTop))};
+OutputLayout output_layout(size_t rows, int32_t max_top) {
+  return {rows, static_cast<size_t>(std::clamp(max_top, 0, kMaxTopLogprobs))};
 }
 
 /// Row `row` of what has come back.
@@ -136,7 +136,7 @@ size_t sample_input_bytes(size_t rows, size_t entries, int32_t vocab) {
 }
 
 size_t score_input_bytes(size_t rows) {
-  return 2 * aligned(rows * sizeof(int32_t));
+  return 2 * align_up(rows * sizeof(int32_t));
 }
 
 size_t sample_output_bytes(size_t rows, int32_t top) {
@@ -179,7 +179,7 @@ void score_rows(Device& device, Submissions& submissions, const tensor::Matrix& 
   CHECK(top_counts.size() == targets.size() && results.size() == targets.size(), "{} counts, {} results for {} targets",
         top_counts.size(), results.size(), targets.size());
   if (targets.empty()) return;
-  const size_t half = aligned(targets.size_bytes());
+  const size_t half = align_up(targets.size_bytes());
   const std::byte* uploaded = submissions.upload(2 * half, [&](std::byte* to) {
     std::memcpy(to, targets.data(), targets.size_bytes());
     std::memcpy(to + half, top_counts.data(), top_counts.size_bytes());

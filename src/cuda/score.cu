@@ -18,7 +18,7 @@ void score(cudaStream_t stream, const float* logits, int64_t stride, int32_t voc
            const int32_t* targets, const int32_t* top_counts, const SampleOutputs& outputs, void* workspace) {
   check_sampler("score", vocab, outputs);
   launch<score_kernel>(
-      {"score", dim3(rows < kMostSlots ? rows : kMostSlots), dim3(kSamplerThreads), sizeof(SamplerShared)}, stream,
+      {"score", dim3(rows < kMaxSlots ? rows : kMaxSlots), dim3(kSamplerThreads), sizeof(SamplerShared)}, stream,
       logits, stride, vocab, rows, targets, top_counts, outputs, workspace);
 }
 

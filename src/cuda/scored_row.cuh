@@ -16,7 +16,7 @@ struct ScoredRow {
 };
 
 /// Collects what the cut keeps, `count` of them, and writes them in order.
-__device__ inline void write_top(const ScoredRow& scored, const Cut& cut, int32_t count, double normaliser,
+__device__ inline void write_top(const ScoredRow& scored, const Cutoff& cut, int32_t count, double normaliser,
                                  const SampleOutputs& outputs) {
   SamplerShared& shared = sampler_shared();
   __syncthreads();
@@ -24,11 +24,12 @@ __device__ inline void write_top(const ScoredRow& scored, const Cut& cut, int32_
   __syncthreads();
   for_each_logit(scored.logits, scored.vocab, [&](int32_t id, float logit) {
     if (!cut.keeps(logit, id)) return;
-    shared.top[atomicAdd(&shared.listed, 1u)] = static_cast<Wide>(order_key(logit)) << 32 | ~static_cast<uint32_t>(id);
+    shared.top[atomicAdd(&shared.listed, 1u)] =
+        static_cast<FixedPoint>(order_key(logit)) << 32 | ~static_cast<uint32_t>(id);
   });
   __syncthreads();
   for (int32_t i = threadIdx.x; i < count; i += kSamplerThreads) {
-    const Wide own = shared.top[i];
+    const FixedPoint own = shared.top[i];
     int32_t place = 0;
     for (int32_t j = 0; j < count; ++j) place += shared.top[j] > own ? 1 : 0;
     const auto id = static_cast<int32_t>(~static_cast<uint32_t>(own));
@@ -45,14 +46,14 @@ __device__ inline void score_row(const ScoredRow& scored, int32_t* list, const S
     return;
   }
   const float own = scored.logits[scored.token];
-  Wide weights = 0;
-  Wide above = 0;
+  FixedPoint weights = 0;
+  FixedPoint above = 0;
   for_each_logit(scored.logits, scored.vocab, [&](int32_t, float logit) {
-    weights += static_cast<Wide>(expf(logit - extremes.max) * kFullWeight);
+    weights += static_cast<FixedPoint>(expf(logit - extremes.max) * kFullWeight);
     above += logit > own ? 1 : 0;
   });
-  const Wide total = block_sum(weights);
-  const Wide rank = block_sum(above) + 1;
+  const FixedPoint total = block_sum(weights);
+  const FixedPoint rank = block_sum(above) + 1;
   const double normaliser =
       static_cast<double>(extremes.max) + log(static_cast<double>(total) / static_cast<double>(kFullWeight));
   const int32_t count = max(0, min(min(scored.top_count, outputs.top_capacity), scored.vocab));
@@ -65,10 +66,10 @@ __device__ inline void score_row(const ScoredRow& scored, int32_t* list, const S
   }
   if (count == 0) return;
   constexpr float kBinsPerUnit = 64.0f;
-  Cut cut = select_largest(
-      scored.logits, scored.vocab, extremes.max, kBinsPerUnit, list, [](int32_t, float) { return Wide{1}; },
-      [count](Wide) { return static_cast<Wide>(count); });
-  keep_needed_equals(scored.logits, list, 1, cut);
+  Cutoff cut = select_largest(
+      scored.logits, scored.vocab, extremes.max, kBinsPerUnit, list, [](int32_t, float) { return FixedPoint{1}; },
+      [count](FixedPoint) { return static_cast<FixedPoint>(count); });
+  keep_needed_ties(scored.logits, list, 1, cut);
   write_top(scored, cut, count, normaliser, outputs);
 }
 

@@ -10,9 +10,9 @@ namespace millrace::cuda {
 namespace {
 
 constexpr size_t kComputeLane = 0;
-constexpr size_t kLeastBlock = 16 << 10;
+constexpr size_t kMinBlockBytes = 16 << 10;
 /// Pieces of work that are not complete, where each is awaited before the next: one is told of while one begins.
-constexpr size_t kFlightsAtOnce = 2;
+constexpr size_t kWorkInFlight = 2;
 
 }  // namespace
 
@@ -20,8 +20,8 @@ std::byte* PinnedBlocks::take(size_t bytes) {
   if (next_ == blocks_.size()) blocks_.emplace_back();
   tensor::Buffer& block = blocks_[next_++];
   if (bytes > block.bytes()) {
-    tensor::Buffer larger = allocate_pinned(std::max({bytes, 2 * block.bytes(), kLeastBlock}));
-    former_.push_back(std::exchange(block, std::move(larger)));
+    tensor::Buffer larger = allocate_pinned(std::max({bytes, 2 * block.bytes(), kMinBlockBytes}));
+    ring_builder_.push_back(std::exchange(block, std::move(larger)));
   }
   return block.data();
 }
@@ -36,7 +36,7 @@ void Submissions::reserve(std::span<const size_t> uploads, std::span<const size_
   uploads_.resize(std::max(uploads_.size(), uploads.size()));
   for (size_t i = 0; i < uploads.size(); ++i) (void)device_.scratch(uploads_[i], uploads[i]);
   const std::lock_guard lock(free_mutex_);
-  while (free_.size() < kFlightsAtOnce) free_.push_back(std::make_shared<Flight>());
+  while (free_.size() < kWorkInFlight) free_.push_back(std::make_shared<InFlightWork>());
   for (const auto& flight : free_) {
     flight->uploads.reserve(uploads);
     flight->downloads.reserve(downloads);
@@ -45,7 +45,7 @@ void Submissions::reserve(std::span<const size_t> uploads, std::span<const size_
 
 void Submissions::submit(const std::function<void()>& work, tensor::CompletionHandler done) {
   const std::lock_guard lock(submit_mutex_);
-  std::shared_ptr<Flight> flight = take_flight();
+  std::shared_ptr<InFlightWork> flight = take_in_flight();
   current_ = flight;
   next_upload_ = 0;
   thread_ = std::this_thread::get_id();
@@ -63,7 +63,7 @@ void Submissions::submit(const std::function<void()>& work, tensor::CompletionHa
                        });
 }
 
-void Submissions::land(const std::shared_ptr<Flight>& flight, std::exception_ptr failure,
+void Submissions::land(const std::shared_ptr<InFlightWork>& flight, std::exception_ptr failure,
                        const tensor::CompletionHandler& done) {
   if (flight->failure) failure = flight->failure;
   if (!failure) {
@@ -78,10 +78,10 @@ void Submissions::land(const std::shared_ptr<Flight>& flight, std::exception_ptr
   done(std::move(failure));
 }
 
-std::shared_ptr<Submissions::Flight> Submissions::take_flight() {
+std::shared_ptr<Submissions::InFlightWork> Submissions::take_in_flight() {
   const std::lock_guard lock(free_mutex_);
-  if (free_.empty()) return std::make_shared<Flight>();
-  std::shared_ptr<Flight> flight = std::move(free_.back());
+  if (free_.empty()) return std::make_shared<InFlightWork>();
+  std::shared_ptr<InFlightWork> flight = std::move(free_.back());
   free_.pop_back();
   flight->uploads.rewind();
   flight->downloads.rewind();

@@ -15,7 +15,7 @@
 
 namespace millrace::cuda {
 
-/// A placed batch: PlacedBatch::placed points to one.
+/// An uploaded batch: UploadedBatch::handle points to one.
 struct CudaBatch {
   DeviceBatch device;
   BatchBounds bounds;
@@ -32,7 +32,7 @@ class PinnedBlocks {
 
  private:
   std::vector<tensor::Buffer> blocks_;
-  std::vector<tensor::Buffer> former_;
+  std::vector<tensor::Buffer> ring_builder_;
   size_t next_ = 0;
 };
 
@@ -50,7 +50,7 @@ class Submissions {
   [[nodiscard]] bool inside() const { return thread_.load() == std::this_thread::get_id(); }
 
   /// Brings `bytes` that `fill` writes to the device. What is brought nth in a piece of work has the same address in
-  /// each one, until it has to be moved because it grows (Device::moves).
+  /// each one, until it has to be moved because it grows (Device::relocations).
   [[nodiscard]] const std::byte* upload(size_t bytes, const std::function<void(std::byte*)>& fill);
   /// A batch whose parts are uploaded; its address is good as long as the work runs.
   [[nodiscard]] const CudaBatch* keep(const CudaBatch& batch);
@@ -59,24 +59,25 @@ class Submissions {
 
  private:
   /// What one piece of work uses until it is complete.
-  struct Flight {
+  struct InFlightWork {
     PinnedBlocks uploads;
     PinnedBlocks downloads;
     std::deque<CudaBatch> batches;
     std::vector<std::function<void()>> finishers;
     std::exception_ptr failure;  // of the call itself
   };
-  [[nodiscard]] std::shared_ptr<Flight> take_flight();
-  void land(const std::shared_ptr<Flight>& flight, std::exception_ptr failure, const tensor::CompletionHandler& done);
+  [[nodiscard]] std::shared_ptr<InFlightWork> take_in_flight();
+  void land(const std::shared_ptr<InFlightWork>& flight, std::exception_ptr failure,
+            const tensor::CompletionHandler& done);
 
   Device& device_;
   std::mutex submit_mutex_;              // one piece of work at a time
   std::atomic<std::thread::id> thread_;  // of the work that is being submitted
-  std::shared_ptr<Flight> current_;
+  std::shared_ptr<InFlightWork> current_;
   std::vector<GrowingBuffer> uploads_;  // on the device, by order
   size_t next_upload_ = 0;
   std::mutex free_mutex_;
-  std::vector<std::shared_ptr<Flight>> free_;  // guarded by free_mutex_
+  std::vector<std::shared_ptr<InFlightWork>> free_;  // guarded by free_mutex_
 };
 
 }  // namespace millrace::cuda

@@ -152,7 +152,7 @@ class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
       : loader_(loader), routing_(routing) {
     experts_.count = count;
     experts_.per_row = routing.experts_per_row;
-    experts_.renormalised = routing.renormalised;
+    experts_.renormalize = routing.renormalize;
     experts_.by = loader.device_.products;
   }
   void add(const tensor::HostTensor& gate, const tensor::HostTensor& up, const tensor::HostTensor& down) override;
@@ -208,8 +208,8 @@ std::unique_ptr<tensor::Experts> WeightLoader::ExpertPacker::finish() {
 std::unique_ptr<tensor::ExpertPacker> WeightLoader::pack_experts(int32_t count, const tensor::Routing& routing) {
   CHECK(routing.experts_per_row >= 1 && routing.experts_per_row <= count, "{} of {} experts per row",
         routing.experts_per_row, count);
-  if (count > kMostExperts) {
-    throw std::runtime_error(fmt::format("CUDA: a mixture of {} experts, wanted at most {}", count, kMostExperts));
+  if (count > kMaxExperts) {
+    throw std::runtime_error(fmt::format("CUDA: a mixture of {} experts, wanted at most {}", count, kMaxExperts));
   }
   return std::make_unique<ExpertPacker>(*this, count, routing);
 }

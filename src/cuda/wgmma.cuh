@@ -9,7 +9,7 @@
 namespace millrace::cuda {
 
 constexpr int kWarpgroupRows = 64;
-constexpr int kMostWgmmaColumns = 128;
+constexpr int kMaxWgmmaColumns = 128;
 
 /// Tells wgmma of an operand in rows of kStepRowBytes at chunk_offset, of which it takes 16 inputs: the address of row
 /// 0, at a multiple of kSwizzleBytes, plus 32 bytes for each 16 inputs that go before. PTX ISA, "Matrix descriptor":

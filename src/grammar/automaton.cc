@@ -38,14 +38,14 @@ class AutomatonBuilder {
       build(*definition_.rules[i].expression, Rule(rules_[i]));
     }
     if (is_too_large_) {
-      return invalid(fmt::format("it takes more than {} states (large counts, or many parts)", Automaton::kMostStates));
+      return invalid(fmt::format("it takes more than {} states (large counts, or many parts)", Automaton::kMaxStates));
     }
-    finishes_ = reaching_ends(true);
-    if (!finishes_[rules_[root_].begin]) return invalid("no text matches it");
-    ends_freely_ = reaching_ends(false);
+    is_productive_ = states_reaching_end(true);
+    if (!is_productive_[rules_[root_].begin]) return invalid("no text matches it");
+    is_nullable_ = states_reaching_end(false);
     RETURN_IF_ERROR(check_recursion());
     Automaton automaton = flatten();
-    if (!reads_anything()) return invalid("only the empty text matches it");
+    if (!accepts_nonempty_text()) return invalid("only the empty text matches it");
     return automaton;
   }
 
@@ -55,9 +55,9 @@ class AutomatonBuilder {
     StateId to;
   };
   struct State {
-    Automaton::CountedPlace counted;
+    Automaton::RepeatPosition counted;
     std::vector<Automaton::ByteEdge> bytes;
-    std::vector<StateId> empties;
+    std::vector<StateId> epsilons;
     std::vector<CallEdge> calls;
   };
   struct Rule {
@@ -67,7 +67,7 @@ class AutomatonBuilder {
   };
 
   StateId add_state() {
-    is_too_large_ = is_too_large_ || states_.size() >= Automaton::kMostStates;
+    is_too_large_ = is_too_large_ || states_.size() >= Automaton::kMaxStates;
     if (is_too_large_) return 0;
     states_.emplace_back();
     return static_cast<StateId>(states_.size() - 1);
@@ -96,7 +96,7 @@ class AutomatonBuilder {
   }
 
   void build_literal(const std::string& text, StateId from, StateId to) {
-    if (text.empty()) states_[from].empties.push_back(to);
+    if (text.empty()) states_[from].epsilons.push_back(to);
     for (size_t i = 0; i < text.size(); ++i) {
       const StateId next = i + 1 == text.size() ? to : add_state();
       const auto byte = static_cast<uint8_t>(text[i]);
@@ -106,7 +106,7 @@ class AutomatonBuilder {
   }
 
   void build_char(const CharSet& chars, StateId from, StateId to) {
-    for (const ByteRun& run : utf8_runs(chars)) {
+    for (const Utf8ByteRange& run : utf8_byte_ranges(chars)) {
       StateId at = from;
       for (uint32_t i = 0; i < run.length; ++i) {
         const StateId next = i + 1 == run.length ? to : add_state();
@@ -117,7 +117,7 @@ class AutomatonBuilder {
   }
 
   void build_sequence(const std::vector<ExpressionPtr>& parts, StateId from, StateId to) {
-    if (parts.empty()) states_[from].empties.push_back(to);
+    if (parts.empty()) states_[from].epsilons.push_back(to);
     for (size_t i = 0; i < parts.size(); ++i) {
       const StateId next = i + 1 == parts.size() ? to : add_state();
       build(*parts[i], from, next);
@@ -127,32 +127,32 @@ class AutomatonBuilder {
 
   void build_repeat(const Expression& expression, StateId from, StateId to) {
     const Expression& part = *expression.parts.front();
-    const uint32_t copies = expression.most.value_or(expression.least);
+    const uint32_t copies = expression.max.value_or(expression.min);
     const bool as_rule = copies >= kManyRepeats || (copies >= kFewRepeats && size_of(part) > kSmallPart);
-    const Counted counted = as_rule ? counted_rule(expression.parts.front()) : Counted{};
+    const RepeatedRule counted = as_rule ? repeat_rule(expression.parts.front()) : RepeatedRule{};
     const auto build_part = [&](StateId begin, StateId end, uint32_t left) {
       if (!as_rule) return build(part, begin, end);
       states_[begin].calls.push_back({counted.rule, end});
       if (begin != end) states_[end].counted = {counted.loop, left};
     };
-    for (uint32_t i = 0; i < expression.least && !is_too_large_; ++i) {
+    for (uint32_t i = 0; i < expression.min && !is_too_large_; ++i) {
       const StateId next = add_state();
-      build_part(from, next, expression.most ? *expression.most - i - 1 : Automaton::kUnbounded);
+      build_part(from, next, expression.max ? *expression.max - i - 1 : Automaton::kUnbounded);
       from = next;
     }
-    if (!expression.most) {
+    if (!expression.max) {
       const StateId loop = add_state();
-      states_[from].empties.push_back(loop);
+      states_[from].epsilons.push_back(loop);
       build_part(loop, loop, Automaton::kUnbounded);
       from = loop;
     }
-    for (uint32_t i = expression.least; i < expression.most.value_or(0) && !is_too_large_; ++i) {
+    for (uint32_t i = expression.min; i < expression.max.value_or(0) && !is_too_large_; ++i) {
       const StateId next = add_state();
-      states_[from].empties.push_back(to);
-      build_part(from, next, *expression.most - i - 1);
+      states_[from].epsilons.push_back(to);
+      build_part(from, next, *expression.max - i - 1);
       from = next;
     }
-    states_[from].empties.push_back(to);
+    states_[from].epsilons.push_back(to);
   }
 
   /// Nodes of the tree, up to a few.
@@ -165,22 +165,22 @@ class AutomatonBuilder {
     return size;
   }
 
-  struct Counted {
+  struct RepeatedRule {
     RuleIndex rule = 0;
     StateId loop = 0;
   };
 
   /// A rule for a part that is repeated by number, and one for any number of it, of which only the loop is used.
-  Counted counted_rule(const ExpressionPtr& part) {
-    const auto [place, is_new] = counted_.try_emplace(part.get());
-    if (!is_new) return place->second;
-    Counted counted{add_rule("a repeated part"), 0};
+  RepeatedRule repeat_rule(const ExpressionPtr& part) {
+    const auto [entry, is_new] = repeated_rules_.try_emplace(part.get());
+    if (!is_new) return entry->second;
+    RepeatedRule counted{add_rule("a repeated part"), 0};
     const RuleIndex any_number = add_rule("repeated parts");
     if (is_too_large_) return counted;
     counted.loop = rules_[any_number].begin;
     states_[counted.loop].calls.push_back({counted.rule, counted.loop});
-    states_[counted.loop].empties.push_back(rules_[any_number].end);
-    counted_[part.get()] = counted;
+    states_[counted.loop].epsilons.push_back(rules_[any_number].end);
+    repeated_rules_[part.get()] = counted;
     const Rule ends = rules_[counted.rule];
     build(*part, ends);
     return counted;
@@ -188,14 +188,14 @@ class AutomatonBuilder {
 
   /// States from which the rule's end can be reached, by empty edges alone or also by those that read: backwards from
   /// the ends, where an edge that runs a rule counts once that rule's begin is one of them.
-  [[nodiscard]] std::vector<bool> reaching_ends(bool reads) const {
+  [[nodiscard]] std::vector<bool> states_reaching_end(bool reads) const {
     std::vector<std::vector<std::pair<StateId, RuleIndex>>> into(states_.size());
     std::vector<std::vector<std::pair<StateId, StateId>>> runs(rules_.size());
     for (StateId from = 0; from < states_.size(); ++from) {
       for (const Automaton::ByteEdge& edge : states_[from].bytes) {
         if (reads) into[edge.to].emplace_back(from, kNoRule);
       }
-      for (const StateId to : states_[from].empties) into[to].emplace_back(from, kNoRule);
+      for (const StateId to : states_[from].epsilons) into[to].emplace_back(from, kNoRule);
       for (const CallEdge& call : states_[from].calls) {
         into[call.to].emplace_back(from, call.rule);
         runs[call.rule].emplace_back(from, call.to);
@@ -227,7 +227,7 @@ class AutomatonBuilder {
   }
 
   /// Rules that run before anything has been read, once `rule` has begun.
-  [[nodiscard]] std::vector<RuleIndex> run_at_once(RuleIndex rule, std::vector<RuleIndex>& seen_from) const {
+  [[nodiscard]] std::vector<RuleIndex> left_corner_rules(RuleIndex rule, std::vector<RuleIndex>& seen_from) const {
     std::vector<StateId> reached{rules_[rule].begin};
     std::vector<RuleIndex> runs;
     const auto add = [&](StateId to) {
@@ -235,10 +235,10 @@ class AutomatonBuilder {
     };
     for (size_t i = 0; i < reached.size(); ++i) {
       const State& at = states_[reached[i]];
-      for (const StateId to : at.empties) add(to);
+      for (const StateId to : at.epsilons) add(to);
       for (const CallEdge& call : at.calls) {
         runs.push_back(call.rule);
-        if (ends_freely_[rules_[call.rule].begin]) add(call.to);
+        if (is_nullable_[rules_[call.rule].begin]) add(call.to);
       }
     }
     std::ranges::sort(runs);
@@ -257,7 +257,7 @@ class AutomatonBuilder {
     std::vector<RuleIndex> seen_from(states_.size(), kNoRule);
     const auto enter = [&](RuleIndex rule) {
       marks[rule] = Mark::kOpen;
-      open.push_back({rule, run_at_once(rule, seen_from)});
+      open.push_back({rule, left_corner_rules(rule, seen_from)});
     };
     for (RuleIndex root = 0; root < rules_.size(); ++root) {
       if (marks[root] == Mark::kNew) enter(root);
@@ -278,22 +278,22 @@ class AutomatonBuilder {
     return {};
   }
 
-  [[nodiscard]] bool reads_anything() const {
+  [[nodiscard]] bool accepts_nonempty_text() const {
     std::vector<bool> seen(states_.size());
     std::vector<StateId> open{rules_[root_].begin};
     while (!open.empty()) {
       const StateId state = open.back();
       open.pop_back();
-      if (seen[state] || !finishes_[state]) continue;
+      if (seen[state] || !is_productive_[state]) continue;
       seen[state] = true;
       for (const Automaton::ByteEdge& edge : states_[state].bytes) {
-        if (finishes_[edge.to]) return true;
+        if (is_productive_[edge.to]) return true;
       }
-      for (const StateId to : states_[state].empties) open.push_back(to);
+      for (const StateId to : states_[state].epsilons) open.push_back(to);
       for (const CallEdge& call : states_[state].calls) {
-        if (!finishes_[rules_[call.rule].begin] || !finishes_[call.to]) continue;
+        if (!is_productive_[rules_[call.rule].begin] || !is_productive_[call.to]) continue;
         open.push_back(rules_[call.rule].begin);
-        if (ends_freely_[rules_[call.rule].begin]) open.push_back(call.to);
+        if (is_nullable_[rules_[call.rule].begin]) open.push_back(call.to);
       }
     }
     return false;
@@ -302,29 +302,29 @@ class AutomatonBuilder {
   [[nodiscard]] Automaton flatten() const {
     Automaton automaton;
     automaton.begin_ = rules_[root_].begin;
-    for (const State& state : states_) automaton.counted_places_.push_back(state.counted);
-    for (const auto& [part, counted] : counted_) {
-      automaton.counted_.push_back({rules_[counted.rule].begin, counted.loop});
+    for (const State& state : states_) automaton.repeat_positions_.push_back(state.counted);
+    for (const auto& [part, counted] : repeated_rules_) {
+      automaton.repeated_rules_.push_back({rules_[counted.rule].begin, counted.loop});
     }
     automaton.is_end_.assign(states_.size(), false);
     for (const Rule& rule : rules_) automaton.is_end_[rule.end] = true;
     for (const State& state : states_) {
       automaton.byte_begin_.push_back(static_cast<uint32_t>(automaton.bytes_.size()));
-      automaton.empty_begin_.push_back(static_cast<uint32_t>(automaton.empties_.size()));
+      automaton.epsilon_begin_.push_back(static_cast<uint32_t>(automaton.epsilons_.size()));
       automaton.call_begin_.push_back(static_cast<uint32_t>(automaton.calls_.size()));
       for (const Automaton::ByteEdge& edge : state.bytes) {
-        if (finishes_[edge.to]) automaton.bytes_.push_back(edge);
+        if (is_productive_[edge.to]) automaton.bytes_.push_back(edge);
       }
-      for (const StateId to : state.empties) {
-        if (finishes_[to]) automaton.empties_.push_back(to);
+      for (const StateId to : state.epsilons) {
+        if (is_productive_[to]) automaton.epsilons_.push_back(to);
       }
       for (const CallEdge& call : state.calls) {
         const StateId begin = rules_[call.rule].begin;
-        if (finishes_[call.to] && finishes_[begin]) automaton.calls_.push_back({begin, call.to});
+        if (is_productive_[call.to] && is_productive_[begin]) automaton.calls_.push_back({begin, call.to});
       }
     }
     automaton.byte_begin_.push_back(static_cast<uint32_t>(automaton.bytes_.size()));
-    automaton.empty_begin_.push_back(static_cast<uint32_t>(automaton.empties_.size()));
+    automaton.epsilon_begin_.push_back(static_cast<uint32_t>(automaton.epsilons_.size()));
     automaton.call_begin_.push_back(static_cast<uint32_t>(automaton.calls_.size()));
     return automaton;
   }
@@ -335,9 +335,9 @@ class AutomatonBuilder {
   std::vector<State> states_;
   std::vector<Rule> rules_;
   RuleIndex root_ = 0;
-  std::unordered_map<const Expression*, Counted> counted_;
-  std::vector<bool> finishes_;
-  std::vector<bool> ends_freely_;
+  std::unordered_map<const Expression*, RepeatedRule> repeated_rules_;
+  std::vector<bool> is_productive_;
+  std::vector<bool> is_nullable_;
   bool is_too_large_ = false;
 };
 

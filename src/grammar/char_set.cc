@@ -9,7 +9,7 @@ constexpr char32_t kFirstSurrogate = 0xD800;
 constexpr char32_t kLastSurrogate = 0xDFFF;
 
 /// The largest character of each length of UTF-8.
-constexpr char32_t kLargest[] = {0x7F, 0x7FF, 0xFFFF, CharSet::kLast};
+constexpr char32_t kLargest[] = {0x7F, 0x7FF, 0xFFFF, CharSet::kMaxCodePoint};
 
 void encode(char32_t c, uint32_t length, uint8_t* out) {
   if (length == 1) {
@@ -22,22 +22,22 @@ void encode(char32_t c, uint32_t length, uint8_t* out) {
 
 /// Of characters whose UTF-8 has one length. Cuts the range so that within each piece the bytes behind the first that
 /// differs go over all values.
-void append_runs(char32_t low, char32_t high, uint32_t length, std::vector<ByteRun>& runs) {
+void append_byte_ranges(char32_t low, char32_t high, uint32_t length, std::vector<Utf8ByteRange>& runs) {
   for (uint32_t tail = 1; tail < length; ++tail) {
     const char32_t mask = (char32_t{1} << (6 * tail)) - 1;
     if ((low & ~mask) == (high & ~mask)) continue;
     if ((low & mask) != 0) {
-      append_runs(low, low | mask, length, runs);
-      append_runs((low | mask) + 1, high, length, runs);
+      append_byte_ranges(low, low | mask, length, runs);
+      append_byte_ranges((low | mask) + 1, high, length, runs);
       return;
     }
     if ((high & mask) != mask) {
-      append_runs(low, (high & ~mask) - 1, length, runs);
-      append_runs(high & ~mask, high, length, runs);
+      append_byte_ranges(low, (high & ~mask) - 1, length, runs);
+      append_byte_ranges(high & ~mask, high, length, runs);
       return;
     }
   }
-  ByteRun& run = runs.emplace_back();
+  Utf8ByteRange& run = runs.emplace_back();
   run.length = length;
   encode(low, length, run.low);
   encode(high, length, run.high);
@@ -46,7 +46,7 @@ void append_runs(char32_t low, char32_t high, uint32_t length, std::vector<ByteR
 }  // namespace
 
 void CharSet::add(char32_t low, char32_t high) {
-  high = std::min(high, kLast);
+  high = std::min(high, kMaxCodePoint);
   if (low > high) return;
   if (low <= kLastSurrogate && high >= kFirstSurrogate) {
     if (low < kFirstSurrogate) add(low, kFirstSurrogate - 1);
@@ -83,7 +83,7 @@ CharSet CharSet::complement() const {
     if (range.low > next) rest.add(next, range.low - 1);
     next = range.high + 1;
   }
-  if (next <= kLast) rest.add(next, kLast);
+  if (next <= kMaxCodePoint) rest.add(next, kMaxCodePoint);
   return rest;
 }
 
@@ -97,14 +97,14 @@ bool CharSet::contains(char32_t c) const {
   return std::ranges::any_of(ranges_, [c](const Range& range) { return range.low <= c && c <= range.high; });
 }
 
-std::vector<ByteRun> utf8_runs(const CharSet& set) {
-  std::vector<ByteRun> runs;
+std::vector<Utf8ByteRange> utf8_byte_ranges(const CharSet& set) {
+  std::vector<Utf8ByteRange> runs;
   for (const CharSet::Range& range : set.ranges()) {
     char32_t low = range.low;
     for (uint32_t length = 1; length <= 4 && low <= range.high; ++length) {
       const char32_t high = std::min(range.high, kLargest[length - 1]);
       if (low > high) continue;
-      append_runs(low, high, length, runs);
+      append_byte_ranges(low, high, length, runs);
       low = high + 1;
     }
   }

@@ -13,7 +13,7 @@ class CharSet {
     char32_t high;  ///< in it
     friend bool operator==(const Range&, const Range&) = default;
   };
-  static constexpr char32_t kLast = 0x10FFFF;
+  static constexpr char32_t kMaxCodePoint = 0x10FFFF;
 
   CharSet() = default;
   explicit CharSet(char32_t single) { add(single, single); }
@@ -33,13 +33,13 @@ class CharSet {
 };
 
 /// A run of bytes, each within bounds: the UTF-8 of some neighbouring characters.
-struct ByteRun {
+struct Utf8ByteRange {
   uint32_t length = 0;
   uint8_t low[4] = {};
   uint8_t high[4] = {};
 };
 
 /// The UTF-8 of the set's members, and nothing else; no two runs share a text.
-[[nodiscard]] std::vector<ByteRun> utf8_runs(const CharSet& set);
+[[nodiscard]] std::vector<Utf8ByteRange> utf8_byte_ranges(const CharSet& set);
 
 }  // namespace millrace::grammar

@@ -7,15 +7,15 @@
 namespace millrace::grammar {
 namespace {
 
-constexpr uint32_t kMostNesting = 100;
+constexpr uint32_t kMaxGroupDepth = 100;
 
 bool is_name_char(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '-';
 }
 
-class EbnfReader {
+class EbnfParser {
  public:
-  EbnfReader(std::string_view text, Definition& definition) : cursor_(text), definition_(definition) {}
+  EbnfParser(std::string_view text, Definition& definition) : cursor_(text), definition_(definition) {}
 
   ExpressionPtr read() {
     const RuleIndex root = rule_named("root");
@@ -28,9 +28,9 @@ class EbnfReader {
 
  private:
   RuleIndex rule_named(std::string_view name) {
-    const auto [place, is_new] = by_name_.try_emplace(std::string(name), 0);
-    if (is_new) place->second = definition_.add(std::string(name));
-    return place->second;
+    const auto [entry, is_new] = by_name_.try_emplace(std::string(name), 0);
+    if (is_new) entry->second = definition_.add(std::string(name));
+    return entry->second;
   }
 
   /// A rule goes on in the next line inside a group, or behind or before a `|`.
@@ -101,8 +101,8 @@ class EbnfReader {
   ExpressionPtr read_repeated() {
     ExpressionPtr term = read_term();
     for (uint32_t quantifiers = 0; const auto counts = take_quantifier(cursor_); ++quantifiers) {
-      if (quantifiers == kMostQuantifiers) cursor_.fail("too many quantifiers behind each other");
-      term = repeat(std::move(term), counts->least, counts->most);
+      if (quantifiers == kMaxQuantifiers) cursor_.fail("too many quantifiers behind each other");
+      term = repeat(std::move(term), counts->min, counts->max);
     }
     return term;
   }
@@ -110,9 +110,9 @@ class EbnfReader {
   ExpressionPtr read_term() {
     if (cursor_.take("\"")) return read_literal();
     if (cursor_.take("[")) return read_class();
-    if (cursor_.take(".")) return one_of(CharSet(0, CharSet::kLast));
+    if (cursor_.take(".")) return one_of(CharSet(0, CharSet::kMaxCodePoint));
     if (cursor_.take("(")) {
-      if (++nesting_ > kMostNesting) cursor_.fail("groups are nested too deeply");
+      if (++nesting_ > kMaxGroupDepth) cursor_.fail("groups are nested too deeply");
       skip_space(true);
       ExpressionPtr group = read_alternatives();
       skip_space(true);
@@ -181,9 +181,9 @@ class EbnfReader {
 
 }  // namespace
 
-Result<ExpressionPtr> read_ebnf(std::string_view text, Definition& definition) {
+Result<ExpressionPtr> parse_ebnf(std::string_view text, Definition& definition) {
   try {
-    return EbnfReader(text, definition).read();
+    return EbnfParser(text, definition).read();
   } catch (const ErrorException& failure) {
     return failure.error();
   }

@@ -12,6 +12,6 @@ namespace millrace::grammar {
 /// `{n}`, `{n,}`, `{n,m}` behind any of them; comments from `#`. Adds the rules to a Definition; the expression is the
 /// rule
 /// `root`. kInvalidArgument: bad syntax, with the place, or a rule that is missing or defined twice, by name.
-[[nodiscard]] Result<ExpressionPtr> read_ebnf(std::string_view text, Definition& definition);
+[[nodiscard]] Result<ExpressionPtr> parse_ebnf(std::string_view text, Definition& definition);
 
 }  // namespace millrace::grammar

@@ -30,12 +30,12 @@ ExpressionPtr choice(std::vector<ExpressionPtr> parts) {
   return std::make_shared<const Expression>(std::move(expression));
 }
 
-ExpressionPtr repeat(ExpressionPtr part, uint32_t least, std::optional<uint32_t> most) {
-  if (least == 1 && most == 1u) return part;
+ExpressionPtr repeat(ExpressionPtr part, uint32_t min, std::optional<uint32_t> max) {
+  if (min == 1 && max == 1u) return part;
   Expression expression{.kind = Expression::Kind::kRepeat};
   expression.parts.push_back(std::move(part));
-  expression.least = least;
-  expression.most = most;
+  expression.min = min;
+  expression.max = max;
   return std::make_shared<const Expression>(std::move(expression));
 }
 

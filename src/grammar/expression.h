@@ -23,15 +23,15 @@ struct Expression {
     kChar,       ///< one of `chars`
     kSequence,   ///< all `parts`, in order; none: the empty text
     kChoice,     ///< one of `parts`; none: no text at all
-    kRepeat,     ///< the only part, `least` to `most` times
+    kRepeat,     ///< the only part, `min` to `max` times
     kReference,  ///< a rule of the Definition
   };
   Kind kind = Kind::kSequence;
   std::string text;  ///< bytes
   CharSet chars;
   std::vector<ExpressionPtr> parts;
-  uint32_t least = 0;
-  std::optional<uint32_t> most;  ///< nothing: no bound
+  uint32_t min = 0;
+  std::optional<uint32_t> max;  ///< nothing: no bound
   RuleIndex rule = 0;
 };
 
@@ -39,7 +39,7 @@ struct Expression {
 [[nodiscard]] ExpressionPtr one_of(CharSet chars);
 [[nodiscard]] ExpressionPtr sequence(std::vector<ExpressionPtr> parts);
 [[nodiscard]] ExpressionPtr choice(std::vector<ExpressionPtr> parts);
-[[nodiscard]] ExpressionPtr repeat(ExpressionPtr part, uint32_t least, std::optional<uint32_t> most = {});
+[[nodiscard]] ExpressionPtr repeat(ExpressionPtr part, uint32_t min, std::optional<uint32_t> max = {});
 [[nodiscard]] ExpressionPtr optional(ExpressionPtr part);
 [[nodiscard]] ExpressionPtr reference(RuleIndex rule);
 
@@ -51,7 +51,7 @@ struct Definition {
   };
   std::vector<Rule> rules;
   ExpressionPtr root;
-  std::string given;  ///< what texts begin with, as it has been written by others
+  std::string prefix;  ///< what texts begin with, as it has been written by others
 
   RuleIndex add(std::string name, ExpressionPtr expression = nullptr) {
     rules.push_back({std::move(name), std::move(expression)});

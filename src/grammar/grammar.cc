@@ -2,45 +2,46 @@
 
 #include <algorithm>
 
-#include "grammar/memo.h"
+#include "grammar/lazy_dfa.h"
 
 namespace millrace::grammar {
 namespace {
 
-/// Answers that begin when a memo has grown larger get a new one.
-constexpr size_t kMostMemoBytes = size_t{32} << 20;
+/// Answers that begin when a lazy DFA has grown larger get a new one.
+constexpr size_t kMaxDfaBytes = size_t{32} << 20;
 /// A state that reads so many bytes is followed by much of the vocabulary, and takes long to compute.
 constexpr uint32_t kManyBytes = 64;
 /// States that are computed when a grammar is compiled; those of long counts are left until they are met.
-constexpr uint32_t kMostWarmed = 32;
+constexpr uint32_t kMaxPrecomputedStates = 32;
 
 uint32_t bytes_read(const Automaton& automaton, StateId state) {
   uint32_t count = 0;
-  for (const Automaton::ByteEdge& edge : automaton.bytes_of(state)) count += edge.high - edge.low + 1u;
+  for (const Automaton::ByteEdge& edge : automaton.byte_edges_of(state)) count += edge.high - edge.low + 1u;
   return count;
 }
 
 }  // namespace
 
-Grammar::Grammar(Automaton automaton, std::string given, std::shared_ptr<const Vocabulary> vocabulary,
-                 std::vector<TokenId> ends)
+Grammar::Grammar(Automaton automaton, std::string prefix, std::shared_ptr<const Vocabulary> vocabulary,
+                 std::vector<TokenId> stop_token_ids)
     : automaton_(std::move(automaton)),
-      given_(std::move(given)),
+      prefix_(std::move(prefix)),
       vocabulary_(std::move(vocabulary)),
-      ends_(std::move(ends)) {}
+      stop_token_ids_(std::move(stop_token_ids)) {}
 
 Grammar::~Grammar() = default;
 
 Result<std::shared_ptr<const Grammar>> Grammar::compile(const Definition& definition,
                                                         std::shared_ptr<const Vocabulary> vocabulary,
-                                                        std::vector<TokenId> ends) {
+                                                        std::vector<TokenId> stop_token_ids) {
   auto automaton = Automaton::compile(definition);
   if (automaton.has_error()) return automaton.error();
-  std::ranges::sort(ends);
-  std::erase_if(ends, [&](TokenId token) { return token < 0 || token >= static_cast<TokenId>(vocabulary->size()); });
-  auto grammar =
-      std::make_shared<const Grammar>(std::move(*automaton), definition.given, std::move(vocabulary), std::move(ends));
-  grammar->warm_up();
+  std::ranges::sort(stop_token_ids);
+  std::erase_if(stop_token_ids,
+                [&](TokenId token) { return token < 0 || token >= static_cast<TokenId>(vocabulary->size()); });
+  auto grammar = std::make_shared<const Grammar>(std::move(*automaton), definition.prefix, std::move(vocabulary),
+                                                 std::move(stop_token_ids));
+  grammar->precompute_masks();
   if (Matcher(grammar, false).allowed() == nullptr) {
     return Error{ErrorCode::kInvalidArgument,
                  "no token of the model begins a text that matches it, or it can be matched in too many ways"};
@@ -48,60 +49,60 @@ Result<std::shared_ptr<const Grammar>> Grammar::compile(const Definition& defini
   return std::shared_ptr<const Grammar>(std::move(grammar));
 }
 
-std::shared_ptr<Memo> Grammar::memo() const {
-  std::shared_ptr<Memo> current;
+std::shared_ptr<LazyDfa> Grammar::dfa() const {
+  std::shared_ptr<LazyDfa> current;
   {
     const std::lock_guard lock(mutex_);
-    current = memo_;
+    current = dfa_;
   }
-  if (current != nullptr && current->bytes() <= kMostMemoBytes) return current;
-  auto fresh = std::make_shared<Memo>(*this);
+  if (current != nullptr && current->bytes() <= kMaxDfaBytes) return current;
+  auto fresh = std::make_shared<LazyDfa>(*this);
   const std::lock_guard lock(mutex_);
-  memo_ = std::move(fresh);
-  return memo_;
+  dfa_ = std::move(fresh);
+  return dfa_;
 }
 
-void Grammar::warm_up() const {
-  const auto first = memo();
-  uint32_t warmed = 0;
-  for (StateId state = 0; state < automaton_.state_count() && warmed < kMostWarmed; ++state) {
+void Grammar::precompute_masks() const {
+  const auto first = dfa();
+  uint32_t precomputed = 0;
+  for (StateId state = 0; state < automaton_.state_count() && precomputed < kMaxPrecomputedStates; ++state) {
     if (bytes_read(automaton_, state) < kManyBytes) continue;
-    if (!first->warm(state)) return;
-    ++warmed;
+    if (!first->precompute(state)) return;
+    ++precomputed;
   }
-  for (const Automaton::Counted& counted : automaton_.counted()) {
-    for (const StateId state : first->readers_at(counted.begin)) {
-      if (bytes_read(automaton_, state) < kManyBytes || ++warmed > 2 * kMostWarmed) continue;
-      if (!first->warm(state, counted.loop)) return;
+  for (const Automaton::RepeatedRule& counted : automaton_.repeated_rules()) {
+    for (const StateId state : first->byte_states_from(counted.begin)) {
+      if (bytes_read(automaton_, state) < kManyBytes || ++precomputed > 2 * kMaxPrecomputedStates) continue;
+      if (!first->precompute(state, counted.loop)) return;
     }
   }
 }
 
-Matcher::Matcher(std::shared_ptr<const Grammar> grammar, bool draws_ends)
+Matcher::Matcher(std::shared_ptr<const Grammar> grammar, bool samples_end_token)
     : grammar_(std::move(grammar)),
-      memo_(grammar_->memo()),
-      place_(memo_->after(memo_->begin(), grammar_->given_)),
-      draws_ends_(draws_ends) {}
+      dfa_(grammar_->dfa()),
+      dfa_state_(dfa_->advance(dfa_->begin(), grammar_->prefix_)),
+      samples_end_token_(samples_end_token) {}
 
 std::shared_ptr<const TokenMask> Matcher::allowed() const {
-  return memo_->allowed(place_, draws_ends_);
+  return dfa_->allowed(dfa_state_, samples_end_token_);
 }
 
 bool Matcher::advance(TokenId token) {
   const Grammar& grammar = *grammar_;
   if (token < 0 || token >= static_cast<TokenId>(grammar.vocabulary().size())) return false;
-  if (std::ranges::binary_search(grammar.ends(), token)) return draws_ends_ && may_end();
+  if (std::ranges::binary_search(grammar.stop_token_ids(), token)) return samples_end_token_ && may_end();
   const std::string_view text = grammar.vocabulary().text_of(token);
-  const Memo::Place next = text.empty() ? Memo::kNowhere : memo_->after(place_, text);
-  if (next == Memo::kNowhere) return false;
-  place_ = next;
+  const LazyDfa::DfaState next = text.empty() ? LazyDfa::kDeadState : dfa_->advance(dfa_state_, text);
+  if (next == LazyDfa::kDeadState) return false;
+  dfa_state_ = next;
   return true;
 }
 
 std::optional<TokenId> Matcher::forced(const TokenMask& allowed) const {
-  constexpr size_t kMost = 64;
-  const std::vector<TokenId> tokens = allowed.members(kMost + 1);
-  if (tokens.empty() || tokens.size() > kMost) return std::nullopt;
+  constexpr size_t kMaxCandidates = 64;
+  const std::vector<TokenId> tokens = allowed.members(kMaxCandidates + 1);
+  if (tokens.empty() || tokens.size() > kMaxCandidates) return std::nullopt;
   const Vocabulary& vocabulary = grammar_->vocabulary();
   const auto text_of = [&](TokenId token) { return vocabulary.text_of(token); };
   const TokenId longest = *std::ranges::max_element(tokens, {}, [&](TokenId token) { return text_of(token).size(); });
@@ -113,11 +114,11 @@ std::optional<TokenId> Matcher::forced(const TokenMask& allowed) const {
 }
 
 bool Matcher::may_end() const {
-  return memo_->may_end(place_);
+  return dfa_->may_end(dfa_state_);
 }
 
 bool Matcher::must_end() const {
-  return memo_->must_end(place_);
+  return dfa_->must_end(dfa_state_);
 }
 
 }  // namespace millrace::grammar

@@ -16,50 +16,50 @@
 /// follows one answer through it. Nothing here knows of models, requests or text that has to be split into tokens.
 namespace millrace::grammar {
 
-class Memo;
-struct LocalTokens;
+class LazyDfa;
+struct AdaptiveTokenMask;
 
 /// Shared by all answers that are held to it; its const methods are thread-safe.
 class Grammar {
  public:
-  /// Errors: as Automaton::compile, and where no token begins what may follow the given text. `ends` are the tokens
-  /// that end an answer. Also finds out what most of the vocabulary may follow in, which takes some milliseconds per
-  /// such place of the grammar.
+  /// Errors: as Automaton::compile, and where no token begins what may follow the forced prefix. `stop_token_ids` are
+  /// the tokens that end an answer. Also finds out what most of the vocabulary may follow in, which takes some
+  /// milliseconds per such state of the grammar.
   [[nodiscard]] static Result<std::shared_ptr<const Grammar>> compile(const Definition& definition,
                                                                       std::shared_ptr<const Vocabulary> vocabulary,
-                                                                      std::vector<TokenId> ends);
-  Grammar(Automaton automaton, std::string given, std::shared_ptr<const Vocabulary> vocabulary,
-          std::vector<TokenId> ends);
+                                                                      std::vector<TokenId> stop_token_ids);
+  Grammar(Automaton automaton, std::string prefix, std::shared_ptr<const Vocabulary> vocabulary,
+          std::vector<TokenId> stop_token_ids);
   ~Grammar();
 
   [[nodiscard]] const Automaton& automaton() const { return automaton_; }
   [[nodiscard]] const Vocabulary& vocabulary() const { return *vocabulary_; }
   /// Ascending.
-  [[nodiscard]] const std::vector<TokenId>& ends() const { return ends_; }
+  [[nodiscard]] const std::vector<TokenId>& stop_token_ids() const { return stop_token_ids_; }
 
  private:
   friend class Matcher;
-  friend class Memo;
+  friend class LazyDfa;
 
-  /// What new answers use: the old one grows with whatever places answers have come to.
-  [[nodiscard]] std::shared_ptr<Memo> memo() const;
-  void warm_up() const;
+  /// What new answers use: the old one grows with whatever states answers have come to.
+  [[nodiscard]] std::shared_ptr<LazyDfa> dfa() const;
+  void precompute_masks() const;
 
   const Automaton automaton_;
-  const std::string given_;
+  const std::string prefix_;
   const std::shared_ptr<const Vocabulary> vocabulary_;
-  const std::vector<TokenId> ends_;
+  const std::vector<TokenId> stop_token_ids_;
   mutable std::mutex mutex_;
-  mutable std::shared_ptr<Memo> memo_;  // guarded by mutex_
-  mutable std::unordered_map<uint64_t, std::unique_ptr<const LocalTokens>>
-      local_;  // by state and loop; guarded by mutex_
+  mutable std::shared_ptr<LazyDfa> dfa_;  // guarded by mutex_
+  mutable std::unordered_map<uint64_t, std::unique_ptr<const AdaptiveTokenMask>>
+      adaptive_masks_;  // by state and loop; guarded by mutex_
 };
 
 /// One answer on its way. Used by one thread at a time.
 class Matcher {
  public:
-  /// `draws_ends`: the tokens that end an answer may be drawn where the text may end.
-  Matcher(std::shared_ptr<const Grammar> grammar, bool draws_ends);
+  /// `samples_end_token`: the tokens that end an answer may be drawn where the text may end.
+  Matcher(std::shared_ptr<const Grammar> grammar, bool samples_end_token);
 
   /// The tokens that may come next, of the grammar's vocabulary. Null: none, though the text is not whole: the tokens'
   /// texts cannot spell what has to follow, or it would be nested too deeply.
@@ -76,9 +76,9 @@ class Matcher {
 
  private:
   std::shared_ptr<const Grammar> grammar_;
-  std::shared_ptr<Memo> memo_;
-  uint32_t place_ = 0;
-  bool draws_ends_;
+  std::shared_ptr<LazyDfa> dfa_;
+  uint32_t dfa_state_ = 0;
+  bool samples_end_token_;
 };
 
 }  // namespace millrace::grammar

@@ -12,10 +12,10 @@
 namespace millrace::grammar {
 namespace {
 
-constexpr uint32_t kMostIndentation = 32;
-constexpr uint32_t kMostDigits = 18;  // of a whole number: what 64 bits hold
-constexpr uint32_t kMostFractionDigits = 18;
-constexpr uint32_t kMostExponentDigits = 3;
+constexpr uint32_t kMaxIndentation = 32;
+constexpr uint32_t kMaxDigits = 18;  // of a whole number: what 64 bits hold
+constexpr uint32_t kMaxFractionDigits = 18;
+constexpr uint32_t kMaxExponentDigits = 3;
 constexpr uint64_t kLargestInteger = 999'999'999'999'999'999;
 
 CharSet digit_set() {
@@ -109,29 +109,29 @@ uint64_t magnitude(int64_t number) {
 }
 
 ExpressionPtr some_fraction() {
-  return sequence({literal("."), repeat(digit(), 1, kMostFractionDigits)});
+  return sequence({literal("."), repeat(digit(), 1, kMaxFractionDigits)});
 }
 
 ExpressionPtr zero_fraction() {
-  return sequence({literal("."), repeat(literal("0"), 1, kMostFractionDigits)});
+  return sequence({literal("."), repeat(literal("0"), 1, kMaxFractionDigits)});
 }
 
 ExpressionPtr fraction_above_zero() {
-  return sequence({literal("."), repeat(literal("0"), 0, kMostFractionDigits - 1), digit_between('1', '9'),
-                   repeat(digit(), 0, kMostFractionDigits - 1)});
+  return sequence({literal("."), repeat(literal("0"), 0, kMaxFractionDigits - 1), digit_between('1', '9'),
+                   repeat(digit(), 0, kMaxFractionDigits - 1)});
 }
 
 /// Decimal numbers without sign from `low` to `high`.
-ExpressionPtr decimal_between(uint64_t low, uint64_t high, bool without_low, bool without_high) {
+ExpressionPtr decimal_between(uint64_t low, uint64_t high, bool excludes_low, bool excludes_high) {
   std::vector<ExpressionPtr> parts;
   const auto add = [&](ExpressionPtr whole, ExpressionPtr rest) {
     parts.push_back(sequence({std::move(whole), std::move(rest)}));
   };
   if (low < high) {
-    add(literal(digits_of(low)), without_low ? fraction_above_zero() : optional(some_fraction()));
+    add(literal(digits_of(low)), excludes_low ? fraction_above_zero() : optional(some_fraction()));
     if (low + 1 < high) add(natural_between(low + 1, high - 1), optional(some_fraction()));
   }
-  const bool has_high = low < high ? !without_high : low == high && !without_low && !without_high;
+  const bool has_high = low < high ? !excludes_high : low == high && !excludes_low && !excludes_high;
   if (has_high) add(literal(digits_of(high)), optional(zero_fraction()));
   return choice(std::move(parts));
 }
@@ -150,7 +150,7 @@ ExpressionPtr JsonRules::rule(std::optional<RuleIndex>& index, std::string_view 
 
 ExpressionPtr JsonRules::space() {
   return rule(space_, "space", [] {
-    ExpressionPtr indentation = repeat(either_of(" \t"), 0, kMostIndentation);
+    ExpressionPtr indentation = repeat(either_of(" \t"), 0, kMaxIndentation);
     return choice({literal(""), literal(" "), sequence({literal("\n"), std::move(indentation)})});
   });
 }
@@ -209,17 +209,17 @@ ExpressionPtr JsonRules::string() {
   });
 }
 
-ExpressionPtr JsonRules::string_of(uint32_t least, std::optional<uint32_t> most) {
-  if (least == 0 && !most) return string();
-  return sequence({literal("\""), repeat(any_char(), least, most), literal("\"")});
+ExpressionPtr JsonRules::string_of(uint32_t min, std::optional<uint32_t> max) {
+  if (min == 0 && !max) return string();
+  return sequence({literal("\""), repeat(any_char(), min, max), literal("\"")});
 }
 
 ExpressionPtr JsonRules::number() {
   return rule(number_, "number", [] {
     ExpressionPtr whole =
-        choice({literal("0"), sequence({digit_between('1', '9'), repeat(digit(), 0, kMostDigits - 1)})});
+        choice({literal("0"), sequence({digit_between('1', '9'), repeat(digit(), 0, kMaxDigits - 1)})});
     ExpressionPtr exponent =
-        sequence({either_of("eE"), optional(either_of("+-")), repeat(digit(), 1, kMostExponentDigits)});
+        sequence({either_of("eE"), optional(either_of("+-")), repeat(digit(), 1, kMaxExponentDigits)});
     return sequence(
         {optional(literal("-")), std::move(whole), optional(some_fraction()), optional(std::move(exponent))});
   });
@@ -228,21 +228,21 @@ ExpressionPtr JsonRules::number() {
 ExpressionPtr JsonRules::integer() {
   return rule(integer_, "integer", [] {
     return sequence({optional(literal("-")),
-                     choice({literal("0"), sequence({digit_between('1', '9'), repeat(digit(), 0, kMostDigits - 1)})})});
+                     choice({literal("0"), sequence({digit_between('1', '9'), repeat(digit(), 0, kMaxDigits - 1)})})});
   });
 }
 
 ExpressionPtr JsonRules::integer_between(const IntegerRange& range) {
   std::vector<ExpressionPtr> parts;
   if (range.low < 0) {
-    const uint64_t least = range.high < 0 ? magnitude(range.high) : 1;
-    const uint64_t most = std::min(magnitude(range.low), kLargestInteger);
-    if (least <= most) parts.push_back(sequence({literal("-"), natural_between(least, most)}));
+    const uint64_t min = range.high < 0 ? magnitude(range.high) : 1;
+    const uint64_t max = std::min(magnitude(range.low), kLargestInteger);
+    if (min <= max) parts.push_back(sequence({literal("-"), natural_between(min, max)}));
   }
   if (range.high >= 0) {
-    const uint64_t least = range.low < 0 ? 0 : magnitude(range.low);
-    const uint64_t most = std::min(magnitude(range.high), kLargestInteger);
-    if (least <= most) parts.push_back(natural_between(least, most));
+    const uint64_t min = range.low < 0 ? 0 : magnitude(range.low);
+    const uint64_t max = std::min(magnitude(range.high), kLargestInteger);
+    if (min <= max) parts.push_back(natural_between(min, max));
   }
   return choice(std::move(parts));
 }
@@ -255,15 +255,15 @@ ExpressionPtr JsonRules::number_between(const NumberRange& range) {
   if (low < 0) {
     // From the smaller magnitude on; -0 is left to 0.
     const bool ends_below_zero = high < 0;
-    const uint64_t least = ends_below_zero ? magnitude(high) : 0;
-    const bool without_least = ends_below_zero ? range.without_high : true;
-    parts.push_back(sequence({literal("-"), decimal_between(least, magnitude(low), without_least, range.without_low)}));
+    const uint64_t min = ends_below_zero ? magnitude(high) : 0;
+    const bool without_least = ends_below_zero ? range.excludes_high : true;
+    parts.push_back(sequence({literal("-"), decimal_between(min, magnitude(low), without_least, range.excludes_low)}));
   }
   if (high >= 0) {
     const bool begins_above_zero = low >= 0;
-    const uint64_t least = begins_above_zero ? magnitude(low) : 0;
+    const uint64_t min = begins_above_zero ? magnitude(low) : 0;
     parts.push_back(
-        decimal_between(least, magnitude(high), begins_above_zero && range.without_low, range.without_high));
+        decimal_between(min, magnitude(high), begins_above_zero && range.excludes_low, range.excludes_high));
   }
   return choice(std::move(parts));
 }
@@ -284,10 +284,10 @@ ExpressionPtr JsonRules::rest_of_other_key(const std::vector<std::string_view>& 
       is_name = true;
       continue;
     }
-    const Utf8Step step = utf8_step(rest);
+    const DecodedUtf8 step = decode_utf8(rest);
     by_first[step.code_point].push_back(rest.substr(step.length));
   }
-  CharSet others(0, CharSet::kLast);
+  CharSet others(0, CharSet::kMaxCodePoint);
   std::vector<ExpressionPtr> parts;
   for (const auto& [first, further] : by_first) {
     others = others.without(CharSet(first));

@@ -18,8 +18,8 @@ struct IntegerRange {
 struct NumberRange {
   std::optional<int64_t> low;
   std::optional<int64_t> high;
-  bool without_low = false;  ///< the bound itself is excluded
-  bool without_high = false;
+  bool excludes_low = false;  ///< the bound itself is excluded
+  bool excludes_high = false;
 };
 
 /// The parts of JSON (RFC 8259) as rules of one Definition, made when they are asked for first. Where a writer may put
@@ -38,7 +38,7 @@ class JsonRules {
   [[nodiscard]] ExpressionPtr number();
   [[nodiscard]] ExpressionPtr integer();
   /// A string of so many characters.
-  [[nodiscard]] ExpressionPtr string_of(uint32_t least, std::optional<uint32_t> most);
+  [[nodiscard]] ExpressionPtr string_of(uint32_t min, std::optional<uint32_t> max);
   /// A string, as the key of a member, that is none of `names`.
   [[nodiscard]] ExpressionPtr other_key(const std::vector<std::string_view>& names);
 

@@ -9,7 +9,7 @@
 
 #include "base/utf8.h"
 #include "grammar/json_rules.h"
-#include "grammar/pattern.h"
+#include "grammar/regex_parser.h"
 
 namespace millrace::grammar {
 namespace {
@@ -19,12 +19,12 @@ using JsonObject = simdjson::dom::object;
 using JsonType = simdjson::dom::element_type;
 using Names = std::span<const std::string_view>;
 
-constexpr uint32_t kMostNesting = 64;
-constexpr uint32_t kMostCount = 100'000;
-constexpr size_t kMostProperties = 2000;  // of an object; each nests the tree
-constexpr size_t kMostPrefixItems = 2000;
+constexpr uint32_t kMaxSchemaNesting = 64;
+constexpr uint32_t kMaxCount = 100'000;
+constexpr size_t kMaxProperties = 2000;  // of an object; each nests the tree
+constexpr size_t kMaxPrefixItems = 2000;
 /// Of the names that members beside them have to differ from, in bytes.
-constexpr size_t kMostOtherNames = 4096;
+constexpr size_t kMaxOtherNameBytes = 4096;
 
 constexpr std::array<std::string_view, 13> kAnnotations = {
     "title",      "description", "default",  "examples", "example",     "$schema",  "$id",
@@ -58,16 +58,16 @@ bool is_in(Names names, std::string_view name) {
 /// A subschema and where it stands, for messages.
 struct Schema {
   Json json;
-  std::string place;
+  std::string path;
 };
 
 [[noreturn]] void fail(const Schema& schema, std::string_view problem) {
-  throw ErrorException(make_error(ErrorCode::kInvalidArgument, "{}: {}", schema.place, problem));
+  throw ErrorException(make_error(ErrorCode::kInvalidArgument, "{}: {}", schema.path, problem));
 }
 
-class SchemaReader {
+class JsonSchemaParser {
  public:
-  SchemaReader(Json root, Definition& definition) : root_(root), definition_(definition), rules_(definition) {}
+  JsonSchemaParser(Json root, Definition& definition) : root_(root), definition_(definition), rules_(definition) {}
 
   ExpressionPtr read_root() { return resolve("#", {root_, "schema"}); }
 
@@ -77,7 +77,7 @@ class SchemaReader {
     if (schema.json.get_bool().get(is_anything) == simdjson::SUCCESS) return is_anything ? rules_.value() : choice({});
     JsonObject object;
     if (schema.json.get_object().get(object) != simdjson::SUCCESS) fail(schema, "wanted an object, true or false");
-    if (++nesting_ > kMostNesting) fail(schema, fmt::format("it is nested more than {} deep", kMostNesting));
+    if (++nesting_ > kMaxSchemaNesting) fail(schema, fmt::format("it is nested more than {} deep", kMaxSchemaNesting));
     check_keywords(schema, object);
     ExpressionPtr expression = read_keywords(schema, object);
     bool is_nullable = false;
@@ -128,7 +128,7 @@ class SchemaReader {
     for (const char* keyword : {"anyOf", "oneOf", "allOf"}) {
       if (object[keyword].get(value) != simdjson::SUCCESS) continue;
       check_alone(schema, object, keyword, {});
-      std::vector<ExpressionPtr> parts = read_each({value, fmt::format("{}.{}", schema.place, keyword)});
+      std::vector<ExpressionPtr> parts = read_each({value, fmt::format("{}.{}", schema.path, keyword)});
       if (keyword == std::string_view("allOf") && parts.size() > 1) fail(schema, "allOf of several is not supported");
       return choice(std::move(parts));
     }
@@ -150,7 +150,7 @@ class SchemaReader {
       fail(list, "wanted an array of at least one schema");
     }
     std::vector<ExpressionPtr> parts;
-    for (const Json item : array) parts.push_back(read({item, fmt::format("{}[{}]", list.place, parts.size())}));
+    for (const Json item : array) parts.push_back(read({item, fmt::format("{}[{}]", list.path, parts.size())}));
     return parts;
   }
 
@@ -178,12 +178,12 @@ class SchemaReader {
 
   /// A rule for each schema that is referred to, so that it may refer to itself.
   ExpressionPtr resolve(std::string_view target, const Schema& schema) {
-    const auto [place, is_new] = by_reference_.try_emplace(std::string(target), 0);
-    if (!is_new) return reference(place->second);
-    const RuleIndex rule = definition_.add(schema.place);
-    place->second = rule;
+    const auto [entry, is_new] = by_reference_.try_emplace(std::string(target), 0);
+    if (!is_new) return reference(entry->second);
+    const RuleIndex rule = definition_.add(schema.path);
+    entry->second = rule;
     const uint32_t nesting = std::exchange(nesting_, 0);
-    if (++references_ > kMostNesting * 16) fail(schema, "it refers to too many schemas");
+    if (++references_ > kMaxSchemaNesting * 16) fail(schema, "it refers to too many schemas");
     ExpressionPtr expression = read(schema);
     nesting_ = nesting;
     definition_.rules[rule].expression = std::move(expression);
@@ -236,7 +236,7 @@ class SchemaReader {
     if (object["required"].get(value) != simdjson::SUCCESS) return required;
     simdjson::dom::array array;
     if (value.get_array().get(array) != simdjson::SUCCESS) fail(schema, "required: wanted an array of names");
-    if (array.size() > kMostProperties) fail(schema, fmt::format("required: wanted at most {}", kMostProperties));
+    if (array.size() > kMaxProperties) fail(schema, fmt::format("required: wanted at most {}", kMaxProperties));
     for (const Json item : array) {
       if (item.get_string().get(required.emplace_back()) != simdjson::SUCCESS) fail(schema, "required: wanted names");
     }
@@ -251,9 +251,9 @@ class SchemaReader {
     if (object["properties"].get(value) == simdjson::SUCCESS) {
       JsonObject members;
       if (value.get_object().get(members) != simdjson::SUCCESS) fail(schema, "properties: wanted an object");
-      if (members.size() > kMostProperties) fail(schema, fmt::format("properties: wanted at most {}", kMostProperties));
+      if (members.size() > kMaxProperties) fail(schema, fmt::format("properties: wanted at most {}", kMaxProperties));
       for (const auto& [name, json] : members) {
-        ExpressionPtr content = read({json, fmt::format("{}.properties.{}", schema.place, name.substr(0, 64))});
+        ExpressionPtr content = read({json, fmt::format("{}.properties.{}", schema.path, name.substr(0, 64))});
         const bool is_required = std::erase(required, name) > 0;
         properties.push_back({name, member_of(JsonRules::quoted(name), std::move(content)), is_required});
         names.push_back(name);
@@ -263,7 +263,7 @@ class SchemaReader {
     if (object["additionalProperties"].get(value) != simdjson::SUCCESS) {
       if (properties.empty()) additional = rules_.value();
     } else if (!value.is_bool() || value.get_bool().value_unsafe()) {
-      additional = read({value, schema.place + ".additionalProperties"});
+      additional = read({value, schema.path + ".additionalProperties"});
     }
     for (const std::string_view name : required) {
       if (additional == nullptr) {
@@ -274,9 +274,9 @@ class SchemaReader {
     }
     size_t name_bytes = 0;
     for (const std::string_view name : names) name_bytes += name.size();
-    if (additional != nullptr && name_bytes > kMostOtherNames) {
+    if (additional != nullptr && name_bytes > kMaxOtherNameBytes) {
       fail(schema, fmt::format("additionalProperties beside properties whose names have more than {} bytes together",
-                               kMostOtherNames));
+                               kMaxOtherNameBytes));
     }
     ExpressionPtr other = additional == nullptr ? nullptr : member_of(rules_.other_key(names), std::move(additional));
     return sequence({literal("{"), rules_.space(), members_of(properties, other), literal("}")});
@@ -309,52 +309,52 @@ class SchemaReader {
     const bool is_count =
         value.get_double().get(count) == simdjson::SUCCESS && count >= 0 && count == std::floor(count);
     if (!is_count) fail(schema, fmt::format("{}: wanted a count", keyword));
-    if (count > kMostCount) fail(schema, fmt::format("{}: wanted at most {}", keyword, kMostCount));
+    if (count > kMaxCount) fail(schema, fmt::format("{}: wanted at most {}", keyword, kMaxCount));
     return static_cast<uint32_t>(count);
   }
 
   ExpressionPtr read_array(const Schema& schema, const JsonObject& object) {
-    const uint32_t least = count_of(schema, object, "minItems").value_or(0);
-    std::optional<uint32_t> most = count_of(schema, object, "maxItems");
-    if (most && *most < least) fail(schema, "maxItems is less than minItems");
+    const uint32_t min = count_of(schema, object, "minItems").value_or(0);
+    std::optional<uint32_t> max = count_of(schema, object, "maxItems");
+    if (max && *max < min) fail(schema, "maxItems is less than minItems");
     std::vector<ExpressionPtr> items;
     Json value;
     if (object["prefixItems"].get(value) == simdjson::SUCCESS) {
-      items = read_each({value, schema.place + ".prefixItems"});
+      items = read_each({value, schema.path + ".prefixItems"});
     }
-    if (items.size() > kMostPrefixItems) {
-      fail(schema, fmt::format("prefixItems: wanted at most {}", kMostPrefixItems));
+    if (items.size() > kMaxPrefixItems) {
+      fail(schema, fmt::format("prefixItems: wanted at most {}", kMaxPrefixItems));
     }
     const auto prefix = static_cast<uint32_t>(items.size());
     ExpressionPtr further;
     if (object["items"].get(value) != simdjson::SUCCESS) {
       further = rules_.value();
     } else if (!value.is_bool() || value.get_bool().value_unsafe()) {
-      further = read({value, schema.place + ".items"});
+      further = read({value, schema.path + ".items"});
     } else {
-      most = std::min(most.value_or(prefix), prefix);
-      if (least > prefix) fail(schema, "minItems is more than there are items");
+      max = std::min(max.value_or(prefix), prefix);
+      if (min > prefix) fail(schema, "minItems is more than there are items");
     }
     if (items.empty() && further != nullptr) items.push_back(further);
-    if (most && items.size() > *most) items.resize(*most);
-    return sequence({literal("["), rules_.space(), items_of(items, further, least, most), literal("]")});
+    if (max && items.size() > *max) items.resize(*max);
+    return sequence({literal("["), rules_.space(), items_of(items, further, min, max), literal("]")});
   }
 
-  ExpressionPtr items_of(const std::vector<ExpressionPtr>& items, const ExpressionPtr& further, uint32_t least,
-                         std::optional<uint32_t> most) {
+  ExpressionPtr items_of(const std::vector<ExpressionPtr>& items, const ExpressionPtr& further, uint32_t min,
+                         std::optional<uint32_t> max) {
     if (items.empty()) return literal("");
     const auto count = static_cast<uint32_t>(items.size());
     ExpressionPtr rest = rules_.space();
-    if (further != nullptr && (!most || *most > count)) {
-      const std::optional<uint32_t> more = most ? std::optional(*most - count) : std::nullopt;
+    if (further != nullptr && (!max || *max > count)) {
+      const std::optional<uint32_t> more = max ? std::optional(*max - count) : std::nullopt;
       ExpressionPtr item = sequence({literal(","), rules_.space(), further});
-      rest = sequence({repeat(std::move(item), std::max(least, count) - count, more), rest});
+      rest = sequence({repeat(std::move(item), std::max(min, count) - count, more), rest});
     }
     for (uint32_t i = count; i-- > 0;) {
       ExpressionPtr item = i == 0 ? items[i] : sequence({literal(","), rules_.space(), items[i]});
       ExpressionPtr with = sequence({std::move(item), rest});
       // Without it there is still the space before the bracket, but for an empty array, whose bracket has had it.
-      if (i >= least) with = i == 0 ? optional(std::move(with)) : choice({std::move(with), rules_.space()});
+      if (i >= min) with = i == 0 ? optional(std::move(with)) : choice({std::move(with), rules_.space()});
       rest = std::move(with);
     }
     return rest;
@@ -363,29 +363,29 @@ class SchemaReader {
   // Strings and numbers.
 
   ExpressionPtr read_string(const Schema& schema, const JsonObject& object) {
-    const auto least = count_of(schema, object, "minLength");
-    const auto most = count_of(schema, object, "maxLength");
-    if (most && *most < least.value_or(0)) fail(schema, "maxLength is less than minLength");
+    const auto min = count_of(schema, object, "minLength");
+    const auto max = count_of(schema, object, "maxLength");
+    if (max && *max < min.value_or(0)) fail(schema, "maxLength is less than minLength");
     Json value;
     std::string_view text;
     if (object["pattern"].get(value) == simdjson::SUCCESS) {
       if (value.get_string().get(text) != simdjson::SUCCESS) fail(schema, "pattern: wanted a string");
-      if (least || most) fail(schema, "pattern beside minLength or maxLength is not supported");
+      if (min || max) fail(schema, "pattern beside minLength or maxLength is not supported");
       return read_quoted_pattern(schema, text, true);
     }
     if (object["format"].get(value) == simdjson::SUCCESS) {
       if (value.get_string().get(text) != simdjson::SUCCESS) fail(schema, "format: wanted a string");
       for (const Format& format : kFormats) {
         if (format.name != text) continue;
-        if (least || most) fail(schema, fmt::format("format {} beside minLength or maxLength is not supported", text));
+        if (min || max) fail(schema, fmt::format("format {} beside minLength or maxLength is not supported", text));
         return read_quoted_pattern(schema, format.pattern, false);
       }
     }
-    return rules_.string_of(least.value_or(0), most);
+    return rules_.string_of(min.value_or(0), max);
   }
 
   static ExpressionPtr read_quoted_pattern(const Schema& schema, std::string_view pattern, bool is_search) {
-    auto body = read_pattern(pattern, is_search, JsonRules::string_char);
+    auto body = parse_regex(pattern, is_search, JsonRules::string_char);
     if (body.has_error()) fail(schema, "pattern: " + body.error().message);
     return sequence({literal("\""), std::move(*body), literal("\"")});
   }
@@ -452,7 +452,7 @@ class SchemaReader {
 
 }  // namespace
 
-Result<ExpressionPtr> read_json_schema(std::string_view schema, Definition& definition) {
+Result<ExpressionPtr> parse_json_schema(std::string_view schema, Definition& definition) {
   simdjson::dom::parser parser;
   Json root;
   const simdjson::padded_string padded(schema);
@@ -460,7 +460,7 @@ Result<ExpressionPtr> read_json_schema(std::string_view schema, Definition& defi
     return make_error(ErrorCode::kInvalidArgument, "schema: it is not valid JSON ({})", simdjson::error_message(error));
   }
   try {
-    return SchemaReader(root, definition).read_root();
+    return JsonSchemaParser(root, definition).read_root();
   } catch (const ErrorException& failure) {
     return failure.error();
   }

@@ -19,7 +19,7 @@ namespace millrace::grammar {
 /// object with `properties` has no others unless additionalProperties says so; a schema with keywords of one type
 /// allows that type alone. kInvalidArgument, with the place: what is malformed, and keywords that are not held to;
 /// annotations and other formats are passed over.
-[[nodiscard]] Result<ExpressionPtr> read_json_schema(std::string_view schema, Definition& definition);
+[[nodiscard]] Result<ExpressionPtr> parse_json_schema(std::string_view schema, Definition& definition);
 
 /// Any JSON object, or any value.
 [[nodiscard]] ExpressionPtr any_json_object(Definition& definition);

@@ -31,18 +31,18 @@ class TextCursor {
   /// The next character.
   char32_t take_char() {
     if (at_end()) fail("it ends too early");
-    const Utf8Step step = utf8_step(rest());
+    const DecodedUtf8 step = decode_utf8(rest());
     if (!step.valid) fail("it is not valid UTF-8");
     at_ += step.length;
     return step.code_point;
   }
-  /// A decimal number, if there is one; at most `most`.
-  std::optional<uint32_t> take_number(uint32_t most) {
+  /// A decimal number, if there is one; at most `limit`.
+  std::optional<uint32_t> take_number(uint32_t limit) {
     if (peek() < '0' || peek() > '9') return std::nullopt;
     uint32_t number = 0;
     while (peek() >= '0' && peek() <= '9') {
       number = number * 10 + static_cast<uint32_t>(peek() - '0');
-      if (number > most) fail(fmt::format("a count is larger than {}", most));
+      if (number > limit) fail(fmt::format("a count is larger than {}", limit));
       skip();
     }
     return number;
@@ -57,7 +57,7 @@ class TextCursor {
       if (!is_digit && (lower < 'a' || lower > 'f')) fail(fmt::format("wanted {} hexadecimal digits", digits));
       value = value * 16 + static_cast<char32_t>(is_digit ? c - '0' : lower - 'a' + 10);
     }
-    if (value > CharSet::kLast || (value >= 0xD800 && value <= 0xDFFF)) fail("there is no such character");
+    if (value > CharSet::kMaxCodePoint || (value >= 0xD800 && value <= 0xDFFF)) fail("there is no such character");
     return value;
   }
   [[noreturn]] void fail(std::string_view problem) const {
@@ -70,39 +70,39 @@ class TextCursor {
 };
 
 /// `{n}`, `{n,}`, `{n,m}` behind the brace, up to the closing one.
-struct Counts {
-  uint32_t least = 0;
-  std::optional<uint32_t> most;
+struct RepeatRange {
+  uint32_t min = 0;
+  std::optional<uint32_t> max;
 };
-inline constexpr uint32_t kMostCount = 100'000;
+inline constexpr uint32_t kMaxRepetitions = 100'000;
 /// Quantifiers of one term, one behind the other, each of which nests the tree.
-inline constexpr uint32_t kMostQuantifiers = 16;
-[[nodiscard]] inline Counts take_counts(TextCursor& cursor) {
-  Counts counts;
-  const auto first = cursor.take_number(kMostCount);
-  counts.least = first.value_or(0);
+inline constexpr uint32_t kMaxQuantifiers = 16;
+[[nodiscard]] inline RepeatRange take_repeat_range(TextCursor& cursor) {
+  RepeatRange counts;
+  const auto first = cursor.take_number(kMaxRepetitions);
+  counts.min = first.value_or(0);
   if (cursor.take(",")) {
-    counts.most = cursor.take_number(kMostCount);
-    if (!first && !counts.most) cursor.fail("wanted a count");
+    counts.max = cursor.take_number(kMaxRepetitions);
+    if (!first && !counts.max) cursor.fail("wanted a count");
   } else {
     if (!first) cursor.fail("wanted a count");
-    counts.most = first;
+    counts.max = first;
   }
   if (!cursor.take("}")) cursor.fail("wanted '}' behind a count");
-  if (counts.most && *counts.most < counts.least) cursor.fail("the counts are the wrong way round");
+  if (counts.max && *counts.max < counts.min) cursor.fail("the counts are the wrong way round");
   return counts;
 }
 
 /// What stands behind a term, if it says how often that comes: `*`, `+`, `?`, or counts in braces.
-[[nodiscard]] inline std::optional<Counts> take_quantifier(TextCursor& cursor) {
-  if (cursor.take("*")) return Counts{0, std::nullopt};
-  if (cursor.take("+")) return Counts{1, std::nullopt};
-  if (cursor.take("?")) return Counts{0, 1};
+[[nodiscard]] inline std::optional<RepeatRange> take_quantifier(TextCursor& cursor) {
+  if (cursor.take("*")) return RepeatRange{0, std::nullopt};
+  if (cursor.take("+")) return RepeatRange{1, std::nullopt};
+  if (cursor.take("?")) return RepeatRange{0, 1};
   const bool has_counts =
       cursor.peek() == '{' && (cursor.peek(1) == ',' || (cursor.peek(1) >= '0' && cursor.peek(1) <= '9'));
   if (!has_counts) return std::nullopt;
   cursor.skip();
-  return take_counts(cursor);
+  return take_repeat_range(cursor);
 }
 
 }  // namespace millrace::grammar

@@ -9,7 +9,7 @@ Vocabulary::Vocabulary(std::span<const std::string> texts) : size_(static_cast<u
   for (const std::string& text : texts) {
     begin_.push_back(static_cast<uint32_t>(bytes_.size()));
     bytes_ += text;
-    longest_ = std::max(longest_, text.size());
+    max_token_bytes_ = std::max(max_token_bytes_, text.size());
   }
   begin_.push_back(static_cast<uint32_t>(bytes_.size()));
   for (TokenId token = 0; token < static_cast<TokenId>(size_); ++token) {

@@ -36,11 +36,11 @@ class Vocabulary {
   }
   /// A token's text that begins with the node's.
   [[nodiscard]] std::string_view first_text(size_t at) const { return text_of(tokens_[nodes_[at].first_token]); }
-  [[nodiscard]] size_t longest() const { return longest_; }
+  [[nodiscard]] size_t max_token_bytes() const { return max_token_bytes_; }
 
  private:
   uint32_t size_;
-  size_t longest_ = 0;
+  size_t max_token_bytes_ = 0;
   std::vector<Node> nodes_;      // and one behind the last
   std::vector<TokenId> tokens_;  // by text
   std::string bytes_;            // all texts

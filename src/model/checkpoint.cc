@@ -8,7 +8,7 @@ namespace millrace::model {
 namespace {
 
 constexpr size_t kLargestIndex = size_t{64} << 20;
-constexpr size_t kDeepestNesting = 16;
+constexpr size_t kMaxIndexNesting = 16;
 constexpr std::string_view kSingleName = "model.safetensors";
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
@@ -37,7 +37,7 @@ Result<void> Checkpoint::read_index(const std::filesystem::path& path) {
   const Result<std::string> text = read_file(path, kLargestIndex);
   if (!text) return text.error();
   simdjson::dom::parser parser;
-  const auto object = parse_object(parser, path.string(), *text, kDeepestNesting);
+  const auto object = parse_object(parser, path.string(), *text, kMaxIndexNesting);
   if (!object) return object.error();
   FieldReader fields(path.string(), *object);
   const auto weight_map = fields.object("weight_map");
@@ -49,7 +49,7 @@ Result<void> Checkpoint::read_index(const std::filesystem::path& path) {
     std::string_view file;
     if (member.value.get(file) != simdjson::SUCCESS || !plain_file_name(file))
       return make_error(ErrorCode::kData, "{}: tensor '{}' is in {}, wanted the name of a file in the same folder",
-                        path.string(), member.key, shown(member.value));
+                        path.string(), member.key, json_excerpt(member.value));
     if (!shard_of_.try_emplace(std::string(member.key), file).second)
       return make_error(ErrorCode::kData, "{}: tensor '{}' is listed twice", path.string(), member.key);
   }
@@ -75,8 +75,8 @@ Result<const SafetensorsFile*> Checkpoint::file_of(std::string_view name) const 
     return make_error(ErrorCode::kData, "{}: puts tensor '{}' into {}, but {}", (folder_ / kIndexName).string(), name,
                       listed->second, file.error().message);
   if (!(*file)->contains(name))
-    return make_error(ErrorCode::kData, "{}: puts tensor '{}' into {}, which lacks it",
-                      (folder_ / kIndexName).string(), name, listed->second);
+    return make_error(ErrorCode::kData, "{}: puts tensor '{}' into {}, which lacks it", (folder_ / kIndexName).string(),
+                      name, listed->second);
   return file;
 }
 
@@ -116,15 +116,15 @@ Result<std::span<const std::byte>> Checkpoint::find_bytes(std::string_view name,
 }
 
 Result<tensor::W8Matrix> Checkpoint::find_w8(std::string_view name, const tensor::Shape& wanted,
-                                             bool row_scales) const {
+                                             bool per_channel_scales) const {
   const auto values = find_bytes(name, "I8", wanted);
   if (!values) return values.error();
   tensor::W8Matrix matrix{.name = std::string(name), .rows = wanted[0], .cols = wanted[1], .values = values->data()};
-  if (row_scales) {
+  if (per_channel_scales) {
     const auto scales = find(scale_name(name), {wanted[0], 1});
     if (!scales) return scales.error();
     matrix.scales = scales->data;
-    matrix.row_scales = true;
+    matrix.per_channel_scales = true;
     matrix.scale_dtype = scales->dtype;
   } else {
     const auto scales = find_bytes(scale_name(name), "BF16", {wanted[0], tensor::w8_groups(wanted[1])});

@@ -33,7 +33,7 @@ class Checkpoint {
   [[nodiscard]] Result<StoredTensor> find_stored(std::string_view name) const;
   /// A matrix stored in 8 bits with its scales: one per row, or per group of a row. Errors as above.
   [[nodiscard]] Result<tensor::W8Matrix> find_w8(std::string_view name, const tensor::Shape& wanted,
-                                                 bool row_scales) const;
+                                                 bool per_channel_scales) const;
   /// As SafetensorsFile::release, of a tensor and, stored in 8 bits, of its scales.
   void release(std::string_view name) const;
   /// Listed in the index, or held by the single file.

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "model/field_reader.h"
-#include "model/file.h"
+#include "model/mapped_file.h"
 #include "model/moe_config.h"
 #include "model/rope_config.h"
 
@@ -19,8 +19,6 @@ constexpr int32_t kLargestLayerCount = 1024;
 constexpr int32_t kLargestHeadCount = 4096;
 constexpr int32_t kLargestHeadDim = 256;  // what the attention kernels hold
 constexpr int32_t kLargestPosition = 1 << 28;
-constexpr size_t kLargestFile = size_t{1} << 24;
-constexpr size_t kDeepestNesting = 32;
 
 enum class Family : uint8_t { kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kMixtral };
 
@@ -39,7 +37,7 @@ constexpr std::array kKnown{
 };
 
 std::optional<Family> read_architecture(FieldReader& fields, std::string& name) {
-  const std::vector<std::string> names = fields.texts("architectures");
+  const std::vector<std::string> names = fields.strings("architectures");
   std::string known;
   for (const KnownArchitecture& entry : kKnown) {
     if (!names.empty() && names.front() == entry.name) {
@@ -132,7 +130,7 @@ void refuse_unsupported(FieldReader& fields, Family family) {
   for (const std::string_view key : kOtherArithmetic) {
     const auto value = fields.find(key);
     if (value && !computes(family, key) && !changes_nothing(*value))
-      fields.fail_with("{} {} is not computed here, wanted a model without it", key, shown(*value));
+      fields.fail_with("{} {} is not computed here, wanted a model without it", key, json_excerpt(*value));
   }
   const std::string activation = fields.text_or("hidden_act", "silu");
   if (activation != "silu") fields.fail_with("hidden_act '{}' is not supported, wanted 'silu'", activation);
@@ -159,7 +157,7 @@ void read_experts(FieldReader& fields, Family family, ModelConfig& config) {
 /// The window of the layers that slide, 0 where none may.
 int32_t read_window(FieldReader& fields, Family family) {
   // The families' default, which Mistral 7B v0.1 leaves out; an explicit null is a later Mistral without a window.
-  const int32_t fallback = fields.names("sliding_window") || family == Family::kMixtral ? 0 : 4096;
+  const int32_t fallback = fields.has_key("sliding_window") || family == Family::kMixtral ? 0 : 4096;
   const int32_t window = fields.integer_or("sliding_window", fallback, 1, kLargestPosition);
   const bool always = family == Family::kMistral || family == Family::kMixtral;
   const bool used = always || fields.flag_or("use_sliding_window", false);
@@ -167,7 +165,7 @@ int32_t read_window(FieldReader& fields, Family family) {
 }
 
 void read_layer_types(FieldReader& fields, int32_t window, ModelConfig& config) {
-  const std::vector<std::string> types = fields.texts("layer_types");
+  const std::vector<std::string> types = fields.strings("layer_types");
   if (types.size() != static_cast<size_t>(config.layer_count)) {
     fields.fail_with("layer_types names {} layers, num_hidden_layers {}", types.size(), config.layer_count);
     return;
@@ -175,8 +173,8 @@ void read_layer_types(FieldReader& fields, int32_t window, ModelConfig& config) 
   for (size_t layer = 0; layer < types.size(); ++layer) {
     if (types[layer] == "full_attention") continue;
     if (types[layer] != "sliding_attention")
-      fields.fail_with("layer_types names '{}' for layer {}, wanted full_attention or sliding_attention",
-                       types[layer], layer);
+      fields.fail_with("layer_types names '{}' for layer {}, wanted full_attention or sliding_attention", types[layer],
+                       layer);
     else if (window == 0)
       fields.fail_with("layer_types names sliding_attention for layer {}, but no sliding_window is in use", layer);
     config.sliding_windows[layer] = window;
@@ -202,13 +200,13 @@ void read_dual_chunks(FieldReader& fields, ModelConfig& config) {
   constexpr const char* kKey = "dual_chunk_attention_config";
   const auto object = fields.object(kKey);
   if (!object) return;
-  FieldReader chunks(fields.place() + ": " + kKey, *object);
+  FieldReader chunks(fields.source() + ": " + kKey, *object);
   const auto trained = chunks.optional_integer("original_max_position_embeddings", 1, kLargestPosition);
   const int32_t chunk = chunks.integer_or("chunk_size", config.max_position, 1, kLargestPosition);
   const int32_t local = chunks.integer_or("local_size", 0, 0, kLargestPosition);
   if (!trained && local >= chunk) chunks.fail_with("local_size {} is not below chunk_size {}", local, chunk);
-  config.largest_plain_context = trained.value_or(chunk - local);
-  fields.adopt(chunks);
+  config.max_plain_attention_context = trained.value_or(chunk - local);
+  fields.take_error_of(chunks);
 }
 
 void read_dtype(FieldReader& fields, ModelConfig& config) {
@@ -225,21 +223,21 @@ void read_dtype(FieldReader& fields, ModelConfig& config) {
 int32_t ModelConfig::context_length() const {
   const double stretched = rope.kind == RopeKind::kYarn ? rope.factor * rope.original_max_position : 0.0;
   const int32_t reached = std::max(max_position, static_cast<int32_t>(std::min<double>(stretched, kLargestPosition)));
-  return std::min(reached, largest_plain_context);
+  return std::min(reached, max_plain_attention_context);
 }
 
-Result<ModelConfig> parse_config(std::string_view json, std::string_view place) {
+Result<ModelConfig> parse_config(std::string_view json, std::string_view source) {
   simdjson::dom::parser parser;
-  const Result<simdjson::dom::object> object = parse_object(parser, place, json, kDeepestNesting);
+  const Result<simdjson::dom::object> object = parse_object(parser, source, json, kMaxConfigNesting);
   if (!object) return object.error();
-  RETURN_IF_ERROR(refuse_repeated_keys(place, *object));
-  FieldReader fields(std::string(place), *object);
+  RETURN_IF_ERROR(reject_duplicate_keys(source, *object));
+  FieldReader fields(std::string(source), *object);
   ModelConfig config;
   const std::optional<Family> family = read_architecture(fields, config.architecture);
   if (!family) return *fields.error();
   const StoredQuantization stored = read_quantization(fields);
   config.quantization = stored.quantization;
-  config.keeps_unquantized = stored.is_partial;
+  config.keeps_unquantized_projections = stored.has_unquantized_projections;
   refuse_unsupported(fields, *family);
   read_dimensions(fields, *family, config);
   read_biases(fields, *family, config);
@@ -258,7 +256,7 @@ Result<ModelConfig> parse_config(std::string_view json, std::string_view place) 
 
 Result<ModelConfig> read_config(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "config.json";
-  const Result<std::string> text = read_file(path, kLargestFile);
+  const Result<std::string> text = read_file(path, kMaxConfigBytes);
   if (!text) return text.error();
   return parse_config(*text, path.string());
 }

@@ -6,17 +6,17 @@
 namespace millrace::model {
 namespace {
 
-Result<void> refuse_repeated_below(std::string_view place, simdjson::dom::element element) {
-  if (element.is_object()) return refuse_repeated_keys(place, element.get_object().value_unsafe());
+Result<void> reject_duplicate_keys_below(std::string_view source, simdjson::dom::element element) {
+  if (element.is_object()) return reject_duplicate_keys(source, element.get_object().value_unsafe());
   if (!element.is_array()) return {};
   for (const simdjson::dom::element item : element.get_array().value_unsafe())
-    RETURN_IF_ERROR(refuse_repeated_below(place, item));
+    RETURN_IF_ERROR(reject_duplicate_keys_below(source, item));
   return {};
 }
 
 }  // namespace
 
-std::string shown(simdjson::dom::element element) {
+std::string json_excerpt(simdjson::dom::element element) {
   constexpr size_t kLongest = 60;
   std::string text = simdjson::minify(element);
   if (text.size() > kLongest) {
@@ -28,26 +28,26 @@ std::string shown(simdjson::dom::element element) {
   return text;
 }
 
-Result<simdjson::dom::object> parse_object(simdjson::dom::parser& parser, std::string_view place,
+Result<simdjson::dom::object> parse_object(simdjson::dom::parser& parser, std::string_view source,
                                            std::string_view json, size_t max_depth) {
-  if (json.empty()) return make_error(ErrorCode::kData, "{}: is empty, wanted a JSON object", place);
+  if (json.empty()) return make_error(ErrorCode::kData, "{}: is empty, wanted a JSON object", source);
   if (const auto error = parser.allocate(json.size(), max_depth))
-    return make_error(ErrorCode::kData, "{}: {}", place, simdjson::error_message(error));
+    return make_error(ErrorCode::kData, "{}: {}", source, simdjson::error_message(error));
   simdjson::dom::element root;
   if (const auto error = parser.parse(json.data(), json.size()).get(root))
-    return make_error(ErrorCode::kData, "{}: is not valid JSON: {}", place, simdjson::error_message(error));
+    return make_error(ErrorCode::kData, "{}: is not valid JSON: {}", source, simdjson::error_message(error));
   simdjson::dom::object object;
   if (root.get(object) != simdjson::SUCCESS)
-    return make_error(ErrorCode::kData, "{}: is {}, wanted a JSON object", place, shown(root));
+    return make_error(ErrorCode::kData, "{}: is {}, wanted a JSON object", source, json_excerpt(root));
   return object;
 }
 
-Result<void> refuse_repeated_keys(std::string_view place, simdjson::dom::object object) {
+Result<void> reject_duplicate_keys(std::string_view source, simdjson::dom::object object) {
   std::unordered_set<std::string_view> keys;
   for (const auto member : object) {
     if (!keys.insert(member.key).second)
-      return make_error(ErrorCode::kData, "{}: {} is given twice", place, member.key);
-    RETURN_IF_ERROR(refuse_repeated_below(fmt::format("{}: {}", place, member.key), member.value));
+      return make_error(ErrorCode::kData, "{}: {} is given twice", source, member.key);
+    RETURN_IF_ERROR(reject_duplicate_keys_below(fmt::format("{}: {}", source, member.key), member.value));
   }
   return {};
 }
@@ -58,16 +58,20 @@ std::optional<simdjson::dom::element> FieldReader::find(std::string_view key) co
   return element;
 }
 
-bool FieldReader::has(std::string_view key) const { return find(key).has_value(); }
+bool FieldReader::has(std::string_view key) const {
+  return find(key).has_value();
+}
 
-bool FieldReader::names(std::string_view key) const { return object_.at_key(key).error() == simdjson::SUCCESS; }
+bool FieldReader::has_key(std::string_view key) const {
+  return object_.at_key(key).error() == simdjson::SUCCESS;
+}
 
 void FieldReader::fail(std::string message) {
-  if (!error_) error_ = Error{ErrorCode::kData, place_ + ": " + std::move(message)};
+  if (!error_) error_ = Error{ErrorCode::kData, source_ + ": " + std::move(message)};
 }
 
 void FieldReader::fail_found(std::string_view key, simdjson::dom::element found, std::string_view wanted) {
-  fail_with("{} is {}, wanted {}", key, shown(found), wanted);
+  fail_with("{} is {}, wanted {}", key, json_excerpt(found), wanted);
 }
 
 std::optional<int32_t> FieldReader::optional_integer(std::string_view key, int32_t low, int32_t high) {
@@ -157,7 +161,7 @@ std::vector<TokenId> FieldReader::token_ids(std::string_view key) {
   return ids;
 }
 
-std::vector<std::string> FieldReader::texts(std::string_view key) {
+std::vector<std::string> FieldReader::strings(std::string_view key) {
   const auto element = find(key);
   std::vector<std::string> items;
   if (!element) return items;

@@ -13,18 +13,22 @@
 
 namespace millrace::model {
 
+/// Bounds of config.json, generation_config.json and their like.
+inline constexpr size_t kMaxConfigBytes = size_t{1} << 24;
+inline constexpr size_t kMaxConfigNesting = 32;
+
 /// Typed reads of the fields of one JSON object. The first fault is kept and every later read still returns a value
 /// within its range, so that a parser reads straight down and asks `error()` once at the end. A field that is null
 /// counts as absent.
 class FieldReader {
  public:
-  /// `place` leads every message ("config.json", "config.json: rope_scaling"). `object` must outlive the reader.
-  FieldReader(std::string place, simdjson::dom::object object) : place_(std::move(place)), object_(object) {}
+  /// `source` leads every message ("config.json", "config.json: rope_scaling"). `object` must outlive the reader.
+  FieldReader(std::string source, simdjson::dom::object object) : source_(std::move(source)), object_(object) {}
 
   [[nodiscard]] bool has(std::string_view key) const;
   [[nodiscard]] std::optional<simdjson::dom::element> find(std::string_view key) const;
   /// Present, even when null.
-  [[nodiscard]] bool names(std::string_view key) const;
+  [[nodiscard]] bool has_key(std::string_view key) const;
   int32_t integer(std::string_view key, int32_t low, int32_t high);
   int32_t integer_or(std::string_view key, int32_t fallback, int32_t low, int32_t high);
   std::optional<int32_t> optional_integer(std::string_view key, int32_t low, int32_t high);
@@ -36,41 +40,41 @@ class FieldReader {
   std::string text_or(std::string_view key, std::string_view fallback);
   /// One id or a list of ids, none negative; empty when absent.
   std::vector<TokenId> token_ids(std::string_view key);
-  std::vector<std::string> texts(std::string_view key);
+  std::vector<std::string> strings(std::string_view key);
   /// A list; empty when absent.
   std::vector<int32_t> integers(std::string_view key, int32_t low, int32_t high);
   /// Absent, or not an object (which is a fault): nothing.
   std::optional<simdjson::dom::object> object(std::string_view key);
 
-  /// Records a fault of the caller's finding; `message` follows the place.
+  /// Records a fault of the caller's finding; `message` follows the source.
   void fail(std::string message);
   template <class... Args>
   void fail_with(fmt::format_string<Args...> format, Args&&... args) {
     fail(fmt::format(format, std::forward<Args>(args)...));
   }
   /// Takes over the fault of a reader of a nested object.
-  void adopt(const FieldReader& nested) {
+  void take_error_of(const FieldReader& nested) {
     if (!error_) error_ = nested.error_;
   }
   [[nodiscard]] const std::optional<Error>& error() const { return error_; }
-  [[nodiscard]] const std::string& place() const { return place_; }
+  [[nodiscard]] const std::string& source() const { return source_; }
 
  private:
   void fail_found(std::string_view key, simdjson::dom::element found, std::string_view wanted);
 
-  std::string place_;
+  std::string source_;
   simdjson::dom::object object_;
   std::optional<Error> error_;
 };
 
 /// An element as JSON text for a message, cut after 60 bytes.
-[[nodiscard]] std::string shown(simdjson::dom::element element);
+[[nodiscard]] std::string json_excerpt(simdjson::dom::element element);
 
 /// Parses `json` as one object. Nesting is bounded by `max_depth`. The object lives as long as `parser` is not reused.
-[[nodiscard]] Result<simdjson::dom::object> parse_object(simdjson::dom::parser& parser, std::string_view place,
+[[nodiscard]] Result<simdjson::dom::object> parse_object(simdjson::dom::parser& parser, std::string_view source,
                                                          std::string_view json, size_t max_depth);
 
 /// A key that one of its objects holds twice, at any depth, is kData: which of the two counts differs by parser.
-[[nodiscard]] Result<void> refuse_repeated_keys(std::string_view place, simdjson::dom::object object);
+[[nodiscard]] Result<void> reject_duplicate_keys(std::string_view source, simdjson::dom::object object);
 
 }  // namespace millrace::model

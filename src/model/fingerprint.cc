@@ -41,7 +41,9 @@ class Hash {
   uint64_t low_ = 0x13198A2E03707344u;
 };
 
-void add_integer(Hash& hash, int64_t value) { hash.add(static_cast<uint64_t>(value)); }
+void add_integer(Hash& hash, int64_t value) {
+  hash.add(static_cast<uint64_t>(value));
+}
 
 void add_rope(Hash& hash, const RopeConfig& rope, int32_t head_dim) {
   const RotaryFrequencies frequencies = rotary_frequencies(rope, head_dim);
@@ -55,7 +57,7 @@ void add_experts(Hash& hash, const ModelConfig& config) {
   if (moe.expert_count == 0) return;
   hash.add(std::string_view("experts"));
   for (const int32_t size : {moe.expert_count, moe.experts_per_token, moe.intermediate_size}) add_integer(hash, size);
-  add_integer(hash, moe.renormalised);
+  add_integer(hash, moe.renormalize);
   for (const bool sparse : config.sparse_layers) add_integer(hash, sparse);
 }
 
@@ -68,7 +70,7 @@ void add_config(Hash& hash, const ModelConfig& config) {
   for (const bool flag : {config.tied_embeddings, config.qkv_bias, config.output_bias, config.qk_norm})
     add_integer(hash, flag);
   if (config.quantization != Quantization::kNone) hash.add(to_string(config.quantization));
-  if (config.keeps_unquantized) hash.add(std::string_view("some as stored"));
+  if (config.keeps_unquantized_projections) hash.add(std::string_view("some as stored"));
   for (const int32_t window : config.sliding_windows) add_integer(hash, window);
   hash.add(double{config.norm_epsilon});
   add_rope(hash, config.rope, config.head_dim);
@@ -86,7 +88,7 @@ Fingerprint fingerprint_of(const tensor::HostTensor& tensor) {
 Fingerprint fingerprint_of(const tensor::W8Matrix& matrix) {
   Hash hash;
   hash.add(std::string_view("w8"));
-  if (matrix.row_scales) {
+  if (matrix.per_channel_scales) {
     hash.add(std::string_view("row scales"));
     add_integer(hash, static_cast<int64_t>(matrix.scale_dtype));
   }
@@ -99,7 +101,9 @@ Fingerprint fingerprint_of(const tensor::W8Matrix& matrix) {
 
 }  // namespace
 
-std::string Fingerprint::to_string() const { return fmt::format("{:016x}{:016x}", high, low); }
+std::string Fingerprint::to_string() const {
+  return fmt::format("{:016x}{:016x}", high, low);
+}
 
 Fingerprint fingerprint(const ModelConfig& config) {
   Hash hash;

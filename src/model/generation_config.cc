@@ -6,13 +6,11 @@
 #include <array>
 
 #include "model/field_reader.h"
-#include "model/file.h"
+#include "model/mapped_file.h"
 
 namespace millrace::model {
 namespace {
 
-constexpr size_t kLargestFile = size_t{1} << 24;
-constexpr size_t kDeepestNesting = 32;
 constexpr double kSmallestPositive = 1e-6;
 
 std::optional<float> to_float(std::optional<double> value) {
@@ -28,13 +26,13 @@ void replace(std::optional<T>& value, const std::optional<T>& by) {
 constexpr std::array<std::string_view, 6> kFields = {"eos_token_id", "temperature", "top_p",
                                                      "min_p",        "top_k",       "repetition_penalty"};
 
-Result<void> refuse_unknown(std::string_view json, std::string_view place) {
+Result<void> reject_unknown_fields(std::string_view json, std::string_view source) {
   simdjson::dom::parser parser;
-  const Result<simdjson::dom::object> object = parse_object(parser, place, json, kDeepestNesting);
+  const Result<simdjson::dom::object> object = parse_object(parser, source, json, kMaxConfigNesting);
   if (!object) return object.error();
   for (const auto member : *object) {
     if (std::ranges::find(kFields, member.key) != kFields.end()) continue;
-    return make_error(ErrorCode::kInvalidArgument, "{}: '{}' is not known, wanted {}", place, member.key,
+    return make_error(ErrorCode::kInvalidArgument, "{}: '{}' is not known, wanted {}", source, member.key,
                       fmt::join(kFields, ", "));
   }
   return {};
@@ -42,12 +40,12 @@ Result<void> refuse_unknown(std::string_view json, std::string_view place) {
 
 }  // namespace
 
-Result<GenerationConfig> parse_generation_config(std::string_view json, std::string_view place) {
+Result<GenerationConfig> parse_generation_config(std::string_view json, std::string_view source) {
   simdjson::dom::parser parser;
-  const Result<simdjson::dom::object> object = parse_object(parser, place, json, kDeepestNesting);
+  const Result<simdjson::dom::object> object = parse_object(parser, source, json, kMaxConfigNesting);
   if (!object) return object.error();
-  RETURN_IF_ERROR(refuse_repeated_keys(place, *object));
-  FieldReader fields(std::string(place), *object);
+  RETURN_IF_ERROR(reject_duplicate_keys(source, *object));
+  FieldReader fields(std::string(source), *object);
   GenerationConfig config;
   config.eos_token_ids = fields.token_ids("eos_token_id");
   config.temperature = to_float(fields.optional_number("temperature", 0.0, 100.0));
@@ -61,10 +59,10 @@ Result<GenerationConfig> parse_generation_config(std::string_view json, std::str
   return config;
 }
 
-Result<void> override_generation_config(GenerationConfig& config, std::string_view json, std::string_view place) {
-  Result<GenerationConfig> given = parse_generation_config(json, place);
+Result<void> override_generation_config(GenerationConfig& config, std::string_view json, std::string_view source) {
+  Result<GenerationConfig> given = parse_generation_config(json, source);
   if (!given) return make_error(ErrorCode::kInvalidArgument, "{}", given.error().message);
-  RETURN_IF_ERROR(refuse_unknown(json, place));
+  RETURN_IF_ERROR(reject_unknown_fields(json, source));
   if (!given->eos_token_ids.empty()) config.eos_token_ids = std::move(given->eos_token_ids);
   replace(config.temperature, given->temperature);
   replace(config.top_p, given->top_p);
@@ -76,7 +74,7 @@ Result<void> override_generation_config(GenerationConfig& config, std::string_vi
 
 Result<GenerationConfig> read_generation_config(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "generation_config.json";
-  const Result<std::string> text = read_file(path, kLargestFile);
+  const Result<std::string> text = read_file(path, kMaxConfigBytes);
   if (text) return parse_generation_config(*text, path.string());
   if (text.error().code == ErrorCode::kNotFound) return GenerationConfig{};
   return text.error();

@@ -17,17 +17,17 @@ struct GenerationConfig {
   std::optional<float> temperature;
   std::optional<float> top_p;
   std::optional<float> min_p;
-  std::optional<int32_t> top_k;        ///< 0: off
+  std::optional<int32_t> top_k;  ///< 0: off
   std::optional<float> repetition_penalty;
 };
 
-/// Errors are kData and begin with `place`.
+/// Errors are kData and begin with `source`.
 [[nodiscard]] Result<GenerationConfig> parse_generation_config(std::string_view json,
-                                                               std::string_view place = "generation_config.json");
+                                                               std::string_view source = "generation_config.json");
 /// Replaces what `json` names: only fields that are read of such a file. Errors are kInvalidArgument and begin with
-/// `place`.
+/// `source`.
 [[nodiscard]] Result<void> override_generation_config(GenerationConfig& config, std::string_view json,
-                                                      std::string_view place);
+                                                      std::string_view source);
 /// Reads `folder`/generation_config.json; an absent file gives an empty config.
 [[nodiscard]] Result<GenerationConfig> read_generation_config(const std::filesystem::path& folder);
 

@@ -45,8 +45,8 @@ Result<std::vector<LayerRange>> parse_partition(std::string_view text, int32_t l
       return make_error(ErrorCode::kInvalidArgument, "layer partition '{}': '{}' is not a number from 1 to {}", text,
                         part, layer_count);
     if (ranges.size() == static_cast<size_t>(stage_count))
-      return make_error(ErrorCode::kInvalidArgument, "layer partition '{}' has more than {} parts, one per stage",
-                        text, stage_count);
+      return make_error(ErrorCode::kInvalidArgument, "layer partition '{}' has more than {} parts, one per stage", text,
+                        stage_count);
     ranges.push_back({begin, begin + size});
     begin += size;
     at = comma + 1;

@@ -28,7 +28,7 @@ void read_qwen3_moe(FieldReader& fields, ModelConfig& config) {
     fields.fail_with("num_experts {} and num_local_experts {} differ", moe.expert_count, other);
   read_experts_per_token(fields, count_key, moe);
   moe.intermediate_size = fields.integer("moe_intermediate_size", 1, kLargestIntermediate);
-  moe.renormalised = fields.flag_or("norm_topk_prob", false);
+  moe.renormalize = fields.flag_or("norm_topk_prob", false);
   const int32_t step = fields.integer_or("decoder_sparse_step", 1, 1, kLargestLayerCount);
   const std::vector<int32_t> dense = fields.integers("mlp_only_layers", 0, kLargestLayerCount);
   for (int32_t layer = 0; layer < config.layer_count; ++layer)
@@ -40,8 +40,8 @@ void read_mixtral(FieldReader& fields, ModelConfig& config) {
   moe.expert_count = fields.integer("num_local_experts", 1, kLargestExpertCount);
   read_experts_per_token(fields, "num_local_experts", moe);
   moe.intermediate_size = config.intermediate_size;
-  moe.renormalised = true;
-  moe.names = ExpertNames::kBlockSparseMoe;
+  moe.renormalize = true;
+  moe.names = ExpertNaming::kBlockSparseMoe;
   config.sparse_layers.assign(static_cast<size_t>(config.layer_count), true);
 }
 

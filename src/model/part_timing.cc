@@ -32,7 +32,9 @@ LayerKind kind_of(const ModelConfig& config, int32_t layer) {
   return {config.sliding_windows[static_cast<size_t>(layer)], config.is_sparse(layer)};
 }
 
-int32_t pages_for(int32_t tokens) { return (tokens + kPageSize - 1) / kPageSize; }
+int32_t pages_for(int32_t tokens) {
+  return (tokens + kPageSize - 1) / kPageSize;
+}
 
 /// `sequences` sequences of `rows` new tokens each after `prefix` others, with pages of their own.
 class Batch {
@@ -151,7 +153,7 @@ class PartTimer {
   const std::function<void()>& between_;
   std::unique_ptr<StageModel> ends_;  // embedding and head, no layers
   std::vector<TimedLayer> layers_;
-  tensor::Buffer hidden_;             // [limits.max_batch_tokens, hidden]
+  tensor::Buffer hidden_;  // [limits.max_batch_tokens, hidden]
 };
 
 }  // namespace

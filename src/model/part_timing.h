@@ -13,7 +13,7 @@ namespace millrace::model {
 struct ReferenceLoad {
   int32_t prompt_tokens = 256;  ///< computed as one chunk; also the context while decoding
   int32_t output_tokens = 128;
-  int32_t decode_rows = 16;     ///< sequences that share a decode step
+  int32_t decode_rows = 16;  ///< sequences that share a decode step
 };
 
 /// Seconds that each part of the model takes on `backend` per request of `load`. Loads the embedding, the head and, for

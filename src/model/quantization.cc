@@ -32,7 +32,7 @@ Quantization read_own(FieldReader& fields) {
 void check_scheme(FieldReader& group, std::string_view key, std::string_view strategy, bool dynamic) {
   const auto object = group.object(key);
   if (!object) return group.fail_with("{} is missing, wanted int 8, {}", key, strategy);
-  FieldReader scheme(group.place() + ": " + std::string(key), *object);
+  FieldReader scheme(group.source() + ": " + std::string(key), *object);
   const int32_t bits = scheme.integer("num_bits", 1, 64);
   const std::string type = scheme.text_or("type", "int");
   const std::string found = scheme.text_or("strategy", "tensor");
@@ -42,7 +42,7 @@ void check_scheme(FieldReader& group, std::string_view key, std::string_view str
   if (found != strategy) scheme.fail_with("strategy '{}', wanted '{}'", found, strategy);
   if (!symmetric) scheme.fail("symmetric false, wanted true");
   if (is_dynamic != dynamic) scheme.fail_with("dynamic {}, wanted {}", is_dynamic, dynamic);
-  group.adopt(scheme);
+  group.take_error_of(scheme);
 }
 
 /// Of compressed-tensors: weights by channel, inputs by token, of all linear layers but those that are to be ignored.
@@ -50,7 +50,7 @@ StoredQuantization read_compressed_tensors(FieldReader& own) {
   const std::string format = own.text_or("format", kCompressedFormat);
   if (format != kCompressedFormat) own.fail_with("format '{}', wanted '{}'", format, kCompressedFormat);
   if (own.has("kv_cache_scheme")) own.fail("a kv_cache_scheme is not supported, wanted none");
-  const bool is_partial = !own.texts("ignore").empty();
+  const bool has_unquantized_projections = !own.strings("ignore").empty();
   const auto groups = own.object("config_groups");
   if (own.error()) return {};
   if (!groups || groups->size() != 1) {
@@ -58,17 +58,17 @@ StoredQuantization read_compressed_tensors(FieldReader& own) {
     return {};
   }
   const auto [name, value] = *groups->begin();
-  FieldReader all(own.place() + ": config_groups", *groups);
+  FieldReader all(own.source() + ": config_groups", *groups);
   if (const auto object = all.object(name)) {
-    FieldReader group(all.place() + ": " + std::string(name), *object);
-    const std::vector<std::string> targets = group.texts("targets");
+    FieldReader group(all.source() + ": " + std::string(name), *object);
+    const std::vector<std::string> targets = group.strings("targets");
     if (targets.size() != 1 || targets.front() != kLinear) group.fail_with("targets others than [\"{}\"]", kLinear);
     check_scheme(group, "weights", "channel", false);
     check_scheme(group, "input_activations", "token", true);
-    all.adopt(group);
+    all.take_error_of(group);
   }
-  own.adopt(all);
-  return {Quantization::kW8A8Int8, is_partial};
+  own.take_error_of(all);
+  return {Quantization::kW8A8Int8, has_unquantized_projections};
 }
 
 void add_scheme(JsonWriter& json, std::string_view key, std::string_view strategy, bool dynamic) {
@@ -108,17 +108,17 @@ Result<Quantization> parse_quantization(std::string_view name) {
   return make_error(ErrorCode::kInvalidArgument, "quantization '{}' is not one of {}", name, kQuantizationNames);
 }
 
-tensor::W8Scaling scaling_of(Quantization quantization) {
+tensor::W8Scaling w8_scaling_of(Quantization quantization) {
   switch (quantization) {
-    case Quantization::kMxInt8: return tensor::W8Scaling::kPowerOfTwo;
-    case Quantization::kW8A8Int8: return tensor::W8Scaling::kRow;
-    default: return tensor::W8Scaling::kLargest;
+    case Quantization::kMxInt8: return tensor::W8Scaling::kPerGroupPowerOfTwo;
+    case Quantization::kW8A8Int8: return tensor::W8Scaling::kPerChannel;
+    default: return tensor::W8Scaling::kPerGroup;
   }
 }
 
-tensor::W8Inputs inputs_of(Quantization quantization) {
+tensor::W8Activations activations_of(Quantization quantization) {
   const bool rounds = quantization == Quantization::kW8A8 || quantization == Quantization::kW8A8Int8;
-  return rounds ? tensor::W8Inputs::kInt8 : tensor::W8Inputs::kExact;
+  return rounds ? tensor::W8Activations::kInt8 : tensor::W8Activations::kUnquantized;
 }
 
 bool is_storable(Quantization quantization) {
@@ -126,10 +126,10 @@ bool is_storable(Quantization quantization) {
 }
 
 StoredQuantization read_quantization(FieldReader& fields) {
-  const std::string_view key = fields.has(kQuantizationKey) ? kQuantizationKey : kOldQuantizationKey;
+  const std::string_view key = fields.has(kQuantizationKey) ? kQuantizationKey : kLegacyQuantizationKey;
   const auto object = fields.object(key);
   if (!object) return {};
-  FieldReader own(fields.place() + ": " + std::string(key), *object);
+  FieldReader own(fields.source() + ": " + std::string(key), *object);
   const std::string method = own.text_or("quant_method", "unknown");
   if (method != kMethod && method != kCompressedTensors) {
     fields.fail_with("{} (quant_method '{}') is not supported, wanted '{}', '{}' or weights in F32, BF16 or F16", key,
@@ -138,7 +138,7 @@ StoredQuantization read_quantization(FieldReader& fields) {
   }
   const StoredQuantization stored =
       method == kMethod ? StoredQuantization{.quantization = read_own(own)} : read_compressed_tensors(own);
-  fields.adopt(own);
+  fields.take_error_of(own);
   return stored;
 }
 
@@ -157,9 +157,9 @@ std::string quantization_config_json(Quantization quantization, std::span<const 
   return text;
 }
 
-Result<Quantization> choose_quantization(Quantization stored, Quantization wanted) {
+Result<Quantization> resolve_quantization(Quantization stored, Quantization wanted) {
   if (wanted == Quantization::kNone) return stored;
-  if (stored != Quantization::kNone && scaling_of(stored) != scaling_of(wanted)) {
+  if (stored != Quantization::kNone && w8_scaling_of(stored) != w8_scaling_of(wanted)) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--quantization {}: the model's weights are stored as {}, whose scales are other ones",
                       to_string(wanted), to_string(stored));

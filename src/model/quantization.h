@@ -20,7 +20,7 @@ enum class Quantization : uint8_t { kNone, kW8, kW8A8, kMxInt8, kW8A8Int8 };
 
 /// Where config.json says it; the older name is read where the newer one is missing.
 inline constexpr std::string_view kQuantizationKey = "quantization_config";
-inline constexpr std::string_view kOldQuantizationKey = "compression_config";
+inline constexpr std::string_view kLegacyQuantizationKey = "compression_config";
 
 inline constexpr std::string_view kQuantizationNames = "none, w8, w8a8, w8a8_int8, mxint8";
 
@@ -29,16 +29,16 @@ inline constexpr std::string_view kQuantizationNames = "none, w8, w8a8, w8a8_int
 [[nodiscard]] Result<Quantization> parse_quantization(std::string_view name);
 
 /// How weights that are rounded for it get their scales.
-[[nodiscard]] tensor::W8Scaling scaling_of(Quantization quantization);
+[[nodiscard]] tensor::W8Scaling w8_scaling_of(Quantization quantization);
 /// Whether its products round their inputs.
-[[nodiscard]] tensor::W8Inputs inputs_of(Quantization quantization);
+[[nodiscard]] tensor::W8Activations activations_of(Quantization quantization);
 /// Whether weights are stored so: the others are ways to multiply what is stored as one of these.
 [[nodiscard]] bool is_storable(Quantization quantization);
 
 /// What a config.json says of its weights.
 struct StoredQuantization {
   Quantization quantization = Quantization::kNone;  ///< storable, or kNone
-  bool is_partial = false;                          ///< some projections were left out on purpose
+  bool has_unquantized_projections = false;         ///< some projections were left out on purpose
 };
 /// kNone without quantization_config; a form that is not served is a fault that names it.
 [[nodiscard]] StoredQuantization read_quantization(FieldReader& fields);
@@ -48,7 +48,7 @@ struct StoredQuantization {
                                                    std::span<const std::string> ignored = {});
 /// What a model is served with that is stored as `stored`. Errors: kInvalidArgument where other scales are wanted than
 /// those that its weights have.
-[[nodiscard]] Result<Quantization> choose_quantization(Quantization stored, Quantization wanted);
+[[nodiscard]] Result<Quantization> resolve_quantization(Quantization stored, Quantization wanted);
 /// The scales of a projection by its name.
 [[nodiscard]] std::string scale_name(std::string_view tensor_name);
 

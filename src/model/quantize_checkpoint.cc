@@ -13,7 +13,7 @@
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/field_reader.h"
-#include "model/file.h"
+#include "model/mapped_file.h"
 #include "model/tensor_list.h"
 
 namespace millrace::model {
@@ -25,7 +25,6 @@ constexpr std::string_view kWeightsName = "model.safetensors";
 constexpr std::string_view kConfigName = "config.json";
 constexpr std::string_view kTiedKey = "tie_word_embeddings";
 constexpr size_t kLargestConfig = size_t{1} << 24;
-constexpr size_t kDeepestNesting = 32;
 constexpr size_t kHeaderAlignment = 8;
 
 /// A tensor of the model, and whether it becomes one of 8 bits.
@@ -72,7 +71,7 @@ Result<std::vector<Source>> find_sources(const Checkpoint& checkpoint, const Mod
     if (!tensor) return tensor.error();
     sources.push_back({std::move(*tensor), spec.projection && !stays(spec, quantization)});
   }
-  RETURN_IF_ERROR(refuse_unknown_tensors(checkpoint, config, whole));
+  RETURN_IF_ERROR(reject_unknown_tensors(checkpoint, config, whole));
   return sources;
 }
 
@@ -105,12 +104,12 @@ class Header {
 };
 
 Header describe(const std::vector<Source>& sources, Quantization quantization) {
-  const bool row_scales = scaling_of(quantization) == tensor::W8Scaling::kRow;
+  const bool per_channel_scales = w8_scaling_of(quantization) == tensor::W8Scaling::kPerChannel;
   Header header;
   for (const auto& [tensor, projection] : sources) {
     const tensor::Shape& shape = tensor.shape;
     if (projection) {
-      const int64_t groups = row_scales ? 1 : tensor::w8_groups(shape[1]);
+      const int64_t groups = per_channel_scales ? 1 : tensor::w8_groups(shape[1]);
       header.add(tensor.name, "I8", {shape[0], shape[1]}, static_cast<size_t>(shape.elements()));
       header.add(scale_name(tensor.name), "BF16", {shape[0], groups}, static_cast<size_t>(shape[0] * groups * 2));
     } else {
@@ -131,7 +130,7 @@ Result<void> write_weights(const std::vector<Source>& sources, Quantization quan
   write(header.data(), header.size());
   for (const auto& [tensor, projection] : sources) {
     if (projection) {
-      const tensor::W8Storage small = tensor::quantize_w8(tensor, scaling_of(quantization));
+      const tensor::W8Storage small = tensor::quantize_w8(tensor, w8_scaling_of(quantization));
       write(small.values.data(), small.values.size());
       write(small.scales.data(), small.scales.size() * sizeof(tensor::BFloat16));
     } else {
@@ -169,7 +168,7 @@ Result<void> write_config(const fs::path& folder, const ModelConfig& config, Qua
   const auto source = read_file(path, kLargestConfig);
   if (!source) return source.error();
   simdjson::dom::parser parser;
-  const auto object = parse_object(parser, path.string(), *source, kDeepestNesting);
+  const auto object = parse_object(parser, path.string(), *source, kMaxConfigNesting);
   if (!object) return object.error();
   std::string text = "{\n";
   const auto add = [&text](std::string_view key, std::string_view value) {
@@ -178,7 +177,7 @@ Result<void> write_config(const fs::path& folder, const ModelConfig& config, Qua
     text.append(": ").append(value);
   };
   for (const auto member : *object) {
-    if (member.key == kTiedKey || member.key == kQuantizationKey || member.key == kOldQuantizationKey) continue;
+    if (member.key == kTiedKey || member.key == kQuantizationKey || member.key == kLegacyQuantizationKey) continue;
     add(member.key, simdjson::minify(member.value));
     text += ",\n";
   }
@@ -212,7 +211,7 @@ Result<QuantizeReport> quantize_checkpoint(const fs::path& folder, const fs::pat
     return make_error(ErrorCode::kConflict, "{}: holds weights of 8 bits already", folder.string());
   const auto checkpoint = Checkpoint::open(folder);
   if (!checkpoint) return checkpoint.error();
-  RETURN_IF_ERROR(untie_other_head(**checkpoint, *config));
+  RETURN_IF_ERROR(untie_separate_head(**checkpoint, *config));
   const auto sources = find_sources(**checkpoint, *config, quantization);
   if (!sources) return sources.error();
   RETURN_IF_ERROR(make_empty_folder(output));

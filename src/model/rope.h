@@ -12,22 +12,22 @@ enum class RopeKind : uint8_t { kDefault, kLinear, kLlama3, kYarn };
 struct RopeConfig {
   RopeKind kind = RopeKind::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;                      ///< linear, llama3, yarn
-  int32_t original_max_position = 0;        ///< llama3, yarn
-  double low_freq_factor = 1.0;             ///< llama3
-  double high_freq_factor = 4.0;            ///< llama3
-  double beta_fast = 32.0;                  ///< yarn
-  double beta_slow = 1.0;                   ///< yarn
-  std::optional<double> attention_factor;   ///< yarn
-  std::optional<double> mscale;             ///< yarn; counts only together with mscale_all_dim
-  std::optional<double> mscale_all_dim;     ///< yarn
-  bool truncate = true;                     ///< yarn: ramp bounds rounded outwards to whole channels
+  double factor = 1.0;                     ///< linear, llama3, yarn
+  int32_t original_max_position = 0;       ///< llama3, yarn
+  double low_freq_factor = 1.0;            ///< llama3
+  double high_freq_factor = 4.0;           ///< llama3
+  double beta_fast = 32.0;                 ///< yarn
+  double beta_slow = 1.0;                  ///< yarn
+  std::optional<double> attention_factor;  ///< yarn
+  std::optional<double> mscale;            ///< yarn; counts only together with mscale_all_dim
+  std::optional<double> mscale_all_dim;    ///< yarn
+  bool truncate = true;                    ///< yarn: ramp bounds rounded outwards to whole channels
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
 struct RotaryFrequencies {
-  std::vector<float> inverse;      // [rotary_dim / 2], radians per position
-  float attention_factor = 1.0f;   ///< multiplies cos and sin
+  std::vector<float> inverse;     // [rotary_dim / 2], radians per position
+  float attention_factor = 1.0f;  ///< multiplies cos and sin
 };
 
 /// `rotary_dim` is even. llama3: Llama 3.1 report; yarn: Peng et al., "YaRN", arXiv 2309.00071.

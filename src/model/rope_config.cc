@@ -90,13 +90,13 @@ std::optional<RopeConfig> read_rope_object(FieldReader& fields, const char* key,
   for (const auto member : *object)
     if (member.value.is_object())
       fields.fail_with("{} differs by layer type ('{}'), which is not supported", key, member.key);
-  FieldReader scaling(fields.place() + ": " + key, *object);
+  FieldReader scaling(fields.source() + ": " + key, *object);
   RopeConfig rope;
   rope.theta = scaling.number_or("rope_theta", theta, kSmallestTheta, kLargestTheta);
   if (scaling.number_or("partial_rotary_factor", 1.0, 0.0, 1.0) != 1.0)
     scaling.fail("partial_rotary_factor below 1 is not supported by these families");
   read_scaling(scaling, positions, rope);
-  fields.adopt(scaling);
+  fields.take_error_of(scaling);
   return rope;
 }
 

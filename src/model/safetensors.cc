@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kLargestHeader = size_t{100} << 20;  // the format's own limit is 100 MB
-constexpr size_t kDeepestNesting = 8;
+constexpr size_t kMaxHeaderNesting = 8;
 constexpr size_t kHighestRank = 16;
 
 static_assert(std::endian::native == std::endian::little, "the header length and the weights are little-endian");
@@ -27,9 +27,9 @@ struct KnownDType {
 };
 
 constexpr std::array kKnown{
-    KnownDType{"F32", 4},     KnownDType{"BF16", 2},    KnownDType{"F16", 2}, KnownDType{"F64", 8},
-    KnownDType{"I64", 8},     KnownDType{"I32", 4},     KnownDType{"I16", 2}, KnownDType{"I8", 1},
-    KnownDType{"U64", 8},     KnownDType{"U32", 4},     KnownDType{"U16", 2}, KnownDType{"U8", 1},
+    KnownDType{"F32", 4},     KnownDType{"BF16", 2},    KnownDType{"F16", 2},  KnownDType{"F64", 8},
+    KnownDType{"I64", 8},     KnownDType{"I32", 4},     KnownDType{"I16", 2},  KnownDType{"I8", 1},
+    KnownDType{"U64", 8},     KnownDType{"U32", 4},     KnownDType{"U16", 2},  KnownDType{"U8", 1},
     KnownDType{"F8_E4M3", 1}, KnownDType{"F8_E5M2", 1}, KnownDType{"BOOL", 1},
 };
 
@@ -48,7 +48,9 @@ std::optional<size_t> dense_bytes(const std::vector<int64_t>& shape, size_t elem
   return bytes;
 }
 
-std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
 
 }  // namespace
 
@@ -64,13 +66,13 @@ struct SafetensorsFile::HeaderParser {
       return bad("has {} bytes, a safetensors file has at least {}", bytes.size(), kLengthBytes);
     std::memcpy(&length, bytes.data(), kLengthBytes);
     if (length > bytes.size() - kLengthBytes)
-      return bad("header length {} is above the {} bytes that follow it (truncated, or not a safetensors file)",
-                 length, bytes.size() - kLengthBytes);
+      return bad("header length {} is above the {} bytes that follow it (truncated, or not a safetensors file)", length,
+                 bytes.size() - kLengthBytes);
     if (length > kLargestHeader) return bad("header length {} is above the limit of {}", length, kLargestHeader);
     data_begin = kLengthBytes + length;
     const std::string_view json(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, length);
     simdjson::dom::parser parser;
-    const auto object = parse_object(parser, file.path_ + ": header", json, kDeepestNesting);
+    const auto object = parse_object(parser, file.path_ + ": header", json, kMaxHeaderNesting);
     if (!object) return object.error();
     for (const auto member : *object) {
       if (member.key == "__metadata__") continue;
@@ -97,15 +99,15 @@ struct SafetensorsFile::HeaderParser {
     }
     entry.begin += data_begin;
     entry.end += data_begin;
-    const auto [place, inserted] = file.entries_.try_emplace(std::move(name), std::move(entry));
-    if (!inserted) return bad("tensor '{}' is listed twice", place->first);
+    const auto [position, inserted] = file.entries_.try_emplace(std::move(name), std::move(entry));
+    if (!inserted) return bad("tensor '{}' is listed twice", position->first);
     return {};
   }
 
   Result<void> read(const std::string& name, simdjson::dom::element element, Entry& entry) {
     simdjson::dom::object object;
     if (element.get(object) != simdjson::SUCCESS)
-      return bad("tensor '{}' is {}, wanted an object", name, shown(element));
+      return bad("tensor '{}' is {}, wanted an object", name, json_excerpt(element));
     std::string_view dtype;
     if (object["dtype"].get(dtype) != simdjson::SUCCESS) return bad("tensor '{}': dtype is missing", name);
     entry.dtype = dtype;
@@ -113,11 +115,11 @@ struct SafetensorsFile::HeaderParser {
     simdjson::dom::array shape;
     if (object["shape"].get(given_shape) != simdjson::SUCCESS) return bad("tensor '{}': shape is missing", name);
     if (given_shape.get(shape) != simdjson::SUCCESS)
-      return bad("tensor '{}': shape {} is not a list of sizes", name, shown(given_shape));
+      return bad("tensor '{}': shape {} is not a list of sizes", name, json_excerpt(given_shape));
     for (const simdjson::dom::element item : shape) {
       int64_t dim = 0;
       if (item.get(dim) != simdjson::SUCCESS || dim < 0)
-        return bad("tensor '{}': shape {} is not a list of sizes", name, shown(given_shape));
+        return bad("tensor '{}': shape {} is not a list of sizes", name, json_excerpt(given_shape));
       if (entry.shape.size() == kHighestRank) return bad("tensor '{}': rank is above {}", name, kHighestRank);
       entry.shape.push_back(dim);
     }

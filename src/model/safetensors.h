@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "model/file.h"
+#include "model/mapped_file.h"
 #include "tensor/host_tensor.h"
 
 namespace millrace::model {
@@ -45,9 +45,9 @@ class SafetensorsFile {
 
  private:
   struct Entry {
-    std::string dtype;           ///< as written; may be one that is not known here
+    std::string dtype;  ///< as written; may be one that is not known here
     std::vector<int64_t> shape;
-    size_t begin = 0;            ///< of the file
+    size_t begin = 0;  ///< of the file
     size_t end = 0;
   };
   struct HeaderParser;

@@ -27,20 +27,20 @@ struct StageModel::Tails {
   std::vector<int32_t> row_numbers;   // -1 for padding
   std::vector<int32_t> row_begin{0};  // [sequences + 1]
   std::vector<int32_t> prefix;        // [sequences]
-  tensor::PlacedIndices rows;
-  tensor::PlacedBatch batch;
+  tensor::UploadedIndices rows;
+  tensor::UploadedBatch batch;
   Matrix hidden;      // [row_numbers, hidden]
   int64_t count = 0;  // of its rows, without padding
 };
 
 /// One forward, placed.
-struct StageModel::Pass {
+struct StageModel::ForwardPass {
   std::span<const std::shared_ptr<tensor::LayerGate>> loads;
-  std::span<const std::byte> arrived;
+  std::span<const std::byte> received;
   bool replays = false;
   Matrix hidden;  // with padding
-  tensor::PlacedBatch batch;
-  tensor::PlacedIndices tokens;
+  tensor::UploadedBatch batch;
+  tensor::UploadedIndices tokens;
   std::optional<Tails> tails;
   std::vector<TokenId> padded_tokens;  // where there is padding
 };
@@ -172,23 +172,23 @@ Matrix StageModel::forward(const ForwardInput& input) {
         input.hidden.cols, tensor::to_string(backend_.hidden_dtype()), rows, config_.hidden_size);
   CHECK(!span_.first || static_cast<int64_t>(input.tokens.size()) == rows, "{} tokens for {} rows", input.tokens.size(),
         rows);
-  CHECK(input.arrived.empty() || (!span_.first && input.arrived.size() == input.hidden.bytes()),
-        "{} bytes arrived for a hidden of {}", input.arrived.size(), input.hidden.bytes());
-  const bool decodes = input.decodes || batch_size(input.batch).sequence_rows == 1;
-  Pass pass{.loads = input.loads,
-            .arrived = input.arrived,
-            .replays = decodes && input.loads.empty(),
-            .hidden = input.hidden};
-  place(input, pass);
+  CHECK(input.received.empty() || (!span_.first && input.received.size() == input.hidden.bytes()),
+        "{} bytes arrived for a hidden of {}", input.received.size(), input.hidden.bytes());
+  const bool is_decode = input.is_decode || batch_size(input.batch).sequence_rows == 1;
+  ForwardPass pass{.loads = input.loads,
+                   .received = input.received,
+                   .replays = is_decode && input.loads.empty(),
+                   .hidden = input.hidden};
+  upload_inputs(input, pass);
   if (pass.replays) {
-    std::function<void()> fill_again;
-    if (span_.first || !pass.arrived.empty()) fill_again = [this, &pass] { fill(pass); };
-    decode_steps_->count(replay_->run({pass.hidden.data, pass.hidden.rows, pass.tails ? pass.tails->hidden.rows : -1},
-                                      pass.batch, fill_again, [this, &pass] { run_layers(pass); }));
+    std::function<void()> refill;
+    if (span_.first || !pass.received.empty()) refill = [this, &pass] { fill(pass); };
+    graph_stats_->count(replay_->run({pass.hidden.data, pass.hidden.rows, pass.tails ? pass.tails->hidden.rows : -1},
+                                     pass.batch, refill, [this, &pass] { run_layers(pass); }));
   } else {
     fill(pass);
     run_layers(pass);
-    if (decodes) decode_steps_->count(tensor::DecodeStep::kLoading);
+    if (is_decode) graph_stats_->count(tensor::GraphOutcome::kLoading);
   }
   if (!pass.tails) return input.hidden;
   Matrix kept = pass.tails->hidden;
@@ -196,15 +196,15 @@ Matrix StageModel::forward(const ForwardInput& input) {
   return kept;
 }
 
-tensor::BatchSize StageModel::padded(const tensor::BatchSize& size, int32_t most_rows) const {
+tensor::BatchSize StageModel::padded(const tensor::BatchSize& size, int32_t max_rows) const {
   tensor::BatchSize padded = replay_->padded(size);
-  padded.rows = std::max(size.rows, std::min(padded.rows, most_rows));
+  padded.rows = std::max(size.rows, std::min(padded.rows, max_rows));
   padded.sequences = std::min(padded.sequences, padded.rows);
   padded.sequence_rows = std::min(padded.sequence_rows, padded.rows);
   return padded;
 }
 
-void StageModel::place(const ForwardInput& input, Pass& pass) {
+void StageModel::upload_inputs(const ForwardInput& input, ForwardPass& pass) {
   tensor::BatchLayout batch = input.batch;
   std::span<const TokenId> tokens = input.tokens;
   if (pass.replays) {
@@ -219,22 +219,22 @@ void StageModel::place(const ForwardInput& input, Pass& pass) {
       tokens = pass.padded_tokens;
     }
   }
-  pass.batch = backend_.place(batch);
-  if (span_.first) pass.tokens = backend_.place(tokens);
-  if (!input.tails.empty() && span_.layers.size() > 0) place_tails(input, pass);
+  pass.batch = backend_.upload(batch);
+  if (span_.first) pass.tokens = backend_.upload(tokens);
+  if (!input.tails.empty() && span_.layers.size() > 0) upload_tails(input, pass);
 }
 
 /// What the first layer begins with, but for the embedding.
-void StageModel::fill(const Pass& pass) {
-  if (!pass.arrived.empty()) backend_.copy_in(pass.arrived, pass.hidden.data);
+void StageModel::fill(const ForwardPass& pass) {
+  if (!pass.received.empty()) backend_.copy_in(pass.received, pass.hidden.data);
 }
 
-void StageModel::run_layers(const Pass& pass) {
+void StageModel::run_layers(const ForwardPass& pass) {
   if (span_.first) backend_.embed(*weights_.embedding, pass.tokens, pass.hidden);
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
     const LayerWeights& layer = weights_.layers[static_cast<size_t>(index)];
     const Matrix query = project_qkv(layer, index, pass);
-    for (const auto& load : pass.loads) load->pass(index);
+    for (const auto& load : pass.loads) load->wait_for(index);
     if (pass.tails && index + 1 == span_.layers.size()) {
       finish_tails(layer, index, pass, query);
     } else {
@@ -254,7 +254,7 @@ tensor::AttentionShape StageModel::attention_shape(int32_t index) const {
 }
 
 /// The queries of all rows; their keys and values go to the pages.
-Matrix StageModel::project_qkv(const LayerWeights& layer, int32_t index, const Pass& pass) {
+Matrix StageModel::project_qkv(const LayerWeights& layer, int32_t index, const ForwardPass& pass) {
   const int64_t rows = pass.hidden.rows;
   const DType compute = backend_.compute_dtype();
   const int64_t query_width = config_.query_width();
@@ -271,14 +271,14 @@ Matrix StageModel::project_qkv(const LayerWeights& layer, int32_t index, const P
   return query;
 }
 
-void StageModel::attend(const LayerWeights& layer, int32_t index, Matrix query, const tensor::PlacedBatch& batch,
+void StageModel::attend(const LayerWeights& layer, int32_t index, Matrix query, const tensor::UploadedBatch& batch,
                         Matrix hidden) {
   const Matrix attended{activations_.attended.data(), backend_.compute_dtype(), query.rows, query.cols};
   backend_.attention(query, attention_shape(index), batch, cache(), index, attended);
   backend_.matmul_add(attended, *layer.output, layer.output_bias.get(), hidden);
 }
 
-void StageModel::place_tails(const ForwardInput& input, Pass& pass) {
+void StageModel::upload_tails(const ForwardInput& input, ForwardPass& pass) {
   const size_t sequences = input.batch.sequence_count();
   CHECK(span_.last && input.tails.size() == sequences, "tails of {} sequences for {}", input.tails.size(), sequences);
   Tails& tails = pass.tails.emplace();
@@ -304,12 +304,12 @@ void StageModel::place_tails(const ForwardInput& input, Pass& pass) {
     tails.row_numbers.resize(static_cast<size_t>(batch.padded_rows), -1);
     tails.hidden.rows = batch.padded_rows;
   }
-  tails.rows = backend_.place(tails.row_numbers);
-  tails.batch = backend_.place(batch);
+  tails.rows = backend_.upload(tails.row_numbers);
+  tails.batch = backend_.upload(batch);
 }
 
 /// The rest of the last layer for the last rows of each sequence.
-void StageModel::finish_tails(const LayerWeights& layer, int32_t index, const Pass& pass, Matrix query) {
+void StageModel::finish_tails(const LayerWeights& layer, int32_t index, const ForwardPass& pass, Matrix query) {
   const Tails& tails = *pass.tails;
   if (tails.hidden.rows == 0) return;
   const Matrix tail_query{activations_.tail_query.data(), query.dtype, tails.hidden.rows, query.cols};
@@ -319,14 +319,14 @@ void StageModel::finish_tails(const LayerWeights& layer, int32_t index, const Pa
   feed_forward(layer, tails.batch, tails.hidden);
 }
 
-void StageModel::feed_forward(const LayerWeights& layer, const tensor::PlacedBatch& batch, Matrix hidden) {
+void StageModel::feed_forward(const LayerWeights& layer, const tensor::UploadedBatch& batch, Matrix hidden) {
   const DType compute = backend_.compute_dtype();
   const Matrix normed{activations_.normed.data(), compute, hidden.rows, config_.hidden_size};
   backend_.rms_norm(hidden, *layer.mlp_norm, config_.norm_epsilon, normed);
   if (layer.experts) {
     const Matrix routed{activations_.routed.data(), DType::kF32, hidden.rows, config_.moe.expert_count};
     backend_.matmul(normed, *layer.router, nullptr, routed);
-    backend_.mix_experts(normed, routed, *layer.experts, batch, hidden);
+    backend_.fused_moe(normed, routed, *layer.experts, batch, hidden);
     return;
   }
   const Matrix activated{activations_.activated.data(), compute, hidden.rows, config_.intermediate_size};
@@ -343,7 +343,7 @@ void StageModel::logits(Matrix hidden, std::span<const int32_t> rows, const Logi
     const Matrix gathered{activations_.row_hidden.data(), backend_.hidden_dtype(), count, config_.hidden_size};
     const Matrix normed{activations_.row_normed.data(), backend_.compute_dtype(), count, config_.hidden_size};
     const Matrix logits{activations_.logits.data(), DType::kF32, count, config_.vocab_size};
-    backend_.gather_rows(hidden, backend_.place(part), gathered);
+    backend_.gather_rows(hidden, backend_.upload(part), gathered);
     backend_.rms_norm(gathered, *weights_.final_norm, config_.norm_epsilon, normed);
     backend_.matmul(normed, *weights_.head, nullptr, logits);
     block(first, logits);

@@ -23,21 +23,21 @@ struct StageLimits {
 
 /// One forward. Everything is borrowed for the length of the call.
 struct ForwardInput {
-  std::span<const TokenId> tokens;    ///< [T], first stage only
-  const tensor::BatchLayout& batch;   ///< of T rows
+  std::span<const TokenId> tokens;   ///< [T], first stage only
+  const tensor::BatchLayout& batch;  ///< of T rows
   /// Hidden dtype, computed in place: the first stage writes it from the tokens, the others from what the stage before
   /// sent. On return it holds what goes on to the next stage, or into `logits`. In a buffer from
   /// allocate_hidden, whose rows behind these may be written to.
-  tensor::Matrix hidden;              // [T, hidden]
+  tensor::Matrix hidden;  // [T, hidden]
   /// Copies under way into pages of the batch: a layer's attention comes after their copies of that layer.
   std::span<const std::shared_ptr<tensor::LayerGate>> loads = {};
   /// Last stage: how many of each sequence's last rows go on to `logits`; the last layer computes no more of the others
   /// than their keys and values. Empty: all rows.
   std::span<const int32_t> tails = {};  // [sequences], max_tail_rows in all
   /// Not the first stage: what the stage before sent, which is copied into `hidden`. Empty: it is there already.
-  std::span<const std::byte> arrived = {};  // [T, hidden]
+  std::span<const std::byte> received = {};  // [T, hidden]
   /// Each sequence takes a decode step; its rows behind the first are drafts. Rows of one each are that anyway.
-  bool decodes = false;
+  bool is_decode = false;
 };
 
 /// The layers [begin, end) of a model on a backend; the first stage also embeds, the last also normalises and projects.
@@ -81,7 +81,7 @@ class StageModel {
   /// Bytes of the stage's weights as stored in the checkpoint.
   [[nodiscard]] uint64_t checkpoint_bytes() const { return weights_.checkpoint_bytes; }
   /// Outlives the model.
-  [[nodiscard]] std::shared_ptr<const tensor::DecodeSteps> decode_steps() const { return decode_steps_; }
+  [[nodiscard]] std::shared_ptr<const tensor::GraphStats> graph_stats() const { return graph_stats_; }
   /// Of the stage's weights, if it was loaded with it.
   [[nodiscard]] const std::optional<Fingerprint>& fingerprint() const { return weights_.fingerprint; }
 
@@ -107,18 +107,18 @@ class StageModel {
   [[nodiscard]] tensor::AttentionShape attention_shape(int32_t index) const;
   [[nodiscard]] tensor::KvCacheShape cache_shape(int32_t page_size, int32_t page_count) const;
   struct Tails;
-  struct Pass;
-  /// What a replay pads a batch to, where the buffers hold `most_rows`.
-  [[nodiscard]] tensor::BatchSize padded(const tensor::BatchSize& size, int32_t most_rows) const;
-  void place(const ForwardInput& input, Pass& pass);
-  void place_tails(const ForwardInput& input, Pass& pass);
-  void fill(const Pass& pass);
-  void run_layers(const Pass& pass);
-  [[nodiscard]] tensor::Matrix project_qkv(const LayerWeights& layer, int32_t index, const Pass& pass);
-  void attend(const LayerWeights& layer, int32_t index, tensor::Matrix query, const tensor::PlacedBatch& batch,
+  struct ForwardPass;
+  /// What a replay pads a batch to, where the buffers hold `max_rows`.
+  [[nodiscard]] tensor::BatchSize padded(const tensor::BatchSize& size, int32_t max_rows) const;
+  void upload_inputs(const ForwardInput& input, ForwardPass& pass);
+  void upload_tails(const ForwardInput& input, ForwardPass& pass);
+  void fill(const ForwardPass& pass);
+  void run_layers(const ForwardPass& pass);
+  [[nodiscard]] tensor::Matrix project_qkv(const LayerWeights& layer, int32_t index, const ForwardPass& pass);
+  void attend(const LayerWeights& layer, int32_t index, tensor::Matrix query, const tensor::UploadedBatch& batch,
               tensor::Matrix hidden);
-  void finish_tails(const LayerWeights& layer, int32_t index, const Pass& pass, tensor::Matrix query);
-  void feed_forward(const LayerWeights& layer, const tensor::PlacedBatch& batch, tensor::Matrix hidden);
+  void finish_tails(const LayerWeights& layer, int32_t index, const ForwardPass& pass, tensor::Matrix query);
+  void feed_forward(const LayerWeights& layer, const tensor::UploadedBatch& batch, tensor::Matrix hidden);
   /// Whether the stage has a layer with experts, or one without.
   [[nodiscard]] bool has_layer(bool sparse) const;
 
@@ -132,7 +132,7 @@ class StageModel {
   Activations activations_;
   std::unique_ptr<tensor::KvCache> cache_;
   std::unique_ptr<tensor::Replay> replay_;  // of decode steps
-  const std::shared_ptr<tensor::DecodeSteps> decode_steps_ = std::make_shared<tensor::DecodeSteps>();
+  const std::shared_ptr<tensor::GraphStats> graph_stats_ = std::make_shared<tensor::GraphStats>();
 };
 
 }  // namespace millrace::model

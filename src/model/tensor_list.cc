@@ -82,7 +82,7 @@ bool same(const StoredTensor& left, const StoredTensor& right) {
 
 }  // namespace
 
-Result<void> untie_other_head(const Checkpoint& checkpoint, ModelConfig& config) {
+Result<void> untie_separate_head(const Checkpoint& checkpoint, ModelConfig& config) {
   if (!config.tied_embeddings || !checkpoint.contains(kHeadName)) return {};
   const auto head = checkpoint.find_stored(kHeadName);
   if (!head) return head.error();
@@ -102,7 +102,7 @@ std::string layer_tensor_name(int32_t layer, std::string_view part) {
 }
 
 std::string router_name(const ModelConfig& config, int32_t layer) {
-  const bool mlp = config.moe.names == ExpertNames::kMlp;
+  const bool mlp = config.moe.names == ExpertNaming::kMlp;
   return layer_tensor_name(layer, mlp ? "mlp.gate.weight" : "block_sparse_moe.gate.weight");
 }
 
@@ -110,7 +110,7 @@ std::string expert_tensor_name(const ModelConfig& config, int32_t layer, int32_t
   constexpr std::array<std::string_view, 3> kMlpNames = {"gate_proj", "up_proj", "down_proj"};
   constexpr std::array<std::string_view, 3> kBlockSparseMoeNames = {"w1", "w3", "w2"};
   const auto index = static_cast<size_t>(part);
-  if (config.moe.names == ExpertNames::kMlp)
+  if (config.moe.names == ExpertNaming::kMlp)
     return fmt::format("model.layers.{}.mlp.experts.{}.{}.weight", layer, expert, kMlpNames[index]);
   return fmt::format("model.layers.{}.block_sparse_moe.experts.{}.{}.weight", layer, expert,
                      kBlockSparseMoeNames[index]);
@@ -135,7 +135,7 @@ std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span)
   return specs;
 }
 
-Result<void> refuse_unknown_tensors(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span) {
+Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span) {
   std::unordered_set<std::string> known;
   for (const TensorSpec& spec : stage_tensors(config, span)) {
     known.insert(spec.name);

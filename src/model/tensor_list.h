@@ -28,7 +28,7 @@ inline constexpr std::string_view kHeadName = "lm_head.weight";
 /// Unties a head that config.json ties to the embedding, where the checkpoint holds another one (adapters that trained
 /// it and were merged leave config.json as it was); the log says so. Before anything else follows from `config`, and on
 /// every node of a ring alike. Reads both tensors where there are two. Errors: those of Checkpoint::find_stored.
-[[nodiscard]] Result<void> untie_other_head(const Checkpoint& checkpoint, ModelConfig& config);
+[[nodiscard]] Result<void> untie_separate_head(const Checkpoint& checkpoint, ModelConfig& config);
 
 /// "model.layers.7.self_attn.q_proj.weight" for (7, "self_attn.q_proj.weight").
 [[nodiscard]] std::string layer_tensor_name(int32_t layer, std::string_view part);
@@ -44,7 +44,7 @@ enum class ExpertPart : uint8_t { kGate, kUp, kDown };
 
 /// A checkpoint that holds more for a layer, the embedding or the head than its config.json gives a meaning to wants
 /// other arithmetic: kData, with the tensor's name. Only what is of the span is looked at; rotary tables may be there.
-[[nodiscard]] Result<void> refuse_unknown_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
+[[nodiscard]] Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
                                                   StageSpan span);
 
 /// Whether the checkpoint stores a tensor in 8 bits, as its config says that it may.

@@ -24,15 +24,15 @@ class Loader {
       : checkpoint_(checkpoint),
         backend_(backend),
         quantization_(config.quantization),
-        keeps_unquantized_(config.keeps_unquantized),
+        keeps_unquantized_(config.keeps_unquantized_projections),
         options_(options) {}
 
   Result<void> resolve(const ModelConfig& config, const std::vector<TensorSpec>& specs) {
-    const bool row_scales = scaling_of(quantization_) == tensor::W8Scaling::kRow;
+    const bool per_channel_scales = w8_scaling_of(quantization_) == tensor::W8Scaling::kPerChannel;
     for (const TensorSpec& spec : specs) {
       Entry entry;
       if (stored_in_w8(checkpoint_, config, spec)) {
-        Result<W8Matrix> found = checkpoint_.find_w8(spec.name, spec.shape, row_scales);
+        Result<W8Matrix> found = checkpoint_.find_w8(spec.name, spec.shape, per_channel_scales);
         if (!found) return found.error();
         entry.bytes = found->bytes();
         entry.matrix = std::move(*found);
@@ -87,7 +87,7 @@ class Loader {
     std::vector<W8Storage> storage;
     std::vector<W8Matrix> parts;
     for (const std::string& name : names) parts.push_back(matrix(name, storage));
-    return backend_.pack_w8(parts, inputs_of(quantization_));
+    return backend_.pack_w8(parts, activations_of(quantization_));
   }
 
   /// As it is stored, whatever the quantization.
@@ -102,7 +102,7 @@ class Loader {
     if (in_8_bits(std::array{gate, up})) {
       std::vector<W8Storage> storage;
       const W8Matrix gate_matrix = matrix(gate, storage);
-      weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, storage), inputs_of(quantization_));
+      weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, storage), activations_of(quantization_));
     } else {
       weight = backend_.pack_gate_up(tensor(gate), tensor(up));
     }
@@ -117,7 +117,7 @@ class Loader {
       std::vector<W8Storage> storage;
       const W8Matrix gate_matrix = matrix(gate, storage);
       const W8Matrix up_matrix = matrix(up, storage);
-      packer.add_w8(gate_matrix, up_matrix, matrix(down, storage), inputs_of(quantization_));
+      packer.add_w8(gate_matrix, up_matrix, matrix(down, storage), activations_of(quantization_));
     } else {
       packer.add(tensor(gate), tensor(up), tensor(down));
     }
@@ -160,7 +160,7 @@ class Loader {
   W8Matrix matrix(const std::string& name, std::vector<W8Storage>& storage) const {
     const Entry& found = entry(name);
     if (found.matrix) return *found.matrix;
-    storage.push_back(tensor::quantize_w8(found.tensor, scaling_of(quantization_), options_.threads));
+    storage.push_back(tensor::quantize_w8(found.tensor, w8_scaling_of(quantization_), options_.threads));
     return storage.back().view();
   }
 
@@ -182,7 +182,7 @@ void load_experts(Loader& loader, tensor::Backend& backend, const ModelConfig& c
                   LayerWeights& weights) {
   weights.router = loader.pack_plain(router_name(config, layer));
   const auto packer = backend.pack_experts(config.moe.expert_count, {.experts_per_row = config.moe.experts_per_token,
-                                                                     .renormalised = config.moe.renormalised});
+                                                                     .renormalize = config.moe.renormalize});
   std::vector<std::string> names;  // [experts, 3]
   for (int32_t expert = 0; expert < config.moe.expert_count; ++expert) {
     for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown})
@@ -198,11 +198,11 @@ LayerWeights load_layer(Loader& loader, tensor::Backend& backend, const ModelCon
   const auto name = [&](std::string_view part) { return layer_tensor_name(layer, part); };
   LayerWeights weights;
   weights.input_norm = loader.vector({name("input_layernorm.weight")});
-  weights.qkv = loader.pack(
-      {name("self_attn.q_proj.weight"), name("self_attn.k_proj.weight"), name("self_attn.v_proj.weight")});
+  weights.qkv =
+      loader.pack({name("self_attn.q_proj.weight"), name("self_attn.k_proj.weight"), name("self_attn.v_proj.weight")});
   if (config.qkv_bias)
-    weights.qkv_bias = loader.vector(
-        {name("self_attn.q_proj.bias"), name("self_attn.k_proj.bias"), name("self_attn.v_proj.bias")});
+    weights.qkv_bias =
+        loader.vector({name("self_attn.q_proj.bias"), name("self_attn.k_proj.bias"), name("self_attn.v_proj.bias")});
   if (config.qk_norm) {
     weights.q_norm = loader.vector({name("self_attn.q_norm.weight")});
     weights.k_norm = loader.vector({name("self_attn.k_norm.weight")});
@@ -233,7 +233,7 @@ Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfi
   RETURN_IF_ERROR(check_backend(config, backend));
   Loader loader(checkpoint, backend, config, options);
   RETURN_IF_ERROR(loader.resolve(config, stage_tensors(config, span)));
-  RETURN_IF_ERROR(refuse_unknown_tensors(checkpoint, config, span));
+  RETURN_IF_ERROR(reject_unknown_tensors(checkpoint, config, span));
   StageWeights weights;
   weights.checkpoint_bytes = loader.total_bytes();
   if (span.first) {

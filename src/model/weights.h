@@ -19,7 +19,7 @@ namespace millrace::model {
 struct LoadProgress {
   size_t tensors_done = 0;
   size_t tensors_total = 0;
-  uint64_t bytes_done = 0;   ///< as stored in the checkpoint
+  uint64_t bytes_done = 0;  ///< as stored in the checkpoint
   uint64_t bytes_total = 0;
 };
 /// Called on the loading thread after each step; may be empty.
@@ -33,16 +33,16 @@ struct LoadOptions {
 
 /// One decoder layer on the device; what a family, or this layer, lacks is null.
 struct LayerWeights {
-  std::unique_ptr<tensor::DeviceVector> input_norm;      // [hidden]
-  std::unique_ptr<tensor::PackedWeight> qkv;             // [(heads + 2·kv_heads)·head_dim, hidden]
-  std::unique_ptr<tensor::DeviceVector> qkv_bias;        // [(heads + 2·kv_heads)·head_dim]
-  std::unique_ptr<tensor::DeviceVector> q_norm;          // [head_dim]
-  std::unique_ptr<tensor::DeviceVector> k_norm;          // [head_dim]
-  std::unique_ptr<tensor::PackedWeight> output;          // [hidden, heads·head_dim]
-  std::unique_ptr<tensor::DeviceVector> output_bias;     // [hidden]
-  std::unique_ptr<tensor::DeviceVector> mlp_norm;        // [hidden]
-  std::unique_ptr<tensor::PackedWeight> gate_up;         // [intermediate] twice, hidden
-  std::unique_ptr<tensor::PackedWeight> down;            // [hidden, intermediate]
+  std::unique_ptr<tensor::DeviceVector> input_norm;   // [hidden]
+  std::unique_ptr<tensor::PackedWeight> qkv;          // [(heads + 2·kv_heads)·head_dim, hidden]
+  std::unique_ptr<tensor::DeviceVector> qkv_bias;     // [(heads + 2·kv_heads)·head_dim]
+  std::unique_ptr<tensor::DeviceVector> q_norm;       // [head_dim]
+  std::unique_ptr<tensor::DeviceVector> k_norm;       // [head_dim]
+  std::unique_ptr<tensor::PackedWeight> output;       // [hidden, heads·head_dim]
+  std::unique_ptr<tensor::DeviceVector> output_bias;  // [hidden]
+  std::unique_ptr<tensor::DeviceVector> mlp_norm;     // [hidden]
+  std::unique_ptr<tensor::PackedWeight> gate_up;      // [intermediate] twice, hidden
+  std::unique_ptr<tensor::PackedWeight> down;         // [hidden, intermediate]
   // A sparse layer has these in place of the two above.
   std::unique_ptr<tensor::PackedWeight> router;  // [experts, hidden]
   std::unique_ptr<tensor::Experts> experts;      // of [moe.intermediate_size, hidden]
@@ -51,10 +51,10 @@ struct LayerWeights {
 struct StageWeights {
   std::unique_ptr<tensor::EmbeddingTable> embedding;  ///< first stage
   std::vector<LayerWeights> layers;
-  std::unique_ptr<tensor::DeviceVector> final_norm;   // [hidden], last stage
-  std::unique_ptr<tensor::PackedWeight> head;         // [vocab, hidden], last stage
-  uint64_t checkpoint_bytes = 0;                      ///< of the span's tensors, as stored
-  std::optional<Fingerprint> fingerprint;             ///< of the config, the span and its tensors, if it was asked for
+  std::unique_ptr<tensor::DeviceVector> final_norm;  // [hidden], last stage
+  std::unique_ptr<tensor::PackedWeight> head;        // [vocab, hidden], last stage
+  uint64_t checkpoint_bytes = 0;                     ///< of the span's tensors, as stored
+  std::optional<Fingerprint> fingerprint;            ///< of the config, the span and its tensors, if it was asked for
 };
 
 /// What the backend lacks that the model wants is kInvalidArgument, with the backend's name.

@@ -11,7 +11,7 @@
 
 #include "async/event.h"
 #include "base/log_event.h"
-#include "server/openai/answer_form.h"
+#include "server/openai/response_format.h"
 
 namespace millrace::server {
 namespace {
@@ -20,7 +20,7 @@ using openai::ApiError;
 using openai::error_response;
 
 /// Above this a body is parsed and tokenised on the worker: about a millisecond's work.
-constexpr size_t kElsewhereBytes = 32u << 10;
+constexpr size_t kWorkerThresholdBytes = 32u << 10;
 
 bool is_json(std::string_view content_type) {
   const std::string_view essence = content_type.substr(0, content_type.find(';'));
@@ -41,8 +41,8 @@ bool is_probe(std::string_view route) {
          route == "/live";
 }
 
-/// Whether the request bears one of them, compared with all. An empty key is nobody's.
-bool bears(const HttpRequest& head, std::span<const std::string> keys) {
+/// Whether the request carries one of them, compared with all. An empty key is nobody's.
+bool has_bearer_key(const HttpRequest& head, std::span<const std::string> keys) {
   constexpr std::string_view kScheme = "bearer ";
   if (!boost::algorithm::istarts_with(head.authorization, kScheme)) return false;
   const std::string_view given = std::string_view(head.authorization).substr(kScheme.size());
@@ -54,15 +54,17 @@ bool bears(const HttpRequest& head, std::span<const std::string> keys) {
   return found;
 }
 
-bool is_printable(char c) { return c > 0x20 && c < 0x7f; }
+bool is_printable(char c) {
+  return c > 0x20 && c < 0x7f;
+}
 
 /// Fit to come back in a header.
-bool is_good_id(std::string_view id) {
+bool is_valid_request_id(std::string_view id) {
   return !id.empty() && id.size() <= 256 && std::ranges::all_of(id, is_printable);
 }
 
 /// Fit to stand in a line of the log, whatever a request calls itself.
-std::string loggable(std::string id) {
+std::string sanitize_for_log(std::string id) {
   std::ranges::replace_if(id, [](char c) { return !is_printable(c); }, '?');
   return id;
 }
@@ -77,20 +79,22 @@ Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& s
       created_s_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
                      .count()),
       seeds_(options.random_seed),
-      grammars_(service.tokenizer, service.engine->model_info().vocab_size, service.defaults.eos_token_ids),
-      preparer_(options, service, seeds_, grammars_),
-      generator_(runtime, options, service, metrics_,
-                 [this](std::function<void()> work) { return run_elsewhere(std::move(work)); }) {}
+      grammar_cache_(service.tokenizer, service.engine->model_info().vocab_size, service.defaults.eos_token_ids),
+      input_processor_(options, service, seeds_, grammar_cache_),
+      request_manager_(runtime, options, service, metrics_,
+                       [this](std::function<void()> work) { return run_on_worker(std::move(work)); }) {}
 
-Api::~Api() { worker_.join(); }
-
-bool Api::is_authorised(const HttpRequest& head, bool as_admin) const {
-  if (bears(head, {&options_.admin_api_key, 1})) return true;
-  if (as_admin && !options_.admin_api_key.empty()) return false;
-  return options_.api_keys.empty() || bears(head, options_.api_keys);
+Api::~Api() {
+  worker_.join();
 }
 
-bool Api::is_from_another_site(const HttpRequest& head) const {
+bool Api::is_authorised(const HttpRequest& head, bool as_admin) const {
+  if (has_bearer_key(head, {&options_.admin_api_key, 1})) return true;
+  if (as_admin && !options_.admin_api_key.empty()) return false;
+  return options_.api_keys.empty() || has_bearer_key(head, options_.api_keys);
+}
+
+bool Api::is_cross_site(const HttpRequest& head) const {
   if (!head.origin.empty() && head.origin == options_.cors_origin) return false;
   if (!head.fetch_site.empty()) return head.fetch_site != "same-origin" && head.fetch_site != "none";
   const size_t scheme = head.origin.find("://");
@@ -105,7 +109,7 @@ std::optional<HttpResponse> Api::check(const HttpRequest& head, const RouteMatch
   }
   // Where a key is wanted, a page has none to send.
   const bool is_open = options_.api_keys.empty() && options_.admin_api_key.empty();
-  if (match.is_for_own_site() && is_open && is_from_another_site(head)) {
+  if (match.is_same_site_only() && is_open && is_cross_site(head)) {
     return error_response(
         {403, fmt::format("{} takes no requests from pages of other sites (--cors-origin, --api-key)", match.name),
          ""});
@@ -125,8 +129,8 @@ std::optional<HttpResponse> Api::check(const HttpRequest& head, const RouteMatch
     return error_response({415, fmt::format("found content encoding '{}', wanted none", encoding.substr(0, 128)), ""});
   }
   if (takes_json && !is_json(head.content_type)) {
-    return error_response({415, fmt::format("found content type '{}', wanted application/json",
-                                            head.content_type.substr(0, 128)), ""});
+    return error_response(
+        {415, fmt::format("found content type '{}', wanted application/json", head.content_type.substr(0, 128)), ""});
   }
   return std::nullopt;
 }
@@ -135,7 +139,7 @@ std::optional<HttpResponse> Api::check_head(const HttpRequest& head) const {
   return check(head, match_route(head, service_.extra_routes));
 }
 
-void Api::decorate(HttpResponse& response, const std::string& request_id) const {
+void Api::add_common_headers(HttpResponse& response, const std::string& request_id) const {
   if (!options_.cors_origin.empty()) {
     response.headers.emplace_back("Access-Control-Allow-Origin", options_.cors_origin);
     response.headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
@@ -146,7 +150,7 @@ void Api::decorate(HttpResponse& response, const std::string& request_id) const 
 asio::awaitable<bool> Api::handle(HttpRequest request, Connection& connection) {
   RequestRecord record;
   record.begin = runtime_.now();
-  if (!is_good_id(request.request_id)) request.request_id = random_.hex_id();
+  if (!is_valid_request_id(request.request_id)) request.request_id = random_.hex_id();
   record.id = request.request_id;
   record.keep_alive = request.keep_alive;
   record.http11 = request.http11;
@@ -157,16 +161,16 @@ asio::awaitable<bool> Api::handle(HttpRequest request, Connection& connection) {
     co_await generate(request, match.route, connection, record);
   } else {
     if (!response && match.route == Route::kFlushCache) {
-      response = co_await answer_flush(request, connection);
-    } else if (!response && is_heavy(request, match.route)) {
-      co_await run_elsewhere([&] { response = answer_safely(request, match); });
+      response = co_await handle_flush(request, connection);
+    } else if (!response && needs_worker(request, match.route)) {
+      co_await run_on_worker([&] { response = dispatch_safely(request, match); });
     } else if (!response) {
-      response = answer_safely(request, match);
+      response = dispatch_safely(request, match);
     }
     if (response) {
-      trade_body(request, match, *response);
+      charge_response_body(request, match, *response);
       record.status = response->status;
-      decorate(*response, request.request_id);
+      add_common_headers(*response, request.request_id);
       const bool without_body = request.method == Method::kHead;
       const bool sent = co_await connection.send(*response, without_body, record.keep_alive, record.http11);
       record.keep_alive = record.keep_alive && sent;
@@ -184,7 +188,7 @@ asio::awaitable<void> Api::refuse(HttpResponse response, Connection& connection)
   record.begin = runtime_.now();
   record.status = response.status;
   record.id = random_.hex_id();
-  decorate(response, record.id);
+  add_common_headers(response, record.id);
   const bool sent = co_await connection.send(response, false, false, true);
   finish(record, "refused");
   if (sent) co_await connection.linger();
@@ -198,7 +202,7 @@ void Api::finish(const RequestRecord& record, std::string_view route) {
     return std::chrono::duration<double, std::milli>(at - record.begin).count();
   };
   log::event(level, "request",
-             {{"id", loggable(record.id), true},
+             {{"id", sanitize_for_log(record.id), true},
               {"route", route, true},
               {"status", std::to_string(record.status)},
               {"prompt_tokens", std::to_string(record.prompt_tokens)},
@@ -209,13 +213,13 @@ void Api::finish(const RequestRecord& record, std::string_view route) {
 
 Api::Prepared Api::prepare(const HttpRequest& request, Route route) const {
   if (route == Route::kCompletions) {
-    auto parsed = openai::parse_completion_request(request.body, preparer_.limits());
+    auto parsed = openai::parse_completion_request(request.body, input_processor_.limits());
     if (parsed.has_error()) return parsed.error();
-    return preparer_.prepare(std::move(*parsed), request.request_id);
+    return input_processor_.prepare(std::move(*parsed), request.request_id);
   }
-  auto parsed = openai::parse_chat_request(request.body, preparer_.limits());
+  auto parsed = openai::parse_chat_request(request.body, input_processor_.limits());
   if (parsed.has_error()) return parsed.error();
-  return preparer_.prepare(std::move(*parsed), request.request_id);
+  return input_processor_.prepare(std::move(*parsed), request.request_id);
 }
 
 Api::Prepared Api::prepare_safely(const HttpRequest& request, Route route) const {
@@ -226,36 +230,37 @@ Api::Prepared Api::prepare_safely(const HttpRequest& request, Route route) const
   }
 }
 
-HttpResponse Api::answer_safely(const HttpRequest& request, const RouteMatch& match) {
+HttpResponse Api::dispatch_safely(const HttpRequest& request, const RouteMatch& match) {
   try {
-    return answer(request, match);
+    return dispatch(request, match);
   } catch (const std::exception& failure) {
     return error_response(internal_error(failure));
   }
 }
 
-bool Api::is_heavy(const HttpRequest& request, Route route) {
+bool Api::needs_worker(const HttpRequest& request, Route route) {
   switch (route) {
     case Route::kCompletions:
-    case Route::kChatCompletions: return request.body.size() > kElsewhereBytes || openai::may_have_form(request.body);
+    case Route::kChatCompletions:
+      return request.body.size() > kWorkerThresholdBytes || openai::may_constrain_output(request.body);
     case Route::kTokenize:
     case Route::kDetokenize:
-    case Route::kApplyTemplate: return request.body.size() > kElsewhereBytes;
+    case Route::kApplyTemplate: return request.body.size() > kWorkerThresholdBytes;
     default: return false;
   }
 }
 
-void Api::trade_body(HttpRequest& request, const RouteMatch& match, HttpResponse& response) {
+void Api::charge_response_body(HttpRequest& request, const RouteMatch& match, HttpResponse& response) {
   request.body = std::string();
   // What fills the server must be seen then above all.
   const size_t bytes = match.route == Route::kMetrics ? 0 : response.body.size();
-  if (request.body_share.resize(bytes)) return;
-  request.body_share = {};
+  if (request.body_reservation.resize(bytes)) return;
+  request.body_reservation = {};
   response =
       error_response({503, fmt::format("there is no room for an answer of {} bytes (--max-bodies-mib)", bytes), ""});
 }
 
-asio::awaitable<void> Api::run_elsewhere(std::function<void()> work) {
+asio::awaitable<void> Api::run_on_worker(std::function<void()> work) {
   const async::Event done(runtime_);
   asio::post(worker_, [&work, done] {
     std::exception_ptr failure;
@@ -277,19 +282,18 @@ std::optional<ApiError> Api::check_in_flight() const {
   return ApiError{429, fmt::format("{} requests are in flight already (--max-requests-in-flight)", in_flight()), ""};
 }
 
-asio::awaitable<void> Api::generate(HttpRequest& request, Route route, Connection& connection,
-                                    RequestRecord& record) {
+asio::awaitable<void> Api::generate(HttpRequest& request, Route route, Connection& connection, RequestRecord& record) {
   std::optional<Prepared> prepared;
   std::optional<ApiError> busy = check_in_flight();
-  if (!busy && is_heavy(request, route)) {
-    co_await run_elsewhere([&] { prepared = prepare_safely(request, route); });
+  if (!busy && needs_worker(request, route)) {
+    co_await run_on_worker([&] { prepared = prepare_safely(request, route); });
     busy = check_in_flight();
   } else if (!busy) {
     prepared = prepare_safely(request, route);
   }
   if (busy) prepared = *std::move(busy);
   request.free_body();
-  if (prepared->has_value() && generator_.is_active((*prepared)->info.id)) {
+  if (prepared->has_value() && request_manager_.is_active((*prepared)->info.id)) {
     GenerationSpec& spec = **prepared;
     if (spec.has_own_id) {
       prepared = ApiError{409, fmt::format("request_id: '{}' is in flight already", spec.info.id), "request_id"};
@@ -297,11 +301,11 @@ asio::awaitable<void> Api::generate(HttpRequest& request, Route route, Connectio
       spec.set_id(spec.info.id + '-' + random_.hex_id());
     }
   }
-  const Generator::Decorator with_headers = [this, &request](HttpResponse& response) {
-    decorate(response, request.request_id);
+  const RequestManager::Decorator with_headers = [this, &request](HttpResponse& response) {
+    add_common_headers(response, request.request_id);
   };
   if (prepared->has_value()) {
-    co_await generator_.serve(std::move(**prepared), connection, record, with_headers);
+    co_await request_manager_.serve(std::move(**prepared), connection, record, with_headers);
     co_return;
   }
   HttpResponse response = error_response(prepared->error());

@@ -38,33 +38,37 @@ HttpResponse preflight(const std::string& allowed) {
 
 }  // namespace
 
-HttpResponse Api::answer(const HttpRequest& request, const RouteMatch& match) {
+HttpResponse Api::dispatch(const HttpRequest& request, const RouteMatch& match) {
   HttpResponse response;
   switch (match.route) {
     case Route::kModels:
-    case Route::kModel: return answer_models(match);
-    case Route::kHealth: return answer_health();
+    case Route::kModel: return handle_models(match);
+    case Route::kHealth: return handle_health();
     case Route::kLivez: response.body = R"({"status":"ok"})"; return response;
     case Route::kVersion: response.body = R"({"version":")" MILLRACE_VERSION R"("})"; return response;
-    case Route::kTokenize: return answer_tokenize(request);
-    case Route::kDetokenize: return answer_detokenize(request);
-    case Route::kApplyTemplate: return answer_apply_template(request);
-    case Route::kAbortRequest: return answer_abort(request);
-    case Route::kPauseGeneration: return answer_pause(request);
-    case Route::kContinueGeneration: return answer_continue();
-    case Route::kServerInfo: return answer_server_info();
+    case Route::kTokenize: return handle_tokenize(request);
+    case Route::kDetokenize: return handle_detokenize(request);
+    case Route::kApplyTemplate: return handle_apply_template(request);
+    case Route::kAbortRequest: return handle_abort(request);
+    case Route::kPauseGeneration: return handle_pause(request);
+    case Route::kContinueGeneration: return handle_continue();
+    case Route::kServerInfo: return handle_server_info();
     case Route::kLoad: {
       const sched::EngineStatus status = service_.engine->status();
-      JsonWriter(response.body).begin_object().member("server_load", in_flight()).member("running", status.running)
-          .member("waiting", status.waiting).end_object();
+      JsonWriter(response.body)
+          .begin_object()
+          .member("server_load", in_flight())
+          .member("running", status.running)
+          .member("waiting", status.waiting)
+          .end_object();
       return response;
     }
-    case Route::kMetrics: return answer_metrics();
+    case Route::kMetrics: return handle_metrics();
     case Route::kOpenapi:
-      append_openapi(response.body, options_, preparer_.limits(), service_.extra_routes);
+      append_openapi(response.body, options_, input_processor_.limits(), service_.extra_routes);
       return response;
     case Route::kEmbeddings: return error_response({400, "embeddings are not supported by this server", ""});
-    case Route::kExtra: return match.extra->answer(request);
+    case Route::kExtra: return match.extra->handler(request);
     case Route::kPreflight: return preflight(match.allowed);
     case Route::kCompletions:
     case Route::kChatCompletions:
@@ -75,21 +79,21 @@ HttpResponse Api::answer(const HttpRequest& request, const RouteMatch& match) {
   return error_response({500, fmt::format("{} has no answer", match.name), ""});
 }
 
-HttpResponse Api::turn_away(size_t connection_count) {
+HttpResponse Api::reject_connection(size_t connection_count) {
   HttpResponse response =
       error_response({503, fmt::format("{} connections are open already (--max-connections)", connection_count), ""});
-  decorate(response, random_.hex_id());
+  add_common_headers(response, random_.hex_id());
   metrics_.count_http("refused", response.status);
   return response;
 }
 
-HttpResponse Api::answer_models(const RouteMatch& match) const {
+HttpResponse Api::handle_models(const RouteMatch& match) const {
   HttpResponse response;
   JsonWriter json(response.body);
   const sched::ModelInfo& info = service_.engine->model_info();
   const std::string& root = options_.served_model_name;
   if (match.route == Route::kModel) {
-    if (auto unknown = preparer_.check_model(std::string(match.argument))) return error_response(*unknown);
+    if (auto unknown = input_processor_.check_model(std::string(match.argument))) return error_response(*unknown);
     write_model(json, match.argument, root, info, created_s_);
     return response;
   }
@@ -100,7 +104,7 @@ HttpResponse Api::answer_models(const RouteMatch& match) const {
   return response;
 }
 
-HttpResponse Api::answer_health() const {
+HttpResponse Api::handle_health() const {
   const sched::EngineStatus status = service_.engine->status();
   if (!status.ready) {
     return error_response({503, status.reason.empty() ? "the engine is not ready" : status.reason, ""});
@@ -110,14 +114,14 @@ HttpResponse Api::answer_health() const {
   return response;
 }
 
-HttpResponse Api::answer_tokenize(const HttpRequest& request) const {
-  auto parsed = openai::parse_tokenize_request(request.body, preparer_.limits());
+HttpResponse Api::handle_tokenize(const HttpRequest& request) const {
+  auto parsed = openai::parse_tokenize_request(request.body, input_processor_.limits());
   if (parsed.has_error()) return error_response(parsed.error());
-  if (auto unknown = preparer_.check_model(parsed->model)) return error_response(*unknown);
+  if (auto unknown = input_processor_.check_model(parsed->model)) return error_response(*unknown);
   bool add_special_tokens = parsed->add_special_tokens.value_or(true);
   std::string text;
   if (const auto* conversation = std::get_if<openai::Conversation>(&parsed->input)) {
-    auto rendered = preparer_.render(*conversation);
+    auto rendered = input_processor_.render(*conversation);
     if (rendered.has_error()) return error_response(rendered.error());
     text = std::move(*rendered);
     add_special_tokens = parsed->add_special_tokens.value_or(false);
@@ -140,10 +144,10 @@ HttpResponse Api::answer_tokenize(const HttpRequest& request) const {
   return response;
 }
 
-HttpResponse Api::answer_detokenize(const HttpRequest& request) const {
-  auto parsed = openai::parse_detokenize_request(request.body, preparer_.limits());
+HttpResponse Api::handle_detokenize(const HttpRequest& request) const {
+  auto parsed = openai::parse_detokenize_request(request.body, input_processor_.limits());
   if (parsed.has_error()) return error_response(parsed.error());
-  if (auto unknown = preparer_.check_model(parsed->model)) return error_response(*unknown);
+  if (auto unknown = input_processor_.check_model(parsed->model)) return error_response(*unknown);
   HttpResponse response;
   const size_t most = options_.max_body_bytes;
   const std::string text = service_.tokenizer->decode(parsed->tokens, parsed->skip_special_tokens, most);
@@ -155,26 +159,26 @@ HttpResponse Api::answer_detokenize(const HttpRequest& request) const {
   return response;
 }
 
-HttpResponse Api::answer_apply_template(const HttpRequest& request) const {
-  auto parsed = openai::parse_template_request(request.body, preparer_.limits());
+HttpResponse Api::handle_apply_template(const HttpRequest& request) const {
+  auto parsed = openai::parse_template_request(request.body, input_processor_.limits());
   if (parsed.has_error()) return error_response(parsed.error());
-  auto rendered = preparer_.render(*parsed);
+  auto rendered = input_processor_.render(*parsed);
   if (rendered.has_error()) return error_response(rendered.error());
   HttpResponse response;
   JsonWriter(response.body).begin_object().member("prompt", *rendered).end_object();
   return response;
 }
 
-HttpResponse Api::answer_abort(const HttpRequest& request) {
+HttpResponse Api::handle_abort(const HttpRequest& request) {
   auto parsed = openai::parse_abort_request(request.body);
   if (parsed.has_error()) return error_response(parsed.error());
   if (parsed->all && !is_authorised(request, true)) {
     return error_response({401, "abort_all: the admin's API key is missing", "abort_all"});
   }
-  const size_t count = parsed->all ? generator_.abort_all() : generator_.abort(parsed->request_id);
+  const size_t count = parsed->all ? request_manager_.abort_all() : request_manager_.abort(parsed->request_id);
   if (count == 0 && !parsed->all) {
-    return error_response({404, fmt::format("no request '{}' is in flight", parsed->request_id.substr(0, 256)),
-                           "request_id"});
+    return error_response(
+        {404, fmt::format("no request '{}' is in flight", parsed->request_id.substr(0, 256)), "request_id"});
   }
   HttpResponse response;
   JsonWriter(response.body).begin_object().member("aborted", count).end_object();
@@ -196,7 +200,7 @@ asio::awaitable<void> Api::flush(async::Duration patience, std::optional<Result<
   ended.notify_all();
 }
 
-asio::awaitable<std::optional<HttpResponse>> Api::answer_flush(HttpRequest& request, Connection& connection) {
+asio::awaitable<std::optional<HttpResponse>> Api::handle_flush(HttpRequest& request, Connection& connection) {
   const auto parsed = openai::parse_flush_request(request.body);
   request.free_body();  // it may be long until the answer
   if (parsed.has_error()) co_return error_response(parsed.error());
@@ -228,7 +232,7 @@ HttpResponse Api::not_ready() const {
   return error_response({503, "not ready: " + service_.engine->status().reason, ""});
 }
 
-HttpResponse Api::answer_pause(const HttpRequest& request) {
+HttpResponse Api::handle_pause(const HttpRequest& request) {
   const auto parsed = openai::parse_pause_request(request.body);
   if (parsed.has_error()) return error_response(parsed.error());
   if (!service_.engine->pause(parsed->mode)) return not_ready();
@@ -237,14 +241,14 @@ HttpResponse Api::answer_pause(const HttpRequest& request) {
   return response;
 }
 
-HttpResponse Api::answer_continue() {
+HttpResponse Api::handle_continue() {
   if (!service_.engine->resume()) return not_ready();
   HttpResponse response;
   JsonWriter(response.body).begin_object().member("paused", false).end_object();
   return response;
 }
 
-HttpResponse Api::answer_server_info() const {
+HttpResponse Api::handle_server_info() const {
   const sched::ModelInfo& info = service_.engine->model_info();
   const sched::EngineStatus status = service_.engine->status();
   HttpResponse response;
@@ -270,12 +274,12 @@ HttpResponse Api::answer_server_info() const {
   return response;
 }
 
-HttpResponse Api::answer_metrics() const {
+HttpResponse Api::handle_metrics() const {
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
   response.body =
       metrics_.render(options_.served_model_name, service_.engine->status(),
-                      {.in_flight = in_flight(), .connections = connection_count_, .body_bytes = bodies_.held()});
+                      {.in_flight = in_flight(), .connections = connection_count_, .body_bytes = bodies_.used_bytes()});
   append_process_metrics(response.body);
   if (service_.extra_metrics) service_.extra_metrics(response.body);
   return response;

@@ -23,14 +23,14 @@ bool contains(const std::vector<TokenId>& ids, TokenId id) {
 
 }  // namespace
 
-Choice::Choice(const ChoiceOptions& options, const PreparedPrompt& prompt, uint32_t index)
+Choice::Choice(const ChoiceOptions& options, const TokenizedPrompt& prompt, uint32_t index)
     : options_(options),
       prompt_(prompt),
       detokenizer_(options.tokenizer, options.skip_special_tokens),
       stops_(options.stop, options.include_stop),
       index_(index) {
-  if (!options.answer.is_plain()) answer_.emplace(options.answer);
-  detokenizer_.follow_prompt(prompt.ids);
+  if (!options.output_format.is_plain()) output_parser_.emplace(options.output_format);
+  detokenizer_.continue_from_prompt(prompt.ids);
 }
 
 void Choice::consume(sched::GenerateEvent& event, ChoiceDelta& delta) {
@@ -46,7 +46,7 @@ void Choice::consume(sched::GenerateEvent& event, ChoiceDelta& delta) {
     if (has_logprobs) delta.logprobs.push_back({std::move(event.logprobs[i]), text_offset_, true});
     const bool is_stop_token = drew_stop && i + 1 == event.tokens.size() && contains(options_.stop_token_ids, token);
     const bool cut = add_token(token, !is_stop_token || options_.include_stop, delta);
-    if (is_stop_token && contains(options_.own_stop_token_ids, token)) delta.stop_token = token;
+    if (is_stop_token && contains(options_.user_stop_token_ids, token)) delta.stop_token = token;
     if (cut) {
       if (stops_.matched()) delta.stop_text = options_.stop[*stops_.matched()];
       finish_with(sched::FinishReason::kStop, delta);
@@ -60,7 +60,7 @@ void Choice::start(sched::GenerateEvent& event, ChoiceDelta& delta) {
   started_ = true;
   delta.first = true;
   if (options_.echo) add_echo(event, delta);
-  if (!options_.answer.prefix.empty()) show(options_.answer.prefix, delta);
+  if (!options_.output_format.prefix.empty()) show(options_.output_format.prefix, delta);
   if (!options_.prompt_logprobs) return;
   for (tensor::TokenLogprobs& scored : event.prompt_logprobs) {
     delta.prompt_logprobs.push_back(with_alternatives(std::move(scored), options_.top_prompt_logprobs));
@@ -82,7 +82,7 @@ void Choice::add_echo(sched::GenerateEvent& event, ChoiceDelta& delta) {
 
 bool Choice::add_token(TokenId token, bool is_shown, ChoiceDelta& delta) {
   ++completion_tokens_;
-  if (answer_ && answer_->in_reasoning()) ++reasoning_tokens_;
+  if (output_parser_ && output_parser_->in_reasoning()) ++reasoning_tokens_;
   delta.tokens.push_back(token);
   if (!is_shown) return false;
   const std::string piece = detokenizer_.push(token);
@@ -93,21 +93,21 @@ bool Choice::add_token(TokenId token, bool is_shown, ChoiceDelta& delta) {
   } else {
     show(stops_.push(piece, completion_tokens_ > options_.min_tokens), delta);
   }
-  const bool has_called = answer_ && answer_->calls_ended() > 0;
-  return stops_.matched() || (has_called && !options_.parallel_tool_calls);
+  const bool has_tool_calls = output_parser_ && output_parser_->calls_finished() > 0;
+  return stops_.matched() || (has_tool_calls && !options_.parallel_tool_calls);
 }
 
 void Choice::show(std::string_view text, ChoiceDelta& delta) {
-  if (!answer_) {
+  if (!output_parser_) {
     delta.text += text;
     return;
   }
-  text::AnswerPart part;
-  answer_->push(text, part);
+  text::OutputPart part;
+  output_parser_->push(text, part);
   take(std::move(part), delta);
 }
 
-void Choice::take(text::AnswerPart part, ChoiceDelta& delta) const {
+void Choice::take(text::OutputPart part, ChoiceDelta& delta) const {
   delta.text += part.content;
   if (options_.include_reasoning) delta.reasoning += part.reasoning;
   for (text::ToolCallPart& call : part.calls) {
@@ -127,7 +127,8 @@ std::string Choice::call_id(uint32_t call) const {
   const uint64_t seed = options_.call_id_seed;
   const auto words = philox4x32({static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)}, {index_, call, 2, 0});
   uint64_t value = (uint64_t{words[0]} << 32) | words[1];
-  if (options_.answer.tools != text::ToolFormat::kMistral) return fmt::format("call_{:016x}{:08x}", value, words[2]);
+  if (options_.output_format.tools != text::ToolFormat::kMistral)
+    return fmt::format("call_{:016x}{:08x}", value, words[2]);
   std::string id;
   for (int i = 0; i < 9; ++i, value /= kDigits.size()) id += kDigits[value % kDigits.size()];
   return id;
@@ -138,11 +139,11 @@ void Choice::finish_with(sched::FinishReason reason, ChoiceDelta& delta) {
     show(stops_.push(detokenizer_.flush()), delta);
     show(stops_.flush(), delta);
   }
-  if (answer_) {
-    text::AnswerPart part;
-    answer_->finish(part);
+  if (output_parser_) {
+    text::OutputPart part;
+    output_parser_->finish(part);
     take(std::move(part), delta);
-    delta.has_called = answer_->calls_begun() > 0;
+    delta.has_tool_calls = output_parser_->calls_started() > 0;
   }
   finish_ = reason;
   delta.finish = reason;

@@ -7,15 +7,15 @@
 #include <string_view>
 #include <vector>
 
-#include "sched/engine.h"
-#include "text/answer_parser.h"
-#include "text/incremental_detokenizer.h"
+#include "sched/head/engine.h"
+#include "text/tool_calls/output_parser.h"
+#include "text/tokenizer/incremental_detokenizer.h"
 #include "text/stop_strings.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace millrace::server {
 
-struct PreparedPrompt {
+struct TokenizedPrompt {
   std::vector<TokenId> ids;
   std::string text;  ///< only for echo
 };
@@ -24,21 +24,21 @@ struct PreparedPrompt {
 struct ChoiceOptions {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::vector<std::string> stop;
-  std::vector<TokenId> stop_token_ids;  ///< eos and the user's; their text is not shown unless include_stop
-  std::vector<TokenId> own_stop_token_ids;  ///< the user's alone
-  uint32_t min_tokens = 0;              ///< stop strings that end within so many tokens do not count
+  std::vector<TokenId> stop_token_ids;       ///< eos and the user's; their text is not shown unless include_stop
+  std::vector<TokenId> user_stop_token_ids;  ///< the user's alone
+  uint32_t min_tokens = 0;                   ///< stop strings that end within so many tokens do not count
   bool include_stop = false;
   bool skip_special_tokens = true;
   bool echo = false;
-  text::AnswerFormat answer;        ///< of a chat
-  bool parallel_tool_calls = true;  ///< else the choice ends with its first call
+  text::OutputFormat output_format;  ///< of a chat
+  bool parallel_tool_calls = true;   ///< else the choice ends with its first call
   bool include_reasoning = true;
   bool has_prediction = false;  ///< usage says what came of it
-  uint64_t call_id_seed = 0;  ///< the calls' ids follow from it
+  uint64_t call_id_seed = 0;    ///< the calls' ids follow from it
   bool logprobs = false;
-  bool tokens_as_ids = false;    ///< in logprobs, "token_id:N" instead of tokens' texts
-  bool prompt_logprobs = false;  ///< keep them as such, besides what echo does with them
-  uint32_t top_logprobs = 0;     ///< alternatives beside each token, with logprobs
+  bool tokens_as_ids = false;        ///< in logprobs, "token_id:N" instead of tokens' texts
+  bool prompt_logprobs = false;      ///< keep them as such, besides what echo does with them
+  uint32_t top_logprobs = 0;         ///< alternatives beside each token, with logprobs
   uint32_t top_prompt_logprobs = 0;  ///< the same with prompt_logprobs
 };
 
@@ -65,10 +65,10 @@ struct ChoiceDelta {
   std::vector<ScoredToken> logprobs;
   std::vector<tensor::TokenLogprobs> prompt_logprobs;
   std::optional<sched::FinishReason> finish;
-  bool has_called = false;               ///< with finish: the choice holds calls
-  std::string stop_text;                 ///< the stop string that matched, if one did
-  std::optional<TokenId> stop_token;     ///< the user's stop token that was drawn, if one was
-  bool first = false;                    ///< holds the choice's first event
+  bool has_tool_calls = false;        ///< with finish: the choice holds calls
+  std::string stop_text;              ///< the stop string that matched, if one did
+  std::optional<TokenId> stop_token;  ///< the user's stop token that was drawn, if one was
+  bool first = false;                 ///< holds the choice's first event
 };
 
 /// One continuation on its way from tokens to text: detokenises, cuts at stop strings, collects logprobs. Plain code;
@@ -76,7 +76,7 @@ struct ChoiceDelta {
 class Choice {
  public:
   /// `index`: of the response's choices.
-  Choice(const ChoiceOptions& options, const PreparedPrompt& prompt, uint32_t index = 0);
+  Choice(const ChoiceOptions& options, const TokenizedPrompt& prompt, uint32_t index = 0);
 
   /// Appends what `event` adds. After finished() nothing more is added.
   void consume(sched::GenerateEvent& event, ChoiceDelta& delta);
@@ -95,15 +95,15 @@ class Choice {
   /// True when the choice ends with the token: a stop string, or the one call that it may hold, is complete.
   bool add_token(TokenId token, bool is_shown, ChoiceDelta& delta);
   void show(std::string_view text, ChoiceDelta& delta);
-  void take(text::AnswerPart part, ChoiceDelta& delta) const;
+  void take(text::OutputPart part, ChoiceDelta& delta) const;
   [[nodiscard]] std::string call_id(uint32_t call) const;
   void finish_with(sched::FinishReason reason, ChoiceDelta& delta);
 
   const ChoiceOptions& options_;
-  const PreparedPrompt& prompt_;
+  const TokenizedPrompt& prompt_;
   text::IncrementalDetokenizer detokenizer_;
   text::StopMatcher stops_;
-  std::optional<text::AnswerParser> answer_;
+  std::optional<text::OutputParser> output_parser_;
   uint32_t index_;
   std::optional<sched::FinishReason> finish_;
   uint32_t completion_tokens_ = 0;

@@ -8,7 +8,7 @@
 
 #include "base/json.h"
 #include "server/openai/schema.h"
-#include "server/router.h"
+#include "server/http/router.h"
 
 namespace millrace::server {
 namespace {
@@ -22,7 +22,7 @@ struct Operation {
   std::string_view path;
   RouteDoc doc;
   bool is_public = false;
-  bool is_for_own_site = false;
+  bool is_same_site_only = false;
 };
 
 std::vector<Operation> all_operations(const ServerOptions& options, std::span<const ExtraRoute> extra_routes) {
@@ -31,7 +31,7 @@ std::vector<Operation> all_operations(const ServerOptions& options, std::span<co
     const RouteMatch match{.route = entry.route};
     const bool is_public = match.is_public() || (entry.route == Route::kMetrics && options.metrics_public);
     if (entry.doc.summary.empty()) continue;
-    operations.push_back({entry.method, entry.path, entry.doc, is_public, match.is_for_own_site()});
+    operations.push_back({entry.method, entry.path, entry.doc, is_public, match.is_same_site_only()});
   }
   operations.push_back({Method::kGet, "/v1/models/{id}", {"The model of that name", "", "Model"}});
   for (const ExtraRoute& extra : extra_routes) {
@@ -74,7 +74,7 @@ void write_responses(JsonWriter& json, const Operation& operation, bool has_key)
   if (operation.path == "/stop_profile") statuses.push_back(409);
   if (operation.path == "/continue_generation") statuses.push_back(415);
   if (has_key && !operation.is_public) statuses.push_back(401);
-  if (!has_key && operation.is_for_own_site) statuses.push_back(403);
+  if (!has_key && operation.is_same_site_only) statuses.push_back(403);
   std::ranges::sort(statuses);
   for (const unsigned status : statuses) {
     json.key(fmt::to_string(status));

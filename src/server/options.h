@@ -29,21 +29,21 @@ struct ServerOptions {
 
   std::optional<uint64_t> random_seed;  ///< of the seeds of requests without one, in the order of their coming
 
-  size_t max_connections = 4096;               ///< beyond: 503 and close
-  size_t max_requests_in_flight = 2048;        ///< generations; beyond: 429
-  size_t max_choices = 512;                    ///< prompts times n of one request
-  uint32_t max_logprobs = 20;                  ///< alternatives beside a token
+  size_t max_connections = 4096;         ///< beyond: 503 and close
+  size_t max_requests_in_flight = 2048;  ///< generations; beyond: 429
+  size_t max_choices = 512;              ///< prompts times n of one request
+  uint32_t max_logprobs = 20;            ///< alternatives beside a token
   size_t max_body_bytes = 16u << 20;
   size_t max_bodies_bytes = 512u << 20;  ///< of all connections together, see BodyBudget; beyond: 503
   uint32_t max_header_bytes = 16u << 10;
-  size_t max_pipelined_bytes = 64u << 10;      ///< read ahead while a request is served
+  size_t max_pipelined_bytes = 64u << 10;  ///< read ahead while a request is served
 
-  std::chrono::milliseconds header_timeout{10'000};   ///< from the first byte to the end of the header
-  std::chrono::milliseconds body_timeout{60'000};     ///< from the end of the header to the end of the body
-  std::chrono::milliseconds idle_timeout{75'000};     ///< between requests
-  std::chrono::milliseconds write_timeout{30'000};    ///< without any progress of a write
-  std::chrono::milliseconds comment_interval{15'000}; ///< of keep-alive comments on an idle stream
-  int send_buffer_bytes = 0;                          ///< SO_SNDBUF; 0: the system's choice
+  std::chrono::milliseconds header_timeout{10'000};    ///< from the first byte to the end of the header
+  std::chrono::milliseconds body_timeout{60'000};      ///< from the end of the header to the end of the body
+  std::chrono::milliseconds idle_timeout{75'000};      ///< between requests
+  std::chrono::milliseconds write_timeout{30'000};     ///< without any progress of a write
+  std::chrono::milliseconds comment_interval{15'000};  ///< of keep-alive comments on an idle stream
+  int send_buffer_bytes = 0;                           ///< SO_SNDBUF; 0: the system's choice
 };
 
 }  // namespace millrace::server

@@ -15,7 +15,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "server/api.h"
-#include "server/connection.h"
+#include "server/http/connection.h"
 
 namespace millrace::server {
 namespace {
@@ -54,7 +54,7 @@ class Server::Front {
   asio::awaitable<void> accept_connections();
   asio::awaitable<void> serve(tcp::socket socket);
   asio::awaitable<void> shut_down(milliseconds drain_timeout, std::promise<void>& done);
-  void turn_away(tcp::socket socket);
+  void reject_connection(tcp::socket socket);
 
   const ServerOptions options_;
   const Service service_;
@@ -114,15 +114,15 @@ asio::awaitable<void> Server::Front::accept_connections() {
       continue;
     }
     if (sessions_.size() >= options_.max_connections) {
-      turn_away(std::move(socket));
+      reject_connection(std::move(socket));
       continue;
     }
     sessions_.spawn("session", serve(std::move(socket)));
   }
 }
 
-void Server::Front::turn_away(tcp::socket socket) {
-  const HttpResponse response = api_.turn_away(sessions_.size());
+void Server::Front::reject_connection(tcp::socket socket) {
+  const HttpResponse response = api_.reject_connection(sessions_.size());
   std::string bytes;
   append_head(bytes, response, BodyFraming::kLength, response.body.size(), false, true);
   bytes += response.body;
@@ -136,14 +136,14 @@ asio::awaitable<void> Server::Front::serve(tcp::socket socket) {
   Connection connection(runtime(), std::move(socket), options_, bodies_);
   const auto place = connections_.insert(connections_.end(), &connection);
   api_.set_connection_count(connections_.size());
-  const Connection::Gatekeeper gatekeeper = [this](const HttpRequest& head) { return api_.check_head(head); };
+  const Connection::HeadCheck head_check = [this](const HttpRequest& head) { return api_.check_head(head); };
   std::exception_ptr failure;
   try {
     bool goes_on = true;
     while (goes_on && !draining_) {
-      Connection::Incoming incoming = co_await connection.read_request(gatekeeper);
+      Connection::Incoming incoming = co_await connection.read_request(head_check);
       if (!incoming.request) {
-        if (incoming.refusal) co_await api_.refuse(std::move(*incoming.refusal), connection);
+        if (incoming.error_reply) co_await api_.refuse(std::move(*incoming.error_reply), connection);
         break;
       }
       goes_on = co_await api_.handle(std::move(*incoming.request), connection);
@@ -176,7 +176,7 @@ asio::awaitable<void> Server::Front::shut_down(milliseconds drain_timeout, std::
   bool ended = co_await sessions_.join_until(runtime().now() + drain_timeout);
   if (!ended) {
     log::warn("{} requests are still running after {} ms: ending them", api_.in_flight(), drain_timeout.count());
-    api_.refuse_all();
+    api_.reject_all();
     ended = co_await sessions_.join_until(runtime().now() + std::chrono::seconds(1));
   }
   while (!ended) {
@@ -190,12 +190,16 @@ asio::awaitable<void> Server::Front::shut_down(milliseconds drain_timeout, std::
 Server::Server(ServerOptions options, Service service)
     : front_(std::make_unique<Front>(std::move(options), std::move(service))) {}
 
-Server::~Server() { front_->stop(milliseconds(0)); }
+Server::~Server() {
+  front_->stop(milliseconds(0));
+}
 
 Result<uint16_t> Server::start(const std::stop_token& stop) {
   return front_->start(stop);
 }
 
-void Server::stop(milliseconds drain_timeout) { front_->stop(drain_timeout); }
+void Server::stop(milliseconds drain_timeout) {
+  front_->stop(drain_timeout);
+}
 
 }  // namespace millrace::server

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "base/json.h"
-#include "sched/engine.h"
-#include "server/http.h"
-#include "text/chat_template.h"
-#include "text/tokenizer.h"
+#include "sched/head/engine.h"
+#include "server/http/http.h"
+#include "text/chat_template/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace millrace::server {
 
@@ -27,8 +27,8 @@ struct GenerationDefaults {
 /// What /openapi.json says of a route, besides its path. Without a summary the route is left out.
 struct RouteDoc {
   std::string_view summary;
-  std::string_view request;    ///< the schema of its JSON body; empty: it takes none
-  std::string_view response;   ///< the schema of what it answers with, or the media type if that is not JSON
+  std::string_view request;   ///< the schema of its JSON body; empty: it takes none
+  std::string_view response;  ///< the schema of what it answers with, or the media type if that is not JSON
   bool body_optional = false;
   std::string_view event = {};  ///< the schema of the data of an event, where the answer may be a stream of them
 };
@@ -38,7 +38,7 @@ struct RouteDoc {
 struct ExtraRoute {
   Method method = Method::kGet;
   std::string path;
-  std::function<HttpResponse(const HttpRequest&)> answer;
+  std::function<HttpResponse(const HttpRequest&)> handler;
   bool is_public = false;  ///< answered without the API key
   RouteDoc doc = {};
   bool is_admin = false;  ///< wants the admin's key where there is one

@@ -23,15 +23,15 @@ void add_scaled(sched::CostCoefficients& sum, const sched::CostCoefficients& par
 }
 
 // Far beyond what there is, and small enough for all that is computed from them.
-constexpr double kMostNumber = 1e9;
-constexpr uint32_t kMostLayers = 1 << 20;
-constexpr uint32_t kMostProcessors = 1 << 16;
-constexpr uint32_t kMostPageSize = 1 << 16;
-constexpr uint32_t kMostPages = 1 << 27;
-constexpr uint32_t kMostRunning = 1 << 16;
-constexpr uint32_t kMostContext = 1 << 30;
+constexpr double kMaxNumber = 1e9;
+constexpr uint32_t kMaxLayers = 1 << 20;
+constexpr uint32_t kMaxProcessors = 1 << 16;
+constexpr uint32_t kMaxPageSize = 1 << 16;
+constexpr uint32_t kMaxPages = 1 << 27;
+constexpr uint32_t kMaxRunning = 1 << 16;
+constexpr uint32_t kMaxContext = 1 << 30;
 
-Result<double> number(std::string_view name, element value, double most = kMostNumber) {
+Result<double> number(std::string_view name, element value, double most = kMaxNumber) {
   double found = 0;
   if (value.get(found) != simdjson::SUCCESS || found < 0 || found > most) {
     return make_error(ErrorCode::kData, "{}: wanted a number from 0 to {:.0f}", name, most);
@@ -115,13 +115,13 @@ Result<void> read_contention(element value, sched::Contention& contention) {
 }
 
 Result<void> read_scalar(std::string_view name, element value, Cluster& cluster, sched::SharedMachine& shared) {
-  if (name == "layers") return read_integer(name, value, kMostLayers, cluster.layers);
-  if (name == "processors") return read_integer(name, value, kMostProcessors, shared.processors);
-  if (name == "threads") return read_integer(name, value, kMostProcessors, shared.threads);
-  if (name == "page_size") return read_integer(name, value, kMostPageSize, cluster.page_size);
-  if (name == "page_count") return read_integer(name, value, kMostPages, cluster.page_count);
-  if (name == "max_running") return read_integer(name, value, kMostRunning, cluster.max_running);
-  if (name == "context_length") return read_integer(name, value, kMostContext, cluster.context_length);
+  if (name == "layers") return read_integer(name, value, kMaxLayers, cluster.layers);
+  if (name == "processors") return read_integer(name, value, kMaxProcessors, shared.processors);
+  if (name == "threads") return read_integer(name, value, kMaxProcessors, shared.threads);
+  if (name == "page_size") return read_integer(name, value, kMaxPageSize, cluster.page_size);
+  if (name == "page_count") return read_integer(name, value, kMaxPages, cluster.page_count);
+  if (name == "max_running") return read_integer(name, value, kMaxRunning, cluster.max_running);
+  if (name == "context_length") return read_integer(name, value, kMaxContext, cluster.context_length);
   const auto found = number(name, value);
   if (found.has_error()) return found.error();
   if (name == "jitter") {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "sched/cost_model.h"
+#include "sched/scheduler/cost_model.h"
 #include "sim/timed_runner.h"
 
 namespace millrace::sim {
@@ -16,10 +16,10 @@ namespace millrace::sim {
 struct Cluster {
   std::string name;
   int32_t layers = 0;
-  sched::CostCoefficients layer;        ///< of one layer
-  sched::CostCoefficients stage;        ///< of every stage besides its layers: launches, control
-  sched::CostCoefficients output_head;  ///< of the last stage besides
-  std::vector<double> slowness;         ///< factor per stage; the last one serves the rest
+  sched::CostCoefficients layer;                         ///< of one layer
+  sched::CostCoefficients stage;                         ///< of every stage besides its layers: launches, control
+  sched::CostCoefficients output_head;                   ///< of the last stage besides
+  std::vector<double> slowness;                          ///< factor per stage; the last one serves the rest
   std::vector<sched::CostCoefficients> measured_stages;  ///< whole stages instead of layers: pp_size is their number
   std::optional<sched::SharedMachine> machine;           ///< that all stages compute on; none: each has its own
   double jitter = 0;

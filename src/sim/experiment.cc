@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "sim/longest.h"
+#include "sim/max_duration.h"
 #include "sim/simulated_ring.h"
 
 namespace millrace::sim {
@@ -16,12 +16,12 @@ using async::TimePoint;
 
 constexpr auto kHeartbeat = 10s;
 constexpr auto kWatchdog = 1000h;
-static_assert(kWatchdog < kLongest);
+static_assert(kWatchdog < kMaxDuration);
 /// Virtual time in which a head does not make more plans than it keeps records of.
 constexpr auto kRecordsInterval = 100ms;
 /// Bounds of virtual time, far beyond what is worth simulating.
-constexpr auto kLongestProfile = 30 * 24h;
-constexpr auto kLongestRun = 30 * 365 * 24h;
+constexpr auto kMaxProfileTime = 30 * 24h;
+constexpr auto kMaxRunTime = 30 * 365 * 24h;
 
 double seconds(async::Duration duration) {
   return std::chrono::duration<double>(duration).count();
@@ -29,12 +29,12 @@ double seconds(async::Duration duration) {
 
 /// Of what a description or a workload says, however late that is.
 async::Duration duration_of(double s) {
-  constexpr double kMost = 1e9;
-  static_assert(std::chrono::duration<double>(kMost) > kLongestRun);
-  return async::Duration(static_cast<int64_t>(std::min(s, kMost) * 1e9));
+  constexpr double kMaxSeconds = 1e9;
+  static_assert(std::chrono::duration<double>(kMaxSeconds) > kMaxRunTime);
+  return async::Duration(static_cast<int64_t>(std::min(s, kMaxSeconds) * 1e9));
 }
 
-SimulatedRingOptions ring_options(const Cluster& cluster, const Setting& setting) {
+SimulatedRingOptions ring_options(const Cluster& cluster, const ExperimentConfig& setting) {
   SimulatedRingOptions options;
   options.stage_count = static_cast<uint32_t>(setting.pp_size);
   options.model.vocab_size = std::numeric_limits<TokenId>::max();  // tokens tell requests apart, however many there are
@@ -69,15 +69,15 @@ SimulatedRingOptions ring_options(const Cluster& cluster, const Setting& setting
 
 /// One token, over and over, for the prefix of a group, and another for what is the request's own: to the prefix cache
 /// that is as good as any text.
-std::vector<TokenId> prompt_of(const Arrival& arrival, size_t index) {
+std::vector<TokenId> prompt_of(const RequestArrival& arrival, size_t index) {
   std::vector<TokenId> prompt(arrival.prefix_length, static_cast<TokenId>(2 * arrival.prefix_group));
   prompt.resize(arrival.input_length, static_cast<TokenId>(2 * index + 1));
   return prompt;
 }
 
 /// One request, from now to its end.
-asio::awaitable<void> send_one(async::Runtime& runtime, sched::Engine& engine, const Arrival& arrival, size_t index,
-                               TimePoint start, RequestResult& result) {
+asio::awaitable<void> send_one(async::Runtime& runtime, sched::Engine& engine, const RequestArrival& arrival,
+                               size_t index, TimePoint start, RequestResult& result) {
   const TimePoint sent = runtime.now();
   sched::GenerateRequest request;
   request.id = std::to_string(index);
@@ -130,16 +130,16 @@ class Clients {
   }
 
   /// One of those that may run, until its client has gone in whatever way.
-  struct Place {
+  struct RunningSlot {
     Clients& home;
-    ~Place() {
+    ~RunningSlot() {
       --home.running_;
       home.one_ended_.notify_one();
     }
   };
 
   asio::awaitable<void> send(size_t index, TimePoint start) {
-    const Place place{*this};
+    const RunningSlot running_slot{*this};
     co_await send_one(runtime_, engine_, workload_.arrivals[index], index, start, results_[index]);
     if (workload_.client_latency_s > 0) co_await async::sleep_for(runtime_, duration_of(workload_.client_latency_s));
   }
@@ -209,8 +209,8 @@ std::vector<double> tpots_of(const std::vector<RequestResult>& requests) {
 
 }  // namespace
 
-Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& setting, const Workload& workload,
-                                        uint64_t seed, PlanRecords* records) {
+Result<ExperimentResult> run_experiment(const Cluster& cluster, const ExperimentConfig& setting,
+                                        const Workload& workload, uint64_t seed, PlanRecords* records) {
   const auto stages = cluster.divide(setting.pp_size);
   if (stages.has_error()) return stages.error();
   ExperimentResult result;
@@ -218,7 +218,7 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& s
   async::VirtualWorld world(seed);
   SimulatedRingOptions options = ring_options(cluster, setting);
   const auto row_bytes = static_cast<size_t>(cluster.activation_bytes_per_token);
-  const size_t most_rows = sched::most_prompt_tokens(setting.chunking, setting.chunk_size) + cluster.max_running;
+  const size_t most_rows = sched::max_prompt_tokens(setting.chunking, setting.chunk_size) + cluster.max_running;
   const std::shared_ptr<std::byte[]> scratch = std::make_shared_for_overwrite<std::byte[]>(most_rows * (row_bytes + 1));
   Processors processors(cluster.machine.value_or(sched::SharedMachine{}));
   std::vector<StageWork> work(setting.pp_size);
@@ -229,7 +229,7 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& s
   };
   SimulatedRing ring(world, options);
   TimePoint time{};
-  if (!run_until(world, time, 1s, TimePoint(kLongestProfile), [&] { return ring.head().status().ready; })) {
+  if (!run_until(world, time, 1s, TimePoint(kMaxProfileTime), [&] { return ring.head().status().ready; })) {
     stop(world, ring);
     return Error{ErrorCode::kInvalidArgument,
                  "the ring takes more than 30 days to be ready: are the times of the description in microseconds?"};
@@ -243,7 +243,7 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& s
   Clients clients(world.add_thread(), ring.head(), workload, result.requests);
   clients.start();
   const auto step = records == nullptr ? async::Duration(1s) : async::Duration(kRecordsInterval);
-  const bool ended = run_until(world, time, step, TimePoint(kLongestRun), [&] {
+  const bool ended = run_until(world, time, step, TimePoint(kMaxRunTime), [&] {
     if (records != nullptr) take_records(stats, seen_records, *records);
     return clients.done();
   });

@@ -4,16 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "sched/chunking.h"
-#include "sched/plan_record.h"
-#include "sched/queue_policy.h"
+#include "sched/scheduler/chunking.h"
+#include "sched/plan/plan_record.h"
+#include "sched/scheduler/queue_policy.h"
 #include "sim/cluster.h"
 #include "sim/workload.h"
 
 namespace millrace::sim {
 
 /// How a described cluster is run.
-struct Setting {
+struct ExperimentConfig {
   int32_t pp_size = 1;
   int32_t async_batch_depth = 0;
   sched::Chunking chunking = sched::Chunking::kFixed;
@@ -72,7 +72,7 @@ struct PlanRecords {
 
 /// Runs the workload through the production loops over the cluster in virtual time. Deterministic. `records`: where
 /// the plans' are wanted. Error: the cluster cannot be divided.
-[[nodiscard]] Result<ExperimentResult> run_experiment(const Cluster& cluster, const Setting& setting,
+[[nodiscard]] Result<ExperimentResult> run_experiment(const Cluster& cluster, const ExperimentConfig& setting,
                                                       const Workload& workload, uint64_t seed,
                                                       PlanRecords* records = nullptr);
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "sim/longest.h"
+#include "sim/max_duration.h"
 
 namespace millrace::sim {
 
@@ -28,7 +28,7 @@ class Processors::Registration {
 
 double Processors::rate(const Job& job) const {
   const size_t running = jobs_.size();
-  const double part = machine_.beside_share(running);
+  const double part = machine_.overlap_share(running);
   const double neighbours = part * static_cast<double>(running - 1);
   const double prompt_shares = part * (prompt_shares_ - job.prompt_share);
   return machine_.processor_share(running) / machine_.contention.slowdown(job.prompt_share, neighbours, prompt_shares);
@@ -52,9 +52,9 @@ asio::awaitable<void> Processors::compute(async::Runtime& runtime, async::Durati
   {
     const Registration registration(*this, job);
     wake_others(job);
-    const async::TimePoint latest = runtime.now() + kLongest;
+    const async::TimePoint latest = runtime.now() + kMaxDuration;
     while (job.left_ns > 0.5 && runtime.now() < latest) {
-      const async::Duration wait = bounded_time(std::ceil(job.left_ns / rate(job)));
+      const async::Duration wait = clamped_duration(std::ceil(job.left_ns / rate(job)));
       (void)co_await job.rate_changed.wait_until(std::min(runtime.now() + wait, latest));
       settle(runtime.now());
     }

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "async/wait_list.h"
-#include "sched/shared_machine.h"
+#include "sched/scheduler/shared_machine.h"
 
 namespace millrace::sim {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/result.h"
-#include "sim/longest.h"
+#include "sim/max_duration.h"
 
 namespace millrace::sim {
 namespace {
@@ -18,35 +18,28 @@ using comm::MessageKind;
 /// Messages under way hold the inner sender through their timers, so that what was sent arrives before the link ends.
 class SimulatedSender final : public comm::LinkSender {
  public:
-  SimulatedSender(const SimulatedLinkOptions& options, async::Runtime& runtime,
-                  std::unique_ptr<comm::LinkSender> inner)
+  SimulatedSender(const SimulatedLinkOptions& options, async::Runtime& runtime, std::unique_ptr<comm::LinkSender> inner)
       : options_(options), runtime_(runtime), inner_(std::move(inner)) {
     lanes_.fill(runtime.now());
   }
   ~SimulatedSender() override { close("the sender is gone"); }
 
-  void send(MessageKind kind, Generation generation, PlanId plan, std::vector<std::byte> bytes) override {
+  void send(MessageKind kind, RingEpoch epoch, PlanId plan, std::vector<std::byte> bytes) override {
     if (!inner_) return;
     const TimePoint left = transmit(kind, bytes.size());
     const auto shared = std::make_shared<std::vector<std::byte>>(std::move(bytes));
-    deliver(left, [inner = inner_, kind, generation, plan, shared] {
-      inner->send(kind, generation, plan, std::move(*shared));
-    });
+    deliver(left, [inner = inner_, kind, epoch, plan, shared] { inner->send(kind, epoch, plan, std::move(*shared)); });
   }
 
-  comm::Work send_borrowed(MessageKind kind, Generation generation, PlanId plan,
-                           std::span<const std::byte> bytes) override {
+  comm::Work send_borrowed(MessageKind kind, RingEpoch epoch, PlanId plan, std::span<const std::byte> bytes) override {
     if (!inner_) return {};
     const TimePoint left = transmit(kind, bytes.size());
     if (options_.keeps_bytes) {
       const auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
-      deliver(left, [inner = inner_, kind, generation, plan, copy] {
-        inner->send(kind, generation, plan, std::move(*copy));
-      });
+      deliver(left, [inner = inner_, kind, epoch, plan, copy] { inner->send(kind, epoch, plan, std::move(*copy)); });
     } else {
-      deliver(left, [inner = inner_, kind, generation, plan, bytes] {
-        (void)inner->send_borrowed(kind, generation, plan, bytes);
-      });
+      deliver(left,
+              [inner = inner_, kind, epoch, plan, bytes] { (void)inner->send_borrowed(kind, epoch, plan, bytes); });
     }
     const async::Event released(runtime_);
     runtime_.arm(left, [released] { released.set(); });
@@ -65,7 +58,7 @@ class SimulatedSender final : public comm::LinkSender {
     TimePoint& lane = lanes_[static_cast<size_t>(kind)];
     lane = std::max(lane, runtime_.now());
     if (options_.bytes_per_second > 0) {
-      lane += bounded_time(static_cast<double>(bytes) / options_.bytes_per_second * 1e9);
+      lane += clamped_duration(static_cast<double>(bytes) / options_.bytes_per_second * 1e9);
     }
     if (options_.delay) lane += options_.delay();
     if (options_.fault) {

@@ -11,7 +11,7 @@ namespace millrace::sim {
 struct SimulatedLinkOptions {
   double bytes_per_second = 0;  ///< of each kind of message, which have a lane each; 0: no limit
   async::Duration latency{};
-  bool keeps_bytes = true;      ///< false: activations arrive with the right size and whatever content
+  bool keeps_bytes = true;  ///< false: activations arrive with the right size and whatever content
   /// Asked at each message: why the link breaks instead of delivering it.
   std::function<std::optional<std::string>()> fault;
   /// Asked at each message: how much later it leaves, and what comes behind it.

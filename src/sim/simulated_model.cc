@@ -3,7 +3,7 @@
 #include <bit>
 
 #include "base/check.h"
-#include "sched/scheduler.h"
+#include "sched/scheduler/scheduler.h"
 
 namespace millrace::sim {
 namespace {
@@ -37,9 +37,13 @@ uint64_t SimulatedModel::key_value(int32_t layer, uint64_t hidden) {
   return mix(hidden, static_cast<uint64_t>(layer) + 1);
 }
 
-uint64_t SimulatedModel::attend(uint64_t context, uint64_t key_value) { return mix(context, key_value); }
+uint64_t SimulatedModel::attend(uint64_t context, uint64_t key_value) {
+  return mix(context, key_value);
+}
 
-uint64_t SimulatedModel::embed(TokenId token) { return mix(static_cast<uint64_t>(token), 17); }
+uint64_t SimulatedModel::embed(TokenId token) {
+  return mix(static_cast<uint64_t>(token), 17);
+}
 
 TokenId SimulatedModel::draw(uint64_t hidden, const tensor::SampleSpec& spec) const {
   uint64_t drawn = mix(mix(hidden, digest(*spec.params)), spec.position);
@@ -47,12 +51,12 @@ TokenId SimulatedModel::draw(uint64_t hidden, const tensor::SampleSpec& spec) co
   for (const TokenId token : spec.prompt) drawn = mix(drawn, static_cast<uint64_t>(token));
   drawn = mix(drawn, spec.output.size());
   for (const TokenId token : spec.output) drawn = mix(drawn, static_cast<uint64_t>(token));
-  if (spec.allowed.empty()) return static_cast<TokenId>(drawn % std::min(vocab_size, drawn_kinds));
+  if (spec.allowed.empty()) return static_cast<TokenId>(drawn % std::min(vocab_size, distinct_tokens));
   std::vector<TokenId> members;
   for (TokenId token = 0; token < static_cast<TokenId>(vocab_size); ++token) {
     if ((spec.allowed[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0) members.push_back(token);
   }
-  return members.at(drawn % std::min<size_t>(members.size(), drawn_kinds));
+  return members.at(drawn % std::min<size_t>(members.size(), distinct_tokens));
 }
 
 bool SimulatedModel::faulty(uint64_t hidden) const {
@@ -74,7 +78,7 @@ SimulatedModel::Continuation SimulatedModel::generate(std::span<const TokenId> p
                                                       const tensor::SamplingParams& sampling, int32_t prompt_top,
                                                       const std::shared_ptr<const grammar::Grammar>& grammar) const {
   std::optional<grammar::Matcher> matcher;
-  if (grammar != nullptr) matcher.emplace(grammar, sched::draws_ends(*grammar, sampling));
+  if (grammar != nullptr) matcher.emplace(grammar, sched::samples_end_token(*grammar, sampling));
   std::vector<uint64_t> contexts(static_cast<size_t>(layer_count), 0);
   uint64_t hidden = 0;
   const auto feed = [&](TokenId token) {

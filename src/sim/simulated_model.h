@@ -17,7 +17,8 @@ namespace millrace::sim {
 struct SimulatedModel {
   int32_t layer_count = 4;
   uint32_t vocab_size = 1000;
-  uint32_t drawn_kinds = UINT32_MAX;  ///< of what may be drawn only the first so many are: texts that repeat themselves
+  uint32_t distinct_tokens =
+      UINT32_MAX;              ///< of what may be drawn only the first so many are: texts that repeat themselves
   uint32_t faulty_one_in = 0;  ///< after one row of so many nothing can be drawn, as from logits of NaN; 0: after none
 
   [[nodiscard]] static uint64_t mix(uint64_t a, uint64_t b);

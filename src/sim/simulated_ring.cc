@@ -24,10 +24,10 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
   const sched::StageBounds bounds{.slot_count = scheduler.max_running,
                                   .page_size = scheduler.page_size,
                                   .page_count = scheduler.page_count,
-                                  .max_batch_tokens = sched::most_plan_tokens(scheduler),
+                                  .max_batch_tokens = sched::max_plan_tokens(scheduler),
                                   .vocab_size = options.model.vocab_size,
                                   .host_page_count = scheduler.host_page_count,
-                                  .drawable_vocab = options.model.vocab_size};
+                                  .sampling_vocab = options.model.vocab_size};
   async::Runtime& head_runtime = world.add_thread();
   std::vector<async::Runtime*> runtimes;
   std::vector<sched::LocalStages::RunnerFactory> runners;
@@ -48,15 +48,15 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
   }
   sched::HeadOptions head = options.head;
   head.model.stage_count = options.stage_count;
-  sched::RingShape shape{options.stage_count, scheduler.window, bounds, head.watchdog};
+  sched::RingConfig shape{options.stage_count, scheduler.window, bounds, head.watchdog};
   shape.make_link = [links = options.links, head_links = options.head_links.value_or(options.links), &head_runtime](
                         async::Runtime& sender, async::Runtime& receiver, size_t capacity) {
     const bool of_head = &sender == &head_runtime || &receiver == &head_runtime;
     return make_simulated_link(of_head ? head_links : links, sender, receiver, capacity);
   };
   stages_ = std::make_unique<sched::LocalStages>(head_runtime, std::move(runtimes), runners, StageId(0), shape);
-  former_ = std::make_unique<sched::InProcessFormer>(head_runtime, *stages_, shape);
-  ring_ = std::make_unique<sched::Ring>(head_runtime, head, *former_);
+  ring_builder_ = std::make_unique<sched::InProcessRingBuilder>(head_runtime, *stages_, shape);
+  ring_ = std::make_unique<sched::Ring>(head_runtime, head, *ring_builder_);
   ring_->start();
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "async/virtual_runtime.h"
-#include "sched/ring.h"
+#include "sched/head/ring.h"
 #include "sim/simulated_link.h"
 #include "sim/simulated_runner.h"
 
@@ -16,8 +16,8 @@ struct SimulatedRingOptions {
   uint32_t stage_count = 1;
   SimulatedModel model;
   sched::HeadOptions head;
-  std::vector<SimulatedCost> costs;      ///< per stage; the last one serves the rest
-  std::function<void(StageId)> fault;    ///< asked before each run of a stage; may throw
+  std::vector<SimulatedCost> costs;               ///< per stage; the last one serves the rest
+  std::function<void(StageId)> fault;             ///< asked before each run of a stage; may throw
   std::function<async::Duration(StageId)> stall;  ///< asked before each run of a stage: how long it hangs
   SimulatedLinkOptions links;
   std::optional<SimulatedLinkOptions> head_links;  ///< those to the first stage and back from the last, if they differ
@@ -38,7 +38,7 @@ class SimulatedRing {
 
  private:
   std::unique_ptr<sched::LocalStages> stages_;
-  std::unique_ptr<sched::InProcessFormer> former_;
+  std::unique_ptr<sched::InProcessRingBuilder> ring_builder_;
   std::unique_ptr<sched::Ring> ring_;
 };
 

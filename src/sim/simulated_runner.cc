@@ -85,7 +85,9 @@ async::Duration SimulatedRunner::copy_time(size_t page_count) {
   return async::Duration(static_cast<int64_t>(us * 1000.0));
 }
 
-double SimulatedRunner::chance() { return static_cast<double>(random_() >> 11) * 0x1.0p-53; }
+double SimulatedRunner::chance() {
+  return static_cast<double>(random_() >> 11) * 0x1.0p-53;
+}
 
 uint64_t& SimulatedRunner::cell(int32_t layer, PageId page, uint32_t offset) {
   const size_t plane = static_cast<size_t>(layer - stage_.layer_begin) * bounds_.page_count + page.value();
@@ -136,7 +138,7 @@ async::Duration SimulatedRunner::cost(const sched::StageBatch& batch) {
   return async::Duration(static_cast<int64_t>(us * 1000.0 * (1.0 + cost.jitter * chance())));
 }
 
-void SimulatedRunner::ask_for_fault() {
+void SimulatedRunner::inject_fault() {
   try {
     fault_();
   } catch (const StageDeath&) {
@@ -146,7 +148,7 @@ void SimulatedRunner::ask_for_fault() {
 }
 
 // What the stage had under way has ended: nothing of it reaches the memory of the process that follows.
-void SimulatedRunner::forget_loads() {
+void SimulatedRunner::drop_loads() {
   loads_.clear();
   if (!std::exchange(has_died_, false)) return;
   if (!other_process_) {
@@ -161,7 +163,7 @@ void SimulatedRunner::forget_loads() {
 
 asio::awaitable<sched::StageRunner::Result> SimulatedRunner::run(const sched::StageBatch& batch,
                                                                  std::span<const std::byte> input) {
-  if (fault_) ask_for_fault();
+  if (fault_) inject_fault();
   if (stall_) {
     const async::Duration time = stall_();
     if (time.count() > 0) co_await async::sleep_for(runtime_, time);
@@ -203,15 +205,15 @@ std::vector<sched::SliceOutput> SimulatedRunner::outputs(const sched::StageBatch
   for (const sched::PlanSlice& slice : batch.slices) {
     sched::SliceOutput& output = outputs.emplace_back();
     const size_t end = row + slice.token_count;
-    for (size_t at = end - slice.draw_count(); at < end; ++at) {
+    for (size_t at = end - slice.sample_count(); at < end; ++at) {
       const tensor::SampleSpec& spec = batch.sample_specs.at(samples++);
       if (model_.faulty(hidden[at])) output.fault = tensor::LogitFault::kNan;
       if (output.fault == tensor::LogitFault::kNone) output.samples.push_back(sample(model_, hidden[at], spec));
     }
     for (; row < end; ++row) {
       const TokenId next = row + 1 < end ? batch.tokens[row + 1] : slice.next_token;
-      if (slice.score_top >= 0 && next >= 0) {
-        output.scores.push_back(model_.score(hidden[row], next, slice.score_top));
+      if (slice.prompt_top_logprobs >= 0 && next >= 0) {
+        output.scores.push_back(model_.score(hidden[row], next, slice.prompt_top_logprobs));
       }
     }
   }

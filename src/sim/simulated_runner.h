@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "async/runtime.h"
-#include "sched/stage_runner.h"
+#include "sched/stage/stage_runner.h"
 #include "sim/simulated_model.h"
 
 namespace millrace::sim {
@@ -31,7 +31,7 @@ struct SimulatedStage {
   SimulatedCost cost;
 };
 
-/// Thrown by a runner's `fault`: when the generation has ended another process takes the place of the stage's, with
+/// Thrown by a runner's `fault`: when the epoch has ended another process takes the place of the stage's, with
 /// other memory; and the next time the one that was there before, as it was.
 struct StageDeath : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -47,20 +47,19 @@ class SimulatedRunner final : public sched::StageRunner {
 
   [[nodiscard]] size_t output_row_bytes() const override { return stage_.last ? 0 : sizeof(uint64_t); }
   [[nodiscard]] size_t input_row_bytes() const override { return stage_.first ? 0 : sizeof(uint64_t); }
-  [[nodiscard]] asio::awaitable<Result> run(const sched::StageBatch& batch,
-                                            std::span<const std::byte> input) override;
+  [[nodiscard]] asio::awaitable<Result> run(const sched::StageBatch& batch, std::span<const std::byte> input) override;
   [[nodiscard]] std::span<std::byte> input_memory(size_t bytes, Memory where) override;
   /// Copies happen at the end of the time that they take, of a load each layer's at its own; until then the cells
   /// written to hold noise.
   [[nodiscard]] async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host) override;
-  void forget_loads() override;
+  void drop_loads() override;
   [[nodiscard]] asio::awaitable<void> store_pages(std::span<const PageId> device,
                                                   std::span<const HostPageId> host) override;
   [[nodiscard]] std::span<std::byte> host_page(HostPageId page) override;
   [[nodiscard]] cache::PageStore* store() override { return store_.get(); }
 
  private:
-  void ask_for_fault();
+  void inject_fault();
   [[nodiscard]] std::span<uint64_t> host_cells(HostPageId page);
   [[nodiscard]] double chance();
   void load_layer(int32_t layer, const std::vector<PageId>& device, const std::vector<HostPageId>& host, bool for_real);
@@ -86,9 +85,9 @@ class SimulatedRunner final : public sched::StageRunner {
     HostTier host_tier;
   };
   std::optional<OtherProcess> other_process_;
-  bool has_died_ = false;                             // takes the other's place when its generation is over
-  std::vector<uint64_t> pages_;                       // [layers of the stage, page_count, page_size]
-  std::vector<uint64_t> host_pages_;                  // [host_page_count, layers of the stage, page_size]
+  bool has_died_ = false;             // takes the other's place when its epoch is over
+  std::vector<uint64_t> pages_;       // [layers of the stage, page_count, page_size]
+  std::vector<uint64_t> host_pages_;  // [host_page_count, layers of the stage, page_size]
   std::unique_ptr<cache::PageStore> store_;
   std::vector<uint64_t> inputs_;                      // activations that came over a link that fills memory
   std::vector<std::vector<async::Event>> loads_;      // begun since the last run; one event per layer

@@ -10,19 +10,19 @@ namespace millrace::sim {
 
 using cache::PageKey;
 
-StoreShelf::Section& StoreShelf::section(const cache::StoreIdentity& identity) {
+SimulatedStoreBackend::Section& SimulatedStoreBackend::section(const cache::StoreIdentity& identity) {
   return sections_.try_emplace(cache::hash_of(identity).hex(), max_pages_ * identity.page_bytes).first->second;
 }
 
 /// The coroutines of its operations hold what they use, so that the store may end before they do.
 class SimulatedStore final : public cache::PageStore {
  public:
-  SimulatedStore(async::Runtime& runtime, const cache::StoreIdentity& identity, std::shared_ptr<StoreShelf> shelf,
-                 SimulatedStoreOptions options)
+  SimulatedStore(async::Runtime& runtime, const cache::StoreIdentity& identity,
+                 std::shared_ptr<SimulatedStoreBackend> store_backend, SimulatedStoreOptions options)
       : runtime_(runtime),
         page_bytes_(identity.page_bytes),
         options_(std::move(options)),
-        state_(std::make_shared<State>(shelf, shelf->section(identity))) {}
+        state_(std::make_shared<State>(store_backend, store_backend->section(identity))) {}
 
   asio::awaitable<bool> get(PageKey key, std::span<std::byte> into) override {
     CHECK(into.size() == page_bytes_, "a buffer of {} bytes for a page of {}", into.size(), page_bytes_);
@@ -43,9 +43,10 @@ class SimulatedStore final : public cache::PageStore {
 
  private:
   struct State {
-    State(std::shared_ptr<StoreShelf> owner, StoreShelf::Section& place) : shelf(std::move(owner)), section(place) {}
-    std::shared_ptr<StoreShelf> shelf;
-    StoreShelf::Section& section;
+    State(std::shared_ptr<SimulatedStoreBackend> owner, SimulatedStoreBackend::Section& place)
+        : store_backend(std::move(owner)), section(place) {}
+    std::shared_ptr<SimulatedStoreBackend> store_backend;
+    SimulatedStoreBackend::Section& section;
     cache::StoreStats stats;
   };
   using StatePtr = std::shared_ptr<State>;
@@ -81,7 +82,7 @@ class SimulatedStore final : public cache::PageStore {
 
   static asio::awaitable<bool> finish_put(StatePtr state, Course course, PageKey key, std::span<const std::byte> page) {
     co_await course.done.wait_uncancelled();
-    StoreShelf::Section& section = state->section;
+    SimulatedStoreBackend::Section& section = state->section;
     if (course.fails || (!section.pages.contains(key) && !section.index.try_reserve(page.size()))) {
       ++state->stats.refused;
       co_return false;
@@ -95,7 +96,7 @@ class SimulatedStore final : public cache::PageStore {
       section.pages.erase(victim->key);
       ++state->stats.evicted;
     }
-    section.index.settle(key, page.size());
+    section.index.commit(key, page.size());
     section.pages.emplace(key, std::vector<std::byte>(page.begin(), page.end()));
     ++state->stats.written;
     state->stats.bytes_written += page.size();
@@ -114,9 +115,9 @@ class SimulatedStore final : public cache::PageStore {
 };
 
 std::unique_ptr<cache::PageStore> make_simulated_store(async::Runtime& runtime, const cache::StoreIdentity& identity,
-                                                       std::shared_ptr<StoreShelf> shelf,
+                                                       std::shared_ptr<SimulatedStoreBackend> store_backend,
                                                        SimulatedStoreOptions options) {
-  return std::make_unique<SimulatedStore>(runtime, identity, std::move(shelf), std::move(options));
+  return std::make_unique<SimulatedStore>(runtime, identity, std::move(store_backend), std::move(options));
 }
 
 }  // namespace millrace::sim

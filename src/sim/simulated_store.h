@@ -5,18 +5,18 @@
 #include <memory>
 #include <vector>
 
-#include "cache/page_index.h"
-#include "cache/page_record.h"
-#include "cache/page_store.h"
+#include "cache/store/page_index.h"
+#include "cache/store/page_record.h"
+#include "cache/store/page_store.h"
 
 namespace millrace::sim {
 
-/// The pages of simulated stores, by identity. Stores given the same shelf see each other's pages where their
+/// The pages of simulated stores, by identity. Stores given the same backend see each other's pages where their
 /// identities are equal, and outlive each other; its stores live in one VirtualWorld, and so on one thread.
-class StoreShelf {
+class SimulatedStoreBackend {
  public:
   /// `max_pages` of each identity; the page used least recently makes room.
-  explicit StoreShelf(size_t max_pages) : max_pages_(max_pages) {}
+  explicit SimulatedStoreBackend(size_t max_pages) : max_pages_(max_pages) {}
 
  private:
   friend class SimulatedStore;
@@ -42,9 +42,8 @@ struct SimulatedStoreOptions {
 
 /// A page store in memory under virtual time. A buffer is read or written when its operation ends, not when it begins,
 /// so that giving it up too early shows.
-[[nodiscard]] std::unique_ptr<cache::PageStore> make_simulated_store(async::Runtime& runtime,
-                                                                     const cache::StoreIdentity& identity,
-                                                                     std::shared_ptr<StoreShelf> shelf,
-                                                                     SimulatedStoreOptions options);
+[[nodiscard]] std::unique_ptr<cache::PageStore> make_simulated_store(
+    async::Runtime& runtime, const cache::StoreIdentity& identity, std::shared_ptr<SimulatedStoreBackend> store_backend,
+    SimulatedStoreOptions options);
 
 }  // namespace millrace::sim

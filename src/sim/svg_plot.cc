@@ -22,8 +22,10 @@ constexpr std::array<const char*, 8> kColours = {"#0b6e99", "#d1495b", "#3a7d44"
 std::string escaped(const std::string& text) {
   std::string out;
   for (const char c : text) {
-    if (c == '<') out += "&lt;";
-    else if (c == '&') out += "&amp;";
+    if (c == '<')
+      out += "&lt;";
+    else if (c == '&')
+      out += "&amp;";
     else if (static_cast<unsigned char>(c) >= ' ')
       out += c;  // XML has no way to write the others
   }

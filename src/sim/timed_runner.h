@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "async/runtime.h"
-#include "sched/cost_model.h"
-#include "sched/stage_runner.h"
+#include "sched/scheduler/cost_model.h"
+#include "sched/stage/stage_runner.h"
 #include "sim/processors.h"
 
 namespace millrace::sim {
@@ -13,9 +13,9 @@ namespace millrace::sim {
 /// What a stage of a described cluster costs.
 struct StageCost {
   sched::CostCoefficients coefficients;
-  double jitter = 0;                ///< each run takes 1 to 1 + jitter times as long
-  size_t input_row_bytes = 0;       ///< 0 on the first stage
-  size_t output_row_bytes = 0;      ///< 0 on the last
+  double jitter = 0;            ///< each run takes 1 to 1 + jitter times as long
+  size_t input_row_bytes = 0;   ///< 0 on the first stage
+  size_t output_row_bytes = 0;  ///< 0 on the last
 };
 
 /// What a stage has computed.

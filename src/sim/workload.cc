@@ -97,7 +97,7 @@ Result<Workload> read_workload(simdjson::dom::object fields) {
     last_s = std::max(last_s, at_s);
     workload.arrivals.push_back({at_s, static_cast<uint32_t>((*inputs)[i]), static_cast<uint32_t>((*outputs)[i])});
   }
-  std::ranges::sort(std::span(workload.arrivals).first(on_time), {}, &Arrival::at_s);
+  std::ranges::sort(std::span(workload.arrivals).first(on_time), {}, &RequestArrival::at_s);
   return workload;
 }
 
@@ -118,7 +118,7 @@ Result<Workload> load_workload(const std::filesystem::path& result_file) {
 }
 
 Workload make_workload(const WorkloadOptions& options) {
-  Workload workload{std::vector<Arrival>(options.requests), options.max_concurrency, 0};
+  Workload workload{std::vector<RequestArrival>(options.requests), options.max_concurrency, 0};
   uint64_t draws = 0;
   const auto dice = [&] { return uniform_at(options.seed, draws++); };
   const auto vary = [&](uint32_t length) {
@@ -126,7 +126,7 @@ Workload make_workload(const WorkloadOptions& options) {
     return std::max(1u, static_cast<uint32_t>(std::lround(length * factor)));
   };
   double now = 0;
-  for (Arrival& arrival : workload.arrivals) {
+  for (RequestArrival& arrival : workload.arrivals) {
     if (options.rate_per_s > 0) now += -std::log(1 - dice()) / options.rate_per_s;
     arrival.at_s = now;
     arrival.is_long = dice() < options.long_share;

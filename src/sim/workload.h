@@ -10,19 +10,19 @@ namespace millrace::sim {
 
 struct WorkloadOptions {
   uint32_t requests = 16;
-  double rate_per_s = 0;           ///< Poisson arrivals; 0: all at once
+  double rate_per_s = 0;  ///< Poisson arrivals; 0: all at once
   uint32_t input_length = 131072;
   uint32_t output_length = 1;
-  uint32_t prefix_length = 0;      ///< tokens before those, which requests of one group have in common
-  uint32_t prefix_count = 8;       ///< groups; each request is of one drawn at random
-  double spread = 0;               ///< lengths vary by up to this part to either side
-  double long_share = 0;           ///< part of the requests that have long_input_length instead
+  uint32_t prefix_length = 0;  ///< tokens before those, which requests of one group have in common
+  uint32_t prefix_count = 8;   ///< groups; each request is of one drawn at random
+  double spread = 0;           ///< lengths vary by up to this part to either side
+  double long_share = 0;       ///< part of the requests that have long_input_length instead
   uint32_t long_input_length = 131072;
   uint32_t max_concurrency = 0;  ///< requests under way; more wait for one of them to end; 0: no limit
   uint64_t seed = 0;
 };
 
-struct Arrival {
+struct RequestArrival {
   double at_s = 0;
   uint32_t input_length = 1;  ///< with the prefix
   uint32_t output_length = 1;
@@ -32,9 +32,9 @@ struct Arrival {
 };
 
 struct Workload {
-  std::vector<Arrival> arrivals;  ///< in order
-  uint32_t max_concurrency = 0;   ///< as WorkloadOptions
-  double client_latency_s = 0;    ///< with it: from a request's last token to the next request's being queued
+  std::vector<RequestArrival> arrivals;  ///< in order
+  uint32_t max_concurrency = 0;          ///< as WorkloadOptions
+  double client_latency_s = 0;           ///< with it: from a request's last token to the next request's being queued
 };
 
 /// The same for equal options.

@@ -26,15 +26,15 @@ Buffer::~Buffer() {
   if (data_ != nullptr && release_) release_(data_);
 }
 
-void ExpertPacker::add_w8(const W8Matrix&, const W8Matrix&, const W8Matrix&, W8Inputs) {
+void ExpertPacker::add_w8(const W8Matrix&, const W8Matrix&, const W8Matrix&, W8Activations) {
   CHECK(false, "experts of 8 bits for a backend that packs none");
 }
 
-std::unique_ptr<PackedWeight> Backend::pack_w8(std::span<const W8Matrix>, W8Inputs) {
+std::unique_ptr<PackedWeight> Backend::pack_w8(std::span<const W8Matrix>, W8Activations) {
   CHECK(false, "{} packs no weights of 8 bits", description());
 }
 
-std::unique_ptr<PackedWeight> Backend::pack_gate_up_w8(const W8Matrix&, const W8Matrix&, W8Inputs) {
+std::unique_ptr<PackedWeight> Backend::pack_gate_up_w8(const W8Matrix&, const W8Matrix&, W8Activations) {
   CHECK(false, "{} packs no weights of 8 bits", description());
 }
 

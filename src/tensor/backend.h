@@ -61,7 +61,7 @@ class PackedWeight {
 /// a softmax over the logits of all experts.
 struct Routing {
   int32_t experts_per_row = 0;
-  bool renormalised = false;  ///< the weights of a row's experts are divided by their sum
+  bool renormalize = false;  ///< the weights of a row's experts are divided by their sum
 };
 
 /// The experts of a sparse layer, all of one shape, and how rows find them.
@@ -81,7 +81,7 @@ class ExpertPacker {
   /// not outlive the call.
   virtual void add(const HostTensor& gate, const HostTensor& up, const HostTensor& down) = 0;
   /// The same in 8 bits, where Backend::packs_w8; of a layer's experts all or none.
-  virtual void add_w8(const W8Matrix& gate, const W8Matrix& up, const W8Matrix& down, W8Inputs inputs);
+  virtual void add_w8(const W8Matrix& gate, const W8Matrix& up, const W8Matrix& down, W8Activations inputs);
   /// The layer's experts, when all have been added.
   [[nodiscard]] virtual std::unique_ptr<Experts> finish() = 0;
 };
@@ -103,12 +103,12 @@ struct KvCacheShape {
   int32_t layer_count = 0;
   int32_t kv_head_count = 0;
   int32_t head_dim = 0;
-  int32_t page_size = 0;    ///< tokens per page
+  int32_t page_size = 0;  ///< tokens per page
   int32_t page_count = 0;
 };
 
-/// A page of a cache and its place on the host: [page_bytes] in memory from Backend::allocate_host.
-struct PagePlace {
+/// A page of a cache and its address on the host: [page_bytes] in memory from Backend::allocate_host.
+struct PageTransfer {
   PageId page;
   std::byte* host = nullptr;
 };
@@ -120,10 +120,11 @@ class KvCache {
   [[nodiscard]] virtual const KvCacheShape& shape() const = 0;
   /// Bytes of one page over all layers of the stage.
   [[nodiscard]] virtual size_t page_bytes() const = 0;
-  /// Copies inside Backend::submit_copy only: of pages to their places, and of one layer of pages from places that
-  /// read_pages has filled. `pages` is read during the call; nothing else may touch what is copied meanwhile.
-  virtual void read_pages(std::span<const PagePlace> pages) const = 0;
-  virtual void write_layer(int32_t layer, std::span<const PagePlace> pages) = 0;
+  /// Copies inside Backend::submit_copy only: of pages to their host addresses, and of one layer of pages from
+  /// addresses that read_pages has filled. `pages` is read during the call; nothing else may touch what is copied
+  /// meanwhile.
+  virtual void read_pages(std::span<const PageTransfer> pages) const = 0;
+  virtual void write_layer(int32_t layer, std::span<const PageTransfer> pages) = 0;
 };
 
 enum class CopyDirection : uint8_t { kToDevice, kToHost };
@@ -137,7 +138,7 @@ class LayerGate {
   /// There will be no more copies, since they failed.
   virtual void fail() = 0;
   /// Inside submit's work: what comes after sees the copies of `layer`. Throws when they have failed.
-  virtual void pass(int32_t layer) = 0;
+  virtual void wait_for(int32_t layer) = 0;
 };
 
 /// A ragged batch: sequence s owns rows [row_begin[s], row_begin[s+1]), which are its tokens at positions
@@ -156,30 +157,30 @@ struct BatchLayout {
   [[nodiscard]] size_t sequence_count() const { return prefix.size(); }
 };
 
-/// A batch, or a list of row numbers or tokens, where ops read it. Made by Backend::place inside submitted work and
+/// A batch, or a list of row numbers or tokens, where ops read it. Made by Backend::upload inside submitted work and
 /// good until that work's function returns; on the CPU the arrays themselves, which must live as long.
-struct PlacedBatch {
+struct UploadedBatch {
   BatchLayout layout;
-  const void* placed = nullptr;  ///< the backend's own
+  const void* handle = nullptr;  ///< the backend's own
 };
-struct PlacedIndices {
+struct UploadedIndices {
   std::span<const int32_t> values;
-  const void* placed = nullptr;  ///< the backend's own
+  const void* handle = nullptr;  ///< the backend's own
 };
 
 struct AttentionShape {
   int32_t head_count = 0;
   int32_t kv_head_count = 0;
   int32_t head_dim = 0;
-  float scale = 0.0f;           ///< usually head_dim^-0.5
-  int32_t sliding_window = 0;   ///< 0: none; else key j is visible to query i iff i - window < j <= i
+  float scale = 0.0f;          ///< usually head_dim^-0.5
+  int32_t sliding_window = 0;  ///< 0: none; else key j is visible to query i iff i - window < j <= i
 };
 
 /// Rotary embedding of the first `rotary_dim` channels of a head, pairs (i, i + rotary_dim/2).
 struct RotaryTable {
   const DeviceVector* inverse_frequency = nullptr;  // [rotary_dim / 2]
   int32_t rotary_dim = 0;
-  float attention_factor = 1.0f;                    ///< multiplies cos and sin
+  float attention_factor = 1.0f;  ///< multiplies cos and sin
 };
 
 /// Completion of submitted work. Exactly one call of the callback, on a thread of the backend's choosing; a non-null
@@ -218,7 +219,7 @@ class Backend {
   [[nodiscard]] virtual DType compute_dtype() const = 0;      ///< inputs of products, q, k, v, KV pages
   /// What must be equal for two backends to compute the same page bit for bit: layout, dtype, instruction set.
   [[nodiscard]] virtual std::string kv_format() const = 0;
-  [[nodiscard]] virtual DType hidden_dtype() const = 0;       ///< residual stream; what travels between stages
+  [[nodiscard]] virtual DType hidden_dtype() const = 0;  ///< residual stream; what travels between stages
   /// Whether device memory is memory of the host, which reads it in place.
   [[nodiscard]] virtual bool is_host() const = 0;
 
@@ -237,9 +238,9 @@ class Backend {
   /// Whether there are the two below, which take weights of 8 bits as they are. With exact inputs their products have
   /// the bits of the products with the weights that these stand for, rounded to what the products' inputs are.
   [[nodiscard]] virtual bool packs_w8() const { return false; }
-  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Inputs inputs);
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Activations inputs);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up,
-                                                                      W8Inputs inputs);
+                                                                      W8Activations inputs);
   /// For `count` experts, at least routing.experts_per_row. Throws std::runtime_error where they are more than the ops
   /// take.
   [[nodiscard]] virtual std::unique_ptr<ExpertPacker> pack_experts(int32_t count, Routing routing) = 0;
@@ -271,8 +272,8 @@ class Backend {
 
   // Called only inside submitted work, as the ops are.
   /// Makes the batch, or the numbers, known to the ops of this work: once for all of them.
-  [[nodiscard]] virtual PlacedBatch place(const BatchLayout& batch) = 0;
-  [[nodiscard]] virtual PlacedIndices place(std::span<const int32_t> values) = 0;
+  [[nodiscard]] virtual UploadedBatch upload(const BatchLayout& batch) = 0;
+  [[nodiscard]] virtual UploadedIndices upload(std::span<const int32_t> values) = 0;
   /// In stream order, complete when the work is: until then nobody changes or reads what is copied. `from` is memory of
   /// the host, from allocate_host if it shall be fast, or of another backend of the same kind in this process, or what
   /// a channel of this backend receives into: the copy then comes after the receive.
@@ -281,7 +282,7 @@ class Backend {
 
   // Ops. T rows, H hidden, all matrices dense. "compute" and "hidden" name the two dtypes above.
   /// hidden [T, H] = table[tokens[t]]; a token outside the table gives zeros.
-  virtual void embed(const EmbeddingTable& table, const PlacedIndices& tokens, Matrix hidden) = 0;
+  virtual void embed(const EmbeddingTable& table, const UploadedIndices& tokens, Matrix hidden) = 0;
   /// out (compute) [T, H] = rms_norm(hidden) · weight.
   virtual void rms_norm(Matrix hidden, const DeviceVector& weight, float epsilon, Matrix out) = 0;
   /// out (f32 or compute) [T, N] = x (compute) [T, K] · Wᵀ + bias; `bias` may be null.
@@ -294,19 +295,19 @@ class Backend {
   /// (f32) [T, experts] names, p_e being their weights and x (compute) [T, H]; terms are added in an order that the
   /// row's experts alone determine. A logit that is NaN makes its row NaN, and no other. Rows behind the last
   /// sequence's of `batch` stay as they are, and no expert is read for them.
-  virtual void mix_experts(Matrix x, Matrix router_logits, const Experts& experts, const PlacedBatch& batch,
-                           Matrix hidden) = 0;
+  virtual void fused_moe(Matrix x, Matrix router_logits, const Experts& experts, const UploadedBatch& batch,
+                         Matrix hidden) = 0;
   /// From qkv (f32) [T, (heads + 2·kv_heads)·head_dim]: optional per-head RMS norm of q and k (weights [head_dim], both
   /// or neither), rotary embedding at each row's position; q goes to `q` (compute) [T, heads·head_dim], k and v into
   /// the pages of `layer` (an index into this cache's layers).
   virtual void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary,
                                const DeviceVector* q_norm, const DeviceVector* k_norm, float norm_epsilon,
-                               const PlacedBatch& batch, KvCache& cache, int32_t layer, Matrix q) = 0;
+                               const UploadedBatch& batch, KvCache& cache, int32_t layer, Matrix q) = 0;
   /// out (compute) [T, heads·head_dim]: causal attention of each row over its sequence's pages, own position included.
-  virtual void attention(Matrix q, const AttentionShape& shape, const PlacedBatch& batch, const KvCache& cache,
+  virtual void attention(Matrix q, const AttentionShape& shape, const UploadedBatch& batch, const KvCache& cache,
                          int32_t layer, Matrix out) = 0;
   /// out [R, H] = in[rows[r]].
-  virtual void gather_rows(Matrix in, const PlacedIndices& rows, Matrix out) = 0;
+  virtual void gather_rows(Matrix in, const UploadedIndices& rows, Matrix out) = 0;
   /// One draw per row of logits (f32) [R, vocab]; logits are not changed. `vocab` is the count of drawable ids, at most
   /// logits.cols. A row that nothing can be drawn from says so in its result; the others are drawn as ever. `specs` is
   /// read during the call, `results` are there when the work is complete.

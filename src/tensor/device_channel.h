@@ -16,7 +16,7 @@ namespace millrace::tensor {
 struct ChannelSupport {
   std::string device;    ///< its name among all of a ring; two ends need different devices. Empty: memory of the host
   std::string protocol;  ///< "NCCL 2.28.9"; two ends need the same
-  std::string missing;   ///< why there is no channel from and to this device; empty: there may be
+  std::string unavailable_reason;  ///< why there is no channel from and to this device; empty: there may be
 };
 
 struct ChannelOptions {

@@ -11,7 +11,9 @@ namespace millrace::tensor {
 
 enum class DType : uint8_t { kF32, kBF16, kF16 };
 
-[[nodiscard]] constexpr size_t size_of(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+[[nodiscard]] constexpr size_t size_of(DType dtype) {
+  return dtype == DType::kF32 ? 4 : 2;
+}
 [[nodiscard]] std::string_view to_string(DType dtype);
 /// Accepts the names of config.json ("bfloat16"), of safetensors ("BF16") and of flags ("bf16").
 [[nodiscard]] Result<DType> parse_dtype(std::string_view name);

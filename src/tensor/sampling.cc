@@ -9,7 +9,7 @@ std::string_view to_string(LogitFault fault) {
     case LogitFault::kNone: return "a distribution";
     case LogitFault::kNan: return "a NaN";
     case LogitFault::kInfinity: return "+infinity";
-    case LogitFault::kNothing: return "only -infinity";
+    case LogitFault::kAllNegativeInfinity: return "only -infinity";
   }
   CHECK(false, "logit fault {}", static_cast<int>(fault));
 }

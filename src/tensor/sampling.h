@@ -21,8 +21,8 @@ struct SamplingParams {
   float presence_penalty = 0.0f;    ///< over the output
   uint64_t seed = 0;                ///< with the position, the only source of randomness
   std::vector<std::pair<TokenId, float>> logit_bias;
-  int32_t top_logprobs = -1;        ///< -1: none; 0: the chosen token's; k: also the k most probable
-  uint32_t min_tokens = 0;          ///< before so many outputs the ids in `stop_token_ids` cannot be drawn
+  int32_t top_logprobs = -1;  ///< -1: none; 0: the chosen token's; k: also the k most probable
+  uint32_t min_tokens = 0;    ///< before so many outputs the ids in `stop_token_ids` cannot be drawn
   std::vector<TokenId> stop_token_ids;
 
   [[nodiscard]] bool greedy() const { return temperature < 1e-5f; }
@@ -35,8 +35,8 @@ struct SamplingParams {
 struct TokenLogprobs {
   TokenId token = 0;
   float logprob = 0.0f;
-  int32_t rank = 0;                                  ///< 1 for the most probable
-  std::vector<std::pair<TokenId, float>> top;        ///< descending; ties by lower id
+  int32_t rank = 0;                            ///< 1 for the most probable
+  std::vector<std::pair<TokenId, float>> top;  ///< descending; ties by lower id
 };
 
 /// Everything that one draw depends on besides the logits.
@@ -44,15 +44,15 @@ struct SampleSpec {
   const SamplingParams* params = nullptr;
   /// Position in the sequence of the token to be drawn: the counter of the random generator.
   uint64_t position = 0;
-  uint32_t output_count = 0;               ///< tokens drawn so far
-  std::span<const TokenId> prompt;         ///< empty unless needs_history()
-  std::span<const TokenId> output;         ///< empty unless needs_history()
+  uint32_t output_count = 0;        ///< tokens drawn so far
+  std::span<const TokenId> prompt;  ///< empty unless needs_history()
+  std::span<const TokenId> output;  ///< empty unless needs_history()
   /// TokenMask::words of the ids that may be drawn; empty: all. Ids behind its last word may not.
   std::span<const uint32_t> allowed;
 };
 
 /// Why a row of logits gives no distribution: it holds a NaN or +infinity, or nothing but -infinity.
-enum class LogitFault : uint8_t { kNone, kNan, kInfinity, kNothing };
+enum class LogitFault : uint8_t { kNone, kNan, kInfinity, kAllNegativeInfinity };
 inline constexpr uint8_t kLogitFaultCount = 4;
 /// What the logits hold, for a message.
 [[nodiscard]] std::string_view to_string(LogitFault fault);

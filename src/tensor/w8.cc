@@ -23,7 +23,8 @@ constexpr float kRounder = 12582912.0f;
 
 /// `largest`: magnitude of the group, finite.
 BFloat16 scale_of(float largest, W8Scaling scaling) {
-  if (scaling == W8Scaling::kPowerOfTwo) return BFloat16::from_float(std::ldexp(1.0f, std::ilogb(largest)) / 64.0f);
+  if (scaling == W8Scaling::kPerGroupPowerOfTwo)
+    return BFloat16::from_float(std::ldexp(1.0f, std::ilogb(largest)) / 64.0f);
   return BFloat16::from_float(largest / kLargestValue);
 }
 
@@ -67,13 +68,13 @@ void quantize_rows(const HostTensor& matrix, W8Scaling scaling, int64_t begin, i
       largest_bits[static_cast<size_t>(group)] = largest_magnitude_bits(group_of(group));
     }
     BFloat16 of_row;
-    if (storage.row_scales) {
+    if (storage.per_channel_scales) {
       of_row = scale_of_bits(*std::ranges::max_element(largest_bits), scaling);
       storage.scales[static_cast<size_t>(row)] = of_row;
     }
     for (int64_t group = 0; group < groups; ++group) {
       BFloat16 scale = of_row;
-      if (!storage.row_scales) {
+      if (!storage.per_channel_scales) {
         scale = scale_of_bits(largest_bits[static_cast<size_t>(group)], scaling);
         storage.scales[static_cast<size_t>(row * groups + group)] = scale;
       }
@@ -93,7 +94,7 @@ W8Matrix W8Storage::view() const {
           .cols = shape[1],
           .values = reinterpret_cast<const std::byte*>(values.data()),
           .scales = reinterpret_cast<const std::byte*>(scales.data()),
-          .row_scales = row_scales};
+          .per_channel_scales = per_channel_scales};
 }
 
 float W8Matrix::scale(int64_t row, int64_t group) const {
@@ -108,9 +109,9 @@ W8Storage quantize_w8(const HostTensor& matrix, W8Scaling scaling, int32_t threa
   const int64_t rows = matrix.shape[0];
   const int64_t cols = matrix.shape[1];
   W8Storage storage{.name = matrix.name, .shape = matrix.shape, .values = {}, .scales = {}};
-  storage.row_scales = scaling == W8Scaling::kRow;
+  storage.per_channel_scales = scaling == W8Scaling::kPerChannel;
   storage.values.resize(static_cast<size_t>(rows * cols));
-  storage.scales.resize(static_cast<size_t>(rows * (storage.row_scales ? 1 : w8_groups(cols))));
+  storage.scales.resize(static_cast<size_t>(rows * (storage.per_channel_scales ? 1 : w8_groups(cols))));
   const int64_t most = threads > 0 ? threads : Machine().processors();
   const int64_t parts = std::clamp<int64_t>(rows * cols / kWeightsPerThread, 1, most);
   std::vector<std::jthread> helpers;

@@ -24,12 +24,12 @@ inline constexpr int64_t kW8Group = 32;
 /// What rows such a matrix is multiplied with: as they are, or rounded too, each group of 32 to int8 with a scale in
 /// f32 (its largest magnitude over 127), so that products are of whole numbers. Where the matrix has one scale per row,
 /// so have they, and they are always rounded.
-enum class W8Inputs : uint8_t { kExact, kInt8 };
+enum class W8Activations : uint8_t { kUnquantized, kInt8 };
 
 enum class W8Scaling : uint8_t {
-  kLargest,     ///< of each group, by its largest magnitude
-  kPowerOfTwo,  ///< of each group
-  kRow,         ///< of each row, by its largest magnitude
+  kPerGroup,            ///< of each group, by its largest magnitude
+  kPerGroupPowerOfTwo,  ///< of each group
+  kPerChannel,          ///< of each row, by its largest magnitude
 };
 
 /// The groups of a row of `cols` weights; the last may be shorter.
@@ -44,9 +44,9 @@ struct W8Matrix {
   int64_t cols = 0;
   const std::byte* values = nullptr;  // int8 [rows, cols]
   const std::byte* scales = nullptr;  // [rows, groups()]
-  bool row_scales = false;
-  DType scale_dtype = DType::kBF16;  ///< another one with row_scales only
-  [[nodiscard]] int64_t groups() const { return row_scales ? 1 : w8_groups(cols); }
+  bool per_channel_scales = false;
+  DType scale_dtype = DType::kBF16;  ///< another one with per_channel_scales only
+  [[nodiscard]] int64_t groups() const { return per_channel_scales ? 1 : w8_groups(cols); }
   [[nodiscard]] size_t bytes() const {
     return static_cast<size_t>(rows * cols) + static_cast<size_t>(rows * groups()) * size_of(scale_dtype);
   }
@@ -58,15 +58,15 @@ struct W8Storage {
   std::string name;
   Shape shape;
   std::vector<int8_t> values;    // [rows, cols]
-  std::vector<BFloat16> scales;  // [rows, w8_groups(cols)], or with row_scales [rows]
-  bool row_scales = false;
+  std::vector<BFloat16> scales;  // [rows, w8_groups(cols)], or with per_channel_scales [rows]
+  bool per_channel_scales = false;
   [[nodiscard]] W8Matrix view() const;
 };
 
 /// Rounds a matrix to the nearest values; the largest magnitude of a group, or of a row, becomes 127, or with powers of
 /// two one from 64 to 127. A group with a weight that is not finite becomes NaN, one whose weights are all below 2^-100
 /// becomes zero. `threads`: at most; 0: one per processor.
-[[nodiscard]] W8Storage quantize_w8(const HostTensor& matrix, W8Scaling scaling = W8Scaling::kLargest,
+[[nodiscard]] W8Storage quantize_w8(const HostTensor& matrix, W8Scaling scaling = W8Scaling::kPerGroup,
                                     int32_t threads = 0);
 
 }  // namespace millrace::tensor

@@ -35,7 +35,7 @@ std::string StopMatcher::push(std::string_view text, bool may_stop) {
   if (matched_) return {};
   if (stops_.empty()) return std::string(text);
   for (const char c : text) {
-    held_ += c;
+    held_back_ += c;
     const Stop* winner = nullptr;
     for (Stop& stop : stops_) {
       advance(stop, c);
@@ -48,20 +48,20 @@ std::string StopMatcher::push(std::string_view text, bool may_stop) {
     }
     if (winner == nullptr) continue;
     matched_ = winner->index;
-    if (!include_stop_) held_.resize(held_.size() - winner->text.size());
-    return std::move(held_);
+    if (!include_stop_) held_back_.resize(held_back_.size() - winner->text.size());
+    return std::move(held_back_);
   }
   size_t kept = 0;
   for (const Stop& stop : stops_) kept = std::max(kept, stop.progress);
-  std::string safe = held_.substr(0, held_.size() - kept);
-  held_.erase(0, held_.size() - kept);
+  std::string safe = held_back_.substr(0, held_back_.size() - kept);
+  held_back_.erase(0, held_back_.size() - kept);
   return safe;
 }
 
 std::string StopMatcher::flush() {
   if (matched_) return {};
   for (Stop& stop : stops_) stop.progress = 0;
-  return std::exchange(held_, {});
+  return std::exchange(held_back_, {});
 }
 
 }  // namespace millrace::text

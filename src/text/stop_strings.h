@@ -28,16 +28,16 @@ class StopMatcher {
  private:
   struct Stop {
     std::string text;
-    size_t index;              ///< in the caller's list
+    size_t index;                ///< in the caller's list
     std::vector<size_t> border;  ///< border[n]: longest proper prefix of text[0, n) that is also its suffix
-    size_t progress = 0;       ///< how much of `text` ends at the last byte seen
+    size_t progress = 0;         ///< how much of `text` ends at the last byte seen
   };
 
   void advance(Stop& stop, char c) const;
 
   std::vector<Stop> stops_;
   bool include_stop_;
-  std::string held_;  ///< seen and not emitted; its end may be the start of a stop
+  std::string held_back_;  ///< seen and not emitted; its end may be the start of a stop
   std::optional<size_t> matched_;
 };
 

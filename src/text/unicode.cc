@@ -17,7 +17,9 @@
 namespace millrace::text {
 namespace {
 
-UChar32 to_icu(char32_t code_point) { return static_cast<UChar32>(code_point); }
+UChar32 to_icu(char32_t code_point) {
+  return static_cast<UChar32>(code_point);
+}
 
 const icu::Normalizer2& normalizer_for(NormalForm form) {
   UErrorCode status = U_ZERO_ERROR;
@@ -79,7 +81,7 @@ Run next_long_run(std::string_view text, const icu::Normalizer2& normalizer) {
   size_t begin = 0;
   size_t length = 0;
   for (size_t at = 0; at < text.size();) {
-    const Utf8Step step = utf8_step(text.substr(at));
+    const DecodedUtf8 step = decode_utf8(text.substr(at));
     if (normalizer.hasBoundaryBefore(to_icu(step.code_point))) {
       if (length > kLongRun) return {begin, at};
       begin = at;
@@ -103,7 +105,7 @@ std::vector<Character> decompose(std::string_view text, const icu::Normalizer2& 
   std::vector<Character> characters;
   icu::UnicodeString mapping;
   while (!text.empty()) {
-    const Utf8Step step = utf8_step(text);
+    const DecodedUtf8 step = decode_utf8(text);
     if (!normalizer.getDecomposition(to_icu(step.code_point), mapping)) mapping.setTo(to_icu(step.code_point));
     for (int32_t i = 0; i < mapping.length(); i = mapping.moveIndex32(i, 1)) {
       const UChar32 part = mapping.char32At(i);
@@ -153,7 +155,9 @@ void append_long_run(std::string_view run, NormalForm form, std::string& out) {
 
 }  // namespace
 
-bool is_white_space(char32_t code_point) { return u_isUWhiteSpace(to_icu(code_point)) != 0; }
+bool is_white_space(char32_t code_point) {
+  return u_isUWhiteSpace(to_icu(code_point)) != 0;
+}
 
 bool is_python_space(char32_t code_point) {
   return (code_point >= 0x1C && code_point <= 0x1F) || is_white_space(code_point);
@@ -170,10 +174,18 @@ bool is_printable(char32_t code_point) {
   return (U_MASK(u_charType(to_icu(code_point))) & kHidden) == 0;
 }
 
-bool is_alphabetic(char32_t code_point) { return (U_MASK(u_charType(to_icu(code_point))) & U_GC_L_MASK) != 0; }
-bool is_lower(char32_t code_point) { return u_isULowercase(to_icu(code_point)) != 0; }
-bool is_upper(char32_t code_point) { return u_isUUppercase(to_icu(code_point)) != 0; }
-bool is_cased(char32_t code_point) { return u_hasBinaryProperty(to_icu(code_point), UCHAR_CASED) != 0; }
+bool is_alphabetic(char32_t code_point) {
+  return (U_MASK(u_charType(to_icu(code_point))) & U_GC_L_MASK) != 0;
+}
+bool is_lower(char32_t code_point) {
+  return u_isULowercase(to_icu(code_point)) != 0;
+}
+bool is_upper(char32_t code_point) {
+  return u_isUUppercase(to_icu(code_point)) != 0;
+}
+bool is_cased(char32_t code_point) {
+  return u_hasBinaryProperty(to_icu(code_point), UCHAR_CASED) != 0;
+}
 
 std::string normalize(std::string_view text, NormalForm form) {
   if (is_ascii(text)) return std::string(text);
@@ -191,7 +203,7 @@ std::string lowercase_each(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
-    const Utf8Step step = utf8_step(text);
+    const DecodedUtf8 step = decode_utf8(text);
     if (step.length == 1) {
       const char c = text[0];
       out += c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
@@ -215,7 +227,7 @@ std::string to_title(std::string_view text) {
   std::string out;
   bool inside_word = false;
   while (!text.empty()) {
-    const Utf8Step step = utf8_step(text);
+    const DecodedUtf8 step = decode_utf8(text);
     const std::string_view one = text.substr(0, step.length);
     if (inside_word) {
       out += to_lower(one);

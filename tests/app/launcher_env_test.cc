@@ -7,7 +7,7 @@ using namespace millrace;
 
 namespace {
 
-std::optional<app::LauncherPlace> find(const std::map<std::string, std::string>& variables) {
+std::optional<app::LauncherInfo> find(const std::map<std::string, std::string>& variables) {
   return app::find_launcher([&variables](const char* name) -> const char* {
     const auto found = variables.find(name);
     return found == variables.end() ? nullptr : found->second.c_str();
@@ -41,8 +41,8 @@ TEST_CASE("Slurm and LeaderWorkerSet tell the place and the head, Open MPI the p
   REQUIRE(slurm->node_count == 2);
   REQUIRE(slurm->head_host == "10.0.0.7");
   REQUIRE_FALSE(slurm->head_port.has_value());
-  const auto kubernetes = find(
-      {{"LWS_WORKER_INDEX", "2"}, {"LWS_GROUP_SIZE", "3"}, {"LWS_LEADER_ADDRESS", "millrace-0.millrace.default"}});
+  const auto kubernetes =
+      find({{"LWS_WORKER_INDEX", "2"}, {"LWS_GROUP_SIZE", "3"}, {"LWS_LEADER_ADDRESS", "millrace-0.millrace.default"}});
   REQUIRE(kubernetes->launcher == "LeaderWorkerSet");
   REQUIRE(kubernetes->node_rank == 2);
   REQUIRE(kubernetes->head_host == "millrace-0.millrace.default");

@@ -69,9 +69,8 @@ std::vector<Reply> ask(sched::Engine& engine, const std::vector<sched::GenerateR
   async::IoThread thread("clients");
   async::TaskGroup tasks(thread.runtime());
   std::promise<void> done;
-  asio::post(thread.context(), [&] {
-    tasks.spawn("clients", collect_all(thread.runtime(), engine, requests, replies, done));
-  });
+  asio::post(thread.context(),
+             [&] { tasks.spawn("clients", collect_all(thread.runtime(), engine, requests, replies, done)); });
   done.get_future().get();
   thread.join();
   return replies;
@@ -127,8 +126,8 @@ void require_same(const Reply& got, const Reply& wanted) {
   REQUIRE_FALSE(got.error.has_value());
   REQUIRE(got.tokens == wanted.tokens);
   REQUIRE(got.finish == wanted.finish);
-  REQUIRE(std::equal(got.logprobs.begin(), got.logprobs.end(), wanted.logprobs.begin(), wanted.logprobs.end(),
-                     same_bits));
+  REQUIRE(
+      std::equal(got.logprobs.begin(), got.logprobs.end(), wanted.logprobs.begin(), wanted.logprobs.end(), same_bits));
 }
 
 /// A copy of a golden model whose embedding of one token is NaN.

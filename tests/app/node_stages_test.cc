@@ -153,7 +153,7 @@ TEST_CASE("the room for pages is counted in what the caches take, and a cache th
   REQUIRE(stages->page_bytes(16) == cache->page_bytes());
 
   async::IoThread control("control");
-  sched::RingShape shape;
+  sched::RingConfig shape;
   shape.stage_count = 2;
   shape.bounds = {.slot_count = 2, .page_size = 1024, .page_count = INT32_MAX, .max_batch_tokens = 64};
   const test::CapturedLog log;

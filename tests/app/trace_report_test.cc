@@ -19,7 +19,7 @@ std::vector<sched::PlanRecord> uneven_run(const std::vector<int64_t>& lengths) {
   for (size_t i = 0; i < lengths.size(); ++i) {
     sched::PlanRecord record;
     record.number = i + 1;
-    record.generation = Generation(1);
+    record.epoch = RingEpoch(1);
     record.plan = PlanId(i);
     record.sequences = record.decode_rows = 1;
     record.in_flight = 2;
@@ -112,12 +112,12 @@ TEST_CASE("late activations and a late head are told apart") {
     record.output_ns += by;
     record.booked_ns += by;
   };
-  shift(records[1], 5 * kMs);   // the head was late
+  shift(records[1], 5 * kMs);  // the head was late
   records[1].stages[0].plan_ns = records[1].stages[0].begin_ns;
   shift(records[2], 5 * kMs);
   for (auto* at : {&records[2].stages[1].input_ns, &records[2].stages[1].begin_ns, &records[2].stages[1].end_ns,
                    &records[2].output_ns, &records[2].booked_ns}) {
-    *at += 7 * kMs;             // the link was
+    *at += 7 * kMs;  // the link was
   }
   records[2].stages[1].begin_ns = records[2].stages[1].input_ns;
   const auto ring = app::read_trace(trace_of(records));

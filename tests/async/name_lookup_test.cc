@@ -48,11 +48,11 @@ TEST_CASE("a name that the resolver is slow to find is asked for once, however o
     REQUIRE(early.error().message == "the name 'head.example' has not been looked up yet");
   }
   await_lookups(resolver, 1);
-  resolver.answer_as("127.0.0.7");
+  resolver.resolve_to("127.0.0.7");
   const auto found = lookup.wait_for(kPatience);
   REQUIRE(ntohl(reinterpret_cast<const sockaddr_in*>(found.value().front().get())->sin_addr.s_addr) == 0x7F000007);
   REQUIRE(resolver.count() == 1);
-  resolver.answer_as("127.0.0.8");
+  resolver.resolve_to("127.0.0.8");
   const auto anew = lookup.wait_for(kPatience);
   REQUIRE(ntohl(reinterpret_cast<const sockaddr_in*>(anew.value().front().get())->sin_addr.s_addr) == 0x7F000008);
   REQUIRE(resolver.count() == 2);
@@ -68,7 +68,7 @@ TEST_CASE("several threads that wait for one name get one answer") {
   }
   await_lookups(resolver, 1);
   std::this_thread::sleep_for(10ms);
-  resolver.answer_as("127.0.0.1");
+  resolver.resolve_to("127.0.0.1");
   for (std::thread& thread : threads) thread.join();
   REQUIRE(found == 4);
 }

@@ -15,8 +15,12 @@ namespace {
 
 constexpr auto kOutcome = asio::as_tuple(asio::use_awaitable);
 
-std::string http_chunk(const std::string& event) { return fmt::format("{:x}\r\n{}\r\n", event.size(), event); }
-std::string data_event(const std::string& json) { return http_chunk("data: " + json + "\n\n"); }
+std::string http_chunk(const std::string& event) {
+  return fmt::format("{:x}\r\n{}\r\n", event.size(), event);
+}
+std::string data_event(const std::string& json) {
+  return http_chunk("data: " + json + "\n\n");
+}
 
 std::string plain_reply(unsigned status, const std::string& body) {
   return fmt::format("HTTP/1.1 {} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{}", status,

@@ -20,13 +20,13 @@ struct FakeBehaviour {
   async::Duration before_first{0};
   async::Duration between{0};
   bool usage = true;
-  bool done = true;                    ///< ends with [DONE]
+  bool done = true;  ///< ends with [DONE]
   unsigned status = 200;
-  uint32_t error_after = UINT32_MAX;   ///< an error event takes this chunk's place
-  uint32_t cut_after = UINT32_MAX;     ///< the connection closes instead of this chunk
-  uint32_t fail_every = 0;             ///< every n-th completion gets a 503
-  bool keep_alive = true;              ///< false: the server closes after each reply without having said so
-  size_t piece_bytes = 0;              ///< the reply is written in pieces of this size; 0: an event at a time
+  uint32_t error_after = UINT32_MAX;  ///< an error event takes this chunk's place
+  uint32_t cut_after = UINT32_MAX;    ///< the connection closes instead of this chunk
+  uint32_t fail_every = 0;            ///< every n-th completion gets a 503
+  bool keep_alive = true;             ///< false: the server closes after each reply without having said so
+  size_t piece_bytes = 0;             ///< the reply is written in pieces of this size; 0: an event at a time
 };
 
 /// An OpenAI streaming server that generates nothing, on the runtime of the test. stop() before it is destroyed.
@@ -37,7 +37,7 @@ class FakeServer {
   [[nodiscard]] load::Target target() const;
   [[nodiscard]] asio::awaitable<void> stop();
 
-  std::vector<std::string> bodies;       ///< of the completions, in order of arrival
+  std::vector<std::string> bodies;  ///< of the completions, in order of arrival
   std::vector<std::string> paths;
   uint32_t connection_count = 0;
   uint32_t request_count = 0;  ///< of any kind

@@ -34,9 +34,13 @@ RunResult sample_run() {
   RunResult result;
   result.model = "m";
   result.duration = 2s;
-  result.records = {completed(100ms, {10ms, 30ms}, 3), completed(300ms, {}, 1), completed(200ms, {60ms}, 4),
-                    failed(FailureKind::kHttpStatus, "503: full"), failed(FailureKind::kHttpStatus, "503: full"),
-                    failed(FailureKind::kTimeout, "late"), RequestRecord{}};
+  result.records = {completed(100ms, {10ms, 30ms}, 3),
+                    completed(300ms, {}, 1),
+                    completed(200ms, {60ms}, 4),
+                    failed(FailureKind::kHttpStatus, "503: full"),
+                    failed(FailureKind::kHttpStatus, "503: full"),
+                    failed(FailureKind::kTimeout, "late"),
+                    RequestRecord{}};
   return result;
 }
 

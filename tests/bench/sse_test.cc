@@ -26,7 +26,9 @@ const Events kEvents = {"{\"a\":1}", "no space\n two", "", "one\ntwo", "[DONE]"}
 
 }  // namespace
 
-TEST_CASE("an event stream is taken apart as the standard says") { REQUIRE(parse({kStream}) == kEvents); }
+TEST_CASE("an event stream is taken apart as the standard says") {
+  REQUIRE(parse({kStream}) == kEvents);
+}
 
 TEST_CASE("an event stream may be cut anywhere") {
   for (size_t cut = 0; cut <= kStream.size(); ++cut) {

@@ -11,7 +11,9 @@ using namespace millrace::load;
 
 namespace {
 
-double seconds(async::Duration duration) { return std::chrono::duration<double>(duration).count(); }
+double seconds(async::Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
 
 }  // namespace
 

@@ -32,19 +32,19 @@ void run_copies(PrefixCache& cache) {
 
 /// Runs a prompt as the scheduler does; returns how many of its pages were known.
 uint32_t use(PrefixCache& cache, const std::vector<TokenId>& tokens) {
-  PageHolding holding;
+  PageTable page_table;
   RadixTree::Match match;
   for (;;) {
     match = cache.match("", tokens);
-    if (cache.acquire(holding, "", match, tokens.size() / kPageSize)) break;
+    if (cache.acquire(page_table, "", match, tokens.size() / kPageSize)) break;
     REQUIRE(cache.has_copies());
     run_copies(cache);
   }
-  cache.publish(holding, tokens);
-  const PageHolding* holders[] = {&holding};
+  cache.publish(page_table, tokens);
+  const PageTable* holders[] = {&page_table};
   cache.check_invariants(holders);
   run_copies(cache);
-  cache.release(holding);
+  cache.release(page_table);
   cache.check_invariants({});
   return match.pages;
 }
@@ -74,11 +74,11 @@ TEST_CASE("a host page that the tree has lost is not given out again before the 
   PrefixCache cache({.page_size = kPageSize, .page_count = 2, .host_page_count = 1, .has_store = true});
   run_copies(cache);
   const auto compute = [&](const std::vector<TokenId>& tokens) {
-    PageHolding holding;
-    REQUIRE(cache.acquire(holding, "", cache.match("", tokens), tokens.size() / kPageSize));
-    cache.publish(holding, tokens);
+    PageTable page_table;
+    REQUIRE(cache.acquire(page_table, "", cache.match("", tokens), tokens.size() / kPageSize));
+    cache.publish(page_table, tokens);
     auto copies = cache.take_copies();
-    cache.release(holding);
+    cache.release(page_table);
     cache.check_invariants({});
     return copies;
   };
@@ -104,19 +104,19 @@ TEST_CASE("a flush is refused while a page is held or copied, and forgets every 
   PrefixCache cache({.page_size = kPageSize, .page_count = 4, .host_page_count = 4});
   run_copies(cache);
   const auto tokens = prompt(1, 2);
-  PageHolding holding;
-  REQUIRE(cache.acquire(holding, "", cache.match("", tokens), 2));
-  cache.publish(holding, tokens);
+  PageTable page_table;
+  REQUIRE(cache.acquire(page_table, "", cache.match("", tokens), 2));
+  cache.publish(page_table, tokens);
   run_copies(cache);
   REQUIRE_FALSE(cache.flush());
   REQUIRE(cache.match("", tokens).pages == 2);
-  cache.release(holding);
+  cache.release(page_table);
   REQUIRE(cache.flush());
   REQUIRE(cache.match("", tokens).pages == 0);
   REQUIRE(cache.cached_host_pages() == 0);
-  REQUIRE(cache.acquire(holding, "", cache.match("", tokens), 2));
-  cache.publish(holding, tokens);
-  cache.release(holding);
+  REQUIRE(cache.acquire(page_table, "", cache.match("", tokens), 2));
+  cache.publish(page_table, tokens);
+  cache.release(page_table);
   REQUIRE_FALSE(cache.flush());  // the pages are to be stored
   const auto copies = cache.take_copies();
   REQUIRE_FALSE(cache.flush());  // they are being stored
@@ -130,34 +130,34 @@ TEST_CASE("pages that a stage could not store are promised to nobody") {
       {.page_size = kPageSize, .page_count = 2, .host_page_count = 2, .write_policy = WritePolicy::kWriteBack});
   run_copies(cache);
   REQUIRE(use(cache, prompt(1, 2)) == 0);
-  PageHolding holding;
+  PageTable page_table;
   for (const uint32_t done : {0, 1, 2}) {
-    REQUIRE_FALSE(cache.acquire(holding, "", cache.match("", prompt(2, 2)), 2));
+    REQUIRE_FALSE(cache.acquire(page_table, "", cache.match("", prompt(2, 2)), 2));
     const auto copies = cache.take_copies();
     REQUIRE(copies.size() == 1);
     const auto count = static_cast<uint32_t>(copies[0].page_count());
     REQUIRE(count == (done < 2 ? 2 : 1));
-    REQUIRE(cache.saving());
+    REQUIRE(cache.writing_back());
     REQUIRE_FALSE(cache.acknowledge({copies[0].id, std::min(done, count)}).has_error());
-    REQUIRE_FALSE(cache.saving());
+    REQUIRE_FALSE(cache.writing_back());
     cache.check_invariants({});
   }
-  REQUIRE(cache.acquire(holding, "", cache.match("", prompt(2, 2)), 2));
+  REQUIRE(cache.acquire(page_table, "", cache.match("", prompt(2, 2)), 2));
   REQUIRE(cache.cached_host_pages() == 2);
-  cache.release(holding);
+  cache.release(page_table);
 }
 
 TEST_CASE("what a match takes from the pages that can be had is what nobody uses now, not when it was looked up") {
   PrefixCache cache({.page_size = kPageSize, .page_count = 8});
   (void)use(cache, prompt(1, 4));
   const RadixTree::Match match = cache.match("", prompt(1, 4));
-  REQUIRE(cache.available_beside(match) == 4);
-  PageHolding first;
+  REQUIRE(cache.available_after(match) == 4);
+  PageTable first;
   REQUIRE(cache.acquire(first, "", match, 8));
   REQUIRE(cache.available_pages() == 0);
-  REQUIRE(cache.available_beside(match) == 0);
+  REQUIRE(cache.available_after(match) == 0);
   cache.release(first);
-  REQUIRE(cache.available_beside(match) == 4);
+  REQUIRE(cache.available_after(match) == 4);
 }
 
 namespace {
@@ -186,7 +186,7 @@ struct Fetching {
   [[nodiscard]] size_t known(const std::vector<TokenId>& tokens) const { return cache.match("", tokens).pages; }
 
   PrefixCache cache;
-  std::map<uint64_t, PageHolding> holdings;
+  std::map<uint64_t, PageTable> holdings;
   std::deque<PageCopy> copies;
 
  private:
@@ -269,11 +269,11 @@ TEST_CASE("fetches fill half of the host tier at most, and what they did not bri
 TEST_CASE("for a request that waits no longer the store is not asked, and nothing is fetched") {
   Fetching world;
   const auto tokens = prompt(1, 5);
-  PageHolding holding;
-  world.cache.prefetch(SequenceId(1), "", tokens, holding);
+  PageTable page_table;
+  world.cache.prefetch(SequenceId(1), "", tokens, page_table);
   world.cache.stop_prefetch(SequenceId(1));
   REQUIRE_FALSE(world.cache.has_copies());
-  REQUIRE_FALSE(world.cache.copies_under_way());
+  REQUIRE_FALSE(world.cache.has_pending_copies());
   world.want(2, tokens);
   world.cache.stop_prefetch(SequenceId(2));
   REQUIRE(world.answer(CopyKind::kProbe, 5) == 5);
@@ -297,9 +297,9 @@ TEST_CASE("what is computed behind fetched pages is stored under the key of the 
   world.want(1, {tokens.begin(), tokens.begin() + 3 * kPageSize});
   (void)world.answer(CopyKind::kProbe, 3);
   (void)world.answer(CopyKind::kFetch, 3);
-  PageHolding holding;
-  REQUIRE(world.cache.acquire(holding, "", world.cache.match("", tokens), 4));
-  world.cache.publish(holding, tokens);
+  PageTable page_table;
+  REQUIRE(world.cache.acquire(page_table, "", world.cache.match("", tokens), 4));
+  world.cache.publish(page_table, tokens);
   std::vector<PageKey> keys;
   while (world.cache.has_copies()) {
     for (const PageCopy& copy : world.cache.take_copies()) {
@@ -309,7 +309,7 @@ TEST_CASE("what is computed behind fetched pages is stored under the key of the 
     }
   }
   REQUIRE(keys == std::vector<PageKey>{wanted});
-  world.cache.release(holding);
+  world.cache.release(page_table);
 }
 
 namespace {
@@ -319,17 +319,17 @@ PrefixCache broken_cache() {
   PrefixCache cache({.page_size = kPageSize, .page_count = 16, .host_page_count = 6});
   for (const int32_t number : {1, 2, 3}) {
     const auto tokens = prompt(number, 2);
-    PageHolding holding;
-    REQUIRE(cache.acquire(holding, "", cache.match("", tokens), 2));
-    cache.publish(holding, tokens);
+    PageTable page_table;
+    REQUIRE(cache.acquire(page_table, "", cache.match("", tokens), 2));
+    cache.publish(page_table, tokens);
     for (const PageCopy& copy : cache.take_copies()) {
       const auto done = static_cast<uint32_t>(copy.page_count());
       if (number < 3) REQUIRE_FALSE(cache.acknowledge({copy.id, done}).has_error());
     }
-    cache.release(holding);
+    cache.release(page_table);
   }
-  REQUIRE(cache.copies_under_way());
-  cache.lose_ring();
+  REQUIRE(cache.has_pending_copies());
+  cache.on_ring_lost();
   cache.check_invariants({});
   REQUIRE(cache.cached_pages() == 0);
   REQUIRE(cache.available_pages() == 16);
@@ -345,7 +345,7 @@ TEST_CASE("host pages outlive a break when every stage says that it holds them a
     REQUIRE(cache.verifying());
     const auto copies = cache.take_copies();
     REQUIRE(copies.size() == 1);
-    REQUIRE(copies[0].kind == CopyKind::kHold);
+    REQUIRE(copies[0].kind == CopyKind::kVerify);
     REQUIRE(copies[0].page_count() == 4);
     REQUIRE(copies[0].since != CopyId(0));  // the question after nothing, which was asked at the start
     REQUIRE_FALSE(cache.acknowledge({copies[0].id, held}).has_error());
@@ -362,12 +362,12 @@ TEST_CASE("a break gives back the host pages of every copy under way") {
   for (const uint64_t id : {1, 2}) world.want(id, prompt(static_cast<int32_t>(id), 4));
   (void)world.answer(CopyKind::kProbe, 4);  // the first is being fetched, the second asked after
   const auto tokens = prompt(3, 2);
-  PageHolding holding;
-  REQUIRE(world.cache.acquire(holding, "", world.cache.match("", tokens), 2));
-  world.cache.publish(holding, tokens);
+  PageTable page_table;
+  REQUIRE(world.cache.acquire(page_table, "", world.cache.match("", tokens), 2));
+  world.cache.publish(page_table, tokens);
   REQUIRE(world.cache.take_copies().at(0).kind == CopyKind::kStore);
-  world.cache.release(holding);
-  world.cache.lose_ring();
+  world.cache.release(page_table);
+  world.cache.on_ring_lost();
   world.cache.check_invariants({});
   for (const uint64_t id : {1, 2}) REQUIRE_FALSE(world.cache.prefetching(SequenceId(id)));
   run_copies(world.cache);
@@ -383,7 +383,7 @@ TEST_CASE("a break gives back the host pages of every copy under way") {
 TEST_CASE("a break while the stages are asked makes the next ring's be asked, and a flush needs no answer") {
   PrefixCache cache = broken_cache();
   const CopyId first = cache.take_copies().front().id;
-  cache.lose_ring();
+  cache.on_ring_lost();
   REQUIRE(cache.verifying());
   REQUIRE(cache.acknowledge({first, 4}).has_error());
   const auto copies = cache.take_copies();
@@ -399,7 +399,7 @@ TEST_CASE("a break while the stages are asked makes the next ring's be asked, an
 TEST_CASE("no plan has to carry more copies than fit its message, and none is left behind") {
   PrefixCache cache({.page_size = 1, .page_count = 300'000, .host_page_count = 200'000, .has_store = true});
   std::vector<TokenId> tokens(20'000);
-  std::map<uint64_t, PageHolding> holdings;
+  std::map<uint64_t, PageTable> holdings;
   for (uint64_t id = 1; id <= 10; ++id) {
     std::iota(tokens.begin(), tokens.end(), static_cast<TokenId>(id * 20'000));
     cache.prefetch(SequenceId(id), "", tokens, holdings[id]);
@@ -420,7 +420,7 @@ TEST_CASE("no plan has to carry more copies than fit its message, and none is le
   REQUIRE(copies == 12);  // and a question what is held
   REQUIRE(plans > 3);
 
-  std::vector<PageHolding> held(1);
+  std::vector<PageTable> held(1);
   std::iota(tokens.begin(), tokens.end(), 0);
   tokens.resize(100'000, 9);
   REQUIRE(cache.acquire(held[0], "", cache.match("", tokens), tokens.size()));
@@ -428,7 +428,7 @@ TEST_CASE("no plan has to carry more copies than fit its message, and none is le
   run_copies(cache);
   cache.release(held[0]);
   REQUIRE(cache.cached_host_pages() == tokens.size());
-  cache.lose_ring();
+  cache.on_ring_lost();
   size_t asked = 0;
   for (; cache.verifying(); ++plans) {
     const auto questions = cache.take_copies();
@@ -446,12 +446,12 @@ TEST_CASE("keys hashed for the store are those of the pages that are computed la
   const auto persisted = [&](bool is_hashed) {
     PrefixCache cache(options);
     (void)use(cache, {tokens.begin(), tokens.begin() + kPageSize});
-    PageHolding holding;
-    if (is_hashed) cache.prefetch(SequenceId(1), "", tokens, holding);
+    PageTable page_table;
+    if (is_hashed) cache.prefetch(SequenceId(1), "", tokens, page_table);
     cache.stop_prefetch(SequenceId(1));
-    REQUIRE(holding.keys.size() == (is_hashed ? 2 : 0));
-    REQUIRE(cache.acquire(holding, "", cache.match("", tokens), 3));
-    cache.publish(holding, tokens);
+    REQUIRE(page_table.keys.size() == (is_hashed ? 2 : 0));
+    REQUIRE(cache.acquire(page_table, "", cache.match("", tokens), 3));
+    cache.publish(page_table, tokens);
     std::vector<PageKey> keys;
     while (cache.has_copies()) {
       for (const PageCopy& copy : cache.take_copies()) {

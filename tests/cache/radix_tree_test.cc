@@ -195,7 +195,7 @@ class Mirror {
       case 5: evict_host(); break;
       case 6: unlock(); break;
       default:
-        if (dice(10) == 0) forget_device();
+        if (dice(10) == 0) clear_device();
         break;
     }
     compare();
@@ -294,7 +294,7 @@ class Mirror {
     tree_.unlock(locks_[which]);
     locks_.erase(locks_.begin() + static_cast<std::ptrdiff_t>(which));
   }
-  void forget_device() {
+  void clear_device() {
     while (!locks_.empty()) unlock();
     std::map<Key, Place> kept;
     for (const auto& [key, place] : places_) {  // prefixes come before what they begin
@@ -306,7 +306,7 @@ class Mirror {
     std::vector<HostPageId> host;
     const size_t device_before = tree_.device_page_count();
     const size_t host_before = tree_.host_page_count();
-    tree_.forget_device(device, host);
+    tree_.clear_device(device, host);
     REQUIRE(device.size() == device_before);
     REQUIRE(host.size() == host_before - kept.size());
     places_ = std::move(kept);

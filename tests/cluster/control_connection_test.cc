@@ -83,10 +83,10 @@ TEST_CASE("an end that was held up itself for longer than a peer may be silent h
   End other(ControlTiming{.silence_limit = 1h});
   held.start(left);
   other.start(right);
-  other.send(Stop{Generation(1), "first"});
+  other.send(Stop{RingEpoch(1), "first"});
   REQUIRE(held.receive() == "first");
   held.hold_up(ControlTiming{}.silence_limit + 500ms);
-  other.send(Stop{Generation(1), "second"});
+  other.send(Stop{RingEpoch(1), "second"});
   REQUIRE(held.receive() == "second");
 }
 
@@ -120,7 +120,7 @@ TEST_CASE("an end closes although its peer sends pings and takes nothing") {
   {
     End end(ControlTiming{});
     end.start(left);
-    for (int i = 0; i < 64; ++i) end.send(Stop{Generation(1), std::string(500'000, '.')});
+    for (int i = 0; i < 64; ++i) end.send(Stop{RingEpoch(1), std::string(500'000, '.')});
   }  // closes, and waits until that has been done
   over = true;
   peer.join();

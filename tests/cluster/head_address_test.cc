@@ -49,11 +49,11 @@ TEST_CASE("a head whose name is not known yet, or still means another host, list
   asio::io_context context;
   auto listening =
       std::async(std::launch::async, [&] { return listen_as_head(context.get_executor(), {kName, 0}, {}); });
-  resolver.answer_as("");
+  resolver.resolve_to("");
   await_lookups(resolver, 2);
-  resolver.answer_as(kElsewhere);
+  resolver.resolve_to(kElsewhere);
   await_lookups(resolver, 2);
-  resolver.answer_as("127.0.0.1");
+  resolver.resolve_to("127.0.0.1");
   const auto found = listening.get();
   REQUIRE((*found)->local_endpoint().address().to_string() == "127.0.0.1");
 }
@@ -66,12 +66,12 @@ TEST_CASE("the log says what keeps a head from being found, whatever it is, and 
       std::async(std::launch::async, [&] { return listen_as_head(context.get_executor(), {kName, 1}, {}); });
   const std::string begin = "--dist-init-addr head.example:1: ";
   await_lines(log, begin + "the name 'head.example' has not been looked up yet; trying again for 5", 1);
-  resolver.answer_as("");
+  resolver.resolve_to("");
   const std::string unknown = begin + "the name 'head.example' cannot be looked up: ";
   await_lines(log, unknown, 2);
-  resolver.answer_as(kElsewhere);
+  resolver.resolve_to(kElsewhere);
   await_lines(log, begin + "192.0.2.1 is no address of this host; ", 1);
-  resolver.answer_as("127.0.0.1");
+  resolver.resolve_to("127.0.0.1");
   REQUIRE(listening.get().has_value());
   REQUIRE(log.count(unknown) < resolver.count());
 }
@@ -81,7 +81,7 @@ TEST_CASE("a head can be stopped while its own name is looked up, and between tw
   asio::io_context context;
   std::stop_source stop;
   const bool answers = GENERATE(false, true);
-  if (answers) resolver.answer_as("");
+  if (answers) resolver.resolve_to("");
   auto listening = std::async(std::launch::async,
                               [&] { return listen_as_head(context.get_executor(), {kName, 1}, stop.get_token()); });
   while (resolver.count() < (answers ? 2 : 1)) std::this_thread::sleep_for(1ms);

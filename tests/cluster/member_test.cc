@@ -144,7 +144,7 @@ asio::awaitable<void> fail_to_make_stages(Node& node) {
   connection->send(middle_stage(1));
   const Loaded loaded = co_await next<Loaded>(connection);
   REQUIRE(loaded.page_capacity == kPages);
-  connection->send(Form{Generation(1), {kPages, 0}, "127.0.0.1", 1});
+  connection->send(JoinRing{RingEpoch(1), {kPages, 0}, "127.0.0.1", 1});
   const std::string reason = co_await end_of(connection);
   REQUIRE(reason == node.host().stages_failure);
 }
@@ -167,7 +167,7 @@ class Successor {
   }
   asio::awaitable<void> live(async::Runtime& runtime) {
     for (;;) {
-      const auto ping = comm::encode_header({comm::kProtocolVersion, comm::FrameKind::kPing, 0, Generation(1), 1, 0});
+      const auto ping = comm::encode_header({comm::kProtocolVersion, comm::FrameKind::kPing, 0, RingEpoch(1), 1, 0});
       co_await asio::async_write(lanes_[0], asio::buffer(ping), asio::use_awaitable);
       co_await async::sleep_for(runtime, 100ms);
     }
@@ -178,22 +178,22 @@ class Successor {
   std::vector<tcp::socket> lanes_;  // control first, as the sender connects them
 };
 
-/// Has the Member load and join generation 1 between stage 0, which is given back, and `successor`.
+/// Has the Member load and join epoch 1 between stage 0, which is given back, and `successor`.
 asio::awaitable<std::unique_ptr<comm::LinkSender>> form(Node& node, std::shared_ptr<ControlConnection> connection,
                                                         uint16_t ring_port, uint64_t ring_id, Successor& successor) {
   const Assignment assignment = middle_stage(ring_id);
   connection->send(assignment);
   (void)co_await next<Loaded>(connection);
-  connection->send(Form{Generation(1), {kPages, 0}, "127.0.0.1", successor.port()});
+  connection->send(JoinRing{RingEpoch(1), {kPages, 0}, "127.0.0.1", successor.port()});
   async::TaskGroup linking(node.runtime());
   linking.spawn("take the link", successor.take_link());
   auto upstream =
       co_await comm::connect_link(node.runtime(), node.links(), {"127.0.0.1", ring_port},
-                                  link_hello(assignment, node.config(), Generation(1), StageId(0), StageId(1)),
+                                  link_hello(assignment, node.config(), RingEpoch(1), StageId(0), StageId(1)),
                                   link_options(assignment, node.config()), node.runtime().now() + 60s);
   co_await linking.join();
-  const Formed formed = co_await next<Formed>(connection);
-  REQUIRE(formed.generation == Generation(1));
+  const RingJoined formed = co_await next<RingJoined>(connection);
+  REQUIRE(formed.epoch == RingEpoch(1));
   co_return std::move(upstream.value());
 }
 
@@ -241,9 +241,9 @@ asio::awaitable<void> wait_for_lookups(Node& node, test::HangingLookup& resolver
 /// The resolver is slow at first; later the name means another host.
 asio::awaitable<void> move_the_head(Node& node, test::HangingLookup& resolver, tcp::acceptor& elsewhere) {
   co_await wait_for_lookups(node, resolver, 1);
-  resolver.answer_as("127.0.0.1");
+  resolver.resolve_to("127.0.0.1");
   const auto [first, first_hello] = co_await hear(node.runtime(), node.acceptor());
-  resolver.answer_as("127.0.0.2");
+  resolver.resolve_to("127.0.0.2");
   co_await end(first);
   const auto [second, second_hello] = co_await hear(node.runtime(), elsewhere);
   REQUIRE(second_hello.config == first_hello.config);
@@ -272,7 +272,7 @@ TEST_CASE("the log says what keeps a node from its head, while a try lasts and a
   const auto script = [&]() -> asio::awaitable<void> {
     const std::string begin = "the name 'head.example' ";
     co_await wait_for_line(node, log, begin + "has not been looked up yet; trying again until it is there");
-    resolver.answer_as("");
+    resolver.resolve_to("");
     co_await wait_for_line(node, log, begin + "cannot be looked up: ");
   };
   node.run(script());

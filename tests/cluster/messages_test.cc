@@ -14,7 +14,7 @@ namespace {
 comm::LinkStats some_link() {
   comm::LinkStats link;
   link.from = StageId(3);
-  link.to = comm::kHeadPlace;
+  link.to = comm::kHeadId;
   link.sending = true;
   link.bytes_sent = 1;
   link.bytes_received = 2;
@@ -35,7 +35,7 @@ TEST_CASE("a report of links survives the wire, but for the names") {
   REQUIRE(links.size() == 3);
   for (const size_t i : {0, 2}) {
     REQUIRE(links[i].from == StageId(3));
-    REQUIRE(links[i].to == comm::kHeadPlace);
+    REQUIRE(links[i].to == comm::kHeadId);
     REQUIRE(links[i].sending);
     REQUIRE(links[i].bytes_sent == 1);
     REQUIRE(links[i].bytes_received == 2);
@@ -88,9 +88,10 @@ TEST_CASE("what a node shall load, and what it then has, survive the wire") {
   REQUIRE(loaded.stages == std::vector<std::string>{"first", "", "third"});
 }
 
-TEST_CASE("how a node joins a generation survives the wire") {
-  const auto form = std::get<Form>(*decode(encode(Form{Generation(4), {10, 20}, "host", 7, true, false, "0a1b"})));
-  REQUIRE(form.generation == Generation(4));
+TEST_CASE("how a node joins an epoch survives the wire") {
+  const auto form =
+      std::get<JoinRing>(*decode(encode(JoinRing{RingEpoch(4), {10, 20}, "host", 7, true, false, "0a1b"})));
+  REQUIRE(form.epoch == RingEpoch(4));
   REQUIRE(form.pages == PoolSizes{10, 20});
   REQUIRE(form.next_host == "host");
   REQUIRE(form.next_port == 7);
@@ -126,7 +127,7 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
   assignment.max_running = 8;
   assignment.max_draft_rows = 12;
   assignment.window = 9;
-  assignment.drawable_vocab = 10;
+  assignment.sampling_vocab = 10;
   assignment.memory_fraction = 0.5;
   assignment.dtype = "b";
   assignment.cpu_isa = "a";
@@ -138,11 +139,11 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
       0b00000000000000 01)"));
   REQUIRE(bytes_of(Loaded{1, "c", {"d", "p", ""}, {"", "", "m"}, {"s"}}) == hex_of(R"(02 0100000000000000
       01000000 63 01000000 64 01000000 70 00000000 00000000 00000000 01000000 6d 01000000 01000000 73)"));
-  REQUIRE(bytes_of(Form{Generation(1), {2, 3}, "h", 4, true, false, "f"}) ==
+  REQUIRE(bytes_of(JoinRing{RingEpoch(1), {2, 3}, "h", 4, true, false, "f"}) ==
           hex_of("03 01000000 02000000 03000000 01000000 68 0400 01 00 01000000 66"));
-  REQUIRE(bytes_of(Formed{Generation(1)}) == hex_of("04 01000000"));
-  REQUIRE(bytes_of(Stop{Generation(1), "r"}) == hex_of("05 01000000 01000000 72"));
-  REQUIRE(bytes_of(Stopped{Generation(1), "r", StageId(2)}) == hex_of("06 01000000 01000000 72 02000000"));
+  REQUIRE(bytes_of(RingJoined{RingEpoch(1)}) == hex_of("04 01000000"));
+  REQUIRE(bytes_of(Stop{RingEpoch(1), "r"}) == hex_of("05 01000000 01000000 72"));
+  REQUIRE(bytes_of(Stopped{RingEpoch(1), "r", StageId(2)}) == hex_of("06 01000000 01000000 72 02000000"));
   REQUIRE(bytes_of(Ping{}) == "07");
   REQUIRE(bytes_of(Goodbye{"r"}) == hex_of("08 01000000 72"));
   REQUIRE(bytes_of(LinkReport{{some_link()}}) == hex_of(R"(09 01000000 03000000 ffffffff 01 0100000000000000

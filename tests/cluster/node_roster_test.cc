@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "cluster/played_head.h"
+#include "cluster/fake_head.h"
 #include "cluster/support.h"
 
 using namespace millrace;
@@ -11,22 +11,22 @@ using namespace std::chrono_literals;
 using test::connect_to;
 using test::end;
 using test::end_of;
+using test::FakeHead;
 using test::hello_to;
 using test::join_as_node;
-using test::PlayedHead;
 
 namespace {
 
 /// What a node hears that comes with this instead of the weights it had when the ring was made.
-asio::awaitable<std::string> refusal_of(PlayedHead& head, std::string stage) {
+asio::awaitable<std::string> refusal_of(FakeHead& head, std::string stage) {
   const auto node = co_await join_as_node(head, "bf16 cpu avx2", std::move(stage));
   const std::string reason = co_await end_of(node);
   co_return reason;
 }
 
-asio::awaitable<void> come_back_with_other_weights(PlayedHead& head) {
+asio::awaitable<void> come_back_with_other_weights(FakeHead& head) {
   const auto node = co_await join_as_node(head);
-  (void)co_await head.coordinator().all_loaded("bf16 cpu avx2", {"own weights"});
+  (void)co_await head.coordinator().wait_until_loaded("bf16 cpu avx2", {"own weights"});
   node->close("it is started anew");
   co_await node->join();
   while (!head.coordinator().nodes().at(1).compute.empty()) co_await async::sleep_for(head.runtime(), 1ms);
@@ -35,9 +35,9 @@ asio::awaitable<void> come_back_with_other_weights(PlayedHead& head) {
 }
 
 /// Strangers send pings, as a connection does, and never say who they are.
-asio::awaitable<void> crowd_the_port(PlayedHead& head) {
+asio::awaitable<void> crowd_the_port(FakeHead& head) {
   std::vector<std::shared_ptr<ControlConnection>> strangers;
-  for (size_t i = 0; i < NodeRoster::kMaxStrangers; ++i) {
+  for (size_t i = 0; i < NodeRoster::kMaxPendingConnections; ++i) {
     auto stranger = co_await connect_to(head);
     strangers.push_back(std::move(stranger));
   }
@@ -53,19 +53,19 @@ asio::awaitable<void> crowd_the_port(PlayedHead& head) {
 }
 
 /// What the head answers to this hello.
-asio::awaitable<std::string> answer_to(PlayedHead& head, Message first) {
+asio::awaitable<std::string> answer_to(FakeHead& head, Message first) {
   const auto node = co_await connect_to(head);
   node->send(first);
   const std::string reason = co_await end_of(node);
   co_return reason;
 }
 
-asio::awaitable<void> expect_answer(PlayedHead& head, Message first, std::string wanted) {
+asio::awaitable<void> expect_answer(FakeHead& head, Message first, std::string wanted) {
   const std::string reason = co_await answer_to(head, first);
   REQUIRE(reason == wanted);
 }
 
-asio::awaitable<void> come_before_layers_are_divided(PlayedHead& head) {
+asio::awaitable<void> come_before_layers_are_divided(FakeHead& head) {
   const auto node = co_await connect_to(head);
   node->send(hello_to(head));
   node->send(LinkReport{{comm::LinkStats{}}});
@@ -76,7 +76,7 @@ asio::awaitable<void> come_before_layers_are_divided(PlayedHead& head) {
   co_await end(node);
 }
 
-asio::awaitable<void> come_as_somebody_else(PlayedHead& head) {
+asio::awaitable<void> come_as_somebody_else(FakeHead& head) {
   const Hello fitting = hello_to(head);
   Hello hello = fitting;
   hello.protocol = 99;
@@ -100,9 +100,9 @@ asio::awaitable<void> come_as_somebody_else(PlayedHead& head) {
 }
 
 /// The second of two with one rank goes, and takes nothing from the first; when that goes, it is welcome.
-asio::awaitable<void> come_twice(PlayedHead& head) {
+asio::awaitable<void> come_twice(FakeHead& head) {
   const auto first = co_await join_as_node(head);
-  (void)co_await head.coordinator().all_loaded("bf16 cpu avx2", {});
+  (void)co_await head.coordinator().wait_until_loaded("bf16 cpu avx2", {});
   const std::string reason = co_await answer_to(head, hello_to(head));
   REQUIRE_THAT(reason, Catch::StartsWith("node rank 1 is connected already, from 127.0.0.1:"));
   REQUIRE(head.coordinator().nodes().at(1).compute == "bf16 cpu avx2");
@@ -112,9 +112,9 @@ asio::awaitable<void> come_twice(PlayedHead& head) {
   co_await end(second);
 }
 
-asio::awaitable<void> want_more_pages(PlayedHead& head) {
+asio::awaitable<void> want_more_pages(FakeHead& head) {
   const auto node = co_await join_as_node(head);
-  (void)co_await head.coordinator().all_loaded("bf16 cpu avx2", {});
+  (void)co_await head.coordinator().wait_until_loaded("bf16 cpu avx2", {});
   head.want_pages(2 * test::kPages);
   const std::string reason = co_await end_of(node);
   REQUIRE(reason == "its memory holds 10 pages of KV cache, the ring was made for 20");
@@ -123,31 +123,31 @@ asio::awaitable<void> want_more_pages(PlayedHead& head) {
 }  // namespace
 
 TEST_CASE("a node that comes back with other weights than the page stores were opened for is refused") {
-  PlayedHead head;
+  FakeHead head;
   head.run(come_back_with_other_weights(head));
 }
 
 TEST_CASE("connections that do not say hello are bounded in number and time, and keep no node away") {
-  PlayedHead head;
+  FakeHead head;
   head.run(crowd_the_port(head));
 }
 
 TEST_CASE("a node that comes before the layers are divided hears of its own when they are") {
-  PlayedHead head(false);
+  FakeHead head(false);
   head.run(come_before_layers_are_divided(head));
 }
 
 TEST_CASE("a node of another protocol, ring size, rank or model hears what is wrong") {
-  PlayedHead head;
+  FakeHead head;
   head.run(come_as_somebody_else(head));
 }
 
 TEST_CASE("of two nodes with one rank the second is told who is there") {
-  PlayedHead head;
+  FakeHead head;
   head.run(come_twice(head));
 }
 
 TEST_CASE("a node that came before the size of the pools was known, and is too small, is told to go") {
-  PlayedHead head;
+  FakeHead head;
   head.run(want_more_pages(head));
 }

@@ -6,7 +6,7 @@
 #include "cluster/control_connection.h"
 #include "cluster/messages.h"
 #include "model/config.h"
-#include "sched/local_stages.h"
+#include "sched/stage/local_stages.h"
 
 namespace millrace::test {
 

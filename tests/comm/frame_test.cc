@@ -19,7 +19,7 @@ std::string difference(const LinkHello& found) {
 }  // namespace
 
 TEST_CASE("a frame header survives the wire, and no flipped bit does") {
-  const FrameHeader header{kProtocolVersion, FrameKind::kActivations, 0, Generation(7), 0x123456789ABCDEF0, 1u << 30};
+  const FrameHeader header{kProtocolVersion, FrameKind::kActivations, 0, RingEpoch(7), 0x123456789ABCDEF0, 1u << 30};
   const FrameHeaderBytes bytes = encode_header(header);
   REQUIRE(decode_header(bytes).value() == header);
   for (size_t bit = 0; bit < kFrameHeaderBytes * 8; ++bit) {
@@ -30,7 +30,7 @@ TEST_CASE("a frame header survives the wire, and no flipped bit does") {
 }
 
 TEST_CASE("a frame header carries the CRC-32C of its bytes, as others compute it") {
-  FrameHeader header{kProtocolVersion, FrameKind::kActivations, 0, Generation(7), 0x123456789ABCDEF0, 1u << 30};
+  FrameHeader header{kProtocolVersion, FrameKind::kActivations, 0, RingEpoch(7), 0x123456789ABCDEF0, 1u << 30};
   header.version = 2;  // as the checksum below was computed
   const FrameHeaderBytes bytes = encode_header(header);
   uint32_t checksum = 0;
@@ -103,7 +103,7 @@ TEST_CASE("a hello survives the wire, and a wrong length does not") {
 
 TEST_CASE("a hello has the bytes that docs/wire.md says") {
   LinkHello hello = test::sample_hello();
-  hello.to = kHeadPlace;
+  hello.to = kHeadId;
   std::string bytes = test::hex_of(encode_hello({hello, Lane::kData, 0x0102}));
   bytes.replace(24, 8, "________");  // the checksum, which another test computes
   REQUIRE(bytes == test::hex_of(R"(4d524c4b 05 06 0000 03000000 ________ 0000000000000000 3500000000000000
@@ -114,8 +114,8 @@ TEST_CASE("a hello has the bytes that docs/wire.md says") {
 TEST_CASE("every difference between two hellos has a name") {
   LinkHello found = test::sample_hello();
   REQUIRE(difference(found).empty());
-  found.generation = Generation(2);
-  REQUIRE(difference(found) == "peer is of generation 2, wanted 3");
+  found.epoch = RingEpoch(2);
+  REQUIRE(difference(found) == "peer is of epoch 2, wanted 3");
   found.ring = 1;
   REQUIRE(difference(found) == "peer is of ring 0000000000000001, wanted 0000000000001234");
   found.page_size = 64;
@@ -127,7 +127,7 @@ TEST_CASE("every difference between two hellos has a name") {
   found.fingerprint_low = 9;
   REQUIRE(difference(found) ==
           "peer has model fingerprint 00000000000000070000000000000009, wanted 00000000000000070000000000000008");
-  found.from = kHeadPlace;
+  found.from = kHeadId;
   REQUIRE(difference(found) == "peer links the head -> stage 1, wanted stage 0 -> stage 1");
   found.protocol_version = 9;
   REQUIRE(difference(found) == fmt::format("peer speaks protocol 9, wanted {}", kProtocolVersion));

@@ -35,7 +35,7 @@ std::vector<std::byte> random_frame(Dice& dice) {
   }
   FrameHeader header;
   header.kind = static_cast<FrameKind>(dice.below(kFrameKindCount + 1));
-  header.generation = Generation(dice.below(16) == 0 ? dice.below(6) : 3);
+  header.epoch = RingEpoch(dice.below(16) == 0 ? dice.below(6) : 3);
   header.number = dice.below(100);
   header.flags = dice.below(32) == 0 ? 1 : 0;
   const bool is_empty = header.kind == FrameKind::kPing || header.kind == FrameKind::kPong;
@@ -71,8 +71,7 @@ asio::awaitable<void> meet_a_hostile_peer(test::TcpWorld& world, uint64_t seed) 
   }
   TcpLinkOptions options = test::patient_options(64);
   options.max_plan_bytes = options.max_output_bytes = options.max_activation_bytes = options.max_ack_bytes = 2900;
-  const auto receiver =
-      co_await world.listener->accept_link(world.group, test::sample_hello(), options, world.soon());
+  const auto receiver = co_await world.listener->accept_link(world.group, test::sample_hello(), options, world.soon());
   REQUIRE(receiver.has_value());
   boost::system::error_code failure;
   std::vector<std::byte> memory(3000);

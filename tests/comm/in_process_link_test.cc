@@ -42,9 +42,9 @@ TEST_CASE("kinds keep their own order, and one that comes early waits") {
   async::RealRuntime runtime(context);
   auto script = [](async::Runtime& rt) -> asio::awaitable<void> {
     Link link = make_in_process_link(rt, rt, 8);
-    link.sender->send(MessageKind::kActivations, Generation(1), PlanId(1), bytes_of("early"));
-    link.sender->send(MessageKind::kPlan, Generation(1), PlanId(1), bytes_of("one"));
-    link.sender->send(MessageKind::kPlan, Generation(1), PlanId(2), bytes_of("two"));
+    link.sender->send(MessageKind::kActivations, RingEpoch(1), PlanId(1), bytes_of("early"));
+    link.sender->send(MessageKind::kPlan, RingEpoch(1), PlanId(1), bytes_of("one"));
+    link.sender->send(MessageKind::kPlan, RingEpoch(1), PlanId(2), bytes_of("two"));
     const Message one = co_await link.receiver->receive(MessageKind::kPlan);
     const Message two = co_await link.receiver->receive(MessageKind::kPlan);
     const Message early = co_await link.receiver->receive(MessageKind::kActivations);
@@ -61,7 +61,7 @@ TEST_CASE("a borrowed buffer is not copied, and commit waits until the receiver 
   auto script = [](async::Runtime& rt) -> asio::awaitable<void> {
     Link link = make_in_process_link(rt, rt, 8);
     const auto buffer = bytes_of("activations");
-    Work work = link.sender->send_borrowed(MessageKind::kActivations, Generation(1), PlanId(1), buffer);
+    Work work = link.sender->send_borrowed(MessageKind::kActivations, RingEpoch(1), PlanId(1), buffer);
     bool committed = false;
     auto commit = [](Work& what, bool& flag) -> asio::awaitable<void> {
       co_await what.commit();
@@ -91,7 +91,7 @@ TEST_CASE("a closed link delivers what was sent, then its reason; a closed recei
   async::RealRuntime runtime(context);
   auto script = [](async::Runtime& rt) -> asio::awaitable<void> {
     Link link = make_in_process_link(rt, rt, 8);
-    link.sender->send(MessageKind::kPlan, Generation(1), PlanId(1), bytes_of("last"));
+    link.sender->send(MessageKind::kPlan, RingEpoch(1), PlanId(1), bytes_of("last"));
     link.sender->close("the head has stopped");
     link.sender->close("a later reason does not count");
     const Message last = co_await link.receiver->receive(MessageKind::kPlan);
@@ -101,10 +101,10 @@ TEST_CASE("a closed link delivers what was sent, then its reason; a closed recei
 
     Link other = make_in_process_link(rt, rt, 8);
     const auto buffer = bytes_of("x");
-    Work work = other.sender->send_borrowed(MessageKind::kActivations, Generation(1), PlanId(1), buffer);
+    Work work = other.sender->send_borrowed(MessageKind::kActivations, RingEpoch(1), PlanId(1), buffer);
     other.receiver->close("stage failed");
     co_await work.commit();
-    Work late = other.sender->send_borrowed(MessageKind::kActivations, Generation(1), PlanId(2), buffer);
+    Work late = other.sender->send_borrowed(MessageKind::kActivations, RingEpoch(1), PlanId(2), buffer);
     co_await late.commit();
     const std::string after = co_await failure_of(*other.receiver, MessageKind::kActivations);
     REQUIRE(after == "stage failed");
@@ -117,8 +117,8 @@ TEST_CASE("more messages than the window allows break the link by name") {
   async::RealRuntime runtime(context);
   auto script = [](async::Runtime& rt) -> asio::awaitable<void> {
     Link link = make_in_process_link(rt, rt, 2);
-    for (int i = 0; i < 100; ++i) link.sender->send(MessageKind::kAcks, Generation(1), PlanId(0), {});
-    for (uint64_t i = 0; i < 3; ++i) link.sender->send(MessageKind::kPlan, Generation(1), PlanId(i), {});
+    for (int i = 0; i < 100; ++i) link.sender->send(MessageKind::kAcks, RingEpoch(1), PlanId(0), {});
+    for (uint64_t i = 0; i < 3; ++i) link.sender->send(MessageKind::kPlan, RingEpoch(1), PlanId(i), {});
     for (int i = 0; i < 100; ++i)
       REQUIRE((co_await comm::receive_until_closed(*link.receiver, MessageKind::kAcks)).has_value());
     (void)co_await link.receiver->receive(MessageKind::kPlan);
@@ -137,7 +137,7 @@ TEST_CASE("messages cross threads in order") {
   constexpr uint64_t kMessages = 20000;
   Link link = make_in_process_link(sender.runtime(), runtime, kMessages);
   asio::post(sender.context(), [&] {
-    for (uint64_t i = 0; i < kMessages; ++i) link.sender->send(MessageKind::kPlan, Generation(1), PlanId(i), {});
+    for (uint64_t i = 0; i < kMessages; ++i) link.sender->send(MessageKind::kPlan, RingEpoch(1), PlanId(i), {});
   });
   auto script = [](LinkReceiver& receiver) -> asio::awaitable<void> {
     for (uint64_t i = 0; i < kMessages; ++i) {

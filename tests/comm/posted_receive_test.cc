@@ -16,7 +16,7 @@ using test::TcpWorld;
 
 namespace {
 
-constexpr Generation kGeneration{3};  // that of sample_hello()
+constexpr RingEpoch kEpoch{3};  // that of sample_hello()
 constexpr size_t kBig = size_t{16} << 20;
 /// What a receiver may have read of a frame that nobody has posted a receive for.
 constexpr uint64_t kReadAhead = 64 << 10;
@@ -35,8 +35,8 @@ asio::awaitable<void> post_early(TcpWorld& world) {
   link.receiver->post(PlanId(2), second);
   const auto small = numbered_bytes(first.size(), 1);
   const auto big = numbered_bytes(second.size(), 2);
-  Work one = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(1), small);
-  Work two = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(2), big);
+  Work one = link.sender->send_borrowed(MessageKind::kActivations, kEpoch, PlanId(1), small);
+  Work two = link.sender->send_borrowed(MessageKind::kActivations, kEpoch, PlanId(2), big);
   const Message a = co_await link.receiver->receive(MessageKind::kActivations);
   const Message b = co_await link.receiver->receive(MessageKind::kActivations);
   REQUIRE(a.payload.bytes().data() == first.data());
@@ -59,13 +59,13 @@ asio::awaitable<void> post_late(TcpWorld& world) {
   const auto tensor = numbered_bytes(kBig, 3);
   std::vector<Work> works;
   for (uint64_t i = 0; i < kTensors; ++i) {
-    works.push_back(link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(i), tensor));
+    works.push_back(link.sender->send_borrowed(MessageKind::kActivations, kEpoch, PlanId(i), tensor));
   }
   bool all_handed_over = false;
   async::TaskGroup tasks(world.runtime);
   tasks.spawn("commit", commit_into(works.back(), all_handed_over));
   for (uint64_t i = 0; i < 50; ++i) {
-    link.sender->send(MessageKind::kPlan, kGeneration, PlanId(i), bytes_of("plan"));
+    link.sender->send(MessageKind::kPlan, kEpoch, PlanId(i), bytes_of("plan"));
     (void)co_await link.receiver->receive(MessageKind::kPlan);
     co_await async::sleep_for(world.runtime, 1ms);
   }
@@ -86,7 +86,7 @@ asio::awaitable<void> post_very_late(TcpWorld& world) {
   options.socket_buffer_bytes = 64 << 10;
   Link link = co_await world.make_link(options);
   const auto tensor = numbered_bytes(kBig, 6);
-  Work work = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(1), tensor);
+  Work work = link.sender->send_borrowed(MessageKind::kActivations, kEpoch, PlanId(1), tensor);
   co_await async::sleep_for(world.runtime, 8 * options.silence);
   const auto received = co_await receive_activations(*link.receiver, PlanId(1), kBig);
   REQUIRE(same_bytes(received, tensor));
@@ -99,7 +99,7 @@ asio::awaitable<void> refuse(TcpWorld& world, PlanId posted_plan, size_t posted_
   Link link = co_await world.make_link(patient_options());
   link.receiver->post(posted_plan, memory);
   const auto tensor = numbered_bytes(50000, 4);
-  Work work = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(6), tensor);
+  Work work = link.sender->send_borrowed(MessageKind::kActivations, kEpoch, PlanId(6), tensor);
   const std::string reason = co_await failure_of(*link.receiver, MessageKind::kActivations);
   REQUIRE_THAT(reason, Catch::StartsWith("stage 0 at 127.0.0.1:") && Catch::Contains(wanted));
   REQUIRE(same_bytes(memory, before));
@@ -115,7 +115,7 @@ asio::awaitable<void> close_while_posted(TcpWorld& world, size_t size, int turns
   Link link = co_await world.make_link(patient_options());
   const auto tensor = numbered_bytes(size, 5);
   link.receiver->post(PlanId(1), memory);
-  Work work = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(1), tensor);
+  Work work = link.sender->send_borrowed(MessageKind::kActivations, kEpoch, PlanId(1), tensor);
   co_await turn_around(world, turns);
   link.receiver->close("stage failed");
   const std::vector<std::byte> mine(size, std::byte{0xA5});
@@ -135,27 +135,27 @@ asio::awaitable<void> close_at_every_turn(TcpWorld& world) {
   }
 }
 
-/// The memory of a generation that ended in the middle of a transfer serves the next one.
+/// The memory of an epoch that ended in the middle of a transfer serves the next one.
 asio::awaitable<void> change_generation_while_posted(TcpWorld& world) {
   std::vector<std::byte> memory(kBig);
   const auto old_tensor = numbered_bytes(kBig, 6);
   const auto new_tensor = numbered_bytes(kBig, 7);
   Link old_link = co_await world.make_link(patient_options());
   old_link.receiver->post(PlanId(1), memory);
-  Work old_work = old_link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(1), old_tensor);
+  Work old_work = old_link.sender->send_borrowed(MessageKind::kActivations, kEpoch, PlanId(1), old_tensor);
   while (old_link.receiver->stats().bytes_received < kBig / 4) co_await turn_around(world, 1);
   REQUIRE(old_link.receiver->stats().messages_received == 0);
   old_link.receiver->close("the ring is broken");
 
   LinkHello hello = test::sample_hello();
-  hello.generation = Generation(kGeneration.value() + 1);
+  hello.epoch = RingEpoch(kEpoch.value() + 1);
   Link link = co_await world.make_link(patient_options(), hello);
   link.receiver->post(PlanId(1), memory);
-  // What an old generation still sends on the new link is not what was posted for, whatever its number.
-  link.sender->send(MessageKind::kActivations, kGeneration, PlanId(1), old_tensor);
-  Work work = link.sender->send_borrowed(MessageKind::kActivations, hello.generation, PlanId(1), new_tensor);
+  // What an old epoch still sends on the new link is not what was posted for, whatever its number.
+  link.sender->send(MessageKind::kActivations, kEpoch, PlanId(1), old_tensor);
+  Work work = link.sender->send_borrowed(MessageKind::kActivations, hello.epoch, PlanId(1), new_tensor);
   const Message message = co_await link.receiver->receive(MessageKind::kActivations);
-  REQUIRE(message.generation == hello.generation);
+  REQUIRE(message.epoch == hello.epoch);
   REQUIRE(same_bytes(memory, new_tensor));
   REQUIRE(link.receiver->stats().messages_dropped == 1);
   co_await work.commit();
@@ -168,7 +168,7 @@ asio::awaitable<void> deliver_what_has_come(TcpWorld& world) {
   Link link = co_await world.make_link(patient_options());
   link.receiver->post(PlanId(1), memory);
   const auto tensor = numbered_bytes(memory.size(), 8);
-  link.sender->send(MessageKind::kActivations, kGeneration, PlanId(1), tensor);
+  link.sender->send(MessageKind::kActivations, kEpoch, PlanId(1), tensor);
   while (link.receiver->stats().messages_received == 0) co_await async::sleep_for(world.runtime, 1ms);
   link.sender->close("the head has stopped");
   while (link.receiver->stats().open) co_await async::sleep_for(world.runtime, 1ms);
@@ -184,7 +184,7 @@ asio::awaitable<void> give_up_delivery(TcpWorld& world) {
   options.linger = 200ms;
   Link link = co_await world.make_link(options);
   const auto tensor = numbered_bytes(kBig, 10);
-  Work work = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(1), tensor);
+  Work work = link.sender->send_borrowed(MessageKind::kActivations, kEpoch, PlanId(1), tensor);
   link.sender->close("the stage has failed");
   const std::string reason = co_await failure_of(*link.receiver, MessageKind::kActivations);
   REQUIRE_THAT(reason, Catch::StartsWith("the stage has failed"));
@@ -200,10 +200,10 @@ asio::awaitable<void> say_goodbye_before_data(TcpWorld& world) {
   options.silence = 200ms;
   Link link = co_await world.make_link(options);
   const auto tensor = numbered_bytes(kBig, 9);
-  link.sender->send(MessageKind::kPlan, kGeneration, PlanId(1), bytes_of("last"));
+  link.sender->send(MessageKind::kPlan, kEpoch, PlanId(1), bytes_of("last"));
   std::vector<Work> works;
   for (uint64_t i = 1; i <= 2; ++i) {
-    works.push_back(link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(i), tensor));
+    works.push_back(link.sender->send_borrowed(MessageKind::kActivations, kEpoch, PlanId(i), tensor));
   }
   link.sender->close("the stage has failed");
   const Message last = co_await link.receiver->receive(MessageKind::kPlan);
@@ -252,7 +252,7 @@ TEST_CASE("TCP: posted memory is the user's again when close() has returned") {
   world.run(close_at_every_turn(world));
 }
 
-TEST_CASE("TCP: memory posted to a generation that ended serves the next one") {
+TEST_CASE("TCP: memory posted to an epoch that ended serves the next one") {
   TcpWorld world;
   world.run(change_generation_while_posted(world));
 }

@@ -23,7 +23,7 @@ class SetClock final : public async::Runtime {
 /// Wakes at `planned`, and `delay` later than that.
 bool wake(SetClock& clock, comm::SilenceWatch& watch, async::TimePoint planned, async::Duration delay = {}) {
   clock.advance(planned + delay - clock.now());
-  return watch.has_lasted(planned);
+  return watch.has_expired(planned);
 }
 
 }  // namespace
@@ -31,44 +31,44 @@ bool wake(SetClock& clock, comm::SilenceWatch& watch, async::TimePoint planned, 
 TEST_CASE("silence has lasted when the limit is reached, whenever the owner has woken before") {
   SetClock clock;
   comm::SilenceWatch watch(clock, 1500ms);
-  watch.hear();
+  watch.on_receive();
   const async::TimePoint heard = clock.now();
   for (const auto since : {250ms, 500ms, 1250ms, 1499ms}) REQUIRE_FALSE(wake(clock, watch, heard + since));
-  REQUIRE(watch.next_look() == heard + 1500ms);
-  REQUIRE(wake(clock, watch, watch.next_look()));
+  REQUIRE(watch.next_check() == heard + 1500ms);
+  REQUIRE(wake(clock, watch, watch.next_check()));
   REQUIRE(watch.length() == 1500ms);
 }
 
 TEST_CASE("what is heard begins the silence anew") {
   SetClock clock;
   comm::SilenceWatch watch(clock, 1500ms);
-  watch.hear();
+  watch.on_receive();
   clock.advance(1400ms);
-  watch.hear();
-  REQUIRE(watch.next_look() == clock.now() + 1500ms);
+  watch.on_receive();
+  REQUIRE(watch.next_check() == clock.now() + 1500ms);
 }
 
 TEST_CASE("a thread that was held up judges at its next wake, and does not count what held it up") {
   SetClock clock;
   comm::SilenceWatch watch(clock, 1500ms);
-  watch.hear();
+  watch.on_receive();
   const async::TimePoint heard = clock.now();
   SECTION("over the limit: what came meanwhile has not been read yet") {
     REQUIRE_FALSE(wake(clock, watch, heard + 250ms, 10s));
-    REQUIRE(watch.next_look() == heard + 11500ms);
-    REQUIRE(wake(clock, watch, watch.next_look()));
+    REQUIRE(watch.next_check() == heard + 11500ms);
+    REQUIRE(wake(clock, watch, watch.next_check()));
   }
   SECTION("at the very moment of judgement") {
-    REQUIRE_FALSE(wake(clock, watch, watch.next_look(), 200ms));
-    REQUIRE(wake(clock, watch, watch.next_look()));
+    REQUIRE_FALSE(wake(clock, watch, watch.next_check(), 200ms));
+    REQUIRE(wake(clock, watch, watch.next_check()));
   }
   SECTION("and hears the peer first: the hold-up before that is nothing any more") {
     clock.advance(3s);
-    watch.hear();
-    REQUIRE_FALSE(watch.has_lasted(heard + 250ms));
-    REQUIRE(watch.next_look() == clock.now() + 1500ms);
+    watch.on_receive();
+    REQUIRE_FALSE(watch.has_expired(heard + 250ms));
+    REQUIRE(watch.next_check() == clock.now() + 1500ms);
   }
   SECTION("by little, as on any busy machine, which counts") {
-    REQUIRE(wake(clock, watch, watch.next_look(), 60ms));
+    REQUIRE(wake(clock, watch, watch.next_check(), 60ms));
   }
 }

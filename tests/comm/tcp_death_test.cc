@@ -25,7 +25,7 @@ using tcp = asio::ip::tcp;
 
 namespace {
 
-constexpr Generation kGeneration{3};  // that of sample_hello()
+constexpr RingEpoch kEpoch{3};  // that of sample_hello()
 
 size_t open_descriptors() {
   return static_cast<size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
@@ -64,7 +64,7 @@ class ChildSender {
                                             TcpLinkOptions options) {
     auto sender = co_await connect_link(runtime, group, {"127.0.0.1", port}, sample_hello(), options,
                                         runtime.now() + test::kPatience);
-    (*sender)->send(MessageKind::kPlan, kGeneration, PlanId(1), bytes_of("alive"));
+    (*sender)->send(MessageKind::kPlan, kEpoch, PlanId(1), bytes_of("alive"));
     co_await async::sleep_for(runtime, 10 * test::kPatience);
   }
 
@@ -104,7 +104,7 @@ struct HandSender {
 };
 
 std::vector<std::byte> half_a_frame(FrameKind kind, uint64_t payload_bytes) {
-  const auto header = encode_header({kProtocolVersion, kind, 0, kGeneration, 1, payload_bytes});
+  const auto header = encode_header({kProtocolVersion, kind, 0, kEpoch, 1, payload_bytes});
   std::vector<std::byte> bytes(header.begin(), header.end());
   bytes.resize(bytes.size() + payload_bytes / 2);
   return bytes;
@@ -120,8 +120,7 @@ asio::awaitable<void> notice_death_mid_frame(TcpWorld& world, FrameKind kind) {
   co_await asio::async_write(on_data ? peer.data : peer.control, asio::buffer(bytes), asio::use_awaitable);
   co_await async::sleep_for(world.runtime, 5ms);
   (on_data ? peer.data : peer.control).close();
-  const std::string reason =
-      co_await failure_of(**receiver, on_data ? MessageKind::kActivations : MessageKind::kPlan);
+  const std::string reason = co_await failure_of(**receiver, on_data ? MessageKind::kActivations : MessageKind::kPlan);
   REQUIRE_THAT(reason, Catch::Contains("closed the connection without a goodbye") || Catch::Contains("reset by peer"));
 }
 
@@ -129,11 +128,10 @@ asio::awaitable<void> notice_death_mid_frame(TcpWorld& world, FrameKind kind) {
 asio::awaitable<void> refuse_a_huge_length(TcpWorld& world, FrameKind kind) {
   HandSender peer(world);
   auto receiver = co_await world.listener->accept_link(world.group, sample_hello(), patient_options(), world.soon());
-  const auto bytes = encode_header({kProtocolVersion, kind, 0, kGeneration, 1, uint64_t{1} << 62});
+  const auto bytes = encode_header({kProtocolVersion, kind, 0, kEpoch, 1, uint64_t{1} << 62});
   const bool on_data = kind == FrameKind::kActivations;
   co_await asio::async_write(on_data ? peer.data : peer.control, asio::buffer(bytes), asio::use_awaitable);
-  const std::string reason =
-      co_await failure_of(**receiver, on_data ? MessageKind::kActivations : MessageKind::kPlan);
+  const std::string reason = co_await failure_of(**receiver, on_data ? MessageKind::kActivations : MessageKind::kPlan);
   REQUIRE_THAT(reason, Catch::Contains("malformed frame") && Catch::Contains("frame of 4611686018427387904 bytes"));
 }
 
@@ -141,12 +139,12 @@ asio::awaitable<void> refuse_a_huge_length(TcpWorld& world, FrameKind kind) {
 asio::awaitable<void> live_and_die(TcpWorld& world, uint32_t round, const std::vector<std::byte>& tensor,
                                    std::vector<std::byte>& memory) {
   LinkHello hello = sample_hello();
-  hello.generation = Generation(round + 1);
+  hello.epoch = RingEpoch(round + 1);
   Link link = co_await world.make_link(patient_options(), hello);
   const bool commits = round % 3 == 0;
   if (commits || round % 7 < 4) link.receiver->post(PlanId(1), memory);
-  Work work = link.sender->send_borrowed(MessageKind::kActivations, hello.generation, PlanId(1), tensor);
-  link.sender->send(MessageKind::kPlan, hello.generation, PlanId(1), bytes_of("plan"));
+  Work work = link.sender->send_borrowed(MessageKind::kActivations, hello.epoch, PlanId(1), tensor);
+  link.sender->send(MessageKind::kPlan, hello.epoch, PlanId(1), bytes_of("plan"));
   if (round % 2 == 0) (void)co_await link.receiver->receive(MessageKind::kPlan);
   switch (round % 5) {
     case 0: link.receiver->close("stage 1 failed"); break;
@@ -180,13 +178,13 @@ asio::awaitable<void> live_and_die_often(TcpWorld& world) {
 
 asio::awaitable<void> shut_down_in_full_flight(TcpWorld& world, std::vector<std::byte>& tensor) {
   Link link = co_await world.make_link(patient_options());
-  Work work = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(1), tensor);
+  Work work = link.sender->send_borrowed(MessageKind::kActivations, kEpoch, PlanId(1), tensor);
   co_await world.group.shutdown();
   co_await work.commit();
   const std::string reason = co_await failure_of(*link.receiver, MessageKind::kActivations);
   REQUIRE(reason == "the process is shutting down");
-  const auto late = co_await world.listener->accept_link(world.group, sample_hello(), patient_options(),
-                                                         world.runtime.now());
+  const auto late =
+      co_await world.listener->accept_link(world.group, sample_hello(), patient_options(), world.runtime.now());
   REQUIRE(late.has_error());
 }
 

@@ -101,14 +101,14 @@ asio::awaitable<void> refuse_each_field(TcpWorld& world) {
   hello.hidden_row_bytes = 1024;
   co_await refuse(world, hello, "peer's activation rows have 1024 bytes, wanted 4096");
   hello = sample_hello();
-  hello.generation = Generation(2);
-  co_await refuse(world, hello, "peer is of generation 2, wanted 3");
+  hello.epoch = RingEpoch(2);
+  co_await refuse(world, hello, "peer is of epoch 2, wanted 3");
 }
 
 asio::awaitable<void> refuse_what_may_match_later(TcpWorld& world) {
   LinkHello hello = sample_hello();
-  hello.generation = Generation(4);
-  co_await refuse_for_now(world, hello, "peer is of generation 4, wanted 3");
+  hello.epoch = RingEpoch(4);
+  co_await refuse_for_now(world, hello, "peer is of epoch 4, wanted 3");
   hello = sample_hello();
   hello.ring = 5;
   co_await refuse_for_now(world, hello, "peer is of ring 0000000000000005, wanted 0000000000001234");
@@ -116,14 +116,14 @@ asio::awaitable<void> refuse_what_may_match_later(TcpWorld& world) {
   hello.from = StageId(5);
   co_await refuse_for_now(world, hello, "peer links stage 5 -> stage 1, wanted stage 0 -> stage 1");
   hello = sample_hello();
-  hello.to = kHeadPlace;
+  hello.to = kHeadId;
   co_await refuse_for_now(world, hello, "peer links stage 0 -> the head, wanted stage 0 -> stage 1");
 }
 
 asio::awaitable<void> accept_several_in_any_order(TcpWorld& world) {
   LinkHello other = sample_hello();
   other.from = StageId(1);
-  other.to = kHeadPlace;
+  other.to = kHeadId;
   Accepted first;
   Accepted second;
   async::TaskGroup tasks(world.runtime);
@@ -153,8 +153,8 @@ asio::awaitable<void> connect_before_accepting(TcpWorld& world) {
 }
 
 asio::awaitable<void> give_up_at_the_deadline(TcpWorld& world) {
-  const auto nobody = co_await world.listener->accept_link(world.group, sample_hello(), patient_options(),
-                                                           world.runtime.now() + 20ms);
+  const auto nobody =
+      co_await world.listener->accept_link(world.group, sample_hello(), patient_options(), world.runtime.now() + 20ms);
   REQUIRE(nobody.error().code == ErrorCode::kTimeout);
   REQUIRE(nobody.error().message == "nobody came for the link stage 0 -> stage 1");
   tcp::acceptor unused(world.context, {asio::ip::make_address("127.0.0.1"), 0});
@@ -173,8 +173,8 @@ asio::awaitable<void> survive_strangers(TcpWorld& world) {
   Accepted accepted;
   async::TaskGroup tasks(world.runtime);
   tasks.spawn("accept", accept_into(world, sample_hello(), world.soon(), accepted));
-  FrameHeader huge{kProtocolVersion, FrameKind::kHello, 0, Generation(3), 0, ~uint64_t{0}};
-  FrameHeader plan{kProtocolVersion, FrameKind::kPlan, 0, Generation(3), 0, 0};
+  FrameHeader huge{kProtocolVersion, FrameKind::kHello, 0, RingEpoch(3), 0, ~uint64_t{0}};
+  FrameHeader plan{kProtocolVersion, FrameKind::kPlan, 0, RingEpoch(3), 0, 0};
   const auto huge_bytes = encode_header(huge);
   const auto plan_bytes = encode_header(plan);
   const std::vector<std::vector<std::byte>> openings = {
@@ -237,7 +237,9 @@ asio::awaitable<void> stop_waiting(TcpWorld& world) {
   REQUIRE(accepted->error().code == ErrorCode::kUnavailable);
 }
 
-TcpListenerOptions hasty() { return {.hello_timeout = 200ms, .max_strangers = 64}; }
+TcpListenerOptions hasty() {
+  return {.hello_timeout = 200ms, .max_pending_connections = 64};
+}
 
 }  // namespace
 
@@ -272,7 +274,7 @@ TEST_CASE("TCP: strangers, garbage and half hellos are closed and harm nothing")
 }
 
 TEST_CASE("TCP: connections without a hello are bounded") {
-  TcpWorld world({.hello_timeout = test::kPatience, .max_strangers = 4});
+  TcpWorld world({.hello_timeout = test::kPatience, .max_pending_connections = 4});
   world.run(turn_a_crowd_away(world));
 }
 

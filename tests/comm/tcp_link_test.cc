@@ -16,7 +16,7 @@ using test::text_of;
 
 namespace {
 
-constexpr Generation kGeneration{3};  // that of sample_hello()
+constexpr RingEpoch kEpoch{3};  // that of sample_hello()
 
 asio::awaitable<void> commit_into(Work& work, bool& committed) {
   co_await work.commit();
@@ -25,11 +25,11 @@ asio::awaitable<void> commit_into(Work& work, bool& committed) {
 
 asio::awaitable<void> keep_order(TcpWorld& world) {
   Link link = co_await world.make_link(patient_options());
-  link.sender->send(MessageKind::kActivations, kGeneration, PlanId(1), bytes_of("early"));
-  link.sender->send(MessageKind::kPlan, kGeneration, PlanId(1), bytes_of("one"));
-  link.sender->send(MessageKind::kOutput, kGeneration, PlanId(9), bytes_of("out"));
-  link.sender->send(MessageKind::kAcks, kGeneration, PlanId(0), bytes_of("acks"));
-  link.sender->send(MessageKind::kPlan, kGeneration, PlanId(2), {});
+  link.sender->send(MessageKind::kActivations, kEpoch, PlanId(1), bytes_of("early"));
+  link.sender->send(MessageKind::kPlan, kEpoch, PlanId(1), bytes_of("one"));
+  link.sender->send(MessageKind::kOutput, kEpoch, PlanId(9), bytes_of("out"));
+  link.sender->send(MessageKind::kAcks, kEpoch, PlanId(0), bytes_of("acks"));
+  link.sender->send(MessageKind::kPlan, kEpoch, PlanId(2), {});
   const Message acks = co_await link.receiver->receive(MessageKind::kAcks);
   const Message one = co_await link.receiver->receive(MessageKind::kPlan);
   const Message two = co_await link.receiver->receive(MessageKind::kPlan);
@@ -40,7 +40,7 @@ asio::awaitable<void> keep_order(TcpWorld& world) {
   REQUIRE(two.plan == PlanId(2));
   REQUIRE(two.payload.bytes().empty());
   REQUIRE(output.plan == PlanId(9));
-  REQUIRE(output.generation == kGeneration);
+  REQUIRE(output.epoch == kEpoch);
   REQUIRE(early == bytes_of("early"));
 }
 
@@ -48,8 +48,8 @@ asio::awaitable<void> keep_order_of_many(TcpWorld& world) {
   Link link = co_await world.make_link(patient_options());
   for (uint64_t i = 0; i < 2000; ++i) {
     const auto bytes = numbered_bytes(i * 37 % 5000, i);
-    link.sender->send(MessageKind::kPlan, kGeneration, PlanId(i), bytes);
-    link.sender->send(MessageKind::kActivations, kGeneration, PlanId(i), bytes);
+    link.sender->send(MessageKind::kPlan, kEpoch, PlanId(i), bytes);
+    link.sender->send(MessageKind::kActivations, kEpoch, PlanId(i), bytes);
     const Message plan = co_await link.receiver->receive(MessageKind::kPlan);
     const auto activations = co_await receive_activations(*link.receiver, PlanId(i), bytes.size());
     REQUIRE(plan.plan == PlanId(i));
@@ -66,7 +66,7 @@ asio::awaitable<void> carry_big_tensors(TcpWorld& world) {
   Link link = co_await world.make_link(patient_options());
   const std::vector<std::byte> tensors[] = {numbered_bytes(kSize, 1), numbered_bytes(kSize, 2)};
   for (uint64_t i = 0; i < 4; ++i) {
-    Work work = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(i), tensors[i % 2]);
+    Work work = link.sender->send_borrowed(MessageKind::kActivations, kEpoch, PlanId(i), tensors[i % 2]);
     const auto received = co_await receive_activations(*link.receiver, PlanId(i), kSize);
     REQUIRE(same_bytes(received, tensors[i % 2]));
     co_await work.commit();
@@ -77,7 +77,7 @@ asio::awaitable<void> carry_big_tensors(TcpWorld& world) {
 asio::awaitable<void> commit_when_handed_over(TcpWorld& world) {
   Link link = co_await world.make_link(patient_options());
   auto buffer = bytes_of("activations");
-  Work work = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(1), buffer);
+  Work work = link.sender->send_borrowed(MessageKind::kActivations, kEpoch, PlanId(1), buffer);
   co_await work.commit();
   std::ranges::fill(buffer, std::byte{0});
   const auto activations = co_await receive_activations(*link.receiver, PlanId(1), buffer.size());
@@ -85,7 +85,7 @@ asio::awaitable<void> commit_when_handed_over(TcpWorld& world) {
   co_await work.commit();  // nothing is under way any more
 
   auto plan = bytes_of("plan");
-  Work copied = link.sender->send_borrowed(MessageKind::kPlan, kGeneration, PlanId(1), plan);
+  Work copied = link.sender->send_borrowed(MessageKind::kPlan, kEpoch, PlanId(1), plan);
   co_await copied.commit();
   std::ranges::fill(plan, std::byte{0});
   const Message received = co_await link.receiver->receive(MessageKind::kPlan);
@@ -96,14 +96,14 @@ asio::awaitable<void> commit_when_handed_over(TcpWorld& world) {
 asio::awaitable<void> release_when_broken(TcpWorld& world) {
   Link link = co_await world.make_link(patient_options());
   const auto buffer = numbered_bytes(size_t{64} << 20, 0);
-  Work work = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(1), buffer);
-  Work queued = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(2), buffer);
+  Work work = link.sender->send_borrowed(MessageKind::kActivations, kEpoch, PlanId(1), buffer);
+  Work queued = link.sender->send_borrowed(MessageKind::kActivations, kEpoch, PlanId(2), buffer);
   link.receiver->close("stage failed");
   const std::string reason = co_await failure_of(*link.receiver, MessageKind::kActivations);
   REQUIRE(reason == "stage failed");
   co_await work.commit();
   co_await queued.commit();
-  Work late = link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(3), buffer);
+  Work late = link.sender->send_borrowed(MessageKind::kActivations, kEpoch, PlanId(3), buffer);
   co_await late.commit();
   REQUIRE_FALSE(link.sender->stats().open);
 }
@@ -115,8 +115,8 @@ asio::awaitable<void> abandon_borrowed_memory(TcpWorld& world) {
   link.receiver->post(PlanId(1), memory);
   {
     const auto buffer = numbered_bytes(size_t{64} << 20, 0);
-    (void)link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(1), buffer);
-    link.sender->send(MessageKind::kPlan, kGeneration, PlanId(1), bytes_of("plan"));
+    (void)link.sender->send_borrowed(MessageKind::kActivations, kEpoch, PlanId(1), buffer);
+    link.sender->send(MessageKind::kPlan, kEpoch, PlanId(1), bytes_of("plan"));
     co_await async::sleep_for(world.runtime, 1ms);
     link.sender->close("stage 0 failed");
     link.sender.reset();
@@ -132,12 +132,12 @@ asio::awaitable<void> deliver_before_closing(TcpWorld& world) {
   std::vector<std::byte> memory[] = {std::vector<std::byte>(tensor.size()), std::vector<std::byte>(tensor.size())};
   Link link = co_await world.make_link(patient_options());
   for (uint64_t i = 1; i <= 2; ++i) link.receiver->post(PlanId(i), memory[i - 1]);
-  link.sender->send(MessageKind::kActivations, kGeneration, PlanId(1), tensor);
-  link.sender->send(MessageKind::kActivations, kGeneration, PlanId(2), tensor);
-  link.sender->send(MessageKind::kPlan, kGeneration, PlanId(2), bytes_of("last"));
+  link.sender->send(MessageKind::kActivations, kEpoch, PlanId(1), tensor);
+  link.sender->send(MessageKind::kActivations, kEpoch, PlanId(2), tensor);
+  link.sender->send(MessageKind::kPlan, kEpoch, PlanId(2), bytes_of("last"));
   link.sender->close("the head has stopped");
   link.sender->close("a later reason does not count");
-  link.sender->send(MessageKind::kPlan, kGeneration, PlanId(3), bytes_of("too late"));
+  link.sender->send(MessageKind::kPlan, kEpoch, PlanId(3), bytes_of("too late"));
   const Message last = co_await link.receiver->receive(MessageKind::kPlan);
   REQUIRE(text_of(last) == "last");
   const std::string plans_end = co_await failure_of(*link.receiver, MessageKind::kPlan);
@@ -153,7 +153,7 @@ asio::awaitable<void> deliver_before_closing(TcpWorld& world) {
 
 asio::awaitable<void> leave_without_closing(TcpWorld& world) {
   Link link = co_await world.make_link(patient_options());
-  link.sender->send(MessageKind::kOutput, kGeneration, PlanId(1), bytes_of("last"));
+  link.sender->send(MessageKind::kOutput, kEpoch, PlanId(1), bytes_of("last"));
   link.sender.reset();
   const Message last = co_await link.receiver->receive(MessageKind::kOutput);
   REQUIRE(text_of(last) == "last");
@@ -169,13 +169,13 @@ asio::awaitable<void> keep_lanes_apart(TcpWorld& world) {
   const auto tensor = numbered_bytes(size_t{64} << 20, 0);
   std::vector<Work> works;
   for (uint64_t i = 0; i < 4; ++i) {
-    works.push_back(link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(i), tensor));
+    works.push_back(link.sender->send_borrowed(MessageKind::kActivations, kEpoch, PlanId(i), tensor));
   }
   bool all_handed_over = false;
   async::TaskGroup tasks(world.runtime);
   tasks.spawn("commit", commit_into(works.back(), all_handed_over));
   for (uint64_t i = 0; i < 20; ++i) {
-    link.sender->send(MessageKind::kPlan, kGeneration, PlanId(i), bytes_of("plan"));
+    link.sender->send(MessageKind::kPlan, kEpoch, PlanId(i), bytes_of("plan"));
     const Message plan = co_await link.receiver->receive(MessageKind::kPlan);
     REQUIRE(plan.plan == PlanId(i));
   }
@@ -195,7 +195,7 @@ asio::awaitable<void> refuse_to_queue_without_bound(TcpWorld& world) {
   link.receiver->post(PlanId(0), memory);
   std::vector<Work> works;
   for (uint64_t i = 0; i < 3; ++i) {
-    works.push_back(link.sender->send_borrowed(MessageKind::kActivations, kGeneration, PlanId(i), tensor));
+    works.push_back(link.sender->send_borrowed(MessageKind::kActivations, kEpoch, PlanId(i), tensor));
   }
   for (Work& work : works) co_await work.commit();
   REQUIRE_FALSE(link.sender->stats().open);
@@ -206,11 +206,10 @@ asio::awaitable<void> refuse_to_queue_without_bound(TcpWorld& world) {
 asio::awaitable<void> refuse_a_flood(TcpWorld& world) {
   auto options = patient_options(2);
   Link link = co_await world.make_link(options);
-  for (int i = 0; i < 1000; ++i)
-    link.sender->send(MessageKind::kAcks, kGeneration, PlanId(0), {});  // belong to no plan
+  for (int i = 0; i < 1000; ++i) link.sender->send(MessageKind::kAcks, kEpoch, PlanId(0), {});  // belong to no plan
   while (link.receiver->stats().messages_received < 1000) co_await async::sleep_for(world.runtime, 1ms);
   for (uint64_t i = 0; i < 3; ++i) {
-    link.sender->send(MessageKind::kPlan, kGeneration, PlanId(i), {});
+    link.sender->send(MessageKind::kPlan, kEpoch, PlanId(i), {});
     while (link.sender->stats().messages_sent <= 1000 + i) co_await async::sleep_for(world.runtime, 1ms);
   }
   while (link.receiver->stats().open) co_await async::sleep_for(world.runtime, 1ms);
@@ -222,18 +221,18 @@ asio::awaitable<void> refuse_a_flood(TcpWorld& world) {
 
 asio::awaitable<void> drop_the_old_generation(TcpWorld& world) {
   Link link = co_await world.make_link(patient_options());
-  link.sender->send(MessageKind::kPlan, Generation(2), PlanId(7), bytes_of("old"));
-  link.sender->send(MessageKind::kActivations, Generation(2), PlanId(7), numbered_bytes(100000, 7));
-  link.sender->send(MessageKind::kActivations, kGeneration, PlanId(1), bytes_of("new"));
-  link.sender->send(MessageKind::kPlan, kGeneration, PlanId(1), bytes_of("new"));
+  link.sender->send(MessageKind::kPlan, RingEpoch(2), PlanId(7), bytes_of("old"));
+  link.sender->send(MessageKind::kActivations, RingEpoch(2), PlanId(7), numbered_bytes(100000, 7));
+  link.sender->send(MessageKind::kActivations, kEpoch, PlanId(1), bytes_of("new"));
+  link.sender->send(MessageKind::kPlan, kEpoch, PlanId(1), bytes_of("new"));
   const Message message = co_await link.receiver->receive(MessageKind::kPlan);
   REQUIRE(text_of(message) == "new");
   const auto activations = co_await receive_activations(*link.receiver, PlanId(1), 3);
   REQUIRE(activations == bytes_of("new"));
   REQUIRE(link.receiver->stats().messages_dropped == 2);
-  link.sender->send(MessageKind::kPlan, Generation(4), PlanId(1), {});
+  link.sender->send(MessageKind::kPlan, RingEpoch(4), PlanId(1), {});
   const std::string reason = co_await failure_of(*link.receiver, MessageKind::kPlan);
-  REQUIRE_THAT(reason, Catch::Contains("generation 4 on a link of generation 3"));
+  REQUIRE_THAT(reason, Catch::Contains("epoch 4 on a link of epoch 3"));
 }
 
 asio::awaitable<void> measure_the_round_trip(TcpWorld& world) {
@@ -252,7 +251,7 @@ asio::awaitable<void> measure_the_round_trip(TcpWorld& world) {
 /// A receiver that holds on to payloads after the link is gone.
 asio::awaitable<void> outlive_the_link(TcpWorld& world, Message& kept) {
   Link link = co_await world.make_link(patient_options());
-  link.sender->send(MessageKind::kPlan, kGeneration, PlanId(1), bytes_of("kept"));
+  link.sender->send(MessageKind::kPlan, kEpoch, PlanId(1), bytes_of("kept"));
   kept = co_await link.receiver->receive(MessageKind::kPlan);
 }
 
@@ -313,7 +312,7 @@ TEST_CASE("TCP: the receiver's inboxes are bounded by the window") {
   world.run(refuse_a_flood(world));
 }
 
-TEST_CASE("TCP: messages of an old generation are dropped, one of a new generation breaks the link") {
+TEST_CASE("TCP: messages of an old epoch are dropped, one of a new epoch breaks the link") {
   TcpWorld world;
   world.run(drop_the_old_generation(world));
 }

@@ -3,8 +3,8 @@
 
 #include "comm/tcp_support.h"
 #include "async/task_group.h"
-#include "sched/head.h"
-#include "sched/local_stages.h"
+#include "sched/head/head.h"
+#include "sched/stage/local_stages.h"
 #include "sim/simulated_runner.h"
 
 using namespace millrace;
@@ -55,7 +55,7 @@ class TcpRing {
   static sim::SimulatedModel model() { return {6, 50}; }
 
  private:
-  [[nodiscard]] asio::awaitable<void> keep_formed();
+  [[nodiscard]] asio::awaitable<void> keep_built();
   [[nodiscard]] asio::awaitable<comm::Link> make_link(Host& sender, Host& receiver, comm::LinkHello hello);
   [[nodiscard]] asio::awaitable<void> accept_into(Host& host, comm::LinkHello hello,
                                                   std::unique_ptr<comm::LinkReceiver>& receiver);
@@ -72,7 +72,7 @@ TcpRing::TcpRing() {
   const sched::SchedulerOptions scheduler = head_options().scheduler;
   const sched::StageBounds bounds{scheduler.max_running, scheduler.page_size, scheduler.page_count,
                                   scheduler.chunked_prefill_size + scheduler.max_running, model().vocab_size};
-  const sched::RingShape shape{kStageCount, kWindow, bounds};
+  const sched::RingConfig shape{kStageCount, kWindow, bounds};
   for (uint32_t i = 0; i < kStageCount; ++i) {
     hosts_.push_back(std::make_unique<Host>("stage"));
     sim::SimulatedStage stage;
@@ -90,7 +90,7 @@ TcpRing::TcpRing() {
   listener_ = comm::TcpListener::open(head_host_.thread.runtime(), {"127.0.0.1", 0}).value();
   asio::post(head_host_.thread.runtime().executor(), [this] {
     tasks_.spawn("head", head_.run());
-    tasks_.spawn("keep the ring formed", keep_formed());
+    tasks_.spawn("keep the ring formed", keep_built());
   });
 }
 
@@ -119,14 +119,14 @@ asio::awaitable<comm::Link> TcpRing::make_link(Host& sender, Host& receiver, com
   co_return link;
 }
 
-asio::awaitable<void> TcpRing::keep_formed() {
-  for (uint32_t generation = 1; !head_.stopping(); ++generation) {
+asio::awaitable<void> TcpRing::keep_built() {
+  for (uint32_t epoch = 1; !head_.stopping(); ++epoch) {
     comm::LinkHello hello = test::sample_hello();
-    hello.generation = Generation(generation);
+    hello.epoch = RingEpoch(epoch);
     std::vector<comm::Link> links;  // to stage 0, 1, …, and to the head
     for (uint32_t i = 0; i <= kStageCount; ++i) {
-      hello.from = i == 0 ? comm::kHeadPlace : StageId(i - 1);
-      hello.to = i == kStageCount ? comm::kHeadPlace : StageId(i);
+      hello.from = i == 0 ? comm::kHeadId : StageId(i - 1);
+      hello.to = i == kStageCount ? comm::kHeadId : StageId(i);
       Host& from = i == 0 ? head_host_ : *hosts_[i - 1];
       Host& to = i == kStageCount ? head_host_ : *hosts_[i];
       auto link = co_await make_link(from, to, hello);
@@ -135,8 +135,8 @@ asio::awaitable<void> TcpRing::keep_formed() {
     for (uint32_t i = 0; i < kStageCount; ++i) {
       stages_[i]->start(std::move(links[i].receiver), std::move(links[i + 1].sender));
     }
-    head_.attach(Generation(generation), std::move(links.front().sender), std::move(links.back().receiver));
-    co_await head_.until_broken();
+    head_.attach(RingEpoch(epoch), std::move(links.front().sender), std::move(links.back().receiver));
+    co_await head_.wait_until_broken();
     for (const auto& stage : stages_) co_await stage->join();
   }
   co_await listener_->shutdown();

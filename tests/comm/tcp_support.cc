@@ -68,7 +68,9 @@ asio::awaitable<std::vector<std::byte>> receive_activations(comm::LinkReceiver& 
   co_return memory;
 }
 
-void TcpWorld::run(asio::awaitable<void> script) { run_to_end(context, play(*this, std::move(script))); }
+void TcpWorld::run(asio::awaitable<void> script) {
+  run_to_end(context, play(*this, std::move(script)));
+}
 
 asio::awaitable<comm::Link> TcpWorld::make_link(comm::TcpLinkOptions options, comm::LinkHello hello) {
   comm::Link link;

@@ -25,7 +25,7 @@ inline constexpr auto kPatience = std::chrono::seconds(60);
 [[nodiscard]] inline comm::LinkHello sample_hello() {
   comm::LinkHello hello;
   hello.ring = 0x1234;
-  hello.generation = Generation(3);
+  hello.epoch = RingEpoch(3);
   hello.from = StageId(0);
   hello.to = StageId(1);
   hello.fingerprint_high = 7;

@@ -22,7 +22,9 @@ std::vector<AttentionCase> attention_cases() {
   };
 }
 
-double attention_error(DType dtype) { return dtype == DType::kBF16 ? 0.02 : 2e-5; }
+double attention_error(DType dtype) {
+  return dtype == DType::kBF16 ? 0.02 : 2e-5;
+}
 
 }  // namespace
 

@@ -14,11 +14,11 @@ std::vector<BackendCase> backend_cases() {
       const auto maker = [isa](DType compute) {
         return [isa, compute] { return cpu::make_backend({.threads = 2, .compute_dtype = compute, .isa = isa}); };
       };
-      const DType product = cpu::kernels_for(isa)->bf16_left ? dtype : DType::kF32;
+      const DType product = cpu::kernels_for(isa)->bf16_lhs ? dtype : DType::kF32;
       cases.push_back({.name = name,
                        .make = maker(dtype),
                        .product_dtype = product,
-                       .scales_sums = product == DType::kBF16 && cpu::kernels_for(isa)->turned_w8,
+                       .scales_sums = product == DType::kBF16 && cpu::kernels_for(isa)->w8_interleaved,
                        .make_plain = maker(product)});
     }
   }

@@ -42,7 +42,9 @@ HostMatrix::HostMatrix(const Values& values, DType dtype, int64_t rows, int64_t 
   }
 }
 
-tensor::HostTensor HostMatrix::tensor() const { return {"test", dtype_, shape_, bytes_.data() + 1}; }
+tensor::HostTensor HostMatrix::tensor() const {
+  return {"test", dtype_, shape_, bytes_.data() + 1};
+}
 
 void check_close(const Values& got, const Values& wanted, double relative, double absolute) {
   check_close(got, wanted, relative, absolute, Values(wanted.size(), 0.0f));

@@ -80,6 +80,8 @@ void check_close(const Values& got, const Values& wanted, double relative, doubl
 void check_close(const Values& got, const Values& wanted, double relative, double absolute, const Values& further);
 
 /// The relative rounding error that a compute dtype brings.
-[[nodiscard]] inline double unit(tensor::DType dtype) { return dtype == tensor::DType::kBF16 ? 0x1p-8 : 0x1p-21; }
+[[nodiscard]] inline double unit(tensor::DType dtype) {
+  return dtype == tensor::DType::kBF16 ? 0x1p-8 : 0x1p-21;
+}
 
 }  // namespace millrace::test

@@ -43,15 +43,16 @@ Values product_of_rows(tensor::Backend& backend, const tensor::PackedWeight& wei
 struct Format {
   std::string_view name;
   bool is_plain = false;
-  tensor::W8Inputs inputs = tensor::W8Inputs::kExact;
-  tensor::W8Scaling scaling = tensor::W8Scaling::kLargest;
+  tensor::W8Activations inputs = tensor::W8Activations::kUnquantized;
+  tensor::W8Scaling scaling = tensor::W8Scaling::kPerGroup;
 };
 
-constexpr Format kFormats[] = {{"plain", true},
-                               {"w8"},
-                               {"mxint8", false, tensor::W8Inputs::kExact, tensor::W8Scaling::kPowerOfTwo},
-                               {"w8a8", false, tensor::W8Inputs::kInt8},
-                               {"w8a8_int8", false, tensor::W8Inputs::kInt8, tensor::W8Scaling::kRow}};
+constexpr Format kFormats[] = {
+    {"plain", true},
+    {"w8"},
+    {"mxint8", false, tensor::W8Activations::kUnquantized, tensor::W8Scaling::kPerGroupPowerOfTwo},
+    {"w8a8", false, tensor::W8Activations::kInt8},
+    {"w8a8_int8", false, tensor::W8Activations::kInt8, tensor::W8Scaling::kPerChannel}};
 
 std::unique_ptr<tensor::PackedWeight> pack_any(tensor::Backend& backend, const tensor::HostTensor& part, bool gate_up,
                                                const Format& format) {

@@ -22,7 +22,9 @@ std::vector<Sizes> product_sizes(Random& random) {
 
 /// The rounding error that a sum of k products of unit scale may collect in f32: k additions each round a partial sum
 /// of about sqrt(k) by 2^-24, and the errors add like a walk; ten times that.
-double sum_error(int64_t k) { return 10.0 * static_cast<double>(k) * 0x1p-24 + 1e-6; }
+double sum_error(int64_t k) {
+  return 10.0 * static_cast<double>(k) * 0x1p-24 + 1e-6;
+}
 
 }  // namespace
 

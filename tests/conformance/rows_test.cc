@@ -18,7 +18,7 @@ TEST_CASE("embed reads rows of any dtype, and zeros for unknown tokens") {
       Values got;
       backend->run_and_wait([&] {
         const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), 7, width);
-        backend->embed(*embedding, backend->place(tokens), hidden.matrix);
+        backend->embed(*embedding, backend->upload(tokens), hidden.matrix);
         got = download(*backend, hidden.matrix);
       });
       const Values wanted = reference::rounded(reference::embed(table.tensor(), tokens), backend_case.table_dtype);
@@ -41,7 +41,7 @@ TEST_CASE("f16 tables are read exactly, subnormals and infinities included") {
     backend->run_and_wait([&] {
       const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), 1, width);
       const std::vector<TokenId> tokens = {0};
-      backend->embed(*embedding, backend->place(tokens), hidden.matrix);
+      backend->embed(*embedding, backend->upload(tokens), hidden.matrix);
       got = download(*backend, hidden.matrix);
     });
     REQUIRE(got == reference::rounded(reference::to_floats(table), backend_case.table_dtype));
@@ -84,7 +84,7 @@ TEST_CASE("gather_rows copies rows in any order") {
       const DeviceMatrix from = make_matrix(*backend, DType::kF32, 6, 37);
       const DeviceMatrix to = make_matrix(*backend, DType::kF32, 4, 37);
       upload(*backend, in, from);
-      backend->gather_rows(from.matrix, backend->place(rows), to.matrix);
+      backend->gather_rows(from.matrix, backend->upload(rows), to.matrix);
       got = download(*backend, to.matrix);
     });
     for (size_t r = 0; r < rows.size(); ++r) {

@@ -223,7 +223,7 @@ TEST_CASE("a row that gives no distribution says why, and its neighbours are dra
     const std::vector<Values> rows = {spoilt(std::nanf("")), healthy, spoilt(kInfinity), healthy,
                                       Values(kVocab, -kInfinity)};
     const std::vector<LogitFault> faults = {LogitFault::kNan, LogitFault::kNone, LogitFault::kInfinity,
-                                            LogitFault::kNone, LogitFault::kNothing};
+                                            LogitFault::kNone, LogitFault::kAllNegativeInfinity};
     for (const float temperature : {0.0f, 1.0f}) {
       Draw draw = random_draw(random, kVocab);
       draw.params.temperature = temperature;

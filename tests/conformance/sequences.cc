@@ -89,10 +89,10 @@ class Feeder {
       const DeviceMatrix q = make_matrix(backend_, backend_.compute_dtype(), rows, q_width());
       const DeviceMatrix out = make_matrix(backend_, backend_.compute_dtype(), rows, q_width());
       upload(backend_, qkv, in);
-      const tensor::PlacedBatch placed = backend_.place(batch);
+      const tensor::UploadedBatch uploaded = backend_.upload(batch);
       backend_.rotary_store_kv(in.matrix, shape, rotary, sizes_.norms ? q_norm_.get() : nullptr,
-                               sizes_.norms ? k_norm_.get() : nullptr, kEpsilon, placed, *cache_, layer_, q.matrix);
-      if (attends) backend_.attention(q.matrix, shape, placed, *cache_, layer_, out.matrix);
+                               sizes_.norms ? k_norm_.get() : nullptr, kEpsilon, uploaded, *cache_, layer_, q.matrix);
+      if (attends) backend_.attention(q.matrix, shape, uploaded, *cache_, layer_, out.matrix);
       result = download(backend_, out.matrix);
     });
     return result;
@@ -201,10 +201,9 @@ Values expected_outputs(const AttentionCase& sizes, const Weights& weights, cons
     const Values v = reference::rounded(Values(raw_value.begin(), raw_value.end()), dtype);
     history.keys.insert(history.keys.end(), k.begin(), k.end());
     history.values.insert(history.values.end(), v.begin(), v.end());
-    const Values out = reference::attention(
-        q, position, history,
-        {sizes.head_count, sizes.kv_head_count, sizes.head_dim, 1.0 / std::sqrt(static_cast<double>(dim)),
-         sizes.sliding_window});
+    const Values out = reference::attention(q, position, history,
+                                            {sizes.head_count, sizes.kv_head_count, sizes.head_dim,
+                                             1.0 / std::sqrt(static_cast<double>(dim)), sizes.sliding_window});
     outputs.insert(outputs.end(), out.begin(), out.end());
   }
   return outputs;

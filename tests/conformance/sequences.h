@@ -24,8 +24,7 @@ struct TestSequence {
   std::vector<int32_t> chunks;  // sizes; their sum is `length`
 };
 
-[[nodiscard]] TestSequence random_sequence(Random& random, const AttentionCase& sizes, int32_t length,
-                                           bool one_by_one);
+[[nodiscard]] TestSequence random_sequence(Random& random, const AttentionCase& sizes, int32_t length, bool one_by_one);
 
 struct Weights {
   Values inverse_frequency;  // [rotary_dim / 2]

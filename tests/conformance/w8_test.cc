@@ -8,7 +8,7 @@
 using namespace millrace;
 using namespace millrace::test;
 using tensor::DType;
-using tensor::W8Inputs;
+using tensor::W8Activations;
 using tensor::W8Matrix;
 using tensor::W8Storage;
 
@@ -27,7 +27,7 @@ std::vector<Sizes> product_sizes(Random& random) {
 
 /// Rows of unlike magnitudes.
 W8Storage random_matrix(Random& random, int64_t rows, int64_t cols,
-                        tensor::W8Scaling scaling = tensor::W8Scaling::kLargest) {
+                        tensor::W8Scaling scaling = tensor::W8Scaling::kPerGroup) {
   Values values = random.normal(rows * cols);
   for (int64_t row = 0; row < rows; ++row) {
     const float factor = std::exp2(static_cast<float>(random.integer(-4, 2)));
@@ -73,7 +73,7 @@ TEST_CASE("products with weights of 8 bits are those with what these stand for, 
       const W8Storage first = random_matrix(random, split, in);
       const W8Storage second = random_matrix(random, out - split, in);
       const std::vector<W8Matrix> parts = {first.view(), second.view()};
-      const auto small = backend->pack_w8(parts, W8Inputs::kExact);
+      const auto small = backend->pack_w8(parts, W8Activations::kUnquantized);
       REQUIRE(small->out_features() == out);
       REQUIRE(small->in_features() == in);
       Values weights = reference::to_floats(parts[0]);
@@ -115,8 +115,8 @@ TEST_CASE("matmul_silu_mul with weights of 8 bits is that with what these stand 
       const HostMatrix plain_gate = stored(gate);
       const HostMatrix plain_up = stored(up);
       const Values x = reference::rounded(random.normal(rows * in, 0.5f), backend->compute_dtype());
-      const Values got =
-          run(*backend, Op::kMatmulSiluMul, *backend->pack_gate_up_w8(gate.view(), up.view(), W8Inputs::kExact), x, {});
+      const Values got = run(*backend, Op::kMatmulSiluMul,
+                             *backend->pack_gate_up_w8(gate.view(), up.view(), W8Activations::kUnquantized), x, {});
       if (backend_case.scales_sums) {
         const Values wanted =
             reference::silu_mul(reference::matmul(x, reference::to_floats(plain_gate.tensor()), {}, in, out),
@@ -141,7 +141,7 @@ TEST_CASE("weights of 8 bits that are too large for a backend's kernels are refu
     const W8Matrix matrix = storage.view();
     std::unique_ptr<tensor::PackedWeight> weight;
     try {
-      weight = backend->pack_w8({&matrix, 1}, W8Inputs::kExact);
+      weight = backend->pack_w8({&matrix, 1}, W8Activations::kUnquantized);
     } catch (const std::runtime_error& error) {
       REQUIRE(std::string(error.what()) == "layer.weight: a scale of 2.36e+36 of 8 bits, at most 2.03e+31 with AMX");
       continue;
@@ -156,7 +156,7 @@ TEST_CASE("a weight of -128, which no rounding gives, is refused by its matrix's
   storage.name = "layer.weight";
   storage.values[40] = -128;
   for (const BackendCase& backend_case : backend_cases()) {
-    for (const W8Inputs inputs : {W8Inputs::kExact, W8Inputs::kInt8}) {
+    for (const W8Activations inputs : {W8Activations::kUnquantized, W8Activations::kInt8}) {
       INFO(backend_case.name);
       const W8Matrix matrix = storage.view();
       REQUIRE_THROWS_WITH(backend_case.make()->pack_w8({&matrix, 1}, inputs),
@@ -177,7 +177,7 @@ TEST_CASE("products of 8 bits by 8 bits are those of what both stand for") {
       const W8Matrix matrix = storage.view();
       const Values x = reference::rounded(random.normal(rows * in), backend->compute_dtype());
       const Values before = random.normal(rows * out);
-      const Values got = run(*backend, op, *backend->pack_w8({&matrix, 1}, W8Inputs::kInt8), x, before);
+      const Values got = run(*backend, op, *backend->pack_w8({&matrix, 1}, W8Activations::kInt8), x, before);
       Values wanted = reference::matmul(reference::rounded_to_int8(x, in), reference::to_floats(matrix), {}, in, out);
       if (op == Op::kMatmulAdd) {
         for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += before[i];
@@ -213,7 +213,7 @@ TEST_CASE("whole numbers times powers of two make exact products of 8 bits by 8 
   for (const BackendCase& backend_case : backend_cases()) {
     INFO(backend_case.name);
     const auto backend = backend_case.make();
-    const auto weight = backend->pack_w8({&matrix, 1}, W8Inputs::kInt8);
+    const auto weight = backend->pack_w8({&matrix, 1}, W8Activations::kInt8);
     const Values all = reference::rounded(x, backend->compute_dtype());
     REQUIRE(all == x);
     REQUIRE(run(*backend, Op::kMatmul, *weight, x, {}) == wanted);
@@ -227,11 +227,11 @@ TEST_CASE("an input that is not finite makes its row NaN in products of 8 bits b
     for (const BackendCase& backend_case : backend_cases()) {
       INFO(backend_case.name << ", " << bad);
       const auto backend = backend_case.make();
-      for (const tensor::W8Scaling scaling : {tensor::W8Scaling::kLargest, tensor::W8Scaling::kRow}) {
+      for (const tensor::W8Scaling scaling : {tensor::W8Scaling::kPerGroup, tensor::W8Scaling::kPerChannel}) {
         const HostMatrix ones(Values(70 * 64, 1.0f), DType::kF32, 70, 64);
         const W8Storage storage = tensor::quantize_w8(ones.tensor(), scaling);
         const W8Matrix matrix = storage.view();
-        const auto weight = backend->pack_w8({&matrix, 1}, W8Inputs::kInt8);
+        const auto weight = backend->pack_w8({&matrix, 1}, W8Activations::kInt8);
         for (const size_t rows : {1, 3, 40}) {
           Values x(rows * 64, 1.0f);
           x[rows / 2 * 64 + 40] = bad;
@@ -254,16 +254,16 @@ TEST_CASE("products with a scale per channel and per row have the same bits on e
       const int64_t split = random.integer(0, out - 1);
       const Op op = split % 2 == 0 ? Op::kMatmul : Op::kMatmulAdd;
       INFO(backend_case.name << ": " << rows << " x " << in << " x " << out << ", adds " << (op == Op::kMatmulAdd));
-      W8Storage first = random_matrix(random, split, in, tensor::W8Scaling::kRow);
+      W8Storage first = random_matrix(random, split, in, tensor::W8Scaling::kPerChannel);
       // What others write may have it, with scales of another dtype too.
       for (int8_t& value : first.values) value = value == -127 && random.integer(0, 1) == 0 ? int8_t{-128} : value;
-      const W8Storage second = random_matrix(random, out - split, in, tensor::W8Scaling::kRow);
+      const W8Storage second = random_matrix(random, out - split, in, tensor::W8Scaling::kPerChannel);
       Values scales;
       for (const tensor::BFloat16 scale : second.scales) scales.push_back(scale.to_float() * 1.001f);
       std::vector<W8Matrix> parts = {first.view(), second.view()};
       parts[1].scales = reinterpret_cast<const std::byte*>(scales.data());
       parts[1].scale_dtype = DType::kF32;
-      const auto weight = backend->pack_w8(parts, W8Inputs::kInt8);
+      const auto weight = backend->pack_w8(parts, W8Activations::kInt8);
       Values x = random.normal(rows * in);
       if (rows > 2) std::fill_n(x.begin() + in, in, 0.0f);
       x = reference::rounded(x, backend->compute_dtype());
@@ -291,9 +291,9 @@ TEST_CASE("matmul_silu_mul with a scale per channel is that with what the weight
     const auto backend = backend_case.make();
     for (const auto& [rows, in, out] : product_sizes(random)) {
       INFO(backend_case.name << ": " << rows << " x " << in << " x " << out);
-      const W8Storage gate = random_matrix(random, out, in, tensor::W8Scaling::kRow);
-      const W8Storage up = random_matrix(random, out, in, tensor::W8Scaling::kRow);
-      const auto weight = backend->pack_gate_up_w8(gate.view(), up.view(), W8Inputs::kInt8);
+      const W8Storage gate = random_matrix(random, out, in, tensor::W8Scaling::kPerChannel);
+      const W8Storage up = random_matrix(random, out, in, tensor::W8Scaling::kPerChannel);
+      const auto weight = backend->pack_gate_up_w8(gate.view(), up.view(), W8Activations::kInt8);
       const Values x = reference::rounded(random.normal(rows * in, 0.5f), backend->compute_dtype());
       const Values wanted =
           reference::silu_mul(reference::matmul_int8(x, gate.view()), reference::matmul_int8(x, up.view()));
@@ -304,7 +304,7 @@ TEST_CASE("matmul_silu_mul with a scale per channel is that with what the weight
 
 TEST_CASE("the largest sums of a channel fit, and more inputs than that are refused by name") {
   constexpr int64_t kIn = 65536;
-  W8Storage storage{.name = "layer.weight", .shape = {2, kIn}, .values = {}, .scales = {}, .row_scales = true};
+  W8Storage storage{.name = "layer.weight", .shape = {2, kIn}, .values = {}, .scales = {}, .per_channel_scales = true};
   storage.values.assign(2 * kIn, -128);
   storage.scales.assign(2, tensor::BFloat16::from_float(1.0f));
   W8Storage longer = storage;
@@ -314,13 +314,13 @@ TEST_CASE("the largest sums of a channel fit, and more inputs than that are refu
     INFO(backend_case.name);
     const auto backend = backend_case.make();
     const W8Matrix matrix = storage.view();
-    const auto weight = backend->pack_w8({&matrix, 1}, W8Inputs::kInt8);
+    const auto weight = backend->pack_w8({&matrix, 1}, W8Activations::kInt8);
     for (const int64_t rows : {1, 3, 20}) {
       const Values got = run(*backend, Op::kMatmul, *weight, Values(static_cast<size_t>(rows * kIn), -127.0f), {});
       REQUIRE(got == Values(static_cast<size_t>(rows * 2), 127.0f * 128.0f * kIn));
     }
     const W8Matrix too_long = longer.view();
-    REQUIRE_THROWS_WITH(backend->pack_w8({&too_long, 1}, W8Inputs::kInt8),
+    REQUIRE_THROWS_WITH(backend->pack_w8({&too_long, 1}, W8Activations::kInt8),
                         "layer.weight: 65537 inputs of 8 bits with a scale per channel, at most 65536");
   }
 }
@@ -353,8 +353,8 @@ TEST_CASE("scales that are powers of two are the largest magnitude's, and what t
   constexpr int64_t kCols = 97;
   Values weights = random.normal(kRows * kCols);
   for (size_t i = 0; i < weights.size(); ++i) weights[i] = std::ldexp(weights[i], static_cast<int>(i % 7) * 9 - 30);
-  const W8Storage storage =
-      tensor::quantize_w8(HostMatrix(weights, DType::kF32, kRows, kCols).tensor(), tensor::W8Scaling::kPowerOfTwo);
+  const W8Storage storage = tensor::quantize_w8(HostMatrix(weights, DType::kF32, kRows, kCols).tensor(),
+                                                tensor::W8Scaling::kPerGroupPowerOfTwo);
   const Values rounded = reference::to_floats(storage.view());
   REQUIRE(reference::rounded(rounded, DType::kBF16) == rounded);
   for (int64_t row = 0; row < kRows; ++row) {
@@ -385,7 +385,7 @@ TEST_CASE(
   std::fill_n(weights.begin(), kCols, 1e-38f);
   weights[kCols + 50] = std::numeric_limits<float>::infinity();
   const W8Storage storage =
-      tensor::quantize_w8(HostMatrix(weights, DType::kF32, kRows, kCols).tensor(), tensor::W8Scaling::kRow);
+      tensor::quantize_w8(HostMatrix(weights, DType::kF32, kRows, kCols).tensor(), tensor::W8Scaling::kPerChannel);
   REQUIRE(storage.scales.size() == kRows);
   const Values rounded = reference::to_floats(storage.view());
   for (size_t i = 0; i < kCols; ++i) REQUIRE((rounded[i] == 0.0f && std::isnan(rounded[kCols + i])));

@@ -123,8 +123,8 @@ TEST_CASE("draws over a large vocabulary follow the weights") {
   const auto logits = random_logits(kVocab, 1.0f, 3);
   const SamplingParams params{.seed = 99};
   cpu::SamplerScratch scratch;
-  const auto candidates = cpu::find_candidates(*cpu::kernels_for(cpu::available_isas().back()), logits,
-                                               {.params = &params}, scratch);
+  const auto candidates =
+      cpu::find_candidates(*cpu::kernels_for(cpu::available_isas().back()), logits, {.params = &params}, scratch);
   // Thirty equal ranges of ids, 30,000 draws.
   std::vector<double> expected(30, 0.0);
   for (size_t i = 0; i < kVocab; ++i) expected[i / 1000] += double{candidates.weights[i]} / candidates.total * 30000;

@@ -70,11 +70,11 @@ TEST_CASE("a gate lets work pass layer by layer, and not at all once the copies 
   backend->submit(
       [&] {
         for (int layer = 0; layer < 100; ++layer) {
-          gate->pass(layer);
+          gate->wait_for(layer);
           seen.push_back(copied);
         }
         all_passed.set_value();
-        gate->pass(100);
+        gate->wait_for(100);
       },
       [&](std::exception_ptr failure) { failed.set_value(failure != nullptr); });
   backend->submit_copy(

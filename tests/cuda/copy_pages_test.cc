@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "cuda/device_array.h"
-#include "cuda/shared_limits.h"
+#include "cuda/shared_memory_limits.h"
 
 using namespace millrace;
 using namespace millrace::test;
@@ -37,7 +37,7 @@ struct Tiers {
   size_t page_bytes;
   DeviceArray<uint8_t> pages;
   DeviceArray<uint8_t> places;
-  cuda::PagePairs pairs;
+  cuda::PageCopyList pairs;
 };
 
 }  // namespace
@@ -51,10 +51,10 @@ TEST_CASE("copy_pages moves the layers asked for of every page to its place or b
   };
   const Case cases[] = {{{nullptr, 3, 1, 8, 1}, 1},
                         {{nullptr, 2, 2, 20, 5}, 7},
-                        {{nullptr, 1, 1, 3, 1}, cuda::PagePairs::kMost},
+                        {{nullptr, 1, 1, 3, 1}, cuda::PageCopyList::kMaxPages},
                         {{nullptr, 2, 3, 64, 48}, 3}};
   for (const auto& [cache, copied] : cases) {
-    for (const auto way : {cuda::PageWay::kToHost, cuda::PageWay::kToDevice}) {
+    for (const auto way : {cuda::PageCopyDirection::kToHost, cuda::PageCopyDirection::kToDevice}) {
       for (int32_t first = 0; first < cache.layer_count; ++first) {
         for (int32_t count = 0; first + count <= cache.layer_count; ++count) {
           CAPTURE(cache.head_dim, copied, first, count);
@@ -66,8 +66,8 @@ TEST_CASE("copy_pages moves the layers asked for of every page to its place or b
           for (int32_t i = 0; i < copied; ++i) {
             uint8_t* page = pages.data() + tiers.pairs.page[i] * tiers.page_bytes + offset;
             uint8_t* place = places.data() + (static_cast<uint8_t*>(tiers.pairs.host[i]) - tiers.places.get()) + offset;
-            if (way == cuda::PageWay::kToHost) std::memcpy(place, page, bytes);
-            if (way == cuda::PageWay::kToDevice) std::memcpy(page, place, bytes);
+            if (way == cuda::PageCopyDirection::kToHost) std::memcpy(place, page, bytes);
+            if (way == cuda::PageCopyDirection::kToDevice) std::memcpy(page, place, bytes);
           }
           cuda::copy_pages(nullptr, way, tiers.cache, first, count, tiers.pairs);
           REQUIRE(tiers.pages.values() == pages);
@@ -79,9 +79,9 @@ TEST_CASE("copy_pages moves the layers asked for of every page to its place or b
 }
 
 TEST_CASE("shared memory is asked for once per device, and again where a launch needs more") {
-  cuda::SharedLimits limits;
+  cuda::SharedMemoryLimits limits;
   int asked = 0;
-  const auto want = [&](int device, size_t bytes) { limits.want(device, bytes, [&] { ++asked; }); };
+  const auto want = [&](int device, size_t bytes) { limits.raise_to(device, bytes, [&] { ++asked; }); };
   for (int i = 0; i < 3; ++i) want(0, 60'000);
   REQUIRE(asked == 1);
   want(1, 60'000);
@@ -91,9 +91,9 @@ TEST_CASE("shared memory is asked for once per device, and again where a launch 
   want(0, 70'000);
   want(0, 60'000);
   REQUIRE(asked == 3);
-  REQUIRE_THROWS(limits.want(2, 60'000, [] { throw std::runtime_error("refused"); }));
+  REQUIRE_THROWS(limits.raise_to(2, 60'000, [] { throw std::runtime_error("refused"); }));
   want(2, 60'000);  // what was refused was not allowed
   REQUIRE(asked == 4);
-  for (int i = 0; i < 2; ++i) want(cuda::SharedLimits::kMostDevices, 60'000);
+  for (int i = 0; i < 2; ++i) want(cuda::SharedMemoryLimits::kMaxDevices, 60'000);
   REQUIRE(asked == 6);
 }

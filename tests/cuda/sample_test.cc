@@ -180,7 +180,7 @@ TEST_CASE("a CUDA row that gives no distribution says why, and its neighbours ar
   const std::vector<Values> rows = {spoilt(std::nanf("")), spoilt(kInfinity), healthy, Values(kVocab, -kInfinity),
                                     spoilt(-kInfinity)};
   const std::vector<LogitFault> faults = {LogitFault::kNan, LogitFault::kInfinity, LogitFault::kNone,
-                                          LogitFault::kNothing, LogitFault::kNone};
+                                          LogitFault::kAllNegativeInfinity, LogitFault::kNone};
   Draw draw = random_draw(random, kVocab);
   draw.params.logit_bias.clear();
   draw.params.min_tokens = 0;  // else a poisoned stop token may be a banned one, which is no fault of a draw

@@ -5,7 +5,7 @@
 
 #include "cuda/cuda_backend.h"
 #include "cuda_backend/decode_rig.h"
-#include "cuda_backend/tested_products.h"
+#include "cuda_backend/tested_gemm.h"
 #include "golden_test/feeding.h"
 #include "golden_test/golden_file.h"
 
@@ -23,7 +23,7 @@ TEST_CASE("stages and graphs and links change no bit of what is drawn, nor does 
     std::vector<std::string> graphs_less;
     const auto warn = [&](const std::string& what) { graphs_less.push_back(what); };
     for (int s = 0; s < stages; ++s) {
-      backends.push_back(cuda::make_backend({.products = test::tested_products(), .graphs = graphs, .warn = warn}));
+      backends.push_back(cuda::make_backend({.products = test::tested_gemm(), .graphs = graphs, .warn = warn}));
     }
     test::DecodeRig rig(std::move(backends), {.family = family,
                                               .host_page_count = kHostPages,
@@ -77,7 +77,7 @@ TEST_CASE("drafts, right or wrong, and graphs of steps with drafts change no bit
       const size_t count = i % 4 == 3 ? 2 : kSequences;
       rig.decode(test::random_drafts(without.drawn(), rig.drawn(), count, 6, random));
     }
-    REQUIRE((rig.decode_steps()[static_cast<size_t>(tensor::DecodeStep::kReplayed)] > 0) == graphs);
+    REQUIRE((rig.graph_stats()[static_cast<size_t>(tensor::GraphOutcome::kReplayed)] > 0) == graphs);
     for (size_t s = 0; s < kSequences; ++s) {
       const auto& own = rig.drawn()[s];
       REQUIRE(own.size() > 10);
@@ -93,16 +93,16 @@ TEST_CASE("drafts, right or wrong, and graphs of steps with drafts change no bit
 }
 
 TEST_CASE("stages, chunks, pages and company change no bit of the logits on the CUDA backend") {
-  constexpr size_t kMostTokens = 40;
+  constexpr size_t kMaxTokens = 40;
   const test::GoldenFamily family =
       test::read_golden_family(GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "mixtral"));
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
-  const auto backend = cuda::make_backend({.products = test::tested_products()});
+  const auto backend = cuda::make_backend({.products = test::tested_gemm()});
   test::Sequences sequences;
   for (const test::GoldenPrompt& prompt : family.prompts) {
     std::vector<TokenId>& tokens = sequences.emplace_back(prompt.sequence());
-    tokens.resize(std::min(tokens.size(), kMostTokens));
+    tokens.resize(std::min(tokens.size(), kMaxTokens));
   }
   test::TestPipeline whole(*checkpoint, config, *backend, {.stage_count = 1});
   const test::Logits wanted = run_alone(whole, sequences, SIZE_MAX / 2, 1);
@@ -110,6 +110,6 @@ TEST_CASE("stages, chunks, pages and company change no bit of the logits on the 
   for (const size_t chunk : {SIZE_MAX / 2, size_t{13}}) {
     CAPTURE(family.name, chunk);
     REQUIRE(test::same_bits(run_alone(pipeline, sequences, chunk, 2), wanted));
-    REQUIRE(test::same_bits(run_together(pipeline, sequences, chunk, 3), wanted));
+    REQUIRE(test::same_bits(run_batched(pipeline, sequences, chunk, 3), wanted));
   }
 }

@@ -1,12 +1,12 @@
 #include "conformance/harness.h"
 #include "cuda/cuda_backend.h"
-#include "cuda_backend/tested_products.h"
+#include "cuda_backend/tested_gemm.h"
 
 namespace millrace::test {
 
 std::vector<BackendCase> backend_cases() {
   return {{.name = "cuda bf16",
-           .make = [] { return cuda::make_backend({.products = tested_products()}); },
+           .make = [] { return cuda::make_backend({.products = tested_gemm()}); },
            .table_dtype = tensor::DType::kBF16}};
 }
 

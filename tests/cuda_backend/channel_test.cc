@@ -15,14 +15,14 @@ namespace {
 /// Receives into `memory` and submits work that copies it on, before anything is sent.
 struct EarlyWork {
   EarlyWork(End& end, tensor::Backend& gpu, std::span<std::byte> memory) : copy(gpu.allocate(memory.size())) {
-    Told launched;
+    Completion launched;
     end.channel->receive(memory, "a copy", launched.handler(), arrived.handler());
     launched.wait();
     gpu.submit([&gpu, memory, this] { gpu.copy_in(memory, copy.data()); }, complete.handler());
   }
   tensor::Buffer copy;
-  Told arrived;
-  Told complete;
+  Completion arrived;
+  Completion complete;
 };
 
 }  // namespace
@@ -38,7 +38,7 @@ TEST_CASE("what is sent arrives in order, and work that was submitted before com
     const tensor::Buffer from = both.gpus[0]->allocate(kCount * kSize);
     const tensor::Buffer into = both.gpus[1]->allocate(kCount * kSize);
     std::vector<std::unique_ptr<EarlyWork>> work;
-    std::vector<Told> sent(kCount);
+    std::vector<Completion> sent(kCount);
     for (size_t i = 0; i < kCount; ++i) {
       put(*both.gpus[0], bytes_of(kSize - i, i), from.data() + i * kSize);
       work.push_back(std::make_unique<EarlyWork>(pair.receiver, *both.gpus[1], piece(into, i * kSize, kSize - i)));
@@ -62,9 +62,9 @@ TEST_CASE("a transfer makes no thread wait for the device and creates nothing") 
   const tensor::Buffer into = both.gpus[1]->allocate(64);
   for (int round = 0; round < 20; ++round) {
     if (round == 10) emulator::reset();
-    Told launched;
-    Told arrived;
-    Told sent;
+    Completion launched;
+    Completion arrived;
+    Completion sent;
     pair.receiver.channel->receive(piece(into, 0, 64), "x", launched.handler(), arrived.handler());
     pair.sender.channel->send(piece(from, 0, 64), "x", sent.handler());
     launched.wait();
@@ -81,7 +81,7 @@ TEST_CASE("an end that finds no other gives up and says so") {
   const TwoGpus both;
   End sender(*both.gpus[0], true, both.gpus[0]->make_channel_id(), 50ms);
   REQUIRE_THROWS_WITH(sender.opened.wait(), "stage 0 -> stage 1: NCCL: stage 1 is not there after 50 ms");
-  Told sent;
+  Completion sent;
   const tensor::Buffer from = both.gpus[0]->allocate(64);
   sender.channel->send(piece(from, 0, 64), "x", sent.handler());
   REQUIRE_THROWS_WITH(sent.wait(), Catch::Contains("is not there"));
@@ -104,8 +104,8 @@ TEST_CASE("an end whose peer is gone ends what is under way with NCCL's reason")
   REQUIRE_THROWS_WITH(pair.receiver.lost.wait(), kReason);
   first.complete.wait();  // on bytes that mean nothing
   second.complete.wait();
-  Told launched;
-  Told arrived;
+  Completion launched;
+  Completion arrived;
   pair.receiver.channel->receive(piece(into, 0, 1000), "x", launched.handler(), arrived.handler());
   REQUIRE_THROWS_WITH(launched.wait(), kReason);
   REQUIRE_THROWS_WITH(arrived.wait(), kReason);
@@ -116,7 +116,7 @@ TEST_CASE("a channel that is lost says so before its end waits for other channel
   Pair ending(both);
   Pair beside(both, 10s);  // or its receive would be waited for for ever
   const tensor::Buffer into = both.gpus[1]->allocate(2000);
-  Told arrived;
+  Completion arrived;
   EarlyWork work(beside.receiver, *both.gpus[1], piece(into, 0, 1000));
   ending.receiver.channel->receive(piece(into, 1000, 1000), "x", [](const auto&) {}, arrived.handler());
   ending.sender.channel.reset();
@@ -135,7 +135,7 @@ TEST_CASE("a peer that stays silent is waited for until the channel is aborted, 
   for (const bool aborts_sender : {false, true}) {
     CAPTURE(aborts_sender);
     Pair pair(both);
-    Told sent;
+    Completion sent;
     std::optional<EarlyWork> work;
     if (aborts_sender) {
       pair.sender.channel->send(piece(from, 0, 1000), "x", sent.handler());
@@ -151,7 +151,7 @@ TEST_CASE("a peer that stays silent is waited for until the channel is aborted, 
     }
     Pair next(both);
     EarlyWork again(next.receiver, *both.gpus[1], piece(into, 0, 1000));
-    Told sent_again;
+    Completion sent_again;
     next.sender.channel->send(piece(from, 0, 1000), "x", sent_again.handler());
     again.complete.wait();
     sent_again.wait();
@@ -167,9 +167,9 @@ TEST_CASE("a transfer that the other end does not take part in ends the channel 
     CAPTURE(receives);
     Pair pair(both, 80ms);
     End& end = receives ? pair.receiver : pair.sender;
-    Told launched;
-    Told first;
-    Told second;
+    Completion launched;
+    Completion first;
+    Completion second;
     // The second one's time begins where the first one's ends, so it is not what is late.
     if (receives) {
       end.channel->receive(piece(into, 0, 600), "the activations of plan 7", launched.handler(), first.handler());
@@ -186,7 +186,7 @@ TEST_CASE("a transfer that the other end does not take part in ends the channel 
     REQUIRE_THROWS_WITH(end.lost.wait(), reason);
     Pair next(both);  // the devices are as ever
     EarlyWork again(next.receiver, *both.gpus[1], piece(into, 0, 1000));
-    Told sent;
+    Completion sent;
     next.sender.channel->send(piece(from, 0, 1000), "x", sent.handler());
     again.complete.wait();
     sent.wait();
@@ -198,12 +198,12 @@ TEST_CASE("transfers that come one by one may take longer than one of them may")
   Pair pair(both, 4s);
   const tensor::Buffer from = both.gpus[0]->allocate(64);
   const tensor::Buffer into = both.gpus[1]->allocate(64);
-  std::vector<Told> arrived(5);
-  for (Told& each : arrived)
+  std::vector<Completion> arrived(5);
+  for (Completion& each : arrived)
     pair.receiver.channel->receive(piece(into, 0, 64), "x", [](const auto&) {}, each.handler());
-  for (Told& each : arrived) {
+  for (Completion& each : arrived) {
     std::this_thread::sleep_for(900ms);  // all five together: more than the timeout
-    Told sent;
+    Completion sent;
     pair.sender.channel->send(piece(from, 0, 64), "x", sent.handler());
     sent.wait();
     each.wait();
@@ -215,12 +215,12 @@ TEST_CASE("a device whose work has failed ends its channels with the device's re
   Pair pair(both);
   const tensor::Buffer from = both.gpus[0]->allocate(64);
   const tensor::Buffer into = both.gpus[1]->allocate(64);
-  Told launched;
-  Told arrived;
+  Completion launched;
+  Completion arrived;
   pair.receiver.channel->receive(piece(into, 0, 64), "x", launched.handler(), arrived.handler());
   launched.wait();
   emulator::fail_event(1, false);
-  Told sent;
+  Completion sent;
   pair.sender.channel->send(piece(from, 0, 64), "x", sent.handler());
   REQUIRE_THROWS_WITH(sent.wait(), Catch::Contains("an illegal memory access was encountered"));
   REQUIRE_THROWS_WITH(pair.sender.lost.wait(), Catch::Contains("an illegal memory access was encountered"));
@@ -230,11 +230,11 @@ TEST_CASE("a GPU says what it has to offer as an end of a channel") {
   const TwoGpus both;
   const tensor::ChannelSupport first = both.gpus[0]->channel_support();
   const tensor::ChannelSupport second = both.gpus[1]->channel_support();
-  REQUIRE(first.missing.empty());
+  REQUIRE(first.unavailable_reason.empty());
   REQUIRE(first.protocol.starts_with("NCCL 2."));
   REQUIRE(first.protocol == second.protocol);
   REQUIRE(first.device != second.device);
   const auto without = cuda::make_backend({.channels = false});
-  REQUIRE(without->channel_support().missing == "--nccl off");
+  REQUIRE(without->channel_support().unavailable_reason == "--nccl off");
   REQUIRE(without->channel_support().device == first.device);
 }

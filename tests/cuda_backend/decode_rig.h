@@ -8,7 +8,7 @@
 
 #include "async/real_runtime.h"
 #include "model/checkpoint.h"
-#include "sched/model_runner.h"
+#include "sched/stage/model_runner.h"
 
 namespace millrace::test {
 
@@ -25,7 +25,7 @@ class DecodeRig {
     size_t first_prompt = 11;   ///< tokens
     size_t prompt_growth = 23;  ///< tokens by which each prompt is longer than the one before
     int32_t max_batch_tokens = 2048;
-    int32_t draft_rows = 0;     ///< beside those of the sequences, that go on from the last layer alone
+    int32_t draft_rows = 0;  ///< beside those of the sequences, that go on from the last layer alone
   };
   /// Everything that was drawn: [sequences, steps].
   using Drawn = std::vector<std::vector<tensor::SampleResult>>;
@@ -44,13 +44,13 @@ class DecodeRig {
   void extend(const std::vector<TokenId>& tokens);
   [[nodiscard]] const Drawn& drawn() const { return drawn_; }
   /// Of the last stage.
-  [[nodiscard]] tensor::DecodeSteps::Counts decode_steps() const { return runners_.back()->decode_steps()->counts(); }
+  [[nodiscard]] tensor::GraphStats::Counts graph_stats() const { return runners_.back()->graph_stats()->counts(); }
   /// Copies the full device pages of all stages and sequences to the host tier and back to others, which are used from
   /// then on; the loads are awaited layer by layer by the next step alone. Calls `before_load` in between.
   void move_pages(const std::function<void()>& before_load = {});
   /// As a stage loop does at its end.
-  void forget_loads() {
-    for (const auto& runner : runners_) runner->forget_loads();
+  void drop_loads() {
+    for (const auto& runner : runners_) runner->drop_loads();
   }
   /// All pages of all stages, read through the host tier, which has kPagesEach · 2 for each sequence.
   [[nodiscard]] std::vector<std::byte> pages();

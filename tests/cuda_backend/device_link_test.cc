@@ -8,7 +8,7 @@
 #include "base/result.h"
 #include "comm/in_process_link.h"
 #include "cuda_backend/two_gpus.h"
-#include "sched/device_link.h"
+#include "sched/stage/device_link.h"
 
 using namespace millrace;
 using namespace millrace::test;
@@ -28,7 +28,7 @@ asio::awaitable<void> exchange(const TwoGpus& both, async::Runtime& runtime) {
   std::unique_ptr<comm::LinkSender> sender;
   std::unique_ptr<comm::LinkReceiver> receiver;
   async::TaskGroup tasks(runtime);
-  const sched::DeviceLinkOptions options{Generation(3), StageId(0), StageId(1)};
+  const sched::DeviceLinkOptions options{RingEpoch(3), StageId(0), StageId(1)};
   tasks.spawn("sender", open_sender(runtime, *both.gpus[0], std::move(hosts.sender), options, sender));
   receiver = co_await sched::open_device_receiver(runtime, *both.gpus[1], std::move(hosts.receiver), options);
   co_await tasks.join();
@@ -38,12 +38,12 @@ asio::awaitable<void> exchange(const TwoGpus& both, async::Runtime& runtime) {
   const tensor::Buffer into = both.gpus[1]->allocate(256);
   put(*both.gpus[0], bytes_of(256, 9), from.data());
   receiver->post(PlanId(7), piece(into, 0, 256));
-  sender->send(MessageKind::kPlan, Generation(3), PlanId(7), bytes_of(5, 1));
-  comm::Work sent = sender->send_borrowed(MessageKind::kActivations, Generation(3), PlanId(7), piece(from, 0, 256));
+  sender->send(MessageKind::kPlan, RingEpoch(3), PlanId(7), bytes_of(5, 1));
+  comm::Work sent = sender->send_borrowed(MessageKind::kActivations, RingEpoch(3), PlanId(7), piece(from, 0, 256));
   const comm::Message plan = co_await receiver->receive(MessageKind::kPlan);
   REQUIRE(plan.payload.bytes().size() == 5);
   const comm::Message input = co_await receiver->receive(MessageKind::kActivations);
-  REQUIRE((input.plan == PlanId(7) && input.generation == Generation(3)));
+  REQUIRE((input.plan == PlanId(7) && input.epoch == RingEpoch(3)));
   REQUIRE(input.payload.bytes().data() == into.data());
   co_await input.arrival->event.wait();
   REQUIRE(input.arrival->at <= runtime.now());

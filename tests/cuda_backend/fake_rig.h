@@ -27,7 +27,7 @@ inline DecodeRig make_rig(size_t stages, bool graphs, const DecodeRig::Options& 
   std::vector<std::unique_ptr<tensor::Backend>> backends;
   for (size_t s = 0; s < stages; ++s) {
     // Without trying out wgmma, whose calls would be failed one by one, too.
-    backends.push_back(cuda::make_backend({.products = cuda::ProductChoice::kMma, .graphs = graphs, .warn = warn}));
+    backends.push_back(cuda::make_backend({.products = cuda::GemmChoice::kMma, .graphs = graphs, .warn = warn}));
   }
   return {std::move(backends), options};
 }

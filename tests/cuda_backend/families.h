@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "cuda/cuda_backend.h"
-#include "cuda_backend/tested_products.h"
+#include "cuda_backend/tested_gemm.h"
 #include "golden_test/agreement.h"
 
 namespace millrace::test {
@@ -13,7 +13,7 @@ inline void require_agreement(const GoldenFamily& family) {
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
   const int32_t stages = GENERATE(1, 2, 4);
-  const auto backend = cuda::make_backend({.products = tested_products()});
+  const auto backend = cuda::make_backend({.products = tested_gemm()});
   TestPipeline pipeline(*checkpoint, config, *backend, {.stage_count = stages});
   const Agreement agreement = measure_agreement(pipeline, family, 2.0 * family.tolerance.bf16_max);
   CAPTURE(family.name, stages, agreement.logprob_max, agreement.greedy_checked);

@@ -15,7 +15,7 @@ using namespace millrace::test;
 
 TEST_CASE("rows are padded to few sizes, of as many tiles as they have themselves, and to few rows more") {
   using cuda::GraphCache;
-  constexpr int32_t kWidest = 128;  // of product.cuh's tiles
+  constexpr int32_t kWidest = 128;  // of gemm.cuh's tiles
   const auto tiles = [&](int32_t rows) {
     const int32_t width = std::clamp(static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(rows))), 8, kWidest);
     return std::pair((rows + width - 1) / width, width);
@@ -44,10 +44,10 @@ TEST_CASE("decode steps of more than 128 rows are replayed, and draw what they d
     emulator::reset();
     rig.prefill();
     for (const size_t count : {200, 200, 193, 256, 250, 130, 192, 140, 131}) rig.decode(count);
-    using Counts = tensor::DecodeSteps::Counts;  // replayed, new, failed, too large, loading, off
-    REQUIRE(rig.decode_steps() == (graphs ? Counts{5, 4, 0, 0, 0, 0} : Counts{0, 0, 0, 0, 0, 9}));
+    using Counts = tensor::GraphStats::Counts;  // replayed, new, failed, too large, loading, off
+    REQUIRE(rig.graph_stats() == (graphs ? Counts{5, 4, 0, 0, 0, 0} : Counts{0, 0, 0, 0, 0, 9}));
     for (int i = 0; i < 3; ++i) rig.decode();  // padded to what the buffers of rows that are drawn from hold
-    REQUIRE(rig.decode_steps() == (graphs ? Counts{6, 6, 0, 0, 0, 0} : Counts{0, 0, 0, 0, 0, 12}));
+    REQUIRE(rig.graph_stats() == (graphs ? Counts{6, 6, 0, 0, 0, 0} : Counts{0, 0, 0, 0, 0, 12}));
     REQUIRE(emulator::counts().allocations == 0);
     drawn.push_back(rig.drawn());
   }
@@ -81,7 +81,7 @@ TEST_CASE("steps with drafts are replayed by few graphs, and draw what steps wit
       REQUIRE(std::equal(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(both), wanted[s].begin(),
                          [](const auto& left, const auto& right) { return same(left, right); }));
     }
-    const auto [replayed, fresh, failed, too_large, loading, off] = rig.decode_steps();
+    const auto [replayed, fresh, failed, too_large, loading, off] = rig.graph_stats();
     REQUIRE(steps < kDraws * 3 / 4);  // drafts were right
     REQUIRE(replayed + fresh == steps);
     REQUIRE(fresh <= 12);
@@ -98,28 +98,28 @@ TEST_CASE("what sizes the launches of a step is what its graph is known by") {
   cuda::Submissions submissions(device);
   cuda::GraphCache graphs(device, submissions, {});
   const auto run = [&](const tensor::ReplayKey& key, const cuda::BatchBounds& bounds) {
-    auto step = tensor::DecodeStep::kOff;
+    auto step = tensor::GraphOutcome::kOff;
     std::promise<void> done;
     const auto work = [&] {
       const cuda::CudaBatch batch{{}, bounds};
-      step = graphs.run(key, {.layout = {}, .placed = &batch}, {}, [] {});
+      step = graphs.run(key, {.layout = {}, .handle = &batch}, {}, [] {});
     };
     submissions.submit(work, [&](const std::exception_ptr&) { done.set_value(); });
     done.get_future().get();
     return step;
   };
-  using tensor::DecodeStep;
+  using tensor::GraphOutcome;
   std::byte hidden[2];
   const std::vector<std::pair<tensor::ReplayKey, cuda::BatchBounds>> all{
       {{&hidden[0], 16, 8}, {16, 4, 2, 16}}, {{&hidden[1], 16, 8}, {16, 4, 2, 16}},
       {{&hidden[0], 32, 8}, {32, 4, 2, 16}}, {{&hidden[0], 16, 16}, {16, 4, 2, 16}},
       {{&hidden[0], 16, 8}, {16, 8, 2, 16}}, {{&hidden[0], 16, 8}, {16, 4, 4, 16}},
       {{&hidden[0], 16, 8}, {16, 4, 2, 32}}};
-  for (const auto& [key, bounds] : all) REQUIRE(run(key, bounds) == DecodeStep::kNew);
-  for (const auto& [key, bounds] : all) REQUIRE(run(key, bounds) == DecodeStep::kReplayed);
+  for (const auto& [key, bounds] : all) REQUIRE(run(key, bounds) == GraphOutcome::kNew);
+  for (const auto& [key, bounds] : all) REQUIRE(run(key, bounds) == GraphOutcome::kReplayed);
   REQUIRE(emulator::live_graphs() == static_cast<int64_t>(all.size()));
-  REQUIRE(run({&hidden[0], 513, 8}, {513, 4, 2, 16}) == DecodeStep::kTooLarge);
-  REQUIRE(run({&hidden[0], 32, 8}, {32, 4, 17, 16}) == DecodeStep::kTooLarge);
+  REQUIRE(run({&hidden[0], 513, 8}, {513, 4, 2, 16}) == GraphOutcome::kTooLarge);
+  REQUIRE(run({&hidden[0], 32, 8}, {32, 4, 17, 16}) == GraphOutcome::kTooLarge);
   device.poller.finish();
 }
 
@@ -200,7 +200,7 @@ TEST_CASE("a graph that fails at whatever call leaves its steps to the ops, says
 
 TEST_CASE("where no graph can be made, the attempts end after a few, and every step is as ever") {
   const CleanRuntime clean;
-  static_assert(cuda::GraphCache::kMostFailures == 4);
+  static_assert(cuda::GraphCache::kMaxFailures == 4);
   constexpr size_t kSequences = 8;
   std::vector<DecodeRig::Drawn> drawn;
   std::vector<std::string> warned;
@@ -228,7 +228,7 @@ TEST_CASE("failures that are not in a row do not end the attempts") {
   size_t warned = 0;
   DecodeRig rig = make_rig(1, true, {.sequence_count = 8}, [&](const std::string&) { ++warned; });
   rig.prefill();
-  static_assert(cuda::GraphCache::kMostFailures == 4);
+  static_assert(cuda::GraphCache::kMaxFailures == 4);
   for (const size_t count : {1, 2, 4, 8}) {
     const uint64_t launches = emulator::counts().graph_launches;
     emulator::fail_graph_call(1);
@@ -311,7 +311,7 @@ TEST_CASE("the rows that go on from the last layer have the bounds by which the 
     const std::vector<int32_t> prefix{longest - 1, 699, 12};
     const std::vector<int32_t> some_prefix{longest, 699, 13};
     const auto bounds_of = [&](const tensor::BatchLayout& layout) {
-      return static_cast<const cuda::CudaBatch*>(backend->place(layout).placed)->bounds;
+      return static_cast<const cuda::CudaBatch*>(backend->upload(layout).handle)->bounds;
     };
     cuda::BatchBounds whole;
     cuda::BatchBounds tails;
@@ -338,46 +338,46 @@ TEST_CASE("the rows that go on from the last layer have the bounds by which the 
 
 TEST_CASE("decode steps are counted by what became of their graphs") {
   const CleanRuntime clean;
-  using Counts = tensor::DecodeSteps::Counts;  // replayed, new, failed, too large, loading, off
+  using Counts = tensor::GraphStats::Counts;  // replayed, new, failed, too large, loading, off
   DecodeRig rig = make_rig(1, true, {.page_size = 4, .host_page_count = 64, .sequence_count = 3});
   rig.prefill();
-  REQUIRE(rig.decode_steps() == Counts{});
+  REQUIRE(rig.graph_stats() == Counts{});
   for (int i = 0; i < 2; ++i) rig.decode();
-  REQUIRE(rig.decode_steps() == Counts{0, 2, 0, 0, 0, 0});
+  REQUIRE(rig.graph_stats() == Counts{0, 2, 0, 0, 0, 0});
   for (int i = 0; i < 3; ++i) rig.decode();
-  REQUIRE(rig.decode_steps() == Counts{3, 2, 0, 0, 0, 0});
+  REQUIRE(rig.graph_stats() == Counts{3, 2, 0, 0, 0, 0});
   rig.move_pages();
   rig.decode();
-  REQUIRE(rig.decode_steps() == Counts{3, 2, 0, 0, 1, 0});
+  REQUIRE(rig.graph_stats() == Counts{3, 2, 0, 0, 1, 0});
   emulator::fail_graph_launch(1);
   rig.decode();
-  REQUIRE(rig.decode_steps() == Counts{3, 2, 1, 0, 1, 0});
+  REQUIRE(rig.graph_stats() == Counts{3, 2, 1, 0, 1, 0});
   for (int i = 0; i < 2; ++i) rig.decode();
-  REQUIRE(rig.decode_steps() == Counts{4, 2, 2, 0, 1, 0});
+  REQUIRE(rig.graph_stats() == Counts{4, 2, 2, 0, 1, 0});
 
   DecodeRig off = make_rig(1, false, {});
   (void)generate(off, 3);
-  REQUIRE(off.decode_steps() == Counts{0, 0, 0, 0, 0, 3});
+  REQUIRE(off.graph_stats() == Counts{0, 0, 0, 0, 0, 3});
 }
 
 TEST_CASE("steps of too many rows, in all or of one sequence, run op by op, and those beside prompts count nowhere") {
   const CleanRuntime clean;
-  using Counts = tensor::DecodeSteps::Counts;  // replayed, new, failed, too large, loading, off
+  using Counts = tensor::GraphStats::Counts;  // replayed, new, failed, too large, loading, off
   {
     constexpr size_t kMany = cuda::GraphCache::kMaxRows + 1;
     DecodeRig many = make_rig(1, true, {.sequence_count = kMany, .first_prompt = 3, .prompt_growth = 0});
     many.prefill();
     many.decode(1);
     many.decode(kMany);
-    REQUIRE(many.decode_steps() == Counts{0, 1, 0, 1, 0, 0});
+    REQUIRE(many.graph_stats() == Counts{0, 1, 0, 1, 0, 0});
   }
   const auto drafts = [](int32_t count) { return std::vector<TokenId>(static_cast<size_t>(count), 1); };
   DecodeRig rig = make_rig(1, true, {});
   rig.prefill();
-  rig.decode({drafts(cuda::kMostDividedRows), {}});
-  REQUIRE(rig.decode_steps() == Counts{0, 0, 0, 1, 0, 0});
-  rig.decode({drafts(cuda::kMostDividedRows - 1), {}});
-  REQUIRE(rig.decode_steps() == Counts{0, 1, 0, 1, 0, 0});
+  rig.decode({drafts(cuda::kMaxSplitKvRows), {}});
+  REQUIRE(rig.graph_stats() == Counts{0, 0, 0, 1, 0, 0});
+  rig.decode({drafts(cuda::kMaxSplitKvRows - 1), {}});
+  REQUIRE(rig.graph_stats() == Counts{0, 1, 0, 1, 0, 0});
   rig.extend(drafts(2));
-  REQUIRE(rig.decode_steps() == Counts{0, 1, 0, 1, 0, 0});
+  REQUIRE(rig.graph_stats() == Counts{0, 1, 0, 1, 0, 0});
 }

@@ -13,7 +13,7 @@ using namespace millrace;
 namespace {
 
 /// Of a prompt and its continuation: each costs 10 to 100 ms.
-constexpr size_t kMostTokens = 40;
+constexpr size_t kMaxTokens = 40;
 
 /// A GPU of another compute capability, as long as it lives.
 struct OtherGpu {
@@ -43,7 +43,7 @@ void reserve_heads_of(int32_t channels) {
 
 TEST_CASE("the CUDA ops compute every family near the reference") {
   test::GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
-  std::erase_if(family.prompts, [](const auto& prompt) { return prompt.sequence().size() > kMostTokens; });
+  std::erase_if(family.prompts, [](const auto& prompt) { return prompt.sequence().size() > kMaxTokens; });
   REQUIRE_FALSE(family.prompts.empty());
   test::require_agreement(family);
 }
@@ -59,7 +59,7 @@ TEST_CASE("heads that a GPU's shared memory is too small for are refused before 
 
 TEST_CASE("heads and vocabularies that the ops are too small for are refused before any prompt comes") {
   REQUIRE_THROWS_WITH(reserve_heads_of(257), "CUDA: attention over heads of 257 channels, wanted at most 256");
-  reserve_model_of(64, cuda::kMostVocab);
-  REQUIRE_THROWS_WITH(reserve_model_of(64, cuda::kMostVocab + 1),
+  reserve_model_of(64, cuda::kMaxVocab);
+  REQUIRE_THROWS_WITH(reserve_model_of(64, cuda::kMaxVocab + 1),
                       "CUDA: a vocabulary of 2097153 ids, wanted at most 2097152");
 }

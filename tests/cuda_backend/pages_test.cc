@@ -6,7 +6,7 @@
 
 #include "cuda/cuda_backend.h"
 #include "cuda_backend/decode_rig.h"
-#include "cuda_backend/tested_products.h"
+#include "cuda_backend/tested_gemm.h"
 
 using namespace millrace;
 
@@ -25,14 +25,14 @@ void copy(tensor::Backend& backend, tensor::CopyDirection direction, const std::
 TEST_CASE("pages hold what was loaded into them, layer by layer, wherever they and their places lie") {
   constexpr int32_t kLayers = 3;
   constexpr uint32_t kPages = 300;
-  const auto backend = cuda::make_backend({.products = test::tested_products()});
+  const auto backend = cuda::make_backend({.products = test::tested_gemm()});
   const auto cache = backend->make_kv_cache({kLayers, 2, 20, 3, 2 * kPages});
   const size_t bytes = cache->page_bytes();
   const tensor::Buffer first = backend->allocate_host(kPages * bytes);
   const tensor::Buffer second = backend->allocate_host(kPages * bytes);
   for (size_t i = 0; i < kPages * bytes; ++i) first.data()[i] = static_cast<std::byte>(i * 7 + i / 251);
-  std::vector<tensor::PagePlace> from;
-  std::vector<tensor::PagePlace> back;
+  std::vector<tensor::PageTransfer> from;
+  std::vector<tensor::PageTransfer> back;
   for (uint32_t i = 0; i < kPages; ++i) {
     const PageId page(2 * (kPages - 1 - i) + 1);
     from.push_back({page, first.data() + i * bytes});
@@ -60,7 +60,7 @@ TEST_CASE("pages that go to the host and come back elsewhere change nothing in w
   std::vector<test::DecodeRig::Drawn> drawn;
   for (const bool moves : {false, true}) {
     std::vector<std::unique_ptr<tensor::Backend>> backends;
-    for (int s = 0; s < 2; ++s) backends.push_back(cuda::make_backend({.products = test::tested_products()}));
+    for (int s = 0; s < 2; ++s) backends.push_back(cuda::make_backend({.products = test::tested_gemm()}));
     test::DecodeRig rig(std::move(backends), {.page_size = 4, .host_page_count = 64, .sequence_count = 2});
     rig.prefill();
     for (int step = 0; step < 4; ++step) {

@@ -39,7 +39,7 @@ TEST_CASE("four stages run on four disjoint parts of a GPU and draw what they dr
   const LargeGpu gpu;
   const DecodeRig::Drawn wanted = drawn_with(1);
   REQUIRE(emulator::counts().divided_streams == 0);
-  const DecodeRig::Drawn divided = drawn_with(4);  // parts that overlap would be an error
+  const DecodeRig::Drawn divided = drawn_with(4);        // parts that overlap would be an error
   REQUIRE(emulator::counts().divided_streams == 4 * 5);  // one of each to try it out
   for (size_t s = 0; s < wanted.size(); ++s) {
     REQUIRE(std::ranges::equal(divided[s], wanted[s], {}, &tensor::SampleResult::token, &tensor::SampleResult::token));

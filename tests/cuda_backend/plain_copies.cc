@@ -24,12 +24,13 @@ void gather_rows(cudaStream_t stream, const void* in, size_t row_bytes, const in
   });
 }
 
-void copy_pages(cudaStream_t stream, PageWay way, const DeviceKvCache& cache, int32_t first_layer, int32_t layer_count,
-                const PagePairs& pairs) {
+void copy_pages(cudaStream_t stream, PageCopyDirection way, const DeviceKvCache& cache, int32_t first_layer,
+                int32_t layer_count, const PageCopyList& pairs) {
   for (int32_t i = 0; i < pairs.count; ++i) {
-    emulator::Place place{};
-    CHECK(emulator::find_place(pairs.host[i], kv_page_bytes(cache), place) && place == emulator::Place::kPinned,
-          "a place of a page that no kernel reaches");
+    emulator::MemoryKind kind{};
+    CHECK(
+        emulator::find_memory_kind(pairs.host[i], kv_page_bytes(cache), kind) && kind == emulator::MemoryKind::kPinned,
+        "a place of a page that no kernel reaches");
   }
   emulator::emulated_enqueue(stream, [=] {
     const size_t offset = static_cast<size_t>(first_layer) * kv_layer_bytes(cache);
@@ -37,7 +38,8 @@ void copy_pages(cudaStream_t stream, PageWay way, const DeviceKvCache& cache, in
     for (int32_t i = 0; i < pairs.count; ++i) {
       std::byte* page = static_cast<std::byte*>(cache.data) + pairs.page[i] * kv_page_bytes(cache) + offset;
       std::byte* place = static_cast<std::byte*>(pairs.host[i]) + offset;
-      std::memcpy(way == PageWay::kToHost ? place : page, way == PageWay::kToHost ? page : place, bytes);
+      std::memcpy(way == PageCopyDirection::kToHost ? place : page, way == PageCopyDirection::kToHost ? page : place,
+                  bytes);
     }
   });
 }

@@ -1,4 +1,4 @@
-// mix_experts of cuda/kernels.h as plain loops; see plain_kernels.cc, whose packed weights it reads.
+// fused_moe of cuda/kernels.h as plain loops; see plain_kernels.cc, whose packed weights it reads.
 
 #include <algorithm>
 #include <cmath>
@@ -30,7 +30,7 @@ std::vector<Choice> choices_of(const float* logits, const DeviceExperts& experts
     });
   }
   const float largest = logits[order.front()];
-  const auto summed = experts.renormalised ? per_row : order.size();
+  const auto summed = experts.renormalize ? per_row : order.size();
   std::vector<Choice> chosen;
   float sum = 0.0f;
   for (size_t i = 0; i < summed; ++i) sum += std::exp(logits[order[i]] - largest);
@@ -61,12 +61,12 @@ void add_expert(const uint16_t* x, const DeviceExperts& experts, const Choice& c
 
 }  // namespace
 
-size_t mix_experts_workspace_bytes(const DeviceExperts& experts, int32_t rows) {
+size_t fused_moe_workspace_bytes(const DeviceExperts& experts, int32_t rows) {
   return static_cast<size_t>(rows) * static_cast<size_t>(experts.per_row);
 }
 
-void mix_experts(cudaStream_t stream, const void* x, const float* router_logits, const DeviceExperts& experts,
-                 const DeviceBatch& batch, int32_t, float* hidden, void*, size_t) {
+void fused_moe(cudaStream_t stream, const void* x, const float* router_logits, const DeviceExperts& experts,
+               const DeviceBatch& batch, int32_t, float* hidden, void*, size_t) {
   emulator::emulated_enqueue(stream, [=] {
     const auto width = static_cast<size_t>(experts.hidden);
     const auto count = static_cast<size_t>(experts.count);

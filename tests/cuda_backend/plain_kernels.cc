@@ -266,7 +266,7 @@ size_t attention_shared_bytes(int32_t) {
 
 size_t attention_workspace_bytes(const AttentionSizes&, const DeviceKvCache&, const BatchBounds& bounds) {
   constexpr size_t kRowBytes = 2048;  // of a split
-  return static_cast<size_t>(bounds.splits) * static_cast<size_t>(std::min(bounds.sequence_rows, kMostDividedRows)) *
+  return static_cast<size_t>(bounds.splits) * static_cast<size_t>(std::min(bounds.sequence_rows, kMaxSplitKvRows)) *
          kRowBytes;
 }
 

@@ -98,11 +98,11 @@ TEST_CASE("pages are copied by a launch for all of them, and loaded by one per l
   const CleanRuntime clean;
   constexpr uint64_t kLayers = 3;
   constexpr int32_t kPages = 300;
-  static_assert(kPages > cuda::PagePairs::kMost && kPages <= 2 * cuda::PagePairs::kMost);
+  static_assert(kPages > cuda::PageCopyList::kMaxPages && kPages <= 2 * cuda::PageCopyList::kMaxPages);
   const auto backend = cuda::make_backend({});
   const auto cache = backend->make_kv_cache({kLayers, 1, 8, 2, kPages});
   const tensor::Buffer host = backend->allocate_host(kPages * cache->page_bytes());
-  std::vector<tensor::PagePlace> places;
+  std::vector<tensor::PageTransfer> places;
   for (uint32_t i = 0; i < kPages; ++i) places.push_back({PageId(i), host.data() + i * cache->page_bytes()});
   const auto launches_of = [&](tensor::CopyDirection direction, size_t count) {
     const auto pages = std::span(places).first(count);
@@ -140,12 +140,12 @@ TEST_CASE("a load that fails fails the run that waits for it") {
   }
 }
 
-TEST_CASE("a load that failed in a generation that has ended fails no run of the next one") {
+TEST_CASE("a load that failed in an epoch that has ended fails no run of the next one") {
   const CleanRuntime clean;
   DecodeRig rig = make_rig(1, true, {.page_size = 4, .host_page_count = 64});
   rig.prefill();
   rig.move_pages([] { emulator::fail_call(1); });
-  rig.forget_loads();
+  rig.drop_loads();
   REQUIRE_NOTHROW(rig.decode());
 }
 
@@ -328,6 +328,6 @@ TEST_CASE("a mixture of more experts than the op takes is refused when it is loa
     for (int32_t i = 0; i < count; ++i) packer->add(matrix.tensor(), matrix.tensor(), matrix.tensor());
     return packer->finish();
   };
-  REQUIRE(experts_of(cuda::kMostExperts)->count() == cuda::kMostExperts);
-  REQUIRE_THROWS_WITH(experts_of(cuda::kMostExperts + 1), "CUDA: a mixture of 513 experts, wanted at most 512");
+  REQUIRE(experts_of(cuda::kMaxExperts)->count() == cuda::kMaxExperts);
+  REQUIRE_THROWS_WITH(experts_of(cuda::kMaxExperts + 1), "CUDA: a mixture of 513 experts, wanted at most 512");
 }

@@ -36,7 +36,7 @@ struct TwoGpus {
 };
 
 /// An outcome that is told once.
-class Told {
+class Completion {
  public:
   [[nodiscard]] std::function<void(std::exception_ptr)> handler() {
     return [promise = promise_](const std::exception_ptr& failure) {
@@ -66,8 +66,8 @@ struct End {
     options.lost = lost.handler();
     channel = gpu.open_channel(std::move(options));
   }
-  Told opened;
-  Told lost;
+  Completion opened;
+  Completion lost;
   std::unique_ptr<tensor::DeviceChannel> channel;
 };
 

@@ -73,7 +73,7 @@ def test_versus_says_why_a_load_failed():
     assert "Traceback" not in done.stderr
 
 
-class Answers(http.server.BaseHTTPRequestHandler):
+class FakeServerHandler(http.server.BaseHTTPRequestHandler):
     """Completions of one token; each prompt is noted with the server that it came to."""
 
     protocol_version = "HTTP/1.1"
@@ -110,7 +110,7 @@ def fake_servers(names):
     """Their addresses, and what was asked of whom, in order."""
     seen, servers = [], []
     for name in names:
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), FakeServerHandler)
         server.name, server.seen = name, seen
         threading.Thread(target=server.serve_forever, daemon=True).start()
         servers.append(server)

@@ -62,7 +62,7 @@ def joined(parts):
             for name, value in parts[0].items()}
 
 
-def of_whole(answer):
+def from_full_response(answer):
     choices = []
     for choice in answer["choices"]:
         text = choice["message"]["content"] if "message" in choice else choice["text"]
@@ -72,7 +72,7 @@ def of_whole(answer):
     return choices, answer["usage"]
 
 
-def of_stream(text):
+def from_stream(text):
     *events, end = [event[6:] for event in text.split("\n\n") if event.startswith("data: ")]
     assert end == "[DONE]"
     chunks = [json.loads(event) for event in events]
@@ -95,7 +95,7 @@ def answers(server, path, body):
     assert whole.status_code == 200, whole.text
     stream = server.post(path, {**body, "stream": True, "stream_options": {"include_usage": True}})
     assert stream.status_code == 200, stream.text
-    return of_whole(whole.json()), of_stream(stream.text)
+    return from_full_response(whole.json()), from_stream(stream.text)
 
 
 def check_choice(choice, body, detokenize):

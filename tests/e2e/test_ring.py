@@ -304,7 +304,7 @@ def test_a_second_head_or_node_of_one_place_is_told_who_is_there(pp1):
             wait_until(lambda: wanted in ring.server.log(), "the head saying so")
             assert ring.health() == 200
             ring.nodes[1].kill()
-            wait_until(lambda: "joined generation" in twin.log(), "the second taking the place of the first")
+            wait_until(lambda: "joined epoch" in twin.log(), "the second taking the place of the first")
             ring.wait_until_whole()
             same_answers(ring, pp1)
         finally:

@@ -1,4 +1,4 @@
-#include "text/chat_template.h"
+#include "text/chat_template/chat_template.h"
 
 #include "base/check.h"
 #include "base/utf8.h"

@@ -37,8 +37,10 @@ std::vector<std::string> read_corpus(std::string_view name) {
 }
 
 constexpr std::array<std::string_view, 24> kPieces = {
-    "null", "true", "-1", "0", "1e999", "4294967296", "18446744073709551615", "\"", "\\ud800", "\\", "{", "}", "[[[[[[",
-    "]", ",", ":", "\r\n", "\r\n\r\n", "{{", "{%", "%}", "\xFF", "\xC3", "\xEF\xBF\xBD"};
+    "null", "true",    "-1",          "0",        "1e999", "4294967296", "18446744073709551615",
+    "\"",   "\\ud800", "\\",          "{",        "}",     "[[[[[[",     "]",
+    ",",    ":",       "\r\n",        "\r\n\r\n", "{{",    "{%",         "%}",
+    "\xFF", "\xC3",    "\xEF\xBF\xBD"};
 
 void mutate(std::string& input, const std::string& other, Dice& dice) {
   const size_t at = dice.below(input.size() + 1);

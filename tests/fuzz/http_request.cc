@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "fuzz/targets.h"
-#include "server/http_parser.h"
+#include "server/http/http_parser.h"
 
 namespace millrace::fuzz {
 namespace {

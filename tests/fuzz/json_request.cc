@@ -26,7 +26,9 @@ bool within(const std::optional<T>& value, T low, T high) {
   return !value || (*value >= low && *value <= high);
 }
 
-bool is_id(TokenId id) { return id >= 0 && id < static_cast<TokenId>(kLimits.vocab_size); }
+bool is_id(TokenId id) {
+  return id >= 0 && id < static_cast<TokenId>(kLimits.vocab_size);
+}
 
 /// What the engine relies on.
 void check_common(const CommonRequest& request) {

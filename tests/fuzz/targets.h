@@ -21,7 +21,7 @@ void workload_json(std::string_view input);
 /// What `millrace trace` reads.
 void trace_json(std::string_view input);
 /// What a request holds its answer to: r and a regular expression, e and a grammar in EBNF, else j and a JSON schema.
-void answer_form(std::string_view input);
+void response_format(std::string_view input);
 
 struct Target {
   std::string_view name;
@@ -37,7 +37,7 @@ inline constexpr std::array kTargets = {
     Target{"cluster_json", cluster_json},
     Target{"workload_json", workload_json},
     Target{"trace_json", trace_json},
-    Target{"answer_form", answer_form},
+    Target{"response_format", response_format},
 };
 
 }  // namespace millrace::fuzz

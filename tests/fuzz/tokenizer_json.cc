@@ -1,7 +1,7 @@
 #include "base/check.h"
 #include "base/utf8.h"
 #include "fuzz/targets.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace millrace::fuzz {
 

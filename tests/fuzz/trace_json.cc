@@ -11,14 +11,17 @@ namespace {
 bool can_be_summed_up(const app::RecordedRing& ring) {
   constexpr int64_t kDayNs = 86'400'000'000'000;
   const auto is_time = [](int64_t ns) { return ns >= -kDayNs && ns <= kDayNs; };
-  return ring.records.size() < 100 && std::ranges::all_of(ring.records, [&](const sched::PlanRecord& record) {
-           return is_time(record.schedule_ns) && is_time(record.sent_ns) && is_time(record.ready_ns) &&
-                  is_time(record.output_ns) && is_time(record.booked_ns) &&
-                  std::ranges::all_of(record.stages, [&](const sched::StageSpan& span) {
-                    return is_time(span.plan_ns) && is_time(span.input_ns) && is_time(span.begin_ns) &&
-                           is_time(span.end_ns);
-                  });
-         });
+  return ring.records.size() < 100 &&
+         std::ranges::all_of(
+             ring.records,
+             [&](const sched::PlanRecord& record) {
+               return is_time(record.schedule_ns) && is_time(record.sent_ns) && is_time(record.ready_ns) &&
+                      is_time(record.output_ns) && is_time(record.booked_ns) &&
+                      std::ranges::all_of(record.stages, [&](const sched::StageSpan& span) {
+                        return is_time(span.plan_ns) && is_time(span.input_ns) && is_time(span.begin_ns) &&
+                               is_time(span.end_ns);
+                      });
+             });
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ void workload_json(std::string_view input) {
   }
   CHECK(!workload->arrivals.empty());
   double last_s = 0;
-  for (const sim::Arrival& arrival : workload->arrivals) {
+  for (const sim::RequestArrival& arrival : workload->arrivals) {
     CHECK(arrival.input_length > 0 && arrival.output_length > 0);
     CHECK(arrival.at_s >= last_s && arrival.at_s <= 1e7);
     last_s = arrival.at_s;

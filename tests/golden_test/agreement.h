@@ -9,10 +9,10 @@ namespace millrace::test {
 
 /// How a model's outputs compare with a golden file's; every figure is over all its prompts.
 struct Agreement {
-  LogitDistance logits;            ///< those that are stored
-  double logprob_max = 0.0;        ///< of the prompts' logprobs, nats
-  size_t greedy_checked = 0;       ///< steps whose margin leaves no doubt
-  size_t greedy_wrong = 0;         ///< of those, under teacher forcing
+  LogitDistance logits;       ///< those that are stored
+  double logprob_max = 0.0;   ///< of the prompts' logprobs, nats
+  size_t greedy_checked = 0;  ///< steps whose margin leaves no doubt
+  size_t greedy_wrong = 0;    ///< of those, under teacher forcing
 };
 
 /// Runs each prompt and its golden continuation through `pipeline`, alone and in one piece. Steps whose margin is at

@@ -119,7 +119,7 @@ TEST_CASE("a checkpoint that compressed-tensors made has the logits of its arith
   const auto dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
   const Loaded loaded = load(family, dtype);
   REQUIRE(loaded.config.quantization == model::Quantization::kW8A8Int8);
-  REQUIRE(loaded.config.keeps_unquantized);
+  REQUIRE(loaded.config.keeps_unquantized_projections);
   const int32_t stages = GENERATE(1, 4);
   TestPipeline pipeline(*loaded.checkpoint, loaded.config, *loaded.backend, {.stage_count = stages});
   const bool is_f32 = dtype == tensor::DType::kF32;

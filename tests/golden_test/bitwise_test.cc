@@ -38,12 +38,13 @@ TEST_CASE("logits have the same bits whatever the stages, the chunks, the pages 
   const Logits wanted = run_alone(whole, sequences, SIZE_MAX / 2, 1);
   const std::string label = family.name + " " + std::string(tensor::to_string(dtype));
   for (const int32_t stages : {1, 2, 4}) {
-    TestPipeline pipeline(*checkpoint, config, *backend, {.stage_count = stages, .page_size = stages == 2 ? 5 : 16,
-                                                          .page_count = stages == 2 ? 160 : 64});
+    TestPipeline pipeline(
+        *checkpoint, config, *backend,
+        {.stage_count = stages, .page_size = stages == 2 ? 5 : 16, .page_count = stages == 2 ? 160 : 64});
     for (const size_t chunk : {SIZE_MAX / 2, size_t{64}, size_t{7}, size_t{1}}) {
       CAPTURE(label, stages, chunk);
       REQUIRE(test::same_bits(run_alone(pipeline, sequences, chunk, 2), wanted));
-      REQUIRE(test::same_bits(run_together(pipeline, sequences, chunk, 3), wanted));
+      REQUIRE(test::same_bits(run_batched(pipeline, sequences, chunk, 3), wanted));
     }
   }
 }
@@ -58,8 +59,9 @@ TEST_CASE("logits have the same bits whatever the count of threads") {
   for (const int threads : {1, 2, 3}) {
     const auto backend = cpu::make_backend({.threads = threads, .compute_dtype = dtype});
     TestPipeline pipeline(*checkpoint, config, *backend, {.stage_count = 1});
-    Logits logits = run_together(pipeline, sequences, 20, 4);
-    if (threads == 1) first = std::move(logits);
+    Logits logits = run_batched(pipeline, sequences, 20, 4);
+    if (threads == 1)
+      first = std::move(logits);
     else
       REQUIRE(test::same_bits(logits, first));
   }

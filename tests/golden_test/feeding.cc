@@ -21,7 +21,7 @@ Logits run_alone(TestPipeline& pipeline, const Sequences& sequences, size_t chun
   return logits;
 }
 
-Logits run_together(TestPipeline& pipeline, const Sequences& sequences, size_t chunk, uint32_t seed) {
+Logits run_batched(TestPipeline& pipeline, const Sequences& sequences, size_t chunk, uint32_t seed) {
   std::vector<int32_t> room;
   for (const auto& tokens : sequences) room.push_back(static_cast<int32_t>(tokens.size()));
   pipeline.start(room, seed);

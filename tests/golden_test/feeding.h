@@ -15,7 +15,7 @@ using Logits = std::vector<std::vector<float>>;
 [[nodiscard]] Logits run_alone(TestPipeline& pipeline, const Sequences& sequences, size_t chunk, uint32_t seed);
 /// All sequences at once; three join each turn, and the chunks of sequence s are chunk + s tokens, so that chunks of
 /// several lengths and prefixes meet.
-[[nodiscard]] Logits run_together(TestPipeline& pipeline, const Sequences& sequences, size_t chunk, uint32_t seed);
+[[nodiscard]] Logits run_batched(TestPipeline& pipeline, const Sequences& sequences, size_t chunk, uint32_t seed);
 [[nodiscard]] bool same_bits(const Logits& left, const Logits& right);
 
 }  // namespace millrace::test

@@ -16,7 +16,9 @@ std::vector<int32_t> integers(simdjson::dom::array list) {
   return values;
 }
 
-std::vector<float> to_floats(const std::vector<double>& values) { return {values.begin(), values.end()}; }
+std::vector<float> to_floats(const std::vector<double>& values) {
+  return {values.begin(), values.end()};
+}
 
 std::vector<double> numbers(simdjson::dom::array list) {
   std::vector<double> values;
@@ -44,7 +46,9 @@ GoldenPrompt read_prompt(simdjson::dom::element prompt) {
   return golden;
 }
 
-std::filesystem::path small_model_dir() { return source_dir() / "models" / kSmallModelName; }
+std::filesystem::path small_model_dir() {
+  return source_dir() / "models" / kSmallModelName;
+}
 
 }  // namespace
 
@@ -54,7 +58,9 @@ std::vector<TokenId> GoldenPrompt::sequence() const {
   return all;
 }
 
-std::filesystem::path golden_dir() { return source_dir() / "tests" / "golden"; }
+std::filesystem::path golden_dir() {
+  return source_dir() / "tests" / "golden";
+}
 
 const std::vector<std::string>& golden_family_names() {
   static const std::vector<std::string> names = [] {
@@ -80,8 +86,7 @@ GoldenFamily read_golden_family(const std::string& name) {
                       .bf16_max = tolerance["bf16_max"],
                       .bf16_rms = tolerance["bf16_rms"],
                       .bf16_kl = tolerance["bf16_kl"]};
-  for (const simdjson::dom::element prompt : root["prompts"].get_array())
-    family.prompts.push_back(read_prompt(prompt));
+  for (const simdjson::dom::element prompt : root["prompts"].get_array()) family.prompts.push_back(read_prompt(prompt));
   return family;
 }
 

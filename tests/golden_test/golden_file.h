@@ -15,14 +15,14 @@ namespace millrace::test {
 /// What another implementation computes for one prompt, in f32.
 struct GoldenPrompt {
   std::vector<TokenId> ids;
-  std::vector<int32_t> positions;               ///< of `ids`, whose logits are stored
-  std::vector<float> logits;                    // [positions, vocab]
+  std::vector<int32_t> positions;  ///< of `ids`, whose logits are stored
+  std::vector<float> logits;       // [positions, vocab]
   /// The small model's file has these in place of `positions` and `logits`.
-  std::vector<TokenId> top_ids;                 ///< most probable after the last of `ids`
-  std::vector<float> top_logits;                // [top_ids]
-  std::vector<double> logprobs;                 // [ids], nats; NaN for the first
-  std::vector<TokenId> greedy;                  ///< continuation, eos ignored
-  std::vector<double> margins;                  // [greedy], between the two best logits
+  std::vector<TokenId> top_ids;   ///< most probable after the last of `ids`
+  std::vector<float> top_logits;  // [top_ids]
+  std::vector<double> logprobs;   // [ids], nats; NaN for the first
+  std::vector<TokenId> greedy;    ///< continuation, eos ignored
+  std::vector<double> margins;    // [greedy], between the two best logits
   /// The prompt and its continuation but for the last token: what is to be computed to see every greedy choice.
   [[nodiscard]] std::vector<TokenId> sequence() const;
 };
@@ -36,7 +36,7 @@ struct GoldenTolerance {
 
 struct GoldenFamily {
   std::string name;
-  std::filesystem::path folder;                 ///< the checkpoint's
+  std::filesystem::path folder;  ///< the checkpoint's
   GoldenTolerance tolerance;
   std::vector<GoldenPrompt> prompts;
 };

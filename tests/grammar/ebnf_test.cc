@@ -2,13 +2,13 @@
 
 #include <catch2/catch.hpp>
 
-#include "grammar/languages.h"
+#include "grammar/grammar_fixtures.h"
 
 using namespace millrace;
 using namespace millrace::test;
 
 TEST_CASE("a grammar in EBNF matches its root") {
-  const auto arithmetic = of_ebnf(R"EBNF(# sums
+  const auto arithmetic = grammar_from_ebnf(R"EBNF(# sums
 root  ::= expr "\n"?
 expr  ::= term ([-+] term)*   # left to right
 term  ::= factor (
@@ -23,12 +23,12 @@ number ::= [0-9]+ ("." [0-9]{1,2})?
   for (const char* text : {"1", "1+2*3", "(1-2)/4.25", "((7))\n"}) CHECK(matches(*arithmetic, text));
   for (const char* text : {"", "1+", "(1", "1.234", "1 + 2", "a"}) CHECK(!matches(*arithmetic, text));
 
-  const auto classes = of_ebnf(R"(root ::= [^"\\\n] . "\"" "\x41" [\]a-c] "\u00e9")");
+  const auto classes = grammar_from_ebnf(R"(root ::= [^"\\\n] . "\"" "\x41" [\]a-c] "\u00e9")");
   REQUIRE(message_of(classes) == "no error");
   CHECK(matches(*classes, "x\n\"A]\xC3\xA9"));
   CHECK(!matches(*classes, "\"\n\"A]\xC3\xA9"));
 
-  const auto counts = of_ebnf("a-b ::= \"x\"{2}\nroot ::= a-b{1,2} \"y\"{2,}");
+  const auto counts = grammar_from_ebnf("a-b ::= \"x\"{2}\nroot ::= a-b{1,2} \"y\"{2,}");
   REQUIRE(message_of(counts) == "no error");
   CHECK(matches(*counts, "xxyy"));
   CHECK(matches(*counts, "xxxxyyy"));
@@ -54,6 +54,6 @@ TEST_CASE("errors of a grammar name the place or the rule") {
   };
   for (const auto& [text, message] : cases) {
     INFO(text);
-    CHECK(message_of(of_ebnf(text)).starts_with(message));
+    CHECK(message_of(grammar_from_ebnf(text)).starts_with(message));
   }
 }

@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "grammar/languages.h"
+#include "grammar/grammar_fixtures.h"
 #include "server/schema_check.h"
 #include "support/test_seed.h"
 
@@ -22,7 +22,7 @@ struct Case {
 void check(const std::vector<Case>& cases) {
   for (const Case& item : cases) {
     INFO(item.schema);
-    const auto grammar = of_schema(item.schema);
+    const auto grammar = grammar_from_schema(item.schema);
     REQUIRE(message_of(grammar) == "no error");
     for (const std::string& text : item.good) {
       INFO(text);
@@ -137,7 +137,8 @@ TEST_CASE("bounds of integers hold for every number") {
     int64_t low = pick();
     int64_t high = pick();
     if (low > high) std::swap(low, high);
-    const auto grammar = of_schema(fmt::format(R"({{"type":"integer","minimum":{},"maximum":{}}})", low, high));
+    const auto grammar =
+        grammar_from_schema(fmt::format(R"({{"type":"integer","minimum":{},"maximum":{}}})", low, high));
     INFO(low << " to " << high);
     REQUIRE(message_of(grammar) == "no error");
     for (int64_t number = -1300; number <= 1300; number += 1 + static_cast<int64_t>(random() % 3)) {
@@ -205,13 +206,13 @@ TEST_CASE("what a schema asks for in vain is refused by name and place") {
       {R"({"type":"number","minimum":0.5})", "schema: minimum: only whole numbers are supported"},
   };
   for (const auto& [schema, message] : cases) {
-    INFO(schema << ": " << message_of(of_schema(schema)));
-    CHECK(message_of(of_schema(schema)).starts_with(message));
+    INFO(schema << ": " << message_of(grammar_from_schema(schema)));
+    CHECK(message_of(grammar_from_schema(schema)).starts_with(message));
   }
   const auto with_properties = [](int count, std::string_view more) {
     std::string properties;
     for (int i = 0; i < count; ++i) properties += fmt::format(R"({}"a{}":{{"type":"null"}})", i > 0 ? "," : "", i);
-    return message_of(of_schema(fmt::format(R"({{"properties":{{{}}}{}}})", properties, more)));
+    return message_of(grammar_from_schema(fmt::format(R"({{"properties":{{{}}}{}}})", properties, more)));
   };
   CHECK(with_properties(1500, "") == "no error");
   CHECK(with_properties(2001, "") == "schema: properties: wanted at most 2000");
@@ -220,7 +221,7 @@ TEST_CASE("what a schema asks for in vain is refused by name and place") {
         "schema: additionalProperties beside properties whose names have more than 4096 bytes together");
   std::string deep = "{}";
   for (int i = 0; i < 100; ++i) deep = R"({"items":)" + deep + "}";
-  CHECK(message_of(of_schema(deep)).ends_with("it is nested more than 64 deep"));
+  CHECK(message_of(grammar_from_schema(deep)).ends_with("it is nested more than 64 deep"));
 }
 
 TEST_CASE("whatever is written by a schema is valid under it") {
@@ -240,7 +241,7 @@ TEST_CASE("whatever is written by a schema is valid under it") {
           "additionalProperties":{"type":"string","maxLength":3}})"};
   size_t whole = 0;
   for (const char* schema : schemas) {
-    const auto grammar = of_schema(schema).value();
+    const auto grammar = grammar_from_schema(schema).value();
     simdjson::dom::parser schema_parser;
     // The checker does not know "$defs", which says nothing of a value.
     std::string known = schema;
@@ -248,7 +249,7 @@ TEST_CASE("whatever is written by a schema is valid under it") {
     while (known.find("#/$defs") != std::string::npos) known.replace(known.find("#/$defs"), 7, "#/description");
     const simdjson::dom::element root = schema_parser.parse(known);
     for (int trial = 0; trial < 150; ++trial) {
-      const Written written = random_text(grammar, random, 400);
+      const RandomText written = random_text(grammar, random, 400);
       if (!written.is_whole) continue;
       INFO(written.text);
       simdjson::dom::parser parser;

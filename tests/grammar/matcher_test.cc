@@ -3,7 +3,7 @@
 
 #include "grammar/ebnf.h"
 #include "grammar/json_schema.h"
-#include "grammar/languages.h"
+#include "grammar/grammar_fixtures.h"
 #include "support/test_seed.h"
 
 using namespace millrace;
@@ -41,11 +41,11 @@ std::vector<Result<GrammarPtr>> some_grammars(const std::shared_ptr<const gramma
         R"({"type":"object","required":["a"],"properties":{"a":{"type":"string","maxLength":5,"minLength":2}},
             "additionalProperties":{"type":"boolean"}})",
         R"({"type":"string","pattern":"^a(b|c)*e{2,}$"})", "{}"}) {
-    grammars.push_back(of_schema(schema, vocabulary, ends));
+    grammars.push_back(grammar_from_schema(schema, vocabulary, ends));
   }
   for (const char* text : {"root ::= \"a\" root \"b\" | \"ab\"", "root ::= (\"a\" | \"ab\" | \"b\")* \"c\"",
                            "root ::= list\nlist ::= \"[\" (list (\",\" list)*)? \"]\""}) {
-    grammars.push_back(of_ebnf(text, vocabulary, ends));
+    grammars.push_back(grammar_from_ebnf(text, vocabulary, ends));
   }
   return grammars;
 }
@@ -61,8 +61,8 @@ TEST_CASE("what may come next is exactly what the grammar goes on by") {
     INFO("grammar " << index++);
     REQUIRE(message_of(grammar) == "no error");
     for (int trial = 0; trial < 12; ++trial) {
-      const bool draws_ends = trial % 2 == 0;
-      grammar::Matcher matcher(*grammar, draws_ends);
+      const bool samples_end_token = trial % 2 == 0;
+      grammar::Matcher matcher(*grammar, samples_end_token);
       std::string text;
       for (int step = 0; step < 40 && !matcher.must_end(); ++step) {
         const auto allowed = matcher.allowed();
@@ -84,7 +84,7 @@ TEST_CASE("what may come next is exactly what the grammar goes on by") {
 }
 
 TEST_CASE("tokens that end an answer may be drawn where the text is whole") {
-  const auto grammar = of_pattern("ab*").value();
+  const auto grammar = grammar_from_regex("ab*").value();
   grammar::Matcher matcher(grammar, true);
   CHECK(!matcher.may_end());
   CHECK(!matcher.allowed()->contains(kEnd));
@@ -104,7 +104,7 @@ TEST_CASE("tokens that end an answer may be drawn where the text is whole") {
 }
 
 TEST_CASE("a grammar whose text is whole says when nothing can follow") {
-  const auto grammar = of_pattern("ab|abc").value();
+  const auto grammar = grammar_from_regex("ab|abc").value();
   grammar::Matcher matcher(grammar, false);
   REQUIRE(matcher.advance('a'));
   REQUIRE(matcher.advance('b'));
@@ -117,9 +117,9 @@ TEST_CASE("a grammar whose text is whole says when nothing can follow") {
 
 TEST_CASE("what a vocabulary cannot spell is told") {
   const auto no_b = std::make_shared<const grammar::Vocabulary>(std::vector<std::string>{"a", "ab", "c"});
-  CHECK(message_of(of_pattern("bc", no_b, {})) ==
+  CHECK(message_of(grammar_from_regex("bc", no_b, {})) ==
         "no token of the model begins a text that matches it, or it can be matched in too many ways");
-  const auto grammar = of_pattern("aabbc", no_b, {}).value();
+  const auto grammar = grammar_from_regex("aabbc", no_b, {}).value();
   grammar::Matcher matcher(grammar, true);
   REQUIRE(matcher.advance(0));
   CHECK(matcher.allowed()->count() == 2);
@@ -129,12 +129,12 @@ TEST_CASE("what a vocabulary cannot spell is told") {
 }
 
 TEST_CASE("repetition by recursion does not nest") {
-  const auto grammar = of_ebnf("root ::= [a-z] root | \".\"").value();
+  const auto grammar = grammar_from_ebnf("root ::= [a-z] root | \".\"").value();
   CHECK(matches(grammar, std::string(5000, 'x') + "."));
 }
 
 TEST_CASE("what nests too deeply ends") {
-  const auto grammar = of_ebnf("root ::= \"[\" root? \"]\"").value();
+  const auto grammar = grammar_from_ebnf("root ::= \"[\" root? \"]\"").value();
   CHECK(matches(grammar, std::string(400, '[') + std::string(400, ']')));
   grammar::Matcher matcher(grammar, true);
   size_t depth = 0;
@@ -165,9 +165,9 @@ TEST_CASE("answers are followed as before when what was kept of others has grown
 }
 
 TEST_CASE("what can be matched in too many ways is refused, not computed for ever") {
-  CHECK(message_of(of_pattern("((a?){2000}){2000}b")).ends_with("it can be matched in too many ways"));
+  CHECK(message_of(grammar_from_regex("((a?){2000}){2000}b")).ends_with("it can be matched in too many ways"));
   // It begins harmlessly, and is given up where it does not go on so.
-  const auto grammar = of_pattern("ccc+d((a?){3000}){40}b").value();
+  const auto grammar = grammar_from_regex("ccc+d((a?){3000}){40}b").value();
   grammar::Matcher matcher(grammar, true);
   REQUIRE(matcher.advance('c'));
   CHECK(matcher.allowed()->count() == 1);
@@ -179,9 +179,9 @@ TEST_CASE("what can be matched in too many ways is refused, not computed for eve
 
 TEST_CASE("left recursion is refused by name") {
   const std::string told = " refers to itself before it has any text (left recursion)";
-  CHECK(message_of(of_ebnf("root ::= root \"a\" | \"b\"")) == "root" + told);
-  CHECK(message_of(of_ebnf("root ::= other \"x\"\nother ::= \"\" root | \"y\"")) == "root" + told);
-  CHECK(message_of(of_ebnf("root ::= blank root \"a\" | \"b\"\nblank ::= \" \"*")) == "root" + told);
-  CHECK(message_of(of_ebnf("root ::= \"a\" root")) == "no text matches it");
-  CHECK(message_of(of_ebnf("root ::= \"a\" root | \"b\"")) == "no error");
+  CHECK(message_of(grammar_from_ebnf("root ::= root \"a\" | \"b\"")) == "root" + told);
+  CHECK(message_of(grammar_from_ebnf("root ::= other \"x\"\nother ::= \"\" root | \"y\"")) == "root" + told);
+  CHECK(message_of(grammar_from_ebnf("root ::= blank root \"a\" | \"b\"\nblank ::= \" \"*")) == "root" + told);
+  CHECK(message_of(grammar_from_ebnf("root ::= \"a\" root")) == "no text matches it");
+  CHECK(message_of(grammar_from_ebnf("root ::= \"a\" root | \"b\"")) == "no error");
 }

@@ -111,10 +111,8 @@ TEST_CASE("metadata, gaps and other dtypes do no harm until they are asked for")
   REQUIRE((*checkpoint)->find("w")->dtype == tensor::DType::kBF16);
   REQUIRE((*checkpoint)->find("e")->bytes() == 0);
   const std::string place = folder.path().string() + "/model.safetensors: ";
-  REQUIRE((*checkpoint)->find("q").error().message ==
-          place + "tensor 'q' has dtype F8_E4M3, wanted F32, BF16 or F16");
-  REQUIRE((*checkpoint)->find("n").error().message ==
-          place + "tensor 'n' has dtype F4_NEW, wanted F32, BF16 or F16");
+  REQUIRE((*checkpoint)->find("q").error().message == place + "tensor 'q' has dtype F8_E4M3, wanted F32, BF16 or F16");
+  REQUIRE((*checkpoint)->find("n").error().message == place + "tensor 'n' has dtype F4_NEW, wanted F32, BF16 or F16");
   REQUIRE((*checkpoint)->find("f").error().message == place + "tensor 'f' has rank 5, wanted at most 4");
 }
 
@@ -169,11 +167,9 @@ TEST_CASE("offsets must fit the file, the shape and each other") {
           "tensor 'a': data_offsets span 4 bytes, shape [4611686018427387904, 4611686018427387904] of F32 wants more "
           "than 2^64");
   REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
-                         R"("b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})") ==
-          "tensors 'a' and 'b' overlap");
+                         R"("b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})") == "tensors 'a' and 'b' overlap");
   REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
-                         R"("a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})") ==
-          "tensor 'a' is listed twice");
+                         R"("a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})") == "tensor 'a' is listed twice");
 }
 
 TEST_CASE("every truncation of a file is refused") {
@@ -185,8 +181,7 @@ TEST_CASE("every truncation of a file is refused") {
 }
 
 TEST_CASE("no mutation of a header gives bytes outside the file") {
-  const std::string whole =
-      safetensors_text({{"a", {2, 2}, {1, 2, 3, 4}}, {"bb", {1}, {5}}, {"c", {3}, {6, 7, 8}}});
+  const std::string whole = safetensors_text({{"a", {2, 2}, {1, 2, 3, 4}}, {"bb", {1}, {5}}, {"c", {3}, {6, 7, 8}}});
   const test::TemporaryFolder folder;
   const std::filesystem::path path = folder.path() / "model.safetensors";
   folder.write("model.safetensors", whole);
@@ -218,10 +213,9 @@ TEST_CASE("no mutation of a header gives bytes outside the file") {
 TEST_CASE("a tensor that nobody asks for costs nothing, however large") {
   const test::TemporaryFolder folder;
   constexpr uint64_t kHugeBytes = uint64_t{1} << 38;
-  const std::string header =
-      fmt::format(R"({{"huge":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{}]}},)"
-                  R"("small":{{"dtype":"F32","shape":[1],"data_offsets":[{},{}]}}}})",
-                  kHugeBytes / 4, kHugeBytes, kHugeBytes, kHugeBytes + 4);
+  const std::string header = fmt::format(R"({{"huge":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{}]}},)"
+                                         R"("small":{{"dtype":"F32","shape":[1],"data_offsets":[{},{}]}}}})",
+                                         kHugeBytes / 4, kHugeBytes, kHugeBytes, kHugeBytes + 4);
   folder.write("model.safetensors", safetensors_text(header, ""));
   std::error_code error;
   std::filesystem::resize_file(folder.path() / "model.safetensors", 8 + header.size() + kHugeBytes + 4, error);
@@ -248,9 +242,11 @@ TEST_CASE("a sharded checkpoint opens only the shards that are asked for") {
   REQUIRE((*checkpoint)->find("b").error().message ==
           index + "puts tensor 'b' into model-2.safetensors, but " + path +
               "/model-2.safetensors: cannot be opened: No such file or directory");
-  REQUIRE((*checkpoint)->find("c").error().message.find(
-              index + "puts tensor 'c' into model-3.safetensors, but " + path +
-              "/model-3.safetensors: header length ") == 0);
+  REQUIRE((*checkpoint)
+              ->find("c")
+              .error()
+              .message.find(index + "puts tensor 'c' into model-3.safetensors, but " + path +
+                            "/model-3.safetensors: header length ") == 0);
   REQUIRE((*checkpoint)->find("lost").error().message ==
           index + "puts tensor 'lost' into model-1.safetensors, which lacks it");
   REQUIRE((*checkpoint)->find("d").error().message == index + "lists no tensor 'd'");

@@ -14,11 +14,18 @@ namespace {
 
 /// A small valid config with fields replaced (raw JSON), or removed (empty text).
 std::string config_text(const std::map<std::string, std::string>& changes = {}) {
-  std::map<std::string, std::string> fields{
-      {"architectures", R"(["LlamaForCausalLM"])"}, {"vocab_size", "512"}, {"hidden_size", "64"},
-      {"intermediate_size", "128"}, {"num_hidden_layers", "4"}, {"num_attention_heads", "4"},
-      {"num_key_value_heads", "2"}, {"max_position_embeddings", "256"}, {"rms_norm_eps", "1e-06"},
-      {"rope_theta", "10000.0"}, {"torch_dtype", "\"bfloat16\""}, {"eos_token_id", "2"}};
+  std::map<std::string, std::string> fields{{"architectures", R"(["LlamaForCausalLM"])"},
+                                            {"vocab_size", "512"},
+                                            {"hidden_size", "64"},
+                                            {"intermediate_size", "128"},
+                                            {"num_hidden_layers", "4"},
+                                            {"num_attention_heads", "4"},
+                                            {"num_key_value_heads", "2"},
+                                            {"max_position_embeddings", "256"},
+                                            {"rms_norm_eps", "1e-06"},
+                                            {"rope_theta", "10000.0"},
+                                            {"torch_dtype", "\"bfloat16\""},
+                                            {"eos_token_id", "2"}};
   for (const auto& [key, value] : changes) fields[key] = value;
   std::string text = "{";
   for (const auto& [key, value] : fields)
@@ -87,9 +94,8 @@ TEST_CASE("a Llama config is read") {
 }
 
 TEST_CASE("both spellings of rope and dtype mean the same") {
-  const std::string llama3 =
-      R"("rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,)"
-      R"("original_max_position_embeddings":64)";
+  const std::string llama3 = R"("rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,)"
+                             R"("original_max_position_embeddings":64)";
   const ModelConfig older = parsed({{"rope_theta", "500000"}, {"rope_scaling", "{" + llama3 + "}"}});
   const ModelConfig newer = parsed({{"rope_theta", ""},
                                     {"rope_parameters", "{\"rope_theta\":500000.0," + llama3 + "}"},
@@ -153,7 +159,9 @@ TEST_CASE("each family has its own switches") {
   }
   SECTION("layer_types goes before max_window_layers") {
     const ModelConfig config =
-        parsed({{"architectures", R"(["Qwen3ForCausalLM"])"}, {"sliding_window", "8"}, {"use_sliding_window", "true"},
+        parsed({{"architectures", R"(["Qwen3ForCausalLM"])"},
+                {"sliding_window", "8"},
+                {"use_sliding_window", "true"},
                 {"layer_types", R"(["sliding_attention","full_attention","full_attention","sliding_attention"])"}});
     REQUIRE(config.sliding_windows == std::vector{8, 0, 0, 8});
   }
@@ -178,7 +186,7 @@ TEST_CASE("a Qwen3-MoE config is read: which layers are sparse, and what their e
   REQUIRE(config.qk_norm);
   REQUIRE(config.head_dim == 16);
   REQUIRE(config.sliding_windows == std::vector(4, 0));
-  REQUIRE(parsed(qwen3_moe({{"norm_topk_prob", "true"}})).moe.renormalised);
+  REQUIRE(parsed(qwen3_moe({{"norm_topk_prob", "true"}})).moe.renormalize);
   const auto sparse = [](const Changes& changes) { return parsed(qwen3_moe(changes)).sparse_layers; };
   REQUIRE(sparse({{"mlp_only_layers", "[1]"}}) == std::vector<bool>{true, false, true, true});
   REQUIRE(sparse({{"mlp_only_layers", "[0,3,70]"}}) == std::vector<bool>{false, true, true, false});
@@ -198,8 +206,8 @@ TEST_CASE("a Mixtral config is read") {
   REQUIRE(config.moe == MoeConfig{.expert_count = 8,
                                   .experts_per_token = 2,
                                   .intermediate_size = 128,
-                                  .renormalised = true,
-                                  .names = ExpertNames::kBlockSparseMoe});
+                                  .renormalize = true,
+                                  .names = ExpertNaming::kBlockSparseMoe});
   REQUIRE(config.sparse_layers == std::vector<bool>(4, true));
   REQUIRE_FALSE(config.qk_norm);
   REQUIRE(config.sliding_windows == std::vector(4, 0));
@@ -297,8 +305,7 @@ TEST_CASE("numbers of a config are checked, alone and against each other") {
   REQUIRE(refused({{"hidden_size", "65"}}) ==
           "config.json: hidden_size 65 is not a multiple of num_attention_heads 4, and head_dim is missing");
   REQUIRE(refused({{"head_dim", "15"}}) == "config.json: head_dim 15 is not an even number from 2 to 256");
-  REQUIRE(refused({{"hidden_size", ""}}) ==
-          "config.json: hidden_size is missing, wanted an integer from 1 to 262144");
+  REQUIRE(refused({{"hidden_size", ""}}) == "config.json: hidden_size is missing, wanted an integer from 1 to 262144");
   REQUIRE(refused({{"hidden_size", "null"}}) ==
           "config.json: hidden_size is missing, wanted an integer from 1 to 262144");
   REQUIRE(refused({{"vocab_size", "-1"}}) == "config.json: vocab_size is -1, wanted an integer from 1 to 4194304");
@@ -402,8 +409,8 @@ TEST_CASE("a key that is given twice is refused by name, at any depth") {
 }
 
 TEST_CASE("no mutation of a config is more than an error") {
-  const std::string whole = config_text({{"rope_scaling", R"({"rope_type":"yarn","factor":4.0,"mscale":1.0})"},
-                                         {"layer_types", "[\"full_attention\"]"}});
+  const std::string whole = config_text(
+      {{"rope_scaling", R"({"rope_type":"yarn","factor":4.0,"mscale":1.0})"}, {"layer_types", "[\"full_attention\"]"}});
   std::mt19937 random(3);
   for (int round = 0; round < 20000; ++round) {
     std::string text = whole;

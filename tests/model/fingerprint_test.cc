@@ -114,7 +114,7 @@ TEST_CASE("a fingerprint tells of experts whatever is computed with them") {
   REQUIRE(differs([](ModelConfig& other) { other.moe.expert_count = 5; }));
   REQUIRE(differs([](ModelConfig& other) { other.moe.experts_per_token = 3; }));
   REQUIRE(differs([](ModelConfig& other) { other.moe.intermediate_size = 13; }));
-  REQUIRE(differs([](ModelConfig& other) { other.moe.renormalised = true; }));
+  REQUIRE(differs([](ModelConfig& other) { other.moe.renormalize = true; }));
   REQUIRE(differs([](ModelConfig& other) { other.sparse_layers[1] = true; }));
   REQUIRE(differs([](ModelConfig& other) { other.moe = {}; }));
   ModelConfig fewer = config;

@@ -107,30 +107,29 @@ TEST_CASE("a model written with scales that are powers of two is read so, and sc
     REQUIRE(logits_of(source, w8_config(source), *backend, 1) != wanted);
   }
   change_config(written, "powers_of_two", "powers_of_ten");
-  REQUIRE_THAT(refusal(written.path()),
-               Catch::Contains("scales 'powers_of_ten', wanted 'largest' or 'powers_of_two'"));
+  REQUIRE_THAT(refusal(written.path()), Catch::Contains("scales 'powers_of_ten', wanted 'largest' or 'powers_of_two'"));
 }
 
 TEST_CASE("stored weights of 8 bits keep their scales whatever is wanted of them") {
-  using model::choose_quantization;
+  using model::resolve_quantization;
   for (const std::string_view name : {"none", "w8", "w8a8", "w8a8_int8", "mxint8"}) {
     const Quantization quantization = model::parse_quantization(name).value();
     REQUIRE(model::to_string(quantization) == name);
-    REQUIRE(choose_quantization(Quantization::kNone, quantization).value() == quantization);
-    REQUIRE(choose_quantization(quantization, Quantization::kNone).value() == quantization);
-    REQUIRE(choose_quantization(quantization, quantization).value() == quantization);
+    REQUIRE(resolve_quantization(Quantization::kNone, quantization).value() == quantization);
+    REQUIRE(resolve_quantization(quantization, Quantization::kNone).value() == quantization);
+    REQUIRE(resolve_quantization(quantization, quantization).value() == quantization);
   }
-  REQUIRE(choose_quantization(Quantization::kW8, Quantization::kW8A8).value() == Quantization::kW8A8);
+  REQUIRE(resolve_quantization(Quantization::kW8, Quantization::kW8A8).value() == Quantization::kW8A8);
   for (const Quantization wanted : {Quantization::kW8, Quantization::kW8A8}) {
-    const auto refused = choose_quantization(Quantization::kMxInt8, wanted);
+    const auto refused = resolve_quantization(Quantization::kMxInt8, wanted);
     REQUIRE(refused.has_error());
     REQUIRE(refused.error().message == "--quantization " + std::string(model::to_string(wanted)) +
                                            ": the model's weights are stored as mxint8, whose scales are other ones");
   }
-  REQUIRE(choose_quantization(Quantization::kW8, Quantization::kMxInt8).has_error());
+  REQUIRE(resolve_quantization(Quantization::kW8, Quantization::kMxInt8).has_error());
   for (const Quantization other : {Quantization::kW8, Quantization::kW8A8, Quantization::kMxInt8}) {
-    REQUIRE(choose_quantization(Quantization::kW8A8Int8, other).has_error());
-    REQUIRE(choose_quantization(other, Quantization::kW8A8Int8).has_error());
+    REQUIRE(resolve_quantization(Quantization::kW8A8Int8, other).has_error());
+    REQUIRE(resolve_quantization(other, Quantization::kW8A8Int8).has_error());
   }
 }
 
@@ -144,8 +143,8 @@ TEST_CASE("a model written with a scale per channel says so as compressed-tensor
     ModelConfig config = model::read_config(source).value();
     config.quantization = Quantization::kW8A8Int8;
     ModelConfig read = model::read_config(written.path()).value();
-    REQUIRE(read.keeps_unquantized);
-    read.keeps_unquantized = false;  // as `serve --quantization w8a8_int8` has it
+    REQUIRE(read.keeps_unquantized_projections);
+    read.keeps_unquantized_projections = false;  // as `serve --quantization w8a8_int8` has it
     REQUIRE(read == config);
     const auto checkpoint = Checkpoint::open(written.path()).value();
     if (!config.tied_embeddings) REQUIRE(checkpoint->find_stored("lm_head.weight")->dtype == "BF16");
@@ -167,10 +166,10 @@ TEST_CASE("what a model of compressed-tensors ignores stays as it is stored, unl
   const std::filesystem::path source = family_folder("llama-tied");
   REQUIRE(model::quantize_checkpoint(source, written.path(), Quantization::kW8A8Int8).has_value());
   ModelConfig partial = model::read_config(written.path()).value();
-  REQUIRE(partial.keeps_unquantized);
+  REQUIRE(partial.keeps_unquantized_projections);
   change_config(written, R"("ignore":["lm_head"])", R"("ignore":[])");
   const ModelConfig whole = model::read_config(written.path()).value();
-  REQUIRE_FALSE(whole.keeps_unquantized);
+  REQUIRE_FALSE(whole.keeps_unquantized_projections);
   REQUIRE(model::fingerprint(partial) != model::fingerprint(whole));
   const auto backend = cpu::make_backend({.threads = 2, .compute_dtype = tensor::DType::kF32});
   const auto all = logits_of(written.path(), whole, *backend, 1);
@@ -178,7 +177,7 @@ TEST_CASE("what a model of compressed-tensors ignores stays as it is stored, unl
   REQUIRE(some != all);
   REQUIRE(logits_of(written.path(), partial, *backend, 3) == some);
   // The head alone is another one: with the plain model's rounded to 8 bits the logits are those of the whole again.
-  partial.keeps_unquantized = false;
+  partial.keeps_unquantized_projections = false;
   REQUIRE(logits_of(written.path(), partial, *backend, 1) == all);
 }
 
@@ -196,7 +195,7 @@ TEST_CASE("a quantization_config with all members that makers of such checkpoint
     "quant_method": "compressed-tensors", "quantization_status": "compressed"},)");
   const auto is_read = [&] {
     const ModelConfig config = model::read_config(folder.path()).value();
-    return config.quantization == Quantization::kW8A8Int8 && config.keeps_unquantized;
+    return config.quantization == Quantization::kW8A8Int8 && config.keeps_unquantized_projections;
   };
   REQUIRE(is_read());
   // As it was called once; the newer name counts where there are both.

@@ -113,8 +113,8 @@ RandomModel::Row RandomModel::feed_forward(const Row& x, const std::string& gate
 }
 
 /// The most probable experts one after another, by their definition.
-RandomModel::Row RandomModel::mix_experts(const Row& x, int32_t layer) const {
-  const bool qwen = config_.moe.names == model::ExpertNames::kMlp;
+RandomModel::Row RandomModel::fused_moe(const Row& x, int32_t layer) const {
+  const bool qwen = config_.moe.names == model::ExpertNaming::kMlp;
   const std::string place = model::layer_tensor_name(layer, qwen ? "mlp." : "block_sparse_moe.");
   Row weights = linear(x, place + "gate");
   double all = 0.0;
@@ -130,7 +130,7 @@ RandomModel::Row RandomModel::mix_experts(const Row& x, int32_t layer) const {
     const std::string own = place + "experts." + std::to_string(expert) + ".";
     const Row result = qwen ? feed_forward(x, own + "gate_proj", own + "up_proj", own + "down_proj")
                             : feed_forward(x, own + "w1", own + "w3", own + "w2");
-    const double share = -negative / (config_.moe.renormalised ? kept : all);
+    const double share = -negative / (config_.moe.renormalize ? kept : all);
     for (size_t i = 0; i < out.size(); ++i) out[i] += share * result[i];
   }
   return out;
@@ -141,7 +141,7 @@ void RandomModel::feed_forward(std::vector<Row>& hidden, int32_t layer) const {
   for (Row& row : hidden) {
     const Row x = norm(row, place + "post_attention_layernorm.weight");
     const std::string mlp = place + "mlp.";
-    const Row added = config_.is_sparse(layer) ? mix_experts(x, layer)
+    const Row added = config_.is_sparse(layer) ? fused_moe(x, layer)
                                                : feed_forward(x, mlp + "gate_proj", mlp + "up_proj", mlp + "down_proj");
     for (size_t i = 0; i < added.size(); ++i) row[i] += added[i];
   }

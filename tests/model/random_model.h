@@ -31,7 +31,7 @@ class RandomModel {
   /// down(silu(gate(x)) · up(x)), of tensors by their names without ".weight".
   [[nodiscard]] Row feed_forward(const Row& x, const std::string& gate, const std::string& up,
                                  const std::string& down) const;
-  [[nodiscard]] Row mix_experts(const Row& x, int32_t layer) const;
+  [[nodiscard]] Row fused_moe(const Row& x, int32_t layer) const;
   void feed_forward(std::vector<Row>& hidden, int32_t layer) const;
 
   model::ModelConfig config_;

@@ -14,8 +14,12 @@ TEST_CASE("plain and linear rotary frequencies") {
 }
 
 TEST_CASE("llama3 keeps short wavelengths, divides long ones and blends between") {
-  const RopeConfig rope{.kind = RopeKind::kLlama3, .theta = 10000.0, .factor = 8.0, .original_max_position = 1024,
-                        .low_freq_factor = 1.0, .high_freq_factor = 4.0};
+  const RopeConfig rope{.kind = RopeKind::kLlama3,
+                        .theta = 10000.0,
+                        .factor = 8.0,
+                        .original_max_position = 1024,
+                        .low_freq_factor = 1.0,
+                        .high_freq_factor = 4.0};
   const auto scaled = rotary_frequencies(rope, 8).inverse;
   REQUIRE(scaled[0] == 1.0f);
   REQUIRE(scaled[1] == 0.1f);

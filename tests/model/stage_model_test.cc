@@ -85,10 +85,10 @@ constexpr StageLimits kLimits{.max_batch_tokens = 8, .max_logit_rows = 4};
 /// Copies a layer of pages when the forward pass asks for it, and no sooner.
 class LazyGate final : public tensor::LayerGate {
  public:
-  LazyGate(tensor::KvCache& cache, std::vector<tensor::PagePlace> pages) : cache_(cache), pages_(std::move(pages)) {}
+  LazyGate(tensor::KvCache& cache, std::vector<tensor::PageTransfer> pages) : cache_(cache), pages_(std::move(pages)) {}
   void open(int32_t) override {}
   void fail() override {}
-  void pass(int32_t layer) override {
+  void wait_for(int32_t layer) override {
     passed.push_back(layer);
     cache_.write_layer(layer, pages_);
   }
@@ -96,7 +96,7 @@ class LazyGate final : public tensor::LayerGate {
 
  private:
   tensor::KvCache& cache_;
-  const std::vector<tensor::PagePlace> pages_;
+  const std::vector<tensor::PageTransfer> pages_;
 };
 
 }  // namespace
@@ -128,8 +128,8 @@ TEST_CASE("a layer's attention comes after the copies of that layer and needs no
   const std::vector<TokenId> next{5, 6};
   (void)forward({PageId(0), PageId(1)}, 0, {tokens, none, {}});
   std::vector<std::byte> stored(2 * model->cache().page_bytes());
-  const std::vector<tensor::PagePlace> places{{PageId(0), stored.data()},
-                                              {PageId(1), stored.data() + model->cache().page_bytes()}};
+  const std::vector<tensor::PageTransfer> places{{PageId(0), stored.data()},
+                                                 {PageId(1), stored.data() + model->cache().page_bytes()}};
   model->cache().read_pages(places);
   const auto wanted = forward({PageId(0), PageId(1), PageId(2)}, 8, {next, none, {}});
 
@@ -191,11 +191,21 @@ TEST_CASE("the rows that go on are the same bits, whether or not the last layer 
 TEST_CASE("logits are those of the block's definition, with every switch") {
   ModelConfig config = small_config();
   SECTION("plain") {}
-  SECTION("tied") { config.tied_embeddings = true; }
-  SECTION("biases of q, k, v") { config.qkv_bias = true; }
-  SECTION("biases of q, k, v and o") { config.qkv_bias = config.output_bias = true; }
-  SECTION("norms of q and k") { config.qk_norm = true; }
-  SECTION("sliding windows on some layers") { config.sliding_windows = {0, 4, 1, 0, 33}; }
+  SECTION("tied") {
+    config.tied_embeddings = true;
+  }
+  SECTION("biases of q, k, v") {
+    config.qkv_bias = true;
+  }
+  SECTION("biases of q, k, v and o") {
+    config.qkv_bias = config.output_bias = true;
+  }
+  SECTION("norms of q and k") {
+    config.qk_norm = true;
+  }
+  SECTION("sliding windows on some layers") {
+    config.sliding_windows = {0, 4, 1, 0, 33};
+  }
   SECTION("one key per query head, heads wider than hidden") {
     config.kv_head_count = 6;
     config.head_dim = 10;
@@ -211,10 +221,10 @@ TEST_CASE("logits are those of the block's definition, with every switch") {
   SECTION("experts on some layers") {
     config = sparse_config();
   }
-  SECTION("experts whose weights are renormalised, by other names, on every layer") {
+  SECTION("experts whose weights are renormalize, by other names, on every layer") {
     config = sparse_config();
-    config.moe.renormalised = true;
-    config.moe.names = ExpertNames::kBlockSparseMoe;
+    config.moe.renormalize = true;
+    config.moe.names = ExpertNaming::kBlockSparseMoe;
     config.sparse_layers.assign(5, true);
   }
   SECTION("one expert") {
@@ -225,7 +235,9 @@ TEST_CASE("logits are those of the block's definition, with every switch") {
     config = sparse_config();
     config.moe.experts_per_token = 7;
   }
-  SECTION("linear") { config.rope = {.kind = RopeKind::kLinear, .theta = 10000.0, .factor = 4.0}; }
+  SECTION("linear") {
+    config.rope = {.kind = RopeKind::kLinear, .theta = 10000.0, .factor = 4.0};
+  }
   const test::RandomModel random(config, 11);
   const test::TemporaryFolder folder;
   folder.write("model.safetensors", test::safetensors_text(random.tensors()));
@@ -281,14 +293,15 @@ TEST_CASE("a stage needs the shards of its own layers only") {
   REQUIRE(steps.back().bytes_total == (*stage)->checkpoint_bytes());
   REQUIRE((*stage)->fingerprint().has_value());
 
-  const auto wider = StageModel::load(*checkpoint, config, {.layers = {2, 5}, .first = false, .last = false}, *backend,
-                                      kLimits);
+  const auto wider =
+      StageModel::load(*checkpoint, config, {.layers = {2, 5}, .first = false, .last = false}, *backend, kLimits);
   REQUIRE(wider.error().code == ErrorCode::kData);
   const std::string path = folder.path().string();
   REQUIRE(wider.error().message ==
-          path + "/model.safetensors.index.json: puts tensor 'model.layers.4.input_layernorm.weight' into "
-                 "shard-5.safetensors, but " + path +
-              "/shard-5.safetensors: cannot be opened: No such file or directory");
+          path +
+              "/model.safetensors.index.json: puts tensor 'model.layers.4.input_layernorm.weight' into "
+              "shard-5.safetensors, but " +
+              path + "/shard-5.safetensors: cannot be opened: No such file or directory");
 }
 
 TEST_CASE("a checkpoint that contradicts its config is refused before anything is packed") {
@@ -308,8 +321,9 @@ TEST_CASE("a checkpoint that contradicts its config is refused before anything i
   };
   ModelConfig wider = config;
   wider.intermediate_size = 48;
-  REQUIRE(message(wider) == path + ": tensor 'model.layers.0.mlp.gate_proj.weight' has shape [40, 24], config.json "
-                                   "wants [48, 24]");
+  REQUIRE(message(wider) == path +
+                                ": tensor 'model.layers.0.mlp.gate_proj.weight' has shape [40, 24], config.json "
+                                "wants [48, 24]");
   ModelConfig biased = config;
   biased.qkv_bias = true;
   REQUIRE(message(biased) == path + "/model.safetensors: has no tensor 'model.layers.0.self_attn.q_proj.bias'");
@@ -336,10 +350,10 @@ TEST_CASE("a head counts that differs from the embedding to which config.json ti
     const auto checkpoint = Checkpoint::open(folder.path()).value();
     ModelConfig config = tied;
     const test::CapturedLog log;
-    REQUIRE(untie_other_head(*checkpoint, config).has_value());
+    REQUIRE(untie_separate_head(*checkpoint, config).has_value());
     REQUIRE(log.count("lm_head.weight differs from model.embed_tokens.weight") == (config == tied ? 0 : 1));
     ModelConfig same = untied;
-    REQUIRE(untie_other_head(*checkpoint, same).has_value());
+    REQUIRE(untie_separate_head(*checkpoint, same).has_value());
     REQUIRE(same == untied);
     return config;
   };

@@ -78,7 +78,7 @@ void TestPipeline::run(const std::vector<Piece>& pieces, const LogitsFn& block) 
       stage.forward({.tokens = s == 0 ? std::span(batch.tokens) : std::span<const TokenId>(),
                      .batch = layout,
                      .hidden = hidden,
-                     .arrived = wire});
+                     .received = wire});
       if (stage.span().last) {
         stage.logits(hidden, rows, block);
       } else {

@@ -15,7 +15,7 @@ namespace millrace::test {
 /// Some tokens of one sequence in a micro-batch.
 struct Piece {
   std::vector<TokenId> tokens;
-  int32_t prefix = 0;          ///< tokens of the sequence computed before
+  int32_t prefix = 0;  ///< tokens of the sequence computed before
   size_t sequence = 0;
 };
 
@@ -50,8 +50,8 @@ class TestPipeline {
   tensor::Backend& backend_;
   Options options_;
   std::vector<std::unique_ptr<model::StageModel>> stages_;
-  std::vector<tensor::Buffer> hidden_;                 // per stage
-  std::vector<std::vector<PageId>> pages_;             // per sequence
+  std::vector<tensor::Buffer> hidden_;      // per stage
+  std::vector<std::vector<PageId>> pages_;  // per sequence
 };
 
 }  // namespace millrace::test

@@ -122,7 +122,7 @@ TEST_CASE("Routes, methods, media types and models that do not exist") {
 
 TEST_CASE("Metrics count requests and tokens under both names") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.cached_tokens = 1}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.cached_tokens = 1}; };
   REQUIRE(server.complete(R"({"prompt":"abc"})").status == 200);
   REQUIRE(server.complete(R"({"prompt":5})").status == 400);
   const HttpReply reply = server.get("/metrics");
@@ -172,7 +172,7 @@ TEST_CASE("Metrics tell of the process") {
 TEST_CASE("A prompt counts from its first answer on, however the request ends") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) {
-    return Reply{.text = "ab", .hangs = true, .cached_tokens = 2};
+    return ScriptedReply{.text = "ab", .hangs = true, .cached_tokens = 2};
   };
   const auto counted = [&server] {
     const std::string metrics = server.get("/metrics").body;
@@ -191,7 +191,9 @@ TEST_CASE("A prompt counts from its first answer on, however the request ends") 
 
 TEST_CASE("A request that is aborted before its first token has no time to it") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "", .delay = 1h, .hangs = true}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) {
+    return ScriptedReply{.text = "", .delay = 1h, .hangs = true};
+  };
   Client client(server.port);
   client.send(post_bytes("/v1/completions", R"({"prompt":"p","request_id":"mine"})"));
   REQUIRE(server.engine.wait_until_live(1));
@@ -207,14 +209,14 @@ TEST_CASE("A request that is aborted before its first token has no time to it") 
 
 TEST_CASE("The engine's refusals keep their meaning") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) -> Result<Reply> {
+  server.engine.on_submit = [](const sched::GenerateRequest&) -> Result<ScriptedReply> {
     return make_error(ErrorCode::kExhausted, "the queue is full (8 requests)");
   };
   const HttpReply full = server.complete(R"({"prompt":"p","stream":true})");
   CHECK(full.status == 429);
   CHECK(full.header("Retry-After") == "1");
   CHECK(ParsedJson(full.body).string("/error/message") == "the queue is full (8 requests)");
-  server.engine.on_submit = [](const sched::GenerateRequest&) -> Result<Reply> {
+  server.engine.on_submit = [](const sched::GenerateRequest&) -> Result<ScriptedReply> {
     return make_error(ErrorCode::kInvalidArgument, "too long");
   };
   CHECK(server.complete(R"({"prompt":"p"})").status == 400);
@@ -222,7 +224,9 @@ TEST_CASE("The engine's refusals keep their meaning") {
 
 TEST_CASE("An engine that throws gives a 500") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) -> Result<Reply> { throw std::runtime_error("odd"); };
+  server.engine.on_submit = [](const sched::GenerateRequest&) -> Result<ScriptedReply> {
+    throw std::runtime_error("odd");
+  };
   const HttpReply reply = server.complete(R"({"prompt":"p"})");
   CHECK(reply.status == 500);
   CHECK(ParsedJson(reply.body).string("/error/type") == "server_error");
@@ -231,13 +235,15 @@ TEST_CASE("An engine that throws gives a 500") {
 TEST_CASE("A failure is a status before the first token and an event after it") {
   TestServer server;
   const Error failure = make_error(ErrorCode::kUnavailable, "stage 1 died");
-  server.engine.on_submit = [&](const sched::GenerateRequest&) { return Reply{.text = "", .error = failure}; };
+  server.engine.on_submit = [&](const sched::GenerateRequest&) { return ScriptedReply{.text = "", .error = failure}; };
   for (const char* stream : {"true", "false"}) {
     const HttpReply early = server.complete(fmt::format(R"({{"prompt":"p","stream":{}}})", stream));
     CHECK(early.status == 503);
     CHECK(ParsedJson(early.body).string("/error/message") == "stage 1 died");
   }
-  server.engine.on_submit = [&](const sched::GenerateRequest&) { return Reply{.text = "ab", .error = failure}; };
+  server.engine.on_submit = [&](const sched::GenerateRequest&) {
+    return ScriptedReply{.text = "ab", .error = failure};
+  };
   CHECK(server.complete(R"({"prompt":"p"})").status == 503);
   const HttpReply late = server.complete(R"({"prompt":"p","stream":true})");
   CHECK(late.status == 200);
@@ -251,7 +257,7 @@ TEST_CASE("Tokens that come with the failure reach a stream before it") {
   const Error failure = make_error(ErrorCode::kUnavailable, "stage 1 died");
   for (const size_t per_event : {1u, 2u, 3u, 100u}) {
     server.engine.on_submit = [&](const sched::GenerateRequest&) {
-      return Reply{.text = "abc", .tokens_per_event = per_event, .error = failure, .error_is_merged = true};
+      return ScriptedReply{.text = "abc", .tokens_per_event = per_event, .error = failure, .error_is_merged = true};
     };
     const HttpReply completion = server.complete(R"({"prompt":"p","stream":true})");
     CHECK(completion.status == 200);
@@ -309,7 +315,7 @@ TEST_CASE("A flush that waits ends with its client, and with the server") {
 
 TEST_CASE("A request can be aborted by its id") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab", .hangs = true}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "ab", .hangs = true}; };
   Client client(server.port);
   client.send(post_bytes("/v1/completions", R"({"prompt":"p","stream":true,"request_id":"mine","n":2})"));
   REQUIRE(client.read_until("\"text\":\"b\""));
@@ -326,7 +332,7 @@ TEST_CASE("A request can be aborted by its id") {
 
 TEST_CASE("A request can be aborted by the rid that it gave") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab", .hangs = true}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "ab", .hangs = true}; };
   Client client(server.port);
   client.send(post_bytes("/v1/completions", R"({"prompt":"p","stream":true,"rid":"mine"})"));
   REQUIRE(client.read_until("\"text\":\"b\""));
@@ -336,11 +342,11 @@ TEST_CASE("A request can be aborted by the rid that it gave") {
 
 TEST_CASE("A header's id may come several times at once") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab", .hangs = true}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "ab", .hangs = true}; };
   Client client(server.port);
   client.send(post_bytes("/v1/completions", R"({"prompt":"p","stream":true})", "X-Request-Id: trace\r\n"));
   REQUIRE(client.read_until("\"text\":\"b\""));
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab"}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "ab"}; };
   const HttpReply second = server.post("/v1/completions", R"({"prompt":"p","n":2})", "X-Request-Id: trace\r\n");
   CHECK(second.status == 200);
   CHECK(second.header("X-Request-Id") == "trace");
@@ -359,7 +365,7 @@ TEST_CASE("More requests than allowed at once are refused") {
   server::ServerOptions options;
   options.max_requests_in_flight = 1;
   TestServer server(options);
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab", .hangs = true}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "ab", .hangs = true}; };
   Client client(server.port);
   client.send(post_bytes("/v1/completions", R"({"prompt":"p","stream":true})"));
   REQUIRE(client.read_until("\"text\":\"b\""));
@@ -387,7 +393,7 @@ TEST_CASE("Requests that are prepared elsewhere keep to the same limit") {
   server::ServerOptions options;
   options.max_requests_in_flight = 1;
   TestServer server(options);
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab", .hangs = true}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "ab", .hangs = true}; };
   const std::string json = fmt::format(R"({{"prompt":"{}","truncate_prompt_tokens":7}})", std::string(1'000'000, 'x'));
   Client first(server.port);
   Client second(server.port);

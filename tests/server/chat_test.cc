@@ -11,13 +11,15 @@ namespace {
 
 constexpr const char* kMessages = R"("messages":[{"role":"user","content":"hi"}])";
 
-std::string body(std::string_view more) { return fmt::format("{{{}{}{}}}", kMessages, more.empty() ? "" : ",", more); }
+std::string body(std::string_view more) {
+  return fmt::format("{{{}{}{}}}", kMessages, more.empty() ? "" : ",", more);
+}
 
 }  // namespace
 
 TEST_CASE("A chat completion has OpenAI's shape") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.cached_tokens = 4}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.cached_tokens = 4}; };
   const HttpReply reply = server.chat(body(""));
   REQUIRE(reply.status == 200);
   const ParsedJson json(reply.body);
@@ -72,7 +74,7 @@ TEST_CASE("Usage comes in every chunk when asked for") {
 
 TEST_CASE("Chat logprobs, streamed and whole, say the same") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "a\xE2\x82\xAC"}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "a\xE2\x82\xAC"}; };
   const ParsedJson whole(server.chat(body(R"("logprobs":true,"top_logprobs":2)")).body);
   REQUIRE(whole.size("/choices/0/logprobs/content") == 5);
   CHECK(whole.string("/choices/0/logprobs/content/0/token") == "a");
@@ -113,9 +115,10 @@ TEST_CASE("The template gets its variables, and its refusal is a 400") {
   const ParsedJson rendered(server.post("/apply-template", body(R"("chat_template_kwargs":{"extra":"!"})")).body);
   CHECK(rendered.string("/prompt") == "[user]hi[assistant]!");
   const ParsedJson open(
-      server.post("/apply-template",
-                  R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"Sure"}],)"
-                  R"("add_generation_prompt":false,"continue_final_message":true})")
+      server
+          .post("/apply-template",
+                R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"Sure"}],)"
+                R"("add_generation_prompt":false,"continue_final_message":true})")
           .body);
   CHECK(open.string("/prompt") == "[user]a[assistant]Sure");
   const HttpReply refused = server.chat(R"({"messages":[{"role":"user","content":"raise"}]})");

@@ -57,7 +57,9 @@ Client::Client(uint16_t port, int receive_buffer_bytes) : fd_(socket(AF_INET, SO
   }
 }
 
-Client::~Client() { close(); }
+Client::~Client() {
+  close();
+}
 
 void Client::close() {
   if (fd_ >= 0) ::close(fd_);
@@ -70,7 +72,9 @@ void Client::reset() {
   close();
 }
 
-void Client::close_sending() { shutdown(fd_, SHUT_WR); }
+void Client::close_sending() {
+  shutdown(fd_, SHUT_WR);
+}
 
 bool Client::send(std::string_view bytes) {
   while (!bytes.empty()) {
@@ -177,7 +181,9 @@ simdjson::dom::element ParsedJson::at(std::string_view pointer) const {
   return element;
 }
 
-bool ParsedJson::has(std::string_view pointer) const { return root_.at_pointer(pointer).error() == simdjson::SUCCESS; }
+bool ParsedJson::has(std::string_view pointer) const {
+  return root_.at_pointer(pointer).error() == simdjson::SUCCESS;
+}
 
 std::string ParsedJson::string(std::string_view pointer) const {
   std::string_view text;

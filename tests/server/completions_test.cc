@@ -53,10 +53,12 @@ TEST_CASE("max_tokens ends a completion by length") {
 
 TEST_CASE("A streamed completion equals the whole one, for every form of merging") {
   TestServer server;
-  const std::string text = "Gr\xC3\xBC\xC3\x9F""e \xE2\x82\xAC \xF0\x9F\x98\x80 STOP end";
+  const std::string text =
+      "Gr\xC3\xBC\xC3\x9F"
+      "e \xE2\x82\xAC \xF0\x9F\x98\x80 STOP end";
   for (const size_t per_event : {1u, 2u, 5u, 100u}) {
     server.engine.on_submit = [&](const sched::GenerateRequest&) {
-      return Reply{.text = text, .tokens_per_event = per_event};
+      return ScriptedReply{.text = text, .tokens_per_event = per_event};
     };
     for (const char* stop : {"null", R"(["ST","xyz"])", R"("zzz")", R"(["\u20ac"])"}) {
       const std::string fields = fmt::format(R"("prompt":"p","max_tokens":100,"stop":{})", stop);
@@ -75,7 +77,9 @@ TEST_CASE("A streamed completion equals the whole one, for every form of merging
 
 TEST_CASE("Stop strings cut the text across tokens and end the engine's request") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "one two three", .hangs = true}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) {
+    return ScriptedReply{.text = "one two three", .hangs = true};
+  };
   const ParsedJson json(server.complete(R"({"prompt":"p","max_tokens":50,"stop":["two","zz"]})").body);
   CHECK(json.string("/choices/0/text") == "one ");
   CHECK(json.string("/choices/0/finish_reason") == "stop");
@@ -90,7 +94,7 @@ TEST_CASE("Stop strings cut the text across tokens and end the engine's request"
 
 TEST_CASE("A stop string counts behind min_tokens only") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "abcabcabc"}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "abcabcabc"}; };
   const auto text_with = [&server](int min_tokens) {
     const std::string fields = fmt::format(R"("prompt":"p","max_tokens":20,"stop":["bc"],"min_tokens":{})", min_tokens);
     const ParsedJson whole(server.complete("{" + fields + "}").body);
@@ -107,7 +111,7 @@ TEST_CASE("A stop string counts behind min_tokens only") {
 
 TEST_CASE("A stop token's text is not shown") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab"}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "ab"}; };
   const ParsedJson json(server.complete(R"({"prompt":"p","skip_special_tokens":false})").body);
   CHECK(json.string("/choices/0/text") == "ab");
   const ParsedJson ignored(
@@ -137,12 +141,12 @@ TEST_CASE("Only what the request asked to stop at is the reason of a stop") {
 TEST_CASE("Several prompts and n give indexed choices with seeds of their own") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest& request) {
-    return Reply{.text = fmt::format("{}{}", static_cast<char>(request.prompt[0]), request.sampling.seed)};
+    return ScriptedReply{.text = fmt::format("{}{}", static_cast<char>(request.prompt[0]), request.sampling.seed)};
   };
   for (const char* stream : {"false", "true"}) {
-    const HttpReply reply = server.complete(
-        fmt::format(R"({{"prompt":["a","bb"],"n":2,"seed":40,"stream":{},"stream_options":{}}})", stream,
-                    std::string_view(stream) == "true" ? R"({"include_usage":true})" : "null"));
+    const HttpReply reply =
+        server.complete(fmt::format(R"({{"prompt":["a","bb"],"n":2,"seed":40,"stream":{},"stream_options":{}}})",
+                                    stream, std::string_view(stream) == "true" ? R"({"include_usage":true})" : "null"));
     REQUIRE(reply.status == 200);
     const std::vector<std::string> wanted = {"a40", "a41", "b40", "b41"};
     if (std::string_view(stream) == "false") {
@@ -202,7 +206,7 @@ TEST_CASE("Prompts may be token ids") {
 
 TEST_CASE("Logprobs have tokens, alternatives and offsets") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "a\xC3\xA9z"}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "a\xC3\xA9z"}; };
   const ParsedJson json(server.complete(R"({"prompt":"p","logprobs":2,"max_tokens":4})").body);
   CHECK(json.string("/choices/0/logprobs/tokens/0") == "a");
   CHECK(json.string("/choices/0/logprobs/tokens/1") == "bytes:\\xc3");
@@ -213,7 +217,7 @@ TEST_CASE("Logprobs have tokens, alternatives and offsets") {
 
 TEST_CASE("Logprobs name tokens by their ids when asked for") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "a"}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "a"}; };
   const std::string ids = R"("max_tokens":1,"return_tokens_as_token_ids":true)";
   const ParsedJson json(server.complete(fmt::format(R"({{"prompt":"p","logprobs":2,{}}})", ids)).body);
   CHECK(json.string("/choices/0/logprobs/tokens/0") == "token_id:97");
@@ -282,7 +286,7 @@ TEST_CASE("Echoed logprobs and those of the prompt have as many alternatives as 
 TEST_CASE("A character that the prompt begins is no part of the answer unless it is completed") {
   TestServer server;
   std::string text;
-  server.engine.on_submit = [&](const sched::GenerateRequest&) { return Reply{.text = text}; };
+  server.engine.on_submit = [&](const sched::GenerateRequest&) { return ScriptedReply{.text = text}; };
   const auto answer = [&](std::string_view members) {
     return ParsedJson(server.complete(fmt::format(R"({{"prompt":[97,226,130]{}}})", members)).body)
         .string("/choices/0/text");
@@ -316,7 +320,7 @@ TEST_CASE("An answer holds so many logprobs of prompts at most") {
 
 TEST_CASE("An answer of many logprobs is written elsewhere, and is the same") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.ends_with_eos = false}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.ends_with_eos = false}; };
   const std::string fields = R"("prompt":"abc","max_tokens":400,"logprobs":3,"n":2)";
   const ParsedJson whole(server.complete("{" + fields + "}").body);
   for (const int64_t index : {0, 1}) {

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 
 class FakeEngine::Stream final : public sched::TokenStream {
  public:
-  Stream(FakeEngine& engine, sched::GenerateRequest request, Reply reply, asio::any_io_executor executor)
+  Stream(FakeEngine& engine, sched::GenerateRequest request, ScriptedReply reply, asio::any_io_executor executor)
       : engine_(engine), request_(std::move(request)), reply_(std::move(reply)), timer_(executor) {
     ++engine_.live;
     plan();
@@ -111,7 +111,7 @@ class FakeEngine::Stream final : public sched::TokenStream {
 
   FakeEngine& engine_;
   const sched::GenerateRequest request_;
-  const Reply reply_;
+  const ScriptedReply reply_;
   asio::steady_timer timer_;
   std::vector<TokenId> tokens_;
   sched::FinishReason finish_ = sched::FinishReason::kLength;
@@ -128,7 +128,7 @@ FakeEngine::FakeEngine() {
   info.parameter_count = 1;
   info.stage_count = 1;
   info.kv_token_capacity = 4096;
-  on_submit = [](const sched::GenerateRequest&) { return Reply{}; };
+  on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{}; };
 }
 
 sched::EngineStatus FakeEngine::status() const {
@@ -170,15 +170,17 @@ bool FakeEngine::wait_until_live(int count) const {
   return eventually([&] { return live == count; });
 }
 
-bool FakeEngine::wait_until_idle() const { return wait_until_live(0); }
+bool FakeEngine::wait_until_idle() const {
+  return wait_until_live(0);
+}
 
 std::vector<sched::GenerateRequest> FakeEngine::seen() const {
   const std::lock_guard lock(mutex_);
   return seen_;
 }
 
-asio::awaitable<Result<void>> FakeEngine::flush_cache(async::Runtime& runtime, async::Duration patience) {
-  last_patience = patience;
+asio::awaitable<Result<void>> FakeEngine::flush_cache(async::Runtime& runtime, async::Duration timeout) {
+  last_patience = timeout;
   Result<void> result;
   if (flush_hangs) {
     ++hanging_flushes;

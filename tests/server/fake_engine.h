@@ -11,21 +11,21 @@
 #include <vector>
 
 #include "async/runtime.h"
-#include "sched/engine.h"
+#include "sched/head/engine.h"
 
 namespace millrace::test {
 
 namespace asio = boost::asio;
 
 /// How the fake engine answers one request: one token per byte of `text` (the test tokenizer's ids are bytes).
-struct Reply {
+struct ScriptedReply {
   std::string text = "Hello, world!";
   size_t tokens_per_event = 1;
-  std::chrono::milliseconds delay{0};   ///< before each event
-  bool hangs = false;                   ///< after the text: no further event, ever
-  std::optional<Error> error;           ///< after the text, instead of a finish
-  bool error_is_merged = false;         ///< it comes in one event with the last tokens
-  bool ends_with_eos = true;            ///< else it goes on to max_tokens, repeating the text
+  std::chrono::milliseconds delay{0};  ///< before each event
+  bool hangs = false;                  ///< after the text: no further event, ever
+  std::optional<Error> error;          ///< after the text, instead of a finish
+  bool error_is_merged = false;        ///< it comes in one event with the last tokens
+  bool ends_with_eos = true;           ///< else it goes on to max_tokens, repeating the text
   uint32_t cached_tokens = 0;
 };
 
@@ -41,8 +41,8 @@ class FakeEngine final : public sched::Engine {
   [[nodiscard]] Result<std::unique_ptr<sched::TokenStream>> submit(sched::GenerateRequest request,
                                                                    async::Runtime& runtime) override;
   bool abort(const std::string& request_id) override;
-  /// Refused with kConflict while streams live; `patience` is only noted.
-  [[nodiscard]] asio::awaitable<Result<void>> flush_cache(async::Runtime& runtime, async::Duration patience) override;
+  /// Refused with kConflict while streams live; `timeout` is only noted.
+  [[nodiscard]] asio::awaitable<Result<void>> flush_cache(async::Runtime& runtime, async::Duration timeout) override;
   bool pause(sched::PauseMode mode) override {
     paused = mode;
     return true;
@@ -58,7 +58,7 @@ class FakeEngine final : public sched::Engine {
   [[nodiscard]] std::vector<sched::GenerateRequest> seen() const;
 
   sched::ModelInfo info;
-  std::function<Result<Reply>(const sched::GenerateRequest&)> on_submit;
+  std::function<Result<ScriptedReply>(const sched::GenerateRequest&)> on_submit;
   std::atomic<bool> ready{true};
   std::atomic<int> live{0};             ///< streams that exist
   std::atomic<int> destroyed_early{0};  ///< streams destroyed before their last event
@@ -66,7 +66,7 @@ class FakeEngine final : public sched::Engine {
   std::atomic<int> flushes{0};          ///< that succeeded
   std::atomic<bool> flush_hangs{false};
   std::atomic<int> hanging_flushes{0};
-  async::Duration last_patience{};      ///< of the flush asked for last
+  async::Duration last_patience{};  ///< of the flush asked for last
   std::optional<sched::PauseMode> paused;
 
  private:

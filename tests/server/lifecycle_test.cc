@@ -62,7 +62,7 @@ TEST_CASE("A host whose lookup takes long is waited for, named in the log, and k
     std::this_thread::sleep_for(1ms);
   stop.request_stop();
   CHECK(stopping.get().error().code == ErrorCode::kAborted);
-  resolver.answer_as("127.0.0.1");
+  resolver.resolve_to("127.0.0.1");
   const auto port = starting.get();
   REQUIRE(port.has_value());
   CHECK(Client(*port).get("/version").status == 200);
@@ -70,7 +70,7 @@ TEST_CASE("A host whose lookup takes long is waited for, named in the log, and k
 
 TEST_CASE("Stopping lets a running stream end and closes idle connections") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.delay = 20ms}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.delay = 20ms}; };
   Client idle(server.port);
   CHECK(idle.get("/version").status == 200);
   Client client(server.port);
@@ -87,7 +87,7 @@ TEST_CASE("Stopping lets a running stream end and closes idle connections") {
 
 TEST_CASE("What is answered while the server stops says that the connection ends") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.delay = 20ms}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.delay = 20ms}; };
   Client idle(server.port);
   CHECK(idle.get("/version").header("Connection").empty());
   Client client(server.port);
@@ -124,7 +124,7 @@ TEST_CASE("A request whose body is under way is told that the server stops") {
 
 TEST_CASE("What does not end in time gets an error and is aborted") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.text = "ab", .hangs = true}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "ab", .hangs = true}; };
   Client streaming(server.port);
   streaming.send(post_bytes("/v1/completions", R"({"prompt":"p","stream":true})"));
   REQUIRE(streaming.read_until("\"text\":\"b\""));
@@ -147,7 +147,7 @@ TEST_CASE("A client that takes nothing cannot hold up the stop") {
   TestServer server(options);
   server.engine.info.context_length = 1'000'000;
   server.engine.on_submit = [](const sched::GenerateRequest& request) {
-    return Reply{.text = std::string(request.max_tokens, 'x'), .ends_with_eos = false};
+    return ScriptedReply{.text = std::string(request.max_tokens, 'x'), .ends_with_eos = false};
   };
   Client stuck(server.port, 4096);
   stuck.send(post_bytes("/v1/completions", R"({"prompt":"p","max_tokens":100000,"stream":true})"));
@@ -161,7 +161,7 @@ TEST_CASE("A client that takes nothing cannot hold up the stop") {
 
 TEST_CASE("Many clients at once, some of which leave, all end") {
   TestServer server;
-  server.engine.on_submit = [](const sched::GenerateRequest&) { return Reply{.delay = 1ms}; };
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.delay = 1ms}; };
   std::vector<std::thread> threads;
   std::atomic<int> done{0};
   for (int thread = 0; thread < 4; ++thread) {

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "server/openapi.h"
-#include "server/router.h"
+#include "server/http/router.h"
 #include "server/schema_check.h"
 #include "server/test_server.h"
 
@@ -99,10 +99,40 @@ std::vector<std::string> values() {
                                 "[[[1]]]",
                                 "{\"continuous_usage_stats\":\"x\"}",
                             });
-  for (const char* number : {"-9223372036854775808", "-2147483649", "-2147483648", "-101", "-3", "-2.5", "-2", "-1",
-                             "-0.5", "0", "0.5", "1", "1.0", "1.5", "2", "2.5", "10", "10.5", "11", "20", "21", "999",
-                             "1000", "1024", "1025", "3600", "3600.5", "2147483647", "2147483648", "1e16",
-                             "9223372036854775807", "9223372036854775808", "18446744073709551615", "1e300"}) {
+  for (const char* number : {"-9223372036854775808",
+                             "-2147483649",
+                             "-2147483648",
+                             "-101",
+                             "-3",
+                             "-2.5",
+                             "-2",
+                             "-1",
+                             "-0.5",
+                             "0",
+                             "0.5",
+                             "1",
+                             "1.0",
+                             "1.5",
+                             "2",
+                             "2.5",
+                             "10",
+                             "10.5",
+                             "11",
+                             "20",
+                             "21",
+                             "999",
+                             "1000",
+                             "1024",
+                             "1025",
+                             "3600",
+                             "3600.5",
+                             "2147483647",
+                             "2147483648",
+                             "1e16",
+                             "9223372036854775807",
+                             "9223372036854775808",
+                             "18446744073709551615",
+                             "1e300"}) {
     texts.emplace_back(number);
   }
   texts.emplace_back(R"(["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"])");
@@ -131,17 +161,23 @@ std::vector<RequestKind> request_kinds() {
   const std::string messages = R"([{"role":"user","content":"c"}])";
   using namespace openai;
   return {
-      {"CompletionRequest", {{"prompt", "\"p\""}},
+      {"CompletionRequest",
+       {{"prompt", "\"p\""}},
        [](const std::string& body) { return parse_completion_request(body, kLimits).has_value(); }},
-      {"ChatCompletionRequest", {{"messages", messages}},
+      {"ChatCompletionRequest",
+       {{"messages", messages}},
        [](const std::string& body) { return parse_chat_request(body, kLimits).has_value(); }},
-      {"TokenizeRequest", {{"prompt", "\"p\""}},
+      {"TokenizeRequest",
+       {{"prompt", "\"p\""}},
        [](const std::string& body) { return parse_tokenize_request(body, kLimits).has_value(); }},
-      {"DetokenizeRequest", {{"tokens", "[1]"}},
+      {"DetokenizeRequest",
+       {{"tokens", "[1]"}},
        [](const std::string& body) { return parse_detokenize_request(body, kLimits).has_value(); }},
-      {"TemplateRequest", {{"messages", messages}},
+      {"TemplateRequest",
+       {{"messages", messages}},
        [](const std::string& body) { return parse_template_request(body, kLimits).has_value(); }},
-      {"AbortRequest", {{"abort_all", "true"}},
+      {"AbortRequest",
+       {{"abort_all", "true"}},
        [](const std::string& body) { return parse_abort_request(body).has_value(); }},
       {"FlushRequest", {}, [](const std::string& body) { return parse_flush_request(body).has_value(); }},
       {"PauseRequest", {}, [](const std::string& body) { return parse_pause_request(body).has_value(); }},

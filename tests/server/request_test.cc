@@ -279,8 +279,8 @@ TEST_CASE("Messages are text, and anything else is named") {
   CHECK(messages_outcome(R"([5])") == "messages[0]");
   CHECK(messages_outcome("[]") == "messages");
   CHECK(messages_outcome("{}") == "messages");
-  const auto parsed = parse_chat_request(
-      fmt::format(R"({{"messages":[{{"role":"developer","content":{}}}]}})", parts), kLimits);
+  const auto parsed =
+      parse_chat_request(fmt::format(R"({{"messages":[{{"role":"developer","content":{}}}]}})", parts), kLimits);
   CHECK(parsed->conversation.messages[0].content == "a\nb");
   CHECK(parsed->conversation.messages[0].role == "system");
 }

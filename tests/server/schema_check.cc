@@ -40,7 +40,9 @@ bool any_type(Json value, Json wanted) {
   return false;
 }
 
-bool is_number(Json value) { return has_type(value, "number"); }
+bool is_number(Json value) {
+  return has_type(value, "number");
+}
 
 bool equal(Json a, Json b) {
   if (is_number(a) && is_number(b)) return number_of(a) == number_of(b);

@@ -6,7 +6,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "text/byte_level.h"
+#include "text/tokenizer/byte_level.h"
 
 namespace millrace::test {
 

@@ -35,7 +35,7 @@ std::string escaped(std::string_view text) {
 /// A server whose model answers `text`.
 struct ToolServer : TestServer {
   explicit ToolServer(std::string text, server::ServerOptions options = allowing()) : TestServer(std::move(options)) {
-    engine.on_submit = [text](const sched::GenerateRequest&) { return Reply{.text = text}; };
+    engine.on_submit = [text](const sched::GenerateRequest&) { return ScriptedReply{.text = text}; };
   }
   [[nodiscard]] std::shared_ptr<const grammar::Grammar> grammar() const { return engine.seen().back().grammar; }
   static server::ServerOptions allowing() {

@@ -20,7 +20,7 @@ Cluster h20() {
   return *cluster;
 }
 
-double time_of(const Cluster& cluster, const Setting& setting, const WorkloadOptions& workload) {
+double time_of(const Cluster& cluster, const ExperimentConfig& setting, const WorkloadOptions& workload) {
   const auto result = run_experiment(cluster, setting, make_workload(workload), 1);
   REQUIRE(result.has_value());
   for (const RequestResult& request : result->requests) REQUIRE(request.ok);
@@ -81,7 +81,7 @@ TEST_CASE("stages that share processors are slowed down by each other only") {
   // Four prompts of a chunk each. The second stage takes 30 ms for each: with a processor of its own it ends at 10 + 4
   // x 30.
   const Workload four{{{0, 1000, 1}, {0, 1000, 1}, {0, 1000, 1}, {0, 1000, 1}}, 0, 0};
-  const Setting setting{2, 0, sched::Chunking::kFixed, 1000};
+  const ExperimentConfig setting{2, 0, sched::Chunking::kFixed, 1000};
   const auto time_with = [&](const std::string& more) {
     return run_experiment(measured(more), setting, four, 1)->makespan_s;
   };
@@ -93,7 +93,7 @@ TEST_CASE("stages that share processors are slowed down by each other only") {
 
 TEST_CASE("stages on one machine are slowed down by what the others do") {
   const Workload four{{{0, 1000, 1}, {0, 1000, 1}, {0, 1000, 1}, {0, 1000, 1}}, 0, 0};
-  const Setting setting{2, 0, sched::Chunking::kFixed, 1000};
+  const ExperimentConfig setting{2, 0, sched::Chunking::kFixed, 1000};
   const auto time_with = [&](const std::string& more) {
     return run_experiment(measured(more), setting, four, 1)->makespan_s;
   };
@@ -125,7 +125,7 @@ TEST_CASE("the way through the head takes its time, and so does a client's to it
   options.output_length = 1;
   options.max_concurrency = 1;
   Workload workload = make_workload(options);
-  const Setting setting{2, 0, sched::Chunking::kFixed, 1000};
+  const ExperimentConfig setting{2, 0, sched::Chunking::kFixed, 1000};
   const double prompt_by_prompt_s = run_experiment(measured(), setting, workload, 1)->makespan_s;
   workload.client_latency_s = 0.25;
   REQUIRE(run_experiment(measured(), setting, workload, 1)->makespan_s ==
@@ -182,7 +182,7 @@ TEST_CASE("a limit of concurrency holds requests back") {
   WorkloadOptions options;
   options.requests = 8;
   options.input_length = 1000;
-  const Setting setting{2, 0, sched::Chunking::kFixed, 1000};
+  const ExperimentConfig setting{2, 0, sched::Chunking::kFixed, 1000};
   const auto free = run_experiment(measured(), setting, make_workload(options), 1);
   options.max_concurrency = 1;
   const auto limited = run_experiment(measured(), setting, make_workload(options), 1);
@@ -203,7 +203,7 @@ TEST_CASE("requests with a common prefix compute it once, as far as the pages re
   options.prefix_length = 1600;
   options.prefix_count = 2;
   options.max_concurrency = 1;
-  const Setting setting{2, 0, sched::Chunking::kFixed, 1000};
+  const ExperimentConfig setting{2, 0, sched::Chunking::kFixed, 1000};
   const auto shared = run_experiment(measured(), setting, make_workload(options), 1);
   REQUIRE(shared->cached_share == Approx(18.0 * 1600 / (20 * 1760)));  // all but the first of each group
   // 1600 tokens fill the pool but for one request's own: the group that came last has its pages still, no other.
@@ -305,7 +305,7 @@ TEST_CASE("an experiment is a function of its seed") {
   workload.input_length = 1000;
   workload.output_length = 20;
   workload.spread = 0.5;
-  const Setting setting{4, 1, sched::Chunking::kBalanced, 4096};
+  const ExperimentConfig setting{4, 1, sched::Chunking::kBalanced, 4096};
   const double time_s = time_of(cluster, setting, workload);
   REQUIRE(time_of(cluster, setting, workload) == time_s);
   workload.seed = 1;

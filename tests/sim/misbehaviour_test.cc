@@ -38,7 +38,7 @@ class MisbehavingRunner final : public sched::StageRunner {
   static sched::StageBounds bounds(const sim::SimulatedRingOptions& ring) {
     const sched::SchedulerOptions& scheduler = ring.head.scheduler;
     return {scheduler.max_running, scheduler.page_size,
-            scheduler.page_count,  sched::most_plan_tokens(scheduler),
+            scheduler.page_count,  sched::max_plan_tokens(scheduler),
             ring.model.vocab_size, 0};
   }
   async::Runtime& runtime_;

@@ -9,12 +9,13 @@
 /// Random rings, and what is asked of them.
 namespace millrace::test {
 
-/// Puts a store behind the host tier: slow, failing on some stages, and outliving the ring's generations.
+/// Puts a store behind the host tier: slow, failing on some stages, and outliving the ring's epochs.
 inline void add_store(Dice& dice, sim::SimulatedRingOptions& ring, double failure_rate) {
   ring.head.scheduler.has_store = true;
   ring.head.scheduler.prefetch_policy = static_cast<sched::PrefetchPolicy>(dice.range(0, 2));
   if (ring.head.scheduler.prefetch_policy == sched::PrefetchPolicy::kTimeout) ring.head.prefetch_timeout = 300ms;
-  const auto shelf = std::make_shared<sim::StoreShelf>(failure_rate == 0 ? 1000 : dice.range(4, 400));
+  const auto store_backend =
+      std::make_shared<sim::SimulatedStoreBackend>(failure_rate == 0 ? 1000 : dice.range(4, 400));
   const uint64_t seed = dice.range(0, 1u << 30);
   const StageId failing(dice.range(0, ring.stage_count));  // one past the last: none
   const async::Duration slowest = std::chrono::microseconds(dice.range(0, 3000));
@@ -34,7 +35,7 @@ inline void add_store(Dice& dice, sim::SimulatedRingOptions& ring, double failur
       if (fails && own->chance(0.1)) throw std::bad_alloc();
       return fails;
     };
-    return sim::make_simulated_store(runtime, identity, shelf, options);
+    return sim::make_simulated_store(runtime, identity, store_backend, options);
   };
 }
 
@@ -75,7 +76,7 @@ inline sim::SimulatedRingOptions random_ring(Dice& dice) {
     ring.links.bytes_per_second = dice.range(1, 100) * 1e6;
     ring.links.latency = std::chrono::microseconds(dice.range(0, 300));
   }
-  scheduler.first_copy = (uint64_t{dice.range(0, 1u << 30)} << 32) + 1;
+  scheduler.first_copy_id = (uint64_t{dice.range(0, 1u << 30)} << 32) + 1;
   ring.head.audit = true;
   ring.head.max_queued = 64;
   ring.head.heartbeat = 1s;
@@ -98,7 +99,7 @@ inline sim::SimulatedRingOptions strange_ring(Dice& dice) {
     scheduler.stage_threads = dice.range(1, 4);
   }
   if (dice.chance(0.1)) ring.head.max_queued = dice.range(1, 4);
-  if (dice.chance(0.2)) ring.model.drawn_kinds = dice.range(1, 4);
+  if (dice.chance(0.2)) ring.model.distinct_tokens = dice.range(1, 4);
   if (dice.chance(0.1)) ring.model.faulty_one_in = dice.range(20, 200);
   return ring;
 }
@@ -129,13 +130,13 @@ inline sim::SimulatedRingOptions ring_with_slow_store(Dice& dice, sim::StoreCall
   options.head.scheduler.chunked_prefill_size = 64;
   options.head.scheduler.has_store = true;
   options.head.scheduler.prefetch_policy = sched::PrefetchPolicy::kBestEffort;
-  const auto shelf = std::make_shared<sim::StoreShelf>(1000);
+  const auto store_backend = std::make_shared<sim::SimulatedStoreBackend>(1000);
   options.make_store = [=, page_size = options.head.scheduler.page_size, model = options.model,
                         stages = options.stage_count](async::Runtime& runtime, StageId stage) {
     const auto layers = [&](uint32_t end) { return static_cast<size_t>(model.layer_count) * end / stages; };
     cache::StoreIdentity identity{"model", stage.value(), stage.value() + 1, "u64", page_size, 0};
     identity.page_bytes = (layers(stage.value() + 1) - layers(stage.value())) * page_size * sizeof(uint64_t);
-    return sim::make_simulated_store(runtime, identity, shelf, {.delay = [=](sim::StoreCall call, size_t) {
+    return sim::make_simulated_store(runtime, identity, store_backend, {.delay = [=](sim::StoreCall call, size_t) {
                                        return call == slow ? duration : async::Duration{};
                                      }});
   };
@@ -177,7 +178,7 @@ inline const std::vector<std::shared_ptr<const grammar::Grammar>>& some_grammars
          {"root ::= [a-d]{3,9}", "root ::= \"a\" root* \"b\"", "root ::= [^e]* \"e\"",
           "root ::= (\"ab\" | \"cd\")+ \"e\" root | \"b\"", "root ::= (\"abcde\" | \"bade\") [a-d] root? \"eacdc\""}) {
       grammar::Definition definition;
-      definition.root = grammar::read_ebnf(text, definition).value();
+      definition.root = grammar::parse_ebnf(text, definition).value();
       made.push_back(grammar::Grammar::compile(definition, vocabulary, {kGrammarEnd}).value());
     }
     return made;
@@ -218,7 +219,7 @@ inline Job random_job(Dice& dice, const std::vector<TokenId>& common, const std:
   if (dice.chance(0.3)) job.request.grammar = some_grammars()[dice.range(0, 4)];
   if (!others.empty() && dice.chance(0.25)) {
     go_on_from(dice, others[dice.range(0, static_cast<uint32_t>(others.size()) - 1)], job);
-  } else if (dice.chance(0.1)) {  // pages that are alike, one behind the other
+  } else if (dice.chance(0.1)) {                                    // pages that are alike, one behind the other
     const TokenId token = static_cast<TokenId>(dice.range(0, 49));  // the order of arguments is the compiler's
     job.request.prompt.assign(dice.range(0, 39), token);
   } else if (dice.chance(0.6)) {
@@ -270,9 +271,9 @@ inline std::vector<Job> asked_again(std::vector<Job> jobs, std::string_view at_a
   return jobs;
 }
 
-inline asio::awaitable<void> flush(async::Runtime& runtime, sched::Engine& engine, async::Duration patience,
+inline asio::awaitable<void> flush(async::Runtime& runtime, sched::Engine& engine, async::Duration timeout,
                                    std::optional<Result<void>>& answer) {
-  answer = co_await engine.flush_cache(runtime, patience);
+  answer = co_await engine.flush_cache(runtime, timeout);
 }
 
 /// Asks for flushes at any moment, willing to wait for some; how many were carried out.

@@ -1,4 +1,4 @@
-#include "sched/ring_stats.h"
+#include "sched/head/ring_stats.h"
 
 #include <catch2/catch.hpp>
 

@@ -83,7 +83,7 @@ sched::RingCosts learnt_costs(const TimedRing& timed, std::vector<Job> jobs) {
 
 void require_costs_of_stages_alone(const sched::RingCosts& costs) {
   REQUIRE(costs.stages.size() == kStages);
-  REQUIRE(costs.stand_ins.empty());
+  REQUIRE(costs.fallbacks.empty());
   for (uint32_t stage = 0; stage < kStages; ++stage) {
     INFO("stage " << stage << " of " << kStages);
     sched::BatchShape prompt;

@@ -49,10 +49,10 @@ inline std::vector<Job> greedy_jobs(Dice& dice) {
 
 /// Goes away without a word at any moment: while its request waits, between two chunks, while it is sent back.
 inline asio::awaitable<void> leave_early(async::Runtime& runtime, sched::Engine& engine, Job& job,
-                                         async::Duration patience) {
+                                         async::Duration timeout) {
   async::TaskGroup client(runtime);
   client.spawn("impatient client", act_as_client(runtime, engine, job));
-  co_await async::sleep_for(runtime, job.arrival + patience);
+  co_await async::sleep_for(runtime, job.arrival + timeout);
   client.cancel();
   co_await client.join();
   job.left = !job.refused && job.endings == 0;
@@ -114,8 +114,8 @@ inline void besiege(World& world, uint64_t seed, Dice& dice, const sim::Simulate
   for (size_t i = 0; i < leaving.size(); ++i) {
     leaving[i].request.id = "leaving " + std::to_string(i);
     leaving[i].arrival += pace * dice.range(0, 4);
-    const async::Duration patience = std::chrono::microseconds(dice.range(0, 20'000));
-    world.spawn(leave_early(world.client_thread(), world.head(), leaving[i], patience));
+    const async::Duration timeout = std::chrono::microseconds(dice.range(0, 20'000));
+    world.spawn(leave_early(world.client_thread(), world.head(), leaving[i], timeout));
   }
   world.spawn(interfere(world.client_thread(), world.head(), Dice(seed + 1'000'000), jobs.size(), pace));
   world.spawn(flush_now_and_then(world.client_thread(), world.head(), Dice(seed + 2'000'000), casualties.flushed));

@@ -46,12 +46,12 @@ struct StoreScript {
     REQUIRE(ended);
   }
   std::unique_ptr<PageStore> open(uint32_t first_layer, SimulatedStoreOptions options = {}) {
-    return make_simulated_store(runtime, identity_of(first_layer), shelf, std::move(options));
+    return make_simulated_store(runtime, identity_of(first_layer), store_backend, std::move(options));
   }
 
   async::VirtualWorld world;
   async::Runtime& runtime;
-  std::shared_ptr<StoreShelf> shelf = std::make_shared<StoreShelf>(10);
+  std::shared_ptr<SimulatedStoreBackend> store_backend = std::make_shared<SimulatedStoreBackend>(10);
 };
 
 asio::awaitable<void> put_some(PageStore& store, uint64_t first, uint64_t count, size_t& stored) {
@@ -73,7 +73,7 @@ asio::awaitable<void> get_some(PageStore& store, uint64_t first, uint64_t count,
 
 }  // namespace
 
-TEST_CASE("simulated stores share a shelf by identity, and it is bounded") {
+TEST_CASE("simulated stores share a backend by identity, and it is bounded") {
   StoreScript script(1);
   const auto a = script.open(0);
   const auto same = script.open(0);

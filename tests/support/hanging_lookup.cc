@@ -60,7 +60,7 @@ size_t HangingLookup::count() const {
   return state().count;
 }
 
-void HangingLookup::answer_as(const std::string& host) {
+void HangingLookup::resolve_to(const std::string& host) {
   const std::lock_guard lock(state().mutex);
   state().substitute = host;
   state().changed.notify_all();

@@ -17,7 +17,7 @@ class HangingLookup {
   /// How many have asked for the name.
   [[nodiscard]] size_t count() const;
   /// Whoever hangs, and whoever comes, finds what there is to find for `host`; empty: nothing.
-  void answer_as(const std::string& host);
+  void resolve_to(const std::string& host);
 };
 
 }  // namespace millrace::test

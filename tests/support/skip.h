@@ -4,10 +4,10 @@
 #include <cstdio>
 
 /// Ends the current test case as skipped; `./test` counts these lines and shows the reasons.
-#define SKIP_TEST(reason)                                                                                  \
-  do {                                                                                                     \
+#define SKIP_TEST(reason)                                                                                \
+  do {                                                                                                   \
     std::printf("[skipped] %s: %s\n", Catch::getResultCapture().getCurrentTestName().c_str(), (reason)); \
-    std::fflush(stdout);                                                                                   \
-    SUCCEED();                                                                                             \
-    return;                                                                                                \
+    std::fflush(stdout);                                                                                 \
+    SUCCEED();                                                                                           \
+    return;                                                                                              \
   } while (false)

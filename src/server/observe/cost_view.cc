@@ -23,10 +23,10 @@ std::string about(const sched::RingCosts& costs, uint64_t plans) {
   for (const double each : costs.relative_errors) error = std::max(error, each);
   std::string text =
       fmt::format("Measured after {} micro-batches; mean error of the predictions lately {:.1f} %", plans, 100 * error);
-  if (costs.stand_ins.empty()) return text;
+  if (costs.fallbacks.empty()) return text;
   text += "; of stage ";
-  for (const StageId stage : costs.stand_ins) {
-    text += fmt::format("{}{}", stage == costs.stand_ins.front() ? "" : ", ", stage.value());
+  for (const StageId stage : costs.fallbacks) {
+    text += fmt::format("{}{}", stage == costs.fallbacks.front() ? "" : ", ", stage.value());
   }
   return text + " what was known before, at the speed of the last timings, since no refit predicts them";
 }

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "sched/ring_stats.h"
+#include "sched/head/ring_stats.h"
 
 namespace millrace::server {
 

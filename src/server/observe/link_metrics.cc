@@ -5,10 +5,12 @@
 namespace millrace::server {
 namespace {
 
-std::string place(StageId stage) { return stage == comm::kHeadPlace ? "head" : std::to_string(stage.value()); }
+std::string stage_label(StageId stage) {
+  return stage == comm::kHeadId ? "head" : std::to_string(stage.value());
+}
 
 std::string label(const comm::LinkStats& link) {
-  return fmt::format("from=\"{}\",to=\"{}\",end=\"{}\"", place(link.from), place(link.to),
+  return fmt::format("from=\"{}\",to=\"{}\",end=\"{}\"", stage_label(link.from), stage_label(link.to),
                      link.sending ? "sender" : "receiver");
 }
 
@@ -29,7 +31,7 @@ void append_link_metrics(std::string& out, const std::vector<comm::LinkStats>& l
         [](Link link) { return link.bytes_received; });
   write("tcp_messages_total", "counter", "Plans, activations and outputs that an end of a link has sent or received.",
         [](Link link) { return link.sending ? link.messages_sent : link.messages_received; });
-  write("tcp_messages_dropped_total", "counter", "Messages of an older generation that an end of a link has dropped.",
+  write("tcp_messages_dropped_total", "counter", "Messages of an older epoch of the ring that a link end dropped.",
         [](Link link) { return link.messages_dropped; });
   write("tcp_send_queue_high_water", "gauge", "Messages of one kind that waited to be sent, at most.",
         [](Link link) { return link.send_queue_high_water; });

@@ -30,9 +30,13 @@ double per_second(uint64_t count, const RingSnapshot& ring) {
 }
 
 /// Rounded: the page needs no more, and the reply stays short.
-double rounded(double value) { return std::round(value * 1000) / 1000; }
+double rounded(double value) {
+  return std::round(value * 1000) / 1000;
+}
 
-double microseconds(int64_t ns) { return static_cast<double>(ns / 100) / 10; }
+double microseconds(int64_t ns) {
+  return static_cast<double>(ns / 100) / 10;
+}
 
 double mean_microseconds(int64_t ns, uint64_t count) {
   return count == 0 ? 0.0 : rounded(static_cast<double>(ns) / static_cast<double>(count) / 1000);
@@ -78,7 +82,7 @@ void write_recent(JsonWriter& json, const RingSnapshot& ring) {
 
 void write_plan(JsonWriter& json, const PlanRecord& record) {
   json.begin_object().member("number", record.number).member("plan", record.plan.value());
-  json.member("generation", record.generation.value()).member("prefill", record.prefill_rows);
+  json.member("generation", record.epoch.value()).member("prefill", record.prefill_rows);
   json.member("decode", record.decode_rows).member("sequences", record.sequences);
   json.member("in_flight", record.in_flight).member("scheduled", microseconds(record.schedule_ns));
   json.member("sent", microseconds(record.sent_ns)).member("output", microseconds(record.output_ns));
@@ -99,7 +103,7 @@ void append_live_view(std::string& out, const sched::RingStats& ring, const sche
   json.begin_object().member("model", model_name).member("now_us", microseconds(now_ns));
   json.member("started_us", microseconds(started_ns));
   json.member("stage_count", snapshot.stage_count).member("window", snapshot.window);
-  json.member("in_flight", snapshot.in_flight).member("generations", snapshot.generations);
+  json.member("in_flight", snapshot.in_flight).member("generations", snapshot.epochs);
   json.member("micro_batches", snapshot.since_start.plans);
   json.member("prefill_tokens", snapshot.since_start.prefill_tokens);
   json.member("decode_tokens", snapshot.since_start.decode_tokens);

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "sched/engine.h"
-#include "sched/ring_stats.h"
+#include "sched/head/engine.h"
+#include "sched/head/ring_stats.h"
 
 namespace millrace::server {
 

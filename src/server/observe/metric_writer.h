@@ -9,7 +9,9 @@
 
 namespace millrace::server {
 
-[[nodiscard]] inline double seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+[[nodiscard]] inline double seconds(int64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
 
 /// Appends families of the ring to a page of metrics in Prometheus' text form; their names begin with "millrace:".
 class MetricWriter {

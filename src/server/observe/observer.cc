@@ -18,13 +18,15 @@ using openai::ApiResult;
 using openai::error_response;
 
 /// The head's clock: that of every RealRuntime.
-int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+int64_t now_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch().count();
+}
 
 constexpr std::string_view kPage =
 #include <page.inc>
     ;
 
-HttpResponse answer_page() {
+HttpResponse page_response() {
   HttpResponse response;
   response.content_type = "text/html; charset=utf-8";
   response.body = kPage;
@@ -128,14 +130,23 @@ class Observer {
 
 }  // namespace
 
-void observe(Service& service, const ServerOptions& options) {
+void add_observer_routes(Service& service, const ServerOptions& options) {
   const auto observer = std::make_shared<Observer>(*service.engine, options);
   auto& routes = service.extra_routes;
-  routes.push_back({Method::kGet, "/", [](const HttpRequest&) { return answer_page(); }, true,
+  routes.push_back({Method::kGet,
+                    "/",
+                    [](const HttpRequest&) { return page_response(); },
+                    true,
                     {"The live page", "", "text/html"}});
-  routes.push_back({Method::kGet, "/live", [=](const HttpRequest& request) { return observer->live(request); }, false,
+  routes.push_back({Method::kGet,
+                    "/live",
+                    [=](const HttpRequest& request) { return observer->live(request); },
+                    false,
                     {"What the live page shows; ?since=N: only micro-batches above number N", "", "AnyObject"}});
-  routes.push_back({Method::kGet, "/cost_model", [=](const HttpRequest&) { return observer->cost_model(); }, false,
+  routes.push_back({Method::kGet,
+                    "/cost_model",
+                    [=](const HttpRequest&) { return observer->cost_model(); },
+                    false,
                     {"The ring as a cluster that `millrace simulate` reads", "", "AnyObject"}});
   routes.push_back({Method::kPost,
                     "/start_profile",

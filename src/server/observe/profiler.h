@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/result.h"
-#include "sched/ring_stats.h"
+#include "sched/head/ring_stats.h"
 
 namespace millrace::server {
 

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "sched/engine.h"
-#include "sched/ring_stats.h"
+#include "sched/head/engine.h"
+#include "sched/head/ring_stats.h"
 
 namespace millrace::server {
 

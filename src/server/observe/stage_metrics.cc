@@ -16,15 +16,15 @@ void append_store_metrics(std::string& out, const std::vector<cache::StageStoreS
   }
 }
 
-void append_decode_metrics(std::string& out, const std::vector<sched::StageDecodeSteps>& stages) {
+void append_decode_metrics(std::string& out, const std::vector<sched::StageGraphStats>& stages) {
   if (stages.empty()) return;
   MetricWriter writer(out);
   writer.describe("decode_steps_total", "counter",
                   "Micro-batches of decode steps that a stage has run, by whether a graph was replayed, or why not.");
-  for (const sched::StageDecodeSteps& each : stages) {
+  for (const sched::StageGraphStats& each : stages) {
     for (size_t i = 0; i < each.counts.size(); ++i) {
       writer.sample("decode_steps_total",
-                    fmt::format("stage=\"{}\",graph=\"{}\"", each.stage.value(), tensor::kDecodeStepNames[i]),
+                    fmt::format("stage=\"{}\",graph=\"{}\"", each.stage.value(), tensor::kGraphOutcomeNames[i]),
                     each.counts[i]);
     }
   }

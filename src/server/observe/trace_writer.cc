@@ -18,9 +18,15 @@ constexpr int kProcess = 1;
 constexpr size_t kHeadRow = 1;
 constexpr size_t kRowsPerStage = 3;
 
-size_t compute_row(size_t stage) { return 10 + kRowsPerStage * stage + 1; }
-size_t wait_row(size_t stage) { return compute_row(stage) + 1; }
-size_t lane_row(size_t lane) { return 10 + kRowsPerStage * lane; }
+size_t compute_row(size_t stage) {
+  return 10 + kRowsPerStage * stage + 1;
+}
+size_t wait_row(size_t stage) {
+  return compute_row(stage) + 1;
+}
+size_t lane_row(size_t lane) {
+  return 10 + kRowsPerStage * lane;
+}
 
 /// Microseconds with three decimals: exact.
 std::string microseconds(int64_t ns) {
@@ -43,7 +49,7 @@ class Event {
   }
   Event& args(const PlanRecord& record) {
     json_.key("args").begin_object().member("plan", record.plan.value());
-    json_.member("generation", record.generation.value());
+    json_.member("generation", record.epoch.value());
     return *this;
   }
   void finish() {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "sched/plan_record.h"
+#include "sched/plan/plan_record.h"
 
 namespace millrace::server {
 

@@ -2,7 +2,7 @@
 #include <array>
 #include <charconv>
 
-#include "server/openai/answer_form.h"
+#include "server/openai/response_format.h"
 #include "server/openai/field.h"
 #include "text/unicode.h"
 
@@ -15,10 +15,10 @@ constexpr size_t kMaxStopsLength = 4096;  // each of n choices has its own autom
 constexpr size_t kMaxLogitBias = 4096;
 constexpr size_t kMaxStopTokenIds = 4096;  // each of n choices carries them
 constexpr double kMaxBias = 100;
-constexpr double kLeastRepetitionPenalty = 0.001;  // logits divided by less may overflow
+constexpr double kMinRepetitionPenalty = 0.001;  // logits divided by less may overflow
 constexpr size_t kMaxIdLength = 256;
 
-Refusal read_n(std::string_view name, Json value, const RequestLimits& limits, CommonRequest& request) {
+FieldError read_n(std::string_view name, Json value, const RequestLimits& limits, CommonRequest& request) {
   const auto most = static_cast<int64_t>(limits.max_choices);
   int64_t n = 0;
   const bool is_too_many = value.get_int64().get(n) == simdjson::SUCCESS && n > most;
@@ -26,20 +26,20 @@ Refusal read_n(std::string_view name, Json value, const RequestLimits& limits, C
   return read_int(name, value, 1, most, request.n);
 }
 
-Refusal read_stop(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
+FieldError read_stop(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
   request.stop.clear();
   simdjson::dom::array array;
   if (value.get_array().get(array) != simdjson::SUCCESS) {
     std::string text;
     if (!value.is_string()) return wrong_type(name, value, "a string or an array of strings");
-    if (Refusal refusal = read_string(name, value, text)) return refusal;
+    if (FieldError field_error = read_string(name, value, text)) return field_error;
     request.stop.push_back(std::move(text));
   } else {
     if (array.size() > kMaxStops) {
       return bad_request(name, "{}: found {} stop strings, wanted at most {}", name, array.size(), kMaxStops);
     }
     for (const Json item : array) {
-      if (Refusal refusal = read_string(name, item, request.stop.emplace_back())) return refusal;
+      if (FieldError field_error = read_string(name, item, request.stop.emplace_back())) return field_error;
     }
   }
   size_t total = 0;
@@ -59,14 +59,15 @@ Refusal read_stop(std::string_view name, Json value, const RequestLimits&, Commo
   return std::nullopt;
 }
 
-Refusal read_stop_token_ids(std::string_view name, Json value, const RequestLimits& limits, CommonRequest& request) {
-  if (Refusal refusal = read_token_ids(name, value, limits.vocab_size, request.stop_token_ids)) return refusal;
+FieldError read_stop_token_ids(std::string_view name, Json value, const RequestLimits& limits, CommonRequest& request) {
+  if (FieldError field_error = read_token_ids(name, value, limits.vocab_size, request.stop_token_ids))
+    return field_error;
   const size_t count = request.stop_token_ids.size();
   if (count <= kMaxStopTokenIds) return std::nullopt;
   return bad_request(name, "{}: found {} ids, wanted at most {}", name, count, kMaxStopTokenIds);
 }
 
-Refusal read_logit_bias(std::string_view name, Json value, const RequestLimits& limits, CommonRequest& request) {
+FieldError read_logit_bias(std::string_view name, Json value, const RequestLimits& limits, CommonRequest& request) {
   simdjson::dom::object object;
   if (value.get_object().get(object) != simdjson::SUCCESS) {
     return wrong_type(name, value, "an object of token ids and biases");
@@ -86,33 +87,33 @@ Refusal read_logit_bias(std::string_view name, Json value, const RequestLimits& 
       return bad_request(name, "{}: token id {} is outside the vocabulary of {} tokens", name, id, limits.vocab_size);
     }
     float bias = 0;
-    if (Refusal refusal = read_float(name, member.value, -kMaxBias, kMaxBias, bias)) return refusal;
+    if (FieldError field_error = read_float(name, member.value, -kMaxBias, kMaxBias, bias)) return field_error;
     request.logit_bias.emplace_back(static_cast<TokenId>(id), bias);
   }
   return std::nullopt;
 }
 
-Refusal read_stream_options(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
+FieldError read_stream_options(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
   simdjson::dom::object object;
   if (value.get_object().get(object) != simdjson::SUCCESS) return wrong_type(name, value, "an object");
   for (const auto& member : object) {
     if (member.value.is_null()) continue;
     if (member.key == "include_usage") {
-      if (Refusal refusal = read_bool("stream_options.include_usage", member.value, request.include_usage)) {
-        return refusal;
+      if (FieldError field_error = read_bool("stream_options.include_usage", member.value, request.include_usage)) {
+        return field_error;
       }
     } else if (member.key == "continuous_usage_stats") {
       const std::string_view full = "stream_options.continuous_usage_stats";
-      if (Refusal refusal = read_bool(full, member.value, request.continuous_usage)) return refusal;
+      if (FieldError field_error = read_bool(full, member.value, request.continuous_usage)) return field_error;
     }
   }
   return std::nullopt;
 }
 
-Refusal read_priority(std::string_view name, Json value, const RequestLimits& limits, CommonRequest& request) {
+FieldError read_priority(std::string_view name, Json value, const RequestLimits& limits, CommonRequest& request) {
   constexpr int64_t kLow = std::numeric_limits<int32_t>::min();
   constexpr int64_t kHigh = std::numeric_limits<int32_t>::max();
-  if (Refusal refusal = read_int(name, value, kLow, kHigh, request.priority)) return refusal;
+  if (FieldError field_error = read_int(name, value, kLow, kHigh, request.priority)) return field_error;
   if (limits.has_priorities || request.priority == 0) return std::nullopt;
   return bad_request(name,
                      "{}: found {}, but the queue of this server does not go by priorities "
@@ -125,24 +126,26 @@ void describe_priority(SchemaWriter& schema) {
   schema.integer(any ? std::numeric_limits<int32_t>::min() : 0, any ? std::numeric_limits<int32_t>::max() : 0);
 }
 
-Refusal read_top_k(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
+FieldError read_top_k(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
   int32_t top_k = 0;
-  if (Refusal refusal = read_int(name, value, -1, std::numeric_limits<int32_t>::max(), top_k)) return refusal;
+  if (FieldError field_error = read_int(name, value, -1, std::numeric_limits<int32_t>::max(), top_k))
+    return field_error;
   request.top_k = std::max(top_k, 0);
   return std::nullopt;
 }
 
-Refusal read_truncation(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
+FieldError read_truncation(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
   int32_t count = 0;
-  if (Refusal refusal = read_int(name, value, -1, std::numeric_limits<int32_t>::max(), count)) return refusal;
+  if (FieldError field_error = read_int(name, value, -1, std::numeric_limits<int32_t>::max(), count))
+    return field_error;
   if (count == 0) return bad_request(name, "{}: found 0, wanted -1 or at least 1", name);
   request.truncate_prompt_tokens = count;
   return std::nullopt;
 }
 
-Refusal read_truncation_side(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
+FieldError read_truncation_side(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
   std::string side;
-  if (Refusal refusal = read_string(name, value, side)) return refusal;
+  if (FieldError field_error = read_string(name, value, side)) return field_error;
   if (side != "left" && side != "right") {
     return bad_request(name, "{}: found '{}', wanted left or right", name, side.substr(0, 64));
   }
@@ -159,11 +162,11 @@ void describe_truncation(SchemaWriter& schema) {
   json.begin_object().member("type", "null").end_object().end_array();
 }
 
-Refusal read_seed(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
+FieldError read_seed(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
   int64_t seed = 0;
-  if (Refusal refusal = read_integer(name, value, std::numeric_limits<int64_t>::min(),
-                                     std::numeric_limits<int64_t>::max(), seed)) {
-    return refusal;
+  if (FieldError field_error =
+          read_integer(name, value, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(), seed)) {
+    return field_error;
   }
   request.seed.reset();
   if (seed != -1) request.seed = static_cast<uint64_t>(seed);
@@ -207,9 +210,9 @@ void describe_stream_options(SchemaWriter& schema) {
 template <auto kMember>
 constexpr Field<CommonRequest> short_string_field(std::string_view name, std::string_view note) {
   return {name,
-          [](std::string_view n, Json value, const RequestLimits&, CommonRequest& request) -> Refusal {
+          [](std::string_view n, Json value, const RequestLimits&, CommonRequest& request) -> FieldError {
             std::string& out = request.*kMember;
-            if (Refusal refusal = read_string(n, value, out)) return refusal;
+            if (FieldError field_error = read_string(n, value, out)) return field_error;
             const size_t length = text::count_code_points(out);
             if (length <= kMaxIdLength) return std::nullopt;
             return bad_request(n, "{}: found {} characters, wanted at most {}", n, length, kMaxIdLength);
@@ -233,9 +236,9 @@ constexpr std::array kCommonFields = {
     number_field<Common, &Common::temperature, 0.0, 2.0>("temperature"),
     number_field<Common, &Common::top_p, 0.0, 1.0>("top_p", "0: the most probable token alone"),
     number_field<Common, &Common::min_p, 0.0, 1.0>("min_p"),
-    number_field<Common, &Common::repetition_penalty, kLeastRepetitionPenalty, 10.0>("repetition_penalty"),
-    number_field<Common, &Common::repetition_penalty, kLeastRepetitionPenalty, 10.0>("repeat_penalty",
-                                                                                     "The same as repetition_penalty"),
+    number_field<Common, &Common::repetition_penalty, kMinRepetitionPenalty, 10.0>("repetition_penalty"),
+    number_field<Common, &Common::repetition_penalty, kMinRepetitionPenalty, 10.0>("repeat_penalty",
+                                                                                   "The same as repetition_penalty"),
     number_field<Common, &Common::presence_penalty, -2.0, 2.0>("presence_penalty"),
     number_field<Common, &Common::frequency_penalty, -2.0, 2.0>("frequency_penalty"),
     Field<Common>{"top_k", read_top_k, [](SchemaWriter& s) { s.integer(-1, kInt32Max); }, "0 or -1: off"},
@@ -273,23 +276,26 @@ constexpr std::array kCommonFields = {
     Field<Common>{"response_format", read_response_format, describe_response_format,
                   "json_schema: the answer is one that the schema allows, whether strict or not"},
     Field<Common>{"structured_outputs", read_structured_outputs, describe_structured_outputs, "One of its members"},
-    Field<Common>{"guided_json", read_form_schema, describe_form_schema, "A JSON schema"},
-    Field<Common>{"json_schema", read_form_schema, describe_form_schema, "The same as guided_json"},
-    Field<Common>{"guided_regex", read_form_regex, describe_form_text, "The answer matches it as a whole"},
-    Field<Common>{"regex", read_form_regex, describe_form_text, "The same as guided_regex"},
-    Field<Common>{"guided_grammar", read_form_grammar, describe_form_text, "EBNF, as llama.cpp has it; its rule root"},
-    Field<Common>{"grammar", read_form_grammar, describe_form_text, "The same as guided_grammar"},
-    Field<Common>{"ebnf", read_form_grammar, describe_form_text, "The same as guided_grammar"},
-    Field<Common>{"guided_choice", read_form_choice, describe_form_choice, "The answer is one of them"},
+    Field<Common>{"guided_json", read_guided_json, describe_guided_json, "A JSON schema"},
+    Field<Common>{"json_schema", read_guided_json, describe_guided_json, "The same as guided_json"},
+    Field<Common>{"guided_regex", read_guided_regex, describe_guided_text, "The answer matches it as a whole"},
+    Field<Common>{"regex", read_guided_regex, describe_guided_text, "The same as guided_regex"},
+    Field<Common>{"guided_grammar", read_guided_grammar, describe_guided_text,
+                  "EBNF, as llama.cpp has it; its rule root"},
+    Field<Common>{"grammar", read_guided_grammar, describe_guided_text, "The same as guided_grammar"},
+    Field<Common>{"ebnf", read_guided_grammar, describe_guided_text, "The same as guided_grammar"},
+    Field<Common>{"guided_choice", read_guided_choice, describe_guided_choice, "The answer is one of them"},
     flag_field<Common, &Common::stream>("stream"),
     Field<Common>{"stream_options", read_stream_options, describe_stream_options, "Only with stream"},
 };
 
 }  // namespace
 
-std::span<const Field<CommonRequest>> common_fields() { return kCommonFields; }
+std::span<const Field<CommonRequest>> common_fields() {
+  return kCommonFields;
+}
 
-Refusal check_common(const CommonRequest& request) {
+FieldError check_common(const CommonRequest& request) {
   if ((request.include_usage || request.continuous_usage) && !request.stream) {
     return bad_request("stream_options", "stream_options: allowed only with stream true");
   }

@@ -10,20 +10,20 @@ namespace {
 constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant", "tool"};
 constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
 
-Refusal read_part(const std::string& place, Json part, std::string& content) {
+FieldError read_part(const std::string& path, Json part, std::string& content) {
   simdjson::dom::object object;
-  if (part.get_object().get(object) != simdjson::SUCCESS) return wrong_type(place, part, "an object");
+  if (part.get_object().get(object) != simdjson::SUCCESS) return wrong_type(path, part, "an object");
   std::string_view type;
   if (object["type"].get_string().get(type) != simdjson::SUCCESS) {
-    return bad_request(place, "{}: a content part has no type", place);
+    return bad_request(path, "{}: a content part has no type", path);
   }
   std::string_view text;
   if (type != "text") {
-    return bad_request(place, "{}: content parts of type '{}' are not supported, only 'text' is", place,
+    return bad_request(path, "{}: content parts of type '{}' are not supported, only 'text' is", path,
                        type.substr(0, 64));
   }
   if (object["text"].get_string().get(text) != simdjson::SUCCESS) {
-    return bad_request(place, "{}: a text part has no text", place);
+    return bad_request(path, "{}: a text part has no text", path);
   }
   content += text;
   return std::nullopt;
@@ -33,75 +33,75 @@ bool is_empty_array(Json value) {
   return value.is_array() && value.get_array().value_unsafe().size() == 0;
 }
 
-Refusal read_message(const std::string& place, Json value, ChatMessage& message) {
+FieldError read_message(const std::string& path, Json value, ChatMessage& message) {
   simdjson::dom::object object;
-  if (value.get_object().get(object) != simdjson::SUCCESS) return wrong_type(place, value, "an object");
+  if (value.get_object().get(object) != simdjson::SUCCESS) return wrong_type(path, value, "an object");
   bool has_content = false;
   for (const auto& member : object) {
-    const std::string name = fmt::format("{}.{}", place, member.key.substr(0, 64));
+    const std::string name = fmt::format("{}.{}", path, member.key.substr(0, 64));
     if (member.value.is_null()) continue;
-    Refusal refusal;
+    FieldError field_error;
     if (member.key == "role") {
-      refusal = read_string(name, member.value, message.role);
+      field_error = read_string(name, member.value, message.role);
     } else if (member.key == "content") {
       has_content = true;
-      refusal = read_content(name, member.value, message.content);
+      field_error = read_content(name, member.value, message.content);
     } else if (member.key == "name") {
-      refusal = read_string(name, member.value, message.name);
+      field_error = read_string(name, member.value, message.name);
     } else if (member.key == "reasoning_content" || member.key == "reasoning") {
-      refusal = read_string(name, member.value, message.reasoning);
+      field_error = read_string(name, member.value, message.reasoning);
     } else if (member.key == "tool_calls") {
-      refusal = read_tool_calls(name, member.value, message.tool_calls);
+      field_error = read_tool_calls(name, member.value, message.tool_calls);
     } else if (member.key == "tool_call_id") {
-      refusal = read_string(name, member.value, message.tool_call_id);
+      field_error = read_string(name, member.value, message.tool_call_id);
     } else if (member.key == "function_call" && !is_empty_array(member.value)) {
-      refusal = bad_request(name, "{}: not supported by this server, tool_calls is", name);
+      field_error = bad_request(name, "{}: not supported by this server, tool_calls is", name);
     }
-    if (refusal) return refusal;
+    if (field_error) return field_error;
   }
-  if (message.role.empty()) return bad_request(place + ".role", "{}.role: missing", place);
+  if (message.role.empty()) return bad_request(path + ".role", "{}.role: missing", path);
   if (std::find(kRoles.begin(), kRoles.end(), message.role) == kRoles.end()) {
-    return bad_request(place + ".role", "{}.role: found '{}', wanted system, developer, user, assistant or tool", place,
+    return bad_request(path + ".role", "{}.role: found '{}', wanted system, developer, user, assistant or tool", path,
                        message.role.substr(0, 64));
   }
   if (!message.tool_calls.empty() && message.role != "assistant") {
-    return bad_request(place + ".tool_calls", "{}.tool_calls: the message is not the assistant's", place);
+    return bad_request(path + ".tool_calls", "{}.tool_calls: the message is not the assistant's", path);
   }
   if (!has_content && message.role != "assistant") {
-    return bad_request(place + ".content", "{}.content: missing", place);
+    return bad_request(path + ".content", "{}.content: missing", path);
   }
   // Templates know the older word; to them the newer one is an unknown role.
   if (message.role == "developer") message.role = "system";
   return std::nullopt;
 }
 
-Refusal read_messages(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
+FieldError read_messages(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
   simdjson::dom::array array;
   if (value.get_array().get(array) != simdjson::SUCCESS) return wrong_type(name, value, "an array of messages");
   if (array.size() == 0) return bad_request(name, "{}: found an empty array, wanted at least one message", name);
   conversation.messages.clear();
   for (const Json item : array) {
-    const std::string place = fmt::format("messages[{}]", conversation.messages.size());
-    if (Refusal refusal = read_message(place, item, conversation.messages.emplace_back())) return refusal;
+    const std::string path = fmt::format("messages[{}]", conversation.messages.size());
+    if (FieldError field_error = read_message(path, item, conversation.messages.emplace_back())) return field_error;
   }
   return std::nullopt;
 }
 
-Refusal read_template(std::string_view name, Json value, const RequestLimits& limits, Conversation& conversation) {
+FieldError read_template(std::string_view name, Json value, const RequestLimits& limits, Conversation& conversation) {
   if (!limits.allow_chat_template) {
     return bad_request(name, "chat_template: this server does not accept a request's own template");
   }
   return read_string(name, value, conversation.chat_template);
 }
 
-Refusal read_template_kwargs(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
+FieldError read_template_kwargs(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
   if (!value.is_object()) return wrong_type(name, value, "an object");
   conversation.chat_template_kwargs = simdjson::minify(value);
   return std::nullopt;
 }
 
-Refusal read_effort(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
-  if (Refusal refusal = read_string(name, value, conversation.reasoning_effort)) return refusal;
+FieldError read_effort(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
+  if (FieldError field_error = read_string(name, value, conversation.reasoning_effort)) return field_error;
   if (std::ranges::find(kEfforts, conversation.reasoning_effort) != kEfforts.end()) return std::nullopt;
   return bad_request(name, "{}: found '{}', wanted none, minimal, low, medium, high, xhigh or max", name,
                      conversation.reasoning_effort.substr(0, 64));
@@ -143,23 +143,25 @@ constexpr std::array kConversationFields = {
 
 }  // namespace
 
-Refusal read_content(const std::string& place, Json value, std::string& content) {
+FieldError read_content(const std::string& path, Json value, std::string& content) {
   simdjson::dom::array parts;
   if (value.get_array().get(parts) != simdjson::SUCCESS) {
-    if (!value.is_string()) return wrong_type(place, value, "a string or an array of text parts");
-    return read_string(place, value, content);
+    if (!value.is_string()) return wrong_type(path, value, "a string or an array of text parts");
+    return read_string(path, value, content);
   }
   content.clear();
   bool first = true;
   for (const Json part : parts) {
     if (!first) content += '\n';
     first = false;
-    if (Refusal refusal = read_part(place, part, content)) return refusal;
+    if (FieldError field_error = read_part(path, part, content)) return field_error;
   }
   return std::nullopt;
 }
 
-std::span<const Field<Conversation>> conversation_fields() { return kConversationFields; }
+std::span<const Field<Conversation>> conversation_fields() {
+  return kConversationFields;
+}
 
 void describe_message(SchemaWriter& schema) {
   JsonWriter& json = schema.json();
@@ -185,7 +187,7 @@ void describe_message(SchemaWriter& schema) {
   json.end_object();
 }
 
-Refusal check_conversation(const Conversation& conversation) {
+FieldError check_conversation(const Conversation& conversation) {
   if (conversation.messages.empty()) return bad_request("messages", "messages: missing");
   if (conversation.forces_call() && conversation.tools.empty()) {
     return bad_request("tool_choice", "tool_choice: allowed only with tools");

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "server/http.h"
+#include "server/http/http.h"
 
 namespace millrace::server::openai {
 

@@ -27,19 +27,19 @@ ApiError wrong_type(std::string_view name, Json value, std::string_view wanted) 
   return bad_request(name, "{}: found {}, wanted {}", name, describe(value), wanted);
 }
 
-Refusal read_bool(std::string_view name, Json value, bool& out) {
+FieldError read_bool(std::string_view name, Json value, bool& out) {
   if (value.get_bool().get(out) != simdjson::SUCCESS) return wrong_type(name, value, "a boolean");
   return std::nullopt;
 }
 
-Refusal read_string(std::string_view name, Json value, std::string& out) {
+FieldError read_string(std::string_view name, Json value, std::string& out) {
   std::string_view text;
   if (value.get_string().get(text) != simdjson::SUCCESS) return wrong_type(name, value, "a string");
   out = text;
   return std::nullopt;
 }
 
-Refusal read_float(std::string_view name, Json value, double low, double high, float& out) {
+FieldError read_float(std::string_view name, Json value, double low, double high, float& out) {
   double number = 0;
   if (value.get_double().get(number) != simdjson::SUCCESS) return wrong_type(name, value, "a number");
   const bool in_range = number >= low && number <= high;
@@ -48,14 +48,14 @@ Refusal read_float(std::string_view name, Json value, double low, double high, f
   return std::nullopt;
 }
 
-Refusal read_alternatives(std::string_view name, Json value, const RequestLimits& limits, int32_t& out) {
+FieldError read_alternatives(std::string_view name, Json value, const RequestLimits& limits, int32_t& out) {
   int64_t count = 0;
   const bool is_too_many = value.get_int64().get(count) == simdjson::SUCCESS && count > limits.max_logprobs;
   if (!is_too_many) return read_int(name, value, 0, limits.max_logprobs, out);
   return bad_request(name, "{}: found {}, wanted at most {} (--max-logprobs)", name, count, limits.max_logprobs);
 }
 
-Refusal read_integer(std::string_view name, Json value, int64_t low, int64_t high, int64_t& out) {
+FieldError read_integer(std::string_view name, Json value, int64_t low, int64_t high, int64_t& out) {
   int64_t number = 0;
   if (value.get_int64().get(number) != simdjson::SUCCESS) {
     double floating = 0;
@@ -75,7 +75,7 @@ Refusal read_integer(std::string_view name, Json value, int64_t low, int64_t hig
   return std::nullopt;
 }
 
-Refusal read_token_ids(std::string_view name, Json value, uint32_t vocab_size, std::vector<TokenId>& out) {
+FieldError read_token_ids(std::string_view name, Json value, uint32_t vocab_size, std::vector<TokenId>& out) {
   simdjson::dom::array array;
   if (value.get_array().get(array) != simdjson::SUCCESS) return wrong_type(name, value, "an array of token ids");
   out.clear();
@@ -91,7 +91,7 @@ Refusal read_token_ids(std::string_view name, Json value, uint32_t vocab_size, s
   return std::nullopt;
 }
 
-Refusal Document::parse(const std::string& body) {
+FieldError Document::parse(const std::string& body) {
   if (parser_.allocate(std::max<size_t>(body.size(), 256), kMaxDepth) != simdjson::SUCCESS) {
     return ApiError{413, "the request body is too large to parse", ""};
   }

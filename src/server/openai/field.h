@@ -18,13 +18,13 @@ namespace millrace::server::openai {
 
 using Json = simdjson::dom::element;
 /// Nothing, or why the value is refused.
-using Refusal = std::optional<ApiError>;
+using FieldError = std::optional<ApiError>;
 
 /// One known member of a request object. A null value never reaches `read`: it means the default.
 template <class Request>
 struct Field {
   std::string_view name;
-  Refusal (*read)(std::string_view name, Json value, const RequestLimits& limits, Request& request);
+  FieldError (*read)(std::string_view name, Json value, const RequestLimits& limits, Request& request);
   void (*describe)(SchemaWriter& schema);  ///< what `read` takes
   std::string_view note = {};              ///< for the reader of the schema
 };
@@ -32,21 +32,22 @@ struct Field {
 [[nodiscard]] std::string describe(Json value);
 [[nodiscard]] ApiError wrong_type(std::string_view name, Json value, std::string_view wanted);
 
-[[nodiscard]] Refusal read_bool(std::string_view name, Json value, bool& out);
-[[nodiscard]] Refusal read_string(std::string_view name, Json value, std::string& out);
+[[nodiscard]] FieldError read_bool(std::string_view name, Json value, bool& out);
+[[nodiscard]] FieldError read_string(std::string_view name, Json value, std::string& out);
 /// A text, or an array of text parts, which are joined by newlines.
-[[nodiscard]] Refusal read_content(const std::string& place, Json value, std::string& content);
-[[nodiscard]] Refusal read_float(std::string_view name, Json value, double low, double high, float& out);
+[[nodiscard]] FieldError read_content(const std::string& path, Json value, std::string& content);
+[[nodiscard]] FieldError read_float(std::string_view name, Json value, double low, double high, float& out);
 /// A count of alternatives beside a token.
-[[nodiscard]] Refusal read_alternatives(std::string_view name, Json value, const RequestLimits& limits, int32_t& out);
-[[nodiscard]] Refusal read_integer(std::string_view name, Json value, int64_t low, int64_t high, int64_t& out);
-[[nodiscard]] Refusal read_token_ids(std::string_view name, Json value, uint32_t vocab_size,
-                                     std::vector<TokenId>& out);
+[[nodiscard]] FieldError read_alternatives(std::string_view name, Json value, const RequestLimits& limits,
+                                           int32_t& out);
+[[nodiscard]] FieldError read_integer(std::string_view name, Json value, int64_t low, int64_t high, int64_t& out);
+[[nodiscard]] FieldError read_token_ids(std::string_view name, Json value, uint32_t vocab_size,
+                                        std::vector<TokenId>& out);
 
 template <std::integral T>
-[[nodiscard]] Refusal read_int(std::string_view name, Json value, int64_t low, int64_t high, T& out) {
+[[nodiscard]] FieldError read_int(std::string_view name, Json value, int64_t low, int64_t high, T& out) {
   int64_t wide = 0;
-  if (Refusal refusal = read_integer(name, value, low, high, wide)) return refusal;
+  if (FieldError field_error = read_integer(name, value, low, high, wide)) return field_error;
   out = static_cast<T>(wide);
   return std::nullopt;
 }
@@ -118,13 +119,13 @@ void describe_members(SchemaWriter& schema, std::span<const Field<Request>> fiel
 /// Reads every known member of `object` with the first table entry that has its name. A reader replaces what an earlier
 /// member of the same name gave.
 template <class Request>
-[[nodiscard]] Refusal read_members(simdjson::dom::object object, const RequestLimits& limits, Request& request,
-                                   std::span<const Field<Request>> fields) {
+[[nodiscard]] FieldError read_members(simdjson::dom::object object, const RequestLimits& limits, Request& request,
+                                      std::span<const Field<Request>> fields) {
   for (const auto& member : object) {
     if (member.value.is_null()) continue;
     for (const Field<Request>& field : fields) {
       if (field.name != member.key) continue;
-      if (Refusal refusal = field.read(field.name, member.value, limits, request)) return refusal;
+      if (FieldError field_error = field.read(field.name, member.value, limits, request)) return field_error;
       break;
     }
   }
@@ -134,7 +135,7 @@ template <class Request>
 /// A request body: one JSON object, at most 64 levels deep.
 class Document {
  public:
-  [[nodiscard]] Refusal parse(const std::string& body);
+  [[nodiscard]] FieldError parse(const std::string& body);
   [[nodiscard]] simdjson::dom::object object() const { return object_; }
 
  private:
@@ -144,12 +145,12 @@ class Document {
 
 [[nodiscard]] std::span<const Field<CommonRequest>> common_fields();
 /// What holds between fields, once all are read.
-[[nodiscard]] Refusal check_common(const CommonRequest& request);
+[[nodiscard]] FieldError check_common(const CommonRequest& request);
 /// Refuses what changes the answers of other servers and is none of this one's (adapters, audio, …), and the tools of
 /// what is no chat.
-[[nodiscard]] Refusal check_unsupported(simdjson::dom::object object, bool is_chat);
+[[nodiscard]] FieldError check_unsupported(simdjson::dom::object object, bool is_chat);
 /// Whether check_unsupported looks at the members of this name.
-[[nodiscard]] bool is_checked(std::string_view name);
+[[nodiscard]] bool is_checked_field(std::string_view name);
 /// The members that check_unsupported looks at, with the values that it lets pass.
 void describe_unsupported(SchemaWriter& schema, bool is_chat);
 /// "allOf", a sibling of their "properties": which of them others turn off.
@@ -157,6 +158,6 @@ void describe_switches(SchemaWriter& schema, bool is_chat);
 [[nodiscard]] std::span<const Field<Conversation>> conversation_fields();
 /// One of the messages.
 void describe_message(SchemaWriter& schema);
-[[nodiscard]] Refusal check_conversation(const Conversation& conversation);
+[[nodiscard]] FieldError check_conversation(const Conversation& conversation);
 
 }  // namespace millrace::server::openai

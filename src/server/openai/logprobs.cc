@@ -9,7 +9,9 @@ namespace millrace::server::openai {
 namespace {
 
 /// Clients parse a number; a token that cannot be drawn gets the value vLLM gives it.
-float finite_logprob(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0f; }
+float finite_logprob(float logprob) {
+  return std::isfinite(logprob) ? logprob : -9999.0f;
+}
 
 std::string token_name(const ChoiceOptions& options, TokenId token) {
   return options.tokens_as_ids ? fmt::format("token_id:{}", token) : token_text(*options.tokenizer, token);

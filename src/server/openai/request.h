@@ -10,7 +10,7 @@
 
 #include "base/ids.h"
 #include "server/openai/error.h"
-#include "sched/request.h"
+#include "sched/plan/request.h"
 
 /// The requests of the OpenAI-compatible API as plain structs, and their parsing: every field validated, nothing that
 /// changes the answer ignored. Parsing needs no socket and no engine.
@@ -18,17 +18,17 @@ namespace millrace::server::openai {
 
 /// What a field may be at most, besides the bounds that OpenAI documents.
 struct RequestLimits {
-  uint32_t vocab_size = 0;      ///< drawable ids
-  size_t max_choices = 512;     ///< prompts times n
-  uint32_t max_logprobs = 20;   ///< alternatives beside a token
+  uint32_t vocab_size = 0;     ///< drawable ids
+  size_t max_choices = 512;    ///< prompts times n
+  uint32_t max_logprobs = 20;  ///< alternatives beside a token
   bool allow_chat_template = false;
   bool has_priorities = false;  ///< else 0 is the only one
 };
 
 /// What an answer has to be.
-struct AnswerForm {
-  enum class Notation : uint8_t { kJsonObject, kJsonSchema, kRegex, kGrammar, kChoice };
-  Notation notation = Notation::kJsonObject;
+struct ResponseFormat {
+  enum class Kind : uint8_t { kJsonObject, kJsonSchema, kRegex, kGrammar, kChoice };
+  Kind kind = Kind::kJsonObject;
   std::vector<std::string> texts;  ///< a schema, an expression, a grammar in EBNF; the choices
   std::string field;               ///< of the request, that says it
   std::string name;                ///< the place in it, for messages
@@ -64,7 +64,7 @@ struct CommonRequest {
   bool keep_prompt_start = false;  ///< of a prompt that is truncated, instead of its end
   std::optional<bool> add_special_tokens;
   int32_t priority = 0;  ///< as it was sent
-  std::optional<AnswerForm> form;
+  std::optional<ResponseFormat> response_format;
   std::string request_id;
   std::string cache_salt;
   bool stream = false;
@@ -107,7 +107,7 @@ struct Tool {
   std::string name;
   std::string parameters;  ///< the JSON schema of an object; empty: not said
   bool is_strict = false;  ///< arguments have to be what the schema allows
-  std::string place;       ///< in the request, for messages
+  std::string path;        ///< in the request, for messages
 };
 
 /// What a chat template is rendered with; also the body of /apply-template and of a chat /tokenize.

@@ -12,11 +12,11 @@ using Name = std::string_view;
 
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 
-Refusal read_prompt(Name name, Json value, const Limits& limits, CompletionRequest& request) {
+FieldError read_prompt(Name name, Json value, const Limits& limits, CompletionRequest& request) {
   request.prompts.clear();
   if (value.is_string()) {
     std::string text;
-    if (Refusal refusal = read_string(name, value, text)) return refusal;
+    if (FieldError field_error = read_string(name, value, text)) return field_error;
     request.prompts.emplace_back(std::move(text));
     return std::nullopt;
   }
@@ -27,7 +27,7 @@ Refusal read_prompt(Name name, Json value, const Limits& limits, CompletionReque
   const Json first = *array.begin();
   if (first.is_int64()) {
     std::vector<TokenId> ids;
-    if (Refusal refusal = read_token_ids(name, value, limits.vocab_size, ids)) return refusal;
+    if (FieldError field_error = read_token_ids(name, value, limits.vocab_size, ids)) return field_error;
     request.prompts.emplace_back(std::move(ids));
     return std::nullopt;
   }
@@ -38,11 +38,11 @@ Refusal read_prompt(Name name, Json value, const Limits& limits, CompletionReque
   for (const Json item : array) {
     if (item.is_string() && first.is_string()) {
       std::string text;
-      if (Refusal refusal = read_string(name, item, text)) return refusal;
+      if (FieldError field_error = read_string(name, item, text)) return field_error;
       request.prompts.emplace_back(std::move(text));
     } else if (item.is_array() && first.is_array()) {
       std::vector<TokenId> ids;
-      if (Refusal refusal = read_token_ids(name, item, limits.vocab_size, ids)) return refusal;
+      if (FieldError field_error = read_token_ids(name, item, limits.vocab_size, ids)) return field_error;
       request.prompts.emplace_back(std::move(ids));
     } else {
       return wrong_type(name, item, kWanted);
@@ -84,14 +84,14 @@ struct ChatFields : ChatRequest {
 };
 
 /// vLLM's, which puts the last message before the answer.
-Refusal read_chat_echo(Name name, Json value, const Limits&, ChatFields&) {
+FieldError read_chat_echo(Name name, Json value, const Limits&, ChatFields&) {
   bool echo = false;
-  if (Refusal refusal = read_bool(name, value, echo)) return refusal;
+  if (FieldError field_error = read_bool(name, value, echo)) return field_error;
   if (!echo) return std::nullopt;
   return bad_request(name, "{}: not supported for a chat, only for /v1/completions", name);
 }
 
-Refusal read_prediction(Name name, Json value, const Limits&, ChatFields& request) {
+FieldError read_prediction(Name name, Json value, const Limits&, ChatFields& request) {
   simdjson::dom::object object;
   if (value.get_object().get(object) != simdjson::SUCCESS) return wrong_type(name, value, "an object");
   std::string_view type;
@@ -131,8 +131,8 @@ constexpr std::array kChatFields = {
                       "What the answer is expected to be like: where it is, it comes sooner. It changes no answer"},
 };
 
-constexpr size_t kMostIgnored = 32;  // named in the log
-constexpr size_t kLongestIgnored = 64;
+constexpr size_t kMaxLoggedFields = 32;  // named in the log
+constexpr size_t kMaxLoggedNameBytes = 64;
 
 /// Says at debug which members no table knows: their names alone, for values are nobody's business.
 template <class... Fields>
@@ -144,15 +144,15 @@ void log_ignored(simdjson::dom::object object, const Fields&... tables) {
     const auto knows = [&member](const auto& table) {
       return std::ranges::any_of(table, [&member](const auto& field) { return field.name == member.key; });
     };
-    if (is_checked(member.key) || (knows(tables) || ...)) continue;
-    if (++count > kMostIgnored) continue;
+    if (is_checked_field(member.key) || (knows(tables) || ...)) continue;
+    if (++count > kMaxLoggedFields) continue;
     if (!names.empty()) names += ", ";
-    for (const char c : member.key.substr(0, kLongestIgnored)) names += c > 0x20 && c < 0x7f ? c : '?';
+    for (const char c : member.key.substr(0, kMaxLoggedNameBytes)) names += c > 0x20 && c < 0x7f ? c : '?';
   }
-  if (count > 0) log::debug("a request's members that are ignored: {}{}", names, count > kMostIgnored ? ", …" : "");
+  if (count > 0) log::debug("a request's members that are ignored: {}{}", names, count > kMaxLoggedFields ? ", …" : "");
 }
 
-Refusal finish_chat(ChatFields& fields) {
+FieldError finish_chat(ChatFields& fields) {
   if (fields.alternatives && !fields.logprobs && *fields.alternatives > 0) {
     return bad_request("top_logprobs", "top_logprobs: allowed only with logprobs true");
   }
@@ -169,23 +169,23 @@ Refusal finish_chat(ChatFields& fields) {
 ApiResult<CompletionRequest> parse_completion_request(const std::string& body, const RequestLimits& limits) {
   Document document;
   CompletionRequest request;
-  if (Refusal refusal = document.parse(body)) return *refusal;
-  if (Refusal refusal = check_unsupported(document.object(), false)) return *refusal;
-  if (Refusal refusal = read_members<CommonRequest>(document.object(), limits, request, common_fields())) {
-    return *refusal;
+  if (FieldError field_error = document.parse(body)) return *field_error;
+  if (FieldError field_error = check_unsupported(document.object(), false)) return *field_error;
+  if (FieldError field_error = read_members<CommonRequest>(document.object(), limits, request, common_fields())) {
+    return *field_error;
   }
-  if (Refusal refusal = read_members<CompletionRequest>(document.object(), limits, request, kCompletionFields)) {
-    return *refusal;
+  if (FieldError field_error = read_members<CompletionRequest>(document.object(), limits, request, kCompletionFields)) {
+    return *field_error;
   }
-  if (Refusal refusal = check_common(request)) return *refusal;
+  if (FieldError field_error = check_common(request)) return *field_error;
   log_ignored(document.object(), common_fields(), kCompletionFields);
   if (request.prompts.empty()) return bad_request("prompt", "prompt: missing");
   if (request.max_tokens && *request.max_tokens == 0 && !request.echo) {
     return bad_request("max_tokens", "max_tokens: found 0, wanted at least 1 (0 only with echo)");
   }
   if (request.prompts.size() * request.n > limits.max_choices) {
-    return bad_request("n", "{} prompts times n = {} give more than {} choices (--max-choices)",
-                       request.prompts.size(), request.n, limits.max_choices);
+    return bad_request("n", "{} prompts times n = {} give more than {} choices (--max-choices)", request.prompts.size(),
+                       request.n, limits.max_choices);
   }
   return request;
 }
@@ -193,19 +193,20 @@ ApiResult<CompletionRequest> parse_completion_request(const std::string& body, c
 ApiResult<ChatRequest> parse_chat_request(const std::string& body, const RequestLimits& limits) {
   Document document;
   ChatFields fields;
-  if (Refusal refusal = document.parse(body)) return *refusal;
-  if (Refusal refusal = check_unsupported(document.object(), true)) return *refusal;
-  if (Refusal refusal = read_members<CommonRequest>(document.object(), limits, fields, common_fields())) {
-    return *refusal;
+  if (FieldError field_error = document.parse(body)) return *field_error;
+  if (FieldError field_error = check_unsupported(document.object(), true)) return *field_error;
+  if (FieldError field_error = read_members<CommonRequest>(document.object(), limits, fields, common_fields())) {
+    return *field_error;
   }
-  if (Refusal refusal = read_members<ChatFields>(document.object(), limits, fields, kChatFields)) return *refusal;
-  if (Refusal refusal = finish_chat(fields)) return *refusal;
-  if (Refusal refusal = read_members<Conversation>(document.object(), limits, fields.conversation,
-                                                   conversation_fields())) {
-    return *refusal;
+  if (FieldError field_error = read_members<ChatFields>(document.object(), limits, fields, kChatFields))
+    return *field_error;
+  if (FieldError field_error = finish_chat(fields)) return *field_error;
+  if (FieldError field_error =
+          read_members<Conversation>(document.object(), limits, fields.conversation, conversation_fields())) {
+    return *field_error;
   }
-  if (Refusal refusal = check_common(fields)) return *refusal;
-  if (Refusal refusal = check_conversation(fields.conversation)) return *refusal;
+  if (FieldError field_error = check_common(fields)) return *field_error;
+  if (FieldError field_error = check_conversation(fields.conversation)) return *field_error;
   log_ignored(document.object(), common_fields(), kChatFields, conversation_fields());
   return ChatRequest(std::move(fields));
 }
@@ -231,7 +232,7 @@ void append_request_schemas(std::string& out, const RequestLimits& limits) {
   json.end_object().key("ChatMessage").begin_object();
   describe_message(schema);
   json.end_object();
-  describe_small_requests(schema);
+  describe_utility_requests(schema);
 }
 
 }  // namespace millrace::server::openai

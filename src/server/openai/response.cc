@@ -25,7 +25,7 @@ void write_finish(JsonWriter& json, const ChoiceDelta& content) {
     json.null();
     return;
   }
-  const bool calls = content.has_called && *content.finish == sched::FinishReason::kStop;
+  const bool calls = content.has_tool_calls && *content.finish == sched::FinishReason::kStop;
   json.value(calls ? "tool_calls" : to_string(*content.finish));
   json.key("stop_reason");
   if (!content.stop_text.empty()) {

@@ -17,11 +17,11 @@ enum class ResponseKind : uint8_t { kCompletion, kChat };
 /// What all parts of one response share.
 struct ResponseInfo {
   ResponseKind kind = ResponseKind::kCompletion;
-  std::string id;           ///< "cmpl-…", "chatcmpl-…"
-  int64_t created_s = 0;    ///< since the Unix epoch
+  std::string id;         ///< "cmpl-…", "chatcmpl-…"
+  int64_t created_s = 0;  ///< since the Unix epoch
   std::string model;
   std::string fingerprint;
-  bool token_ids = false;   ///< the response holds token ids too
+  bool token_ids = false;  ///< the response holds token ids too
 };
 
 /// Tokens of a prediction that were computed ahead, and were drawn or not.
@@ -34,7 +34,7 @@ struct Usage {
   uint64_t prompt_tokens = 0;
   uint64_t completion_tokens = 0;
   uint64_t cached_tokens = 0;
-  std::optional<uint64_t> reasoning_tokens;  ///< of the completion's; nothing where they are not told apart
+  std::optional<uint64_t> reasoning_tokens;    ///< of the completion's; nothing where they are not told apart
   std::optional<PredictionUsage> predictions;  ///< nothing where there was none
 };
 
@@ -42,7 +42,7 @@ struct Usage {
 struct ChoiceView {
   uint32_t index = 0;
   const ChoiceDelta& content;
-  const PreparedPrompt& prompt;
+  const TokenizedPrompt& prompt;
 };
 
 [[nodiscard]] std::string_view to_string(sched::FinishReason reason);

@@ -37,7 +37,7 @@ class SchemaWriter {
 };
 
 /// The part of append_request_schemas for the endpoints that do not generate.
-void describe_small_requests(SchemaWriter& schema);
+void describe_utility_requests(SchemaWriter& schema);
 
 /// Appends "Name": {schema} for the body of every request, for "components"/"schemas" of an OpenAPI document.
 void append_request_schemas(std::string& out, const RequestLimits& limits);

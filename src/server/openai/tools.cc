@@ -7,29 +7,29 @@ namespace {
 
 constexpr size_t kMaxToolName = 256;
 
-/// A function's name, which stands in `place`.
-Refusal read_tool_name(const std::string& place, simdjson::dom::object function, std::string& name) {
+/// A function's name, which stands in `path`.
+FieldError read_tool_name(const std::string& path, simdjson::dom::object function, std::string& name) {
   Json value;
-  if (function["name"].get(value) != simdjson::SUCCESS) return bad_request(place, "{}.name: missing", place);
-  if (Refusal refusal = read_string(place + ".name", value, name)) return refusal;
+  if (function["name"].get(value) != simdjson::SUCCESS) return bad_request(path, "{}.name: missing", path);
+  if (FieldError field_error = read_string(path + ".name", value, name)) return field_error;
   const size_t length = text::count_code_points(name);
   if (length > 0 && length <= kMaxToolName) return std::nullopt;
-  return bad_request(place, "{}.name: found {} characters, wanted 1 to {}", place, length, kMaxToolName);
+  return bad_request(path, "{}.name: found {} characters, wanted 1 to {}", path, length, kMaxToolName);
 }
 
 /// {"type": "function", "function": {…}}: the inner object.
-Refusal read_function(const std::string& place, Json value, simdjson::dom::object& function) {
+FieldError read_function(const std::string& path, Json value, simdjson::dom::object& function) {
   simdjson::dom::object object;
-  if (value.get_object().get(object) != simdjson::SUCCESS) return wrong_type(place, value, "an object");
+  if (value.get_object().get(object) != simdjson::SUCCESS) return wrong_type(path, value, "an object");
   std::string_view type = "function";
   if (Json given; object["type"].get(given) == simdjson::SUCCESS && given.get_string().get(type) != simdjson::SUCCESS) {
-    return wrong_type(place + ".type", given, "a string");
+    return wrong_type(path + ".type", given, "a string");
   }
   if (type != "function") {
-    return bad_request(place, "{}.type: found '{}', wanted 'function'", place, type.substr(0, 64));
+    return bad_request(path, "{}.type: found '{}', wanted 'function'", path, type.substr(0, 64));
   }
   if (object["function"].get_object().get(function) == simdjson::SUCCESS) return std::nullopt;
-  return bad_request(place, "{}.function: missing, or no object", place);
+  return bad_request(path, "{}.function: missing, or no object", path);
 }
 
 bool is_schema_of_object(simdjson::dom::object schema) {
@@ -40,69 +40,69 @@ bool is_schema_of_object(simdjson::dom::object schema) {
   return schema["properties"].is_object();
 }
 
-Refusal read_parameters(simdjson::dom::object function, Tool& tool) {
+FieldError read_parameters(simdjson::dom::object function, Tool& tool) {
   Json parameters;
   if (function["parameters"].get(parameters) != simdjson::SUCCESS || parameters.is_null()) return std::nullopt;
   simdjson::dom::object schema;
-  const std::string place = tool.place + ".parameters";
-  if (parameters.get_object().get(schema) != simdjson::SUCCESS) return wrong_type(place, parameters, "an object");
+  const std::string path = tool.path + ".parameters";
+  if (parameters.get_object().get(schema) != simdjson::SUCCESS) return wrong_type(path, parameters, "an object");
   if (is_schema_of_object(schema)) {
     tool.parameters = simdjson::minify(parameters);
   } else if (tool.is_strict) {
-    return bad_request("tools", "{}: with strict its type has to be 'object'", place);
+    return bad_request("tools", "{}: with strict its type has to be 'object'", path);
   }
   return std::nullopt;
 }
 
 }  // namespace
 
-Refusal read_tool_calls(const std::string& place, Json value, std::vector<MessageToolCall>& calls) {
+FieldError read_tool_calls(const std::string& path, Json value, std::vector<MessageToolCall>& calls) {
   simdjson::dom::array array;
-  if (value.get_array().get(array) != simdjson::SUCCESS) return wrong_type(place, value, "an array");
+  if (value.get_array().get(array) != simdjson::SUCCESS) return wrong_type(path, value, "an array");
   calls.clear();
   for (const Json item : array) {
-    const std::string item_place = fmt::format("{}[{}]", place, calls.size());
+    const std::string item_path = fmt::format("{}[{}]", path, calls.size());
     MessageToolCall& call = calls.emplace_back();
     simdjson::dom::object function;
-    if (Refusal refusal = read_function(item_place, item, function)) return refusal;
-    const std::string function_place = item_place + ".function";
-    if (Refusal refusal = read_tool_name(function_place, function, call.name)) return refusal;
+    if (FieldError field_error = read_function(item_path, item, function)) return field_error;
+    const std::string function_place = item_path + ".function";
+    if (FieldError field_error = read_tool_name(function_place, function, call.name)) return field_error;
     Json member;
     if (function["arguments"].get(member) == simdjson::SUCCESS && !member.is_null()) {
       if (member.is_object()) {
         call.arguments = simdjson::minify(member);
-      } else if (Refusal refusal = read_string(function_place + ".arguments", member, call.arguments)) {
-        return refusal;
+      } else if (FieldError field_error = read_string(function_place + ".arguments", member, call.arguments)) {
+        return field_error;
       }
     }
     if (item["id"].get(member) != simdjson::SUCCESS || member.is_null()) continue;
-    if (Refusal refusal = read_string(item_place + ".id", member, call.id)) return refusal;
+    if (FieldError field_error = read_string(item_path + ".id", member, call.id)) return field_error;
   }
   return std::nullopt;
 }
 
-Refusal read_tools(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
+FieldError read_tools(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
   simdjson::dom::array array;
   if (value.get_array().get(array) != simdjson::SUCCESS) return wrong_type(name, value, "an array of tools");
   conversation.tools.clear();
   for (const Json item : array) {
-    const std::string place = fmt::format("tools[{}]", conversation.tools.size());
+    const std::string path = fmt::format("tools[{}]", conversation.tools.size());
     simdjson::dom::object function;
-    if (Refusal refusal = read_function(place, item, function)) return refusal;
+    if (FieldError field_error = read_function(path, item, function)) return field_error;
     Tool& tool = conversation.tools.emplace_back();
-    tool.place = place + ".function";
-    if (Refusal refusal = read_tool_name(tool.place, function, tool.name)) return refusal;
+    tool.path = path + ".function";
+    if (FieldError field_error = read_tool_name(tool.path, function, tool.name)) return field_error;
     Json strict;
     if (function["strict"].get(strict) == simdjson::SUCCESS && !strict.is_null()) {
-      if (Refusal refusal = read_bool(tool.place + ".strict", strict, tool.is_strict)) return refusal;
+      if (FieldError field_error = read_bool(tool.path + ".strict", strict, tool.is_strict)) return field_error;
     }
-    if (Refusal refusal = read_parameters(function, tool)) return refusal;
+    if (FieldError field_error = read_parameters(function, tool)) return field_error;
   }
   conversation.tools_json = conversation.tools.empty() ? std::string() : simdjson::minify(value);
   return std::nullopt;
 }
 
-Refusal read_tool_choice(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
+FieldError read_tool_choice(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
   std::string_view word;
   if (value.get_string().get(word) == simdjson::SUCCESS) {
     if (word != "auto" && word != "none" && word != "required") {
@@ -115,7 +115,7 @@ Refusal read_tool_choice(std::string_view name, Json value, const RequestLimits&
   }
   conversation.tool_choice = ToolChoice::kNamed;
   simdjson::dom::object function;
-  if (Refusal refusal = read_function(std::string(name), value, function)) return refusal;
+  if (FieldError field_error = read_function(std::string(name), value, function)) return field_error;
   return read_tool_name("tool_choice.function", function, conversation.chosen_tool);
 }
 

@@ -7,7 +7,7 @@ namespace millrace::server::openai {
 namespace {
 
 /// Values that ask for nothing are accepted: false, "", [], {}.
-bool asks_for_nothing(Json value) {
+bool is_neutral_value(Json value) {
   switch (value.type()) {
     case simdjson::dom::element_type::NULL_VALUE: return true;
     case simdjson::dom::element_type::BOOL: return !value.get_bool().value_unsafe();
@@ -66,13 +66,13 @@ constexpr std::array kNeutral = {Neutral{"n_predict", -1},      Neutral{"typical
                                  Neutral{"mirostat", 0},        Neutral{"dry_multiplier", 0},
                                  Neutral{"xtc_probability", 0}, Neutral{"dynatemp_range", 0}};
 /// What check_unsupported looks at by itself.
-constexpr std::array<std::string_view, 3> kLookedAt = {"modalities", "n", "best_of"};
+constexpr std::array<std::string_view, 3> kCheckedFields = {"modalities", "n", "best_of"};
 
-Refusal check_neutral(const Neutral& neutral, Json value) {
+FieldError check_neutral(const Neutral& neutral, Json value) {
   double number = 0;
   const bool is_neutral =
       value.get_double().get(number) == simdjson::SUCCESS && number == static_cast<double>(neutral.value);
-  if (is_neutral || asks_for_nothing(value)) return std::nullopt;
+  if (is_neutral || is_neutral_value(value)) return std::nullopt;
   return bad_request(neutral.name, "{}: found {}, which this server does not support; wanted {} or nothing",
                      neutral.name, describe(value), neutral.value);
 }
@@ -85,26 +85,26 @@ struct SwitchState {
   void note(const Switched& switched, std::string_view key, Json member) {
     std::string_view word;
     if (key == switched.choice) is_off = member.get_string().get(word) == simdjson::SUCCESS && word == "none";
-    if (key != switched.name || asks_for_nothing(member)) return;
+    if (key != switched.name || is_neutral_value(member)) return;
     if (!value || !member.is_array()) value = member;
   }
 };
 
-Refusal check_switched(const Switched& switched, const SwitchState& state) {
+FieldError check_switched(const Switched& switched, const SwitchState& state) {
   if (!state.value || (state.is_off && state.value->is_array())) return std::nullopt;
   if (state.is_off) return wrong_type(switched.name, *state.value, "an array");
   return bad_request(switched.name, "{}: not supported here, unless {} is 'none'; tools of /v1/chat/completions are",
                      switched.name, switched.choice);
 }
 
-Refusal check_choice_word(std::string_view name, Json value) {
+FieldError check_choice_name(std::string_view name, Json value) {
   std::string_view word;
   const bool harmless = value.get_string().get(word) == simdjson::SUCCESS && (word == "none" || word == "auto");
   if (harmless) return std::nullopt;
   return bad_request(name, "{}: not supported here; tools of /v1/chat/completions are", name);
 }
 
-Refusal check_modalities(Json value) {
+FieldError check_modalities(Json value) {
   simdjson::dom::array array;
   if (value.get_array().get(array) != simdjson::SUCCESS) return wrong_type("modalities", value, "an array");
   for (const Json item : array) {
@@ -118,7 +118,7 @@ Refusal check_modalities(Json value) {
 
 }  // namespace
 
-Refusal check_unsupported(simdjson::dom::object object, bool is_chat) {
+FieldError check_unsupported(simdjson::dom::object object, bool is_chat) {
   int64_t n = 1;
   std::optional<int64_t> best_of;
   const std::span<const Switched> known = switched(is_chat);
@@ -127,24 +127,24 @@ Refusal check_unsupported(simdjson::dom::object object, bool is_chat) {
     const std::string_view key = member.key;
     const Json value = member.value;
     if (value.is_null()) continue;
-    Refusal refusal;
-    if (key == "function_call" || (key == "tool_choice" && !is_chat)) refusal = check_choice_word(key, value);
-    if (key == "modalities") refusal = check_modalities(value);
+    FieldError field_error;
+    if (key == "function_call" || (key == "tool_choice" && !is_chat)) field_error = check_choice_name(key, value);
+    if (key == "modalities") field_error = check_modalities(value);
     if (key == "n") (void)value.get_int64().get(n);
-    if (key == "best_of") refusal = read_integer(key, value, 1, kMaxBestOf, best_of.emplace());
+    if (key == "best_of") field_error = read_integer(key, value, 1, kMaxBestOf, best_of.emplace());
     for (const Neutral& neutral : kNeutral) {
-      if (neutral.name == key) refusal = check_neutral(neutral, value);
+      if (neutral.name == key) field_error = check_neutral(neutral, value);
     }
-    if (refusal) return refusal;
+    if (field_error) return field_error;
     for (size_t i = 0; i < known.size(); ++i) switches[i].note(known[i], key, value);
     for (const std::string_view name : kUnsupported) {
-      if (name == key && !asks_for_nothing(value)) {
+      if (name == key && !is_neutral_value(value)) {
         return bad_request(name, "{}: not supported by this server", name);
       }
     }
   }
   for (size_t i = 0; i < known.size(); ++i) {
-    if (Refusal refusal = check_switched(known[i], switches[i])) return refusal;
+    if (FieldError field_error = check_switched(known[i], switches[i])) return field_error;
   }
   if (best_of && *best_of != n) {
     return bad_request("best_of", "best_of: found {}, wanted n = {} (choosing among more is not supported)", *best_of,
@@ -153,11 +153,11 @@ Refusal check_unsupported(simdjson::dom::object object, bool is_chat) {
   return std::nullopt;
 }
 
-bool is_checked(std::string_view name) {
+bool is_checked_field(std::string_view name) {
   const auto has_name = [name](const auto& each) { return each.name == name; };
   const auto switches = [name](const Switched& each) { return each.name == name || each.choice == name; };
   return std::ranges::find(kUnsupported, name) != kUnsupported.end() || std::ranges::any_of(kNeutral, has_name) ||
-         std::ranges::any_of(kSwitched, switches) || std::ranges::find(kLookedAt, name) != kLookedAt.end();
+         std::ranges::any_of(kSwitched, switches) || std::ranges::find(kCheckedFields, name) != kCheckedFields.end();
 }
 
 void describe_unsupported(SchemaWriter& schema, bool is_chat) {

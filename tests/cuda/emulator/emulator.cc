@@ -31,13 +31,13 @@ constexpr size_t kStackBytes = 256 * 1024;
 constexpr size_t kStackBytes = 32 * 1024;
 #endif
 constexpr size_t kStackShift = 17 * 64;
-constexpr uint32_t kMostThreads = 1024;
+constexpr uint32_t kMaxThreads = 1024;
 constexpr size_t kSharedAlignment = 1024;
 constexpr size_t kChunkBytes = 16;
 constexpr size_t kWarpgroupWarps = kWarpgroupThreads / kWarpLanes;
-constexpr uint32_t kMostAlongX = 0x7FFFFFFF;
-constexpr uint32_t kMostAlongOthers = 65535;
-constexpr size_t kMostSharedBytes = 227 << 10;  // of compute capability 9.0
+constexpr uint32_t kMaxBlocksInX = 0x7FFFFFFF;
+constexpr uint32_t kMaxBlocksInYOrZ = 65535;
+constexpr size_t kMaxSharedBytes = 227 << 10;  // of compute capability 9.0
 constexpr uint32_t kFullMask = 0xFFFFFFFFu;
 /// What shared memory holds before anything is written: NaNs in every floating-point type.
 constexpr int kUnwritten = 0xFF;
@@ -63,13 +63,13 @@ class Order {
 class Stacks {
  public:
   Stacks()
-      : base_(mmap(nullptr, kStackBytes * kMostThreads, PROT_READ | PROT_WRITE,
+      : base_(mmap(nullptr, kStackBytes * kMaxThreads, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
     if (base_ == MAP_FAILED) throw std::bad_alloc();
-    madvise(base_, kStackBytes * kMostThreads, MADV_HUGEPAGE);  // fibers take turns too fast for small pages
+    madvise(base_, kStackBytes * kMaxThreads, MADV_HUGEPAGE);  // fibers take turns too fast for small pages
   }
   Stacks(const Stacks&) = delete;
-  ~Stacks() { munmap(base_, kStackBytes * kMostThreads); }
+  ~Stacks() { munmap(base_, kStackBytes * kMaxThreads); }
   [[nodiscard]] std::byte* bottom(size_t thread) const { return static_cast<std::byte*>(base_) + thread * kStackBytes; }
 
  private:
@@ -239,13 +239,13 @@ void run_block(const Launch& launch, uint3 index, const Stacks& stacks, Order& o
 
 void check_limits(const Launch& launch) {
   const dim3& grid = launch.grid;
-  if (grid.x > kMostAlongX || grid.y > kMostAlongOthers || grid.z > kMostAlongOthers) {
+  if (grid.x > kMaxBlocksInX || grid.y > kMaxBlocksInYOrZ || grid.z > kMaxBlocksInYOrZ) {
     throw KernelFault(fmt::format("{}: a grid of ({}, {}, {}), wanted at most ({}, {}, {})", launch.name, grid.x,
-                                  grid.y, grid.z, kMostAlongX, kMostAlongOthers, kMostAlongOthers));
+                                  grid.y, grid.z, kMaxBlocksInX, kMaxBlocksInYOrZ, kMaxBlocksInYOrZ));
   }
-  if (launch.shared_bytes > kMostSharedBytes) {
+  if (launch.shared_bytes > kMaxSharedBytes) {
     throw KernelFault(fmt::format("{}: {} bytes of shared memory, wanted at most {}", launch.name, launch.shared_bytes,
-                                  kMostSharedBytes));
+                                  kMaxSharedBytes));
   }
 }
 
@@ -345,9 +345,9 @@ void synchronize_warpgroup(const char* operation, const void* in,
 void run(const Launch& launch) {
   check_limits(launch);
   const size_t threads = size_t{launch.block.x} * launch.block.y * launch.block.z;
-  if (threads == 0 || threads > kMostThreads || threads % kWarpLanes != 0) {
+  if (threads == 0 || threads > kMaxThreads || threads % kWarpLanes != 0) {
     throw KernelFault(
-        fmt::format("{}: {} threads per block, wanted whole warps, at most {}", launch.name, threads, kMostThreads));
+        fmt::format("{}: {} threads per block, wanted whole warps, at most {}", launch.name, threads, kMaxThreads));
   }
   thread_local Stacks stacks;
   Order order(order_seed.load());

@@ -10,11 +10,11 @@ namespace {
 
 constexpr size_t kAlignment = 256;
 constexpr int kNoise = 0xCD;
-constexpr size_t kMostPinnedBytes = size_t{8} << 30;
+constexpr size_t kMaxPinnedBytes = size_t{8} << 30;
 
 struct Allocation {
   size_t bytes = 0;
-  Place place = Place::kDevice;
+  MemoryKind kind = MemoryKind::kDevice;
   int device = 0;
 };
 
@@ -30,11 +30,11 @@ Registry& registry() {
   return *kept;
 }
 
-void* allocate(size_t bytes, Place place, int device) {
+void* allocate(size_t bytes, MemoryKind kind, int device) {
   const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   auto* data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
   std::memset(data, kNoise, rounded);
-  registry().allocations[data] = {bytes, place, device};
+  registry().allocations[data] = {bytes, kind, device};
   return data;
 }
 
@@ -50,21 +50,21 @@ void* allocate_device(int device, size_t bytes) {
   size_t& used = registry().used[device];
   if (bytes > device_bytes() - used) return nullptr;
   used += bytes;
-  return allocate(bytes, Place::kDevice, device);
+  return allocate(bytes, MemoryKind::kDevice, device);
 }
 
 void* allocate_pinned(size_t bytes) {
-  if (bytes > kMostPinnedBytes) return nullptr;
+  if (bytes > kMaxPinnedBytes) return nullptr;
   const std::lock_guard lock(registry().mutex);
-  return allocate(bytes, Place::kPinned, 0);
+  return allocate(bytes, MemoryKind::kPinned, 0);
 }
 
-bool release(void* data, Place place) {
+bool release(void* data, MemoryKind kind) {
   {
     const std::lock_guard lock(registry().mutex);
     const auto found = registry().allocations.find(static_cast<std::byte*>(data));
-    if (found == registry().allocations.end() || found->second.place != place) return false;
-    if (place == Place::kDevice) registry().used[found->second.device] -= found->second.bytes;
+    if (found == registry().allocations.end() || found->second.kind != kind) return false;
+    if (kind == MemoryKind::kDevice) registry().used[found->second.device] -= found->second.bytes;
     registry().allocations.erase(found);
   }
   std::free(data);
@@ -76,18 +76,18 @@ size_t free_bytes(int device) {
   return device_bytes() - registry().used[device];
 }
 
-bool find_place(const void* data, size_t bytes, Place& place) {
+bool find_memory_kind(const void* data, size_t bytes, MemoryKind& kind) {
   const auto* address = static_cast<const std::byte*>(data);
   const std::lock_guard lock(registry().mutex);
   auto after = registry().allocations.upper_bound(address);
   if (after != registry().allocations.begin()) {
     const auto& [begin, allocation] = *--after;
     if (address < begin + allocation.bytes) {
-      place = allocation.place;
+      kind = allocation.kind;
       return address + bytes <= begin + allocation.bytes;
     }
   }
-  place = Place::kPageable;
+  kind = MemoryKind::kPageable;
   return true;
 }
 

@@ -6,7 +6,7 @@
 /// What the fake runtime has handed out: device memory of each device and pinned host memory. Thread-safe.
 namespace millrace::emulator {
 
-enum class Place : uint8_t { kPageable, kPinned, kDevice };
+enum class MemoryKind : uint8_t { kPageable, kPinned, kDevice };
 
 /// Memory of each device: MILLRACE_EMULATED_GPU_MIB, or a GiB.
 [[nodiscard]] size_t device_bytes();
@@ -15,9 +15,9 @@ enum class Place : uint8_t { kPageable, kPinned, kDevice };
 [[nodiscard]] void* allocate_device(int device, size_t bytes);
 [[nodiscard]] void* allocate_pinned(size_t bytes);
 /// False: nobody allocated that there.
-[[nodiscard]] bool release(void* data, Place place);
+[[nodiscard]] bool release(void* data, MemoryKind kind);
 [[nodiscard]] size_t free_bytes(int device);
 /// Where `bytes` from `data` on lie; false when they leave an allocation.
-[[nodiscard]] bool find_place(const void* data, size_t bytes, Place& place);
+[[nodiscard]] bool find_memory_kind(const void* data, size_t bytes, MemoryKind& kind);
 
 }  // namespace millrace::emulator

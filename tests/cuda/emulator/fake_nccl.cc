@@ -29,7 +29,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kLaunchTime = 200us;
 constexpr int kPollMs = 5;
-constexpr size_t kMostDevices = 16;
+constexpr size_t kMaxDevices = 16;
 constexpr std::byte kTaken{1};
 
 struct Descriptor {
@@ -97,7 +97,7 @@ struct Shared {
 };
 
 /// Transfers on each device that are launched and have not ended. Relaxed: they order no memory for the host.
-std::array<std::atomic<int>, kMostDevices> transfers{};
+std::array<std::atomic<int>, kMaxDevices> transfers{};
 
 std::atomic<int>& transfers_on(int device) {
   return transfers.at(static_cast<size_t>(device));

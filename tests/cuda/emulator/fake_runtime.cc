@@ -248,7 +248,7 @@ cudaError_t cudaFree(void* data) {
   ++state().frees;
   ++state().synchronisations;
   wait_for_all_streams();
-  return returned(release(data, Place::kDevice) ? cudaSuccess : cudaErrorInvalidValue);
+  return returned(release(data, MemoryKind::kDevice) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned int) {
@@ -264,7 +264,7 @@ cudaError_t cudaFreeHost(void* data) {
   ++state().frees;
   ++state().synchronisations;
   wait_for_all_streams();
-  return returned(release(data, Place::kPinned) ? cudaSuccess : cudaErrorInvalidValue);
+  return returned(release(data, MemoryKind::kPinned) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
 cudaError_t cudaGetLastError() {

@@ -15,16 +15,16 @@ constexpr int kLeastPriority = 0;
 constexpr int kGreatestPriority = -5;
 
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream) {
-  Place source{};
-  Place target{};
-  if (!find_place(from, bytes, source) || !find_place(to, bytes, target)) return cudaErrorInvalidValue;
-  const bool pageable = source == Place::kPageable || target == Place::kPageable;
+  MemoryKind source{};
+  MemoryKind target{};
+  if (!find_memory_kind(from, bytes, source) || !find_memory_kind(to, bytes, target)) return cudaErrorInvalidValue;
+  const bool pageable = source == MemoryKind::kPageable || target == MemoryKind::kPageable;
   if (pageable && stream->capturing()) {
     stream->spoil_capture();
     return cudaErrorStreamCaptureUnsupported;
   }
   ++state().copies;
-  if (source == Place::kPageable) {
+  if (source == MemoryKind::kPageable) {
     // The runtime has read pageable memory when the call returns.
     const auto* begin = static_cast<const std::byte*>(from);
     stream->enqueue(
@@ -32,7 +32,7 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream) 
   } else {
     stream->enqueue([to, from, bytes] { std::memcpy(to, from, bytes); });
   }
-  if (target != Place::kPageable) return cudaSuccess;
+  if (target != MemoryKind::kPageable) return cudaSuccess;
   ++state().synchronisations;
   return stream->mark()->wait();
 }
@@ -170,8 +170,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
   if (const cudaError_t error = before_work(stream); error != cudaSuccess) return returned(error);
-  Place place{};
-  if (!find_place(data, bytes, place) || place != Place::kDevice) return returned(cudaErrorInvalidValue);
+  MemoryKind kind{};
+  if (!find_memory_kind(data, bytes, kind) || kind != MemoryKind::kDevice) return returned(cudaErrorInvalidValue);
   stream->enqueue([data, value, bytes] { std::memset(data, value, bytes); });
   return cudaSuccess;
 }

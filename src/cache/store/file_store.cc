@@ -1,0 +1,180 @@
+#include <condition_variable>
+#include <exception>
+#include <thread>
+
+#include "base/log.h"
+#include "base/thread_name.h"
+#include "cache/store/file_pages.h"
+
+namespace millrace::cache {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+/// How often uses are written down, and how late a removed folder is noticed when nobody puts.
+constexpr Clock::duration kMaintenanceInterval = 1s;
+/// How late it shows what no news told of, such as files removed by hand; longer where a scan takes long.
+constexpr Clock::duration kScanInterval = 60s;
+constexpr int kScanShare = 50;
+/// How long after its opening a store leaves the other stages of its server alone, which may still have to open theirs.
+constexpr Clock::duration kSettleTime = 10min;
+constexpr int kMaxThreads = 256;
+
+/// Workers serve the queues, each through a FileIo of its own; one more thread keeps the folder.
+class FileStore final : public QueuedStore {
+ public:
+  FileStore(async::Runtime& runtime, const StoreIdentity& identity, const FileStoreOptions& options,
+            std::unique_ptr<StoreFolder> folder)
+      : QueuedStore(runtime, identity, options.max_queued_puts),
+        pages_(std::move(folder), identity, options, format_, counters_),
+        settled_at_(Clock::now() + std::min<Clock::duration>(kSettleTime, options.abandoned_after)) {
+    const std::string engine = make_workers(options);
+    pages_.rescan();
+    log::info("page store {}: {} pages, {} of {} bytes; {} workers for reads, as many for writes, {}", pages_.path(),
+              pages_.index().page_count(), pages_.index().bytes(), options.max_bytes, options.threads, engine);
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      const bool reads = i % 2 == 0;
+      threads_.emplace_back([this, reads, &io = *workers_[i]] {
+        name_thread(reads ? "store reads" : "store writes");
+        io.serve(reads ? read_queue_ : put_queue_, begin_);
+      });
+    }
+    maintenance_thread_ = std::thread([this] {
+      name_thread("store keeper");
+      keep();
+    });
+  }
+
+  ~FileStore() override {
+    close_queues(threads_.size() / 2);
+    for (std::thread& thread : threads_) thread.join();
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    closing_signal_.notify_all();
+    maintenance_thread_.join();
+  }
+
+  [[nodiscard]] StoreStats stats() const override {
+    StoreStats stats = QueuedStore::stats();
+    stats.bytes_stored = pages_.index().bytes();
+    return stats;
+  }
+
+ private:
+  [[nodiscard]] std::string make_workers(const FileStoreOptions& options);
+  IoRoot run(FileIo& io, StoreOpPtr op);
+  [[nodiscard]] IoTask<bool> carry_out(FileIo& io, StoreOp& op);
+  IoRoot keep_bound();
+  void keep();
+
+  mutable FilePages pages_;
+  const Clock::time_point settled_at_;
+  const FileIo::Begin begin_ = [this](FileIo& io, StoreOpPtr op) { run(io, std::move(op)); };
+  std::vector<std::unique_ptr<FileIo>> workers_;  // for reads and for puts in turns
+  std::vector<std::thread> threads_;
+  const std::unique_ptr<FileIo> maintenance_io_ = make_blocking_io();
+  std::mutex mutex_;
+  std::condition_variable closing_signal_;
+  bool closing_ = false;
+  std::thread maintenance_thread_;
+};
+
+std::string FileStore::make_workers(const FileStoreOptions& options) {
+  std::string reason = "it is switched off";
+  const size_t count = 2 * static_cast<size_t>(options.threads);
+  while (workers_.size() < count && options.use_io_uring) {
+    auto io = make_uring_io(reason);
+    if (!io) break;
+    workers_.push_back(std::move(io));
+  }
+  if (workers_.size() == count) return "io_uring";
+  while (workers_.size() < count) workers_.push_back(make_blocking_io());
+  return fmt::format("blocking calls (no io_uring: {})", reason);
+}
+
+IoTask<bool> FileStore::carry_out(FileIo& io, StoreOp& op) {
+  switch (op.kind) {
+    case StoreOp::Kind::kGet: return pages_.get(io, op.key, op.into);
+    case StoreOp::Kind::kPut: return pages_.put(io, op.key, op.page);
+    case StoreOp::Kind::kExists: break;
+  }
+  return pages_.exists(io, op.key);
+}
+
+IoRoot FileStore::run(FileIo& io, StoreOpPtr op) {
+  io.began();
+  bool ok = false;
+  try {
+    ok = co_await carry_out(io, *op);
+  } catch (const std::exception& failure) {
+    // Out of memory at worst: the file system's failures do not throw.
+    ++counters_.errors;
+    log::error("page store {}: {}", pages_.path(), failure.what());
+  }
+  finish(op, ok);
+  io.ended();
+}
+
+IoRoot FileStore::keep_bound() {
+  (void)co_await pages_.make_room(*maintenance_io_);
+}
+
+void FileStore::keep() {
+  keep_bound();
+  auto next_scan = std::min(Clock::now() + kScanInterval, settled_at_);
+  auto soonest_scan = Clock::now();
+  std::unique_lock lock(mutex_);
+  while (!closing_) {
+    closing_signal_.wait_for(lock, kMaintenanceInterval, [this] { return closing_; });
+    lock.unlock();
+    pages_.write_access_times();
+    pages_.repair_folder();
+    pages_.poll_journal();
+    const auto begin = Clock::now();
+    if (begin >= next_scan || (begin >= soonest_scan && pages_.has_missed_changes())) {
+      pages_.rescan();
+      if (begin >= settled_at_) pages_.scan_abandoned();
+      keep_bound();
+      soonest_scan = Clock::now() + (Clock::now() - begin) * kScanShare;
+      next_scan = std::max(Clock::now() + kScanInterval, soonest_scan);
+    }
+    lock.lock();
+  }
+  lock.unlock();
+  pages_.write_access_times();  // of a store that was closed before the first round
+}
+
+Result<void> check_options(const FileStoreOptions& options, size_t record_bytes) {
+  if (options.path.empty()) {
+    return make_error(ErrorCode::kInvalidArgument, "page store: the path is empty, a directory is wanted");
+  }
+  if (options.max_bytes < record_bytes) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "page store {}: room for {} bytes is less than one page takes with its header, {} bytes",
+                      options.path, options.max_bytes, record_bytes);
+  }
+  if (options.threads < 1 || options.threads > kMaxThreads) {
+    return make_error(ErrorCode::kInvalidArgument, "page store {}: {} threads, 1 to {} are wanted", options.path,
+                      options.threads, kMaxThreads);
+  }
+  if (options.max_queued_puts == 0) {
+    return make_error(ErrorCode::kInvalidArgument, "page store {}: a queue for 0 puts refuses them all", options.path);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PageStore>> open_file_store(async::Runtime& runtime, StoreIdentity identity,
+                                                   FileStoreOptions options) {
+  RETURN_IF_ERROR(check_identity(identity));
+  RETURN_IF_ERROR(check_options(options, RecordFormat(identity).record_bytes()));
+  auto folder = StoreFolder::open(options.path, identity);
+  if (!folder) return folder.error();
+  return std::unique_ptr<PageStore>(std::make_unique<FileStore>(runtime, identity, options, std::move(*folder)));
+}
+
+}  // namespace millrace::cache

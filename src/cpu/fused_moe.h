@@ -1,0 +1,52 @@
+#pragma once
+
+#include "cpu/ops.h"
+
+namespace millrace::cpu {
+
+/// The feed-forward of one expert, in packed weights of the CPU's.
+struct ExpertWeights {
+  std::unique_ptr<tensor::PackedWeight> gate_up;  // [intermediate] twice, hidden
+  std::unique_ptr<tensor::PackedWeight> down;     // [hidden, intermediate]
+};
+
+/// The experts of a sparse layer, of one shape and one layout.
+class CpuExperts final : public tensor::Experts {
+ public:
+  CpuExperts(std::vector<ExpertWeights> weights, const tensor::Routing& routing);
+  [[nodiscard]] int32_t count() const override { return static_cast<int32_t>(weights_.size()); }
+  [[nodiscard]] const tensor::Routing& routing() const override { return routing_; }
+  [[nodiscard]] const CpuPackedWeight& gate_up(int32_t expert) const {
+    return static_cast<const CpuPackedWeight&>(*weights_[static_cast<size_t>(expert)].gate_up);
+  }
+  [[nodiscard]] const CpuPackedWeight& down(int32_t expert) const {
+    return static_cast<const CpuPackedWeight&>(*weights_[static_cast<size_t>(expert)].down);
+  }
+
+ private:
+  std::vector<ExpertWeights> weights_;
+  tensor::Routing routing_;
+};
+
+class CpuExpertPacker final : public tensor::ExpertPacker {
+ public:
+  CpuExpertPacker(Device& device, int32_t count, tensor::Routing routing)
+      : device_(device), count_(count), routing_(routing) {}
+  void add(const tensor::HostTensor& gate, const tensor::HostTensor& up, const tensor::HostTensor& down) override;
+  void add_w8(const tensor::W8Matrix& gate, const tensor::W8Matrix& up, const tensor::W8Matrix& down,
+              tensor::W8Activations inputs) override;
+  [[nodiscard]] std::unique_ptr<tensor::Experts> finish() override;
+
+ private:
+  Device& device_;
+  const int32_t count_;
+  const tensor::Routing routing_;
+  std::vector<ExpertWeights> weights_;
+};
+
+void fused_moe(Device& device, tensor::Matrix x, tensor::Matrix router_logits, const CpuExperts& experts,
+               tensor::Matrix hidden);
+/// Takes the scratch of fused_moe with so many rows.
+void reserve_fused_moe(Device& device, const CpuExperts& experts, int64_t rows);
+
+}  // namespace millrace::cpu

@@ -1,0 +1,281 @@
+#include "cuda/gemm.cuh"
+#include "cuda/routing.cuh"
+
+namespace millrace::cuda {
+namespace {
+
+/// What more rows would take is taken in parts.
+constexpr size_t kMaxScratchBytes = size_t{256} << 20;
+constexpr int kSumThreads = 128;
+constexpr int kSumFeatures = 4;  ///< of a thread
+
+/// Grid: a warp per row. The block that comes last makes the lists. For up to 32 · kPerLane experts.
+template <int kPerLane>
+__global__ void __launch_bounds__(kRouteThreads, 1) route_kernel(RouteParams route) {
+  const int32_t rows = valid_rows(route.batch, route.first_row, route.row_stride);
+  const auto row = static_cast<int32_t>(blockIdx.x * kRouteWarps + threadIdx.x / kLanes);
+  if (row < rows) route_row<kPerLane>(route, row);
+  if (!is_last_block(route.lists.arrived)) return;
+  group_pairs_by_expert<kPerLane>(route, rows);
+  __syncthreads();
+  list_tiles(route);
+}
+
+/// The pairs of a tile, in shared memory.
+struct ListedRows {
+  const int32_t* sources;
+  const int32_t* targets;
+  int32_t count;
+  __device__ bool has(int token) const { return token < count; }
+  __device__ int32_t source(int token) const { return sources[token]; }
+  __device__ int32_t target(int token) const { return targets[token]; }
+};
+
+struct ExpertGemmParams {
+  RouteLists lists;
+  int32_t row_stride = 0;     ///< RouteParams's
+  int32_t pairs_per_row = 1;  ///< of pair p, x has the row p / pairs_per_row, and out the row p
+  int32_t feature_tiles = 0;
+};
+
+/// Grid: [bound of tiles · feature tiles]. Products of each expert with its rows. The blocks of one expert follow one
+/// another, those that read the same weights first, so that these, and the expert's rows, come from the cache. One
+/// block adds all splits of a sum: experts are many.
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) expert_gemm_kernel(GemmParams p, ExpertGemmParams which) {
+  const auto block = static_cast<int32_t>(blockIdx.x);
+  const int32_t listed = block / which.feature_tiles;
+  const ExpertTiles tiles = which.lists.tiles[listed];  // read beside the count, not after it
+  if (listed >= *which.lists.tile_count) return;
+  const int32_t own_block = block - tiles.first * which.feature_tiles;
+  const int32_t first_panel = own_block / tiles.count * T::kPanelCount;
+  const int32_t first = own_block % tiles.count * T::kTokenCount;
+  const int32_t count = min(T::kTokenCount, tiles.pairs - first);
+  const int32_t* const pairs = which.lists.pairs + static_cast<size_t>(tiles.expert) * which.row_stride + first;
+  auto* const sources = reinterpret_cast<int32_t*>(shared_memory() + T::kSharedBytes);
+  int32_t* const targets = sources + T::kTokenCount;
+  for (int token = threadIdx.x; token < T::kTokenCount; token += T::kThreads) {
+    const int32_t pair = token < count ? pairs[token] : 0;
+    sources[token] = pair / which.pairs_per_row;
+    targets[token] = pair;
+  }
+  __syncthreads();
+  const ListedRows rows{sources, targets, count};
+  p.weight += static_cast<size_t>(tiles.expert) * p.panels * ceil_div(p.inputs, kStepInputs) * kPanelStepBytes;
+  auto* const sums = reinterpret_cast<float*>(shared_memory());
+  compute_tile<T>(p, rows, first_panel, 0, true, sums);
+  run_epilogue<T>(p, rows, first_panel * kPanelRows, sums);
+}
+
+/// Grid: [rows, blocks of features]. Adds what a row's experts made to its residual, in the order of their numbers.
+__global__ void __launch_bounds__(kSumThreads)
+    sum_experts_kernel(const float* outputs, const float* weights, int32_t per_row, int32_t width, DeviceBatch batch,
+                       int32_t first_row, float* hidden) {
+  const auto row = static_cast<int32_t>(blockIdx.x);
+  const int32_t feature = static_cast<int32_t>(blockIdx.y * kSumThreads + threadIdx.x) * kSumFeatures;
+  if (row >= valid_rows(batch, first_row, static_cast<int32_t>(gridDim.x)) || feature >= width) return;
+  weights += static_cast<size_t>(row) * per_row;
+  outputs += static_cast<size_t>(row) * per_row * width + feature;
+  hidden += static_cast<size_t>(row) * width + feature;
+  if (width % kSumFeatures == 0) {
+    float4 sum = *reinterpret_cast<const float4*>(hidden);
+#pragma unroll 4
+    for (int32_t i = 0; i < per_row; ++i) {
+      const float weight = weights[i];
+      const float4 term = *reinterpret_cast<const float4*>(outputs + static_cast<size_t>(i) * width);
+      sum = float4{sum.x + weight * term.x, sum.y + weight * term.y, sum.z + weight * term.z, sum.w + weight * term.w};
+    }
+    *reinterpret_cast<float4*>(hidden) = sum;
+    return;
+  }
+  for (int32_t j = 0; j < min(kSumFeatures, width - feature); ++j) {
+    float sum = hidden[j];
+    for (int32_t i = 0; i < per_row; ++i) sum += weights[i] * outputs[static_cast<size_t>(i) * width + j];
+    hidden[j] = sum;
+  }
+}
+
+/// The most tiles that `pairs` pairs make, however they are spread over the experts.
+size_t max_tiles(const DeviceExperts& experts, size_t pairs, int32_t tokens) {
+  const auto count = static_cast<size_t>(experts.count);
+  const size_t busy = count < pairs ? count : pairs;
+  return busy + (pairs - busy) / static_cast<size_t>(tokens);
+}
+
+/// Wide enough that most experts' rows make one tile, so that its weight is read once: twice the mean.
+int32_t expert_tile_tokens(const DeviceExperts& experts, int32_t rows) {
+  const int32_t twice = 2 * ceil_div(rows * experts.per_row, experts.count);
+  return tile_tokens(twice < rows ? twice : rows);
+}
+
+/// Where the parts of the scratch of `rows` rows lie. The counter is first, where nothing else is ever written,
+/// whatever the experts and rows.
+struct Layout {
+  Layout(const DeviceExperts& experts, int32_t rows) {
+    const auto of_rows = static_cast<size_t>(rows);
+    const size_t pairs_of_rows = of_rows * static_cast<size_t>(experts.per_row);
+    arrived = take(sizeof(uint32_t));
+    tile_count = take(sizeof(int32_t));
+    choices = take(of_rows * static_cast<size_t>(ceil_div(experts.count, kLanes)) * sizeof(ExpertMask));
+    weights = take(pairs_of_rows * sizeof(float));
+    pairs = take(of_rows * static_cast<size_t>(experts.count) * sizeof(int32_t));
+    tiles = take(max_tiles(experts, pairs_of_rows, tile_tokens(1)) * sizeof(ExpertTiles));
+    activated = take(pairs_of_rows * static_cast<size_t>(experts.intermediate) * sizeof(uint16_t));
+    outputs = take(pairs_of_rows * static_cast<size_t>(experts.hidden) * sizeof(float));
+  }
+  size_t bytes = 0;
+  size_t arrived, tile_count, choices, weights, pairs, tiles, activated, outputs;
+
+ private:
+  size_t take(size_t count) {
+    constexpr size_t kAlignment = 256;
+    const size_t begin = bytes;
+    bytes = (begin + count + kAlignment - 1) / kAlignment * kAlignment;
+    return begin;
+  }
+};
+
+/// How many of `rows` rows have room in so many bytes.
+int32_t rows_in(const DeviceExperts& experts, int32_t rows, size_t bytes) {
+  if (Layout(experts, rows).bytes <= bytes) return rows;
+  int32_t fit = 0;
+  for (int32_t too_many = rows; too_many - fit > 1;) {
+    const int32_t middle = fit + (too_many - fit) / 2;
+    (Layout(experts, middle).bytes <= bytes ? fit : too_many) = middle;
+  }
+  return fit;
+}
+
+void check_experts(const DeviceExperts& experts) {
+  if (experts.count < 1 || experts.count > kMaxExperts || experts.per_row < 1 || experts.per_row > experts.count) {
+    throw std::invalid_argument("fused_moe: " + std::to_string(experts.per_row) + " of " +
+                                std::to_string(experts.count) + " experts per row, wanted at least one of at most " +
+                                std::to_string(kMaxExperts));
+  }
+}
+
+/// What one part is computed from, and in what.
+struct MoePart {
+  cudaStream_t stream = nullptr;
+  const uint16_t* x = nullptr;    // [rows, hidden]
+  const float* logits = nullptr;  // [rows, experts]
+  const DeviceExperts& experts;
+  const DeviceBatch& batch;
+  int32_t first_row = 0;
+  int32_t rows = 0;
+  float* hidden = nullptr;  // [rows, hidden]
+  RouteLists lists = {};
+  uint16_t* activated = nullptr;  // [pairs, intermediate]
+  float* outputs = nullptr;       // [pairs, hidden]
+
+  void assign_scratch(std::byte* scratch) {
+    const Layout at(experts, rows);
+    lists = {.arrived = reinterpret_cast<uint32_t*>(scratch + at.arrived),
+             .tile_count = reinterpret_cast<int32_t*>(scratch + at.tile_count),
+             .choices = reinterpret_cast<ExpertMask*>(scratch + at.choices),
+             .weights = reinterpret_cast<float*>(scratch + at.weights),
+             .pairs = reinterpret_cast<int32_t*>(scratch + at.pairs),
+             .tiles = reinterpret_cast<ExpertTiles*>(scratch + at.tiles)};
+    activated = reinterpret_cast<uint16_t*>(scratch + at.activated);
+    outputs = reinterpret_cast<float*>(scratch + at.outputs);
+  }
+};
+
+void launch_route(const MoePart& part, int32_t tokens) {
+  int32_t per_warp = 1;
+  while (per_warp * kRouteWarps < part.experts.count) per_warp *= 2;
+  const RouteParams route{.logits = part.logits,
+                          .experts = part.experts,
+                          .batch = part.batch,
+                          .first_row = part.first_row,
+                          .row_stride = part.rows,
+                          .tile_tokens = tokens,
+                          .experts_per_warp = per_warp,
+                          .lists = part.lists};
+  const LaunchShape shape{"route", dim3(ceil_div(part.rows, kRouteWarps)), dim3(kRouteThreads), sizeof(RouteShared)};
+  constexpr int kFew = 4;  // in registers; more steps cost each row time
+  if (part.experts.count <= kFew * kLanes) {
+    launch<route_kernel<kFew>>(shape, part.stream, route);
+  } else {
+    launch<route_kernel<kMaxExperts / kLanes>>(shape, part.stream, route);
+  }
+}
+
+/// With `gate_up`, gated features of x; else the outputs of what they are.
+template <class T>
+void launch_gemm(const MoePart& part, bool gate_up) {
+  const DeviceExperts& experts = part.experts;
+  const int32_t features = gate_up ? experts.intermediate : experts.hidden;
+  const int32_t inputs = gate_up ? experts.hidden : experts.intermediate;
+  const int32_t panels = panel_count(features, gate_up);
+  const GemmParams product{.x = gate_up ? part.x : part.activated,
+                           .weight = static_cast<const std::byte*>(gate_up ? experts.gate_up : experts.down),
+                           .out = gate_up ? static_cast<void*>(part.activated) : part.outputs,
+                           .inputs = inputs,
+                           .features = features,
+                           .panels = panels,
+                           .splits = split_count(panels, step_count(inputs)),
+                           .epilogue = gate_up ? Epilogue::kSiluMul : Epilogue::kStoreF32};
+  constexpr size_t kShared = T::kSharedBytes + 2 * T::kTokenCount * sizeof(int32_t);
+  static_assert(kShared <= T::kMaxSharedBytes);
+  const size_t pairs = static_cast<size_t>(part.rows) * static_cast<size_t>(experts.per_row);
+  const int32_t feature_tiles = ceil_div(panels, T::kPanelCount);
+  const auto blocks = static_cast<uint32_t>(max_tiles(experts, pairs, T::kTokenCount)) * feature_tiles;
+  launch<expert_gemm_kernel<T>>({"expert_gemm", dim3(blocks), dim3(T::kThreads), kShared}, part.stream, product,
+                                ExpertGemmParams{.lists = part.lists,
+                                                 .row_stride = part.rows,
+                                                 .pairs_per_row = gate_up ? experts.per_row : 1,
+                                                 .feature_tiles = feature_tiles});
+}
+
+void run_part(const MoePart& part) {
+  const DeviceExperts& experts = part.experts;
+  const int32_t tokens = expert_tile_tokens(experts, part.rows);
+  launch_route(part, tokens);
+  with_tiling(experts.by, tokens, [&](auto tiling) {
+    launch_gemm<decltype(tiling)>(part, true);
+    launch_gemm<decltype(tiling)>(part, false);
+  });
+  launch<sum_experts_kernel>(
+      {"sum_experts", dim3(part.rows, ceil_div(experts.hidden, kSumThreads * kSumFeatures)), dim3(kSumThreads)},
+      part.stream, part.outputs, part.lists.weights, experts.per_row, experts.hidden, part.batch, part.first_row,
+      part.hidden);
+}
+
+}  // namespace
+
+size_t fused_moe_workspace_bytes(const DeviceExperts& experts, int32_t rows) {
+  check_experts(experts);
+  const size_t least = Layout(experts, 1).bytes;
+  const size_t most = least < kMaxScratchBytes ? kMaxScratchBytes : least;
+  const size_t whole = Layout(experts, rows).bytes;
+  return whole < most ? whole : most;
+}
+
+void fused_moe(cudaStream_t stream, const void* x, const float* router_logits, const DeviceExperts& experts,
+               const DeviceBatch& batch, int32_t rows, float* hidden, void* workspace, size_t workspace_bytes) {
+  check_experts(experts);
+  const size_t useful = fused_moe_workspace_bytes(experts, rows);
+  const int32_t most = rows_in(experts, rows, workspace_bytes < useful ? workspace_bytes : useful);
+  if (rows > 0 && most == 0) {
+    throw std::invalid_argument("fused_moe: scratch of " + std::to_string(workspace_bytes) + " bytes, wanted " +
+                                std::to_string(Layout(experts, 1).bytes) + " for one row");
+  }
+  for (int32_t first = 0; first < rows; first += most) {
+    const int32_t count = most < rows - first ? most : rows - first;
+    const auto row = static_cast<size_t>(first);
+    const auto width = static_cast<size_t>(experts.hidden);
+    MoePart part{.stream = stream,
+                 .x = static_cast<const uint16_t*>(x) + row * width,
+                 .logits = router_logits + row * static_cast<size_t>(experts.count),
+                 .experts = experts,
+                 .batch = batch,
+                 .first_row = first,
+                 .rows = count,
+                 .hidden = hidden + row * width};
+    part.assign_scratch(static_cast<std::byte*>(workspace));
+    run_part(part);
+  }
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/token_mask.h"
+#include "grammar/grammar.h"
+
+namespace millrace::grammar {
+
+/// Which tokens may come next where the grammar stands at one state with an unknown rest to come back to: those that
+/// may whatever that is, and those for which it has to be asked. (The idea of telling the two apart: Dong et al.,
+/// XGrammar, MLSys 2025.)
+struct AdaptiveTokenMask {
+  std::vector<TokenId> accepted_ids;               ///< that may; or
+  std::shared_ptr<const TokenMask> accepted_mask;  ///< that may
+  struct NodeRange {
+    uint32_t begin;
+    uint32_t end;
+  };
+  std::vector<NodeRange> context_dependent;  ///< of the vocabulary's nodes: subtrees of one parent
+  /// Within runs of a rule that is counted: of those that may, the ones that take more than one run, and how many; the
+  /// most first.
+  struct MultiRunToken {
+    uint32_t runs;
+    TokenId token;
+  };
+  std::vector<MultiRunToken> multi_run;
+  bool is_countable = true;  ///< else this cannot be told of the rule, and the rest means nothing
+};
+
+/// The grammar's automaton made deterministic as far as answers have gone: a DFA state is the set of stacks of states
+/// that the text so far may have led to. Kept and shared by all answers that began with it. Thread-safe.
+class LazyDfa {
+ public:
+  using DfaState = uint32_t;
+  /// Nothing matches there.
+  static constexpr DfaState kDeadState = 0;
+  static constexpr uint32_t kMaxDepth = 500;
+
+  explicit LazyDfa(const Grammar& grammar);
+
+  [[nodiscard]] DfaState begin() const { return begin_; }
+  /// kDeadState if the text does not match, or in so many ways that finding out would take too long.
+  [[nodiscard]] DfaState advance(DfaState dfa_state, std::string_view text);
+  /// Null if none may follow, or finding out would take too long.
+  [[nodiscard]] std::shared_ptr<const TokenMask> allowed(DfaState dfa_state, bool with_stop_tokens);
+  [[nodiscard]] bool may_end(DfaState dfa_state);
+  [[nodiscard]] bool must_end(DfaState dfa_state);
+  /// About what it takes.
+  [[nodiscard]] size_t bytes() const;
+  /// Computes what may follow at `state`, so that no answer has to wait for it; with a loop, in runs of a counted rule.
+  /// False: it would take too long.
+  [[nodiscard]] bool precompute(StateId state, StateId loop = 0);
+  /// States that read bytes and are reached from `state` without one.
+  [[nodiscard]] std::vector<StateId> byte_states_from(StateId state);
+
+ private:
+  using Frame = uint32_t;
+  /// A state, and the frame at which to go on behind the end of its rule.
+  struct FrameData {
+    StateId state;
+    Frame parent;
+    uint32_t depth;
+  };
+  /// The frame that every stack ends with: behind it the text is whole.
+  static constexpr Frame kStackBottom = 0;
+  using TransitionRow = std::array<DfaState, 256>;
+  struct DfaStateData {
+    std::vector<Frame> frames;  // whose states read bytes; ascending
+    bool may_end = false;
+    std::unique_ptr<TransitionRow> transitions;
+    std::shared_ptr<const TokenMask> masks[2];  // without, with the ends; kept if they took long
+  };
+
+  /// Before each question from outside.
+  void reset_work_budget();
+  [[nodiscard]] DfaState transition(DfaState dfa_state, uint8_t byte);
+  [[nodiscard]] DfaState compute_transition(DfaState dfa_state, uint8_t byte);
+  [[nodiscard]] Frame frame_of(StateId state, Frame parent);
+  void visit(Frame frame);
+  /// The state of what visit() has found; forgets that.
+  [[nodiscard]] DfaState intern_state();
+  [[nodiscard]] DfaState intern_state_unless_exhausted();
+  [[nodiscard]] const AdaptiveTokenMask& adaptive_mask(StateId state, StateId loop);
+  [[nodiscard]] AdaptiveTokenMask compute_adaptive_mask(StateId state, StateId loop);
+  void add_tokens(DfaState dfa_state, Frame frame, TokenMask& mask, bool& is_large);
+  template <class Accept>
+  void walk(DfaState from, const AdaptiveTokenMask::NodeRange& range, const Accept& accept);
+  [[nodiscard]] std::shared_ptr<const TokenMask> deduplicate(TokenMask mask);
+
+  const Grammar& grammar_;
+  const Automaton& automaton_;
+  const Vocabulary& vocabulary_;
+  mutable std::mutex mutex_;
+  // The rest is guarded by mutex_.
+  DfaState begin_ = kDeadState;
+  std::vector<FrameData> frames_;
+  std::unordered_map<uint64_t, Frame> frame_index_;  // by state and parent
+  std::vector<DfaStateData> dfa_states_;
+  std::unordered_map<std::string, DfaState> dfa_state_index_;  // by the bytes of frames and may_end
+  std::unordered_multimap<uint64_t, std::shared_ptr<const TokenMask>> masks_;
+  size_t cached_bytes_ = 0;
+  // Of the closure that is being computed.
+  std::vector<Frame> open_;
+  std::vector<uint64_t> seen_;  // per frame: the closure that it was visited in
+  uint64_t closure_ = 0;
+  std::vector<Frame> found_;
+  bool found_end_ = false;
+  std::vector<DfaState> path_;  // of a walk, by length
+  uint64_t work_ = 0;           // frames visited for the present question
+  bool is_exhausted_ = false;   // they were too many: what is found from now on is not true, and not kept
+};
+
+}  // namespace millrace::grammar

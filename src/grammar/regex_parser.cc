@@ -1,0 +1,228 @@
+#include "grammar/regex_parser.h"
+
+#include "grammar/text_cursor.h"
+
+namespace millrace::grammar {
+namespace {
+
+constexpr uint32_t kMaxGroupNesting = 100;
+
+CharSet digits() {
+  return {U'0', U'9'};
+}
+
+CharSet word_chars() {
+  CharSet set = digits();
+  set.add(U'a', U'z');
+  set.add(U'A', U'Z');
+  set.add(U'_', U'_');
+  return set;
+}
+
+CharSet spaces() {
+  CharSet set(U'\t', U'\r');
+  set.add(U' ', U' ');
+  return set;
+}
+
+bool is_alphanumeric(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+class RegexParser {
+ public:
+  RegexParser(std::string_view pattern, const CharEncoder& write) : cursor_(pattern), write_(write) {}
+
+  ExpressionPtr read(bool is_search) {
+    const ExpressionPtr anything = repeat(write_(CharSet(0, CharSet::kMaxCodePoint)), 0);
+    std::vector<ExpressionPtr> alternatives;
+    do {
+      const bool from_begin = take_all("^");
+      ExpressionPtr body = read_terms();
+      const bool to_end = take_all("$");
+      std::vector<ExpressionPtr> parts;
+      if (is_search && !from_begin) parts.push_back(anything);
+      parts.push_back(std::move(body));
+      if (is_search && !to_end) parts.push_back(anything);
+      alternatives.push_back(sequence(std::move(parts)));
+    } while (cursor_.take("|"));
+    if (!cursor_.at_end()) {
+      cursor_.fail(cursor_.peek() == ')' ? "')' closes nothing" : "anchors are supported at the ends of the pattern");
+    }
+    return choice(std::move(alternatives));
+  }
+
+ private:
+  bool take_all(std::string_view word) {
+    bool taken = false;
+    while (cursor_.take(word)) taken = true;
+    return taken;
+  }
+
+  ExpressionPtr read_alternatives() {
+    std::vector<ExpressionPtr> alternatives;
+    do alternatives.push_back(read_terms());
+    while (cursor_.take("|"));
+    return choice(std::move(alternatives));
+  }
+
+  ExpressionPtr read_terms() {
+    std::vector<ExpressionPtr> terms;
+    for (;;) {
+      const char next = cursor_.peek();
+      if (cursor_.at_end() || next == '|' || next == ')' || next == '$') break;
+      terms.push_back(read_quantified());
+    }
+    return sequence(std::move(terms));
+  }
+
+  ExpressionPtr read_quantified() {
+    ExpressionPtr term = read_term();
+    for (uint32_t quantifiers = 0; const auto counts = take_quantifier(cursor_); ++quantifiers) {
+      if (quantifiers == kMaxQuantifiers) cursor_.fail("too many quantifiers behind each other");
+      term = repeat(std::move(term), counts->min, counts->max);
+      if (cursor_.take("?")) continue;  // lazy
+      if (cursor_.peek() == '+') cursor_.fail("possessive quantifiers are not supported");
+      if (cursor_.peek() == '*') cursor_.fail("a quantifier behind a quantifier");
+    }
+    return term;
+  }
+
+  static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+  ExpressionPtr read_term() {
+    switch (cursor_.peek()) {
+      case '(': return read_group();
+      case '[': cursor_.skip(); return write_(read_class());
+      case '\\': cursor_.skip(); return write_(read_escape(false));
+      case '.': {
+        cursor_.skip();
+        return write_(CharSet(U'\n').complement());
+      }
+      case '^': cursor_.fail("anchors are supported at the ends of the pattern");
+      case '*':
+      case '+':
+      case '?': cursor_.fail("a quantifier has nothing to repeat");
+      default: return write_(CharSet(cursor_.take_char()));
+    }
+  }
+
+  ExpressionPtr read_group() {
+    cursor_.skip();
+    if (++nesting_ > kMaxGroupNesting) cursor_.fail("groups are nested too deeply");
+    if (cursor_.take("?")) read_group_kind();
+    ExpressionPtr group = read_alternatives();
+    if (cursor_.peek() == '$') cursor_.fail("anchors are supported at the ends of the pattern");
+    if (!cursor_.take(")")) cursor_.fail("wanted ')'");
+    --nesting_;
+    return group;
+  }
+
+  void read_group_kind() {
+    if (cursor_.take(":")) return;
+    if (cursor_.peek() == '=' || cursor_.peek() == '!') cursor_.fail("looking ahead is not supported");
+    (void)cursor_.take("P");
+    if (!cursor_.take("<")) cursor_.fail("this kind of group is not supported");
+    if (cursor_.peek() == '=' || cursor_.peek() == '!') cursor_.fail("looking behind is not supported");
+    while (cursor_.peek() != '>') {
+      if (!is_alphanumeric(cursor_.peek()) && cursor_.peek() != '_') cursor_.fail("wanted a group's name");
+      cursor_.skip();
+    }
+    cursor_.skip();
+  }
+
+  CharSet read_class() {
+    const bool is_complement = cursor_.take("^");
+    CharSet set;
+    for (bool is_first = true; is_first || cursor_.peek() != ']'; is_first = false) {
+      if (cursor_.at_end()) cursor_.fail("wanted ']'");
+      if (cursor_.rest().starts_with("[:")) cursor_.fail("named classes are not supported");
+      const CharSet low = read_class_item();
+      if (cursor_.peek() != '-' || cursor_.peek(1) == ']' || cursor_.peek(1) == '\0') {
+        set.add(low);
+        continue;
+      }
+      cursor_.skip();
+      const CharSet high = read_class_item();
+      const char32_t first = single(low);
+      const char32_t last = single(high);
+      if (first > last) cursor_.fail("a range is the wrong way round");
+      set.add(first, last);
+    }
+    cursor_.skip();
+    return is_complement ? set.complement() : set;
+  }
+
+  char32_t single(const CharSet& set) const {
+    if (set.ranges().size() != 1 || set.ranges()[0].low != set.ranges()[0].high) {
+      cursor_.fail("a range wants single characters");
+    }
+    return set.ranges()[0].low;
+  }
+
+  CharSet read_class_item() {
+    if (cursor_.take("\\")) return read_escape(true);
+    return CharSet(cursor_.take_char());
+  }
+
+  CharSet read_escape(bool in_class) {
+    const char c = cursor_.peek();
+    if (!is_alphanumeric(c)) return CharSet(cursor_.take_char());
+    cursor_.skip();
+    switch (c) {
+      case 'd': return digits();
+      case 'D': return digits().complement();
+      case 'w': return word_chars();
+      case 'W': return word_chars().complement();
+      case 's': return spaces();
+      case 'S': return spaces().complement();
+      case 't': return CharSet(U'\t');
+      case 'n': return CharSet(U'\n');
+      case 'r': return CharSet(U'\r');
+      case 'f': return CharSet(U'\f');
+      case 'v': return CharSet(U'\v');
+      case '0': return CharSet(U'\0');
+      case 'x': return CharSet(cursor_.take_hex(2));
+      case 'u': return CharSet(read_unicode());
+      case 'b':
+        if (in_class) return CharSet(U'\b');
+        cursor_.fail("word boundaries are not supported");
+      case 'B': cursor_.fail("word boundaries are not supported");
+      case 'p':
+      case 'P': cursor_.fail("properties of Unicode are not supported");
+      default:
+        if (is_digit(c) || c == 'k') cursor_.fail("references back are not supported");
+        cursor_.fail(fmt::format("'\\{}' is not supported", c));
+    }
+  }
+
+  char32_t read_unicode() {
+    if (!cursor_.take("{")) return cursor_.take_hex(4);
+    uint32_t digit_count = 0;
+    while (is_alphanumeric(cursor_.peek(digit_count))) ++digit_count;
+    if (digit_count == 0 || digit_count > 6) cursor_.fail("wanted 1 to 6 hexadecimal digits");
+    const char32_t c = cursor_.take_hex(digit_count);
+    if (!cursor_.take("}")) cursor_.fail("wanted '}'");
+    return c;
+  }
+
+  TextCursor cursor_;
+  const CharEncoder& write_;
+  uint32_t nesting_ = 0;
+};
+
+}  // namespace
+
+Result<ExpressionPtr> parse_regex(std::string_view pattern, bool is_search, const CharEncoder& write) {
+  try {
+    return RegexParser(pattern, write).read(is_search);
+  } catch (const ErrorException& failure) {
+    return failure.error();
+  }
+}
+
+Result<ExpressionPtr> parse_regex(std::string_view pattern) {
+  return parse_regex(pattern, false, [](const CharSet& chars) { return one_of(chars); });
+}
+
+}  // namespace millrace::grammar

@@ -1,0 +1,63 @@
+#include "sched/scheduler/dummy_sequences.h"
+
+#include <algorithm>
+
+namespace millrace::sched {
+namespace {
+
+constexpr uint32_t kTokenKinds = 32;
+
+}  // namespace
+
+void DummySequences::close_all(Plan& plan) {
+  for (uint32_t slot = 0; slot < open_.size(); ++slot) plan.closes.emplace_back(slot);
+  open_.clear();
+  used_pages_ = 0;
+}
+
+void DummySequences::open(Plan& plan, uint32_t prompt_length) {
+  plan.opens.push_back({.slot = SlotId(static_cast<uint32_t>(open_.size())), .prompt_length = prompt_length});
+  open_.emplace_back();
+}
+
+void DummySequences::open_with_prefix(Plan& plan, uint32_t prefix, uint32_t tokens) {
+  const uint32_t page_count = full_pages_ > 0 ? prefix / page_size_ : 0;
+  open(plan, page_count * page_size_ + tokens);
+  plan.opens.back().cached_length = page_count * page_size_;
+  DummySequence& sequence = open_.back();
+  sequence.length = page_count * page_size_;
+  for (uint32_t i = 0; i < page_count; ++i) sequence.pages.emplace_back(i % full_pages_);
+}
+
+void DummySequences::reopen(Plan& plan, uint32_t slot, uint32_t prompt_length) {
+  plan.closes.emplace_back(slot);
+  plan.opens.push_back({.slot = SlotId(slot), .prompt_length = prompt_length});
+  open_[slot] = {.pages = std::move(open_[slot].pages)};
+}
+
+// The first sequence has the first pages, in order.
+void DummySequences::append(Plan& plan, uint32_t slot, uint32_t tokens) {
+  DummySequence& sequence = open_[slot];
+  PlanSlice slice;
+  slice.slot = SlotId(slot);
+  slice.prefix = sequence.length;
+  slice.token_count = tokens;
+  slice.sample = true;
+  sequence.length += tokens;
+  for (; sequence.sent_pages * page_size_ < sequence.length; ++sequence.sent_pages) {
+    if (sequence.sent_pages == sequence.pages.size()) sequence.pages.emplace_back(used_pages_++);
+    const PageId page = sequence.pages[sequence.sent_pages];
+    plan.new_pages.push_back(page);
+    sequence.table_digest = sched::table_digest(sequence.table_digest, page);
+    ++slice.new_page_count;
+  }
+  if (slot == 0 && slice.prefix == 0) full_pages_ = std::max(full_pages_, sequence.length / page_size_);
+  const uint32_t token_kinds = std::clamp(vocab_size_, 1u, kTokenKinds);
+  // Others at each place and in each sequence: the experts of a token follow from it.
+  const uint32_t first = slice.prefix + slot;
+  for (uint32_t i = 0; i < tokens; ++i) plan.tokens.push_back(static_cast<TokenId>((first + i) % token_kinds));
+  plan.digest = plan_digest(plan.digest, slice, sequence.table_digest);
+  plan.slices.push_back(slice);
+}
+
+}  // namespace millrace::sched

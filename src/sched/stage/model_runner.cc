@@ -1,0 +1,225 @@
+#include "sched/stage/model_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "async/event.h"
+#include "sched/stage/stage_inputs.h"
+
+namespace millrace::sched {
+
+/// The rows whose logits a batch wants: first those to draw from, then those to score.
+struct ModelRunner::LogitRows {
+  std::vector<int32_t> rows;   // of what the forward pass returns
+  std::vector<int32_t> tails;  // per slice, ForwardInput::tails; empty: the forward pass returns all rows
+  size_t sample_count = 0;
+  std::vector<size_t> slice_of;     // per row
+  std::vector<TokenId> targets;     // per scored row
+  std::vector<int32_t> top_counts;  // per scored row
+};
+
+/// What the last stage draws and scores; there when the run is complete.
+struct ModelRunner::SamplingResults {
+  LogitRows wanted;
+  std::vector<tensor::SampleResult> samples;  // [wanted.sample_count]
+  std::vector<tensor::ScoreResult> scores;    // [wanted.targets]
+};
+
+ModelRunner::LogitRows ModelRunner::logit_rows(const StageBatch& batch) {
+  LogitRows wanted;
+  for (size_t s = 0; s < batch.slices.size(); ++s) {
+    for (auto left = static_cast<int32_t>(batch.slices[s].sample_count()); left > 0; --left) {
+      wanted.rows.push_back(batch.layout.row_begin[s + 1] - left);
+      wanted.slice_of.push_back(s);
+    }
+  }
+  wanted.sample_count = wanted.rows.size();
+  for (size_t s = 0; s < batch.slices.size(); ++s) {
+    const PlanSlice& slice = batch.slices[s];
+    if (slice.prompt_top_logprobs < 0) continue;
+    for (int32_t row = batch.layout.row_begin[s]; row < batch.layout.row_begin[s + 1]; ++row) {
+      const bool last_row = row + 1 == batch.layout.row_begin[s + 1];
+      const TokenId target = last_row ? slice.next_token : batch.tokens[static_cast<size_t>(row) + 1];
+      if (target < 0) continue;
+      wanted.rows.push_back(row);
+      wanted.slice_of.push_back(s);
+      wanted.targets.push_back(target);
+      wanted.top_counts.push_back(slice.prompt_top_logprobs);
+    }
+  }
+  return wanted;
+}
+
+/// Lets the last layer compute those rows alone, when there are at most `most`: of each slice all that are scored, or
+/// the last ones, which are drawn from.
+void ModelRunner::trim_to_tail_rows(const StageBatch& batch, size_t most, LogitRows& wanted) {
+  std::vector<int32_t> tails;
+  std::vector<int32_t> shift;  // per slice: what a row's number falls by
+  int32_t kept = 0;
+  for (size_t s = 0; s < batch.slices.size(); ++s) {
+    const PlanSlice& slice = batch.slices[s];
+    tails.push_back(static_cast<int32_t>(slice.prompt_top_logprobs >= 0 ? slice.token_count : slice.sample_count()));
+    kept += tails.back();
+    shift.push_back(batch.layout.row_begin[s + 1] - kept);
+  }
+  if (static_cast<size_t>(kept) > most) return;
+  for (size_t i = 0; i < wanted.rows.size(); ++i) wanted.rows[i] -= shift[wanted.slice_of[i]];
+  wanted.tails = std::move(tails);
+}
+
+namespace {
+
+tensor::Matrix row_range(tensor::Matrix matrix, size_t begin, size_t end) {
+  const size_t row_bytes = static_cast<size_t>(matrix.cols) * tensor::size_of(matrix.dtype);
+  return {matrix.data + begin * row_bytes, matrix.dtype, static_cast<int64_t>(end - begin), matrix.cols};
+}
+
+}  // namespace
+
+uint64_t ModelRunner::device_bytes(const model::StageModel& model, bool receives_on_device) {
+  const size_t largest = model.hidden_view({}, 0).cols * tensor::size_of(model.backend().hidden_dtype()) *
+                         static_cast<size_t>(model.limits().max_batch_tokens);
+  return largest * (2 + (receives_on_device ? StageInputs::kBufferedPlans : 0));
+}
+
+ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, const Options& options,
+                         std::unique_ptr<cache::PageStore> store)
+    : runtime_(runtime), model_(std::move(model)), vocab_size_(options.vocab_size), store_(std::move(store)) {
+  tensor::Backend& backend = model_->backend();
+  if (!backend.is_host()) graph_stats_ = model_->graph_stats();
+  page_bytes_ = model_->cache().page_bytes();
+  if (options.host_page_count > 0) host_pages_ = backend.allocate_host(options.host_page_count * page_bytes_);
+  for (size_t i = 0; i < options.output_buffers; ++i) hidden_.push_back(model_->allocate_hidden());
+  row_bytes_ = model_->hidden_view(hidden_[0], 1).bytes();
+  if (model_->span().last || backend.is_host() || !options.activations_to_host) return;
+  for (const tensor::Buffer& buffer : hidden_) host_copies_.push_back(backend.allocate_host(buffer.bytes()));
+}
+
+asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, std::span<const std::byte> input) {
+  const tensor::Matrix hidden = model_->hidden_view(hidden_[++next_buffer_ % hidden_.size()], batch.layout.row_count());
+  SamplingResults drawn;
+  const async::Event done(runtime_);
+  const LayerGates loads = std::exchange(loads_, {});
+  model_->backend().submit([&] { compute(batch, input, hidden, loads, drawn); },
+                           [done](std::exception_ptr failure) { done.set(std::move(failure)); });
+  co_await done.wait();
+  Result result;
+  if (model_->span().last) {
+    result.outputs = outputs(batch, std::move(drawn));
+  } else if (const auto copy = host_copy_of(hidden); !copy.empty()) {
+    result.activations = copy;
+  } else {
+    result.activations = {hidden.data, hidden.bytes()};
+  }
+  co_return result;
+}
+
+/// Where this turn's activations are copied for a link; empty when it takes them from where they lie.
+std::span<std::byte> ModelRunner::host_copy_of(tensor::Matrix hidden) const {
+  if (host_copies_.empty() || output_memory_ == Memory::kDevice) return {};
+  return {host_copies_[next_buffer_ % host_copies_.size()].data(), hidden.bytes()};
+}
+
+std::span<std::byte> ModelRunner::input_memory(size_t bytes, Memory where) {
+  tensor::Backend& backend = model_->backend();
+  tensor::Buffer& inputs = inputs_[static_cast<size_t>(where)];
+  if (inputs.bytes() < bytes) {
+    inputs = where == Memory::kDevice ? backend.allocate(bytes) : backend.allocate_host(bytes);
+  }
+  return {inputs.data(), bytes};
+}
+
+std::span<std::byte> ModelRunner::host_page(HostPageId page) {
+  return {host_pages_.data() + page.value() * page_bytes_, page_bytes_};
+}
+
+async::Event ModelRunner::begin_load(std::vector<PageId> device, std::vector<HostPageId> host) {
+  const async::Event done(runtime_);
+  const auto gate = loads_.emplace_back(model_->backend().make_layer_gate());
+  model_->backend().submit_copy(
+      tensor::CopyDirection::kToDevice, [this, gate, pages = page_places(device, host)] { load_layers(pages, *gate); },
+      [done](std::exception_ptr failure) { done.set(std::move(failure)); });
+  return done;
+}
+
+std::vector<tensor::PageTransfer> ModelRunner::page_places(std::span<const PageId> device,
+                                                           std::span<const HostPageId> host) {
+  std::vector<tensor::PageTransfer> places;
+  for (size_t i = 0; i < device.size(); ++i) places.push_back({device[i], host_page(host[i]).data()});
+  return places;
+}
+
+void ModelRunner::load_layers(std::span<const tensor::PageTransfer> pages, tensor::LayerGate& gate) {
+  try {
+    for (int32_t layer = 0; layer < model_->span().layers.size(); ++layer) {
+      model_->cache().write_layer(layer, pages);
+      gate.open(layer);
+    }
+  } catch (...) {
+    gate.fail();  // else the run that waits for it never ends
+    throw;
+  }
+}
+
+asio::awaitable<void> ModelRunner::store_pages(std::span<const PageId> device, std::span<const HostPageId> host) {
+  const async::Event done(runtime_);
+  model_->backend().submit_copy(
+      tensor::CopyDirection::kToHost, [&] { model_->cache().read_pages(page_places(device, host)); },
+      [done](std::exception_ptr failure) { done.set(std::move(failure)); });
+  co_await done.wait();
+}
+
+void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
+                          const LayerGates& loads, SamplingResults& drawn) {
+  const bool decodes = std::ranges::all_of(batch.slices, &PlanSlice::decodes);
+  if (!model_->span().last) {
+    model_->forward({batch.tokens, batch.layout, hidden, loads, {}, input, decodes});
+    if (const auto copy = host_copy_of(hidden); !copy.empty()) model_->backend().copy_out(hidden.data, copy);
+    return;
+  }
+  drawn.wanted = logit_rows(batch);
+  trim_to_tail_rows(batch, static_cast<size_t>(model_->limits().max_tail_rows), drawn.wanted);
+  project(batch, model_->forward({batch.tokens, batch.layout, hidden, loads, drawn.wanted.tails, input, decodes}),
+          drawn);
+}
+
+void ModelRunner::project(const StageBatch& batch, tensor::Matrix hidden, SamplingResults& drawn) {
+  const LogitRows& wanted = drawn.wanted;
+  drawn.samples.resize(wanted.sample_count);
+  drawn.scores.resize(wanted.targets.size());
+  const auto vocab = static_cast<int32_t>(vocab_size_);
+  model_->logits(hidden, wanted.rows, [&](size_t first, tensor::Matrix logits) {
+    const size_t end = first + static_cast<size_t>(logits.rows);
+    const size_t split = std::clamp(wanted.sample_count, first, end);
+    if (split > first) {
+      model_->backend().sample(row_range(logits, 0, split - first), vocab,
+                               std::span(batch.sample_specs).subspan(first, split - first),
+                               std::span(drawn.samples).subspan(first, split - first));
+    }
+    if (end > split) {
+      const size_t from = split - wanted.sample_count;
+      const size_t count = end - split;
+      model_->backend().score(
+          row_range(logits, split - first, end - first), vocab, std::span(wanted.targets).subspan(from, count),
+          std::span(wanted.top_counts).subspan(from, count), std::span(drawn.scores).subspan(from, count));
+    }
+  });
+}
+
+std::vector<SliceOutput> ModelRunner::outputs(const StageBatch& batch, SamplingResults drawn) {
+  std::vector<SliceOutput> outputs(batch.slices.size());
+  for (size_t row = 0; row < drawn.samples.size(); ++row) {
+    SliceOutput& output = outputs[drawn.wanted.slice_of[row]];
+    if (output.fault != tensor::LogitFault::kNone) continue;
+    output.fault = drawn.samples[row].fault;
+    if (output.fault == tensor::LogitFault::kNone) output.samples.push_back(std::move(drawn.samples[row]));
+  }
+  for (size_t i = 0; i < drawn.scores.size(); ++i) {
+    SliceOutput& output = outputs[drawn.wanted.slice_of[drawn.samples.size() + i]];
+    if (output.fault == tensor::LogitFault::kNone) output.fault = drawn.scores[i].fault;
+    output.scores.push_back(std::move(drawn.scores[i].logprobs));
+  }
+  return outputs;
+}
+
+}  // namespace millrace::sched

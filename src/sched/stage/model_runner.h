@@ -1,0 +1,79 @@
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "model/stage_model.h"
+#include "sched/stage/stage_runner.h"
+
+namespace millrace::sched {
+
+/// The StageRunner of production: a StageModel on its Backend. The device works on its own threads; the coroutine only
+/// waits. A run under way must be awaited to its end (a stage ends by closing its link, not by cancellation).
+class ModelRunner final : public StageRunner {
+ public:
+  struct Options {
+    uint32_t vocab_size = 0;       ///< ids that may be drawn
+    uint32_t host_page_count = 0;  ///< behind the model's cache
+    /// Whether a link may read the activations on the host; else a stage of this process takes them from the device.
+    bool activations_to_host = true;
+    size_t output_buffers = 2;
+  };
+  /// What the constructor and input_memory() will take of the device, beside what the model has; with two output
+  /// buffers.
+  [[nodiscard]] static uint64_t device_bytes(const model::StageModel& model, bool receives_on_device);
+  /// The backend outlives the runner; the model's cache is allocated. Behind the host's pages there is a store, if it
+  /// is not null.
+  ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, const Options& options,
+              std::unique_ptr<cache::PageStore> store);
+
+  /// The model back, for another runner; this one has run its last.
+  [[nodiscard]] std::unique_ptr<model::StageModel> release_model() { return std::move(model_); }
+
+  [[nodiscard]] size_t output_row_bytes() const override { return model_->span().last ? 0 : row_bytes_; }
+  [[nodiscard]] size_t input_row_bytes() const override { return model_->span().first ? 0 : row_bytes_; }
+  [[nodiscard]] size_t output_buffers() const override { return hidden_.size(); }
+  [[nodiscard]] asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) override;
+  [[nodiscard]] std::span<std::byte> input_memory(size_t bytes, Memory where) override;
+  void set_output_memory(Memory where) override { output_memory_ = where; }
+  [[nodiscard]] tensor::Backend* channel_backend() override { return &model_->backend(); }
+  [[nodiscard]] async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host) override;
+  void drop_loads() override { loads_.clear(); }
+  [[nodiscard]] asio::awaitable<void> store_pages(std::span<const PageId> device,
+                                                  std::span<const HostPageId> host) override;
+  [[nodiscard]] std::span<std::byte> host_page(HostPageId page) override;
+  [[nodiscard]] const tensor::GraphStats* graph_stats() const override { return graph_stats_.get(); }
+  [[nodiscard]] cache::PageStore* store() override { return store_.get(); }
+
+ private:
+  using LayerGates = std::vector<std::shared_ptr<tensor::LayerGate>>;
+  void load_layers(std::span<const tensor::PageTransfer> pages, tensor::LayerGate& gate);
+  [[nodiscard]] std::vector<tensor::PageTransfer> page_places(std::span<const PageId> device,
+                                                              std::span<const HostPageId> host);
+  struct LogitRows;
+  struct SamplingResults;
+  void compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
+               const LayerGates& loads, SamplingResults& drawn);
+  [[nodiscard]] static LogitRows logit_rows(const StageBatch& batch);
+  static void trim_to_tail_rows(const StageBatch& batch, size_t most, LogitRows& wanted);
+  void project(const StageBatch& batch, tensor::Matrix hidden, SamplingResults& drawn);
+  [[nodiscard]] static std::vector<SliceOutput> outputs(const StageBatch& batch, SamplingResults drawn);
+  [[nodiscard]] std::span<std::byte> host_copy_of(tensor::Matrix hidden) const;
+
+  async::Runtime& runtime_;
+  std::unique_ptr<model::StageModel> model_;
+  const uint32_t vocab_size_;
+  std::vector<tensor::Buffer> hidden_;       // [max_batch_tokens, hidden] each; they take turns
+  std::vector<tensor::Buffer> host_copies_;  // copies of them, where a link needs them
+  std::array<tensor::Buffer, 2> inputs_;     // by Memory; allocated when first asked for
+  Memory output_memory_ = Memory::kHost;
+  size_t row_bytes_ = 0;
+  size_t next_buffer_ = 0;
+  size_t page_bytes_ = 0;
+  tensor::Buffer host_pages_;                              // [host pages, page_bytes]
+  LayerGates loads_;                                       // begun since the last run
+  std::shared_ptr<const tensor::GraphStats> graph_stats_;  // of the model, also when it has been released
+  std::unique_ptr<cache::PageStore> store_;
+};
+
+}  // namespace millrace::sched

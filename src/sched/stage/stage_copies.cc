@@ -1,0 +1,178 @@
+#include "sched/stage/stage_copies.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace millrace::sched {
+namespace {
+
+using cache::CopyKind;
+
+/// Pages of one copy that are with the page store at a time; what copies have there together is the store's to bound.
+constexpr size_t kConcurrentPages = 16;
+/// Acknowledgements that travel together; links bound the bytes of a message.
+constexpr size_t kAcksPerMessage = 65536;
+/// Copies with which not all stages up to this one are through. The head asks for some with each plan and request.
+constexpr size_t kMaxPartialAcks = size_t{1} << 20;
+
+}  // namespace
+
+StageCopies::StageCopies(async::Runtime& runtime, bool first, StageRunner& runner, async::TaskGroup& tasks,
+                         uint32_t host_page_count)
+    : runtime_(runtime), first_(first), runner_(runner), tasks_(tasks), tier_(runner.host_tier()), acked_(runtime) {
+  tier_.valid.resize(host_page_count);
+}
+
+void StageCopies::check_valid(const cache::PageCopy& copy) const {
+  for (const HostPageId page : copy.host) {
+    if (tier_.valid[page.value()]) continue;
+    throw ErrorException(
+        make_error(ErrorCode::kData, "copy {} reads host page {}, which holds nothing", copy.id.value(), page.value()));
+  }
+}
+
+void StageCopies::set_valid(const cache::PageCopy& copy, size_t count, bool valid) {
+  for (size_t i = 0; i < count; ++i) tier_.valid[copy.host[i].value()] = valid;
+}
+
+// Who was not there for a while holds what has been given out again since, for all it knows.
+void StageCopies::answer_verify(const cache::PageCopy& copy) {
+  if (tier_.last_verify != copy.previous_verify) tier_.valid.assign(tier_.valid.size(), false);
+  tier_.last_verify = copy.id;
+  const auto missing = std::ranges::find_if(copy.host, [this](HostPageId page) { return !tier_.valid[page.value()]; });
+  acknowledge(copy, static_cast<size_t>(missing - copy.host.begin()));
+}
+
+void StageCopies::acknowledge(const cache::PageCopy& copy, size_t done) {
+  const cache::CopyAck ack{copy.id, static_cast<uint32_t>(done)};
+  first_ ? send(ack) : merge_ack(ack, true);
+}
+
+void StageCopies::fold(std::span<const cache::CopyAck> acks) {
+  for (const cache::CopyAck& ack : acks) merge_ack(ack, false);
+}
+
+void StageCopies::merge_ack(const cache::CopyAck& ack, bool own) {
+  const auto [other, is_first_word] = partial_acks_.try_emplace(ack.copy, ack.done, own);
+  if (is_first_word && partial_acks_.size() <= kMaxPartialAcks) return;
+  if (is_first_word)
+    throw ErrorException(make_error(ErrorCode::kData, "over {} copies have not ended", kMaxPartialAcks));
+  if (other->second.own == own) {
+    throw ErrorException(make_error(ErrorCode::kData, "copy {} is acknowledged twice", ack.copy.value()));
+  }
+  const uint32_t done = std::min(ack.done, other->second.done);
+  partial_acks_.erase(other);
+  send({ack.copy, done});
+}
+
+void StageCopies::send(const cache::CopyAck& ack) {
+  acks_.push_back(ack);
+  acked_.notify_all();
+}
+
+void StageCopies::stop() {
+  stopping_ = true;
+  acked_.notify_all();
+}
+
+asio::awaitable<std::vector<cache::CopyAck>> StageCopies::next_acks() {
+  while (acks_.empty() && !stopping_) co_await acked_.wait();
+  if (stopping_) co_return std::vector<cache::CopyAck>{};
+  const size_t count = std::min(acks_.size(), kAcksPerMessage);
+  const auto end = acks_.begin() + static_cast<std::ptrdiff_t>(count);
+  std::vector<cache::CopyAck> taken(acks_.begin(), end);
+  acks_.erase(acks_.begin(), end);
+  co_return taken;
+}
+
+void StageCopies::start(const std::vector<cache::PageCopy>& copies) {
+  for (const cache::PageCopy& copy : copies) {
+    if (copy.kind == CopyKind::kLoad || copy.kind == CopyKind::kStore) continue;
+    if (copy.kind == CopyKind::kVerify) {
+      answer_verify(copy);
+      continue;
+    }
+    if (runner_.store() == nullptr) {
+      throw ErrorException(
+          make_error(ErrorCode::kData, "copy {} wants a page store, this stage has none", copy.id.value()));
+    }
+    if (copy.kind == CopyKind::kPersist) check_valid(copy);
+    if (copy.kind == CopyKind::kFetch) set_valid(copy, copy.host.size(), false);
+    tasks_.spawn("page store", run_with_page_store(copy));
+  }
+}
+
+void StageCopies::load(const std::vector<cache::PageCopy>& copies) {
+  std::vector<cache::PageCopy> loads;
+  std::vector<PageId> device;
+  std::vector<HostPageId> host;
+  for (const cache::PageCopy& copy : copies) {
+    if (copy.kind != CopyKind::kLoad) continue;
+    check_valid(copy);
+    loads.push_back(copy);
+    device.insert(device.end(), copy.device.begin(), copy.device.end());
+    host.insert(host.end(), copy.host.begin(), copy.host.end());
+  }
+  if (loads.empty()) return;
+  const async::Event loaded = runner_.begin_load(std::move(device), std::move(host));
+  tasks_.spawn("load pages", finish_loads(std::move(loads), loaded));
+}
+
+asio::awaitable<void> StageCopies::finish_loads(std::vector<cache::PageCopy> loads, async::Event loaded) {
+  co_await loaded.wait();
+  for (const cache::PageCopy& copy : loads) acknowledge(copy, copy.page_count());
+}
+
+void StageCopies::store(const std::vector<cache::PageCopy>& copies) {
+  for (const cache::PageCopy& copy : copies) {
+    if (copy.kind != CopyKind::kStore) continue;
+    set_valid(copy, copy.host.size(), false);
+    tasks_.spawn("store pages", run_store(copy));
+  }
+}
+
+asio::awaitable<void> StageCopies::run_store(cache::PageCopy copy) {
+  co_await runner_.store_pages(copy.device, copy.host);
+  set_valid(copy, copy.host.size(), true);
+  acknowledge(copy, copy.page_count());
+}
+
+asio::awaitable<void> StageCopies::run_with_page_store(cache::PageCopy copy) {
+  Batch batch{copy, 0, copy.page_count()};
+  // A store does not throw; but if memory runs out, say, no page counts as good.
+  async::TaskGroup workers(runtime_, [&batch](const std::string&, std::exception_ptr failure) {
+    batch.good = 0;
+    log::error("copy {} with the page store: {}", batch.copy.id.value(), async::describe(failure));
+  });
+  for (size_t i = 0; i < std::min(kConcurrentPages, copy.page_count()); ++i) workers.spawn("page", copy_pages(batch));
+  co_await workers.join();
+  if (copy.kind == CopyKind::kFetch) set_valid(copy, batch.good, true);
+  acknowledge(copy, batch.good);
+}
+
+// Behind the first page that is missing nothing is of use, but a page that can't be written says nothing of the others.
+asio::awaitable<void> StageCopies::copy_pages(Batch& batch) {
+  const size_t count = batch.copy.page_count();
+  while (!stopping_ && batch.next < (batch.copy.kind == CopyKind::kPersist ? count : batch.good)) {
+    const size_t index = batch.next++;
+    const bool is_good = co_await copy_page(batch.copy, index);
+    if (!is_good) batch.good = std::min(batch.good, index);
+  }
+  if (stopping_) batch.good = std::min(batch.good, batch.next);
+}
+
+asio::awaitable<bool> StageCopies::copy_page(const cache::PageCopy& copy, size_t index) {
+  cache::PageStore& store = *runner_.store();
+  bool is_good = false;
+  if (copy.kind == CopyKind::kPersist) {
+    is_good = co_await store.put(copy.keys[index], runner_.host_page(copy.host[index]));
+  } else if (copy.kind == CopyKind::kProbe) {
+    is_good = co_await store.exists(copy.keys[index]);
+  } else {
+    is_good = co_await store.get(copy.keys[index], runner_.host_page(copy.host[index]));
+  }
+  co_return is_good;
+}
+
+}  // namespace millrace::sched

@@ -1,0 +1,26 @@
+#include "sched/stage/stage_runner.h"
+
+#include "base/check.h"
+
+namespace millrace::sched {
+
+std::span<std::byte> StageRunner::input_memory(size_t bytes, Memory) {
+  CHECK(false, "this stage has no memory for {} bytes of activations", bytes);
+  return {};
+}
+
+async::Event StageRunner::begin_load(std::vector<PageId>, std::vector<HostPageId>) {
+  CHECK(false, "a load on a stage without a host tier");
+}
+
+asio::awaitable<void> StageRunner::store_pages(std::span<const PageId>, std::span<const HostPageId>) {
+  CHECK(false, "a store on a stage without a host tier");
+  co_return;
+}
+
+std::span<std::byte> StageRunner::host_page(HostPageId page) {
+  CHECK(false, "host page {} of a stage without a host tier", page.value());
+  return {};
+}
+
+}  // namespace millrace::sched

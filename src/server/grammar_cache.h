@@ -1,0 +1,55 @@
+#pragma once
+
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "grammar/grammar.h"
+#include "server/output_constraint.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace millrace::server {
+
+/// The grammars of requests over the model's vocabulary; the last used are kept, since requests of one application have
+/// the same. Thread-safe.
+class GrammarCache {
+ public:
+  /// `vocab_size`: drawable ids. `stop_token_ids`: ids that end an answer.
+  GrammarCache(std::shared_ptr<const text::Tokenizer> tokenizer, uint32_t vocab_size,
+               std::vector<TokenId> stop_token_ids)
+      : tokenizer_(std::move(tokenizer)), vocab_size_(vocab_size), stop_token_ids_(std::move(stop_token_ids)) {}
+
+  /// Of an answer that is not free. 400: what is wrong with its form, or with strict tools. Takes from microseconds to
+  /// tenths of a second.
+  [[nodiscard]] openai::ApiResult<std::shared_ptr<const grammar::Grammar>> get_or_compile(
+      const OutputConstraint& constraint);
+
+ private:
+  struct Entry {
+    std::string key;
+    std::shared_ptr<const grammar::Grammar> grammar;
+  };
+  /// What tokens add to an answer's text.
+  struct TokenVocabularies {
+    std::shared_ptr<const grammar::Vocabulary> plain;      ///< special tokens nothing
+    std::shared_ptr<const grammar::Vocabulary> with_tags;  ///< those that are tags of reasoning or calls their spelling
+  };
+  static constexpr size_t kMaxEntries = 32;
+
+  [[nodiscard]] std::shared_ptr<const grammar::Grammar> find(const std::string& key);
+  [[nodiscard]] openai::ApiResult<std::shared_ptr<const grammar::Grammar>> compile(const OutputConstraint& constraint,
+                                                                                   SchemaEnforcement enforcement);
+  [[nodiscard]] const TokenVocabularies& vocabularies();
+
+  const std::shared_ptr<const text::Tokenizer> tokenizer_;
+  const uint32_t vocab_size_;
+  const std::vector<TokenId> stop_token_ids_;
+  std::mutex mutex_;
+  std::list<Entry> entries_;  // guarded by mutex_; the last used first
+  std::once_flag vocabularies_once_;
+  TokenVocabularies vocabularies_;  // made when they are asked for first
+};
+
+}  // namespace millrace::server

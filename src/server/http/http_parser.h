@@ -1,0 +1,58 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "server/http/http.h"
+
+namespace millrace::server {
+
+/// Parses one HTTP/1.x request from bytes as they come, within limits. Knows no socket, so a fuzzer can drive it.
+/// One per request; Beast stands behind it in one translation unit.
+class HttpParser {
+ public:
+  struct Limits {
+    uint32_t header_bytes = 16u << 10;
+    uint64_t body_bytes = 16u << 20;
+  };
+  enum class State {
+    kNeedMore,  ///< feed again with more bytes
+    kHead,      ///< once, as soon as the header section is complete: head() may be looked at
+    kDone,      ///< take() gives the request
+    kFailed,    ///< failure() says why; nothing further can be parsed from this connection
+  };
+  struct Failure {
+    unsigned status = 400;
+    std::string message;
+  };
+
+  explicit HttpParser(Limits limits);
+  ~HttpParser();
+
+  /// Consumes from the front of `buffer`; what is left over belongs to the next request.
+  State feed(std::string& buffer);
+  [[nodiscard]] const HttpRequest& head() const { return request_; }
+  [[nodiscard]] const Failure& failure() const { return failure_; }
+  /// The header section was complete and said that no body follows, or the body has been read.
+  [[nodiscard]] bool complete() const;
+  /// Bytes of the body that the header announced; 0 where it didn't say.
+  [[nodiscard]] size_t announced_body_bytes() const;
+  /// Bytes of the body that are there.
+  [[nodiscard]] size_t body_bytes() const;
+  [[nodiscard]] bool head_complete() const { return head_reported_; }
+  [[nodiscard]] HttpRequest take();
+
+ private:
+  struct Impl;
+  void read_head();
+  State fail(unsigned status, std::string message);
+
+  std::unique_ptr<Impl> impl_;
+  HttpRequest request_;
+  Failure failure_;
+  Limits limits_;
+  bool head_reported_ = false;
+};
+
+}  // namespace millrace::server

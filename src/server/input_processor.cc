@@ -1,0 +1,482 @@
+#include "server/input_processor.h"
+
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "base/json.h"
+#include "base/random.h"
+
+namespace millrace::server {
+namespace {
+
+constexpr uint32_t kDefaultMaxTokens = 16;  // of a completion, by OpenAI's schema
+/// Logprobs of prompts that one answer may hold, alternatives counted: half a gigabyte when it is written out.
+constexpr uint64_t kMaxPromptLogprobs = 8u << 20;
+
+using openai::ApiError;
+using openai::ApiResult;
+using openai::bad_request;
+
+/// Changes whenever answers may: with the program's version and the model.
+std::string fingerprint_of(const std::string& model) {
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (const char c : std::string(MILLRACE_VERSION) + '/' + model) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  }
+  return fmt::format("fp_{:010x}", hash >> 24);
+}
+
+int64_t unix_seconds() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+}
+
+bool is_json_object(const std::string& text) {
+  simdjson::dom::parser parser(std::max<size_t>(text.size(), 256));
+  // As deep as a request may be.
+  if (parser.allocate(std::max<size_t>(text.size(), 256), 64) != simdjson::SUCCESS) return false;
+  simdjson::dom::object object;
+  return parser.parse(text).get_object().get(object) == simdjson::SUCCESS;
+}
+
+/// Templates write arguments out as JSON themselves, except those of DeepSeek, which want their text. What the model
+/// wrote wrongly stays a text.
+void write_calls(JsonWriter& json, const std::vector<openai::MessageToolCall>& calls, bool arguments_as_text) {
+  json.key("tool_calls").begin_array();
+  for (const openai::MessageToolCall& call : calls) {
+    json.begin_object();
+    if (!call.id.empty()) json.member("id", call.id);
+    json.member("type", "function").key("function").begin_object().member("name", call.name).key("arguments");
+    if (call.arguments.empty()) {
+      json.raw(arguments_as_text ? "\"{}\"" : "{}");
+    } else if (!arguments_as_text && is_json_object(call.arguments)) {
+      json.raw(call.arguments);
+    } else {
+      json.value(call.arguments);
+    }
+    json.end_object().end_object();
+  }
+  json.end_array();
+}
+
+std::string messages_json(const openai::Conversation& conversation, bool arguments_as_text) {
+  std::string out;
+  JsonWriter json(out);
+  json.begin_array();
+  for (const openai::ChatMessage& message : conversation.messages) {
+    json.begin_object().member("role", message.role).key("content");
+    // Templates ask whether there is one beside the calls.
+    if (message.content.empty() && !message.tool_calls.empty()) {
+      json.null();
+    } else {
+      json.value(message.content);
+    }
+    if (!message.name.empty()) json.member("name", message.name);
+    if (!message.reasoning.empty()) json.member("reasoning_content", message.reasoning);
+    if (!message.tool_call_id.empty()) json.member("tool_call_id", message.tool_call_id);
+    if (!message.tool_calls.empty()) write_calls(json, message.tool_calls, arguments_as_text);
+    json.end_object();
+  }
+  json.end_array();
+  return out;
+}
+
+void truncate(std::vector<TokenId>& ids, uint32_t count, bool keep_start) {
+  if (ids.size() <= count) return;
+  if (keep_start) {
+    ids.resize(count);
+  } else {
+    ids.erase(ids.begin(), ids.end() - static_cast<ptrdiff_t>(count));
+  }
+}
+
+/// Logprobs of the prompts that an answer will hold. Those of drawn tokens are not foreseen: each has been computed.
+uint64_t prompt_logprobs(const GenerationSpec& spec) {
+  const ChoiceOptions& options = spec.options;
+  uint64_t count = 0;
+  for (const sched::GenerateRequest& request : spec.requests) {
+    if (options.echo && options.logprobs) count += request.prompt.size() * (1 + options.top_logprobs);
+    if (options.prompt_logprobs) count += request.prompt.size() * (1 + options.top_prompt_logprobs);
+  }
+  return count;
+}
+
+std::optional<ApiError> check_logprobs(const GenerationSpec& spec) {
+  const uint64_t count = prompt_logprobs(spec);
+  if (count <= kMaxPromptLogprobs) return std::nullopt;
+  const char* param = spec.options.prompt_logprobs ? "prompt_logprobs" : "logprobs";
+  return bad_request(param,
+                     "{}: the answer's {} choices hold {} of their prompts with the alternatives, wanted at most {}: "
+                     "lower n or the number of alternatives",
+                     param, spec.requests.size(), count, kMaxPromptLogprobs);
+}
+
+}  // namespace
+
+RandomSource::RandomSource(std::optional<uint64_t> seed) {
+  if (seed) {
+    seed_ = *seed;
+    return;
+  }
+  std::random_device device;
+  seed_ = (uint64_t{device()} << 32) | device();
+}
+
+uint64_t RandomSource::next() {
+  const uint64_t position = position_++;
+  const auto words = philox4x32({static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)},
+                                {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 1, 0});
+  return (uint64_t{words[0]} << 32) | words[1];
+}
+
+std::string RandomSource::hex_id() {
+  const uint64_t high = next();
+  const uint64_t low = next();
+  return fmt::format("{:016x}{:016x}", high, low);
+}
+
+void GenerationSpec::set_id(std::string id) {
+  info.id = std::move(id);
+  for (size_t i = 0; i < requests.size(); ++i) requests[i].id = fmt::format("{}-{}", info.id, i);
+}
+
+openai::RequestLimits InputProcessor::limits() const {
+  return {.vocab_size = service_.engine->model_info().vocab_size,
+          .max_choices = options_.max_choices,
+          .max_logprobs = options_.max_logprobs,
+          .allow_chat_template = options_.allow_request_chat_template,
+          .has_priorities = options_.has_priorities};
+}
+
+std::optional<ApiError> InputProcessor::check_model(const std::string& model) const {
+  const auto& others = options_.other_model_names;
+  if (model.empty() || model == options_.served_model_name) return std::nullopt;
+  if (std::ranges::find(others, model) != others.end()) return std::nullopt;
+  return ApiError{
+      404,
+      fmt::format("the model '{}' does not exist; this server has '{}'{}{}", model.substr(0, 256),
+                  options_.served_model_name, others.empty() ? "" : ", also called ", fmt::join(others, ", ")),
+      "model"};
+}
+
+ApiResult<InputProcessor::ChatTemplatePtr> InputProcessor::choose_template(
+    const openai::Conversation& conversation) const {
+  if (!conversation.chat_template.empty()) {
+    auto own = text::ChatTemplate::with_tokens(conversation.chat_template, service_.special_tokens);
+    if (own.has_error()) return bad_request("chat_template", "chat_template: {}", own.error().message);
+    return std::move(*own);
+  }
+  if (service_.chat_template == nullptr) {
+    return bad_request("messages", "the model has no chat template; use /v1/completions");
+  }
+  return service_.chat_template;
+}
+
+ApiResult<std::string> InputProcessor::render(const openai::Conversation& conversation) const {
+  auto chat_template = choose_template(conversation);
+  if (chat_template.has_error()) return chat_template.error();
+  return render_template(**chat_template, conversation);
+}
+
+std::optional<text::ToolFormat> InputProcessor::tool_format(const text::ChatTemplate& chat_template) const {
+  if (options_.tool_call_parser != "auto") return text::parse_tool_format(options_.tool_call_parser);
+  return chat_template.supports_tools() ? chat_template.tool_format() : std::nullopt;
+}
+
+bool InputProcessor::supports_reasoning(const text::ChatTemplate& chat_template) const {
+  return options_.reasoning_parser == "think" || (options_.reasoning_parser == "auto" && chat_template.has_reasoning());
+}
+
+OutputConstraint InputProcessor::make_output_constraint(const text::ChatTemplate& chat_template,
+                                                        const openai::ChatRequest& request,
+                                                        const text::OutputFormat& format) const {
+  const openai::Conversation& conversation = request.conversation;
+  OutputConstraint constraint;
+  if (format.begins_in_reasoning) {
+    constraint.reasoning = ReasoningMode::kOpened;
+  } else if (supports_reasoning(chat_template) && !conversation.continue_final_message) {
+    constraint.reasoning = ReasoningMode::kOptional;
+  }
+  constraint.response_format = request.response_format;
+  const bool must_call = conversation.forces_call();
+  const bool is_constrained =
+      must_call || constraint.response_format || std::ranges::any_of(conversation.tools, &openai::Tool::is_strict);
+  if (!format.tools || !is_constrained) return constraint;
+  constraint.calls = ToolCallConstraint{*format.tools, conversation.tools, must_call, request.parallel_tool_calls};
+  if (conversation.tool_choice == openai::ToolChoice::kNamed) {
+    std::erase_if(constraint.calls->tools,
+                  [&](const openai::Tool& tool) { return tool.name != conversation.chosen_tool; });
+    constraint.calls->allow_parallel = false;
+  }
+  if (must_call && constraint.reasoning == ReasoningMode::kNone) {
+    constraint.prefix = text::tool_call_prefix(*format.tools, conversation.chosen_tool);
+  }
+  return constraint;
+}
+
+text::OutputFormat InputProcessor::make_output_format(const text::ChatTemplate& chat_template,
+                                                      const openai::ChatRequest& request,
+                                                      std::string_view prompt) const {
+  const openai::Conversation& conversation = request.conversation;
+  text::OutputFormat format;
+  format.splits_reasoning =
+      supports_reasoning(chat_template) && (request.separate_reasoning || !request.include_reasoning);
+  format.begins_in_reasoning = conversation.continue_final_message
+                                   ? text::is_within_reasoning(conversation.messages.back().content)
+                                   : text::prompt_opens_reasoning(prompt);
+  if (!conversation.has_tools()) return format;
+  format.tools = tool_format(chat_template);
+  if (text::tool_call_syntaxes(*format.tools).front().arguments == text::ToolCallSyntax::Arguments::kJson)
+    return format;
+  auto types = std::make_shared<text::ParameterTypes>();
+  for (const openai::Tool& tool : conversation.tools) types->add(tool.name, tool.parameters);
+  format.parameter_types = std::move(types);
+  return format;
+}
+
+ApiResult<std::string> InputProcessor::render_template(const text::ChatTemplate& chat_template,
+                                                       const openai::Conversation& conversation) const {
+  if (conversation.has_tools() && !tool_format(chat_template)) {
+    return bad_request(
+        "tools", "tools: not supported with this model, whose chat template {} (--tool-call-parser)",
+        chat_template.supports_tools() ? "asks for calls in no form that is known" : "shows it no tools");
+  }
+  const std::string messages =
+      messages_json(conversation, chat_template.tool_format() == text::ToolFormat::kDeepSeekV3);
+  text::ChatInput input;
+  input.messages_json = messages;
+  input.default_kwargs_json = options_.default_chat_template_kwargs;
+  if (conversation.has_tools()) input.tools_json = conversation.tools_json;
+  input.reasoning_effort = conversation.reasoning_effort;
+  input.enable_thinking = conversation.enable_thinking;
+  if (!input.enable_thinking && !conversation.reasoning_effort.empty()) {
+    input.enable_thinking = conversation.reasoning_effort != "none";
+  }
+  input.kwargs_json = conversation.chat_template_kwargs;
+  input.add_generation_prompt = conversation.add_generation_prompt;
+  input.continue_final_message = conversation.continue_final_message;
+  const std::time_t now = std::time(nullptr);
+  localtime_r(&now, &input.now);
+  auto rendered = chat_template.render(input);
+  if (rendered.has_error()) return openai::to_api_error(rendered.error(), "messages");
+  return std::move(*rendered);
+}
+
+ApiResult<GenerationSpec> InputProcessor::prepare(openai::CompletionRequest request,
+                                                  const std::string& header_id) const {
+  if (auto unknown = check_model(request.model)) return *unknown;
+  GenerationSpec spec;
+  spec.info.kind = openai::ResponseKind::kCompletion;
+  spec.options.echo = request.echo;
+  const size_t most = options_.max_body_bytes;
+  size_t decoded = 0;
+  for (openai::Prompt& source : request.prompts) {
+    TokenizedPrompt& prompt = spec.prompts.emplace_back();
+    std::string* text = std::get_if<std::string>(&source);
+    if (text != nullptr) {
+      prompt.ids = service_.tokenizer->encode(*text, request.add_special_tokens.value_or(true));
+    } else {
+      prompt.ids = std::move(std::get<std::vector<TokenId>>(source));
+    }
+    const size_t full_size = prompt.ids.size();
+    truncate(prompt.ids, max_prompt_tokens(request, kDefaultMaxTokens), request.keep_prompt_start);
+    if (!request.echo) continue;
+    // The text as it was given has none of the special tokens that were added.
+    const bool is_as_given = text != nullptr && prompt.ids.size() == full_size && request.skip_special_tokens;
+    if (is_as_given) {
+      prompt.text = std::move(*text);
+      continue;
+    }
+    prompt.text = service_.tokenizer->decode(prompt.ids, request.skip_special_tokens, most - decoded);
+    decoded += prompt.text.size();
+    if (decoded > most) {
+      return ApiError{413, fmt::format("the text to echo is longer than {} bytes (--max-body-mib)", most), "prompt"};
+    }
+  }
+  return finish(request, std::move(spec), "prompt", header_id, {.response_format = request.response_format});
+}
+
+ApiResult<GenerationSpec> InputProcessor::prepare(openai::ChatRequest request, const std::string& header_id) const {
+  if (auto unknown = check_model(request.model)) return *unknown;
+  auto chat_template = choose_template(request.conversation);
+  if (chat_template.has_error()) return chat_template.error();
+  auto text = render_template(**chat_template, request.conversation);
+  if (text.has_error()) return text.error();
+  GenerationSpec spec;
+  spec.info.kind = openai::ResponseKind::kChat;
+  text::OutputFormat& format = spec.options.output_format;
+  format = make_output_format(**chat_template, request, *text);
+  const OutputConstraint constraint = make_output_constraint(**chat_template, request, format);
+  format.prefix = constraint.prefix;
+  *text += constraint.prefix;
+  spec.options.parallel_tool_calls = request.parallel_tool_calls;
+  spec.options.include_reasoning = request.include_reasoning;
+  if (format.tools) spec.options.call_id_seed = seeds_.next();
+  TokenizedPrompt& prompt = spec.prompts.emplace_back();
+  prompt.ids = service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false));
+  truncate(prompt.ids, max_prompt_tokens(request, 1), request.keep_prompt_start);
+  auto finished = finish(request, std::move(spec), "messages", header_id, constraint);
+  if (!request.prediction.empty() && !finished.has_error()) attach_prediction(request.prediction, *finished);
+  return finished;
+}
+
+// No more than an answer can hold, and nothing that the model cannot draw.
+void InputProcessor::attach_prediction(const std::string& prediction, GenerationSpec& spec) const {
+  const sched::ModelInfo& model = service_.engine->model_info();
+  std::vector<TokenId> ids = service_.tokenizer->encode(prediction, false);
+  ids.resize(std::min<size_t>(ids.size(), model.context_length));
+  const auto vocab_size = static_cast<int64_t>(model.vocab_size);
+  ids.erase(std::ranges::find_if(ids, [vocab_size](TokenId id) { return id >= vocab_size; }), ids.end());
+  for (sched::GenerateRequest& request : spec.requests) request.prediction = ids;
+  spec.options.has_prediction = true;
+}
+
+uint32_t InputProcessor::max_prompt_tokens(const openai::CommonRequest& request, uint32_t default_max_tokens) const {
+  if (!request.truncate_prompt_tokens) return std::numeric_limits<uint32_t>::max();
+  if (*request.truncate_prompt_tokens > 0) return static_cast<uint32_t>(*request.truncate_prompt_tokens);
+  const uint32_t context = service_.engine->model_info().context_length;
+  const uint32_t output = request.max_tokens.value_or(default_max_tokens);
+  return output < context ? context - output : 1;
+}
+
+std::optional<ApiError> InputProcessor::check_vocabulary(const std::vector<TokenId>& ids,
+                                                         const PromptLabel& label) const {
+  const auto vocab_size = static_cast<int64_t>(service_.engine->model_info().vocab_size);
+  const auto unknown = std::ranges::find_if(ids, [vocab_size](TokenId id) { return id >= vocab_size; });
+  if (unknown == ids.end()) return std::nullopt;
+  return bad_request(label.param, "{}: token {} ('{}') of the tokenizer is outside the model's vocabulary of {} tokens",
+                     label.name, *unknown, service_.tokenizer->id_to_token(*unknown), vocab_size);
+}
+
+ApiResult<uint32_t> InputProcessor::resolve_max_tokens(const openai::CommonRequest& request, size_t prompt_tokens,
+                                                       const PromptLabel& label, bool chat) const {
+  const uint32_t context = service_.engine->model_info().context_length;
+  if (prompt_tokens == 0) return bad_request(label.param, "{}: it has no tokens, wanted at least 1", label.name);
+  const bool scoring = request.max_tokens == 0u;
+  if (prompt_tokens > context || (prompt_tokens == context && !scoring)) {
+    return bad_request(label.param,
+                       "this model's maximum context length is {} tokens, and {} has {}, which leaves no room for an "
+                       "answer: shorten it, or have it cut by truncate_prompt_tokens",
+                       context, label.name, prompt_tokens);
+  }
+  const auto room = static_cast<uint32_t>(context - prompt_tokens);
+  if (!request.max_tokens) return chat ? room : std::min(kDefaultMaxTokens, room);
+  if (*request.max_tokens > room) {
+    return bad_request(request.max_tokens_name,
+                       "this model's maximum context length is {} tokens, of which the {} of {} leave {}: lower {} "
+                       "from {} to that, or shorten the prompt",
+                       context, prompt_tokens, label.name, room, request.max_tokens_name, *request.max_tokens);
+  }
+  return *request.max_tokens;
+}
+
+tensor::SamplingParams InputProcessor::sampling(const openai::CommonRequest& request) const {
+  const GenerationDefaults& defaults = service_.defaults;
+  tensor::SamplingParams params;
+  params.temperature = request.temperature.value_or(defaults.temperature);
+  params.top_p = request.top_p.value_or(defaults.top_p);
+  params.min_p = request.min_p.value_or(defaults.min_p);
+  params.top_k = request.top_k.value_or(defaults.top_k);
+  params.repetition_penalty = request.repetition_penalty.value_or(defaults.repetition_penalty);
+  if (params.top_p == 0.0f) {
+    // The limit of ever less: the most probable token alone.
+    params.temperature = 0.0f;
+    params.top_p = 1.0f;
+  }
+  params.frequency_penalty = request.frequency_penalty;
+  params.presence_penalty = request.presence_penalty;
+  params.logit_bias = request.logit_bias;
+  params.top_logprobs = request.top_logprobs;
+  params.min_tokens = request.min_tokens;
+  if (!request.ignore_eos) params.stop_token_ids = defaults.eos_token_ids;
+  params.stop_token_ids.insert(params.stop_token_ids.end(), request.stop_token_ids.begin(),
+                               request.stop_token_ids.end());
+  std::ranges::sort(params.stop_token_ids);
+  const auto repeated = std::ranges::unique(params.stop_token_ids);
+  params.stop_token_ids.erase(repeated.begin(), repeated.end());
+  return params;
+}
+
+bool InputProcessor::is_special_tag(std::string_view tag) const {
+  const text::Tokenizer& tokenizer = *service_.tokenizer;
+  return tokenizer.decode(tokenizer.encode(std::string(tag), false), true).empty();
+}
+
+void InputProcessor::fill_options(const openai::CommonRequest& request, GenerationSpec& spec) const {
+  spec.n = request.n;
+  spec.stream = request.stream;
+  spec.include_usage = request.include_usage;
+  spec.continuous_usage = request.continuous_usage;
+  spec.options.tokenizer = service_.tokenizer;
+  spec.options.stop = request.stop;
+  spec.options.user_stop_token_ids = request.stop_token_ids;
+  spec.options.min_tokens = request.min_tokens;
+  spec.options.include_stop = request.include_stop;
+  // Some models' tags are special tokens.
+  const text::OutputFormat& output = spec.options.output_format;
+  spec.options.skip_special_tokens =
+      request.skip_special_tokens && !output.tools && !(output.splits_reasoning && is_special_tag(text::kReasoningEnd));
+  spec.options.logprobs = request.top_logprobs >= 0;
+  spec.options.tokens_as_ids = request.tokens_as_ids;
+  spec.options.top_logprobs = static_cast<uint32_t>(std::max(request.top_logprobs, 0));
+  spec.options.prompt_logprobs = request.prompt_logprobs >= 0;
+  spec.options.top_prompt_logprobs = static_cast<uint32_t>(std::max(request.prompt_logprobs, 0));
+  spec.info.created_s = unix_seconds();
+  spec.info.model = request.model.empty() ? options_.served_model_name : request.model;
+  spec.info.fingerprint = fingerprint_of(options_.served_model_name);
+  spec.info.token_ids = request.return_token_ids;
+}
+
+ApiResult<GenerationSpec> InputProcessor::finish(const openai::CommonRequest& request, GenerationSpec spec,
+                                                 std::string_view prompt_param, const std::string& header_id,
+                                                 const OutputConstraint& constraint) const {
+  fill_options(request, spec);
+  std::shared_ptr<const grammar::Grammar> grammar;
+  if (!constraint.is_unconstrained()) {
+    auto found = grammar_cache_.get_or_compile(constraint);
+    if (found.has_error()) return found.error();
+    grammar = std::move(*found);
+  }
+  const tensor::SamplingParams params = sampling(request);
+  spec.options.stop_token_ids = params.stop_token_ids;
+  const bool chat = spec.info.kind == openai::ResponseKind::kChat;
+  for (const TokenizedPrompt& prompt : spec.prompts) {
+    const auto index = &prompt - spec.prompts.data();
+    const PromptLabel label{prompt_param, spec.prompts.size() == 1 ? std::string(prompt_param)
+                                                                   : fmt::format("{}[{}]", prompt_param, index)};
+    auto budget = resolve_max_tokens(request, prompt.ids.size(), label, chat);
+    if (budget.has_error()) return budget.error();
+    if (auto unknown = check_vocabulary(prompt.ids, label)) return *unknown;
+    if (request.min_tokens > *budget) {
+      return bad_request("min_tokens", "min_tokens: found {}, wanted at most max_tokens {}", request.min_tokens,
+                         *budget);
+    }
+    for (uint32_t i = 0; i < request.n; ++i) {
+      sched::GenerateRequest& target = spec.requests.emplace_back();
+      target.prompt = prompt.ids;
+      target.sampling = params;
+      target.sampling.seed = request.seed ? *request.seed + i : seeds_.next();
+      target.max_tokens = *budget;
+      target.prompt_top_logprobs = request.prompt_logprobs;
+      if (spec.options.echo) target.prompt_top_logprobs = std::max(target.prompt_top_logprobs, request.top_logprobs);
+      if (*budget == 0) target.prompt_top_logprobs = std::max(target.prompt_top_logprobs, 0);
+      // Of two numbers the complement of the smaller is the larger, also of the smallest that there is.
+      target.priority = options_.low_priority_first ? ~request.priority : request.priority;
+      target.cache_salt = request.cache_salt;
+      target.grammar = grammar;
+    }
+  }
+  if (auto too_many = check_logprobs(spec)) return *too_many;
+  spec.has_own_id = !request.request_id.empty();
+  spec.set_id((chat ? "chatcmpl-" : "cmpl-") + (spec.has_own_id ? request.request_id : header_id));
+  return spec;
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "server/choice.h"
+#include "server/grammar_cache.h"
+#include "server/openai/request.h"
+#include "server/openai/response.h"
+#include "server/options.h"
+#include "server/service.h"
+
+namespace millrace::server {
+
+/// Ids and seeds that no two requests share. Thread-safe.
+class RandomSource {
+ public:
+  /// Without a seed: not to be foreseen.
+  explicit RandomSource(std::optional<uint64_t> seed = {});
+  [[nodiscard]] uint64_t next();
+  /// 32 hexadecimal digits.
+  [[nodiscard]] std::string hex_id();
+
+ private:
+  uint64_t seed_;
+  std::atomic<uint64_t> position_{0};
+};
+
+/// A parsed request, tokenised, checked against the model and filled with defaults: all that a generation needs.
+struct GenerationSpec {
+  openai::ResponseInfo info;
+  ChoiceOptions options;
+  std::vector<TokenizedPrompt> prompts;
+  std::vector<sched::GenerateRequest> requests;  ///< index prompt * n + i
+  uint32_t n = 1;
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+  bool has_own_id = false;  ///< the body's request_id; a header's may come several times, as a proxy repeats it
+  /// The response's id, and with it those of its requests.
+  void set_id(std::string id);
+  [[nodiscard]] const TokenizedPrompt& prompt_of(size_t choice) const { return prompts[choice / n]; }
+};
+
+/// Turns API requests into specs. Plain code without side effects, besides drawing seeds. Thread-safe.
+class InputProcessor {
+ public:
+  InputProcessor(const ServerOptions& options, const Service& service, RandomSource& seeds, GrammarCache& grammars)
+      : options_(options), service_(service), seeds_(seeds), grammar_cache_(grammars) {}
+
+  /// `header_id` becomes part of the response's id where the request has no request_id.
+  [[nodiscard]] openai::ApiResult<GenerationSpec> prepare(openai::CompletionRequest request,
+                                                          const std::string& header_id) const;
+  [[nodiscard]] openai::ApiResult<GenerationSpec> prepare(openai::ChatRequest request,
+                                                          const std::string& header_id) const;
+  /// 404 unless `model` is empty or a name of the served one.
+  [[nodiscard]] std::optional<openai::ApiError> check_model(const std::string& model) const;
+  /// The prompt of a chat, without the beginning of an answer that tool_choice may add.
+  [[nodiscard]] openai::ApiResult<std::string> render(const openai::Conversation& conversation) const;
+  [[nodiscard]] openai::RequestLimits limits() const;
+
+ private:
+  /// How errors name a prompt: the field, and the one of several prompts.
+  struct PromptLabel {
+    std::string_view param;
+    std::string name;
+  };
+  using ChatTemplatePtr = std::shared_ptr<const text::ChatTemplate>;
+  /// The request's own, or the model's.
+  [[nodiscard]] openai::ApiResult<ChatTemplatePtr> choose_template(const openai::Conversation& conversation) const;
+  [[nodiscard]] openai::ApiResult<std::string> render_template(const text::ChatTemplate& chat_template,
+                                                               const openai::Conversation& conversation) const;
+  [[nodiscard]] std::optional<text::ToolFormat> tool_format(const text::ChatTemplate& chat_template) const;
+  /// What the answer to a prompt consists of.
+  [[nodiscard]] text::OutputFormat make_output_format(const text::ChatTemplate& chat_template,
+                                                      const openai::ChatRequest& request,
+                                                      std::string_view prompt) const;
+  [[nodiscard]] bool supports_reasoning(const text::ChatTemplate& chat_template) const;
+  [[nodiscard]] OutputConstraint make_output_constraint(const text::ChatTemplate& chat_template,
+                                                        const openai::ChatRequest& request,
+                                                        const text::OutputFormat& format) const;
+  [[nodiscard]] openai::ApiResult<GenerationSpec> finish(const openai::CommonRequest& request, GenerationSpec spec,
+                                                         std::string_view prompt_param, const std::string& header_id,
+                                                         const OutputConstraint& constraint) const;
+  /// A tokenizer may know more tokens than the model.
+  [[nodiscard]] std::optional<openai::ApiError> check_vocabulary(const std::vector<TokenId>& ids,
+                                                                 const PromptLabel& label) const;
+  /// Resolves max_tokens against the context.
+  [[nodiscard]] openai::ApiResult<uint32_t> resolve_max_tokens(const openai::CommonRequest& request,
+                                                               size_t prompt_tokens, const PromptLabel& label,
+                                                               bool chat) const;
+  /// Tokens of a prompt that truncate_prompt_tokens leaves.
+  [[nodiscard]] uint32_t max_prompt_tokens(const openai::CommonRequest& request, uint32_t default_max_tokens) const;
+  void attach_prediction(const std::string& prediction, GenerationSpec& spec) const;
+  [[nodiscard]] tensor::SamplingParams sampling(const openai::CommonRequest& request) const;
+  /// Whether it is a special token.
+  [[nodiscard]] bool is_special_tag(std::string_view tag) const;
+  void fill_options(const openai::CommonRequest& request, GenerationSpec& spec) const;
+
+  const ServerOptions& options_;
+  const Service& service_;
+  RandomSource& seeds_;
+  GrammarCache& grammar_cache_;
+};
+
+}  // namespace millrace::server

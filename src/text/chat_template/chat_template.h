@@ -1,0 +1,82 @@
+#pragma once
+
+#include <ctime>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "text/tool_calls/tool_calls.h"
+
+namespace millrace::text {
+
+namespace jinja {
+struct TemplateTree;
+}
+
+/// What a chat template is rendered with. The views are read during the call only.
+struct ChatInput {
+  std::string_view messages_json;        ///< an array of messages
+  std::string_view tools_json;           ///< an array, or empty for none
+  std::string_view documents_json;       ///< an array, or empty for none
+  std::string_view kwargs_json;          ///< an object of further variables, or empty; they override the others
+  std::string_view default_kwargs_json;  ///< the same; all others override them
+  bool add_generation_prompt = false;
+  /// The last message is the beginning of the answer: the text ends where its content ends.
+  bool continue_final_message = false;
+  /// "default", or another of a model's named templates; empty: "tool_use" if there are tools and it exists.
+  std::string_view template_name;
+  std::string_view reasoning_effort;    ///< a variable of templates; empty: not defined
+  std::optional<bool> enable_thinking;  ///< likewise
+  std::tm now{};                        ///< what strftime_now formats
+};
+
+/// A model's chat template(s), compiled once. `render` is const and thread-safe; it works within fixed limits of
+/// steps, memory and output, so no template or input can hang or exhaust the server.
+class ChatTemplate {
+ public:
+  /// Special tokens by their names in tokenizer_config.json: "bos_token", "eos_token", ...
+  using SpecialTokens = std::map<std::string, std::string, std::less<>>;
+
+  /// `model_dir`/chat_template.jinja wins over "chat_template" of tokenizer_config.json. Errors: kNotFound if there is
+  /// neither, kData if one does not parse.
+  static Result<std::shared_ptr<const ChatTemplate>> load(const std::filesystem::path& model_dir);
+  /// `source` may be empty if the config has a template; `config_json` may be empty if `source` is not.
+  static Result<std::shared_ptr<const ChatTemplate>> from_source(std::string_view source,
+                                                                 std::string_view config_json = {});
+  /// A template of its own with a model's special tokens. Errors: kData.
+  static Result<std::shared_ptr<const ChatTemplate>> with_tokens(std::string_view source, SpecialTokens tokens);
+  /// Those that the text of a tokenizer_config.json names; none if it is empty. Errors: kData.
+  static Result<SpecialTokens> tokens_of(std::string_view config_json);
+  ~ChatTemplate();
+
+  /// Errors: kInvalidArgument, with the template's line where there is one: input that is not JSON, a template that
+  /// raises an exception (roles that do not alternate), a limit.
+  [[nodiscard]] Result<std::string> render(const ChatInput& input) const;
+
+  [[nodiscard]] std::vector<std::string> template_names() const;
+  /// How it asks for calls of tools, if it does so in a known form.
+  [[nodiscard]] std::optional<ToolFormat> tool_format() const { return tool_format_; }
+  /// Whether it shows the model the tools that there are.
+  [[nodiscard]] bool supports_tools() const { return supports_tools_; }
+  /// Whether the model's answers begin with reasoning between <think> and </think>.
+  [[nodiscard]] bool has_reasoning() const { return has_reasoning_; }
+
+ private:
+  ChatTemplate();
+  void add_template(std::string name, std::string_view source);
+  void read_config(std::string_view config_json, bool with_templates);
+  [[nodiscard]] const jinja::TemplateTree& select(const ChatInput& input) const;
+
+  std::map<std::string, std::unique_ptr<jinja::TemplateTree>, std::less<>> templates_;
+  SpecialTokens special_tokens_;
+  std::optional<ToolFormat> tool_format_;
+  bool supports_tools_ = false;
+  bool has_reasoning_ = false;
+};
+
+}  // namespace millrace::text

@@ -1,0 +1,425 @@
+#include <algorithm>
+#include <cmath>
+
+#include "text/chat_template/jinja_builtins.h"
+#include "text/chat_template/jinja_eval.h"
+#include "text/unicode.h"
+
+// The expressions of the evaluator, with Python's semantics.
+namespace millrace::text::jinja {
+namespace {
+
+[[noreturn]] void fail_operands(std::string_view op, const Value& left, const Value& right) {
+  for (const Value& side : {left, right}) {
+    if (side.is(Kind::kUndefined)) fail(side.undefined_message());
+  }
+  fail("unsupported operand type(s) for ", op, ": '", type_name(left.kind()), "' and '", type_name(right.kind()), "'");
+}
+
+int64_t checked(bool overflow, int64_t value) {
+  if (overflow) fail("integer overflow");
+  return value;
+}
+
+int64_t floor_divide(int64_t a, int64_t b) {
+  if (b == 0) fail("integer division or modulo by zero");
+  if (b == -1) return checked(a == INT64_MIN, a == INT64_MIN ? 0 : -a);
+  return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
+
+int64_t floor_modulo(int64_t a, int64_t b) {
+  if (b == 0) fail("integer division or modulo by zero");
+  if (b == -1) return 0;
+  const int64_t rest = a % b;
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
+double float_modulo(double a, double b) {
+  if (b == 0) fail("float modulo");
+  const double rest = std::fmod(a, b);
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
+Value integer_power(int64_t base, int64_t exponent) {
+  if (exponent < 0) return Value(std::pow(static_cast<double>(base), static_cast<double>(exponent)));
+  int64_t result = 1;
+  while (exponent > 0) {
+    if (exponent & 1) result = checked(__builtin_mul_overflow(result, base, &result), result);
+    exponent >>= 1;
+    if (exponent > 0) base = checked(__builtin_mul_overflow(base, base, &base), base);
+  }
+  return Value(result);
+}
+
+Value integer_arithmetic(Operator op, int64_t a, int64_t b) {
+  int64_t result = 0;
+  switch (op) {
+    case Operator::kAdd: return Value(checked(__builtin_add_overflow(a, b, &result), result));
+    case Operator::kSubtract: return Value(checked(__builtin_sub_overflow(a, b, &result), result));
+    case Operator::kMultiply: return Value(checked(__builtin_mul_overflow(a, b, &result), result));
+    case Operator::kFloorDivide: return Value(floor_divide(a, b));
+    case Operator::kModulo: return Value(floor_modulo(a, b));
+    case Operator::kPower: return integer_power(a, b);
+    default: break;
+  }
+  if (b == 0) fail("division by zero");
+  return Value(static_cast<double>(a) / static_cast<double>(b));
+}
+
+Value float_arithmetic(Operator op, double a, double b) {
+  switch (op) {
+    case Operator::kAdd: return Value(a + b);
+    case Operator::kSubtract: return Value(a - b);
+    case Operator::kMultiply: return Value(a * b);
+    case Operator::kPower: return Value(std::pow(a, b));
+    case Operator::kModulo: return Value(float_modulo(a, b));
+    default: break;
+  }
+  if (b == 0) fail(op == Operator::kFloorDivide ? "float floor division by zero" : "float division by zero");
+  return Value(op == Operator::kFloorDivide ? std::floor(a / b) : a / b);
+}
+
+std::string_view spelling(Operator op) {
+  constexpr std::string_view kSpellings[] = {"+",  "-",  "*", "/",  "//", "%",  "** or pow()", "~",
+                                             "==", "!=", "<", "<=", ">",  ">=", "in",          "not in"};
+  return kSpellings[static_cast<size_t>(op)];
+}
+
+/// Python's slice.indices: which elements of `size` the slice picks, in order.
+std::vector<size_t> slice_indices(const Value& start, const Value& stop, const Value& step, size_t size) {
+  const auto part = [](const Value& value, int64_t fallback) {
+    if (value.is(Kind::kNone)) return fallback;
+    if (!value.is_integral()) fail("slice indices must be integers or None");
+    return value.integer();
+  };
+  const int64_t by = part(step, 1);
+  if (by == 0) fail("slice step cannot be zero");
+  const auto length = static_cast<int64_t>(size);
+  const int64_t low = by > 0 ? 0 : -1;
+  const int64_t high = by > 0 ? length : length - 1;
+  const auto clamp = [&](int64_t index) {
+    if (index < 0) index = std::max(index, -length - 1) + length;
+    return std::clamp(index, low, high);
+  };
+  const int64_t first = start.is(Kind::kNone) ? (by > 0 ? low : high) : clamp(part(start, 0));
+  const int64_t last = stop.is(Kind::kNone) ? (by > 0 ? high : low) : clamp(part(stop, 0));
+  std::vector<size_t> indices;
+  const int64_t stride = std::clamp<int64_t>(by, -length - 1, length + 1);
+  for (int64_t i = first; by > 0 ? i < last : i > last; i += stride) indices.push_back(static_cast<size_t>(i));
+  return indices;
+}
+
+Value loop_attribute(const LoopObject& loop, std::string_view name, Symbol symbol) {
+  const auto index0 = static_cast<int64_t>(loop.index0);
+  const auto length = static_cast<int64_t>(loop.items.size());
+  if (name == "index") return Value(index0 + 1);
+  if (name == "index0") return Value(index0);
+  if (name == "revindex") return Value(length - index0);
+  if (name == "revindex0") return Value(length - index0 - 1);
+  if (name == "first") return Value(index0 == 0);
+  if (name == "last") return Value(index0 + 1 == length);
+  if (name == "length") return Value(length);
+  if (name == "depth") return Value(int64_t{loop.depth0} + 1);
+  if (name == "depth0") return Value(int64_t{loop.depth0});
+  if (name == "previtem" && index0 > 0) return loop.items[loop.index0 - 1];
+  if (name == "nextitem" && index0 + 1 < length) return loop.items[loop.index0 + 1];
+  return Value::undefined(symbol, Kind::kLoop);
+}
+
+}  // namespace
+
+Value Evaluator::eval(const Expr& expr, Frame& frame) {
+  if (depth_ >= limits_.depth) fail("maximum recursion depth exceeded");
+  charge_steps(1);
+  ++depth_;
+  struct Leave {
+    int& depth;
+    ~Leave() { --depth; }
+  } leave{depth_};
+  line_ = expr.line;
+  switch (expr.type) {
+    case ExprType::kConstant: return expr.constant;
+    case ExprType::kName: return eval_name(expr.name, frame);
+    case ExprType::kList: return heap_.list(eval_all(expr.operands, frame));
+    case ExprType::kTuple: return heap_.tuple(eval_all(expr.operands, frame));
+    case ExprType::kDict: return eval_dict(expr, frame);
+    case ExprType::kAttribute: {
+      const Value owner = eval(*expr.operands[0], frame);
+      return attribute(owner, expr.name);
+    }
+    case ExprType::kSubscript: {
+      const Value owner = eval(*expr.operands[0], frame);
+      return subscript(owner, eval(*expr.operands[1], frame));
+    }
+    case ExprType::kSlice: return eval_slice(expr, frame);
+    case ExprType::kCall: {
+      const Value callee = eval(*expr.operands[0], frame);
+      CallArguments arguments = eval_arguments(expr.arguments, frame);
+      line_ = expr.line;
+      return call(callee, std::move(arguments));
+    }
+    case ExprType::kFilter: return eval_filter(expr, nullptr, frame);
+    case ExprType::kTest: {
+      const Value operand = eval(*expr.operands[0], frame);
+      return Value(apply_test(expr.name->text, operand, eval_arguments(expr.arguments, frame)));
+    }
+    case ExprType::kCompare: return eval_compare(expr, frame);
+    case ExprType::kBinary: return eval_binary(expr, frame);
+    default: return eval_logic(expr, frame);
+  }
+}
+
+Value Evaluator::eval_logic(const Expr& expr, Frame& frame) {
+  const Value first = eval(*expr.operands[0], frame);
+  switch (expr.type) {
+    case ExprType::kNot: return Value(!is_true(first));
+    case ExprType::kNegate:
+    case ExprType::kPlus: {
+      const bool negates = expr.type == ExprType::kNegate;
+      if (first.is_integral())
+        return negates ? integer_arithmetic(Operator::kSubtract, 0, first.integer()) : Value(first.integer());
+      if (first.is(Kind::kFloat)) return Value(negates ? -first.number() : first.number());
+      if (first.is(Kind::kUndefined)) fail(first.undefined_message());
+      fail("bad operand type for unary ", negates ? "-" : "+", ": '", type_name(first.kind()), "'");
+    }
+    case ExprType::kConditional:
+      if (is_true(first)) return eval(*expr.operands[1], frame);
+      return expr.operands[2] ? eval(*expr.operands[2], frame) : Value::undefined(nullptr);
+    default: break;
+  }
+  const bool stops_at = expr.type == ExprType::kOr;
+  Value value = first;
+  for (size_t i = 1; i < expr.operands.size() && is_true(value) != stops_at; ++i) {
+    value = eval(*expr.operands[i], frame);
+  }
+  return value;
+}
+
+Value Evaluator::eval_name(Symbol name, const Frame& frame) const {
+  for (const Frame* scope = &frame; scope != nullptr; scope = scope->parent) {
+    for (const auto& [symbol, value] : scope->variables) {
+      if (symbol == name) return value;
+    }
+  }
+  if (const Value* given = context_.find(name->text)) return *given;
+  if (const Builtin* function = find_function(name->text)) return Value(function);
+  return Value::undefined(name);
+}
+
+std::vector<Value> Evaluator::eval_all(const std::vector<ExprPtr>& exprs, Frame& frame) {
+  std::vector<Value> values;
+  values.reserve(exprs.size());
+  for (const ExprPtr& expr : exprs) values.push_back(eval(*expr, frame));
+  return values;
+}
+
+Value Evaluator::eval_dict(const Expr& expr, Frame& frame) {
+  auto* dict = heap_.make<DictObject>(heap_);
+  for (size_t i = 0; i < expr.operands.size(); i += 2) {
+    const Value key = eval(*expr.operands[i], frame);
+    dict->set(key, eval(*expr.operands[i + 1], frame));
+  }
+  heap_.charge(expr.operands.size() * sizeof(Value));
+  return Value::dict(dict);
+}
+
+CallArguments Evaluator::eval_arguments(const Arguments& arguments, Frame& frame) {
+  CallArguments result;
+  result.positional = eval_all(arguments.positional, frame);
+  for (const auto& [name, expr] : arguments.named) result.named.emplace_back(name, eval(*expr, frame));
+  if (arguments.star) {
+    const std::vector<Value> more = iterate(eval(*arguments.star, frame));
+    result.positional.insert(result.positional.end(), more.begin(), more.end());
+  }
+  if (arguments.double_star) {
+    const Value more = eval(*arguments.double_star, frame);
+    if (!more.is(Kind::kDict)) fail("argument after ** must be a mapping, not ", type_name(more.kind()));
+    for (const auto& [key, value] : more.entries().entries) {
+      if (!key.is(Kind::kString)) fail("keywords must be strings");
+      result.named.emplace_back(key.string_object(), value);
+    }
+  }
+  return result;
+}
+
+Value Evaluator::eval_filter(const Expr& expr, const Value* block, Frame& frame) {
+  // The innermost filter of a filter block has no operand: it takes the block's text.
+  const Value operand = expr.operands[0] == nullptr ? *block
+                        : block != nullptr && expr.operands[0]->type == ExprType::kFilter
+                            ? eval_filter(*expr.operands[0], block, frame)
+                            : eval(*expr.operands[0], frame);
+  CallArguments arguments = eval_arguments(expr.arguments, frame);
+  line_ = expr.line;
+  return apply_filter(expr.name->text, operand, std::move(arguments));
+}
+
+Value Evaluator::eval_slice(const Expr& expr, Frame& frame) {
+  const Value owner = eval(*expr.operands[0], frame);
+  const auto part = [&](size_t i) { return expr.operands[i] ? eval(*expr.operands[i], frame) : Value(); };
+  const Value start = part(1);
+  const Value stop = part(2);
+  const Value step = part(3);
+  if (owner.is(Kind::kUndefined)) fail(owner.undefined_message());
+  if (owner.is_sequence()) {
+    std::vector<Value> items;
+    for (const size_t i : slice_indices(start, stop, step, owner.items().size())) items.push_back(owner.items()[i]);
+    charge_steps(items.size() / 8);
+    return owner.is(Kind::kList) ? heap_.list(std::move(items)) : heap_.tuple(std::move(items));
+  }
+  if (!owner.is(Kind::kString)) fail("'", type_name(owner.kind()), "' object is not subscriptable");
+  const std::string_view text = owner.string();
+  charge_steps(text.size() / 8);
+  std::vector<size_t> offsets;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) offsets.push_back(i);
+  }
+  const size_t count = offsets.size();
+  offsets.push_back(text.size());
+  std::string out;
+  for (const size_t i : slice_indices(start, stop, step, count)) {
+    out.append(text.substr(offsets[i], offsets[i + 1] - offsets[i]));
+  }
+  return string(std::move(out));
+}
+
+Value Evaluator::attribute(const Value& owner, Symbol name) {
+  switch (owner.kind()) {
+    case Kind::kUndefined: fail(owner.undefined_message());
+    case Kind::kNamespace:
+      if (const Value* value = owner.entries().find(name->text)) return *value;
+      return Value::undefined(name, Kind::kNamespace);
+    case Kind::kLoop:
+      if (find_method(Kind::kLoop, name->text) == nullptr) return loop_attribute(owner.loop(), name->text, name);
+      break;
+    case Kind::kMacro:
+      if (name->text == "name") return Value(owner.macro().node->name);
+      break;
+    default: break;
+  }
+  if (const Builtin* method = find_method(owner.kind(), name->text)) {
+    return Value(static_cast<const MethodObject*>(heap_.make<MethodObject>(owner, method)));
+  }
+  if (owner.is(Kind::kDict)) {
+    if (const Value* value = owner.entries().find(name->text)) return *value;
+  }
+  return Value::undefined(name, owner.kind());
+}
+
+Value Evaluator::subscript(const Value& owner, const Value& key) {
+  if (owner.is(Kind::kUndefined)) fail(owner.undefined_message());
+  if (owner.is(Kind::kDict)) {
+    if (const Value* value = owner.entries().find(key)) return *value;
+  } else if (key.is_integral() && owner.is_sequence()) {
+    const auto& items = owner.items();
+    const auto size = static_cast<int64_t>(items.size());
+    const int64_t index = key.integer() < 0 ? key.integer() + size : key.integer();
+    if (index >= 0 && index < size) return items[static_cast<size_t>(index)];
+  } else if (key.is_integral() && owner.is(Kind::kString)) {
+    const std::string_view text = owner.string();
+    charge_steps(text.size() / 64);
+    const auto size = static_cast<int64_t>(count_code_points(text));
+    const int64_t index = key.integer() < 0 ? key.integer() + size : key.integer();
+    if (index >= 0 && index < size) {
+      const size_t begin = code_point_offset(text, static_cast<size_t>(index));
+      const size_t length = code_point_offset(text.substr(begin), 1);
+      return string(std::string(text.substr(begin, length)));
+    }
+  }
+  if (key.is(Kind::kString)) return attribute(owner, key.string_object());
+  return Value::undefined(string(to_str(key)).string_object(), owner.kind());
+}
+
+Value Evaluator::eval_binary(const Expr& expr, Frame& frame) {
+  Value left = eval(*expr.operands[0], frame);
+  for (size_t i = 1; i < expr.operands.size(); ++i) {
+    const Value right = eval(*expr.operands[i], frame);
+    line_ = expr.line;
+    left = binary(expr.operators[i - 1], left, right);
+  }
+  return left;
+}
+
+Value Evaluator::binary(Operator op, const Value& left, const Value& right) {
+  if (op == Operator::kConcat) {
+    std::string text = to_str(left);
+    return string(text += to_str(right));
+  }
+  if (left.is_integral() && right.is_integral()) return integer_arithmetic(op, left.integer(), right.integer());
+  if (left.is_number() && right.is_number()) return float_arithmetic(op, left.number(), right.number());
+  if (op == Operator::kModulo && left.is(Kind::kString)) return string(percent_format(*this, left.string(), right));
+  if (op == Operator::kAdd && left.is(Kind::kString) && right.is(Kind::kString)) {
+    heap_.charge(left.string().size() + right.string().size());
+    return string(left.string() + right.string());
+  }
+  if (op == Operator::kAdd && left.is_sequence() && left.kind() == right.kind()) {
+    std::vector<Value> items = left.items();
+    items.insert(items.end(), right.items().begin(), right.items().end());
+    return left.is(Kind::kList) ? heap_.list(std::move(items)) : heap_.tuple(std::move(items));
+  }
+  const bool left_repeats = right.is_integral() && (left.is(Kind::kString) || left.is_sequence());
+  const bool right_repeats = left.is_integral() && (right.is(Kind::kString) || right.is_sequence());
+  if (op != Operator::kMultiply || !(left_repeats || right_repeats)) fail_operands(spelling(op), left, right);
+  const Value& repeated = left_repeats ? left : right;
+  const auto count = static_cast<size_t>(std::max<int64_t>(0, left_repeats ? right.integer() : left.integer()));
+  const size_t size = repeated.is(Kind::kString) ? repeated.string().size() : repeated.items().size() * sizeof(Value);
+  if (size > 0 && count > limits_.heap_bytes / size) fail("the template uses more memory than it may");
+  heap_.charge(size * count);
+  charge_steps(size * count / 64 + 1);
+  if (repeated.is(Kind::kString)) {
+    std::string out;
+    for (size_t i = 0; size > 0 && i < count; ++i) out += repeated.string();
+    return string(std::move(out));
+  }
+  std::vector<Value> items;
+  for (size_t i = 0; size > 0 && i < count; ++i) {
+    items.insert(items.end(), repeated.items().begin(), repeated.items().end());
+  }
+  return repeated.is(Kind::kList) ? heap_.list(std::move(items)) : heap_.tuple(std::move(items));
+}
+
+Value Evaluator::eval_compare(const Expr& expr, Frame& frame) {
+  Value left = eval(*expr.operands[0], frame);
+  for (size_t i = 1; i < expr.operands.size(); ++i) {
+    const Value right = eval(*expr.operands[i], frame);
+    line_ = expr.line;
+    if (!compare_values(expr.operators[i - 1], left, right)) return Value(false);
+    left = right;
+  }
+  return Value(true);
+}
+
+bool Evaluator::compare_values(Operator op, const Value& left, const Value& right) {
+  charge_comparisons(left, 1);
+  switch (op) {
+    case Operator::kEqual: return equals(left, right);
+    case Operator::kNotEqual: return !equals(left, right);
+    case Operator::kLess: return compare(left, right, "<") < 0;
+    case Operator::kLessEqual: return compare(left, right, "<=") <= 0;
+    case Operator::kGreater: return compare(left, right, ">") > 0;
+    case Operator::kGreaterEqual: return compare(left, right, ">=") >= 0;
+    case Operator::kIn: return contains(right, left);
+    default: return !contains(right, left);
+  }
+}
+
+bool Evaluator::contains(const Value& container, const Value& item) {
+  switch (container.kind()) {
+    case Kind::kString:
+      if (item.is(Kind::kUndefined)) fail(item.undefined_message());
+      if (!item.is(Kind::kString)) {
+        fail("'in <string>' requires string as left operand, not ", type_name(item.kind()));
+      }
+      charge_search(container.string(), item.string());
+      return container.string().find(item.string()) != std::string::npos;
+    case Kind::kDict: return container.entries().find(item) != nullptr;
+    case Kind::kList:
+    case Kind::kTuple:
+      charge_comparisons(item, container.items().size());
+      return std::any_of(container.items().begin(), container.items().end(),
+                         [&](const Value& element) { return equals(element, item); });
+    case Kind::kUndefined: return false;
+    default: fail("argument of type '", type_name(container.kind()), "' is not iterable");
+  }
+}
+
+}  // namespace millrace::text::jinja

@@ -1,0 +1,176 @@
+#include "text/tokenizer/tokenizer.h"
+
+#include <mutex>
+
+#include "base/check.h"
+#include "base/text_file.h"
+#include "base/utf8.h"
+#include "text/tokenizer/tokenizer_parts.h"
+
+namespace millrace::text {
+namespace {
+
+/// A borrowed scratch above this is freed instead of kept, so that one long prompt does not hold its memory for ever.
+constexpr size_t kKeptSymbols = size_t{1} << 16;
+constexpr size_t kMaxIdleScratches = 8;
+
+}  // namespace
+
+/// The working memory of one encode call.
+struct Tokenizer::Scratch {
+  BpeScratch bpe;
+  RegexScratch regex;
+  std::string valid;
+  std::string normalized;
+  std::vector<AddedTokenMatcher::Part> parts;
+  std::vector<AddedTokenMatcher::Part> inner_parts;
+};
+
+/// Idle scratches, each with the word cache that earlier calls filled. Any thread; lent for one call.
+class Tokenizer::ScratchPool {
+ public:
+  std::unique_ptr<Scratch> borrow() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        auto scratch = std::move(idle_.back());
+        idle_.pop_back();
+        return scratch;
+      }
+    }
+    return std::make_unique<Scratch>();
+  }
+
+  void give_back(std::unique_ptr<Scratch> scratch) {
+    if (scratch->bpe.symbols.capacity() > kKeptSymbols) scratch->bpe = {.cache = std::move(scratch->bpe.cache)};
+    const std::lock_guard lock(mutex_);
+    if (idle_.size() < kMaxIdleScratches) idle_.push_back(std::move(scratch));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Scratch>> idle_;
+};
+
+Tokenizer::Tokenizer(TokenizerParts parts)
+    : parts_(std::make_unique<const TokenizerParts>(std::move(parts))), scratches_(std::make_unique<ScratchPool>()) {}
+
+Tokenizer::~Tokenizer() = default;
+
+Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::filesystem::path& model_dir) {
+  const auto json = read_text_file(model_dir / "tokenizer.json");
+  if (json.has_error()) return json.error();
+  const auto config = read_optional_text_file(model_dir / "tokenizer_config.json");
+  if (config.has_error()) return config.error();
+  auto made = from_json(*json, *config);
+  if (made.has_error()) return Error{made.error().code, model_dir.string() + "/" + made.error().message};
+  return made;
+}
+
+Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_json(std::string_view tokenizer_json,
+                                                              std::string_view config_json) {
+  try {
+    return std::shared_ptr<const Tokenizer>(new Tokenizer(parse_tokenizer(tokenizer_json, config_json)));
+  } catch (const ErrorException& failure) {
+    return failure.error();
+  }
+}
+
+std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens, bool parse_special) const {
+  std::vector<TokenId> out;
+  out.reserve(text.size() / 4 + 8);
+  if (add_special_tokens) out = parts_->prefix;
+  std::unique_ptr<Scratch> scratch = scratches_->borrow();
+  if (!simdjson::validate_utf8(text.data(), text.size())) {
+    scratch->valid = replace_invalid_utf8(text);
+    text = scratch->valid;
+  }
+  encode_valid(text, !parse_special, *scratch, out);
+  scratches_->give_back(std::move(scratch));
+  if (add_special_tokens) out.insert(out.end(), parts_->suffix.begin(), parts_->suffix.end());
+  return out;
+}
+
+void Tokenizer::encode_valid(std::string_view text, bool skip_special, Scratch& scratch,
+                             std::vector<TokenId>& out) const {
+  scratch.parts.clear();
+  parts_->raw_added.split(text, skip_special, scratch.parts);
+  for (const auto& part : scratch.parts) {
+    if (part.id >= 0) {
+      out.push_back(part.id);
+    } else {
+      encode_gap(text.substr(part.begin, part.end - part.begin), part.begin == 0, skip_special, scratch, out);
+    }
+  }
+}
+
+void Tokenizer::encode_gap(std::string_view gap, bool at_text_start, bool skip_special, Scratch& scratch,
+                           std::vector<TokenId>& out) const {
+  if (!parts_->normalizer.is_identity()) {
+    scratch.normalized = gap;
+    parts_->normalizer.apply(scratch.normalized, scratch.regex);
+    gap = scratch.normalized;
+  }
+  const PreTokenizer::Sink encode_word = [&](std::string_view word, const char* readable_end) {
+    parts_->bpe->encode(word, readable_end, scratch.bpe, out);
+  };
+  scratch.inner_parts.clear();
+  parts_->normalized_added.split(gap, skip_special, scratch.inner_parts);
+  for (const auto& part : scratch.inner_parts) {
+    if (part.id >= 0) {
+      out.push_back(part.id);
+      continue;
+    }
+    parts_->pre_tokenizer.split(gap.substr(part.begin, part.end - part.begin), at_text_start && part.begin == 0,
+                                scratch.regex, encode_word);
+  }
+}
+
+std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens, size_t max_bytes) const {
+  std::string bytes;
+  DecodeState state;
+  for (const TokenId id : ids) {
+    append_bytes(id, skip_special_tokens, state, bytes);
+    if (bytes.size() > max_bytes) break;
+  }
+  if (simdjson::validate_utf8(bytes.data(), bytes.size())) return bytes;
+  return replace_invalid_utf8(bytes);
+}
+
+void Tokenizer::append_bytes(TokenId id, bool skip_special_tokens, DecodeState& state, std::string& out) const {
+  if (id_to_token(id).empty() || (skip_special_tokens && is_special(id))) return;
+  std::string_view bytes = state.at_first_token ? parts_->decoder.first_bytes(id) : parts_->decoder.bytes(id);
+  state.at_first_token = false;
+  if (parts_->decoder.may_strip(state.stripped)) bytes = parts_->decoder.strip_start(bytes, state.stripped);
+  out += bytes;
+}
+
+std::string_view Tokenizer::id_to_token(TokenId id) const {
+  if (id < 0 || static_cast<size_t>(id) >= parts_->tokens.size()) return {};
+  return parts_->tokens[static_cast<size_t>(id)];
+}
+
+std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
+  const auto it = parts_->ids.find(token);
+  if (it == parts_->ids.end()) return std::nullopt;
+  return it->second;
+}
+
+std::string Tokenizer::token_bytes(TokenId id) const {
+  return std::string(parts_->decoder.bytes(id));
+}
+size_t Tokenizer::vocab_size() const {
+  return parts_->tokens.size();
+}
+std::optional<TokenId> Tokenizer::bos_id() const {
+  return parts_->bos;
+}
+std::optional<TokenId> Tokenizer::eos_id() const {
+  return parts_->eos;
+}
+
+bool Tokenizer::is_special(TokenId id) const {
+  return id >= 0 && static_cast<size_t>(id) < parts_->is_special.size() && parts_->is_special[static_cast<size_t>(id)];
+}
+
+}  // namespace millrace::text

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+
+namespace millrace::text {
+
+struct TokenizerParts;
+
+/// Text to token ids and back, as the model's tokenizer.json defines them. Immutable after load and shared by all
+/// threads: const methods are thread-safe, each call borrowing its working memory from a pool inside.
+class Tokenizer {
+ public:
+  /// Reads `model_dir`/tokenizer.json and, if present, tokenizer_config.json. Errors: kNotFound, kData. A component
+  /// of an unknown type is an error that names it.
+  static Result<std::shared_ptr<const Tokenizer>> load(const std::filesystem::path& model_dir);
+  /// The same from the files' contents; `config_json` may be empty.
+  static Result<std::shared_ptr<const Tokenizer>> from_json(std::string_view tokenizer_json,
+                                                            std::string_view config_json = {});
+  ~Tokenizer();
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+
+  /// Takes any bytes: ill-formed UTF-8 counts as U+FFFD. `add_special_tokens` adds what the post-processor adds (BOS);
+  /// without `parse_special`, special tokens spelt in the text are plain text.
+  [[nodiscard]] std::vector<TokenId> encode(std::string_view text, bool add_special_tokens,
+                                            bool parse_special = true) const;
+
+  /// Always valid UTF-8. Ids outside the vocabulary (padded rows of an embedding) give nothing. A text longer than
+  /// `max_bytes` bytes ends soon behind them.
+  [[nodiscard]] std::string decode(std::span<const TokenId> ids, bool skip_special_tokens,
+                                   size_t max_bytes = std::string::npos) const;
+
+  /// How far a decode has come: the start of a text is spelt differently in some vocabularies.
+  struct DecodeState {
+    bool at_first_token = true;
+    size_t stripped = 0;
+  };
+  /// Appends the bytes that one more token adds; they may be part of a character.
+  void append_bytes(TokenId id, bool skip_special_tokens, DecodeState& state, std::string& out) const;
+
+  /// The token as the vocabulary spells it; empty outside the vocabulary.
+  [[nodiscard]] std::string_view id_to_token(TokenId id) const;
+  [[nodiscard]] std::optional<TokenId> token_to_id(std::string_view token) const;
+  /// The bytes that the token stands for inside a text.
+  [[nodiscard]] std::string token_bytes(TokenId id) const;
+
+  /// One more than the largest id.
+  [[nodiscard]] size_t vocab_size() const;
+  /// As tokenizer_config.json names them.
+  [[nodiscard]] std::optional<TokenId> bos_id() const;
+  [[nodiscard]] std::optional<TokenId> eos_id() const;
+  [[nodiscard]] bool is_special(TokenId id) const;
+
+ private:
+  struct Scratch;
+  class ScratchPool;
+
+  explicit Tokenizer(TokenizerParts parts);
+  void encode_valid(std::string_view text, bool skip_special, Scratch& scratch, std::vector<TokenId>& out) const;
+  void encode_gap(std::string_view gap, bool at_text_start, bool skip_special, Scratch& scratch,
+                  std::vector<TokenId>& out) const;
+
+  std::unique_ptr<const TokenizerParts> parts_;
+  std::unique_ptr<ScratchPool> scratches_;
+};
+
+}  // namespace millrace::text

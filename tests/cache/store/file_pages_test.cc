@@ -1,0 +1,230 @@
+#include "cache/store/file_pages.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "cache/store/store_support.h"
+#include "support/skip.h"
+
+using namespace millrace;
+using namespace millrace::cache;
+using namespace millrace::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+using Kind = IoCall::Kind;
+
+/// Makes the calls at once, remembers which, and may let one kind fail or move few bytes at a time.
+class ScriptedIo final : public FileIo {
+ public:
+  void serve(StoreQueue&, const Begin&) override {}
+
+  std::vector<Kind> calls;
+  std::optional<Kind> failing;
+  size_t most_bytes = SIZE_MAX;       ///< of one read or write
+  uint64_t ends_at = UINT64_MAX;      ///< where reads find the end of any file
+  std::function<void()> before_open;  ///< once
+  std::function<void()> after_open;   ///< once, before the caller hears of it
+
+ private:
+  bool start(IoCall& call) override {
+    calls.push_back(call.kind);
+    if (call.kind == Kind::kOpen && before_open) std::exchange(before_open, nullptr)();
+    const bool fails = failing == call.kind;
+    // A file that cannot be closed well is closed all the same.
+    const int64_t result = fails && call.kind != Kind::kClose ? -1 : carry_out(call);
+    call.result = fails ? -EIO : result < 0 ? -int64_t{errno} : result;
+    if (call.kind == Kind::kOpen && after_open) std::exchange(after_open, nullptr)();
+    return true;
+  }
+  int64_t carry_out(const IoCall& call) const {
+    switch (call.kind) {
+      case Kind::kOpen: return openat(call.folder, call.path, call.flags, 0666);
+      case Kind::kRead:
+        return pread(call.file, call.parts[0].iov_base,
+                     std::min({call.parts[0].iov_len, most_bytes, ends_at - std::min(ends_at, call.offset)}),
+                     static_cast<off_t>(call.offset));
+      case Kind::kWrite:
+        return pwrite(call.file, call.parts[0].iov_base, std::min(call.parts[0].iov_len, most_bytes),
+                      static_cast<off_t>(call.offset));
+      case Kind::kSync: return fdatasync(call.file);
+      case Kind::kClose: return ::close(call.file);
+      case Kind::kRename: return renameat(call.folder, call.path, call.folder, call.new_path);
+      case Kind::kUnlink: return unlinkat(call.folder, call.path, 0);
+      case Kind::kStat: break;
+    }
+    return statx(call.folder, call.path, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_SIZE | STATX_MTIME, call.status);
+  }
+};
+
+/// The pages of an identity in a folder of their own.
+struct Pages {
+  Pages()
+      : options{.path = folder.path(), .max_bytes = 10 * kRecordBytes},
+        pages(StoreFolder::open(folder.path(), make_identity()).value(), make_identity(), options, form, counters) {}
+
+  bool put(uint64_t number) {
+    bool ok = false;
+    put_one(pages, io, number, ok);
+    return ok;
+  }
+  bool get(uint64_t number) {
+    bool ok = false;
+    get_one(pages, io, number, ok);
+    return ok;
+  }
+  /// Makes the next get of a page that was put read it from the disk; false where files lie in memory alone.
+  [[nodiscard]] bool let_go_of(uint64_t number) {
+    const std::string name = pages.path() + "/" + StoreFolder::page_name(make_key(number));
+    const int file = open(name.c_str(), O_RDONLY | O_CLOEXEC);
+    void* const mapped = mmap(nullptr, kRecordBytes, PROT_READ, MAP_SHARED, file, 0);
+    std::array<unsigned char, (kRecordBytes + 4095) / 4096> resident{};
+    const bool is_told =
+        posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) == 0 && mincore(mapped, kRecordBytes, resident.data()) == 0;
+    munmap(mapped, kRecordBytes);
+    close(file);
+    return is_told && std::ranges::none_of(resident, [](unsigned char page) { return (page & 1) != 0; });
+  }
+  /// What lies in the folder besides what writers need.
+  [[nodiscard]] size_t files() const {
+    size_t count = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
+      const fs::path kind = entry.path().extension();
+      const bool is_ours = kind == ".lock" || kind == ".news" || kind == ".txt";
+      count += entry.is_regular_file() && !is_ours ? 1 : 0;
+    }
+    return count;
+  }
+
+  TempFolder folder;
+  const FileStoreOptions options;
+  const RecordFormat form{make_identity()};
+  StoreCounters counters;
+  FilePages pages;
+  ScriptedIo io;
+
+ private:
+  static IoRoot put_one(FilePages& pages, FileIo& io, uint64_t number, bool& ok) {
+    const std::vector<std::byte> page = make_page(number);
+    ok = co_await pages.put(io, make_key(number), page);
+  }
+  static IoRoot get_one(FilePages& pages, FileIo& io, uint64_t number, bool& ok) {
+    std::vector<std::byte> into(kPageBytes);
+    const bool hit = co_await pages.get(io, make_key(number), into);
+    ok = hit && into == make_page(number);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a page is written aside, synced and closed before it gets its name") {
+  Pages world;
+  world.io.most_bytes = 5000;
+  REQUIRE(world.put(1));
+  const std::vector<Kind> wanted{Kind::kStat,  Kind::kOpen, Kind::kWrite, Kind::kWrite,
+                                 Kind::kWrite, Kind::kSync, Kind::kClose, Kind::kRename};
+  REQUIRE(world.io.calls == wanted);
+  REQUIRE(world.get(1));
+  REQUIRE(world.files() == 1);
+}
+
+TEST_CASE("a page that comes from the disk in pieces is whole, and one that ends too early is a miss") {
+  Pages world;
+  REQUIRE(world.put(1));
+  if (!world.let_go_of(1)) SKIP_TEST("the files of this system's folder for temporary ones lie in memory");
+  world.io.calls.clear();
+  world.io.most_bytes = 3000;
+  REQUIRE(world.get(1));
+  REQUIRE(std::ranges::count(world.io.calls, Kind::kRead) == 2 + 4);  // of the header, of the page
+  REQUIRE(world.let_go_of(1));
+  world.io.ends_at = kRecordBytes - 10;
+  REQUIRE_FALSE(world.get(1));
+  REQUIRE(world.counters.corrupt == 1);
+  REQUIRE(world.files() == 0);
+}
+
+TEST_CASE("whichever step of a put fails, nothing is left of it, and the next put succeeds") {
+  for (const Kind kind : {Kind::kOpen, Kind::kWrite, Kind::kSync, Kind::kClose, Kind::kRename}) {
+    CAPTURE(static_cast<int>(kind));
+    Pages world;
+    {
+      const CapturedLog log;
+      world.io.failing = kind;
+      REQUIRE_FALSE(world.put(1));
+      REQUIRE_FALSE(world.put(2));
+      REQUIRE(log.count("Input/output error") == 1);
+    }
+    REQUIRE(world.counters.errors == 2);
+    REQUIRE(world.files() == 0);
+    REQUIRE(world.pages.index().bytes() == 0);
+    REQUIRE(world.pages.index().try_reserve(10 * kRecordBytes));
+    world.pages.index().release(10 * kRecordBytes);
+    world.io.failing.reset();
+    REQUIRE(world.put(1));
+    REQUIRE(world.get(1));
+  }
+}
+
+TEST_CASE("a get that misses forgets nothing of a put that has ended meanwhile") {
+  Pages world;
+  world.io.after_open = [&world] { REQUIRE(world.put(1)); };
+  REQUIRE_FALSE(world.get(1));
+  REQUIRE(world.pages.index().bytes() == kRecordBytes);
+  REQUIRE(world.get(1));
+}
+
+TEST_CASE("a victim that cannot be removed keeps its place, and the put that wants it is refused") {
+  Pages world;
+  for (uint64_t number = 0; number < 10; ++number) REQUIRE(world.put(number));
+  {
+    const CapturedLog log;
+    world.io.failing = Kind::kUnlink;
+    REQUIRE_FALSE(world.put(10));
+    REQUIRE(log.count("evicting") == 1);
+  }
+  world.io.failing.reset();
+  REQUIRE(world.files() == 10);
+  REQUIRE(world.pages.index().bytes() == 10 * kRecordBytes);
+  REQUIRE(world.put(10));
+  REQUIRE(world.files() == 10);
+  REQUIRE_FALSE(world.get(0));
+  REQUIRE(world.counters.evicted == 1);
+}
+
+TEST_CASE("a put that a removed directory fails has no line of its own, and the directory is made anew once") {
+  Pages world;
+  REQUIRE(world.put(1));
+  const bool is_noticed_meanwhile = GENERATE(true, false);
+  const CapturedLog log;
+  world.io.before_open = [&] {
+    fs::remove_all(world.pages.path());
+    if (is_noticed_meanwhile) world.pages.repair_folder();
+  };
+  REQUIRE_FALSE(world.put(2));
+  world.pages.repair_folder();
+  REQUIRE(log.count("page store") == 1);
+  REQUIRE(log.count("the directory was removed; it was made anew") == 1);
+  const auto writer = [&world] {
+    std::string found;
+    for (const auto& entry : fs::directory_iterator(world.pages.path() + "/tmp")) {
+      if (entry.path().extension() == ".lock") found += entry.path().filename().string();
+    }
+    return found;
+  };
+  const std::string before = writer();
+  REQUIRE_FALSE(before.empty());
+  world.pages.repair_folder();
+  REQUIRE(writer() == before);
+  REQUIRE(world.put(2));
+  REQUIRE(world.get(2));
+}

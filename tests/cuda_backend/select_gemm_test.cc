@@ -1,0 +1,77 @@
+// Which instruction a backend's products go by.
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+
+#include "cuda/cuda_backend.h"
+#include "cuda/emulator/fake_runtime.h"
+
+using namespace millrace;
+using cuda::GemmChoice;
+
+namespace {
+
+/// A device whose wgmma is as the plain kernels take it from the environment.
+struct Gpu {
+  explicit Gpu(const char* wgmma, int capability = 90) {
+    emulator::reset();
+    emulator::set_capability(capability);
+    REQUIRE(setenv("MILLRACE_EMULATED_WGMMA", wgmma, 1) == 0);
+  }
+  ~Gpu() {
+    emulator::set_capability(90);
+    unsetenv("MILLRACE_EMULATED_WGMMA");
+  }
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+};
+
+struct Made {
+  std::string format;
+  std::vector<std::string> warnings;
+};
+Made make(GemmChoice products) {
+  Made made;
+  const auto warn = [&](const std::string& what) { made.warnings.push_back(what); };
+  made.format = cuda::make_backend({.products = products, .warn = warn})->kv_format();
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("products go by wgmma where a GPU has it, unless mma is asked for") {
+  const Gpu gpu("right");
+  for (const GemmChoice choice : {GemmChoice::kAuto, GemmChoice::kWgmma}) {
+    const Made made = make(choice);
+    REQUIRE(made.format == "bf16 cuda sm_90 wgmma");
+    REQUIRE(made.warnings.empty());
+  }
+  REQUIRE(make(GemmChoice::kMma).format == "bf16 cuda sm_90 mma");
+}
+
+TEST_CASE("a GPU without wgmma, or kernels without it, multiply by mma, and cannot be asked for it") {
+  for (const int capability : {80, 90}) {
+    const Gpu gpu(capability == 80 ? "right" : "absent", capability);
+    CAPTURE(capability);
+    const Made made = make(GemmChoice::kAuto);
+    REQUIRE(made.format == "bf16 cuda sm_" + std::to_string(capability) + " mma");
+    REQUIRE(made.warnings.empty());
+    REQUIRE_THROWS_WITH(make(GemmChoice::kWgmma),
+                        Catch::StartsWith("--cuda-products wgmma: device 0 is Emulated GPU, sm_" +
+                                          std::to_string(capability) + ", 4 SMs, wanted sm_90, and kernels"));
+  }
+}
+
+TEST_CASE("wgmma that gives other sums than mma, or other bits by the company of a row, is not taken") {
+  const auto [kind, reason] = GENERATE(table<const char*, std::string>(
+      {{"wrong", "a sum of 520 products is"}, {"uneven", "rows among 1 have not the bits that they have among 70"}}));
+  const Gpu gpu(kind);
+  const Made made = make(GemmChoice::kAuto);
+  REQUIRE(made.format == "bf16 cuda sm_90 mma");
+  REQUIRE(made.warnings.size() == 1);
+  REQUIRE_THAT(made.warnings.front(), Catch::StartsWith("device 0: products go by mma, as wgmma's are not as they "
+                                                        "should be: " +
+                                                        reason));
+  REQUIRE_THROWS_WITH(make(GemmChoice::kWgmma), Catch::StartsWith("--cuda-products wgmma: device 0: " + reason));
+  REQUIRE(make(GemmChoice::kMma).format == "bf16 cuda sm_90 mma");
+}

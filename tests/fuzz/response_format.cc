@@ -1,0 +1,74 @@
+#include <simdjson.h>
+
+#include "base/check.h"
+#include "base/random.h"
+#include "fuzz/targets.h"
+#include "grammar/ebnf.h"
+#include "grammar/grammar.h"
+#include "grammar/json_schema.h"
+#include "grammar/regex_parser.h"
+
+namespace millrace::fuzz {
+namespace {
+
+constexpr TokenId kEnd = 256;
+
+std::shared_ptr<const grammar::Vocabulary> vocabulary() {
+  static const auto made = [] {
+    std::vector<std::string> texts;
+    for (int byte = 0; byte < 256; ++byte) texts.emplace_back(1, static_cast<char>(byte));
+    texts.emplace_back();
+    for (const char* text : {"{\"", "\":", "\",", "},", "true", "ab", "aa", "\xC3\xA9", "  ", "\n "})
+      texts.emplace_back(text);
+    return std::make_shared<const grammar::Vocabulary>(texts);
+  }();
+  return made;
+}
+
+Result<grammar::ExpressionPtr> read(char notation, std::string_view text, grammar::Definition& definition) {
+  if (notation == 'r') return grammar::parse_regex(text);
+  if (notation == 'e') return grammar::parse_ebnf(text, definition);
+  return grammar::parse_json_schema(text, definition);
+}
+
+/// A text that the grammar lets be written, if it comes to an end soon.
+std::optional<std::string> write(const std::shared_ptr<const grammar::Grammar>& grammar) {
+  grammar::Matcher matcher(grammar, true);
+  std::string text;
+  for (uint64_t i = 0; i < 60 && !matcher.must_end(); ++i) {
+    const auto allowed = matcher.allowed();
+    if (allowed == nullptr) return std::nullopt;
+    const auto size = static_cast<TokenId>(grammar->vocabulary().size());
+    auto token = static_cast<TokenId>(uniform_at(text.size(), i) * size);
+    if (allowed->contains(kEnd)) token = kEnd;
+    while (!allowed->contains(token)) token = (token + 1) % size;
+    CHECK(matcher.advance(token), "a token that may come next does not");
+    if (token == kEnd) return text;
+    text += grammar->vocabulary().text_of(token);
+  }
+  return matcher.may_end() ? std::optional(text) : std::nullopt;
+}
+
+}  // namespace
+
+void response_format(std::string_view input) {
+  if (input.empty()) return;
+  grammar::Definition definition;
+  const auto expression = read(input[0], input.substr(1), definition);
+  if (expression.has_error()) {
+    CHECK(expression.error().code == ErrorCode::kInvalidArgument);
+    return;
+  }
+  definition.root = *expression;
+  const auto grammar = grammar::Grammar::compile(definition, vocabulary(), {kEnd});
+  if (grammar.has_error()) {
+    CHECK(grammar.error().code == ErrorCode::kInvalidArgument);
+    return;
+  }
+  const auto text = write(*grammar);
+  if (!text || input[0] == 'r' || input[0] == 'e') return;
+  simdjson::dom::parser parser;
+  CHECK(parser.parse(*text).error() == simdjson::SUCCESS, "a schema led to what is no JSON: {}", *text);
+}
+
+}  // namespace millrace::fuzz

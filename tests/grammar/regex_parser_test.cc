@@ -1,0 +1,144 @@
+#include "grammar/regex_parser.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "grammar/grammar_fixtures.h"
+#include "support/test_seed.h"
+#include "text/tokenizer/regex.h"
+
+using namespace millrace;
+using namespace millrace::test;
+
+TEST_CASE("a pattern matches whole texts") {
+  struct Case {
+    const char* pattern;
+    std::vector<std::string> good;
+    std::vector<std::string> bad;
+  };
+  const Case cases[] = {
+      {"abc", {"abc"}, {"", "ab", "abcd", "xabc"}},
+      {"a|bc|d", {"a", "bc", "d"}, {"", "b", "ad", "abc"}},
+      {"^abc$", {"abc"}, {"ab", "^abc$"}},
+      {"a*b+c?", {"b", "aabbc", "bb"}, {"a", "c", "abcc"}},
+      {"(ab){2,3}", {"abab", "ababab"}, {"ab", "abababab", "aba"}},
+      {"a{3}", {"aaa"}, {"aa", "aaaa"}},
+      {"a{2,}", {"aa", "aaaaaa"}, {"a", ""}},
+      {"a{,2}b", {"b", "ab", "aab"}, {"aaab"}},
+      {"a{x", {"a{x"}, {"ax", "a"}},
+      {"a+?b*?", {"a", "aab"}, {"b"}},
+      {"[a-cx]+", {"abcx"}, {"d", ""}},
+      {"[^a-c]", {"d", "\xC3\xA9", "\xF0\x9F\x98\x80"}, {"a", "", "dd"}},
+      {"[]a]+", {"]a"}, {"b"}},
+      {"[a-]+", {"a-"}, {"b"}},
+      {"[\\d\\-x]+", {"1-x"}, {"a"}},
+      {R"(\d{3}-\d{4})", {"123-4567"}, {"1234567", "123-456"}},
+      {R"(\w+\s\S)", {"a_1 !", "b\t."}, {"a  ", " a"}},
+      {R"(\D\W)", {"a!"}, {"1!", "aa"}},
+      {".", {"a", "\xE2\x82\xAC"}, {"\n", "", "ab"}},
+      {R"(\x41\u00e9\u{1F600}\t)", {"A\xC3\xA9\xF0\x9F\x98\x80\t"}, {"A"}},
+      {R"(\.\*\[\(\\\/)", {".*[(\\/"}, {"a"}},
+      {"(?:a|b)(?P<name>c)(?<other>d)", {"acd", "bcd"}, {"a", "cd"}},
+      {"(a(b(c)?)?)?d", {"d", "ad", "abd", "abcd"}, {"acd", ""}},
+      {"[\xC3\xA0-\xC3\xBF]", {"\xC3\xA9"}, {"\xC3\x9F", "e", "\xC3"}},
+      {"(a*)*b", {"b", "aaab"}, {"a"}},
+      {"(|a)b", {"b", "ab"}, {"a"}},
+      {"(((((a{8}){8}){8}){8}))", {std::string(4096, 'a')}, {std::string(4095, 'a'), std::string(4097, 'a')}},
+  };
+  for (const Case& item : cases) {
+    INFO(item.pattern);
+    const auto grammar = grammar_from_regex(item.pattern);
+    REQUIRE(grammar.has_value());
+    for (const std::string& text : item.good) {
+      INFO(text.substr(0, 32));
+      CHECK(matches(*grammar, text));
+    }
+    for (const std::string& text : item.bad) {
+      INFO(text.substr(0, 32));
+      CHECK(!matches(*grammar, text));
+    }
+  }
+}
+
+TEST_CASE("what a pattern cannot say is refused by name") {
+  const std::pair<const char*, const char*> cases[] = {
+      {"(a", "wanted ')' (at byte 2)"},
+      {"a)", "')' closes nothing (at byte 1)"},
+      {"*a", "a quantifier has nothing to repeat (at byte 0)"},
+      {"a**", "a quantifier behind a quantifier (at byte 2)"},
+      {"a*+", "possessive quantifiers are not supported (at byte 2)"},
+      {"[a", "wanted ']' (at byte 2)"},
+      {"[z-a]", "a range is the wrong way round (at byte 4)"},
+      {"[a-\\d]", "a range wants single characters (at byte 5)"},
+      {"[[:alpha:]]", "named classes are not supported (at byte 1)"},
+      {"a????????????????????????????????????????", "too many quantifiers behind each other (at byte 34)"},
+      {"a{3,2}", "the counts are the wrong way round (at byte 6)"},
+      {"a{200000}", "a count is larger than 100000 (at byte 7)"},
+      {"(a)\\1", "references back are not supported (at byte 5)"},
+      {"(?=a)", "looking ahead is not supported (at byte 2)"},
+      {"(?<!a)", "looking behind is not supported (at byte 3)"},
+      {"(?i)a", "this kind of group is not supported (at byte 2)"},
+      {"\\bword", "word boundaries are not supported (at byte 2)"},
+      {"\\p{L}", "properties of Unicode are not supported (at byte 2)"},
+      {"a^b", "anchors are supported at the ends of the pattern (at byte 1)"},
+      {"a$b", "anchors are supported at the ends of the pattern (at byte 2)"},
+      {"\\q", "'\\q' is not supported (at byte 2)"},
+      {"\\x4", "wanted 2 hexadecimal digits (at byte 3)"},
+      {"\\", "it ends too early (at byte 1)"},
+      {"\xFF", "it is not valid UTF-8 (at byte 0)"},
+      {"[^\\d\\D]", "no text matches it"},
+      {"a*[^\\s\\S]", "no text matches it"},
+      {"", "only the empty text matches it"},
+      {"(){5}", "only the empty text matches it"},
+      {"[a-c]{100000}[a-c]{100000}[a-c]{100000}", "it takes more than 200000 states (large counts, or many parts)"},
+  };
+  for (const auto& [pattern, message] : cases) {
+    INFO(pattern);
+    CHECK(message_of(grammar_from_regex(pattern)) == message);
+  }
+  const std::string deep = std::string(200, '(') + "a" + std::string(200, ')');
+  CHECK(message_of(grammar_from_regex(deep)) == "groups are nested too deeply (at byte 101)");
+}
+
+namespace {
+
+std::string random_pattern(std::mt19937_64& random, int depth) {
+  const auto pick = [&](int count) { return static_cast<int>(random() % static_cast<unsigned>(count)); };
+  std::string pattern;
+  const int terms = 1 + pick(3);
+  for (int i = 0; i < terms; ++i) {
+    switch (pick(depth > 0 ? 6 : 4)) {
+      case 0: pattern += static_cast<char>('a' + pick(3)); break;
+      case 1: pattern += "[ab]"; break;
+      case 2: pattern += "[^b]"; break;
+      case 3: pattern += "."; break;
+      case 4: pattern += "(" + random_pattern(random, depth - 1) + "|" + random_pattern(random, depth - 1) + ")"; break;
+      default: pattern += "(?:" + random_pattern(random, depth - 1) + ")";
+    }
+    const char* quantifiers[] = {"", "", "", "*", "+", "?", "{2}", "{1,3}", "{0,2}"};
+    pattern += quantifiers[pick(9)];
+  }
+  return pattern;
+}
+
+}  // namespace
+
+TEST_CASE("random patterns match what PCRE matches") {
+  INFO("seed " << test_seed());
+  std::mt19937_64 random(test_seed());
+  for (int trial = 0; trial < 300; ++trial) {
+    const std::string pattern = random_pattern(random, 2);
+    INFO(pattern);
+    const auto grammar = grammar_from_regex(pattern);
+    if (message_of(grammar) == "only the empty text matches it") continue;
+    REQUIRE(grammar.has_value());
+    const text::Regex other = text::Regex::compile("\\A(?:" + pattern + ")\\z");
+    text::RegexScratch scratch;
+    for (int i = 0; i < 60; ++i) {
+      std::string text;
+      for (size_t length = random() % 8; text.size() < length;) text += static_cast<char>('a' + random() % 3);
+      INFO(text);
+      REQUIRE(matches(*grammar, text) == other.find(text, 0, scratch).has_value());
+    }
+  }
+}

@@ -1,0 +1,258 @@
+#include "sched/stage/sequence_table.h"
+
+#include <catch2/catch.hpp>
+
+using namespace millrace;
+using namespace millrace::sched;
+
+namespace {
+
+constexpr StageBounds kBounds{
+    .slot_count = 4, .page_size = 4, .page_count = 10, .max_batch_tokens = 8, .vocab_size = 100, .sampling_vocab = 90};
+
+/// Gives a plan of one slice the digest of a table that ends up with these pages.
+Plan with_table(Plan plan, const std::vector<PageId>& table) {
+  uint64_t digest = 0;
+  for (const PageId page : table) digest = table_digest(digest, page);
+  plan.digest = plan_digest(0, plan.slices.front(), digest);
+  return plan;
+}
+
+Plan prefill(SlotId slot, std::vector<TokenId> tokens, std::vector<PageId> pages) {
+  Plan plan;
+  SequenceOpen open;
+  open.slot = slot;
+  open.prompt_length = static_cast<uint32_t>(tokens.size());
+  open.sampling.repetition_penalty = 1.5f;
+  plan.opens = {open};
+  plan.slices = {{slot, 0, static_cast<uint32_t>(tokens.size()), static_cast<uint32_t>(pages.size()), true, -1, -1}};
+  plan.tokens = std::move(tokens);
+  plan.new_pages = std::move(pages);
+  return with_table(plan, plan.new_pages);
+}
+
+Plan decode_step(SlotId slot, uint32_t prefix, TokenId token, const std::vector<PageId>& table,
+                 std::vector<PageId> pages = {}) {
+  Plan plan;
+  plan.slices = {{slot, prefix, 1, static_cast<uint32_t>(pages.size()), true, -1, -1}};
+  plan.tokens = {token};
+  plan.new_pages = std::move(pages);
+  return with_table(plan, table);
+}
+
+std::string refusal(SequenceTable& table, const Plan& plan) {
+  const auto batch = table.apply(plan);
+  REQUIRE(batch.has_error());
+  REQUIRE(batch.error().code == ErrorCode::kData);
+  return batch.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("a table turns plans into layouts and keeps what sampling needs") {
+  SequenceTable table(kBounds, true);
+  const Plan first = prefill(SlotId(1), {5, 6, 7}, {PageId(3)});
+  auto batch = table.apply(first);
+  REQUIRE(batch.has_value());
+  REQUIRE(batch->layout.row_count() == 3);
+  REQUIRE(batch->layout.prefix[0] == 0);
+  REQUIRE(batch->sample_specs[0].position == 3);
+  REQUIRE(batch->sample_specs[0].output_count == 0);
+
+  const Plan second = decode_step(SlotId(1), 3, 50, {PageId(3)});
+  REQUIRE(table.apply(second).has_value());
+  const Plan third = decode_step(SlotId(1), 4, 51, {PageId(3), PageId(9)}, {PageId(9)});
+  batch = table.apply(third);
+  REQUIRE(batch.has_value());
+  REQUIRE(std::vector(batch->layout.pages.begin(), batch->layout.pages.end()) == std::vector{PageId(3), PageId(9)});
+  REQUIRE(batch->layout.prefix[0] == 4);
+  const tensor::SampleSpec& spec = batch->sample_specs[0];
+  REQUIRE(spec.position == 5);
+  REQUIRE(spec.output_count == 2);
+  REQUIRE(std::vector(spec.prompt.begin(), spec.prompt.end()) == std::vector<TokenId>{5, 6, 7});
+  REQUIRE(std::vector(spec.output.begin(), spec.output.end()) == std::vector<TokenId>{50, 51});
+}
+
+TEST_CASE("a slot closed and opened in one plan starts afresh") {
+  SequenceTable table(kBounds, true);
+  REQUIRE(table.apply(prefill(SlotId(0), {1, 2}, {PageId(0)})).has_value());
+  Plan next = prefill(SlotId(0), {3}, {PageId(0)});
+  next.closes = {SlotId(0)};
+  const auto batch = table.apply(next);
+  REQUIRE(batch.has_value());
+  REQUIRE(batch->layout.pages.size() == 1);
+  REQUIRE(batch->sample_specs[0].position == 1);
+}
+
+TEST_CASE("a sequence opens behind cached pages, with the history that its sampling needs") {
+  SequenceTable table(kBounds, true);
+  REQUIRE(table.apply(prefill(SlotId(0), {1, 2, 3, 4, 5}, {PageId(4), PageId(5)})).has_value());
+  Plan shared = prefill(SlotId(1), {9, 8}, {PageId(4), PageId(6)});
+  shared.opens[0].cached_length = 4;
+  shared.slices[0].prefix = 4;
+  shared = with_table(shared, {PageId(4), PageId(6)});
+  REQUIRE_THAT(refusal(table, shared), Catch::Contains("opens with 4 cached tokens and a history of 0"));
+
+  SequenceTable other(kBounds, true);
+  REQUIRE(other.apply(prefill(SlotId(0), {1, 2, 3, 4, 5}, {PageId(4), PageId(5)})).has_value());
+  shared.opens[0].history = {1, 2, 3, 4};
+  const auto batch = other.apply(shared);
+  REQUIRE(batch.has_value());
+  REQUIRE(batch->layout.prefix[0] == 4);
+  REQUIRE(batch->layout.row_count() == 2);
+  REQUIRE(batch->sample_specs[0].position == 6);
+  REQUIRE(std::vector(batch->sample_specs[0].prompt.begin(), batch->sample_specs[0].prompt.end()) ==
+          std::vector<TokenId>{1, 2});
+}
+
+TEST_CASE("a stage that means other pages than the head says so") {
+  SequenceTable table(kBounds, false);
+  REQUIRE(table.apply(prefill(SlotId(0), {1, 2, 3, 4}, {PageId(4)})).has_value());
+  REQUIRE_THAT(refusal(table, decode_step(SlotId(0), 4, 7, {PageId(5), PageId(6)}, {PageId(6)})),
+               Catch::Contains("digest"));
+  Plan unwritten = prefill(SlotId(1), {1}, {PageId(7), PageId(8)});
+  unwritten.opens[0].cached_length = 4;
+  unwritten.slices[0].prefix = 4;
+  REQUIRE(refusal(table, unwritten) == "slot 1: page 7 of its prefix was never written");
+  Plan copies;
+  copies.copies = {{cache::CopyId(1), cache::CopyKind::kStore, {PageId(3)}, {HostPageId(0)}, {}}};
+  REQUIRE(refusal(table, copies) == "plan 0: copies host page 0 of a pool of 0");
+}
+
+TEST_CASE("plans that cannot be are refused with what is wrong") {
+  SequenceTable table(kBounds, false);
+  REQUIRE(refusal(table, decode_step(SlotId(2), 0, 1, {})) == "a slice of slot 2, which is not open");
+  REQUIRE(refusal(table, decode_step(SlotId(77), 0, 1, {})) == "a slice of slot 77, which is not open");
+  REQUIRE(refusal(table, prefill(SlotId(4), {1}, {PageId(0)})) == "plan 0: opens slot 4, which is not free");
+  REQUIRE(refusal(table, prefill(SlotId(0), {1}, {PageId(10)})) == "slot 0: page 10 of a pool of 10");
+  REQUIRE(refusal(table, prefill(SlotId(1), {1, 2, 3, 4, 5}, {PageId(0)})) ==
+          "slot 1: 5 tokens do not fit its 1 pages");
+  REQUIRE(refusal(table, prefill(SlotId(2), {1, 100}, {PageId(0)})) == "plan 0: token 100 of a vocabulary of 100");
+  REQUIRE(refusal(table, prefill(SlotId(2), {1, -1}, {PageId(0)})) == "plan 0: token -1 of a vocabulary of 100");
+  REQUIRE(refusal(table, prefill(SlotId(2), std::vector<TokenId>(9, 1), {})) ==
+          "plan 0: 9 tokens, at most 8 fit a batch");
+  REQUIRE(table.apply(prefill(SlotId(3), {1}, {PageId(0)})).has_value());
+  REQUIRE(refusal(table, decode_step(SlotId(3), 2, 1, {})) ==
+          "slot 3: a slice at 2, the sequence has 1 tokens, 0 of them drafts");
+  Plan close;
+  close.closes = {SlotId(2), SlotId(2)};
+  REQUIRE_THAT(refusal(table, close), Catch::Contains("closes slot 2"));
+}
+
+TEST_CASE("scored tokens have a logit, and the others may be any of the model's") {
+  SequenceTable table(kBounds, true);
+  const auto scored = [](std::vector<TokenId> tokens, TokenId next) {
+    Plan plan = prefill(SlotId(0), std::move(tokens), {PageId(0)});
+    plan.slices.front().prompt_top_logprobs = 0;
+    plan.slices.front().next_token = next;
+    return plan;
+  };
+  REQUIRE(table.check(prefill(SlotId(0), {1, 99}, {PageId(0)})).has_value());
+  REQUIRE(table.check(scored({99, 2}, -1)).has_value());
+  REQUIRE(table.check(scored({1, 89}, 89)).has_value());
+  REQUIRE(table.check(scored({1, 90}, -1)).error().message == "plan 0: scores token 90, 90 ids have a logit");
+  REQUIRE(table.check(scored({1, 2}, 1000)).error().message == "plan 0: scores token 1000, 90 ids have a logit");
+  Plan second = prefill(SlotId(0), {1, 2, 3, 95}, {PageId(0)});
+  second.slices = {{SlotId(0), 0, 2, 1}, {SlotId(1), 0, 2, 0, false, 0, -1}};
+  REQUIRE(table.check(second).error().message == "plan 0: scores token 95, 90 ids have a logit");
+}
+
+namespace {
+
+/// A step with drafts, behind `prefix` tokens.
+Plan draft_step(SlotId slot, uint32_t prefix, std::vector<TokenId> tokens, const std::vector<PageId>& table,
+                std::vector<PageId> pages = {}) {
+  Plan plan;
+  PlanSlice slice{slot, prefix, static_cast<uint32_t>(tokens.size()), static_cast<uint32_t>(pages.size()), true};
+  slice.draft_count = slice.token_count - 1;
+  plan.slices = {slice};
+  plan.tokens = std::move(tokens);
+  plan.new_pages = std::move(pages);
+  return with_table(plan, table);
+}
+
+std::vector<TokenId> outputs(const tensor::SampleSpec& spec) {
+  return {spec.output.begin(), spec.output.end()};
+}
+
+}  // namespace
+
+TEST_CASE(
+    "each draw of a step with drafts knows the tokens before it, and the next step takes back what was not drawn") {
+  SequenceTable table(kBounds, true);
+  REQUIRE(table.apply(prefill(SlotId(1), {5, 6, 7}, {PageId(3)})).has_value());
+  auto batch = table.apply(draft_step(SlotId(1), 3, {50, 51, 52}, {PageId(3), PageId(4)}, {PageId(4)}));
+  REQUIRE(batch.has_value());
+  REQUIRE(batch->sample_specs.size() == 3);
+  for (uint32_t draw = 0; draw < 3; ++draw) {
+    const tensor::SampleSpec& spec = batch->sample_specs[draw];
+    REQUIRE(spec.position == 4 + draw);
+    REQUIRE(spec.output_count == 1 + draw);
+    REQUIRE(std::ranges::equal(spec.prompt, std::vector<TokenId>{5, 6, 7}));
+    const std::vector<TokenId> drawn{50, 51, 52};
+    REQUIRE(std::ranges::equal(spec.output, std::span(drawn).first(1 + draw)));
+  }
+  SECTION("none of them") {
+    batch = table.apply(decode_step(SlotId(1), 4, 60, {PageId(3), PageId(4)}));
+    REQUIRE(batch.has_value());
+    REQUIRE(batch->sample_specs[0].position == 5);
+    REQUIRE(outputs(batch->sample_specs[0]) == std::vector<TokenId>{50, 60});
+  }
+  SECTION("all of them") {
+    batch = table.apply(decode_step(SlotId(1), 6, 60, {PageId(3), PageId(4)}));
+    REQUIRE(batch.has_value());
+    REQUIRE(outputs(batch->sample_specs[0]) == std::vector<TokenId>{50, 51, 52, 60});
+  }
+  SECTION("no more than them") {
+    REQUIRE(refusal(table, decode_step(SlotId(1), 3, 60, {PageId(3), PageId(4)})) ==
+            "slot 1: a slice at 3, the sequence has 6 tokens, 2 of them drafts");
+  }
+  SECTION("no draft can be taken back twice") {
+    REQUIRE(table.apply(decode_step(SlotId(1), 5, 60, {PageId(3), PageId(4)})).has_value());
+    REQUIRE(refusal(table, decode_step(SlotId(1), 5, 60, {PageId(3), PageId(4)})) ==
+            "slot 1: a slice at 5, the sequence has 6 tokens, 0 of them drafts");
+  }
+}
+
+TEST_CASE("masks stay in their places until others come there") {
+  SequenceTable table(kBounds, true);
+  TokenMask odd(kBounds.sampling_vocab);
+  odd.add(51);
+  TokenMask even(kBounds.sampling_vocab);
+  even.add(50);
+  Plan plan = prefill(SlotId(1), {5, 6, 7}, {PageId(3)});
+  plan.masks = {{66, odd}, {67, even}};
+  plan.sample_masks = {67};
+  auto batch = table.apply(plan);
+  REQUIRE(batch.has_value());
+  REQUIRE(std::ranges::equal(batch->sample_specs[0].allowed, even.words()));
+  plan = decode_step(SlotId(1), 3, 50, {PageId(3)});
+  plan.sample_masks = {66};
+  batch = table.apply(plan);
+  REQUIRE(batch.has_value());
+  REQUIRE(std::ranges::equal(batch->sample_specs[0].allowed, odd.words()));
+  plan = decode_step(SlotId(1), 4, 51, {PageId(3), PageId(9)}, {PageId(9)});
+  plan.masks = {{66, even}};
+  plan.sample_masks = {66};
+  batch = table.apply(plan);
+  REQUIRE(batch.has_value());
+  REQUIRE(std::ranges::equal(batch->sample_specs[0].allowed, even.words()));
+  plan = decode_step(SlotId(1), 5, 51, {PageId(3), PageId(9)});
+  REQUIRE(table.apply(plan)->sample_specs[0].allowed.empty());
+}
+
+TEST_CASE("masks that cannot be are refused") {
+  const auto refused = [](const std::vector<MaskWrite>& masks, int32_t used) {
+    SequenceTable table(kBounds, true);
+    Plan plan = prefill(SlotId(1), {5, 6, 7}, {PageId(3)});
+    plan.masks = masks;
+    plan.sample_masks = {used};
+    return refusal(table, plan);
+  };
+  const TokenMask right(kBounds.sampling_vocab);
+  REQUIRE(refused({{68, right}}, -1) == "plan 0: a mask of 3 words in place 68, wanted 3 words and a place below 68");
+  REQUIRE(refused({{0, TokenMask(97)}}, -1) ==
+          "plan 0: a mask of 4 words in place 0, wanted 3 words and a place below 68");
+  REQUIRE(refused({{0, right}}, 68) == "plan 0: the mask in place 68 of 68");
+  REQUIRE(refused({{0, right}}, 1) == "plan 0: the mask in place 1, where none is");
+}

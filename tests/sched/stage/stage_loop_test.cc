@@ -1,0 +1,163 @@
+#include "sched/stage/stage_loop.h"
+
+#include <catch2/catch.hpp>
+#include <stdexcept>
+
+#include "async/virtual_runtime.h"
+#include "comm/in_process_link.h"
+
+using namespace millrace;
+using namespace millrace::sched;
+using namespace std::chrono_literals;
+using cache::CopyId;
+using cache::CopyKind;
+using comm::MessageKind;
+
+namespace {
+
+constexpr StageBounds kBounds{
+    .slot_count = 2, .page_size = 4, .page_count = 8, .max_batch_tokens = 8, .vocab_size = 100, .host_page_count = 4};
+
+/// Loads fail, and runs that are told of one.
+class FailingLoads final : public StageRunner {
+ public:
+  explicit FailingLoads(async::Runtime& runtime) : runtime_(runtime) {}
+  [[nodiscard]] size_t output_row_bytes() const override { return 0; }
+  [[nodiscard]] size_t input_row_bytes() const override { return 0; }
+  [[nodiscard]] asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte>) override {
+    if (std::exchange(failed_, false)) throw std::runtime_error("a page was not loaded");
+    Result result;
+    result.outputs.resize(batch.slices.size());
+    co_return result;
+  }
+  [[nodiscard]] async::Event begin_load(std::vector<PageId>, std::vector<HostPageId>) override {
+    failed_ = true;
+    const async::Event loaded(runtime_);
+    loaded.set(std::make_exception_ptr(std::runtime_error("the copy has failed")));
+    return loaded;
+  }
+  void drop_loads() override { failed_ = false; }
+
+ private:
+  async::Runtime& runtime_;
+  bool failed_ = false;
+};
+
+Plan prompt_of_one(uint64_t id) {
+  Plan plan;
+  plan.id = PlanId(id);
+  plan.opens = {{.slot = SlotId(0), .prompt_length = 1}};
+  plan.slices = {{.slot = SlotId(0), .token_count = 1, .new_page_count = 1, .sample = true}};
+  plan.tokens = {5};
+  plan.new_pages = {PageId(2)};
+  plan.digest = plan_digest(0, plan.slices.front(), table_digest(0, PageId(2)));
+  return plan;
+}
+
+asio::awaitable<void> run_loop(StageLoop& loop) {
+  co_await loop.run();
+}
+
+/// The first of several stages, whose activations lie in buffers that take turns.
+class Buffered final : public StageRunner {
+ public:
+  explicit Buffered(size_t buffers) : buffers_(buffers) {}
+  [[nodiscard]] size_t output_row_bytes() const override { return 1; }
+  [[nodiscard]] size_t input_row_bytes() const override { return 0; }
+  [[nodiscard]] size_t output_buffers() const override { return buffers_.size(); }
+  [[nodiscard]] asio::awaitable<Result> run(const StageBatch&, std::span<const std::byte>) override {
+    std::byte& buffer = buffers_[runs_++ % buffers_.size()];
+    buffer = static_cast<std::byte>(runs_);
+    Result result;
+    result.activations = {&buffer, 1};
+    co_return result;
+  }
+  [[nodiscard]] size_t runs() const { return runs_; }
+
+ private:
+  std::vector<std::byte> buffers_;
+  size_t runs_ = 0;
+};
+
+/// A neighbour that takes one run's activations after another: how many runs there were before each.
+asio::awaitable<void> run_ahead(async::Runtime& runtime, Buffered& runner, size_t plan_count,
+                                std::vector<size_t>& runs) {
+  comm::Link in = comm::make_in_process_link(runtime, runtime, plan_count + 1);
+  comm::Link out = comm::make_in_process_link(runtime, runtime, plan_count + 1);
+  const StageLoopOptions options{
+      .stage = StageId(0), .first = true, .bounds = kBounds, .window = plan_count + 1, .watchdog = {}};
+  StageLoop loop(runtime, options, runner, std::move(in.receiver), std::move(out.sender));
+  async::TaskGroup tasks(runtime);
+  tasks.spawn("stage", run_loop(loop));
+  for (uint64_t id = 0; id < plan_count; ++id) {
+    Plan plan = prompt_of_one(id);
+    if (id > 0) plan.closes = {SlotId(0)};
+    in.sender->send(MessageKind::kPlan, plan.epoch, plan.id, plan.encode());
+  }
+  for (size_t taken = 0; taken < plan_count; ++taken) {
+    co_await async::sleep_for(runtime, 1ms);
+    runs.push_back(runner.runs());
+    const comm::Message message = co_await out.receiver->receive(MessageKind::kActivations);
+    CHECK(message.payload.bytes()[0] == static_cast<std::byte>(taken + 1));
+  }
+  loop.stop("enough");
+  co_await tasks.join();
+}
+
+/// The only stage of a ring in one epoch of one plan: why it ends.
+asio::awaitable<void> run_epoch(async::Runtime& runtime, StageRunner& runner, Plan plan, std::string& reason) {
+  comm::Link in = comm::make_in_process_link(runtime, runtime, 4);
+  comm::Link out = comm::make_in_process_link(runtime, runtime, 4);
+  const StageLoopOptions options{.stage = StageId(0), .first = true, .last = true, .bounds = kBounds};
+  StageLoop loop(runtime, options, runner, std::move(in.receiver), std::move(out.sender));
+  runner.host_tier().valid.assign(kBounds.host_page_count, true);
+  async::TaskGroup tasks(runtime);
+  tasks.spawn("stage", run_loop(loop));
+  in.sender->send(MessageKind::kPlan, plan.epoch, plan.id, plan.encode());
+  const auto output = co_await comm::receive_until_closed(*out.receiver, MessageKind::kOutput);
+  co_await async::sleep_for(runtime, 1ms);
+  if (output) loop.stop("an output has come");
+  co_await tasks.join();
+  reason = loop.end_reason();
+}
+
+}  // namespace
+
+TEST_CASE("a stage is ahead of its neighbour by as many runs as it has buffers") {
+  for (const size_t buffers : {size_t{2}, size_t{4}}) {
+    async::VirtualWorld world(1);
+    async::Runtime& runtime = world.add_thread();
+    async::TaskGroup tasks(runtime);
+    Buffered runner(buffers);
+    std::vector<size_t> runs;
+    tasks.spawn("neighbour", run_ahead(runtime, runner, 6, runs));
+    world.run();
+    std::vector<size_t> wanted;
+    for (size_t taken = 0; taken < 6; ++taken) wanted.push_back(std::min<size_t>(taken + buffers, 6));
+    REQUIRE(runs == wanted);
+  }
+}
+
+TEST_CASE("a load that fails ends its epoch and none after it") {
+  async::VirtualWorld world(1);
+  async::Runtime& runtime = world.add_thread();
+  async::TaskGroup tasks(runtime);
+  FailingLoads runner(runtime);
+  const auto end_of = [&](const Plan& plan) {
+    std::string reason;
+    tasks.spawn("epoch", run_epoch(runtime, runner, plan, reason));
+    world.run();
+    return reason;
+  };
+  Plan load;
+  load.id = PlanId(1);
+  load.copies = {{.id = CopyId(1), .kind = CopyKind::kLoad, .device = {PageId(1)}, .host = {HostPageId(3)}}};
+  REQUIRE(end_of(load) == "the copy has failed");
+  REQUIRE(end_of(prompt_of_one(2)) == "an output has come");
+
+  Plan both = prompt_of_one(3);
+  both.copies = load.copies;
+  const std::string reason = end_of(both);
+  REQUIRE((reason == "the copy has failed" || reason == "a page was not loaded"));
+  REQUIRE(end_of(prompt_of_one(4)) == "an output has come");
+}
