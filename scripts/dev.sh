@@ -108,7 +108,7 @@ configure_alone() {
 build() { alone "${1##*/}" build_alone "$@"; }
 
 build_alone() {
-  local folder="$1" name="${1#"$root"/}" start=$SECONDS
+  local folder="$1" name="${1#"$root"/}/" start=$SECONDS
   shift
   # Nothing to do is the usual case and should say nothing.
   if ninja -C "$folder" -n "$@" 2> /dev/null | grep -q 'no work to do'; then return; fi

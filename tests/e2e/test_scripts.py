@@ -96,9 +96,9 @@ def test_a_build_without_a_terminal_shows_each_tenth(checkout):
     checkout.add("ninja", NINJA_OF_40_STEPS)
     lines = checkout.run('build "$root/build" all').splitlines()
     assert [line.split(" steps")[0] for line in lines if "%" in line] == [
-        f"Building build: {10 * i} % ({4 * i} of 40" for i in range(1, 11)]
+        f"Building build/: {10 * i} % ({4 * i} of 40" for i in range(1, 11)]
     assert "7.cc: warning" in lines and not any("Compiling" in line for line in lines)
-    assert lines[0] == "Building build ..." and lines[-1].startswith("Built build in ")
+    assert lines[0] == "Building build/ ..." and lines[-1].startswith("Built build/ in ")
 
 
 def test_a_failed_build_fails_without_a_terminal(checkout):
