@@ -104,18 +104,40 @@ configure_alone() {
   optional_parts > "$folder/optional-parts"
 }
 
-# build FOLDER [TARGET...]: one progress line on a terminal, the errors anywhere.
+# build FOLDER [TARGET...]: shows how far it is, on a terminal in one line, elsewhere at each tenth, and any errors.
 build() { alone "${1##*/}" build_alone "$@"; }
 
 build_alone() {
-  local folder="$1" options=(-j "$(nproc)") start=$SECONDS
+  local folder="$1" name="${1#"$root"/}/" start=$SECONDS
   shift
-  [[ -t 1 ]] || options+=(--quiet)
   # Nothing to do is the usual case and should say nothing.
   if ninja -C "$folder" -n "$@" 2> /dev/null | grep -q 'no work to do'; then return; fi
-  say "Building ${folder#"$root"/} ..."
-  ninja -C "$folder" "${options[@]}" "$@" >&2 || die "the build failed"
-  say "Built in $((SECONDS - start)) s."
+  say "Building $name ..."
+  if [[ -t 2 && ${TERM:-dumb} != dumb ]]; then
+    NINJA_STATUS="[$name %p, %f of %t, %es] " ninja -C "$folder" -j "$(nproc)" "$@" >&2 || die "the build failed"
+  else
+    (
+      set -o pipefail
+      NINJA_STATUS="@step %f %t " ninja -C "$folder" -j "$(nproc)" "$@" 2>&1 | show_tenths "$name" >&2
+    ) || die "the build failed"
+  fi
+  say "Built $name in $((SECONDS - start)) s."
+}
+
+# Replaces ninja's line per step ("@step DONE TOTAL ...") by one line per tenth of them; other lines pass.
+show_tenths() {
+  local name="$1" word finished total rest shown=0 start=$SECONDS
+  while IFS= read -r line || [[ -n $line ]]; do
+    if [[ $line != "@step "* ]]; then
+      printf '%s\n' "$line"
+      continue
+    fi
+    read -r word finished total rest <<< "$line"
+    if ((finished * 10 / total > shown)); then
+      shown=$((finished * 10 / total))
+      printf 'Building %s: %s %% (%s of %s steps, %s s)\n' "$name" "${shown}0" "$finished" "$total" "$((SECONDS - start))"
+    fi
+  done
 }
 
 # The files of the server: all programs and modules but tests and benchmarks.

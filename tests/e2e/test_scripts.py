@@ -81,6 +81,35 @@ def test_what_a_build_leaves_running_does_not_keep_the_folder(checkout):
         os.kill(int(checkout.log.read_text()), 9)
 
 
+NINJA_OF_40_STEPS = """case "$*" in *" -n "*) echo "[1/40] something"; exit 0 ;; esac
+i=0
+while [ $i -lt 40 ]; do
+  i=$((i + 1))
+  echo "$NINJA_STATUS" | sed "s/%f/$i/; s/%t/40/; s/$/Compiling $i/"
+  [ $i = 7 ] && echo "7.cc: warning"
+done
+exit ${CODE:-0}
+"""
+
+
+def test_a_build_without_a_terminal_shows_each_tenth(checkout):
+    checkout.add("ninja", NINJA_OF_40_STEPS)
+    lines = checkout.run('build "$root/build" all').splitlines()
+    assert [line.split(" steps")[0] for line in lines if "%" in line] == [
+        f"Building build/: {10 * i} % ({4 * i} of 40" for i in range(1, 11)]
+    assert "7.cc: warning" in lines and not any("Compiling" in line for line in lines)
+    assert lines[0] == "Building build/ ..." and lines[-1].startswith("Built build/ in ")
+
+
+def test_a_failed_build_fails_without_a_terminal(checkout):
+    checkout.add("ninja", NINJA_OF_40_STEPS)
+    checkout.environment["CODE"] = "1"
+    process = checkout.start('build "$root/build" all; echo not here')
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "the build failed" in output and "not here" not in output
+
+
 def test_the_exit_code_and_the_message_of_what_is_done_alone_stay(checkout):
     checkout.add("ninja", "exit 1\n")
     process = checkout.start('build "$root/build" all; echo not here')
@@ -130,6 +159,27 @@ def test_a_test_run_that_ends_early_ends_with_its_counts(checkout):
     assert done.returncode == 1
     assert "Meson could not configure" in done.stderr
     assert done.stdout.splitlines()[-1] == "0 passed, 1 failed, 0 skipped"
+
+
+def test_help_of_run_builds_nothing(checkout):
+    shutil.copy(ROOT / "run", checkout.folder / "run")
+
+    def help_text(*flags):
+        done = subprocess.run([checkout.folder / "run", *flags], env=checkout.environment, capture_output=True, text=True,
+                              timeout=PATIENCE_S)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "--model-path DIR" in done.stdout
+        return done.stdout
+
+    assert "docs/operations.md" in help_text("--help")
+    binary = checkout.folder / "build" / "millrace"
+    binary.parent.mkdir()
+    binary.write_text('#!/bin/sh\necho "flags of $*"\n')
+    binary.chmod(0o755)
+    assert help_text("--pp-size", "2", "-h").endswith("flags of serve --help\n")
+    binary.write_text("#!/bin/sh\nexit 127\n")
+    assert "docs/operations.md" in help_text("--help")
+    assert checkout.said() == []
 
 
 def test_the_hint_of_run_suits_its_flags(checkout):

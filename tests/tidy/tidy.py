@@ -14,7 +14,8 @@ from samples import SAMPLES  # noqa: E402
 ROOT = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path(__file__).resolve().parents[2]
 FOLDERS = ("src", "tests", "bench", "tools", "scripts", "docs", ".ci")
 EXTENSIONS = (".h", ".cc", ".cu", ".cuh", ".py", ".sh", ".build", ".md", ".txt")
-TOP_FILES = ("run", "test", ".ci/run", "meson.build", "meson_options.txt", "README.md", "ARCHITECTURE.md")
+TOP_FILES = ("run", "test", ".ci/run", "meson.build", "meson_options.txt", "README.md", "ARCHITECTURE.md",
+             "CONTRIBUTING.md", "CHANGELOG.md")
 # Recorded outputs and other data are not ours to format.
 DATA_FOLDERS = ("tests/golden/data", "tests/fuzz/corpus")
 
