@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <deque>
 #include <map>
+#include <memory>
 #include <numeric>
 
 using namespace millrace;
@@ -315,8 +316,10 @@ TEST_CASE("what is computed behind fetched pages is stored under the key of the 
 namespace {
 
 /// Two prompts on the host and one on the device only; then the ring breaks.
-PrefixCache broken_cache() {
-  PrefixCache cache({.page_size = kPageSize, .page_count = 16, .host_page_count = 6});
+std::unique_ptr<PrefixCache> broken_cache() {
+  auto made = std::make_unique<PrefixCache>(
+      PrefixCacheOptions{.page_size = kPageSize, .page_count = 16, .host_page_count = 6});
+  PrefixCache& cache = *made;
   for (const int32_t number : {1, 2, 3}) {
     const auto tokens = prompt(number, 2);
     PageTable page_table;
@@ -333,7 +336,7 @@ PrefixCache broken_cache() {
   cache.check_invariants({});
   REQUIRE(cache.cached_pages() == 0);
   REQUIRE(cache.available_pages() == 16);
-  return cache;
+  return made;
 }
 
 }  // namespace
@@ -341,13 +344,14 @@ PrefixCache broken_cache() {
 TEST_CASE("host pages outlive a break when every stage says that it holds them all") {
   for (const uint32_t held : {0, 3, 4}) {
     CAPTURE(held);
-    PrefixCache cache = broken_cache();
+    const auto broken = broken_cache();
+  PrefixCache& cache = *broken;
     REQUIRE(cache.verifying());
     const auto copies = cache.take_copies();
     REQUIRE(copies.size() == 1);
     REQUIRE(copies[0].kind == CopyKind::kVerify);
     REQUIRE(copies[0].page_count() == 4);
-    REQUIRE(copies[0].since != CopyId(0));  // the question after nothing, which was asked at the start
+    REQUIRE(copies[0].previous_verify != CopyId(0));  // the question after nothing, which was asked at the start
     REQUIRE_FALSE(cache.acknowledge({copies[0].id, held}).has_error());
     REQUIRE_FALSE(cache.verifying());
     cache.check_invariants({});
@@ -381,14 +385,15 @@ TEST_CASE("a break gives back the host pages of every copy under way") {
 }
 
 TEST_CASE("a break while the stages are asked makes the next ring's be asked, and a flush needs no answer") {
-  PrefixCache cache = broken_cache();
+  const auto broken = broken_cache();
+  PrefixCache& cache = *broken;
   const CopyId first = cache.take_copies().front().id;
   cache.on_ring_lost();
   REQUIRE(cache.verifying());
   REQUIRE(cache.acknowledge({first, 4}).has_error());
   const auto copies = cache.take_copies();
   REQUIRE(copies.size() == 1);
-  REQUIRE(copies[0].since == first);
+  REQUIRE(copies[0].previous_verify == first);
   REQUIRE(cache.flush());
   REQUIRE(cache.cached_host_pages() == 0);
   REQUIRE_FALSE(cache.acknowledge({copies[0].id, 4}).has_error());

@@ -10,7 +10,7 @@ using namespace millrace::cache;
 namespace {
 
 /// A prompt of pages of one token each: `first`, and after it as many as wanted that begin with `then`.
-std::vector<TokenId> prompt(TokenId first, TokenId then, size_t pages) {
+std::vector<TokenId> unit_prompt(TokenId first, TokenId then, size_t pages) {
   std::vector<TokenId> tokens(pages, first);
   std::iota(tokens.begin() + 1, tokens.end(), then);
   return tokens;
@@ -68,12 +68,12 @@ struct OneStage {
 
 TEST_CASE("written back, the coldest pages are saved, and not what warmer ones stand on") {
   OneStage ring(4, 8, false, WritePolicy::kWriteBack);
-  const auto cold = prompt(1, 100, 2);
-  const auto warm = prompt(1, 200, 2);  // with the first page in common
-  const auto warmest = prompt(2, 0, 1);
+  const auto cold = unit_prompt(1, 100, 2);
+  const auto warm = unit_prompt(1, 200, 2);  // with the first page in common
+  const auto warmest = unit_prompt(2, 0, 1);
   for (const auto& tokens : {cold, warm, warmest}) ring.use(tokens);
   PageTable page_table;
-  const auto wanted = prompt(3, 300, 2);
+  const auto wanted = unit_prompt(3, 300, 2);
   REQUIRE_FALSE(ring.acquire(page_table, wanted));
   REQUIRE(ring.answer({CopyKind::kStore}) == 2);
   REQUIRE(ring.acquire(page_table, wanted));  // what was saved is what goes
@@ -86,12 +86,12 @@ TEST_CASE("written back, the coldest pages are saved, and not what warmer ones s
 
 TEST_CASE("written back, what a sequence uses is not saved for the sake of room") {
   OneStage ring(4, 8, false, WritePolicy::kWriteBack);
-  const auto cold = prompt(1, 100, 2);
+  const auto cold = unit_prompt(1, 100, 2);
   ring.use(cold);
-  ring.use(prompt(2, 0, 1));
+  ring.use(unit_prompt(2, 0, 1));
   PageTable user = ring.hold({1});
   PageTable page_table;
-  const auto wanted = prompt(3, 300, 3);
+  const auto wanted = unit_prompt(3, 300, 3);
   REQUIRE_FALSE(ring.acquire(page_table, wanted));
   REQUIRE(ring.answer({CopyKind::kStore}) == 2);
   REQUIRE(ring.acquire(page_table, wanted));
@@ -102,10 +102,10 @@ TEST_CASE("written back, what a sequence uses is not saved for the sake of room"
 
 TEST_CASE("written back, all pages of all prompts, of whatever salt, can make room for one") {
   OneStage ring(4, 8, false, WritePolicy::kWriteBack);
-  ring.use(prompt(1, 100, 2), "a");
-  ring.use(prompt(2, 200, 2), "b");
+  ring.use(unit_prompt(1, 100, 2), "a");
+  ring.use(unit_prompt(2, 200, 2), "b");
   PageTable page_table;
-  const auto wanted = prompt(3, 300, 4);
+  const auto wanted = unit_prompt(3, 300, 4);
   REQUIRE_FALSE(ring.acquire(page_table, wanted));
   REQUIRE(ring.answer({CopyKind::kStore}) == 4);
   REQUIRE(ring.acquire(page_table, wanted));
@@ -116,18 +116,18 @@ TEST_CASE("written back, all pages of all prompts, of whatever salt, can make ro
 TEST_CASE("a quarter of the host tier may wait for the store, and what comes after it has caught up is written again") {
   OneStage ring(16, 40, true, WritePolicy::kWriteThrough);
   for (TokenId first = 0; first < 14; ++first) {
-    ring.use(prompt(first, 0, 1));
+    ring.use(unit_prompt(first, 0, 1));
     REQUIRE(ring.answer({CopyKind::kStore}) == 1);
   }
   REQUIRE(ring.cache.counts().unpersisted_pages == 4);
   REQUIRE(ring.answer({CopyKind::kPersist}) == 10);
-  ring.use(prompt(100, 0, 1));
+  ring.use(unit_prompt(100, 0, 1));
   REQUIRE(ring.answer({CopyKind::kStore}) == 1);
   REQUIRE(ring.answer({CopyKind::kPersist}) == 1);
   REQUIRE(ring.cache.counts().persisted_pages == 11);
   REQUIRE(ring.cache.counts().unpersisted_pages == 4);
   // Of one large copy too, only as many as may wait.
-  ring.use(prompt(200, 1000, 12));
+  ring.use(unit_prompt(200, 1000, 12));
   REQUIRE(ring.answer({CopyKind::kStore}) == 12);
   REQUIRE(ring.answer({CopyKind::kPersist}) == 10);
   REQUIRE(ring.cache.counts().unpersisted_pages == 6);
