@@ -10,6 +10,7 @@
 #include <random>
 #include <utility>
 
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/random.h"
 
@@ -26,11 +27,8 @@ using openai::bad_request;
 
 /// Changes whenever answers may: with the program's version and the model.
 std::string fingerprint_of(const std::string& model) {
-  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  for (const char c : std::string(MILLRACE_VERSION) + '/' + model) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  }
-  return fmt::format("fp_{:010x}", hash >> 24);
+  const std::string text = std::string(MILLRACE_VERSION) + '/' + model;
+  return fmt::format("fp_{:010x}", hash_bytes(std::as_bytes(std::span(text))) >> 24);
 }
 
 int64_t unix_seconds() {

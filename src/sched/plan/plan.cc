@@ -3,6 +3,7 @@
 #include <bit>
 #include <numeric>
 
+#include "base/hash.h"
 #include "comm/wire.h"
 
 namespace millrace::sched {
@@ -26,13 +27,6 @@ constexpr size_t kBiasBytes = 8;
 constexpr size_t kLogprobsBytes = 16;
 constexpr size_t kSampleBytes = 20;
 constexpr size_t kSliceOutputBytes = 9;
-
-/// A bijection that spreads every bit. Source: the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
-uint64_t mix_bits(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
 
 void put_sampling(ByteWriter& out, const SamplingParams& params) {
   out.put(params.temperature);

@@ -4,6 +4,8 @@
 #include <bit>
 #include <utility>
 
+#include "base/hash.h"
+
 namespace millrace::sched {
 namespace {
 
@@ -22,13 +24,6 @@ constexpr double kAcceptanceDecay = 0.01;
 
 std::span<const TokenId> last_gram(std::span<const TokenId> tokens) {
   return tokens.last(kGram);
-}
-
-/// Multiplicative hashing (Knuth, The Art of Computer Programming 3, 6.4) of each token onto the next.
-uint64_t hash_of(std::span<const TokenId> gram) {
-  uint64_t hash = 0;
-  for (const TokenId token : gram) hash = (hash ^ static_cast<uint32_t>(token)) * 0x9E3779B97F4A7C15u;
-  return hash ^ (hash >> 32);
 }
 
 }  // namespace
@@ -112,7 +107,7 @@ void Drafter::grow(std::span<const TokenId> tokens) {
 /// The slot of the last n-gram of `tokens`.
 uint32_t& Drafter::end_of_gram(std::span<const TokenId> tokens) {
   const auto gram = last_gram(tokens);
-  for (size_t at = hash_of(gram);; ++at) {
+  for (size_t at = hash_bytes(std::as_bytes(gram));; ++at) {
     uint32_t& end = ends_[at & (ends_.size() - 1)];
     if (end == 0 || std::ranges::equal(last_gram(tokens.first(end)), gram)) return end;
   }
