@@ -51,6 +51,9 @@ class PageIndex {
   [[nodiscard]] bool fits(uint64_t other_bytes = 0) const;
   /// Takes the page used least recently out of the index when they are not.
   [[nodiscard]] std::optional<StoredPage> take_victim();
+  /// Puts a victim back that cannot be removed. It counts, and is taken again when no other victim is left, or after a
+  /// use or a scan has found it.
+  void set_aside(const StoredPage& page);
   [[nodiscard]] bool has_victims() const;
 
   /// The pages touched since the last call, for their uses to be written down. O(touched).
@@ -82,7 +85,9 @@ class PageIndex {
   const uint64_t max_bytes_;
   mutable std::mutex mutex_;
   Pages pages_;
-  std::set<std::pair<int64_t, PageKey>> by_use_;  // those that can be removed
+  using UseOrder = std::set<std::pair<int64_t, PageKey>>;
+  UseOrder by_use_;     // those that can be removed
+  UseOrder set_aside_;  // those that could not be removed
   std::vector<PageKey> touched_;
   std::atomic<uint64_t> bytes_{0};  // written with mutex_ held; a metric must not wait for a merge
   uint64_t pending_bytes_ = 0;      // of bytes_

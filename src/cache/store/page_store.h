@@ -80,14 +80,14 @@ struct RedisStoreOptions {
   size_t max_queued_puts = 256;
 };
 
-/// Pages as files. Blocks while it reads the directory. Errors: kInvalidArgument for options, kUnavailable for a
-/// directory that cannot be made, read, written or locked.
+/// Opens a store of pages as files. Blocks while it reads the directory. Has the process ignore SIGXFSZ. Errors:
+/// kInvalidArgument for options, kUnavailable for a directory that cannot be made, read, written or locked.
 [[nodiscard]] Result<std::unique_ptr<PageStore>> open_file_store(async::Runtime& runtime, StoreIdentity identity,
                                                                  FileStoreOptions options);
 
-/// Pages as strings of a Redis or Valkey server. Blocks for one attempt to connect: a server that cannot be reached is
-/// retried later, one that refuses the password or the database, or whose certificate is not accepted, is an error
-/// (kInvalidArgument).
+/// Opens a store of pages as strings of a Redis or Valkey server. Blocks for one attempt to connect: a server that
+/// cannot be reached is retried later, one that refuses the password or the database, or whose certificate is not
+/// accepted, is an error (kInvalidArgument).
 [[nodiscard]] Result<std::unique_ptr<PageStore>> open_redis_store(async::Runtime& runtime, StoreIdentity identity,
                                                                   RedisStoreOptions options);
 

@@ -114,6 +114,32 @@ TEST_CASE("uses are handed out once, and not of pages that are gone") {
   REQUIRE(index.take_touched().empty());
 }
 
+TEST_CASE("a page set aside counts, and is taken when no other victim is left") {
+  PageIndex index(30);
+  for (uint64_t i = 1; i <= 3; ++i) index.add({make_key(i), 10, static_cast<int64_t>(i)});
+  REQUIRE(index.try_reserve(20));
+  const auto first = index.take_victim();
+  REQUIRE(first->key == make_key(1));
+  index.set_aside(*first);
+  REQUIRE(index.bytes() == 30);
+  REQUIRE(index.has_victims());
+  REQUIRE(index.take_victim()->key == make_key(2));
+  REQUIRE(index.take_victim()->key == make_key(3));
+  index.release(20);
+  REQUIRE(index.try_reserve(30));
+  REQUIRE(index.take_victim()->key == make_key(1));
+  REQUIRE_FALSE(index.has_victims());
+  REQUIRE(index.bytes() == 0);
+  // A scan that finds the page makes it a victim like any other.
+  index.release(30);
+  const StoredPage found{make_key(4), 10, 4};
+  index.set_aside(found);
+  index.add({make_key(5), 10, 5});
+  index.merge(std::vector{found, StoredPage{make_key(5), 10, 5}}, 6);
+  REQUIRE(index.try_reserve(20));
+  REQUIRE(index.take_victim()->key == make_key(4));
+}
+
 TEST_CASE("random use keeps the account of bytes") {
   PageIndex index(2000);
   std::map<PageKey, uint64_t> model;
