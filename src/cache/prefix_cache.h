@@ -21,7 +21,7 @@
 
 namespace millrace::cache {
 
-/// When a page on the device gets its copy on the host; what reaches the host goes on to the store, if there is one.
+/// The moment at which a page on the device gets its copy on the host. From there it goes on to the store, if any.
 enum class WritePolicy : uint8_t {
   kWriteThrough,           ///< as soon as it has been computed
   kWriteThroughSelective,  ///< once a second sequence uses it

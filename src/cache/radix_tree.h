@@ -114,7 +114,7 @@ class RadixTree {
   void check_invariants() const;
 
  private:
-  /// What the tiers hold of one page, and who keeps it there.
+  /// The tiers that hold one page, and what keeps it there.
   struct Residency {
     PageId device = kNoPage;
     HostPageId host = kNoHostPage;

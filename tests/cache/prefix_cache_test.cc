@@ -317,8 +317,8 @@ namespace {
 
 /// Two prompts on the host and one on the device only; then the ring breaks.
 std::unique_ptr<PrefixCache> broken_cache() {
-  auto made = std::make_unique<PrefixCache>(
-      PrefixCacheOptions{.page_size = kPageSize, .page_count = 16, .host_page_count = 6});
+  auto made =
+      std::make_unique<PrefixCache>(PrefixCacheOptions{.page_size = kPageSize, .page_count = 16, .host_page_count = 6});
   PrefixCache& cache = *made;
   for (const int32_t number : {1, 2, 3}) {
     const auto tokens = prompt(number, 2);
@@ -345,7 +345,7 @@ TEST_CASE("host pages outlive a break when every stage says that it holds them a
   for (const uint32_t held : {0, 3, 4}) {
     CAPTURE(held);
     const auto broken = broken_cache();
-  PrefixCache& cache = *broken;
+    PrefixCache& cache = *broken;
     REQUIRE(cache.verifying());
     const auto copies = cache.take_copies();
     REQUIRE(copies.size() == 1);

@@ -13,16 +13,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-/// How often uses are written down, and how late a removed folder is noticed when nobody puts.
+/// Time between two writes of access times, and after which a removed folder is noticed when nobody puts.
 constexpr Clock::duration kMaintenanceInterval = 1s;
-/// How late it shows what no news told of, such as files removed by hand; longer where a scan takes long.
+/// Time after which changes show that no journal tells of, such as files removed by hand; longer for slow scans.
 constexpr Clock::duration kScanInterval = 60s;
 constexpr int kScanShare = 50;
-/// How long after its opening a store leaves the other stages of its server alone, which may still have to open theirs.
+/// Time after its opening in which a store leaves folders of other stages alone, which may still have to open theirs.
 constexpr Clock::duration kSettleTime = 10min;
 constexpr int kMaxThreads = 256;
 
-/// Workers serve the queues, each through a FileIo of its own; one more thread keeps the folder.
+/// The file store: workers serve the queues, each through a FileIo of its own, and one more thread maintains the
+/// folder. Owned by its stage, on the runtime's thread; the destructor joins all threads.
 class FileStore final : public QueuedStore {
  public:
   FileStore(async::Runtime& runtime, const StoreIdentity& identity, const FileStoreOptions& options,

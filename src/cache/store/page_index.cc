@@ -9,7 +9,7 @@
 namespace millrace::cache {
 namespace {
 
-/// How long a page may be under way before its writer counts as dead.
+/// Time that a page may be under way before its writer counts as dead.
 constexpr int64_t kPendingTimeoutNs = 60'000'000'000;
 
 }  // namespace

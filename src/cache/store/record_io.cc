@@ -24,7 +24,7 @@ std::span<const iovec> parts_after(RecordParts& rest, const RecordParts& parts, 
   return std::span(rest).subspan(first);
 }
 
-/// Whether the kernel may move these bytes to or from a disk without a copy.
+/// Tells whether the kernel may move these bytes to or from a disk without a copy.
 bool is_block_aligned(std::span<const std::byte> bytes) {
   return reinterpret_cast<uintptr_t>(bytes.data()) % kBlockBytes == 0 && bytes.size() % kBlockBytes == 0;
 }

@@ -8,7 +8,7 @@
 #include "cache/store/io_task.h"
 #include "cache/store/page_record.h"
 
-/// Records, a header and a page behind it, to and from open files. Calls that end early or are interrupted go on.
+/// Reading and writing of records, a header and its page, in open files. Calls that end early or are interrupted go on.
 namespace millrace::cache {
 
 /// Writes a record from the beginning of `file`. Returns 0 or -errno.
