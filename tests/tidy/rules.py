@@ -32,8 +32,7 @@ ARROWS = {
 }
 
 # What decides is plain code: whatever these files include, directly or not, knows no Asio, no CUDA and no clock.
-PURE = re.compile(r"src/sched/(scheduler|cost_model|chunking|queue_policy|profile|batch\w*)\w*\.(h|cc)|"
-                  r"src/cache/(radix_tree|page_pool|tree)\w*\.(h|cc)")
+PURE = re.compile(r"src/(sched/scheduler|cache)/[^/]+\.(h|cc)")
 IMPURE_INCLUDE = re.compile(r"boost/asio|cuda|chrono$|ctime$|sys/time|^time\.h|^async/")
 
 # What waits, forms and ends the ring goes by time that nobody sets: a clock that jumps would break it.
