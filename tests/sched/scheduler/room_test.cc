@@ -93,23 +93,27 @@ struct Contender {
   int32_t priority;
 };
 
-/// They come one after the other, and then draw 14 tokens each from `page_count` pages. None is expected to draw any.
-Watched contest(uint32_t page_count, std::initializer_list<Contender> contenders) {
+/// Returns options of a scheduler that expects no sequence to generate any token.
+SchedulerOptions contest_options(uint32_t page_count) {
   auto options = options_with(QueuePolicy::kPriority, page_count);
   options.new_token_ratio = 0;
-  Watched world(options);
+  return options;
+}
+
+/// Adds the contenders one after the other; each will generate 14 tokens.
+void contest(Watched& world, std::initializer_list<Contender> contenders) {
   for (const Contender& one : contenders) {
     world.add(one.id, one.prompt, 14, one.priority);
     world.step();
   }
   REQUIRE(world.scheduler.running_count() == contenders.size());
-  return world;
 }
 
 }  // namespace
 
 TEST_CASE("out of pages, the smallest priority makes room, of equal ones the latest") {
-  Watched world = contest(8, {{2, 1, 0}, {3, 1, 0}, {1, 4, 2}, {4, 4, 1}});
+  Watched world(contest_options(8));
+  contest(world, {{2, 1, 0}, {3, 1, 0}, {1, 4, 2}, {4, 4, 1}});
   world.exhaust_pages(3);
   REQUIRE(world.sent_back == std::vector<uint64_t>{3, 2, 4});
   world.run_out();
@@ -117,7 +121,8 @@ TEST_CASE("out of pages, the smallest priority makes room, of equal ones the lat
 }
 
 TEST_CASE("out of pages, nobody makes room for a smaller priority, however late it came") {
-  Watched world = contest(6, {{2, 1, 1}, {1, 4, 0}, {3, 4, 1}});
+  Watched world(contest_options(6));
+  contest(world, {{2, 1, 1}, {1, 4, 0}, {3, 4, 1}});
   world.exhaust_pages(1);
   REQUIRE(world.sent_back == std::vector<uint64_t>{1});
   world.run_out();

@@ -210,16 +210,6 @@ TEST_CASE("decode is spread over the window, and those who have waited longest g
   (void)next_of({5});
 }
 
-TEST_CASE("what running requests are expected to draw falls over 600 plans, and is back at once when pages ran out") {
-  NewTokenRatio ratio(0.7);
-  for (int plan = 0; plan < 300; ++plan) ratio.after_plan();
-  REQUIRE(ratio.value() == Approx(0.7 * (1 + 0.14) / 2));
-  for (int plan = 0; plan < 700; ++plan) ratio.after_plan();
-  REQUIRE(ratio.value() == Approx(0.7 * 0.14));
-  ratio.after_retraction();
-  REQUIRE(ratio.value() == 0.7);
-}
-
 namespace {
 
 /// Answers a plan after runs of `us` microseconds on each of two stages.
