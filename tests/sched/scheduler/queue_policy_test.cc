@@ -1,6 +1,7 @@
 #include "sched/scheduler/queue_policy.h"
 
 #include <catch2/catch.hpp>
+#include <array>
 
 using namespace millrace;
 using namespace millrace::sched;
@@ -49,7 +50,7 @@ TEST_CASE("only the priority policy lets one sequence outrank another") {
 }
 
 TEST_CASE("sequences of equal rank keep their order") {
-  std::vector<Sequence> all = {waiting(1, 1), waiting(1, 2), waiting(1, 1), waiting(1, 3)};
+  std::array<Sequence, 4> all = {waiting(1, 1), waiting(1, 2), waiting(1, 1), waiting(1, 3)};
   std::vector<Sequence*> ranked;
   for (Sequence& sequence : all) insert_by_rank(QueuePolicy::kPriority, ranked, &sequence);
   REQUIRE(ranked == std::vector{&all[3], &all[1], &all[0], &all[2]});
