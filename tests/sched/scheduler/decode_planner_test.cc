@@ -84,10 +84,10 @@ TEST_CASE("known costs choose fewer plans than the window") {
 
 TEST_CASE("a step takes drafts as far as pages are free") {
   auto options = small_options();
-  options.page_count = 2;
-  options.context_length = 8;
+  options.page_count = 4;
+  options.context_length = 16;
   options.draft_tokens = 8;
-  options.share_prefixes = false;
+  options.new_token_ratio = 0;
   SchedulerParts parts(options);
   const auto start = [&](uint64_t id) {
     GenerateRequest request;
@@ -99,6 +99,7 @@ TEST_CASE("a step takes drafts as far as pages are free") {
   };
   start(1);
   start(2);
+  parts.exhaust_pages(*parts.state.find(SequenceId(2)));
   REQUIRE(decode(parts) == std::vector<uint64_t>{1});
   const PlanSlice& slice = parts.state.in_flight.back().slices[0];
   REQUIRE(slice.draft_count == 1);  // the page has room for the token and one draft
@@ -108,13 +109,14 @@ TEST_CASE("a step takes drafts as far as pages are free") {
 
 TEST_CASE("a sequence retracted for another gets no step") {
   auto options = small_options();
-  options.page_count = 2;
-  options.context_length = 8;
+  options.page_count = 4;
+  options.context_length = 16;
   options.window = 1;
   options.new_token_ratio = 0;
   SchedulerParts parts(options);
   Sequence& first = parts.start(1, 4);
   Sequence& second = parts.start(2, 4);
+  parts.exhaust_pages(second);
   REQUIRE(decode(parts) == std::vector<uint64_t>{1});
   REQUIRE(first.running);
   REQUIRE_FALSE(second.running);

@@ -30,11 +30,12 @@ TEST_CASE("a free page is taken from nobody") {
 }
 
 TEST_CASE("without a free page the lowest rank goes back") {
-  SchedulerParts parts(scarce_options(3));
+  SchedulerParts parts(scarce_options(8));
   const bool is_older_lower = GENERATE(true, false);
   Sequence& older = parts.start(1, 4, 10, is_older_lower ? 0 : 1);
   Sequence& younger = parts.start(2, 4, 10, 1);
   Sequence& requester = parts.start(3, 4, 10, 1);
+  parts.exhaust_pages(younger);
   parts.begin_turn();
   REQUIRE(parts.preemptor.reserve_page(requester) == is_older_lower);
   REQUIRE(older.running == !is_older_lower);
@@ -47,10 +48,11 @@ TEST_CASE("without a free page the lowest rank goes back") {
 }
 
 TEST_CASE("a sequence in flight is waited for") {
-  SchedulerParts parts(scarce_options(2));
+  SchedulerParts parts(scarce_options(4));
   Sequence& requester = parts.start(1, 4);
   Sequence& other = parts.add(2, 4);
   (void)parts.run(other);  // its token has not come back
+  parts.exhaust_pages(other);
   parts.begin_turn();
   REQUIRE_FALSE(parts.preemptor.reserve_page(requester));
   REQUIRE(requester.running);

@@ -62,14 +62,14 @@ TEST_CASE("nobody is bypassed without end") {
 
 TEST_CASE("a retracted sequence waits for its slices in flight") {
   SchedulerParts parts(small_options());
-  Sequence& sequence = parts.add(1, 8);
+  Sequence& sequence = parts.add(1, 9);
   (void)parts.run(sequence);
   parts.queue.put_back(sequence);
   parts.begin_turn();
   parts.prefills.plan();
   REQUIRE(parts.builder.slices().empty());
   (void)parts.answer();
-  REQUIRE(prefill(parts) == Chunks{{1, 1}});  // all but its newest token is cached
+  REQUIRE(prefill(parts) == Chunks{{1, 2}});  // its full pages are cached
 }
 
 TEST_CASE("a larger priority begins before the next chunk of a smaller") {

@@ -77,6 +77,12 @@ struct SchedulerParts {
     return sequence;
   }
 
+  /// Gives all free pages to a running sequence.
+  void exhaust_pages(Sequence& sequence) {
+    while (state.cache.extend(sequence.page_table)) {
+    }
+  }
+
   SchedulerState state;
   Chunker chunker;
   CostTracker costs;
