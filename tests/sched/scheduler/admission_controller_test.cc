@@ -81,7 +81,7 @@ TEST_CASE("nothing happens without a slot or pages") {
   parts.state.check_invariants();
 }
 
-TEST_CASE("begun prompts of smaller priority are bypassed by an admission") {
+TEST_CASE("an admission bypasses begun prompts of smaller priority") {
   auto options = small_options();
   options.policy = GENERATE(QueuePolicy::kPriority, QueuePolicy::kFcfs);
   SchedulerParts parts(options);

@@ -62,7 +62,7 @@ TEST_CASE("a sequence in flight is waited for") {
   REQUIRE_FALSE(other.running);
 }
 
-TEST_CASE("victims make room for a larger priority only if that suffices") {
+TEST_CASE("victims give way to a priority only if that suffices") {
   auto options = scarce_options(8);
   options.context_length = 32;
   SchedulerParts parts(options);

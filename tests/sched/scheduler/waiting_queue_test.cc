@@ -35,7 +35,7 @@ TEST_CASE("taking a sequence counts a bypass for those before it") {
   REQUIRE(parts.state.waiting == std::deque<Sequence*>{&first, &third});
 }
 
-TEST_CASE("the policy chooses the next sequence and a prefetch holds it back") {
+TEST_CASE("the policy chooses the next and a prefetch delays it") {
   auto options = small_options();
   options.policy = QueuePolicy::kPriority;
   options.host_page_count = 8;
