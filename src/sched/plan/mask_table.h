@@ -12,7 +12,7 @@
 namespace millrace::sched {
 
 /// The head's account of the token masks that the last stage has. A mask travels once, with the first plan that uses
-/// it, and keeps its index until it is the least recently used one and its index is needed. It follows from the plans
+/// it. In a full table a new mask takes the index of the least recently used one. All of it follows from the plans
 /// alone, in their order. Owned by the scheduler's PlanBuilder, on the head's thread.
 class MaskTable {
  public:

@@ -28,7 +28,7 @@ bool AdmissionController::has_room(Sequence& candidate) const {
   if (state_.free_slots.empty()) return false;
   const size_t wanted = pages_needed(candidate, state_.running);
   const size_t available = state_.cache.available_pages();
-  // available_after() walks the match: it is asked only where its answer matters.
+  // available_after() walks the match: it is called only if its result matters.
   const cache::RadixTree::Match& match = queue_.match(candidate);
   return available >= wanted + match.device_pages ||
          (available >= wanted && state_.cache.available_after(match) >= wanted);

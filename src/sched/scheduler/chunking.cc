@@ -19,7 +19,7 @@ constexpr double kMaxTarget = 4;
 /// The target is at least the time of this many alignments: rows of smaller chunks cost more than the model knows.
 constexpr uint32_t kMinAlignedBlocks = 3;
 /// Large chunks are rounded down, so that they do not exceed the target. Small ones are rounded to the nearest multiple
-/// of a part of the alignment, at least this one, which keeps their cost within a sixteenth of the target.
+/// of a part of the alignment, at least this one. That keeps their cost within a sixteenth of the target.
 constexpr uint32_t kFinestAlignment = 16;
 constexpr uint32_t kMinSteps = 8;
 /// The published profile exceeds the size by this part of it.

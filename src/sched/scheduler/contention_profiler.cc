@@ -135,11 +135,11 @@ double ContentionProfiler::isolated_us(const Round& round, Work work, StageId st
   return count > 0 ? sum / count : 0;
 }
 
-// A run lost the share 1 − alone / time of its processor time to its neighbours, which is the sum of contention ·
-// overlap over the kinds of work (ContentionEstimator::IsolatedRun). All runs of a burst are summed: of three runs on
-// two processors the system gives one a whole processor and the others half of one, rather than two thirds to each, but
-// together they have both. Iteratively reweighted least squares finds the smallest sum of absolute distances over the
-// bursts of all rounds, so that other load on the machine now and then counts little.
+// A run lost the share 1 − alone / time of its processor time to its neighbours. That is the sum of contention ·
+// overlap over the kinds of work (ContentionEstimator::IsolatedRun). All runs of a burst are summed, since the system
+// shares processors unevenly: of three runs on two processors one may have a whole processor, but together they have
+// both. Iteratively reweighted least squares finds the smallest sum of absolute distances over the bursts of all
+// rounds. Other load on the machine now and then counts little by it.
 Contention ContentionProfiler::contention(const CostModel& costs) const {
   SharedMachine machine = machine_;
   machine.contention = {};

@@ -28,13 +28,14 @@ class CostModel {
   /// Returns the largest chunk with which no stage takes longer than `target_us`.
   [[nodiscard]] double chunk_for(const BatchShape& shape, uint32_t prefix, double target_us) const;
   /// Returns the time from one step of a sequence to its next if the decode steps `all` go in `groups` micro-batches of
-  /// equal size. It is the longest of three: the way through all stages with `transit_us` besides the runs, the turns
-  /// of all groups on the slowest stage, and all runs on the machine that the stages share.
+  /// equal size. It is the longest of three times: a micro-batch's way through all stages, the runs of all groups on
+  /// the slowest stage, and all runs on a shared machine. `transit_us` is the part of the way that is not spent in
+  /// runs.
   [[nodiscard]] double round_us(const BatchShape& all, uint32_t groups, double transit_us,
                                 const std::optional<SharedMachine>& machine = {}) const;
   /// Returns the cost of one more row of a sequence in a micro-batch of these decode steps, relative to their average
-  /// cost: near 0 if all read the same weights, 1 if each computes for itself. For n up to three it is at most n / (n +
-  /// 3), since reading the weights takes at least as long as computing three rows. For more it is 1 until costs are
+  /// cost: near 0 if all read the same weights, 1 if each computes for itself. For n up to three n / (n + 3) is an
+  /// upper bound, since weights take no less time to read than three rows to compute. For more it is 1 until costs are
   /// known.
   [[nodiscard]] double extra_row_cost(const BatchShape& decodes) const;
   /// Returns the largest number of micro-batches, up to `max_groups`, whose round is within 2 % of the shortest.

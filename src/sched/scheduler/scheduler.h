@@ -27,7 +27,7 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  /// Sets the least time that a plan is under way around the ring besides the runs of the stages: links and head.
+  /// Sets the minimum time that a plan is under way besides the runs of the stages: on links and at the head.
   void set_transit(double transit_us) { decodes_.set_transit(transit_us); }
 
   /// Queues a request that `admissible` accepted.

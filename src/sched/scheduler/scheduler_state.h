@@ -37,7 +37,7 @@ struct SchedulerState {
   std::deque<Sequence*> waiting;     ///< in order of arrival, retracted ones first
   std::vector<Sequence*> running;    ///< in order of admission
   std::vector<SlotId> free_slots;    ///< the last one is given out next
-  std::vector<SlotId> closed_slots;  ///< free here, but the stages are told with the next plan
+  std::vector<SlotId> closed_slots;  ///< free here; the next plan closes them on the stages
   std::deque<InFlightPlan> in_flight;
   uint64_t plan_count = 0;  ///< plans of this ring; the id of the next one
   uint64_t turn = 0;        ///< turns that could make a plan, since the start

@@ -21,7 +21,7 @@ class WaitingQueue {
   /// Removes a sequence from the queue and counts a bypass for those before it.
   void take(Sequence& sequence);
 
-  /// Starts the prefetches of all sequences, after the cache could not answer for a while.
+  /// Starts the prefetches of all sequences, after a time in which the cache could not match.
   void prefetch_all();
   /// Lets a sequence be admitted before its prefetch has ended. Unknown ids are ignored.
   void stop_prefetch_wait(SequenceId id);
