@@ -7,8 +7,8 @@
 
 #include "sched/scheduler/scheduler.h"
 
-/// Measures the head's own time per turn. Decode steps of many sequences: Scheduler::next() and complete(), with encoding
-/// of the plan and decoding of the output. Chunks of one long prompt: next() and complete() alone.
+/// Measures the head's own time per turn. Decode steps of many sequences: Scheduler::next() and complete(), and the
+/// plan's and output's wire forms. Chunks of one long prompt: next() and complete() alone.
 namespace {
 
 using namespace millrace;
