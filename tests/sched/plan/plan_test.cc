@@ -205,7 +205,7 @@ TEST_CASE("a mask whose parts disagree is refused") {
   Plan plan;
   plan.masks = {{0, TokenMask({1u, 2u, 3u})}};
   auto bytes = plan.encode();
-  // Behind magic, id, epoch, and the counts of closes, opens and masks: its place, then its words.
+  // After magic, id, epoch, and the counts of closes, opens and masks come its index and its words.
   constexpr size_t kWords = 4 + 8 + 4 + 4 + 4 + 4 + 4;
   bytes[kWords] = std::byte{4};
   REQUIRE(Plan::decode(bytes).error().message == "plan: a mask of 4 words, 3 of which are there");

@@ -33,7 +33,7 @@ Chunker chunker_of(Chunking mode, double smoothing = 0.75, uint32_t stage_count 
   return chunker_of({mode, 16384, smoothing, 64, stage_count});
 }
 
-/// The chunks of a prompt that has every micro-batch for itself, behind a backlog of `others` like it.
+/// Returns the chunks of a prompt that has every micro-batch for itself, with `others` like it in the backlog.
 std::vector<uint32_t> chunks_of(Chunker& chunker, uint32_t length, size_t others) {
   std::vector<uint32_t> chunks;
   Chunker::Prompt prompt{0, length, 0};
@@ -55,7 +55,7 @@ double time_of(uint32_t prefix, uint32_t chunk, const CostCoefficients& stage_co
   return stage_cost.predict_us(shape);
 }
 
-/// The longest and the shortest chunk time but the last, as a ratio.
+/// Returns the ratio of the longest to the shortest chunk time, without the last chunk.
 double spread(const std::vector<uint32_t>& chunks, const CostCoefficients& stage_cost = kStage) {
   double shortest = 1e30;
   double longest = 0;
@@ -106,9 +106,9 @@ TEST_CASE("stages that share processors are filled by fewer chunks") {
   const double all = first_target(8, 8);
   REQUIRE(all == first_target(8, 100));
   REQUIRE(all < first_target(8, 4));
-  // (a − 1)·a/P = 7 for 8 of 8, 0.25 for 2 of 8: what is above the fixed part is √28 times as much.
+  // (a − 1)·a/P is 7 for 8 of 8 and 0.25 for 2 of 8: the part above the fixed one is √28 times as long.
   REQUIRE(first_target(8, 2) - kStage.fixed_us == Approx(std::sqrt(28.0) * (all - kStage.fixed_us)).epsilon(1e-3));
-  // One at a time: nothing is lost by filling, however many stages there are.
+  // One stage at a time: filling costs nothing with any number of stages.
   REQUIRE(first_target(8, 1) == Approx(time_of(0, 16384)));
   REQUIRE(first_target(8, 0.5) == Approx(time_of(0, 16384)));
 }

@@ -14,7 +14,7 @@ ContentionEstimator::Run run_of(uint32_t stage, uint64_t plan, int64_t begin_us,
 
 using Settled = std::vector<std::pair<uint32_t, long>>;  // stage, nanoseconds
 
-/// Adds the runs in order and returns what comes out.
+/// Adds the runs in order and returns the isolated ones.
 Settled settled(ContentionEstimator& sharing, const std::vector<ContentionEstimator::Run>& runs) {
   Settled all;
   for (const ContentionEstimator::Run& run : runs) {
@@ -28,7 +28,7 @@ Settled settled(ContentionEstimator& sharing, const std::vector<ContentionEstima
 }  // namespace
 
 TEST_CASE("a run counts by its share of the processors") {
-  // One processor, two stages: the second run of stage 0 has it for itself but for [100, 160).
+  // One processor, two stages: the second run of stage 0 has it alone except in [100, 160).
   ContentionEstimator sharing(2, 2, {1, 1, {}});
   const auto found = settled(sharing, {run_of(0, 0, 0, 50), run_of(0, 1, 60, 160), run_of(1, 0, 100, 200),
                                        run_of(0, 2, 300, 400), run_of(1, 1, 410, 420), run_of(1, 2, 430, 440)});
@@ -69,14 +69,14 @@ TEST_CASE("neighbours slow a run down by both kinds of work") {
     run.prompt_share = prompt_share;
     return run;
   };
-  // Two stages, each with a processor: stage 0 is beside a prompt in [50, 100), stage 1 beside one all its time.
+  // Two stages, each with a processor: a prompt is stage 0's neighbour in [50, 100), and stage 1's all the time.
   ContentionEstimator prompts(2, 1, {2, 1, contention});
   REQUIRE(settled(prompts, {share(run_of(0, 0, 0, 100), 1), share(run_of(1, 0, 50, 100), 1)}) ==
           Settled{{0, 83'333}, {1, 33'333}});
   ContentionEstimator both(2, 1, {2, 1, contention});
   REQUIRE(settled(both, {share(run_of(0, 0, 0, 100), 1), share(run_of(1, 0, 0, 100), 0)}) ==
           Settled{{0, 80'000}, {1, 50'000}});
-  // Four on two processors: half a processor each, and one of the three others beside it at a time.
+  // Four runs on two processors: half a processor each, and one of the three others at the same time.
   ContentionEstimator crowd(4, 1, {2, 1, contention});
   std::vector<ContentionEstimator::Run> runs;
   for (uint32_t stage = 0; stage < 4; ++stage) runs.push_back(share(run_of(stage, 0, 0, 300), 1));

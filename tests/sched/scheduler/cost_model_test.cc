@@ -19,7 +19,7 @@ BatchShape random_shape(uint64_t seed) {
   return shape;
 }
 
-/// A fit of `count` timings that are off by up to `noise` to either side.
+/// Returns a fit of `count` timings that are off by up to `noise` in either direction.
 CostFit fitted(uint64_t count, double noise) {
   CostFit fit;
   for (uint64_t i = 0; i < count; ++i) {
@@ -198,7 +198,7 @@ TEST_CASE("decode groups follow fixed cost and stages and transit") {
   REQUIRE(even.decode_groups(decodes, 3, 0) == 3);
   REQUIRE(even.decode_groups(decodes, 8, 2000) == 6);
   REQUIRE(even.decode_groups(decodes, 8, 1e9) == 8);
-  // Two processors for the four: what two groups leave no time of, four would take twice.
+  // Two processors for four stages: two groups use all their time, and four would take twice as long.
   const SharedMachine two{2, 1, {}};
   REQUIRE(even.decode_groups(decodes, 8, 0, two) == 2);
   REQUIRE(even.round_us(decodes, 4, 0, two) == Approx(4 * 4 * 1040 / 2).epsilon(0.01));
@@ -228,7 +228,7 @@ TEST_CASE("an unusable fit falls back to the profile") {
   for (int i = 0; i < 500; ++i) fit.observe(decode, 10 * kTruth.predict_us(decode));
   REQUIRE_FALSE(fit.usable());
   REQUIRE(fit.fallback()->predict_us(prompt) > 0.8 * kTruth.predict_us(prompt));
-  // A timing counts for at most three times what was foreseen.
+  // A timing counts for at most three times its prediction.
   const double decode_us = fit.fallback()->predict_us(decode);
   REQUIRE(decode_us > 2.5 * kTruth.predict_us(decode));
   REQUIRE(decode_us < 3.1 * kTruth.predict_us(decode));

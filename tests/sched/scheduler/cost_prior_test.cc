@@ -3,7 +3,7 @@
 #include "base/random.h"
 #include "sched/scheduler/cost_model.h"
 
-/// What a fit keeps of the start's profile and of work that has become rare.
+/// Tests of what a fit keeps of the startup profile and of rare work.
 using namespace millrace;
 using namespace millrace::sched;
 
@@ -23,7 +23,7 @@ BatchShape decode(uint32_t count, uint32_t context) {
   return shape;
 }
 
-/// A stage whose runs take up to 5 % more or less than said, one in thirty up to five times as long.
+/// A stage whose runs vary by up to 5 %; one in thirty takes up to five times as long.
 class NoisyStage {
  public:
   explicit NoisyStage(const CostCoefficients& profiled) {
@@ -51,7 +51,7 @@ class NoisyStage {
     run(decode(count, range(100, 6000)), truth);
   }
   uint32_t range(uint32_t least, uint32_t most) { return least + static_cast<uint32_t>(draw() * (most - least + 1)); }
-  /// Foreseen over true.
+  /// Returns the predicted over the true time.
   [[nodiscard]] double ratio(const BatchShape& shape, const CostCoefficients& truth = kTruth) const {
     return fit.coefficients().predict_us(shape) / truth.predict_us(shape);
   }

@@ -18,7 +18,7 @@ std::vector<TokenId> tokens_of(const std::vector<Draft>& drafts) {
   return tokens;
 }
 
-/// What is expected behind `tokens`, of which the first `prompt` are the prompt's, when they came one by one.
+/// Returns the drafts after `tokens` that came one by one after the first `prompt` of them.
 std::vector<TokenId> behind(const std::vector<TokenId>& tokens, uint32_t prompt, std::vector<TokenId> prediction,
                             size_t most = 4) {
   Drafter drafter(prompt, std::move(prediction), true);
@@ -45,7 +45,7 @@ TEST_CASE("what stood behind the same three tokens is expected again") {
     REQUIRE(behind({1, 2, 3, 4, 0, 1, 2, 3, 5, 0, 1, 2, 3}, 1, {}, 1) == std::vector<TokenId>{5});
   }
   SECTION("but a text that goes on is followed") {
-    // Behind 7 8 9 it went on with 1 2 3 4; of 1 2 3 alone the last time was before 5.
+    // 7 8 9 was followed by 1 2 3 4, and the last 1 2 3 by 5.
     REQUIRE(behind({7, 8, 9, 1, 2, 3, 4, 0, 1, 2, 3, 5, 0, 7, 8, 9, 1, 2, 3}, 1, {}, 1) == std::vector<TokenId>{4});
   }
   SECTION("what repeats itself goes on so") {
@@ -110,7 +110,7 @@ TEST_CASE("the last place is found again whatever the hashes") {
     for (size_t length = 0; length < 600; ++length) {
       tokens.push_back(static_cast<TokenId>(uniform_at(round, length) * kinds));
       for (const Draft& draft : drafter.propose(tokens, 1)) {
-        // Whatever is expected has stood behind these three tokens before.
+        // Each draft has followed these three tokens before.
         bool found = false;
         for (size_t at = 3; at < tokens.size() && !found; ++at) {
           found = tokens[at] == draft.token &&

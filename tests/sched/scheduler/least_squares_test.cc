@@ -12,7 +12,7 @@ namespace {
 
 using Fit = NonNegativeLeastSquares<5>;
 
-/// Samples of a truth of which some terms are 0 or below, with noise, in units that differ as those of costs do.
+/// Samples, with noise, of a truth in which some terms are 0 or negative. Their units differ like those of costs.
 class Samples {
  public:
   explicit Samples(uint64_t seed) : seed_(seed) {

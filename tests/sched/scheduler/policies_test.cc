@@ -39,7 +39,7 @@ std::vector<SequenceUpdate> answer(Scheduler& scheduler, const Plan& plan) {
   return scheduler.complete(output);
 }
 
-/// Runs until nothing is left; the order in which the sequences ended.
+/// Runs until no sequence is left, and returns the order in which they ended.
 std::vector<uint64_t> run_out(Scheduler& scheduler) {
   std::vector<uint64_t> ended;
   for (int turn = 0; turn < 2000 && !scheduler.empty(); ++turn) {
@@ -86,7 +86,7 @@ TEST_CASE("nobody is preempted if that makes too little room") {
   scheduler.add(SequenceId(1), request(100, 40, 5));
   scheduler.add(SequenceId(2), request(4, 100, 0));
   (void)answer(scheduler, *scheduler.next());
-  // Its own pages are there without the second's, but not those that the first will draw besides.
+  // Without the second there are pages for it, but not for the tokens that the first is expected to generate.
   GenerateRequest third = request(120, 100, 5);
   third.prompt.assign(120, 2);  // not a prompt that the first has in the cache
   scheduler.add(SequenceId(3), std::move(third));
@@ -120,7 +120,7 @@ TEST_CASE("a begun prompt does not starve between its chunks either") {
   uint64_t next = 2;
   bool ended = false;
   for (; next < 1000 && !ended;) {
-    // Each has as many tokens as a micro-batch, no page in common with another, and a larger priority.
+    // Each fills a micro-batch, shares no page with another, and has a larger priority.
     GenerateRequest favourite = request(16, 1, 5);
     favourite.prompt.front() = static_cast<TokenId>(next);
     scheduler.add(SequenceId(next++), std::move(favourite));
@@ -278,7 +278,7 @@ struct Profiled {
   double us = 0;
 };
 
-// The profile of two stages, one of which takes so long per token and reports a plan later, the other a third of it.
+// Profiles two stages: one takes `token_us` per token and reports a plan later, the other takes a third of it.
 Profiled profiled(Scheduler& scheduler, double token_us) {
   Profiled result;
   std::optional<StageReport> late;
@@ -383,7 +383,7 @@ TEST_CASE("the profile takes the shortest of its rounds") {
       us += 10 * slice.token_count;
       output.slices.emplace_back().samples = {{.token = 1}};
     }
-    // The first plan touches memory, and of every three rounds two are disturbed.
+    // The first plan touches memory, and two of three rounds are disturbed.
     const double disturbed = plans == 0 ? 50 : 1 + 0.8 * (plans % 3);
     output.reports.push_back({StageId(0), output.id, 0, 0, 0, static_cast<int64_t>(us * disturbed * 1e3)});
     (void)scheduler.complete(output);

@@ -5,7 +5,7 @@
 #include "comm/tcp_link.h"
 #include "sched/scheduler/scheduler.h"
 
-/// Who makes room for whom when pages run out, and who may overtake whom.
+/// Tests of which sequence gives way when pages run out, and of which may overtake another.
 using namespace millrace;
 using namespace millrace::sched;
 
@@ -20,11 +20,11 @@ SchedulerOptions options_with(QueuePolicy policy, uint32_t page_count) {
           .policy = policy};
 }
 
-/// A scheduler whose plans are answered at once, and what becomes of its sequences.
+/// A scheduler whose plans are completed at once, and a record of its sequences.
 struct Watched {
   explicit Watched(const SchedulerOptions& options) : scheduler(options) {}
 
-  /// A prompt that shares no page with those of other ids.
+  /// Adds a request whose prompt shares no page with those of other ids.
   void add(uint64_t id, size_t prompt, uint32_t max_tokens, int32_t priority = 0) {
     GenerateRequest request;
     request.prompt.assign(prompt, static_cast<TokenId>(id));
@@ -58,7 +58,7 @@ struct Watched {
     }
     scheduler.check_invariants();
   }
-  /// Steps until `count` sequences have been sent back.
+  /// Steps until `count` sequences have been retracted.
   void exhaust_pages(size_t count) {
     for (int turn = 0; turn < 1000 && sent_back.size() < count; ++turn) step();
     REQUIRE(sent_back.size() == count);
@@ -206,7 +206,7 @@ TEST_CASE("a sequence alone does not wait for a store that hangs") {
   Watched world(options);
   world.step();  // the stage says what it holds
   world.store_is_silent = true;
-  // Both draw the same, so that the second keeps copies of pages that the cache has from the first.
+  // Both generate the same, so that the second has copies of pages that the cache has from the first.
   for (const uint64_t id : {1, 2}) {
     GenerateRequest request;
     request.prompt.assign(12, 1);

@@ -17,7 +17,7 @@ SchedulerOptions small_options() {
           .context_length = 64};
 }
 
-/// A prompt that shares no page with those made before.
+/// Returns a request whose prompt shares no page with earlier ones.
 GenerateRequest request(size_t prompt, uint32_t max_tokens) {
   static TokenId next = 1000;
   GenerateRequest made;
@@ -26,7 +26,7 @@ GenerateRequest request(size_t prompt, uint32_t max_tokens) {
   return made;
 }
 
-/// What answers a plan: every sampled slice draws `token`, every row whose successor is known has a score.
+/// Returns a plan's output: every sample is `token`, and every row whose next token is known has a score.
 PlanOutput output_of(const Plan& plan, TokenId token) {
   PlanOutput output;
   for (const PlanSlice& slice : plan.slices) {
@@ -212,7 +212,7 @@ TEST_CASE("decode is spread over the window with the longest wait first") {
 
 namespace {
 
-/// Answers a plan after runs of `us` microseconds on each of two stages.
+/// Completes a plan after runs of `us` microseconds on each of two stages.
 void answer_after(Scheduler& scheduler, const Plan& plan, uint64_t number, int64_t us) {
   PlanOutput output;
   for (uint32_t stage = 0; stage < 2; ++stage) {
@@ -225,8 +225,8 @@ void answer_after(Scheduler& scheduler, const Plan& plan, uint64_t number, int64
   (void)scheduler.complete(output);
 }
 
-/// Sequences in each of the plans that two stages, whose runs cost 1000 us and 10 us per token, and a window of six are
-/// given once eight sequences decode and nothing else is to be done.
+/// Returns the sequences per plan once eight sequences decode and nothing else is to be done. The two stages take
+/// 1000 us and 10 us per token, and the window is six.
 std::vector<size_t> spread_of_eight(double transit_us) {
   auto options = small_options();
   options.stage_count = 2;
@@ -257,7 +257,7 @@ std::vector<size_t> spread_of_eight(double transit_us) {
 
 TEST_CASE("known costs choose the number of decode plans") {
   REQUIRE(spread_of_eight(0) == std::vector<size_t>{4, 4});
-  // Two more plans fill the time that the others are on their way.
+  // Two more plans fill the time while the others are on their way.
   REQUIRE(spread_of_eight(2000) == std::vector<size_t>{2, 2, 2, 2});
 }
 
