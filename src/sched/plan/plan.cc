@@ -17,7 +17,7 @@ using tensor::TokenLogprobs;
 constexpr uint32_t kPlanMagic = 0x4E414C50;    // "PLAN"
 constexpr uint32_t kOutputMagic = 0x5054554F;  // "OUTP"
 constexpr uint32_t kAcksMagic = 0x534B4341;    // "ACKS"
-// Smallest encodings, which bound the counts that a hostile message may claim.
+// Sizes of the smallest encodings, which bound the counts that a hostile message may claim.
 constexpr size_t kOpenBytes = 48;
 constexpr size_t kCopyBytes = 29;
 constexpr size_t kSliceBytes = 29;
@@ -113,7 +113,7 @@ void put_slice(ByteWriter& out, const PlanSlice& slice) {
   out.put(slice.draft_count);
 }
 
-/// As the list of its members where that is shorter.
+/// Writes a mask as words, or as the list of its members if that is shorter.
 void put_mask(ByteWriter& out, const MaskWrite& write) {
   const std::span<const uint32_t> words = write.mask.words();
   const bool as_list = write.mask.count() < words.size();
