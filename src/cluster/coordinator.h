@@ -10,7 +10,7 @@
 
 #include "cluster/channel_selector.h"
 #include "cluster/node_roster.h"
-#include "sched/head/ring.h"
+#include "sched/ring/ring_builder.h"
 
 namespace millrace::cluster {
 

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "async/virtual_runtime.h"
-#include "sched/head/ring.h"
+#include "sched/ring/in_process_ring_builder.h"
+#include "sched/ring/ring.h"
 #include "sim/simulated_link.h"
 #include "sim/simulated_runner.h"
 

@@ -40,8 +40,12 @@ void LocalStages::start(std::unique_ptr<comm::LinkReceiver> upstream, std::uniqu
       to_next.sender = std::move(downstream);
     }
     const StageId stage(first_.value() + static_cast<uint32_t>(i));
-    const StageLoopOptions options{stage,         stage.value() == 0, stage.value() + 1 == shape_.stage_count,
-                                   shape_.bounds, shape_.window,      shape_.watchdog};
+    const StageLoopOptions options{.stage = stage,
+                                   .first = stage.value() == 0,
+                                   .last = stage.value() + 1 == shape_.stage_count,
+                                   .bounds = shape_.bounds,
+                                   .window = shape_.window,
+                                   .watchdog = shape_.watchdog};
     auto loop = std::make_shared<std::unique_ptr<StageLoop>>(std::make_unique<StageLoop>(
         host.runtime, options, *host.runner, std::move(upstream), std::move(to_next.sender)));
     upstream = std::move(to_next.receiver);
