@@ -14,17 +14,17 @@ using asio::redirect_error;
 using asio::use_awaitable;
 using boost::system::error_code;
 
-/// No control message comes near it; a longer one is not ours.
+/// Bound of a message, far above every control message; a longer one comes from another program.
 constexpr uint32_t kMaxMessageBytes = 1u << 20;
 constexpr size_t kMaxQueued = 1024;
 
-/// As other hosts know it: a listener at [::] sees IPv4 as part of IPv6, which they may not have.
+/// Returns the address as other hosts know it: a listener at [::] sees IPv4 peers as IPv6, which other hosts may lack.
 asio::ip::address unmapped(const asio::ip::address& address) {
   if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
   return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
 }
 
-/// Text of a peer, who may be anybody, made fit for a log.
+/// Returns text of an unknown peer in a form that is safe to log.
 std::string printable(const std::string& text) {
   return comm::sanitize_reason(std::as_bytes(std::span(text)));
 }

@@ -18,9 +18,9 @@ struct ControlTiming {
   async::Duration silence_limit = std::chrono::milliseconds(1500);
 };
 
-/// One control connection: whole messages over TCP, with pings both ways, so that a peer that dies is noticed at once
-/// and one that falls silent within the limit. Used on one Runtime. Three tasks serve it (read, write, ping) until it
-/// ends; whoever owns it calls close() and then awaits join() before it is destroyed.
+/// A control connection: whole messages over TCP, with pings both ways, so that a dead peer is noticed at once and a
+/// silent one within the limit. Used on one Runtime. Three tasks serve it (read, write, ping) until it ends. Its owner
+/// calls close() and then awaits join() before destroying it.
 class ControlConnection {
  public:
   ControlConnection(async::Runtime& runtime, asio::ip::tcp::socket socket, ControlTiming timing);
@@ -29,18 +29,18 @@ class ControlConnection {
   ControlConnection& operator=(const ControlConnection&) = delete;
 
   void start();
-  /// Queues a message; dropped once the connection has ended.
+  /// Queues a message, which is dropped once the connection has ended.
   void send(const Message& message);
-  /// The next message that is not a ping. Throws ErrorException (kUnavailable, with the reason) when the connection has
-  /// ended and everything that came before is taken.
+  /// Waits for the next message that is not a ping. Throws ErrorException (kUnavailable, with the reason) when the
+  /// connection has ended and everything that came before has been taken.
   [[nodiscard]] asio::awaitable<Message> receive();
-  /// Ends the connection: what is queued is written, a Goodbye last, if the peer takes it within the silence limit.
+  /// Ends the connection after writing what is queued and a Goodbye, if the peer takes them within the silence limit.
   void close(const std::string& reason);
-  /// Whether the peer has ended it, with a reason.
+  /// Returns whether the peer ended the connection with a Goodbye.
   [[nodiscard]] bool received_goodbye() const { return received_goodbye_; }
   [[nodiscard]] asio::awaitable<void> join() { co_await tasks_.join(); }
   [[nodiscard]] const std::string& peer() const { return peer_; }
-  /// Where other hosts find the peer.
+  /// Returns the address at which other hosts find the peer.
   [[nodiscard]] const std::string& peer_host() const { return peer_host_; }
 
  private:

@@ -17,13 +17,13 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr async::Duration kRetry = 250ms;
-/// Between tries at a head that refuses this node.
+/// Longest delay between tries at a head that refuses this node.
 constexpr async::Duration kMaxRetry = 5s;
 constexpr async::Duration kConnectTimeout = 5s;
-/// Then the log says what a try waits for, and so often what the tries come to, if that stays the same.
+/// Delay until the log says what a try waits for, and the interval at which it repeats an unchanged result.
 constexpr async::Duration kFirstLogDelay = 1s;
 constexpr async::Duration kReminder = 5s;
-/// Between looks at a lookup under way, whose thread can wake nobody here.
+/// Interval between looks at a lookup under way, whose thread cannot wake this one.
 constexpr async::Duration kLookupInterval = 10ms;
 constexpr async::Duration kReportInterval = 1s;
 constexpr const char* kNoAnswer = "no answer";
@@ -81,7 +81,7 @@ void Member::log_wait(const std::string& what) {
   reminder_ = runtime_.now() + kReminder;
 }
 
-/// Its addresses, or why there are none yet; a resolver that takes long is heard at a later call.
+/// Returns the coordinator's addresses, or why there are none yet. A later call gets the answer of a slow resolver.
 asio::awaitable<Result<std::vector<tcp::endpoint>>> Member::look_up_coordinator() {
   const async::TimePoint begin = runtime_.now();
   auto found = coordinator_name_.wait_for(0ms);
@@ -97,8 +97,8 @@ asio::awaitable<Result<std::vector<tcp::endpoint>>> Member::look_up_coordinator(
   co_return endpoints;
 }
 
-/// One try, which stop() ends too. Each begins with another of the head's addresses: one that never answers takes all
-/// the time of a try.
+/// Tries once to connect, until stop(). Each try begins with another of the head's addresses, because one that never
+/// answers takes the whole time of a try.
 asio::awaitable<Result<void>> Member::connect(tcp::socket& socket) {
   auto endpoints = co_await look_up_coordinator();
   if (endpoints.has_error()) co_return endpoints.error();
@@ -123,11 +123,11 @@ asio::awaitable<Result<void>> Member::connect(tcp::socket& socket) {
   co_return Result<void>();
 }
 
-/// Returns how it ended: "is gone: …".
+/// Serves one connection, and returns how it ended: "is gone: …".
 asio::awaitable<std::string> Member::serve(tcp::socket socket) {
   has_joined_ = false;
   turned_away_ = false;
-  // The node before comes to the address that the head sees, so by the same protocol.
+  // The node before connects to the address that the head sees, so by the same protocol.
   error_code ignored;
   const bool by_v6 = socket.local_endpoint(ignored).protocol() == tcp::v6();
   auto listener = comm::TcpListener::open(runtime_, {by_v6 ? "::" : "0.0.0.0", 0});
@@ -183,7 +183,7 @@ asio::awaitable<void> Member::report_links(std::shared_ptr<ControlConnection> co
   }
 }
 
-/// Runs `work` on the loader's thread, whatever happens here meanwhile; an exception becomes an error.
+/// Runs `work` on the loader thread to its end, even if the caller is cancelled; an exception becomes an error.
 template <class T>
 asio::awaitable<Result<T>> Member::run_on_loader(std::function<Result<T>()> work) {
   Result<T> result = Error{};
@@ -211,7 +211,7 @@ asio::awaitable<void> Member::load(Assignment assignment) {
   }
 }
 
-/// This node cannot do what it was asked to.
+/// Leaves because this node cannot run its assignment.
 void Member::leave_cluster(const std::string& reason) {
   log::error("{}", reason);
   turned_away_ = true;
@@ -258,7 +258,7 @@ asio::awaitable<std::string> Member::run_epoch(JoinRing request) {
   co_return stages_->end_reason();
 }
 
-/// Both links, or what has failed; neither need be set when the epoch shall end.
+/// Opens both links, and returns them or their failures; neither need be set when the epoch shall end.
 asio::awaitable<Member::Links> Member::open_links(JoinRing request) {
   const async::TimePoint deadline = runtime_.now() + options_.build_timeout;
   Links links;
@@ -291,7 +291,8 @@ asio::awaitable<void> Member::connect_downstream(JoinRing request, async::TimePo
   const bool to_head = last.value() + 1 == assignment_->stage_count;
   const auto hello = link_hello(*assignment_, options_.config, request.epoch, last,
                                 to_head ? comm::kHeadId : StageId(last.value() + 1));
-  // The head is where this node has found the coordinator; the other nodes are where the coordinator sees them.
+  // The head has the address at which this node found the coordinator; other nodes have those that the coordinator
+  // sees.
   const comm::TcpEndpoint next{to_head ? connection_->peer_host() : request.next_host, request.next_port};
   auto link = co_await comm::connect_link(runtime_, stages_->downstream_links(), next, hello,
                                           link_options(*assignment_, options_.config), deadline);

@@ -14,9 +14,9 @@ using namespace std::chrono_literals;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-/// After an accept that failed, for want of descriptors most likely.
+/// Pause after a failed accept, most likely for lack of file descriptors.
 constexpr async::Duration kAcceptRetry = 1s;
-/// So often the log names what is still missing.
+/// Interval at which the log names the missing nodes.
 constexpr async::Duration kRosterReminder = 5s;
 
 }  // namespace
@@ -67,7 +67,7 @@ asio::awaitable<void> NodeRoster::accept_connections() {
     co_await acceptor_->async_accept(socket, asio::redirect_error(asio::use_awaitable, failure));
     if (interrupted_) co_return;
     if (failure) {
-      log::warn("a node cannot be heard: {}", failure.message());
+      log::warn("a connection to the control port cannot be accepted: {}", failure.message());
       co_await async::sleep_for(runtime_, kAcceptRetry);
       continue;
     }

@@ -14,9 +14,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long a failed lane waits for the goodbye on the other.
+/// Time that a failed lane waits for the goodbye on the other.
 constexpr async::Duration kGoodbyeGrace = 100ms;
-/// A peer whose pings outrun our answers by more is not one of ours.
+/// Unsent pongs of a working peer; one whose pings outrun the pongs by more is broken.
 constexpr size_t kMaxPongs = 16;
 
 double seconds(async::Duration duration) {

@@ -3,15 +3,15 @@
 #include "async/deadline.h"
 #include "comm/tcp_end.h"
 
-/// How two ends find each other: the connecting side presents a hello on each lane, the listening side answers each
-/// with a welcome or a refusal.
+/// The handshake of two link ends: the connecting side presents a hello on each lane, and the listening side answers
+/// each with a welcome or a refusal.
 namespace millrace::comm {
 
 struct HandshakeFrame {
   FrameHeader header;
   std::vector<std::byte> payload;  // at most kMaxReasonBytes
 };
-/// The next frame, of any protocol version, without reading past it. Throws ErrorException (kData) for garbage.
+/// Reads the next frame, of any protocol version, and nothing after it. Throws ErrorException (kData) for garbage.
 [[nodiscard]] asio::awaitable<HandshakeFrame> read_handshake(tcp::socket& socket);
 
 [[nodiscard]] std::vector<std::byte> encode_welcome();

@@ -42,8 +42,8 @@ class Head final : public Engine {
   /// From any thread: refuses new requests, ends those in flight as kAborted and closes the ring. run() then returns.
   void stop();
 
-  /// Sends plans to `to_first_stage` from now on. No other ring is attached. The head is ready when the stages have been
-  /// timed, or when the first empty plan has come back.
+  /// Sends plans to `to_first_stage` from now on. No other ring is attached. The head is ready when the stages have
+  /// been timed, or when the first empty plan has come back.
   void attach(RingEpoch epoch, std::unique_ptr<comm::LinkSender> to_first_stage,
               std::unique_ptr<comm::LinkReceiver> from_last_stage);
   /// Returns when the attached ring has broken or the head stops. A break ends every running request with an error;

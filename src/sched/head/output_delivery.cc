@@ -16,9 +16,9 @@ int64_t whole_microseconds(async::Duration duration) {
 }  // namespace
 
 void OutputDelivery::add(const Submission& submission) {
-  clients_.emplace(submission.id, Client{.request_id = submission.request.id,
-                                         .events = submission.events,
-                                         .submitted = submission.submitted});
+  clients_.emplace(
+      submission.id,
+      Client{.request_id = submission.request.id, .events = submission.events, .submitted = submission.submitted});
 }
 
 void OutputDelivery::planned(SequenceId id, async::TimePoint now) {

@@ -33,7 +33,8 @@ bool ProfileLog::output_booked(const Scheduler& scheduler) const {
   }
   const Contention found = scheduler.contention();
   log::info(
-      "the stages have been timed in {:.1f} s, {:.1f} s of it while others compute: contention {:.2f} prompt by prompt, "
+      "the stages have been timed in {:.1f} s, {:.1f} s of it while others compute: contention {:.2f} prompt by "
+      "prompt, "
       "{:.2f} prompt by other, {:.2f} other by prompt, {:.2f} other by other",
       whole_s, profile_seconds(last_output_ - *contention_begin_), found.prompt_by_prompt, found.prompt_by_other,
       found.other_by_prompt, found.other_by_other);

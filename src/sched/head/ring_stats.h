@@ -46,7 +46,7 @@ class RingStats {
   PlanRecorder recorder_;  // on the head's thread
 
   mutable std::mutex mutex_;
-  RingCounters counters_;           // guarded by mutex_, as all below
+  RingCounters counters_;  // guarded by mutex_, as all below
   RingCosts costs_;
   std::deque<PlanRecord> records_;  // complete ones, at most kMaxRecords
   uint64_t next_number_ = 1;

@@ -58,7 +58,7 @@ void LocalStages::start(std::unique_ptr<comm::LinkReceiver> upstream, std::uniqu
 
 namespace {
 
-/// A channel that is being opened on a stage's Runtime for a waiter on the control Runtime, which may give up.
+/// A channel that is opened on a stage's Runtime for a waiter on the control Runtime, which may give up.
 template <class End>
 struct Opening {
   explicit Opening(async::Runtime& control) : done(control) {}

@@ -27,11 +27,8 @@ struct World {
   }
   async::VirtualWorld virtual_world{1};
   async::Runtime& runtime = virtual_world.add_thread();
-  Scheduler scheduler{{.page_size = 4,
-                       .page_count = 8,
-                       .max_running = 2,
-                       .chunked_prefill_size = 16,
-                       .context_length = 32}};
+  Scheduler scheduler{
+      {.page_size = 4, .page_count = 8, .max_running = 2, .chunked_prefill_size = 16, .context_length = 32}};
   FlushQueue flushes;
 };
 

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "async/task_group.h"
 #include "async/virtual_runtime.h"
 #include "comm/in_process_link.h"
 
