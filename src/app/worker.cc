@@ -183,7 +183,7 @@ Result<void> run_worker(const ServeFlags& flags) {
 
   log::info("{}: leaving the ring", signal_name(signals.wait()));
   interrupted = true;
-  asio::post(control.context(), [&] { member.stop(); });
+  asio::post(control.context(), [&] { tasks.spawn("drain", member.drain(flags.drain_timeout)); });
   control.join();
   host.join();
   if (const auto reason = lost_device()) return Error{ErrorCode::kUnavailable, *reason};

@@ -26,6 +26,8 @@ constexpr async::Duration kReminder = 5s;
 /// Interval between looks at a lookup under way, whose thread cannot wake this one.
 constexpr async::Duration kLookupInterval = 10ms;
 constexpr async::Duration kReportInterval = 1s;
+/// Interval between looks at whether the ring still needs a node that drains.
+constexpr async::Duration kDrainInterval = 50ms;
 constexpr const char* kNoAnswer = "no answer";
 
 }  // namespace
@@ -46,6 +48,19 @@ void Member::stop() {
   if (connection_) connection_->close("the node is stopping");
   end_epoch("the node is stopping");
   stop_signal_.notify_all();
+}
+
+asio::awaitable<void> Member::drain(async::Duration limit) {
+  const async::TimePoint deadline = runtime_.now() + limit;
+  if (is_needed()) {
+    log::info("the ring has requests: serving until the head ends it, for up to {:.1f} s; another signal ends at once",
+              std::chrono::duration<double>(limit).count());
+  }
+  while (!stopping_ && is_needed() && runtime_.now() < deadline) {
+    (void)co_await stop_signal_.wait_until(std::min(deadline, runtime_.now() + kDrainInterval));
+  }
+  if (!stopping_ && is_needed()) log::warn("leaving the ring although it has requests: the drain's time is over");
+  stop();
 }
 
 asio::awaitable<void> Member::run() {
@@ -254,7 +269,9 @@ asio::awaitable<std::string> Member::run_epoch(JoinRing request) {
   log::info("joined epoch {}", request.epoch.value());
   connection_->send(RingJoined{request.epoch});
   has_joined_ = true;
+  in_epoch_ = true;
   co_await stages_->join();
+  in_epoch_ = false;
   co_return stages_->end_reason();
 }
 

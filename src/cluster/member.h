@@ -50,6 +50,9 @@ class Member {
   [[nodiscard]] asio::awaitable<void> run();
   /// Leaves the ring and ends run(). On the Runtime.
   void stop();
+  /// Calls stop() as soon as nobody loses by it: at once outside of an epoch or in an idle ring, otherwise when the
+  /// head ends the epoch or the ring becomes idle, and after `limit` at the latest. On the Runtime.
+  [[nodiscard]] asio::awaitable<void> drain(async::Duration limit);
 
  private:
   /// The links to the neighbours in one epoch, each set when it is open or has failed.
@@ -76,6 +79,8 @@ class Member {
   [[nodiscard]] asio::awaitable<void> accept_upstream(JoinRing request, async::TimePoint deadline, Links& links);
   [[nodiscard]] asio::awaitable<void> connect_downstream(JoinRing request, async::TimePoint deadline, Links& links);
   void end_epoch(const std::string& reason);
+  /// Whether this node takes part in an epoch whose ring has work.
+  [[nodiscard]] bool is_needed() const { return in_epoch_ && stages_ != nullptr && stages_->busy(); }
 
   async::Runtime& runtime_;
   const MemberOptions options_;
@@ -96,6 +101,7 @@ class Member {
   std::string end_reason_;    // set: the epoch under way shall end
   StageId lost_channel_{0};   // of that epoch, as Stopped says
   bool has_joined_ = false;   // an epoch, on this connection
+  bool in_epoch_ = false;     // from joining it to its end
   bool turned_away_ = false;  // refused by the head, or unable to run the assignment
   bool stopping_ = false;
 };

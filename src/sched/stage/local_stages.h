@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -58,6 +59,9 @@ class LocalStages {
   [[nodiscard]] asio::awaitable<void> join();
   /// Ends the epoch's loops, also those that wait for a neighbour on another node.
   void stop(const std::string& reason);
+  /// Returns whether the newest plan of this epoch had work, from any thread: slices, or copies to make. An idle ring
+  /// gets plans without.
+  [[nodiscard]] bool busy() const { return hosted_stages_.front()->busy.load(std::memory_order_relaxed); }
   /// Returns why the first loop that ended did.
   [[nodiscard]] const std::string& end_reason() const { return end_reason_; }
   /// Own the TCP links to neighbours on other nodes, on the first and on the last stage's Runtime.
@@ -75,6 +79,7 @@ class LocalStages {
     async::TaskGroup tasks;
     async::TaskGroup channel_tasks;   // open channels
     std::unique_ptr<StageLoop> loop;  // on its Runtime
+    std::atomic<bool> busy{false};    // StageLoopOptions::busy
   };
   [[nodiscard]] asio::awaitable<void> run_loop(HostedStage& host);
   template <class End>

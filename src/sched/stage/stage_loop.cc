@@ -62,6 +62,8 @@ asio::awaitable<void> StageLoop::receive_plans() {
     const auto usable = table_.check(*plan);
     if (usable.has_error()) throw ErrorException(usable.error());
     if (!plan->slices.empty()) inputs_.expect(*plan);
+    // The head sends a plan without slices and copies only when no other is in flight.
+    if (options_.busy != nullptr) *options_.busy = !plan->slices.empty() || !plan->copies.empty();
     copies_.start(plan->copies);
     epoch_ = plan->epoch;
     if (!options_.last) downstream_->send(comm::MessageKind::kPlan, plan->epoch, plan->id, plan->encode());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <string>
@@ -23,8 +24,9 @@ struct StageLoopOptions {
   bool first = false;
   bool last = false;
   StageBounds bounds;
-  size_t window = 1;           ///< plans that can be in flight: the bound of the batch queue
-  async::Duration watchdog{};  ///< a run that takes longer since its plan arrived fails the stage; 0: no limit
+  size_t window = 1;                  ///< plans that can be in flight: the bound of the batch queue
+  async::Duration watchdog{};         ///< a run that takes longer since its plan arrived fails the stage; 0: no limit
+  std::atomic<bool>* busy = nullptr;  ///< if set, the loop keeps here whether the newest plan had work; outlives it
 };
 
 /// One stage in one epoch of the ring: it receives plans and passes them on at once, runs them in order, and sends

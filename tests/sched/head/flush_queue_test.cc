@@ -57,7 +57,7 @@ TEST_CASE("a flush waits for requests until its deadline") {
   REQUIRE(late.try_receive()->has_value());
 }
 
-TEST_CASE("a flush whose caller has gone is dropped, and a cancelled one gets no reply") {
+TEST_CASE("abandoned and cancelled flushes get no reply") {
   World world;
   world.add_request();
   world.ask(9s).close();

@@ -35,7 +35,7 @@ SequenceUpdate tokens_of(uint64_t id, std::vector<TokenId> tokens) {
 
 }  // namespace
 
-TEST_CASE("events carry the times to the first plan and to the first token") {
+TEST_CASE("events carry queue and prefill times") {
   World world;
   const EventMailbox events = world.add(1, at(1ms));
   world.delivery.planned(SequenceId(1), at(3ms));
@@ -51,7 +51,7 @@ TEST_CASE("events carry the times to the first plan and to the first token") {
   }
 }
 
-TEST_CASE("the last event removes the client, and a client that has gone is no error") {
+TEST_CASE("the last event removes the client, even one that has gone") {
   World world;
   const EventMailbox first = world.add(1, at(0ms));
   const EventMailbox gone = world.add(2, at(0ms));

@@ -92,7 +92,7 @@ TEST_CASE("a request id is in use until its sequence is forgotten") {
   REQUIRE(std::get<AbortSequence>(world.controls.at(1)).id == id);
 }
 
-TEST_CASE("a stream that is destroyed early aborts its sequence, one that has ended does not") {
+TEST_CASE("only a stream that is destroyed early aborts its sequence") {
   World world(8);
   auto dropped = world.intake.submit(request_named("a"), world.runtime).value();
   auto ended = world.intake.submit(request_named("b"), world.runtime).value();
@@ -118,7 +118,7 @@ TEST_CASE("a stream that is destroyed early aborts its sequence, one that has en
   REQUIRE(std::get<Submission>(world.controls.at(0)).events.closed());
 }
 
-TEST_CASE("a closed intake refuses requests and controls, and keeps no id") {
+TEST_CASE("a closed intake refuses everything and keeps no id") {
   World world(8);
   world.intake.close();
   REQUIRE(world.intake.submit(request_named("a"), world.runtime).error().code == ErrorCode::kUnavailable);
