@@ -177,6 +177,7 @@ Result<void> run_worker(const ServeFlags& flags) {
   options.config = *config;
   options.transfer_timeout =
       std::chrono::duration_cast<std::chrono::milliseconds>(duration_of(flags.engine.nccl_timeout_s));
+  options.timing.silence_limit = duration_of(flags.engine.ring_timeout_s);
   cluster::Member member(control.runtime(), options, host);
   async::TaskGroup tasks(control.runtime());
   asio::post(control.context(), [&] { tasks.spawn("member", member.run()); });

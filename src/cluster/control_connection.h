@@ -3,6 +3,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -15,7 +16,8 @@ namespace millrace::cluster {
 
 struct ControlTiming {
   async::Duration ping_interval = std::chrono::milliseconds(250);
-  async::Duration silence_limit = std::chrono::milliseconds(1500);
+  async::Duration quiet_limit = std::chrono::milliseconds(1500);    ///< a peer that is silent longer is reported
+  async::Duration silence_limit = std::chrono::milliseconds(1500);  ///< one that is silent even longer is given up
 };
 
 /// A control connection: whole messages over TCP, with pings both ways, so that a dead peer is noticed at once and a
@@ -34,7 +36,10 @@ class ControlConnection {
   /// Waits for the next message that is not a ping. Throws ErrorException (kUnavailable, with the reason) when the
   /// connection has ended and everything that came before has been taken.
   [[nodiscard]] asio::awaitable<Message> receive();
-  /// Ends the connection after writing what is queued and a Goodbye, if the peer takes them within the silence limit.
+  /// Sets the callback for a peer that has been silent for the quiet limit (true) or is heard again (false). The
+  /// silence limit ends the connection without it.
+  void on_quiet(std::function<void(bool quiet)> callback) { on_quiet_ = std::move(callback); }
+  /// Ends the connection after writing what is queued and a Goodbye, if the peer takes them within the quiet limit.
   void close(const std::string& reason);
   /// Returns whether the peer ended the connection with a Goodbye.
   [[nodiscard]] bool received_goodbye() const { return received_goodbye_; }
@@ -47,6 +52,8 @@ class ControlConnection {
   [[nodiscard]] asio::awaitable<void> read_messages();
   [[nodiscard]] asio::awaitable<void> write_messages();
   [[nodiscard]] asio::awaitable<void> watch();
+  void hear();
+  void set_quiet(bool quiet);
   void end(const std::string& reason);
 
   async::Runtime& runtime_;
@@ -65,7 +72,10 @@ class ControlConnection {
   bool closing_ = false;
   async::TimePoint close_deadline_;  // of closing_
   bool ended_ = false;
+  comm::SilenceWatch quiet_watch_;
   comm::SilenceWatch silence_;
+  bool quiet_ = false;
+  std::function<void(bool)> on_quiet_;
 };
 
 }  // namespace millrace::cluster

@@ -127,8 +127,8 @@ void Coordinator::send_join_requests(RingEpoch epoch) {
 asio::awaitable<void> Coordinator::accept_output_link(RingEpoch epoch, async::TimePoint deadline, Links& links) {
   const Assignment& own = assignments_.front();
   const auto hello = link_hello(own, options_.config, epoch, StageId(own.stage_count - 1), comm::kHeadId);
-  links.receiver =
-      co_await ring_listener_->accept_link(head_links_, hello, link_options(own, options_.config), deadline);
+  links.receiver = co_await ring_listener_->accept_link(
+      head_links_, hello, link_options(own, options_.config, options_.timing.silence_limit), deadline);
   roster_.notify();
 }
 
@@ -139,7 +139,7 @@ asio::awaitable<void> Coordinator::connect_next_node(RingEpoch epoch, comm::TcpE
   const StageId to(from.value() + 1);
   const auto hello = link_hello(own, options_.config, epoch, from, to);
   auto link = co_await comm::connect_link(runtime_, stages_->downstream_links(), next, hello,
-                                          link_options(own, options_.config), deadline);
+                                          link_options(own, options_.config, options_.timing.silence_limit), deadline);
   if (channels_[0] && !link.has_error()) {
     link = co_await stages_->add_channel(std::move(*link), channel_options(epoch, from, to, options_.transfer_timeout));
     if (link.has_error() && link.error().code != ErrorCode::kAborted) {

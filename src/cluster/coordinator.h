@@ -49,6 +49,8 @@ class Coordinator final : public sched::RingBuilder {
   void set_local(sched::LocalStages& stages, PoolSizes pages);
   /// Sets the callback that gets the reason when a participating node is lost.
   void on_lost(std::function<void(const std::string& reason)> callback) { roster_.on_lost(std::move(callback)); }
+  /// Sets the callback of NodeRoster::on_quiet.
+  void on_quiet(std::function<void(const std::string& what)> callback) { roster_.on_quiet(std::move(callback)); }
   /// Sets the callback of NodeRoster::on_waiting.
   void on_waiting(std::function<void(const std::string& what)> callback) { roster_.on_waiting(std::move(callback)); }
 

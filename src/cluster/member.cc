@@ -292,8 +292,9 @@ asio::awaitable<void> Member::accept_upstream(JoinRing request, async::TimePoint
   const StageId first(assignment_->first_stage);
   const StageId before(first.value() - 1);
   const auto hello = link_hello(*assignment_, options_.config, request.epoch, before, first);
-  auto link = co_await listener_->accept_link(stages_->upstream_links(), hello,
-                                              link_options(*assignment_, options_.config), deadline);
+  auto link = co_await listener_->accept_link(
+      stages_->upstream_links(), hello, link_options(*assignment_, options_.config, options_.timing.silence_limit),
+      deadline);
   if (request.channel_in && !link.has_error()) {
     link = co_await stages_->add_channel(std::move(*link),
                                          channel_options(request.epoch, before, first, options_.transfer_timeout));
@@ -311,8 +312,9 @@ asio::awaitable<void> Member::connect_downstream(JoinRing request, async::TimePo
   // The head has the address at which this node found the coordinator; other nodes have those that the coordinator
   // sees.
   const comm::TcpEndpoint next{to_head ? connection_->peer_host() : request.next_host, request.next_port};
-  auto link = co_await comm::connect_link(runtime_, stages_->downstream_links(), next, hello,
-                                          link_options(*assignment_, options_.config), deadline);
+  auto link =
+      co_await comm::connect_link(runtime_, stages_->downstream_links(), next, hello,
+                                  link_options(*assignment_, options_.config, options_.timing.silence_limit), deadline);
   if (request.channel_out && !link.has_error()) {
     const StageId next_stage(last.value() + 1);
     link = co_await stages_->add_channel(std::move(*link),

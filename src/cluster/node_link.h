@@ -34,9 +34,11 @@ namespace millrace::cluster {
   return hello;
 }
 
-/// Returns the limits of a link that follow from the assignment.
-[[nodiscard]] inline comm::TcpLinkOptions link_options(const Assignment& assignment, const model::ModelConfig& config) {
+/// Returns the limits of a link, which follow from the assignment and this node's limit of silence.
+[[nodiscard]] inline comm::TcpLinkOptions link_options(const Assignment& assignment, const model::ModelConfig& config,
+                                                       async::Duration silence_limit) {
   comm::TcpLinkOptions options;
+  options.silence = silence_limit;
   options.window = assignment.window + 1;
   options.max_activation_bytes =
       uint64_t{assignment.max_batch_tokens} * static_cast<uint64_t>(config.hidden_size) * sizeof(float);

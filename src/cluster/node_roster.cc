@@ -19,6 +19,10 @@ constexpr async::Duration kAcceptRetry = 1s;
 /// Interval at which the log names the missing nodes.
 constexpr async::Duration kRosterReminder = 5s;
 
+double seconds_of(async::Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
 }  // namespace
 
 NodeRoster::NodeRoster(async::Runtime& runtime, const std::vector<Assignment>& assignments,
@@ -128,6 +132,7 @@ asio::awaitable<void> NodeRoster::serve_node(std::shared_ptr<ControlConnection> 
       node = Node{};
       node.connection = connection;
       node.ring_port = hello->ring_port;
+      connection->on_quiet([this, rank = hello->node_rank](bool quiet) { set_quiet(rank, quiet); });
       if (on_arrival_) on_arrival_(hello->node_rank);
       log::info("{} is there, from {}", reports_.name(hello->node_rank), connection->peer());
       if (assignments_sent_) connection->send(assignments_[hello->node_rank]);
@@ -156,13 +161,36 @@ asio::awaitable<void> NodeRoster::handle_messages(uint32_t rank, std::shared_ptr
     reason = failure.what();
   }
   const bool took_part = nodes_[rank].joining != RingEpoch(0);
+  const bool was_quiet = nodes_[rank].quiet;
+  connection->on_quiet({});
   nodes_[rank] = Node{};
   reports_.set_links(rank, {});
   reports_.set_stores(rank, {});
   reports_.set_compute(rank, {});
   if (!interrupted_) log::warn("{} is gone: {}", reports_.name(rank), reason);
   if (took_part) lose(rank, reason);
+  if (was_quiet) report_quiet();
   changed_.notify_all();
+}
+
+void NodeRoster::set_quiet(uint32_t rank, bool quiet) {
+  nodes_[rank].quiet = quiet;
+  if (quiet) {
+    log::warn("{} has been silent for {:.1f} s; it is given up after {:.1f} s (--ring-timeout)", reports_.name(rank),
+              seconds_of(timing_.quiet_limit), seconds_of(timing_.silence_limit));
+  } else {
+    log::info("{} is heard again", reports_.name(rank));
+  }
+  report_quiet();
+}
+
+void NodeRoster::report_quiet() const {
+  std::string quiet;
+  for (uint32_t rank = 1; rank < nodes_.size(); ++rank) {
+    if (nodes_[rank].quiet) quiet += (quiet.empty() ? "" : ", ") + reports_.name(rank);
+  }
+  if (!quiet.empty()) quiet += fmt::format(" has been silent for {:.1f} s", seconds_of(timing_.quiet_limit));
+  if (on_quiet_) on_quiet_(quiet);
 }
 
 void NodeRoster::handle(uint32_t rank, const Message& message) {

@@ -31,6 +31,7 @@ class NodeRoster {
     std::vector<std::string> stages;  // as Loaded says
     RingEpoch joining{0};             // asked to join this epoch; 0: none
     bool ring_joined = false;
+    bool quiet = false;  // silent for longer than ControlTiming::quiet_limit
   };
 
   /// Bounds of the connections that have not sent a hello: their number and their time.
@@ -57,6 +58,9 @@ class NodeRoster {
   /// Sets the callback that gets "forming: waiting for node 1 of 2 (stages 1 to 1)" whenever that changes; empty when
   /// no node is missing.
   void on_waiting(std::function<void(const std::string& what)> callback) { on_waiting_ = std::move(callback); }
+  /// Sets the callback that gets the silent nodes whenever they change: "node 1 of 2 (stages 1 to 1) has been silent
+  /// for 1.5 s"; empty when all nodes are heard.
+  void on_quiet(std::function<void(const std::string& what)> callback) { on_quiet_ = std::move(callback); }
   /// Sets the callback for a node that has connected, which may differ from the one before.
   void on_arrival(std::function<void(uint32_t rank)> callback) { on_arrival_ = std::move(callback); }
   /// Sets the callback for a node that could not open the channel to `stage`.
@@ -94,6 +98,8 @@ class NodeRoster {
   [[nodiscard]] std::string refusal(const Hello& hello) const;
   void handle(uint32_t rank, const Message& message);
   [[nodiscard]] bool check_room(Node& node, uint64_t page_capacity) const;
+  void set_quiet(uint32_t rank, bool quiet);
+  void report_quiet() const;
   void lose(uint32_t rank, const std::string& reason);
 
   async::Runtime& runtime_;
@@ -109,6 +115,7 @@ class NodeRoster {
   NodeReports reports_;
   std::function<void(const std::string&)> on_lost_;
   std::function<void(const std::string&)> on_waiting_;
+  std::function<void(const std::string&)> on_quiet_;
   std::function<void(uint32_t)> on_arrival_;
   std::function<void(StageId, const std::string&)> on_lost_channel_;
   uint64_t required_pages_ = 0;

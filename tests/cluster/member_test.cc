@@ -191,10 +191,10 @@ asio::awaitable<std::unique_ptr<comm::LinkSender>> form(Node& node, std::shared_
   connection->send(JoinRing{RingEpoch(1), {kPages, 0}, "127.0.0.1", successor.port()});
   async::TaskGroup linking(node.runtime());
   linking.spawn("take the link", successor.take_link());
-  auto upstream =
-      co_await comm::connect_link(node.runtime(), node.links(), {"127.0.0.1", ring_port},
-                                  link_hello(assignment, node.config(), RingEpoch(1), StageId(0), StageId(1)),
-                                  link_options(assignment, node.config()), node.runtime().now() + 60s);
+  auto upstream = co_await comm::connect_link(
+      node.runtime(), node.links(), {"127.0.0.1", ring_port},
+      link_hello(assignment, node.config(), RingEpoch(1), StageId(0), StageId(1)),
+      link_options(assignment, node.config(), ControlTiming{}.silence_limit), node.runtime().now() + 60s);
   co_await linking.join();
   const RingJoined formed = co_await next<RingJoined>(connection);
   REQUIRE(formed.epoch == RingEpoch(1));

@@ -52,7 +52,8 @@ class Stream:
 
 @pytest.fixture(scope="module")
 def ring():
-    with Ring(3, 4) as ring:
+    timeout = ("--ring-timeout", 3)  # those who fall silent here are to be given up
+    with Ring(3, 4, *timeout, node_flags=timeout) as ring:
         yield ring
 
 
@@ -187,6 +188,30 @@ def test_an_idle_node_leaves_soon_after_sigterm_and_a_second_signal_ends_a_busy_
     stream.end()
     ring.start_node(1)
     ring.wait_until_whole()
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_process_that_answers_again_within_the_ring_timeout_breaks_nothing(who, pp1):
+    with Ring(2, 2, "--ring-timeout", PATIENCE_S, node_flags=("--ring-timeout", PATIENCE_S)) as ring:
+        ring.wait_until_whole()
+        stream = Stream(ring)
+        wait_until(lambda: len(stream.events) > 2, "the stream")
+        process = ring.nodes[who].process if who else ring.server.process
+        process.send_signal(signal.SIGSTOP)
+        try:
+            if who:
+                wait_until(lambda: ring.health() == 503, "the head noticing")
+                assert "has been silent for 1.5 s" in ring.server.get("/health").text
+                assert ring.server.post("/v1/completions", GREEDY).status_code == 503
+            else:
+                time.sleep(2)  # longer than a peer may be quiet
+        finally:
+            process.send_signal(signal.SIGCONT)
+        ring.wait_until_whole()
+        finished, message = stream.end()
+        assert finished, message
+        same_answers(ring, pp1)
+        assert "the ring is broken" not in ring.server.log()
 
 
 def test_a_head_that_was_stopped_ends_requests_and_goes_on(ring, pp1):

@@ -51,6 +51,8 @@ class Head final : public Engine {
   [[nodiscard]] asio::awaitable<void> wait_until_broken();
   /// Breaks the attached ring, if any, for a reason that the links do not know.
   void break_ring(const std::string& reason);
+  /// Refuses new requests for `reason` while it is not empty: the ring is silent, and may yet go on.
+  void set_stall(const std::string& reason) { intake_.set_stall(reason); }
   [[nodiscard]] bool stopping() const { return stopping_; }
   [[nodiscard]] const std::string& break_reason() const { return break_reason_; }
 

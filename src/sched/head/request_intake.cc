@@ -75,6 +75,7 @@ Result<std::unique_ptr<TokenStream>> RequestIntake::submit(GenerateRequest reque
   {
     const std::lock_guard lock(mutex_);
     if (!status_.ready) return make_error(ErrorCode::kUnavailable, "not ready: {}", status_.reason);
+    if (!stall_.empty()) return make_error(ErrorCode::kUnavailable, "not ready: {}", stall_);
     const uint32_t waiting = status_.waiting + untaken_submissions_;
     if (waiting >= max_queued_) {
       return make_error(ErrorCode::kExhausted, "the queue is full: {} requests are waiting (--max-queued-requests)",
@@ -104,6 +105,10 @@ EngineStatus RequestIntake::status() const {
   const std::lock_guard lock(mutex_);
   EngineStatus status = status_;
   status.waiting += untaken_submissions_;
+  if (status.ready && !stall_.empty()) {
+    status.ready = false;
+    status.reason = stall_;
+  }
   return status;
 }
 
@@ -123,6 +128,11 @@ void RequestIntake::set_ready(bool ready, const std::string& reason) {
   const std::lock_guard lock(mutex_);
   status_.ready = ready;
   status_.reason = reason;
+}
+
+void RequestIntake::set_stall(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  stall_ = reason;
 }
 
 void RequestIntake::publish(EngineStatus counts) {

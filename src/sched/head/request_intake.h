@@ -38,6 +38,8 @@ class RequestIntake {
   void submission_taken();
   /// Sets whether requests are accepted, and the reason why not.
   void set_ready(bool ready, const std::string& reason);
+  /// Refuses requests for `reason` as long as it is not empty, even while ready.
+  void set_stall(const std::string& reason);
   /// Replaces the counts of the status; readiness stays as set_ready() left it.
   void publish(EngineStatus counts);
   /// Accepts no further control.
@@ -51,9 +53,10 @@ class RequestIntake {
   async::Mailbox<Control> controls_;
   std::atomic<uint64_t> next_sequence_{1};
   mutable std::mutex mutex_;
-  EngineStatus status_;                                // guarded by mutex_
-  std::unordered_map<std::string, SequenceId> by_id_;  // guarded by mutex_
-  uint32_t untaken_submissions_ = 0;                   // guarded by mutex_
+  EngineStatus status_;  // guarded by mutex_, as all below
+  std::string stall_;
+  std::unordered_map<std::string, SequenceId> by_id_;
+  uint32_t untaken_submissions_ = 0;
 };
 
 }  // namespace millrace::sched

@@ -125,3 +125,20 @@ TEST_CASE("a closed intake refuses everything and keeps no id") {
   REQUIRE_FALSE(world.intake.abort("a"));
   REQUIRE_FALSE(world.intake.push(Resume{}));
 }
+
+TEST_CASE("a stall refuses requests until it is over") {
+  World world(8);
+  world.intake.set_stall("node 1 is silent");
+  REQUIRE_FALSE(world.intake.status().ready);
+  REQUIRE(world.intake.status().reason == "node 1 is silent");
+  const auto refused = world.intake.submit(request_named("a"), world.runtime);
+  REQUIRE(refused.error().code == ErrorCode::kUnavailable);
+  world.intake.set_ready(true, "");  // an output has come; the node is still silent
+  REQUIRE_FALSE(world.intake.status().ready);
+  world.intake.set_ready(false, "the ring is broken");
+  REQUIRE(world.intake.status().reason == "the ring is broken");
+  world.intake.set_ready(true, "");
+  world.intake.set_stall("");
+  REQUIRE(world.intake.status().ready);
+  REQUIRE(world.intake.submit(request_named("a"), world.runtime).has_value());
+}
