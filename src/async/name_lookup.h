@@ -24,8 +24,8 @@ struct SocketAddress {
 using SocketAddresses = std::vector<SocketAddress>;
 
 /// Looks up the addresses of one host, anew for each call, with a wait that the caller can end. The system's resolver
-/// can be neither interrupted nor limited. So each lookup has a thread of its own that nobody joins: it owns all that
-/// it touches, knows no executor, and may outlive the NameLookup. Thread-safe.
+/// can be neither interrupted nor limited. So each lookup has a thread of its own that nobody joins. It owns all that
+/// it touches and may outlive the NameLookup. Thread-safe.
 class NameLookup {
  public:
   /// `flags` go to getaddrinfo(3) when the host is not an address itself.

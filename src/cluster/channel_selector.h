@@ -8,8 +8,8 @@
 
 namespace millrace::cluster {
 
-/// Decides for each link between nodes whether activations go from device to device or through the hosts, and logs the
-/// decision and its reason whenever it changes. Owned by the coordinator, on its thread.
+/// Decides for each link between nodes whether activations go from device to device or through the hosts. It logs each
+/// change of a decision with the reason. Owned by the coordinator, on its thread.
 class ChannelSelector {
  public:
   /// With `required`, a link between two stages that cannot have a channel is an error.

@@ -20,9 +20,9 @@ struct ControlTiming {
   async::Duration silence_limit = std::chrono::milliseconds(1500);  ///< one that is silent even longer is given up
 };
 
-/// A control connection: whole messages over TCP, with pings both ways, so that a dead peer is noticed at once and a
-/// silent one within the limit. Used on one Runtime. Three tasks serve it (read, write, ping) until it ends. Its owner
-/// calls close() and then awaits join() before destroying it.
+/// A control connection: whole messages over TCP, with pings both ways. A dead peer is noticed at once and a silent one
+/// within the limit. Used on one Runtime. Three tasks serve it (read, write, ping) until it ends. Its owner calls
+/// close() and then awaits join() before destroying it.
 class ControlConnection {
  public:
   ControlConnection(async::Runtime& runtime, asio::ip::tcp::socket socket, ControlTiming timing);

@@ -111,14 +111,14 @@ void Coordinator::forget_channels(uint32_t rank) {
 void Coordinator::send_join_requests(RingEpoch epoch) {
   std::vector<Node>& nodes = roster_.nodes();
   for (uint32_t rank = 1; rank < nodes.size(); ++rank) {
-    JoinRing join{epoch, pages_, {}, ring_listener_->endpoint().port};
+    JoinRing join{
+        .epoch = epoch, .pages = pages_, .next_port = ring_listener_->endpoint().port, .fingerprint = fingerprint_};
     if (rank + 1 < nodes.size()) {
       join.next_host = nodes[rank + 1].connection->peer_host();
       join.next_port = nodes[rank + 1].ring_port;
     }
     join.channel_in = channels_[rank - 1];
     join.channel_out = rank + 1 < nodes.size() && channels_[rank];
-    join.fingerprint = fingerprint_;
     nodes[rank].joining = epoch;
     nodes[rank].connection->send(join);
   }

@@ -150,8 +150,10 @@ asio::awaitable<std::string> Member::serve(tcp::socket socket) {
   listener_ = std::move(*listener);
   connection_ = std::make_shared<ControlConnection>(runtime_, std::move(socket), options_.timing);
   connection_->start();
-  connection_->send(Hello{kProtocolVersion, options_.node_rank, options_.node_count,
-                          model::fingerprint(options_.config), listener_->endpoint().port});
+  connection_->send(Hello{.node_rank = options_.node_rank,
+                          .node_count = options_.node_count,
+                          .config = model::fingerprint(options_.config),
+                          .ring_port = listener_->endpoint().port});
   async::TaskGroup reports(runtime_);
   reports.spawn("report links", report_links(connection_));
   std::string reason;

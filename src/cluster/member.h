@@ -50,8 +50,8 @@ class Member {
   [[nodiscard]] asio::awaitable<void> run();
   /// Leaves the ring and ends run(). On the Runtime.
   void stop();
-  /// Calls stop() as soon as nobody loses by it: at once outside of an epoch or in an idle ring, otherwise when the
-  /// head ends the epoch or the ring becomes idle, and after `limit` at the latest. On the Runtime.
+  /// Calls stop() as soon as the ring does not need this node. That is at once outside of an epoch or in an idle ring,
+  /// and otherwise when the epoch ends or the ring becomes idle. `limit` bounds the wait. On the Runtime.
   [[nodiscard]] asio::awaitable<void> drain(async::Duration limit);
 
  private:

@@ -17,9 +17,9 @@
 
 namespace millrace::cluster {
 
-/// Tracks the nodes of a ring as they connect and leave: it receives their hellos, refuses unfit ones with the reason,
-/// sends each its assignment, and keeps what each has reported. The first node is the coordinator's own and always
-/// there. Owned by the coordinator, on its Runtime.
+/// Tracks the nodes of a ring as they connect and leave. It receives their hellos, refuses unfit ones with the reason,
+/// sends assignments, and keeps what each node has reported. The first node is the coordinator's own and always there.
+/// Owned by the coordinator, on its Runtime.
 class NodeRoster {
  public:
   struct Node {
@@ -58,8 +58,8 @@ class NodeRoster {
   /// Sets the callback that gets "forming: waiting for node 1 of 2 (stages 1 to 1)" whenever that changes; empty when
   /// no node is missing.
   void on_waiting(std::function<void(const std::string& what)> callback) { on_waiting_ = std::move(callback); }
-  /// Sets the callback that gets the silent nodes whenever they change: "node 1 of 2 (stages 1 to 1) has been silent
-  /// for 1.5 s"; empty when all nodes are heard.
+  /// Sets the callback that gets the silent nodes whenever they change, such as "node 1 of 2 (stages 1 to 1) has been
+  /// silent for 1.5 s". The text is empty when all nodes are heard.
   void on_quiet(std::function<void(const std::string& what)> callback) { on_quiet_ = std::move(callback); }
   /// Sets the callback for a node that has connected, which may differ from the one before.
   void on_arrival(std::function<void(uint32_t rank)> callback) { on_arrival_ = std::move(callback); }

@@ -27,8 +27,8 @@ struct LinkCounters {
   std::atomic<int64_t> round_trip_ns = 0;
 };
 
-/// Reads frames. One system call may bring several small ones. A large payload is received in place by plain calls on
-/// the non-blocking socket: once the socket is closed, nothing is written to a target any more. Owned by TcpEnd.
+/// Reads frames. One system call may bring several small ones. Plain calls on the non-blocking socket receive a large
+/// payload in place. Once the socket is closed, nothing is written to a target any more. Owned by TcpEnd.
 class FrameReader {
  public:
   FrameReader(tcp::socket& socket, FrameLimits limits, LinkCounters& counters, SilenceWatch& silence);

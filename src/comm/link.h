@@ -39,8 +39,8 @@ struct LinkStats {
   int64_t round_trip_ns = 0;           ///< of the last heartbeat; 0 before the first
 };
 
-/// The bytes of a message: owned, or borrowed from a buffer of the sender that stays untouched until the last copy of
-/// the payload is gone.
+/// The bytes of a message: owned, or borrowed from a buffer of the sender. A borrowed buffer stays untouched until the
+/// last copy of the payload is gone.
 class Payload {
  public:
   Payload() = default;

@@ -258,7 +258,7 @@ std::string TcpEnd::describe_failure(const std::exception_ptr& failure) const {
 }
 
 FrameHeader TcpEnd::header_of(FrameKind kind, uint64_t number, size_t payload_bytes) const {
-  return {kProtocolVersion, kind, 0, hello_.epoch, number, payload_bytes};
+  return {.kind = kind, .epoch = hello_.epoch, .number = number, .payload_bytes = payload_bytes};
 }
 
 LinkStats TcpEnd::stats() const {

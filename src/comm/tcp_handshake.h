@@ -3,8 +3,8 @@
 #include "async/deadline.h"
 #include "comm/tcp_end.h"
 
-/// The handshake of two link ends: the connecting side presents a hello on each lane, and the listening side answers
-/// each with a welcome or a refusal.
+/// The handshake of two link ends. The connecting side presents a hello on each lane; the listening side answers each
+/// with a welcome or a refusal.
 namespace millrace::comm {
 
 struct HandshakeFrame {

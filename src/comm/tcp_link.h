@@ -113,8 +113,8 @@ class TcpListener {
 
 /// Connects both lanes, on `runtime`, and presents `hello`; tries again while the peer does not listen or does not
 /// expect the link yet. The sender is used on `group`'s Runtime, which need not be `runtime`. Errors: kTimeout at
-/// `deadline`, with the last failure; kInvalidArgument for an endpoint that is no address, or with the peer's reason
-/// when it refuses a hello that can never match.
+/// `deadline`, with the last failure; kInvalidArgument for an endpoint that is no address. kInvalidArgument with the
+/// peer's reason means that the hello can never match.
 [[nodiscard]] asio::awaitable<Result<std::unique_ptr<LinkSender>>> connect_link(async::Runtime& runtime,
                                                                                 TcpLinkGroup& group,
                                                                                 TcpEndpoint endpoint, LinkHello hello,

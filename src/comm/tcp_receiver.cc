@@ -9,7 +9,7 @@ namespace millrace::comm {
 namespace {
 
 /// The receiving end: an inbox per kind, and the posted memory for the next activations. The data lane is read only for
-/// a posted receive, so that early activations stay in the sockets and, once these are full, at the sender.
+/// a posted receive: early activations stay in the sockets and, once these are full, at the sender.
 class TcpReceiveEnd final : public TcpEnd {
  public:
   TcpReceiveEnd(TcpLinkGroup& group, const LinkHello& hello, const TcpLinkOptions& options,

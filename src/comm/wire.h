@@ -57,8 +57,8 @@ class ByteWriter {
   size_t size_ = 0;
 };
 
-/// Reads what ByteWriter wrote. The input may be hostile: a read past the end, or a count that the rest of the input
-/// cannot hold, gives zeros and empty arrays and makes ok() false for good.
+/// Reads what ByteWriter wrote. The input may be hostile. A read past the end, or an impossible count, gives zeros and
+/// empty arrays and makes ok() false for good.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) : rest_(bytes) {}

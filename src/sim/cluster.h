@@ -11,8 +11,8 @@
 
 namespace millrace::sim {
 
-/// A described cluster: the costs of a layer, a stage and the output head, the links between stages, and the sizes of
-/// pools. docs/simulation.md describes the file. Costs are microseconds per micro-batch.
+/// A described cluster: the costs of a layer, a stage and the output head; links between stages; sizes of pools.
+/// docs/simulation.md describes the file. Costs are microseconds per micro-batch.
 struct Cluster {
   std::string name;
   int32_t layers = 0;

@@ -59,9 +59,9 @@ class Engine {
   virtual ~Engine() = default;
   [[nodiscard]] virtual const ModelInfo& model_info() const = 0;
   [[nodiscard]] virtual EngineStatus status() const = 0;
-  /// Queues a request; its stream is used on the client's `runtime`. Errors: kInvalidArgument (empty prompt, longer
-  /// than the context or than the cache can ever hold; the message says how many tokens would fit), kExhausted (queue
-  /// full), kUnavailable (not ready, ring broken, draining).
+  /// Queues a request; its stream is used on the client's `runtime`. Errors: kInvalidArgument (empty prompt, or one
+  /// that the context or the cache can never hold), kExhausted (queue full), kUnavailable (not ready, ring broken,
+  /// draining). The message of kInvalidArgument says how many tokens would fit.
   [[nodiscard]] virtual Result<std::unique_ptr<TokenStream>> submit(GenerateRequest request,
                                                                     async::Runtime& runtime) = 0;
   /// Ends the request with this id as kAbort. Returns false if none is in flight.

@@ -30,9 +30,10 @@ struct HeadOptions {
   async::Duration run_timeout{};       ///< a request that runs longer ends with kTimeout; 0: none
 };
 
-/// The turn loop: it takes controls from the intake, asks the scheduler for plans while the window has room, sends them
-/// into the ring, books the outputs and delivers them. Owned by Ring. Engine's functions may be called from any thread;
-/// everything else happens on the head's own Runtime. Created before and destroyed after all TokenStreams.
+/// The turn loop: it asks the scheduler for plans while the window has room, sends them into the ring, books the
+/// outputs and delivers them. It also carries out the controls that the intake passes on. Owned by Ring. Engine's
+/// functions may be called from any thread; everything else happens on the head's own Runtime. Created before and
+/// destroyed after all TokenStreams.
 class Head final : public Engine {
  public:
   Head(async::Runtime& runtime, HeadOptions options);

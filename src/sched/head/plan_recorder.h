@@ -51,8 +51,8 @@ class PlanRecorder {
   void plan_sent(const Plan& plan, const PlanSent& sent);
   /// Returns the record of the output's plan, valid until the next call; null for a plan that is not known.
   [[nodiscard]] const OpenRecord* output_booked(const PlanOutput& output, int64_t arrived_ns, int64_t booked_ns);
-  /// Returns the next complete record of a plan with slices, in the order of the plans, with its spans and the causes
-  /// of its waits; nothing while the oldest is incomplete.
+  /// Returns the next complete record of a plan with slices, in the order of the plans; nothing while the oldest is
+  /// incomplete. Sets its spans and the causes of its waits.
   [[nodiscard]] std::optional<OpenRecord> take_complete();
 
   /// Plans with slices whose output has not come.

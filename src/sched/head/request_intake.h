@@ -12,8 +12,8 @@
 
 namespace millrace::sched {
 
-/// The border between the clients' threads and the head's thread. It accepts or refuses requests by the status that
-/// the head published last, bounds the queue, keeps request ids unique, and passes everything on as Controls. Owned by
+/// The border between the clients' threads and the head's thread. It accepts or refuses requests by the status that the
+/// head published last. It bounds the queue, keeps request ids unique, and passes everything on as Controls. Owned by
 /// the head; thread-safe, apart from the functions marked for the head's thread. It outlives every TokenStream.
 class RequestIntake {
  public:

@@ -9,8 +9,8 @@
 
 namespace millrace::sched {
 
-/// Merges this stage's acknowledgements of page copies with those of the stages before it: a copy is acknowledged
-/// downstream when both have come, with the smaller number of good pages. Owned by the stage loop for one epoch, on its
+/// Merges this stage's acknowledgements of page copies with those of the stages before it. When both have come, a copy
+/// is acknowledged downstream with the smaller number of good pages. Owned by the stage loop for one epoch, on its
 /// thread.
 class CopyAcks {
  public:

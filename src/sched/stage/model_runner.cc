@@ -50,8 +50,8 @@ ModelRunner::LogitRows ModelRunner::logit_rows(const StageBatch& batch) {
   return wanted;
 }
 
-/// Restricts the last layer to these rows if they are at most `most`: all scored rows of a slice, or its last ones,
-/// which are sampled.
+/// Restricts the last layer to the scored rows of each slice, or its last, sampled ones, if these are at most `most`
+/// rows.
 void ModelRunner::trim_to_tail_rows(const StageBatch& batch, size_t most, LogitRows& wanted) {
   std::vector<int32_t> tails;
   std::vector<int32_t> shift;  // per slice: by how much a row's index shrinks

@@ -9,9 +9,9 @@
 
 namespace millrace::sched {
 
-/// Receives a stage's activations. Over a link that fills memory, each plan's receive is posted as soon as the plan is
-/// known and there is room, so that transfers overlap with the runs before. Other links hand their memory over. Owned
-/// by the stage loop, on its thread; link and runner outlive it.
+/// Receives a stage's activations. Over a link that fills memory, each plan's receive is posted as soon as there is
+/// room. So transfers overlap with earlier runs. Other links hand their memory over. Owned by the stage loop, on its
+/// thread; link and runner outlive it.
 class StageInputs {
  public:
   StageInputs(comm::LinkReceiver& upstream, StageRunner& runner, const StageBounds& bounds);

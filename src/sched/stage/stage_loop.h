@@ -29,8 +29,8 @@ struct StageLoopOptions {
   std::atomic<bool>* busy = nullptr;  ///< if set, the loop keeps here whether the newest plan had work; outlives it
 };
 
-/// One stage in one epoch of the ring: it receives plans and passes them on at once, runs them in order, and sends
-/// activations to the next stage or outputs to the head. It decides nothing. Owned by LocalStages, on its stage's
+/// One stage in one epoch of the ring. It receives plans, passes them on at once, and runs them in order. It sends
+/// activations to the next stage, or outputs to the head. It decides nothing. Owned by LocalStages, on its stage's
 /// Runtime. When the upstream link closes or something fails, run() closes the downstream link with the reason, so that
 /// the head learns it, and returns.
 class StageLoop {
