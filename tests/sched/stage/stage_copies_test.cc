@@ -131,8 +131,7 @@ TEST_CASE("a stage holds the host pages that it has filled, for as long as it wa
   REQUIRE(stage.ask(3, 1, host_pages(4, 3)) == 3);
   REQUIRE(stage.ask(5, 3, {HostPageId(5), HostPageId(4), HostPageId(9), HostPageId(6)}) == 2);
   // The next epoch's copies, in the same process.
-  StageCopies next(stage.runtime, true, stage.runner, stage.tasks, kHostPages);
-  stage.tasks.spawn("listen", stage.listen(next));
+  StageCopies next(stage.runtime, stage.runner, stage.tasks, stage.acks, kHostPages);
   next.start({{.id = CopyId(6), .kind = CopyKind::kVerify, .host = host_pages(4, 3), .previous_verify = CopyId(5)}});
   REQUIRE(stage.settle() == std::map<CopyId, uint32_t>{{CopyId(6), 3}});
   next.stop();
