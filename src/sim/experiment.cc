@@ -218,8 +218,8 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Experiment
   async::VirtualWorld world(seed);
   SimulatedRingOptions options = ring_options(cluster, setting);
   const auto row_bytes = static_cast<size_t>(cluster.activation_bytes_per_token);
-  const size_t most_rows = sched::max_prompt_tokens(setting.chunking, setting.chunk_size) + cluster.max_running;
-  const std::shared_ptr<std::byte[]> scratch = std::make_shared_for_overwrite<std::byte[]>(most_rows * (row_bytes + 1));
+  const size_t max_rows = sched::max_prompt_tokens(setting.chunking, setting.chunk_size) + cluster.max_running;
+  const std::shared_ptr<std::byte[]> scratch = std::make_shared_for_overwrite<std::byte[]>(max_rows * (row_bytes + 1));
   Processors processors(cluster.machine.value_or(sched::SharedMachine{}));
   std::vector<StageWork> work(setting.pp_size);
   options.make_runner = [&](async::Runtime& runtime, StageId stage) {

@@ -51,7 +51,7 @@ TEST_CASE("events carry queue and prefill times") {
   }
 }
 
-TEST_CASE("the last event removes the client, even one that has gone") {
+TEST_CASE("the last event removes the client and frees its id") {
   World world;
   const EventMailbox first = world.add(1, at(0ms));
   const EventMailbox gone = world.add(2, at(0ms));

@@ -59,7 +59,7 @@ TEST_CASE("an intake that is not ready refuses with the reason") {
   REQUIRE(world.intake.status().reason == "the stages are being timed");
 }
 
-TEST_CASE("the queue's bound counts published and untaken requests") {
+TEST_CASE("the queue bound counts published and untaken requests") {
   World world(3);
   world.intake.publish({.waiting = 1, .page_size = 64});
   const auto first = world.intake.submit(request_named("a"), world.runtime);

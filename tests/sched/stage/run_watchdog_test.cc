@@ -29,7 +29,7 @@ struct World {
 
 }  // namespace
 
-TEST_CASE("a run that is still going at the limit is late, once") {
+TEST_CASE("a run that is still going at the limit is reported once") {
   World world(10s);
   world.begin(5);
   world.pass(9999ms);
