@@ -182,7 +182,7 @@ Result<void> run_worker(const ServeFlags& flags) {
   async::TaskGroup tasks(control.runtime());
   asio::post(control.context(), [&] { tasks.spawn("member", member.run()); });
 
-  log::info("{}: leaving the ring", signal_name(signals.wait()));
+  log::info("{}: leaving the ring when it does not need this node any more", signal_name(signals.wait()));
   interrupted = true;
   asio::post(control.context(), [&] { tasks.spawn("drain", member.drain(flags.drain_timeout)); });
   control.join();
