@@ -11,6 +11,7 @@
 #include "cluster/channel_selector.h"
 #include "cluster/node_roster.h"
 #include "sched/ring/ring_builder.h"
+#include "sched/stage/local_stages.h"
 
 namespace millrace::cluster {
 
