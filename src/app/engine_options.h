@@ -43,6 +43,7 @@ struct EngineOptions {
   int32_t draft_tokens = 8;              ///< that a decode step may have, of one sequence; 0: no drafts
   std::string draft_algorithm = "none";  ///< where drafts come from beside forms and predictions: none, ngram
   double watchdog_timeout_s = 300;
+  double ring_timeout_s = 10;
   bool radix_cache = true;                     ///< keep what was computed, for whoever has the same prefix
   bool hierarchical_cache = false;             ///< a host tier behind the device's
   double host_cache_ratio = 2.0;               ///< host pages per device page

@@ -260,6 +260,11 @@ void add_scheduler_flags(CLI::App& serve, ServeFlags& flags) {
                   "Seconds that a micro-batch may take before the ring counts as broken")
       ->check(number_range(1.0, 86400.0))
       ->capture_default_str();
+  serve
+      .add_option("--ring-timeout", engine.ring_timeout_s,
+                  "Seconds of silence after which a node is given up and the ring is built again")
+      ->check(number_range(1.0, 3600.0))
+      ->capture_default_str();
 }
 
 void add_cache_flags(CLI::App& serve, EngineOptions& engine) {

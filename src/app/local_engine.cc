@@ -193,6 +193,7 @@ Result<void> LocalEngine::open_coordinator() {
   options.require_channels = options_.nccl == "on";
   options.transfer_timeout =
       std::chrono::duration_cast<std::chrono::milliseconds>(duration_of(options_.nccl_timeout_s));
+  options.timing.silence_limit = duration_of(options_.ring_timeout_s);
   auto coordinator = std::make_unique<cluster::Coordinator>(head_thread_.runtime(), options);
   coordinator->on_waiting([this](const std::string& what) { engine_proxy_.set_awaited(what); });
   engine_proxy_.set_awaited("starting: waiting for this host to be found at " + cluster_options_.address.to_string());
@@ -299,6 +300,7 @@ Result<void> LocalEngine::start_ring(uint32_t page_count) {
     asio::post(head_thread_.context(), [this, pages = cluster::PoolSizes{page_count, head.scheduler.host_page_count}] {
       coordinator_->set_local(node_->stages(), pages);
       coordinator_->on_lost([this](const std::string& reason) { ring_->head().break_ring(reason); });
+      coordinator_->on_quiet([this](const std::string& what) { ring_->head().set_stall(what); });
     });
   } else {
     ring_builder_ = std::make_unique<sched::InProcessRingBuilder>(runtime, node_->stages(), shape);

@@ -177,13 +177,14 @@ Result<void> run_worker(const ServeFlags& flags) {
   options.config = *config;
   options.transfer_timeout =
       std::chrono::duration_cast<std::chrono::milliseconds>(duration_of(flags.engine.nccl_timeout_s));
+  options.timing.silence_limit = duration_of(flags.engine.ring_timeout_s);
   cluster::Member member(control.runtime(), options, host);
   async::TaskGroup tasks(control.runtime());
   asio::post(control.context(), [&] { tasks.spawn("member", member.run()); });
 
-  log::info("{}: leaving the ring", signal_name(signals.wait()));
+  log::info("{}: leaving the ring when it does not need this node any more", signal_name(signals.wait()));
   interrupted = true;
-  asio::post(control.context(), [&] { member.stop(); });
+  asio::post(control.context(), [&] { tasks.spawn("drain", member.drain(flags.drain_timeout)); });
   control.join();
   host.join();
   if (const auto reason = lost_device()) return Error{ErrorCode::kUnavailable, *reason};

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr const char* kName = "head.example";
-constexpr const char* kElsewhere = "192.0.2.1";  // of no host: set aside for documents
+constexpr const char* kOtherHost = "192.0.2.1";  // of no host: set aside for documents
 
 /// Returns when the resolver has been asked so often since.
 void await_lookups(const test::HangingLookup& resolver, size_t count) {
@@ -38,7 +38,7 @@ TEST_CASE("a second head at one address is told so, as is one whose address is a
   REQUIRE(second.error().message == fmt::format("--dist-init-addr 127.0.0.1:{}: another head, or another program, "
                                                 "listens there already",
                                                 port));
-  const auto misplaced = listen_as_head(context.get_executor(), {kElsewhere, port}, {});
+  const auto misplaced = listen_as_head(context.get_executor(), {kOtherHost, port}, {});
   REQUIRE(misplaced.error().message == fmt::format("--dist-init-addr 192.0.2.1:{}: 192.0.2.1 is no address of this "
                                                    "host; node 0 has to run on the one that has it",
                                                    port));
@@ -51,7 +51,7 @@ TEST_CASE("a head whose name is not known yet, or still means another host, list
       std::async(std::launch::async, [&] { return listen_as_head(context.get_executor(), {kName, 0}, {}); });
   resolver.resolve_to("");
   await_lookups(resolver, 2);
-  resolver.resolve_to(kElsewhere);
+  resolver.resolve_to(kOtherHost);
   await_lookups(resolver, 2);
   resolver.resolve_to("127.0.0.1");
   const auto found = listening.get();
@@ -69,7 +69,7 @@ TEST_CASE("the log says what keeps a head from being found, whatever it is, and 
   resolver.resolve_to("");
   const std::string unknown = begin + "the name 'head.example' cannot be looked up: ";
   await_lines(log, unknown, 2);
-  resolver.resolve_to(kElsewhere);
+  resolver.resolve_to(kOtherHost);
   await_lines(log, begin + "192.0.2.1 is no address of this host; ", 1);
   resolver.resolve_to("127.0.0.1");
   REQUIRE(listening.get().has_value());

@@ -110,7 +110,7 @@ int64_t overtaken_by(const Job& job, const std::vector<Job>& jobs) {
 
 TEST_CASE("nobody waits for more than a bounded number of later requests, whatever the policy prefers") {
   int64_t most = 0;
-  int64_t most_before = 0;
+  int64_t max_before = 0;
   for (uint64_t seed = 0; seed < test::repetitions(100); ++seed) {
     INFO("seed " << seed);
     Dice dice(seed);
@@ -135,12 +135,12 @@ TEST_CASE("nobody waits for more than a bounded number of later requests, whatev
       if (i >= stream.first_favourite) continue;
       const int64_t overtaken = overtaken_by(job, stream.jobs);
       most = std::max(most, overtaken);
-      if (in_order) most_before = std::max(most_before, overtaken);
+      if (in_order) max_before = std::max(max_before, overtaken);
       // Those that go along with its chunks don't count as going before it.
       REQUIRE(overtaken <= sched::kMaxBypasses + (in_order ? 0 : sched::kMaxBypasses + scheduler.max_running));
     }
     world.stop();
   }
   REQUIRE(most >= sched::kMaxBypasses / 2);  // else nobody was preferred
-  REQUIRE(most_before >= sched::kMaxBypasses / 2);
+  REQUIRE(max_before >= sched::kMaxBypasses / 2);
 }
