@@ -96,6 +96,8 @@ class ByteReader {
     return 0;
   }
   [[nodiscard]] bool ok() const { return ok_; }
+  /// Records that a value is none that its field can have: ok() is false from now on.
+  void fail() { ok_ = false; }
   /// ok(), and nothing is left over.
   [[nodiscard]] bool finished() const { return ok_ && rest_.empty(); }
 

@@ -7,7 +7,23 @@
 #include <string>
 #include <vector>
 
+#include "base/enum_names.h"
+#include "text/tool_calls/tool_formats.h"
+
 namespace millrace::server {
+
+/// The part of an output that is reasoning: from <think> to </think>, or none. kAuto is kThink if the chat template has
+/// reasoning.
+enum class ReasoningParser : uint8_t { kAuto, kThink, kNone };
+
+inline constexpr EnumName<ReasoningParser> kReasoningParserNames[] = {
+    {ReasoningParser::kAuto, "auto"},
+    {ReasoningParser::kThink, "think"},
+    {ReasoningParser::kNone, "none"},
+};
+constexpr std::span<const EnumName<ReasoningParser>> enum_names(ReasoningParser) {
+  return kReasoningParserNames;
+}
 
 /// How the HTTP front listens, whom it serves, and the bound of everything a client could make grow.
 struct ServerOptions {
@@ -22,8 +38,9 @@ struct ServerOptions {
   std::string cors_origin = "*";               ///< empty: no CORS headers
   std::string default_chat_template_kwargs;    ///< a JSON object, or empty; a request's own go before them
   bool allow_request_chat_template = false;    ///< a request may bring its own template
-  std::string tool_call_parser = "auto";       ///< a text::ToolFormat; auto: the template's; none: no tools
-  std::string reasoning_parser = "auto";       ///< think, none; auto: think if the template knows of it
+  bool detect_tool_format = true;              ///< the chat template decides how tool calls are written
+  std::optional<text::ToolFormat> tool_format;  ///< without detection; empty: no tools
+  ReasoningParser reasoning_parser = ReasoningParser::kAuto;
   bool has_priorities = false;                 ///< the queue goes by them; else a request that has one is refused
   bool low_priority_first = false;             ///< the smaller priority goes first
 

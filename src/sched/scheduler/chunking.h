@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/enum_names.h"
 #include "sched/scheduler/cost_model.h"
 
 namespace millrace::sched {
@@ -16,6 +17,15 @@ enum class Chunking : uint8_t {
   kPublished,  ///< sizes from a quadratic fit of stage 0 without prefixes, as published for another server
   kBalanced,   ///< sizes that take the slowest stage one target time, whatever else is in the micro-batch
 };
+
+inline constexpr EnumName<Chunking> kChunkingNames[] = {
+    {Chunking::kFixed, "fixed"},
+    {Chunking::kPublished, "published"},
+    {Chunking::kBalanced, "balanced"},
+};
+constexpr std::span<const EnumName<Chunking>> enum_names(Chunking) {
+  return kChunkingNames;
+}
 
 struct ChunkingOptions {
   Chunking mode = Chunking::kFixed;
@@ -99,8 +109,5 @@ class Chunker {
   double target_us_ = 0;
   bool has_chunk_ = false;  // add_chunk() has been called
 };
-
-/// A scheduler's options for `name`: fixed, published or balanced.
-[[nodiscard]] std::optional<Chunking> parse_chunking(std::string_view name);
 
 }  // namespace millrace::sched

@@ -39,14 +39,6 @@ Sequence& take_from_queue(std::deque<Sequence*>& queue, size_t index) {
   return taken;
 }
 
-std::optional<QueuePolicy> parse_queue_policy(std::string_view name) {
-  if (name == "fcfs") return QueuePolicy::kFcfs;
-  if (name == "priority") return QueuePolicy::kPriority;
-  if (name == "shortest") return QueuePolicy::kShortest;
-  if (name == "lpm") return QueuePolicy::kLongestPrefix;
-  return std::nullopt;
-}
-
 void NewTokenRatio::after_plan() {
   const double least = kMinRatioPart * start_;
   ratio_ = std::max(least, ratio_ - (start_ - least) / kPlansToMinRatio);

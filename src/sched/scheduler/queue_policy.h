@@ -3,8 +3,8 @@
 #include <deque>
 #include <functional>
 #include <optional>
-#include <string_view>
 
+#include "base/enum_names.h"
 #include "sched/scheduler/sequence.h"
 
 namespace millrace::sched {
@@ -15,6 +15,16 @@ enum class QueuePolicy : uint8_t {
   kShortest,       ///< fewest tokens to prefill first
   kLongestPrefix,  ///< most tokens found in the cache first
 };
+
+inline constexpr EnumName<QueuePolicy> kQueuePolicyNames[] = {
+    {QueuePolicy::kFcfs, "fcfs"},
+    {QueuePolicy::kLongestPrefix, "lpm"},
+    {QueuePolicy::kPriority, "priority"},
+    {QueuePolicy::kShortest, "shortest"},
+};
+constexpr std::span<const EnumName<QueuePolicy>> enum_names(QueuePolicy) {
+  return kQueuePolicyNames;
+}
 
 /// A sequence that has been overtaken so often, in the queue or between its chunks, goes before everyone, whatever the
 /// policy: nothing starves.
@@ -28,8 +38,6 @@ inline constexpr uint32_t kMaxBypasses = 64;
                                                   const std::function<bool(const Sequence&)>& ready);
 /// Takes the sequence at `index` out of the queue and counts it as a bypass for those before it.
 Sequence& take_from_queue(std::deque<Sequence*>& queue, size_t index);
-
-[[nodiscard]] std::optional<QueuePolicy> parse_queue_policy(std::string_view name);
 
 /// Tokens that running requests are expected to draw still, as part of what they may: optimistic the longer nothing had
 /// to be retracted, cautious again after a retraction.

@@ -46,13 +46,6 @@ cache::PrefixCacheOptions cache_options(const SchedulerOptions& options) {
 
 }  // namespace
 
-std::optional<PrefetchPolicy> parse_prefetch_policy(std::string_view name) {
-  if (name == "best_effort") return PrefetchPolicy::kBestEffort;
-  if (name == "wait_complete") return PrefetchPolicy::kWaitComplete;
-  if (name == "timeout") return PrefetchPolicy::kTimeout;
-  return std::nullopt;
-}
-
 uint32_t max_plan_tokens(const SchedulerOptions& options) {
   return max_prompt_tokens(options.chunking, options.chunked_prefill_size) + options.max_running +
          max_draft_rows(options.draft_tokens, options.max_running);

@@ -25,7 +25,14 @@ enum class PrefetchPolicy : uint8_t {
   kTimeout,       ///< until it has ended or HeadOptions::prefetch_timeout has passed
 };
 
-[[nodiscard]] std::optional<PrefetchPolicy> parse_prefetch_policy(std::string_view name);
+inline constexpr EnumName<PrefetchPolicy> kPrefetchPolicyNames[] = {
+    {PrefetchPolicy::kBestEffort, "best_effort"},
+    {PrefetchPolicy::kWaitComplete, "wait_complete"},
+    {PrefetchPolicy::kTimeout, "timeout"},
+};
+constexpr std::span<const EnumName<PrefetchPolicy>> enum_names(PrefetchPolicy) {
+  return kPrefetchPolicyNames;
+}
 
 struct SchedulerOptions {
   uint32_t page_size = 64;
