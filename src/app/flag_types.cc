@@ -1,9 +1,10 @@
 #include "app/flag_types.h"
 
 #include <fmt/ranges.h>
-#include <simdjson.h>
 
 #include <algorithm>
+
+#include "base/json_value.h"
 
 namespace millrace::app {
 
@@ -18,11 +19,10 @@ CLI::Validator number_range(double low, double high) {
 
 CLI::Validator json_object() {
   const auto check = [](std::string& text) -> std::string {
-    simdjson::dom::parser parser;
-    simdjson::dom::object object;
-    const auto failure = parser.parse(text).get(object);
-    if (failure == simdjson::SUCCESS) return {};
-    return fmt::format("'{}' is not a JSON object: {}", text.substr(0, 256), simdjson::error_message(failure));
+    const auto document = JsonDocument::parse(text);
+    if (document && document->root().is_object()) return {};
+    return fmt::format("'{}' is not a JSON object{}{}", text.substr(0, 256), document ? "" : ": ",
+                       document ? "" : document.error().message);
   };
   return {check, ""};
 }
