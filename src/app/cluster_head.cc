@@ -30,6 +30,7 @@ cluster::CoordinatorOptions coordinator_options(const EngineOptions& options, co
   coordinator.config = config;
   coordinator.require_channels = options.node.nccl == NcclMode::kOn;
   coordinator.transfer_timeout = options.node.nccl_timeout;
+  coordinator.timing.silence_limit = options.node.ring_timeout;
   return coordinator;
 }
 

@@ -245,6 +245,7 @@ void LocalEngine::make_ring(const sched::HeadOptions& head, const sched::RingCon
   asio::post(head_thread_.context(), [this, pages, &coordinator] {
     coordinator.set_local(node_->stages(), pages);
     coordinator.on_lost([this](const std::string& reason) { ring_->head().break_ring(reason); });
+    coordinator.on_quiet([this](const std::string& what) { ring_->head().set_stall(what); });
   });
 }
 

@@ -17,7 +17,8 @@
 #include "base/result.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
-#include "sched/head/ring.h"
+#include "sched/ring/in_process_ring_builder.h"
+#include "sched/ring/ring.h"
 
 namespace millrace::app {
 

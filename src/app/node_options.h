@@ -43,6 +43,7 @@ struct NodeOptions {
   bool divide_gpu = false;                                ///< gives stages on one GPU equal parts of it
   NcclMode nccl = NcclMode::kAuto;                        ///< activations to GPUs of other nodes
   std::chrono::milliseconds nccl_timeout{60'000};         ///< limit of one transfer over NCCL
+  std::chrono::milliseconds ring_timeout{10'000};         ///< silence after which a peer is given up
   StorageOptions storage;
 };
 

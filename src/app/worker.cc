@@ -28,13 +28,14 @@ Result<void> run_worker(const ServeFlags& flags) {
   options.node_count = static_cast<uint32_t>(flags.cluster.node_count);
   options.config = *config;
   options.transfer_timeout = flags.engine.node.nccl_timeout;
+  options.timing.silence_limit = flags.engine.node.ring_timeout;
   cluster::Member member(control.runtime(), options, host);
   async::TaskGroup tasks(control.runtime());
   asio::post(control.context(), [&] { tasks.spawn("member", member.run()); });
 
   log::info("{}: leaving the ring", signal_name(signals.wait()));
   interrupted = true;
-  asio::post(control.context(), [&] { member.stop(); });
+  asio::post(control.context(), [&] { tasks.spawn("drain", member.drain(flags.drain_timeout)); });
   control.join();
   host.join();
   if (const auto reason = lost_device()) return Error{ErrorCode::kUnavailable, *reason};

@@ -165,7 +165,7 @@ void get(ByteReader& in, Goodbye& goodbye) {
   goodbye.reason = in.get_string();
 }
 
-/// Two ids, the end's side, six counters, the round trip.
+/// Bytes of one link: two ids, the side of the end, six counters, the round trip.
 constexpr size_t kLinkBytes = 2 * 4 + 1 + 6 * 8 + 8;
 
 void put(ByteWriter& out, const LinkReport& report) {

@@ -12,12 +12,12 @@
 
 namespace millrace::cluster {
 
-/// How long the ends of a channel wait for each other, where transfers may take so long.
+/// Returns how long the ends of a channel wait for each other, given the longest transfer.
 [[nodiscard]] inline std::chrono::milliseconds open_timeout(std::chrono::milliseconds transfer_timeout) {
   return std::min<std::chrono::milliseconds>(std::chrono::seconds(30), transfer_timeout);
 }
 
-/// The hello of the link from stage `from` to `to` in one epoch, as both ends derive it from what they hold.
+/// Returns the hello of the link from stage `from` to `to` in one epoch; both ends derive it from what they have.
 [[nodiscard]] inline comm::LinkHello link_hello(const Assignment& assignment, const model::ModelConfig& config,
                                                 RingEpoch epoch, StageId from, StageId to) {
   const model::Fingerprint fingerprint = model::fingerprint(config);
@@ -34,17 +34,19 @@ namespace millrace::cluster {
   return hello;
 }
 
-/// Limits of a link that follow from the assignment.
-[[nodiscard]] inline comm::TcpLinkOptions link_options(const Assignment& assignment, const model::ModelConfig& config) {
+/// Returns the limits of a link, which follow from the assignment and this node's limit of silence.
+[[nodiscard]] inline comm::TcpLinkOptions link_options(const Assignment& assignment, const model::ModelConfig& config,
+                                                       async::Duration silence_limit) {
   comm::TcpLinkOptions options;
+  options.silence = silence_limit;
   options.window = assignment.stage.window + 1;
   options.max_activation_bytes =
       uint64_t{assignment.stage.max_batch_tokens} * static_cast<uint64_t>(config.hidden_size) * sizeof(float);
   return options;
 }
 
-/// The channel beside the link from stage `from` to `to`, where there is one. Its ends load libraries and find the
-/// way to each other, which takes longer than a TCP link.
+/// Returns the options of the channel from stage `from` to `to`. Its ends load libraries and find each other, which
+/// takes longer than a TCP link.
 [[nodiscard]] inline sched::DeviceLinkOptions channel_options(RingEpoch epoch, StageId from, StageId to,
                                                               std::chrono::milliseconds transfer_timeout) {
   return {.epoch = epoch,
@@ -54,7 +56,7 @@ namespace millrace::cluster {
           .transfer_timeout = transfer_timeout};
 }
 
-/// Returns the shape of the ring that an assignment describes, once the sizes of its page pools are agreed.
+/// Returns the ring configuration of an assignment, once the sizes of the pools are known.
 [[nodiscard]] inline sched::RingConfig ring_shape(const Assignment& assignment, const model::ModelConfig& config,
                                                   PoolSizes pages) {
   return sched::ring_config(assignment.stage, assignment.stage_count, static_cast<uint32_t>(config.vocab_size),

@@ -8,7 +8,7 @@
 namespace millrace::sim {
 namespace {
 
-/// Of all that a request says of how its tokens are drawn.
+/// Returns a hash of all sampling parameters of a request.
 uint64_t digest(const tensor::SamplingParams& params) {
   uint64_t digest = SimulatedModel::mix(params.seed, params.min_tokens);
   for (const float value : {params.temperature, params.top_p, params.min_p, params.repetition_penalty,

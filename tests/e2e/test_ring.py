@@ -52,7 +52,8 @@ class Stream:
 
 @pytest.fixture(scope="module")
 def ring():
-    with Ring(3, 4) as ring:
+    timeout = ("--ring-timeout", 3)  # those who fall silent here are to be given up
+    with Ring(3, 4, *timeout, node_flags=timeout) as ring:
         yield ring
 
 
@@ -143,6 +144,74 @@ def test_health_says_within_two_seconds_that_a_node_is_dead_or_silent(ring, how)
         ring.continue_node(2)
     ring.wait_until_whole()
     assert took_s - stolen.seconds < 2, f"{took_s:.2f} s, {stolen.seconds:.2f} of them stolen"
+
+
+def test_a_ring_whose_processes_all_get_sigterm_finishes_its_requests():
+    """As Kubernetes, Slurm and a terminal end a ring."""
+    with Ring(3, 4, "--drain-timeout", PATIENCE_S, node_flags=("--drain-timeout", PATIENCE_S)) as ring:
+        ring.wait_until_whole()
+        streams = [Stream(ring, max_tokens=300) for _ in range(2)]
+        wait_until(lambda: all(len(stream.events) > 2 for stream in streams), "the streams")
+        for node in ring.nodes.values():
+            node.signal(signal.SIGTERM)
+        ring.server.terminate()
+        for stream in streams:
+            finished, message = stream.end()
+            assert finished, message
+        assert ring.server.wait() == 0, ring.server.log()
+        for node in ring.nodes.values():
+            assert node.process.wait(PATIENCE_S) == 0, node.log()
+            assert "serving until the head ends it" in node.log()
+
+
+def test_an_idle_node_leaves_soon_after_sigterm_and_a_second_signal_ends_a_busy_one(ring):
+    """A time is asserted here, since it is what the server promises: of the time in which its processors were to be had."""
+    ring.wait_until_whole()
+    wait_until(lambda: ring.server.get("/load").json()["running"] == 0, "idleness")
+    node = ring.nodes[1]
+    with StolenTime() as stolen:
+        begin = time.monotonic()
+        node.signal(signal.SIGTERM)
+        assert node.process.wait(PATIENCE_S) == 0, node.log()
+        took_s = time.monotonic() - begin
+    ring.start_node(1)
+    ring.wait_until_whole()
+    assert took_s - stolen.seconds < 2, f"{took_s:.2f} s, {stolen.seconds:.2f} of them stolen"
+
+    stream = Stream(ring)
+    wait_until(lambda: len(stream.events) > 2, "the stream")
+    node = ring.nodes[1]
+    node.signal(signal.SIGTERM)
+    wait_until(lambda: "serving until the head ends it" in node.log(), "the drain")
+    node.signal(signal.SIGTERM)
+    assert node.process.wait(PATIENCE_S) == -signal.SIGTERM
+    stream.end()
+    ring.start_node(1)
+    ring.wait_until_whole()
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_process_that_answers_again_within_the_ring_timeout_breaks_nothing(who, pp1):
+    with Ring(2, 2, "--ring-timeout", PATIENCE_S, node_flags=("--ring-timeout", PATIENCE_S)) as ring:
+        ring.wait_until_whole()
+        stream = Stream(ring)
+        wait_until(lambda: len(stream.events) > 2, "the stream")
+        process = ring.nodes[who].process if who else ring.server.process
+        process.send_signal(signal.SIGSTOP)
+        try:
+            if who:
+                wait_until(lambda: ring.health() == 503, "the head noticing")
+                assert "has been silent for 1.5 s" in ring.server.get("/health").text
+                assert ring.server.post("/v1/completions", GREEDY).status_code == 503
+            else:
+                time.sleep(2)  # longer than a peer may be quiet
+        finally:
+            process.send_signal(signal.SIGCONT)
+        ring.wait_until_whole()
+        finished, message = stream.end()
+        assert finished, message
+        same_answers(ring, pp1)
+        assert "the ring is broken" not in ring.server.log()
 
 
 def test_a_head_that_was_stopped_ends_requests_and_goes_on(ring, pp1):

@@ -1,7 +1,9 @@
-#include "sched/head/ring.h"
+#include "sched/ring/ring.h"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <chrono>
+#include <utility>
 
 #include "base/log.h"
 
@@ -10,24 +12,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Between a break and the next attempt: a stage that fails at once must not spin.
+/// Delay between a break and the next attempt, so that a stage that fails at once does not spin.
 constexpr async::Duration kRebuildDelay = 100ms;
-/// That doubles up to this while a ring does not form for one and the same reason.
+/// Upper bound of the delay, which doubles while builds fail for one and the same reason.
 constexpr async::Duration kMaxRebuildDelay = 3s;
 
 }  // namespace
-
-asio::awaitable<RingEnds> InProcessRingBuilder::build(RingEpoch) {
-  comm::Link in = shape_.make_link(runtime_, stages_.first_runtime(), shape_.window + 1);
-  comm::Link out = shape_.make_link(stages_.last_runtime(), runtime_, shape_.window + 1);
-  stages_.start(std::move(in.receiver), std::move(out.sender));
-  co_return RingEnds{std::move(in.sender), std::move(out.receiver)};
-}
-
-asio::awaitable<void> InProcessRingBuilder::tear_down(RingEpoch, std::string reason) {
-  stages_.stop(reason);
-  co_await stages_.join();
-}
 
 Ring::Ring(async::Runtime& head_runtime, const HeadOptions& head, RingBuilder& ring_builder)
     : runtime_(head_runtime), ring_builder_(ring_builder), head_(head_runtime, head), tasks_(head_runtime) {}
@@ -35,7 +25,7 @@ Ring::Ring(async::Runtime& head_runtime, const HeadOptions& head, RingBuilder& r
 void Ring::start() {
   asio::post(runtime_.executor(), [this] {
     tasks_.spawn("head", head_.run());
-    tasks_.spawn("keep the ring formed", keep_built());
+    tasks_.spawn("keep the ring built", keep_built());
   });
 }
 
@@ -52,8 +42,8 @@ asio::awaitable<void> Ring::keep_built() {
     const std::string reason = co_await run_epoch(epoch);
     co_await ring_builder_.tear_down(epoch, reason);
     if (head_.stopping()) co_return;
-    const bool no_news = !build_failure_.empty() && build_failure_ == before;
-    delay = no_news ? std::min(2 * delay, kMaxRebuildDelay) : kRebuildDelay;
+    const bool same_failure = !build_failure_.empty() && build_failure_ == before;
+    delay = same_failure ? std::min(2 * delay, kMaxRebuildDelay) : kRebuildDelay;
     co_await async::sleep_for(runtime_, delay);
     log::info("forming the ring again, epoch {}", number + 1);
   }
