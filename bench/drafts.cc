@@ -104,7 +104,8 @@ int main(int argc, char** argv) {
   CLI::App app("Tokens per second with predicted answers, over those without, in turns on one engine");
   app.add_option("--model-path", options.engine.model_path, "A model folder")->required();
   app.add_option("--pp-size", options.engine.pp_size, "Stages")->capture_default_str();
-  app.add_option("--threads", options.engine.node.threads, "Of the whole process; 0: one per CPU")->capture_default_str();
+  app.add_option("--threads", options.engine.node.threads, "Of the whole process; 0: one per CPU")
+      ->capture_default_str();
   app::add_choice(app, "--chunking", options.engine.head.scheduler.chunking, "fixed, balanced");
   app.add_option("--speculative-num-draft-tokens", options.engine.head.scheduler.draft_tokens, "Drafts per step")
       ->capture_default_str();

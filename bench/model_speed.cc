@@ -128,7 +128,8 @@ class Measurement {
 
 Measurement::Measurement(const Options& options)
     : options_(options),
-      gpu_(value_or_throw(app::choose_device(options.engine.node.device, options.engine.stage.dtype)) == app::DeviceKind::kCuda) {
+      gpu_(value_or_throw(app::choose_device(options.engine.node.device, options.engine.stage.dtype)) ==
+           app::DeviceKind::kCuda) {
   for (const std::string& isa : options.cpu_isas) {
     app::EngineOptions engine = options.engine;
     if (isa != "auto") engine.stage.isa = value_or_throw(cpu::parse_isa(isa));
@@ -149,8 +150,8 @@ void Measurement::add(const Figure& figure, double first_tokens, const bench::De
 
 template <class Round>
 void Measurement::measure(const std::string& load, const Round& round) {
-  const int threads =
-      options_.engine.node.threads > 0 ? options_.engine.node.threads : static_cast<int>(std::thread::hardware_concurrency());
+  const int threads = options_.engine.node.threads > 0 ? options_.engine.node.threads
+                                                       : static_cast<int>(std::thread::hardware_concurrency());
   std::vector<Figures> all(variants_.size());
   for (uint32_t i = 0; i < options_.rounds; ++i) {
     const bench::DeviceCeilings ceilings = gpu_ ? bench::measure_gpu() : bench::measure_cpu(threads);
@@ -210,7 +211,8 @@ void Measurement::prefill(uint32_t tokens) {
   };
   for (const Variant& held : variants_) (void)round(held);  // the prefix is in the cache then
   const std::string behind = prefix > 0 ? fmt::format(" behind {}", prefix) : "";
-  measure(fmt::format("prompt of {} tokens{}, in chunks of {}", tokens, behind, options_.engine.head.scheduler.chunked_prefill_size),
+  measure(fmt::format("prompt of {} tokens{}, in chunks of {}", tokens, behind,
+                      options_.engine.head.scheduler.chunked_prefill_size),
           round);
 }
 

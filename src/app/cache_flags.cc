@@ -70,9 +70,10 @@ void add_cache_flags(CLI::App& serve, ServeFlags& flags) {
   add_number(serve, "--hicache-size", engine.host_cache_gb, {0, 1e6},
              "Sets the host tier of a node in GB, in place of the ratio.")
       ->default_str("by the ratio");
-  add_choice(serve, "--hicache-write-policy", engine.head.scheduler.write_policy,
-             "Sets when a page is copied to the host: write_through (once it is computed), write_through_selective (once "
-             "a second sequence uses it), write_back (when its device page is evicted).");
+  add_choice(
+      serve, "--hicache-write-policy", engine.head.scheduler.write_policy,
+      "Sets when a page is copied to the host: write_through (once it is computed), write_through_selective (once "
+      "a second sequence uses it), write_back (when its device page is evicted).");
   add_store_flags(serve, engine);
 }
 

@@ -44,8 +44,8 @@ template <NamedEnum E>
 CLI::Option* add_optional_choice(CLI::App& app, const std::string& flag, std::optional<E>& target,
                                  const std::string& help) {
   return add_name(
-             app, flag, names_with<E>({"auto"}),
-             [&target](const std::string& name) { target = parse_enum<E>(name); }, help)
+             app, flag, names_with<E>({"auto"}), [&target](const std::string& name) { target = parse_enum<E>(name); },
+             help)
       ->default_str(target ? std::string(enum_name(*target)) : "auto");
 }
 

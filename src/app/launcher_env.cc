@@ -11,9 +11,9 @@ struct Launcher {
   const char* name;
   const char* rank;
   const char* count;
-  const char* host;        // null: it does not tell
-  const char* port;        // null: it does not tell
-  const char* port_taken;  // "True" there: the launcher itself listens on the port; null: it never does
+  const char* host;        // null: the launcher does not set it
+  const char* port;        // null: the launcher does not set it
+  const char* port_taken;  // "True": the launcher itself listens on the port; null: it never does
 };
 
 constexpr std::array kLaunchers{

@@ -8,7 +8,9 @@ namespace millrace::app {
 namespace {
 
 void add_conversation_flags(CLI::App& serve, ServeFlags& flags) {
-  serve.add_option("--chat-template", flags.chat_template, "Replaces the model's chat template by a file with a Jinja template.")
+  serve
+      .add_option("--chat-template", flags.chat_template,
+                  "Replaces the model's chat template by a file with a Jinja template.")
       ->type_name("FILE");
   serve
       .add_option("--default-chat-template-kwargs", flags.server.default_chat_template_kwargs,
@@ -30,9 +32,10 @@ void add_conversation_flags(CLI::App& serve, ServeFlags& flags) {
   add_name(serve, "--tool-call-parser", formats, set_format,
            "Selects the format of tool calls in outputs: auto (from the chat template), none, " + list + ".")
       ->default_str("auto");
-  add_choice(serve, "--reasoning-parser", flags.server.reasoning_parser,
-             "Selects the part of an output that is reasoning: think (from <think> to </think>), none, or auto (think if "
-             "the chat template has it).");
+  add_choice(
+      serve, "--reasoning-parser", flags.server.reasoning_parser,
+      "Selects the part of an output that is reasoning: think (from <think> to </think>), none, or auto (think if "
+      "the chat template has it).");
 }
 
 }  // namespace
@@ -70,27 +73,31 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unreso
 void add_device_flags(CLI::App& serve, ServeFlags& flags) {
   NodeOptions& node = flags.engine.node;
   serve.option_defaults()->group("Devices");
-  add_choice(serve, "--device", node.device,
-             "Selects the backend of this node's stages: cpu, cuda (stage i on GPU i modulo their number), or auto (cuda "
-             "where a GPU is usable).");
+  add_choice(
+      serve, "--device", node.device,
+      "Selects the backend of this node's stages: cpu, cuda (stage i on GPU i modulo their number), or auto (cuda "
+      "where a GPU is usable).");
   add_number(serve, "--threads", node.threads, {0, 4096},
              "Sets the number of compute threads over all stages of this node; 0: one per CPU.");
   serve.add_flag("--pin-threads", node.pin_threads,
                  "Binds each compute thread to a CPU of its own, for a machine that runs nothing else.");
-  add_optional_choice(serve, "--cpu-isa", flags.engine.stage.isa,
-                      "Selects the instruction set of the CPU kernels, on node 0 for all nodes: auto (each node's best), " +
-                          joined_enum_names<tensor::Isa>() + ".");
+  add_optional_choice(
+      serve, "--cpu-isa", flags.engine.stage.isa,
+      "Selects the instruction set of the CPU kernels, on node 0 for all nodes: auto (each node's best), " +
+          joined_enum_names<tensor::Isa>() + ".");
   serve.add_flag_callback(
       "--disable-cuda-graph", [&node] { node.cuda_graphs = false; },
       "Launches the ops of decode steps one by one on a GPU.");
-  add_choice(serve, "--cuda-products", node.gemm,
-             "Selects the instruction of GEMMs on a GPU: wgmma, mma, or auto (wgmma where it exists and agrees with mma "
-             "at the start).");
+  add_choice(
+      serve, "--cuda-products", node.gemm,
+      "Selects the instruction of GEMMs on a GPU: wgmma, mma, or auto (wgmma where it exists and agrees with mma "
+      "at the start).");
   serve.add_flag("--divide-gpu", node.divide_gpu,
                  "Gives equal parts of the multiprocessors to stages that share a GPU, where driver and GPU can.");
-  add_choice(serve, "--nccl", node.nccl,
-             "Sends activations from GPU to GPU between nodes: auto (where NCCL connects, else through the hosts), on (or "
-             "the start fails), off.");
+  add_choice(
+      serve, "--nccl", node.nccl,
+      "Sends activations from GPU to GPU between nodes: auto (where NCCL connects, else through the hosts), on (or "
+      "the start fails), off.");
   add_seconds(serve, "--nccl-timeout", node.nccl_timeout, {0.001, 1e6},
               "Breaks the ring when one such transfer takes longer; use the same value on every node.");
 }

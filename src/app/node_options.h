@@ -36,14 +36,14 @@ constexpr std::span<const EnumName<NcclMode>> enum_names(NcclMode) {
 /// What each node decides for itself by its own flags, however the head configures the stages.
 struct NodeOptions {
   DeviceChoice device = DeviceChoice::kAuto;
-  int32_t threads = 0;                                    ///< of the whole process; 0: one per CPU that it may use
-  bool pin_threads = false;                               ///< binds each compute thread to a CPU of its own
-  bool cuda_graphs = true;                                ///< replays decode steps on a GPU
-  cuda::GemmChoice gemm = cuda::GemmChoice::kAuto;        ///< the instruction of GEMMs on a GPU
-  bool divide_gpu = false;                                ///< gives stages on one GPU equal parts of it
-  NcclMode nccl = NcclMode::kAuto;                        ///< activations to GPUs of other nodes
-  std::chrono::milliseconds nccl_timeout{60'000};         ///< limit of one transfer over NCCL
-  std::chrono::milliseconds ring_timeout{10'000};         ///< silence after which a peer is given up
+  int32_t threads = 0;                              ///< of the whole process; 0: one per CPU that it may use
+  bool pin_threads = false;                         ///< binds each compute thread to a CPU of its own
+  bool cuda_graphs = true;                          ///< replays decode steps on a GPU
+  cuda::GemmChoice gemm = cuda::GemmChoice::kAuto;  ///< the instruction of GEMMs on a GPU
+  bool divide_gpu = false;                          ///< gives stages on one GPU equal parts of it
+  NcclMode nccl = NcclMode::kAuto;                  ///< activations to GPUs of other nodes
+  std::chrono::milliseconds nccl_timeout{60'000};   ///< limit of one transfer over NCCL
+  std::chrono::milliseconds ring_timeout{10'000};   ///< silence after which a peer is given up
   StorageOptions storage;
 };
 

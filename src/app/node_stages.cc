@@ -177,8 +177,8 @@ NodeMemory NodeStages::memory() const {
   return {memory_users(), options_.stage.page_size};
 }
 
-/// Returns how many buffers of activations take turns. A stage whose neighbour reads them in place can be ahead of it by
-/// no more runs than it has buffers. Host memory that is never written to costs nothing.
+/// Returns how many buffers of activations take turns. A stage whose neighbour reads them in place can be ahead of it
+/// by no more runs than it has buffers. Host memory that is never written to costs nothing.
 size_t NodeStages::output_buffers(size_t part, const sched::RingConfig& shape) const {
   const bool is_read_in_place = part + 1 < parts_.size() && parts_[part].backend->is_host();
   const size_t depth = shape.window - std::min<size_t>(shape.window, shape.stage_count);

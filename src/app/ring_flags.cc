@@ -40,7 +40,8 @@ void add_ring_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresol
       .add_option_function<std::string>(
           "--pp-layer-partition",
           [&engine](const std::string& text) { engine.layer_partition = model::parse_layer_partition(text).value(); },
-          "Divides the layers over the stages: even (the remainder to later stages), auto (by cost measured at start on "
+          "Divides the layers over the stages: even (the remainder to later stages), auto (by cost measured at start "
+          "on "
           "node 0), or a list as 15,15,15,16.")
       ->check(layer_partition())
       ->type_name("HOW")

@@ -14,7 +14,8 @@ void add_prefill_flags(CLI::App& serve, sched::SchedulerOptions& scheduler) {
              "algorithm that SGLang published).");
   serve.add_flag_callback(
       "--enable-dynamic-chunking", [&scheduler] { scheduler.chunking = sched::Chunking::kBalanced; },
-      "Is the same as --chunking balanced; this is not SGLang's algorithm of that name, which is --chunking published.");
+      "Is the same as --chunking balanced; this is not SGLang's algorithm of that name, which is --chunking "
+      "published.");
   add_number(serve, "--dynamic-chunking-smoothing", scheduler.chunk_smoothing, {0, 1},
              "Sets how far a chunk follows the computed length; 1: entirely.");
 }

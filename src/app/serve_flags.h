@@ -28,8 +28,8 @@ void add_server_flags(CLI::App& serve, ServeFlags& flags);
 void add_limit_flags(CLI::App& serve, ServeFlags& flags);
 void add_operation_flags(CLI::App& serve, ServeFlags& flags);
 
-/// Completes the cluster options by --dist-init-addr and the launcher's environment. Returns what is wrong with them, or
-/// nothing.
+/// Completes the cluster options by --dist-init-addr and the launcher's environment. Returns what is wrong with them,
+/// or nothing.
 [[nodiscard]] std::string resolve_cluster(const CLI::App& serve, const std::string& dist_init_addr,
                                           ClusterOptions& cluster_options);
 /// Returns which flags contradict each other, or nothing.

@@ -19,8 +19,9 @@ void add_server_flags(CLI::App& serve, ServeFlags& flags) {
   serve.add_option("--host", server.host, "Sets the address to listen on.")->type_name("HOST")->capture_default_str();
   add_number(serve, "--port", server.port, {0, 65535}, "Sets the port to listen on; 0: any free one.");
   serve
-      .add_option("--api-key", server.api_keys,
-                  "Requires one of these keys from clients, as 'Authorization: Bearer KEY'; may be given several times.")
+      .add_option(
+          "--api-key", server.api_keys,
+          "Requires one of these keys from clients, as 'Authorization: Bearer KEY'; may be given several times.")
       ->check(key())
       ->allow_extra_args(false)
       ->type_name("KEY")
@@ -42,9 +43,10 @@ void add_server_flags(CLI::App& serve, ServeFlags& flags) {
   serve.add_flag("--allow-request-chat-template", server.allow_request_chat_template,
                  "Lets requests bring a chat template of their own.");
   serve
-      .add_option("--random-seed", server.random_seed,
-                  "Derives the seeds of requests without one from this seed: the same requests in the same order get the "
-                  "same outputs.")
+      .add_option(
+          "--random-seed", server.random_seed,
+          "Derives the seeds of requests without one from this seed: the same requests in the same order get the "
+          "same outputs.")
       ->type_name("N")
       ->default_str("random");
 }

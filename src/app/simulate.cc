@@ -140,14 +140,15 @@ void print_fastest(const std::vector<std::pair<sim::ExperimentConfig, double>>& 
   }
 }
 
-/// Returns the name of a setting's line in the plot: all that varies but the horizontal axis. A whole sweep has too much
-/// of that, so there each way of chunking has one line with its best settings.
+/// Returns the name of a setting's line in the plot: all that varies but the horizontal axis. A whole sweep has too
+/// much of that, so there each way of chunking has one line with its best settings.
 std::string series_name(const SimulateFlags& flags, const sim::ExperimentConfig& setting) {
   std::string name(enum_name(setting.chunking));
   if (flags.sweep) return name + " at its best";
   if (flags.plot_x != PlotAxis::kPp && flags.pp_sizes.size() > 1) name += fmt::format(", pp {}", setting.pp_size);
   if (flags.plot_x != PlotAxis::kChunk && flags.chunk_sizes.size() > 1) name += fmt::format(", {}", setting.chunk_size);
-  if (flags.plot_x != PlotAxis::kSmoothing && flags.smoothings.size() > 1) name += fmt::format(", σ {}", setting.smoothing);
+  if (flags.plot_x != PlotAxis::kSmoothing && flags.smoothings.size() > 1)
+    name += fmt::format(", σ {}", setting.smoothing);
   if (flags.async_batch_depths.size() > 1) name += fmt::format(", depth {}", setting.async_batch_depth);
   return name;
 }
@@ -253,8 +254,8 @@ Result<void> simulate(const SimulateFlags& given) {
   if (!flags.plot.empty()) {
     std::vector<sim::PlotSeries> series;
     for (const auto& [name, points] : lines) series.push_back({name, {points.begin(), points.end()}});
-    RETURN_IF_ERROR(write_file(
-        flags.plot, sim::plot_svg(cluster->name + ": strong-scaling efficiency", std::string(enum_name(flags.plot_x)), "%", series)));
+    RETURN_IF_ERROR(write_file(flags.plot, sim::plot_svg(cluster->name + ": strong-scaling efficiency",
+                                                         std::string(enum_name(flags.plot_x)), "%", series)));
   }
   if (!flags.trace.empty()) RETURN_IF_ERROR(write_file(flags.trace, trace));
   if (failed == 0) return {};

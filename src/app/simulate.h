@@ -26,8 +26,8 @@ constexpr std::span<const EnumName<PlotAxis>> enum_names(PlotAxis) {
   return kPlotAxisNames;
 }
 
-/// The flags of `millrace simulate`. Lists make a sweep over every combination. simulate() fills the empty ones with the
-/// default value, or for a `sweep` with values that are worth comparing.
+/// The flags of `millrace simulate`. Lists make a sweep over every combination. simulate() fills the empty ones with
+/// the default value, or for a `sweep` with values that are worth comparing.
 struct SimulateFlags {
   std::filesystem::path cluster;
   bool sweep = false;

@@ -62,8 +62,7 @@ void add_workload_flags(CLI::App& command, SimulateFlags& flags) {
       ->check(CLI::ExistingFile.description(""))
       ->type_name("FILE");
   add_number(command, "--num-prompts", workload.requests, {1, 1 << 24}, "Sets the number of requests.");
-  command
-      .add_option("--request-rate", workload.rate_per_s, "Sets the Poisson arrivals per second; 0: all at once.")
+  command.add_option("--request-rate", workload.rate_per_s, "Sets the Poisson arrivals per second; 0: all at once.")
       ->check((number_range(0, 0) | number_range(1e-3, 1e6)).description("0, or 0.001 to 1000000"))
       ->type_name("N")
       ->capture_default_str();
@@ -84,7 +83,8 @@ void add_workload_flags(CLI::App& command, SimulateFlags& flags) {
   add_number(command, "--long-input-len", workload.long_input_length, kTokens,
              "Sets the prompt tokens of long requests.");
   command
-      .add_option("--seed", workload.seed, "Seeds arrivals, lengths, jitter and the order of events: equal seeds give equal runs.")
+      .add_option("--seed", workload.seed,
+                  "Seeds arrivals, lengths, jitter and the order of events: equal seeds give equal runs.")
       ->type_name("N")
       ->capture_default_str();
 }

@@ -18,7 +18,7 @@ namespace millrace::app {
 /// --dtype, --cpu-isa, --pin-threads.
 [[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_stage_backend(DeviceKind device,
                                                                           const sched::StageConfig& stage,
-                                                                          const NodeOptions& node,
-                                                                          int32_t stage_count, int32_t index);
+                                                                          const NodeOptions& node, int32_t stage_count,
+                                                                          int32_t index);
 
 }  // namespace millrace::app

@@ -32,7 +32,7 @@ std::string_view text_of(const JsonObject& from, std::string_view key) {
   return from[key].get(value) ? value : std::string_view();
 }
 
-/// Traces count in microseconds with three decimals; what lies further off is no time.
+/// Converts the microseconds of a trace, which have three decimals. A value beyond thirty years is no time.
 int64_t nanoseconds(double us) {
   constexpr double kFurthestUs = 1e15;  // thirty years
   return std::llround(std::clamp(us, -kFurthestUs, kFurthestUs) * 1000);
@@ -122,7 +122,7 @@ class Reader {
   std::map<std::pair<uint32_t, uint64_t>, Found> records_;
 };
 
-/// A file that ends early lacks the end of its last event and of the array.
+/// Completes the text of a file that ends early: drops its last event if cut, and ends the array.
 void close_truncated_json(std::string& text) {
   const size_t last_whole = text.rfind("},\n");
   text.resize(last_whole == std::string::npos ? 0 : last_whole + 1);

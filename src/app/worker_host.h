@@ -13,8 +13,8 @@
 
 namespace millrace::app {
 
-/// Loads and keeps the stages of a node other than the head's, as its Member asks. Called on the Member's loader thread.
-/// It keeps the weights from head to head, as long as assignments ask for the same ones.
+/// Loads and keeps the stages of a node other than the head's, as its Member asks. Called on the Member's loader
+/// thread. It keeps the weights from head to head, as long as assignments ask for the same ones.
 class WorkerHost final : public cluster::StageHost {
  public:
   /// Everything but `options` is borrowed and outlives the host. Loading ends once `interrupted` is true.

@@ -20,11 +20,8 @@ namespace millrace::model {
 enum class Quantization : uint8_t { kNone, kW8, kW8A8, kMxInt8, kW8A8Int8 };
 
 inline constexpr EnumName<Quantization> kQuantizationNames[] = {
-    {Quantization::kNone, "none"},
-    {Quantization::kW8, "w8"},
-    {Quantization::kW8A8, "w8a8"},
-    {Quantization::kW8A8Int8, "w8a8_int8"},
-    {Quantization::kMxInt8, "mxint8"},
+    {Quantization::kNone, "none"},          {Quantization::kW8, "w8"},         {Quantization::kW8A8, "w8a8"},
+    {Quantization::kW8A8Int8, "w8a8_int8"}, {Quantization::kMxInt8, "mxint8"},
 };
 constexpr std::span<const EnumName<Quantization>> enum_names(Quantization) {
   return kQuantizationNames;

@@ -51,8 +51,8 @@ TEST_CASE("a partition is even, auto or positive numbers") {
     std::string_view text;
     std::string_view part;
   };
-  for (const Sample& sample : {Sample{"8,0", "'0'"}, Sample{"4,", "''"}, Sample{"4,4x", "'4x'"},
-                               Sample{"-1,9", "'-1'"}, Sample{"4,99999999999", "'99999999999'"}, Sample{"", "''"}}) {
+  for (const Sample& sample : {Sample{"8,0", "'0'"}, Sample{"4,", "''"}, Sample{"4,4x", "'4x'"}, Sample{"-1,9", "'-1'"},
+                               Sample{"4,99999999999", "'99999999999'"}, Sample{"", "''"}}) {
     const auto partition = parse_layer_partition(sample.text);
     REQUIRE(partition.error().code == ErrorCode::kInvalidArgument);
     REQUIRE_THAT(partition.error().message, Catch::Contains(std::string(sample.part) + " is no number of layers"));
