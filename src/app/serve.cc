@@ -110,7 +110,8 @@ void raise_descriptor_limit(size_t max_connections) {
   limit.rlim_cur = limit.rlim_max;
   (void)setrlimit(RLIMIT_NOFILE, &limit);
   if (limit.rlim_max >= max_connections + kOtherDescriptors) return;
-  log::warn("--max-connections {} is more than {} descriptors allow: raise ulimit -Hn or lower the flag", max_connections, limit.rlim_max);
+  log::warn("--max-connections {} is more than {} descriptors allow: raise ulimit -Hn or lower the flag",
+            max_connections, limit.rlim_max);
 }
 
 /// Starts the engine once the front is up, and serves until a signal.

@@ -70,7 +70,7 @@ class Reader {
   RecordedRing ring;
 
  private:
-  /// The stages as they come: room for all of them is not worth one event.
+  /// The times of one plan. The stages are a map, since one event must not claim room for all of them.
   struct Found {
     sched::PlanRecord record;
     std::map<size_t, sched::StageSpan> stages;
@@ -87,14 +87,13 @@ class Reader {
       record.output_ns = begin;
       record.booked_ns = end;
     } else if (args["stage"].get(stage) && stage < ring.stage_count) {
-      found_of(args).stages[stage] = {true,
-                                      time_ns(args, "plan_arrived"),
-                                      time_ns(args, "input_arrived"),
-                                      begin,
-                                      end,
-                                      count(args, "sent_bytes"),
-                                      begin,
-                                      {}};
+      found_of(args).stages[stage] = {.known = true,
+                                      .plan_ns = time_ns(args, "plan_arrived"),
+                                      .input_ns = time_ns(args, "input_arrived"),
+                                      .begin_ns = begin,
+                                      .end_ns = end,
+                                      .sent_bytes = count(args, "sent_bytes"),
+                                      .free_ns = begin};
     }
   }
 
