@@ -20,12 +20,12 @@ namespace millrace::app {
 namespace {
 
 using namespace std::chrono_literals;
-/// For the clients of requests that a lost device has ended to hear of it.
+/// Time for clients to receive the errors of requests that a lost device has ended.
 constexpr auto kStopTimeout = 1s;
 using ChatTemplatePtr = std::shared_ptr<const text::ChatTemplate>;
 using SpecialTokens = text::ChatTemplate::SpecialTokens;
 
-/// Those that the model's tokenizer_config.json names, if there is one.
+/// Returns the special tokens that the model's tokenizer_config.json names, if there is one.
 Result<SpecialTokens> load_special_tokens(const std::filesystem::path& folder) {
   const auto config = read_optional_text_file(folder / "tokenizer_config.json");
   if (config.has_error()) return config.error();
@@ -34,7 +34,7 @@ Result<SpecialTokens> load_special_tokens(const std::filesystem::path& folder) {
   return tokens;
 }
 
-/// The template of --chat-template, or the model's own; null when the model has none.
+/// Returns the template of --chat-template, or the model's own; null when the model has none.
 Result<ChatTemplatePtr> load_chat_template(const ServeFlags& flags, const SpecialTokens& tokens) {
   if (!flags.chat_template.empty()) {
     const auto source = read_text_file(flags.chat_template);
@@ -78,7 +78,7 @@ std::string model_name(const ServeFlags& flags) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-/// Those of --api-key-file, without the white space around them.
+/// Returns the keys of --api-key-file, without the white space around them.
 Result<std::vector<std::string>> read_api_keys(const std::string& path) {
   const auto text = read_text_file(path);
   if (text.has_error()) return make_error(ErrorCode::kInvalidArgument, "--api-key-file {}", text.error().message);
@@ -102,7 +102,7 @@ void write_nodes(JsonWriter& json, const std::vector<cluster::NodeInfo>& nodes) 
   json.end_array();
 }
 
-/// Each connection is a descriptor, and so are links, files and the rest.
+/// Raises the limit of descriptors: each connection takes one, and so do links and files.
 void raise_descriptor_limit(size_t max_connections) {
   constexpr rlim_t kOtherDescriptors = 256;
   rlimit limit{};
@@ -110,10 +110,11 @@ void raise_descriptor_limit(size_t max_connections) {
   limit.rlim_cur = limit.rlim_max;
   (void)setrlimit(RLIMIT_NOFILE, &limit);
   if (limit.rlim_max >= max_connections + kOtherDescriptors) return;
-  log::warn("--max-connections {} is more than {} descriptors allow (ulimit -Hn)", max_connections, limit.rlim_max);
+  log::warn("--max-connections {} is more than {} descriptors allow: raise ulimit -Hn or lower the flag",
+            max_connections, limit.rlim_max);
 }
 
-/// Starts the engine behind a front that is up already, and serves until a signal.
+/// Starts the engine once the front is up, and serves until a signal.
 Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, const ServeFlags& flags,
                  const std::string& model) {
   std::stop_source interruption;

@@ -8,13 +8,6 @@
 
 namespace millrace::cache {
 
-std::optional<WritePolicy> parse_write_policy(std::string_view name) {
-  if (name == "write_through") return WritePolicy::kWriteThrough;
-  if (name == "write_through_selective") return WritePolicy::kWriteThroughSelective;
-  if (name == "write_back") return WritePolicy::kWriteBack;
-  return std::nullopt;
-}
-
 PrefixCache::PrefixCache(const PrefixCacheOptions& options)
     : options_(options),
       pool_(options.page_count),

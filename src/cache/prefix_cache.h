@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/enum_names.h"
 #include "base/result.h"
 #include "cache/cache_counts.h"
 #include "cache/copy_tracker.h"
@@ -28,7 +29,14 @@ enum class WritePolicy : uint8_t {
   kWriteBack,              ///< when its device page is wanted for something else
 };
 
-[[nodiscard]] std::optional<WritePolicy> parse_write_policy(std::string_view name);
+inline constexpr EnumName<WritePolicy> kWritePolicyNames[] = {
+    {WritePolicy::kWriteThrough, "write_through"},
+    {WritePolicy::kWriteThroughSelective, "write_through_selective"},
+    {WritePolicy::kWriteBack, "write_back"},
+};
+constexpr std::span<const EnumName<WritePolicy>> enum_names(WritePolicy) {
+  return kWritePolicyNames;
+}
 
 struct PrefixCacheOptions {
   uint32_t page_size = 64;

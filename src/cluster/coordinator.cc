@@ -195,7 +195,7 @@ asio::awaitable<sched::RingEnds> Coordinator::build(RingEpoch epoch) {
   linking.cancel();
   co_await linking.join();
   if (failure) std::rethrow_exception(failure);
-  comm::Link in = comm::make_in_process_link(runtime_, stages_->first_runtime(), assignments_.front().window + 1);
+  comm::Link in = comm::make_in_process_link(runtime_, stages_->first_runtime(), assignments_.front().stage.window + 1);
   stages_->start(std::move(in.receiver), std::move(**links.sender));
   co_return sched::RingEnds{std::move(in.sender), std::move(**links.receiver)};
 }

@@ -12,6 +12,7 @@
 #include "comm/link.h"
 #include "model/fingerprint.h"
 #include "model/layer_range.h"
+#include "sched/stage/stage_config.h"
 #include "tensor/device_channel.h"
 
 /// The messages between the coordinator on the head's node and the other nodes, outside of the ring.
@@ -34,18 +35,7 @@ struct Assignment {
   uint32_t first_stage = 0;
   uint32_t stage_count = 0;               ///< of the whole ring
   std::vector<model::LayerRange> layers;  ///< one range per stage of the node
-  uint32_t page_size = 0;
-  uint32_t max_batch_tokens = 0;
-  uint32_t max_running = 0;
-  uint32_t max_draft_rows = 0;
-  uint32_t window = 0;
-  uint32_t sampling_vocab = 0;
-  double memory_fraction = 0;
-  std::string dtype;
-  std::string cpu_isa;       ///< of the CPU kernels; auto: as the node says, or its best
-  std::string quantization;  ///< none (as the checkpoint is), w8, w8a8, w8a8_int8, mxint8
-  int64_t watchdog_ns = 0;   ///< as sched::RingConfig says
-  bool has_store = false;    ///< every stage needs a page store behind its host tier
+  sched::StageConfig stage;
   friend bool operator==(const Assignment&, const Assignment&) = default;
 };
 

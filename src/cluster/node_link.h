@@ -28,7 +28,7 @@ namespace millrace::cluster {
   hello.to = to;
   hello.fingerprint_high = fingerprint.high;
   hello.fingerprint_low = fingerprint.low;
-  hello.page_size = assignment.page_size;
+  hello.page_size = assignment.stage.page_size;
   hello.layer_count = static_cast<uint32_t>(config.layer_count);
   hello.hidden_row_bytes = static_cast<uint32_t>(config.hidden_size) * sizeof(float);
   return hello;
@@ -39,9 +39,9 @@ namespace millrace::cluster {
                                                        async::Duration silence_limit) {
   comm::TcpLinkOptions options;
   options.silence = silence_limit;
-  options.window = assignment.window + 1;
+  options.window = assignment.stage.window + 1;
   options.max_activation_bytes =
-      uint64_t{assignment.max_batch_tokens} * static_cast<uint64_t>(config.hidden_size) * sizeof(float);
+      uint64_t{assignment.stage.max_batch_tokens} * static_cast<uint64_t>(config.hidden_size) * sizeof(float);
   return options;
 }
 
@@ -49,17 +49,18 @@ namespace millrace::cluster {
 /// takes longer than a TCP link.
 [[nodiscard]] inline sched::DeviceLinkOptions channel_options(RingEpoch epoch, StageId from, StageId to,
                                                               std::chrono::milliseconds transfer_timeout) {
-  return {epoch, from, to, open_timeout(transfer_timeout), transfer_timeout};
+  return {.epoch = epoch,
+          .from = from,
+          .to = to,
+          .open_timeout = open_timeout(transfer_timeout),
+          .transfer_timeout = transfer_timeout};
 }
 
-/// Returns the ring configuration of an assignment, once the size of the pools is known.
+/// Returns the ring configuration of an assignment, once the sizes of the pools are known.
 [[nodiscard]] inline sched::RingConfig ring_shape(const Assignment& assignment, const model::ModelConfig& config,
                                                   PoolSizes pages) {
-  return {assignment.stage_count,
-          assignment.window,
-          {assignment.max_running, assignment.page_size, pages.device, assignment.max_batch_tokens,
-           static_cast<uint32_t>(config.vocab_size), pages.host, assignment.sampling_vocab},
-          async::Duration(assignment.watchdog_ns)};
+  return sched::ring_config(assignment.stage, assignment.stage_count, static_cast<uint32_t>(config.vocab_size),
+                            pages.device, pages.host);
 }
 
 }  // namespace millrace::cluster

@@ -96,6 +96,8 @@ class ByteReader {
     return 0;
   }
   [[nodiscard]] bool ok() const { return ok_; }
+  /// Records a value that its field cannot have: ok() is false from now on.
+  void fail() { ok_ = false; }
   /// Returns whether everything was read and nothing failed.
   [[nodiscard]] bool finished() const { return ok_ && rest_.empty(); }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/enum_names.h"
 #include "model/field_reader.h"
 #include "tensor/w8.h"
 
@@ -18,14 +19,20 @@ namespace millrace::model {
 
 enum class Quantization : uint8_t { kNone, kW8, kW8A8, kMxInt8, kW8A8Int8 };
 
+inline constexpr EnumName<Quantization> kQuantizationNames[] = {
+    {Quantization::kNone, "none"},          {Quantization::kW8, "w8"},         {Quantization::kW8A8, "w8a8"},
+    {Quantization::kW8A8Int8, "w8a8_int8"}, {Quantization::kMxInt8, "mxint8"},
+};
+constexpr std::span<const EnumName<Quantization>> enum_names(Quantization) {
+  return kQuantizationNames;
+}
+
 /// Where config.json says it; the older name is read where the newer one is missing.
 inline constexpr std::string_view kQuantizationKey = "quantization_config";
 inline constexpr std::string_view kLegacyQuantizationKey = "compression_config";
 
-inline constexpr std::string_view kQuantizationNames = "none, w8, w8a8, w8a8_int8, mxint8";
-
 [[nodiscard]] std::string_view to_string(Quantization quantization);
-/// One of kQuantizationNames.
+/// Parses one of the names. Errors: kInvalidArgument, which names them all.
 [[nodiscard]] Result<Quantization> parse_quantization(std::string_view name);
 
 /// How weights that are rounded for it get their scales.

@@ -173,12 +173,13 @@ ApiResult<std::string> InputProcessor::render(const openai::Conversation& conver
 }
 
 std::optional<text::ToolFormat> InputProcessor::tool_format(const text::ChatTemplate& chat_template) const {
-  if (options_.tool_call_parser != "auto") return text::parse_tool_format(options_.tool_call_parser);
+  if (!options_.detect_tool_format) return options_.tool_format;
   return chat_template.supports_tools() ? chat_template.tool_format() : std::nullopt;
 }
 
 bool InputProcessor::supports_reasoning(const text::ChatTemplate& chat_template) const {
-  return options_.reasoning_parser == "think" || (options_.reasoning_parser == "auto" && chat_template.has_reasoning());
+  if (options_.reasoning_parser != ReasoningParser::kAuto) return options_.reasoning_parser == ReasoningParser::kThink;
+  return chat_template.has_reasoning();
 }
 
 OutputConstraint InputProcessor::make_output_constraint(const text::ChatTemplate& chat_template,

@@ -7,25 +7,42 @@
 #include <string>
 #include <vector>
 
+#include "base/enum_names.h"
+#include "text/tool_calls/tool_formats.h"
+
 namespace millrace::server {
+
+/// The part of an output that is reasoning: from <think> to </think>, or none. kAuto is kThink if the chat template has
+/// reasoning.
+enum class ReasoningParser : uint8_t { kAuto, kThink, kNone };
+
+inline constexpr EnumName<ReasoningParser> kReasoningParserNames[] = {
+    {ReasoningParser::kAuto, "auto"},
+    {ReasoningParser::kThink, "think"},
+    {ReasoningParser::kNone, "none"},
+};
+constexpr std::span<const EnumName<ReasoningParser>> enum_names(ReasoningParser) {
+  return kReasoningParserNames;
+}
 
 /// How the HTTP front listens, whom it serves, and the bound of everything a client could make grow.
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  uint16_t port = 30000;                       ///< 0: the operating system chooses
-  std::string served_model_name = "default";   ///< of answers to requests that name none
-  std::vector<std::string> other_model_names;  ///< that it answers to as well
-  std::string admin_api_key;                   ///< opens every route; wanted by those that change the server
-  std::vector<std::string> api_keys;           ///< each opens what clients need; none: no authorisation
-  bool metrics_public = false;                 ///< /metrics wants no key
-  std::string profile_dir = ".";               ///< where /start_profile writes
-  std::string cors_origin = "*";               ///< empty: no CORS headers
-  std::string default_chat_template_kwargs;    ///< a JSON object, or empty; a request's own go before them
-  bool allow_request_chat_template = false;    ///< a request may bring its own template
-  std::string tool_call_parser = "auto";       ///< a text::ToolFormat; auto: the template's; none: no tools
-  std::string reasoning_parser = "auto";       ///< think, none; auto: think if the template knows of it
-  bool has_priorities = false;                 ///< the queue goes by them; else a request that has one is refused
-  bool low_priority_first = false;             ///< the smaller priority goes first
+  uint16_t port = 30000;                        ///< 0: the operating system chooses
+  std::string served_model_name = "default";    ///< of answers to requests that name none
+  std::vector<std::string> other_model_names;   ///< that it answers to as well
+  std::string admin_api_key;                    ///< opens every route; wanted by those that change the server
+  std::vector<std::string> api_keys;            ///< each opens what clients need; none: no authorisation
+  bool metrics_public = false;                  ///< /metrics wants no key
+  std::string profile_dir = ".";                ///< where /start_profile writes
+  std::string cors_origin = "*";                ///< empty: no CORS headers
+  std::string default_chat_template_kwargs;     ///< a JSON object, or empty; a request's own go before them
+  bool allow_request_chat_template = false;     ///< a request may bring its own template
+  bool detect_tool_format = true;               ///< the chat template decides how tool calls are written
+  std::optional<text::ToolFormat> tool_format;  ///< without detection; empty: no tools
+  ReasoningParser reasoning_parser = ReasoningParser::kAuto;
+  bool has_priorities = false;      ///< the queue goes by them; else a request that has one is refused
+  bool low_priority_first = false;  ///< the smaller priority goes first
 
   std::optional<uint64_t> random_seed;  ///< of the seeds of requests without one, in the order of their coming
 

@@ -81,7 +81,7 @@ def test_the_services_of_a_leaderworkerset_do_not_meet():
     template = workers["spec"]["leaderWorkerTemplate"]
     labels = {"leaderworkerset.sigs.k8s.io/name": name, **template["leaderTemplate"]["metadata"]["labels"]}
     assert service["spec"]["selector"].items() <= labels.items()
-    drain_s = float(re.search(r"--drain-timeout .*=(\d+)", run_binary("serve", "--help").stdout)[1])
+    drain_s = float(re.search(r"--drain-timeout [^\]]*default (\d+)", run_binary("serve", "--help").stdout)[1])
     for pod in (template["leaderTemplate"], template["workerTemplate"]):
         assert pod["spec"]["terminationGracePeriodSeconds"] > drain_s
 

@@ -45,7 +45,7 @@ struct ToolServer : TestServer {
   }
   static server::ServerOptions without_reasoning() {
     server::ServerOptions options = allowing();
-    options.reasoning_parser = "none";
+    options.reasoning_parser = server::ReasoningParser::kNone;
     return options;
   }
   [[nodiscard]] static std::string body(std::string_view more, std::string_view messages = {}) {
@@ -323,15 +323,16 @@ TEST_CASE("What the model's template cannot do is refused, or left to a flag") {
     CHECK(server.post("/apply-template", request).status == 400);
   }
   auto options = ToolServer::allowing();
-  options.tool_call_parser = "hermes";
-  options.reasoning_parser = "none";
+  options.detect_tool_format = false;
+  options.tool_format = text::ToolFormat::kHermes;
+  options.reasoning_parser = server::ReasoningParser::kNone;
   {
     const ToolServer server(kCall, options);
     const ParsedJson json(server.chat(request).body);
     CHECK(json.size("/choices/0/message/tool_calls") == 1);
     CHECK_FALSE(json.has("/usage/completion_tokens_details"));
   }
-  options.tool_call_parser = "none";
+  options.tool_format.reset();
   const ToolServer server(kCall, options);
   CHECK(server.chat(ToolServer::body(kTools)).status == 400);
 }

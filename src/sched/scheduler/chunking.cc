@@ -212,11 +212,4 @@ void Chunker::add_short(const Prompt& prompt) {
   shape_.add_prefill(prompt.prefix, prompt.left);
 }
 
-std::optional<Chunking> parse_chunking(std::string_view name) {
-  if (name == "fixed") return Chunking::kFixed;
-  if (name == "published") return Chunking::kPublished;
-  if (name == "balanced") return Chunking::kBalanced;
-  return std::nullopt;
-}
-
 }  // namespace millrace::sched

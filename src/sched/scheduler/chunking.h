@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/enum_names.h"
 #include "sched/scheduler/cost_model.h"
 
 namespace millrace::sched {
@@ -17,6 +18,15 @@ enum class Chunking : uint8_t {
   kPublished,  ///< sizes from a quadratic fit of stage 0's prompts without prefixes, as published for another server
   kBalanced,   ///< sizes that take the slowest stage one target time, with all else in the micro-batch
 };
+
+inline constexpr EnumName<Chunking> kChunkingNames[] = {
+    {Chunking::kFixed, "fixed"},
+    {Chunking::kPublished, "published"},
+    {Chunking::kBalanced, "balanced"},
+};
+constexpr std::span<const EnumName<Chunking>> enum_names(Chunking) {
+  return kChunkingNames;
+}
 
 /// What a Chunker is built with.
 struct ChunkingOptions {
@@ -107,8 +117,5 @@ class Chunker {
   double target_us_ = 0;
   bool has_chunk_ = false;  // add_chunk() was called for it
 };
-
-/// Returns the mode that `--chunking` calls `name`, or nothing if there is none.
-[[nodiscard]] std::optional<Chunking> parse_chunking(std::string_view name);
 
 }  // namespace millrace::sched

@@ -23,12 +23,4 @@ void insert_by_rank(QueuePolicy policy, std::vector<Sequence*>& sequences, Seque
   sequences.insert(std::upper_bound(sequences.begin(), sequences.end(), inserted, before), inserted);
 }
 
-std::optional<QueuePolicy> parse_queue_policy(std::string_view name) {
-  if (name == "fcfs") return QueuePolicy::kFcfs;
-  if (name == "priority") return QueuePolicy::kPriority;
-  if (name == "shortest") return QueuePolicy::kShortest;
-  if (name == "lpm") return QueuePolicy::kLongestPrefix;
-  return std::nullopt;
-}
-
 }  // namespace millrace::sched

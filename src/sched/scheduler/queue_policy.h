@@ -2,9 +2,9 @@
 
 #include <cstdint>
 #include <optional>
-#include <string_view>
 #include <vector>
 
+#include "base/enum_names.h"
 #include "sched/scheduler/sequence.h"
 
 namespace millrace::sched {
@@ -17,6 +17,16 @@ enum class QueuePolicy : uint8_t {
   kLongestPrefix,  ///< most cached tokens first
 };
 
+inline constexpr EnumName<QueuePolicy> kQueuePolicyNames[] = {
+    {QueuePolicy::kFcfs, "fcfs"},
+    {QueuePolicy::kLongestPrefix, "lpm"},
+    {QueuePolicy::kPriority, "priority"},
+    {QueuePolicy::kShortest, "shortest"},
+};
+constexpr std::span<const EnumName<QueuePolicy>> enum_names(QueuePolicy) {
+  return kQueuePolicyNames;
+}
+
 /// Nothing starves: a sequence with this many bypasses goes first under every policy.
 inline constexpr uint32_t kMaxBypasses = 64;
 
@@ -26,8 +36,5 @@ inline constexpr uint32_t kMaxBypasses = 64;
 [[nodiscard]] bool outranks(QueuePolicy policy, const Sequence& a, const Sequence& b);
 /// Inserts a sequence after those that it does not outrank. `sequences` is in order of rank, the highest first.
 void insert_by_rank(QueuePolicy policy, std::vector<Sequence*>& sequences, Sequence* inserted);
-
-/// Returns the policy that `--schedule-policy` calls `name`, or nothing if there is none.
-[[nodiscard]] std::optional<QueuePolicy> parse_queue_policy(std::string_view name);
 
 }  // namespace millrace::sched

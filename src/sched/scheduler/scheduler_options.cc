@@ -9,13 +9,6 @@ constexpr uint64_t kMaxDraftRows = 128;
 
 }  // namespace
 
-std::optional<PrefetchPolicy> parse_prefetch_policy(std::string_view name) {
-  if (name == "best_effort") return PrefetchPolicy::kBestEffort;
-  if (name == "wait_complete") return PrefetchPolicy::kWaitComplete;
-  if (name == "timeout") return PrefetchPolicy::kTimeout;
-  return std::nullopt;
-}
-
 uint32_t max_draft_rows(uint32_t draft_tokens, uint32_t max_running) {
   return static_cast<uint32_t>(std::min(uint64_t{draft_tokens} * max_running, kMaxDraftRows));
 }

@@ -1,9 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string_view>
 
+#include "base/enum_names.h"
 #include "cache/prefix_cache.h"
 #include "sched/scheduler/chunking.h"
 #include "sched/scheduler/queue_policy.h"
@@ -17,8 +16,14 @@ enum class PrefetchPolicy : uint8_t {
   kTimeout,       ///< until the prefetch has ended or HeadOptions::prefetch_timeout has passed
 };
 
-/// Returns the policy that `--hicache-storage-prefetch-policy` calls `name`, or nothing if there is none.
-[[nodiscard]] std::optional<PrefetchPolicy> parse_prefetch_policy(std::string_view name);
+inline constexpr EnumName<PrefetchPolicy> kPrefetchPolicyNames[] = {
+    {PrefetchPolicy::kBestEffort, "best_effort"},
+    {PrefetchPolicy::kWaitComplete, "wait_complete"},
+    {PrefetchPolicy::kTimeout, "timeout"},
+};
+constexpr std::span<const EnumName<PrefetchPolicy>> enum_names(PrefetchPolicy) {
+  return kPrefetchPolicyNames;
+}
 
 /// What a Scheduler is built with. All counts are per ring; pages and slots are the same on every stage.
 struct SchedulerOptions {

@@ -60,9 +60,9 @@ TEST_CASE("sequences of equal rank keep their order") {
 }
 
 TEST_CASE("policies are parsed by the names of the flag") {
-  REQUIRE(parse_queue_policy("fcfs") == QueuePolicy::kFcfs);
-  REQUIRE(parse_queue_policy("priority") == QueuePolicy::kPriority);
-  REQUIRE(parse_queue_policy("shortest") == QueuePolicy::kShortest);
-  REQUIRE(parse_queue_policy("lpm") == QueuePolicy::kLongestPrefix);
-  REQUIRE_FALSE(parse_queue_policy("LPM").has_value());
+  REQUIRE(parse_enum<QueuePolicy>("fcfs") == QueuePolicy::kFcfs);
+  REQUIRE(parse_enum<QueuePolicy>("priority") == QueuePolicy::kPriority);
+  REQUIRE(parse_enum<QueuePolicy>("shortest") == QueuePolicy::kShortest);
+  REQUIRE(parse_enum<QueuePolicy>("lpm") == QueuePolicy::kLongestPrefix);
+  REQUIRE_FALSE(parse_enum<QueuePolicy>("LPM").has_value());
 }
