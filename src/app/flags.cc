@@ -343,8 +343,8 @@ std::string contradiction(const ServeFlags& flags) {
 
 void add_server_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
   server::ServerOptions& server = flags.server;
-  serve.add_option("--host", server.host, "Address to listen on")->capture_default_str();
-  serve.add_option("--port", server.port, "Port to listen on; 0: any free one")
+  serve.add_option("--host", server.http.host, "Address to listen on")->capture_default_str();
+  serve.add_option("--port", server.http.port, "Port to listen on; 0: any free one")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
   // An empty key would leave open what was meant to be closed.
@@ -383,7 +383,7 @@ void add_server_flags(CLI::App& serve, ServeFlags& flags, RawFlags& raw) {
 
 /// The bounds of what a client may make grow, and for how long it may take.
 void add_limit_flags(CLI::App& serve, server::ServerOptions& server, RawFlags& raw) {
-  serve.add_option("--max-connections", server.max_connections, "Open connections; beyond: 503")
+  serve.add_option("--max-connections", server.http.max_connections, "Open connections; beyond: 503")
       ->check(CLI::Range(size_t{1}, size_t{1} << 20))
       ->capture_default_str();
   serve
@@ -434,13 +434,13 @@ void apply(const RawFlags& raw, ServeFlags& flags) {
     }
   }
   server.has_priorities = flags.engine.schedule_policy == "priority";
-  server.max_body_bytes = raw.max_body_mib << 20;
-  server.max_bodies_bytes = raw.max_bodies_mib << 20;
-  server.max_header_bytes = raw.max_header_kib << 10;
-  server.header_timeout = to_ms(raw.header_timeout_s);
-  server.body_timeout = to_ms(raw.body_timeout_s);
-  server.idle_timeout = to_ms(raw.idle_timeout_s);
-  server.write_timeout = to_ms(raw.write_timeout_s);
+  server.http.max_body_bytes = raw.max_body_mib << 20;
+  server.http.max_bodies_bytes = raw.max_bodies_mib << 20;
+  server.http.max_header_bytes = raw.max_header_kib << 10;
+  server.http.header_timeout = to_ms(raw.header_timeout_s);
+  server.http.body_timeout = to_ms(raw.body_timeout_s);
+  server.http.idle_timeout = to_ms(raw.idle_timeout_s);
+  server.http.write_timeout = to_ms(raw.write_timeout_s);
   server.comment_interval = to_ms(raw.comment_interval_s);
 }
 

@@ -123,7 +123,7 @@ Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, c
     signals.on_first({});
     return port.error().code == ErrorCode::kAborted ? Result<void>() : port.error();
   }
-  const std::string& host = flags.server.host;
+  const std::string& host = flags.server.http.host;
   const bool is_ipv6 = host.find(':') != std::string::npos;
   log::info("listening on http://{}:{} (model '{}')", is_ipv6 ? '[' + host + ']' : host, *port, model);
   signals.on_first([&engine] { engine.interrupt(); });
@@ -162,7 +162,7 @@ Result<void> serve(const ServeFlags& flags) {
   if (config.has_error()) return config.error();
   if (flags.cluster.node_rank > 0) return run_worker(flags);
   Signals signals;
-  raise_descriptor_limit(flags.server.max_connections);
+  raise_descriptor_limit(flags.server.http.max_connections);
   auto tokenizer = text::Tokenizer::load(folder);
   if (tokenizer.has_error()) return tokenizer.error();
   const auto special_tokens = load_special_tokens(folder);

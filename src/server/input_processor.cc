@@ -275,7 +275,7 @@ ApiResult<GenerationSpec> InputProcessor::prepare(openai::CompletionRequest requ
   GenerationSpec spec;
   spec.info.kind = openai::ResponseKind::kCompletion;
   spec.options.echo = request.echo;
-  const size_t most = options_.max_body_bytes;
+  const size_t most = options_.http.max_body_bytes;
   size_t decoded = 0;
   for (openai::Prompt& source : request.prompts) {
     TokenizedPrompt& prompt = spec.prompts.emplace_back();

@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 TEST_CASE("A port in use is a clear error") {
   TestServer server;
   server::ServerOptions options;
-  options.port = server.port;
+  options.http.port = server.port;
   server::Service service;
   service.engine = &server.engine;
   service.tokenizer = byte_tokenizer();
@@ -34,10 +34,10 @@ TEST_CASE("A host that does not exist, or is somebody else's, is a clear error")
   service.engine = &engine;
   service.tokenizer = byte_tokenizer();
   server::ServerOptions options;
-  options.host = "256.256.256.256";
+  options.http.host = "256.256.256.256";
   CHECK_THAT(server::Server(options, service).start().error().message, Catch::Contains("'256.256.256.256'"));
-  options.host = "2001:db8::1";  // for documents only
-  options.port = 7;
+  options.http.host = "2001:db8::1";  // for documents only
+  options.http.port = 7;
   CHECK_THAT(server::Server(options, service).start().error().message,
              Catch::StartsWith("cannot listen on [2001:db8::1]:7: "));
 }
@@ -51,8 +51,8 @@ TEST_CASE("A host whose lookup takes long is waited for, named in the log, and k
   service.engine = &engine;
   service.tokenizer = byte_tokenizer();
   server::ServerOptions options;
-  options.host = "front.example";
-  options.port = 0;
+  options.http.host = "front.example";
+  options.http.port = 0;
   server::Server stopped(options, service);
   server::Server front(options, service);
   std::stop_source stop;
@@ -143,7 +143,7 @@ TEST_CASE("What does not end in time gets an error and is aborted") {
 
 TEST_CASE("A client that takes nothing cannot hold up the stop") {
   server::ServerOptions options;
-  options.send_buffer_bytes = 4096;
+  options.http.send_buffer_bytes = 4096;
   TestServer server(options);
   server.engine.info.context_length = 1'000'000;
   server.engine.on_submit = [](const sched::GenerateRequest& request) {

@@ -133,33 +133,32 @@ class Observer {
 void add_observer_routes(Service& service, const ServerOptions& options) {
   const auto observer = std::make_shared<Observer>(*service.engine, options);
   auto& routes = service.extra_routes;
-  routes.push_back({Method::kGet,
-                    "/",
-                    [](const HttpRequest&) { return page_response(); },
-                    true,
-                    {"The live page", "", "text/html"}});
-  routes.push_back({Method::kGet,
-                    "/live",
-                    [=](const HttpRequest& request) { return observer->live(request); },
-                    false,
-                    {"What the live page shows; ?since=N: only micro-batches above number N", "", "AnyObject"}});
-  routes.push_back({Method::kGet,
-                    "/cost_model",
-                    [=](const HttpRequest&) { return observer->cost_model(); },
-                    false,
-                    {"The ring as a cluster that `millrace simulate` reads", "", "AnyObject"}});
-  routes.push_back({Method::kPost,
-                    "/start_profile",
-                    [=](const HttpRequest& request) { return observer->start_profile(request); },
-                    false,
-                    {"Begin to write a trace", "ProfileRequest", "ProfileStarted", true},
-                    true});
-  routes.push_back({Method::kPost,
-                    "/stop_profile",
-                    [=](const HttpRequest&) { return observer->stop_profile(); },
-                    false,
-                    {"End the trace", "", "ProfileStopped"},
-                    true});
+  routes.push_back({.path = "/",
+                    .access = Access::kPublic,
+                    .handler = [](const HttpRequest&) { return page_response(); },
+                    .doc = {.summary = "The live page", .response = "text/html"}});
+  routes.push_back({.path = "/live",
+                    .handler = [=](const HttpRequest& request) { return observer->live(request); },
+                    .is_probe = true,
+                    .doc = {.summary = "What the live page shows; ?since=N: only micro-batches above number N",
+                            .response = "AnyObject"}});
+  routes.push_back(
+      {.path = "/cost_model",
+       .handler = [=](const HttpRequest&) { return observer->cost_model(); },
+       .doc = {.summary = "The ring as a cluster that `millrace simulate` reads", .response = "AnyObject"}});
+  routes.push_back({.method = Method::kPost,
+                    .path = "/start_profile",
+                    .access = Access::kAdmin,
+                    .handler = [=](const HttpRequest& request) { return observer->start_profile(request); },
+                    .doc = {.summary = "Begin to write a trace",
+                            .request = "ProfileRequest",
+                            .response = "ProfileStarted",
+                            .body_optional = true}});
+  routes.push_back({.method = Method::kPost,
+                    .path = "/stop_profile",
+                    .access = Access::kAdmin,
+                    .handler = [=](const HttpRequest&) { return observer->stop_profile(); },
+                    .doc = {.summary = "End the trace", .response = "ProfileStopped"}});
   service.extra_metrics = [=, others = std::move(service.extra_metrics)](std::string& out) {
     if (others) others(out);
     observer->append_metrics(out);

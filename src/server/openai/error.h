@@ -36,6 +36,8 @@ ApiError bad_request(std::string_view param, fmt::format_string<Args...> format,
 /// The status that each ErrorCode means to a client.
 [[nodiscard]] unsigned status_of(ErrorCode code);
 [[nodiscard]] ApiError to_api_error(const Error& error, std::string_view param = {});
+/// Logs `failure`, and returns a 500 that does not name it: the text may be none of the client's business.
+[[nodiscard]] ApiError internal_error(const std::exception& failure);
 /// OpenAI's word for a class of statuses, e.g. "invalid_request_error".
 [[nodiscard]] std::string_view error_type(unsigned status);
 

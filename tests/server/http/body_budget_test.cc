@@ -18,9 +18,9 @@ constexpr size_t kLarge = 900'000;
 
 server::ServerOptions narrow_options() {
   server::ServerOptions options;
-  options.max_body_bytes = kMib;
-  options.max_bodies_bytes = kMib;
-  options.send_buffer_bytes = 16'384;
+  options.http.max_body_bytes = kMib;
+  options.http.max_bodies_bytes = kMib;
+  options.http.send_buffer_bytes = 16'384;
   return options;
 }
 

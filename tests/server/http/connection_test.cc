@@ -104,7 +104,7 @@ TEST_CASE("A client that waits for 100 gets it, or the refusal at once") {
 
 TEST_CASE("Bodies and headers beyond the limits are refused readably") {
   server::ServerOptions options;
-  options.max_body_bytes = 100'000;
+  options.http.max_body_bytes = 100'000;
   TestServer server(options);
   Client large(server.port);
   std::thread writer([&] { large.send(post_bytes("/v1/completions", std::string(3'000'000, ' '))); });
@@ -123,8 +123,8 @@ TEST_CASE("Bodies and headers beyond the limits are refused readably") {
 
 TEST_CASE("Slow headers and slow bodies are cut off") {
   server::ServerOptions options;
-  options.header_timeout = 150ms;
-  options.body_timeout = 150ms;
+  options.http.header_timeout = 150ms;
+  options.http.body_timeout = 150ms;
   TestServer server(options);
   Client slow(server.port);
   slow.send("GET /hea");
@@ -141,7 +141,7 @@ TEST_CASE("Slow headers and slow bodies are cut off") {
 
 TEST_CASE("Idle connections are closed, also after a request") {
   server::ServerOptions options;
-  options.idle_timeout = 150ms;
+  options.http.idle_timeout = 150ms;
   TestServer server(options);
   Client idle(server.port);
   CHECK(idle.at_end());
@@ -154,7 +154,7 @@ TEST_CASE("Idle connections are closed, also after a request") {
 
 TEST_CASE("Connections beyond the limit are turned away") {
   server::ServerOptions options;
-  options.max_connections = 2;
+  options.http.max_connections = 2;
   TestServer server(options);
   Client first(server.port);
   Client second(server.port);
@@ -211,8 +211,8 @@ TEST_CASE("A queued request whose client goes away is aborted") {
 
 TEST_CASE("A slow reader holds back only itself and is cut off") {
   server::ServerOptions options;
-  options.write_timeout = 300ms;
-  options.send_buffer_bytes = 4096;
+  options.http.write_timeout = 300ms;
+  options.http.send_buffer_bytes = 4096;
   TestServer server(options);
   server.engine.info.context_length = 1'000'000;
   server.engine.on_submit = [](const sched::GenerateRequest& request) {
