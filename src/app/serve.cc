@@ -10,7 +10,6 @@
 #include "base/text_file.h"
 #include "model/generation_config.h"
 #include "server/observe/link_metrics.h"
-#include "server/observe/observer.h"
 #include "server/observe/stage_metrics.h"
 #include "server/server.h"
 #include "text/chat_template/chat_template.h"
@@ -194,7 +193,6 @@ Result<void> serve(const ServeFlags& flags) {
     server::append_decode_metrics(out, parts->graph_stats());
   };
   service.extra_info = [nodes = engine->get()](JsonWriter& json) { write_nodes(json, nodes->nodes()); };
-  server::add_observer_routes(service, options);
   {
     server::Server front(options, std::move(service));
     RETURN_IF_ERROR(run(**engine, front, signals, flags, options.served_model_name));

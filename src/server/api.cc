@@ -87,18 +87,20 @@ Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& s
                                   .comment_interval = options.comment_interval}),
       utility_(options, service, input_processor_),
       admin_(runtime, *service.engine, access_, generation_),
+      ring_(*service.engine, options),
       status_({.options = options,
                .service = service,
                .usage = usage,
                .input_processor = input_processor_,
                .generation = generation_,
+               .ring = ring_,
                .metrics = metrics_,
                .router = router_}) {
   generation_.add_to(router_);
   utility_.add_to(router_);
   admin_.add_to(router_);
+  ring_.add_to(router_);
   status_.add_to(router_);
-  for (const Route& route : service.extra_routes) router_.add(route);
 }
 
 std::optional<ApiError> Api::check(const HttpRequest& head, const RouteMatch& match) const {

@@ -8,12 +8,13 @@
 #include "server/http/http_usage.h"
 #include "server/input_processor.h"
 #include "server/observe/server_metrics.h"
-#include "server/routes/access_policy.h"
-#include "server/routes/admin_routes.h"
-#include "server/routes/generation_routes.h"
-#include "server/routes/router.h"
-#include "server/routes/status_routes.h"
-#include "server/routes/utility_routes.h"
+#include "server/access_policy.h"
+#include "server/admin_routes.h"
+#include "server/generation_routes.h"
+#include "server/ring_routes.h"
+#include "server/router.h"
+#include "server/status_routes.h"
+#include "server/utility_routes.h"
 #include "server/worker.h"
 
 namespace millrace::server {
@@ -59,6 +60,7 @@ class Api final : public HttpHandler {
   GenerationRoutes generation_;
   UtilityRoutes utility_;
   AdminRoutes admin_;
+  RingRoutes ring_;
   StatusRoutes status_;
 };
 

@@ -7,7 +7,7 @@
 #include "server/input_processor.h"
 #include "server/observe/server_metrics.h"
 #include "server/openai/response.h"
-#include "server/routes/exchange.h"
+#include "server/exchange.h"
 #include "server/stream_set.h"
 #include "server/worker.h"
 

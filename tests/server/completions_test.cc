@@ -9,7 +9,7 @@ using namespace millrace::test;
 
 namespace {
 
-/// The texts of a stream's chunks for one choice, joined.
+/// Joins the texts of a stream's chunks for one choice.
 std::string streamed_text(const HttpReply& reply, int64_t index = 0) {
   std::string text;
   for (const std::string& event : reply.events()) {

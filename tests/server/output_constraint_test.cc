@@ -32,7 +32,7 @@ OutputConstraint calling(ToolFormat format, std::vector<openai::Tool> tools, boo
   return constraint;
 }
 
-/// By bytes; token 256 ends an answer.
+/// Returns a vocabulary of bytes, where token 256 ends an answer.
 GrammarPtr grammar_of(const OutputConstraint& constraint, SchemaEnforcement arguments = SchemaEnforcement::kAll) {
   return grammar::Grammar::compile(build_grammar(constraint, arguments).value(), byte_vocabulary(), {kEnd}).value();
 }
@@ -58,7 +58,7 @@ text::OutputPart parse(const OutputConstraint& constraint, std::string_view text
   return all;
 }
 
-/// Of two calls of `f` and `g`, as the format's parser is described.
+/// Returns a constraint on calls of the tools `f` and `g` in one format.
 std::string two_calls(ToolFormat format) {
   switch (format) {
     case ToolFormat::kHermes:

@@ -14,7 +14,7 @@ namespace {
 
 const RequestLimits kLimits{.vocab_size = 1000, .max_choices = 64, .allow_chat_template = false};
 
-/// The param of the refusal, or "ok".
+/// Returns the param of the refusal, or "ok".
 std::string completion_outcome(const std::string& member) {
   const auto parsed = parse_completion_request(fmt::format(R"({{"prompt":"p",{}}})", member), kLimits);
   return parsed.has_error() ? parsed.error().param : "ok";
@@ -26,7 +26,7 @@ std::string chat_outcome(const std::string& member) {
   return parsed.has_error() ? parsed.error().param : "ok";
 }
 
-/// So many stop strings of so many characters.
+/// Returns a JSON array of stop strings of one length.
 std::string stops(size_t count, size_t length = 1) {
   std::string list;
   for (size_t i = 0; i < count; ++i) list += fmt::format("{}\"{}\"", i == 0 ? "" : ",", std::string(length, 'x'));
@@ -38,7 +38,7 @@ std::string messages_outcome(const std::string& messages) {
   return parsed.has_error() ? parsed.error().param : "ok";
 }
 
-/// Values of one field, and whether they are taken.
+/// Values of one field, and whether the parser accepts them.
 struct Case {
   const char* name;
   std::vector<const char*> good;

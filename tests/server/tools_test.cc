@@ -11,7 +11,7 @@ using namespace millrace::test;
 
 namespace {
 
-/// Shows tools and reasoning as Qwen 3 does, in fewer words.
+/// Renders tools and reasoning as Qwen 3 does, in fewer words.
 constexpr const char* kTemplate =
     R"({% if tools %}[tools <tool_call>]{{ tools | tojson }}{% endif %}{% for m in messages %}[{{ m.role }}])"
     R"({% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content if m.content }})"
@@ -32,7 +32,7 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-/// A server whose model answers `text`.
+/// Runs a server whose model answers `text`.
 struct ToolServer : TestServer {
   explicit ToolServer(std::string text, server::ServerOptions options = allowing()) : TestServer(std::move(options)) {
     engine.on_submit = [text](const sched::GenerateRequest&) { return ScriptedReply{.text = text}; };

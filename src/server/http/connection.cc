@@ -197,7 +197,7 @@ asio::awaitable<bool> Connection::write_head(const HttpResponse& response, BodyF
 
 asio::awaitable<bool> Connection::send(const HttpResponse& response) {
   bool sent = false;
-  if (is_head_) {
+  if (is_head_ || response.status == 204) {
     sent = co_await write_head(response, BodyFraming::kLength);
     co_return sent;
   }

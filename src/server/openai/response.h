@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/json.h"
-#include "server/choice.h"
+#include "server/openai/choice_delta.h"
 #include "server/openai/error.h"
 
 /// What goes back to the client: whole responses and the chunks of a stream, as OpenAI defines them.

@@ -24,7 +24,7 @@ server::ServerOptions narrow_options() {
   return options;
 }
 
-/// A completion's body of exactly so many bytes.
+/// Returns a completion's body of exactly `bytes` bytes.
 std::string padded(size_t bytes, std::string_view prompt = "p") {
   std::string json = fmt::format(R"({{"prompt":"{}","stream":true,"user":")", prompt);
   json.append(bytes - json.size() - 2, 'x');
@@ -45,7 +45,7 @@ bool eventually_uses(const TestServer& server, size_t bytes) {
   return eventually([&] { return used_bytes(server) == bytes; });
 }
 
-/// Sends the header of a large body and most of that.
+/// Sends the header of a large body, and its first `bytes` bytes.
 void send_all_but(Client& client, const std::string& body, size_t bytes) {
   client.send(head_for(body.size()) + body.substr(0, bytes));
 }

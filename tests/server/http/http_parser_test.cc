@@ -8,7 +8,7 @@ using namespace millrace::server;
 
 namespace {
 
-/// Feeds `bytes` in pieces of `piece`; the final state. `rest` receives what belongs to the next request.
+/// Feeds `bytes` in pieces of `piece` and returns the final state; `rest` receives what belongs to the next request.
 HttpParser::State feed_all(HttpParser& parser, const std::string& bytes, size_t piece, std::string& rest) {
   HttpParser::State state = HttpParser::State::kNeedMore;
   for (size_t at = 0; at < bytes.size(); at += piece) {

@@ -7,7 +7,7 @@
 #include "server/input_processor.h"
 #include "server/observe/server_metrics.h"
 #include "server/response_task.h"
-#include "server/routes/router.h"
+#include "server/router.h"
 #include "server/worker.h"
 
 namespace millrace::server {

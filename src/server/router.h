@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/routes/route.h"
+#include "server/route.h"
 
 namespace millrace::server {
 

@@ -1,4 +1,4 @@
-#include "server/routes/admin_routes.h"
+#include "server/admin_routes.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "server/routes/generation_routes.h"
+#include "server/generation_routes.h"
 
 #include <boost/asio/cancellation_state.hpp>
 #include <boost/asio/this_coro.hpp>

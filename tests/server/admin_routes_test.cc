@@ -20,7 +20,7 @@ TEST_CASE("The cache is flushed, and generation pauses and goes on") {
 
 namespace {
 
-/// Whether so many flushes come to hang in the engine.
+/// Waits until `count` flushes hang in the engine; returns false after a minute.
 bool wait_until_hanging(const FakeEngine& engine, int count) {
   return eventually([&] { return engine.hanging_flushes == count; });
 }

@@ -1,4 +1,4 @@
-#include "server/routes/utility_routes.h"
+#include "server/utility_routes.h"
 
 #include <fmt/format.h>
 

@@ -1,10 +1,10 @@
 #pragma once
 
 #include "async/wait_list.h"
-#include "server/routes/access_policy.h"
-#include "server/routes/exchange.h"
-#include "server/routes/generation_routes.h"
-#include "server/routes/router.h"
+#include "server/access_policy.h"
+#include "server/exchange.h"
+#include "server/generation_routes.h"
+#include "server/router.h"
 
 namespace millrace::server {
 

@@ -1,4 +1,4 @@
-#include "server/routes/router.h"
+#include "server/router.h"
 
 #include <catch2/catch.hpp>
 

@@ -6,7 +6,7 @@
 
 #include "async/real_runtime.h"
 #include "server/api.h"
-#include "server/routes/openapi.h"
+#include "server/openapi.h"
 #include "server/schema_check.h"
 #include "server/test_server.h"
 
@@ -19,7 +19,7 @@ namespace {
 
 const openai::RequestLimits kLimits{.vocab_size = 1000, .max_choices = 1024, .allow_chat_template = false};
 
-/// Of messages and of tools.
+/// Returns values of `messages` and of `tools`.
 std::vector<std::string> chat_values() {
   return {
       "[{\"role\":\"user\",\"content\":\"c\"}]",
@@ -55,7 +55,7 @@ std::vector<std::string> chat_values() {
   };
 }
 
-/// Values around every bound that a field has, and of every type.
+/// Returns values around every bound that a field has, and of every type.
 std::vector<std::string> values() {
   std::vector<std::string> texts = chat_values();
   texts.insert(texts.end(), {
@@ -185,7 +185,7 @@ std::vector<RequestKind> request_kinds() {
   };
 }
 
-/// What other members must say for `name` to be looked at by itself.
+/// Sets the members without which `name` would be refused.
 void add_company(const std::string& name, const std::string& value, std::map<std::string, std::string>& members) {
   if (name == "stream_options") members["stream"] = "true";
   if (name == "max_tokens" && members.contains("prompt")) members["echo"] = "true";

@@ -1,4 +1,4 @@
-#include "server/routes/exchange.h"
+#include "server/exchange.h"
 
 #include <iterator>
 

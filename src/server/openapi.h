@@ -5,7 +5,7 @@
 
 #include "server/openai/request.h"
 #include "server/options.h"
-#include "server/routes/route.h"
+#include "server/route.h"
 
 namespace millrace::server {
 

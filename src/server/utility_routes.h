@@ -1,7 +1,7 @@
 #pragma once
 
 #include "server/input_processor.h"
-#include "server/routes/router.h"
+#include "server/router.h"
 
 namespace millrace::server {
 

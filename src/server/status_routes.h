@@ -3,8 +3,9 @@
 #include "server/http/http_usage.h"
 #include "server/input_processor.h"
 #include "server/observe/server_metrics.h"
-#include "server/routes/generation_routes.h"
-#include "server/routes/router.h"
+#include "server/generation_routes.h"
+#include "server/ring_routes.h"
+#include "server/router.h"
 
 namespace millrace::server {
 
@@ -19,6 +20,7 @@ class StatusRoutes {
     const HttpUsage& usage;
     const InputProcessor& input_processor;
     const GenerationRoutes& generation;
+    const RingRoutes& ring;
     const ServerMetrics& metrics;
     const Router& router;
   };

@@ -6,7 +6,7 @@
 #include "server/http/http.h"
 #include "server/openai/error.h"
 #include "server/options.h"
-#include "server/routes/route.h"
+#include "server/route.h"
 
 namespace millrace::server {
 

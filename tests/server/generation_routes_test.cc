@@ -112,7 +112,7 @@ TEST_CASE("More requests than allowed at once are refused") {
 
 namespace {
 
-/// How many completions were refused as too many.
+/// Returns how many completions got 429.
 int refused_as_busy(const TestServer& server) {
   const std::string metrics = server.get("/metrics").body;
   for (int count = 9; count > 0; --count) {

@@ -1,4 +1,4 @@
-#include "server/routes/openapi.h"
+#include "server/openapi.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "server/routes/access_policy.h"
+#include "server/access_policy.h"
 
 #include <boost/algorithm/string/predicate.hpp>
 #include <span>

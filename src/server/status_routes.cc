@@ -1,10 +1,10 @@
-#include "server/routes/status_routes.h"
+#include "server/status_routes.h"
 
 #include <chrono>
 
 #include "base/json.h"
 #include "server/observe/process_metrics.h"
-#include "server/routes/openapi.h"
+#include "server/openapi.h"
 
 namespace millrace::server {
 namespace {
@@ -169,6 +169,7 @@ HttpResponse StatusRoutes::metrics() const {
                                         .body_bytes = from_.usage.bodies.used_bytes()});
   append_process_metrics(response.body);
   if (service.extra_metrics) service.extra_metrics(response.body);
+  from_.ring.append_metrics(response.body);
   return response;
 }
 
