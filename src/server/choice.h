@@ -40,7 +40,7 @@ class Choice {
   /// Returns true when the choice ends with the token: a stop string is complete, or the only call that it may hold.
   bool add_token(TokenId token, bool is_shown, ChoiceDelta& delta);
   void show(std::string_view text, ChoiceDelta& delta);
-  void take(text::OutputPart part, ChoiceDelta& delta) const;
+  void take(text::OutputPart part, ChoiceDelta& delta);
   [[nodiscard]] std::string call_id(uint32_t call) const;
   void finish_with(sched::FinishReason reason, ChoiceDelta& delta);
 

@@ -151,3 +151,39 @@ TEST_CASE("A request's own template is used where it is allowed") {
   CHECK(begun.string("/prompt") == "<bos>!");
   CHECK(server.chat(body(R"("chat_template":"{% if %}")")).status == 400);
 }
+
+TEST_CASE("A request may name one of the model's templates") {
+  TestServer server;
+  const ParsedJson json(server.post("/apply-template", body(R"("chat_template":"default")")).body);
+  CHECK(json.string("/prompt") == "[user]hi[assistant]");
+  const HttpReply refused = server.chat(body(R"("chat_template":"rag")"));
+  CHECK(refused.status == 400);
+  CHECK(ParsedJson(refused.body).string("/error/param") == "chat_template");
+}
+
+TEST_CASE("Documents are taken where the template shows them") {
+  server::ServerOptions options;
+  options.allow_request_chat_template = true;
+  TestServer server(options);
+  const std::string documents = R"("documents":[{"title":"t","text":"d1"},{"text":"d2"}])";
+  const std::string shows = R"("chat_template":"{% for d in documents %}{{ d.text }};{% endfor %}",)";
+  CHECK(ParsedJson(server.post("/apply-template", body(shows + documents)).body).string("/prompt") == "d1;d2;");
+  const HttpReply refused = server.chat(body(documents));
+  CHECK(refused.status == 400);
+  CHECK(ParsedJson(refused.body).string("/error/param") == "documents");
+  CHECK(server.chat(body(R"("documents":[])")).status == 200);
+}
+
+TEST_CASE("A refusal in the history, and a tool that says nothing, reach the template") {
+  TestServer server;
+  const auto prompt = [&](std::string_view messages) {
+    const std::string request = fmt::format(R"({{"messages":{}}})", messages);
+    return ParsedJson(server.post("/apply-template", request).body).string("/prompt");
+  };
+  CHECK(prompt(R"([{"role":"assistant","content":[{"type":"refusal","refusal":"I cannot."}]}])") ==
+        "[assistant]I cannot.[assistant]");
+  CHECK(prompt(R"([{"role":"assistant","content":null,"refusal":"No."}])") == "[assistant]No.[assistant]");
+  CHECK(prompt(R"([{"role":"assistant","content":"a","refusal":null}])") == "[assistant]a[assistant]");
+  CHECK(prompt(R"([{"role":"tool","tool_call_id":"c","content":null}])") == "[tool][assistant]");
+  CHECK(prompt(R"([{"role":"tool","tool_call_id":"c"},{"role":"assistant"}])") == "[tool][assistant][assistant]");
+}

@@ -17,7 +17,7 @@ using namespace std::string_view_literals;
 
 namespace {
 
-const openai::RequestLimits kLimits{.vocab_size = 1000, .max_choices = 1024, .allow_chat_template = false};
+const openai::RequestLimits kLimits{.vocab_size = 1000, .max_choices = 1024};
 
 /// Returns values of `messages` and of `tools`.
 std::vector<std::string> chat_values() {
