@@ -17,14 +17,14 @@ namespace millrace::server {
 namespace {
 
 constexpr uint32_t kDefaultMaxTokens = 16;  // of a completion, by OpenAI's schema
-/// Logprobs of prompts that one answer may hold, alternatives counted: half a gigabyte when it is written out.
+/// Bounds the prompt logprobs of one response, alternatives included: it is half a gigabyte when written out.
 constexpr uint64_t kMaxPromptLogprobs = 8u << 20;
 
 using openai::ApiError;
 using openai::ApiResult;
 using openai::bad_request;
 
-/// Changes whenever answers may: with the program's version and the model.
+/// Returns system_fingerprint, which changes with the program's version and the model, as answers may.
 std::string fingerprint_of(const std::string& model) {
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
   for (const char c : std::string(MILLRACE_VERSION) + '/' + model) {
@@ -68,7 +68,7 @@ std::string messages_json(const openai::Conversation& conversation) {
   return out;
 }
 
-/// Whether the text names one of the model's templates, and is none itself.
+/// Returns whether the request's template is the name of one of the model's templates.
 bool names_template(const openai::Conversation& conversation, const Service& service) {
   return service.chat_template != nullptr && service.chat_template->has_template(conversation.chat_template);
 }
@@ -82,7 +82,7 @@ void truncate(std::vector<TokenId>& ids, uint32_t count, bool keep_start) {
   }
 }
 
-/// Logprobs of the prompts that an answer will hold. Those of drawn tokens are not foreseen: each has been computed.
+/// Returns the count of prompt logprobs in the response. Logprobs of drawn tokens are not counted: each is computed.
 uint64_t prompt_logprobs(const GenerationSpec& spec) {
   const ChoiceOptions& options = spec.options;
   uint64_t count = 0;

@@ -8,7 +8,7 @@ using namespace millrace;
 using namespace millrace::test;
 using namespace std::chrono_literals;
 
-TEST_CASE("The cache is flushed, and generation pauses and goes on") {
+TEST_CASE("The cache is flushed and generation pauses and resumes") {
   TestServer server;
   CHECK(ParsedJson(server.post("/reset_prefix_cache", "").body).at("/flushed").get_bool().value());
   CHECK(server.engine.flushes == 1);
@@ -27,7 +27,7 @@ bool wait_until_hanging(const FakeEngine& engine, int count) {
 
 }  // namespace
 
-TEST_CASE("A flush that waits ends with its client, and with the server") {
+TEST_CASE("A waiting flush ends with its client and with the server") {
   TestServer server;
   CHECK(server.post("/flush_cache", "{}").status == 200);
   server.engine.flush_hangs = true;

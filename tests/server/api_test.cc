@@ -5,7 +5,7 @@
 using namespace millrace;
 using namespace millrace::test;
 
-TEST_CASE("Routes, methods, media types and models that do not exist") {
+TEST_CASE("Unknown routes methods media types and models are refused") {
   TestServer server;
   const HttpReply unknown = server.get("/nowhere");
   CHECK(unknown.status == 404);
@@ -30,7 +30,7 @@ TEST_CASE("Routes, methods, media types and models that do not exist") {
   CHECK(server.complete("{").status == 400);
 }
 
-TEST_CASE("Every answer has a request id: the client's, or one of its own") {
+TEST_CASE("Every response has the request id of the client or a new one") {
   TestServer server;
   CHECK(server.get("/version", "X-Request-Id: mine-1\r\n").header("X-Request-Id") == "mine-1");
   const std::string own = server.get("/version").header("X-Request-Id");

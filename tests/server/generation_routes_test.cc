@@ -9,7 +9,7 @@
 using namespace millrace;
 using namespace millrace::test;
 
-TEST_CASE("The engine's refusals keep their meaning") {
+TEST_CASE("Errors of the engine keep their status") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) -> Result<ScriptedReply> {
     return make_error(ErrorCode::kExhausted, "the queue is full (8 requests)");
@@ -34,7 +34,7 @@ TEST_CASE("An engine that throws gives a 500") {
   CHECK(ParsedJson(reply.body).string("/error/type") == "server_error");
 }
 
-TEST_CASE("A failure is a status before the first token and an event after it") {
+TEST_CASE("A failure is a status and after the first token an event") {
   TestServer server;
   const Error failure = make_error(ErrorCode::kUnavailable, "stage 1 died");
   server.engine.on_submit = [&](const sched::GenerateRequest&) { return ScriptedReply{.text = "", .error = failure}; };
@@ -75,7 +75,7 @@ TEST_CASE("Tokens that come with the failure reach a stream before it") {
   }
 }
 
-TEST_CASE("A header's id may come several times at once") {
+TEST_CASE("An X-Request-Id may be in flight several times") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "ab", .hangs = true}; };
   Client client(server.port);
@@ -124,7 +124,7 @@ int refused_as_busy(const TestServer& server) {
 
 }  // namespace
 
-TEST_CASE("Requests that are prepared elsewhere keep to the same limit") {
+TEST_CASE("Requests prepared on the worker keep to the same limit") {
   server::ServerOptions options;
   options.max_requests_in_flight = 1;
   TestServer server(options);

@@ -213,7 +213,7 @@ ParsedJson document() {
 
 }  // namespace
 
-TEST_CASE("The schemas take and refuse what the parser does, field by field") {
+TEST_CASE("The schemas accept what the parser accepts by field") {
   const ParsedJson openapi = document();
   const auto candidates = values();
   for (const RequestKind& kind : request_kinds()) {
@@ -306,7 +306,7 @@ TEST_CASE("The schemas say when tools may be named beside a prompt") {
   }
 }
 
-TEST_CASE("Every route is in the document, and nothing else") {
+TEST_CASE("The document has every route and nothing else") {
   TestServer server;
   const ParsedJson openapi(server.get("/openapi.json").body);
   CHECK(openapi.string("/openapi") == "3.1.0");

@@ -5,7 +5,7 @@
 using namespace millrace;
 using namespace millrace::test;
 
-TEST_CASE("Without a ring the live page is there, and its data is not") {
+TEST_CASE("Without a ring the live page is served but no data") {
   TestServer server;
   const HttpReply page = server.get("/");
   CHECK(page.status == 200);
@@ -18,7 +18,7 @@ TEST_CASE("Without a ring the live page is there, and its data is not") {
   CHECK(server.get("/metrics").body.find("millrace:window_size") == std::string::npos);
 }
 
-TEST_CASE("Profiles are the admin's, and the page is everybody's") {
+TEST_CASE("Profiles require the admin key and the page none") {
   server::ServerOptions options;
   options.api_keys = {"user"};
   options.admin_api_key = "root";

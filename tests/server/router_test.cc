@@ -25,7 +25,7 @@ HttpRequest request(Method method, std::string path) {
 
 }  // namespace
 
-TEST_CASE("A route is found by its method and path, and HEAD as GET") {
+TEST_CASE("A route is found by method and path and HEAD as GET") {
   const Router router = sample_router();
   for (const Method method : {Method::kGet, Method::kHead}) {
     const RouteMatch match = router.match(request(method, "/load"));
@@ -57,7 +57,7 @@ TEST_CASE("A path without the method names those that it has") {
   CHECK(router.match(request(Method::kGet, "/v1/completions")).allowed == "POST, OPTIONS");
 }
 
-TEST_CASE("An unknown path has no route, no methods and no name") {
+TEST_CASE("An unknown path has neither route nor methods nor name") {
   const RouteMatch match = sample_router().match(request(Method::kOptions, "/nowhere"));
   CHECK(match.route == nullptr);
   CHECK(match.allowed.empty());
@@ -65,7 +65,7 @@ TEST_CASE("An unknown path has no route, no methods and no name") {
   CHECK_FALSE(match.is_preflight);
 }
 
-TEST_CASE("OPTIONS of a known path, or of the server, is a preflight") {
+TEST_CASE("OPTIONS of a known path or of the server is a preflight") {
   const Router router = sample_router();
   const RouteMatch match = router.match(request(Method::kOptions, "/v1/completions"));
   CHECK(match.is_preflight);

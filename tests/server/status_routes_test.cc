@@ -5,7 +5,7 @@
 using namespace millrace;
 using namespace millrace::test;
 
-TEST_CASE("The server reports its models, health, version and load") {
+TEST_CASE("The server reports its models health version and load") {
   TestServer server;
   CHECK(ParsedJson(server.get("/v1/models").body).string("/data/0/id") == "fake");
   CHECK(ParsedJson(server.get("/v1/models").body).integer("/data/0/max_model_len") == FakeEngine::kContext);
@@ -22,7 +22,7 @@ TEST_CASE("The server reports its models, health, version and load") {
   CHECK(info.integer("/connections") == 1);
 }
 
-TEST_CASE("A model may have several names, and answers to each by that name") {
+TEST_CASE("A model with several names answers to each by that name") {
   server::ServerOptions options;
   options.other_model_names = {"org/fake", "third"};
   TestServer server(options);
@@ -40,7 +40,7 @@ TEST_CASE("A model may have several names, and answers to each by that name") {
              Catch::EndsWith("has 'fake', also called org/fake, third"));
 }
 
-TEST_CASE("HEAD answers as GET without the body, on a connection that goes on") {
+TEST_CASE("HEAD answers as GET without the body") {
   TestServer server;
   Client client(server.port);
   client.send("HEAD /v1/models HTTP/1.1\r\nHost: h\r\n\r\n");

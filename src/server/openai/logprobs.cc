@@ -18,7 +18,7 @@ std::string token_text(const text::Tokenizer& tokenizer, TokenId token) {
   return escaped;
 }
 
-/// Clients parse a number; a token that cannot be drawn gets the value vLLM gives it.
+/// Returns a finite number, as clients parse it: a token that cannot be drawn gets vLLM's value.
 float finite_logprob(float logprob) {
   return std::isfinite(logprob) ? logprob : -9999.0f;
 }

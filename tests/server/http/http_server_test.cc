@@ -86,7 +86,7 @@ struct SampleServer {
 
 }  // namespace
 
-TEST_CASE("A response has its length, type, date and all its headers") {
+TEST_CASE("A response has its length type date and all its headers") {
   SampleServer server;
   Client client(server.port);
   const HttpReply reply = client.get("/path");
@@ -102,7 +102,7 @@ TEST_CASE("A response has its length, type, date and all its headers") {
   CHECK(client.at_end());
 }
 
-TEST_CASE("HEAD and 204 have no body, and the connection goes on") {
+TEST_CASE("HEAD and 204 have no body and the connection goes on") {
   SampleServer server;
   Client client(server.port);
   client.send("HEAD /large HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -142,7 +142,7 @@ TEST_CASE("HTTP/1.0 gets its stream up to the end of the connection") {
   CHECK(whole.get("/path").status == 200);
 }
 
-TEST_CASE("What is no request, and a refused head, end the connection") {
+TEST_CASE("A malformed request and a refused head end the connection") {
   SampleServer server;
   Client garbage(server.port);
   garbage.send("NONSENSE\r\n\r\n");
@@ -170,7 +170,7 @@ TEST_CASE("A connection beyond the limit is told so") {
   CHECK(second.at_end());
 }
 
-TEST_CASE("A stop lets idle connections go, and has the handler end nothing") {
+TEST_CASE("A stop closes idle connections and ends no request") {
   SampleServer server;
   Client client(server.port);
   CHECK(client.get("/path").status == 200);

@@ -61,7 +61,7 @@ TEST_CASE("Metrics tell of the process") {
   CHECK(value("process_open_fds") > open + 4);
 }
 
-TEST_CASE("A prompt counts from its first answer on, however the request ends") {
+TEST_CASE("A prompt counts from its first token however it ends") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) {
     return ScriptedReply{.text = "ab", .hangs = true, .cached_tokens = 2};
@@ -81,7 +81,7 @@ TEST_CASE("A prompt counts from its first answer on, however the request ends") 
   CHECK(counted());
 }
 
-TEST_CASE("A request that is aborted before its first token has no time to it") {
+TEST_CASE("A request aborted before its first token has no TTFT") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) {
     return ScriptedReply{.text = "", .delay = 1h, .hangs = true};
