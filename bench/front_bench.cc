@@ -333,7 +333,7 @@ bool can_open(size_t streams) {
 
 server::ServerOptions options_for(size_t streams) {
   constexpr size_t kOthers = 16;
-  return {.port = 0, .max_connections = streams + kOthers, .max_requests_in_flight = streams + kOthers};
+  return {.http = {.port = 0, .max_connections = streams + kOthers}, .max_requests_in_flight = streams + kOthers};
 }
 
 void measure_events(size_t streams, uint32_t tokens, int rounds) {

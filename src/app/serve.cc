@@ -10,7 +10,6 @@
 #include "base/text_file.h"
 #include "model/generation_config.h"
 #include "server/observe/link_metrics.h"
-#include "server/observe/observer.h"
 #include "server/observe/stage_metrics.h"
 #include "server/server.h"
 #include "text/chat_template/chat_template.h"
@@ -124,7 +123,7 @@ Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, c
     signals.on_first({});
     return port.error().code == ErrorCode::kAborted ? Result<void>() : port.error();
   }
-  const std::string& host = flags.server.host;
+  const std::string& host = flags.server.http.host;
   const bool is_ipv6 = host.find(':') != std::string::npos;
   log::info("listening on http://{}:{} (model '{}')", is_ipv6 ? '[' + host + ']' : host, *port, model);
   signals.on_first([&engine] { engine.interrupt(); });
@@ -163,7 +162,7 @@ Result<void> serve(const ServeFlags& flags) {
   if (config.has_error()) return config.error();
   if (flags.cluster.node_rank > 0) return run_worker(flags);
   Signals signals;
-  raise_descriptor_limit(flags.server.max_connections);
+  raise_descriptor_limit(flags.server.http.max_connections);
   auto tokenizer = text::Tokenizer::load(folder);
   if (tokenizer.has_error()) return tokenizer.error();
   const auto special_tokens = load_special_tokens(folder);
@@ -195,7 +194,6 @@ Result<void> serve(const ServeFlags& flags) {
     server::append_decode_metrics(out, parts->graph_stats());
   };
   service.extra_info = [nodes = engine->get()](JsonWriter& json) { write_nodes(json, nodes->nodes()); };
-  server::add_observer_routes(service, options);
   {
     server::Server front(options, std::move(service));
     RETURN_IF_ERROR(run(**engine, front, signals, flags, options.served_model_name));

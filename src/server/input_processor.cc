@@ -18,14 +18,14 @@ namespace millrace::server {
 namespace {
 
 constexpr uint32_t kDefaultMaxTokens = 16;  // of a completion, by OpenAI's schema
-/// Logprobs of prompts that one answer may hold, alternatives counted: half a gigabyte when it is written out.
+/// Bounds the prompt logprobs of one response, alternatives included: it is half a gigabyte when written out.
 constexpr uint64_t kMaxPromptLogprobs = 8u << 20;
 
 using openai::ApiError;
 using openai::ApiResult;
 using openai::bad_request;
 
-/// Changes whenever answers may: with the program's version and the model.
+/// Returns system_fingerprint, which changes with the program's version and the model, as answers may.
 std::string fingerprint_of(const std::string& model) {
   const std::string text = std::string(MILLRACE_VERSION) + '/' + model;
   return fmt::format("fp_{:010x}", hash_bytes(std::as_bytes(std::span(text))) >> 24);
@@ -66,7 +66,7 @@ std::string messages_json(const openai::Conversation& conversation) {
   return out;
 }
 
-/// Whether the text names one of the model's templates, and is none itself.
+/// Returns whether the request's template is the name of one of the model's templates.
 bool names_template(const openai::Conversation& conversation, const Service& service) {
   return service.chat_template != nullptr && service.chat_template->has_template(conversation.chat_template);
 }
@@ -80,7 +80,7 @@ void truncate(std::vector<TokenId>& ids, uint32_t count, bool keep_start) {
   }
 }
 
-/// Logprobs of the prompts that an answer will hold. Those of drawn tokens are not foreseen: each has been computed.
+/// Returns the count of prompt logprobs in the response. Logprobs of drawn tokens are not counted: each is computed.
 uint64_t prompt_logprobs(const GenerationSpec& spec) {
   const ChoiceOptions& options = spec.options;
   uint64_t count = 0;
@@ -268,7 +268,7 @@ ApiResult<GenerationSpec> InputProcessor::prepare(openai::CompletionRequest requ
   GenerationSpec spec;
   spec.info.kind = openai::ResponseKind::kCompletion;
   spec.options.echo = request.echo;
-  const size_t most = options_.max_body_bytes;
+  const size_t most = options_.http.max_body_bytes;
   size_t decoded = 0;
   for (openai::Prompt& source : request.prompts) {
     TokenizedPrompt& prompt = spec.prompts.emplace_back();

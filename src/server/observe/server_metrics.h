@@ -3,45 +3,26 @@
 #include <array>
 #include <cstdint>
 #include <map>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "sched/head/engine.h"
+#include "server/observe/histogram.h"
 
 namespace millrace::server {
 
-/// A Prometheus histogram with fixed upper bounds.
-class Histogram {
- public:
-  explicit Histogram(std::span<const double> bounds) : bounds_(bounds), counts_(bounds.size() + 1) {}
-  void observe(double value);
-  /// Appends the sample lines of `name`; `labels` without braces.
-  void append(std::string& out, std::string_view name, std::string_view labels) const;
-
- private:
-  std::span<const double> bounds_;
-  std::vector<uint64_t> counts_;  ///< per bucket, the last is +Inf
-  uint64_t total_ = 0;
-  double sum_ = 0;
-};
-
-/// What the front holds at the moment.
+/// What the server holds at the moment.
 struct ServerLoad {
-  size_t in_flight = 0;  ///< generations
+  size_t in_flight = 0;  ///< requests that generate
   size_t connections = 0;
-  size_t body_bytes = 0;  ///< as BodyBudget counts them
+  size_t body_bytes = 0;  ///< the part of bodies that BodyBudget charges
 };
 
-/// model_name="…", as a label.
-[[nodiscard]] std::string model_label(std::string_view model_name);
-
-/// What the front counts about its requests. Owned by the front, its thread only.
-class Metrics {
+/// Counts requests, tokens and times since the start. Owned by Api; its executor only.
+class ServerMetrics {
  public:
-  Metrics();
+  ServerMetrics();
 
   void count_http(std::string_view route, unsigned status) { ++http_requests_[{std::string(route), status}]; }
   void count_finish(sched::FinishReason reason) { ++finished_[static_cast<size_t>(reason)]; }
@@ -59,7 +40,8 @@ class Metrics {
   Histogram prompt_length;
   Histogram generation_length;
 
-  /// Prometheus' text form. Every family that vLLM has comes under both prefixes, "vllm:" and "millrace:".
+  /// Returns the metrics in Prometheus' text form. A family that vLLM has too comes under both prefixes, "vllm:" and
+  /// "millrace:".
   [[nodiscard]] std::string render(std::string_view model_name, const sched::EngineStatus& status,
                                    const ServerLoad& load) const;
 
