@@ -8,7 +8,9 @@ packages=(
   libboost1.81-dev libsimdjson-dev libspdlog-dev libfmt-dev libpcre2-dev libicu-dev libcli11-dev libdnnl-dev catch2
   liburing-dev libxxhash-dev libssl-dev
 )
-test_packages=(python3 python3-venv curl iproute2 chromium redis-server openssl openmpi-bin libboost-context1.81-dev)
+test_packages=(
+  python3 python3-venv clang-format-19 curl iproute2 chromium redis-server openssl openmpi-bin libboost-context1.81-dev
+)
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "${0##*/}: $*"; exit 1; }

@@ -24,7 +24,9 @@ struct RuntimeClock {
 using TimePoint = RuntimeClock::time_point;
 
 /// Returns nanoseconds since the clock's epoch.
-inline int64_t nanoseconds(TimePoint at) { return at.time_since_epoch().count(); }
+inline int64_t nanoseconds(TimePoint at) {
+  return at.time_since_epoch().count();
+}
 
 enum class TimerId : uint64_t {};
 

@@ -150,7 +150,7 @@ class TlsClient::Session {
     const long verdict = SSL_get_verify_result(ssl_.get());
     if (reason == SSL_R_CERTIFICATE_VERIFY_FAILED) {
       throw_error(ErrorCode::kInvalidArgument,
-           fmt::format("the server's certificate is not accepted: {}", X509_verify_cert_error_string(verdict)));
+                  fmt::format("the server's certificate is not accepted: {}", X509_verify_cert_error_string(verdict)));
     }
     if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_PACKET_LENGTH_TOO_LONG) {
       throw_error(ErrorCode::kData, fmt::format("{}: {}: the server does not speak TLS", what, last_reason()));
