@@ -42,7 +42,7 @@ def plain():
 
 
 @pytest.mark.parametrize("pp_size", ["1", "4"])
-def test_a_repeated_prompt_is_found_and_answered_with_the_same_words(plain, pp_size):
+def test_a_repeated_prompt_hits_the_cache_with_equal_words(plain, pp_size):
     with MillraceServer("--page-size", "16", "--pp-size", pp_size) as server:
         assert texts(server) == plain
         for prompt, wanted in zip(PROMPTS, plain):
@@ -70,7 +70,7 @@ def test_pages_evicted_to_the_host_come_back(plain, policy):
         assert metric(server, "kv_cache_evicted_pages_total") > 0
 
 
-def test_the_store_outlives_a_flush_and_a_restart_but_not_another_division(plain, tmp_path):
+def test_the_store_outlives_flush_and_restart_but_not_a_resplit(plain, tmp_path):
     flags = ("--page-size", "16", "--enable-hierarchical-cache", "--hicache-storage-backend", "file",
              "--hicache-storage-path", str(tmp_path / "pages"), "--hicache-storage-prefetch-policy", "wait_complete")
     with MillraceServer(*flags, "--pp-size", "2") as server:
@@ -106,7 +106,7 @@ def model_with_other_first_layer(folder):
     return folder
 
 
-def test_stages_whose_own_layers_are_equal_share_no_pages_of_models_that_differ_elsewhere(plain, tmp_path):
+def test_stages_of_different_models_share_no_pages(plain, tmp_path):
     other = model_with_other_first_layer(tmp_path / "other" / MODEL.name)
     flags = ("--page-size", "16", "--pp-size", "2", "--enable-hierarchical-cache", "--hicache-storage-backend", "file",
              "--hicache-storage-path", str(tmp_path / "pages"), "--hicache-storage-prefetch-policy", "wait_complete")
@@ -186,7 +186,7 @@ def test_damaged_pages_in_the_store_are_misses(plain, tmp_path):
         assert server.metric("millrace:page_store_hits_total") == 0
 
 
-def test_a_flush_is_refused_while_requests_run_unless_it_may_wait():
+def test_a_flush_is_refused_during_requests_unless_it_may_wait():
     with MillraceServer() as server:
         body = {"model": "books-4m", "prompt": "It was", "max_tokens": 600, "ignore_eos": True, "stream": True}
         with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=PATIENCE_S) as stream:
@@ -245,7 +245,7 @@ def test_administrators_have_a_key_of_their_own():
         assert [status_of("/stop_profile", key) for key in ("user", "root")] == [401, 409]
 
 
-def test_a_host_tier_larger_than_memory_is_refused_with_both_sizes():
+def test_an_oversized_host_tier_is_refused_with_both_sizes():
     result = run_binary("serve", "--model-path", MODEL, "--port", 0, "--enable-hierarchical-cache", "--hicache-size", 5000)
     assert result.returncode != 0
     assert re.search(r"a host tier of \d+ pages of \d+ tokens takes \d{7}\.\d MB, \d+\.\d MB of memory are available", result.stderr)

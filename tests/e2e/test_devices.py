@@ -50,7 +50,7 @@ def test_devices_lists_the_processor_and_every_gpu():
     assert [line.split(";")[0] for line in gpus] == [f"cuda {i}  Emulated GPU, sm_90, 4 SMs" for i in (0, 1)]
 
 
-def test_a_gpu_that_another_process_has_for_itself_keeps_no_other_from_the_list():
+def test_a_gpu_in_exclusive_use_keeps_the_others_listed():
     listed = run("devices", MILLRACE_CUDA_MODULE=EMULATED, MILLRACE_EMULATED_GPUS=3, MILLRACE_EMULATED_BUSY_GPU=1)
     assert listed.returncode == 0, listed.stderr
     first, busy, last = listed.stdout.splitlines()[1:]
@@ -138,7 +138,7 @@ def test_the_answer_does_not_depend_on_stages_gpus_or_graphs():
     assert answers[0]["text"] and answers[1:] == answers[:1] * 2
 
 
-def test_a_gpu_that_makes_no_graphs_gives_the_same_answer_and_the_log_says_why():
+def test_a_gpu_without_graphs_answers_equally_and_logs_why():
     def steps(server, graph):
         return server.metric("millrace:decode_steps_total", stage=0, graph=graph)
 
@@ -164,7 +164,7 @@ def test_stages_on_parts_of_a_gpu_say_the_same():
             assert re.search(rf"stage {stage}: .* 4 SMs, wgmma, part {part} of 2, 2 SMs", server.log())
 
 
-def test_a_driver_without_green_contexts_gives_every_stage_the_whole_gpu_and_is_named():
+def test_without_green_contexts_stages_share_the_whole_gpu():
     with serve("--device", "cuda", "--divide-gpu", "--pp-size", 2,
                environment=["MILLRACE_EMULATED_DRIVER=12020"]) as server:
         assert completion(server)["text"]
@@ -191,7 +191,7 @@ def test_prefixes_go_to_the_host_tier_and_come_back():
     ("MILLRACE_EMULATED_FAILING_EVENT=400", ["--disable-cuda-graph"]),
     ("MILLRACE_EMULATED_FAILING_EVENT=400", ["--pp-size", 2]),
 ])
-def test_a_device_failure_ends_the_requests_in_flight_and_the_ring_forms_again(failing, flags):
+def test_a_device_failure_ends_requests_and_the_ring_rebuilds(failing, flags):
     """The failure comes while decode steps run. That request ends with an error; those after it are served. No call is
     the launch of a graph, without which a step does as well."""
     with serve("--device", "cuda", "--disable-radix-cache", *flags, environment=[failing]) as server:
@@ -205,7 +205,7 @@ def test_a_device_failure_ends_the_requests_in_flight_and_the_ring_forms_again(f
 
 
 @pytest.mark.parametrize("flags", [[], ["--pp-size", 2]])
-def test_a_gpu_that_answers_with_errors_only_ends_the_process_behind_the_request(flags):
+def test_a_gpu_that_only_fails_ends_the_process(flags):
     """No other process has to do with the fault, so one that is started again can use the GPU."""
     environment = ["MILLRACE_EMULATED_FAILING_EVENT=400", "MILLRACE_EMULATED_FAILURE_STICKS=1"]
     with serve("--device", "cuda", "--disable-radix-cache", *flags, environment=environment) as server:
@@ -220,7 +220,7 @@ def test_a_gpu_that_answers_with_errors_only_ends_the_process_behind_the_request
 
 
 @needs_nccl
-def test_a_node_whose_gpu_is_lost_ends_and_the_ring_forms_again_when_it_is_back():
+def test_a_node_with_a_lost_gpu_ends_and_rejoins_later():
     body = {**GREEDY, "max_tokens": 20, "ignore_eos": True}
     environment = ["MILLRACE_EMULATED_FAILING_EVENT=1000", "MILLRACE_EMULATED_FAILURE_STICKS=1"]
     with GpuRing(node_environment=environment) as ring:
@@ -249,7 +249,7 @@ def test_memory_that_is_short_is_an_error_at_the_start(mib, flags, reason):
     assert reason in refused.stderr and " MB are missing" in refused.stderr
 
 
-def test_the_cache_takes_what_a_gpu_has_left_beside_weights_and_scratch():
+def test_the_cache_takes_the_rest_of_a_gpu_memory():
     prefix = ["env", f"MILLRACE_CUDA_MODULE={EMULATED}", "MILLRACE_EMULATED_GPU_MIB=128"]
     pages = []
     for flags in ([], ["--mem-fraction-static", 0.3]):
@@ -274,7 +274,7 @@ class GpuRing(Ring):
 
 
 @needs_nccl
-def test_activations_between_nodes_go_from_gpu_to_gpu_also_when_a_node_comes_again():
+def test_activations_go_between_gpus_also_after_a_node_returns():
     with serve("--device", "cuda") as server:
         wanted = completion(server)
     with GpuRing("--nccl", "on") as ring:
@@ -290,7 +290,7 @@ def test_activations_between_nodes_go_from_gpu_to_gpu_also_when_a_node_comes_aga
 
 
 @needs_nccl
-def test_a_node_that_dies_under_load_ends_the_requests_and_the_next_ring_serves():
+def test_a_node_death_under_load_ends_requests_and_ring_recovers():
     body = {**GREEDY, "max_tokens": 400, "ignore_eos": True}
     with GpuRing() as ring, ThreadPoolExecutor(4) as clients:
         ring.wait_until_whole()
@@ -306,7 +306,7 @@ def test_a_node_that_dies_under_load_ends_the_requests_and_the_next_ring_serves(
 
 
 @needs_nccl
-def test_a_transfer_that_never_comes_ends_its_request_at_the_deadline_and_the_next_ring_serves():
+def test_a_missing_transfer_ends_its_request_at_the_deadline():
     timeout = ["--nccl-timeout", 4]
     body = {**GREEDY, "ignore_eos": True}
     with GpuRing(*timeout, node_environment=["MILLRACE_FAKE_NCCL_SILENT_TRANSFER=60"],
@@ -331,7 +331,7 @@ def test_a_transfer_that_never_comes_ends_its_request_at_the_deadline_and_the_ne
      " is there and cannot connect: stage 1 -> stage 2: NCCL: the communicator: unhandled system error"),
     ([], ["--device", "cpu"], "the receiver computes in memory of its host"),
 ])
-def test_without_a_channel_activations_go_through_the_hosts_and_the_reason_is_told(environment, flags, reason):
+def test_without_a_channel_hosts_carry_and_the_reason_is_logged(environment, flags, reason):
     with GpuRing(node_environment=environment, node_flags=flags) as ring:
         ring.wait_until_whole()
         assert "activations from stage 1 to stage 2 go through the hosts: " in ring.server.log()

@@ -68,7 +68,7 @@ def test_flags_go_before_what_the_folder_says(folder):
         assert server.post("/apply-template", own).json()["prompt"] == "hi?"
 
 
-def test_a_request_with_its_own_template_has_the_special_tokens_of_a_model_without_one(folder):
+def test_a_request_template_gets_default_special_tokens(folder):
     change(folder / "tokenizer_config.json", chat_template=None)
     messages = [{"role": "user", "content": "hi"}]
     with MillraceServer("--allow-request-chat-template", model=folder) as server:

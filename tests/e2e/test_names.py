@@ -81,7 +81,7 @@ def test_a_server_that_looks_up_where_it_listens_can_be_stopped():
     starting.join()
 
 
-def test_a_server_whose_page_store_is_looked_up_starts_without_it_and_can_be_stopped():
+def test_a_server_starts_and_stops_while_its_store_is_looked_up():
     flags = ["--enable-hierarchical-cache", "--hicache-storage-backend", "redis", "--hicache-storage-address", f"{NAME}:6379"]
     with MillraceServer(*flags, prefix=PREFIX) as server:
         assert f"the name '{NAME}' has not been looked up yet; every get misses" in server.log()

@@ -89,7 +89,7 @@ def test_page_says_when_the_server_is_gone():
 
 
 @needs_chromium
-def test_page_says_why_the_ring_is_broken_and_goes_on_when_it_is_whole():
+def test_page_says_why_the_ring_is_broken_and_recovers():
     with Ring(2, 2) as ring, Browser() as page:
         page.open(ring.server.url + "/")
         wait_until(lambda: text_of(page, "state") == "serving", "the page's state")

@@ -67,7 +67,7 @@ def test_the_head_gives_all_nodes_weights_of_8_bits(rounded):
         assert answers(ring.server) == rounded
 
 
-def test_inputs_of_8_bits_are_the_same_on_any_stages_and_from_a_written_model(written, rounded):
+def test_w8a8_is_equal_on_any_stages_and_from_a_written_model(written, rounded):
     with MillraceServer("--quantization", "w8a8") as server:
         assert compute_of_nodes(server)[0].endswith(", w8a8")
         wanted = answers(server)

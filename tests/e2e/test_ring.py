@@ -93,7 +93,7 @@ def test_metrics_show_both_ends_of_every_tcp_link(ring):
 
 
 @pytest.mark.parametrize("rank", [1, 2])
-def test_a_killed_node_ends_requests_with_its_reason_and_comes_back(ring, pp1, rank):
+def test_a_killed_node_ends_requests_with_a_reason_and_returns(ring, pp1, rank):
     ring.wait_until_whole()
     streams = [Stream(ring) for _ in range(4)]
     wait_until(lambda: all(len(stream.events) > 2 for stream in streams), "the streams")
@@ -127,7 +127,7 @@ def test_a_silent_node_is_noticed_and_taken_back(ring, pp1, rank):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_health_says_within_two_seconds_that_a_node_is_dead_or_silent(ring, how):
+def test_health_names_a_dead_or_silent_node_within_two_seconds(ring, how):
     """A time is asserted here, since it is what the server promises: of the time in which its processors were to be had."""
     ring.wait_until_whole()
     node = ring.nodes[2]

@@ -110,7 +110,7 @@ def test_a_failed_build_fails_without_a_terminal(checkout):
     assert "the build failed" in output and "not here" not in output
 
 
-def test_the_exit_code_and_the_message_of_what_is_done_alone_stay(checkout):
+def test_alone_keeps_exit_code_and_message(checkout):
     checkout.add("ninja", "exit 1\n")
     process = checkout.start('build "$root/build" all; echo not here')
     output, _ = process.communicate(timeout=PATIENCE_S)

@@ -22,7 +22,7 @@ def described(server, folder, load=lambda: None):
     return path
 
 
-def test_a_served_load_is_replayed_over_the_servers_own_description(tmp_path):
+def test_a_served_load_is_replayed_over_the_servers_description(tmp_path):
     with MillraceServer("--pp-size", 2, "--chunking", "balanced") as server:
         cluster = described(server, tmp_path)  # from the profile of the start alone
         run = tmp_path / "run.json"
@@ -62,7 +62,7 @@ def test_a_served_load_is_replayed_over_the_servers_own_description(tmp_path):
     assert other.returncode != 0 and "2 measured stages" in other.stderr
 
 
-def test_a_ring_that_was_not_timed_describes_itself_after_some_load(tmp_path):
+def test_a_ring_without_a_profile_describes_itself_after_load(tmp_path):
     with MillraceServer("--chunking", "fixed") as server:
         answer = server.get("/cost_model")
         assert answer.status_code == 503 and "8 micro-batches" in answer.json()["error"]["message"]
@@ -94,7 +94,7 @@ def test_what_a_sweep_cannot_do_is_said_before_it_begins(tmp_path):
         assert "time s" not in refused.stdout
 
 
-def test_a_setting_whose_requests_fail_says_why_and_is_not_the_fastest(tmp_path):
+def test_a_setting_whose_requests_fail_says_why_and_never_wins(tmp_path):
     plot = tmp_path / "plot.svg"
     failed = run_binary("simulate", "--cluster", describe(tmp_path, slowness=[1, 1e9]), "--num-prompts", 1, "--input-len", 1000,
                         "--pp-size", "1,2", "--chunked-prefill-size", "512,1024", "--plot", plot)

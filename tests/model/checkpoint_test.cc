@@ -57,7 +57,7 @@ size_t resident_around(const void* address) {
 
 }  // namespace
 
-TEST_CASE("a tensor that was let go of takes no memory until it is read again") {
+TEST_CASE("a released tensor takes no memory until it is read again") {
   const test::TemporaryFolder folder;
   const std::vector<float> many(1 << 20, 1.5f);
   folder.write("model.safetensors", safetensors_text({{"kept", {3}, {1, 2, 3}}, {"large", {1 << 20}, many}}));
@@ -95,7 +95,7 @@ TEST_CASE("a single safetensors file gives its tensors") {
           folder.path().string() + ": tensor 'a' has shape [2, 3], config.json wants [3, 2]");
 }
 
-TEST_CASE("metadata, gaps and other dtypes do no harm until they are asked for") {
+TEST_CASE("metadata and gaps and other dtypes do no harm until read") {
   const test::TemporaryFolder folder;
   folder.write("model.safetensors",
                safetensors_text(R"({"__metadata__":{"format":"pt"},)"
@@ -132,7 +132,7 @@ TEST_CASE("a malformed header is refused with what was found and wanted") {
               .find("header: is not valid JSON: ") == 0);
 }
 
-TEST_CASE("a malformed tensor entry is refused by the tensor's name") {
+TEST_CASE("a malformed tensor entry is refused by tensor name") {
   REQUIRE(refused_header(R"({"a":3})") == "tensor 'a' is 3, wanted an object");
   REQUIRE(refused_header(R"({"a":{"shape":[1],"data_offsets":[0,4]}})") == "tensor 'a': dtype is missing");
   REQUIRE(refused_header(R"({"a":{"dtype":"F32","data_offsets":[0,4]}})") == "tensor 'a': shape is missing");
@@ -152,7 +152,7 @@ TEST_CASE("a malformed tensor entry is refused by the tensor's name") {
   }
 }
 
-TEST_CASE("offsets must fit the file, the shape and each other") {
+TEST_CASE("offsets must fit the file and the shape and each other") {
   REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[8,4]}})") ==
           "tensor 'a': data_offsets [8, 4] run backwards");
   REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[8],"data_offsets":[0,32]}})") ==
@@ -210,7 +210,7 @@ TEST_CASE("no mutation of a header gives bytes outside the file") {
   REQUIRE(accepted > 0);
 }
 
-TEST_CASE("a tensor that nobody asks for costs nothing, however large") {
+TEST_CASE("a tensor that is never read costs nothing") {
   const test::TemporaryFolder folder;
   constexpr uint64_t kHugeBytes = uint64_t{1} << 38;
   const std::string header = fmt::format(R"({{"huge":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{}]}},)"
@@ -225,7 +225,7 @@ TEST_CASE("a tensor that nobody asks for costs nothing, however large") {
   REQUIRE(values_of(*(*checkpoint)->find("small")) == std::vector<float>{0.0f});
 }
 
-TEST_CASE("a sharded checkpoint opens only the shards that are asked for") {
+TEST_CASE("a sharded checkpoint opens only the shards it needs") {
   const test::TemporaryFolder folder;
   folder.write("model-1.safetensors", safetensors_text({{"a", {2}, {1, 2}}}));
   folder.write("model-3.safetensors", safetensors_text({{"c", {1}, {3}}}).substr(0, 40));

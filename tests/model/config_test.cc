@@ -120,7 +120,7 @@ TEST_CASE("yarn stretches the context length") {
   REQUIRE(without_original.rope.original_max_position == 256);
 }
 
-TEST_CASE("a model made for dual chunk attention is served as far as plain attention goes") {
+TEST_CASE("a dual chunk attention model is served as plain attention") {
   const auto context = [](const std::string& chunks) {
     return parsed({{"max_position_embeddings", "1010000"}, {"dual_chunk_attention_config", chunks}}).context_length();
   };
@@ -177,7 +177,7 @@ TEST_CASE("each family has its own switches") {
   }
 }
 
-TEST_CASE("a Qwen3-MoE config is read: which layers are sparse, and what their experts are") {
+TEST_CASE("a Qwen3-MoE config gives sparse layers and experts") {
   const ModelConfig config = parsed(qwen3_moe());
   REQUIRE(config.moe == MoeConfig{.expert_count = 8, .experts_per_token = 2, .intermediate_size = 48});
   REQUIRE(config.sparse_layers == std::vector<bool>(4, true));
@@ -255,7 +255,7 @@ TEST_CASE("experts that cannot be are refused by name") {
           "config.json: num_experts 8 is not computed here, wanted a model without it");
 }
 
-TEST_CASE("end and begin tokens may be one id, a list, or absent") {
+TEST_CASE("begin and end tokens may be one id or a list or absent") {
   REQUIRE(parsed({{"eos_token_id", "[128001,128008]"}}).eos_token_ids == std::vector<TokenId>{128001, 128008});
   REQUIRE(parsed({{"eos_token_id", "null"}}).eos_token_ids.empty());
   REQUIRE(parsed({{"bos_token_id", "1"}}).bos_token_id == 1);
@@ -287,7 +287,7 @@ TEST_CASE("a config that cannot be computed is refused by name") {
           "config.json: rope_parameters differs by layer type ('full_attention'), which is not supported");
 }
 
-TEST_CASE("members of other families' arithmetic are refused by name, unless they change nothing") {
+TEST_CASE("members that change the arithmetic are refused by name") {
   REQUIRE(refused({{"final_logit_softcapping", "30.0"}}) ==
           "config.json: final_logit_softcapping 30.0 is not computed here, wanted a model without it");
   REQUIRE(refused({{"use_qk_norm", "true"}}) ==
@@ -299,7 +299,7 @@ TEST_CASE("members of other families' arithmetic are refused by name, unless the
   REQUIRE(parsed({{"use_mrope", "false"}, {"no_rope_layers", "[]"}}) == parsed());
 }
 
-TEST_CASE("numbers of a config are checked, alone and against each other") {
+TEST_CASE("numbers of a config are checked alone and together") {
   REQUIRE(refused({{"num_attention_heads", "14"}, {"num_key_value_heads", "4"}, {"head_dim", "16"}}) ==
           "config.json: num_attention_heads 14 is not a multiple of num_key_value_heads 4");
   REQUIRE(refused({{"hidden_size", "65"}}) ==
@@ -352,7 +352,7 @@ TEST_CASE("a config that is not a JSON object is refused") {
   REQUIRE(message(std::string(100000, '[')).find("config.json: is not valid JSON: ") == 0);
 }
 
-TEST_CASE("two scalings that differ are refused, and alike they count once") {
+TEST_CASE("two different scalings are refused and equal ones count once") {
   const std::string yarn = R"({"rope_type":"yarn","factor":4})";
   REQUIRE(refused({{"rope_parameters", R"({"rope_type":"default"})"}, {"rope_scaling", yarn}}) ==
           "config.json: rope_parameters and rope_scaling differ, wanted one of them, or both alike");
@@ -365,7 +365,7 @@ TEST_CASE("two scalings that differ are refused, and alike they count once") {
   REQUIRE(parsed({{"rope_theta", "500000"}, {"rope_parameters", yarn}, {"rope_scaling", "null"}}) == once);
 }
 
-TEST_CASE("a scaling without a type is refused, unless it scales nothing") {
+TEST_CASE("a scaling without a type is refused if it changes anything") {
   const std::string missing = "config.json: rope_scaling: rope_type is missing, though ";
   REQUIRE(refused({{"rope_scaling", R"({"factor":8.0})"}}) == missing + "factor is given");
   REQUIRE(refused({{"rope_scaling", R"({"low_freq_factor":1.0})"}}) == missing + "low_freq_factor is given");
@@ -375,7 +375,7 @@ TEST_CASE("a scaling without a type is refused, unless it scales nothing") {
   REQUIRE(parsed({{"rope_scaling", "{}"}}) == parsed());
 }
 
-TEST_CASE("the original context may stand beside the scaling, but not be another one") {
+TEST_CASE("the original context may be repeated but not contradicted") {
   const std::string yarn = R"("type":"yarn","factor":4)";
   const std::string llama3 = R"("type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4)";
   const std::string within = R"(,"original_max_position_embeddings":64)";
@@ -391,7 +391,7 @@ TEST_CASE("the original context may stand beside the scaling, but not be another
   REQUIRE(parsed({{"original_max_position_embeddings", "64"}}) == parsed());
 }
 
-TEST_CASE("a key that is given twice is refused by name, at any depth") {
+TEST_CASE("a duplicate key is refused by name at any depth") {
   const auto with = [](const std::string& members) {
     const std::string text = config_text({{"rope_scaling", "null"}});
     return parse_config(text.substr(0, text.size() - 1) + "," + members + "}").error().message;
@@ -423,7 +423,7 @@ TEST_CASE("no mutation of a config is more than an error") {
   }
 }
 
-TEST_CASE("config.json is read from its folder, whose path leads the message") {
+TEST_CASE("config.json is read from its folder and named in errors") {
   const test::TemporaryFolder folder;
   REQUIRE(read_config(folder.path()).error().code == ErrorCode::kNotFound);
   folder.write("config.json", config_text());
@@ -433,7 +433,7 @@ TEST_CASE("config.json is read from its folder, whose path leads the message") {
           folder.path().string() + "/config.json: vocab_size is 0, wanted an integer from 1 to 4194304");
 }
 
-TEST_CASE("What overrides a generation_config.json replaces what it names, and names nothing unknown") {
+TEST_CASE("overrides of generation_config.json replace known names only") {
   auto config = *parse_generation_config(R"({"eos_token_id":7,"temperature":0.6,"top_k":20})");
   REQUIRE(override_generation_config(config, R"({"temperature":0,"top_p":0.5,"top_k":null})", "--flag").has_value());
   REQUIRE(config.temperature == 0.0f);
@@ -451,7 +451,7 @@ TEST_CASE("What overrides a generation_config.json replaces what it names, and n
   REQUIRE(refusal(R"({"top_p":2})") == "--flag: top_p is 2, wanted a number from 1e-06 to 1");
 }
 
-TEST_CASE("generation_config.json gives defaults, and may be absent") {
+TEST_CASE("generation_config.json gives defaults and may be absent") {
   const auto full = parse_generation_config(
       R"({"eos_token_id":[7,9],"temperature":0.6,"top_p":0.95,"top_k":20,"min_p":0.05,"repetition_penalty":1.1,)"
       R"("do_sample":true,"transformers_version":"4.51.0"})");

@@ -6,7 +6,7 @@
 using namespace millrace;
 using namespace millrace::model;
 
-TEST_CASE("layers divide evenly, the remainder to the later stages") {
+TEST_CASE("layers divide evenly with the rest on the later stages") {
   REQUIRE(*divide_layers(22, 4) == std::vector<LayerRange>{{0, 5}, {5, 10}, {10, 16}, {16, 22}});
   REQUIRE(*divide_layers(8, 1) == std::vector<LayerRange>{{0, 8}});
   REQUIRE(*divide_layers(3, 3) == std::vector<LayerRange>{{0, 1}, {1, 2}, {2, 3}});
@@ -24,12 +24,12 @@ TEST_CASE("layers divide evenly, the remainder to the later stages") {
     }
 }
 
-TEST_CASE("more stages than layers are refused, and so are none") {
+TEST_CASE("zero stages and more stages than layers are refused") {
   REQUIRE(divide_layers(3, 4).error().message == "4 pipeline stages for 3 layers, wanted at most one per layer");
   REQUIRE(divide_layers(3, 0).error().message == "0 pipeline stages, wanted at least 1");
 }
 
-TEST_CASE("a partition by hand is taken as written, or refused") {
+TEST_CASE("a partition by hand is used as written or refused") {
   REQUIRE(*parse_partition("15,15,15,16", 61, 4) == std::vector<LayerRange>{{0, 15}, {15, 30}, {30, 45}, {45, 61}});
   REQUIRE(*parse_partition("4", 4, 1) == std::vector<LayerRange>{{0, 4}});
   const auto message = [](std::string_view text) { return parse_partition(text, 8, 2).error().message; };

@@ -110,7 +110,7 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
   check(cases);
 }
 
-TEST_CASE("What an answer is held to is read, in every server's words") {
+TEST_CASE("Output constraints are read in the words of every server") {
   check({
       {"guided_json", {"{\"type\":\"object\"}", "\"{}\"", "\"\"", "{}", "null"}, {"5", "[]", "true"}},
       {"json_schema", {"{}", "\"{}\""}, {"5", "[]"}},
@@ -221,7 +221,7 @@ TEST_CASE("Names that other servers have mean the same") {
   CHECK(parsed->keep_prompt_start);
 }
 
-TEST_CASE("Members that are ignored are named at debug, without their values") {
+TEST_CASE("Ignored members are named at debug without values") {
   const std::string body = fmt::format(R"({{"prompt":"p","n":1,"user":"secret","two words\u001b":"secret",{}"{}":1}})",
                                        R"("tools":[],"typical_p":1,"temperature":1,"x":null,)", std::string(100, 'y'));
   const auto logged = [&body](log::Level level) {
@@ -261,7 +261,7 @@ TEST_CASE("Prompts come in four forms") {
   }
 }
 
-TEST_CASE("Messages are text, and anything else is named") {
+TEST_CASE("Messages are text and anything else is named") {
   CHECK(messages_outcome(R"([{"role":"user","content":"a"}])") == "ok");
   const std::string parts = R"([{"type":"text","text":"a"},{"type":"text","text":"b"}])";
   CHECK(messages_outcome(fmt::format(R"([{{"role":"user","content":{}}}])", parts)) == "ok");
@@ -302,7 +302,7 @@ TEST_CASE("Of repeated contents of a message the last counts") {
   CHECK(parsed->conversation.messages[0].content == "b");
 }
 
-TEST_CASE("What changes the prompt is refused where prompts are only rendered, too") {
+TEST_CASE("Prompt changes are refused where prompts are only rendered") {
   const std::string body = R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function"}]})";
   CHECK(parse_tokenize_request(body, kLimits).error().param == "tools[0]");
   CHECK(parse_template_request(body, kLimits).error().param == "tools[0]");

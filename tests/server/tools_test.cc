@@ -82,7 +82,7 @@ TEST_CASE("A call of a tool is told from the answer") {
   CHECK(matches(json.at(""), openapi.at("/components/schemas/ChatCompletionResponse"), openapi.at("")));
 }
 
-TEST_CASE("Without content a call's message has null") {
+TEST_CASE("A message of a call without content has null") {
   const ToolServer server(kCall);
   CHECK(server.ask(kTools).is_null("/choices/0/message/content"));
 }
@@ -99,7 +99,7 @@ TEST_CASE("Tools that are not shown leave the answer as it is") {
   }
 }
 
-TEST_CASE("A stream of a call: name, then arguments in pieces, that join to the whole") {
+TEST_CASE("A stream of a call joins name and arguments to the whole") {
   const ToolServer server(fmt::format("Hm.\n{}\n{}", kCall, kCall));
   const HttpReply reply = server.chat(ToolServer::body(fmt::format(R"({},"stream":true)", kTools)));
   REQUIRE(reply.status == 200);
@@ -136,7 +136,7 @@ TEST_CASE("A stream of a call: name, then arguments in pieces, that join to the 
   }
 }
 
-TEST_CASE("tool_choice begins the call, unless the model may reason before it") {
+TEST_CASE("tool_choice begins the call unless reasoning may precede") {
   const ToolServer server(R"( {"at": 1}})", ToolServer::without_reasoning());
   const ParsedJson json =
       server.ask(fmt::format(R"({},"tool_choice":{{"type":"function","function":{{"name":"look"}}}})", kTools));
@@ -153,7 +153,7 @@ TEST_CASE("tool_choice begins the call, unless the model may reason before it") 
   CHECK(reasoning.grammar() != nullptr);
 }
 
-TEST_CASE("Answers beside tools are held to what was asked for, and free else") {
+TEST_CASE("Output without tool calls follows its format or is free") {
   const ToolServer server(kCall);
   (void)server.ask(kTools);
   CHECK(server.grammar() == nullptr);
@@ -216,7 +216,7 @@ TEST_CASE("Calls and their results come back to the template") {
         "[user]hi[assistant]<think>hm</think>(look {\"at\": \"it\"})(look \"{at\")[tool]seenc1[assistant]");
 }
 
-TEST_CASE("Reasoning has a member of its own, and is counted") {
+TEST_CASE("Reasoning has its own member and is counted") {
   const ToolServer server("<think>\nHm.\n</think>\n\nYes.");
   const ParsedJson json = server.ask("");
   CHECK(json.string("/choices/0/message/reasoning_content") == "Hm.");
@@ -253,7 +253,7 @@ TEST_CASE("The template hears how much reasoning is wanted") {
   CHECK_THAT(server.prompt(), Catch::EndsWith("[assistant]"));
 }
 
-TEST_CASE("What the model's template cannot do is refused, or left to a flag") {
+TEST_CASE("A template without a feature refuses it or follows a flag") {
   const auto request = fmt::format(R"({{"messages":[{{"role":"user","content":"hi"}}],{}}})", kTools);
   {
     const ToolServer server(kCall);

@@ -149,7 +149,7 @@ TEST_CASE("every truncation of a message is refused") {
   REQUIRE(Plan::decode(longer).has_error());
 }
 
-TEST_CASE("corrupted messages are refused or consistent, never a crash") {
+TEST_CASE("corrupted messages are refused or consistent") {
   const auto original = sample_plan().encode();
   size_t refused = 0;
   constexpr int kTries = 20000;
@@ -184,7 +184,7 @@ TEST_CASE("a plan whose parts disagree is refused with both numbers") {
   REQUIRE(Plan::decode(plan.encode()).has_value());
 }
 
-TEST_CASE("a slice with drafts draws behind each of them, and begins with a token that is none") {
+TEST_CASE("a draft slice samples after each draft and begins masked") {
   const auto message = [](auto change) {
     Plan plan = sample_plan();
     plan.sample_masks.clear();

@@ -27,7 +27,7 @@ Settled settled(ContentionEstimator& sharing, const std::vector<ContentionEstima
 
 }  // namespace
 
-TEST_CASE("a run counts for what it had of the processors while others ran beside it") {
+TEST_CASE("a run counts by its share of the processors") {
   // One processor, two stages: the second run of stage 0 has it for itself but for [100, 160).
   ContentionEstimator sharing(2, 2, {1, 1, {}});
   const auto found = settled(sharing, {run_of(0, 0, 0, 50), run_of(0, 1, 60, 160), run_of(1, 0, 100, 200),
@@ -35,7 +35,7 @@ TEST_CASE("a run counts for what it had of the processors while others ran besid
   REQUIRE(found == Settled{{0, 50'000}, {1, 70'000}, {0, 70'000}, {1, 10'000}});
 }
 
-TEST_CASE("as many runs as there are processors do not disturb each other, more do all alike") {
+TEST_CASE("runs up to the processor count are free and more slow all") {
   ContentionEstimator sharing(3, 1, {2, 1, {}});
   REQUIRE(settled(sharing, {run_of(0, 0, 0, 100), run_of(1, 0, 0, 200), run_of(2, 0, 0, 300)}) ==
           Settled{{0, 66'667}, {1, 166'667}, {2, 266'667}});
@@ -44,14 +44,14 @@ TEST_CASE("as many runs as there are processors do not disturb each other, more 
   REQUIRE(settled(threads, {run_of(0, 0, 0, 100), run_of(1, 0, 50, 150)}) == Settled{{0, 87'500}, {1, 87'500}});
 }
 
-TEST_CASE("a run that says nothing of its cost takes processors all the same") {
+TEST_CASE("a run without a cost still takes processors") {
   ContentionEstimator sharing(2, 1, {1, 1, {}});
   ContentionEstimator::Run silent = run_of(1, 0, 0, 100);
   silent.shape.reset();
   REQUIRE(settled(sharing, {run_of(0, 0, 0, 100), silent}) == Settled{{0, 50'000}});
 }
 
-TEST_CASE("a run waits for the reports of all plans that were in flight with it") {
+TEST_CASE("a run waits for reports of all overlapping plans") {
   ContentionEstimator sharing(2, 3, {1, 1, {}});
   size_t count = 0;
   for (uint64_t plan = 0; plan < 1000; ++plan) {
@@ -63,7 +63,7 @@ TEST_CASE("a run waits for the reports of all plans that were in flight with it"
   }
 }
 
-TEST_CASE("beside others with processors of their own a run counts for what they leave it, by what both do") {
+TEST_CASE("a run with private processors counts by what others leave") {
   const Contention contention{.prompt_by_prompt = 0.5, .prompt_by_other = 0.25, .other_by_prompt = 1};
   const auto share = [](ContentionEstimator::Run run, double prompt_share) {
     run.prompt_share = prompt_share;
@@ -83,7 +83,7 @@ TEST_CASE("beside others with processors of their own a run counts for what they
   REQUIRE(settled(crowd, runs) == Settled{{0, 100'000}, {1, 100'000}, {2, 100'000}, {3, 100'000}});
 }
 
-TEST_CASE("what neighbours took of a run is their part of it times the contention") {
+TEST_CASE("a neighbour takes its part of a run times the contention") {
   const Contention contention{.prompt_by_prompt = 0.5, .prompt_by_other = 0.25};
   ContentionEstimator sharing(2, 1, {2, 1, contention});
   ContentionEstimator::Run beside = run_of(1, 0, 20, 60);

@@ -160,7 +160,7 @@ Contention found_of(const Contention& truth) {
 
 }  // namespace
 
-TEST_CASE("stages to which the system gives processors unevenly are not taken for stages that disturb each other") {
+TEST_CASE("uneven processor shares are not taken for contention") {
   const Contention found = found_of({});
   REQUIRE(found.prompt_by_prompt < 0.02);
   REQUIRE(found.prompt_by_other < 0.02);
@@ -178,7 +178,7 @@ TEST_CASE("what they do disturb each other by is found all the same") {
   REQUIRE(found.other_by_other == Approx(truth.other_by_other).margin(0.05));
 }
 
-TEST_CASE("sequences of the profile decode different tokens, since the experts of a step follow from them") {
+TEST_CASE("dummy sequences decode different tokens to vary experts") {
   constexpr uint32_t kSequences = 16;
   DummySequences sequences(16, 100);
   Plan prompts;

@@ -44,7 +44,7 @@ TEST_CASE("a fit finds the coefficients behind the timings") {
   REQUIRE(noisy.relative_error() < 0.1);
 }
 
-TEST_CASE("no coefficient is negative, whatever the timings say") {
+TEST_CASE("no coefficient is negative for any timings") {
   CostFit fit;
   for (uint64_t i = 0; i < 50; ++i) {
     const BatchShape shape = random_shape(i);
@@ -58,7 +58,7 @@ TEST_CASE("no coefficient is negative, whatever the timings say") {
   }
 }
 
-TEST_CASE("an outlier changes nothing, a stage that has become slower is followed") {
+TEST_CASE("an outlier changes nothing and a slower stage is followed") {
   CostFit fit = fitted(100, 0);
   const BatchShape shape = random_shape(1);
   const double before = fit.coefficients().predict_us(shape);
@@ -71,7 +71,7 @@ TEST_CASE("an outlier changes nothing, a stage that has become slower is followe
   REQUIRE(fit.coefficients().predict_us(shape) == Approx(5 * before).epsilon(0.05));
 }
 
-TEST_CASE("the machine's speed of the moment is known long before the coefficients follow it") {
+TEST_CASE("the current speed is known before the coefficients follow") {
   CostFit fit = fitted(1000, 0.1);
   const BatchShape shape = random_shape(1);
   REQUIRE(fit.recent_coefficients().predict_us(shape) == Approx(kTruth.predict_us(shape)).epsilon(0.07));
@@ -83,7 +83,7 @@ TEST_CASE("the machine's speed of the moment is known long before the coefficien
   REQUIRE(fit.recent_coefficients().predict_us(shape) == Approx(1.3 * kTruth.predict_us(shape)).epsilon(0.07));
 }
 
-TEST_CASE("each kind of work has a speed of its own, which the other does not make forget") {
+TEST_CASE("each kind of work has its own speed") {
   CostFit fit = fitted(1000, 0);
   fit.set_prior();
   BatchShape prompt;
@@ -97,7 +97,7 @@ TEST_CASE("each kind of work has a speed of its own, which the other does not ma
   REQUIRE(lately.predict_us(decode) == Approx(0.8 * kTruth.predict_us(decode)).epsilon(0.05));
 }
 
-TEST_CASE("a stage that has become slower at one kind of work only is followed too") {
+TEST_CASE("a stage slower at one kind of work is followed") {
   CostFit fit = fitted(100, 0);
   fit.set_prior();
   CostCoefficients slow_decode = kTruth;
@@ -115,7 +115,7 @@ TEST_CASE("a stage that has become slower at one kind of work only is followed t
   REQUIRE(fit.coefficients().predict_us(decode) == Approx(slow_decode.predict_us(decode)).epsilon(0.05));
 }
 
-TEST_CASE("a profile whose first decode steps are single ones learns what many cost") {
+TEST_CASE("a profile that starts with single decodes learns many") {
   // A stage whose prompts cost less per token than their fixed cost would suggest: before the steps of many sequences
   // come, the fixed cost of decode may as well be one per sequence.
   const CostCoefficients truth = {18000, 400, 0.07, 250, 1};
@@ -144,7 +144,7 @@ TEST_CASE("a profile whose first decode steps are single ones learns what many c
   REQUIRE(fit.coefficients().predict_us(sixteen) == Approx(truth.predict_us(sixteen)).epsilon(0.25));
 }
 
-TEST_CASE("hours of decode don't unlearn what was measured at start-up") {
+TEST_CASE("hours of decode do not unlearn the startup profile") {
   CostFit fit = fitted(30, 0);
   fit.set_prior();
   for (uint64_t i = 0; i < 20000; ++i) {
@@ -158,7 +158,7 @@ TEST_CASE("hours of decode don't unlearn what was measured at start-up") {
   REQUIRE(fit.coefficients().predict_us(prefill) == Approx(kTruth.predict_us(prefill)).epsilon(0.02));
 }
 
-TEST_CASE("a chunk is as long as its stage's time allows, and the slowest stage counts") {
+TEST_CASE("chunk length follows the time of the slowest stage") {
   BatchShape decodes;
   decodes.add_decode(1000);
   const double chunk = kTruth.chunk_for(decodes, 5000, 30000);
@@ -179,7 +179,7 @@ TEST_CASE("a chunk is as long as its stage's time allows, and the slowest stage 
   REQUIRE(model.chunk_for(decodes, 5000, 60000) == Approx(chunk).epsilon(0.01));
 }
 
-TEST_CASE("decode is divided as its fixed cost, the stages and the way between them ask for") {
+TEST_CASE("decode is divided by fixed cost and stages and transit") {
   const auto model_of = [](std::initializer_list<double> fixed_us, double per_decode_us) {
     CostModel model;
     for (uint64_t i = 0; i < 40; ++i) {
@@ -215,7 +215,7 @@ TEST_CASE("decode is divided as its fixed cost, the stages and the way between t
   REQUIRE(even.round_us(decodes, 1, 500) == Approx(500 + 4 * 1160).epsilon(0.01));
 }
 
-TEST_CASE("while no fit predicts a stage, what was known before stands for it, at the speed of the last timings") {
+TEST_CASE("a stage without a fit uses its prior at recent speed") {
   REQUIRE_FALSE(CostFit().fallback().has_value());
   CostFit fit = fitted(30, 0);
   fit.set_prior();

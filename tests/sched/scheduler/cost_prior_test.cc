@@ -66,7 +66,7 @@ class NoisyStage {
 
 }  // namespace
 
-TEST_CASE("a profile that was wrong in one coefficient fades, also where prompts are rare") {
+TEST_CASE("a wrong coefficient fades even where prompts are rare") {
   const auto coefficient =
       GENERATE(&CostCoefficients::fixed_us, &CostCoefficients::per_token_us, &CostCoefficients::per_pair_us,
                &CostCoefficients::per_decode_us, &CostCoefficients::per_context_us);
@@ -86,7 +86,7 @@ TEST_CASE("a profile that was wrong in one coefficient fades, also where prompts
   }
 }
 
-TEST_CASE("a coefficient that the profile found to be 0 is found when runs show it, also where its work is rare") {
+TEST_CASE("a zero coefficient is found from rare runs") {
   const auto coefficient = GENERATE(&CostCoefficients::per_pair_us, &CostCoefficients::per_decode_us);
   const int decodes_per_prompt = GENERATE(15, 200);
   CostCoefficients wrong = kTruth;
@@ -105,7 +105,7 @@ TEST_CASE("a coefficient that the profile found to be 0 is found when runs show 
   }
 }
 
-TEST_CASE("hours of decode unlearn neither the profile nor what prompts have taken since") {
+TEST_CASE("hours of decode unlearn neither profile nor prompts") {
   const double slower = GENERATE(1.0, 1.3);
   CostCoefficients since = kTruth;
   since.per_token_us *= slower;
@@ -121,7 +121,7 @@ TEST_CASE("hours of decode unlearn neither the profile nor what prompts have tak
   }
 }
 
-TEST_CASE("short prompts and contexts do not unlearn what long ones cost") {
+TEST_CASE("short prompts do not unlearn what long ones cost") {
   NoisyStage stage(kTruth);
   for (int i = 0; i < 400'000; ++i) {
     BatchShape shape = prompt(0, stage.range(20, 320));

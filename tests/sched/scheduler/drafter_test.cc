@@ -54,8 +54,7 @@ TEST_CASE("what stood behind the same three tokens is expected again") {
   }
 }
 
-TEST_CASE(
-    "an answer follows its prediction from the beginning, over tokens that differ, and where it goes on elsewhere") {
+TEST_CASE("drafts follow the prediction over differing tokens") {
   const std::vector<TokenId> prediction = counted(100, 20);
   REQUIRE(behind({1, 2}, 2, prediction) == std::vector<TokenId>{100, 101, 102, 103});
   REQUIRE(behind({1, 2, 100, 101}, 2, prediction) == std::vector<TokenId>{102, 103, 104, 105});
@@ -93,7 +92,7 @@ TEST_CASE("without history nothing is expected but the prediction") {
   REQUIRE(drafter.propose(tokens, 4).empty());
 }
 
-TEST_CASE("a long prompt is looked at piece by piece, and found like any other") {
+TEST_CASE("a long prompt is indexed in parts and found") {
   std::vector<TokenId> tokens = counted(0, 200'000);
   tokens.insert(tokens.end(), {1000, 1001, 1002});
   Drafter drafter(200'003, {}, true);
@@ -123,7 +122,7 @@ TEST_CASE("the last place is found again whatever the hashes") {
   }
 }
 
-TEST_CASE("what is right is expected more, what is wrong less, and what is not tried as at first") {
+TEST_CASE("acceptance raises and rejection lowers the estimate") {
   Drafter drafter(0, {}, true);
   const double prior = drafter.acceptance(DraftSource::kHistory);
   const std::vector<Draft> drafts(3, Draft{1, DraftSource::kHistory, nullptr});

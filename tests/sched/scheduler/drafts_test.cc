@@ -81,7 +81,7 @@ Step step(Rig& scheduler) {
 
 }  // namespace
 
-TEST_CASE("a step computes what is predicted, and brings as many tokens as were, and one more") {
+TEST_CASE("a draft step yields the accepted tokens and one more") {
   Rig scheduler(options_with(3));
   scheduler.add(SequenceId(1), predicted(counted(100, 20)));
   REQUIRE(step(scheduler).event.tokens == std::vector<TokenId>{100});
@@ -158,7 +158,7 @@ TEST_CASE("no more is drafted than may be drawn") {
   }
 }
 
-TEST_CASE("an answer ends where it ends, whatever was computed behind that") {
+TEST_CASE("an output ends where it ends in spite of drafts") {
   Rig scheduler(options_with(8));
   auto request = predicted(counted(100, 20));
   request.sampling.stop_token_ids = {103};
@@ -174,8 +174,7 @@ TEST_CASE("an answer ends where it ends, whatever was computed behind that") {
   REQUIRE(scheduler.empty());
 }
 
-TEST_CASE(
-    "behind a draft that is right, logits without a distribution end the request, behind a wrong one they do not") {
+TEST_CASE("bad logits after an accepted draft fail the request") {
   Rig scheduler(options_with(3));
   scheduler.add(SequenceId(1), predicted({100, 101, 55, 103}));
   (void)step(scheduler);
@@ -208,7 +207,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a sequence that is sent back with drafts in flight goes on behind what was drawn") {
+TEST_CASE("a retracted sequence with drafts resumes after its samples") {
   Rig scheduler(options_with(3));
   scheduler.add(SequenceId(1), predicted(counted(100, 20)));
   (void)step(scheduler);
@@ -241,7 +240,7 @@ TEST_CASE("no token that is only drafted becomes known to the cache") {
   REQUIRE(next->opens[0].cached_length == 4);
 }
 
-TEST_CASE("what seems unlikely is not drafted where rows are dear, and tried again with time") {
+TEST_CASE("unlikely drafts stop where rows are dear and return later") {
   Rig scheduler(options_with(4));
   // Every second token of it is another, so that one draft in a row is right at most.
   std::vector<TokenId> prediction = counted(100, 40);
@@ -286,7 +285,7 @@ Step step_with(Rig& scheduler, const std::vector<TokenId>& drawn) {
 
 }  // namespace
 
-TEST_CASE("what a grammar leaves no choice of is drafted, each draw with the mask behind it") {
+TEST_CASE("tokens forced by a grammar are drafted with their masks") {
   Rig scheduler(options_with(8));
   GenerateRequest request;
   request.prompt = {1, 2, 3};

@@ -40,7 +40,7 @@ class Samples {
 
 }  // namespace
 
-TEST_CASE("what a least-squares fit is told of a solution near by changes nothing") {
+TEST_CASE("a prior near the solution changes nothing") {
   int zeros = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Samples samples(seed);
@@ -65,7 +65,7 @@ TEST_CASE("what a least-squares fit is told of a solution near by changes nothin
   REQUIRE(zeros > 200);
 }
 
-TEST_CASE("a least-squares fit without samples, or whose targets are all 0, is 0") {
+TEST_CASE("a fit without samples or with zero targets is 0") {
   REQUIRE(Fit().solve() == Fit::Vector{});
   Fit fit;
   fit.add({1, 1, 1, 1, 1}, 0, 1);

@@ -68,7 +68,7 @@ TEST_CASE("the policy orders the queue") {
   REQUIRE(order(QueuePolicy::kPriority) == std::vector<uint64_t>{3, 2, 1});
 }
 
-TEST_CASE("a larger priority takes the slot of a smaller one, which goes on afterwards") {
+TEST_CASE("a higher priority preempts a lower one that resumes later") {
   Scheduler scheduler(options_with(QueuePolicy::kPriority));
   scheduler.add(SequenceId(1), request(4, 20, 0));
   for (int turn = 0; turn < 5; ++turn) (void)answer(scheduler, *scheduler.next());
@@ -78,7 +78,7 @@ TEST_CASE("a larger priority takes the slot of a smaller one, which goes on afte
   REQUIRE(scheduler.free_pages() == 64);
 }
 
-TEST_CASE("nobody is sent back for a larger priority that would have no room all the same") {
+TEST_CASE("no preemption for a request that would not fit") {
   auto options = options_with(QueuePolicy::kPriority);
   options.max_running = 8;
   options.context_length = 240;
@@ -95,7 +95,7 @@ TEST_CASE("nobody is sent back for a larger priority that would have no room all
   (void)run_out(scheduler);
 }
 
-TEST_CASE("nothing starves behind an endless stream of those that go first") {
+TEST_CASE("nothing starves under endless preferred requests") {
   for (const QueuePolicy policy : {QueuePolicy::kShortest, QueuePolicy::kPriority}) {
     Scheduler scheduler(options_with(policy));
     scheduler.add(SequenceId(1), request(100, 2, 0));
@@ -131,7 +131,7 @@ TEST_CASE("a begun prompt does not starve between its chunks either") {
   REQUIRE(next < kMaxBypasses + 20);
 }
 
-TEST_CASE("short prompts go along with a long one, begun or waiting behind others") {
+TEST_CASE("short prompts ride along with a long one") {
   auto options = options_with(QueuePolicy::kFcfs);
   options.max_running = 8;
   Scheduler scheduler(options);
@@ -149,7 +149,7 @@ TEST_CASE("short prompts go along with a long one, begun or waiting behind other
   REQUIRE(updates[0].id == SequenceId(3));
 }
 
-TEST_CASE("admission leaves room for the tokens that running requests are expected to draw") {
+TEST_CASE("admission reserves pages for expected tokens") {
   auto options = options_with(QueuePolicy::kFcfs);
   options.max_running = 8;
   options.page_count = 32;
@@ -164,7 +164,7 @@ TEST_CASE("admission leaves room for the tokens that running requests are expect
   REQUIRE(careful.retraction_count() < careless.retraction_count());
 }
 
-TEST_CASE("a prompt with a token that the model does not know is refused") {
+TEST_CASE("a prompt with an unknown token is refused") {
   auto options = options_with(QueuePolicy::kFcfs);
   const auto refusal = [&](uint32_t vocab_size, TokenId token) -> std::string {
     options.vocab_size = vocab_size;
@@ -180,7 +180,7 @@ TEST_CASE("a prompt with a token that the model does not know is refused") {
   REQUIRE_FALSE(refusal(0, -1).empty());
 }
 
-TEST_CASE("pause stands still, sends back or ends, and resume goes on") {
+TEST_CASE("pause holds or retracts or ends and resume goes on") {
   auto options = options_with(QueuePolicy::kFcfs);
   options.max_running = 2;
   Scheduler scheduler(options);
@@ -204,7 +204,7 @@ TEST_CASE("pause stands still, sends back or ends, and resume goes on") {
   REQUIRE(scheduler.free_pages() == 64);
 }
 
-TEST_CASE("the profile's plans keep the bounds and end with every slot closed") {
+TEST_CASE("profile plans keep the bounds and close every slot") {
   auto options = options_with(QueuePolicy::kFcfs);
   options.chunking = GENERATE(Chunking::kBalanced, Chunking::kPublished);
   options.max_running = 4;
@@ -231,7 +231,7 @@ TEST_CASE("the profile's plans keep the bounds and end with every slot closed") 
   REQUIRE(run_out(scheduler) == std::vector<uint64_t>{1});
 }
 
-TEST_CASE("stages of one machine are timed at once besides, and every plan keeps the bounds") {
+TEST_CASE("stages of one machine are profiled together within bounds") {
   auto options = options_with(QueuePolicy::kFcfs);
   options.chunking = Chunking::kBalanced;
   options.max_running = GENERATE(1u, 2u, 4u, 40u);
@@ -323,7 +323,7 @@ TEST_CASE("the profile takes prompts as long as its time allows") {
   REQUIRE(scheduler.costs().slowest_us(shape) == Approx(20 + 64 * token_us).epsilon(0.02));
 }
 
-TEST_CASE("a profile of one round is not led astray by runs that something else held up") {
+TEST_CASE("a one-round profile resists runs delayed by others") {
   const BatchShape decode{.decode_count = 8, .decode_context = 800};
   const BatchShape prompt{.prefill_tokens = 128, .prefill_pairs = 128 * 128};
   const BatchShape behind{.prefill_tokens = 64, .prefill_pairs = 64 * 64 + 2 * 64 * 192};
@@ -364,7 +364,7 @@ TEST_CASE("the profile of a slow ring ends after fewer rounds") {
   REQUIRE(fast_plans - kOnce == StartupProfiler::kRounds * (slow_plans - kOnce));
 }
 
-TEST_CASE("the profile believes the shortest of its rounds, and not the first touch of memory") {
+TEST_CASE("the profile takes its shortest round and skips page faults") {
   auto options = options_with(QueuePolicy::kFcfs);
   options.chunking = Chunking::kBalanced;
   options.max_running = 4;

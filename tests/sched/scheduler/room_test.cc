@@ -108,7 +108,7 @@ Watched contest(uint32_t page_count, std::initializer_list<Contender> contenders
 
 }  // namespace
 
-TEST_CASE("out of pages, the smallest priority makes room, of equal ones the latest") {
+TEST_CASE("out of pages the lowest priority and latest is retracted") {
   Watched world = contest(8, {{2, 1, 0}, {3, 1, 0}, {1, 4, 2}, {4, 4, 1}});
   world.exhaust_pages(3);
   REQUIRE(world.sent_back == std::vector<uint64_t>{3, 2, 4});
@@ -116,7 +116,7 @@ TEST_CASE("out of pages, the smallest priority makes room, of equal ones the lat
   for (const uint64_t id : {1, 2, 3, 4}) REQUIRE(world.drawn[id] == 14);
 }
 
-TEST_CASE("out of pages, nobody makes room for a smaller priority, however late it came") {
+TEST_CASE("out of pages no higher priority is retracted for a lower one") {
   Watched world = contest(6, {{2, 1, 1}, {1, 4, 0}, {3, 4, 1}});
   world.exhaust_pages(1);
   REQUIRE(world.sent_back == std::vector<uint64_t>{1});
@@ -124,7 +124,7 @@ TEST_CASE("out of pages, nobody makes room for a smaller priority, however late 
   for (const uint64_t id : {1, 2, 3}) REQUIRE(world.drawn[id] == 14);
 }
 
-TEST_CASE("the longer pages have sufficed the more are admitted, and as few as at first once they ran out") {
+TEST_CASE("admission grows while pages suffice and resets on shortage") {
   auto options = options_with(QueuePolicy::kFcfs, 32);
   Watched world(options);
   uint64_t id = 1;
@@ -150,7 +150,7 @@ TEST_CASE("the longer pages have sufficed the more are admitted, and as few as a
   REQUIRE(admitted() == at_first);
 }
 
-TEST_CASE("a waiting prompt is overtaken by so many short ones, and then nobody gets past") {
+TEST_CASE("a waiting prompt is overtaken a bounded number of times") {
   Watched world(options_with(QueuePolicy::kFcfs, 512));
   world.add(1, 1200, 1);  // a hundred plans, in which short ones go along
   world.step();
@@ -165,7 +165,7 @@ TEST_CASE("a waiting prompt is overtaken by so many short ones, and then nobody 
   world.run_out();
 }
 
-TEST_CASE("who waits for the store holds nobody up, and everybody as soon as it waits no longer") {
+TEST_CASE("a request in prefetch blocks nobody until it is ready") {
   auto options = options_with(QueuePolicy::kFcfs, 1024);
   options.host_page_count = 8;
   options.has_store = true;
@@ -212,7 +212,7 @@ TEST_CASE("a sequence alone does not wait for a store that hangs") {
   REQUIRE(world.drawn[2] == 20);
 }
 
-TEST_CASE("nobody is sent back for pages that the larger priority finds in the cache anyway") {
+TEST_CASE("nobody is retracted for pages that are cached anyway") {
   Watched world(options_with(QueuePolicy::kPriority, 64));
   world.add(1, 100, 40, 5);
   world.add(2, 60, 20, 0);
@@ -229,7 +229,7 @@ TEST_CASE("nobody is sent back for pages that the larger priority finds in the c
   world.run_out();
 }
 
-TEST_CASE("no plan opens more sequences than its message carries the histories of") {
+TEST_CASE("a plan opens no more sequences than its message can carry") {
   SchedulerOptions options = options_with(QueuePolicy::kFcfs, 2048);
   options.page_size = 64;
   options.max_running = 128;

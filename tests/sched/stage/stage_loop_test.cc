@@ -123,7 +123,7 @@ asio::awaitable<void> run_epoch(async::Runtime& runtime, StageRunner& runner, Pl
 
 }  // namespace
 
-TEST_CASE("a stage is ahead of its neighbour by as many runs as it has buffers") {
+TEST_CASE("a stage runs ahead by as many plans as it has buffers") {
   for (const size_t buffers : {size_t{2}, size_t{4}}) {
     async::VirtualWorld world(1);
     async::Runtime& runtime = world.add_thread();

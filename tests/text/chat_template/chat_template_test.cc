@@ -29,7 +29,7 @@ std::string error_of(std::string_view source, std::string_view kwargs = "{}") {
 
 }  // namespace
 
-TEST_CASE("templates render as Python's jinja2 does") {
+TEST_CASE("templates render as jinja2 does") {
   const std::string json = test::read_file(test::source_dir() / "tests/text/jinja_cases.json");
   simdjson::dom::parser parser;
   const element document = parser.parse(json);
@@ -78,7 +78,7 @@ TEST_CASE("chat templates of real models render as transformers does") {
   REQUIRE(count == 27);
 }
 
-TEST_CASE("a template's errors name its line") {
+TEST_CASE("errors of a template name its line") {
   CHECK(error_of("a\nb\n{{ missing.x }}") == "chat template, line 3: 'missing' is undefined");
   CHECK(error_of("\n{% if x %}\n{% endfi %}") == "chat template, line 3: Encountered unknown tag 'endfi'");
   CHECK(error_of("{% for x in [1] %}\n\n{{ raise_exception('roles must alternate') }}{% endfor %}") ==
@@ -136,7 +136,7 @@ TEST_CASE("hostile templates end with an error") {
   }
 }
 
-TEST_CASE("undefined, tools and special tokens are what transformers passes") {
+TEST_CASE("undefined and tools and special tokens match transformers") {
   const auto made = ChatTemplate::from_source(
       "{{ bos_token }}|{{ tools is none }}|{{ documents is none }}|{{ add_generation_prompt }}|{{ pad_token is defined "
       "}}",
@@ -162,7 +162,7 @@ TEST_CASE("named templates: tools choose tool_use") {
   CHECK(ChatTemplate::from_source("", "{}").error().code == ErrorCode::kNotFound);
 }
 
-TEST_CASE("continue_final_message ends the prompt where the message ends") {
+TEST_CASE("continue_final_message ends the prompt with the message") {
   const auto made =
       ChatTemplate::from_source("{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}<end>\n{% endfor %}");
   REQUIRE(made.has_value());
@@ -174,7 +174,7 @@ TEST_CASE("continue_final_message ends the prompt where the message ends") {
   CHECK((*made)->render(input).error().message.find("no text") != std::string::npos);
 }
 
-TEST_CASE("continue_final_message finds what a template nearly shows in linear time") {
+TEST_CASE("continue_final_message is linear for near matches") {
   const auto made =
       ChatTemplate::from_source("{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}");
   REQUIRE(made.has_value());
@@ -197,7 +197,7 @@ TEST_CASE("continue_final_message finds what a template nearly shows in linear t
   CHECK(outcome("xyxyx", " ") == "xyxyx ");
 }
 
-TEST_CASE("strftime_now formats the caller's clock") {
+TEST_CASE("strftime_now formats the clock of the caller") {
   const auto made = ChatTemplate::from_source("{{ strftime_now('%d %B %Y') }}{{ strftime_now('') }}");
   REQUIRE(made.has_value());
   ChatInput input;
