@@ -116,7 +116,7 @@ class Reader {
   Found& found_of(const object& args) {
     const auto epoch = static_cast<uint32_t>(count(args, "generation"));
     const uint64_t plan = count(args, "plan");
-    Found& found = records_[{generation, plan}];
+    Found& found = records_[{epoch, plan}];
     found.record.epoch = RingEpoch(epoch);
     found.record.plan = PlanId(plan);
     return found;

@@ -11,9 +11,6 @@ namespace {
 /// Reports wait for the next plan at most this long; a stage makes one per plan, so more means a head that has stopped.
 constexpr size_t kMaxUnsentReports = 1024;
 
-int64_t nanoseconds(async::TimePoint at) {
-  return at.time_since_epoch().count();
-}
 double seconds(async::Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
@@ -136,24 +133,24 @@ asio::awaitable<void> StageLoop::execute(Plan plan, async::TimePoint arrived) {
   }
   comm::Message input;
   if (!options_.first) input = co_await inputs_.receive(plan);
-  StageReport report{options_.stage, plan.id, nanoseconds(arrived)};
-  report.input_ns = options_.first ? report.plan_ns : nanoseconds(arrival_of(input));
+  StageReport report{options_.stage, plan.id, async::nanoseconds(arrived)};
+  report.input_ns = options_.first ? report.plan_ns : async::nanoseconds(arrival_of(input));
   const async::TimePoint begun = runtime_.now();
-  report.begin_ns = nanoseconds(begun);
+  report.begin_ns = async::nanoseconds(begun);
   running_ = Running{plan.id, arrived, begun, input.arrival};
   arm_watchdog();
   auto result = co_await runner_.run(*batch, input.payload.bytes());
   if (input.arrival) {
     // The run came after them on the device. Where they have not come, its result means nothing.
     co_await input.arrival->event.wait();
-    report.input_ns = nanoseconds(input.arrival->at);
+    report.input_ns = async::nanoseconds(input.arrival->at);
     report.begin_ns = std::max(report.begin_ns, report.input_ns);
   }
   running_.reset();
   input = {};
   inputs_.release();
   copies_.store(plan.copies);
-  report.end_ns = nanoseconds(runtime_.now());
+  report.end_ns = async::nanoseconds(runtime_.now());
   report.sent_bytes = result.activations.size();
   if (options_.last) {
     plan.reports.push_back(report);

@@ -228,7 +228,6 @@ using Common = CommonRequest;
 using Limits = RequestLimits;
 using Name = std::string_view;
 
-constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 
 constexpr std::array kCommonFields = {
     string_field<Common, &Common::model>("model", "The name that /v1/models gives, or nothing"),

@@ -16,6 +16,8 @@
 /// Private to openai/: readers of single JSON values that name the field, what was found and what was wanted.
 namespace millrace::server::openai {
 
+inline constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
+
 using Json = simdjson::dom::element;
 /// Nothing, or why the value is refused.
 using FieldError = std::optional<ApiError>;

@@ -10,7 +10,6 @@ namespace {
 using Limits = RequestLimits;
 using Name = std::string_view;
 
-constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 
 FieldError read_prompt(Name name, Json value, const Limits& limits, CompletionRequest& request) {
   request.prompts.clear();
