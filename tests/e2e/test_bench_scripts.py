@@ -1,4 +1,4 @@
-"""Command lines of bench/; what its scripts share, and what they say when something is amiss. None measures anything here."""
+"""Tests the command lines of bench/, the code that its scripts share, and their errors. Nothing is measured here."""
 
 import argparse
 import contextlib
@@ -74,7 +74,7 @@ def test_versus_says_why_a_load_failed():
 
 
 class FakeServerHandler(http.server.BaseHTTPRequestHandler):
-    """Completions of one token; each prompt is noted with the server that it came to."""
+    """Answers with completions of one token and records each prompt with its server."""
 
     protocol_version = "HTTP/1.1"
 
@@ -107,7 +107,7 @@ class FakeServerHandler(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def fake_servers(names):
-    """Their addresses, and what was asked of whom, in order."""
+    """Yields the addresses of servers and the list of their (server, prompt) in order."""
     seen, servers = [], []
     for name in names:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), FakeServerHandler)
@@ -127,7 +127,7 @@ def test_versus_has_the_two_begin_in_turns():
         done = run_script("versus.py", *urls, "--build", BUILD, "--loads", "prefill-64", "--rounds", 4, "--seed", 5)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("--seed 5\n")
-    begun = [server for server, _ in seen[6::6]]  # three prompts each; what does not count is over
+    begun = [server for server, _ in seen[6::6]]  # three prompts each, after the warm-up
     assert len(begun) == 4 and begun[0] != begun[1] and begun[2] != begun[3]
 
 
@@ -136,7 +136,7 @@ def test_versus_sends_no_prompt_twice():
         done = run_script("versus.py", *urls, "--build", BUILD, "--loads", "beside-64", "prefill-64", "--rounds", 1)
     assert done.returncode == 0, done.stderr
     for name in ("first", "second"):
-        prompts = [prompt[:16] for server, prompt in seen if server == name]  # a cache goes by the beginning
+        prompts = [prompt[:16] for server, prompt in seen if server == name]  # prefix caches match beginnings
         assert len(set(prompts)) == len(prompts)
 
 
@@ -148,7 +148,7 @@ def test_a_start_is_timed_by_the_log():
         assert "  ready, s " in done.stdout
     failed = run_script("startup_bench.py", "--model", MODEL, "--rounds", 1, "--", *command, "--no-such-flag")
     assert failed.returncode == 1
-    assert "--no-such-flag" in failed.stderr.split("\n", 1)[1], failed.stderr  # what the server said, besides the command
+    assert "--no-such-flag" in failed.stderr.split("\n", 1)[1], failed.stderr  # the server's own message
 
 
 def run_program(name, *arguments):

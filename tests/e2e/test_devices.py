@@ -1,4 +1,4 @@
-"""Which device a server computes on, and the server over the CUDA backend's module with an emulated GPU."""
+"""Tests the choice of devices, and the server with the CUDA module on an emulated GPU."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from millrace_ring import Ring
 from millrace_server import BINARY, BUILD, MODEL, PATIENCE_S, ROOT, MillraceServer, wait_until
 from prompts import PROMPT
 
-#: The backend over the fake runtime, its kernels plain loops; the real module is beside the binary.
+#: The CUDA backend over a fake runtime with plain loops as kernels.
 EMULATED = BUILD / "tests/cuda_backend/millrace_cuda_plain.so"
 REAL = BUILD / "millrace_cuda.so"
 FAKE_NCCL = BUILD / "tests/cuda_backend/nccl_fake.so"
@@ -118,7 +118,7 @@ def test_what_products_go_by_is_chosen_at_the_start_and_told():
         wanted = completion(server)
         assert ", wgmma" in server.log()
     with serve("--device", "cuda", "--cuda-products", "mma") as server:
-        assert completion(server) == wanted  # of the fake's, both are plain sums
+        assert completion(server) == wanted  # the fake computes both as plain sums
         assert server.get("/server_info").json()["nodes"][0]["compute"] == "bf16 cuda sm_90 mma"
     with serve("--device", "cuda", environment=["MILLRACE_EMULATED_WGMMA=wrong"]) as server:
         assert re.search(r"warning +device 0: products go by mma, as wgmma's are not as they should be: a sum of \d+ "
@@ -173,7 +173,7 @@ def test_without_green_contexts_stages_share_the_whole_gpu():
 
 
 def test_prefixes_go_to_the_host_tier_and_come_back():
-    """A cache too small for both prompts: the first one's pages come back from the host, and say the same."""
+    """The cache is too small for both prompts. Pages of the first one return from the host and give equal text."""
     first = {**GREEDY, "prompt": [7 + i % 400 for i in range(700)]}
     other = {**GREEDY, "prompt": [9 + i % 300 for i in range(700)]}
     with serve("--device", "cuda", "--enable-hierarchical-cache", "--pp-size", 2, tokens=1024) as server:
@@ -192,8 +192,8 @@ def test_prefixes_go_to_the_host_tier_and_come_back():
     ("MILLRACE_EMULATED_FAILING_EVENT=400", ["--pp-size", 2]),
 ])
 def test_a_device_failure_ends_requests_and_the_ring_rebuilds(failing, flags):
-    """The failure comes while decode steps run. That request ends with an error; those after it are served. No call is
-    the launch of a graph, without which a step does as well."""
+    """A call fails while decode steps run. That request ends with an error, and later ones are served. The calls
+    exclude graph launches, since a step runs without its graph too."""
     with serve("--device", "cuda", "--disable-radix-cache", *flags, environment=[failing]) as server:
         body = {**GREEDY, "max_tokens": 20, "ignore_eos": True}
         answers = [server.post("/v1/completions", body)]
@@ -206,7 +206,7 @@ def test_a_device_failure_ends_requests_and_the_ring_rebuilds(failing, flags):
 
 @pytest.mark.parametrize("flags", [[], ["--pp-size", 2]])
 def test_a_gpu_that_only_fails_ends_the_process(flags):
-    """No other process has to do with the fault, so one that is started again can use the GPU."""
+    """The fault is confined to its process, so a restarted process can use the GPU."""
     environment = ["MILLRACE_EMULATED_FAILING_EVENT=400", "MILLRACE_EMULATED_FAILURE_STICKS=1"]
     with serve("--device", "cuda", "--disable-radix-cache", *flags, environment=environment) as server:
         body = {**GREEDY, "max_tokens": 20, "ignore_eos": True}
@@ -262,7 +262,7 @@ def test_the_cache_takes_the_rest_of_a_gpu_memory():
 
 
 class GpuRing(Ring):
-    """Two nodes with an emulated GPU each, and NCCL's fake between them."""
+    """Two nodes with an emulated GPU each, linked by a fake NCCL."""
 
     def __init__(self, *flags, node_environment=(), node_flags=GPU):
         self.node_environment = node_environment

@@ -1,4 +1,4 @@
-"""Tokens computed before they are drawn: answers must not know of it, and clients get them sooner."""
+"""Tests speculative decoding: outputs do not change, and clients get them sooner."""
 
 import re
 
@@ -36,7 +36,7 @@ def serve(folder, *flags):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """Drafts nothing."""
+    """A server that drafts nothing."""
     with serve(tmp_path_factory.mktemp("plain"), "--speculative-num-draft-tokens", 0) as server:
         yield server
 
@@ -89,7 +89,7 @@ def test_a_right_prediction_comes_in_few_steps(plain, drafting):
         found = chat(server, prediction={"type": "content", "content": wanted.choices[0].message.content})
         assert found.choices == wanted.choices
         details = found.usage.completion_tokens_details
-        if server is plain:  # where nothing is drafted
+        if server is plain:  # without drafts
             assert (details.accepted_prediction_tokens, details.rejected_prediction_tokens) == (0, 0)
         else:
             assert details.accepted_prediction_tokens > 80

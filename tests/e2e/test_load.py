@@ -1,4 +1,4 @@
-"""The load generator against the real server."""
+"""Tests the load generator with the real server."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Model folders as people have them: files that say different things, or too much."""
+"""Tests model folders with contradicting, missing and superfluous files."""
 
 import json
 import shutil
@@ -10,14 +10,14 @@ from prompts import PROMPT
 
 @pytest.fixture
 def folder(tmp_path):
-    """A copy of the model whose files a test may change."""
+    """Returns a copy of the model whose files a test may change."""
     copy = tmp_path / MODEL.name
     shutil.copytree(MODEL, copy)
     return copy
 
 
 def change(path, **members):
-    """Sets members of a JSON file; None takes one away."""
+    """Sets members of a JSON file. None removes one."""
     content = json.loads(path.read_text())
     content.update(members)
     path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
@@ -37,7 +37,7 @@ def test_a_token_that_only_the_tokenizer_has_hurts_nobody(folder):
 
 
 def test_what_the_tokenizer_calls_its_end_ends_an_answer(folder):
-    """Fine-tuned models often name the end of a turn in tokenizer_config.json alone."""
+    """Fine-tuned models often name the end of a turn in tokenizer_config.json only."""
     tokens = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     end, other = list(tokens)[300:302]
     change(folder / "tokenizer_config.json", eos_token=end)

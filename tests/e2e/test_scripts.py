@@ -1,4 +1,4 @@
-"""What ./run and ./test share (scripts/dev.sh), and which tests there are to run (scripts/run_tests.py), over a fake Meson."""
+"""Tests ./run, ./test and their scripts (scripts/dev.sh, scripts/run_tests.py) with a fake Meson and a fake Ninja."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from millrace_server import PATIENCE_S, ROOT
 
 FAKES = {
     "dpkg-query": 'for package; do echo "installed $package"; done\n',
-    # Leaves a line when it begins and when it ends, so that two at a time show.
+    # Logs its begin and its end, so that two concurrent runs show.
     "meson": """echo "begin $1" >> "$LOG"
 if [ "$1" = introspect ]; then cat "$ANSWERS/$2"; exit 0; fi
 sleep 0.3
@@ -25,7 +25,7 @@ echo begin ninja >> "$LOG"; sleep 0.3; echo end ninja >> "$LOG"
 
 
 class Checkout:
-    """A folder with the scripts, and programs that are found before others; no package is ever missing."""
+    """A folder with the scripts and with fake programs that precede others in the PATH. No package is ever missing."""
 
     def __init__(self, folder):
         self.folder, self.programs, self.log = folder, folder / "programs", folder / "log"
@@ -124,7 +124,7 @@ def test_a_toolkit_that_comes_later_is_found(checkout):
     checkout.add("nvcc", "")
     checkout.run('configure "$root/build"; configure "$root/build"')
     assert checkout.said().count("begin setup") == 2
-    assert checkout.said()[-1].endswith(" -Dgpu_architectures=80,90a")  # as `meson configure` has left it
+    assert checkout.said()[-1].endswith(" -Dgpu_architectures=80,90a")  # set by `meson configure`
     (checkout.programs / "nvcc").unlink()
     checkout.run('configure "$root/build"')
     assert checkout.said().count("begin setup") == 3

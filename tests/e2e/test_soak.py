@@ -1,4 +1,4 @@
-"""Some seconds of bench/soak.py, which runs for hours by hand, and whether it would say so if the server grew."""
+"""Runs bench/soak.py for seconds, and tests that it reports a server that grows."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Streams: the same content as without, and the wire form that clients parse."""
+"""Tests streams: content equal to whole responses, and the wire format that clients parse."""
 
 import json
 import subprocess
@@ -62,7 +62,7 @@ def test_several_choices_stream_side_by_side(client4):
 
 
 def curl(server, path, body):
-    """The raw transcript: headers and body as curl shows them."""
+    """Returns headers and body as curl shows them."""
     command = ["curl", "--silent", "--show-error", "--no-buffer", "--include", "--max-time", str(PATIENCE_S),
                server.url + path, "-H", "Content-Type: application/json", "-d", json.dumps(body)]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout

@@ -1,5 +1,5 @@
-"""Answers that are held to a form, with real clients and an independent validator. The small model knows nothing of JSON:
-whatever is right in its answers is the server's doing."""
+"""Tests structured output with real clients and an independent validator. The small model knows no JSON, so only the
+server makes its outputs valid."""
 
 import json
 import random
@@ -132,7 +132,7 @@ def test_a_short_answer_ends_by_length(server):
 def test_reasoning_comes_before_the_form(templates):
     with MillraceServer("--chat-template", templates / "thinking.jinja") as server:
         form = {"response_format": json_schema(PERSON)}
-        # The small model does not come to an end of it.
+        # The small model never closes the output.
         reasoned = ask(server, **form, reasoning_effort="low", max_completion_tokens=50).choices[0]
         assert reasoned.finish_reason == "length"
         assert reasoned.message.model_extra["reasoning_content"] and not reasoned.message.content
@@ -157,7 +157,8 @@ def test_what_cannot_be_held_to_is_refused(server, body, told):
 
 
 def test_many_at_once_beside_free_answers(server):
-    """Forms of all kinds and none, in one batch: each answer is its own, and what is free does not change."""
+    """Mixes all response formats with free output in one batch. Each output follows its own format, and free output is
+    unchanged."""
     rng = random.Random(3)
     free = ask(server, seed=1, max_completion_tokens=40).choices[0].message.content
     client = client_of(server)
