@@ -134,7 +134,7 @@ def read_catch2_report(path):
 
 def catch2_names(group):
     """Returns the names of a Catch2 program's cases."""
-    _, output = run_command(group, ["--list-tests", "--verbosity", "quiet"])
+    _, output = run_command(group, ["--list-test-names-only"])
     return output.splitlines()
 
 
@@ -145,7 +145,7 @@ def catch2_filter(group, selection):
 
 def run_catch2(group, selection, folder):
     report = Path(folder) / f"{group.name}.xml"
-    chosen = [catch2_filter(group, selection), "--allow-running-no-tests"] if selection else []
+    chosen = [catch2_filter(group, selection)] if selection else []
     code, output = run_command(group, ["-r", "xml", "-o", str(report)] + chosen)
     skips = [line[len("[skipped] "):] for line in output.splitlines() if line.startswith("[skipped] ")]
     output = "\n".join(line for line in output.splitlines() if not line.startswith("[skipped] "))
@@ -268,9 +268,11 @@ def list_cases(group, selection):
     """Returns the names of a group's chosen cases, without running them if that is possible."""
     if group.kind == "catch2":
         chosen = [catch2_filter(group, selection)] if selection else []
-        return run_command(group, ["--list-tests", "--verbosity", "quiet"] + chosen)[1].splitlines()
+        return run_command(group, ["--list-test-names-only"] + chosen)[1].splitlines()
     if group.kind == "pytest":
-        _, output = run_command(group, ["--collect-only"] + pytest_selection(selection))
+        code, output = run_command(group, ["--collect-only"] + pytest_selection(selection))
+        if code != 0:
+            print(f"{group.name}: {tail(output)}", file=sys.stderr)
         return [file + case for file, case in re.findall(r"^(?:.*/)?(\w+)\.py(::.*)$", output, re.MULTILINE)]
     if group.kind == "tap":
         run_tap(group)

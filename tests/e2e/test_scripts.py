@@ -151,6 +151,35 @@ def test_the_gpus_tests_are_skipped_where_nvcc_was_not_found(checkout):
     assert f"gpu gpu {sys.executable}" in groups_of(checkout, ["millrace", "millrace_cuda"])
 
 
+FAKE_CATCH2 = """#!/bin/sh
+case "$1" in --list-test-names-only) shift; [ $# = 0 ] && printf '%s\\n' "a [b], c" "a [b] d" || printf '%s' "$1"; exit 2 ;; esac
+"""
+
+
+def chosen_cases(folder, *filters):
+    """Returns what run_tests.py chooses of two groups, whose program prints the Catch2 filter that it gets."""
+    program = folder / "catch2"
+    program.write_text(FAKE_CATCH2)
+    program.chmod(0o755)
+    code = ("import sys, run_tests\n"
+            "groups = [run_tests.Group(name, [sys.argv[1]], 'catch2', {}, 60) for name in ('sim', 'sim_slow')]\n"
+            "for group, selection in run_tests.select(groups, sys.argv[2:]):\n"
+            "    print(group.name, *run_tests.list_cases(group, selection), sep='|')\n")
+    done = subprocess.run([sys.executable, "-c", code, program, *filters], cwd=ROOT / "scripts", capture_output=True, text=True,
+                          timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_filter_takes_whole_names_and_patterns(tmp_path):
+    assert chosen_cases(tmp_path) == ["sim|a [b], c|a [b] d", "sim_slow|a [b], c|a [b] d"]
+    assert chosen_cases(tmp_path, "sim") == ["sim|a [b], c|a [b] d"]
+    assert chosen_cases(tmp_path, "slow/[b]") == ["sim_slow|[b]"]
+    assert chosen_cases(tmp_path, "im_/a*,c") == ["sim_slow|a*,c"]
+    assert chosen_cases(tmp_path, "sim/a [b], c") == [r"sim|a \[b]\, c"]
+    assert chosen_cases(tmp_path, "none") == []
+
+
 def test_a_test_run_that_ends_early_ends_with_its_counts(checkout):
     shutil.copy(ROOT / "test", checkout.folder / "test")
     checkout.add("meson", "exit 1\n")

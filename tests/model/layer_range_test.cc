@@ -1,10 +1,12 @@
 #include "model/layer_range.h"
+#include "support/mentions.h"
 
 #include <catch2/catch.hpp>
 #include <climits>
 
 using namespace millrace;
 using namespace millrace::model;
+using millrace::test::Mentions;
 
 TEST_CASE("layers divide evenly with the rest on the later stages") {
   REQUIRE(*divide_layers(22, 4) == std::vector<LayerRange>{{0, 5}, {5, 10}, {10, 16}, {16, 22}});
@@ -25,7 +27,7 @@ TEST_CASE("layers divide evenly with the rest on the later stages") {
 }
 
 TEST_CASE("zero stages and more stages than layers are refused") {
-  REQUIRE(divide_layers(3, 4).error().message == "4 pipeline stages for 3 layers, wanted at most one per layer");
+  REQUIRE_THAT(divide_layers(3, 4).error().message, Mentions("4 pipeline stages", "3 layers"));
   REQUIRE(divide_layers(3, 0).error().message == "0 pipeline stages, wanted at least 1");
 }
 
@@ -33,14 +35,14 @@ TEST_CASE("a partition by hand is used as written or refused") {
   REQUIRE(*parse_partition("15,15,15,16", 61, 4) == std::vector<LayerRange>{{0, 15}, {15, 30}, {30, 45}, {45, 61}});
   REQUIRE(*parse_partition("4", 4, 1) == std::vector<LayerRange>{{0, 4}});
   const auto message = [](std::string_view text) { return parse_partition(text, 8, 2).error().message; };
-  REQUIRE(message("4,5") == "layer partition '4,5' sums to 9, the model has 8 layers");
-  REQUIRE(message("8") == "layer partition '8' has 1 parts, wanted 2, one per stage");
-  REQUIRE(message("3,3,2") == "layer partition '3,3,2' has more than 2 parts, one per stage");
-  REQUIRE(message("8,0") == "layer partition '8,0': '0' is not a number from 1 to 8");
-  REQUIRE(message("4,") == "layer partition '4,': '' is not a number from 1 to 8");
-  REQUIRE(message("4,4x") == "layer partition '4,4x': '4x' is not a number from 1 to 8");
-  REQUIRE(message("9,-1") == "layer partition '9,-1': '9' is not a number from 1 to 8");
-  REQUIRE(message("4,99999999999") == "layer partition '4,99999999999': '99999999999' is not a number from 1 to 8");
+  REQUIRE_THAT(message("4,5"), Mentions("'4,5'", "9", "8"));
+  REQUIRE_THAT(message("8"), Mentions("'8'", "1", "2"));
+  REQUIRE_THAT(message("3,3,2"), Mentions("'3,3,2'", "2"));
+  REQUIRE_THAT(message("8,0"), Mentions("'8,0'", "'0'", "1", "8"));
+  REQUIRE_THAT(message("4,"), Mentions("'4,'", "''", "1", "8"));
+  REQUIRE_THAT(message("4,4x"), Mentions("'4,4x'", "'4x'", "1", "8"));
+  REQUIRE_THAT(message("9,-1"), Mentions("'9,-1'", "'9'", "1", "8"));
+  REQUIRE_THAT(message("4,99999999999"), Mentions("'4,99999999999'", "'99999999999'", "1", "8"));
 }
 
 TEST_CASE("the spans of a division know the ends of the model") {
