@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <simdjson.h>
 
 #include <CLI/CLI.hpp>
 #include <charconv>
@@ -10,6 +9,7 @@
 
 #include "app/launcher_env.h"
 #include "app/number_range.h"
+#include "base/json_value.h"
 #include "cpu/isa.h"
 #include "text/tool_calls/tool_formats.h"
 
@@ -35,12 +35,10 @@ struct RawFlags {
 
 /// What is wrong with it, or nothing.
 std::string is_json_object(const std::string& text) {
-  simdjson::dom::parser parser;
-  simdjson::dom::object object;
-  if (const auto failure = parser.parse(text).get(object); failure != simdjson::SUCCESS) {
-    return fmt::format("'{}' is not a JSON object: {}", text.substr(0, 256), simdjson::error_message(failure));
-  }
-  return {};
+  const auto document = JsonDocument::parse(text);
+  if (document && document->root().is_object()) return {};
+  return fmt::format("'{}' is not a JSON object{}{}", text.substr(0, 256), document ? "" : ": ",
+                     document ? "" : document.error().message);
 }
 
 /// How the model is spoken to, besides what a request says.

@@ -1,38 +1,35 @@
 #include "app/trace_reader.h"
 
-#include <simdjson.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <utility>
 
+#include "base/json_value.h"
+
 namespace millrace::app {
 namespace {
 
-using simdjson::dom::element;
-using simdjson::dom::object;
-
 constexpr size_t kMaxStages = 1024;
 
-double number(const object& from, std::string_view key) {
+double number(const JsonObject& from, std::string_view key) {
   double value = 0;
-  return from[key].get(value) == simdjson::SUCCESS ? value : 0.0;
+  return from[key].get(value) ? value : 0.0;
 }
 
-uint64_t count(const object& from, std::string_view key) {
+uint64_t count(const JsonObject& from, std::string_view key) {
   uint64_t value = 0;
-  return from[key].get(value) == simdjson::SUCCESS ? value : 0;
+  return from[key].get(value) ? value : 0;
 }
 
-bool flag(const object& from, std::string_view key) {
+bool flag(const JsonObject& from, std::string_view key) {
   bool value = false;
-  return from[key].get(value) == simdjson::SUCCESS && value;
+  return from[key].get(value) && value;
 }
 
-std::string_view text_of(const object& from, std::string_view key) {
+std::string_view text_of(const JsonObject& from, std::string_view key) {
   std::string_view value;
-  return from[key].get(value) == simdjson::SUCCESS ? value : std::string_view();
+  return from[key].get(value) ? value : std::string_view();
 }
 
 /// Traces count in microseconds with three decimals; what lies further off is no time.
@@ -40,15 +37,15 @@ int64_t nanoseconds(double us) {
   constexpr double kFurthestUs = 1e15;  // thirty years
   return std::llround(std::clamp(us, -kFurthestUs, kFurthestUs) * 1000);
 }
-int64_t time_ns(const object& from, std::string_view key) {
+int64_t time_ns(const JsonObject& from, std::string_view key) {
   return nanoseconds(number(from, key));
 }
 
 class Reader {
  public:
-  void take(const object& event) {
-    object args;
-    if (event["args"].get(args) != simdjson::SUCCESS) return;
+  void take(const JsonObject& event) {
+    JsonObject args;
+    if (!event["args"].get(args)) return;
     const std::string_view name = text_of(event, "name");
     if (name == "millrace_ring") {
       ring.stage_count = count(args, "stages");
@@ -79,7 +76,7 @@ class Reader {
     std::map<size_t, sched::StageSpan> stages;
   };
 
-  void take_span(const object& event, const object& args, std::string_view name) {
+  void take_span(const JsonObject& event, const JsonObject& args, std::string_view name) {
     const int64_t begin = time_ns(event, "ts");
     const int64_t end = begin + time_ns(event, "dur");
     uint64_t stage = 0;
@@ -89,7 +86,7 @@ class Reader {
       sched::PlanRecord& record = found_of(args).record;
       record.output_ns = begin;
       record.booked_ns = end;
-    } else if (args["stage"].get(stage) == simdjson::SUCCESS && stage < ring.stage_count) {
+    } else if (args["stage"].get(stage) && stage < ring.stage_count) {
       found_of(args).stages[stage] = {true,
                                       time_ns(args, "plan_arrived"),
                                       time_ns(args, "input_arrived"),
@@ -101,7 +98,7 @@ class Reader {
     }
   }
 
-  static void take_schedule(sched::PlanRecord& record, const object& args, int64_t begin, int64_t end) {
+  static void take_schedule(sched::PlanRecord& record, const JsonObject& args, int64_t begin, int64_t end) {
     record.schedule_ns = begin;
     record.sent_ns = end;
     record.ready_ns = time_ns(args, "ready");
@@ -113,7 +110,7 @@ class Reader {
     record.in_flight = static_cast<uint32_t>(count(args, "in_flight"));
   }
 
-  Found& found_of(const object& args) {
+  Found& found_of(const JsonObject& args) {
     const auto epoch = static_cast<uint32_t>(count(args, "generation"));
     const uint64_t plan = count(args, "plan");
     Found& found = records_[{epoch, plan}];
@@ -135,20 +132,20 @@ void close_truncated_json(std::string& text) {
 }  // namespace
 
 Result<RecordedRing> read_trace(std::string text) {
-  simdjson::dom::parser parser;
-  simdjson::dom::array events;
-  const bool complete = parser.parse(text).get(events) == simdjson::SUCCESS;
+  auto document = JsonDocument::parse(text);
+  const bool complete = document && document->root().is_array();
   if (!complete) {
     close_truncated_json(text);
-    if (const auto failure = parser.parse(text).get(events); failure != simdjson::SUCCESS) {
-      return make_error(ErrorCode::kData, "not a JSON array of events: {}", simdjson::error_message(failure));
-    }
+    document = JsonDocument::parse(text);
+    if (!document) return make_error(ErrorCode::kData, "not a JSON array of events: {}", document.error().message);
   }
+  JsonArray events;
+  if (!document->root().get(events)) return make_error(ErrorCode::kData, "not a JSON array of events");
   Reader reader;
   reader.ring.complete = complete;
-  for (const element& each : events) {
-    object event;
-    if (each.get(event) == simdjson::SUCCESS) reader.take(event);
+  for (const JsonValue each : events) {
+    JsonObject event;
+    if (each.get(event)) reader.take(event);
     if (reader.ring.stage_count > kMaxStages) break;
   }
   if (reader.ring.stage_count == 0 || reader.ring.stage_count > kMaxStages) {

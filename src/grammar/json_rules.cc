@@ -16,7 +16,6 @@ constexpr uint32_t kMaxIndentation = 32;
 constexpr uint32_t kMaxDigits = 18;  // of a whole number: what 64 bits hold
 constexpr uint32_t kMaxFractionDigits = 18;
 constexpr uint32_t kMaxExponentDigits = 3;
-constexpr uint64_t kLargestInteger = 999'999'999'999'999'999;
 
 CharSet digit_set() {
   return {U'0', U'9'};
@@ -55,8 +54,8 @@ CharSet unescaped() {
   return special.complement();
 }
 
-std::string digits_of(uint64_t number) {
-  return std::to_string(number);
+std::string nines(size_t count) {
+  return std::string(count, '9');
 }
 
 ExpressionPtr digit_between(char low, char high) {
@@ -80,8 +79,7 @@ ExpressionPtr digits_between(std::string_view low, std::string_view high) {
   const char last = static_cast<char>(to_nines ? high[0] : high[0] - 1);
   std::vector<ExpressionPtr> parts;
   if (!from_zeros) {
-    const std::string nines(low_rest.size(), '9');
-    parts.push_back(sequence({literal(std::string(1, low[0])), digits_between(low_rest, nines)}));
+    parts.push_back(sequence({literal(std::string(1, low[0])), digits_between(low_rest, nines(low_rest.size()))}));
   }
   if (first <= last) parts.push_back(sequence({digit_between(first, last), any_digits(low_rest.size())}));
   if (!to_nines) {
@@ -92,20 +90,14 @@ ExpressionPtr digits_between(std::string_view low, std::string_view high) {
 }
 
 /// None if low > high.
-ExpressionPtr natural_between(uint64_t low, uint64_t high) {
+ExpressionPtr natural_between(const std::string& low, const std::string& high) {
   std::vector<ExpressionPtr> parts;
-  while (low <= high) {
-    const std::string first = digits_of(low);
-    const std::string nines(first.size(), '9');
-    const uint64_t last = std::min<uint64_t>(high, std::stoull(nines));
-    parts.push_back(digits_between(first, digits_of(last)));
-    low = last + 1;
+  if (compare_digits(low, high) > 0) return choice({});
+  for (size_t count = low.size(); count <= high.size(); ++count) {
+    const std::string first = count == low.size() ? low : "1" + std::string(count - 1, '0');
+    parts.push_back(digits_between(first, count == high.size() ? high : nines(count)));
   }
   return choice(std::move(parts));
-}
-
-uint64_t magnitude(int64_t number) {
-  return number < 0 ? uint64_t{0} - static_cast<uint64_t>(number) : static_cast<uint64_t>(number);
 }
 
 ExpressionPtr some_fraction() {
@@ -122,17 +114,19 @@ ExpressionPtr fraction_above_zero() {
 }
 
 /// Decimal numbers without sign from `low` to `high`.
-ExpressionPtr decimal_between(uint64_t low, uint64_t high, bool excludes_low, bool excludes_high) {
+ExpressionPtr decimal_between(const std::string& low, const std::string& high, bool excludes_low, bool excludes_high) {
   std::vector<ExpressionPtr> parts;
   const auto add = [&](ExpressionPtr whole, ExpressionPtr rest) {
     parts.push_back(sequence({std::move(whole), std::move(rest)}));
   };
-  if (low < high) {
-    add(literal(digits_of(low)), excludes_low ? fraction_above_zero() : optional(some_fraction()));
-    if (low + 1 < high) add(natural_between(low + 1, high - 1), optional(some_fraction()));
+  const auto order = compare_digits(low, high);
+  if (order < 0) {
+    add(literal(low), excludes_low ? fraction_above_zero() : optional(some_fraction()));
+    if (digits_after(low) != high)
+      add(natural_between(digits_after(low), digits_before(high)), optional(some_fraction()));
   }
-  const bool has_high = low < high ? !excludes_high : low == high && !excludes_low && !excludes_high;
-  if (has_high) add(literal(digits_of(high)), optional(zero_fraction()));
+  const bool has_high = order < 0 ? !excludes_high : order == 0 && !excludes_low && !excludes_high;
+  if (has_high) add(literal(high), optional(zero_fraction()));
   return choice(std::move(parts));
 }
 
@@ -232,38 +226,38 @@ ExpressionPtr JsonRules::integer() {
   });
 }
 
+IntegerRange JsonRules::whole_range(const NumberRange& range) {
+  const auto far_from = [](const std::optional<WholeNumber>& bound) {
+    return nines(bound && bound->digits.size() >= kMaxDigits ? bound->digits.size() + 1 : kMaxDigits);
+  };
+  return {range.low.value_or(WholeNumber{far_from(range.high), true}),
+          range.high.value_or(WholeNumber{far_from(range.low), false})};
+}
+
 ExpressionPtr JsonRules::integer_between(const IntegerRange& range) {
   std::vector<ExpressionPtr> parts;
-  if (range.low < 0) {
-    const uint64_t min = range.high < 0 ? magnitude(range.high) : 1;
-    const uint64_t max = std::min(magnitude(range.low), kLargestInteger);
-    if (min <= max) parts.push_back(sequence({literal("-"), natural_between(min, max)}));
+  if (range.low.is_negative) {
+    const std::string min = range.high.is_negative ? range.high.digits : "1";
+    parts.push_back(sequence({literal("-"), natural_between(min, range.low.digits)}));
   }
-  if (range.high >= 0) {
-    const uint64_t min = range.low < 0 ? 0 : magnitude(range.low);
-    const uint64_t max = std::min(magnitude(range.high), kLargestInteger);
-    if (min <= max) parts.push_back(natural_between(min, max));
+  if (!range.high.is_negative) {
+    parts.push_back(natural_between(range.low.is_negative ? "0" : range.low.digits, range.high.digits));
   }
   return choice(std::move(parts));
 }
 
 ExpressionPtr JsonRules::number_between(const NumberRange& range) {
-  const auto limit = static_cast<int64_t>(kLargestInteger);
-  const int64_t low = range.low.value_or(-limit);
-  const int64_t high = range.high.value_or(limit);
+  const auto [low, high] = whole_range(range);
   std::vector<ExpressionPtr> parts;
-  if (low < 0) {
+  if (low.is_negative) {
     // From the smaller magnitude on; -0 is left to 0.
-    const bool ends_below_zero = high < 0;
-    const uint64_t min = ends_below_zero ? magnitude(high) : 0;
-    const bool without_least = ends_below_zero ? range.excludes_high : true;
-    parts.push_back(sequence({literal("-"), decimal_between(min, magnitude(low), without_least, range.excludes_low)}));
+    const std::string min = high.is_negative ? high.digits : "0";
+    const bool without_least = !high.is_negative || range.excludes_high;
+    parts.push_back(sequence({literal("-"), decimal_between(min, low.digits, without_least, range.excludes_low)}));
   }
-  if (high >= 0) {
-    const bool begins_above_zero = low >= 0;
-    const uint64_t min = begins_above_zero ? magnitude(low) : 0;
-    parts.push_back(
-        decimal_between(min, magnitude(high), begins_above_zero && range.excludes_low, range.excludes_high));
+  if (!high.is_negative) {
+    const std::string min = low.is_negative ? "0" : low.digits;
+    parts.push_back(decimal_between(min, high.digits, !low.is_negative && range.excludes_low, range.excludes_high));
   }
   return choice(std::move(parts));
 }

@@ -6,18 +6,20 @@
 #include <vector>
 
 #include "grammar/expression.h"
+#include "grammar/whole_number.h"
 
 namespace millrace::grammar {
 
 /// Whole numbers from `low` to `high`, as JSON writes them.
 struct IntegerRange {
-  int64_t low;
-  int64_t high;
+  WholeNumber low;
+  WholeNumber high;
 };
-/// Bounds without a fraction; those left out are those of what numbers may be here, some 18 digits.
+/// Bounds without a fraction. One that is left out leaves the digits that 64 bits hold, or more if the other bound has
+/// as many.
 struct NumberRange {
-  std::optional<int64_t> low;
-  std::optional<int64_t> high;
+  std::optional<WholeNumber> low;
+  std::optional<WholeNumber> high;
   bool excludes_low = false;  ///< the bound itself is excluded
   bool excludes_high = false;
 };
@@ -45,6 +47,8 @@ class JsonRules {
   /// One character of a string out of a set, in all its spellings but \u of what has a shorter one.
   [[nodiscard]] static ExpressionPtr string_char(const CharSet& chars);
   [[nodiscard]] static ExpressionPtr integer_between(const IntegerRange& range);
+  /// What the bounds that are left out become.
+  [[nodiscard]] static IntegerRange whole_range(const NumberRange& range);
   [[nodiscard]] static ExpressionPtr number_between(const NumberRange& range);
   [[nodiscard]] static ExpressionPtr quoted(std::string_view text);
 

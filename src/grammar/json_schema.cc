@@ -1,12 +1,12 @@
 #include "grammar/json_schema.h"
 
-#include <simdjson.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 #include <unordered_map>
 
+#include "base/json_value.h"
 #include "base/utf8.h"
 #include "grammar/json_rules.h"
 #include "grammar/regex_parser.h"
@@ -14,9 +14,7 @@
 namespace millrace::grammar {
 namespace {
 
-using Json = simdjson::dom::element;
-using JsonObject = simdjson::dom::object;
-using JsonType = simdjson::dom::element_type;
+using Json = JsonValue;
 using Names = std::span<const std::string_view>;
 
 constexpr uint32_t kMaxSchemaNesting = 64;
@@ -74,14 +72,14 @@ class JsonSchemaParser {
  private:
   ExpressionPtr read(const Schema& schema) {
     bool is_anything = false;
-    if (schema.json.get_bool().get(is_anything) == simdjson::SUCCESS) return is_anything ? rules_.value() : choice({});
+    if (schema.json.get(is_anything)) return is_anything ? rules_.value() : choice({});
     JsonObject object;
-    if (schema.json.get_object().get(object) != simdjson::SUCCESS) fail(schema, "wanted an object, true or false");
+    if (!schema.json.get(object)) fail(schema, "wanted an object, true or false");
     if (++nesting_ > kMaxSchemaNesting) fail(schema, fmt::format("it is nested more than {} deep", kMaxSchemaNesting));
     check_keywords(schema, object);
     ExpressionPtr expression = read_keywords(schema, object);
     bool is_nullable = false;
-    if (object["nullable"].get_bool().get(is_nullable) == simdjson::SUCCESS && is_nullable) {
+    if (object["nullable"].get(is_nullable) && is_nullable) {
       expression = choice({std::move(expression), literal("null")});
     }
     --nesting_;
@@ -95,7 +93,7 @@ class JsonSchemaParser {
                             is_in(kArrayKeywords, key) || is_in(kStringKeywords, key) || is_in(kNumberKeywords, key);
       if (is_known || key.starts_with("x-")) continue;
       bool flag = true;
-      if (key == "uniqueItems" && member.value.get_bool().get(flag) == simdjson::SUCCESS && !flag) continue;
+      if (key == "uniqueItems" && member.value.get(flag) && !flag) continue;
       fail(schema, fmt::format("the keyword '{}' is not supported", key.substr(0, 64)));
     }
   }
@@ -113,26 +111,26 @@ class JsonSchemaParser {
   ExpressionPtr read_keywords(const Schema& schema, const JsonObject& object) {
     static constexpr std::array<std::string_view, 1> kType = {"type"};
     Json value;
-    if (object["$ref"].get(value) == simdjson::SUCCESS) {
+    if (object["$ref"].get(value)) {
       check_alone(schema, object, "$ref", {});
       return read_reference(schema, value);
     }
-    if (object["const"].get(value) == simdjson::SUCCESS) {
+    if (object["const"].get(value)) {
       check_alone(schema, object, "const", kType);
-      return literal(simdjson::minify(value));
+      return literal(to_json(value));
     }
-    if (object["enum"].get(value) == simdjson::SUCCESS) {
+    if (object["enum"].get(value)) {
       check_alone(schema, object, "enum", kType);
       return read_enum(schema, value);
     }
     for (const char* keyword : {"anyOf", "oneOf", "allOf"}) {
-      if (object[keyword].get(value) != simdjson::SUCCESS) continue;
+      if (!object[keyword].get(value)) continue;
       check_alone(schema, object, keyword, {});
       std::vector<ExpressionPtr> parts = read_each({value, fmt::format("{}.{}", schema.path, keyword)});
       if (keyword == std::string_view("allOf") && parts.size() > 1) fail(schema, "allOf of several is not supported");
       return choice(std::move(parts));
     }
-    if (object["type"].get(value) == simdjson::SUCCESS) return read_types(schema, object, value);
+    if (object["type"].get(value)) return read_types(schema, object, value);
     if (has_any(object, kObjectKeywords)) return read_object(schema, object);
     if (has_any(object, kArrayKeywords)) return read_array(schema, object);
     if (has_any(object, kStringKeywords)) return read_string(schema, object);
@@ -145,8 +143,8 @@ class JsonSchemaParser {
   }
 
   std::vector<ExpressionPtr> read_each(const Schema& list) {
-    simdjson::dom::array array;
-    if (list.json.get_array().get(array) != simdjson::SUCCESS || array.size() == 0) {
+    JsonArray array;
+    if (!list.json.get(array) || array.size() == 0) {
       fail(list, "wanted an array of at least one schema");
     }
     std::vector<ExpressionPtr> parts;
@@ -155,22 +153,22 @@ class JsonSchemaParser {
   }
 
   static ExpressionPtr read_enum(const Schema& schema, Json value) {
-    simdjson::dom::array array;
-    if (value.get_array().get(array) != simdjson::SUCCESS || array.size() == 0) {
+    JsonArray array;
+    if (!value.get(array) || array.size() == 0) {
       fail(schema, "enum: wanted an array of at least one value");
     }
     std::vector<ExpressionPtr> parts;
-    for (const Json item : array) parts.push_back(literal(simdjson::minify(item)));
+    for (const Json item : array) parts.push_back(literal(to_json(item)));
     return choice(std::move(parts));
   }
 
   ExpressionPtr read_reference(const Schema& schema, Json value) {
     std::string_view target;
-    if (value.get_string().get(target) != simdjson::SUCCESS) fail(schema, "$ref: wanted a string");
+    if (!value.get(target)) fail(schema, "$ref: wanted a string");
     if (!target.starts_with('#')) fail(schema, "$ref: only references within the schema are supported");
-    Json found = root_;
     const std::string_view pointer = target.substr(1);
-    if (!pointer.empty() && root_.at_pointer(pointer).get(found) != simdjson::SUCCESS) {
+    const Json found = root_.at_pointer(pointer);
+    if (found.is_missing()) {
       fail(schema, fmt::format("$ref: there is no '{}'", target.substr(0, 256)));
     }
     return resolve(target, {found, std::string(target)});
@@ -192,14 +190,14 @@ class JsonSchemaParser {
 
   ExpressionPtr read_types(const Schema& schema, const JsonObject& object, Json types) {
     std::string_view name;
-    if (types.get_string().get(name) == simdjson::SUCCESS) return read_type(schema, object, name);
-    simdjson::dom::array array;
-    if (types.get_array().get(array) != simdjson::SUCCESS || array.size() == 0) {
+    if (types.get(name)) return read_type(schema, object, name);
+    JsonArray array;
+    if (!types.get(array) || array.size() == 0) {
       fail(schema, "type: wanted a string, or an array of strings");
     }
     std::vector<ExpressionPtr> parts;
     for (const Json item : array) {
-      if (item.get_string().get(name) != simdjson::SUCCESS) fail(schema, "type: wanted strings");
+      if (!item.get(name)) fail(schema, "type: wanted strings");
       parts.push_back(read_type(schema, object, name));
     }
     return choice(std::move(parts));
@@ -233,12 +231,12 @@ class JsonSchemaParser {
   static std::vector<std::string_view> required_of(const Schema& schema, const JsonObject& object) {
     std::vector<std::string_view> required;
     Json value;
-    if (object["required"].get(value) != simdjson::SUCCESS) return required;
-    simdjson::dom::array array;
-    if (value.get_array().get(array) != simdjson::SUCCESS) fail(schema, "required: wanted an array of names");
+    if (!object["required"].get(value)) return required;
+    JsonArray array;
+    if (!value.get(array)) fail(schema, "required: wanted an array of names");
     if (array.size() > kMaxProperties) fail(schema, fmt::format("required: wanted at most {}", kMaxProperties));
     for (const Json item : array) {
-      if (item.get_string().get(required.emplace_back()) != simdjson::SUCCESS) fail(schema, "required: wanted names");
+      if (!item.get(required.emplace_back())) fail(schema, "required: wanted names");
     }
     return required;
   }
@@ -248,9 +246,9 @@ class JsonSchemaParser {
     std::vector<Property> properties;
     std::vector<std::string_view> names;
     Json value;
-    if (object["properties"].get(value) == simdjson::SUCCESS) {
+    if (object["properties"].get(value)) {
       JsonObject members;
-      if (value.get_object().get(members) != simdjson::SUCCESS) fail(schema, "properties: wanted an object");
+      if (!value.get(members)) fail(schema, "properties: wanted an object");
       if (members.size() > kMaxProperties) fail(schema, fmt::format("properties: wanted at most {}", kMaxProperties));
       for (const auto& [name, json] : members) {
         ExpressionPtr content = read({json, fmt::format("{}.properties.{}", schema.path, name.substr(0, 64))});
@@ -260,9 +258,9 @@ class JsonSchemaParser {
       }
     }
     ExpressionPtr additional;  // the value of other members; null: there are none
-    if (object["additionalProperties"].get(value) != simdjson::SUCCESS) {
+    if (!object["additionalProperties"].get(value)) {
       if (properties.empty()) additional = rules_.value();
-    } else if (!value.is_bool() || value.get_bool().value_unsafe()) {
+    } else if (!value.is_bool() || value.is_true()) {
       additional = read({value, schema.path + ".additionalProperties"});
     }
     for (const std::string_view name : required) {
@@ -304,10 +302,9 @@ class JsonSchemaParser {
 
   static std::optional<uint32_t> count_of(const Schema& schema, const JsonObject& object, const char* keyword) {
     Json value;
-    if (object[keyword].get(value) != simdjson::SUCCESS) return std::nullopt;
+    if (!object[keyword].get(value)) return std::nullopt;
     double count = -1;
-    const bool is_count =
-        value.get_double().get(count) == simdjson::SUCCESS && count >= 0 && count == std::floor(count);
+    const bool is_count = value.get(count) && count >= 0 && count == std::floor(count);
     if (!is_count) fail(schema, fmt::format("{}: wanted a count", keyword));
     if (count > kMaxCount) fail(schema, fmt::format("{}: wanted at most {}", keyword, kMaxCount));
     return static_cast<uint32_t>(count);
@@ -319,7 +316,7 @@ class JsonSchemaParser {
     if (max && *max < min) fail(schema, "maxItems is less than minItems");
     std::vector<ExpressionPtr> items;
     Json value;
-    if (object["prefixItems"].get(value) == simdjson::SUCCESS) {
+    if (object["prefixItems"].get(value)) {
       items = read_each({value, schema.path + ".prefixItems"});
     }
     if (items.size() > kMaxPrefixItems) {
@@ -327,9 +324,9 @@ class JsonSchemaParser {
     }
     const auto prefix = static_cast<uint32_t>(items.size());
     ExpressionPtr further;
-    if (object["items"].get(value) != simdjson::SUCCESS) {
+    if (!object["items"].get(value)) {
       further = rules_.value();
-    } else if (!value.is_bool() || value.get_bool().value_unsafe()) {
+    } else if (!value.is_bool() || value.is_true()) {
       further = read({value, schema.path + ".items"});
     } else {
       max = std::min(max.value_or(prefix), prefix);
@@ -368,13 +365,13 @@ class JsonSchemaParser {
     if (max && *max < min.value_or(0)) fail(schema, "maxLength is less than minLength");
     Json value;
     std::string_view text;
-    if (object["pattern"].get(value) == simdjson::SUCCESS) {
-      if (value.get_string().get(text) != simdjson::SUCCESS) fail(schema, "pattern: wanted a string");
+    if (object["pattern"].get(value)) {
+      if (!value.get(text)) fail(schema, "pattern: wanted a string");
       if (min || max) fail(schema, "pattern beside minLength or maxLength is not supported");
       return read_quoted_pattern(schema, text, true);
     }
-    if (object["format"].get(value) == simdjson::SUCCESS) {
-      if (value.get_string().get(text) != simdjson::SUCCESS) fail(schema, "format: wanted a string");
+    if (object["format"].get(value)) {
+      if (!value.get(text)) fail(schema, "format: wanted a string");
       for (const Format& format : kFormats) {
         if (format.name != text) continue;
         if (min || max) fail(schema, fmt::format("format {} beside minLength or maxLength is not supported", text));
@@ -391,38 +388,35 @@ class JsonSchemaParser {
   }
 
   struct Bound {
-    std::optional<int64_t> value;
+    std::optional<WholeNumber> value;
     bool is_exclusive = false;
   };
 
-  /// The tighter of an inclusive and an exclusive bound; `sign` is 1 for lower bounds. Earlier drafts have a flag for
-  /// the exclusive one.
+  /// The tighter of an inclusive and an exclusive bound. Earlier drafts have a flag for the exclusive one.
   static Bound bound_of(const Schema& schema, const JsonObject& object, const char* inclusive, const char* exclusive,
-                        int sign, bool is_integer) {
-    constexpr double kLargest = 999'999'999'999'999'999.0;
+                        bool is_lower, bool is_integer) {
     Bound bound;
     const auto read = [&](const char* keyword, bool is_exclusive) {
-      Json value;
-      if (object[keyword].get(value) != simdjson::SUCCESS) return;
+      const Json value = object[keyword];
+      if (value.is_missing()) return;
       if (value.is_bool()) {
-        bound.is_exclusive = bound.is_exclusive || value.get_bool().value_unsafe();
+        bound.is_exclusive = bound.is_exclusive || value.is_true();
         return;
       }
-      double number = 0;
-      if (value.get_double().get(number) != simdjson::SUCCESS)
-        fail(schema, fmt::format("{}: wanted a number", keyword));
-      const double whole = sign > 0 ? std::ceil(number) : std::floor(number);
-      if (whole != number) {
+      if (!value.is_number()) fail(schema, fmt::format("{}: wanted a number", keyword));
+      const auto rounded = round_number(value.number_text(), is_lower);
+      if (!rounded) {
+        if (value.number_text().starts_with('-') == is_lower) return;  // no number here reaches it
+        fail(schema, fmt::format("{}: wanted a number of at most {} digits", keyword, WholeNumber::kMaxDigits));
+      }
+      if (rounded->had_fraction) {
         if (!is_integer) fail(schema, fmt::format("{}: only whole numbers are supported", keyword));
         is_exclusive = false;
       }
-      int64_t exact = 0;
-      if (value.get_int64().get(exact) != simdjson::SUCCESS || std::abs(whole) > kLargest) {
-        exact = static_cast<int64_t>(std::clamp(whole, -kLargest, kLargest));
-      }
-      const bool is_tighter =
-          !bound.value || exact * sign > *bound.value * sign || (exact == *bound.value && is_exclusive);
-      if (is_tighter) bound = {exact, is_exclusive};
+      const WholeNumber& found = rounded->number;
+      const bool is_tighter = !bound.value || (is_lower ? found > *bound.value : found < *bound.value) ||
+                              (found == *bound.value && is_exclusive);
+      if (is_tighter) bound = {found, is_exclusive};
     };
     read(inclusive, false);
     read(exclusive, true);
@@ -430,14 +424,14 @@ class JsonSchemaParser {
   }
 
   ExpressionPtr read_number(const Schema& schema, const JsonObject& object, bool is_integer) {
-    Bound low = bound_of(schema, object, "minimum", "exclusiveMinimum", 1, is_integer);
-    Bound high = bound_of(schema, object, "maximum", "exclusiveMaximum", -1, is_integer);
+    const Bound low = bound_of(schema, object, "minimum", "exclusiveMinimum", true, is_integer);
+    const Bound high = bound_of(schema, object, "maximum", "exclusiveMaximum", false, is_integer);
     if (!low.value && !high.value) return is_integer ? rules_.integer() : rules_.number();
-    if (!is_integer) {
-      return JsonRules::number_between({low.value, high.value, low.is_exclusive, high.is_exclusive});
-    }
-    const IntegerRange range{low.value.value_or(INT64_MIN + 1) + (low.is_exclusive ? 1 : 0),
-                             high.value.value_or(INT64_MAX) - (high.is_exclusive ? 1 : 0)};
+    const NumberRange bounds{low.value, high.value, low.is_exclusive, high.is_exclusive};
+    if (!is_integer) return JsonRules::number_between(bounds);
+    IntegerRange range = JsonRules::whole_range(bounds);
+    if (low.is_exclusive) range.low = range.low.next();
+    if (high.is_exclusive) range.high = range.high.previous();
     if (range.low > range.high) fail(schema, "no integer is within its bounds");
     return JsonRules::integer_between(range);
   }
@@ -453,14 +447,12 @@ class JsonSchemaParser {
 }  // namespace
 
 Result<ExpressionPtr> parse_json_schema(std::string_view schema, Definition& definition) {
-  simdjson::dom::parser parser;
-  Json root;
-  const simdjson::padded_string padded(schema);
-  if (const auto error = parser.parse(padded).get(root); error != simdjson::SUCCESS) {
-    return make_error(ErrorCode::kInvalidArgument, "schema: it is not valid JSON ({})", simdjson::error_message(error));
+  const auto document = JsonDocument::parse(schema);
+  if (document.has_error()) {
+    return make_error(ErrorCode::kInvalidArgument, "schema: it is not valid JSON ({})", document.error().message);
   }
   try {
-    return JsonSchemaParser(root, definition).read_root();
+    return JsonSchemaParser(document->root(), definition).read_root();
   } catch (const ErrorException& failure) {
     return failure.error();
   }

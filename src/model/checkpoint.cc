@@ -36,8 +36,8 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path
 Result<void> Checkpoint::read_index(const std::filesystem::path& path) {
   const Result<std::string> text = read_file(path, kLargestIndex);
   if (!text) return text.error();
-  simdjson::dom::parser parser;
-  const auto object = parse_object(parser, path.string(), *text, kMaxIndexNesting);
+  JsonDocument document;
+  const auto object = parse_object(document, path.string(), *text, kMaxIndexNesting);
   if (!object) return object.error();
   FieldReader fields(path.string(), *object);
   const auto weight_map = fields.object("weight_map");
@@ -47,7 +47,7 @@ Result<void> Checkpoint::read_index(const std::filesystem::path& path) {
   }
   for (const auto member : *weight_map) {
     std::string_view file;
-    if (member.value.get(file) != simdjson::SUCCESS || !plain_file_name(file))
+    if (!member.value.get(file) || !plain_file_name(file))
       return make_error(ErrorCode::kData, "{}: tensor '{}' is in {}, wanted the name of a file in the same folder",
                         path.string(), member.key, json_excerpt(member.value));
     if (!shard_of_.try_emplace(std::string(member.key), file).second)

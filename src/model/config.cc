@@ -109,12 +109,12 @@ constexpr std::array<std::string_view, 22> kOtherArithmetic{"attention_multiplie
                                                             "use_parallel_residual",
                                                             "use_qk_norm"};
 
-bool changes_nothing(simdjson::dom::element value) {
+bool changes_nothing(JsonValue value) {
   if (value.is_null()) return true;
-  if (value.is_bool()) return !value.get_bool().value_unsafe();
-  if (value.is_array()) return value.get_array().value_unsafe().size() == 0;
+  if (value.is_bool()) return !value.is_true();
+  if (JsonArray array; value.get(array)) return array.empty();
   double number = 0;
-  return value.get_double().get(number) == simdjson::SUCCESS && (number == 0.0 || number == 1.0);
+  return value.get(number) && (number == 0.0 || number == 1.0);
 }
 
 /// Whether a key of kOtherArithmetic is one that the family computes.
@@ -227,8 +227,8 @@ int32_t ModelConfig::context_length() const {
 }
 
 Result<ModelConfig> parse_config(std::string_view json, std::string_view source) {
-  simdjson::dom::parser parser;
-  const Result<simdjson::dom::object> object = parse_object(parser, source, json, kMaxConfigNesting);
+  JsonDocument document;
+  const Result<JsonObject> object = parse_object(document, source, json, kMaxConfigNesting);
   if (!object) return object.error();
   RETURN_IF_ERROR(reject_duplicate_keys(source, *object));
   FieldReader fields(std::string(source), *object);

@@ -6,43 +6,34 @@
 namespace millrace::model {
 namespace {
 
-Result<void> reject_duplicate_keys_below(std::string_view source, simdjson::dom::element element) {
-  if (element.is_object()) return reject_duplicate_keys(source, element.get_object().value_unsafe());
-  if (!element.is_array()) return {};
-  for (const simdjson::dom::element item : element.get_array().value_unsafe())
-    RETURN_IF_ERROR(reject_duplicate_keys_below(source, item));
+Result<void> reject_duplicate_keys_below(std::string_view source, JsonValue element) {
+  if (JsonObject object; element.get(object)) return reject_duplicate_keys(source, object);
+  JsonArray array;
+  if (!element.get(array)) return {};
+  for (const JsonValue item : array) RETURN_IF_ERROR(reject_duplicate_keys_below(source, item));
   return {};
 }
 
 }  // namespace
 
-std::string json_excerpt(simdjson::dom::element element) {
+std::string json_excerpt(JsonValue element) {
   constexpr size_t kLongest = 60;
-  std::string text = simdjson::minify(element);
-  if (text.size() > kLongest) {
-    // Not inside a UTF-8 sequence.
-    size_t end = kLongest;
-    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0u) == 0x80u) --end;
-    text = text.substr(0, end) + "…";
-  }
-  return text;
+  return to_short_json(element, kLongest);
 }
 
-Result<simdjson::dom::object> parse_object(simdjson::dom::parser& parser, std::string_view source,
-                                           std::string_view json, size_t max_depth) {
+Result<JsonObject> parse_object(JsonDocument& document, std::string_view source, std::string_view json,
+                                size_t max_depth) {
   if (json.empty()) return make_error(ErrorCode::kData, "{}: is empty, wanted a JSON object", source);
-  if (const auto error = parser.allocate(json.size(), max_depth))
-    return make_error(ErrorCode::kData, "{}: {}", source, simdjson::error_message(error));
-  simdjson::dom::element root;
-  if (const auto error = parser.parse(json.data(), json.size()).get(root))
-    return make_error(ErrorCode::kData, "{}: is not valid JSON: {}", source, simdjson::error_message(error));
-  simdjson::dom::object object;
-  if (root.get(object) != simdjson::SUCCESS)
-    return make_error(ErrorCode::kData, "{}: is {}, wanted a JSON object", source, json_excerpt(root));
+  auto parsed = JsonDocument::parse(json, {.max_depth = max_depth, .accepts_non_finite = true});
+  if (!parsed) return make_error(ErrorCode::kData, "{}: is not valid JSON: {}", source, parsed.error().message);
+  document = std::move(*parsed);
+  JsonObject object;
+  if (!document.root().get(object))
+    return make_error(ErrorCode::kData, "{}: is {}, wanted a JSON object", source, json_excerpt(document.root()));
   return object;
 }
 
-Result<void> reject_duplicate_keys(std::string_view source, simdjson::dom::object object) {
+Result<void> reject_duplicate_keys(std::string_view source, JsonObject object) {
   std::unordered_set<std::string_view> keys;
   for (const auto member : object) {
     if (!keys.insert(member.key).second)
@@ -52,9 +43,9 @@ Result<void> reject_duplicate_keys(std::string_view source, simdjson::dom::objec
   return {};
 }
 
-std::optional<simdjson::dom::element> FieldReader::find(std::string_view key) const {
-  simdjson::dom::element element;
-  if (object_.at_key(key).get(element) != simdjson::SUCCESS || element.is_null()) return std::nullopt;
+std::optional<JsonValue> FieldReader::find(std::string_view key) const {
+  JsonValue element;
+  if (!object_[key].get(element) || element.is_null()) return std::nullopt;
   return element;
 }
 
@@ -63,14 +54,14 @@ bool FieldReader::has(std::string_view key) const {
 }
 
 bool FieldReader::has_key(std::string_view key) const {
-  return object_.at_key(key).error() == simdjson::SUCCESS;
+  return !object_[key].is_missing();
 }
 
 void FieldReader::fail(std::string message) {
   if (!error_) error_ = Error{ErrorCode::kData, source_ + ": " + std::move(message)};
 }
 
-void FieldReader::fail_found(std::string_view key, simdjson::dom::element found, std::string_view wanted) {
+void FieldReader::fail_found(std::string_view key, JsonValue found, std::string_view wanted) {
   fail_with("{} is {}, wanted {}", key, json_excerpt(found), wanted);
 }
 
@@ -78,7 +69,7 @@ std::optional<int32_t> FieldReader::optional_integer(std::string_view key, int32
   const auto element = find(key);
   if (!element) return std::nullopt;
   int64_t value = 0;
-  if (element->get(value) != simdjson::SUCCESS || value < low || value > high) {
+  if (!element->get(value) || value < low || value > high) {
     fail_found(key, *element, fmt::format("an integer from {} to {}", low, high));
     return low;
   }
@@ -99,7 +90,7 @@ std::optional<double> FieldReader::optional_number(std::string_view key, double 
   const auto element = find(key);
   if (!element) return std::nullopt;
   double value = 0.0;
-  const bool read = element->is_number() && element->get(value) == simdjson::SUCCESS;
+  const bool read = element->is_number() && element->get(value);
   if (!read || !std::isfinite(value) || value < low || value > high) {
     fail_found(key, *element, fmt::format("a number from {} to {}", low, high));
     return low;
@@ -121,7 +112,7 @@ bool FieldReader::flag_or(std::string_view key, bool fallback) {
   const auto element = find(key);
   if (!element) return fallback;
   bool value = fallback;
-  if (element->get(value) != simdjson::SUCCESS) fail_found(key, *element, "true or false");
+  if (!element->get(value)) fail_found(key, *element, "true or false");
   return value;
 }
 
@@ -129,7 +120,7 @@ std::string FieldReader::text_or(std::string_view key, std::string_view fallback
   const auto element = find(key);
   if (!element) return std::string(fallback);
   std::string_view value;
-  if (element->get(value) != simdjson::SUCCESS) {
+  if (!element->get(value)) {
     fail_found(key, *element, "a string");
     return std::string(fallback);
   }
@@ -145,19 +136,19 @@ std::vector<TokenId> FieldReader::token_ids(std::string_view key) {
   const auto element = find(key);
   if (!element) return {};
   std::vector<TokenId> ids;
-  const auto take = [&](simdjson::dom::element item) {
+  const auto take = [&](JsonValue item) {
     int64_t id = 0;
-    if (item.get(id) != simdjson::SUCCESS || id < 0 || id > INT32_MAX)
+    if (!item.get(id) || id < 0 || id > INT32_MAX)
       fail_found(key, *element, "a token id or a list of token ids");
     else
       ids.push_back(static_cast<TokenId>(id));
   };
-  simdjson::dom::array list;
-  if (element->get(list) != simdjson::SUCCESS) {
+  JsonArray list;
+  if (!element->get(list)) {
     take(*element);
     return ids;
   }
-  for (const simdjson::dom::element item : list) take(item);
+  for (const JsonValue item : list) take(item);
   return ids;
 }
 
@@ -165,14 +156,14 @@ std::vector<std::string> FieldReader::strings(std::string_view key) {
   const auto element = find(key);
   std::vector<std::string> items;
   if (!element) return items;
-  simdjson::dom::array list;
-  if (element->get(list) != simdjson::SUCCESS) {
+  JsonArray list;
+  if (!element->get(list)) {
     fail_found(key, *element, "a list of strings");
     return items;
   }
-  for (const simdjson::dom::element item : list) {
+  for (const JsonValue item : list) {
     std::string_view value;
-    if (item.get(value) != simdjson::SUCCESS) fail_found(key, *element, "a list of strings");
+    if (!item.get(value)) fail_found(key, *element, "a list of strings");
     items.emplace_back(value);
   }
   return items;
@@ -183,14 +174,14 @@ std::vector<int32_t> FieldReader::integers(std::string_view key, int32_t low, in
   std::vector<int32_t> items;
   if (!element) return items;
   const auto refuse = [&] { fail_found(key, *element, fmt::format("a list of integers from {} to {}", low, high)); };
-  simdjson::dom::array list;
-  if (element->get(list) != simdjson::SUCCESS) {
+  JsonArray list;
+  if (!element->get(list)) {
     refuse();
     return items;
   }
-  for (const simdjson::dom::element item : list) {
+  for (const JsonValue item : list) {
     int64_t value = low;
-    if (item.get(value) != simdjson::SUCCESS || value < low || value > high) {
+    if (!item.get(value) || value < low || value > high) {
       refuse();
       value = low;
     }
@@ -199,11 +190,11 @@ std::vector<int32_t> FieldReader::integers(std::string_view key, int32_t low, in
   return items;
 }
 
-std::optional<simdjson::dom::object> FieldReader::object(std::string_view key) {
+std::optional<JsonObject> FieldReader::object(std::string_view key) {
   const auto element = find(key);
   if (!element) return std::nullopt;
-  simdjson::dom::object value;
-  if (element->get(value) != simdjson::SUCCESS) {
+  JsonObject value;
+  if (!element->get(value)) {
     fail_found(key, *element, "an object");
     return std::nullopt;
   }

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <simdjson.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/json_value.h"
 #include "base/result.h"
 
 namespace millrace::model {
@@ -23,10 +22,10 @@ inline constexpr size_t kMaxConfigNesting = 32;
 class FieldReader {
  public:
   /// `source` leads every message ("config.json", "config.json: rope_scaling"). `object` must outlive the reader.
-  FieldReader(std::string source, simdjson::dom::object object) : source_(std::move(source)), object_(object) {}
+  FieldReader(std::string source, JsonObject object) : source_(std::move(source)), object_(object) {}
 
   [[nodiscard]] bool has(std::string_view key) const;
-  [[nodiscard]] std::optional<simdjson::dom::element> find(std::string_view key) const;
+  [[nodiscard]] std::optional<JsonValue> find(std::string_view key) const;
   /// Present, even when null.
   [[nodiscard]] bool has_key(std::string_view key) const;
   int32_t integer(std::string_view key, int32_t low, int32_t high);
@@ -44,7 +43,7 @@ class FieldReader {
   /// A list; empty when absent.
   std::vector<int32_t> integers(std::string_view key, int32_t low, int32_t high);
   /// Absent, or not an object (which is a fault): nothing.
-  std::optional<simdjson::dom::object> object(std::string_view key);
+  std::optional<JsonObject> object(std::string_view key);
 
   /// Records a fault of the caller's finding; `message` follows the source.
   void fail(std::string message);
@@ -60,21 +59,22 @@ class FieldReader {
   [[nodiscard]] const std::string& source() const { return source_; }
 
  private:
-  void fail_found(std::string_view key, simdjson::dom::element found, std::string_view wanted);
+  void fail_found(std::string_view key, JsonValue found, std::string_view wanted);
 
   std::string source_;
-  simdjson::dom::object object_;
+  JsonObject object_;
   std::optional<Error> error_;
 };
 
 /// An element as JSON text for a message, cut after 60 bytes.
-[[nodiscard]] std::string json_excerpt(simdjson::dom::element element);
+[[nodiscard]] std::string json_excerpt(JsonValue element);
 
-/// Parses `json` as one object. Nesting is bounded by `max_depth`. The object lives as long as `parser` is not reused.
-[[nodiscard]] Result<simdjson::dom::object> parse_object(simdjson::dom::parser& parser, std::string_view source,
-                                                         std::string_view json, size_t max_depth);
+/// Parses `json`, which a model file holds, as one object. Nesting is bounded by `max_depth`. The object lives as long
+/// as `document` and `json`.
+[[nodiscard]] Result<JsonObject> parse_object(JsonDocument& document, std::string_view source, std::string_view json,
+                                              size_t max_depth);
 
 /// A key that one of its objects holds twice, at any depth, is kData: which of the two counts differs by parser.
-[[nodiscard]] Result<void> reject_duplicate_keys(std::string_view source, simdjson::dom::object object);
+[[nodiscard]] Result<void> reject_duplicate_keys(std::string_view source, JsonObject object);
 
 }  // namespace millrace::model

@@ -27,8 +27,8 @@ constexpr std::array<std::string_view, 6> kFields = {"eos_token_id", "temperatur
                                                      "min_p",        "top_k",       "repetition_penalty"};
 
 Result<void> reject_unknown_fields(std::string_view json, std::string_view source) {
-  simdjson::dom::parser parser;
-  const Result<simdjson::dom::object> object = parse_object(parser, source, json, kMaxConfigNesting);
+  JsonDocument document;
+  const Result<JsonObject> object = parse_object(document, source, json, kMaxConfigNesting);
   if (!object) return object.error();
   for (const auto member : *object) {
     if (std::ranges::find(kFields, member.key) != kFields.end()) continue;
@@ -41,8 +41,8 @@ Result<void> reject_unknown_fields(std::string_view json, std::string_view sourc
 }  // namespace
 
 Result<GenerationConfig> parse_generation_config(std::string_view json, std::string_view source) {
-  simdjson::dom::parser parser;
-  const Result<simdjson::dom::object> object = parse_object(parser, source, json, kMaxConfigNesting);
+  JsonDocument document;
+  const Result<JsonObject> object = parse_object(document, source, json, kMaxConfigNesting);
   if (!object) return object.error();
   RETURN_IF_ERROR(reject_duplicate_keys(source, *object));
   FieldReader fields(std::string(source), *object);

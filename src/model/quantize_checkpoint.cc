@@ -167,8 +167,8 @@ Result<void> write_config(const fs::path& folder, const ModelConfig& config, Qua
   const fs::path path = folder / kConfigName;
   const auto source = read_file(path, kLargestConfig);
   if (!source) return source.error();
-  simdjson::dom::parser parser;
-  const auto object = parse_object(parser, path.string(), *source, kMaxConfigNesting);
+  JsonDocument document;
+  const auto object = parse_object(document, path.string(), *source, kMaxConfigNesting);
   if (!object) return object.error();
   std::string text = "{\n";
   const auto add = [&text](std::string_view key, std::string_view value) {
@@ -178,7 +178,7 @@ Result<void> write_config(const fs::path& folder, const ModelConfig& config, Qua
   };
   for (const auto member : *object) {
     if (member.key == kTiedKey || member.key == kQuantizationKey || member.key == kLegacyQuantizationKey) continue;
-    add(member.key, simdjson::minify(member.value));
+    add(member.key, to_json(member.value));
     text += ",\n";
   }
   add(kTiedKey, config.tied_embeddings ? "true" : "false");

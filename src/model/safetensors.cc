@@ -71,8 +71,8 @@ struct SafetensorsFile::HeaderParser {
     if (length > kLargestHeader) return bad("header length {} is above the limit of {}", length, kLargestHeader);
     data_begin = kLengthBytes + length;
     const std::string_view json(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, length);
-    simdjson::dom::parser parser;
-    const auto object = parse_object(parser, file.path_ + ": header", json, kMaxHeaderNesting);
+    JsonDocument document;
+    const auto object = parse_object(document, file.path_ + ": header", json, kMaxHeaderNesting);
     if (!object) return object.error();
     for (const auto member : *object) {
       if (member.key == "__metadata__") continue;
@@ -81,7 +81,7 @@ struct SafetensorsFile::HeaderParser {
     return refuse_overlaps();
   }
 
-  Result<void> add(std::string name, simdjson::dom::element element) {
+  Result<void> add(std::string name, JsonValue element) {
     Entry entry;
     RETURN_IF_ERROR(read(name, element, entry));
     const size_t data_bytes = bytes.size() - data_begin;
@@ -104,30 +104,29 @@ struct SafetensorsFile::HeaderParser {
     return {};
   }
 
-  Result<void> read(const std::string& name, simdjson::dom::element element, Entry& entry) {
-    simdjson::dom::object object;
-    if (element.get(object) != simdjson::SUCCESS)
-      return bad("tensor '{}' is {}, wanted an object", name, json_excerpt(element));
+  Result<void> read(const std::string& name, JsonValue element, Entry& entry) {
+    JsonObject object;
+    if (!element.get(object)) return bad("tensor '{}' is {}, wanted an object", name, json_excerpt(element));
     std::string_view dtype;
-    if (object["dtype"].get(dtype) != simdjson::SUCCESS) return bad("tensor '{}': dtype is missing", name);
+    if (!object["dtype"].get(dtype)) return bad("tensor '{}': dtype is missing", name);
     entry.dtype = dtype;
-    simdjson::dom::element given_shape;
-    simdjson::dom::array shape;
-    if (object["shape"].get(given_shape) != simdjson::SUCCESS) return bad("tensor '{}': shape is missing", name);
-    if (given_shape.get(shape) != simdjson::SUCCESS)
+    JsonValue given_shape;
+    JsonArray shape;
+    if (!object["shape"].get(given_shape)) return bad("tensor '{}': shape is missing", name);
+    if (!given_shape.get(shape))
       return bad("tensor '{}': shape {} is not a list of sizes", name, json_excerpt(given_shape));
-    for (const simdjson::dom::element item : shape) {
+    for (const JsonValue item : shape) {
       int64_t dim = 0;
-      if (item.get(dim) != simdjson::SUCCESS || dim < 0)
+      if (!item.get(dim) || dim < 0)
         return bad("tensor '{}': shape {} is not a list of sizes", name, json_excerpt(given_shape));
       if (entry.shape.size() == kHighestRank) return bad("tensor '{}': rank is above {}", name, kHighestRank);
       entry.shape.push_back(dim);
     }
-    simdjson::dom::array offsets;
+    JsonArray offsets;
     uint64_t begin = 0;
     uint64_t end = 0;
-    if (object["data_offsets"].get(offsets) != simdjson::SUCCESS || offsets.size() != 2 ||
-        offsets.at(0).get(begin) != simdjson::SUCCESS || offsets.at(1).get(end) != simdjson::SUCCESS)
+    if (!object["data_offsets"].get(offsets) || offsets.size() != 2 || !offsets.at(0).get(begin) ||
+        !offsets.at(1).get(end))
       return bad("tensor '{}': data_offsets is missing or not a pair of byte offsets", name);
     entry.begin = begin;
     entry.end = end;

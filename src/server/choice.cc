@@ -6,6 +6,7 @@
 
 #include "base/random.h"
 #include "base/utf8.h"
+#include "text/tool_calls/partial_match.h"
 #include "text/unicode.h"
 
 namespace millrace::server {
@@ -107,7 +108,13 @@ void Choice::show(std::string_view text, ChoiceDelta& delta) {
   take(std::move(part), delta);
 }
 
-void Choice::take(text::OutputPart part, ChoiceDelta& delta) const {
+void Choice::take(text::OutputPart part, ChoiceDelta& delta) {
+  if (part.content_was_reasoning) {
+    // A stream has sent some of it as content already.
+    part.reasoning.insert(0, std::exchange(delta.text, {}));
+    part.reasoning.resize(text::size_without_space(part.reasoning));
+    reasoning_tokens_ = completion_tokens_;
+  }
   delta.text += part.content;
   if (options_.include_reasoning) delta.reasoning += part.reasoning;
   for (text::ToolCallPart& call : part.calls) {

@@ -95,7 +95,7 @@ class Choice {
   /// True when the choice ends with the token: a stop string, or the one call that it may hold, is complete.
   bool add_token(TokenId token, bool is_shown, ChoiceDelta& delta);
   void show(std::string_view text, ChoiceDelta& delta);
-  void take(text::OutputPart part, ChoiceDelta& delta) const;
+  void take(text::OutputPart part, ChoiceDelta& delta);
   [[nodiscard]] std::string call_id(uint32_t call) const;
   void finish_with(sched::FinishReason reason, ChoiceDelta& delta);
 

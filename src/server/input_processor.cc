@@ -1,7 +1,6 @@
 #include "server/input_processor.h"
 
 #include <fmt/format.h>
-#include <simdjson.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/json_value.h"
 #include "base/random.h"
 
 namespace millrace::server {
@@ -38,54 +38,39 @@ int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(now).count();
 }
 
-bool is_json_object(const std::string& text) {
-  simdjson::dom::parser parser(std::max<size_t>(text.size(), 256));
-  // As deep as a request may be.
-  if (parser.allocate(std::max<size_t>(text.size(), 256), 64) != simdjson::SUCCESS) return false;
-  simdjson::dom::object object;
-  return parser.parse(text).get_object().get(object) == simdjson::SUCCESS;
-}
-
-/// Templates write arguments out as JSON themselves, except those of DeepSeek, which want their text. What the model
-/// wrote wrongly stays a text.
-void write_calls(JsonWriter& json, const std::vector<openai::MessageToolCall>& calls, bool arguments_as_text) {
+void write_calls(JsonWriter& json, const std::vector<openai::MessageToolCall>& calls) {
   json.key("tool_calls").begin_array();
   for (const openai::MessageToolCall& call : calls) {
     json.begin_object();
     if (!call.id.empty()) json.member("id", call.id);
-    json.member("type", "function").key("function").begin_object().member("name", call.name).key("arguments");
-    if (call.arguments.empty()) {
-      json.raw(arguments_as_text ? "\"{}\"" : "{}");
-    } else if (!arguments_as_text && is_json_object(call.arguments)) {
-      json.raw(call.arguments);
-    } else {
-      json.value(call.arguments);
-    }
-    json.end_object().end_object();
+    json.member("type", "function").key("function").begin_object().member("name", call.name);
+    json.member("arguments", call.arguments).end_object().end_object();
   }
   json.end_array();
 }
 
-std::string messages_json(const openai::Conversation& conversation, bool arguments_as_text) {
+std::string messages_json(const openai::Conversation& conversation) {
+  using Content = openai::ChatMessage::Content;
   std::string out;
   JsonWriter json(out);
   json.begin_array();
   for (const openai::ChatMessage& message : conversation.messages) {
-    json.begin_object().member("role", message.role).key("content");
-    // Templates ask whether there is one beside the calls.
-    if (message.content.empty() && !message.tool_calls.empty()) {
-      json.null();
-    } else {
-      json.value(message.content);
-    }
+    json.begin_object().member("role", message.role);
+    if (message.content_kind == Content::kText) json.member("content", message.content);
+    if (message.content_kind == Content::kNull) json.key("content").null();
     if (!message.name.empty()) json.member("name", message.name);
     if (!message.reasoning.empty()) json.member("reasoning_content", message.reasoning);
     if (!message.tool_call_id.empty()) json.member("tool_call_id", message.tool_call_id);
-    if (!message.tool_calls.empty()) write_calls(json, message.tool_calls, arguments_as_text);
+    if (!message.tool_calls.empty()) write_calls(json, message.tool_calls);
     json.end_object();
   }
   json.end_array();
   return out;
+}
+
+/// Whether the text names one of the model's templates, and is none itself.
+bool names_template(const openai::Conversation& conversation, const Service& service) {
+  return service.chat_template != nullptr && service.chat_template->has_template(conversation.chat_template);
 }
 
 void truncate(std::vector<TokenId>& ids, uint32_t count, bool keep_start) {
@@ -151,7 +136,6 @@ openai::RequestLimits InputProcessor::limits() const {
   return {.vocab_size = service_.engine->model_info().vocab_size,
           .max_choices = options_.max_choices,
           .max_logprobs = options_.max_logprobs,
-          .allow_chat_template = options_.allow_request_chat_template,
           .has_priorities = options_.has_priorities};
 }
 
@@ -168,7 +152,12 @@ std::optional<ApiError> InputProcessor::check_model(const std::string& model) co
 
 ApiResult<InputProcessor::ChatTemplatePtr> InputProcessor::choose_template(
     const openai::Conversation& conversation) const {
-  if (!conversation.chat_template.empty()) {
+  if (!conversation.chat_template.empty() && !names_template(conversation, service_)) {
+    if (!options_.allow_request_chat_template) {
+      return bad_request("chat_template",
+                         "chat_template: no template of the model has this name, and this server does not accept a "
+                         "request's own template (--allow-request-chat-template)");
+    }
     auto own = text::ChatTemplate::with_tokens(conversation.chat_template, service_.special_tokens);
     if (own.has_error()) return bad_request("chat_template", "chat_template: {}", own.error().message);
     return std::move(*own);
@@ -231,6 +220,7 @@ text::OutputFormat InputProcessor::make_output_format(const text::ChatTemplate& 
   format.begins_in_reasoning = conversation.continue_final_message
                                    ? text::is_within_reasoning(conversation.messages.back().content)
                                    : text::prompt_opens_reasoning(prompt);
+  format.reasoning_is_closed = conversation.continue_final_message || text::prompt_closes_reasoning(prompt);
   if (!conversation.has_tools()) return format;
   format.tools = tool_format(chat_template);
   if (text::tool_call_syntaxes(*format.tools).front().arguments == text::ToolCallSyntax::Arguments::kJson)
@@ -248,12 +238,16 @@ ApiResult<std::string> InputProcessor::render_template(const text::ChatTemplate&
         "tools", "tools: not supported with this model, whose chat template {} (--tool-call-parser)",
         chat_template.supports_tools() ? "asks for calls in no form that is known" : "shows it no tools");
   }
-  const std::string messages =
-      messages_json(conversation, chat_template.tool_format() == text::ToolFormat::kDeepSeekV3);
+  const std::string messages = messages_json(conversation);
   text::ChatInput input;
   input.messages_json = messages;
   input.default_kwargs_json = options_.default_chat_template_kwargs;
   if (conversation.has_tools()) input.tools_json = conversation.tools_json;
+  if (names_template(conversation, service_)) input.template_name = conversation.chat_template;
+  input.documents_json = conversation.documents_json;
+  if (!conversation.documents_json.empty() && !chat_template.supports_documents(input)) {
+    return bad_request("documents", "documents: not supported with this chat template, which shows none");
+  }
   input.reasoning_effort = conversation.reasoning_effort;
   input.enable_thinking = conversation.enable_thinking;
   if (!input.enable_thinking && !conversation.reasoning_effort.empty()) {

@@ -1,11 +1,11 @@
 #include "server/output_constraint.h"
 
 #include <fmt/format.h>
-#include <simdjson.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "base/json_value.h"
 #include "base/utf8.h"
 #include "grammar/char_set.h"
 #include "grammar/ebnf.h"
@@ -138,10 +138,9 @@ class GrammarBuilder {
 
   /// Those of the schema's properties, in their order. What a schema of JSON may not say, this one may not either.
   Result<ExpressionPtr> parameters_of(const openai::Tool& tool) {
-    simdjson::dom::parser parser;
-    simdjson::dom::object schema;
-    const simdjson::padded_string text(tool.parameters);
-    if (parser.parse(text).get_object().get(schema) != simdjson::SUCCESS) {
+    const auto document = JsonDocument::parse(tool.parameters);
+    JsonObject schema;
+    if (document.has_error() || !document->root().get(schema)) {
       return make_error(ErrorCode::kInvalidArgument, "it is no JSON object");
     }
     Definition as_json;
@@ -149,8 +148,8 @@ class GrammarBuilder {
     text::ParameterTypes types;
     types.add(tool.name, tool.parameters);
     std::vector<ExpressionPtr> parts;
-    simdjson::dom::object properties;
-    if (schema["properties"].get_object().get(properties) != simdjson::SUCCESS) return literal("");
+    JsonObject properties;
+    if (!schema["properties"].get(properties)) return literal("");
     for (const auto& [key, property] : properties) {
       if (key.find_first_of(">\n") != std::string_view::npos) {
         return make_error(ErrorCode::kInvalidArgument, "calls of this model cannot have a parameter '{}'", key);
@@ -164,36 +163,35 @@ class GrammarBuilder {
     return sequence(std::move(parts));
   }
 
-  static bool is_required(simdjson::dom::object schema, std::string_view key) {
-    simdjson::dom::array required;
-    if (schema["required"].get_array().get(required) != simdjson::SUCCESS) return false;
-    return std::ranges::any_of(required, [key](simdjson::dom::element name) {
+  static bool is_required(JsonObject schema, std::string_view key) {
+    JsonArray required;
+    if (!schema["required"].get(required)) return false;
+    return std::ranges::any_of(required, [key](JsonValue name) {
       std::string_view word;
-      return name.get_string().get(word) == simdjson::SUCCESS && word == key;
+      return name.get(word) && word == key;
     });
   }
 
   /// A text as it is, with what ends it. Of its schema only the choices that it gives can be held to.
-  ExpressionPtr text_value(simdjson::dom::element schema) {
+  ExpressionPtr text_value(JsonValue schema) {
     std::vector<ExpressionPtr> choices;
-    simdjson::dom::array values;
-    if (schema["enum"].get_array().get(values) == simdjson::SUCCESS) {
-      for (const simdjson::dom::element value : values) {
+    JsonArray values;
+    if (schema["enum"].get(values)) {
+      for (const JsonValue value : values) {
         std::string_view word;
-        choices.push_back(
-            literal(value.get_string().get(word) == simdjson::SUCCESS ? std::string(word) : simdjson::minify(value)));
+        choices.push_back(literal(value.get(word) ? std::string(word) : to_json(value)));
       }
     }
     if (choices.empty()) return until_tag(kParameterClose, literal("\n"), false, definition_);
     return sequence({choice(std::move(choices)), literal(fmt::format("{}\n", kParameterClose))});
   }
 
-  Result<ExpressionPtr> json_value(simdjson::dom::object schema, simdjson::dom::element property) {
-    std::string own = simdjson::minify(property);
+  Result<ExpressionPtr> json_value(JsonObject schema, JsonValue property) {
+    std::string own = to_json(property);
     for (const char* name : {"$defs", "definitions"}) {
-      simdjson::dom::element shared;
-      if (!own.starts_with("{") || schema[name].get(shared) != simdjson::SUCCESS) continue;
-      own.insert(1, fmt::format("\"{}\":{}{}", name, simdjson::minify(shared), own == "{}" ? "" : ","));
+      JsonValue shared;
+      if (!own.starts_with("{") || !schema[name].get(shared)) continue;
+      own.insert(1, fmt::format("\"{}\":{}{}", name, to_json(shared), own == "{}" ? "" : ","));
     }
     auto value = grammar::parse_json_schema(own, definition_);
     if (value.has_error()) return value.error();

@@ -1,18 +1,14 @@
 #include "sim/cluster.h"
 
-#include <simdjson.h>
-
 #include <fstream>
 #include <limits>
 #include <sstream>
 
+#include "base/json_value.h"
 #include "model/layer_range.h"
 
 namespace millrace::sim {
 namespace {
-
-using simdjson::dom::element;
-using simdjson::dom::object;
 
 void add_scaled(sched::CostCoefficients& sum, const sched::CostCoefficients& part, double factor) {
   sum.fixed_us += factor * part.fixed_us;
@@ -31,27 +27,27 @@ constexpr uint32_t kMaxPages = 1 << 27;
 constexpr uint32_t kMaxRunning = 1 << 16;
 constexpr uint32_t kMaxContext = 1 << 30;
 
-Result<double> number(std::string_view name, element value, double most = kMaxNumber) {
+Result<double> number(std::string_view name, JsonValue value, double most = kMaxNumber) {
   double found = 0;
-  if (value.get(found) != simdjson::SUCCESS || found < 0 || found > most) {
+  if (!value.get(found) || found < 0 || found > most) {
     return make_error(ErrorCode::kData, "{}: wanted a number from 0 to {:.0f}", name, most);
   }
   return found;
 }
 
 template <class Integer>
-Result<void> read_integer(std::string_view name, element value, uint32_t most, Integer& into) {
+Result<void> read_integer(std::string_view name, JsonValue value, uint32_t most, Integer& into) {
   uint64_t found = 0;
-  if (value.get(found) != simdjson::SUCCESS || found > most) {
+  if (!value.get(found) || found > most) {
     return make_error(ErrorCode::kData, "{}: wanted a whole number from 0 to {}", name, most);
   }
   into = static_cast<Integer>(found);
   return {};
 }
 
-Result<void> read_cost(std::string_view name, element value, sched::CostCoefficients& cost) {
-  object fields;
-  if (value.get(fields) != simdjson::SUCCESS) return make_error(ErrorCode::kData, "{}: wanted an object", name);
+Result<void> read_cost(std::string_view name, JsonValue value, sched::CostCoefficients& cost) {
+  JsonObject fields;
+  if (!value.get(fields)) return make_error(ErrorCode::kData, "{}: wanted an object", name);
   for (const auto field : fields) {
     const auto found = number(field.key, field.value);
     if (found.has_error()) return found.error();
@@ -72,10 +68,10 @@ Result<void> read_cost(std::string_view name, element value, sched::CostCoeffici
   return {};
 }
 
-Result<void> read_slowness(element value, std::vector<double>& slowness) {
-  simdjson::dom::array factors;
-  if (value.get(factors) != simdjson::SUCCESS) return Error{ErrorCode::kData, "slowness: wanted an array"};
-  for (const element factor : factors) {
+Result<void> read_slowness(JsonValue value, std::vector<double>& slowness) {
+  JsonArray factors;
+  if (!value.get(factors)) return Error{ErrorCode::kData, "slowness: wanted an array"};
+  for (const JsonValue factor : factors) {
     const auto found = number("slowness", factor);
     if (found.has_error()) return found.error();
     if (*found == 0) return Error{ErrorCode::kData, "slowness: wanted factors above 0"};
@@ -84,18 +80,18 @@ Result<void> read_slowness(element value, std::vector<double>& slowness) {
   return {};
 }
 
-Result<void> read_stages(element value, std::vector<sched::CostCoefficients>& stages) {
-  simdjson::dom::array list;
-  if (value.get(list) != simdjson::SUCCESS) return Error{ErrorCode::kData, "stages: wanted an array"};
-  for (const element stage : list) {
+Result<void> read_stages(JsonValue value, std::vector<sched::CostCoefficients>& stages) {
+  JsonArray list;
+  if (!value.get(list)) return Error{ErrorCode::kData, "stages: wanted an array"};
+  for (const JsonValue stage : list) {
     RETURN_IF_ERROR(read_cost(fmt::format("stages[{}]", stages.size()), stage, stages.emplace_back()));
   }
   return {};
 }
 
-Result<void> read_contention(element value, sched::Contention& contention) {
-  object fields;
-  if (value.get(fields) != simdjson::SUCCESS) return Error{ErrorCode::kData, "contention: wanted an object"};
+Result<void> read_contention(JsonValue value, sched::Contention& contention) {
+  JsonObject fields;
+  if (!value.get(fields)) return Error{ErrorCode::kData, "contention: wanted an object"};
   for (const auto field : fields) {
     const auto found = number(fmt::format("contention.{}", std::string_view(field.key)), field.value, 1);
     if (found.has_error()) return found.error();
@@ -114,7 +110,7 @@ Result<void> read_contention(element value, sched::Contention& contention) {
   return {};
 }
 
-Result<void> read_scalar(std::string_view name, element value, Cluster& cluster, sched::SharedMachine& shared) {
+Result<void> read_scalar(std::string_view name, JsonValue value, Cluster& cluster, sched::SharedMachine& shared) {
   if (name == "layers") return read_integer(name, value, kMaxLayers, cluster.layers);
   if (name == "processors") return read_integer(name, value, kMaxProcessors, shared.processors);
   if (name == "threads") return read_integer(name, value, kMaxProcessors, shared.threads);
@@ -155,7 +151,7 @@ Result<void> check_costs(const Cluster& cluster) {
   return {};
 }
 
-Result<void> read_field(std::string_view name, element value, Cluster& cluster, sched::SharedMachine& shared) {
+Result<void> read_field(std::string_view name, JsonValue value, Cluster& cluster, sched::SharedMachine& shared) {
   if (name == "layer") return read_cost(name, value, cluster.layer);
   if (name == "stage") return read_cost(name, value, cluster.stage);
   if (name == "output_head") return read_cost(name, value, cluster.output_head);
@@ -164,7 +160,7 @@ Result<void> read_field(std::string_view name, element value, Cluster& cluster, 
   if (name == "slowness") return read_slowness(value, cluster.slowness);
   if (name == "name" || name == "about") {
     std::string_view text;
-    if (value.get(text) != simdjson::SUCCESS) return make_error(ErrorCode::kData, "{}: wanted a string", name);
+    if (!value.get(text)) return make_error(ErrorCode::kData, "{}: wanted a string", name);
     if (name == "name") cluster.name = text;
     return {};
   }
@@ -174,9 +170,10 @@ Result<void> read_field(std::string_view name, element value, Cluster& cluster, 
 }  // namespace
 
 Result<Cluster> Cluster::parse(const std::string& json) {
-  simdjson::dom::parser parser;
-  object fields;
-  if (parser.parse(json).get(fields) != simdjson::SUCCESS) return Error{ErrorCode::kData, "not a JSON object"};
+  const auto document = JsonDocument::parse(json);
+  if (document.has_error()) return make_error(ErrorCode::kData, "not valid JSON: {}", document.error().message);
+  JsonObject fields;
+  if (!document->root().get(fields)) return Error{ErrorCode::kData, "not a JSON object"};
   Cluster cluster;
   sched::SharedMachine shared{.processors = 0};  // 0: it is not said of what
   for (const auto field : fields) RETURN_IF_ERROR(read_field(field.key, field.value, cluster, shared));

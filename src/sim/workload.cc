@@ -1,13 +1,13 @@
 #include "sim/workload.h"
 
-#include <simdjson.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <span>
 
+#include "base/json_value.h"
 #include "base/random.h"
+#include "base/text_file.h"
 
 namespace millrace::sim {
 namespace {
@@ -16,19 +16,19 @@ namespace {
 constexpr double kLatestStart = 1e7;
 
 template <class T>
-Result<std::vector<T>> read_array(simdjson::dom::object fields, std::string_view name, std::string_view wanted) {
-  simdjson::dom::array list;
-  if (fields[name].get(list) != simdjson::SUCCESS) return make_error(ErrorCode::kData, "{}: wanted an array", name);
+Result<std::vector<T>> read_array(JsonObject fields, std::string_view name, std::string_view wanted) {
+  JsonArray list;
+  if (!fields[name].get(list)) return make_error(ErrorCode::kData, "{}: wanted an array", name);
   std::vector<T> values;
-  for (const simdjson::dom::element entry : list) {
-    if (entry.get(values.emplace_back()) != simdjson::SUCCESS || values.back() < 0) {
+  for (const JsonValue entry : list) {
+    if (!entry.get(values.emplace_back()) || values.back() < 0) {
       return make_error(ErrorCode::kData, "{}[{}]: wanted {}", name, values.size() - 1, wanted);
     }
   }
   return values;
 }
 
-Result<std::vector<int64_t>> read_lengths(simdjson::dom::object fields, std::string_view name) {
+Result<std::vector<int64_t>> read_lengths(JsonObject fields, std::string_view name) {
   auto lengths = read_array<int64_t>(fields, name, "a whole number that is not negative");
   if (lengths.has_error()) return lengths;
   for (size_t i = 0; i < lengths->size(); ++i) {
@@ -40,11 +40,11 @@ Result<std::vector<int64_t>> read_lengths(simdjson::dom::object fields, std::str
   return lengths;
 }
 
-Result<uint32_t> read_limit(simdjson::dom::object fields) {
-  simdjson::dom::element value;
-  if (fields["max_concurrency"].get(value) != simdjson::SUCCESS || value.is_null()) return 0;
+Result<uint32_t> read_limit(JsonObject fields) {
+  JsonValue value;
+  if (!fields["max_concurrency"].get(value) || value.is_null()) return 0;
   uint64_t limit = 0;
-  if (value.get(limit) != simdjson::SUCCESS || limit > std::numeric_limits<uint32_t>::max()) {
+  if (!value.get(limit) || limit > std::numeric_limits<uint32_t>::max()) {
     return make_error(ErrorCode::kData, "max_concurrency: wanted a whole number from 0 to {}, or none",
                       std::numeric_limits<uint32_t>::max());
   }
@@ -52,19 +52,19 @@ Result<uint32_t> read_limit(simdjson::dom::object fields) {
 }
 
 /// Whether the clients came at times of their own: with a rate, in numbers, and not one after another's end ("inf").
-bool has_rate(simdjson::dom::object fields) {
+bool has_rate(JsonObject fields) {
   double rate = 0;
-  return fields["request_rate"].get(rate) == simdjson::SUCCESS && std::isfinite(rate);
+  return fields["request_rate"].get(rate) && std::isfinite(rate);
 }
 
 /// When the requests come; of those with a rate rather when they were due than when the limit let them go.
-Result<std::vector<double>> read_times(simdjson::dom::object fields, bool rated) {
-  simdjson::dom::element due;
-  const bool has_due = rated && fields["due_times"].get(due) == simdjson::SUCCESS;
+Result<std::vector<double>> read_times(JsonObject fields, bool rated) {
+  JsonValue due;
+  const bool has_due = rated && fields["due_times"].get(due);
   return read_array<double>(fields, has_due ? "due_times" : "start_times", "a number that is not negative");
 }
 
-Result<Workload> read_workload(simdjson::dom::object fields) {
+Result<Workload> read_workload(JsonObject fields) {
   const auto inputs = read_lengths(fields, "input_lens");
   if (inputs.has_error()) return inputs.error();
   const auto outputs = read_lengths(fields, "output_lens");
@@ -104,11 +104,15 @@ Result<Workload> read_workload(simdjson::dom::object fields) {
 }  // namespace
 
 Result<Workload> load_workload(const std::filesystem::path& result_file) {
-  simdjson::dom::parser parser;
-  simdjson::dom::object fields;
-  const auto failure = parser.load(result_file.string()).get(fields);
-  if (failure != simdjson::SUCCESS) {
-    return make_error(ErrorCode::kData, "{}: {}", result_file.string(), simdjson::error_message(failure));
+  const auto text = read_text_file(result_file);
+  if (text.has_error()) return text.error();
+  const auto document = JsonDocument::parse(*text, {.accepts_non_finite = true});
+  if (document.has_error()) {
+    return make_error(ErrorCode::kData, "{}: {}", result_file.string(), document.error().message);
+  }
+  JsonObject fields;
+  if (!document->root().get(fields)) {
+    return make_error(ErrorCode::kData, "{}: wanted a JSON object", result_file.string());
   }
   auto workload = read_workload(fields);
   if (workload.has_error()) {

@@ -11,7 +11,7 @@ namespace {
 
 using namespace server::openai;
 
-constexpr RequestLimits kLimits{.vocab_size = 1000, .max_choices = 64, .allow_chat_template = true};
+constexpr RequestLimits kLimits{.vocab_size = 1000, .max_choices = 64};
 
 template <class T>
 bool refused(const ApiResult<T>& parsed) {

@@ -35,7 +35,7 @@ TEST_CASE("Metrics may be open where all else wants a key") {
   CHECK(openapi.size("/paths/~1metrics/get/security") == 0);
 }
 
-TEST_CASE("The admin key opens all routes and alone the dangerous ones") {
+TEST_CASE("The admin's key opens all, and alone what others would notice") {
   server::ServerOptions options;
   options.api_keys = {"user"};
   options.admin_api_key = "root";
@@ -63,7 +63,7 @@ TEST_CASE("Each of several keys opens the server") {
   for (const char* key : {"", "on", "onee", "fourth", "one, another"}) CHECK(status(key) == 401);
 }
 
-TEST_CASE("Without an admin key the API key opens all routes") {
+TEST_CASE("Without an admin's key the other one opens all") {
   server::ServerOptions options;
   options.api_keys = {"user"};
   TestServer server(options);
@@ -73,7 +73,7 @@ TEST_CASE("Without an admin key the API key opens all routes") {
   CHECK(server.post("/abort_request", R"({"abort_all":true})", "Authorization: Bearer \r\n").status == 401);
 }
 
-TEST_CASE("Foreign pages cannot make a browser stop an open server") {
+TEST_CASE("Pages of other sites cannot have a browser stop an open server") {
   TestServer server;
   const std::string own = fmt::format("127.0.0.1:{}", server.port);
   const auto status = [&](const std::string& headers, std::string_view path = "/pause_generation") {
@@ -99,7 +99,7 @@ TEST_CASE("Foreign pages cannot make a browser stop an open server") {
   CHECK(server.post("/v1/completions", R"({"prompt":"p"})", elsewhere).status == 200);
 }
 
-TEST_CASE("An allowed origin or the key may stop the server from a page") {
+TEST_CASE("The origin that may call, and whoever has the key, may stop the server from a page") {
   const std::string elsewhere = "Sec-Fetch-Site: cross-site\r\nOrigin: http://ui.example\r\n";
   server::ServerOptions options;
   options.cors_origin = "http://ui.example";

@@ -41,7 +41,7 @@ TEST_CASE("The small endpoints answer") {
   CHECK(server.post("/detokenize", "{}").status == 400);
 }
 
-TEST_CASE("Texts are tokenized with or without special tokens") {
+TEST_CASE("Texts are tokenised with special tokens or without, by either server's words") {
   const auto outcome = [](std::string_view members) {
     const auto parsed = server::openai::parse_tokenize_request(fmt::format("{{{}}}", members), {});
     return std::pair(std::get<std::string>(parsed->input), parsed->add_special_tokens);
@@ -54,7 +54,7 @@ TEST_CASE("Texts are tokenized with or without special tokens") {
   CHECK(outcome(R"("prompt":"a","add_special_tokens":false)") == Outcome("a", false));
 }
 
-TEST_CASE("A model may have several names and answers to each") {
+TEST_CASE("A model may have several names, and answers to each by that name") {
   server::ServerOptions options;
   options.other_model_names = {"org/fake", "third"};
   TestServer server(options);
@@ -72,7 +72,7 @@ TEST_CASE("A model may have several names and answers to each") {
              Catch::EndsWith("has 'fake', also called org/fake, third"));
 }
 
-TEST_CASE("HEAD answers as GET without a body and keeps the connection") {
+TEST_CASE("HEAD answers as GET without the body, on a connection that goes on") {
   TestServer server;
   Client client(server.port);
   client.send("HEAD /v1/models HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -95,7 +95,7 @@ TEST_CASE("Health says why the engine is not ready") {
   CHECK(server.complete(R"({"prompt":"p","stream":true})").status == 503);
 }
 
-TEST_CASE("Unknown routes and methods and media types and models") {
+TEST_CASE("Routes, methods, media types and models that do not exist") {
   TestServer server;
   const HttpReply unknown = server.get("/nowhere");
   CHECK(unknown.status == 404);
@@ -169,7 +169,7 @@ TEST_CASE("Metrics tell of the process") {
   CHECK(value("process_open_fds") > open + 4);
 }
 
-TEST_CASE("A prompt counts from its first output however it ends") {
+TEST_CASE("A prompt counts from its first answer on, however the request ends") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) {
     return ScriptedReply{.text = "ab", .hangs = true, .cached_tokens = 2};
@@ -189,7 +189,7 @@ TEST_CASE("A prompt counts from its first output however it ends") {
   CHECK(counted());
 }
 
-TEST_CASE("A request aborted before its first token has no TTFT") {
+TEST_CASE("A request that is aborted before its first token has no time to it") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) {
     return ScriptedReply{.text = "", .delay = 1h, .hangs = true};
@@ -207,7 +207,7 @@ TEST_CASE("A request aborted before its first token has no TTFT") {
   }
 }
 
-TEST_CASE("Engine refusals keep their status") {
+TEST_CASE("The engine's refusals keep their meaning") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) -> Result<ScriptedReply> {
     return make_error(ErrorCode::kExhausted, "the queue is full (8 requests)");
@@ -232,7 +232,7 @@ TEST_CASE("An engine that throws gives a 500") {
   CHECK(ParsedJson(reply.body).string("/error/type") == "server_error");
 }
 
-TEST_CASE("A failure is a status before the first token else an event") {
+TEST_CASE("A failure is a status before the first token and an event after it") {
   TestServer server;
   const Error failure = make_error(ErrorCode::kUnavailable, "stage 1 died");
   server.engine.on_submit = [&](const sched::GenerateRequest&) { return ScriptedReply{.text = "", .error = failure}; };
@@ -273,7 +273,7 @@ TEST_CASE("Tokens that come with the failure reach a stream before it") {
   }
 }
 
-TEST_CASE("Every response has a request id of client or server") {
+TEST_CASE("Every answer has a request id: the client's, or one of its own") {
   TestServer server;
   CHECK(server.get("/version", "X-Request-Id: mine-1\r\n").header("X-Request-Id") == "mine-1");
   const std::string own = server.get("/version").header("X-Request-Id");
@@ -296,7 +296,7 @@ bool wait_until_hanging(const FakeEngine& engine, int count) {
 
 }  // namespace
 
-TEST_CASE("A waiting flush ends with its client and with the server") {
+TEST_CASE("A flush that waits ends with its client, and with the server") {
   TestServer server;
   CHECK(server.post("/flush_cache", "{}").status == 200);
   server.engine.flush_hangs = true;
@@ -340,7 +340,7 @@ TEST_CASE("A request can be aborted by the rid that it gave") {
   CHECK(client.read().events().back() == "[DONE]");
 }
 
-TEST_CASE("The id of a header may come several times at once") {
+TEST_CASE("A header's id may come several times at once") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "ab", .hangs = true}; };
   Client client(server.port);

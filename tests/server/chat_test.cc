@@ -17,7 +17,7 @@ std::string body(std::string_view more) {
 
 }  // namespace
 
-TEST_CASE("A chat completion has the shape of OpenAI") {
+TEST_CASE("A chat completion has OpenAI's shape") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.cached_tokens = 4}; };
   const HttpReply reply = server.chat(body(""));
@@ -35,7 +35,7 @@ TEST_CASE("A chat completion has the shape of OpenAI") {
   CHECK(request.max_tokens == FakeEngine::kContext - rendered.size());
 }
 
-TEST_CASE("A chat stream has role and content and finish and usage") {
+TEST_CASE("A chat stream: role, content, finish, usage, done") {
   TestServer server;
   const HttpReply reply = server.chat(body(R"("stream":true,"stream_options":{"include_usage":true})"));
   REQUIRE(reply.status == 200);
@@ -72,7 +72,7 @@ TEST_CASE("Usage comes in every chunk when asked for") {
   CHECK(second.integer("/usage/completion_tokens") == 1);
 }
 
-TEST_CASE("Chat logprobs are the same streamed and whole") {
+TEST_CASE("Chat logprobs, streamed and whole, say the same") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "a\xE2\x82\xAC"}; };
   const ParsedJson whole(server.chat(body(R"("logprobs":true,"top_logprobs":2)")).body);
@@ -92,7 +92,7 @@ TEST_CASE("Chat logprobs are the same streamed and whole") {
   CHECK(tokens == 5);
 }
 
-TEST_CASE("n gives n messages and each stream its role chunk") {
+TEST_CASE("n gives as many messages, each stream with its own role chunk") {
   TestServer server;
   const ParsedJson json(server.chat(body(R"("n":3)")).body);
   CHECK(json.size("/choices") == 3);
@@ -110,7 +110,7 @@ TEST_CASE("n gives n messages and each stream its role chunk") {
   CHECK(finishes == 3);
 }
 
-TEST_CASE("The template gets its variables and its refusal is a 400") {
+TEST_CASE("The template gets its variables, and its refusal is a 400") {
   TestServer server;
   const ParsedJson rendered(server.post("/apply-template", body(R"("chat_template_kwargs":{"extra":"!"})")).body);
   CHECK(rendered.string("/prompt") == "[user]hi[assistant]!");
@@ -126,7 +126,7 @@ TEST_CASE("The template gets its variables and its refusal is a 400") {
   CHECK(ParsedJson(refused.body).string("/error/param") == "messages");
 }
 
-TEST_CASE("Template variables have defaults that a request overrides") {
+TEST_CASE("Variables of the template have defaults, which a request's own go before, one by one") {
   server::ServerOptions options;
   options.default_chat_template_kwargs = R"({"extra":"?","add_generation_prompt":false})";
   TestServer server(options);
@@ -141,7 +141,7 @@ TEST_CASE("Template variables have defaults that a request overrides") {
   CHECK(std::string(prompt.begin(), prompt.end()) == "[user]hi[assistant]?");
 }
 
-TEST_CASE("A template of a request is used where allowed") {
+TEST_CASE("A request's own template is used where it is allowed") {
   server::ServerOptions options;
   options.allow_request_chat_template = true;
   TestServer server(options);
@@ -150,4 +150,40 @@ TEST_CASE("A template of a request is used where allowed") {
   const ParsedJson begun(server.post("/apply-template", body(R"("chat_template":"{{ bos_token }}!")")).body);
   CHECK(begun.string("/prompt") == "<bos>!");
   CHECK(server.chat(body(R"("chat_template":"{% if %}")")).status == 400);
+}
+
+TEST_CASE("A request may name one of the model's templates") {
+  TestServer server;
+  const ParsedJson json(server.post("/apply-template", body(R"("chat_template":"default")")).body);
+  CHECK(json.string("/prompt") == "[user]hi[assistant]");
+  const HttpReply refused = server.chat(body(R"("chat_template":"rag")"));
+  CHECK(refused.status == 400);
+  CHECK(ParsedJson(refused.body).string("/error/param") == "chat_template");
+}
+
+TEST_CASE("Documents are taken where the template shows them") {
+  server::ServerOptions options;
+  options.allow_request_chat_template = true;
+  TestServer server(options);
+  const std::string documents = R"("documents":[{"title":"t","text":"d1"},{"text":"d2"}])";
+  const std::string shows = R"("chat_template":"{% for d in documents %}{{ d.text }};{% endfor %}",)";
+  CHECK(ParsedJson(server.post("/apply-template", body(shows + documents)).body).string("/prompt") == "d1;d2;");
+  const HttpReply refused = server.chat(body(documents));
+  CHECK(refused.status == 400);
+  CHECK(ParsedJson(refused.body).string("/error/param") == "documents");
+  CHECK(server.chat(body(R"("documents":[])")).status == 200);
+}
+
+TEST_CASE("A refusal in the history, and a tool that says nothing, reach the template") {
+  TestServer server;
+  const auto prompt = [&](std::string_view messages) {
+    const std::string request = fmt::format(R"({{"messages":{}}})", messages);
+    return ParsedJson(server.post("/apply-template", request).body).string("/prompt");
+  };
+  CHECK(prompt(R"([{"role":"assistant","content":[{"type":"refusal","refusal":"I cannot."}]}])") ==
+        "[assistant]I cannot.[assistant]");
+  CHECK(prompt(R"([{"role":"assistant","content":null,"refusal":"No."}])") == "[assistant]No.[assistant]");
+  CHECK(prompt(R"([{"role":"assistant","content":"a","refusal":null}])") == "[assistant]a[assistant]");
+  CHECK(prompt(R"([{"role":"tool","tool_call_id":"c","content":null}])") == "[tool][assistant]");
+  CHECK(prompt(R"([{"role":"tool","tool_call_id":"c"},{"role":"assistant"}])") == "[tool][assistant][assistant]");
 }

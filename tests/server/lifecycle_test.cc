@@ -28,7 +28,7 @@ TEST_CASE("A port in use is a clear error") {
   CHECK_THAT(started.error().message, Catch::Contains(std::to_string(server.port)) && Catch::Contains("in use"));
 }
 
-TEST_CASE("A host that is missing or foreign is a clear error") {
+TEST_CASE("A host that does not exist, or is somebody else's, is a clear error") {
   FakeEngine engine;
   server::Service service;
   service.engine = &engine;
@@ -42,7 +42,7 @@ TEST_CASE("A host that is missing or foreign is a clear error") {
              Catch::StartsWith("cannot listen on [2001:db8::1]:7: "));
 }
 
-TEST_CASE("A slow host lookup is named in the log and can be stopped") {
+TEST_CASE("A host whose lookup takes long is waited for, named in the log, and keeps nobody from stopping") {
   log::configure(log::Level::kWarn, false);  // other tests want less
   const CapturedLog captured;
   HangingLookup resolver("front.example");
@@ -68,7 +68,7 @@ TEST_CASE("A slow host lookup is named in the log and can be stopped") {
   CHECK(Client(*port).get("/version").status == 200);
 }
 
-TEST_CASE("Stopping lets a running stream end and closes idle ones") {
+TEST_CASE("Stopping lets a running stream end and closes idle connections") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.delay = 20ms}; };
   Client idle(server.port);
@@ -85,7 +85,7 @@ TEST_CASE("Stopping lets a running stream end and closes idle ones") {
   CHECK(client.at_end());
 }
 
-TEST_CASE("Responses during a stop close their connection") {
+TEST_CASE("What is answered while the server stops says that the connection ends") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.delay = 20ms}; };
   Client idle(server.port);
@@ -101,7 +101,7 @@ TEST_CASE("Responses during a stop close their connection") {
   CHECK(reply.header("Connection") == "close");
 }
 
-TEST_CASE("A request with an unfinished body hears of the stop") {
+TEST_CASE("A request whose body is under way is told that the server stops") {
   TestServer server;
   Client idle(server.port);
   CHECK(idle.get("/version").status == 200);
@@ -159,7 +159,7 @@ TEST_CASE("A client that takes nothing cannot hold up the stop") {
   CHECK(server.engine.live == 0);
 }
 
-TEST_CASE("Many clients at once of which some leave all end") {
+TEST_CASE("Many clients at once, some of which leave, all end") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.delay = 1ms}; };
   std::vector<std::thread> threads;

@@ -16,7 +16,7 @@ using namespace std::string_view_literals;
 
 namespace {
 
-const openai::RequestLimits kLimits{.vocab_size = 1000, .max_choices = 1024, .allow_chat_template = false};
+const openai::RequestLimits kLimits{.vocab_size = 1000, .max_choices = 1024};
 
 /// Of messages and of tools.
 std::vector<std::string> chat_values() {
@@ -212,7 +212,7 @@ ParsedJson document() {
 
 }  // namespace
 
-TEST_CASE("The schemas accept and refuse what the parser does") {
+TEST_CASE("The schemas take and refuse what the parser does, field by field") {
   const ParsedJson openapi = document();
   const auto candidates = values();
   for (const RequestKind& kind : request_kinds()) {
@@ -305,7 +305,7 @@ TEST_CASE("The schemas say when tools may be named beside a prompt") {
   }
 }
 
-TEST_CASE("Every route is in the document and nothing else") {
+TEST_CASE("Every route is in the document, and nothing else") {
   TestServer server;
   const ParsedJson openapi(server.get("/openapi.json").body);
   CHECK(openapi.string("/openapi") == "3.1.0");

@@ -89,7 +89,7 @@ std::string replaced(std::string text, std::string_view what, std::string_view b
 
 }  // namespace
 
-TEST_CASE("required calls have the syntax and arguments of their tool") {
+TEST_CASE("calls that are wanted are written as the format's parser reads them, with the arguments of their tool") {
   std::mt19937_64 random(5);
   simdjson::dom::parser schemas;
   const simdjson::dom::element schema = schemas.parse(std::string_view(kSchema));
@@ -126,7 +126,7 @@ TEST_CASE("required calls have the syntax and arguments of their tool") {
   }
 }
 
-TEST_CASE("text that begins a call is a call") {
+TEST_CASE("beside text, what begins a call is one") {
   for (const ToolFormat format : kFormats) {
     const GrammarPtr grammar = grammar_of(calling(format, {tool("f"), tool("g")}, false));
     const std::string calls = two_calls(format);
@@ -176,7 +176,7 @@ TEST_CASE("reasoning goes before calls") {
   CHECK(!matches(grammar_of(constraint), "Hm.</think>" + calls));
 }
 
-TEST_CASE("lax tool arguments follow their schema or are objects") {
+TEST_CASE("arguments of tools that are not strict are held to their schema if that can be, or to be an object") {
   const auto call = [](std::string_view arguments) {
     return fmt::format("<tool_call>\n{{\"name\": \"f\", \"arguments\": {}}}\n</tool_call>", arguments);
   };
@@ -195,7 +195,7 @@ TEST_CASE("lax tool arguments follow their schema or are objects") {
   CHECK_THAT(refused.error().message, Catch::StartsWith("tools[0].function.parameters: ") && Catch::Contains("'not'"));
 }
 
-TEST_CASE("unquoted values are text or a choice or JSON") {
+TEST_CASE("values without quotes are texts up to their end, one of their choices, or JSON") {
   const char* schema =
       R"({"type":"object","properties":{"code":{"type":"string","maxLength":3},"unit":{"enum":["C","F"]},)"
       R"("days":{"$ref":"#/$defs/days"},"note":{"type":["string","null"]}},"required":["code"],)"
@@ -230,7 +230,7 @@ TEST_CASE("unquoted values are text or a choice or JSON") {
   CHECK(!matches(grammar_of(constraint), call("text")));
 }
 
-TEST_CASE("different constraints have different keys") {
+TEST_CASE("answers that are held to different things have different keys") {
   std::vector<OutputConstraint> all;
   all.push_back(calling(ToolFormat::kHermes, {tool("f")}));
   all.push_back(calling(ToolFormat::kMistral, {tool("f")}));

@@ -12,7 +12,7 @@ using millrace::test::CapturedLog;
 
 namespace {
 
-const RequestLimits kLimits{.vocab_size = 1000, .max_choices = 64, .allow_chat_template = false};
+const RequestLimits kLimits{.vocab_size = 1000, .max_choices = 64};
 
 /// The param of the refusal, or "ok".
 std::string completion_outcome(const std::string& member) {
@@ -110,7 +110,7 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
   check(cases);
 }
 
-TEST_CASE("Output constraints are read in the words of every server") {
+TEST_CASE("What an answer is held to is read, in every server's words") {
   check({
       {"guided_json", {"{\"type\":\"object\"}", "\"{}\"", "\"\"", "{}", "null"}, {"5", "[]", "true"}},
       {"json_schema", {"{}", "\"{}\""}, {"5", "[]"}},
@@ -175,7 +175,10 @@ TEST_CASE("Relations between fields are checked") {
   CHECK(chat_outcome(R"("tool_choice":"none","functions":[{"name":"f"}],"function_call":"none")") == "ok");
   CHECK(chat_outcome(R"("functions":[{"name":"f"}],"tool_choice":"none")") == "functions");
   CHECK(chat_outcome(R"("tools":{"type":"function"},"tool_choice":"none")") == "tools");
-  CHECK(chat_outcome(R"("chat_template":"x")") == "chat_template");
+  CHECK(chat_outcome(R"("chat_template":"x")") == "ok");
+  CHECK(chat_outcome(R"("chat_template":1)") == "chat_template");
+  CHECK(chat_outcome(R"("documents":[{"text":"a"}])") == "ok");
+  CHECK(chat_outcome(R"("documents":["a"])") == "documents[0]");
   CHECK(chat_outcome(R"("chat_template_kwargs":[])") == "chat_template_kwargs");
   CHECK(chat_outcome(R"("continue_final_message":true)") == "continue_final_message");
   const auto parsed = parse_chat_request(
@@ -221,7 +224,7 @@ TEST_CASE("Names that other servers have mean the same") {
   CHECK(parsed->keep_prompt_start);
 }
 
-TEST_CASE("Ignored members are named at debug without values") {
+TEST_CASE("Members that are ignored are named at debug, without their values") {
   const std::string body = fmt::format(R"({{"prompt":"p","n":1,"user":"secret","two words\u001b":"secret",{}"{}":1}})",
                                        R"("tools":[],"typical_p":1,"temperature":1,"x":null,)", std::string(100, 'y'));
   const auto logged = [&body](log::Level level) {
@@ -261,7 +264,7 @@ TEST_CASE("Prompts come in four forms") {
   }
 }
 
-TEST_CASE("Messages are text and anything else is named") {
+TEST_CASE("Messages are text, and anything else is named") {
   CHECK(messages_outcome(R"([{"role":"user","content":"a"}])") == "ok");
   const std::string parts = R"([{"type":"text","text":"a"},{"type":"text","text":"b"}])";
   CHECK(messages_outcome(fmt::format(R"([{{"role":"user","content":{}}}])", parts)) == "ok");
@@ -270,7 +273,11 @@ TEST_CASE("Messages are text and anything else is named") {
   CHECK(messages_outcome(R"([{"role":"user"}])") == "messages[0].content");
   CHECK(messages_outcome(R"([{"content":"a"}])") == "messages[0].role");
   CHECK(messages_outcome(R"([{"role":"user","content":"a"},{"role":"tool","content":"b"}])") == "ok");
-  CHECK(messages_outcome(R"([{"role":"user","content":"a"},{"role":"tool"}])") == "messages[1].content");
+  CHECK(messages_outcome(R"([{"role":"user","content":"a"},{"role":"tool"}])") == "ok");
+  CHECK(messages_outcome(R"([{"role":"user","content":"a"},{"role":"tool","content":null}])") == "ok");
+  CHECK(messages_outcome(R"([{"role":"assistant","content":[{"type":"refusal","refusal":"no"}]}])") == "ok");
+  CHECK(messages_outcome(R"([{"role":"assistant","content":[{"type":"refusal","text":"no"}]}])") ==
+        "messages[0].content");
   CHECK(messages_outcome(R"([{"role":"robot","content":"b"}])") == "messages[0].role");
   CHECK(messages_outcome(R"([{"role":"assistant","tool_calls":[{}]}])") == "messages[0].tool_calls[0]");
   CHECK(messages_outcome(R"([{"role":"user","content":"a","tool_calls":[{"function":{"name":"f"}}]}])") ==
@@ -302,10 +309,112 @@ TEST_CASE("Of repeated contents of a message the last counts") {
   CHECK(parsed->conversation.messages[0].content == "b");
 }
 
-TEST_CASE("Prompt changes are refused where prompts are only rendered") {
+TEST_CASE("What changes the prompt is refused where prompts are only rendered, too") {
   const std::string body = R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function"}]})";
   CHECK(parse_tokenize_request(body, kLimits).error().param == "tools[0]");
   CHECK(parse_template_request(body, kLimits).error().param == "tools[0]");
+}
+
+/// The message of the refusal, or "ok".
+std::string chat_message(const std::string& members) {
+  const auto parsed =
+      parse_chat_request(fmt::format(R"({{"messages":[{{"role":"user","content":"c"}}],{}}})", members), kLimits);
+  return parsed.has_error() ? parsed.error().message : "ok";
+}
+
+TEST_CASE("A number beyond a member's range is answered with the range") {
+  struct Ranged {
+    std::string name;
+    std::string wanted;
+  };
+  const std::vector<Ranged> integers = {{"seed", "an integer in [-9223372036854775808, 9223372036854775807]"},
+                                        {"max_tokens", "an integer in [1, 2147483647]"},
+                                        {"max_completion_tokens", "an integer in [1, 2147483647]"},
+                                        {"min_tokens", "an integer in [0, 2147483647]"},
+                                        {"n", "an integer in [1, 64]"},
+                                        {"top_k", "an integer in [-1, 2147483647]"},
+                                        {"top_logprobs", "an integer in [0, 20]"},
+                                        {"priority", "an integer in [-2147483648, 2147483647]"},
+                                        {"truncate_prompt_tokens", "an integer in [-1, 2147483647]"},
+                                        {"prompt_logprobs", "an integer in [0, 20]"},
+                                        {"best_of", "an integer in [1, 1024]"}};
+  for (const auto& [name, wanted] : integers) {
+    for (const char* number : {"18446744073709551615", "18446744073709551616", "-9223372036854775809",
+                               "1000000000000000019884624838656", "1e30", "1e400", "-1e400"}) {
+      CHECK(chat_message(fmt::format("\"{}\":{}", name, number)) ==
+            fmt::format("{}: found {}, wanted {}", name, number, wanted));
+    }
+    CHECK(chat_message(fmt::format("\"{}\":1.5", name)) == fmt::format("{}: found 1.5, wanted an integer", name));
+  }
+  const std::vector<Ranged> numbers = {{"temperature", "a number in [0, 2]"},
+                                       {"top_p", "a number in [0, 1]"},
+                                       {"min_p", "a number in [0, 1]"},
+                                       {"presence_penalty", "a number in [-2, 2]"},
+                                       {"frequency_penalty", "a number in [-2, 2]"},
+                                       {"repetition_penalty", "a number in [0.001, 10]"}};
+  for (const auto& [name, wanted] : numbers) {
+    for (const char* number : {"18446744073709551616", "-1e400", "1e400"}) {
+      CHECK(chat_message(fmt::format("\"{}\":{}", name, number)) ==
+            fmt::format("{}: found {}, wanted {}", name, number, wanted));
+    }
+  }
+  CHECK(chat_message(R"("stop_token_ids":[18446744073709551616])") ==
+        "stop_token_ids: token id 18446744073709551616 is outside the vocabulary of 1000 tokens");
+  CHECK(chat_message(R"("logit_bias":{"1":1e400})") == "logit_bias: found 1e400, wanted a number in [-100, 100]");
+  const std::string long_number(100'000, '7');
+  CHECK(chat_message(fmt::format("\"seed\":{}", long_number)).size() < 250);
+  CHECK(completion_outcome(R"("prompt":[18446744073709551616])") == "prompt");
+}
+
+TEST_CASE("Integers may be written as other servers' clients write them") {
+  const auto seed = [](const char* number) {
+    const auto parsed = parse_completion_request(fmt::format(R"({{"prompt":"p","seed":{}}})", number), kLimits);
+    return parsed.has_value() ? parsed->seed : std::nullopt;
+  };
+  CHECK(seed("7.0") == 7u);
+  CHECK(seed("1e2") == 100u);
+  CHECK(seed("-0") == 0u);
+  CHECK(seed("-0.0") == 0u);
+  CHECK(seed("9223372036854775807") == 9223372036854775807u);
+  CHECK(seed("-9223372036854775808") == uint64_t{1} << 63);
+  CHECK(completion_outcome(R"("n":2.0,"best_of":2)") == "ok");
+}
+
+TEST_CASE("Numbers without a range keep their text") {
+  const std::string number = "1000000000000000019884624838656";
+  const auto parsed = parse_chat_request(
+      fmt::format(R"({{"messages":[{{"role":"user","content":"c"}},{{"role":"assistant","tool_calls":[{{"function":)"
+                  R"({{"name":"f","arguments":{{"id":{0},"x":1.0,"y":1e400,"z":-0}}}}}}]}}],"metadata":{{"a":{0}}},)"
+                  R"("tools":[{{"type":"function","function":{{"name":"f","parameters":{{"type":"object",)"
+                  R"("properties":{{"id":{{"maximum":18446744073709551616,"minimum":1E2}}}}}}}}}}],)"
+                  R"("chat_template_kwargs":{{"k":18446744073709551615}}}})",
+                  number),
+      kLimits);
+  if (parsed.has_error()) FAIL(parsed.error().message);
+  const Conversation& conversation = parsed->conversation;
+  CHECK(conversation.messages[1].tool_calls[0].arguments ==
+        fmt::format(R"({{"id":{},"x":1.0,"y":1e400,"z":-0}})", number));
+  CHECK(conversation.tools[0].parameters ==
+        R"({"type":"object","properties":{"id":{"maximum":18446744073709551616,"minimum":1E2}}})");
+  CHECK(conversation.tools_json.find("18446744073709551616") != std::string::npos);
+  CHECK(conversation.chat_template_kwargs == R"({"k":18446744073709551615})");
+}
+
+TEST_CASE("A body may begin with a byte-order mark") {
+  const auto parsed = parse_completion_request("\xEF\xBB\xBF{\"prompt\":\"p\"}", kLimits);
+  CHECK(parsed.has_value());
+}
+
+TEST_CASE("A body that is no JSON is answered with where it is not") {
+  const auto message = [](const std::string& body) { return parse_chat_request(body, kLimits).error().message; };
+  const std::string begin = "the request body is not valid JSON: line 1, column ";
+  CHECK(message(R"({"temperature":NaN})") == begin + "16: found NaN, wanted a value");
+  CHECK(message(R"({"seed":01})") == begin + "9: a number begins with a needless 0");
+  CHECK(message(R"({"a":"\ud800"})") ==
+        begin + "7: \\ud800 is half of a surrogate pair, and the other half is missing");
+  CHECK(message("{\"a\":\"\xC3\"}") == begin + "7: byte 0xc3 is not valid UTF-8");
+  CHECK(message(R"({"a":1)") == begin + "7: the text ends, wanted ',' or '}'");
+  CHECK(message("{\"a\":" + std::string(64, '[')) == begin + "69: it is nested more than 64 deep");
 }
 
 TEST_CASE("Bodies that are not a JSON object are refused") {

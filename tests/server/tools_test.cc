@@ -82,7 +82,7 @@ TEST_CASE("A call of a tool is told from the answer") {
   CHECK(matches(json.at(""), openapi.at("/components/schemas/ChatCompletionResponse"), openapi.at("")));
 }
 
-TEST_CASE("A message of a call without content has null") {
+TEST_CASE("Without content a call's message has null") {
   const ToolServer server(kCall);
   CHECK(server.ask(kTools).is_null("/choices/0/message/content"));
 }
@@ -99,7 +99,7 @@ TEST_CASE("Tools that are not shown leave the answer as it is") {
   }
 }
 
-TEST_CASE("A stream of a call joins name and arguments to the whole") {
+TEST_CASE("A stream of a call: name, then arguments in pieces, that join to the whole") {
   const ToolServer server(fmt::format("Hm.\n{}\n{}", kCall, kCall));
   const HttpReply reply = server.chat(ToolServer::body(fmt::format(R"({},"stream":true)", kTools)));
   REQUIRE(reply.status == 200);
@@ -136,7 +136,7 @@ TEST_CASE("A stream of a call joins name and arguments to the whole") {
   }
 }
 
-TEST_CASE("tool_choice begins the call unless reasoning may precede") {
+TEST_CASE("tool_choice begins the call, unless the model may reason before it") {
   const ToolServer server(R"( {"at": 1}})", ToolServer::without_reasoning());
   const ParsedJson json =
       server.ask(fmt::format(R"({},"tool_choice":{{"type":"function","function":{{"name":"look"}}}})", kTools));
@@ -153,7 +153,7 @@ TEST_CASE("tool_choice begins the call unless reasoning may precede") {
   CHECK(reasoning.grammar() != nullptr);
 }
 
-TEST_CASE("Output without tool calls follows its format or is free") {
+TEST_CASE("Answers beside tools are held to what was asked for, and free else") {
   const ToolServer server(kCall);
   (void)server.ask(kTools);
   CHECK(server.grammar() == nullptr);
@@ -216,7 +216,67 @@ TEST_CASE("Calls and their results come back to the template") {
         "[user]hi[assistant]<think>hm</think>(look {\"at\": \"it\"})(look \"{at\")[tool]seenc1[assistant]");
 }
 
-TEST_CASE("Reasoning has its own member and is counted") {
+TEST_CASE("Arguments of earlier calls may be any JSON") {
+  const ToolServer server("ok");
+  const auto shown = [&](std::string_view arguments) {
+    const auto messages = fmt::format(
+        R"([{{"role":"user","content":"hi"}},{{"role":"assistant","content":"","tool_calls":[{{"id":"c1","function":)"
+        R"({{"name":"look","arguments":{}}}}}]}}])",
+        arguments);
+    (void)server.ask("", messages);
+    return server.prompt();
+  };
+  CHECK(shown("[]") == "[user]hi[assistant](look {})[assistant]");
+  CHECK(shown("null") == "[user]hi[assistant](look {})[assistant]");
+  CHECK(shown(R"({"at":"it"})") == "[user]hi[assistant](look {\"at\": \"it\"})[assistant]");
+  CHECK(shown(R"("\"{\\\"at\\\": 1}\"")") == "[user]hi[assistant](look {\"at\": 1})[assistant]");
+  CHECK(shown(R"("{\"at\"")") == "[user]hi[assistant](look \"{\\\"at\\\"\")[assistant]");
+}
+
+TEST_CASE("Reasoning that no <think> begins is reasoning") {
+  const ToolServer server("Hm.\n</think>\n\nYes.");
+  const ParsedJson json = server.ask("");
+  CHECK(json.string("/choices/0/message/reasoning_content") == "Hm.");
+  CHECK(json.string("/choices/0/message/content") == "Yes.");
+  CHECK(json.integer("/usage/completion_tokens_details/reasoning_tokens") == 12);
+  // The template has closed the reasoning.
+  const ParsedJson off = server.ask(R"("enable_thinking":false)");
+  CHECK(off.string("/choices/0/message/content") == "Hm.\n</think>\n\nYes.");
+  std::string content;
+  for (const std::string& event : server.chat(ToolServer::body(R"("stream":true)")).events()) {
+    if (event == "[DONE]") continue;
+    const ParsedJson chunk(event);
+    if (chunk.has("/choices/0/delta/content")) content += chunk.string("/choices/0/delta/content");
+  }
+  CHECK(content.find("think>") == std::string::npos);
+  CHECK_THAT(content, Catch::EndsWith("Yes."));
+}
+
+TEST_CASE("Numbers of calls and tools come to the template as they were written") {
+  const ToolServer server("ok");
+  const auto messages_with = [](std::string_view arguments) {
+    return fmt::format(R"([{{"role":"user","content":"hi"}},{{"role":"assistant","content":"","tool_calls":)"
+                       R"([{{"function":{{"name":"look","arguments":{}}}}}]}}])",
+                       arguments);
+  };
+  for (const char* number : {"18446744073709551615", "18446744073709551616", "-1000000000000000019884624838656"}) {
+    const std::string arguments = fmt::format(R"({{"id": {}, "x": [1.5]}})", number);
+    const std::string wanted = fmt::format("[user]hi[assistant](look {})[assistant]", arguments);
+    (void)server.ask("", messages_with(arguments));
+    CHECK(server.prompt() == wanted);
+    (void)server.ask("", messages_with("\"" + escaped(arguments) + "\""));
+    CHECK(server.prompt() == wanted);
+    (void)server.ask(
+        fmt::format(R"("tools":[{{"type":"function","function":{{"name":"look","parameters":{{"type":"object",)"
+                    R"("properties":{{"id":{{"type":"integer","maximum":{0}}}}}}}}}}}],"metadata":{{"id":{0}}})",
+                    number));
+    CHECK_THAT(server.prompt(), Catch::Contains(fmt::format("\"maximum\": {}}}", number)));
+  }
+  (void)server.ask("", messages_with("\"\\ufeff{}\""));
+  CHECK_THAT(server.prompt(), Catch::Contains("(look \"\xEF\xBB\xBF{}\")"));
+}
+
+TEST_CASE("Reasoning has a member of its own, and is counted") {
   const ToolServer server("<think>\nHm.\n</think>\n\nYes.");
   const ParsedJson json = server.ask("");
   CHECK(json.string("/choices/0/message/reasoning_content") == "Hm.");
@@ -253,7 +313,7 @@ TEST_CASE("The template hears how much reasoning is wanted") {
   CHECK_THAT(server.prompt(), Catch::EndsWith("[assistant]"));
 }
 
-TEST_CASE("A template without a feature refuses it or follows a flag") {
+TEST_CASE("What the model's template cannot do is refused, or left to a flag") {
   const auto request = fmt::format(R"({{"messages":[{{"role":"user","content":"hi"}}],{}}})", kTools);
   {
     const ToolServer server(kCall);

@@ -1,10 +1,9 @@
 #include "server/observe/observer.h"
 
-#include <simdjson.h>
-
 #include <chrono>
 
 #include "base/json.h"
+#include "base/json_value.h"
 #include "server/observe/cost_view.h"
 #include "server/observe/live_view.h"
 #include "server/observe/profiler.h"
@@ -41,15 +40,15 @@ HttpResponse page_response() {
 /// The member "path" of a body that may be empty.
 ApiResult<std::string> wanted_path(const HttpRequest& request) {
   if (request.body.find_first_not_of(" \t\r\n") == std::string::npos) return std::string();
-  simdjson::dom::parser parser;
-  simdjson::dom::object body;
-  if (parser.parse(request.body).get(body) != simdjson::SUCCESS) {
+  const auto document = JsonDocument::parse(request.body);
+  JsonObject body;
+  if (document.has_error() || !document->root().get(body)) {
     return openai::bad_request("", "the body is not a JSON object");
   }
-  simdjson::dom::element path;
-  if (body["path"].get(path) != simdjson::SUCCESS || path.is_null()) return std::string();
+  JsonValue path;
+  if (!body["path"].get(path) || path.is_null()) return std::string();
   std::string_view text;
-  if (path.get(text) != simdjson::SUCCESS) return openai::bad_request("path", "path: wanted a string");
+  if (!path.get(text)) return openai::bad_request("path", "path: wanted a string");
   return std::string(text);
 }
 

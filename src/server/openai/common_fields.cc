@@ -21,15 +21,15 @@ constexpr size_t kMaxIdLength = 256;
 FieldError read_n(std::string_view name, Json value, const RequestLimits& limits, CommonRequest& request) {
   const auto most = static_cast<int64_t>(limits.max_choices);
   int64_t n = 0;
-  const bool is_too_many = value.get_int64().get(n) == simdjson::SUCCESS && n > most;
+  const bool is_too_many = value.get(n) && n > most;
   if (is_too_many) return bad_request(name, "{}: found {}, wanted at most {} (--max-choices)", name, n, most);
   return read_int(name, value, 1, most, request.n);
 }
 
 FieldError read_stop(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
   request.stop.clear();
-  simdjson::dom::array array;
-  if (value.get_array().get(array) != simdjson::SUCCESS) {
+  JsonArray array;
+  if (!value.get(array)) {
     std::string text;
     if (!value.is_string()) return wrong_type(name, value, "a string or an array of strings");
     if (FieldError field_error = read_string(name, value, text)) return field_error;
@@ -68,8 +68,8 @@ FieldError read_stop_token_ids(std::string_view name, Json value, const RequestL
 }
 
 FieldError read_logit_bias(std::string_view name, Json value, const RequestLimits& limits, CommonRequest& request) {
-  simdjson::dom::object object;
-  if (value.get_object().get(object) != simdjson::SUCCESS) {
+  JsonObject object;
+  if (!value.get(object)) {
     return wrong_type(name, value, "an object of token ids and biases");
   }
   if (object.size() > kMaxLogitBias) {
@@ -94,8 +94,8 @@ FieldError read_logit_bias(std::string_view name, Json value, const RequestLimit
 }
 
 FieldError read_stream_options(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
-  simdjson::dom::object object;
-  if (value.get_object().get(object) != simdjson::SUCCESS) return wrong_type(name, value, "an object");
+  JsonObject object;
+  if (!value.get(object)) return wrong_type(name, value, "an object");
   for (const auto& member : object) {
     if (member.value.is_null()) continue;
     if (member.key == "include_usage") {

@@ -11,41 +11,46 @@ constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user
 constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
 
 FieldError read_part(const std::string& path, Json part, std::string& content) {
-  simdjson::dom::object object;
-  if (part.get_object().get(object) != simdjson::SUCCESS) return wrong_type(path, part, "an object");
+  JsonObject object;
+  if (!part.get(object)) return wrong_type(path, part, "an object");
   std::string_view type;
-  if (object["type"].get_string().get(type) != simdjson::SUCCESS) {
+  if (!object["type"].get(type)) {
     return bad_request(path, "{}: a content part has no type", path);
   }
   std::string_view text;
-  if (type != "text") {
-    return bad_request(path, "{}: content parts of type '{}' are not supported, only 'text' is", path,
+  if (type != "text" && type != "refusal") {
+    return bad_request(path, "{}: content parts of type '{}' are not supported, only 'text' and 'refusal' are", path,
                        type.substr(0, 64));
   }
-  if (object["text"].get_string().get(text) != simdjson::SUCCESS) {
-    return bad_request(path, "{}: a text part has no text", path);
+  // The text has the name of the part's type.
+  if (!object[type].get(text)) {
+    return bad_request(path, "{}: a {} part has no {}", path, type, type);
   }
   content += text;
   return std::nullopt;
 }
 
 bool is_empty_array(Json value) {
-  return value.is_array() && value.get_array().value_unsafe().size() == 0;
+  JsonArray array;
+  return value.get(array) && array.empty();
 }
 
 FieldError read_message(const std::string& path, Json value, ChatMessage& message) {
-  simdjson::dom::object object;
-  if (value.get_object().get(object) != simdjson::SUCCESS) return wrong_type(path, value, "an object");
-  bool has_content = false;
+  JsonObject object;
+  if (!value.get(object)) return wrong_type(path, value, "an object");
+  using Content = ChatMessage::Content;
+  std::string refused;
   for (const auto& member : object) {
     const std::string name = fmt::format("{}.{}", path, member.key.substr(0, 64));
+    if (member.key == "content") message.content_kind = member.value.is_null() ? Content::kNull : Content::kText;
     if (member.value.is_null()) continue;
     FieldError field_error;
     if (member.key == "role") {
       field_error = read_string(name, member.value, message.role);
     } else if (member.key == "content") {
-      has_content = true;
       field_error = read_content(name, member.value, message.content);
+    } else if (member.key == "refusal") {
+      field_error = read_string(name, member.value, refused);
     } else if (member.key == "name") {
       field_error = read_string(name, member.value, message.name);
     } else if (member.key == "reasoning_content" || member.key == "reasoning") {
@@ -59,6 +64,11 @@ FieldError read_message(const std::string& path, Json value, ChatMessage& messag
     }
     if (field_error) return field_error;
   }
+  // An answer of OpenAI's that refuses has no other text.
+  if (message.content_kind != Content::kText && !refused.empty()) {
+    message.content = std::move(refused);
+    message.content_kind = Content::kText;
+  }
   if (message.role.empty()) return bad_request(path + ".role", "{}.role: missing", path);
   if (std::find(kRoles.begin(), kRoles.end(), message.role) == kRoles.end()) {
     return bad_request(path + ".role", "{}.role: found '{}', wanted system, developer, user, assistant or tool", path,
@@ -67,7 +77,8 @@ FieldError read_message(const std::string& path, Json value, ChatMessage& messag
   if (!message.tool_calls.empty() && message.role != "assistant") {
     return bad_request(path + ".tool_calls", "{}.tool_calls: the message is not the assistant's", path);
   }
-  if (!has_content && message.role != "assistant") {
+  const bool needs_content = message.role != "assistant" && message.role != "tool";
+  if (message.content_kind != Content::kText && needs_content) {
     return bad_request(path + ".content", "{}.content: missing", path);
   }
   // Templates know the older word; to them the newer one is an unknown role.
@@ -76,8 +87,8 @@ FieldError read_message(const std::string& path, Json value, ChatMessage& messag
 }
 
 FieldError read_messages(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
-  simdjson::dom::array array;
-  if (value.get_array().get(array) != simdjson::SUCCESS) return wrong_type(name, value, "an array of messages");
+  JsonArray array;
+  if (!value.get(array)) return wrong_type(name, value, "an array of messages");
   if (array.size() == 0) return bad_request(name, "{}: found an empty array, wanted at least one message", name);
   conversation.messages.clear();
   for (const Json item : array) {
@@ -87,16 +98,25 @@ FieldError read_messages(std::string_view name, Json value, const RequestLimits&
   return std::nullopt;
 }
 
-FieldError read_template(std::string_view name, Json value, const RequestLimits& limits, Conversation& conversation) {
-  if (!limits.allow_chat_template) {
-    return bad_request(name, "chat_template: this server does not accept a request's own template");
-  }
+FieldError read_template(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
   return read_string(name, value, conversation.chat_template);
+}
+
+FieldError read_documents(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
+  JsonArray array;
+  if (!value.get(array)) return wrong_type(name, value, "an array of documents");
+  size_t index = 0;
+  for (const Json item : array) {
+    if (!item.is_object()) return wrong_type(fmt::format("documents[{}]", index), item, "an object");
+    ++index;
+  }
+  conversation.documents_json = index == 0 ? std::string() : to_json(value);
+  return std::nullopt;
 }
 
 FieldError read_template_kwargs(std::string_view name, Json value, const RequestLimits&, Conversation& conversation) {
   if (!value.is_object()) return wrong_type(name, value, "an object");
-  conversation.chat_template_kwargs = simdjson::minify(value);
+  conversation.chat_template_kwargs = to_json(value);
   return std::nullopt;
 }
 
@@ -116,12 +136,9 @@ void describe_messages(SchemaWriter& schema) {
   schema.json().member("minItems", 1).key("items").raw(R"({"$ref":"#/components/schemas/ChatMessage"})");
 }
 
-void describe_template(SchemaWriter& schema) {
-  if (schema.limits().allow_chat_template) {
-    schema.type("string");
-  } else {
-    schema.json().member("type", "null");
-  }
+void describe_documents(SchemaWriter& schema) {
+  schema.type("array");
+  schema.json().key("items").raw(R"({"type":"object"})");
 }
 
 constexpr std::array kConversationFields = {
@@ -129,7 +146,9 @@ constexpr std::array kConversationFields = {
     flag_field<Conversation, &Conversation::add_generation_prompt>("add_generation_prompt", "Default true"),
     flag_field<Conversation, &Conversation::continue_final_message>(
         "continue_final_message", "Only without add_generation_prompt, after an assistant's message"),
-    Field<Conversation>{"chat_template", read_template, describe_template, "With --allow-request-chat-template only"},
+    Field<Conversation>{"chat_template", read_template, [](SchemaWriter& schema) { schema.type("string"); },
+                        "The name of one of the model's templates; with --allow-request-chat-template also a text"},
+    Field<Conversation>{"documents", read_documents, describe_documents, "Only where the template shows documents"},
     Field<Conversation>{"chat_template_kwargs", read_template_kwargs,
                         [](SchemaWriter& schema) { schema.type("object"); }},
     Field<Conversation>{"reasoning_effort", read_effort, describe_effort,
@@ -144,8 +163,8 @@ constexpr std::array kConversationFields = {
 }  // namespace
 
 FieldError read_content(const std::string& path, Json value, std::string& content) {
-  simdjson::dom::array parts;
-  if (value.get_array().get(parts) != simdjson::SUCCESS) {
+  JsonArray parts;
+  if (!value.get(parts)) {
     if (!value.is_string()) return wrong_type(path, value, "a string or an array of text parts");
     return read_string(path, value, content);
   }
@@ -169,11 +188,12 @@ void describe_message(SchemaWriter& schema) {
   json.key("role").begin_object().key("enum").begin_array();
   for (const std::string_view role : kRoles) json.value(role);
   json.end_array().end_object().key("content").begin_object();
-  json.member("description", "Wanted of every role but assistant");
-  json.key("anyOf").raw(R"([{"type":"string"},{"type":"array","items":{"type":"object","required":["type","text"],)"
-                        R"("properties":{"type":{"const":"text"},"text":{"type":"string"}}}},{"type":"null"}])");
+  json.member("description", "Wanted of every role but assistant and tool");
+  json.key("anyOf").raw(R"([{"type":"string"},{"type":"array","items":{"type":"object","required":["type"],)"
+                        R"("properties":{"type":{"enum":["text","refusal"]},"text":{"type":"string"},)"
+                        R"("refusal":{"type":"string"}}}},{"type":"null"}])");
   json.end_object().key("name").raw(R"({"type":["string","null"]})");
-  for (const char* name : {"reasoning_content", "reasoning", "tool_call_id"}) {
+  for (const char* name : {"reasoning_content", "reasoning", "refusal", "tool_call_id"}) {
     json.key(name).raw(R"({"type":["string","null"]})");
   }
   json.key("tool_calls").begin_object().member("description", "Of an assistant");
@@ -182,7 +202,7 @@ void describe_message(SchemaWriter& schema) {
       .key("items")
       .raw(R"({"type":"object","required":["function"],"properties":{"id":{"type":["string","null"]},"type":{"const":)"
            R"("function"},"function":{"type":"object","required":["name"],"properties":{"name":{"type":"string",)"
-           R"("minLength":1,"maxLength":256},"arguments":{"type":["string","object","null"]}}}}})");
+           R"("minLength":1,"maxLength":256},"arguments":{}}}}})");
   json.end_object().key("function_call").raw(R"({"enum":[null,[]]})");
   json.end_object();
 }

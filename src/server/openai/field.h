@@ -1,7 +1,6 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <simdjson.h>
 
 #include <concepts>
 #include <limits>
@@ -11,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json_value.h"
 #include "server/openai/schema.h"
 
 /// Private to openai/: readers of single JSON values that name the field, what was found and what was wanted.
@@ -18,7 +18,7 @@ namespace millrace::server::openai {
 
 inline constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 
-using Json = simdjson::dom::element;
+using Json = JsonValue;
 /// Nothing, or why the value is refused.
 using FieldError = std::optional<ApiError>;
 
@@ -121,7 +121,7 @@ void describe_members(SchemaWriter& schema, std::span<const Field<Request>> fiel
 /// Reads every known member of `object` with the first table entry that has its name. A reader replaces what an earlier
 /// member of the same name gave.
 template <class Request>
-[[nodiscard]] FieldError read_members(simdjson::dom::object object, const RequestLimits& limits, Request& request,
+[[nodiscard]] FieldError read_members(JsonObject object, const RequestLimits& limits, Request& request,
                                       std::span<const Field<Request>> fields) {
   for (const auto& member : object) {
     if (member.value.is_null()) continue;
@@ -137,12 +137,13 @@ template <class Request>
 /// A request body: one JSON object, at most 64 levels deep.
 class Document {
  public:
-  [[nodiscard]] FieldError parse(const std::string& body);
-  [[nodiscard]] simdjson::dom::object object() const { return object_; }
+  /// `body` outlives it.
+  [[nodiscard]] FieldError parse(std::string_view body);
+  [[nodiscard]] JsonObject object() const { return object_; }
 
  private:
-  simdjson::dom::parser parser_;
-  simdjson::dom::object object_;
+  JsonDocument document_;
+  JsonObject object_;
 };
 
 [[nodiscard]] std::span<const Field<CommonRequest>> common_fields();
@@ -150,7 +151,7 @@ class Document {
 [[nodiscard]] FieldError check_common(const CommonRequest& request);
 /// Refuses what changes the answers of other servers and is none of this one's (adapters, audio, …), and the tools of
 /// what is no chat.
-[[nodiscard]] FieldError check_unsupported(simdjson::dom::object object, bool is_chat);
+[[nodiscard]] FieldError check_unsupported(JsonObject object, bool is_chat);
 /// Whether check_unsupported looks at the members of this name.
 [[nodiscard]] bool is_checked_field(std::string_view name);
 /// The members that check_unsupported looks at, with the values that it lets pass.

@@ -18,10 +18,9 @@ namespace millrace::server::openai {
 
 /// What a field may be at most, besides the bounds that OpenAI documents.
 struct RequestLimits {
-  uint32_t vocab_size = 0;     ///< drawable ids
-  size_t max_choices = 512;    ///< prompts times n
-  uint32_t max_logprobs = 20;  ///< alternatives beside a token
-  bool allow_chat_template = false;
+  uint32_t vocab_size = 0;      ///< drawable ids
+  size_t max_choices = 512;     ///< prompts times n
+  uint32_t max_logprobs = 20;   ///< alternatives beside a token
   bool has_priorities = false;  ///< else 0 is the only one
 };
 
@@ -83,12 +82,14 @@ struct CompletionRequest : CommonRequest {
 struct MessageToolCall {
   std::string id;
   std::string name;
-  std::string arguments;  ///< a text, JSON if the model was right
+  std::string arguments;  ///< a text, JSON of an object if the model and the client were right
 };
 
 struct ChatMessage {
+  enum class Content : uint8_t { kAbsent, kNull, kText };
   std::string role;
-  std::string content;  ///< text parts joined by newlines
+  Content content_kind = Content::kAbsent;  ///< as it was sent
+  std::string content;                      ///< text parts joined by newlines
   std::string name;
   std::string reasoning;                    ///< of an assistant
   std::vector<MessageToolCall> tool_calls;  ///< of an assistant
@@ -115,11 +116,12 @@ struct Conversation {
   std::vector<ChatMessage> messages;
   bool add_generation_prompt = true;
   bool continue_final_message = false;
-  std::string chat_template;         ///< empty: the model's
+  std::string chat_template;         ///< the name of one of the model's, or a text; empty: the model's
   std::string chat_template_kwargs;  ///< a JSON object, or empty
   std::string reasoning_effort;      ///< as the template takes it; empty: not said
   std::optional<bool> enable_thinking;
-  std::string tools_json;  ///< an array, or empty
+  std::string tools_json;      ///< an array, or empty
+  std::string documents_json;  ///< an array of objects, or empty
   std::vector<Tool> tools;
   ToolChoice tool_choice = ToolChoice::kAuto;
   std::string chosen_tool;  ///< with kNamed

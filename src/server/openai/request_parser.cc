@@ -19,12 +19,12 @@ FieldError read_prompt(Name name, Json value, const Limits& limits, CompletionRe
     request.prompts.emplace_back(std::move(text));
     return std::nullopt;
   }
-  simdjson::dom::array array;
+  JsonArray array;
   constexpr std::string_view kWanted = "a string, an array of strings, of token ids, or of arrays of token ids";
-  if (value.get_array().get(array) != simdjson::SUCCESS) return wrong_type(name, value, kWanted);
+  if (!value.get(array)) return wrong_type(name, value, kWanted);
   if (array.begin() == array.end()) return bad_request(name, "prompt: found an empty array, wanted {}", kWanted);
   const Json first = *array.begin();
-  if (first.is_int64()) {
+  if (first.is_number()) {
     std::vector<TokenId> ids;
     if (FieldError field_error = read_token_ids(name, value, limits.vocab_size, ids)) return field_error;
     request.prompts.emplace_back(std::move(ids));
@@ -91,14 +91,14 @@ FieldError read_chat_echo(Name name, Json value, const Limits&, ChatFields&) {
 }
 
 FieldError read_prediction(Name name, Json value, const Limits&, ChatFields& request) {
-  simdjson::dom::object object;
-  if (value.get_object().get(object) != simdjson::SUCCESS) return wrong_type(name, value, "an object");
+  JsonObject object;
+  if (!value.get(object)) return wrong_type(name, value, "an object");
   std::string_view type;
-  if (object["type"].get_string().get(type) != simdjson::SUCCESS || type != "content") {
+  if (!object["type"].get(type) || type != "content") {
     return bad_request(name, "{}.type: wanted 'content'", name);
   }
   Json content;
-  if (object["content"].get(content) != simdjson::SUCCESS) return bad_request(name, "{}.content: missing", name);
+  if (!object["content"].get(content)) return bad_request(name, "{}.content: missing", name);
   return read_content(fmt::format("{}.content", name), content, request.prediction);
 }
 
@@ -135,7 +135,7 @@ constexpr size_t kMaxLoggedNameBytes = 64;
 
 /// Says at debug which members no table knows: their names alone, for values are nobody's business.
 template <class... Fields>
-void log_ignored(simdjson::dom::object object, const Fields&... tables) {
+void log_ignored(JsonObject object, const Fields&... tables) {
   if (!log::enabled(log::Level::kDebug)) return;
   std::string names;
   size_t count = 0;

@@ -35,12 +35,12 @@ FieldError read_text(std::string_view field, const std::string& name, Json value
 FieldError read_schema(std::string_view field, const std::string& name, Json value, CommonRequest& request) {
   if (value.is_string()) return read_text(field, name, value, Kind::kJsonSchema, request);
   if (!value.is_object()) return wrong_type(name, value, "a JSON schema, as an object or as its text");
-  return set_response_format(field, name, Kind::kJsonSchema, {simdjson::minify(value)}, request);
+  return set_response_format(field, name, Kind::kJsonSchema, {to_json(value)}, request);
 }
 
 FieldError read_choice(std::string_view field, const std::string& name, Json value, CommonRequest& request) {
-  simdjson::dom::array array;
-  if (value.get_array().get(array) != simdjson::SUCCESS) return wrong_type(name, value, "an array of strings");
+  JsonArray array;
+  if (!value.get(array)) return wrong_type(name, value, "an array of strings");
   if (array.size() > kMaxChoices) {
     return bad_request(field, "{}: found {} choices, wanted at most {}", name, array.size(), kMaxChoices);
   }
@@ -57,10 +57,10 @@ FieldError read_choice(std::string_view field, const std::string& name, Json val
 }  // namespace
 
 FieldError read_response_format(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
-  simdjson::dom::object object;
-  if (value.get_object().get(object) != simdjson::SUCCESS) return wrong_type(name, value, "an object");
+  JsonObject object;
+  if (!value.get(object)) return wrong_type(name, value, "an object");
   std::string_view type;
-  if (object["type"].get_string().get(type) != simdjson::SUCCESS) {
+  if (!object["type"].get(type)) {
     return bad_request(name, "{}: type is missing, or no string", name);
   }
   clear_response_format(name, request);
@@ -70,12 +70,12 @@ FieldError read_response_format(std::string_view name, Json value, const Request
     return bad_request(name, "{}: type '{}' is not supported, wanted text, json_object or json_schema", name,
                        type.substr(0, 64));
   }
-  simdjson::dom::object format;
-  if (object["json_schema"].get_object().get(format) != simdjson::SUCCESS) {
+  JsonObject format;
+  if (!object["json_schema"].get(format)) {
     return bad_request(name, "{}.json_schema: missing, or no object", name);
   }
   Json schema;
-  if (format["schema"].get(schema) != simdjson::SUCCESS || schema.is_null()) {
+  if (!format["schema"].get(schema) || schema.is_null()) {
     return set_response_format(name, std::string(name), Kind::kJsonObject, {}, request);
   }
   if (!schema.is_object()) return wrong_type(fmt::format("{}.json_schema.schema", name), schema, "an object");
@@ -90,8 +90,8 @@ void describe_response_format(SchemaWriter& schema) {
 }
 
 FieldError read_structured_outputs(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
-  simdjson::dom::object object;
-  if (value.get_object().get(object) != simdjson::SUCCESS) return wrong_type(name, value, "an object");
+  JsonObject object;
+  if (!value.get(object)) return wrong_type(name, value, "an object");
   clear_response_format(name, request);
   std::string_view found;
   for (const auto& [key, member] : object) {

@@ -8,14 +8,10 @@ namespace {
 
 /// Values that ask for nothing are accepted: false, "", [], {}.
 bool is_neutral_value(Json value) {
-  switch (value.type()) {
-    case simdjson::dom::element_type::NULL_VALUE: return true;
-    case simdjson::dom::element_type::BOOL: return !value.get_bool().value_unsafe();
-    case simdjson::dom::element_type::STRING: return value.get_string().value_unsafe().empty();
-    case simdjson::dom::element_type::ARRAY: return value.get_array().value_unsafe().size() == 0;
-    case simdjson::dom::element_type::OBJECT: return value.get_object().value_unsafe().size() == 0;
-    default: return false;
-  }
+  if (std::string_view text; value.get(text)) return text.empty();
+  if (JsonArray array; value.get(array)) return array.empty();
+  if (JsonObject object; value.get(object)) return object.empty();
+  return value.is_null() || value.is_false();
 }
 
 constexpr int64_t kMaxBestOf = 1024;
@@ -44,7 +40,6 @@ constexpr std::array<std::string_view, 28> kUnsupported = {"suffix",
                                                            "input_embeds",
                                                            "custom_logit_processor",
                                                            "kv_transfer_params",
-                                                           "documents",
                                                            "web_search_options",
                                                            "logprob_token_ids",
                                                            "thinking_token_budget",
@@ -56,7 +51,12 @@ constexpr std::array<std::string_view, 28> kUnsupported = {"suffix",
                                                            "return_hidden_states",
                                                            "custom_params",
                                                            "session_params",
-                                                           "samplers"};
+                                                           "samplers",
+                                                           "documents"};
+/// Documents are a chat's, and have a field there.
+std::span<const std::string_view> unsupported(bool is_chat) {
+  return std::span(kUnsupported).first(kUnsupported.size() - (is_chat ? 1 : 0));
+}
 /// Numbers of other servers, and the value of each that changes nothing.
 struct Neutral {
   std::string_view name;
@@ -70,8 +70,7 @@ constexpr std::array<std::string_view, 3> kCheckedFields = {"modalities", "n", "
 
 FieldError check_neutral(const Neutral& neutral, Json value) {
   double number = 0;
-  const bool is_neutral =
-      value.get_double().get(number) == simdjson::SUCCESS && number == static_cast<double>(neutral.value);
+  const bool is_neutral = value.get(number) && number == static_cast<double>(neutral.value);
   if (is_neutral || is_neutral_value(value)) return std::nullopt;
   return bad_request(neutral.name, "{}: found {}, which this server does not support; wanted {} or nothing",
                      neutral.name, describe(value), neutral.value);
@@ -84,7 +83,7 @@ struct SwitchState {
 
   void note(const Switched& switched, std::string_view key, Json member) {
     std::string_view word;
-    if (key == switched.choice) is_off = member.get_string().get(word) == simdjson::SUCCESS && word == "none";
+    if (key == switched.choice) is_off = member.get(word) && word == "none";
     if (key != switched.name || is_neutral_value(member)) return;
     if (!value || !member.is_array()) value = member;
   }
@@ -99,17 +98,17 @@ FieldError check_switched(const Switched& switched, const SwitchState& state) {
 
 FieldError check_choice_name(std::string_view name, Json value) {
   std::string_view word;
-  const bool harmless = value.get_string().get(word) == simdjson::SUCCESS && (word == "none" || word == "auto");
+  const bool harmless = value.get(word) && (word == "none" || word == "auto");
   if (harmless) return std::nullopt;
   return bad_request(name, "{}: not supported here; tools of /v1/chat/completions are", name);
 }
 
 FieldError check_modalities(Json value) {
-  simdjson::dom::array array;
-  if (value.get_array().get(array) != simdjson::SUCCESS) return wrong_type("modalities", value, "an array");
+  JsonArray array;
+  if (!value.get(array)) return wrong_type("modalities", value, "an array");
   for (const Json item : array) {
     std::string_view word;
-    if (item.get_string().get(word) != simdjson::SUCCESS || word != "text") {
+    if (!item.get(word) || word != "text") {
       return bad_request("modalities", "modalities: only 'text' is supported");
     }
   }
@@ -118,7 +117,7 @@ FieldError check_modalities(Json value) {
 
 }  // namespace
 
-FieldError check_unsupported(simdjson::dom::object object, bool is_chat) {
+FieldError check_unsupported(JsonObject object, bool is_chat) {
   int64_t n = 1;
   std::optional<int64_t> best_of;
   const std::span<const Switched> known = switched(is_chat);
@@ -130,14 +129,15 @@ FieldError check_unsupported(simdjson::dom::object object, bool is_chat) {
     FieldError field_error;
     if (key == "function_call" || (key == "tool_choice" && !is_chat)) field_error = check_choice_name(key, value);
     if (key == "modalities") field_error = check_modalities(value);
-    if (key == "n") (void)value.get_int64().get(n);
+    // Its own reader refuses what is no integer.
+    if (key == "n") (void)read_integer(key, value, INT64_MIN, INT64_MAX, n);
     if (key == "best_of") field_error = read_integer(key, value, 1, kMaxBestOf, best_of.emplace());
     for (const Neutral& neutral : kNeutral) {
       if (neutral.name == key) field_error = check_neutral(neutral, value);
     }
     if (field_error) return field_error;
     for (size_t i = 0; i < known.size(); ++i) switches[i].note(known[i], key, value);
-    for (const std::string_view name : kUnsupported) {
+    for (const std::string_view name : unsupported(is_chat)) {
       if (name == key && !is_neutral_value(value)) {
         return bad_request(name, "{}: not supported by this server", name);
       }
@@ -166,7 +166,7 @@ void describe_unsupported(SchemaWriter& schema, bool is_chat) {
     json.key(neutral.name).begin_object().member("description", "Not supported: only what asks for nothing passes");
     json.key("enum").raw(fmt::format(R"([null,false,"",[],{{}},{}])", neutral.value)).end_object();
   }
-  for (const std::string_view name : kUnsupported) {
+  for (const std::string_view name : unsupported(is_chat)) {
     json.key(name).begin_object().member("description", "Not supported: only what asks for nothing passes");
     json.key("enum").raw(R"([null,false,"",[],{}])").end_object();
   }

@@ -130,7 +130,7 @@ ApiResult<DetokenizeRequest> parse_detokenize_request(const std::string& body, c
   DetokenizeRequest request;
   if (FieldError field_error = document.parse(body)) return *field_error;
   Json tokens;
-  if (document.object()["tokens"].get(tokens) != simdjson::SUCCESS || tokens.is_null()) {
+  if (!document.object()["tokens"].get(tokens) || tokens.is_null()) {
     return bad_request("tokens", "tokens: missing");
   }
   if (FieldError field_error = read_members<DetokenizeRequest>(document.object(), limits, request, kDetokenizeFields)) {

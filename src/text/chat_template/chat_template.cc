@@ -1,17 +1,18 @@
 #include "text/chat_template/chat_template.h"
 
 #include <fmt/format.h>
-#include <simdjson.h>
-#include <string.h>  // memmem
 
 #include <cctype>
+#include <functional>
 
 #include "base/text_file.h"
 #include "text/tool_calls/output_parser.h"
+#include "text/chat_template/final_message.h"
 #include "text/chat_template/jinja_builtins.h"
 #include "text/chat_template/jinja_eval.h"
 #include "text/chat_template/jinja_json.h"
 #include "text/chat_template/jinja_parser.h"
+#include "text/chat_template/message_shapes.h"
 
 namespace millrace::text {
 namespace {
@@ -22,41 +23,6 @@ using jinja::Value;
 
 constexpr std::string_view kDefaultName = "default";
 constexpr std::string_view kToolName = "tool_use";
-
-/// The text of the last message that continue_final_message continues.
-std::string final_text(const Value& messages) {
-  if (!messages.is(Kind::kList) || messages.items().empty() || !messages.items().back().is(Kind::kDict)) {
-    jinja::fail("continue_final_message: there is no final message");
-  }
-  const Value* content = messages.items().back().entries().find("content");
-  if (content != nullptr && content->is(Kind::kString)) return content->string();
-  if (content != nullptr && content->is(Kind::kList)) {
-    for (auto part = content->items().rbegin(); part != content->items().rend(); ++part) {
-      const Value* text = part->is(Kind::kDict) ? part->entries().find("text") : nullptr;
-      if (text != nullptr && text->is(Kind::kString)) return text->string();
-    }
-  }
-  jinja::fail("continue_final_message: the final message has no text");
-}
-
-/// text.rfind(part) in linear time, which memmem takes and the standard library's searches do not.
-size_t find_last(std::string_view text, std::string_view part) {
-  const std::string reversed_text(text.rbegin(), text.rend());
-  const std::string reversed_part(part.rbegin(), part.rend());
-  const void* found = memmem(reversed_text.data(), text.size(), reversed_part.data(), part.size());
-  if (found == nullptr) return std::string_view::npos;
-  return text.size() - part.size() - static_cast<size_t>(static_cast<const char*>(found) - reversed_text.data());
-}
-
-/// Ends the rendered chat where the final message's content ends, as transformers does: at its last occurrence.
-void cut_after_final_message(const Value& messages, std::string& rendered) {
-  const std::string text = final_text(messages);
-  const std::string stripped = jinja::strip(text, Value::absent(), true, true);
-  const size_t at = find_last(rendered, stripped);
-  if (at == std::string::npos) jinja::fail("continue_final_message: the template does not show the final message");
-  const bool keeps_spaces = rendered.compare(at, text.size(), text) == 0;
-  rendered.resize(at + (keeps_spaces ? text.size() : stripped.size()));
-}
 
 constexpr size_t kConfigHeapBytes = size_t{256} << 20;
 
@@ -94,28 +60,60 @@ Error to_error(ErrorCode code, const TemplateError& error) {
   return Error{code, fmt::format("chat template, line {}: {}", error.line, error.message)};
 }
 
+/// What a probe of a template may use: enough for any template, and little for one that loops.
+constexpr jinja::Limits kProbeLimits = {
+    .steps = 300'000, .heap_bytes = size_t{32} << 20, .output_bytes = size_t{4} << 20, .depth = 400};
+constexpr std::string_view kProbeTools =
+    R"([{"type":"function","function":{"name":"probe_tool","description":"A tool","parameters":{"type":"object",)"
+    R"("properties":{"place":{"type":"string","description":"A text"}},"required":["place"]}}}])";
+/// Tokens that a template may add to texts, where the model names none.
+constexpr std::string_view kProbeTokens = R"({"bos_token":"","eos_token":"","pad_token":"","unk_token":""})";
+
 }  // namespace
+
+struct ChatTemplate::Compiled {
+  std::unique_ptr<jinja::TemplateTree> tree;
+  MessageShapes shapes;
+  bool supports_documents = false;
+};
 
 ChatTemplate::ChatTemplate() = default;
 ChatTemplate::~ChatTemplate() = default;
 
 Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(const std::filesystem::path& model_dir) {
+  NamedSources files;
   const auto source = read_optional_text_file(model_dir / "chat_template.jinja");
   if (source.has_error()) return source.error();
+  if (!source->empty()) files[std::string(kDefaultName)] = *source;
+  std::error_code none;  // most models have no such folder
+  for (const auto& file : std::filesystem::directory_iterator(model_dir / "additional_chat_templates", none)) {
+    if (file.path().extension() != ".jinja") continue;
+    auto text = read_text_file(file.path());
+    if (text.has_error()) return text.error();
+    files[file.path().stem().string()] = std::move(*text);
+  }
   const auto config = read_optional_text_file(model_dir / "tokenizer_config.json");
   if (config.has_error()) return config.error();
-  auto made = from_source(*source, *config);
+  auto made = from_sources(files, *config);
   if (made.has_error()) return Error{made.error().code, model_dir.string() + ": " + made.error().message};
   return made;
 }
 
 Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_source(std::string_view source,
                                                                       std::string_view config_json) {
+  NamedSources sources;
+  if (!source.empty()) sources[std::string(kDefaultName)] = source;
+  return from_sources(sources, config_json);
+}
+
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_sources(const NamedSources& sources,
+                                                                       std::string_view config_json) {
   try {
     std::shared_ptr<ChatTemplate> made(new ChatTemplate());
-    if (!source.empty()) made->add_template(std::string(kDefaultName), source);
-    if (!config_json.empty()) made->read_config(config_json, source.empty());
+    for (const auto& [name, source] : sources) made->add_template(name, source);
+    if (!config_json.empty()) made->add_from_config(config_json);
     if (made->templates_.empty()) return make_error(ErrorCode::kNotFound, "the model has no chat template");
+    made->probe();
     return std::shared_ptr<const ChatTemplate>(std::move(made));
   } catch (const TemplateError& error) {
     return to_error(ErrorCode::kData, error);
@@ -127,6 +125,7 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::with_tokens(std::strin
     std::shared_ptr<ChatTemplate> made(new ChatTemplate());
     made->add_template(std::string(kDefaultName), source);
     made->special_tokens_ = std::move(tokens);
+    made->probe();
     return std::shared_ptr<const ChatTemplate>(std::move(made));
   } catch (const TemplateError& error) {
     return to_error(ErrorCode::kData, error);
@@ -144,27 +143,62 @@ Result<ChatTemplate::SpecialTokens> ChatTemplate::tokens_of(std::string_view con
 }
 
 void ChatTemplate::add_template(std::string name, std::string_view source) {
-  templates_[std::move(name)] = jinja::parse_template(source);
+  auto compiled = std::make_unique<Compiled>();
+  compiled->tree = jinja::parse_template(source);
+  compiled->supports_documents = has_word(source, "documents");
+  templates_[std::move(name)] = std::move(compiled);
   if (const auto format = detect_tool_format(source)) tool_format_ = format;
   supports_tools_ = supports_tools_ || has_word(source, "tools");
   has_reasoning_ = has_reasoning_ || template_has_reasoning(source);
 }
 
-void ChatTemplate::read_config(std::string_view config_json, bool with_templates) {
+void ChatTemplate::add_from_config(std::string_view config_json) {
   jinja::Heap heap(kConfigHeapBytes);
   const Value config = parse_config(config_json, heap);
   special_tokens_ = named_tokens(config);
+  const auto add = [&](const std::string& name, const std::string& source) {
+    if (!has_template(name)) add_template(name, source);
+  };
   const Value* templates = config.entries().find("chat_template");
-  if (!with_templates || templates == nullptr) return;
-  if (templates->is(Kind::kString)) return add_template(std::string(kDefaultName), templates->string());
-  if (!templates->is(Kind::kList)) return;
+  if (templates == nullptr) return;
+  if (templates->is(Kind::kString)) return add(std::string(kDefaultName), templates->string());
+  // A model's own file is its only template, unless it says that there are more.
+  if (!templates->is(Kind::kList) || has_template(kDefaultName)) return;
   for (const Value& item : templates->items()) {
     const Value* name = item.is(Kind::kDict) ? item.entries().find("name") : nullptr;
     const Value* source = item.is(Kind::kDict) ? item.entries().find("template") : nullptr;
     if (name == nullptr || source == nullptr || !name->is(Kind::kString) || !source->is(Kind::kString)) {
       jinja::fail("tokenizer_config.json: an entry of chat_template has no name or no template");
     }
-    add_template(name->string(), source->string());
+    add(name->string(), source->string());
+  }
+}
+
+void ChatTemplate::probe() {
+  const std::tm now{.tm_mday = 1, .tm_year = 100};
+  for (const auto& entry : templates_) {
+    Compiled& compiled = *entry.second;
+    const auto render_with = [&](const ChatInput& input, bool as_parts) -> std::optional<std::string> {
+      jinja::Heap heap(kProbeLimits.heap_bytes, kProbeLimits.steps);
+      try {
+        const Value messages = jinja::parse_json(input.messages_json, "messages", heap);
+        if (as_parts) MessageShapes::split_contents(messages, heap);
+        const Value context = variables(input, messages, heap);
+        return jinja::Evaluator(*compiled.tree, heap, context.entries(), now, kProbeLimits).render();
+      } catch (const TemplateError&) {
+        return std::nullopt;
+      }
+    };
+    compiled.shapes = MessageShapes::probe([&](const std::string& messages_json, bool as_parts) {
+      ChatInput input;
+      input.messages_json = messages_json;
+      input.tools_json = kProbeTools;
+      input.default_kwargs_json = kProbeTokens;
+      auto text = render_with(input, as_parts);
+      if (text) return text;
+      input.tools_json = {};
+      return render_with(input, as_parts);
+    });
   }
 }
 
@@ -174,51 +208,90 @@ std::vector<std::string> ChatTemplate::template_names() const {
   return names;
 }
 
-const jinja::TemplateTree& ChatTemplate::select(const ChatInput& input) const {
+const ChatTemplate::Compiled* ChatTemplate::find(const ChatInput& input) const {
   std::string_view name = input.template_name;
-  if (name.empty()) name = !input.tools_json.empty() && templates_.count(kToolName) > 0 ? kToolName : kDefaultName;
+  if (name.empty()) name = !input.tools_json.empty() && has_template(kToolName) ? kToolName : kDefaultName;
   const auto it = templates_.find(name);
-  if (it != templates_.end()) return *it->second;
-  if (input.template_name.empty() && templates_.size() == 1) return *templates_.begin()->second;
-  jinja::fail("there is no template named '", name, "'");
+  if (it != templates_.end()) return it->second.get();
+  return input.template_name.empty() && templates_.size() == 1 ? templates_.begin()->second.get() : nullptr;
+}
+
+bool ChatTemplate::supports_documents(const ChatInput& input) const {
+  const Compiled* compiled = find(input);
+  return compiled != nullptr && compiled->supports_documents;
+}
+
+Value ChatTemplate::variables(const ChatInput& input, const Value& messages, jinja::Heap& heap) const {
+  auto* context = heap.make<jinja::DictObject>(heap);
+  const auto set = [&](std::string_view name, const Value& value) {
+    context->set(heap.string(std::string(name)), value);
+  };
+  const auto parse_optional = [&](std::string_view json, std::string_view what) {
+    return json.empty() ? Value() : jinja::parse_json(json, what, heap);
+  };
+  const auto set_members = [&](std::string_view json, std::string_view what) {
+    const Value kwargs = parse_optional(json, what);
+    if (kwargs.is(Kind::kDict)) {
+      for (const auto& [key, value] : kwargs.entries().entries) context->set(key, value);
+    } else if (!kwargs.is(Kind::kNone)) {
+      jinja::fail(what, " is not an object");
+    }
+  };
+  set_members(input.default_kwargs_json, "default_chat_template_kwargs");
+  set("messages", messages);
+  set("tools", parse_optional(input.tools_json, "tools"));
+  set("documents", parse_optional(input.documents_json, "documents"));
+  if (!input.reasoning_effort.empty()) set("reasoning_effort", heap.string(std::string(input.reasoning_effort)));
+  if (input.enable_thinking) set("enable_thinking", Value(*input.enable_thinking));
+  set("add_generation_prompt", Value(input.add_generation_prompt));
+  for (const auto& [name, text] : special_tokens_) set(name, heap.string(text));
+  set_members(input.kwargs_json, "chat_template_kwargs");
+  return Value::dict(context);
 }
 
 Result<std::string> ChatTemplate::render(const ChatInput& input) const {
   const jinja::Limits limits;
+  // Of all attempts together.
   jinja::Heap heap(limits.heap_bytes, limits.steps);
-  try {
-    const jinja::TemplateTree& tree = select(input);
-    auto* context = heap.make<jinja::DictObject>(heap);
-    const auto set = [&](std::string_view name, const Value& value) {
-      context->set(heap.string(std::string(name)), value);
-    };
-    const auto parse_optional = [&](std::string_view json, std::string_view what) {
-      return json.empty() ? Value() : jinja::parse_json(json, what, heap);
-    };
-    const auto set_members = [&](std::string_view json, std::string_view what) {
-      const Value kwargs = parse_optional(json, what);
-      if (kwargs.is(Kind::kDict)) {
-        for (const auto& [key, value] : kwargs.entries().entries) context->set(key, value);
-      } else if (!kwargs.is(Kind::kNone)) {
-        jinja::fail(what, " is not an object");
-      }
-    };
-    set_members(input.default_kwargs_json, "default_chat_template_kwargs");
-    const Value messages = jinja::parse_json(input.messages_json, "messages", heap);
-    set("messages", messages);
-    set("tools", parse_optional(input.tools_json, "tools"));
-    set("documents", parse_optional(input.documents_json, "documents"));
-    if (!input.reasoning_effort.empty()) set("reasoning_effort", heap.string(std::string(input.reasoning_effort)));
-    if (input.enable_thinking) set("enable_thinking", Value(*input.enable_thinking));
-    set("add_generation_prompt", Value(input.add_generation_prompt));
-    for (const auto& [name, text] : special_tokens_) set(name, heap.string(text));
-    set_members(input.kwargs_json, "chat_template_kwargs");
-    std::string rendered = jinja::Evaluator(tree, heap, *context, input.now, limits).render();
-    if (input.continue_final_message) cut_after_final_message(messages, rendered);
-    return rendered;
-  } catch (const TemplateError& error) {
-    return to_error(ErrorCode::kInvalidArgument, error);
+  const Compiled* compiled = find(input);
+  if (compiled == nullptr) {
+    return make_error(ErrorCode::kInvalidArgument, "chat template: there is no template named '{}', wanted one of {}",
+                      input.template_name, fmt::join(template_names(), ", "));
   }
+  bool has_gaps = false;
+  // Calls `change` with the adapted messages before they are rendered.
+  const auto attempt = [&](const MessageShapes& shapes, const std::function<void(const Value&)>& change) {
+    const Value messages = jinja::parse_json(input.messages_json, "messages", heap);
+    has_gaps = shapes.adapt(messages, heap);
+    change(messages);
+    const Value context = variables(input, messages, heap);
+    return jinja::Evaluator(*compiled->tree, heap, context.entries(), input.now, limits).render();
+  };
+  const auto render_shaped = [&](const MessageShapes& shapes) {
+    if (!input.continue_final_message) return attempt(shapes, [](const Value&) {});
+    FinalMessage final_message(input.messages_json);
+    std::string rendered = attempt(shapes, [&](const Value& messages) { final_message.mark(messages, heap); });
+    if (final_message.cut(rendered)) return rendered;
+    rendered = attempt(shapes, [&](const Value& messages) { final_message.mark_stripped(messages, heap); });
+    (void)final_message.cut(rendered);
+    return rendered;
+  };
+  std::optional<Error> first;
+  try {
+    return render_shaped(compiled->shapes);
+  } catch (const TemplateError& error) {
+    first = to_error(ErrorCode::kInvalidArgument, error);
+  }
+  // A place in the conversation that the probes had not: other forms of messages without content may be rendered there.
+  for (const NoContent form : {NoContent::kEmpty, NoContent::kNull, NoContent::kAbsent}) {
+    if (!has_gaps) break;
+    try {
+      return render_shaped(compiled->shapes.with_no_content(form));
+    } catch (const TemplateError&) {
+      continue;
+    }
+  }
+  return *first;
 }
 
 }  // namespace millrace::text

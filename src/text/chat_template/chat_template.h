@@ -15,8 +15,9 @@
 namespace millrace::text {
 
 namespace jinja {
-struct TemplateTree;
-}
+class Heap;
+class Value;
+}  // namespace jinja
 
 /// What a chat template is rendered with. The views are read during the call only.
 struct ChatInput {
@@ -26,7 +27,8 @@ struct ChatInput {
   std::string_view kwargs_json;          ///< an object of further variables, or empty; they override the others
   std::string_view default_kwargs_json;  ///< the same; all others override them
   bool add_generation_prompt = false;
-  /// The last message is the beginning of the answer: the text ends where its content ends.
+  /// The last message is the beginning of the answer: the chat ends where the message's content ends, which is found by
+  /// a mark behind it. Space at its end is dropped where the template drops it.
   bool continue_final_message = false;
   /// "default", or another of a model's named templates; empty: "tool_use" if there are tools and it exists.
   std::string_view template_name;
@@ -42,8 +44,8 @@ class ChatTemplate {
   /// Special tokens by their names in tokenizer_config.json: "bos_token", "eos_token", ...
   using SpecialTokens = std::map<std::string, std::string, std::less<>>;
 
-  /// `model_dir`/chat_template.jinja wins over "chat_template" of tokenizer_config.json. Errors: kNotFound if there is
-  /// neither, kData if one does not parse.
+  /// Reads the "chat_template" of tokenizer_config.json, chat_template.jinja, and additional_chat_templates/NAME.jinja;
+  /// of two with one name a file wins. Errors: kNotFound if there is none, kData if one does not parse.
   static Result<std::shared_ptr<const ChatTemplate>> load(const std::filesystem::path& model_dir);
   /// `source` may be empty if the config has a template; `config_json` may be empty if `source` is not.
   static Result<std::shared_ptr<const ChatTemplate>> from_source(std::string_view source,
@@ -54,11 +56,15 @@ class ChatTemplate {
   static Result<SpecialTokens> tokens_of(std::string_view config_json);
   ~ChatTemplate();
 
+  /// Messages without content and the arguments of earlier calls are given in the shape that the template renders.
   /// Errors: kInvalidArgument, with the template's line where there is one: input that is not JSON, a template that
   /// raises an exception (roles that do not alternate), a limit.
   [[nodiscard]] Result<std::string> render(const ChatInput& input) const;
 
   [[nodiscard]] std::vector<std::string> template_names() const;
+  [[nodiscard]] bool has_template(std::string_view name) const { return templates_.contains(name); }
+  /// Whether the template that `input` selects names documents.
+  [[nodiscard]] bool supports_documents(const ChatInput& input) const;
   /// How it asks for calls of tools, if it does so in a known form.
   [[nodiscard]] std::optional<ToolFormat> tool_format() const { return tool_format_; }
   /// Whether it shows the model the tools that there are.
@@ -67,12 +73,22 @@ class ChatTemplate {
   [[nodiscard]] bool has_reasoning() const { return has_reasoning_; }
 
  private:
-  ChatTemplate();
-  void add_template(std::string name, std::string_view source);
-  void read_config(std::string_view config_json, bool with_templates);
-  [[nodiscard]] const jinja::TemplateTree& select(const ChatInput& input) const;
+  /// A template with what is known of it.
+  struct Compiled;
 
-  std::map<std::string, std::unique_ptr<jinja::TemplateTree>, std::less<>> templates_;
+  using NamedSources = std::map<std::string, std::string>;
+
+  ChatTemplate();
+  static Result<std::shared_ptr<const ChatTemplate>> from_sources(const NamedSources& sources,
+                                                                  std::string_view config_json);
+  void add_template(std::string name, std::string_view source);
+  void add_from_config(std::string_view config_json);
+  /// Finds out the message shapes of each template. Called once all templates and special tokens are there.
+  void probe();
+  [[nodiscard]] const Compiled* find(const ChatInput& input) const;
+  [[nodiscard]] jinja::Value variables(const ChatInput& input, const jinja::Value& messages, jinja::Heap& heap) const;
+
+  std::map<std::string, std::unique_ptr<Compiled>, std::less<>> templates_;
   SpecialTokens special_tokens_;
   std::optional<ToolFormat> tool_format_;
   bool supports_tools_ = false;

@@ -109,6 +109,34 @@ std::string join(Evaluator& evaluator, const std::vector<Value>& items, std::str
   return out;
 }
 
+std::string escape_html(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&#34;"; break;
+      case '\'': out += "&#39;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
+std::string escaped(const Value& value) {
+  return value.is_markup() ? value.string() : escape_html(to_str(value));
+}
+
+Value escaped_argument(Evaluator& evaluator, const Value& value) {
+  if (value.is_number() || value.is_markup()) return value;
+  return evaluator.string(escaped(value));
+}
+
+Value string_like(Evaluator& evaluator, const Value& source, std::string text) {
+  return evaluator.heap().string(std::move(text), source.is_markup());
+}
+
 std::optional<int64_t> length_of(const Value& value) {
   switch (value.kind()) {
     case Kind::kUndefined: return 0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -27,8 +28,19 @@ void bind_arguments(const Builtin& builtin, CallArguments& arguments);
 [[nodiscard]] std::string replace(Evaluator& evaluator, std::string_view text, std::string_view from,
                                   std::string_view to, int64_t count);
 [[nodiscard]] std::string join(Evaluator& evaluator, const std::vector<Value>& items, std::string_view separator);
+/// The text of `value` with HTML's characters escaped, unless it is Markup.
+[[nodiscard]] std::string escaped(const Value& value);
+[[nodiscard]] std::string escape_html(std::string_view text);
+/// What a format writes for `value` into Markup.
+[[nodiscard]] Value escaped_argument(Evaluator& evaluator, const Value& value);
+/// A string that is Markup if `source` is.
+[[nodiscard]] Value string_like(Evaluator& evaluator, const Value& source, std::string text);
+/// The filters that lay text and lists out, in a table of their own.
+[[nodiscard]] std::span<const Builtin> layout_filters();
+/// The methods of strings.
+[[nodiscard]] std::span<const Builtin> string_methods();
 /// Python's `text % values`.
-[[nodiscard]] std::string percent_format(Evaluator& evaluator, std::string_view format, const Value& values);
+[[nodiscard]] std::string percent_format(Evaluator& evaluator, const Value& format, const Value& values);
 /// Python's str.format with {} {0} {name} {name.attribute} {name[key]}, !r !s, and the usual format specs.
 [[nodiscard]] std::string brace_format(Evaluator& evaluator, std::string_view format, const CallArguments& arguments);
 /// The length of a value that has one.

@@ -196,11 +196,28 @@ std::vector<Value> Evaluator::iterate(const Value& value) {
   return items;
 }
 
+namespace {
+
+/// What a method of Markup gives: its strings are Markup too.
+Value as_markup(Heap& heap, const Value& value) {
+  if (value.is(Kind::kString)) return heap.string(value.string(), true);
+  if (!value.is_sequence()) return value;
+  std::vector<Value> items;
+  for (const Value& item : value.items()) items.push_back(as_markup(heap, item));
+  return value.is(Kind::kList) ? heap.list(std::move(items)) : heap.tuple(std::move(items));
+}
+
+}  // namespace
+
 Value Evaluator::call(const Value& callee, CallArguments arguments) {
   const DepthGuard level(*this);
   switch (callee.kind()) {
     case Kind::kFunction: return call_builtin(callee.function(), Value(), arguments);
-    case Kind::kMethod: return call_builtin(*callee.method().method, callee.method().self, arguments);
+    case Kind::kMethod: {
+      const Value& self = callee.method().self;
+      const Value result = call_builtin(*callee.method().method, self, arguments);
+      return self.is_markup() ? as_markup(heap_, result) : result;
+    }
     case Kind::kMacro: return call_macro(callee.macro(), arguments);
     case Kind::kLoop: return call_loop(callee.loop(), arguments);
     case Kind::kUndefined: fail(callee.undefined_message());

@@ -51,6 +51,11 @@ Value integer_power(int64_t base, int64_t exponent) {
   return Value(result);
 }
 
+Value negated(const Value& big, Heap& heap) {
+  const std::string& digits = big.digits();
+  return heap.big_integer(digits.starts_with('-') ? digits.substr(1) : "-" + digits, -big.number());
+}
+
 Value integer_arithmetic(Operator op, int64_t a, int64_t b) {
   int64_t result = 0;
   switch (op) {
@@ -178,6 +183,7 @@ Value Evaluator::eval_logic(const Expr& expr, Frame& frame) {
       const bool negates = expr.type == ExprType::kNegate;
       if (first.is_integral())
         return negates ? integer_arithmetic(Operator::kSubtract, 0, first.integer()) : Value(first.integer());
+      if (first.is(Kind::kBigInt)) return negates ? negated(first, heap_) : first;
       if (first.is(Kind::kFloat)) return Value(negates ? -first.number() : first.number());
       if (first.is(Kind::kUndefined)) fail(first.undefined_message());
       fail("bad operand type for unary ", negates ? "-" : "+", ": '", type_name(first.kind()), "'");
@@ -266,7 +272,8 @@ Value Evaluator::eval_slice(const Expr& expr, Frame& frame) {
     charge_steps(items.size() / 8);
     return owner.is(Kind::kList) ? heap_.list(std::move(items)) : heap_.tuple(std::move(items));
   }
-  if (!owner.is(Kind::kString)) fail("'", type_name(owner.kind()), "' object is not subscriptable");
+  // As of a subscript that does not fit.
+  if (!owner.is(Kind::kString)) return Value::undefined(nullptr);
   const std::string_view text = owner.string();
   charge_steps(text.size() / 8);
   std::vector<size_t> offsets;
@@ -279,7 +286,7 @@ Value Evaluator::eval_slice(const Expr& expr, Frame& frame) {
   for (const size_t i : slice_indices(start, stop, step, count)) {
     out.append(text.substr(offsets[i], offsets[i + 1] - offsets[i]));
   }
-  return string(std::move(out));
+  return string_like(*this, owner, std::move(out));
 }
 
 Value Evaluator::attribute(const Value& owner, Symbol name) {
@@ -322,7 +329,7 @@ Value Evaluator::subscript(const Value& owner, const Value& key) {
     if (index >= 0 && index < size) {
       const size_t begin = code_point_offset(text, static_cast<size_t>(index));
       const size_t length = code_point_offset(text.substr(begin), 1);
-      return string(std::string(text.substr(begin, length)));
+      return string_like(*this, owner, std::string(text.substr(begin, length)));
     }
   }
   if (key.is(Kind::kString)) return attribute(owner, key.string_object());
@@ -345,10 +352,16 @@ Value Evaluator::binary(Operator op, const Value& left, const Value& right) {
     return string(text += to_str(right));
   }
   if (left.is_integral() && right.is_integral()) return integer_arithmetic(op, left.integer(), right.integer());
+  const bool is_big = left.is(Kind::kBigInt) || right.is(Kind::kBigInt);
+  const bool is_float = left.is(Kind::kFloat) || right.is(Kind::kFloat) || op == Operator::kDivide;
+  if (is_big && !is_float && left.is_number() && right.is_number()) fail("integer overflow");
   if (left.is_number() && right.is_number()) return float_arithmetic(op, left.number(), right.number());
-  if (op == Operator::kModulo && left.is(Kind::kString)) return string(percent_format(*this, left.string(), right));
+  if (op == Operator::kModulo && left.is(Kind::kString)) {
+    return string_like(*this, left, percent_format(*this, left, right));
+  }
   if (op == Operator::kAdd && left.is(Kind::kString) && right.is(Kind::kString)) {
     heap_.charge(left.string().size() + right.string().size());
+    if (left.is_markup() || right.is_markup()) return heap_.string(escaped(left) + escaped(right), true);
     return string(left.string() + right.string());
   }
   if (op == Operator::kAdd && left.is_sequence() && left.kind() == right.kind()) {
@@ -368,7 +381,7 @@ Value Evaluator::binary(Operator op, const Value& left, const Value& right) {
   if (repeated.is(Kind::kString)) {
     std::string out;
     for (size_t i = 0; size > 0 && i < count; ++i) out += repeated.string();
-    return string(std::move(out));
+    return string_like(*this, repeated, std::move(out));
   }
   std::vector<Value> items;
   for (size_t i = 0; size > 0 && i < count; ++i) {

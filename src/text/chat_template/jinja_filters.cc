@@ -41,34 +41,19 @@ Value filter_string(Evaluator& evaluator, const Value& self, Args&) {
 Value filter_trim(Evaluator& evaluator, const Value& self, Args& args) {
   const std::string text = text_of(self);
   evaluator.charge_steps(text.size() / 8);
-  return evaluator.string(strip(text, args.positional[0], true, true));
+  return string_like(evaluator, self, strip(text, args.positional[0], true, true));
 }
 
 template <std::string (*map)(std::string_view)>
 Value filter_map_text(Evaluator& evaluator, const Value& self, Args&) {
   const std::string text = text_of(self);
   evaluator.charge_steps(text.size() / 16);
-  return evaluator.string(map(text));
+  return string_like(evaluator, self, map(text));
 }
 
 Value filter_replace(Evaluator& evaluator, const Value& self, Args& args) {
   return evaluator.string(replace(evaluator, text_of(self), text_of(args.positional[0]), text_of(args.positional[1]),
                                   int_argument(args.positional[2], -1)));
-}
-
-std::string escape_html(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&#34;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += c;
-    }
-  }
-  return out;
 }
 
 /// Unlike str.title, only a space, hyphen or opening bracket begins a word.
@@ -87,24 +72,22 @@ std::string title_words(std::string_view text) {
   return out;
 }
 
-std::string encode_url(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       std::string_view("_.-~/").find(c) != std::string_view::npos;
-    constexpr std::string_view kHex = "0123456789ABCDEF";
-    const auto byte = static_cast<unsigned char>(c);
-    if (plain) {
-      out += c;
-    } else {
-      out += {'%', kHex[byte >> 4], kHex[byte & 15]};
-    }
-  }
-  return out;
+Value filter_title(Evaluator& evaluator, const Value& self, Args&) {
+  const std::string text = text_of(self);
+  evaluator.charge_steps(text.size() / 16);
+  return evaluator.string(title_words(text));
 }
 
-Value filter_safe(Evaluator&, const Value& self, Args&) {
-  return self;
+Value filter_safe(Evaluator& evaluator, const Value& self, Args&) {
+  return self.is_markup() ? self : evaluator.heap().string(text_of(self), true);
+}
+
+Value filter_escape(Evaluator& evaluator, const Value& self, Args&) {
+  return self.is_markup() ? self : evaluator.heap().string(escape_html(text_of(self)), true);
+}
+
+Value filter_force_escape(Evaluator& evaluator, const Value& self, Args&) {
+  return evaluator.heap().string(escape_html(text_of(self)), true);
 }
 
 Value filter_indent(Evaluator& evaluator, const Value& self, Args& args) {
@@ -127,7 +110,7 @@ Value filter_indent(Evaluator& evaluator, const Value& self, Args& args) {
     if (end < text.size()) out += '\n';
     begin = end + 1;
   }
-  return evaluator.string(std::move(out));
+  return string_like(evaluator, self, std::move(out));
 }
 
 Value filter_tojson(Evaluator& evaluator, const Value& self, Args& args) {
@@ -162,6 +145,7 @@ Value filter_int(Evaluator&, const Value& self, Args& args) {
   const int64_t base = int_argument(args.positional[1], 10);
   if (self.is(Kind::kUndefined)) fail(self.undefined_message());
   if (self.is_integral()) return Value(self.integer());
+  if (self.is(Kind::kBigInt)) return self;
   double number = 0;
   if (self.is(Kind::kString)) {
     const std::string text = strip(self.string(), Value::absent(), true, true);
@@ -197,6 +181,11 @@ Value filter_float(Evaluator&, const Value& self, Args& args) {
 
 Value filter_abs(Evaluator& evaluator, const Value& self, Args&) {
   if (self.is(Kind::kFloat)) return Value(std::fabs(self.number()));
+  if (self.is(Kind::kBigInt)) {
+    const std::string& digits = self.digits();
+    if (!digits.starts_with('-')) return self;
+    return evaluator.heap().big_integer(std::string_view(digits).substr(1), -self.number());
+  }
   if (!self.is_integral()) fail("bad operand type for abs(): '", type_name(self.kind()), "'");
   return self.integer() < 0 ? evaluator.binary(Operator::kSubtract, Value(int64_t{0}), self) : Value(self.integer());
 }
@@ -206,6 +195,7 @@ Value filter_round(Evaluator&, const Value& self, Args& args) {
   const int64_t precision = std::clamp<int64_t>(int_argument(args.positional[0], 0), -300, 300);
   const std::string_view method = string_argument(args.positional[1], "common");
   if (method == "common" && self.is_integral() && precision >= 0) return Value(self.integer());
+  if (method == "common" && self.is(Kind::kBigInt) && precision >= 0) return self;
   const double factor = std::pow(10.0, static_cast<double>(precision));
   const double value = self.number();
   if (method == "ceil") return Value(std::ceil(value * factor) / factor);
@@ -347,7 +337,7 @@ Value filter_list(Evaluator& evaluator, const Value& self, Args&) {
 Value filter_reverse(Evaluator& evaluator, const Value& self, Args&) {
   std::vector<Value> items = evaluator.iterate(self);
   std::reverse(items.begin(), items.end());
-  if (self.is(Kind::kString)) return evaluator.string(join(evaluator, items, ""));
+  if (self.is(Kind::kString)) return string_like(evaluator, self, join(evaluator, items, ""));
   return evaluator.heap().list(std::move(items));
 }
 
@@ -387,8 +377,13 @@ Args tail_of(const Args& args, size_t from) {
   return tail;
 }
 
+/// The items of what map and select take: of any value that is false, none.
+std::vector<Value> items_if_any(Evaluator& evaluator, const Value& value) {
+  return is_true(value) ? evaluator.iterate(value) : std::vector<Value>();
+}
+
 Value filter_map(Evaluator& evaluator, const Value& self, Args& args) {
-  std::vector<Value> items = evaluator.iterate(self);
+  std::vector<Value> items = items_if_any(evaluator, self);
   if (!args.positional.empty()) {
     const std::string name(string_argument(args.positional[0], ""));
     for (Value& item : items) item = evaluator.apply_filter(name, item, tail_of(args, 1));
@@ -416,7 +411,7 @@ Value filter_select(Evaluator& evaluator, const Value& self, Args& args) {
   const bool has_test = args.positional.size() > test_at;
   const std::string test = has_test ? std::string(string_argument(args.positional[test_at], "")) : "";
   std::vector<Value> selected;
-  for (const Value& item : evaluator.iterate(self)) {
+  for (const Value& item : items_if_any(evaluator, self)) {
     const Value tested = by_attribute ? attribute_path(evaluator, item, args.positional[0]) : item;
     const bool passes = has_test ? evaluator.apply_test(test, tested, tail_of(args, test_at + 1)) : is_true(tested);
     if (passes == wanted) selected.push_back(item);
@@ -432,13 +427,8 @@ Value filter_attr(Evaluator& evaluator, const Value& self, Args& args) {
 }
 
 Value filter_format(Evaluator& evaluator, const Value& self, Args& args) {
-  return evaluator.string(percent_format(evaluator, text_of(self), evaluator.heap().tuple(args.positional)));
-}
-
-Value filter_wordcount(Evaluator& evaluator, const Value& self, Args&) {
-  const Value parts = evaluator.call(
-      evaluator.attribute(evaluator.string(text_of(self)), evaluator.string("split").string_object()), {});
-  return Value(static_cast<int64_t>(parts.items().size()));
+  const Value format = self.is(Kind::kString) ? self : evaluator.string(text_of(self));
+  return string_like(evaluator, format, percent_format(evaluator, format, evaluator.heap().tuple(args.positional)));
 }
 
 constexpr Builtin kFilters[] = {
@@ -449,10 +439,11 @@ constexpr Builtin kFilters[] = {
     {"d", 0, "default_value,boolean", filter_default},
     {"default", 0, "default_value,boolean", filter_default},
     {"dictsort", 0, "case_sensitive,by,reverse", filter_dictsort},
-    {"e", 0, "", filter_map_text<escape_html>},
-    {"escape", 0, "", filter_map_text<escape_html>},
+    {"e", 0, "", filter_escape},
+    {"escape", 0, "", filter_escape},
     {"first", 0, "", filter_first},
     {"float", 0, "default", filter_float},
+    {"forceescape", 0, "", filter_force_escape},
     {"format", 0, "*", filter_format},
     {"from_json", 0, "", filter_from_json},
     {"groupby", 1, "attribute,default", filter_groupby},
@@ -478,21 +469,22 @@ constexpr Builtin kFilters[] = {
     {"sort", 0, "reverse,case_sensitive,attribute", filter_sort},
     {"string", 0, "", filter_string},
     {"sum", 0, "attribute,start", filter_sum},
-    {"title", 0, "", filter_map_text<title_words>},
+    {"title", 0, "", filter_title},
     {"tojson", 0, "ensure_ascii,indent,separators,sort_keys", filter_tojson},
     {"trim", 0, "chars", filter_trim},
     {"unique", 0, "case_sensitive,attribute", filter_unique},
     {"upper", 0, "", filter_map_text<to_upper>},
-    {"urlencode", 0, "", filter_map_text<encode_url>},
-    {"wordcount", 0, "", filter_wordcount},
 };
 
 }  // namespace
 
 const Builtin* find_filter(std::string_view name) {
-  const auto* it =
-      std::find_if(std::begin(kFilters), std::end(kFilters), [&](const Builtin& f) { return f.name == name; });
-  return it == std::end(kFilters) ? nullptr : it;
+  const auto has_name = [&](const Builtin& filter) { return filter.name == name; };
+  const auto* it = std::find_if(std::begin(kFilters), std::end(kFilters), has_name);
+  if (it != std::end(kFilters)) return it;
+  const std::span<const Builtin> more = layout_filters();
+  const auto found = std::ranges::find_if(more, has_name);
+  return found == more.end() ? nullptr : &*found;
 }
 
 }  // namespace millrace::text::jinja

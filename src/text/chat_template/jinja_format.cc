@@ -71,6 +71,13 @@ std::string integer_digits(int64_t value, const Spec& spec) {
   }
 }
 
+std::string big_integer_digits(const std::string& digits, const Spec& spec) {
+  if (std::string_view("xXob").find(spec.type) != std::string_view::npos && spec.type != '\0') {
+    fail("integer overflow");
+  }
+  return spec.type == ',' ? group_thousands(digits) : digits;
+}
+
 std::string float_digits(double value, const Spec& spec) {
   const double size = std::fabs(value);
   const int precision = spec.precision < 0 ? 6 : static_cast<int>(spec.precision);
@@ -92,6 +99,11 @@ std::string format_number(const Value& value, const Spec& spec) {
   if (as_float) {
     const double number = value.number();
     return pad(with_sign(std::signbit(number), spec.sign, float_digits(number, spec)), spec, '>');
+  }
+  if (value.is(Kind::kBigInt)) {
+    const bool negative = value.number() < 0;
+    return pad(with_sign(negative, spec.sign, big_integer_digits(value.digits().substr(negative ? 1 : 0), spec)), spec,
+               '>');
   }
   return pad(with_sign(value.integer() < 0, spec.sign, integer_digits(value.integer(), spec)), spec, '>');
 }
@@ -252,8 +264,12 @@ std::string brace_format(Evaluator& evaluator, std::string_view format, const Ca
   return out;
 }
 
-std::string percent_format(Evaluator& evaluator, std::string_view format, const Value& values) {
-  const std::vector<Value> items = values.is(Kind::kTuple) ? values.items() : std::vector<Value>{values};
+std::string percent_format(Evaluator& evaluator, const Value& format_string, const Value& values) {
+  std::string_view format = format_string.string();
+  std::vector<Value> items = values.is(Kind::kTuple) ? values.items() : std::vector<Value>{values};
+  if (format_string.is_markup()) {
+    for (Value& item : items) item = escaped_argument(evaluator, item);
+  }
   size_t next = 0;
   std::string out;
   while (!format.empty()) {

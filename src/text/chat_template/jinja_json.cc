@@ -1,48 +1,48 @@
 #include "text/chat_template/jinja_json.h"
 
 #include <fmt/format.h>
-#include <simdjson.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "base/json_value.h"
 #include "base/utf8.h"
 
 namespace millrace::text::jinja {
 namespace {
 
-using simdjson::dom::element;
-using simdjson::dom::element_type;
-
 constexpr int kMaxJsonDepth = 100;
 constexpr size_t kMaxJsonBytes = size_t{64} << 20;
 
-Value convert(element json, Heap& heap, int depth) {
+Value convert_number(JsonValue json, Heap& heap) {
+  int64_t integer = 0;
+  double number = 0;
+  if (json.get(integer)) return Value(integer);
+  (void)json.get(number);
+  if (json.is_integer()) return heap.big_integer(json.number_text(), number);
+  return Value(number);
+}
+
+Value convert(JsonValue json, Heap& heap, int depth) {
   if (depth > kMaxJsonDepth) fail("the JSON is nested more than 100 deep");
-  switch (json.type()) {
-    case element_type::NULL_VALUE: return Value();
-    case element_type::BOOL: return Value(bool(json.get_bool().value_unsafe()));
-    case element_type::INT64: return Value(int64_t(json.get_int64().value_unsafe()));
-    case element_type::UINT64: return Value(static_cast<double>(json.get_uint64().value_unsafe()));
-    case element_type::DOUBLE: return Value(json.get_double().value_unsafe());
-    case element_type::STRING: return heap.string(std::string(json.get_string().value_unsafe()));
-    case element_type::ARRAY: {
-      const simdjson::dom::array array = json.get_array().value_unsafe();
-      std::vector<Value> items;
-      for (const element item : array) items.push_back(convert(item, heap, depth + 1));
-      return heap.list(std::move(items));
-    }
-    case element_type::OBJECT: {
-      const simdjson::dom::object object = json.get_object().value_unsafe();
-      auto* dict = heap.make<DictObject>(heap);
-      for (const auto field : object) {
-        heap.charge(2 * sizeof(Value));
-        dict->set(heap.string(std::string(field.key)), convert(field.value, heap, depth + 1));
-      }
-      return Value::dict(dict);
-    }
+  std::string_view text;
+  JsonArray array;
+  JsonObject object;
+  if (json.get(text)) return heap.string(std::string(text));
+  if (json.is_number()) return convert_number(json, heap);
+  if (json.is_bool()) return Value(json.is_true());
+  if (json.get(array)) {
+    std::vector<Value> items;
+    for (const JsonValue item : array) items.push_back(convert(item, heap, depth + 1));
+    return heap.list(std::move(items));
   }
-  return Value();
+  if (!json.get(object)) return Value();
+  auto* dict = heap.make<DictObject>(heap);
+  for (const JsonMember member : object) {
+    heap.charge(2 * sizeof(Value));
+    dict->set(heap.string(std::string(member.key)), convert(member.value, heap, depth + 1));
+  }
+  return Value::dict(dict);
 }
 
 void append_escape(std::string& out, char32_t c) {
@@ -89,6 +89,7 @@ class Dumper {
       case Kind::kNone: out_ += "null"; return;
       case Kind::kBool: out_ += value.boolean() ? "true" : "false"; return;
       case Kind::kInt: out_ += std::to_string(value.integer()); return;
+      case Kind::kBigInt: out_ += value.digits(); return;
       case Kind::kFloat: out_ += number(value.number()); return;
       case Kind::kString: append_string(value.string(), style_.ensure_ascii, out_); return;
       case Kind::kList:
@@ -111,6 +112,7 @@ class Dumper {
       case Kind::kNone: return "null";
       case Kind::kBool: return key.boolean() ? "true" : "false";
       case Kind::kInt: return std::to_string(key.integer());
+      case Kind::kBigInt: return key.digits();
       case Kind::kFloat: return number(key.number());
       default: fail("keys must be str, int, float, bool or None, not ", type_name(key.kind()));
     }
@@ -157,12 +159,9 @@ class Dumper {
 }  // namespace
 
 Value parse_json(std::string_view json, std::string_view what, Heap& heap) {
-  simdjson::dom::parser parser;
-  element document;
-  if (const auto error = parser.parse(json.data(), json.size()).get(document)) {
-    fail(what, ": ", simdjson::error_message(error));
-  }
-  return convert(document, heap, 0);
+  const auto document = JsonDocument::parse(json, kModelFileJson);
+  if (document.has_error()) fail(what, ": ", document.error().message);
+  return convert(document->root(), heap, 0);
 }
 
 std::string dump_json(const Value& value, const JsonStyle& style) {

@@ -1,238 +1,15 @@
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <span>
 
-#include "base/utf8.h"
 #include "text/chat_template/jinja_builtins.h"
-#include "text/unicode.h"
 
-// The methods of str, list, dict and loop that templates may call.
+// The methods of list, dict, numbers and loop that templates may call.
 namespace millrace::text::jinja {
 namespace {
 
 using Args = CallArguments;
-
-/// How many bytes at the start of `text` are white space (`spaces`), or are not.
-size_t run_length(std::string_view text, bool spaces) {
-  size_t length = 0;
-  while (length < text.size()) {
-    const DecodedUtf8 step = decode_utf8(text.substr(length));
-    if (is_python_space(step.code_point) != spaces) break;
-    length += step.length;
-  }
-  return length;
-}
-
-/// Python's split without a separator: at runs of white space, at most `limit` times.
-std::vector<Value> split_spaces(Evaluator& evaluator, std::string_view text, int64_t limit) {
-  evaluator.charge_steps(text.size() / 16);
-  std::vector<Value> parts;
-  while (true) {
-    text.remove_prefix(run_length(text, true));
-    if (text.empty()) return parts;
-    const size_t end = limit-- == 0 ? text.size() : run_length(text, false);
-    parts.push_back(evaluator.string(std::string(text.substr(0, end))));
-    text.remove_prefix(end);
-  }
-}
-
-Value str_split(Evaluator& evaluator, const Value& self, Args& args) {
-  const int64_t limit = int_argument(args.positional[1], -1);
-  const Value& separator = args.positional[0];
-  std::string_view text = self.string();
-  if (separator.is(Kind::kAbsent) || separator.is(Kind::kNone)) {
-    return evaluator.heap().list(split_spaces(evaluator, text, limit));
-  }
-  const std::string_view sep = string_argument(separator, "");
-  if (sep.empty()) fail("empty separator");
-  evaluator.charge_search(text, sep);
-  std::vector<Value> parts;
-  for (int64_t i = 0; i != limit; ++i) {
-    const size_t at = text.find(sep);
-    if (at == std::string_view::npos) break;
-    parts.push_back(evaluator.string(std::string(text.substr(0, at))));
-    text.remove_prefix(at + sep.size());
-  }
-  parts.push_back(evaluator.string(std::string(text)));
-  return evaluator.heap().list(std::move(parts));
-}
-
-Value str_rsplit(Evaluator& evaluator, const Value& self, Args& args) {
-  const int64_t limit = int_argument(args.positional[1], -1);
-  const std::string_view sep = string_argument(args.positional[0], "");
-  if (sep.empty()) fail("rsplit() needs a separator here");
-  std::string_view text = self.string();
-  evaluator.charge_search(text, sep);
-  std::vector<Value> parts;
-  for (int64_t i = 0; i != limit; ++i) {
-    const size_t at = text.rfind(sep);
-    if (at == std::string_view::npos) break;
-    parts.push_back(evaluator.string(std::string(text.substr(at + sep.size()))));
-    text = text.substr(0, at);
-  }
-  parts.push_back(evaluator.string(std::string(text)));
-  std::reverse(parts.begin(), parts.end());
-  return evaluator.heap().list(std::move(parts));
-}
-
-Value str_splitlines(Evaluator& evaluator, const Value& self, Args& args) {
-  const bool keeps = !args.positional[0].is(Kind::kAbsent) && is_true(args.positional[0]);
-  std::vector<Value> lines;
-  for (std::string_view rest = self.string(); !rest.empty();) {
-    const size_t end = std::min(rest.find_first_of("\n\r"), rest.size());
-    const size_t next = std::min(end + (rest.substr(end, 2) == "\r\n" ? 2 : 1), rest.size());
-    lines.push_back(evaluator.string(std::string(rest.substr(0, keeps ? next : end))));
-    rest.remove_prefix(next);
-  }
-  return evaluator.heap().list(std::move(lines));
-}
-
-template <bool left, bool right>
-Value str_strip(Evaluator& evaluator, const Value& self, Args& args) {
-  evaluator.charge_steps(self.string().size() / 8);
-  return evaluator.string(strip(self.string(), args.positional[0], left, right));
-}
-
-/// One affix, or a tuple of them.
-template <bool at_start>
-Value str_has_affix(Evaluator& evaluator, const Value& self, Args& args) {
-  const Value& given = args.positional[0];
-  const std::vector<Value> affixes = given.is(Kind::kTuple) ? evaluator.iterate(given) : std::vector<Value>{given};
-  return Value(std::any_of(affixes.begin(), affixes.end(), [&](const Value& affix) {
-    const std::string_view text = string_argument(affix, "");
-    evaluator.charge_steps(text.size() / 64);
-    return at_start ? self.string().starts_with(text) : self.string().ends_with(text);
-  }));
-}
-
-template <bool at_start>
-Value str_remove_affix(Evaluator& evaluator, const Value& self, Args& args) {
-  const std::string_view affix = string_argument(args.positional[0], "");
-  std::string_view text = self.string();
-  if (at_start && text.starts_with(affix)) text.remove_prefix(affix.size());
-  if (!at_start && text.ends_with(affix)) text.remove_suffix(affix.size());
-  return evaluator.string(std::string(text));
-}
-
-template <std::string (*map)(std::string_view)>
-Value str_map(Evaluator& evaluator, const Value& self, Args&) {
-  evaluator.charge_steps(self.string().size() / 16);
-  return evaluator.string(map(self.string()));
-}
-
-Value str_replace(Evaluator& evaluator, const Value& self, Args& args) {
-  return evaluator.string(replace(evaluator, self.string(), string_argument(args.positional[0], ""),
-                                  string_argument(args.positional[1], ""), int_argument(args.positional[2], -1)));
-}
-
-template <bool from_right>
-Value str_find(Evaluator& evaluator, const Value& self, Args& args) {
-  const std::string_view text = self.string();
-  const std::string_view needle = string_argument(args.positional[0], "");
-  evaluator.charge_search(text, needle);
-  const size_t at = from_right ? text.rfind(needle) : text.find(needle);
-  if (at == std::string_view::npos) return Value(int64_t{-1});
-  return Value(static_cast<int64_t>(count_code_points(text.substr(0, at))));
-}
-
-Value str_index(Evaluator& evaluator, const Value& self, Args& args) {
-  const Value found = str_find<false>(evaluator, self, args);
-  if (found.integer() < 0) fail("substring not found");
-  return found;
-}
-
-Value str_count(Evaluator& evaluator, const Value& self, Args& args) {
-  const std::string_view text = self.string();
-  const std::string_view needle = string_argument(args.positional[0], "");
-  evaluator.charge_search(text, needle);
-  if (needle.empty()) return Value(static_cast<int64_t>(count_code_points(text)) + 1);
-  int64_t count = 0;
-  for (size_t at = text.find(needle); at != std::string_view::npos; at = text.find(needle, at + needle.size())) ++count;
-  return Value(count);
-}
-
-Value str_join(Evaluator& evaluator, const Value& self, Args& args) {
-  const std::vector<Value> items = evaluator.iterate(args.positional[0]);
-  for (const Value& item : items) {
-    if (!item.is(Kind::kString)) fail("sequence item: expected str instance, ", type_name(item.kind()), " found");
-  }
-  return evaluator.string(join(evaluator, items, self.string()));
-}
-
-Value str_format(Evaluator& evaluator, const Value& self, Args& args) {
-  return evaluator.string(brace_format(evaluator, self.string(), args));
-}
-
-Value str_partition(Evaluator& evaluator, const Value& self, Args& args) {
-  const std::string_view text = self.string();
-  const std::string_view sep = string_argument(args.positional[0], "");
-  if (sep.empty()) fail("empty separator");
-  evaluator.charge_search(text, sep);
-  const size_t at = std::min(text.find(sep), text.size());
-  const size_t end = std::min(at + sep.size(), text.size());
-  return evaluator.heap().tuple({evaluator.string(std::string(text.substr(0, at))),
-                                 evaluator.string(std::string(text.substr(at, end - at))),
-                                 evaluator.string(std::string(text.substr(end)))});
-}
-
-template <bool (*accepts)(char32_t)>
-Value str_all(Evaluator& evaluator, const Value& self, Args&) {
-  evaluator.charge_steps(self.string().size() / 8);
-  for (std::string_view rest = self.string(); !rest.empty();) {
-    const DecodedUtf8 step = decode_utf8(rest);
-    if (!accepts(step.code_point)) return Value(false);
-    rest.remove_prefix(step.length);
-  }
-  return Value(!self.string().empty());
-}
-
-bool is_digit(char32_t c) {
-  return c >= '0' && c <= '9';
-}
-bool is_alphanumeric(char32_t c) {
-  return is_digit(c) || is_alphabetic(c);
-}
-
-Value str_is_case(Evaluator& evaluator, const Value& self, std::string_view test) {
-  return Value(evaluator.apply_test(test, self, {}));
-}
-Value str_islower(Evaluator& evaluator, const Value& self, Args&) {
-  return str_is_case(evaluator, self, "lower");
-}
-Value str_isupper(Evaluator& evaluator, const Value& self, Args&) {
-  return str_is_case(evaluator, self, "upper");
-}
-
-constexpr Builtin kStringMethods[] = {
-    {"split", 0, "sep,maxsplit", str_split},
-    {"rsplit", 1, "sep,maxsplit", str_rsplit},
-    {"splitlines", 0, "keepends", str_splitlines},
-    {"strip", 0, "chars", str_strip<true, true>},
-    {"lstrip", 0, "chars", str_strip<true, false>},
-    {"rstrip", 0, "chars", str_strip<false, true>},
-    {"startswith", 1, "prefix", str_has_affix<true>},
-    {"endswith", 1, "suffix", str_has_affix<false>},
-    {"removeprefix", 1, "prefix", str_remove_affix<true>},
-    {"removesuffix", 1, "suffix", str_remove_affix<false>},
-    {"upper", 0, "", str_map<to_upper>},
-    {"lower", 0, "", str_map<to_lower>},
-    {"title", 0, "", str_map<to_title>},
-    {"capitalize", 0, "", str_map<capitalize>},
-    {"replace", 2, "old,new,count", str_replace},
-    {"find", 1, "sub", str_find<false>},
-    {"rfind", 1, "sub", str_find<true>},
-    {"index", 1, "sub", str_index},
-    {"count", 1, "sub", str_count},
-    {"join", 1, "iterable", str_join},
-    {"format", 0, "*", str_format},
-    {"partition", 1, "sep", str_partition},
-    {"isdigit", 0, "", str_all<is_digit>},
-    {"isdecimal", 0, "", str_all<is_digit>},
-    {"isalpha", 0, "", str_all<is_alphabetic>},
-    {"isalnum", 0, "", str_all<is_alphanumeric>},
-    {"isspace", 0, "", str_all<is_python_space>},
-    {"islower", 0, "", str_islower},
-    {"isupper", 0, "", str_isupper},
-};
 
 Value list_append(Evaluator& evaluator, const Value& self, Args& args) {
   evaluator.heap().charge(sizeof(Value));
@@ -387,13 +164,29 @@ Value loop_changed(Evaluator& evaluator, const Value& self, Args& args) {
 
 constexpr Builtin kLoopMethods[] = {{"cycle", 0, "*", loop_cycle}, {"changed", 0, "*", loop_changed}};
 
+Value int_bit_length(Evaluator&, const Value& self, Args&) {
+  const int64_t value = self.integer();
+  const uint64_t size = value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
+  return Value(static_cast<int64_t>(std::bit_width(size)));
+}
+
+Value float_is_integer(Evaluator&, const Value& self, Args&) {
+  return Value(std::isfinite(self.number()) && std::trunc(self.number()) == self.number());
+}
+
+constexpr Builtin kIntMethods[] = {{"bit_length", 0, "", int_bit_length}};
+constexpr Builtin kFloatMethods[] = {{"is_integer", 0, "", float_is_integer}};
+
 std::span<const Builtin> methods_of(Kind kind) {
   switch (kind) {
-    case Kind::kString: return kStringMethods;
+    case Kind::kString: return string_methods();
     case Kind::kList: return kListMethods;
     case Kind::kTuple: return kTupleMethods;
     case Kind::kDict: return kDictMethods;
     case Kind::kLoop: return kLoopMethods;
+    case Kind::kBool:
+    case Kind::kInt: return kIntMethods;
+    case Kind::kFloat: return kFloatMethods;
     default: return {};
   }
 }

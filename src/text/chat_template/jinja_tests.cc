@@ -22,6 +22,9 @@ Value is_bool(Evaluator&, const Value& self, CallArguments&) {
 Value is_defined(Evaluator&, const Value& self, CallArguments&) {
   return Value(!self.is(Kind::kUndefined));
 }
+Value is_integer(Evaluator&, const Value& self, CallArguments&) {
+  return Value(self.is(Kind::kInt) || self.is(Kind::kBigInt));
+}
 Value is_number(Evaluator&, const Value& self, CallArguments&) {
   return Value(self.is_number());
 }
@@ -96,6 +99,10 @@ Value is_same(Evaluator& evaluator, const Value& self, CallArguments& arguments)
   return Value(by_address ? self.address() == other.address() : equals(self, other));
 }
 
+Value is_escaped(Evaluator&, const Value& self, CallArguments&) {
+  return Value(self.is_markup());
+}
+
 Value is_filter(Evaluator&, const Value& self, CallArguments&) {
   return Value(self.is(Kind::kString) && find_filter(self.string()) != nullptr);
 }
@@ -111,7 +118,7 @@ constexpr Builtin kTests[] = {
     {"string", 0, "", is_kind<Kind::kString>},
     {"mapping", 0, "", is_kind<Kind::kDict>},
     {"boolean", 0, "", is_kind<Kind::kBool>},
-    {"integer", 0, "", is_kind<Kind::kInt>},
+    {"integer", 0, "", is_integer},
     {"float", 0, "", is_kind<Kind::kFloat>},
     {"number", 0, "", is_number},
     {"true", 0, "", is_bool<true>},
@@ -128,7 +135,7 @@ constexpr Builtin kTests[] = {
     {"sameas", 1, "other", is_same},
     {"filter", 0, "", is_filter},
     {"test", 0, "", is_test},
-    {"escaped", 0, "", is_kind<>},
+    {"escaped", 0, "", is_escaped},
     {"eq", 1, "other", compares<Operator::kEqual>},
     {"equalto", 1, "other", compares<Operator::kEqual>},
     {"==", 1, "other", compares<Operator::kEqual>},

@@ -79,7 +79,9 @@ void append_repr(const Value& value, std::string& out, int depth) {
   check_depth(depth);
   if (out.size() > kMaxPrintedBytes) fail("a value is longer than 64 MiB when printed");
   switch (value.kind()) {
-    case Kind::kString: out += repr_of_string(value.string()); return;
+    case Kind::kString:
+      out += value.is_markup() ? "Markup(" + repr_of_string(value.string()) + ')' : repr_of_string(value.string());
+      return;
     case Kind::kUndefined: out += "Undefined"; return;
     case Kind::kList:
       out += '[';
@@ -120,8 +122,32 @@ bool items_equal(const Value& a, const Value& b, int depth) {
   return true;
 }
 
+bool is_negative(const Value& value) {
+  return value.is(Kind::kBigInt) ? value.digits().starts_with('-') : value.number() < 0;
+}
+
+/// Of two integers, one of them at least beyond 64 bits.
+int compare_big(const Value& a, const Value& b) {
+  const bool negative = is_negative(a);
+  if (negative != is_negative(b)) return negative ? -1 : 1;
+  int order = 0;
+  if (a.kind() != b.kind()) {
+    order = a.is(Kind::kBigInt) ? 1 : -1;
+  } else if (a.digits().size() != b.digits().size()) {
+    order = a.digits().size() < b.digits().size() ? -1 : 1;
+  } else {
+    order = a.digits().compare(b.digits());
+  }
+  return negative ? -order : order;
+}
+
+bool are_big(const Value& a, const Value& b) {
+  return (a.is(Kind::kBigInt) && (b.is(Kind::kBigInt) || b.is_integral())) || (b.is(Kind::kBigInt) && a.is_integral());
+}
+
 bool equals_at(const Value& a, const Value& b, int depth) {
   check_depth(depth);
+  if (are_big(a, b)) return compare_big(a, b) == 0;
   if (a.is_integral() && b.is_integral()) return a.integer() == b.integer();
   if (a.is_number() && b.is_number()) return a.number() == b.number();
   if (a.kind() != b.kind()) return false;
@@ -148,6 +174,7 @@ bool equals_at(const Value& a, const Value& b, int depth) {
 int compare_at(const Value& a, const Value& b, std::string_view op, int depth) {
   check_depth(depth);
   const auto order = [](auto x, auto y) { return x < y ? -1 : (y < x ? 1 : 0); };
+  if (are_big(a, b)) return order(compare_big(a, b), 0);
   if (a.is_integral() && b.is_integral()) return order(a.integer(), b.integer());
   if (a.is_number() && b.is_number()) return order(a.number(), b.number());
   if (a.is(Kind::kString) && b.is(Kind::kString)) return order(a.string().compare(b.string()), 0);
@@ -316,7 +343,8 @@ std::string_view type_name(Kind kind) {
     case Kind::kUndefined: return "Undefined";
     case Kind::kNone: return "NoneType";
     case Kind::kBool: return "bool";
-    case Kind::kInt: return "int";
+    case Kind::kInt:
+    case Kind::kBigInt: return "int";
     case Kind::kFloat: return "float";
     case Kind::kString: return "str";
     case Kind::kList: return "list";
@@ -351,6 +379,7 @@ std::string to_str(const Value& value) {
     case Kind::kNone: return "None";
     case Kind::kBool: return value.boolean() ? "True" : "False";
     case Kind::kInt: return std::to_string(value.integer());
+    case Kind::kBigInt: return value.digits();
     case Kind::kFloat: return float_repr(value.number());
     case Kind::kString: return value.string();
     case Kind::kList:

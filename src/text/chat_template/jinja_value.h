@@ -19,11 +19,19 @@ struct Object {
 };
 
 struct StringObject : Object {
-  explicit StringObject(std::string content) : text(std::move(content)) {}
+  explicit StringObject(std::string content, bool markup = false) : text(std::move(content)), is_markup(markup) {}
   std::string text;
+  bool is_markup;  ///< Python's Markup: safe HTML, which escapes what is added to it
 };
 /// An interned name: equal names of one template are one object.
 using Symbol = const StringObject*;
+
+/// An integer beyond 64 bits, as JSON writes it.
+struct BigInteger : Object {
+  BigInteger(std::string text, double value) : digits(std::move(text)), nearest(value) {}
+  std::string digits;  ///< with a minus before it if negative
+  double nearest;
+};
 
 class Heap;
 struct ListObject;
@@ -39,6 +47,7 @@ enum class Kind : uint8_t {
   kNone,
   kBool,
   kInt,
+  kBigInt,  ///< an integer beyond 64 bits: it is compared and written, but not computed with
   kFloat,
   kString,
   kList,
@@ -61,6 +70,7 @@ class Value {
   }
   Value(int64_t value) : kind_(Kind::kInt) { data_.integer = value; }
   Value(double value) : kind_(Kind::kFloat) { data_.number = value; }
+  Value(const BigInteger* value) : kind_(Kind::kBigInt) { data_.big = value; }
   Value(const StringObject* value) : kind_(Kind::kString) { data_.string = value; }
   Value(const LoopObject* value) : kind_(Kind::kLoop) { data_.loop = value; }
   Value(const MacroObject* value) : kind_(Kind::kMacro) { data_.macro = value; }
@@ -79,13 +89,19 @@ class Value {
   [[nodiscard]] bool is_sequence() const { return kind_ == Kind::kList || kind_ == Kind::kTuple; }
   /// True, False and integers: what Python's operators take for an int.
   [[nodiscard]] bool is_integral() const { return kind_ == Kind::kInt || kind_ == Kind::kBool; }
-  [[nodiscard]] bool is_number() const { return is_integral() || kind_ == Kind::kFloat; }
+  [[nodiscard]] bool is_number() const { return is_integral() || kind_ == Kind::kFloat || kind_ == Kind::kBigInt; }
 
   // Each requires the kind it names.
   [[nodiscard]] bool boolean() const { return data_.boolean; }
   [[nodiscard]] int64_t integer() const { return kind_ == Kind::kBool ? int64_t{data_.boolean} : data_.integer; }
-  [[nodiscard]] double number() const { return is_integral() ? static_cast<double>(integer()) : data_.number; }
+  [[nodiscard]] double number() const {
+    if (kind_ == Kind::kBigInt) return data_.big->nearest;
+    return is_integral() ? static_cast<double>(integer()) : data_.number;
+  }
+  [[nodiscard]] const std::string& digits() const { return data_.big->digits; }
   [[nodiscard]] const std::string& string() const { return data_.string->text; }
+  /// Whether the value is a string that is Markup.
+  [[nodiscard]] bool is_markup() const { return kind_ == Kind::kString && data_.string->is_markup; }
   [[nodiscard]] Symbol string_object() const { return data_.string; }
   [[nodiscard]] std::vector<Value>& items() const;
   [[nodiscard]] DictObject& entries() const { return *data_.dict; }
@@ -110,6 +126,7 @@ class Value {
     bool boolean;
     int64_t integer;
     double number;
+    const BigInteger* big;
     const StringObject* string;
     ListObject* list;
     DictObject* dict;
@@ -179,6 +196,15 @@ class Heap {
   Value string(std::string text) {
     charge(text.size());
     return make<StringObject>(std::move(text));
+  }
+  /// A string that is Markup where `is_markup`.
+  Value string(std::string text, bool is_markup) {
+    charge(text.size());
+    return make<StringObject>(std::move(text), is_markup);
+  }
+  Value big_integer(std::string_view digits, double nearest) {
+    charge(digits.size());
+    return make<BigInteger>(std::string(digits), nearest);
   }
   Value list(std::vector<Value> items) { return Value::list(list_object(std::move(items))); }
   Value tuple(std::vector<Value> items) { return Value::tuple(list_object(std::move(items))); }

@@ -2,6 +2,8 @@
 
 #include <mutex>
 
+#include <simdjson.h>
+
 #include "base/check.h"
 #include "base/text_file.h"
 #include "base/utf8.h"

@@ -6,8 +6,6 @@
 namespace millrace::text {
 namespace {
 
-using simdjson::dom::element;
-
 constexpr int kMaxNesting = 8;
 /// A normaliser may not let a text grow beyond this, so that a file cannot exhaust the memory.
 constexpr size_t kMaxGrowth = 64;
@@ -20,7 +18,7 @@ struct Pattern {
 };
 
 /// {"String": s} or {"Regex": r}.
-Pattern parse_pattern(element json, std::string_view component) {
+Pattern parse_pattern(JsonValue json, std::string_view component) {
   const auto pattern = member(json, "pattern");
   if (!pattern) fail_data("{}: \"pattern\" is missing", component);
   if (member(*pattern, "String")) {
@@ -32,7 +30,7 @@ Pattern parse_pattern(element json, std::string_view component) {
   fail_data("{}: \"pattern\" is neither a String nor a Regex", component);
 }
 
-SplitBehavior parse_behavior(element json, std::string_view fallback) {
+SplitBehavior parse_behavior(JsonValue json, std::string_view fallback) {
   const std::string_view name = string_member(json, "behavior", fallback);
   if (name == "Removed") return SplitBehavior::kRemoved;
   if (name == "Isolated") return SplitBehavior::kIsolated;
@@ -52,11 +50,12 @@ size_t growth_of(const Normalizer::Step& step) {
   return 1;
 }
 
-void add_normalizer(element json, Normalizer& normalizer, size_t& growth, int depth) {
+void add_normalizer(JsonValue json, Normalizer& normalizer, size_t& growth, int depth) {
   if (depth > kMaxNesting) fail_data("normalizer: nested too deeply");
   const std::string_view type = type_of(json, "normalizer");
   if (type == "Sequence") {
-    for (const element inner : array_member(json, "normalizers")) add_normalizer(inner, normalizer, growth, depth + 1);
+    for (const JsonValue inner : array_member(json, "normalizers"))
+      add_normalizer(inner, normalizer, growth, depth + 1);
     return;
   }
   const auto step = [&]() -> Normalizer::Step {
@@ -86,7 +85,7 @@ PreTokenizer::Split regex_split(std::string_view pattern, SplitBehavior behavior
   return split;
 }
 
-PreTokenizer::Split parse_split(element json) {
+PreTokenizer::Split parse_split(JsonValue json) {
   const SplitBehavior behavior = parse_behavior(json, "");
   const bool invert = bool_member(json, "invert", false);
   const Pattern pattern = parse_pattern(json, "pre_tokenizer Split");
@@ -94,7 +93,7 @@ PreTokenizer::Split parse_split(element json) {
   return regex_split(string_member(*member(json, "pattern"), "Regex", ""), behavior, invert);
 }
 
-PreTokenizer::Metaspace parse_metaspace(element json) {
+PreTokenizer::Metaspace parse_metaspace(JsonValue json) {
   PreTokenizer::Metaspace metaspace;
   metaspace.replacement = string_member(json, "replacement", "\xE2\x96\x81");
   if (metaspace.replacement.empty()) fail_data("pre_tokenizer Metaspace: the replacement is empty");
@@ -114,7 +113,7 @@ PreTokenizer::Metaspace parse_metaspace(element json) {
   return metaspace;
 }
 
-void add_byte_level(element json, TokenizerParts& parts) {
+void add_byte_level(JsonValue json, TokenizerParts& parts) {
   if (bool_member(json, "add_prefix_space", true)) parts.pre_tokenizer.add(PreTokenizer::PrefixSpace{});
   if (bool_member(json, "use_regex", true)) {
     parts.pre_tokenizer.add(regex_split(kGpt2Pattern, SplitBehavior::kIsolated));
@@ -122,11 +121,11 @@ void add_byte_level(element json, TokenizerParts& parts) {
   parts.byte_level = true;
 }
 
-void add_pre_tokenizer(element json, TokenizerParts& parts, int depth) {
+void add_pre_tokenizer(JsonValue json, TokenizerParts& parts, int depth) {
   if (depth > kMaxNesting) fail_data("pre_tokenizer: nested too deeply");
   const std::string_view type = type_of(json, "pre_tokenizer");
   if (type == "Sequence") {
-    for (const element inner : array_member(json, "pretokenizers")) add_pre_tokenizer(inner, parts, depth + 1);
+    for (const JsonValue inner : array_member(json, "pretokenizers")) add_pre_tokenizer(inner, parts, depth + 1);
     return;
   }
   if (parts.byte_level) fail_data("pre_tokenizer \"{}\" after ByteLevel is not supported", type);
@@ -151,26 +150,26 @@ void add_pre_tokenizer(element json, TokenizerParts& parts, int depth) {
   }
 }
 
-TokenDecoder::Strip parse_strip(element json) {
+TokenDecoder::Strip parse_strip(JsonValue json) {
   TokenDecoder::Strip strip;
   strip.content = string_member(json, "content", "");
   const auto start = member(json, "start");
   const auto stop = member(json, "stop");
   if (strip.content.size() != 1) fail_data("decoder Strip: content \"{}\" is not one ASCII character", strip.content);
   uint64_t count = 0;
-  if (stop && (stop->get_uint64().get(count) != simdjson::SUCCESS || count != 0)) {
+  if (stop && (!stop->get(count) || count != 0)) {
     fail_data("decoder Strip: a stop other than 0 is not supported");
   }
-  if (start && start->get_uint64().get(count) != simdjson::SUCCESS) fail_data("decoder Strip: start is not a count");
+  if (start && !start->get(count)) fail_data("decoder Strip: start is not a count");
   strip.start = start ? count : 0;
   return strip;
 }
 
-void add_decoder(element json, std::vector<TokenDecoder::Step>& steps, int depth) {
+void add_decoder(JsonValue json, std::vector<TokenDecoder::Step>& steps, int depth) {
   if (depth > kMaxNesting) fail_data("decoder: nested too deeply");
   const std::string_view type = type_of(json, "decoder");
   if (type == "Sequence") {
-    for (const element inner : array_member(json, "decoders")) add_decoder(inner, steps, depth + 1);
+    for (const JsonValue inner : array_member(json, "decoders")) add_decoder(inner, steps, depth + 1);
   } else if (type == "ByteLevel") {
     steps.push_back(TokenDecoder::ByteLevel{});
   } else if (type == "ByteFallback") {
@@ -193,22 +192,22 @@ void add_decoder(element json, std::vector<TokenDecoder::Step>& steps, int depth
 }
 
 /// The ids that one SpecialToken of a template stands for.
-void append_template_ids(element json, std::string_view name, size_t vocab_size, std::vector<TokenId>& out) {
+void append_template_ids(JsonValue json, std::string_view name, size_t vocab_size, std::vector<TokenId>& out) {
   const auto tokens = member(json, "special_tokens");
   const auto token = tokens ? member(*tokens, name) : std::nullopt;
   if (!token) fail_data("post_processor: special token \"{}\" is not defined", name);
-  for (const element id : array_member(*token, "ids")) {
+  for (const JsonValue id : array_member(*token, "ids")) {
     int64_t value = -1;
-    if (id.get_int64().get(value) != simdjson::SUCCESS || value < 0 || value >= static_cast<int64_t>(vocab_size)) {
+    if (!id.get(value) || value < 0 || value >= static_cast<int64_t>(vocab_size)) {
       fail_data("post_processor: an id of special token \"{}\" is outside the vocabulary", name);
     }
     out.push_back(static_cast<TokenId>(value));
   }
 }
 
-void parse_template(element json, TokenizerParts& parts) {
+void parse_template(JsonValue json, TokenizerParts& parts) {
   bool text_seen = false;
-  for (const element item : array_member(json, "single")) {
+  for (const JsonValue item : array_member(json, "single")) {
     if (const auto special = member(item, "SpecialToken")) {
       append_template_ids(json, string_member(*special, "id", ""), parts.tokens.size(),
                           text_seen ? parts.suffix : parts.prefix);
@@ -220,11 +219,11 @@ void parse_template(element json, TokenizerParts& parts) {
   }
 }
 
-void add_post_processor(element json, TokenizerParts& parts, int depth) {
+void add_post_processor(JsonValue json, TokenizerParts& parts, int depth) {
   if (depth > kMaxNesting) fail_data("post_processor: nested too deeply");
   const std::string_view type = type_of(json, "post_processor");
   if (type == "Sequence") {
-    for (const element inner : array_member(json, "processors")) add_post_processor(inner, parts, depth + 1);
+    for (const JsonValue inner : array_member(json, "processors")) add_post_processor(inner, parts, depth + 1);
   } else if (type == "TemplateProcessing") {
     parse_template(json, parts);
   } else if (type != "ByteLevel") {  // which moves offsets only
@@ -234,57 +233,57 @@ void add_post_processor(element json, TokenizerParts& parts, int depth) {
 
 }  // namespace
 
-std::optional<element> member(element json, std::string_view name) {
-  simdjson::dom::object object;
-  element value;
-  if (json.get_object().get(object) != simdjson::SUCCESS) return std::nullopt;
-  if (object.at_key(name).get(value) != simdjson::SUCCESS || value.is_null()) return std::nullopt;
+std::optional<JsonValue> member(JsonValue json, std::string_view name) {
+  JsonObject object;
+  JsonValue value;
+  if (!json.get(object)) return std::nullopt;
+  if (!object[name].get(value) || value.is_null()) return std::nullopt;
   return value;
 }
 
-bool bool_member(element json, std::string_view name, bool fallback) {
+bool bool_member(JsonValue json, std::string_view name, bool fallback) {
   const auto found = member(json, name);
-  if (found && found->get_bool().get(fallback) != simdjson::SUCCESS) fail_data("\"{}\" is not a boolean", name);
+  if (found && !found->get(fallback)) fail_data("\"{}\" is not a boolean", name);
   return fallback;
 }
 
-std::string_view string_member(element json, std::string_view name, std::string_view fallback) {
+std::string_view string_member(JsonValue json, std::string_view name, std::string_view fallback) {
   const auto found = member(json, name);
-  if (found && found->get_string().get(fallback) != simdjson::SUCCESS) fail_data("\"{}\" is not a string", name);
+  if (found && !found->get(fallback)) fail_data("\"{}\" is not a string", name);
   return fallback;
 }
 
-simdjson::dom::array array_member(element json, std::string_view name) {
+JsonArray array_member(JsonValue json, std::string_view name) {
   const auto found = member(json, name);
-  simdjson::dom::array array;
-  if (!found || found->get_array().get(array) != simdjson::SUCCESS) fail_data("\"{}\" is not an array", name);
+  JsonArray array;
+  if (!found || !found->get(array)) fail_data("\"{}\" is not an array", name);
   return array;
 }
 
-std::string_view type_of(element json, std::string_view component) {
+std::string_view type_of(JsonValue json, std::string_view component) {
   const std::string_view type = string_member(json, "type", "");
   if (type.empty()) fail_data("{}: \"type\" is missing", component);
   return type;
 }
 
-Normalizer parse_normalizer(element json) {
+Normalizer parse_normalizer(JsonValue json) {
   Normalizer normalizer;
   size_t growth = 1;
   add_normalizer(json, normalizer, growth, 0);
   return normalizer;
 }
 
-void parse_pre_tokenizer(element json, TokenizerParts& parts) {
+void parse_pre_tokenizer(JsonValue json, TokenizerParts& parts) {
   add_pre_tokenizer(json, parts, 0);
 }
 
-std::vector<TokenDecoder::Step> parse_decoder(element json) {
+std::vector<TokenDecoder::Step> parse_decoder(JsonValue json) {
   std::vector<TokenDecoder::Step> steps;
   add_decoder(json, steps, 0);
   return steps;
 }
 
-void parse_post_processor(element json, TokenizerParts& parts) {
+void parse_post_processor(JsonValue json, TokenizerParts& parts) {
   add_post_processor(json, parts, 0);
 }
 

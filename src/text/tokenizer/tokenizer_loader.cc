@@ -6,26 +6,24 @@
 namespace millrace::text {
 namespace {
 
-using simdjson::dom::element;
-
 /// Several times the largest vocabulary; a file with larger ids is broken or hostile.
 constexpr int64_t kMaxTokenId = (int64_t{1} << 23) - 1;
 
-TokenId checked_id(element json, std::string_view what) {
+TokenId checked_id(JsonValue json, std::string_view what) {
   int64_t id = -1;
-  if (json.get_int64().get(id) != simdjson::SUCCESS || id < 0 || id > kMaxTokenId) {
+  if (!json.get(id) || id < 0 || id > kMaxTokenId) {
     fail_data("the id of {} is not a number from 0 to {}", what, kMaxTokenId);
   }
   return static_cast<TokenId>(id);
 }
 
-element parse_document(simdjson::dom::parser& parser, std::string_view json, std::string_view name) {
-  element document;
-  if (const auto error = parser.parse(json.data(), json.size()).get(document)) {
-    throw ErrorException(make_error(ErrorCode::kData, "{}: {}", name, simdjson::error_message(error)));
+JsonDocument parse_document(std::string_view json, std::string_view name) {
+  auto document = JsonDocument::parse(json, kModelFileJson);
+  if (document.has_error()) {
+    throw ErrorException(make_error(ErrorCode::kData, "{}: {}", name, document.error().message));
   }
-  if (!document.is_object()) throw ErrorException(make_error(ErrorCode::kData, "{}: not a JSON object", name));
-  return document;
+  if (!document->root().is_object()) throw ErrorException(make_error(ErrorCode::kData, "{}: not a JSON object", name));
+  return std::move(*document);
 }
 
 void register_token(TokenizerParts& parts, TokenId id, std::string_view text, bool special) {
@@ -39,10 +37,10 @@ void register_token(TokenizerParts& parts, TokenId id, std::string_view text, bo
   parts.ids.insert_or_assign(std::string(text), id);
 }
 
-void parse_vocabulary(element model, TokenizerParts& parts) {
+void parse_vocabulary(JsonValue model, TokenizerParts& parts) {
   const auto vocab = member(model, "vocab");
-  simdjson::dom::object entries;
-  if (!vocab || vocab->get_object().get(entries) != simdjson::SUCCESS) fail_data("model: \"vocab\" is not an object");
+  JsonObject entries;
+  if (!vocab || !vocab->get(entries)) fail_data("model: \"vocab\" is not an object");
   for (const auto entry : entries) register_token(parts, checked_id(entry.value, entry.key), entry.key, false);
 }
 
@@ -60,32 +58,30 @@ Bpe::Merge cut_merge(std::string_view text, const TokenMap& vocab) {
 }
 
 /// "a b" or ["a", "b"].
-Bpe::Merge parse_merge(element json, const TokenMap& vocab) {
+Bpe::Merge parse_merge(JsonValue json, const TokenMap& vocab) {
   std::string_view text;
-  if (json.get_string().get(text) == simdjson::SUCCESS) return cut_merge(text, vocab);
-  simdjson::dom::array pair;
+  if (json.get(text)) return cut_merge(text, vocab);
+  JsonArray pair;
   Bpe::Merge merge;
-  if (json.get_array().get(pair) != simdjson::SUCCESS || pair.size() != 2 ||
-      pair.at(0).get_string().get(merge.first) != simdjson::SUCCESS ||
-      pair.at(1).get_string().get(merge.second) != simdjson::SUCCESS) {
+  if (!json.get(pair) || pair.size() != 2 || !pair.at(0).get(merge.first) || !pair.at(1).get(merge.second)) {
     fail_data("a merge is neither \"a b\" nor [\"a\", \"b\"]");
   }
   return merge;
 }
 
-void parse_model(element model, TokenizerParts& parts) {
+void parse_model(JsonValue model, TokenizerParts& parts) {
   const std::string_view type = string_member(model, "type", "BPE");
   if (type != "BPE") fail_data("model type \"{}\" is not supported", type);
   for (const std::string_view name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!string_member(model, name, "").empty()) fail_data("model: a {} is not supported", name);
   }
   double dropout = 0;
-  if (const auto given = member(model, "dropout"); given && (given->get_double().get(dropout) || dropout != 0)) {
+  if (const auto given = member(model, "dropout"); given && (given->get(dropout) || dropout != 0)) {
     fail_data("model: dropout is not supported");
   }
   parse_vocabulary(model, parts);
   std::vector<Bpe::Merge> merges;
-  for (const element merge : array_member(model, "merges")) merges.push_back(parse_merge(merge, parts.ids));
+  for (const JsonValue merge : array_member(model, "merges")) merges.push_back(parse_merge(merge, parts.ids));
   Bpe::Config config;
   config.byte_level = parts.byte_level;
   config.byte_fallback = bool_member(model, "byte_fallback", false);
@@ -96,7 +92,7 @@ void parse_model(element model, TokenizerParts& parts) {
   parts.bpe = std::make_unique<const Bpe>(config, parts.ids, merges);
 }
 
-AddedToken parse_added_token(element json, TokenId id) {
+AddedToken parse_added_token(JsonValue json, TokenId id) {
   AddedToken token;
   token.id = id;
   token.content = string_member(json, "content", "");
@@ -109,18 +105,18 @@ AddedToken parse_added_token(element json, TokenId id) {
 }
 
 /// Those of tokenizer.json, and those that only tokenizer_config.json's added_tokens_decoder has.
-std::vector<AddedToken> parse_added_tokens(element document, std::optional<element> config) {
+std::vector<AddedToken> parse_added_tokens(JsonValue document, std::optional<JsonValue> config) {
   std::vector<AddedToken> tokens;
   if (member(document, "added_tokens")) {
-    for (const element json : array_member(document, "added_tokens")) {
+    for (const JsonValue json : array_member(document, "added_tokens")) {
       const auto id = member(json, "id");
       if (!id) fail_data("an added token has no id");
       tokens.push_back(parse_added_token(json, checked_id(*id, "an added token")));
     }
   }
   const auto more = config ? member(*config, "added_tokens_decoder") : std::nullopt;
-  simdjson::dom::object entries;
-  if (!more || more->get_object().get(entries) != simdjson::SUCCESS) return tokens;
+  JsonObject entries;
+  if (!more || !more->get(entries)) return tokens;
   for (const auto entry : entries) {
     TokenId id = 0;
     for (const char c : entry.key) {
@@ -153,18 +149,19 @@ void add_added_tokens(const std::vector<AddedToken>& tokens, TokenizerParts& par
 }
 
 /// "bos_token" and the like: a string, or an object with "content".
-std::optional<TokenId> config_token(std::optional<element> config, std::string_view name, const TokenizerParts& parts) {
+std::optional<TokenId> config_token(std::optional<JsonValue> config, std::string_view name,
+                                    const TokenizerParts& parts) {
   const auto json = config ? member(*config, name) : std::nullopt;
   if (!json) return std::nullopt;
   std::string_view content;
-  if (json->get_string().get(content) != simdjson::SUCCESS) content = string_member(*json, "content", "");
+  if (!json->get(content)) content = string_member(*json, "content", "");
   const auto it = parts.ids.find(content);
   if (it == parts.ids.end()) return std::nullopt;
   return it->second;
 }
 
 /// The Llama tokenizer class builds its post-processor anew from add_bos_token and add_eos_token.
-void apply_llama_class(element config, TokenizerParts& parts) {
+void apply_llama_class(JsonValue config, TokenizerParts& parts) {
   const std::string_view tokenizer_class = string_member(config, "tokenizer_class", "");
   if (tokenizer_class != "LlamaTokenizer" && tokenizer_class != "LlamaTokenizerFast") return;
   if (!member(config, "add_bos_token") && !member(config, "add_eos_token")) return;
@@ -177,11 +174,14 @@ void apply_llama_class(element config, TokenizerParts& parts) {
 }  // namespace
 
 TokenizerParts parse_tokenizer(std::string_view tokenizer_json, std::string_view config_json) {
-  simdjson::dom::parser parser;
-  simdjson::dom::parser config_parser;
-  const element document = parse_document(parser, tokenizer_json, "tokenizer.json");
-  std::optional<element> config;
-  if (!config_json.empty()) config = parse_document(config_parser, config_json, "tokenizer_config.json");
+  const JsonDocument tokenizer = parse_document(tokenizer_json, "tokenizer.json");
+  const JsonValue document = tokenizer.root();
+  JsonDocument config_document;
+  std::optional<JsonValue> config;
+  if (!config_json.empty()) {
+    config_document = parse_document(config_json, "tokenizer_config.json");
+    config = config_document.root();
+  }
 
   TokenizerParts parts;
   if (const auto json = member(document, "normalizer")) parts.normalizer = parse_normalizer(*json);

@@ -2,12 +2,12 @@
 
 #include <memory>
 #include <optional>
-#include <simdjson.h>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/ids.h"
+#include "base/json_value.h"
 #include "base/result.h"
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/bpe.h"
@@ -37,22 +37,21 @@ struct TokenizerParts {
 
 /// Each throws ErrorException (kData) with a message that names the component. `config_json` may be empty.
 [[nodiscard]] TokenizerParts parse_tokenizer(std::string_view tokenizer_json, std::string_view config_json);
-[[nodiscard]] Normalizer parse_normalizer(simdjson::dom::element json);
+[[nodiscard]] Normalizer parse_normalizer(JsonValue json);
 /// Fills pre_tokenizer and byte_level.
-void parse_pre_tokenizer(simdjson::dom::element json, TokenizerParts& parts);
-[[nodiscard]] std::vector<TokenDecoder::Step> parse_decoder(simdjson::dom::element json);
+void parse_pre_tokenizer(JsonValue json, TokenizerParts& parts);
+[[nodiscard]] std::vector<TokenDecoder::Step> parse_decoder(JsonValue json);
 /// Fills prefix and suffix; needs ids.
-void parse_post_processor(simdjson::dom::element json, TokenizerParts& parts);
+void parse_post_processor(JsonValue json, TokenizerParts& parts);
 
 /// Reading optional members. A member that is absent or null gives `fallback`; one of another kind throws.
-[[nodiscard]] bool bool_member(simdjson::dom::element json, std::string_view name, bool fallback);
-[[nodiscard]] std::string_view string_member(simdjson::dom::element json, std::string_view name,
-                                             std::string_view fallback);
+[[nodiscard]] bool bool_member(JsonValue json, std::string_view name, bool fallback);
+[[nodiscard]] std::string_view string_member(JsonValue json, std::string_view name, std::string_view fallback);
 /// The member, or nothing if `json` is no object, or the member is absent or null.
-[[nodiscard]] std::optional<simdjson::dom::element> member(simdjson::dom::element json, std::string_view name);
-[[nodiscard]] simdjson::dom::array array_member(simdjson::dom::element json, std::string_view name);
+[[nodiscard]] std::optional<JsonValue> member(JsonValue json, std::string_view name);
+[[nodiscard]] JsonArray array_member(JsonValue json, std::string_view name);
 /// A component's "type".
-[[nodiscard]] std::string_view type_of(simdjson::dom::element json, std::string_view component);
+[[nodiscard]] std::string_view type_of(JsonValue json, std::string_view component);
 
 template <class... Args>
 [[noreturn]] void fail_data(fmt::format_string<Args...> format, Args&&... args) {

@@ -1,10 +1,9 @@
 #include "text/tool_calls/tool_calls.h"
 
-#include <simdjson.h>
-
 #include <algorithm>
 #include <utility>
 
+#include "base/json_value.h"
 #include "text/tool_calls/partial_match.h"
 
 namespace millrace::text {
@@ -19,9 +18,9 @@ bool is_space(char c) {
 
 /// A JSON string with its quotes; nothing if it is none.
 std::optional<std::string> decode_string(const std::string& quoted) {
-  simdjson::dom::parser parser;
+  const auto document = JsonDocument::parse(quoted);
   std::string_view text;
-  if (parser.parse(quoted).get_string().get(text) != simdjson::SUCCESS) return std::nullopt;
+  if (document.has_error() || !document->root().get(text)) return std::nullopt;
   return std::string(text);
 }
 

@@ -1,18 +1,17 @@
 #include "text/tool_calls/xml_call_parser.h"
 
-#include <simdjson.h>
-
 #include <optional>
 #include <utility>
 
 #include "base/json.h"
+#include "base/json_value.h"
 #include "text/tool_calls/partial_match.h"
 #include "text/tool_calls/tool_formats.h"
 
 namespace millrace::text {
 namespace {
 
-using Json = simdjson::dom::element;
+using Json = JsonValue;
 using Type = ParameterTypes::Type;
 
 /// Of a name or a key.
@@ -40,18 +39,17 @@ AllowedTypes types_of_name(std::string_view type) {
 
 AllowedTypes read_schema(Json schema, int depth) {
   AllowedTypes allowed;
-  simdjson::dom::object object;
-  if (depth > kMaxSchemaDepth || schema.get_object().get(object) != simdjson::SUCCESS) return allowed;
+  JsonObject object;
+  if (depth > kMaxSchemaDepth || !schema.get(object)) return allowed;
   for (const auto& [key, value] : object) {
     std::string_view type;
-    if (key == "type" && value.get_string().get(type) == simdjson::SUCCESS) allowed.add(types_of_name(type));
+    if (key == "type" && value.get(type)) allowed.add(types_of_name(type));
     if (key == "const") allowed.add(types_of_value(value));
-    if (bool flag = false; key == "nullable" && value.get_bool().get(flag) == simdjson::SUCCESS)
-      allowed.allows_null |= flag;
-    simdjson::dom::array array;
-    if (value.get_array().get(array) != simdjson::SUCCESS) continue;
+    if (bool flag = false; key == "nullable" && value.get(flag)) allowed.allows_null |= flag;
+    JsonArray array;
+    if (!value.get(array)) continue;
     for (const Json item : array) {
-      if (key == "type" && item.get_string().get(type) == simdjson::SUCCESS) allowed.add(types_of_name(type));
+      if (key == "type" && item.get(type)) allowed.add(types_of_name(type));
       if (key == "enum") allowed.add(types_of_value(item));
       if (key == "anyOf" || key == "oneOf" || key == "allOf") allowed.add(read_schema(item, depth + 1));
     }
@@ -71,10 +69,9 @@ std::optional<std::string> read_json(std::string_view value) {
   if (value == "True") return "true";
   if (value == "False") return "false";
   if (value == "None") return "null";
-  simdjson::dom::parser parser;
-  Json json;
-  if (parser.parse(simdjson::padded_string(value)).get(json) != simdjson::SUCCESS) return std::nullopt;
-  return simdjson::minify(json);
+  const auto document = JsonDocument::parse(value);
+  if (document.has_error()) return std::nullopt;
+  return to_json(document->root());
 }
 
 std::string to_json(std::string_view value, Type type) {
@@ -90,10 +87,10 @@ std::string to_json(std::string_view value, Type type) {
 }  // namespace
 
 void ParameterTypes::add(const std::string& tool, std::string_view schema) {
-  simdjson::dom::parser parser;
-  simdjson::dom::object properties;
-  const simdjson::padded_string padded(schema);
-  if (parser.parse(padded)["properties"].get_object().get(properties) != simdjson::SUCCESS) return;
+  const auto document = JsonDocument::parse(schema);
+  JsonObject members;
+  JsonObject properties;
+  if (document.has_error() || !document->root().get(members) || !members["properties"].get(properties)) return;
   for (const auto& [key, property] : properties) {
     const AllowedTypes allowed = read_schema(property, 0);
     if (allowed.allows_text && !allowed.allows_null) continue;

@@ -58,7 +58,7 @@ void check_refusal(const HttpReply& reply) {
 
 }  // namespace
 
-TEST_CASE("Shares count what is charged and one alone may exceed all") {
+TEST_CASE("Shares of a budget count what is not free, and one alone may be larger than all") {
   BodyBudget budget(1000);
   const size_t free_bytes = BodyBudget::kUnchargedBytes;
   BodyBudget::Reservation first(budget);
@@ -80,7 +80,7 @@ TEST_CASE("Shares count what is charged and one alone may exceed all") {
   CHECK(budget.used_bytes() == 399);
 }
 
-TEST_CASE("Large bodies share a budget and small ones are free") {
+TEST_CASE("Large bodies share a budget, which small ones are not kept out by") {
   TestServer server(narrow_options());
   const std::string body = padded(kLarge);
   Client large(server.port);
@@ -100,7 +100,7 @@ TEST_CASE("Large bodies share a budget and small ones are free") {
   CHECK(server.complete(body).status == 200);
 }
 
-TEST_CASE("A chunked body is refused when the budget is full") {
+TEST_CASE("A body whose length nobody announced is refused when there is no room for more of it") {
   TestServer server(narrow_options());
   Client large(server.port);
   send_all_but(large, padded(kLarge), 800'000);
@@ -126,7 +126,7 @@ TEST_CASE("A body is let go of when it has become tokens") {
   CHECK(server.complete(padded(kLarge)).status == 200);
 }
 
-TEST_CASE("A response that its client does not take counts") {
+TEST_CASE("An answer that its client doesn't take counts as its body did") {
   TestServer server(narrow_options());
   const std::string text = fmt::format(R"({{"prompt":"{}"}})", std::string(200'000, 'x'));
   const size_t answer_bytes = server.post("/tokenize", text).body.size();
@@ -141,7 +141,7 @@ TEST_CASE("A response that its client does not take counts") {
   CHECK(server.post("/tokenize", longer).status == 200);
 }
 
-TEST_CASE("Short ids of long tokens echo no more text than a body") {
+TEST_CASE("Short ids of long tokens give no more text to echo than a body may have") {
   TestServer server(narrow_options());
   server.engine.info.context_length = 1'000'000;
   const auto status_of = [&](int count) {
@@ -154,7 +154,7 @@ TEST_CASE("Short ids of long tokens echo no more text than a body") {
   CHECK(status_of(110'000) == 413);
 }
 
-TEST_CASE("Short ids of long tokens give no more text than a body") {
+TEST_CASE("Short ids of long tokens give no more text than a body may have") {
   TestServer server(narrow_options());
   std::string ids = "256";
   for (int i = 1; i < 220'000; ++i) ids += ",256";

@@ -23,7 +23,7 @@ void hang_after(TestServer& server, std::string text) {
 
 }  // namespace
 
-TEST_CASE("A connection carries many requests streamed or not") {
+TEST_CASE("A connection carries many requests, streamed or not, one after the other") {
   TestServer server;
   Client client(server.port);
   for (int i = 0; i < 5; ++i) {
@@ -35,7 +35,7 @@ TEST_CASE("A connection carries many requests streamed or not") {
   }
 }
 
-TEST_CASE("Pipelined requests are answered in order without disconnect") {
+TEST_CASE("Pipelined requests are answered in order and are no disconnect") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.delay = 2ms}; };
   Client client(server.port);
@@ -55,7 +55,7 @@ TEST_CASE("Pipelined requests are answered in order without disconnect") {
   CHECK(server.engine.destroyed_early == 0);
 }
 
-TEST_CASE("Endless pipelined bytes are bounded and the request ends") {
+TEST_CASE("Endless pipelined bytes are bounded and the request still ends") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.delay = 5ms}; };
   Client client(server.port);
@@ -69,7 +69,7 @@ TEST_CASE("Endless pipelined bytes are bounded and the request ends") {
   CHECK(client.read().status == 431);
 }
 
-TEST_CASE("HTTP/1.0 and Connection: close end the connection") {
+TEST_CASE("HTTP/1.0 and Connection: close end the connection after the answer") {
   TestServer server;
   Client old(server.port);
   old.send("GET /version HTTP/1.0\r\n\r\n");
@@ -87,7 +87,7 @@ TEST_CASE("HTTP/1.0 and Connection: close end the connection") {
   CHECK(closing.at_end());
 }
 
-TEST_CASE("A client that expects 100 gets it or the refusal at once") {
+TEST_CASE("A client that waits for 100 gets it, or the refusal at once") {
   TestServer server;
   Client client(server.port);
   const std::string json = R"({"prompt":"p"})";
@@ -139,7 +139,7 @@ TEST_CASE("Slow headers and slow bodies are cut off") {
   CHECK(body.read().status == 408);
 }
 
-TEST_CASE("Idle connections are closed also after a request") {
+TEST_CASE("Idle connections are closed, also after a request") {
   server::ServerOptions options;
   options.idle_timeout = 150ms;
   TestServer server(options);
@@ -228,7 +228,7 @@ TEST_CASE("A slow reader holds back only itself and is cut off") {
   CHECK(server.engine.events < 50'000);
 }
 
-TEST_CASE("A late stream carries comments and its failure is an event") {
+TEST_CASE("A stream that waits for its start carries comments, and then its failure is an event") {
   server::ServerOptions options;
   options.comment_interval = 20ms;
   TestServer server(options);
@@ -260,7 +260,7 @@ TEST_CASE("Idle streams carry comments") {
   CHECK(client.read_until("\r\n:\n\n\r\n3\r\n:\n\n\r\n"));
 }
 
-TEST_CASE("Large prompts are prepared by a worker with equal responses") {
+TEST_CASE("Large prompts are prepared elsewhere, with the same answer") {
   TestServer server;
   const std::string text(200'000, 'x');
   const HttpReply reply = server.complete(fmt::format(R"({{"prompt":"{}","truncate_prompt_tokens":7}})", text));

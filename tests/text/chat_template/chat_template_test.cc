@@ -1,6 +1,11 @@
 #include "text/chat_template/chat_template.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
 
 #include "text/json_support.h"
 #include "support/paths.h"
@@ -76,6 +81,96 @@ TEST_CASE("chat templates of real models render as transformers does") {
     }
   }
   REQUIRE(count == 27);
+}
+
+TEST_CASE("templates see numbers of any size as Python does") {
+  const std::string kwargs =
+      R"({"u":18446744073709551615,"b":-1000000000000000019884624838656,"f":1.50,"e":1e2,"i":9223372036854775807,)"
+      R"("inf":1e400,"l":[18446744073709551616]})";
+  const auto shown = [&](const std::string& expression) { return error_of("{{ " + expression + " }}", kwargs); };
+  CHECK(shown("u") == "rendered: 18446744073709551615");
+  CHECK(shown("u | tojson") == "rendered: 18446744073709551615");
+  CHECK(shown("l | tojson") == "rendered: [18446744073709551616]");
+  CHECK(shown("l") == "rendered: [18446744073709551616]");
+  CHECK(shown("{'b': b} | tojson(indent=1)") == "rendered: {\n \"b\": -1000000000000000019884624838656\n}");
+  CHECK(shown("f | tojson") == "rendered: 1.5");
+  CHECK(shown("e") == "rendered: 100.0");
+  CHECK(shown("i | tojson") == "rendered: 9223372036854775807");
+  CHECK(shown("inf | tojson") == "rendered: Infinity");
+  CHECK(shown("u ~ '' | string") == "rendered: 18446744073709551615");
+  CHECK(shown("u | int") == "rendered: 18446744073709551615");
+  CHECK(shown("u | string | length") == "rendered: 20");
+  CHECK(shown("b | abs") == "rendered: 1000000000000000019884624838656");
+  CHECK(shown("-u") == "rendered: -18446744073709551615");
+  CHECK(shown("-b") == "rendered: 1000000000000000019884624838656");
+  CHECK(shown("+u | round(2)") == "rendered: 18446744073709551615");
+  CHECK(shown("u / 1") == "rendered: 1.8446744073709552e+19");
+  CHECK(shown("u * 1.0") == "rendered: 1.8446744073709552e+19");
+  CHECK(shown("u + 1") == "chat template, line 1: integer overflow");
+  CHECK(shown("'%d and {:,}'.format(u) % u") == "rendered: 18446744073709551615 and 18,446,744,073,709,551,615");
+  CHECK(shown("[u is number, u is integer, u is float, u is string, u is mapping]") ==
+        "rendered: [True, True, False, False, False]");
+  CHECK(shown("[u == u, u == l[0], u < l[0], b < u, u > 5, 5 > u, b < 5, u == 5, u in [u], not u]") ==
+        "rendered: [True, False, True, True, True, False, True, False, True, False]");
+  CHECK(shown("[l[0], u, 5, b] | sort") ==
+        "rendered: [-1000000000000000019884624838656, 5, 18446744073709551615, 18446744073709551616]");
+}
+
+/// As transformers writes it, whole: with its number for "no limit", and what Python writes for no number.
+constexpr std::string_view kCompleteConfig =
+    "\xEF\xBB\xBF"
+    R"({
+  "add_bos_token": true,
+  "added_tokens_decoder": {
+    "7": {"content": "<s>", "lstrip": false, "normalized": false, "rstrip": false, "special": true}
+  },
+  "bos_token": "<s>",
+  "chat_template": "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}",
+  "clean_up_tokenization_spaces": false,
+  "eos_token": {"__type": "AddedToken", "content": "</s>", "lstrip": false, "special": true},
+  "max_length": Infinity,
+  "model_input_names": ["input_ids", "attention_mask"],
+  "model_max_length": 1000000000000000019884624838656,
+  "padding_ratio": NaN,
+  "smallest": -Infinity,
+  "sp_model_kwargs": {},
+  "tokenizer_class": "PreTrainedTokenizerFast",
+  "unk_token": null
+}
+)";
+
+TEST_CASE("a complete tokenizer_config.json is read") {
+  const auto made = ChatTemplate::from_source("", kCompleteConfig);
+  if (made.has_error()) FAIL(made.error().message);
+  ChatInput input;
+  input.messages_json = R"([{"role":"user","content":"hello"}])";
+  CHECK((*made)->render(input).value() == "<s>hello");
+  const auto tokens = ChatTemplate::tokens_of(kCompleteConfig);
+  CHECK(tokens.value().at("eos_token") == "</s>");
+  const std::string_view cut = kCompleteConfig.substr(0, kCompleteConfig.find("1000000") + 4);
+  CHECK(ChatTemplate::from_source("", cut).error().message ==
+        "chat template: tokenizer_config.json: line 12, column 27: the text ends, wanted ',' or '}'");
+}
+
+TEST_CASE("complete tokenizer_config.json of real models are read") {
+  const auto dir = test::shared_data_dir() / "complete";
+  if (!std::filesystem::exists(dir)) SKIP_TEST("the shared data folder is absent");
+  size_t count = 0;
+  for (const auto& model : std::filesystem::directory_iterator(dir)) {
+    if (!model.is_directory()) continue;
+    CAPTURE(model.path().string());
+    const std::string config = test::read_file(model.path() / "tokenizer_config.json");
+    CHECK(config.find("1000000000000000019884624838656") != std::string::npos);
+    const auto made = ChatTemplate::load(model.path());
+    const bool has_template = config.find("\"chat_template\"") != std::string::npos;
+    if (made.has_error() && has_template) FAIL_CHECK(made.error().message);
+    if (made.has_error() && !has_template) CHECK(made.error().code == ErrorCode::kNotFound);
+    const auto tokens = ChatTemplate::tokens_of(config);
+    REQUIRE(tokens.has_value());
+    CHECK(tokens->contains("eos_token"));
+    ++count;
+  }
+  CHECK(count >= 9);
 }
 
 TEST_CASE("errors of a template name its line") {
@@ -158,7 +253,8 @@ TEST_CASE("named templates: tools choose tool_use") {
   input.tools_json = "[]";
   CHECK((*made)->render(input).value() == "T");
   input.template_name = "rag";
-  CHECK((*made)->render(input).error().message == "chat template: there is no template named 'rag'");
+  CHECK((*made)->render(input).error().message ==
+        "chat template: there is no template named 'rag', wanted one of default, tool_use");
   CHECK(ChatTemplate::from_source("", "{}").error().code == ErrorCode::kNotFound);
 }
 
@@ -174,7 +270,7 @@ TEST_CASE("continue_final_message ends the prompt with the message") {
   CHECK((*made)->render(input).error().message.find("no text") != std::string::npos);
 }
 
-TEST_CASE("continue_final_message is linear for near matches") {
+TEST_CASE("continue_final_message is linear for partly shown messages") {
   const auto made =
       ChatTemplate::from_source("{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}");
   REQUIRE(made.has_value());
@@ -189,12 +285,51 @@ TEST_CASE("continue_final_message is linear for near matches") {
   };
   const std::string many(10 << 20, 'a');
   const std::string half(5 << 20, 'a');
-  CHECK(outcome(many, half + "</think>x").find("does not show") != std::string::npos);
-  CHECK(outcome(many, "b" + half + "</think>x").find("does not show") != std::string::npos);
+  const bool is_shortened = outcome(many, half + "</think>x") == many + "x";
+  CHECK(is_shortened);
   const bool is_whole = outcome(many, half) == many + half;
   CHECK(is_whole);
   CHECK(outcome("xyxyx", "yx") == "xyxyxyx");
   CHECK(outcome("xyxyx", " ") == "xyxyx ");
+}
+
+TEST_CASE("continue_final_message refuses templates without the message") {
+  const auto made = ChatTemplate::from_source("{% for m in messages %}{{ m.content[:3] }}{% endfor %}");
+  ChatInput input;
+  input.continue_final_message = true;
+  input.messages_json = R"([{"role": "assistant", "content": "hidden"}])";
+  CHECK((*made)->render(input).error().message.find("does not show") != std::string::npos);
+  input.messages_json = "[]";
+  CHECK((*made)->render(input).error().message.find("no final message") != std::string::npos);
+}
+
+TEST_CASE("A model folder holds further templates selected by name") {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / fmt::format("millrace-templates-{}", static_cast<int>(getpid()));
+  std::filesystem::create_directories(folder / "additional_chat_templates");
+  const auto write = [&](const std::string& name, std::string_view text) { std::ofstream(folder / name) << text; };
+  write("tokenizer_config.json", R"({"bos_token": "<s>", "chat_template": "C{{ bos_token }}"})");
+  write("additional_chat_templates/tool_use.jinja", "T{{ bos_token }}");
+  write("additional_chat_templates/rag.jinja", "R{{ documents | length }}");
+  write("additional_chat_templates/notes.txt", "{% not a template");
+  ChatInput input;
+  input.messages_json = "[]";
+  const auto with_config = ChatTemplate::load(folder).value();
+  CHECK(with_config->template_names() == std::vector<std::string>{"default", "rag", "tool_use"});
+  CHECK(with_config->render(input).value() == "C<s>");
+  write("chat_template.jinja", "F");
+  const auto with_file = ChatTemplate::load(folder).value();
+  CHECK(with_file->render(input).value() == "F");
+  CHECK_FALSE(with_file->supports_documents(input));
+  input.tools_json = "[]";
+  CHECK(with_file->render(input).value() == "T<s>");
+  input.template_name = "rag";
+  input.documents_json = R"([{"text": "a"}])";
+  CHECK(with_file->render(input).value() == "R1");
+  CHECK(with_file->supports_documents(input));
+  write("additional_chat_templates/rag.jinja", "{% if %}");
+  CHECK(ChatTemplate::load(folder).error().code == ErrorCode::kData);
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("strftime_now formats the clock of the caller") {

@@ -377,3 +377,23 @@ TEST_CASE("a word of any length is one word to the pre-tokenizer") {
     CHECK(ids.size() == 2 * (length / 2 + length % 2) + 1);
   }
 }
+
+TEST_CASE("a complete tokenizer_config.json stands beside any tokenizer") {
+  const std::string config =
+      "\xEF\xBB\xBF{\"model_max_length\": 1000000000000000019884624838656, \"x\": [NaN, Infinity, -Infinity, 1e400]}";
+  for_each_small_tokenizer([&](element item, const TokenizerPtr& plain) {
+    const std::string json = test::member_text(item, "tokenizer");
+    const auto made = Tokenizer::from_json("\xEF\xBB\xBF" + json, config);
+    if (made.has_error()) FAIL(made.error().message);
+    CHECK((*made)->encode("Hello, world", true) == plain->encode("Hello, world", true));
+    const auto cut = Tokenizer::from_json(std::string_view(json).substr(0, json.size() / 2), config);
+    REQUIRE(cut.has_error());
+    CHECK(cut.error().message.find("tokenizer.json: line ") == 0);
+  });
+  const auto folder = test::shared_data_dir() / "complete";
+  if (!std::filesystem::exists(folder)) SKIP_TEST("the shared data folder is absent");
+  const std::string qwen = test::read_file(test::shared_data_dir() / "tokenizers/qwen2/tokenizer.json");
+  const auto made = Tokenizer::from_json(qwen, test::read_file(folder / "qwen2/tokenizer_config.json"));
+  if (made.has_error()) FAIL(made.error().message);
+  CHECK((*made)->eos_id().has_value());
+}

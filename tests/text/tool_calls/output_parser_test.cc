@@ -8,6 +8,7 @@
 #include <span>
 
 #include "text/chat_template/chat_template.h"
+#include "text/tool_calls/partial_match.h"
 
 using namespace millrace;
 using namespace millrace::text;
@@ -24,6 +25,10 @@ std::string summary(const OutputPart& part) {
 }
 
 void join(OutputPart& all, OutputPart part) {
+  if (part.content_was_reasoning) {
+    part.reasoning.insert(0, std::exchange(all.content, {}));
+    part.reasoning.resize(size_without_space(part.reasoning));
+  }
   all.content += part.content;
   all.reasoning += part.reasoning;
   for (ToolCallPart& call : part.calls) append_call_part(all.calls, std::move(call));
@@ -180,6 +185,8 @@ TEST_CASE("Calls that are written parameter by parameter") {
   };
   CHECK(parse(format, "I look.\n" + call(given("s", "two\nlines") + given("n", "3"))) ==
         "I look. {f: {\"s\": \"two\\nlines\", \"n\": 3}}");
+  CHECK(parse(format, call(given("n", "18446744073709551616") + given("n", "1.50") + given("n", "1e400"))) ==
+        R"( {f: {"n": 18446744073709551616, "n": 1.50, "n": 1e400}})");
   CHECK(parse(format, call("") + "\n" + call(given("ok", "True"))) == " {f: {}} {f: {\"ok\": true}}");
   CHECK(parse(format, call(given("of", "[1, \"x\"]") + given("of", "[1,"))) == R"( {f: {"of": [1,"x"], "of": "[1,"}})");
   CHECK(parse(format, call(given("may", "null") + given("s", "null"))) == R"( {f: {"may": null, "s": "null"}})");
@@ -226,8 +233,28 @@ TEST_CASE("Reasoning is told from the answer") {
       Case{"<think>cut o", "[cut o] "},
       Case{"<think>a </thi b", "[a </thi b] "},
       Case{"", ""},
+      Case{"Hm, 1 < 2.\n</think>\n\nYes.", "[Hm, 1 < 2.] Yes."},
+      Case{"</think>Yes.", "Yes."},
+      Case{"Hm. </thi </think> Yes. </think>", "[Hm. </thi] Yes. </think>"},
+      Case{"<think>a</think>b</think>c", "[a] b</think>c"},
+      Case{"Hm.</think>", "[Hm.] "},
   };
   check(format, cases);
+  format.reasoning_is_closed = true;
+  const std::array reasoned = {
+      Case{"The tag </think> ends it.", "The tag </think> ends it."},
+      Case{"<think>a</think>b", "[a] b"},
+  };
+  check(format, reasoned);
+  format.reasoning_is_closed = false;
+  format.tools = ToolFormat::kHermes;
+  const std::array called = {
+      Case{"So<tool_call>? No.</think>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>",
+           "[So<tool_call>? No.]  {f: {}}"},
+      Case{"<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call></think>", "</think> {f: {}}"},
+  };
+  check(format, called);
+  format.tools = {};
   format.begins_in_reasoning = true;
   const std::array open = {
       Case{"So it is.\n</think>\nYes.", "[So it is.] Yes."},
@@ -285,6 +312,7 @@ TEST_CASE("The pieces of any output equal the whole") {
     format.tools = static_cast<ToolFormat>(round % 5);
     format.splits_reasoning = dice() % 2 == 0;
     format.begins_in_reasoning = dice() % 4 == 0;
+    format.reasoning_is_closed = dice() % 4 == 0;
     std::string answer;
     for (size_t count = dice() % 16; count > 0; --count) answer += kBits[dice() % kBits.size()];
     CAPTURE(answer);
