@@ -10,7 +10,6 @@ namespace {
 using Limits = RequestLimits;
 using Name = std::string_view;
 
-
 FieldError read_prompt(Name name, Json value, const Limits& limits, CompletionRequest& request) {
   request.prompts.clear();
   if (value.is_string()) {
