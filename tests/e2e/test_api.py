@@ -55,7 +55,7 @@ def test_tools_that_are_turned_off_change_nothing(client4):
         client4.chat.completions.create(**request, tools=tools)
 
 
-def test_max_tokens_is_kept_exactly(client4):
+def test_max_tokens_is_exact(client4):
     for count in (1, 2, 17):
         answer = client4.completions.create(model=MODEL.name, prompt=PROMPT, max_tokens=count, **GREEDY,
                                             extra_body={"ignore_eos": True})
@@ -190,7 +190,7 @@ def test_tokenize_and_detokenize_are_inverse(server):
         assert back.json()["prompt"] == text
 
 
-def test_health_and_friends(server):
+def test_health_endpoints(server):
     assert server.get("/health").status_code == 200
     assert server.get("/version").json()["version"]
     assert server.get("/load").json().keys() >= {"running", "waiting"}

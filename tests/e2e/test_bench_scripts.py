@@ -24,7 +24,7 @@ def run_script(name, *arguments, **options):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_nobody_keeps_a_place_or_a_predecessor(count):
+def test_orders_are_drawn_and_mirrored(count):
     contenders = list(range(count))
     for seed in range(20):
         orders = [runs.order_of(contenders, seed, number) for number in range(1, 13)]
@@ -36,7 +36,7 @@ def test_nobody_keeps_a_place_or_a_predecessor(count):
         assert len({tuple(runs.order_of(contenders, seed, 1)) for seed in range(20)}) > 2
 
 
-def test_no_purpose_has_anothers_prompts():
+def test_every_run_has_its_own_seed():
     seeds = {runs.seed_of(seed, load, number) for seed in range(50) for load in ("prefill", "decode") for number in range(20)}
     assert len(seeds) == 50 * 2 * 20
     assert all(0 <= seed < 2**53 for seed in seeds)
@@ -53,14 +53,14 @@ def test_no_rounds_are_an_error_of_the_command_line(script, arguments):
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", "", "²"])
-def test_what_is_counted_is_a_whole_number(text):
+def test_counts_are_whole_numbers(text):
     assert runs.positive("12") == 12
     with pytest.raises(argparse.ArgumentTypeError):
         runs.positive(text)
 
 
 @pytest.mark.parametrize("load", ["prefill", "hogs", "beside", "prefill-0", "nonsense-3"])
-def test_versus_refuses_loads_that_there_are_not(load):
+def test_versus_refuses_unknown_loads(load):
     done = run_script("versus.py", "http://127.0.0.1:1", "http://127.0.0.1:1", "--loads", load)
     assert done.returncode == 2
     assert f"no load is called '{load}'" in done.stderr
@@ -122,7 +122,7 @@ def fake_servers(names):
             server.server_close()
 
 
-def test_versus_has_the_two_begin_in_turns():
+def test_versus_alternates_which_server_is_first():
     with fake_servers(["first", "second"]) as (urls, seen):
         done = run_script("versus.py", *urls, "--build", BUILD, "--loads", "prefill-64", "--rounds", 4, "--seed", 5)
     assert done.returncode == 0, done.stderr

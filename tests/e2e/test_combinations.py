@@ -132,7 +132,7 @@ def check_offsets(text, logprobs):
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-def test_streams_and_stages_agree_on_whatever_is_asked(pp1, pp4, path):
+def test_streams_and_stages_agree_on_random_fields(pp1, pp4, path):
     vocab_size = pp1.get("/server_info").json()["model"]["vocab_size"]
     finishes = set()
     for number in range(COUNT):

@@ -76,7 +76,7 @@ def test_a_gpu_serves_a_mixture_of_experts_on_any_stages(tmp_path):
     (__file__, 1, "the CUDA module does not load: "),
     (EMULATED, 0, "no CUDA driver"),
 ])
-def test_without_a_gpu_the_reason_is_told(module, gpus, reason):
+def test_without_a_gpu_the_reason_is_logged(module, gpus, reason):
     environment = {"MILLRACE_CUDA_MODULE": module, "MILLRACE_EMULATED_GPUS": gpus}
     refused = run("serve", "--model-path", MODEL, "--port", 0, "--device", "cuda", **environment)
     assert refused.returncode == 1
@@ -84,7 +84,7 @@ def test_without_a_gpu_the_reason_is_told(module, gpus, reason):
     assert f"cuda    none: {reason}" in run("devices", **environment).stdout
 
 
-def test_a_driver_that_is_too_old_is_told_with_what_would_do():
+def test_an_old_driver_is_named_with_the_wanted_version():
     refused = run("serve", "--model-path", MODEL, "--port", 0, "--device", "cuda", MILLRACE_CUDA_MODULE=EMULATED,
                   MILLRACE_EMULATED_DRIVER=11080)
     assert refused.returncode == 1
@@ -113,7 +113,7 @@ def test_a_gpu_computes_in_bf16():
     assert refused.returncode == 1 and "--dtype f32: a GPU computes in bf16" in refused.stderr
 
 
-def test_what_products_go_by_is_chosen_at_the_start_and_told():
+def test_the_gemm_kernels_are_chosen_at_start_and_logged():
     with serve("--device", "cuda") as server:
         wanted = completion(server)
         assert ", wgmma" in server.log()
@@ -155,7 +155,7 @@ def test_a_gpu_without_graphs_answers_equally_and_logs_why():
                          r"CUDA: cudaStreamBeginCapture: operation not supported", server.log())
 
 
-def test_stages_on_parts_of_a_gpu_say_the_same():
+def test_stages_on_parts_of_a_gpu_answer_equally():
     with serve("--device", "cuda") as server:
         wanted = completion(server)
     with serve("--device", "cuda", "--divide-gpu", "--pp-size", 4, gpus=2) as server:
@@ -242,7 +242,7 @@ def test_a_node_with_a_lost_gpu_ends_and_rejoins_later():
     (1024, ["--max-total-tokens", 10_000_000], "cuda 0: a KV cache of 8192 pages of 64 tokens takes "),
     (16, ["--chunked-prefill-size", 8192], "stage 0: CUDA: cudaMalloc of "),
 ])
-def test_memory_that_is_short_is_an_error_at_the_start(mib, flags, reason):
+def test_short_memory_is_an_error_at_start(mib, flags, reason):
     refused = run("serve", "--model-path", MODEL, "--port", 0, "--device", "cuda", *flags,
                   MILLRACE_CUDA_MODULE=EMULATED, MILLRACE_EMULATED_GPU_MIB=mib)
     assert refused.returncode == 1

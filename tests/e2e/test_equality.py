@@ -42,7 +42,7 @@ async def test_parallel_requests_equal_the_same_requests_alone(server):
                 assert ids_of(answer.choices[0]) == wanted, f"request {index}"
 
 
-async def test_a_long_prompt_beside_short_ones_changes_nothing(pp1, pp4):
+async def test_a_long_prompt_among_short_ones_changes_nothing(pp1, pp4):
     """The long prompt is cut into chunks that share micro-batches with decode steps of short ones."""
     long = {"model": MODEL.name, "prompt": " ".join(PROMPTS * 5), "max_tokens": 16, **with_ids(SAMPLINGS["seeded"])}
     short = list(requests())[:6]

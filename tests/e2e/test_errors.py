@@ -83,7 +83,7 @@ def test_errors_of_the_protocol(server):
     check_error(server.post("/v1/chat/completions", {"messages": "hello"}), 400)
 
 
-def test_garbage_on_the_socket_hurts_nobody(server):
+def test_garbage_on_the_socket_harms_no_request(server):
     host, port = server.url.removeprefix("http://").rsplit(":", 1)
     for garbage in (b"\x00" * 64, b"GET\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: x\r\n\r\n"):
         with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
@@ -119,7 +119,7 @@ async def test_the_client_gets_through_a_full_queue_by_its_retries():
         assert server.metric("millrace:http_requests_total", status=429) > 0
 
 
-def test_the_api_key_is_asked_for(tmp_path):
+def test_the_api_key_is_required(tmp_path):
     (tmp_path / "keys").write_text("third\n\n  [fourth] \r\n")
     with MillraceServer("--metrics-public", "--api-key", "secret", "--api-key", "[other]", "--api-key-file", tmp_path / "keys") as server:
         with client_of(server) as client, pytest.raises(openai.AuthenticationError):

@@ -36,7 +36,7 @@ def text_of(server):
 
 
 @pytest.mark.parametrize("launcher", ENVIRONMENTS)
-def test_a_ring_finds_its_places_in_the_environment(launcher, pp1):
+def test_a_ring_finds_its_ranks_in_the_environment(launcher, pp1):
     port = free_port()
     # A launcher without a port, or with another address than the flag, leaves both to the flag.
     flags = [] if launcher == "torchrun" else ["--dist-init-addr", f"127.0.0.1:{port}"]
@@ -61,7 +61,7 @@ def commands_of(path):
 
 @pytest.mark.parametrize("name, count", [("torchrun.sh", 1), ("slurm.sbatch", 1), ("openmpi.sh", 1),
                                          ("leaderworkerset.yaml", 2)])
-def test_examples_use_flags_that_there_are(name, count):
+def test_examples_use_flags_that_exist(name, count):
     known = set(re.findall(r"--[a-z][a-z-]+", run_binary("serve", "--help").stdout))
     commands = commands_of(EXAMPLES / name)
     assert len(commands) == count
@@ -73,7 +73,7 @@ def test_examples_use_flags_that_there_are(name, count):
         assert subprocess.run(["bash", "-n", str(EXAMPLES / name)]).returncode == 0
 
 
-def test_the_services_of_a_leaderworkerset_do_not_meet():
+def test_the_services_of_a_leaderworkerset_are_distinct():
     workers, service = yaml.safe_load_all((EXAMPLES / "leaderworkerset.yaml").read_text())
     # The controller creates a headless service with the name of the set, unless there is one.
     name = workers["metadata"]["name"]

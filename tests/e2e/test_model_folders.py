@@ -23,7 +23,7 @@ def change(path, **members):
     path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
 
 
-def test_a_token_that_only_the_tokenizer_has_hurts_nobody(folder):
+def test_a_token_that_only_the_tokenizer_has_is_harmless(folder):
     vocab_size = json.loads((folder / "config.json").read_text())["vocab_size"]
     tokens = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
     pad = dict(tokens[0], id=vocab_size, content="<pad>", special=True)
@@ -36,7 +36,7 @@ def test_a_token_that_only_the_tokenizer_has_hurts_nobody(folder):
         assert server.metric("millrace:ring_generations_total") == 1
 
 
-def test_what_the_tokenizer_calls_its_end_ends_an_answer(folder):
+def test_the_eos_token_of_the_tokenizer_ends_an_answer(folder):
     """Fine-tuned models often name the end of a turn in tokenizer_config.json only."""
     tokens = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     end, other = list(tokens)[300:302]
@@ -54,7 +54,7 @@ def test_what_the_tokenizer_calls_its_end_ends_an_answer(folder):
             assert choice["finish_reason"] == "length"
 
 
-def test_flags_go_before_what_the_folder_says(folder):
+def test_flags_override_the_model_folder(folder):
     change(folder / "generation_config.json", temperature=2, top_k=0)
     change(folder / "tokenizer_config.json", chat_template="{{ messages[0].content }}{{ mood }}")
     with MillraceServer("--override-generation-config", '{"temperature": 0}', "--default-chat-template-kwargs",

@@ -42,13 +42,13 @@ def test_the_server_does_what_its_document_says(tmp_path):
         assert "a request failed" not in server.log()
 
 
-def test_every_documented_key_is_asked_for(tmp_path):
+def test_every_documented_key_is_required(tmp_path):
     with MillraceServer("--api-key", "secret", "--profile-dir", tmp_path) as server:
         run_schemathesis(server, tmp_path, ("ignored_auth",), "--exclude-path", "/pause_generation", "--phases",
                          "coverage", "--header", "Authorization: Bearer secret")
 
 
-def test_the_document_lists_only_what_is_there(pp4):
+def test_the_document_lists_only_existing_paths(pp4):
     document = pp4.get("/openapi.json").json()
     assert document["openapi"] == "3.1.0"
     vocab_size = pp4.get("/server_info").json()["model"]["vocab_size"]

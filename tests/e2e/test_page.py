@@ -112,7 +112,7 @@ def test_page_says_why_the_ring_is_broken_and_recovers():
 
 
 @needs_chromium
-def test_page_begins_anew_with_a_server_that_was_restarted():
+def test_page_restarts_with_a_restarted_server():
     port = free_port()
     with Browser(width=390, height=800) as page:
         with MillraceServer("--pp-size", 1, port=port) as server:
@@ -169,7 +169,7 @@ def test_a_page_of_another_origin_cannot_stop_the_server(watched, tmp_path):
     assert not watched.get("/server_info").json()["engine"]["paused"]
 
 
-def test_page_asks_for_nothing_from_elsewhere(watched):
+def test_page_requests_nothing_from_other_hosts(watched):
     reply = watched.get("/")
     assert reply.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in reply.headers["content-security-policy"]

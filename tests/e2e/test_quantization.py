@@ -51,7 +51,7 @@ def test_weights_of_8_bits_change_the_numbers(rounded, pp1):
 
 
 @pytest.mark.parametrize("stages", [1, 4])
-def test_a_written_model_answers_as_one_that_is_rounded_at_start(written, rounded, stages):
+def test_a_written_model_equals_one_quantized_at_start(written, rounded, stages):
     config = json.loads((written / "config.json").read_text())
     assert config["quantization_config"] == {"quant_method": "millrace-w8", "bits": 8, "group_size": 32, "sym": True}
     size = sum(path.stat().st_size for path in written.glob("*.safetensors"))

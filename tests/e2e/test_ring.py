@@ -111,7 +111,7 @@ def test_a_killed_node_ends_requests_with_a_reason_and_returns(ring, pp1, rank):
 
 
 @pytest.mark.parametrize("rank", [1, 2])
-def test_a_silent_node_is_noticed_and_taken_back(ring, pp1, rank):
+def test_a_silent_node_is_noticed_and_rejoins(ring, pp1, rank):
     ring.wait_until_whole()
     stream = Stream(ring)
     wait_until(lambda: len(stream.events) > 2, "the stream")
@@ -145,7 +145,7 @@ def test_health_names_a_dead_or_silent_node_within_two_seconds(ring, how):
     assert took_s - stolen.seconds < 2, f"{took_s:.2f} s, {stolen.seconds:.2f} of them stolen"
 
 
-def test_a_head_that_was_stopped_ends_requests_and_goes_on(ring, pp1):
+def test_a_suspended_head_ends_requests_and_goes_on(ring, pp1):
     ring.wait_until_whole()
     stream = Stream(ring)
     wait_until(lambda: len(stream.events) > 2, "the stream")
@@ -195,7 +195,7 @@ def test_rounds_of_deaths_leak_nothing(ring, pp1):
     same_answers(ring, pp1)
 
 
-def test_the_head_measures_and_every_node_takes_its_division(pp1):
+def test_the_measured_partition_reaches_every_node(pp1):
     with Ring(2, 3, "--pp-layer-partition", "auto") as ring:
         same_answers(ring, pp1)
         chosen = re.search(r"--pp-layer-partition auto: (\d+),(\d+),(\d+)\.", ring.server.log())
@@ -290,7 +290,7 @@ def test_a_node_that_does_not_fit_is_refused_by_name(tmp_path):
         ring.wait_until_whole()
 
 
-def test_a_second_head_or_node_of_one_place_is_told_who_is_there(pp1):
+def test_a_second_head_or_node_of_one_rank_is_refused(pp1):
     with Ring(2, 2) as ring:
         second = run_binary("serve", "--model-path", MODEL, "--port", 0, *ring.head_flags, "--pp-layer-partition", "auto")
         assert second.returncode == 1
@@ -345,7 +345,7 @@ def test_a_node_leaves_on_sigterm():
         ring.wait_until_broken()
 
 
-def test_wrong_places_are_one_clear_line():
+def test_wrong_ranks_are_one_clear_line():
     for flags, wanted in [
         (["--nnodes", "2"], "--nnodes above 1 needs --dist-init-addr HOST:PORT"),
         (["--nnodes", "2", "--node-rank", "2", "--dist-init-addr", "a:1"], "--node-rank 2: wanted below --nnodes 2"),

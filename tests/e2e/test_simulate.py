@@ -80,7 +80,7 @@ def describe(folder, **fields):
     return path
 
 
-def test_what_a_sweep_cannot_do_is_said_before_it_begins(tmp_path):
+def test_an_impossible_sweep_is_refused_at_once(tmp_path):
     few = describe(tmp_path)
     load = ("--num-prompts", 1, "--input-len", 100)
     rows = tmp_path / "rows.json"

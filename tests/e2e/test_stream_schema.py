@@ -120,7 +120,7 @@ def test_an_aborted_stream_ends_with_that_reason(pp4, own):
     assert events[-2]["choices"][0]["finish_reason"] == "abort" and events[-1] == "[DONE]"
 
 
-def test_the_description_refuses_what_is_no_event(own):
+def test_the_schema_refuses_what_is_no_event(own):
     chunk = {"id": "x", "object": "text_completion", "created": 1, "model": "m", "system_fingerprint": "f",
              "choices": [{"index": 0, "text": "t", "logprobs": None, "finish_reason": None}]}
     own(chunk, "CompletionEvent")

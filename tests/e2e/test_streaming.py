@@ -51,7 +51,7 @@ def test_usage_comes_last_when_asked_for(client4):
     assert counts == sorted(counts) and counts[-1] == 10
 
 
-def test_several_choices_stream_side_by_side(client4):
+def test_several_choices_stream_concurrently(client4):
     request = {"model": MODEL.name, "prompt": PROMPT, "max_tokens": 16, "n": 3, **SEEDED}
     whole = [choice.text for choice in client4.completions.create(**request).choices]
     texts = ["", "", ""]
@@ -69,7 +69,7 @@ def curl(server, path, body):
 
 
 @pytest.mark.parametrize("chat", [False, True], ids=["completions", "chat"])
-def test_wire_form_of_a_stream(pp4, chat):
+def test_wire_format_of_a_stream(pp4, chat):
     path = "/v1/chat/completions" if chat else "/v1/completions"
     content = {"messages": MESSAGES} if chat else {"prompt": PROMPT}
     transcript = curl(pp4, path, {**content, "max_tokens": 8, "temperature": 0, "stream": True,

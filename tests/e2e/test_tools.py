@@ -94,7 +94,7 @@ def test_required_calls_are_of_the_tools(tool_server):
 
 
 @pytest.mark.parametrize("parser", ["llama3_json", "mistral", "deepseek_v3", "qwen3_coder"])
-def test_calls_in_every_form(templates, parser):
+def test_calls_in_every_syntax(templates, parser):
     where = {"type": "object", "properties": {"at": {"enum": ["bow", "stern"]}, "far": {"type": "boolean"}},
              "required": ["at", "far"], "additionalProperties": False}
     tools = [{"type": "function", "function": {"name": name, "parameters": where}} for name in ("look", "listen")]
@@ -123,7 +123,7 @@ def test_the_clients_own_parser_gets_strict_arguments(tool_server):
     assert 1 <= answer.choices[0].message.tool_calls[0].function.parsed_arguments.steps <= 9
 
 
-def test_an_answer_beside_tools_is_of_the_form_or_a_call(tool_server):
+def test_an_answer_with_tools_follows_the_format_or_is_a_call(tool_server):
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "properties": {
         "n": {"type": "integer", "maximum": 99, "minimum": 0}}, "required": ["n"]}}}
     request = {"tools": TOOLS, "response_format": form}
@@ -136,7 +136,7 @@ def test_an_answer_beside_tools_is_of_the_form_or_a_call(tool_server):
     assert 0 <= json.loads(said.message.content)["n"] <= 99
 
 
-def test_a_strict_tool_leaves_text_free_and_holds_calls(templates):
+def test_a_strict_tool_constrains_only_calls(templates):
     with MillraceServer("--chat-template", templates / "plain.jinja", "--tool-call-parser", "llama3_json") as server:
         text = ask(server, tools=STRICT, temperature=1, seed=4, extra_body={"ignore_eos": True}).choices[0]
         assert text.message.tool_calls is None and len(text.message.content) > 80
