@@ -81,6 +81,9 @@ def paragraphs_of(text):
         if not (in_code or is_fence or line.startswith(("|", "    "))) and line.strip():
             begin = begin if lines else number
             lines.append(line[starts.end():].strip() if starts else line.strip())
+            if line.startswith("#"):
+                yield begin, " ".join(lines)
+                lines = []
 
 
 def documents(files):

@@ -75,7 +75,7 @@ SAMPLES = [
     ("documents",
      {"docs/a.md": "Commit `12d377d`, not `1234567` or `deadbeef`.\n" + "word " * 41 + ".\n\n" + "word " * 40 + "\n* "
                    + "word " * 40 + "\n\n```\n" + "word " * 50 + "\n```\n| " + "word " * 50 + "|\n",
-      "docs/b.md": "One two. " * 30 + "\n", "bench/results/a.md": "`12d377d`\n"},
+      "docs/b.md": "# " + "word " * 30 + "\n" + "word " * 30 + "\n" + "One two. " * 30 + "\n", "bench/results/a.md": "`12d377d`\n"},
      ["docs/a.md:1", "docs/a.md:1"]),
     ("test-names",
      {"tests/a/b.cc": 'TEST_CASE("a, b", "[c]") {\n}\nTEST_CASE("' + "x" * 30 + '"\n          "' + "x" * 31 + '") {\n}\n'
