@@ -290,7 +290,7 @@ TEST_CASE("config.json keeps its members and adds quantization_config") {
   change_config(source, "{", R"({"quantization_config": null, )" + other + ",");
   REQUIRE(model::quantize_checkpoint(source.path(), written.path()).has_value());
   REQUIRE(model::read_config(written.path()).value() == w8_config(source.path()));
-  REQUIRE_THAT(read_text(written.path() / "config.json"), Catch::Contains(R"("a \"name\"": [1e-07,{"ü":null}],)"));
+  REQUIRE_THAT(read_text(written.path() / "config.json"), Catch::Contains(R"("a \"name\"": [1e-7,{"ü":null}],)"));
 }
 
 TEST_CASE("models that are held differently have different fingerprints") {
