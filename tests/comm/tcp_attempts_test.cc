@@ -16,7 +16,7 @@ using test::TcpWorld;
 namespace {
 
 using Accepted = std::optional<Result<std::unique_ptr<LinkReceiver>>>;
-/// Of attempt 2, which counts, and of others; in the order in which they come.
+/// Lanes of attempt 2, which counts, and of other attempts, in their order of arrival.
 using Lanes = std::vector<std::pair<uint64_t, Lane>>;
 using Connected = std::optional<Result<std::unique_ptr<LinkSender>>>;
 

@@ -53,7 +53,7 @@ const std::string kKnown =
 
 using Changes = std::map<std::string, std::string>;
 
-/// Of a Qwen3-MoE, with further changes.
+/// Returns the fields of a Qwen3-MoE config with further changes.
 Changes qwen3_moe(const Changes& changes = {}) {
   Changes all{{"architectures", R"(["Qwen3MoeForCausalLM"])"},
               {"num_experts", "8"},
