@@ -23,8 +23,8 @@ struct Timing {
 /// Runs `body` at least `runs` times and for at least 0.2 s, after one run that does not count.
 [[nodiscard]] Timing measure(int runs, const std::function<void()>& body);
 
-/// The same of several bodies that take turns in an order drawn anew each time, so that the machine's other load, and
-/// what each leaves to the next, meets them alike.
+/// Times several bodies that take turns in a new random order each time. Other load of the machine, and what each body
+/// leaves in the caches, then affects all of them alike.
 [[nodiscard]] std::vector<Timing> measure_in_turns(int runs, const std::vector<std::function<void()>>& bodies);
 
 /// Evenly from -1 to 1: std::uniform_real_distribution takes logarithms for each of hundreds of millions.
@@ -36,7 +36,7 @@ struct Timing {
 /// How a product's weights are held.
 enum class WeightFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Int8 };
 [[nodiscard]] std::string_view name_of(WeightFormat format, tensor::DType compute);
-/// Of any but kCompute.
+/// Quantizes a matrix to any format except kCompute.
 [[nodiscard]] tensor::W8Storage quantize(const tensor::HostTensor& matrix, WeightFormat format);
 [[nodiscard]] tensor::W8Activations activations_of(WeightFormat format);
 

@@ -14,9 +14,9 @@ struct DeviceCeilings {
   std::string missing;  ///< why one of them is not known; empty: both are
 };
 
-/// Of GPU 0, beside whatever else has memory there. Takes 1.4 GB of it meanwhile.
+/// Measures GPU 0 and takes 1.4 GB of its memory meanwhile.
 [[nodiscard]] DeviceCeilings measure_gpu();
-/// Of so many threads of this host.
+/// Measures `threads` threads of this host.
 [[nodiscard]] DeviceCeilings measure_cpu(int threads);
 
 }  // namespace millrace::bench

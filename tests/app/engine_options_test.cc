@@ -4,7 +4,7 @@
 
 using namespace millrace;
 
-TEST_CASE("the pool has the pages that are asked for, or that fit, and no more than are of use") {
+TEST_CASE("the pool has the requested pages or as many as fit and help") {
   app::EngineOptions options;
   options.stage.page_size = 16;
   options.stage.max_running = 4;
@@ -19,7 +19,7 @@ TEST_CASE("the pool has the pages that are asked for, or that fit, and no more t
   REQUIRE(app::pool_pages(options, 100, 1000) == 0);
 }
 
-TEST_CASE("the pool's pages can be counted in 31 bits, whatever is asked for") {
+TEST_CASE("the page count of the pool fits 31 bits") {
   app::EngineOptions options;
   options.stage.page_size = 1;
   options.stage.max_running = 4096;

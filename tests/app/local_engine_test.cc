@@ -190,8 +190,7 @@ std::vector<sched::GenerateRequest> with_predictions(std::vector<sched::Generate
 
 }  // namespace
 
-TEST_CASE(
-    "replies depend neither on stages, nor on chunks, nor on the batch, nor on depth, nor on drafts, bit for bit") {
+TEST_CASE("replies have equal bits for any stages and chunks and batch") {
   const std::string family = GENERATE("llama-untied", "mistral", "qwen3", "qwen3moe");
   const auto requests = mixed_requests(24);
   auto reference_options = options_for(family, 1);
@@ -251,7 +250,7 @@ TEST_CASE("prompt scores come whole and equal however the prompt is cut") {
                      same_bits));
 }
 
-TEST_CASE("a sequence without a distribution ends with an error, its neighbours go on bit for bit") {
+TEST_CASE("a sequence without a distribution fails and others go on") {
   const std::string family = GENERATE("llama-untied", "qwen3moe");
   auto requests = mixed_requests(5);
   for (auto& request : requests) request.prompt.resize(std::min<size_t>(request.prompt.size(), 40));
@@ -301,7 +300,7 @@ TEST_CASE("a sequence without a distribution ends with an error, its neighbours 
   }
 }
 
-TEST_CASE("a model of three ids is timed, divided and served like any other") {
+TEST_CASE("a model of three ids is profiled and split and served") {
   const std::string config = R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 3, "hidden_size": 24,
     "intermediate_size": 40, "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8,
     "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false,
@@ -325,7 +324,7 @@ TEST_CASE("a model of three ids is timed, divided and served like any other") {
   require_same(replies[1], replies[0]);
 }
 
-TEST_CASE("a head that config.json ties to another embedding is served as it is, whole or on two stages") {
+TEST_CASE("a tied head is served whole and on two stages") {
   const test::TemporaryFolder folder;
   const std::filesystem::path source = test::source_dir() / "tests/golden/llama-untied";
   std::filesystem::copy(source, folder.path(), std::filesystem::copy_options::recursive);
@@ -354,7 +353,7 @@ TEST_CASE("a head that config.json ties to another embedding is served as it is,
   }
 }
 
-TEST_CASE("loading ends when it is interrupted, and so does the measuring before it") {
+TEST_CASE("loading and profiling end when interrupted") {
   auto options = options_for("llama-tied", 2);
   options.layer_partition = partition(GENERATE("even", "auto"));
   auto engine = app::LocalEngine::create(options, {}, 512).value();
@@ -365,7 +364,7 @@ TEST_CASE("loading ends when it is interrupted, and so does the measuring before
   REQUIRE_FALSE(engine->engine().status().ready);
 }
 
-TEST_CASE("a head that is interrupted before it listens for its nodes ends") {
+TEST_CASE("a head that is interrupted before it listens ends") {
   auto engine = app::LocalEngine::create(options_for("llama-tied", 2), {2, 0, {"127.0.0.1", 0}}, 512).value();
   engine->interrupt();
   REQUIRE(engine->start().error().code == ErrorCode::kAborted);

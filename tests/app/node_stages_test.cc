@@ -52,7 +52,7 @@ std::vector<std::string> cpus_of_threads(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("what stored pages follow from tells weights, layers and number formats apart") {
+TEST_CASE("page identity tells weights and layers and formats apart") {
   const auto checkpoint = model::Checkpoint::open(test::source_dir() / "tests/golden/qwen2").value();
   const model::ModelConfig config = model::read_config(checkpoint->folder()).value();
   const auto contents = [&](const app::NodeStagesOptions& options) {
@@ -74,7 +74,7 @@ TEST_CASE("what stored pages follow from tells weights, layers and number format
   REQUIRE(contents(options).empty());
 }
 
-TEST_CASE("stages are loaded side by side; the first error ends all and names its stage's tensor") {
+TEST_CASE("stages load in parallel and the first error names its tensor") {
   const auto checkpoint = model::Checkpoint::open(test::source_dir() / "tests/golden/qwen2").value();
   const model::ModelConfig config = model::read_config(checkpoint->folder()).value();
   app::NodeStagesOptions options = two_stages(config);
@@ -98,7 +98,7 @@ TEST_CASE("stages are loaded side by side; the first error ends all and names it
   REQUIRE(ended.error().code == ErrorCode::kAborted);
 }
 
-TEST_CASE("pinned threads have a CPU each, and are refused where there are too few") {
+TEST_CASE("pinned threads have a CPU each or are refused") {
   const auto checkpoint = model::Checkpoint::open(test::source_dir() / "tests/golden/qwen2").value();
   const model::ModelConfig config = model::read_config(checkpoint->folder()).value();
   app::NodeStagesOptions options = two_stages(config);
@@ -140,7 +140,7 @@ TEST_CASE("pinned threads have a CPU each, and are refused where there are too f
                                                  2 * allowed.size() + 2, allowed.size()));
 }
 
-TEST_CASE("the room for pages is counted in what the caches take, and a cache that is refused names its stage") {
+TEST_CASE("room for pages counts real sizes and refusals name the stage") {
   model::ModelConfig config = model::read_config(test::source_dir() / "tests/golden/qwen2").value();
   config.head_dim = 8;  // less than any kernel takes
   const test::TemporaryFolder folder;

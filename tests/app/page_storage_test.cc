@@ -5,7 +5,7 @@
 using namespace millrace;
 using namespace millrace::app;
 
-TEST_CASE("the address of a Redis server is a name, an address of either kind, or a path") {
+TEST_CASE("a Redis address is a name or an IP address or a path") {
   struct Sample {
     std::string address;
     std::string host;
@@ -27,7 +27,7 @@ TEST_CASE("the address of a Redis server is a name, an address of either kind, o
   }
 }
 
-TEST_CASE("what is no address of a Redis server is refused with the flag and the text") {
+TEST_CASE("an invalid Redis address is refused with flag and text") {
   for (const std::string address : {"", ":6379", "host:", "host:0", "host:65536", "host:6379/0", "host: 1", "::1",
                                     "fe80::2:6379", "[::1", "[]:6379", "[::1]6379", "[::1]:", "rediss://"}) {
     CAPTURE(address);
@@ -37,7 +37,7 @@ TEST_CASE("what is no address of a Redis server is refused with the flag and the
   }
 }
 
-TEST_CASE("a time to live is rounded up to seconds, so that a short one is not for ever") {
+TEST_CASE("a time to live is rounded up to whole seconds") {
   const auto seconds = [](double given) {
     return redis_options({.backend = StoreBackend::kRedis, .address = "cache.example", .ttl_s = given})->ttl_s;
   };

@@ -66,7 +66,7 @@ struct OneStage {
 
 }  // namespace
 
-TEST_CASE("written back, the coldest pages are saved, and not what warmer ones stand on") {
+TEST_CASE("write-back saves cold pages but no parent of warm ones") {
   OneStage ring(4, 8, false, WritePolicy::kWriteBack);
   const auto cold = unit_prompt(1, 100, 2);
   const auto warm = unit_prompt(1, 200, 2);  // with the first page in common
@@ -84,7 +84,7 @@ TEST_CASE("written back, the coldest pages are saved, and not what warmer ones s
   ring.cache.release(page_table);
 }
 
-TEST_CASE("written back, what a sequence uses is not saved for the sake of room") {
+TEST_CASE("write-back saves no page that a sequence uses") {
   OneStage ring(4, 8, false, WritePolicy::kWriteBack);
   const auto cold = unit_prompt(1, 100, 2);
   ring.use(cold);
@@ -100,7 +100,7 @@ TEST_CASE("written back, what a sequence uses is not saved for the sake of room"
   ring.cache.release(page_table);
 }
 
-TEST_CASE("written back, all pages of all prompts, of whatever salt, can make room for one") {
+TEST_CASE("write-back can evict all pages of all salts for one prompt") {
   OneStage ring(4, 8, false, WritePolicy::kWriteBack);
   ring.use(unit_prompt(1, 100, 2), "a");
   ring.use(unit_prompt(2, 200, 2), "b");
@@ -113,7 +113,7 @@ TEST_CASE("written back, all pages of all prompts, of whatever salt, can make ro
   ring.cache.release(page_table);
 }
 
-TEST_CASE("a quarter of the host tier may wait for the store, and what comes after it has caught up is written again") {
+TEST_CASE("persists wait in a quarter of the host tier and catch up") {
   OneStage ring(16, 40, true, WritePolicy::kWriteThrough);
   for (TokenId first = 0; first < 14; ++first) {
     ring.use(unit_prompt(first, 0, 1));

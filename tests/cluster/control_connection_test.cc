@@ -78,7 +78,7 @@ std::pair<tcp::socket, tcp::socket> connected_pair(asio::io_context& context) {
 
 }  // namespace
 
-TEST_CASE("an end that was held up itself for longer than a peer may be silent hears the peer before it judges") {
+TEST_CASE("a delayed end reads pending bytes before it judges its peer") {
   asio::io_context context;
   auto [left, right] = connected_pair(context);
   End held(ControlTiming{});
@@ -105,7 +105,7 @@ TEST_CASE("a goodbye of anybody is fit for a log") {
   REQUIRE(reason.size() == 1024);
 }
 
-TEST_CASE("an end closes although its peer sends pings and takes nothing") {
+TEST_CASE("an end closes although its peer pings and reads nothing") {
   asio::io_context context;
   auto [left, right] = connected_pair(context);
   std::atomic<bool> over = false;
@@ -137,7 +137,7 @@ TEST_CASE("an end whose peer says nothing ends with how long that was") {
   REQUIRE(reason.starts_with("silent for "));
 }
 
-TEST_CASE("a peer that comes to a listener for both protocols is known by the one it has come by") {
+TEST_CASE("a peer is known by the protocol it connected with") {
   asio::io_context context;
   async::RealRuntime runtime(context);
   tcp::acceptor acceptor(context);

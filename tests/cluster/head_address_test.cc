@@ -30,7 +30,7 @@ void await_lines(const test::CapturedLog& log, const std::string& what, size_t c
 
 }  // namespace
 
-TEST_CASE("a second head at one address is told so, as is one whose address is another host's") {
+TEST_CASE("a second head or a foreign address is refused and says why") {
   asio::io_context context;
   const auto first = listen_as_head(context.get_executor(), {"127.0.0.1", 0}, {});
   const uint16_t port = (*first)->local_endpoint().port();
@@ -44,7 +44,7 @@ TEST_CASE("a second head at one address is told so, as is one whose address is a
                                                    port));
 }
 
-TEST_CASE("a head whose name is not known yet, or still means another host, listens when it means this one") {
+TEST_CASE("a head listens once its name resolves to this host") {
   test::HangingLookup resolver(kName);
   asio::io_context context;
   auto listening =
@@ -58,7 +58,7 @@ TEST_CASE("a head whose name is not known yet, or still means another host, list
   REQUIRE((*found)->local_endpoint().address().to_string() == "127.0.0.1");
 }
 
-TEST_CASE("the log says what keeps a head from being found, whatever it is, and for how long it will be tried") {
+TEST_CASE("the log says why a head is not found and how long it tries") {
   const test::CapturedLog log;
   test::HangingLookup resolver(kName);
   asio::io_context context;
@@ -76,7 +76,7 @@ TEST_CASE("the log says what keeps a head from being found, whatever it is, and 
   REQUIRE(log.count(unknown) < resolver.count());
 }
 
-TEST_CASE("a head can be stopped while its own name is looked up, and between two tries") {
+TEST_CASE("a head can be stopped during a lookup and between tries") {
   test::HangingLookup resolver(kName);
   asio::io_context context;
   std::stop_source stop;

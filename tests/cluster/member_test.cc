@@ -312,7 +312,7 @@ std::vector<tcp::socket> fill_backlog(asio::io_context& context, tcp::acceptor& 
 
 }  // namespace
 
-TEST_CASE("the log says what keeps a node from its head, while a try lasts and afterwards") {
+TEST_CASE("the log says what keeps a node from its head") {
   const test::CapturedLog log;
   test::HangingLookup resolver("head.example");
   Node node(asio::ip::address_v4::loopback(), "head.example");
@@ -326,7 +326,7 @@ TEST_CASE("the log says what keeps a node from its head, while a try lasts and a
   REQUIRE(log.count("waiting for the head at head.example:") >= 2);
 }
 
-TEST_CASE("a node that cannot load says why and leaves, also when that is an exception") {
+TEST_CASE("a node that cannot load says why and leaves") {
   Node node;
   node.run(fail_to_load(node));
 }
@@ -336,12 +336,12 @@ TEST_CASE("a node that cannot make its stages says why and leaves") {
   node.run(fail_to_make_stages(node));
 }
 
-TEST_CASE("a node joins another head's ring while a link of the last one still ends") {
+TEST_CASE("a node joins a new ring while an old link still ends") {
   Node node;
   node.run(change_heads_while_a_link_ends(node));
 }
 
-TEST_CASE("the node before finds a node by the protocol by which that has come to the head") {
+TEST_CASE("a node is reached by the protocol it used to reach the head") {
   Node node;
   node.run(find_the_ring_port(node));
   const auto loopback_v6 = asio::ip::make_address("::1");
@@ -350,13 +350,13 @@ TEST_CASE("the node before finds a node by the protocol by which that has come t
   by_v6.run(find_the_ring_port(by_v6));
 }
 
-TEST_CASE("a node can be stopped while the name of its head is looked up, however long that takes") {
+TEST_CASE("a node can be stopped while the name of its head is resolved") {
   test::HangingLookup resolver("head.example");
   Node node(asio::ip::address_v4::loopback(), "head.example");
   node.run(wait_for_lookups(node, resolver, 1));
 }
 
-TEST_CASE("a node looks its head up anew at each try, and finds it where it is then") {
+TEST_CASE("a node resolves the name of its head anew at each try") {
   test::HangingLookup resolver("head.example");
   Node node(asio::ip::address_v4::loopback(), "head.example");
   const tcp::endpoint moved(asio::ip::make_address("127.0.0.2"), node.acceptor().local_endpoint().port());

@@ -28,7 +28,7 @@ comm::LinkStats some_link() {
 
 }  // namespace
 
-TEST_CASE("a report of links survives the wire, but for the names") {
+TEST_CASE("a report of links survives the wire except for names") {
   const auto bytes = encode(LinkReport{{some_link(), {}, some_link()}});
   const auto message = *decode(bytes);
   const auto& links = std::get<LinkReport>(message).links;
@@ -48,7 +48,7 @@ TEST_CASE("a report of links survives the wire, but for the names") {
   REQUIRE_FALSE(links[1].sending);
 }
 
-TEST_CASE("what a node's page stores count survives the wire, each count in its place") {
+TEST_CASE("counts of page stores survive the wire in their fields") {
   StoreReport report;
   for (uint32_t stage = 0; stage < 2; ++stage) {
     cache::StageStoreStats& stats = report.stores.emplace_back(cache::StageStoreStats{StageId(stage + 5), {}});
@@ -65,7 +65,7 @@ TEST_CASE("what a node's page stores count survives the wire, each count in its 
   REQUIRE(read[0].store.bytes_stored == sizeof(cache::StoreStats) / sizeof(uint64_t));
 }
 
-TEST_CASE("what a node shall load, and what it then has, survive the wire") {
+TEST_CASE("assignments and load reports survive the wire") {
   Assignment assignment;
   assignment.ring_id = uint64_t{7} << 40;
   assignment.layers = {{0, 3}, {3, 7}};
@@ -102,7 +102,7 @@ TEST_CASE("how a node joins an epoch survives the wire") {
   REQUIRE(form.fingerprint == "0a1b");
 }
 
-TEST_CASE("a cut, an overlong or a boastful message is refused") {
+TEST_CASE("a cut or overlong or boastful message is refused") {
   auto bytes = encode(LinkReport{{some_link()}});
   for (size_t size = 0; size < bytes.size(); ++size) {
     REQUIRE(decode(std::span(bytes).first(size)).error().code == ErrorCode::kData);

@@ -8,7 +8,7 @@
 namespace millrace::test {
 
 using Sequences = std::vector<std::vector<TokenId>>;
-/// Of each sequence, f32 [tokens, vocab].
+/// Logits of each sequence, f32 [tokens, vocab].
 using Logits = std::vector<std::vector<float>>;
 
 /// One sequence after another, in chunks; `seed` shuffles pages.

@@ -43,7 +43,7 @@ struct GoldenFamily {
 
 /// tests/golden of the source tree.
 [[nodiscard]] std::filesystem::path golden_dir();
-/// Of the tiny models, and of the small one that ships, where it is present.
+/// Returns the names of the tiny models, and of the shipped model where it is present.
 [[nodiscard]] const std::vector<std::string>& golden_family_names();
 inline constexpr const char* kSmallModelName = "books-4m";
 /// Throws when the golden file is missing or malformed.

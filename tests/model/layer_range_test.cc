@@ -1,12 +1,14 @@
 #include "model/layer_range.h"
+#include "support/mentions.h"
 
 #include <catch2/catch.hpp>
 #include <climits>
 
 using namespace millrace;
 using namespace millrace::model;
+using millrace::test::Mentions;
 
-TEST_CASE("layers divide evenly, the remainder to the later stages") {
+TEST_CASE("layers divide evenly with the rest on the later stages") {
   REQUIRE(*divide_layers(22, 4) == std::vector<LayerRange>{{0, 5}, {5, 10}, {10, 16}, {16, 22}});
   REQUIRE(*divide_layers(8, 1) == std::vector<LayerRange>{{0, 8}});
   REQUIRE(*divide_layers(3, 3) == std::vector<LayerRange>{{0, 1}, {1, 2}, {2, 3}});
@@ -24,8 +26,8 @@ TEST_CASE("layers divide evenly, the remainder to the later stages") {
     }
 }
 
-TEST_CASE("more stages than layers are refused, and so are none") {
-  REQUIRE(divide_layers(3, 4).error().message == "4 pipeline stages for 3 layers, wanted at most one per layer");
+TEST_CASE("zero stages and more stages than layers are refused") {
+  REQUIRE_THAT(divide_layers(3, 4).error().message, Mentions("4 pipeline stages", "3 layers"));
   REQUIRE(divide_layers(3, 0).error().message == "0 pipeline stages, wanted at least 1");
 }
 

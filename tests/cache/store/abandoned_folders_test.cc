@@ -52,7 +52,7 @@ size_t page_count(const fs::path& folder) {
 
 }  // namespace
 
-TEST_CASE("pages of abandoned folders go, the least recently used first, and then the folders") {
+TEST_CASE("abandoned folders go after their pages in order of last use") {
   const TempFolder folder;
   const StoreIdentity first = make_identity("first");
   const StoreIdentity second = make_identity("second");
@@ -74,7 +74,7 @@ TEST_CASE("pages of abandoned folders go, the least recently used first, and the
   REQUIRE(fs::is_empty(folder.path()));
 }
 
-TEST_CASE("what a server uses, has used lately or comes back to is not abandoned") {
+TEST_CASE("a folder used now or lately or again is not abandoned") {
   const TempFolder folder;
   const StoreIdentity left = make_identity("left");
   leave_pages(folder, left, 0, 4);
@@ -102,7 +102,7 @@ TEST_CASE("what a server uses, has used lately or comes back to is not abandoned
   REQUIRE(bytes(make_identity("own")) == 0);
 }
 
-TEST_CASE("abandoned pages count towards a store's bound and go before its own") {
+TEST_CASE("abandoned pages count towards the bound and go first") {
   const TempFolder folder;
   const StoreIdentity left = make_identity("left");
   leave_pages(folder, left, 0, 8);

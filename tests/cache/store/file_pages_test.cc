@@ -138,7 +138,7 @@ struct Pages {
 
 }  // namespace
 
-TEST_CASE("a page is written aside, synced and closed before it gets its name") {
+TEST_CASE("a page is written aside and synced before it is named") {
   Pages world;
   world.io.most_bytes = 5000;
   REQUIRE(world.put(1));
@@ -149,7 +149,7 @@ TEST_CASE("a page is written aside, synced and closed before it gets its name") 
   REQUIRE(world.files() == 1);
 }
 
-TEST_CASE("a page that comes from the disk in pieces is whole, and one that ends too early is a miss") {
+TEST_CASE("a page read in pieces is whole and a short one is a miss") {
   Pages world;
   REQUIRE(world.put(1));
   if (!world.let_go_of(1)) SKIP_TEST("the files of this system's folder for temporary ones lie in memory");
@@ -164,7 +164,7 @@ TEST_CASE("a page that comes from the disk in pieces is whole, and one that ends
   REQUIRE(world.files() == 0);
 }
 
-TEST_CASE("whichever step of a put fails, nothing is left of it, and the next put succeeds") {
+TEST_CASE("a put that fails at any step leaves nothing and can be rerun") {
   for (const Kind kind : {Kind::kOpen, Kind::kWrite, Kind::kSync, Kind::kClose, Kind::kRename}) {
     CAPTURE(static_cast<int>(kind));
     Pages world;
@@ -186,7 +186,7 @@ TEST_CASE("whichever step of a put fails, nothing is left of it, and the next pu
   }
 }
 
-TEST_CASE("a get that misses forgets nothing of a put that has ended meanwhile") {
+TEST_CASE("a get that misses keeps a put that ended meanwhile") {
   Pages world;
   world.io.after_open = [&world] { REQUIRE(world.put(1)); };
   REQUIRE_FALSE(world.get(1));
@@ -194,7 +194,7 @@ TEST_CASE("a get that misses forgets nothing of a put that has ended meanwhile")
   REQUIRE(world.get(1));
 }
 
-TEST_CASE("a victim that cannot be removed keeps its place, and the put that wants it is refused") {
+TEST_CASE("a victim that cannot be removed stays and the put is refused") {
   Pages world;
   for (uint64_t number = 0; number < 10; ++number) REQUIRE(world.put(number));
   {

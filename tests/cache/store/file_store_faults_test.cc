@@ -115,7 +115,7 @@ fs::path page_file(const std::string& path, uint64_t number) {
 
 }  // namespace
 
-TEST_CASE("a full disk refuses puts, keeps what is there, and says so once") {
+TEST_CASE("a full disk refuses puts and keeps pages and logs once") {
   const bool with_ring = GENERATE(true, false);
   if (!enter_private_mounts()) SKIP_TEST("this system allows no mount of a process's own");
   const SmallDisk disk("400k");
@@ -140,7 +140,7 @@ TEST_CASE("a full disk refuses puts, keeps what is there, and says so once") {
   REQUIRE(world.get(*store, 200));
 }
 
-TEST_CASE("a directory that becomes read-only refuses puts and still gives pages") {
+TEST_CASE("a read-only directory refuses puts and still gives pages") {
   if (!enter_private_mounts()) SKIP_TEST("this system allows no mount of a process's own");
   const SmallDisk disk("4m");
   if (!disk.mounted()) SKIP_TEST("tmpfs cannot be mounted here");
@@ -179,7 +179,7 @@ TEST_CASE("a corrupt page that cannot be deleted stays a miss") {
   disk.make_read_only(false);
 }
 
-TEST_CASE("a directory removed while the store runs, or a part of it, is made anew") {
+TEST_CASE("a directory removed under a running store is recreated") {
   const bool with_ring = GENERATE(true, false);
   const bool is_whole = GENERATE(true, false);
   const TempFolder folder;

@@ -11,7 +11,7 @@ using namespace millrace;
 using namespace millrace::cache;
 using namespace millrace::test;
 
-TEST_CASE("victims are the pages used least recently, until pages and reservations fit") {
+TEST_CASE("victims are the least recently used pages until all fits") {
   PageIndex index(100);
   for (uint64_t i = 0; i < 4; ++i) index.touch(make_key(i), 25);
   index.touch(make_key(0), 25);
@@ -35,7 +35,7 @@ TEST_CASE("victims are the pages used least recently, until pages and reservatio
   REQUIRE(index.try_reserve(100));
 }
 
-TEST_CASE("a scan adds what others wrote, dates what they used and drops what they removed") {
+TEST_CASE("a scan adds and dates and drops what others changed") {
   PageIndex index(1000);
   for (uint64_t i = 0; i < 3; ++i) index.touch(make_key(i), 10);
   const int64_t begin_ns = index.now_ns();
@@ -52,7 +52,7 @@ TEST_CASE("a scan adds what others wrote, dates what they used and drops what th
   REQUIRE(order == std::vector<PageKey>{make_key(7), make_key(0), make_key(3), make_key(1)});
 }
 
-TEST_CASE("what another server writes counts, is no victim, and is given up when no trace of it comes") {
+TEST_CASE("a foreign pending write counts and expires without a trace") {
   PageIndex index(100);
   const int64_t now_ns = index.now_ns();
   index.touch(make_key(0), 30);
@@ -101,7 +101,7 @@ TEST_CASE("of what is told of a page the latest counts") {
   REQUIRE(index.take_victim()->key == make_key(1));
 }
 
-TEST_CASE("uses are handed out once, and not of pages that are gone") {
+TEST_CASE("access times are drained once and only of present pages") {
   PageIndex index(1000);
   for (uint64_t i = 0; i < 3; ++i) index.touch(make_key(i), 10);
   index.touch(make_key(0), 10);

@@ -52,7 +52,7 @@ std::vector<PageKey> keys_of(const ChangeJournal::NewChanges& learned) {
 
 }  // namespace
 
-TEST_CASE("each writer of a folder learns what the others tell, once and in order, however late it comes") {
+TEST_CASE("each writer sees what others append once and in order") {
   const TempFolder temp;
   const auto first = StoreFolder::open(temp.path(), make_identity()).value();
   auto second = StoreFolder::open(temp.path(), make_identity()).value();
@@ -80,7 +80,7 @@ TEST_CASE("each writer of a folder learns what the others tell, once and in orde
   REQUIRE(keys_of(first->journal().poll()) == std::vector<PageKey>{make_key(5)});
 }
 
-TEST_CASE("a writer that was told more than is kept knows that it has missed some") {
+TEST_CASE("a writer that lags behind the journal knows what it missed") {
   const TempFolder temp;
   const auto teller = StoreFolder::open(temp.path(), make_identity()).value();
   const auto hearer = StoreFolder::open(temp.path(), make_identity()).value();
@@ -108,7 +108,7 @@ TEST_CASE("a writer that was told more than is kept knows that it has missed som
   REQUIRE(learned.changes.size() == 1);
 }
 
-TEST_CASE("news that are overwritten while they are read are missed, not taken for others") {
+TEST_CASE("entries overwritten while read count as missed") {
   const TempFolder temp;
   const auto folder = StoreFolder::open(temp.path(), make_identity()).value();
   constexpr uint64_t kEnd = 10 * ChangeJournal::kCapacity;
@@ -148,7 +148,7 @@ TEST_CASE("a server that has missed news reads the folder") {
   REQUIRE(pages.index().page_count() == 0);
 }
 
-TEST_CASE("the bound holds for a directory, and what was used least recently goes, whoever put it") {
+TEST_CASE("the bound of a folder holds for all its writers") {
   const TempFolder folder;
   StoreWorld world;
   const auto one = open_shared_store(world, folder);

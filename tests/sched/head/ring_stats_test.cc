@@ -70,7 +70,7 @@ StageReport report_of(uint32_t stage, uint64_t plan, StageTimes times, uint64_t 
 
 }  // namespace
 
-TEST_CASE("a longer micro-batch upstream makes the next stage wait for unevenness") {
+TEST_CASE("a longer micro-batch upstream makes the next stage wait") {
   const PlanRecord before = record_of(0, {{0, 0, 0, 100}, {0, 100, 100, 200}});
   PlanRecord record = record_of(1, {{0, 0, 100, 260}, {0, 260, 260, 360}});
   attribute_waits(before, record);
@@ -79,7 +79,7 @@ TEST_CASE("a longer micro-batch upstream makes the next stage wait for unevennes
   REQUIRE(record.stages[1].wait[WaitCause::kUneven] == 60);
 }
 
-TEST_CASE("a slow link is late activations, a slow stage loop is overhead") {
+TEST_CASE("a slow link is late activations and a slow loop is overhead") {
   const PlanRecord before = record_of(0, {{0, 0, 0, 100}, {0, 100, 100, 200}});
   PlanRecord record = record_of(1, {{0, 0, 100, 200}, {0, 230, 235, 335}});
   attribute_waits(before, record);
@@ -88,7 +88,7 @@ TEST_CASE("a slow link is late activations, a slow stage loop is overhead") {
   REQUIRE(record.stages[1].wait[WaitCause::kOverhead] == 5);
 }
 
-TEST_CASE("a stage that may not overwrite its output waits for the slower stage behind it") {
+TEST_CASE("a stage with a full output buffer waits for the next stage") {
   const PlanRecord first = record_of(0, {{0, 0, 0, 10}, {0, 10, 10, 110}});
   PlanRecord second = record_of(1, {{0, 0, 10, 20}, {0, 20, 110, 210}});
   PlanRecord third = record_of(2, {{0, 0, 112, 122}, {0, 122, 210, 310}});
@@ -98,7 +98,7 @@ TEST_CASE("a stage that may not overwrite its output waits for the slower stage 
   REQUIRE(third.stages[0].wait[WaitCause::kOverhead] == 2);
 }
 
-TEST_CASE("time in the head is its own, time without a plan to make is too little work; both travel with the plan") {
+TEST_CASE("time in the head and time without plans travel with the plan") {
   const PlanRecord before = record_of(0, {{0, 0, 0, 100}, {0, 100, 100, 200}});
   PlanRecord record = record_of(1, {{250, 250, 250, 350}, {260, 350, 350, 450}});
   record.ready_ns = 200;
@@ -115,7 +115,7 @@ TEST_CASE("time in the head is its own, time without a plan to make is too littl
   REQUIRE(record.stages[0].wait[WaitCause::kUneven] == 100);
 }
 
-TEST_CASE("around a pause the ring drains, idles and fills") {
+TEST_CASE("the ring drains and idles and fills around a pause") {
   PlanRecord before = record_of(0, {{0, 0, 0, 100}, {0, 100, 100, 200}});
   before.output_ns = 210;
   PlanRecord record = record_of(1, {{1020, 1020, 1025, 1125}, {1020, 1125, 1125, 1225}});
@@ -134,7 +134,7 @@ TEST_CASE("around a pause the ring drains, idles and fills") {
   REQUIRE(second.bubble_ns() == 925 - 790);
 }
 
-TEST_CASE("reports are matched to their plans, however late they come, and the sums add up") {
+TEST_CASE("late reports match their plans and the sums add up") {
   RingStats stats(2, 2);
   stats.ring_attached(RingEpoch(1), 0);
   stats.request_arrived(5);
@@ -204,7 +204,7 @@ TEST_CASE("plans that time the stages are in no sum of what was served") {
   REQUIRE(std::ranges::count(found.token_counts, 1u) == 1);
 }
 
-TEST_CASE("a broken ring forgets what was in flight, and strange reports do no harm") {
+TEST_CASE("a broken ring forgets its plans and ignores bad reports") {
   RingStats stats(1, 4);
   stats.ring_attached(RingEpoch(1), 0);
   stats.plan_sent(plan_of(0, 5, 0), sent(1, 2, 1, 0, 0, 10));
@@ -236,7 +236,7 @@ TEST_CASE("records are bounded") {
   REQUIRE(stats.records_after(0, 3).front().number == static_cast<uint64_t>(count) - 2);
 }
 
-TEST_CASE("clock offsets come out within the shortest delay around the ring") {
+TEST_CASE("clock offsets lie within the shortest delay of the ring") {
   ClockOffsets clocks(3);
   const std::vector<int64_t> ahead = {5'000'000'000, -3'000'000, 70'000};
   int64_t now = 0;
@@ -257,7 +257,7 @@ TEST_CASE("clock offsets come out within the shortest delay around the ring") {
   REQUIRE(clocks.offset_ns(2) == 0);
 }
 
-TEST_CASE("transit is what a plan's time leaves beside its time in the stages, whatever their clocks say") {
+TEST_CASE("transit is plan time minus stage time whatever the clocks") {
   Transit transit;
   REQUIRE(transit.shortest_us() == 0);
   const auto way = [&](int64_t sent, int64_t each_way) {

@@ -144,7 +144,7 @@ TEST_CASE("a profile that starts with single steps learns many") {
   REQUIRE(fit.coefficients().predict_us(sixteen) == Approx(truth.predict_us(sixteen)).epsilon(0.25));
 }
 
-TEST_CASE("hours of decode don't unlearn what was measured at start-up") {
+TEST_CASE("hours of decode do not unlearn the startup profile") {
   CostFit fit = fitted(30, 0);
   fit.set_prior();
   for (uint64_t i = 0; i < 20000; ++i) {

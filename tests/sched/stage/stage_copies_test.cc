@@ -123,7 +123,7 @@ std::string refusal(const std::function<void()>& act) {
 
 }  // namespace
 
-TEST_CASE("a stage holds the host pages that it has filled, for as long as it was there for every question") {
+TEST_CASE("a stage verifies host pages it filled and was present for") {
   Stage stage;
   REQUIRE(stage.ask(1, 0, {}) == 0);
   stage.copies.store({store_of(2, host_pages(4, 3))});
@@ -140,7 +140,7 @@ TEST_CASE("a stage holds the host pages that it has filled, for as long as it wa
   REQUIRE(stage.ask(9, 8, host_pages(4, 3)) == 0);
 }
 
-TEST_CASE("a host page is not read before it is filled, nor while it is filled anew") {
+TEST_CASE("a host page is not read before or during its fill") {
   Stage stage;
   const auto load = [&](uint64_t id) {
     return refusal([&] {
@@ -164,7 +164,7 @@ TEST_CASE("a host page is not read before it is filled, nor while it is filled a
   (void)stage.settle();
 }
 
-TEST_CASE("all loads of a plan are one copy, and each is acknowledged") {
+TEST_CASE("all loads of a plan are one copy with an ack each") {
   Stage stage;
   stage.copies.store({store_of(1, host_pages(0, 6))});
   (void)stage.settle();
@@ -184,7 +184,7 @@ TEST_CASE("all loads of a plan are one copy, and each is acknowledged") {
   REQUIRE(stage.runner.load_count == 1);
 }
 
-TEST_CASE("of a fetch only the pages before the first that is missing are held") {
+TEST_CASE("a fetch is good up to its first missing page") {
   Stage stage;
   stage.copies.store({store_of(1, host_pages(0, 3))});
   (void)stage.settle();
@@ -198,7 +198,7 @@ TEST_CASE("of a fetch only the pages before the first that is missing are held")
   REQUIRE(stage.ask(5, 4, host_pages(13, 2)) == 0);
 }
 
-TEST_CASE("at the end of an epoch nothing more is begun with the store, and what was not done is not good") {
+TEST_CASE("the end of an epoch starts no store work and fails the rest") {
   Stage stage({.delay = [](sim::StoreCall, size_t) { return async::Duration(1s); }});
   stage.copies.store({store_of(1, host_pages(0, 40))});
   (void)stage.settle();
@@ -213,7 +213,7 @@ TEST_CASE("at the end of an epoch nothing more is begun with the store, and what
   REQUIRE(stage.runner.store()->stats().hits == 0);
 }
 
-TEST_CASE("a copy has ended when it has on the stages before too, with the pages that are good on all") {
+TEST_CASE("a copy ends when earlier stages ended it too") {
   Stage stage({}, false);
   stage.copies.start({{.id = CopyId(1), .kind = CopyKind::kVerify}});
   stage.copies.store({store_of(2, host_pages(0, 3)), store_of(3, host_pages(3, 3))});
@@ -227,7 +227,7 @@ TEST_CASE("a copy has ended when it has on the stages before too, with the pages
   REQUIRE(stage.settle() == std::map<CopyId, uint32_t>{{CopyId(2), 3}, {CopyId(4), 0}});
 }
 
-TEST_CASE("a stage that acknowledges what nobody asked for, or twice, ends the ring") {
+TEST_CASE("an unexpected or duplicate ack ends the ring") {
   Stage stage({}, false);
   const std::vector<cache::CopyAck> ack{{CopyId(1), 1}};
   stage.acks.add_upstream(ack);
@@ -237,7 +237,7 @@ TEST_CASE("a stage that acknowledges what nobody asked for, or twice, ends the r
   REQUIRE(refusal([&] { stage.acks.add_upstream(many); }) == "over 1048576 copies have not ended");
 }
 
-TEST_CASE("pages whose work with the store ends in an exception are not good") {
+TEST_CASE("pages whose store work throws are not good") {
   int calls = 0;
   Stage stage({.fails = [&calls](sim::StoreCall) -> bool {
     if (++calls == 45) throw std::bad_alloc();

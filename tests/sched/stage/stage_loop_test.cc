@@ -143,7 +143,7 @@ asio::awaitable<void> watch_work(async::Runtime& runtime, std::vector<Plan> plan
 
 }  // namespace
 
-TEST_CASE("a stage is ahead of its neighbour by as many runs as it has buffers") {
+TEST_CASE("a stage runs ahead by as many plans as it has buffers") {
   for (const size_t buffers : {size_t{2}, size_t{4}}) {
     async::VirtualWorld world(1);
     async::Runtime& runtime = world.add_thread();
