@@ -35,16 +35,6 @@ const Kernels& choose_kernels(const CpuOptions& options) {
   return *kernels_for(isa);
 }
 
-class EagerReplay final : public Replay {
- public:
-  GraphOutcome run(const ReplayKey&, const UploadedBatch&, const std::function<void()>& fill,
-                   const std::function<void()>& ops) override {
-    if (fill) fill();
-    ops();
-    return GraphOutcome::kOff;
-  }
-};
-
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(const CpuOptions& options)

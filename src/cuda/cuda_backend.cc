@@ -47,17 +47,6 @@ void check_matrix(const char* name, const Matrix& matrix, DType dtype, int64_t r
         name, to_string(matrix.dtype), matrix.rows, matrix.cols, to_string(dtype), rows, cols);
 }
 
-/// Calls each time.
-class EagerReplay final : public Replay {
- public:
-  GraphOutcome run(const ReplayKey&, const UploadedBatch&, const std::function<void()>& fill,
-                   const std::function<void()>& ops) override {
-    if (fill) fill();
-    ops();
-    return GraphOutcome::kOff;
-  }
-};
-
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaOptions& options) : options_(options), device_(options) {}

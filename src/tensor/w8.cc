@@ -15,28 +15,28 @@ namespace {
 
 constexpr float kLargestValue = 127.0f;
 constexpr float kLeastMagnitude = 0x1p-100f;
-/// Below so many weights another thread costs more than it brings.
+/// Weights below which another thread costs more than it saves.
 constexpr int64_t kWeightsPerThread = 1 << 20;
 
-/// Adding and subtracting it rounds a small f32 to the nearest integer, ties to even.
+/// Rounds a small f32 to the nearest integer, ties to even, when added and subtracted.
 constexpr float kRounder = 12582912.0f;
 
-/// `largest`: magnitude of the group, finite.
+/// Returns the scale of a group whose largest magnitude is `largest`, finite.
 BFloat16 scale_of(float largest, W8Scaling scaling) {
   if (scaling == W8Scaling::kPerGroupPowerOfTwo)
     return BFloat16::from_float(std::ldexp(1.0f, std::ilogb(largest)) / 64.0f);
   return BFloat16::from_float(largest / kLargestValue);
 }
 
-/// The same from the bits of the largest magnitude of all weights that share it, which may not be finite.
+/// Returns the scale of weights from the bits of their largest magnitude, which may not be finite.
 BFloat16 scale_of_bits(int32_t largest_bits, W8Scaling scaling) {
   if (largest_bits >= 0x7F800000) return BFloat16::from_float(std::numeric_limits<float>::quiet_NaN());
   const auto largest = std::bit_cast<float>(largest_bits);
   return largest < kLeastMagnitude ? BFloat16() : scale_of(largest, scaling);
 }
 
-/// A whole group, so that the compiler knows its length and takes vectors. Magnitudes are ordered as their bits, NaN
-/// above all.
+/// Returns the bits of the largest magnitude of a whole group, whose fixed length lets the compiler vectorize.
+/// Magnitudes are ordered like their bits, with NaN on top.
 int32_t largest_magnitude_bits(const float (&weights)[kW8Group]) {
   int32_t largest_bits = 0;
   for (const float weight : weights) largest_bits = std::max(largest_bits, std::bit_cast<int32_t>(weight) & 0x7FFFFFFF);
