@@ -12,7 +12,7 @@ constexpr size_t kMaxIndexNesting = 16;
 constexpr std::string_view kSingleName = "model.safetensors";
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
-/// An index may name files of its own folder only.
+/// Returns whether an index may name this file: only files of its own folder are allowed.
 bool plain_file_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == name.npos && name.find('\0') == name.npos;
 }

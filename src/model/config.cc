@@ -11,7 +11,7 @@
 namespace millrace::model {
 namespace {
 
-// Far above any model, far below what could overflow a product of two.
+// Far above any model, and far below numbers whose product overflows.
 constexpr int32_t kLargestVocab = 1 << 22;
 constexpr int32_t kLargestWidth = 1 << 18;
 constexpr int32_t kLargestIntermediate = 1 << 20;
@@ -84,7 +84,7 @@ void read_dimensions(FieldReader& fields, Family family, ModelConfig& config) {
                      kLargestWidth);
 }
 
-/// What changes the arithmetic of the families that have it. A member that is absent, null, false, 0, 1 or empty
+/// Switches that change the arithmetic of the families that have them. An absent, null, false, 0, 1 or empty member
 /// changes nothing.
 constexpr std::array<std::string_view, 22> kOtherArithmetic{"attention_multiplier",
                                                             "attn_logit_softcapping",
@@ -117,7 +117,7 @@ bool changes_nothing(JsonValue value) {
   return value.get(number) && (number == 0.0 || number == 1.0);
 }
 
-/// Whether a key of kOtherArithmetic is one that the family computes.
+/// Returns whether the family computes what a key of kOtherArithmetic names.
 bool computes(Family family, std::string_view key) {
   switch (family) {
     case Family::kQwen3Moe: return key == "num_experts" || key == "num_local_experts" || key == "moe_intermediate_size";
@@ -154,7 +154,7 @@ void read_experts(FieldReader& fields, Family family, ModelConfig& config) {
   if (family == Family::kMixtral) read_mixtral(fields, config);
 }
 
-/// The window of the layers that slide, 0 where none may.
+/// Returns the window of the layers that slide; 0 where none may.
 int32_t read_window(FieldReader& fields, Family family) {
   // The families' default, which Mistral 7B v0.1 leaves out; an explicit null is a later Mistral without a window.
   const int32_t fallback = fields.has_key("sliding_window") || family == Family::kMixtral ? 0 : 4096;
@@ -195,7 +195,7 @@ void read_windows(FieldReader& fields, Family family, ModelConfig& config) {
   std::fill(config.sliding_windows.begin() + first, config.sliding_windows.end(), window);
 }
 
-/// Dual chunk attention is plain attention up to the context that the model was trained on.
+/// Returns the context up to which dual chunk attention equals plain attention: the one that the model was trained on.
 void read_dual_chunks(FieldReader& fields, ModelConfig& config) {
   constexpr const char* kKey = "dual_chunk_attention_config";
   const auto object = fields.object(kKey);

@@ -13,7 +13,7 @@
 namespace millrace::model {
 namespace {
 
-/// Two independent chains of multiply and xor-shift over 64-bit words; of bytes the words are their XXH3-128.
+/// Two independent chains of multiply and xor-shift over 64-bit words. Byte strings enter by their XXH3-128.
 class Hash {
  public:
   void add(uint64_t word) {
@@ -51,7 +51,7 @@ void add_rope(Hash& hash, const RopeConfig& rope, int32_t head_dim) {
   hash.add(double{frequencies.attention_factor});
 }
 
-/// A model without experts has the fingerprint that it had before there were any.
+/// Adds the experts. Models without experts skip it, which keeps their fingerprints equal across versions.
 void add_experts(Hash& hash, const ModelConfig& config) {
   const MoeConfig& moe = config.moe;
   if (moe.expert_count == 0) return;

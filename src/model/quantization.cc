@@ -27,8 +27,8 @@ Quantization read_own(FieldReader& fields) {
   return Quantization::kW8;
 }
 
-/// "weights" or "input_activations" of a group of compressed-tensors: wanted are signed whole numbers of 8 bits without
-/// a zero point, scaled by `strategy`, inputs by what they are at the time.
+/// Checks "weights" or "input_activations" of a compressed-tensors group. Supported are signed 8-bit integers without a
+/// zero point, scaled by `strategy`, with inputs scaled dynamically.
 void check_scheme(FieldReader& group, std::string_view key, std::string_view strategy, bool dynamic) {
   const auto object = group.object(key);
   if (!object) return group.fail_with("{} is missing, wanted int 8, {}", key, strategy);
@@ -45,7 +45,8 @@ void check_scheme(FieldReader& group, std::string_view key, std::string_view str
   group.take_error_of(scheme);
 }
 
-/// Of compressed-tensors: weights by channel, inputs by token, of all linear layers but those that are to be ignored.
+/// Reads the format of compressed-tensors: weights by channel and inputs by token, for all linear layers that are not
+/// ignored.
 StoredQuantization read_compressed_tensors(FieldReader& own) {
   const std::string format = own.text_or("format", kCompressedFormat);
   if (format != kCompressedFormat) own.fail_with("format '{}', wanted '{}'", format, kCompressedFormat);

@@ -16,13 +16,14 @@ std::optional<RopeKind> kind_of(std::string_view name) {
   return std::nullopt;
 }
 
-/// What config.json says outside the scaling.
+/// The members of config.json outside the scaling object.
 struct Positions {
   int32_t max = 0;
-  std::optional<int32_t> original;  ///< some have it here, alone or as well
+  std::optional<int32_t> original;  ///< some configs have it here, alone or as well
 };
 
-/// `outside`: the same member beside the scaling, where some have it. Absent in both places: `fallback`, or a fault.
+/// Reads a number of the scaling object. `outside` is the same member outside of it, which some configs have. When both
+/// are absent the result is `fallback`, or a fault without one.
 int32_t read_original(FieldReader& scaling, std::optional<int32_t> outside, std::optional<int32_t> fallback = {}) {
   constexpr std::string_view kKey = "original_max_position_embeddings";
   const auto given = scaling.optional_integer(kKey, 1, kLargestPosition);
@@ -54,7 +55,7 @@ void read_yarn(FieldReader& scaling, const Positions& positions, RopeConfig& rop
     scaling.fail_with("beta_fast {} is below beta_slow {}", rope.beta_fast, rope.beta_slow);
 }
 
-/// Members that mean nothing without a type were meant to scale.
+/// Refuses members that have no meaning without a type, since they were meant to scale.
 void refuse_untyped(FieldReader& scaling) {
   for (const char* key : {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "attention_factor",
                           "beta_fast", "beta_slow", "short_factor", "long_factor"})
@@ -63,7 +64,7 @@ void refuse_untyped(FieldReader& scaling) {
     scaling.fail("rope_type is missing, though factor is given");
 }
 
-/// Of rope_scaling or rope_parameters.
+/// Reads rope_scaling or rope_parameters.
 void read_scaling(FieldReader& scaling, const Positions& positions, RopeConfig& rope) {
   if (!scaling.has("rope_type") && !scaling.has("type")) {
     refuse_untyped(scaling);
@@ -82,7 +83,7 @@ void read_scaling(FieldReader& scaling, const Positions& positions, RopeConfig& 
   if (rope.kind == RopeKind::kYarn) read_yarn(scaling, positions, rope);
 }
 
-/// Of the object of that name, if there is one. A base that it does not give is `theta`.
+/// Reads the object of that name, if there is one. Its base defaults to `theta`.
 std::optional<RopeConfig> read_rope_object(FieldReader& fields, const char* key, const Positions& positions,
                                            double theta) {
   const auto object = fields.object(key);

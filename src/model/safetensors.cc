@@ -33,14 +33,14 @@ constexpr std::array kKnown{
     KnownDType{"F8_E4M3", 1}, KnownDType{"F8_E5M2", 1}, KnownDType{"BOOL", 1},
 };
 
-/// Nothing for a dtype whose size is not known; `find` refuses it.
+/// Returns the bytes of an element; none for an unknown dtype, which `find` refuses.
 std::optional<size_t> element_bytes(std::string_view dtype) {
   const auto known = std::find_if(kKnown.begin(), kKnown.end(), [&](const KnownDType& k) { return k.name == dtype; });
   if (known == kKnown.end()) return std::nullopt;
   return known->bytes;
 }
 
-/// Bytes of a dense tensor, nothing when they overflow.
+/// Returns the bytes of a dense tensor; none when they overflow.
 std::optional<size_t> dense_bytes(const std::vector<int64_t>& shape, size_t element) {
   size_t bytes = element;
   for (const int64_t dim : shape)

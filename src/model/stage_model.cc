@@ -22,7 +22,7 @@ tensor::BatchSize batch_size(const tensor::BatchLayout& batch) {
 
 }  // namespace
 
-/// The rows that alone go on from the last layer's keys and values.
+/// The rows that go on from the last layer's keys and values.
 struct StageModel::Tails {
   std::vector<int32_t> row_numbers;   // -1 for padding
   std::vector<int32_t> row_begin{0};  // [sequences + 1]
@@ -33,7 +33,7 @@ struct StageModel::Tails {
   int64_t count = 0;  // of its rows, without padding
 };
 
-/// One forward, placed.
+/// One forward pass with its inputs uploaded.
 struct StageModel::ForwardPass {
   std::span<const std::shared_ptr<tensor::LayerGate>> loads;
   std::span<const std::byte> received;
@@ -224,7 +224,7 @@ void StageModel::upload_inputs(const ForwardInput& input, ForwardPass& pass) {
   if (!input.tails.empty() && span_.layers.size() > 0) upload_tails(input, pass);
 }
 
-/// What the first layer begins with, but for the embedding.
+/// Initialises the residual stream, except for the embedding.
 void StageModel::fill(const ForwardPass& pass) {
   if (!pass.received.empty()) backend_.copy_in(pass.received, pass.hidden.data);
 }
@@ -253,7 +253,7 @@ tensor::AttentionShape StageModel::attention_shape(int32_t index) const {
           .sliding_window = config_.sliding_windows[model_layer]};
 }
 
-/// The queries of all rows; their keys and values go to the pages.
+/// Returns the queries of all rows; their keys and values go to the pages.
 Matrix StageModel::project_qkv(const LayerWeights& layer, int32_t index, const ForwardPass& pass) {
   const int64_t rows = pass.hidden.rows;
   const DType compute = backend_.compute_dtype();
@@ -308,7 +308,7 @@ void StageModel::upload_tails(const ForwardInput& input, ForwardPass& pass) {
   tails.batch = backend_.upload(batch);
 }
 
-/// The rest of the last layer for the last rows of each sequence.
+/// Finishes the last layer for the last rows of each sequence.
 void StageModel::finish_tails(const LayerWeights& layer, int32_t index, const ForwardPass& pass, Matrix query) {
   const Tails& tails = *pass.tails;
   if (tails.hidden.rows == 0) return;
