@@ -9,7 +9,7 @@
 namespace millrace::cpu {
 namespace {
 
-/// One row of logits, of its own memory.
+/// Routes one row of logits in memory of its own.
 struct RowRouter {
   const Kernels& kernels;
   const tensor::Routing& routing;
@@ -39,7 +39,7 @@ struct RowRouter {
   }
 };
 
-/// Numbers the pairs of each row and its experts, expert by expert.
+/// Numbers the pairs of rows and experts, expert by expert.
 void place_rows(int64_t rows, int64_t experts, int32_t per_row, Routes& routes) {
   std::vector<int32_t>& counts = routes.group_of;
   counts.assign(static_cast<size_t>(experts), 0);

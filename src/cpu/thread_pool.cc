@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kHelperSpins = 4000;
 constexpr int kCallerSpins = 2000;
-constexpr uint32_t kPartsOfRest = 4;  // a claim takes one of so many parts of what is left of a zone
+constexpr uint32_t kPartsOfRest = 4;  // a claim takes this fraction of the rest of a zone
 thread_local bool inside_region = false;
 
 struct Claims {

@@ -21,7 +21,7 @@ std::byte* PinnedBlocks::take(size_t bytes) {
   tensor::Buffer& block = blocks_[next_++];
   if (bytes > block.bytes()) {
     tensor::Buffer larger = allocate_pinned(std::max({bytes, 2 * block.bytes(), kMinBlockBytes}));
-    ring_builder_.push_back(std::exchange(block, std::move(larger)));
+    outgrown_.push_back(std::exchange(block, std::move(larger)));
   }
   return block.data();
 }

@@ -46,7 +46,7 @@ std::string_view stored_name(tensor::DType dtype) {
   return "";
 }
 
-/// Returns the members that other servers expect unchanged in a model of this kind.
+/// Returns whether a tensor stays unquantized, as other servers expect in a model of this kind.
 bool stays(const TensorSpec& spec, Quantization quantization) {
   return quantization == Quantization::kW8A8Int8 && spec.name == kHeadName;
 }
