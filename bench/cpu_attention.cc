@@ -19,8 +19,8 @@ struct Model {
 };
 constexpr Model kModels[] = {{"0.5B 14/2x64", 14, 2, 64}, {"1B 32/8x64", 32, 8, 64}, {"8B 32/8x128", 32, 8, 128}};
 
-/// Sequences of `prefix` cached tokens that each compute `rows` more; all pages in random order, or as a pool gives
-/// them out that has been emptied.
+/// Sequences of `prefix` cached tokens that each compute `rows` more. Pages are in random order, or in the order of a
+/// fresh pool.
 struct Work {
   int32_t sequences, prefix, rows, page_size;
   bool shuffled = true;
@@ -47,7 +47,7 @@ Layout make_layout(const Work& work) {
   return layout;
 }
 
-/// Writes every token of every layer: memory that was never written is one shared page of zeros.
+/// Writes every token of every layer: unwritten memory would be one shared page of zeros.
 void fill(tensor::Backend& backend, const tensor::AttentionShape& shape, const Layout& layout, tensor::KvCache& cache,
           int32_t layers) {
   Layout whole = layout;

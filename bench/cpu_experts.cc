@@ -14,7 +14,7 @@ using tensor::DType;
 namespace {
 
 constexpr int64_t kRowCounts[] = {1, 4, 16, 64, 512};
-/// Sets of rows that take turns, each with experts of its own choice, so that no cache holds what one row chose.
+/// Alternating sets of rows, each with experts of its own, so that no cache holds the experts of one set.
 constexpr int64_t kTurns = 16;
 
 struct Shape {
@@ -32,7 +32,7 @@ std::vector<float> random_values(int64_t count, uint32_t seed) {
   return values;
 }
 
-/// A layer's experts: equal values, each in memory of its own.
+/// A layer's experts: equal values, each in its own memory.
 struct Layer {
   WeightFormat format = WeightFormat::kCompute;
   double expert_bytes = 0.0;
@@ -61,7 +61,7 @@ Layer make_layer(tensor::Backend& backend, const Shape& shape, WeightFormat form
   return {format, 3 * bytes, packer->finish()};
 }
 
-/// How many experts the rows of one turn choose together.
+/// Returns the number of distinct experts that the rows of one turn choose.
 int64_t distinct_experts(const float* logits, int64_t rows, const Shape& shape) {
   std::set<int64_t> chosen;
   std::vector<int64_t> order(static_cast<size_t>(shape.experts));
@@ -74,7 +74,7 @@ int64_t distinct_experts(const float* logits, int64_t rows, const Shape& shape) 
   return static_cast<int64_t>(chosen.size());
 }
 
-/// Of products in the compute dtype.
+/// Returns the ceiling of GEMMs in the compute dtype.
 double peak_gflops(const Ceilings& ceilings, cpu::Isa isa, DType dtype) {
   if (dtype == DType::kF32) return ceilings.fma_gflops;
   if (isa == cpu::Isa::kAmx) return ceilings.tile_gflops;

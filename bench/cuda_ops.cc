@@ -16,7 +16,7 @@ using namespace millrace::bench;
 
 namespace {
 
-/// A product's figures: bytes of weights per second, and operations per second.
+/// Formats a GEMM's figures: bytes of weights per second, and operations per second.
 std::string product_figure(int rows, int inputs, int outputs, double time) {
   const double weights = static_cast<double>(inputs) * outputs;
   return fmt::format("{:8.1f} us {:6.0f} GB/s {:6.1f} TFLOP/s", time * 1e6, 2.0 * weights / time * 1e-9,

@@ -8,7 +8,7 @@
 namespace millrace::bench {
 namespace {
 
-/// Pinned memory of the host, written to once so that it is there.
+/// Pinned host memory, written once so that it is resident.
 class PinnedBytes {
  public:
   explicit PinnedBytes(size_t bytes) {

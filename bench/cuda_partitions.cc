@@ -14,8 +14,8 @@
 
 #include "cuda/cuda_backend.h"
 
-/// What waiting costs a pipeline that computes prompts: stages on equal parts of one GPU, against as many replicas that
-/// have a part and all the layers each, for the same prompts. Weights are random, and the same in every layer.
+/// Measures the cost of waiting in a pipeline that computes prompts. Stages on equal parts of one GPU compete with as
+/// many replicas, each with a part and all layers. Weights are random and equal in every layer.
 namespace {
 
 using namespace millrace;
@@ -40,7 +40,7 @@ struct Options {
   bool mma_only = false;
 };
 
-/// Small random numbers that every weight is made of.
+/// Returns small random numbers from which every weight is made.
 std::vector<uint16_t> random_numbers(const Options& options) {
   const int64_t q_width = int64_t{options.heads} * options.head_dim;
   const int64_t longest = std::max({q_width + int64_t{2} * options.kv_heads * options.head_dim,
@@ -58,7 +58,8 @@ std::vector<uint16_t> random_numbers(const Options& options) {
 class Part {
  public:
   Part(const Options& options, int32_t index, int32_t layers, const std::vector<uint16_t>& numbers);
-  /// Rows [prefix, prefix + chunk) of a prompt, from `input` or what every prompt begins with, into result(turn).
+  /// Computes rows [prefix, prefix + chunk) of a prompt into result(turn). They come from `input` or, without one, from
+  /// the common start of prompts.
   void run(int32_t prefix, const std::byte* input, size_t turn);
   [[nodiscard]] const std::byte* result(size_t turn) const { return hidden_[turn % kBuffers].data(); }
   [[nodiscard]] std::string description() const { return backend_->description(); }
@@ -180,7 +181,7 @@ void Part::run_layer(int32_t layer, const tensor::UploadedBatch& batch, Matrix h
   backend_->matmul_add(activated, *down_, nullptr, hidden);
 }
 
-/// What one thread per part does; prints tokens per second over all prompts, and returns them.
+/// Runs `work` on one thread per part. Prints and returns the tokens per second over all prompts.
 template <class Work>
 double measure(const char* name, const Options& options, std::vector<std::unique_ptr<Part>>& parts, const Work& work) {
   const auto go = [&](int32_t prompts) {

@@ -31,7 +31,7 @@ class BlockedGemm {
   [[nodiscard]] int64_t panels() const { return blocking_.panels; }
   /// Returns the bytes of scratch that run() needs, 64-byte aligned.
   [[nodiscard]] size_t scratch_bytes() const;
-  /// |The maximum of scratch_bytes() over all GEMMs.
+  /// The maximum of scratch_bytes() over all GEMMs.
   static constexpr size_t kMaxScratchBytes = (size_t{1} << 19) + kW8ScratchBytes;
 
   /// Computes a block and passes the sums of each of its panels to finish(PanelResult).

@@ -9,7 +9,7 @@
 
 namespace millrace::cpu {
 
-/// |Options of a CPU backend.
+/// Options of a CPU backend.
 struct CpuOptions {
   /// Threads that compute, including the backend's worker. 0: one per CPU that the process may use.
   int threads = 0;

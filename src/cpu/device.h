@@ -15,12 +15,12 @@
 /// The state that the ops of one backend share. Private to this folder.
 namespace millrace::cpu {
 
-/// |Rounds `value` up to a multiple of `multiple`.
+/// Rounds `value` up to a multiple of `multiple`.
 [[nodiscard]] inline int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// |A vector of f32 in host memory.
+/// A vector of f32 in host memory.
 class CpuVector final : public tensor::DeviceVector {
  public:
   explicit CpuVector(std::span<const float> values);

@@ -5,7 +5,7 @@
 namespace millrace::cpu {
 
 /// The feed-forward of one expert, in packed weights of the CPU's.
-/// |The packed weights of one expert.
+/// The packed weights of one expert.
 struct ExpertWeights {
   std::unique_ptr<tensor::PackedWeight> gate_up;  // [intermediate] twice, hidden
   std::unique_ptr<tensor::PackedWeight> down;     // [hidden, intermediate]
@@ -29,7 +29,7 @@ class CpuExperts final : public tensor::Experts {
   tensor::Routing routing_;
 };
 
-/// |Packs the experts of a layer for the CPU.
+/// Packs the experts of a layer for the CPU.
 class CpuExpertPacker final : public tensor::ExpertPacker {
  public:
   CpuExpertPacker(Device& device, int32_t count, tensor::Routing routing)
@@ -46,7 +46,7 @@ class CpuExpertPacker final : public tensor::ExpertPacker {
   std::vector<ExpertWeights> weights_;
 };
 
-/// |The op of tensor::Backend; `hidden` holds the rows of sequences only.
+/// The op of tensor::Backend; `hidden` holds the rows of sequences only.
 void fused_moe(Device& device, tensor::Matrix x, tensor::Matrix router_logits, const CpuExperts& experts,
                tensor::Matrix hidden);
 /// Reserves the scratch of fused_moe for `rows` rows.

@@ -123,7 +123,7 @@ struct LogitExtremes {
   bool has_nan = false;
 };
 
-/// |The kernels of one instruction set, and the properties of their data formats.
+/// The kernels of one instruction set, and the properties of their data formats.
 struct Kernels {
   Isa isa = Isa::kPortable;
   bool bf16_lhs = false;

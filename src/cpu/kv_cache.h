@@ -43,7 +43,7 @@ class CpuKvCache final : public tensor::KvCache {
   [[nodiscard]] const std::byte* key_at(PageId id, int32_t layer, int32_t head, int32_t offset) const {
     return keys(id, layer, head) + static_cast<size_t>(offset) * static_cast<size_t>(padded_dim_) * element_;
   }
-  /// |Returns the value, [padded_dim], of token `offset` in an ungrouped page.
+  /// Returns the value, [padded_dim], of token `offset` in an ungrouped page.
   [[nodiscard]] const std::byte* value_at(PageId id, int32_t layer, int32_t head, int32_t offset) const {
     return key_at(id, layer, head, offset) + side_bytes_;
   }

@@ -44,7 +44,7 @@ using Values = std::vector<float>;
 /// number comes first.
 [[nodiscard]] std::vector<std::pair<size_t, double>> route(std::span<const float> logits,
                                                            const tensor::Routing& routing);
-/// |The weights of one expert.
+/// The weights of one expert.
 struct Expert {
   Values gate;  // [inner, hidden]
   Values up;    // [inner, hidden]
@@ -52,7 +52,7 @@ struct Expert {
 };
 /// Rounds rows of `width` values as a GEMM's inputs are rounded.
 using RoundFn = std::function<Values(const Values& rows, int64_t width)>;
-/// |The result of the op and its tolerance.
+/// The result of the op and its tolerance.
 struct FusedMoe {
   Values sums;   ///< [rows, hidden], to be added to the residual
   Values jumps;  ///< [rows, hidden], further error of a sum when a feature rounds to the other neighbour
@@ -70,7 +70,7 @@ struct History {
   Values keys;
   Values values;
 };
-/// |The dimensions and the mask of one layer's attention.
+/// The dimensions and the mask of one layer's attention.
 struct AttentionSizes {
   int32_t head_count = 0;
   int32_t kv_head_count = 0;

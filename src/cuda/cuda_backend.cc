@@ -169,7 +169,7 @@ class CudaBackend final : public Backend {
     if (bytes == 0) return;
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, device_.compute.get()), "cudaMemcpyAsync");
   }
-  /// Scratch of a product of `rows` rows.
+  /// Returns the scratch of a GEMM of `rows` rows.
   [[nodiscard]] std::byte* gemm_scratch(const DeviceWeight& weight, int32_t rows) {
     return device_.scratch(device_.gemm_scratch,
                            matmul_workspace_bytes(weight.out_features, weight.in_features, weight.gate_up, rows));

@@ -12,7 +12,7 @@ namespace millrace::cuda {
 /// The instruction of GEMMs. kAuto is wgmma where the GPU has it and a self-test confirms it, otherwise mma.
 enum class GemmChoice : uint8_t { kAuto, kWgmma, kMma };
 
-/// |Options of a CUDA backend.
+/// Options of a CUDA backend.
 struct CudaOptions {
   int device = 0;
   GemmChoice products = GemmChoice::kAuto;

@@ -53,13 +53,13 @@ struct Device {
 
 /// Implements Module::list_gpus.
 [[nodiscard]] Result<std::vector<GpuInfo>> list_gpus();
-/// |Implements Module::free_bytes.
+/// Implements Module::free_bytes.
 [[nodiscard]] uint64_t free_bytes(int ordinal);
 /// Returns a name that no other GPU has, on any host.
 [[nodiscard]] std::string unique_name(int ordinal);
 /// Returns text such as "NVIDIA H200, sm_90, 132 SMs".
 [[nodiscard]] std::string describe_device(int ordinal);
-/// |Returns text such as "sm_90".
+/// Returns text such as "sm_90".
 [[nodiscard]] std::string architecture(int ordinal);
 
 }  // namespace millrace::cuda

@@ -5,7 +5,7 @@
 namespace millrace::cuda {
 namespace {
 
-/// The versions of CUDA with which calls came in the form that is declared here.
+/// The CUDA versions that introduced the calls with the signatures declared here.
 constexpr unsigned kErrors = 6000;
 constexpr unsigned kDevices = 2000;
 constexpr unsigned kGreenContexts = 12040;
@@ -15,7 +15,7 @@ std::string version_text(unsigned number) {
   return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
 }
 
-/// Empty, or what is missing.
+/// Finds one function. Returns empty text, or why it is missing.
 template <class Function>
 std::string find(const char* name, unsigned since, Function*& function) {
   void* found = nullptr;

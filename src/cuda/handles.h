@@ -10,7 +10,7 @@ namespace millrace::cuda {
 
 class Partition;
 
-/// |Options of a stream.
+/// Options of a stream.
 struct StreamOptions {
   bool urgent = false;                   ///< blocks of its kernels precede waiting blocks of other streams
   const Partition* partition = nullptr;  ///< where its kernels run; null: everywhere

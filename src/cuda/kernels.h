@@ -68,12 +68,12 @@ struct DeviceKvCache {
 [[nodiscard]] constexpr int32_t channel_stride(int32_t head_dim) {
   return (head_dim + 7) / 8 * 8;
 }
-/// |Returns the bytes of one layer of one page.
+/// Returns the bytes of one layer of one page.
 [[nodiscard]] constexpr size_t kv_layer_bytes(const DeviceKvCache& cache) {
   return size_t{4} * static_cast<size_t>(cache.kv_head_count) * static_cast<size_t>(cache.page_size) *
          static_cast<size_t>(channel_stride(cache.head_dim));
 }
-/// |Returns the bytes of one page over all layers.
+/// Returns the bytes of one page over all layers.
 [[nodiscard]] constexpr size_t kv_page_bytes(const DeviceKvCache& cache) {
   return kv_layer_bytes(cache) * static_cast<size_t>(cache.layer_count);
 }
@@ -108,12 +108,12 @@ struct DeviceWeight {
   bool gate_up = false;
   MatrixInstruction by = MatrixInstruction::kMma;
 };
-/// |Returns the bytes of a packed weight.
+/// Returns the bytes of a packed weight.
 [[nodiscard]] size_t packed_weight_bytes(int32_t out_features, int32_t in_features, bool gate_up);
 
-/// |The dtype of a matrix to pack.
+/// The dtype of a matrix to pack.
 enum class SourceType : int32_t { kF32, kBF16, kF16 };
-/// |The rows of a packed weight that a matrix fills.
+/// The rows of a packed weight that a matrix fills.
 enum class PackAs : int32_t { kRows, kGate, kUp };
 /// Packs a dense row-major matrix [rows, in_features], aligned for its dtype, into `packed`, which is zeroed before.
 /// Its rows become features from first_feature on (kRows), or gate or up features. Stacks take one call per part.
@@ -134,7 +134,7 @@ void gather_rows(cudaStream_t stream, const void* in, size_t row_bytes, const in
 /// Returns the scratch bytes of the three GEMM ops for up to `rows` rows. The scratch is zeroed before its first use.
 /// Each GEMM leaves it ready for the next on the same stream, of any shape that fits.
 [[nodiscard]] size_t matmul_workspace_bytes(int32_t out_features, int32_t in_features, bool gate_up, int32_t rows);
-/// |The dtype of a GEMM's output.
+/// The dtype of a GEMM's output.
 enum class OutputType : int32_t { kF32, kBF16 };
 /// out [rows, out_features] = x (bf16) [rows, in_features] · Wᵀ + bias (f32, may be null).
 void matmul(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows, void* out,
@@ -171,7 +171,7 @@ inline constexpr int32_t kMaxExperts = 512;
 void fused_moe(cudaStream_t stream, const void* x, const float* router_logits, const DeviceExperts& experts,
                const DeviceBatch& batch, int32_t rows, float* hidden, void* workspace, size_t workspace_bytes);
 
-/// |The rotary frequencies in device memory.
+/// The rotary frequencies in device memory.
 struct DeviceRotary {
   const float* inverse_frequency = nullptr;  // [rotary_dim / 2]
   int32_t rotary_dim = 0;
@@ -183,7 +183,7 @@ void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, 
                      const float* q_norm, const float* k_norm, float norm_epsilon, const DeviceBatch& batch,
                      const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* q);
 
-/// |The heads and the mask of one layer's attention.
+/// The heads and the mask of one layer's attention.
 struct AttentionSizes {
   int32_t head_count = 0;
   float scale = 0.0f;

@@ -7,7 +7,7 @@
 namespace millrace::cuda {
 namespace {
 
-/// Of the words that copy_pages moves.
+/// Alignment of the words that copy_pages moves.
 constexpr size_t kHostPageAlignment = 16;
 
 DeviceKvCache layout_of(const tensor::KvCacheShape& shape) {

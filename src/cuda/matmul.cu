@@ -3,7 +3,7 @@
 namespace millrace::cuda {
 namespace {
 
-/// Up to so many rows the splits of a sum may go to different blocks; it bounds the workspace.
+/// Rows up to which the splits of a sum may go to different blocks. It bounds the workspace.
 constexpr int32_t kMaxSplitRows = 256;
 constexpr size_t kCounterBytes = 2048;
 static_assert(kCounterBytes >= kFullOccupancyBlocks * sizeof(uint32_t));
@@ -39,7 +39,7 @@ void launch_gemm(cudaStream_t stream, const Operands& given) {
       .panels = panels,
       .splits = splits,
       .epilogue = given.epilogue};
-  // The word behind the tile of sums tells a block's threads whether they came last.
+  // The word after the tile of sums tells a block's threads whether they are the last block.
   constexpr size_t kShared = T::kSharedBytes > T::kSumBytes + 16 ? T::kSharedBytes : T::kSumBytes + 16;
   static_assert(kShared <= T::kMaxSharedBytes);
   launch<gemm_kernel<T>>(

@@ -12,13 +12,13 @@
 /// driver. Both are built from one source tree with one compiler.
 namespace millrace::cuda {
 
-/// |One usable GPU.
+/// One usable GPU.
 struct GpuInfo {
   std::string description;  ///< e.g. "NVIDIA H200, sm_90, 132 SMs"
   uint64_t total_bytes = 0;
 };
 
-/// |The module's function table.
+/// The module's function table.
 struct Module {
   /// Returns the usable GPUs by number. Error: kUnavailable with the reason.
   Result<std::vector<GpuInfo>> (*list_gpus)() = nullptr;

@@ -11,7 +11,7 @@ namespace millrace::cuda {
 
 /// Returns whether NCCL on this machine can serve a GPU.
 [[nodiscard]] tensor::ChannelSupport nccl_support(int device);
-/// |Returns the id of a new channel.
+/// Returns the id of a new channel.
 [[nodiscard]] std::vector<std::byte> make_nccl_id();
 /// Opens one end: a communicator of two ranks, sender and receiver, with a stream and a thread of its own. `device`
 /// outlives it. Throws std::runtime_error.

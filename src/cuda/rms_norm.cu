@@ -7,7 +7,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kLanes;
 
-/// The sum over the block in a fixed order, in every thread.
+/// Returns the sum over the block, in a fixed order, to every thread.
 __device__ float block_sum(float value) {
   auto* sums = reinterpret_cast<float*>(shared_memory());  // [warps]
   const float warp = warp_sum(value);

@@ -19,13 +19,13 @@ constexpr size_t align_up(size_t bytes) {
   return (bytes + 15) / 16 * 16;
 }
 
-/// The parts of SampleInputs, one after another.
+/// The offsets of SampleInputs' parts in one block of memory.
 struct InputLayout {
   size_t bias_count = 0;
   size_t banned_count = 0;
   size_t history_count = 0;
   size_t masked_rows = 0;
-  size_t mask_words = 0;  // of one row
+  size_t mask_words = 0;  // per row
   size_t bias_tokens = 0, bias_values = 0, banned = 0, history = 0, masks = 0,
          bytes = 0;  // offsets; the rows are first
 
@@ -88,7 +88,7 @@ void write_inputs(std::span<const SampleSpec> specs, const InputLayout& layout, 
   }
 }
 
-/// SampleOutputs in one piece of device memory.
+/// SampleOutputs in one block of device memory.
 struct OutputLayout {
   size_t rows = 0;
   size_t capacity = 0;
@@ -105,7 +105,7 @@ OutputLayout output_layout(size_t rows, int32_t max_top) {
   return {rows, static_cast<size_t>(std::clamp(max_top, 0, kMaxTopLogprobs))};
 }
 
-/// Row `row` of what has come back.
+/// Row `row` of the results on the host.
 struct ReturnedRow {
   SampleOutput output;
   tensor::TokenLogprobs logprobs;

@@ -18,15 +18,16 @@ namespace {
 
 constexpr const char* kMmaHint = "--cuda-products mma does without it";
 
-/// Sums in several splits, in tiles of 8 to 128 tokens; and whole ones, in tiles of up to 256.
+/// The shapes of the self-test: sums in several splits in tiles of 8 to 128 tokens, and whole sums in tiles of up to
+/// 256.
 struct ProbeShape {
   int32_t features;
   int32_t inputs;
-  std::vector<int32_t> rows;  // the last is the most
+  std::vector<int32_t> rows;  // the last is the maximum
 };
 const std::array kProbeShapes = {ProbeShape{72, 520, {1, 9, 17, 33, 70}}, ProbeShape{24, 72, {1, 9, 17, 33, 70, 520}}};
 
-/// bf16 numbers of both signs, between 2⁻⁸ and 1 in size.
+/// Returns bf16 numbers of both signs with magnitudes between 2⁻⁸ and 1.
 std::vector<uint16_t> random_numbers(size_t count) {
   constexpr uint32_t kMantissaAndExponent = 0x3FF;
   std::vector<uint16_t> numbers(count);
@@ -38,7 +39,7 @@ std::vector<uint16_t> random_numbers(size_t count) {
   return numbers;
 }
 
-/// What products of one kind make of a trial, for each number of rows.
+/// Runs the GEMMs of one shape for each number of rows.
 class GemmProbe {
  public:
   GemmProbe(const ProbeShape& trial, int device, const Stream& stream)
@@ -60,7 +61,7 @@ class GemmProbe {
     const std::vector<uint16_t> x = random_numbers(x_.bytes() / sizeof(uint16_t));
     copy(x_.data(), x.data(), x_.bytes());
   }
-  /// [rows, features]
+  /// Returns the results [rows, features].
   [[nodiscard]] std::vector<float> of(MatrixInstruction by, int32_t rows) const {
     const DeviceWeight weight{packed_.data(), trial_.features, trial_.inputs, false, by};
     matmul(stream_.get(), x_.data(), weight, nullptr, rows, out_.data(), OutputType::kF32, scratch_.data());
@@ -84,9 +85,9 @@ class GemmProbe {
   tensor::Buffer scratch_;
 };
 
-/// How wgmma differs from what is wanted of it; empty: in nothing.
+/// Returns how wgmma deviates from the requirements; empty: not at all.
 std::string find_mismatch(const ProbeShape& trial, int device, const Stream& stream) {
-  // Of the terms' sizes together: what a sum of f32 that is cut off instead of rounded can lose, and more.
+  // Relative to the sum of the terms' magnitudes. It exceeds the loss of f32 sums that truncate instead of round.
   constexpr float kTolerance = 0x1p-14f;
   const GemmProbe products(trial, device, stream);
   const std::vector<float> wanted = products.of(MatrixInstruction::kMma, trial.rows.back());

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kComputeLane = 0;
 constexpr size_t kMinBlockBytes = 16 << 10;
-/// Pieces of work that are not complete, where each is awaited before the next: one is told of while one begins.
+/// Pieces of work in flight when each is awaited before the next: one is being reported while another begins.
 constexpr size_t kWorkInFlight = 2;
 
 }  // namespace

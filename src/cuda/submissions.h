@@ -25,7 +25,7 @@ struct CudaBatch {
 /// is replaced by one of at least twice its size and kept. Freeing it would wait for all work on the device.
 class PinnedBlocks {
  public:
-  /// |Returns the next block, of at least `bytes`.
+  /// Returns the next block, of at least `bytes`.
   [[nodiscard]] std::byte* take(size_t bytes);
   /// Enlarges the first blocks to at least these sizes.
   void reserve(std::span<const size_t> bytes);
@@ -44,7 +44,7 @@ class Submissions {
  public:
   explicit Submissions(Device& device) : device_(device) {}
 
-  /// |Runs `work` and calls `done` when all that it launched is complete.
+  /// Runs `work` and calls `done` when all that it launched is complete.
   void submit(const std::function<void()>& work, tensor::CompletionHandler done);
   /// Reserves memory for uploads and downloads of these sizes, in the order of one piece of work. Called before any
   /// work.

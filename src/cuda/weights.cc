@@ -10,7 +10,7 @@
 namespace millrace::cuda {
 namespace {
 
-/// Of one block of rows.
+/// Bytes of one block of rows.
 constexpr size_t kBlockBytes = 8 << 20;
 
 SourceType source_type(tensor::DType dtype) {
@@ -145,7 +145,7 @@ std::unique_ptr<CudaEmbedding> WeightLoader::load_embedding(const tensor::HostTe
   return std::make_unique<CudaEmbedding>(std::move(buffer), table.shape[0], width);
 }
 
-/// A layer's experts have two allocations, of which each is packed into its part.
+/// Packs a layer's experts into their slots of two allocations.
 class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
  public:
   ExpertPacker(WeightLoader& loader, int32_t count, const tensor::Routing& routing)

@@ -8,7 +8,7 @@
 
 namespace millrace::cuda {
 
-/// |A vector of f32 in device memory.
+/// A vector of f32 in device memory.
 class CudaVector final : public tensor::DeviceVector {
  public:
   CudaVector(tensor::Buffer values, int64_t size) : values_(std::move(values)), size_(size) {}
@@ -20,7 +20,7 @@ class CudaVector final : public tensor::DeviceVector {
   int64_t size_;
 };
 
-/// |A packed weight in device memory.
+/// A packed weight in device memory.
 class CudaWeight final : public tensor::PackedWeight {
  public:
   CudaWeight(tensor::Buffer packed, DeviceWeight weight) : packed_(std::move(packed)), weight_(weight) {}
@@ -33,7 +33,7 @@ class CudaWeight final : public tensor::PackedWeight {
   DeviceWeight weight_;
 };
 
-/// |The experts of a sparse layer in device memory.
+/// The experts of a sparse layer in device memory.
 class CudaExperts final : public tensor::Experts {
  public:
   CudaExperts(tensor::Buffer gate_up, tensor::Buffer down, const tensor::Routing& routing, const DeviceExperts& device)
@@ -49,7 +49,7 @@ class CudaExperts final : public tensor::Experts {
   DeviceExperts device_;
 };
 
-/// |An embedding table in device memory.
+/// An embedding table in device memory.
 class CudaEmbedding final : public tensor::EmbeddingTable {
  public:
   CudaEmbedding(tensor::Buffer table, int64_t vocab, int64_t width)
@@ -72,9 +72,9 @@ class WeightLoader {
   [[nodiscard]] std::unique_ptr<CudaVector> load_vector(std::span<const float> values);
   /// Implements Backend::pack.
   [[nodiscard]] std::unique_ptr<CudaWeight> pack(std::span<const tensor::HostTensor> parts);
-  /// |Implements Backend::pack_gate_up.
+  /// Implements Backend::pack_gate_up.
   [[nodiscard]] std::unique_ptr<CudaWeight> pack_gate_up(const tensor::HostTensor& gate, const tensor::HostTensor& up);
-  /// |Implements Backend::make_embedding.
+  /// Implements Backend::make_embedding.
   [[nodiscard]] std::unique_ptr<CudaEmbedding> load_embedding(const tensor::HostTensor& table);
   /// Implements Backend::pack_experts.
   [[nodiscard]] std::unique_ptr<tensor::ExpertPacker> pack_experts(int32_t count, const tensor::Routing& routing);

@@ -18,7 +18,7 @@
 /// compressed-tensors, which vLLM and SGLang also read.
 namespace millrace::model {
 
-/// |The format of the projections: unquantized; 8-bit groups; these with 8-bit inputs; scales that are powers of two;
+/// The format of the projections: unquantized; 8-bit groups; these with 8-bit inputs; scales that are powers of two;
 /// scales per channel with inputs scaled per token.
 enum class Quantization : uint8_t { kNone, kW8, kW8A8, kMxInt8, kW8A8Int8 };
 

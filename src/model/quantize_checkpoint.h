@@ -9,7 +9,7 @@
 
 namespace millrace::model {
 
-/// |Sizes before and after quantization.
+/// Sizes before and after quantization.
 struct QuantizeReport {
   size_t tensors = 0;         ///< quantized to 8 bits
   uint64_t bytes_before = 0;  ///< of all tensors of the model

@@ -6,7 +6,7 @@
 
 namespace millrace::model {
 
-/// |The rule by which rotary frequencies are scaled.
+/// The rule by which rotary frequencies are scaled.
 enum class RopeKind : uint8_t { kDefault, kLinear, kLlama3, kYarn };
 
 /// How rotary frequencies derive from the base. Members that a kind does not use keep their defaults.
@@ -26,7 +26,7 @@ struct RopeConfig {
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
-/// |The frequencies of one model and the factor of its attention.
+/// The frequencies of one model and the factor of its attention.
 struct RotaryFrequencies {
   std::vector<float> inverse;     // [rotary_dim / 2], radians per position
   float attention_factor = 1.0f;  ///< multiplies cos and sin

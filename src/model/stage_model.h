@@ -15,7 +15,7 @@
 
 namespace millrace::model {
 
-/// |Upper bounds of one forward pass, by which activations are allocated.
+/// Upper bounds of one forward pass, by which activations are allocated.
 struct StageLimits {
   int32_t max_batch_tokens = 0;  ///< rows of one forward pass
   int32_t max_logit_rows = 0;    ///< rows of logits that exist at once
@@ -74,7 +74,7 @@ class StageModel {
 
   /// Returns a buffer for `hidden` of the largest batch.
   [[nodiscard]] tensor::Buffer allocate_hidden();
-  /// |Returns the matrix of a buffer's first `rows` rows.
+  /// Returns the matrix of a buffer's first `rows` rows.
   [[nodiscard]] tensor::Matrix hidden_view(const tensor::Buffer& buffer, int64_t rows) const;
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }

@@ -14,7 +14,7 @@
 /// The tensors of a checkpoint that a stage consists of, and the sizes that follow from them.
 namespace millrace::model {
 
-/// |The name and shape of one tensor of a stage.
+/// The name and shape of one tensor of a stage.
 struct TensorSpec {
   std::string name;
   tensor::Shape shape;

@@ -16,7 +16,7 @@
 
 namespace millrace::model {
 
-/// |Progress of loading a stage's weights.
+/// Progress of loading a stage's weights.
 struct LoadProgress {
   size_t tensors_done = 0;
   size_t tensors_total = 0;
@@ -26,7 +26,7 @@ struct LoadProgress {
 /// Called on the loading thread after each step; may be empty.
 using ProgressFn = std::function<void(const LoadProgress&)>;
 
-/// |Options of load_weights.
+/// Options of load_weights.
 struct LoadOptions {
   ProgressFn progress;
   int32_t threads = 0;            ///< for quantizing weights to 8 bits on loading; 0: one per processor
@@ -50,7 +50,7 @@ struct LayerWeights {
   std::unique_ptr<tensor::Experts> experts;      // of [moe.intermediate_size, hidden]
 };
 
-/// |The weights of one stage on its device.
+/// The weights of one stage on its device.
 struct StageWeights {
   std::unique_ptr<tensor::EmbeddingTable> embedding;  ///< first stage
   std::vector<LayerWeights> layers;

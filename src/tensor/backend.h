@@ -101,7 +101,7 @@ class DeviceVector {
   [[nodiscard]] virtual int64_t size() const = 0;
 };
 
-/// |The dimensions of a paged KV cache over the layers of one stage.
+/// The dimensions of a paged KV cache over the layers of one stage.
 struct KvCacheShape {
   int32_t layer_count = 0;
   int32_t kv_head_count = 0;
@@ -126,11 +126,11 @@ class KvCache {
   /// Copies pages to their host addresses; called inside Backend::submit_copy only. `pages` is read during the call.
   /// Nothing else may touch the copied memory until the work is complete.
   virtual void read_pages(std::span<const PageTransfer> pages) const = 0;
-  /// |Copies one layer of pages from host addresses that read_pages has filled. The rules of read_pages hold.
+  /// Copies one layer of pages from host addresses that read_pages has filled. The rules of read_pages hold.
   virtual void write_layer(int32_t layer, std::span<const PageTransfer> pages) = 0;
 };
 
-/// |The direction of page copies; each has a stream of its own.
+/// The direction of page copies; each has a stream of its own.
 enum class CopyDirection : uint8_t { kToDevice, kToHost };
 
 /// Lets a forward pass wait for page copies layer by layer: by a counter on the CPU, by an event per layer on a GPU.
@@ -168,13 +168,13 @@ struct UploadedBatch {
   BatchLayout layout;
   const void* handle = nullptr;  ///< private to the backend
 };
-/// |Row numbers or tokens in memory that ops can read. Made and valid like UploadedBatch.
+/// Row numbers or tokens in memory that ops can read. Made and valid like UploadedBatch.
 struct UploadedIndices {
   std::span<const int32_t> values;
   const void* handle = nullptr;  ///< private to the backend
 };
 
-/// |The head counts and the mask of one layer's attention.
+/// The head counts and the mask of one layer's attention.
 struct AttentionShape {
   int32_t head_count = 0;
   int32_t kv_head_count = 0;
@@ -218,7 +218,7 @@ struct WorkBounds {
 /// loads pages that other kernels have stored.
 inline constexpr int kArithmeticRevision = 3;
 
-/// |Interface to one device: memory, streams, and the ops of a decoder layer. Owned by a stage. Ops and uploads run
+/// Interface to one device: memory, streams, and the ops of a decoder layer. Owned by a stage. Ops and uploads run
 /// only inside submitted work; allocation and packing may run on any thread.
 class Backend {
  public:
@@ -292,7 +292,7 @@ class Backend {
   /// (fastest from allocate_host), memory of another backend of this kind in this process, or the target of a channel's
   /// receive. A copy from a receive's target waits for the receive.
   virtual void copy_in(std::span<const std::byte> from, void* to) = 0;
-  /// |Copies to the host in stream order. `to` must not be read before the work is complete.
+  /// Copies to the host in stream order. `to` must not be read before the work is complete.
   virtual void copy_out(const void* from, std::span<std::byte> to) = 0;
 
   // Ops. T rows, H hidden, all matrices dense. "compute" and "hidden" name the two dtypes above.
@@ -335,7 +335,7 @@ class Backend {
 
   /// Copies to the host in stream order and waits; for tests and measurements.
   virtual void copy_to_host(const void* device, std::span<std::byte> host) = 0;
-  /// |Copies to the device in stream order and waits; for tests and measurements.
+  /// Copies to the device in stream order and waits; for tests and measurements.
   virtual void copy_to_device(std::span<const std::byte> host, void* device) = 0;
 };
 

@@ -18,7 +18,7 @@ struct ChannelSupport {
   std::string unavailable_reason;  ///< why this device can have no channel; empty: it can
 };
 
-/// |What one end of a channel needs to open.
+/// What one end of a channel needs to open.
 struct ChannelOptions {
   bool sending = false;       ///< whether this end sends
   std::vector<std::byte> id;  ///< Backend::make_channel_id of the sending end, equal on both

@@ -9,10 +9,10 @@
 
 namespace millrace::tensor {
 
-/// |The floating-point types that are computed with.
+/// The floating-point types that are computed with.
 enum class DType : uint8_t { kF32, kBF16, kF16 };
 
-/// |Returns the bytes of one element.
+/// Returns the bytes of one element.
 [[nodiscard]] constexpr size_t size_of(DType dtype) {
   return dtype == DType::kF32 ? 4 : 2;
 }

@@ -57,7 +57,7 @@ inline constexpr uint8_t kLogitFaultCount = 4;
 /// Returns the contents of the logits in words, for an error message.
 [[nodiscard]] std::string_view to_string(LogitFault fault);
 
-/// |The sampled token of one row.
+/// The sampled token of one row.
 struct SampleResult {
   LogitFault fault = LogitFault::kNone;  ///< otherwise the other members are meaningless
   TokenId token = 0;
@@ -65,7 +65,7 @@ struct SampleResult {
   TokenLogprobs logprobs;
 };
 
-/// |The log-probabilities of one scored row.
+/// The log-probabilities of one scored row.
 struct ScoreResult {
   LogitFault fault = LogitFault::kNone;  ///< otherwise the other members are meaningless
   TokenLogprobs logprobs;

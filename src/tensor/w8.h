@@ -21,7 +21,7 @@
 /// then sum integers and scale once at the end, which is fastest.
 namespace millrace::tensor {
 
-/// |Weights per scale along the input dimension.
+/// Weights per scale along the input dimension.
 inline constexpr int64_t kW8Group = 32;
 
 /// How the inputs of a GEMM with 8-bit weights are represented. kInt8 quantizes each group of 32 inputs to int8 with an
@@ -29,7 +29,7 @@ inline constexpr int64_t kW8Group = 32;
 /// row.
 enum class W8Activations : uint8_t { kUnquantized, kInt8 };
 
-/// |The weights that share a scale, and how the scale is chosen.
+/// The weights that share a scale, and how the scale is chosen.
 enum class W8Scaling : uint8_t {
   kPerGroup,            ///< per group, by its largest magnitude
   kPerGroupPowerOfTwo,  ///< per group, a power of two

@@ -12,7 +12,7 @@ using tensor::Routing;
 
 namespace {
 
-/// A feature is silu(gate) · up, each a sum of up to 150 products of about 1 / sqrt(150) in size.
+/// The error of a feature: silu(gate) · up, each a sum of up to 150 terms of about 1 / sqrt(150) in size.
 constexpr float kFeatureError = 2e-5f;
 
 enum class Format { kCompute, kW8, kW8A8, kW8A8Int8 };
@@ -38,7 +38,7 @@ Sizes random_sizes(Random& random) {
   return sizes;
 }
 
-/// Experts on a backend, and what their weights stand for.
+/// Experts on a backend, with their dequantized weights.
 class RandomExperts {
  public:
   RandomExperts(Random& random, tensor::Backend& backend, const Sizes& sizes, Format format, DType w8_dtype)
@@ -54,7 +54,7 @@ class RandomExperts {
     packed = packer->finish();
   }
 
-  /// before + the mixture; of the rows, the last `padding` belong to no sequence.
+  /// Returns before + the op's result. The last `padding` rows belong to no sequence.
   [[nodiscard]] Values mix(const Values& x, const Values& logits, const Values& before, int32_t padding = 0) const {
     const auto rows = static_cast<int64_t>(logits.size()) / sizes_.experts;
     const std::vector<int32_t> row_begin{0, static_cast<int32_t>(rows) - padding};
@@ -79,7 +79,7 @@ class RandomExperts {
     return result;
   }
 
-  /// For the op: x, router logits, and what the residual is before.
+  /// The inputs of the op: x, router logits, and the residual before.
   struct Inputs {
     Values x, logits, before;
   };
@@ -88,7 +88,7 @@ class RandomExperts {
             random.normal(rows * sizes_.experts), random.normal(rows * sizes_.hidden)};
   }
 
-  /// What the reference's products read in place of rows.
+  /// Returns rows as the reference's GEMMs read them.
   [[nodiscard]] Values round(const Values& rows, int64_t width) const {
     Values rounded = reference::rounded(rows, backend_.compute_dtype());
     if (!rounds_inputs()) return rounded;
@@ -109,7 +109,7 @@ class RandomExperts {
     const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
     return {random.normal(rows * cols, deviation), backend_.compute_dtype(), rows, cols};
   }
-  /// As the next expert, and for the ops of dense layers.
+  /// Packs the next expert, for the op and for the ops of dense layers.
   void pack(const tensor::HostTensor& gate, const tensor::HostTensor& up, const tensor::HostTensor& down,
             tensor::ExpertPacker& packer) {
     if (format_ == Format::kCompute) {

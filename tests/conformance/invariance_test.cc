@@ -16,7 +16,7 @@ using tensor::DType;
 
 namespace {
 
-/// The rows of `x` named by `rows`, times the weight.
+/// Returns the GEMM of the chosen rows of `x` with the weight.
 Values product_of_rows(tensor::Backend& backend, const tensor::PackedWeight& weight, bool gate_up, const Values& x,
                        const std::vector<int64_t>& rows) {
   const int64_t in = weight.in_features();
@@ -39,7 +39,7 @@ Values product_of_rows(tensor::Backend& backend, const tensor::PackedWeight& wei
   return result;
 }
 
-/// How a weight is held.
+/// A weight format to test.
 struct Format {
   std::string_view name;
   bool is_plain = false;

@@ -12,7 +12,7 @@ struct Sizes {
   int64_t rows, in, out;
 };
 
-/// Ragged, odd and ordinary shapes, and some drawn at random.
+/// Returns ragged, odd and ordinary shapes, and some random ones.
 std::vector<Sizes> product_sizes(Random& random) {
   std::vector<Sizes> sizes = {{1, 1, 1},     {1, 64, 64},    {7, 33, 65},  {2, 896, 130},
                               {25, 257, 31}, {130, 300, 70}, {1, 2500, 64}};
@@ -20,8 +20,8 @@ std::vector<Sizes> product_sizes(Random& random) {
   return sizes;
 }
 
-/// The rounding error that a sum of k products of unit scale may collect in f32: k additions each round a partial sum
-/// of about sqrt(k) by 2^-24, and the errors add like a walk; ten times that.
+/// Returns the rounding error of an f32 sum of k terms of unit scale. Each of k additions rounds a partial sum of about
+/// sqrt(k) by 2^-24, and errors add like a random walk; times ten.
 double sum_error(int64_t k) {
   return 10.0 * static_cast<double>(k) * 0x1p-24 + 1e-6;
 }

@@ -34,7 +34,7 @@ DeviceMatrix upload_rows(tensor::Backend& backend, const std::vector<Values>& ro
   return matrix;
 }
 
-/// Draws once per row; `rows` are [logits of one row each].
+/// Samples once per row; `rows` holds the logits of one row each.
 std::vector<SampleResult> draw_rows(tensor::Backend& backend, const std::vector<Values>& rows, int32_t vocab,
                                     const std::vector<Draw>& draws) {
   std::vector<SampleSpec> specs;

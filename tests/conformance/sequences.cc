@@ -43,7 +43,7 @@ Weights random_weights(Random& random, const AttentionCase& sizes) {
 
 namespace {
 
-/// A cache of so many pages, and the two ops around it.
+/// A cache of `page_count` pages, and the two ops that use it.
 class Feeder {
  public:
   Feeder(tensor::Backend& backend, const AttentionCase& sizes, const Weights& weights, const Feeding& feeding,
@@ -56,7 +56,7 @@ class Feeder {
         q_norm_(backend.make_vector(weights.q_norm)),
         k_norm_(backend.make_vector(weights.k_norm)) {}
 
-  /// One sequence in all pages.
+  /// Fills all pages with one random sequence.
   void leave_noise(uint64_t seed) {
     const int32_t page_count = cache_->shape().page_count;
     const int32_t rows = page_count * sizes_.page_size;
@@ -77,7 +77,7 @@ class Feeder {
     (void)run({row_begin, prefix, page_begin, pages}, qkv, false);
   }
 
-  /// out [rows, heads·head_dim], of zeros unless it shall attend.
+  /// Returns out [rows, heads·head_dim]; zeros when it does not attend.
   Values run(const tensor::BatchLayout& batch, const Values& qkv, bool attends = true) {
     const tensor::AttentionShape shape{sizes_.head_count, sizes_.kv_head_count, sizes_.head_dim,
                                        1.0f / std::sqrt(static_cast<float>(sizes_.head_dim)), sizes_.sliding_window};
@@ -113,7 +113,7 @@ class Feeder {
   std::unique_ptr<tensor::DeviceVector> k_norm_;
 };
 
-/// Each sequence's pages, in a shuffled order, of a cache that has some more.
+/// Each sequence's pages, in a shuffled order, of a cache with spare pages.
 struct PageTables {
   std::vector<std::vector<PageId>> pages;
   int32_t page_count = 3;

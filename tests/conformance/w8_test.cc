@@ -25,7 +25,7 @@ std::vector<Sizes> product_sizes(Random& random) {
   return sizes;
 }
 
-/// Rows of unlike magnitudes.
+/// Returns a matrix whose rows differ in magnitude.
 W8Storage random_matrix(Random& random, int64_t rows, int64_t cols,
                         tensor::W8Scaling scaling = tensor::W8Scaling::kPerGroup) {
   Values values = random.normal(rows * cols);

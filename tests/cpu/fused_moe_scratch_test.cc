@@ -15,7 +15,7 @@ constexpr int64_t kInner = 40;
 constexpr int32_t kExperts = 9;
 constexpr int64_t kRows = 300;
 
-/// Weights and inputs of 8 bits by their scales, or none of 8 bits.
+/// The scaling of 8-bit weights and inputs; none: not quantized.
 using Scaling = std::optional<tensor::W8Scaling>;
 
 cpu::CpuExperts make_experts(cpu::Device& device, Scaling scaling, int32_t per_row) {
@@ -39,7 +39,7 @@ cpu::CpuExperts make_experts(cpu::Device& device, Scaling scaling, int32_t per_r
   return {std::move(weights), {.experts_per_row = per_row}};
 }
 
-/// What a device has taken so far.
+/// Returns the bytes that a device has allocated so far.
 std::vector<size_t> taken(const cpu::Device& device) {
   const cpu::Routes& routes = device.routes;
   std::vector<size_t> sizes{device.expert_values.bytes(), device.expert_rows.bytes(),    routes.topk_ids.capacity(),

@@ -22,8 +22,8 @@ std::vector<float> random_logits(size_t vocab, float deviation, uint64_t seed) {
   return logits;
 }
 
-/// Compares with the reference. Rounding may move tokens over a threshold of min_p or top_p: a token on one side only
-/// is accepted when it is improbable enough to be the last of many.
+/// Compares with the reference. Rounding may move tokens over a threshold of min_p or top_p. A token on one side only
+/// passes when it is improbable enough to be the last of many.
 void check_distribution(const std::vector<float>& logits, const SampleSpec& spec) {
   const auto got = cpu::sampling_distribution(logits, static_cast<int32_t>(logits.size()), spec);
   const auto wanted = reference::sampling_distribution(logits, spec);

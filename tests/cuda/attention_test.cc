@@ -15,7 +15,7 @@ constexpr float kEpsilon = 1e-6f;
 constexpr int32_t kLayers = 2;
 constexpr int32_t kLayer = 1;
 
-/// Keys and values of many sequences, and the ops over them.
+/// The keys and values of many sequences, and the ops over them.
 class Cache {
  public:
   Cache(const AttentionCase& sizes, const Weights& weights, int32_t page_count)
@@ -36,7 +36,7 @@ class Cache {
     std::vector<uint32_t> pages;
     Values qkv;
   };
-  /// Stores the rows' keys and values and attends; `slack` is added to every bound. Without `divides` there is no room
+  /// Stores the rows' keys and values and attends. `slack` is added to every bound. Without `divides` there is no room
   /// for partial results.
   Values step(const Batch& given, int32_t slack, bool divides) const {
     const auto sequences = static_cast<int32_t>(given.prefix.size());

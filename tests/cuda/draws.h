@@ -3,7 +3,7 @@
 #include "cuda/device_array.h"
 #include "cuda/sample_row.h"
 
-/// Draws and scores of the CUDA ops, from host values to host values.
+/// Sampling and scoring by the CUDA ops, from host values to host values.
 namespace millrace::test {
 
 struct Draw {
@@ -42,7 +42,7 @@ struct Drawn {
   return logits;
 }
 
-/// The device's form of a batch of draws.
+/// A batch of draws in the device's format.
 struct DrawLists {
   explicit DrawLists(const std::vector<Draw>& draws) {
     for (const Draw& draw : draws) {
@@ -81,7 +81,7 @@ struct DrawLists {
   std::vector<uint32_t> masks;
 };
 
-/// Draws once per row; logits are [rows, stride], of which `vocab` can be drawn.
+/// Samples once per row; logits are [rows, stride], of which `vocab` can be sampled.
 [[nodiscard]] inline std::vector<Drawn> draw_rows(const std::vector<Values>& rows, int32_t vocab,
                                                   const std::vector<Draw>& draws, int32_t capacity = 0) {
   const DrawLists lists(draws);
@@ -121,8 +121,7 @@ struct DrawLists {
   return results_of(outputs, top_tokens, top_logprobs, capacity);
 }
 
-/// A draw is right when its uniform number falls into its token's part of the cumulative distribution, within what
-/// rounding may move.
+/// Checks that a draw's uniform number falls into its token's part of the cumulative distribution, within rounding.
 inline void check_draw(TokenId token, double uniform, const std::vector<std::pair<TokenId, double>>& distribution) {
   constexpr double kSlack = 2e-5;
   double before = 0.0;

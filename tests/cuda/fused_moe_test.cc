@@ -16,7 +16,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// What a feature, silu(gate) · up of sums in f32, may be off by before it is rounded to bf16.
+/// The error of a feature, silu(gate) · up of sums in f32, before it is rounded to bf16.
 constexpr float kFeatureError = 2e-5f;
 
 struct Sizes {
@@ -32,7 +32,7 @@ struct Sizes {
   }
 };
 
-/// Memory of whole pages, of which parts can be taken away.
+/// Memory in whole pages, whose access can be forbidden in parts.
 class Pages {
  public:
   explicit Pages(size_t bytes)
@@ -42,7 +42,7 @@ class Pages {
   Pages(const Pages&) = delete;
   ~Pages() { munmap(data_, bytes_); }
   [[nodiscard]] std::byte* get() const { return static_cast<std::byte*>(data_); }
-  /// Whoever reads there ends the program.
+  /// Forbids access: a read there ends the program.
   void forbid(size_t begin, size_t count) const { REQUIRE(mprotect(get() + begin, count, PROT_NONE) == 0); }
 
  private:
@@ -50,7 +50,7 @@ class Pages {
   void* data_;
 };
 
-/// Packed experts, and what the reference reads.
+/// Packed experts, and their values for the reference.
 class Layer {
  public:
   Layer(Random& random, const Sizes& sizes, cuda::MatrixInstruction by = cuda::MatrixInstruction::kMma)
@@ -71,7 +71,7 @@ class Layer {
     return {gate_up_.get(),     down_.get(),   sizes_.experts,      sizes_.per_row,
             sizes_.renormalize, sizes_.hidden, sizes_.intermediate, by_};
   }
-  /// Nobody may read this expert from now on.
+  /// Forbids access to this expert from now on.
   void forbid(size_t expert) const {
     gate_up_.forbid(expert * gate_up_bytes_, gate_up_bytes_);
     down_.forbid(expert * down_bytes_, down_bytes_);
@@ -116,7 +116,7 @@ std::vector<int64_t> numbers(int64_t begin, int64_t end) {
   return all;
 }
 
-/// What the rows become, of which the last `padding` are nobody's.
+/// Returns the rows after the op; the last `padding` rows belong to no sequence.
 Values mix(const cuda::DeviceExperts& experts, const Rows& rows, const DeviceArray<uint8_t>& workspace,
            int32_t padding = 0) {
   const auto count = static_cast<int32_t>(rows.logits.size()) / experts.count;

@@ -21,8 +21,8 @@ constexpr int32_t kLayers = 2;
 constexpr int32_t kLayer = 1;
 constexpr int64_t kQkvWidth = int64_t{kHeads + 2 * kKvHeads} * kHeadDim;
 
-/// Pages at whatever numbers: only what is written to takes memory. Keys are not turned, so that what a row sees
-/// depends on no position.
+/// A cache with pages at arbitrary numbers, in which only written pages take memory. Keys are not rotated, so that
+/// results do not depend on positions.
 class LargeCache {
  public:
   explicit LargeCache(uint32_t page_count)
@@ -34,7 +34,7 @@ class LargeCache {
   LargeCache(const LargeCache&) = delete;
   ~LargeCache() { munmap(memory_, bytes_); }
 
-  /// Attention of `rows` rows behind `prefix` others, of which those within the window are there.
+  /// Returns the attention of `rows` rows after `prefix` others, of which only those within the window exist.
   [[nodiscard]] std::vector<uint16_t> step(const Values& qkv, int32_t prefix, const std::vector<uint32_t>& table,
                                            int32_t window) const {
     const auto rows = static_cast<int32_t>(static_cast<int64_t>(qkv.size()) / kQkvWidth);
@@ -59,7 +59,7 @@ class LargeCache {
     cuda::attention(nullptr, q.get(), sizes, batch, bounds, shape_, kLayer, out.get(), workspace.get());
     return out.values();
   }
-  /// The pages by way of copy_pages, one after another.
+  /// Reads the pages through copy_pages, one by one.
   [[nodiscard]] std::vector<uint8_t> read(const std::vector<uint32_t>& table) const {
     const DeviceArray<uint8_t> host(table.size() * cuda::kv_page_bytes(shape_), 0xFF);
     cuda::PageCopyList pairs;

@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Receives into `memory` and submits work that copies it on, before anything is sent.
+/// Receives into `memory` and submits work that copies it onward, before anything is sent.
 struct EarlyWork {
   EarlyWork(End& end, tensor::Backend& gpu, std::span<std::byte> memory) : copy(gpu.allocate(memory.size())) {
     Completion launched;

@@ -11,7 +11,7 @@ using cuda::GemmChoice;
 
 namespace {
 
-/// A device whose wgmma is as the plain kernels take it from the environment.
+/// A device whose wgmma behaves as the environment tells the plain kernels.
 struct Gpu {
   explicit Gpu(const char* wgmma, int capability = 90) {
     emulator::reset();

@@ -12,7 +12,7 @@ using namespace millrace::model;
 
 namespace {
 
-/// A small valid config with fields replaced (raw JSON), or removed (empty text).
+/// Returns a small valid config with fields replaced (raw JSON) or removed (empty text).
 std::string config_text(const std::map<std::string, std::string>& changes = {}) {
   std::map<std::string, std::string> fields{{"architectures", R"(["LlamaForCausalLM"])"},
                                             {"vocab_size", "512"},
@@ -51,7 +51,7 @@ const std::string kKnown =
 
 using Changes = std::map<std::string, std::string>;
 
-/// Of a Qwen3-MoE, with further changes.
+/// Returns the fields of a Qwen3-MoE, with further changes.
 Changes qwen3_moe(const Changes& changes = {}) {
   Changes all{{"architectures", R"(["Qwen3MoeForCausalLM"])"},
               {"num_experts", "8"},

@@ -35,7 +35,7 @@ ModelConfig small_config() {
   return config;
 }
 
-/// Layers 0, 2 and 4 have seven experts, of which each token takes three.
+/// Returns a config whose layers 0, 2 and 4 have seven experts, of which each token takes three.
 ModelConfig sparse_config() {
   ModelConfig config = small_config();
   config.moe = {.expert_count = 7, .experts_per_token = 3, .intermediate_size = 20};
@@ -82,7 +82,7 @@ void write_sharded(const test::TemporaryFolder& folder, const ModelConfig& confi
 
 constexpr StageLimits kLimits{.max_batch_tokens = 8, .max_logit_rows = 4};
 
-/// Copies a layer of pages when the forward pass asks for it, and no sooner.
+/// Copies a layer of pages when the forward pass waits for it, and no sooner.
 class LazyGate final : public tensor::LayerGate {
  public:
   LazyGate(tensor::KvCache& cache, std::vector<tensor::PageTransfer> pages) : cache_(cache), pages_(std::move(pages)) {}

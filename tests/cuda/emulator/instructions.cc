@@ -85,7 +85,7 @@ void copy(const AsyncCopy& copy) {
   std::memset(static_cast<std::byte*>(copy.to) + copy.bytes, 0, kVectorBytes - copy.bytes);
 }
 
-/// A copy has written 16 bytes of shared memory, which wgmma may not read before its fence.
+/// Notes that a copy has written 16 bytes of shared memory, which wgmma may not read before its fence.
 void note_unfenced(const void* to) {
   Block& block = current_block();
   const auto at = static_cast<size_t>(static_cast<const std::byte*>(to) - block.shared) / kVectorBytes;

@@ -32,7 +32,7 @@ uint64_t field(uint64_t descriptor, int shift) {
   return descriptor >> shift & 0x3FFF;
 }
 
-/// What a descriptor tells of, row by row, 16 inputs each.
+/// Reads the operand of a descriptor, row by row, 16 inputs each.
 std::vector<uint16_t> read_operand(uint64_t descriptor, size_t rows, bool must_be_fenced) {
   const Block& block = current_block();
   if (descriptor >> 62 != kSwizzle128) fault("wgmma: an operand without the 128-byte swizzle");
@@ -60,7 +60,7 @@ float widen(uint16_t bits) {
   return std::bit_cast<float>(uint32_t{bits} << 16);
 }
 
-/// The sums that are under way in these registers, or those that lie in them.
+/// Returns the sums in flight in these registers, or starts new ones from their values.
 OpenSums& open_sums(const Operands& own) {
   std::vector<OpenSums>& all = own.thread->open_sums;
   const auto found = std::find_if(all.begin(), all.end(), [&](const OpenSums& one) { return one.registers == own.d; });
