@@ -165,13 +165,13 @@ void pack_panel(const Device& device, std::span<const SourceRow<W8Matrix>> rows,
       tensor::BFloat16 scale;
       std::memcpy(&scale.bits, matrix->scales + (row * groups + group) * 2, 2);
       if (scale.to_float() > offsets.max_scale) {
-        throw std::runtime_error(fmt::format("{}: a scale of {:.3g} of 8 bits, at most {:.3g} with AMX", matrix->name,
-                                             scale.to_float(), offsets.max_scale));
+        throw std::runtime_error(fmt::format("{}: an 8-bit scale is {:.3g}, wanted at most {:.3g} with AMX",
+                                             matrix->name, scale.to_float(), offsets.max_scale));
       }
       std::memcpy(panel + column * 2, &scale.bits, 2);
       const std::byte* values = matrix->values + row * in_features + first;
       if (std::find(values, values + count, std::byte{0x80}) != values + count) {
-        throw std::runtime_error(fmt::format("{}: a weight of -128, wanted from -127 to 127", matrix->name));
+        throw std::runtime_error(fmt::format("{}: a weight is -128, wanted -127 to 127", matrix->name));
       }
       W8Group group_values = {};
       std::copy_n(values, count, group_values);
@@ -203,7 +203,7 @@ LayoutFn& layout_for(std::span<const W8Matrix> parts, W8Activations inputs) {
   for (const W8Matrix& part : parts) {
     CHECK(part.per_channel_scales == per_channel_scales, "{} has other scales than {}", part.name, parts.front().name);
     if (per_channel_scales && part.cols > kMaxChannelElements) {
-      throw std::runtime_error(fmt::format("{}: {} inputs of 8 bits with a scale per channel, at most {}", part.name,
+      throw std::runtime_error(fmt::format("{}: has {} inputs with one scale per channel, wanted at most {}", part.name,
                                            part.cols, kMaxChannelElements));
     }
   }

@@ -95,7 +95,7 @@ Result<std::vector<GpuInfo>> list_gpus() {
                       version(kMinDriver));
   }
   if (outcome == cudaErrorNoDevice || (outcome == cudaSuccess && count == 0)) {
-    return make_error(ErrorCode::kUnavailable, "a CUDA driver, but no GPU that it can use");
+    return make_error(ErrorCode::kUnavailable, "the CUDA driver finds no usable GPU");
   }
   if (outcome != cudaSuccess) return make_error(ErrorCode::kUnavailable, "CUDA: {}", describe_error(outcome));
   std::vector<GpuInfo> gpus;

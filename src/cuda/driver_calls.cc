@@ -28,7 +28,7 @@ std::string find(const char* name, unsigned since, Function*& function) {
   (void)cudaGetLastError();
   int version = 0;
   (void)cudaDriverGetVersion(&version);
-  return fmt::format("the driver, which is for CUDA {}, has no {}, which came with {}",
+  return fmt::format("the driver (CUDA {}) lacks {}, wanted a driver for CUDA {} or later",
                      version_text(static_cast<unsigned>(version)), name, version_text(since));
 }
 

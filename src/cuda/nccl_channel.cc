@@ -179,7 +179,7 @@ void NcclChannel::exchange_id(Clock::time_point deadline) {
   if (options_.sending) return;
   std::vector<std::byte> found(options_.id.size());
   copy(found.data(), memory.data());
-  if (found != options_.id) throw std::runtime_error("NCCL: the first transfer brought other bytes than were sent");
+  if (found != options_.id) throw std::runtime_error("NCCL: the first transfer received other bytes than were sent");
 }
 
 /// Waits until the last call is under way on the device.
@@ -189,7 +189,7 @@ void NcclChannel::settle(const std::optional<Clock::time_point>& open_deadline) 
     if (end_->settled()) return;
     if (open_deadline && Clock::now() > *open_deadline) {
       throw std::runtime_error(
-          fmt::format("NCCL: {} is not there after {} ms", options_.peer, options_.open_timeout.count()));
+          fmt::format("NCCL: {} did not connect within {} ms", options_.peer, options_.open_timeout.count()));
     }
     (void)complete_oldest();
     check_oldest();

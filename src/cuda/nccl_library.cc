@@ -29,7 +29,7 @@ Result<const NcclLibrary*> load() {
   const char* given = std::getenv(kVariable);
   const std::string file = given != nullptr ? given : kFile;
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return make_error(ErrorCode::kUnavailable, "NCCL does not load: {}", dlerror());
+  if (library == nullptr) return make_error(ErrorCode::kUnavailable, "NCCL cannot be loaded: {}", dlerror());
   static NcclLibrary found;
   std::string missing;
   find(library, "ncclGetVersion", found.get_version, missing);

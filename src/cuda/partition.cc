@@ -47,7 +47,8 @@ Result<std::vector<CUdevResource>> divide(const DriverCalls& driver, CUdevice de
     if (outcome != CUDA_SUCCESS) return refused(driver, "cuDevSmResourceSplitByCount", outcome);
     if (found == wanted) return parts;
   }
-  return make_error(ErrorCode::kUnavailable, "{} multiprocessors do not make {} equal parts", whole.sm.smCount, count);
+  return make_error(ErrorCode::kUnavailable, "{} multiprocessors cannot be divided into {} equal parts",
+                    whole.sm.smCount, count);
 }
 
 Result<CUdevResource> part_of(const DriverCalls& driver, CUdevice device, int index, int count) {

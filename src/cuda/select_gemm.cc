@@ -16,7 +16,7 @@
 namespace millrace::cuda {
 namespace {
 
-constexpr const char* kMmaHint = "--cuda-products mma does without it";
+constexpr const char* kMmaHint = "use --cuda-products mma instead";
 
 /// The shapes of the self-test: sums in several splits in tiles of 8 to 128 tokens, and whole sums in tiles of up to
 /// 256.
@@ -99,7 +99,7 @@ std::string find_mismatch(const ProbeShape& trial, int device, const Stream& str
   for (const int32_t rows : trial.rows) {
     const std::vector<float> some = products.of(MatrixInstruction::kWgmma, rows);
     if (std::memcmp(some.data(), most.data(), some.size() * sizeof(float)) == 0) continue;
-    return fmt::format("rows among {} have not the bits that they have among {}", rows, trial.rows.back());
+    return fmt::format("rows in a batch of {} differ from the same rows in a batch of {}", rows, trial.rows.back());
   }
   return {};
 }
@@ -112,7 +112,7 @@ std::string find_mismatch(int device, const Stream& stream) {
     return {};
   } catch (const std::runtime_error& error) {
     throw std::runtime_error(
-        fmt::format("device {}: trying out products by wgmma ({}): {}", device, kMmaHint, error.what()));
+        fmt::format("device {}: the self-test of wgmma failed ({}): {}", device, kMmaHint, error.what()));
   }
 }
 
@@ -130,9 +130,9 @@ MatrixInstruction select_gemm(GemmChoice wanted, int device, const Stream& strea
   const std::string found = find_mismatch(device, stream);
   if (found.empty()) return MatrixInstruction::kWgmma;
   if (wanted == GemmChoice::kWgmma) {
-    throw std::runtime_error(fmt::format("--cuda-products wgmma: device {}: {}", device, found));
+    throw std::runtime_error(fmt::format("--cuda-products wgmma: device {} fails the self-test: {}", device, found));
   }
-  if (warn) warn(fmt::format("device {}: products go by mma, as wgmma's are not as they should be: {}", device, found));
+  if (warn) warn(fmt::format("device {}: wgmma fails its self-test, GEMMs use mma instead: {}", device, found));
   return MatrixInstruction::kMma;
 }
 

@@ -24,7 +24,6 @@ namespace fs = std::filesystem;
 constexpr std::string_view kWeightsName = "model.safetensors";
 constexpr std::string_view kConfigName = "config.json";
 constexpr std::string_view kTiedKey = "tie_word_embeddings";
-constexpr size_t kLargestConfig = size_t{1} << 24;
 constexpr size_t kHeaderAlignment = 8;
 
 /// A tensor of the model, and whether it is quantized to 8 bits.
@@ -165,7 +164,7 @@ Result<void> copy_others(const fs::path& folder, const fs::path& output) {
 Result<void> write_config(const fs::path& folder, const ModelConfig& config, Quantization quantization,
                           const fs::path& output) {
   const fs::path path = folder / kConfigName;
-  const auto source = read_file(path, kLargestConfig);
+  const auto source = read_file(path, kMaxConfigBytes);
   if (!source) return source.error();
   JsonDocument document;
   const auto object = parse_object(document, path.string(), *source, kMaxConfigNesting);
@@ -196,8 +195,10 @@ Result<void> make_empty_folder(const fs::path& path) {
   std::error_code failure;
   fs::create_directories(path, failure);
   if (failure || !fs::is_directory(path))
-    return make_error(ErrorCode::kInvalidArgument, "{}: cannot be made a folder: {}", path.string(), failure.message());
-  if (!fs::is_empty(path)) return make_error(ErrorCode::kConflict, "{}: is not empty", path.string());
+    return make_error(ErrorCode::kInvalidArgument, "{}: cannot be created as a folder: {}", path.string(),
+                      failure.message());
+  if (!fs::is_empty(path))
+    return make_error(ErrorCode::kConflict, "{}: is not empty, wanted a new or empty folder", path.string());
   return {};
 }
 
@@ -208,7 +209,8 @@ Result<QuantizeReport> quantize_checkpoint(const fs::path& folder, const fs::pat
   auto config = read_config(folder);
   if (!config) return config.error();
   if (config->quantization != Quantization::kNone)
-    return make_error(ErrorCode::kConflict, "{}: holds weights of 8 bits already", folder.string());
+    return make_error(ErrorCode::kConflict, "{}: has 8-bit weights already, wanted a model that is not quantized",
+                      folder.string());
   const auto checkpoint = Checkpoint::open(folder);
   if (!checkpoint) return checkpoint.error();
   RETURN_IF_ERROR(untie_separate_head(**checkpoint, *config));

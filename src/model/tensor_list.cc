@@ -147,7 +147,7 @@ Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelCon
     if (unknown.empty() || name < unknown) unknown = name;
   }
   if (unknown.empty()) return {};
-  return make_error(ErrorCode::kData, "{}: tensor '{}' has no part in the {} that config.json describes",
+  return make_error(ErrorCode::kData, "{}: tensor '{}' is unknown to {}, the architecture in config.json",
                     checkpoint.folder().string(), unknown, config.architecture);
 }
 

@@ -222,8 +222,10 @@ LayerWeights load_layer(Loader& loader, tensor::Backend& backend, const ModelCon
 
 Result<void> check_backend(const ModelConfig& config, const tensor::Backend& backend) {
   if (config.quantization != Quantization::kNone && !backend.packs_w8())
-    return make_error(ErrorCode::kInvalidArgument, "{} cannot hold weights of 8 bits (quantization {})",
-                      backend.description(), to_string(config.quantization));
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "{}: does not support 8-bit weights (quantization {}), wanted an unquantized model or another device",
+        backend.description(), to_string(config.quantization));
   return {};
 }
 

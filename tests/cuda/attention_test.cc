@@ -12,15 +12,15 @@ using namespace millrace::test;
 namespace {
 
 constexpr float kEpsilon = 1e-6f;
-constexpr int32_t kLayers = 2;
-constexpr int32_t kLayer = 1;
+constexpr int32_t kCacheLayers = 2;
+constexpr int32_t kCacheLayer = 1;
 
 /// The keys and values of many sequences, and the ops over them.
 class Cache {
  public:
   Cache(const AttentionCase& sizes, const Weights& weights, int32_t page_count)
       : sizes_(sizes),
-        shape_{nullptr, kLayers, sizes.kv_head_count, sizes.head_dim, sizes.page_size},
+        shape_{nullptr, kCacheLayers, sizes.kv_head_count, sizes.head_dim, sizes.page_size},
         frequency_(weights.inverse_frequency),
         q_norm_(weights.q_norm),
         k_norm_(weights.k_norm),
@@ -63,11 +63,12 @@ class Cache {
     const DeviceArray<uint16_t> out(count_q, 0xFF);
     const cuda::DeviceRotary rotary{frequency_.get(), sizes_.rotary_dim, sizes_.attention_factor};
     cuda::rotary_store_kv(nullptr, qkv.get(), sizes_.head_count, rotary, sizes_.norms ? q_norm_.get() : nullptr,
-                          sizes_.norms ? k_norm_.get() : nullptr, kEpsilon, batch, bounds, shape_, kLayer, q.get());
+                          sizes_.norms ? k_norm_.get() : nullptr, kEpsilon, batch, bounds, shape_, kCacheLayer,
+                          q.get());
     const cuda::AttentionSizes attention{sizes_.head_count, 1.0f / std::sqrt(static_cast<float>(sizes_.head_dim)),
                                          sizes_.sliding_window};
     const DeviceArray<uint8_t> workspace(cuda::attention_workspace_bytes(attention, shape_, bounds), 0xFF);
-    cuda::attention(nullptr, q.get(), attention, batch, bounds, shape_, kLayer, out.get(), workspace.get());
+    cuda::attention(nullptr, q.get(), attention, batch, bounds, shape_, kCacheLayer, out.get(), workspace.get());
     return bf16_values(out.values());
   }
 
@@ -126,7 +127,7 @@ std::vector<Values> feed_device(const AttentionCase& sizes, const Weights& weigh
   }
 }
 
-bool same_bits(const Values& a, const Values& b) {
+bool same_outputs(const Values& a, const Values& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
@@ -187,10 +188,10 @@ TEST_CASE("CUDA attention over several splits agrees with the reference and has 
     const auto slack = static_cast<int32_t>(random.integer(0, 3));
     INFO("bounds beyond by " << slack);
     const auto got = feed_device(sizes, weights, {other, sequence, other}, test_seed() + 1, slack);
-    REQUIRE(same_bits(got[1], whole));
-    REQUIRE(same_bits(got[0], got[2]));
+    REQUIRE(same_outputs(got[1], whole));
+    REQUIRE(same_outputs(got[0], got[2]));
     const auto walked = feed_device(sizes, weights, {sequence, other}, test_seed(), slack, false);
-    REQUIRE((same_bits(walked[0], whole) && same_bits(walked[1], got[0])));
+    REQUIRE((same_outputs(walked[0], whole) && same_outputs(walked[1], got[0])));
   }
 }
 
@@ -214,7 +215,7 @@ TEST_CASE("CUDA attention divides the keys of many sequences, whose rows and len
     CAPTURE(s, sequences[s].length);
     TestSequence alone = sequences[s];
     alone.chunks = {alone.length};
-    REQUIRE(same_bits(feed_device(sizes, weights, {alone}, test_seed(), 0, false)[0], together[s]));
+    REQUIRE(same_outputs(feed_device(sizes, weights, {alone}, test_seed(), 0, false)[0], together[s]));
   }
 }
 
@@ -239,7 +240,7 @@ TEST_CASE("CUDA attention one by one has the bits of the whole prompt, for any p
     INFO("pages of " << page_size);
     sizes.page_size = page_size;
     sequence.chunks.assign(90, 1);
-    REQUIRE(same_bits(feed_device(sizes, weights, {sequence}, test_seed())[0], whole));
+    REQUIRE(same_outputs(feed_device(sizes, weights, {sequence}, test_seed())[0], whole));
   }
 }
 

@@ -78,7 +78,7 @@ class LargeCache {
   void* memory_;
 };
 
-Values rows_of(const Values& all, int64_t first, int64_t count) {
+Values take_range(const Values& all, int64_t first, int64_t count) {
   return {all.begin() + first * kQkvWidth, all.begin() + (first + count) * kQkvWidth};
 }
 
@@ -99,7 +99,7 @@ TEST_CASE("pages beyond 4 GiB and 2^31 elements are those that are meant") {
   const LargeCache small(static_cast<uint32_t>(near.size()));
   const LargeCache large((1 << 19) + static_cast<uint32_t>(near.size()));
   for (const auto& [first, count] : {std::pair{0, kRows - 1}, std::pair{kRows - 1, 1}}) {
-    const Values rows = rows_of(qkv, first, count);
+    const Values rows = take_range(qkv, first, count);
     REQUIRE(large.step(rows, first, far, 0) == small.step(rows, first, near, 0));
   }
   REQUIRE(large.read(far) == small.read(near));
@@ -118,9 +118,9 @@ TEST_CASE("a row behind a million others has the bits of one behind a thousand t
     std::vector<uint32_t> table(static_cast<size_t>(prefix / kPageSize), 0);
     for (uint32_t page = 1; page <= kRows / kPageSize + 1; ++page) table.push_back(page);
     // The first rows of the chunk see some of it.
-    std::vector<uint16_t> out = cache.step(rows_of(qkv, 0, kRows), prefix, table, kWindow);
+    std::vector<uint16_t> out = cache.step(take_range(qkv, 0, kRows), prefix, table, kWindow);
     out.erase(out.begin(), out.begin() + int64_t{kWindow} * kHeads * kHeadDim);
-    const auto last = cache.step(rows_of(qkv, kRows, 1), prefix + kRows, table, kWindow);
+    const auto last = cache.step(take_range(qkv, kRows, 1), prefix + kRows, table, kWindow);
     out.insert(out.end(), last.begin(), last.end());
     outputs.push_back(std::move(out));
   }

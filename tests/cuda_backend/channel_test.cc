@@ -80,7 +80,7 @@ TEST_CASE("a transfer makes no thread wait for the device and creates nothing") 
 TEST_CASE("an end that finds no other gives up and says so") {
   const TwoGpus both;
   End sender(*both.gpus[0], true, both.gpus[0]->make_channel_id(), 50ms);
-  REQUIRE_THROWS_WITH(sender.opened.wait(), "stage 0 -> stage 1: NCCL: stage 1 is not there after 50 ms");
+  REQUIRE_THROWS_WITH(sender.opened.wait(), "stage 0 -> stage 1: NCCL: stage 1 did not connect within 50 ms");
   Completion sent;
   const tensor::Buffer from = both.gpus[0]->allocate(64);
   sender.channel->send(piece(from, 0, 64), "x", sent.handler());

@@ -329,5 +329,5 @@ TEST_CASE("a mixture of more experts than the op takes is refused when it is loa
     return packer->finish();
   };
   REQUIRE(experts_of(cuda::kMaxExperts)->count() == cuda::kMaxExperts);
-  REQUIRE_THROWS_WITH(experts_of(cuda::kMaxExperts + 1), "CUDA: a mixture of 513 experts, wanted at most 512");
+  REQUIRE_THROWS_WITH(experts_of(cuda::kMaxExperts + 1), "CUDA: a layer has 513 experts, wanted at most 512");
 }

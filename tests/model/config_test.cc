@@ -386,7 +386,8 @@ TEST_CASE("the original context may stand beside the scaling, but not be another
     REQUIRE(parsed({{beside, "64"}, {"rope_scaling", "{" + scaling + "}"}}) == wanted);
     REQUIRE(parsed({{beside, "64"}, {"rope_scaling", "{" + scaling + within + "}"}}) == wanted);
     REQUIRE(refused({{beside, "128"}, {"rope_scaling", "{" + scaling + within + "}"}}) ==
-            "config.json: rope_scaling: original_max_position_embeddings is 64, but 128 beside it in config.json");
+            "config.json: rope_scaling: original_max_position_embeddings is 64, but 128 outside of it in config.json, "
+            "wanted equal values");
   }
   REQUIRE(parsed({{"original_max_position_embeddings", "64"}}) == parsed());
 }

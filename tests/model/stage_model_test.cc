@@ -475,7 +475,7 @@ TEST_CASE("a checkpoint that holds more for a layer than its config says is refu
   const StageSpan last{.layers = {3, 5}, .first = false, .last = true};
   const std::string bias = "model.layers.2.self_attn.q_proj.bias";
   REQUIRE(message(bias, first) ==
-          ": tensor '" + bias + "' has no part in the LlamaForCausalLM that config.json describes");
+          ": tensor '" + bias + "' is unknown to LlamaForCausalLM, the architecture in config.json");
   REQUIRE(message(bias, last) == "loaded");
   const auto refusal = [](const std::string& name) { return fmt::format(": tensor '{}' has no part", name); };
   for (const char* other : {"lm_head.bias", "model.norm.bias", "model.layers.4.self_attn.o_proj.bias"})

@@ -14,7 +14,7 @@ namespace millrace::emulator {
 namespace {
 
 /// The minimum driver for a runtime with all features that the backend uses.
-constexpr int kLeastDriver = 12000;
+constexpr int kMinDriver = 12000;
 
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int device_of_thread = 0;
@@ -182,7 +182,7 @@ extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = state().device_count;
-  const bool served = *count > 0 && state().driver_version >= kLeastDriver;
+  const bool served = *count > 0 && state().driver_version >= kMinDriver;
   return returned(served ? cudaSuccess : cudaErrorInsufficientDriver);
 }
 

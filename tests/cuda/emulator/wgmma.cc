@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kRows = 64;
 constexpr size_t kInputs = 16;
-constexpr size_t kChunkBytes = 16;
+constexpr size_t kOperandChunkBytes = 16;
 constexpr size_t kChunkInputs = 8;
 constexpr size_t kRowBytes = 128;
 constexpr uint64_t kSwizzle128 = 1;
@@ -42,15 +42,15 @@ std::vector<uint16_t> read_operand(uint64_t descriptor, size_t rows, bool must_b
   std::vector<uint16_t> values(rows * kInputs);
   for (size_t row = 0; row < rows; ++row) {
     for (size_t half = 0; half < 2; ++half) {
-      const size_t plain = start + row / 8 * group_distance + row % 8 * kRowBytes + half * kChunkBytes;
-      const size_t at = plain ^ ((plain / kRowBytes & 7) * kChunkBytes);
-      if (at + kChunkBytes > block.shared_bytes) {
+      const size_t plain = start + row / 8 * group_distance + row % 8 * kRowBytes + half * kOperandChunkBytes;
+      const size_t at = plain ^ ((plain / kRowBytes & 7) * kOperandChunkBytes);
+      if (at + kOperandChunkBytes > block.shared_bytes) {
         fault(fmt::format("wgmma: an operand at {} of {} bytes of shared memory", at, block.shared_bytes));
       }
-      if (must_be_fenced && block.unfenced[at / kChunkBytes] != 0) {
+      if (must_be_fenced && block.unfenced[at / kOperandChunkBytes] != 0) {
         fault(fmt::format("wgmma: reads at {} what a copy has written, without fence.proxy.async between", at));
       }
-      std::memcpy(values.data() + row * kInputs + half * kChunkInputs, block.shared + at, kChunkBytes);
+      std::memcpy(values.data() + row * kInputs + half * kChunkInputs, block.shared + at, kOperandChunkBytes);
     }
   }
   return values;
@@ -76,7 +76,7 @@ OpenSums& open_sums(const Operands& own) {
   return all.back();
 }
 
-void multiply(const WarpgroupCollective& threads) {
+void multiply_in_warpgroup(const WarpgroupCollective& threads) {
   const auto at = [&](size_t i) { return *static_cast<const Operands*>(threads.in[i]); };
   const Operands first = at(0);
   const auto columns = static_cast<size_t>(first.columns);
@@ -130,7 +130,7 @@ void wgmma_fence() {
 void wgmma(float* d, int columns, uint64_t a, uint64_t b) {
   if (columns % 8 != 0 || columns < 8 || columns > 256) fault(fmt::format("wgmma of {} columns", columns));
   const Operands operands{&current_thread(), d, columns, a, b};
-  synchronize_warpgroup("wgmma", &operands, multiply);
+  synchronize_warpgroup("wgmma", &operands, multiply_in_warpgroup);
 }
 
 void wgmma_commit() {
