@@ -46,8 +46,11 @@ class BlockedGemm {
     for (int64_t panel = first_panel; panel < first_panel + panels; ++panel) {
       const int64_t feature = panel * weight_.panel_features();
       const int64_t features = std::min(weight_.panel_features(), weight_.out_features() - feature);
-      finish(
-          PanelResult{first_row, rows, feature, features, c + (panel - first_panel) * blocking_.rows * kPanelColumns});
+      finish(PanelResult{.first_row = first_row,
+                         .rows = rows,
+                         .feature = feature,
+                         .features = features,
+                         .c = c + (panel - first_panel) * blocking_.rows * kPanelColumns});
     }
   }
 

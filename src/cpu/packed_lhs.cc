@@ -106,7 +106,10 @@ PackedLhs quantize_lhs_rows(Device& device, const Matrix& x, const PanelLayout& 
     }
   });
   if (!tiled) return {.data = rows, .stride = runs * run_bytes, .quant_params = quant_params};
-  return {rows, runs * run_bytes * kTileHeight, run_bytes * kTileHeight / kChannelRunSteps, quant_params};
+  return {.data = rows,
+          .stride = runs * run_bytes * kTileHeight,
+          .step_stride = run_bytes * kTileHeight / kChannelRunSteps,
+          .quant_params = quant_params};
 }
 
 }  // namespace
@@ -194,7 +197,10 @@ PackedLhs LhsPacker::view(LhsBuffer operand) const {
   }
   const size_t step_stride =
       format_ == PanelFormat::kW8A8 ? kInt8LhsTileBytes / (kW8GroupElements / kInt8Depth) : size_t{kTileHeight} * 4;
-  return {rows, static_cast<size_t>(groups_) * tile_bytes_, step_stride, quant_params};
+  return {.data = rows,
+          .stride = static_cast<size_t>(groups_) * tile_bytes_,
+          .step_stride = step_stride,
+          .quant_params = quant_params};
 }
 
 void LhsPacker::encode_row(const Matrix& x, int64_t row, float* widened, std::byte* out) const {

@@ -151,8 +151,9 @@ void launch_attention(cudaStream_t stream, AttentionParams a, const BatchBounds&
     a.partial_sums = reinterpret_cast<float2*>(a.partial_acc +
                                                static_cast<size_t>(bounds.splits) * a.head_count * a.split_rows * kDim);
     const dim3 splits(bounds.splits, ceil_div(virtual_rows, kWarpRows) * kv_heads);
-    launch<split_kernel<kDim, Block::kStages>>({"attention over splits", splits, dim3(kLanes), Block::kSplitBytes},
-                                               stream, a);
+    launch<split_kernel<kDim, Block::kStages>>(
+        {.name = "attention over splits", .grid = splits, .block = dim3(kLanes), .shared_bytes = Block::kSplitBytes},
+        stream, a);
     launch<merge_kernel<kDim>>({"attention merge", dim3(virtual_rows * kv_heads, sequences), dim3(kLanes)}, stream, a);
     if (bounds.sequence_rows <= a.split_rows) return;
   }

@@ -222,11 +222,13 @@ void launch_gemm(const MoePart& part, bool gate_up) {
   const size_t pairs = static_cast<size_t>(part.rows) * static_cast<size_t>(experts.per_row);
   const int32_t feature_tiles = ceil_div(panels, T::kPanelCount);
   const auto blocks = static_cast<uint32_t>(max_tiles(experts, pairs, T::kTokenCount)) * feature_tiles;
-  launch<expert_gemm_kernel<T>>({"expert_gemm", dim3(blocks), dim3(T::kThreads), kShared}, part.stream, product,
-                                ExpertGemmParams{.lists = part.lists,
-                                                 .row_stride = part.rows,
-                                                 .pairs_per_row = gate_up ? experts.per_row : 1,
-                                                 .feature_tiles = feature_tiles});
+  launch<expert_gemm_kernel<T>>(
+      {.name = "expert_gemm", .grid = dim3(blocks), .block = dim3(T::kThreads), .shared_bytes = kShared}, part.stream,
+      product,
+      ExpertGemmParams{.lists = part.lists,
+                       .row_stride = part.rows,
+                       .pairs_per_row = gate_up ? experts.per_row : 1,
+                       .feature_tiles = feature_tiles});
 }
 
 void run_part(const MoePart& part) {

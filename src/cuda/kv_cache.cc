@@ -11,7 +11,10 @@ namespace {
 constexpr size_t kHostPageAlignment = 16;
 
 DeviceKvCache layout_of(const tensor::KvCacheShape& shape) {
-  return {nullptr, shape.layer_count, shape.kv_head_count, shape.head_dim, shape.page_size};
+  return {.layer_count = shape.layer_count,
+          .kv_head_count = shape.kv_head_count,
+          .head_dim = shape.head_dim,
+          .page_size = shape.page_size};
 }
 
 }  // namespace

@@ -21,8 +21,8 @@ using Clock = std::chrono::steady_clock;
 using Handler = tensor::DeviceChannel::Handler;
 
 /// Polls without a pause after progress. Beyond them the thread sleeps between polls.
-constexpr int kSpinPolls = 200;
-constexpr auto kPollInterval = 10us;
+constexpr int kChannelSpinPolls = 200;
+constexpr auto kChannelPollInterval = 10us;
 /// Interval of checks of an idle communicator.
 constexpr auto kIdlePollInterval = 100ms;
 /// Delay before a failure is reported. A failure of NCCL waits for the peer's explanation, which comes over the link
@@ -44,11 +44,19 @@ class NcclChannel final : public tensor::DeviceChannel {
   }
   void send(std::span<const std::byte> from, std::string what, Handler done) override {
     CHECK(options_.sending, "{}: a send at the receiving end", options_.name);
-    want({{const_cast<std::byte*>(from.data()), from.size()}, std::move(what), nullptr, {}, std::move(done)});
+    want({.memory = {const_cast<std::byte*>(from.data()), from.size()},
+          .what = std::move(what),
+          .event = nullptr,
+          .launched = {},
+          .done = std::move(done)});
   }
   void receive(std::span<std::byte> into, std::string what, Handler launched, Handler done) override {
     CHECK(!options_.sending, "{}: a receive at the sending end", options_.name);
-    want({into, std::move(what), nullptr, std::move(launched), std::move(done)});
+    want({.memory = into,
+          .what = std::move(what),
+          .event = nullptr,
+          .launched = std::move(launched),
+          .done = std::move(done)});
   }
   void abort(std::string reason) override {
     const std::lock_guard lock(mutex_);
@@ -79,7 +87,7 @@ class NcclChannel final : public tensor::DeviceChannel {
   void wait_for_abort();
   void end(const std::exception_ptr& failure);
   void pause(int& looks) const {
-    if (++looks > kSpinPolls) std::this_thread::sleep_for(kPollInterval);
+    if (++looks > kChannelSpinPolls) std::this_thread::sleep_for(kChannelPollInterval);
   }
 
   Device& device_;

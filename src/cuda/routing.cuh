@@ -202,7 +202,8 @@ __device__ inline void list_tiles(const RouteParams& route) {
   if (lane == kLanes - 1) shared.tile_sums[warp] = end;
   __syncthreads();
   for (int32_t i = 0; i < warp; ++i) end += shared.tile_sums[i];
-  for (int32_t i = end - tiles; i < end; ++i) route.lists.tiles[i] = {expert, end - tiles, tiles, count};
+  for (int32_t i = end - tiles; i < end; ++i)
+    route.lists.tiles[i] = {.expert = expert, .first = end - tiles, .count = tiles, .rows = count};
   if (threadIdx.x == kRouteThreads - 1) *route.lists.tile_count = end;
 }
 

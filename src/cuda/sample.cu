@@ -156,7 +156,8 @@ __device__ void sample_row(const float* raw, int32_t vocab, int32_t row, const S
     token = draw(logits, vocab, weigh, cut, uniform_at(spec.seed, spec.position));
   }
   if (spec.top_logprobs >= 0) {
-    score_row({raw, vocab, row, token, spec.top_logprobs}, slot.list, outputs);
+    score_row({.logits = raw, .vocab = vocab, .row = row, .token = token, .top_count = spec.top_logprobs}, slot.list,
+              outputs);
   } else if (threadIdx.x == 0) {
     outputs.rows[row] = {.fault = 0, .token = token};
   }

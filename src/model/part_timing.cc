@@ -51,7 +51,9 @@ class Batch {
     for (int32_t page = 0; page < sequences * pages_each; ++page) pages_.emplace_back(static_cast<uint32_t>(page));
     for (size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<TokenId>(i) % vocab_size;
   }
-  [[nodiscard]] tensor::BatchLayout layout() const { return {row_begin_, prefix_, page_begin_, pages_}; }
+  [[nodiscard]] tensor::BatchLayout layout() const {
+    return {.row_begin = row_begin_, .prefix = prefix_, .page_begin = page_begin_, .pages = pages_};
+  }
   [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
   [[nodiscard]] std::span<const int32_t> last_rows() const { return last_rows_; }
   [[nodiscard]] int32_t page_count() const { return page_begin_.back(); }

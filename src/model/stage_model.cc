@@ -68,7 +68,7 @@ StageModel::StageModel(const ModelConfig& config, StageSpan span, tensor::Backen
 void StageModel::allocate_activations() {
   const DType compute = backend_.compute_dtype();
   const auto batch = [&](DType dtype, int64_t cols) {
-    return backend_.allocate(Matrix{nullptr, dtype, limits_.max_batch_tokens, cols}.bytes());
+    return backend_.allocate(Matrix{.dtype = dtype, .rows = limits_.max_batch_tokens, .cols = cols}.bytes());
   };
   activations_.normed = batch(compute, config_.hidden_size);
   activations_.qkv = batch(DType::kF32, config_.query_width() + 2 * config_.kv_width());
@@ -78,7 +78,7 @@ void StageModel::allocate_activations() {
   if (has_layer(true)) activations_.routed = batch(DType::kF32, config_.moe.expert_count);
   if (!span_.last) return;
   const auto rows = [&](int64_t count, DType dtype, int64_t cols) {
-    return backend_.allocate(Matrix{nullptr, dtype, count, cols}.bytes());
+    return backend_.allocate(Matrix{.dtype = dtype, .rows = count, .cols = cols}.bytes());
   };
   activations_.tail_query = rows(limits_.max_tail_rows, compute, config_.query_width());
   activations_.tail_hidden = rows(limits_.max_tail_rows, backend_.hidden_dtype(), config_.hidden_size);
@@ -152,7 +152,7 @@ tensor::KvCache& StageModel::cache() const {
 
 tensor::Buffer StageModel::allocate_hidden() {
   return backend_.allocate(
-      Matrix{nullptr, backend_.hidden_dtype(), limits_.max_batch_tokens, config_.hidden_size}.bytes());
+      Matrix{.dtype = backend_.hidden_dtype(), .rows = limits_.max_batch_tokens, .cols = config_.hidden_size}.bytes());
 }
 
 Matrix StageModel::hidden_view(const tensor::Buffer& buffer, int64_t rows) const {

@@ -48,11 +48,11 @@ struct WeightFormat {
 };
 
 constexpr WeightFormat kWeightFormats[] = {
-    {"plain", true},
-    {"w8"},
-    {"mxint8", false, tensor::W8Activations::kUnquantized, tensor::W8Scaling::kPerGroupPowerOfTwo},
-    {"w8a8", false, tensor::W8Activations::kInt8},
-    {"w8a8_int8", false, tensor::W8Activations::kInt8, tensor::W8Scaling::kPerChannel}};
+    {.name = "plain", .is_plain = true},
+    {.name = "w8"},
+    {.name = "mxint8", .scaling = tensor::W8Scaling::kPerGroupPowerOfTwo},
+    {.name = "w8a8", .inputs = tensor::W8Activations::kInt8},
+    {.name = "w8a8_int8", .inputs = tensor::W8Activations::kInt8, .scaling = tensor::W8Scaling::kPerChannel}};
 
 std::unique_ptr<tensor::PackedWeight> pack_any(tensor::Backend& backend, const tensor::HostTensor& part, bool gate_up,
                                                const WeightFormat& format) {
