@@ -347,7 +347,7 @@ TEST_CASE("host pages outlive a break when every stage says that it holds them a
     REQUIRE(copies.size() == 1);
     REQUIRE(copies[0].kind == CopyKind::kVerify);
     REQUIRE(copies[0].page_count() == 4);
-    REQUIRE(copies[0].since != CopyId(0));  // the question after nothing, which was asked at the start
+    REQUIRE(copies[0].previous_verify != CopyId(0));  // the question after nothing, which was asked at the start
     REQUIRE_FALSE(cache.acknowledge({copies[0].id, held}).has_error());
     REQUIRE_FALSE(cache.verifying());
     cache.check_invariants({});
@@ -388,7 +388,7 @@ TEST_CASE("a break while the stages are asked makes the next ring's be asked, an
   REQUIRE(cache.acknowledge({first, 4}).has_error());
   const auto copies = cache.take_copies();
   REQUIRE(copies.size() == 1);
-  REQUIRE(copies[0].since == first);
+  REQUIRE(copies[0].previous_verify == first);
   REQUIRE(cache.flush());
   REQUIRE(cache.cached_host_pages() == 0);
   REQUIRE_FALSE(cache.acknowledge({copies[0].id, 4}).has_error());

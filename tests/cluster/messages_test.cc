@@ -82,9 +82,9 @@ TEST_CASE("what a node shall load, and what it then has, survive the wire") {
   REQUIRE(loaded.compute == "bf16 cpu avx2");
   REQUIRE(loaded.first.device == "GPU-1");
   REQUIRE(loaded.first.protocol == "NCCL 2.28.9");
-  REQUIRE(loaded.first.missing.empty());
+  REQUIRE(loaded.first.unavailable_reason.empty());
   REQUIRE(loaded.last.device == "GPU-2");
-  REQUIRE(loaded.last.missing == "--nccl off");
+  REQUIRE(loaded.last.unavailable_reason == "--nccl off");
   REQUIRE(loaded.stages == std::vector<std::string>{"first", "", "third"});
 }
 

@@ -12,17 +12,17 @@ using millrace::test::CapturedLog;
 
 namespace {
 
-const RequestLimits kLimits{.vocab_size = 1000, .max_choices = 64};
+const RequestLimits kRequestLimits{.vocab_size = 1000, .max_choices = 64};
 
 /// The param of the refusal, or "ok".
 std::string completion_outcome(const std::string& member) {
-  const auto parsed = parse_completion_request(fmt::format(R"({{"prompt":"p",{}}})", member), kLimits);
+  const auto parsed = parse_completion_request(fmt::format(R"({{"prompt":"p",{}}})", member), kRequestLimits);
   return parsed.has_error() ? parsed.error().param : "ok";
 }
 
 std::string chat_outcome(const std::string& member) {
   const auto parsed =
-      parse_chat_request(fmt::format(R"({{"messages":[{{"role":"user","content":"c"}}],{}}})", member), kLimits);
+      parse_chat_request(fmt::format(R"({{"messages":[{{"role":"user","content":"c"}}],{}}})", member), kRequestLimits);
   return parsed.has_error() ? parsed.error().param : "ok";
 }
 
@@ -34,7 +34,7 @@ std::string stops(size_t count, size_t length = 1) {
 }
 
 std::string messages_outcome(const std::string& messages) {
-  const auto parsed = parse_chat_request(fmt::format(R"({{"messages":{}}})", messages), kLimits);
+  const auto parsed = parse_chat_request(fmt::format(R"({{"messages":{}}})", messages), kRequestLimits);
   return parsed.has_error() ? parsed.error().param : "ok";
 }
 
@@ -138,7 +138,7 @@ TEST_CASE("Relations between fields are checked") {
   CHECK(completion_outcome(R"("stream":true,"stream_options":{"include_usage":true})") == "ok");
   CHECK(completion_outcome(R"("stream":true,"stream_options":{"include_usage":1})") == "stream_options.include_usage");
   CHECK(completion_outcome(R"("max_tokens":2,"min_tokens":3)") == "min_tokens");
-  CHECK(parse_completion_request(R"({"prompt":"p","n":65})", kLimits).error().message ==
+  CHECK(parse_completion_request(R"({"prompt":"p","n":65})", kRequestLimits).error().message ==
         "n: found 65, wanted at most 64 (--max-choices)");
   const auto ids = [](size_t count) {
     std::string list = "[1";
@@ -182,12 +182,12 @@ TEST_CASE("Relations between fields are checked") {
   CHECK(chat_outcome(R"("chat_template_kwargs":[])") == "chat_template_kwargs");
   CHECK(chat_outcome(R"("continue_final_message":true)") == "continue_final_message");
   const auto parsed = parse_chat_request(
-      R"({"messages":[{"role":"user","content":"c"}],"max_tokens":5,"max_completion_tokens":7})", kLimits);
+      R"({"messages":[{"role":"user","content":"c"}],"max_tokens":5,"max_completion_tokens":7})", kRequestLimits);
   CHECK(parsed->max_tokens == 7u);
 }
 
 TEST_CASE("A priority counts only where the queue goes by them") {
-  RequestLimits limits = kLimits;
+  RequestLimits limits = kRequestLimits;
   const auto outcome = [&](const char* value) {
     const auto parsed = parse_completion_request(fmt::format(R"({{"prompt":"p","priority":{}}})", value), limits);
     return parsed.has_error() ? parsed.error().message : "ok";
@@ -200,7 +200,7 @@ TEST_CASE("A priority counts only where the queue goes by them") {
 }
 
 TEST_CASE("How many alternatives a token may have is said at the start") {
-  RequestLimits limits = kLimits;
+  RequestLimits limits = kRequestLimits;
   limits.max_logprobs = 100;
   for (const char* name : {"logprobs", "prompt_logprobs"}) {
     const auto parsed = [&](int count) {
@@ -217,7 +217,7 @@ TEST_CASE("How many alternatives a token may have is said at the start") {
 
 TEST_CASE("Names that other servers have mean the same") {
   const auto parsed = parse_completion_request(
-      R"({"prompt":"p","rid":"mine","repeat_penalty":1.5,"truncation_side":"right"})", kLimits);
+      R"({"prompt":"p","rid":"mine","repeat_penalty":1.5,"truncation_side":"right"})", kRequestLimits);
   REQUIRE(parsed.has_value());
   CHECK(parsed->request_id == "mine");
   CHECK(parsed->repetition_penalty == 1.5f);
@@ -230,7 +230,7 @@ TEST_CASE("Members that are ignored are named at debug, without their values") {
   const auto logged = [&body](log::Level level) {
     log::configure(level, false);
     const CapturedLog captured;
-    CHECK(parse_completion_request(body, kLimits).has_value());
+    CHECK(parse_completion_request(body, kRequestLimits).has_value());
     log::configure(log::Level::kError, false);
     return captured.text();
   };
@@ -251,7 +251,7 @@ TEST_CASE("A member may come any number of times") {
 
 TEST_CASE("Prompts come in four forms") {
   const auto count = [](const char* prompt) {
-    const auto parsed = parse_completion_request(fmt::format(R"({{"prompt":{}}})", prompt), kLimits);
+    const auto parsed = parse_completion_request(fmt::format(R"({{"prompt":{}}})", prompt), kRequestLimits);
     return parsed.has_error() ? -1 : static_cast<int>(parsed->prompts.size());
   };
   CHECK(count(R"("text")") == 1);
@@ -287,7 +287,7 @@ TEST_CASE("Messages are text, and anything else is named") {
   CHECK(messages_outcome("[]") == "messages");
   CHECK(messages_outcome("{}") == "messages");
   const auto parsed =
-      parse_chat_request(fmt::format(R"({{"messages":[{{"role":"developer","content":{}}}]}})", parts), kLimits);
+      parse_chat_request(fmt::format(R"({{"messages":[{{"role":"developer","content":{}}}]}})", parts), kRequestLimits);
   CHECK(parsed->conversation.messages[0].content == "a\nb");
   CHECK(parsed->conversation.messages[0].role == "system");
 }
@@ -295,7 +295,7 @@ TEST_CASE("Messages are text, and anything else is named") {
 TEST_CASE("Of repeated members the last counts") {
   const std::string body =
       R"({"prompt":["a","b"],"prompt":"c","stop":"x","stop":["y"],"stop_token_ids":[1],"stop_token_ids":[2]})";
-  const auto parsed = parse_completion_request(body, kLimits);
+  const auto parsed = parse_completion_request(body, kRequestLimits);
   REQUIRE(parsed.has_value());
   CHECK(parsed->prompts.size() == 1);
   CHECK(parsed->stop == std::vector<std::string>{"y"});
@@ -304,21 +304,21 @@ TEST_CASE("Of repeated members the last counts") {
 
 TEST_CASE("Of repeated contents of a message the last counts") {
   const auto parsed = parse_chat_request(
-      R"({"messages":[{"role":"user","content":"a","content":[{"type":"text","text":"b"}]}]})", kLimits);
+      R"({"messages":[{"role":"user","content":"a","content":[{"type":"text","text":"b"}]}]})", kRequestLimits);
   REQUIRE(parsed.has_value());
   CHECK(parsed->conversation.messages[0].content == "b");
 }
 
 TEST_CASE("What changes the prompt is refused where prompts are only rendered, too") {
   const std::string body = R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function"}]})";
-  CHECK(parse_tokenize_request(body, kLimits).error().param == "tools[0]");
-  CHECK(parse_template_request(body, kLimits).error().param == "tools[0]");
+  CHECK(parse_tokenize_request(body, kRequestLimits).error().param == "tools[0]");
+  CHECK(parse_template_request(body, kRequestLimits).error().param == "tools[0]");
 }
 
 /// The message of the refusal, or "ok".
 std::string chat_message(const std::string& members) {
   const auto parsed =
-      parse_chat_request(fmt::format(R"({{"messages":[{{"role":"user","content":"c"}}],{}}})", members), kLimits);
+      parse_chat_request(fmt::format(R"({{"messages":[{{"role":"user","content":"c"}}],{}}})", members), kRequestLimits);
   return parsed.has_error() ? parsed.error().message : "ok";
 }
 
@@ -368,7 +368,7 @@ TEST_CASE("A number beyond a member's range is answered with the range") {
 
 TEST_CASE("Integers may be written as other servers' clients write them") {
   const auto seed = [](const char* number) {
-    const auto parsed = parse_completion_request(fmt::format(R"({{"prompt":"p","seed":{}}})", number), kLimits);
+    const auto parsed = parse_completion_request(fmt::format(R"({{"prompt":"p","seed":{}}})", number), kRequestLimits);
     return parsed.has_value() ? parsed->seed : std::nullopt;
   };
   CHECK(seed("7.0") == 7u);
@@ -389,7 +389,7 @@ TEST_CASE("Numbers without a range keep their text") {
                   R"("properties":{{"id":{{"maximum":18446744073709551616,"minimum":1E2}}}}}}}}}}],)"
                   R"("chat_template_kwargs":{{"k":18446744073709551615}}}})",
                   number),
-      kLimits);
+      kRequestLimits);
   if (parsed.has_error()) FAIL(parsed.error().message);
   const Conversation& conversation = parsed->conversation;
   CHECK(conversation.messages[1].tool_calls[0].arguments ==
@@ -401,12 +401,12 @@ TEST_CASE("Numbers without a range keep their text") {
 }
 
 TEST_CASE("A body may begin with a byte-order mark") {
-  const auto parsed = parse_completion_request("\xEF\xBB\xBF{\"prompt\":\"p\"}", kLimits);
+  const auto parsed = parse_completion_request("\xEF\xBB\xBF{\"prompt\":\"p\"}", kRequestLimits);
   CHECK(parsed.has_value());
 }
 
 TEST_CASE("A body that is no JSON is answered with where it is not") {
-  const auto message = [](const std::string& body) { return parse_chat_request(body, kLimits).error().message; };
+  const auto message = [](const std::string& body) { return parse_chat_request(body, kRequestLimits).error().message; };
   const std::string begin = "the request body is not valid JSON: line 1, column ";
   CHECK(message(R"({"temperature":NaN})") == begin + "16: found NaN, wanted a value");
   CHECK(message(R"({"seed":01})") == begin + "9: a number begins with a needless 0");
@@ -427,7 +427,7 @@ TEST_CASE("Bodies that are not a JSON object are refused") {
         std::string(R"({"prompt":"p","temperature":1e999})"), std::string("{\"prompt\":\"\xFF\"}"), deep,
         std::string(R"({"prompt":"p","seed":99999999999999999999999})")}) {
     INFO(body);
-    const auto parsed = parse_completion_request(body, kLimits);
+    const auto parsed = parse_completion_request(body, kRequestLimits);
     REQUIRE(parsed.has_error());
     CHECK(parsed.error().status == 400);
   }

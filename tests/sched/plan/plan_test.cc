@@ -95,7 +95,7 @@ TEST_CASE("a plan survives its wire form") {
     REQUIRE(read->copies[i].device == plan.copies[i].device);
     REQUIRE(read->copies[i].host == plan.copies[i].host);
     REQUIRE(read->copies[i].keys == plan.copies[i].keys);
-    REQUIRE(read->copies[i].since == plan.copies[i].since);
+    REQUIRE(read->copies[i].previous_verify == plan.copies[i].previous_verify);
   }
 }
 
