@@ -140,7 +140,7 @@ void GraphCache::disable(Graph& graph, const std::string& reason) {
       fmt::format("device {}: decode steps of up to {} rows{} and {} tokens of all contexts run without a graph: {}{}",
                   device_.ordinal, key.ops.row_count, each, int64_t{key.splits} * kSplitKeys, reason,
                   failures_ == kMaxFailures ? "; no further graph is tried" : "");
-  if (!warn_ || what == last_warning_) return;  // each output buffer has a graph of its own
+  if (!warn_ || what == last_warning_) return;  // each output buffer has its own graph, and so its own warning
   last_warning_ = std::move(what);
   warn_(last_warning_);
 }

@@ -203,7 +203,7 @@ __device__ inline void list_tiles(const RouteParams& route) {
   __syncthreads();
   for (int32_t i = 0; i < warp; ++i) end += shared.tile_sums[i];
   for (int32_t i = end - tiles; i < end; ++i)
-    route.lists.tiles[i] = {.expert = expert, .first = end - tiles, .count = tiles, .rows = count};
+    route.lists.tiles[i] = {.expert = expert, .first = end - tiles, .count = tiles, .pairs = count};
   if (threadIdx.x == kRouteThreads - 1) *route.lists.tile_count = end;
 }
 

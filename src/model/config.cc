@@ -17,7 +17,7 @@ constexpr int32_t kMaxWidth = 1 << 18;
 constexpr int32_t kMaxIntermediate = 1 << 20;
 constexpr int32_t kMaxLayerCount = 1024;
 constexpr int32_t kMaxHeadCount = 4096;
-constexpr int32_t kMaxHeadDim = 256;  // what the attention kernels hold
+constexpr int32_t kMaxHeadDim = 256;  // limit of the attention kernels
 constexpr int32_t kMaxPosition = 1 << 28;
 
 enum class Family : uint8_t { kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kMixtral };

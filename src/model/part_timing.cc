@@ -101,7 +101,7 @@ class PartTimer {
   }
 
   Times time(const Batch& batch) {
-    Times unsteady;  // the first round touches memory that nobody has used yet
+    Times unsteady;  // the first round touches fresh memory
     run_round(batch, unsteady);
     Times times;
     const Clock::time_point end = Clock::now() + kRoundsBudget;

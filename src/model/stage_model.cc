@@ -141,7 +141,7 @@ uint64_t StageModel::page_bytes(int32_t page_size) const {
 }
 
 void StageModel::free_cache() {
-  replay_ = backend_.make_replay();  // what was recorded names the cache
+  replay_ = backend_.make_replay();  // recorded graphs hold addresses of the old cache
   cache_.reset();
 }
 
@@ -208,7 +208,7 @@ void StageModel::upload_inputs(const ForwardInput& input, ForwardPass& pass) {
   tensor::BatchLayout batch = input.batch;
   std::span<const TokenId> tokens = input.tokens;
   if (pass.replays) {
-    // The hidden rows behind the batch's are of the same buffer, and nobody's.
+    // The buffer has unused rows after the batch's.
     const tensor::BatchSize size = padded(batch_size(batch), limits_.max_batch_tokens);
     pass.hidden.rows = batch.padded_rows = size.rows;
     batch.padded_sequences = size.sequences;
@@ -296,7 +296,7 @@ void StageModel::upload_tails(const ForwardInput& input, ForwardPass& pass) {
   if (tails.count == 0) return;
   tensor::BatchLayout batch{tails.row_begin, tails.prefix, input.batch.page_begin, input.batch.pages};
   if (pass.replays) {
-    // The bounds of all rows but for their number, so that all have one key.
+    // The bounds of all rows except their count, so that all steps share one key.
     batch.padded_sequences = pass.batch.layout.padded_sequences;
     batch.padded_sequence_rows = pass.batch.layout.padded_sequence_rows;
     const auto count = static_cast<int32_t>(tails.count);
