@@ -42,8 +42,10 @@ struct Layer {
 Layer make_layer(tensor::Backend& backend, const Shape& shape, WeightFormat format) {
   const std::vector<float> values = random_values(shape.inner * shape.hidden, 1);
   const auto* data = reinterpret_cast<const std::byte*>(values.data());
-  const tensor::HostTensor wide{"gate", DType::kF32, {shape.inner, shape.hidden}, data};
-  const tensor::HostTensor tall{"down", DType::kF32, {shape.hidden, shape.inner}, data};
+  const tensor::HostTensor wide{
+      .name = "gate", .dtype = DType::kF32, .shape = {shape.inner, shape.hidden}, .data = data};
+  const tensor::HostTensor tall{
+      .name = "down", .dtype = DType::kF32, .shape = {shape.hidden, shape.inner}, .data = data};
   const bool plain = format == WeightFormat::kCompute;
   const tensor::W8Storage wide_w8 = plain ? tensor::W8Storage{} : quantize(wide, format);
   const tensor::W8Storage tall_w8 = plain ? tensor::W8Storage{} : quantize(tall, format);
@@ -91,18 +93,19 @@ void run_rows(tensor::Backend& backend, const Shape& shape, std::vector<Layer>& 
   const DType compute = backend.compute_dtype();
   const auto x = backend.allocate(static_cast<size_t>(rows * shape.hidden) * tensor::size_of(compute));
   const auto hidden = backend.allocate(static_cast<size_t>(rows * shape.hidden) * sizeof(float));
-  const tensor::Matrix left{x.data(), compute, rows, shape.hidden};
-  const tensor::Matrix sums{hidden.data(), DType::kF32, rows, shape.hidden};
+  const tensor::Matrix left{.data = x.data(), .dtype = compute, .rows = rows, .cols = shape.hidden};
+  const tensor::Matrix sums{.data = hidden.data(), .dtype = DType::kF32, .rows = rows, .cols = shape.hidden};
   const auto routed = backend.allocate(logits.size() * sizeof(float));
   const std::vector<int32_t> row_begin{0, static_cast<int32_t>(rows)};
   const std::vector<int32_t> zeros(2);
-  const tensor::BatchLayout batch{row_begin, std::span(zeros).first(1), zeros, {}};
+  const tensor::BatchLayout batch{.row_begin = row_begin, .prefix = std::span(zeros).first(1), .page_begin = zeros};
   int64_t next = 0;
   std::vector<std::function<void()>> bodies;
   for (Layer& layer : layers) {
     bodies.emplace_back([&] {
       std::byte* const own = routed.data() + (next++ % kTurns) * rows * shape.experts * int64_t{sizeof(float)};
-      backend.fused_moe(left, {own, DType::kF32, rows, shape.experts}, *layer.experts, backend.upload(batch), sums);
+      backend.fused_moe(left, {.data = own, .dtype = DType::kF32, .rows = rows, .cols = shape.experts}, *layer.experts,
+                        backend.upload(batch), sums);
     });
   }
   std::vector<Timing> timings;

@@ -64,7 +64,7 @@ struct Weights {
 Weights make_weights(tensor::Backend& backend, WeightFormat format, const Shape& shape) {
   const tensor::DType dtype = backend.compute_dtype();
   const auto bytes = random_elements(shape.in * shape.out, dtype);
-  const tensor::HostTensor host{"weight", dtype, {shape.out, shape.in}, bytes.data()};
+  const tensor::HostTensor host{.name = "weight", .dtype = dtype, .shape = {shape.out, shape.in}, .data = bytes.data()};
   Weights weights;
   weights.format = format;
   const tensor::W8Storage small = format != WeightFormat::kCompute ? quantize(host, format) : tensor::W8Storage{};
@@ -126,8 +126,8 @@ void run_shape(const BenchOptions& options, cpu::Isa isa, int threads, const Sha
     auto x_bytes = random_elements(rows * shape.in, options.dtype);
     const auto x = backend->allocate(x_bytes.size());
     const auto out = backend->allocate(static_cast<size_t>(rows * shape.out) * 4);
-    const tensor::Matrix left{x.data(), options.dtype, rows, shape.in};
-    const tensor::Matrix right{out.data(), tensor::DType::kF32, rows, shape.out};
+    const tensor::Matrix left{.data = x.data(), .dtype = options.dtype, .rows = rows, .cols = shape.in};
+    const tensor::Matrix right{.data = out.data(), .dtype = tensor::DType::kF32, .rows = rows, .cols = shape.out};
     std::vector<std::function<void()>> bodies;
     for (Weights& weights : formats) {
       bodies.emplace_back([&] { backend->matmul(left, weights.take(), nullptr, right); });

@@ -41,7 +41,14 @@ class Layer {
     check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");  // of the source
   }
   [[nodiscard]] cuda::DeviceExperts device() const {
-    return {gate_up_.as<>(), down_.as<>(), experts_, per_row_, true, hidden_, intermediate_, by_};
+    return {.gate_up = gate_up_.as<>(),
+            .down = down_.as<>(),
+            .count = experts_,
+            .per_row = per_row_,
+            .renormalize = true,
+            .hidden = hidden_,
+            .intermediate = intermediate_,
+            .by = by_};
   }
 
  private:

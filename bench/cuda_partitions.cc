@@ -72,7 +72,7 @@ class Part {
  private:
   void run_layer(int32_t layer, const tensor::UploadedBatch& batch, Matrix hidden);
   [[nodiscard]] Matrix matrix(const tensor::Buffer& buffer, DType dtype, int64_t cols) const {
-    return {buffer.data(), dtype, options_.chunk, cols};
+    return {.data = buffer.data(), .dtype = dtype, .rows = options_.chunk, .cols = cols};
   }
 
   const Options options_;
@@ -97,7 +97,10 @@ Part::Part(const Options& options, int32_t index, int32_t layers, const std::vec
   const int64_t q_width = int64_t{options.heads} * options.head_dim;
   const int64_t qkv_width = q_width + int64_t{2} * options.kv_heads * options.head_dim;
   const auto random = [&](int64_t rows, int64_t cols) {
-    return tensor::HostTensor{"random", DType::kBF16, {rows, cols}, reinterpret_cast<const std::byte*>(numbers.data())};
+    return tensor::HostTensor{.name = "random",
+                              .dtype = DType::kBF16,
+                              .shape = {rows, cols},
+                              .data = reinterpret_cast<const std::byte*>(numbers.data())};
   };
   const auto pack = [&](int64_t rows, int64_t cols) {
     const tensor::HostTensor whole = random(rows, cols);
@@ -152,7 +155,8 @@ void Part::run(int32_t prefix, const std::byte* input, size_t turn) {
     backend_->copy_in({input == nullptr ? first_.data() : input, hidden.bytes()}, hidden.data);
     const std::vector<int32_t> row_begin{0, options_.chunk};
     const std::vector<int32_t> page_begin{0, static_cast<int32_t>(pages_.size())};
-    const tensor::UploadedBatch batch = backend_->upload({row_begin, std::span(&prefix, 1), page_begin, pages_});
+    const tensor::UploadedBatch batch = backend_->upload(
+        {.row_begin = row_begin, .prefix = std::span(&prefix, 1), .page_begin = page_begin, .pages = pages_});
     for (int32_t layer = 0; layer < layers_; ++layer) run_layer(layer, batch, hidden);
   });
   busy_ += Clock::now() - begin;

@@ -267,8 +267,13 @@ std::vector<WorkUnit> divide(const AttentionOp& op, int32_t max_heads) {
         const int32_t count = std::min(kTileRows, virtual_rows - first);
         const int32_t last = op.batch.prefix[s] + (first + count - 1) / op.group;
         const int32_t oldest = first_visible_key(op, op.batch.prefix[s] + first / op.group);
-        units.push_back(
-            {s, head, std::min(heads, kv_heads - head), first, count, oldest / kSplitKeys, last / kSplitKeys + 1});
+        units.push_back({.sequence = s,
+                         .first_head = head,
+                         .heads = std::min(heads, kv_heads - head),
+                         .first = first,
+                         .count = count,
+                         .split_begin = oldest / kSplitKeys,
+                         .split_end = last / kSplitKeys + 1});
       }
     }
   }
@@ -368,7 +373,14 @@ void attention(Device& device, Matrix q, const tensor::AttentionShape& shape, co
             layer < cache.shape().layer_count,
         "layer {} is not one of this cache, or its heads differ", layer);
   CHECK(cache.padded_dim() <= 256, "head_dim {} is above 256", shape.head_dim);
-  const AttentionOp op{device, q, shape, batch, cache, layer, out, shape.head_count / shape.kv_head_count};
+  const AttentionOp op{.device = device,
+                       .q = q,
+                       .shape = shape,
+                       .batch = batch,
+                       .cache = cache,
+                       .layer = layer,
+                       .out = out,
+                       .group = shape.head_count / shape.kv_head_count};
   std::vector<WorkUnit> units = divide_among(op, device.pool.threads());
   if (units.size() >= static_cast<size_t>(8 * device.pool.threads()) || device.pool.threads() == 1) {
     run_unsplit_units(op, units);

@@ -132,8 +132,10 @@ class FusedMoe {
   [[nodiscard]] Matrix activated_values(int64_t pairs) const {
     const int64_t cols = experts_.down(0).in_features();
     const DType dtype = device_.compute_dtype;
-    return {device_.expert_values.reserve(static_cast<size_t>(pairs * cols) * tensor::size_of(dtype)), dtype, pairs,
-            cols};
+    return {.data = device_.expert_values.reserve(static_cast<size_t>(pairs * cols) * tensor::size_of(dtype)),
+            .dtype = dtype,
+            .rows = pairs,
+            .cols = cols};
   }
   /// Activates all rows before it packs the first, since a row's scale depends on the whole row.
   void activate_then_pack() const {

@@ -90,7 +90,11 @@ void route(Device& device, const tensor::Matrix& logits, const tensor::Routing& 
   routes.terms.resize(routes.order.size());
   device.for_rows(logits.rows, [&](int64_t begin, int64_t end, int slot) {
     const size_t own = experts * static_cast<size_t>(slot);
-    const RowRouter router{device.kernels, routing, logits.cols, routes.order.data() + own, routes.terms.data() + own};
+    const RowRouter router{.kernels = device.kernels,
+                           .routing = routing,
+                           .experts = logits.cols,
+                           .order = routes.order.data() + own,
+                           .terms = routes.terms.data() + own};
     for (int64_t row = begin; row < end; ++row) {
       router.run(row_of<float>(logits, row), routes.topk_ids.data() + row * per_row,
                  routes.weights.data() + row * per_row);

@@ -158,8 +158,11 @@ void launch_attention(cudaStream_t stream, AttentionParams a, const BatchBounds&
     if (bounds.sequence_rows <= a.split_rows) return;
   }
   const int32_t tiles = bounds.rows * a.group / (Block::kWarps * kWarpRows) + bounds.sequences;
-  launch<tile_kernel<kDim, Block::kWarps>>(
-      {"attention", dim3(tiles, a.cache.kv_head_count), dim3(Block::kWarps * kLanes), Block::kTileBytes}, stream, a);
+  launch<tile_kernel<kDim, Block::kWarps>>({.name = "attention",
+                                            .grid = dim3(tiles, a.cache.kv_head_count),
+                                            .block = dim3(Block::kWarps * kLanes),
+                                            .shared_bytes = Block::kTileBytes},
+                                           stream, a);
 }
 
 int32_t padded_dim(int32_t head_dim) {

@@ -45,8 +45,12 @@ struct QueryRows {
 
 __device__ QueryRows rows_of(const AttentionParams& a, int32_t sequence, int32_t kv_head, int32_t first) {
   const int32_t begin = a.batch.row_begin[sequence];
-  return {
-      sequence, kv_head, first, (a.batch.row_begin[sequence + 1] - begin) * a.group, begin, a.batch.prefix[sequence]};
+  return {.sequence = sequence,
+          .kv_head = kv_head,
+          .first = first,
+          .total = (a.batch.row_begin[sequence + 1] - begin) * a.group,
+          .row_begin = begin,
+          .prefix = a.batch.prefix[sequence]};
 }
 
 __device__ bool takes_splits(const AttentionParams& a, int32_t virtual_rows) {
@@ -59,8 +63,11 @@ __device__ size_t partial_of(const AttentionParams& a, const QueryRows& rows, in
 }
 
 __device__ KvSource keys_of(const AttentionParams& a, const QueryRows& rows) {
-  return {a.cache, a.batch.pages + a.batch.page_begin[rows.sequence], a.layer, rows.kv_head,
-          rows.prefix + rows.total / a.group};
+  return {.cache = a.cache,
+          .pages = a.batch.pages + a.batch.page_begin[rows.sequence],
+          .layer = a.layer,
+          .head = rows.kv_head,
+          .limit = rows.prefix + rows.total / a.group};
 }
 
 __device__ Visibility visibility_of(const AttentionParams& a, const QueryRows& rows, int lane) {

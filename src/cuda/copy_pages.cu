@@ -55,8 +55,12 @@ void copy_pages(cudaStream_t stream, PageCopyDirection way, const DeviceKvCache&
   }
   launch<copy_pages_kernel>(
       {"copy_pages", dim3(tasks < kMaxBlocks ? static_cast<uint32_t>(tasks) : kMaxBlocks), dim3(kThreads)}, stream,
-      PageCopies{way, static_cast<int32_t>(words), static_cast<size_t>(first_layer) * kv_layer_bytes(cache),
-                 static_cast<std::byte*>(cache.data), kv_page_bytes(cache), pairs});
+      PageCopies{.way = way,
+                 .words = static_cast<int32_t>(words),
+                 .offset = static_cast<size_t>(first_layer) * kv_layer_bytes(cache),
+                 .pages = static_cast<std::byte*>(cache.data),
+                 .page_bytes = kv_page_bytes(cache),
+                 .pairs = pairs});
 }
 
 }  // namespace millrace::cuda

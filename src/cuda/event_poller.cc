@@ -42,7 +42,7 @@ void EventPoller::finish() {
 }
 
 void EventPoller::watch(size_t lane, const Stream& stream, Callback done) {
-  Pending pending{std::nullopt, nullptr, &stream, std::move(done)};
+  Pending pending{.event = std::nullopt, .record_error = nullptr, .stream = &stream, .done = std::move(done)};
   try {
     Event event = events_.take();
     event.record(stream);

@@ -47,7 +47,8 @@ tensor::GraphOutcome GraphCache::run(const tensor::ReplayKey& key, const tensor:
     graphs_.clear();
   }
   relocations_ = device_.relocations;
-  const Key whole{key, bounds.sequences, bounds.sequence_rows, bounds.splits};
+  const Key whole{
+      .ops = key, .sequences = bounds.sequences, .sequence_rows = bounds.sequence_rows, .splits = bounds.splits};
   const auto found = by_key_.find(whole);
   if (found == by_key_.end()) {
     ops();

@@ -38,14 +38,17 @@ size_t max_gemm_scratch(const tensor::WorkBounds& bounds) {
 
 size_t max_attention_scratch(const tensor::WorkBounds& bounds) {
   const tensor::KvCacheShape& shape = bounds.cache;
-  const DeviceKvCache cache{nullptr, shape.layer_count, shape.kv_head_count, shape.head_dim, shape.page_size};
+  const DeviceKvCache cache{.layer_count = shape.layer_count,
+                            .kv_head_count = shape.kv_head_count,
+                            .head_dim = shape.head_dim,
+                            .page_size = shape.page_size};
   const int32_t sequences = GraphCache::bucket(bounds.sequences);
   const int32_t splits = split_bound(int64_t{sequences} * splits_of(1, bounds.context), static_cast<size_t>(sequences));
   size_t most = 0;
   for (const tensor::AttentionShape& attention : bounds.attention) {
     const AttentionSizes sizes{attention.head_count, attention.scale, attention.sliding_window};
     for (int32_t rows = bounds.rows; rows > 0; rows /= 2) {
-      const BatchBounds batch{bounds.rows, sequences, rows, splits};
+      const BatchBounds batch{.rows = bounds.rows, .sequences = sequences, .sequence_rows = rows, .splits = splits};
       most = std::max(most, attention_workspace_bytes(sizes, cache, batch));
     }
   }

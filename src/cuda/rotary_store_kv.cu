@@ -111,10 +111,21 @@ void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, 
                      const float* q_norm, const float* k_norm, float norm_epsilon, const DeviceBatch& batch,
                      const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* q) {
   const int32_t units = ceil_div(head_count + cache.kv_head_count, kBlockHeads);
-  launch<rotary_store_kv_kernel>(
-      {"rotary_store_kv", dim3(bounds.rows, units), dim3(kThreads), rotary.rotary_dim * sizeof(float)}, stream,
-      RotaryParams{qkv, head_count, rotary, q_norm, k_norm, norm_epsilon, batch, cache, layer,
-                   static_cast<uint16_t*>(q)});
+  launch<rotary_store_kv_kernel>({.name = "rotary_store_kv",
+                                  .grid = dim3(bounds.rows, units),
+                                  .block = dim3(kThreads),
+                                  .shared_bytes = rotary.rotary_dim * sizeof(float)},
+                                 stream,
+                                 RotaryParams{.qkv = qkv,
+                                              .head_count = head_count,
+                                              .rotary = rotary,
+                                              .q_norm = q_norm,
+                                              .k_norm = k_norm,
+                                              .epsilon = norm_epsilon,
+                                              .batch = batch,
+                                              .cache = cache,
+                                              .layer = layer,
+                                              .q = static_cast<uint16_t*>(q)});
 }
 
 }  // namespace millrace::cuda

@@ -220,7 +220,10 @@ __device__ Cutoff select_largest(const float* logits, int32_t vocab, float max_l
   const Threshold found = radix_select(
       list, listed, bin.wanted - bin.before, [&](int32_t id) { return ~order_key(logits[id]); },
       [&](int32_t id) { return measure(id, logits[id]); });
-  return {~static_cast<uint32_t>(found.index), 0x7FFFFFFF, bin.before + found.before, bin.wanted};
+  return {.key = ~static_cast<uint32_t>(found.index),
+          .last_id = 0x7FFFFFFF,
+          .before = bin.before + found.before,
+          .wanted = bin.wanted};
 }
 
 /// Keeps, of the equals of the cut's key, only the lowest ids that the target needs; each has the measure `each`. Call

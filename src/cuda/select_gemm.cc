@@ -63,7 +63,11 @@ class GemmProbe {
   }
   /// Returns the results [rows, features].
   [[nodiscard]] std::vector<float> of(MatrixInstruction by, int32_t rows) const {
-    const DeviceWeight weight{packed_.data(), trial_.features, trial_.inputs, false, by};
+    const DeviceWeight weight{.data = packed_.data(),
+                              .out_features = trial_.features,
+                              .in_features = trial_.inputs,
+                              .gate_up = false,
+                              .by = by};
     matmul(stream_.get(), x_.data(), weight, nullptr, rows, out_.data(), OutputType::kF32, scratch_.data());
     std::vector<float> values(elements(rows, trial_.features));
     copy(values.data(), out_.data(), values.size() * sizeof(float));

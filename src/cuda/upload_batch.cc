@@ -74,9 +74,16 @@ tensor::UploadedBatch upload_batch(Submissions& submissions, const tensor::Batch
     put(page_ids, pages);
   });
   const auto ints = [at](size_t offset) { return reinterpret_cast<const int32_t*>(at + offset); };
-  CudaBatch handle{{ints(0), ints(row_begin), ints(prefix), ints(split_begin), ints(page_begin),
-                    reinterpret_cast<const uint32_t*>(at + page_ids)},
-                   {batch.row_count(), static_cast<int32_t>(bound), 0, splits == 0 ? 0 : split_bound(splits, bound)}};
+  CudaBatch handle{{.sequence_count = ints(0),
+                    .row_begin = ints(row_begin),
+                    .prefix = ints(prefix),
+                    .split_begin = ints(split_begin),
+                    .page_begin = ints(page_begin),
+                    .pages = reinterpret_cast<const uint32_t*>(at + page_ids)},
+                   {.rows = batch.row_count(),
+                    .sequences = static_cast<int32_t>(bound),
+                    .sequence_rows = 0,
+                    .splits = splits == 0 ? 0 : split_bound(splits, bound)}};
   handle.bounds.sequence_rows = batch.padded_sequence_rows;
   for (size_t s = 0; s < count; ++s) {
     handle.bounds.sequence_rows = std::max(handle.bounds.sequence_rows, batch.row_begin[s + 1] - batch.row_begin[s]);

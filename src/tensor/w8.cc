@@ -98,7 +98,7 @@ W8Matrix W8Storage::view() const {
 }
 
 float W8Matrix::scale(int64_t row, int64_t group) const {
-  const HostTensor all{{}, scale_dtype, {rows, groups()}, scales};
+  const HostTensor all{.dtype = scale_dtype, .shape = {rows, groups()}, .data = scales};
   float value = 0.0f;
   read_floats(all, row * groups() + group, 1, &value);
   return value;

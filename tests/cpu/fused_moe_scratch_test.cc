@@ -21,8 +21,8 @@ using Scaling = std::optional<tensor::W8Scaling>;
 cpu::CpuExperts make_experts(cpu::Device& device, Scaling scaling, int32_t per_row) {
   const std::vector<float> values(static_cast<size_t>(kInner * kHidden), 0.125f);
   const auto* data = reinterpret_cast<const std::byte*>(values.data());
-  const tensor::HostTensor wide{"gate", DType::kF32, {kInner, kHidden}, data};
-  const tensor::HostTensor tall{"down", DType::kF32, {kHidden, kInner}, data};
+  const tensor::HostTensor wide{.name = "gate", .dtype = DType::kF32, .shape = {kInner, kHidden}, .data = data};
+  const tensor::HostTensor tall{.name = "down", .dtype = DType::kF32, .shape = {kHidden, kInner}, .data = data};
   std::vector<cpu::ExpertWeights> weights;
   for (int32_t expert = 0; expert < kExperts; ++expert) {
     if (scaling) {
@@ -75,7 +75,8 @@ TEST_CASE("experts take their scratch beforehand, however rows are spread over t
               for (size_t i = 0; i < logits.size(); ++i)
                 logits[i] = noise(random) - slope * static_cast<float>(i % kExperts);
               const auto matrix = [&](std::vector<float>& values, DType type, int64_t cols) {
-                return tensor::Matrix{reinterpret_cast<std::byte*>(values.data()), type, rows, cols};
+                return tensor::Matrix{
+                    .data = reinterpret_cast<std::byte*>(values.data()), .dtype = type, .rows = rows, .cols = cols};
               };
               cpu::fused_moe(device, matrix(x, dtype, kHidden), matrix(logits, DType::kF32, kExperts), experts,
                              matrix(hidden, DType::kF32, kHidden));

@@ -75,7 +75,8 @@ TEST_CASE("penalties, bias and bans follow the documented order") {
   params.stop_token_ids = {5, 77};
   const std::vector<TokenId> prompt = {1, 0, 99, -4};
   const std::vector<TokenId> output = {2, 2};
-  const auto got = cpu::sampling_distribution(logits, 6, {&params, 0, 1, prompt, output});
+  const auto got = cpu::sampling_distribution(
+      logits, 6, {.params = &params, .position = 0, .output_count = 1, .prompt = prompt, .output = output});
   // 0: (1 + 1) / 2; 1: -1 · 2; 2: 2 / 2 - 0.5 · 2 - 0.25; 3, 4: untouched; 5: banned.
   const std::vector<double> processed = {1.0, -2.0, -0.25, 0.5, 0.0};
   double sum = 0.0;
@@ -85,7 +86,8 @@ TEST_CASE("penalties, bias and bans follow the documented order") {
     REQUIRE(got[i].first == static_cast<TokenId>(i));
     REQUIRE(got[i].second == Approx(std::exp(processed[i]) / sum).epsilon(1e-5));
   }
-  const auto later = cpu::sampling_distribution(logits, 6, {&params, 0, 2, prompt, output});
+  const auto later = cpu::sampling_distribution(
+      logits, 6, {.params = &params, .position = 0, .output_count = 2, .prompt = prompt, .output = output});
   REQUIRE(later.size() == 6);
 }
 

@@ -20,7 +20,10 @@ class Cache {
  public:
   Cache(const AttentionCase& sizes, const Weights& weights, int32_t page_count)
       : sizes_(sizes),
-        shape_{nullptr, kCacheLayers, sizes.kv_head_count, sizes.head_dim, sizes.page_size},
+        shape_{.layer_count = kCacheLayers,
+               .kv_head_count = sizes.kv_head_count,
+               .head_dim = sizes.head_dim,
+               .page_size = sizes.page_size},
         frequency_(weights.inverse_frequency),
         q_norm_(weights.q_norm),
         k_norm_(weights.k_norm),
@@ -45,7 +48,8 @@ class Cache {
     const DeviceArray<int32_t> prefix(given.prefix);
     const DeviceArray<int32_t> page_begin(given.page_begin);
     std::vector<int32_t> splits{0};
-    cuda::BatchBounds bounds{given.row_begin.back() + slack, sequences + slack, slack, 0};
+    cuda::BatchBounds bounds{
+        .rows = given.row_begin.back() + slack, .sequences = sequences + slack, .sequence_rows = slack, .splits = 0};
     for (size_t s = 0; s < given.prefix.size(); ++s) {
       const int32_t rows = given.row_begin[s + 1] - given.row_begin[s];
       bounds.sequence_rows = std::max(bounds.sequence_rows, rows);
@@ -54,8 +58,12 @@ class Cache {
     if (divides) bounds.splits = splits.back() + slack;
     const DeviceArray<int32_t> split_begin(splits);
     const DeviceArray<uint32_t> pages(given.pages);
-    const cuda::DeviceBatch batch{count.get(),       row_begin.get(),  prefix.get(),
-                                  split_begin.get(), page_begin.get(), pages.get()};
+    const cuda::DeviceBatch batch{.sequence_count = count.get(),
+                                  .row_begin = row_begin.get(),
+                                  .prefix = prefix.get(),
+                                  .split_begin = split_begin.get(),
+                                  .page_begin = page_begin.get(),
+                                  .pages = pages.get()};
     const auto width = static_cast<size_t>(sizes_.head_count) * static_cast<size_t>(sizes_.head_dim);
     const size_t count_q = static_cast<size_t>(given.row_begin.back()) * width;
     const DeviceArray<float> qkv(given.qkv);
@@ -221,10 +229,11 @@ TEST_CASE("CUDA attention divides the keys of many sequences, whose rows and len
 
 TEST_CASE("one long context among many short ones costs its own partial results") {
   const cuda::AttentionSizes sizes{32, 1.0f, 0};
-  const cuda::DeviceKvCache cache{nullptr, 1, 8, 128, 16};
+  const cuda::DeviceKvCache cache{.layer_count = 1, .kv_head_count = 8, .head_dim = 128, .page_size = 16};
   constexpr int32_t kSequences = 128;
   const int32_t splits = kSequences * cuda::splits_of(1, 2000) + cuda::splits_of(1, 128 << 10);
-  const size_t bytes = cuda::attention_workspace_bytes(sizes, cache, {kSequences, kSequences, 1, splits});
+  const size_t bytes = cuda::attention_workspace_bytes(
+      sizes, cache, {.rows = kSequences, .sequences = kSequences, .sequence_rows = 1, .splits = splits});
   REQUIRE(bytes == size_t{1536} * 32 * (128 + 2) * sizeof(float));
 }
 
@@ -264,7 +273,7 @@ TEST_CASE("a position that is no number spoils those that see it, and nobody els
 }
 
 TEST_CASE("attention says which heads it cannot do") {
-  const cuda::DeviceKvCache cache{nullptr, 1, 2, 300, 16};
+  const cuda::DeviceKvCache cache{.layer_count = 1, .kv_head_count = 2, .head_dim = 300, .page_size = 16};
   REQUIRE_THROWS_WITH(cuda::attention(nullptr, nullptr, {4, 1.0f, 0}, {}, {1, 1, 1, 0}, cache, 0, nullptr, nullptr),
                       "attention: found 4 heads over 2 of 300 channels, wanted a multiple and at most 256 channels");
 }

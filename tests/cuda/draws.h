@@ -13,7 +13,14 @@ struct Draw {
   std::vector<TokenId> prompt;
   std::vector<TokenId> output;
   std::vector<uint32_t> allowed;
-  [[nodiscard]] tensor::SampleSpec spec() const { return {&params, position, output_count, prompt, output, allowed}; }
+  [[nodiscard]] tensor::SampleSpec spec() const {
+    return {.params = &params,
+            .position = position,
+            .output_count = output_count,
+            .prompt = prompt,
+            .output = output,
+            .allowed = allowed};
+  }
 };
 
 struct Drawn {
@@ -98,8 +105,17 @@ struct DrawLists {
   const auto count = static_cast<int32_t>(rows.size());
   const DeviceArray<uint8_t> workspace(cuda::sample_workspace_bytes(count, vocab));
   cuda::sample(nullptr, logits.get(), static_cast<int64_t>(rows[0].size()), vocab, count,
-               {specs.get(), bias_tokens.get(), bias_values.get(), banned.get(), history.get(), masks.get()},
-               {outputs.get(), top_tokens.get(), top_logprobs.get(), capacity}, workspace.get());
+               {.rows = specs.get(),
+                .bias_tokens = bias_tokens.get(),
+                .bias_values = bias_values.get(),
+                .banned_tokens = banned.get(),
+                .history_tokens = history.get(),
+                .mask_words = masks.get()},
+               {.rows = outputs.get(),
+                .top_tokens = top_tokens.get(),
+                .top_logprobs = top_logprobs.get(),
+                .top_capacity = capacity},
+               workspace.get());
   const Values given = joined(rows);
   REQUIRE(std::memcmp(logits.get(), given.data(), given.size() * sizeof(float)) == 0);
   return results_of(outputs, top_tokens, top_logprobs, capacity);
@@ -117,7 +133,12 @@ struct DrawLists {
   const auto count = static_cast<int32_t>(rows.size());
   const DeviceArray<uint8_t> workspace(cuda::sample_workspace_bytes(count, vocab));
   cuda::score(nullptr, logits.get(), static_cast<int64_t>(rows[0].size()), vocab, count, device_targets.get(),
-              device_counts.get(), {outputs.get(), top_tokens.get(), top_logprobs.get(), capacity}, workspace.get());
+              device_counts.get(),
+              {.rows = outputs.get(),
+               .top_tokens = top_tokens.get(),
+               .top_logprobs = top_logprobs.get(),
+               .top_capacity = capacity},
+              workspace.get());
   return results_of(outputs, top_tokens, top_logprobs, capacity);
 }
 

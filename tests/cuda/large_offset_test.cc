@@ -49,9 +49,13 @@ class LargeCache {
     const DeviceArray<float> frequency(static_cast<size_t>(kHeadDim / 2));
     const DeviceArray<uint16_t> q(static_cast<size_t>(rows) * kHeads * kHeadDim, 0xFF);
     const DeviceArray<uint16_t> out(q.size(), 0xFF);
-    const cuda::DeviceBatch batch{one.get(),         row_begin.get(),  before.get(),
-                                  split_begin.get(), page_begin.get(), pages.get()};
-    const cuda::BatchBounds bounds{rows, 1, rows, splits};
+    const cuda::DeviceBatch batch{.sequence_count = one.get(),
+                                  .row_begin = row_begin.get(),
+                                  .prefix = before.get(),
+                                  .split_begin = split_begin.get(),
+                                  .page_begin = page_begin.get(),
+                                  .pages = pages.get()};
+    const cuda::BatchBounds bounds{.rows = rows, .sequences = 1, .sequence_rows = rows, .splits = splits};
     const cuda::AttentionSizes sizes{kHeads, 0.125f, window};
     cuda::rotary_store_kv(nullptr, values.get(), kHeads, {frequency.get(), kHeadDim}, nullptr, nullptr, 0.0f, batch,
                           bounds, shape_, kLayer, q.get());
@@ -73,7 +77,8 @@ class LargeCache {
   }
 
  private:
-  cuda::DeviceKvCache shape_{nullptr, kLayers, kKvHeads, kHeadDim, kPageSize};
+  cuda::DeviceKvCache shape_{
+      .layer_count = kLayers, .kv_head_count = kKvHeads, .head_dim = kHeadDim, .page_size = kPageSize};
   size_t bytes_;
   void* memory_;
 };

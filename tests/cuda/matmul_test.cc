@@ -29,7 +29,7 @@ Weight pack(const std::vector<HostMatrix>& parts, cuda::SourceType type, cuda::M
     cuda::pack_weight(nullptr, source.get(), type, rows, in, first, cuda::PackAs::kRows, weight.packed.get());
     first += rows;
   }
-  weight.device = {weight.packed.get(), out, in, false, by};
+  weight.device = {.data = weight.packed.get(), .out_features = out, .in_features = in, .gate_up = false, .by = by};
   return weight;
 }
 
@@ -41,7 +41,7 @@ Weight pack_gate_up(const Values& gate, const Values& up, int32_t out, int32_t i
                     weight.packed.get());
   cuda::pack_weight(nullptr, device_up.get(), cuda::SourceType::kBF16, out, in, 0, cuda::PackAs::kUp,
                     weight.packed.get());
-  weight.device = {weight.packed.get(), out, in, true, by};
+  weight.device = {.data = weight.packed.get(), .out_features = out, .in_features = in, .gate_up = true, .by = by};
   return weight;
 }
 

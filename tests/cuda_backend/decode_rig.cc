@@ -115,7 +115,7 @@ void DecodeRig::run(const std::vector<std::vector<TokenId>>& tokens, const std::
                                     .prompt = std::span(history).first(before + draw)});
     }
   }
-  batch.layout = {row_begin, prefix, page_begin, pages};
+  batch.layout = {.row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = pages};
   batch.tokens = flat;
   batch.slices = slices;
   sched::StageRunner::Result result;

@@ -100,7 +100,8 @@ TEST_CASE("pages are copied by a launch for all of them, and loaded by one per l
   constexpr int32_t kPages = 300;
   static_assert(kPages > cuda::PageCopyList::kMaxPages && kPages <= 2 * cuda::PageCopyList::kMaxPages);
   const auto backend = cuda::make_backend({});
-  const auto cache = backend->make_kv_cache({kLayers, 1, 8, 2, kPages});
+  const auto cache = backend->make_kv_cache(
+      {.layer_count = kLayers, .kv_head_count = 1, .head_dim = 8, .page_size = 2, .page_count = kPages});
   const tensor::Buffer host = backend->allocate_host(kPages * cache->page_bytes());
   std::vector<tensor::PageTransfer> places;
   for (uint32_t i = 0; i < kPages; ++i) places.push_back({PageId(i), host.data() + i * cache->page_bytes()});

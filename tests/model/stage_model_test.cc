@@ -115,7 +115,8 @@ TEST_CASE("a layer's attention comes after the copies of that layer and needs no
   const auto forward = [&](std::vector<PageId> pages, int32_t prefix, ForwardInput input) {
     const std::vector<int32_t> row_begin{0, static_cast<int32_t>(input.tokens.size())};
     const std::vector<int32_t> page_begin{0, static_cast<int32_t>(pages.size())};
-    const tensor::BatchLayout layout{row_begin, std::span(&prefix, 1), page_begin, pages};
+    const tensor::BatchLayout layout{
+        .row_begin = row_begin, .prefix = std::span(&prefix, 1), .page_begin = page_begin, .pages = pages};
     const tensor::Matrix rows = model->hidden_view(hidden, layout.row_count());
     std::vector<float> out(static_cast<size_t>(rows.rows * rows.cols));
     backend->run_and_wait([&] {
@@ -158,7 +159,8 @@ TEST_CASE("the rows that go on are the same bits, whether or not the last layer 
   const std::vector<int32_t> page_begin{0, 2, 4, 6};
   const auto forward = [&](const std::vector<TokenId>& tokens, const std::vector<int32_t>& row_begin,
                            const std::vector<int32_t>& prefix, std::vector<int32_t> tails) {
-    const tensor::BatchLayout layout{row_begin, prefix, page_begin, pages};
+    const tensor::BatchLayout layout{
+        .row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = pages};
     std::vector<float> out;
     backend->run_and_wait([&] {
       const auto kept = model->forward({tokens, layout, model->hidden_view(hidden, layout.row_count()), {}, tails});
